@@ -20,7 +20,7 @@ from bert_jax.checkpoint import directory as directory_lib
 from bert_jax.checkpoint import fingerprint, reader
 from bert_jax.checkpoint import restore as restore_lib
 from bert_jax.checkpoint.directory import RECEIPT, RECEIPT_FILE, STATE, Folder, Retention
-from bert_jax.checkpoint.restore import Say, Tried, shorten_error
+from bert_jax.checkpoint.restore import Damaged, Say, no_intact_checkpoint, shorten_error
 from bert_jax.config import CheckpointConfig
 from bert_jax.model.bert import Model
 from bert_jax.parallel import processes
@@ -207,12 +207,57 @@ class Checkpoints:
           OSError: the checkpoints cannot be read now.
         """
         self.wait()
-        newest = restore_lib.restore_newest(
-            self._directory, lambda checkpoint: self._try_restore(checkpoint, abstract), say
-        )
-        self._manager.reload()  # quarantined checkpoints are gone
-        self._newest = None if newest is None else newest[0]
-        return None if newest is None else newest[1]
+        directory, problems = self._directory, dict[int, str]()
+        for step in restore_lib.list_on_process_0(directory):
+            checkpoint = directory / str(step)
+            outcome = self._restore_one(checkpoint, abstract)
+            if not isinstance(outcome, Damaged):
+                consequence = f"the run resumes from step {step:,}"
+                restore_lib.quarantine(directory, problems, consequence, say)
+                self._manager.reload()  # quarantined checkpoints are gone
+                self._newest = step
+                return outcome
+            is_checkpoint = restore_lib.holds_files(checkpoint)
+            problems[step] = outcome.problem if is_checkpoint else ""
+        if any(problems.values()):
+            raise no_intact_checkpoint(directory, [text for text in problems.values() if text])
+        restore_lib.quarantine(directory, problems, "the run starts at step 0", say)
+        self._manager.reload()
+        self._newest = None
+        return None
+
+    def _restore_one(
+        self, checkpoint: epath.Path, abstract: TrainState
+    ) -> tuple[TrainState, dict[str, Any]] | Damaged:
+        """Restore the state and the counters of a checkpoint; the same on every process."""
+        unpadded = map_like_params(arrays_lib.describe_unpadded, abstract, self._model.declared)
+        outcome = restore_lib.agree(checkpoint, lambda: self._read(checkpoint, unpadded))
+        if isinstance(outcome, Damaged):
+            return outcome
+        arrays, receipt = outcome.content
+        padded = map_like_params(arrays_lib.add_padding, arrays, self._model.declared)
+        state = jax.device_put(padded, jax.tree.map(lambda leaf: leaf.sharding, abstract))
+        problem = arrays_lib.describe_damage(checkpoint, state, unpadded, receipt["leaves"])
+        return Damaged(problem) if problem else (state, receipt["numbers"])
+
+    def _read(self, checkpoint: epath.Path, unpadded: TrainState) -> tuple[Any, dict[str, Any]]:
+        """Read the arrays that this process needs, and the receipt.
+
+        Raises Refused if the run that saved the checkpoint had other arrays or settings.
+        """
+        receipt = directory_lib.read_receipt(checkpoint)
+        arrays_lib.check_arrays(checkpoint, receipt, unpadded)
+        # Settings that one side lacks were added later; run.json was compared with defaults.
+        saved, fixed = receipt["run"], self._run.get("fixed", {})
+        shared = {k: v for k, v in saved.get("fixed", fixed).items() if k in fixed}
+        differing = run_identity.list_differences({**saved, "fixed": shared}, self._run, fixed)
+        if differing:
+            words = run_identity.describe_differences(differing, "", "this run says")
+            raise Refused(
+                f"{checkpoint} was saved with another vocabulary or other settings: {words}; "
+                "give the data and settings of this checkpoint, or another --workdir"
+            )
+        return reader.restore_arrays(checkpoint, unpadded), receipt
 
     def quarantine_after(
         self, step: int, problem: str, say: Say = print
@@ -225,9 +270,15 @@ class Checkpoints:
           OSError: the last save failed, or a checkpoint cannot be moved.
         """
         self.wait()
-        moved = restore_lib.quarantine_after(self._directory, step, problem, say)
+        steps = sorted(restore_lib.list_on_process_0(self._directory))
+        later = [each for each in steps if each > step]
+        if not later or len(later) == len(steps):
+            return later, []
+        problems = {each: f"{self._directory / str(each)}: {problem}" for each in later}
+        consequence = f"step {steps[-len(later) - 1]:,} is the newest now"
+        restore_lib.quarantine(self._directory, problems, consequence, say)
         self._manager.reload()
-        return moved
+        return later, later
 
     def wait(self) -> None:
         """Wait until the last save is committed; raise OSError if it failed."""
@@ -277,31 +328,3 @@ class Checkpoints:
         except OSError:
             return "the checkpoints before it are as they were"
         return "there is no checkpoint yet" if step is None else f"step {step:,} is safe"
-
-    def _try_restore(self, checkpoint: epath.Path, abstract: TrainState) -> Tried:
-        """Restore state and numbers, or describe the damage; the same on every process."""
-        unpadded = map_like_params(arrays_lib.describe_unpadded, abstract, self._model.declared)
-
-        def read() -> tuple[Any, dict[str, Any]]:
-            receipt = directory_lib.read_receipt(checkpoint)
-            arrays_lib.check_arrays(checkpoint, receipt, unpadded)
-            # Settings that one side lacks were added later; run.json was compared with defaults.
-            saved, fixed = receipt["run"], self._run.get("fixed", {})
-            shared = {k: v for k, v in saved.get("fixed", fixed).items() if k in fixed}
-            differing = run_identity.list_differences({**saved, "fixed": shared}, self._run, fixed)
-            if differing:
-                words = run_identity.describe_differences(differing, "", "this run says")
-                raise Refused(
-                    f"{checkpoint} was saved with another vocabulary or other settings: {words}; "
-                    "give the data and settings of this checkpoint, or another --workdir"
-                )
-            return reader.restore_arrays(checkpoint, unpadded), receipt
-
-        read_here, problem = restore_lib.read_on_all(checkpoint, read)
-        if read_here is None:
-            return None, problem
-        arrays, receipt = read_here
-        padded = map_like_params(arrays_lib.add_padding, arrays, self._model.declared)
-        state = jax.device_put(padded, jax.tree.map(lambda leaf: leaf.sharding, abstract))
-        problem = arrays_lib.describe_damage(checkpoint, state, unpadded, receipt["leaves"])
-        return (None, problem) if problem else ((state, receipt["numbers"]), "")

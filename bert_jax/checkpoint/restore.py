@@ -1,12 +1,14 @@
-"""Choose the checkpoint that a run resumes from: the newest intact one, the same on every process.
+"""Agree with the other processes on what a checkpoint is: whole or damaged.
 
 Each process reads its own parts of the arrays, so only one of them may find a damaged file. All
-processes therefore agree on the result of each attempt; process 0 lists the directory for all.
+processes therefore agree on the outcome of each read; process 0 lists and moves folders for all.
+Checkpoints.restore in manager.py is the caller.
 """
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
 
 from etils import epath
 
@@ -22,54 +24,21 @@ _FILE = re.compile(r'(?:local file|GCS object) "([^"]+)"')
 _AGREE_SECS = 3600.0  # maximum difference between processes in the time to read their parts
 
 Say = Callable[[str], None]
-Tried = tuple[Any, str]  # the restored state and "", or None and the damage
-Read = TypeVar("Read")
+Content = TypeVar("Content")
 
 
-def restore_newest(
-    directory: epath.Path, restore: Callable[[epath.Path], Tried], say: Say
-) -> tuple[int, Any] | None:
-    """Return the step and state of the newest intact checkpoint; None if there are none.
+@dataclasses.dataclass(frozen=True)
+class Whole(Generic[Content]):
+    """Hold what every process read of a checkpoint."""
 
-    Once a checkpoint is restored, process 0 reports and quarantines the newer, damaged ones and
-    folders without files.
-
-    Raises:
-      Refused: checkpoints exist and none is intact.
-      OSError: the checkpoints cannot be read now, or cannot be quarantined.
-    """
-    problems = dict[int, str]()  # "" for a folder that is not a checkpoint
-    for step in _list_on_process_0(directory):
-        restored, problem = restore(directory / str(step))
-        if not problem:
-            _quarantine(directory, problems, f"the run resumes from step {step:,}", say)
-            return step, restored
-        problems[step] = problem if _holds_files(directory / str(step)) else ""
-    if any(problems.values()):
-        raise no_intact_checkpoint(directory, [text for text in problems.values() if text])
-    _quarantine(directory, problems, "the run starts at step 0", say)
-    return None
+    content: Content
 
 
-def quarantine_after(
-    directory: epath.Path, step: int, problem: str, say: Say
-) -> tuple[list[int], list[int]]:
-    """Quarantine, in process 0, the checkpoints after a step.
+@dataclasses.dataclass(frozen=True)
+class Damaged:
+    """Describe the damage that at least one process found in a checkpoint."""
 
-    Returns (later steps, quarantined steps) on every process. Nothing is quarantined if no
-    checkpoint of this step or an earlier one would remain.
-
-    Raises:
-      OSError: process 0 cannot list or move the checkpoints.
-    """
-    steps = sorted(_list_on_process_0(directory))
-    later = [each for each in steps if each > step]
-    if not later or len(later) == len(steps):
-        return later, []
-    problems = {each: f"{directory / str(each)}: {problem}" for each in later}
-    newest = steps[-len(later) - 1]
-    _quarantine(directory, problems, f"step {newest:,} is the newest now", say)
-    return later, later
+    problem: str
 
 
 class NoIntactCheckpoint(Refused):
@@ -86,18 +55,16 @@ def no_intact_checkpoint(directory: Folder, problems: Sequence[str]) -> NoIntact
     )
 
 
-def read_on_all(checkpoint: epath.Path, read: Callable[[], Read]) -> tuple[Read | None, str]:
-    """Run `read` on every process and agree on the result.
-
-    Returns (value, ""), or (None, reason) on every process if any of them found damage.
+def agree(checkpoint: epath.Path, read: Callable[[], Content]) -> Whole[Content] | Damaged:
+    """Read a checkpoint on every process, and return the same outcome on all.
 
     Raises, on every process:
       Refused: `read` raised it on one process.
       OSError: one process cannot read the checkpoint now.
     """
-    value, kind, text = None, "whole", ""
+    content, kind, text = None, "whole", ""
     try:
-        value = read()
+        content = read()
     except Exception as error:
         if isinstance(error, Refused) and not isinstance(error, DamagedFile):
             kind, text = "refused", str(error)
@@ -112,7 +79,9 @@ def read_on_all(checkpoint: epath.Path, read: Callable[[], Read]) -> tuple[Read 
         if kind == "unread":
             raise OSError(text)
     problem = next((text for kind, text in outcomes if kind == "damaged"), "")
-    return (None, problem) if problem else (value, "")
+    if problem or content is None:
+        return Damaged(problem)
+    return Whole(content)
 
 
 def shorten_error(error: Exception) -> str:
@@ -133,7 +102,8 @@ def describe_error(error: Exception, checkpoint: epath.Path) -> str:
     return short if str(checkpoint) in short else f"{checkpoint}: {short}"
 
 
-def _list_on_process_0(directory: epath.Path) -> list[int]:
+def list_on_process_0(directory: epath.Path) -> list[int]:
+    """Return the steps of the checkpoints in a directory, newest first, as process 0 sees them."""
     names = _ask_process_0(
         directory, lambda: ",".join(map(str, directory_lib.find_steps(directory)))
     )
@@ -164,13 +134,19 @@ def _ask_process_0(folder: epath.Path, ask: Callable[[], str]) -> str:
     return text
 
 
-def _holds_files(folder: epath.Path) -> bool:
+def holds_files(folder: epath.Path) -> bool:
+    """Return whether process 0 sees a file in a folder."""
     return _ask_process_0(folder, lambda: str(directory_lib.holds_files(folder))) == "True"
 
 
-def _quarantine(
+def quarantine(
     directory: epath.Path, problems: Mapping[int, str], consequence: str, say: Say
 ) -> None:
+    """Move checkpoints aside in process 0, and say why; "" is the problem of an empty folder.
+
+    Raises OSError on every process if process 0 cannot move them.
+    """
+
     def move() -> str:
         for step, problem in problems.items():
             path = directory / str(step)

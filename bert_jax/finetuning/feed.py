@@ -4,6 +4,7 @@ Dimensions: N examples, B examples of a batch, S sequence, C classes.
 """
 
 import dataclasses
+import functools
 import hashlib
 import pathlib
 from collections.abc import Generator, Mapping, Sequence
@@ -73,6 +74,8 @@ class TaskFeed:
             phase = dataclasses.replace(phase, seq_len=layout.seq_len, batch_size=layout.rows)
             config = dataclasses.replace(config, phases=(phase,))
         self.config = config
+        # Logits of each development set in the last evaluation, which uses the final weights.
+        self.dev_logits: dict[str, np.ndarray] = {}
 
     @property
     def provenance(self) -> Provenance:
@@ -109,11 +112,6 @@ class TaskFeed:
             details={"task": layer},
         )
 
-    @property
-    def advice(self) -> str:
-        """Advise how batches are made faster."""
-        return "Batches of a task are made in memory: other work keeps this machine's cores busy"
-
     def batch_shapes(self, index: int, first_step: int) -> list[BatchShape]:
         """List the shapes of batches: one if examples are packed, else one for each length."""
         steps = range(first_step, self.config.phases[index].steps)
@@ -145,60 +143,65 @@ def _shape_of(batch: HostBatch) -> BatchShape:
     return {name: (array.shape, array.dtype.type) for name, array in batch.items()}
 
 
-class TaskPhase(RunPhase):
-    """Evaluate the development sets of a fine-tuning run, which has one phase."""
-
-    def __init__(self, feed: TaskFeed) -> None:
-        self.task, config = feed.task, feed.config
-        shards = feed.unit // config.micro_batches
-        batch_size = -(-config.batch_size // feed.unit) * shards
-        self._batches: list[tuple[str, EvaluationBatch]] = [
-            (split, batch)
-            for split in self.task.dev_splits
-            for batch in batch_by_length(
-                self.task.splits[split], batch_size, feed.pad_id, feed.positions_of_model
-            )
-        ]
-        (phase,) = config.phases
-        rows, examples = self.task.splits["train"], config.batch_size
-        self.per_step = {
-            "seq_len": float(phase.seq_len),
-            "rows_per_step": float(phase.batch_size * rows.rows_per_example),
-            "examples_per_step": float(examples),
-            "epochs": phase.steps * examples / rows.examples,
-        }
-        self.baseline = {
-            f"majority_dev_{name}": score for name, score in self.task.baseline.items()
-        }
-        self.examples_per_row = examples / phase.batch_size
-        self.heldout_examples = sum(
-            self.task.splits[name].examples for name in self.task.dev_splits
+def describe_phase(feed: TaskFeed) -> RunPhase:
+    """Describe the one phase of a fine-tuning run, which evaluates the development sets."""
+    task, config = feed.task, feed.config
+    shards = feed.unit // config.micro_batches
+    batch_size = -(-config.batch_size // feed.unit) * shards
+    batches = [
+        (split, batch)
+        for split in task.dev_splits
+        for batch in batch_by_length(
+            task.splits[split], batch_size, feed.pad_id, feed.positions_of_model
         )
-        self.heldout_batches = [batch.fields for _, batch in self._batches]
-        # Logits of each development set in the last evaluation, which uses the final weights.
-        self.dev_logits: dict[str, np.ndarray] = {}
+    ]
+    (phase,) = config.phases
+    rows, examples = task.splits["train"], config.batch_size
+    per_step = {
+        "seq_len": float(phase.seq_len),
+        "rows_per_step": float(phase.batch_size * rows.rows_per_example),
+        "examples_per_step": float(examples),
+        "epochs": phase.steps * examples / rows.examples,
+    }
+    baseline = {f"majority_dev_{name}": score for name, score in task.baseline.items()}
 
-    def heldout_scores(self, results: Sequence[Any]) -> dict[str, float]:
-        """Return the loss and the scores of each development set, as dev_loss and dev_accuracy."""
-        scores = {}
-        for split in self.task.dev_splits:
-            total: Mapping[str, float] = {}
-            outputs = []
-            for (name, batch), result in zip(self._batches, results, strict=True):
-                if name != split:
-                    continue
-                sums = {"terms": result["terms"], "weights": result["weights"]}
-                total = metrics.add_step(total, metrics.flatten(sums))
-                examples = int((batch.index_B >= 0).sum())  # padding examples are at the end
-                logits_B = result["outputs"][:examples]
-                outputs.append((batch.index_B[:examples], {"logits": logits_B}))
-            scores[f"{split}_loss"] = metrics.compute_means(total)[f"{TERM}_loss"]
-            logits = collect(outputs, self.task.splits[split].examples)["logits"]
-            self.dev_logits[split] = logits
-            for name, score in self.task.score(split, logits).items():
-                scores[f"dev_{name}"] = score
-        return scores
+    def show(screen: Screen, step: int, scores: dict[str, float]) -> None:
+        """Print the scores, the deciding one first and next to its baseline."""
+        screen.scores_line(step, task.main_record, scores, baseline)
 
-    def show(self, screen: Screen, step: int, scores: dict[str, float]) -> None:
-        """Print the scores, the deciding one first and beside its baseline."""
-        screen.scores_line(step, self.task.main_record, scores, self.baseline)
+    return RunPhase(
+        examples_per_row=examples / phase.batch_size,
+        per_step=per_step,
+        baseline=baseline,
+        heldout_examples=sum(task.splits[name].examples for name in task.dev_splits),
+        heldout_batches=[batch.fields for _, batch in batches],
+        score=functools.partial(_score_dev_sets, feed, batches),
+        show=show,
+    )
+
+
+def _score_dev_sets(
+    feed: TaskFeed, batches: Sequence[tuple[str, EvaluationBatch]], results: Sequence[Any]
+) -> dict[str, float]:
+    """Return the loss and the scores of each development set, as dev_loss and dev_accuracy.
+
+    The logits stay in feed.dev_logits.
+    """
+    task, scores = feed.task, dict[str, float]()
+    for split in task.dev_splits:
+        total: Mapping[str, float] = {}
+        outputs = []
+        for (name, batch), result in zip(batches, results, strict=True):
+            if name != split:
+                continue
+            sums = {"terms": result["terms"], "weights": result["weights"]}
+            total = metrics.add_step(total, metrics.flatten(sums))
+            examples = int((batch.index_B >= 0).sum())  # padding examples are at the end
+            logits_B = result["outputs"][:examples]
+            outputs.append((batch.index_B[:examples], {"logits": logits_B}))
+        scores[f"{split}_loss"] = metrics.compute_means(total)[f"{TERM}_loss"]
+        logits = collect(outputs, task.splits[split].examples)["logits"]
+        feed.dev_logits[split] = logits
+        for name, score in task.score(split, logits).items():
+            scores[f"dev_{name}"] = score
+    return scores

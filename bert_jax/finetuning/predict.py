@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from bert_jax.checkpoint.reader import restore_params
-from bert_jax.finetuning.feed import TaskFeed, TaskPhase
+from bert_jax.finetuning.feed import TaskFeed
 from bert_jax.finetuning.objectives import OBJECTIVES
 from bert_jax.inference import batches
 from bert_jax.logging.metrics_writer import PREDICTIONS
@@ -27,8 +27,7 @@ def write_predictions(setup: Setup, step: int) -> list[pathlib.Path]:
     from the checkpoint of `step` on the run's mesh.
     """
     feed, folder = task_feed(setup), setup.workdir / PREDICTIONS
-    (phase,) = setup.phases
-    logits = dict(phase.dev_logits) if isinstance(phase, TaskPhase) else {}
+    logits = dict(feed.dev_logits)
     missing = [split for split in feed.task.splits if split != "train" and split not in logits]
     if missing:
         parts = setup.parts

@@ -15,7 +15,7 @@ from bert_jax.checkpoint.reader import read_newest_run
 from bert_jax.config import ModelConfig, validate
 from bert_jax.config.resolve import merge_sizes
 from bert_jax.config.schema import FinetuneConfig, FinetuneRun, with_length
-from bert_jax.finetuning.feed import TaskFeed, TaskPhase
+from bert_jax.finetuning.feed import TaskFeed, describe_phase
 from bert_jax.finetuning.objectives import OBJECTIVES, PACKED
 from bert_jax.interop import load, warm_start
 from bert_jax.interop.pretrained import Pretrained, place_params
@@ -29,6 +29,7 @@ from bert_jax.runtime.workdir import Workdir
 from bert_jax.tasks.registry import open_task
 from bert_jax.tasks.task import Task
 from bert_jax.trainer.compile import StepParts, build_parts
+from bert_jax.trainer.feed import RunPhase
 from bert_jax.trainer.kernels import settle_kernels
 from bert_jax.trainer.setup import Setup, check_start, claim_workdir
 from data_pipeline.io import small_files
@@ -82,7 +83,7 @@ def build_finetuning(
     feed = TaskFeed(task, checkpoint.vocabulary, resolved, unit)
     digest = warm_start.hash_for_others(checkpoint)
     start = check_start(feed.config, feed.provenance, storage, devices, profiled, digest)
-    phase = TaskPhase(feed)
+    phase = describe_phase(feed)
     heads = bert.Heads(mlm=False, nsp=False, classes=task.head_width)
 
     def build(attention: str | None) -> StepParts:
@@ -98,6 +99,7 @@ def build_finetuning(
     return Setup(
         parts=parts,
         feed=feed,
+        input_advice="Batches of a task are made in memory: other work keeps the cores here busy",
         phases=[phase],
         initial_params=initial_params,
         storage=storage,
@@ -187,7 +189,7 @@ def _describe_task(
     config: FinetuneRun,
     task: Task,
     checkpoint: Pretrained,
-    task_phase: TaskPhase,
+    task_phase: RunPhase,
     screen: Screen,
 ) -> list[tuple[str, str]]:
     """Return labels and texts on the task for the first block on the screen."""

@@ -46,7 +46,10 @@ def check_package(project: str) -> None:
 
 
 class WandbWriter:
-    """Write one run; a problem is logged in one line, after which nothing is sent."""
+    """Send the numbers of a run: a Listener.
+
+    A problem is reported in one line, after which nothing is sent.
+    """
 
     def __init__(
         self, workdir: pathlib.Path, config: RunConfig, say: Callable[[str], None]
@@ -61,14 +64,18 @@ class WandbWriter:
         )
         self._thread.start()
 
-    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+    def on_start(self, step: int) -> None:
+        """Do nothing: the service keeps the first numbers of a repeated step."""
+
+    def on_record(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
         """Hand over the numbers of a step, named as for TensorBoard."""
         self._say_notes()
         if self._thread.is_alive():
-            self._lines.put((step, dict(numbers)))
+            self._lines.put((step, {f"{split}/{name}": value for name, value in numbers.items()}))
 
-    def end(self, is_whole: bool) -> None:
+    def on_close(self, summary: dict[str, Any] | None) -> None:
         """End the run, and wait for pending uploads for a limited time."""
+        is_whole = summary is not None
         limit_secs = UPLOAD_SECS if is_whole else STOPPED_UPLOAD_SECS
         self._exit_code = int(not is_whole)
         self._lines.put(None)

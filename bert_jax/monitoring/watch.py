@@ -2,10 +2,11 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.config import Config, phase_of_step
+from bert_jax.logging.metrics_writer import MetricsFile
 from bert_jax.monitoring.rules import Finding, Line, PhaseFacts, PhaseView, diagnose
 from data_pipeline.io.jsonl import FINDING
 
@@ -15,41 +16,49 @@ _MAX_LINES = 1000
 
 @dataclasses.dataclass
 class Watch:
-    """Keep the lines of the newest phase and all findings; a logging.metrics_writer.Watcher."""
+    """Keep the lines of the newest phase and all findings: a Listener behind the metrics file."""
 
     config: Config
     phases: Sequence[PhaseFacts]
     data_findings: Sequence[Finding]  # known before the first step
     show: Callable[[Finding], None]
+    file: MetricsFile  # keeps the findings too, behind the lines that show them
     findings: list[Finding] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._lines: dict[str, list[Line]] = {"train": [], "heldout": []}
         self._index = 0
 
-    def restart(self, lines: Sequence[Line]) -> list[dict[str, Any]]:
-        """Continue after the lines of a metrics.jsonl; return the records of new findings."""
+    def on_start(self, step: int) -> None:
+        """Continue after the lines of the metrics file."""
+        del step  # the file has no later line
+        lines = self.file.read_lines()
         self.findings = [Finding.from_record(line) for line in lines if line["split"] == FINDING]
         self._enter(0)
         for line in lines:
             if line["split"] != FINDING:
                 self._keep(line)
-        return self._report(self.data_findings)
+        self._report(self.data_findings)
 
-    def add(self, line: Line) -> list[dict[str, Any]]:
-        """Read a line of metrics.jsonl; return the records of new findings."""
-        self._keep(line)
+    def on_record(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
+        """Apply the rules to the lines of the phase, with these numbers."""
+        self._keep({"step": step, "split": split, **numbers})
         lines, facts = self._lines, self.phases[self._index]
-        view = PhaseView(self.config, facts, int(line["step"]), lines["train"], lines["heldout"])
-        return self._report(diagnose(view))
+        view = PhaseView(self.config, facts, step, lines["train"], lines["heldout"])
+        self._report(diagnose(view))
 
-    def _report(self, findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    def on_close(self, summary: dict[str, Any] | None) -> None:
+        """Add the findings to the summary."""
+        if summary is not None:
+            summary["findings"] = [finding.as_record() for finding in self.findings]
+
+    def _report(self, findings: Sequence[Finding]) -> None:
         known = {finding.rule for finding in self.findings}
         new = [finding for finding in findings if finding.rule not in known]
         for finding in new:
             self.show(finding)
         self.findings += new
-        return [finding.as_record() for finding in new]
+        self.file.write_lines([{**finding.as_record(), "split": FINDING} for finding in new])
 
     def _keep(self, line: Line) -> None:
         index = phase_of_step(self.config, line["step"])

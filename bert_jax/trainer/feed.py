@@ -15,7 +15,7 @@ import shlex
 import socket
 import sys
 import threading
-from collections.abc import Container, Generator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -68,10 +68,6 @@ class Feed(Protocol):
     def provenance(self) -> Provenance:
         """Identify the data, which a resumed run must not change."""
 
-    @property
-    def advice(self) -> str:
-        """Return advice for a run whose input pipeline is too slow."""
-
     def batch_shapes(self, index: int, first_step: int) -> Sequence[BatchShape]:
         """Return the distinct shapes of a phase's batches from the given step on."""
 
@@ -84,22 +80,17 @@ class Feed(Protocol):
         """Find the rows of a step, counted from 1 over all phases."""
 
 
+@dataclasses.dataclass(frozen=True)
 class RunPhase:
-    """Describe a phase before its first step, and score its evaluations; a base class."""
+    """Describe a phase before its first step, and score its evaluations."""
 
     examples_per_row: float  # the mean over the rows of a batch
-    per_step: dict[str, float]  # counts (tokens, examples), named as in summary.json
+    per_step: dict[str, float]  # estimated counts (tokens, examples), named as in summary.json
     baseline: dict[str, float]  # scores of a context-free model, named as in the records
     heldout_examples: int
     heldout_batches: Sequence[HostBatch]  # global batches, the same in every evaluation
-
-    def heldout_scores(self, results: Sequence[Any]) -> dict[str, float]:
-        """Compute the recorded scores from eval_step's result for each batch."""
-        raise NotImplementedError
-
-    def show(self, screen: Screen, step: int, scores: dict[str, float]) -> None:
-        """Print the scores beside the baselines."""
-        raise NotImplementedError
+    score: Callable[[Sequence[Any]], dict[str, float]]  # the results of eval_step, one per batch
+    show: Callable[[Screen, int, dict[str, float]], None]  # prints scores next to the baselines
 
 
 BUILD_COMMAND = (
@@ -360,8 +351,7 @@ class StoreFeed:
             details={"store": {"digest": ",".join(store.digest for store in self.stores)}},
         )
 
-    @property
-    def advice(self) -> str:
+    def advise_on_speed(self) -> str:
         """Return the command that measures the speed of the input pipeline."""
         store = shlex.quote(str(self.stores[0].directory))
         return (

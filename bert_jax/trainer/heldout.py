@@ -5,6 +5,7 @@ uniform guess, how often each token occurs, and counts of the two tokens beside 
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -188,63 +189,57 @@ _LABELLED_ROWS = 1024  # rows of the training split whose labels are checked
 _FEW_LABELS = 32  # up to this many labels may be equal by chance
 
 
-@dataclasses.dataclass
-class HeldoutPhase(RunPhase):
-    """Hold a phase's held-out batches, their baselines, and estimated counts per step.
-
-    Scores and baselines of a single store of several have its name: "mlm_loss/NAME". Those without
-    a name are means of all, weighted by the shares of the phase.
-    """
-
-    examples_per_row: float  # mean over the training split; 1 if rows are not packed
-    per_step: dict[str, float]  # all but lengths and rows are means
-    baseline: dict[str, float]
-    heldout_examples: int
-    heldout_batches: Sequence[HostBatch]
-    parts: Sequence["HeldoutPart"]  # of the batches, in their order
-
-    def heldout_scores(self, results: Sequence[Any]) -> dict[str, float]:
-        """Compute means over the held-out examples from the sums of each batch."""
-        totals, waiting = [], iter(results)
-        for part in self.parts:
-            total = dict[str, float]()
-            for sums in itertools.islice(waiting, part.batches):
-                total = metrics.add_step(total, metrics.flatten(sums))
-            totals.append(total)
-        if len(totals) == 1:
-            return metrics.compute_heldout_means(totals[0])
-        scores = metrics.compute_heldout_means(
-            metrics.mix([part.factor for part in self.parts], totals)
-        )
-        for part, total in zip(self.parts, totals, strict=True):
-            means = metrics.compute_heldout_means(total)
-            scores |= {f"{name}/{part.store}": value for name, value in means.items()}
-        return scores
-
-    def show(self, screen: Screen, step: int, scores: dict[str, float]) -> None:
-        """Print the scores of a step beside the baselines, then those of each store."""
-        screen.heldout_line(step, scores, self.baseline)
-        for part in self.parts if len(self.parts) > 1 else ():
-            end = f"/{part.store}"
-            own, beside = (
-                {key.removesuffix(end): value for key, value in all_.items() if key.endswith(end)}
-                for all_ in (scores, self.baseline)
-            )
-            screen.heldout_line(step, own, beside, part.store)
-
-
 @dataclasses.dataclass(frozen=True)
 class HeldoutPart:
-    """The held-out batches of one store."""
+    """Count the held-out batches of one store."""
 
     store: str  # its short name
     batches: int
-    factor: float  # of its sums in those of all stores: 1 where there is one
+    factor: float  # multiplies the store's sums before all are added; 1 where there is one store
+
+
+def score_stores(parts: Sequence[HeldoutPart], results: Sequence[Any]) -> dict[str, float]:
+    """Compute means over the held-out examples from the sums of each batch, in the parts' order.
+
+    The score of a single store of several has its name: "mlm_loss/NAME". A score without a name is
+    the mean over all stores, weighted by their shares of the phase.
+    """
+    totals, waiting = [], iter(results)
+    for part in parts:
+        total = dict[str, float]()
+        for sums in itertools.islice(waiting, part.batches):
+            total = metrics.add_step(total, metrics.flatten(sums))
+        totals.append(total)
+    if len(totals) == 1:
+        return metrics.compute_heldout_means(totals[0])
+    scores = metrics.compute_heldout_means(metrics.mix([part.factor for part in parts], totals))
+    for part, total in zip(parts, totals, strict=True):
+        means = metrics.compute_heldout_means(total)
+        scores |= {f"{name}/{part.store}": value for name, value in means.items()}
+    return scores
+
+
+def show_stores(
+    names: Sequence[str],
+    baseline: dict[str, float],
+    screen: Screen,
+    step: int,
+    scores: dict[str, float],
+) -> None:
+    """Print the scores of a step next to the baselines, then the scores of each store."""
+    screen.heldout_line(step, scores, baseline)
+    for name in names if len(names) > 1 else ():
+        end = f"/{name}"
+        own, references = (
+            {key.removesuffix(end): value for key, value in all_.items() if key.endswith(end)}
+            for all_ in (scores, baseline)
+        )
+        screen.heldout_line(step, own, references, name)
 
 
 def count_phase(
     feed: StoreFeed, index: int, objective: Objective, show: Show = lambda words: None
-) -> HeldoutPhase:
+) -> RunPhase:
     """Build the held-out batches of a phase, their counts and the objective's baselines.
 
     Raises Refused if the objective predicts next sentences and the training split has no labels.
@@ -273,10 +268,18 @@ def count_phase(
     in_row = source.mean_examples_in_row
     per_step = estimate_step(phase, slots, in_row, tokens, predictions)
     per_step["epochs"] = phase.steps * phase.batch_size / source.mean_rows_per_epoch
-    return HeldoutPhase(in_row, per_step, baseline, examples, batches, parts)
+    return RunPhase(
+        examples_per_row=in_row,
+        per_step=per_step,
+        baseline=baseline,
+        heldout_examples=examples,
+        heldout_batches=batches,
+        score=functools.partial(score_stores, parts),
+        show=functools.partial(show_stores, [part.store for part in parts], baseline),
+    )
 
 
-def find_in_data(feed: StoreFeed, phases: Sequence[HeldoutPhase]) -> list[Finding]:
+def find_in_data(feed: StoreFeed, phases: Sequence[RunPhase]) -> list[Finding]:
     """Find what looks wrong about the text, the targets and the pairs of the first phase."""
     findings = [each for store in feed.stores for each in data.find_in_store(store)]
     findings += data.find_in_targets(phases[0].baseline)
@@ -365,7 +368,7 @@ MANY_EPOCHS = 256  # from here on repeated text costs quality; source in too_man
 PAPER_EPOCHS = 40  # Devlin et al. 2019, appendix A.2
 
 
-def corpus_rows(feed: StoreFeed, phases: Sequence[HeldoutPhase]) -> list[tuple[str, str]]:
+def corpus_rows(feed: StoreFeed, phases: Sequence[RunPhase]) -> list[tuple[str, str]]:
     """Describe the corpus and the phases of a pre-training run, as labels and texts."""
     config, rows = feed.config, list[tuple[str, str]]()
     for store in feed.stores:
@@ -403,7 +406,7 @@ def _describe_mixture(feed: StoreFeed, index: int) -> str:
     return f"from {', '.join(parts)}"
 
 
-def _describe_phase(phase: Phase, facts: HeldoutPhase, packed_examples: int) -> list[str]:
+def _describe_phase(phase: Phase, facts: RunPhase, packed_examples: int) -> list[str]:
     """Describe a phase's lengths, what a step sees, and what is held out."""
     counts = facts.per_step
     parts = f" in {phase.micro_batches} parts" if phase.micro_batches > 1 else ""

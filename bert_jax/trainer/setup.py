@@ -42,6 +42,7 @@ from bert_jax.trainer.kernels import settle_kernels
 from bert_jax.trainer.throughput import Progress
 from data_pipeline.io import jsonl, small_files
 from data_pipeline.io.refused import Refused
+from data_pipeline.store import Store
 
 VOCAB_SIZE = 30_522  # BERT's, where neither a store nor the config gives one
 
@@ -52,6 +53,7 @@ class Setup:
 
     parts: StepParts
     feed: Feed
+    input_advice: str  # what to do where the input pipeline is too slow
     phases: Sequence[RunPhase]
     initial_params: Callable[[], bert.Params]  # parameters of a run without a checkpoint
     storage: Workdir
@@ -62,6 +64,7 @@ class Setup:
     began: float  # start of setup, in seconds since 1970
     frozen: tuple[bert.Params, ...] = ()  # parameters of the teacher, if there is one
     findings: Sequence[Finding] = ()  # what looks wrong about the data
+    stores: Sequence[Store] = ()  # their files are verified during the first steps
 
     @property
     def config(self) -> RunConfig:
@@ -140,6 +143,7 @@ def build_setup(
     return Setup(
         parts=parts,
         feed=feed,
+        input_advice=feed.advise_on_speed(),
         phases=phases,
         initial_params=initial_params,
         storage=storage,
@@ -150,6 +154,7 @@ def build_setup(
         began=began,
         frozen=frozen,
         findings=[*findings, *wrong_kernels],
+        stores=stores,
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
-from bert_jax.logging.metrics_writer import Records
+from bert_jax.logging.metrics_writer import MetricsFile
 from bert_jax.runtime.workdir import local_workdir
 from bert_jax.train_step import state
 from data_pipeline.io.jsonl import read_records
@@ -71,18 +71,19 @@ def test_a_folder_of_another_user_is_found_before_the_run(tmp_path, refused):
 def test_records_that_do_not_fit_are_an_error_at_once(tmp_path):
     folder = tmp_path / "disk"
     with disk(folder, 1 << 20):
-        records = Records(folder, 0, is_writer=True)
-        records.write(1, "train", {"loss": 1.0})
+        records = MetricsFile(folder)
+        records.on_start(0)
+        records.on_record(1, "train", {"loss": 1.0})
         disks.fill(folder)
         words = r"/disk: writing the records of the run failed, no space is left on the disk"
         words += r" \(0\.00"
         with pytest.raises(OSError, match=words):
             for step in range(2, 1000):
-                records.write(step, "train", {"loss": 1.0})
+                records.on_record(step, "train", {"loss": 1.0})
         (folder / "filler").unlink()
         first = {"step": 1, "split": "train", "loss": 1.0}
         assert read_records(folder / "metrics.jsonl")[0] == first
-        records.close(None)
+        records.on_close(None)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from bert_jax.config import CheckpointConfig, MeshConfig, ModelConfig, OptimConf
 from bert_jax.config.schema import FinetuneConfig, TaskOptions, with_length
 from bert_jax.finetuning import predict
 from bert_jax.finetuning import setup as finetuning
-from bert_jax.finetuning.feed import TaskFeed, TaskPhase
+from bert_jax.finetuning.feed import TaskFeed, describe_phase
 from bert_jax.finetuning.objectives import TERM
 from bert_jax.interop import export, load
 from bert_jax.interop.tensor_names import by_path
@@ -170,14 +170,14 @@ def test_predictions_are_of_the_last_checkpoint_and_score_as_the_run_says(finish
 @pytest.mark.slow
 def test_a_run_that_was_cut_off_ends_as_one_that_was_not(finished, config, tmp_path, monkeypatch):
     _, summary, whole = finished
-    save = loop._Run._save
+    save = loop.Run._save
 
     def save_once_and_die(self):
         save(self)
         if self.step == 40:
             raise RuntimeError("cut off")
 
-    monkeypatch.setattr(loop._Run, "_save", save_once_and_die)
+    monkeypatch.setattr(loop.Run, "_save", save_once_and_die)
     with pytest.raises(RuntimeError, match="cut off"):
         run(config, tmp_path)
     monkeypatch.undo()
@@ -199,13 +199,13 @@ def test_a_run_with_lstms_resumes_is_read_back_and_has_no_place_elsewhere(
         optim=dataclasses.replace(config.optim, learning_rate=1e-2),
     )
     workdir = tmp_path / "run"
-    save = loop._Run._save
+    save = loop.Run._save
 
     def save_once_and_die(self):
         save(self)
         raise RuntimeError("cut off")
 
-    monkeypatch.setattr(loop._Run, "_save", save_once_and_die)
+    monkeypatch.setattr(loop.Run, "_save", save_once_and_die)
     with pytest.raises(RuntimeError, match="cut off"):
         run(config, workdir)
     monkeypatch.undo()
@@ -373,14 +373,14 @@ def test_the_score_that_decides_has_the_name_that_it_is_recorded_under(tmp_path)
     task = open_task(options, vocabulary)  # of several development sets
     config = FinetuneConfig(init="hf:none", data=options, batch_size=2)
     feed = TaskFeed(task, vocabulary, finetuning.resolve_config(config, task, ModelConfig()))
-    phase = TaskPhase(feed)
+    phase = describe_phase(feed)
     sums = {"terms": {TERM: Term(jnp.float32(1.0), jnp.float32(1.0))}, "weights": {TERM: 2.0}}
     results = [
         sums | {"outputs": np.zeros((len(batch["label_ids"]), 3), np.float32)}
         for batch in phase.heldout_batches
     ]
     assert task.main_record == "dev_matched_accuracy"
-    assert task.main_record in phase.heldout_scores(results)
+    assert task.main_record in phase.score(results)
 
 
 def test_a_causal_checkpoint_stays_causal(tmp_path):

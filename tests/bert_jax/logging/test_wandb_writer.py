@@ -12,7 +12,7 @@ from bert_jax.config import Config, LogConfig, recorded
 from bert_jax.config.schema import FinetuneConfig
 from bert_jax.logging import metrics_writer as log
 from bert_jax.logging import wandb_writer
-from bert_jax.logging.metrics_writer import Records
+from bert_jax.logging.metrics_writer import MetricsFile
 from bert_jax.logging.wandb_writer import WandbWriter
 from bert_jax.runtime import run_record
 from bert_jax.runtime.preemption import Interrupted
@@ -77,10 +77,12 @@ def test_a_second_start_continues_under_the_id_with_the_names_and_steps_of_metri
     told = []
     for first_step, summary in ((0, None), (5, {"steps": 7})):
         writer = WandbWriter(tmp_path, ASKED, told.append)
-        records = Records(tmp_path, first_step, is_writer=True, wandb=writer)
-        records.write(first_step + 1, "train", {"loss": 3.0 - first_step, "goodput": 0.5})
-        records.write(first_step + 1, "heldout", {"mlm_loss": 2.0})
-        records.close(summary)
+        for listener in (MetricsFile(tmp_path), writer):
+            listener.on_start(first_step)
+            numbers = {"loss": 3.0 - first_step, "goodput": 0.5}
+            listener.on_record(first_step + 1, "train", numbers)
+            listener.on_record(first_step + 1, "heldout", {"mlm_loss": 2.0})
+            listener.on_close(summary)
     first, second = wandb.begun
     assert (first["project"], first["name"], first["resume"]) == ("berts", tmp_path.name, "allow")
     assert first["id"] == second["id"] == json.loads((tmp_path / "wandb.json").read_text())["id"]
@@ -111,13 +113,11 @@ def test_what_it_raises_is_one_line(wandb, tmp_path, name):
     wandb.fails[name] = RuntimeError("no network\nand a page more")
     told = []
     writer = WandbWriter(tmp_path, ASKED, told.append)
-    records = Records(tmp_path, 0, is_writer=True, wandb=writer)
     for step in (1, 2):
-        records.write(step, "train", {"loss": 1.0})
-    records.close({})
+        writer.on_record(step, "train", {"loss": 1.0})
+    writer.on_close({})
     told = [text for text in told if wandb.url not in text]
     assert len(told) == 1 and "no network" in told[0] and "page" not in told[0]
-    assert len((tmp_path / log.METRICS).read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize("name", ["init", "log", "finish"])
@@ -127,8 +127,8 @@ def test_what_hangs_is_not_waited_for(wandb, tmp_path, name, monkeypatch):
     told, began = [], time.monotonic()
     writer = WandbWriter(tmp_path, ASKED, told.append)
     for step in range(100):
-        writer.write(step, {"train/loss": 1.0})
-    writer.end(is_whole=True)
+        writer.on_record(step, "train", {"loss": 1.0})
+    writer.on_close({})
     assert time.monotonic() - began < 5.0
     assert "has not taken all numbers" in told[-1] and "metrics.jsonl" in told[-1]
 

@@ -3,12 +3,13 @@
 import dataclasses
 import json
 import pathlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from bert_jax.config import Config, ModelConfig, OptimConfig, Phase
-from bert_jax.logging.metrics_writer import Records
+from bert_jax.logging.metrics_writer import MetricsFile
 from bert_jax.monitoring import rules
 from bert_jax.monitoring.rules import Finding, PhaseFacts
 from bert_jax.monitoring.watch import Watch
@@ -54,12 +55,24 @@ def lines_of(losses, **others):
     ]
 
 
+NO_FILE = SimpleNamespace(read_lines=lambda: [], write_lines=lambda lines: None)
+
+
+def apart(line):
+    return (
+        line["step"],
+        line["split"],
+        {k: v for k, v in line.items() if k not in ("step", "split")},
+    )
+
+
 def watch(lines, config=CONFIG, baseline=BASELINE):
     shown = []
-    watching = Watch(config, [PhaseFacts(0, baseline, PREDICTIONS, EXAMPLES)], (), shown.append)
-    watching.restart([])
+    facts = [PhaseFacts(0, baseline, PREDICTIONS, EXAMPLES)]
+    watching = Watch(config, facts, (), shown.append, NO_FILE)
+    watching.on_start(0)
     for line in lines:
-        watching.add(line)
+        watching.on_record(*apart(line))
     assert shown == watching.findings
     return {finding.rule: finding for finding in watching.findings}
 
@@ -81,9 +94,9 @@ def test_nothing_is_found_in_a_good_run(seed):
 
 
 def test_a_long_run_is_judged_by_a_part_of_its_lines():
-    whole, seen = Watch(CONFIG, [PhaseFacts(0, BASELINE, 1e9, 1e8)], (), print), 0
+    whole, seen = Watch(CONFIG, [PhaseFacts(0, BASELINE, 1e9, 1e8)], (), print, NO_FILE), 0
     for line in lines_of(good_losses()) * 30:  # 3,000 lines
-        whole.add(line)
+        whole.on_record(*apart(line))
         seen = max(seen, len(whole._lines["train"]))
     assert seen <= 1001
 
@@ -173,16 +186,22 @@ def test_findings_are_written_once_also_by_a_run_that_resumes_or_rolls_back(tmp_
     lines = lines_of(np.full(100, UNIGRAM))[:30]
 
     def begin(first_step):
-        watching = Watch(
-            CONFIG, [PhaseFacts(0, BASELINE, PREDICTIONS, EXAMPLES)], [data], lambda _: None
-        )
-        return watching, Records(tmp_path, first_step, is_writer=True, watcher=watching)
+        file = MetricsFile(tmp_path)
+        facts = [PhaseFacts(0, BASELINE, PREDICTIONS, EXAMPLES)]
+        watching = Watch(CONFIG, facts, [data], lambda _: None, file)
+        start([file, watching], first_step)
+        return [file, watching]
 
-    def write(records, some):
+    def start(listeners, step):
+        for listener in listeners:
+            listener.on_start(step)
+
+    def write(listeners, some):
         for line in some:
-            records.write(line["step"], "train", {k: line[k] for k in ("mlm_loss",)})
+            for listener in listeners:
+                listener.on_record(line["step"], "train", {"mlm_loss": line["mlm_loss"]})
 
-    watching, records = begin(0)
+    records = begin(0)
     write(records, lines)
     path = tmp_path / "metrics.jsonl"
     once = path.read_text()
@@ -192,13 +211,15 @@ def test_findings_are_written_once_also_by_a_run_that_resumes_or_rolls_back(tmp_
     ]
     assert len(read_metrics(path)) == 30
     for back_to in (0, 500, 2500):  # before the finding, and after it
-        records.go_back(back_to)
+        start(records, back_to)
         write(records, [line for line in lines if line["step"] > back_to])
         assert path.read_text() == once
-    records.close(None)
-    watching, records = begin(1500)
+    records[0].on_close(None)
+    records = begin(1500)
     write(records, lines[15:])
-    records.close({"findings": [each.as_record() for each in watching.findings]})
+    summary = {}
+    for listener in reversed(records):
+        listener.on_close(summary)
     assert path.read_text() == once
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert [each["rule"] for each in summary["findings"]] == ["unknown_tokens", "stuck_at_unigram"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import CheckpointConfig, EvalConfig, GuardConfig, OptimConfig
-from bert_jax.logging.metrics_writer import Records
+from bert_jax.logging.metrics_writer import MetricsFile
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime.preemption import Interrupted
 from bert_jax.train_step import guard
@@ -213,11 +213,15 @@ def test_the_batches_up_to_the_bad_step_are_left_out_also_after_a_kill(
     assert trained == [1, 2, 3, 4, 5, 8, 9]
     assert skipped(whole) == [(5, 7)]
 
+    start = MetricsFile.on_start
+
     def killed(self, step):
-        raise KeyboardInterrupt
+        if step:
+            raise KeyboardInterrupt
+        start(self, step)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Records, "go_back", killed)
+        patched.setattr(MetricsFile, "on_start", killed)
         with pytest.raises(KeyboardInterrupt):
             train(rolling, parts)
     assert (parts / "left_out.json").read_bytes() == (whole / "left_out.json").read_bytes()

@@ -13,7 +13,7 @@ from jax._src.array import ArrayImpl
 
 from bert_jax.config import CheckpointConfig, EvalConfig, OptimConfig, Phase
 from bert_jax.runtime.profiler import Window
-from bert_jax.trainer import compile, loop, prefetch
+from bert_jax.trainer import compile, loop, prefetch, readings
 from bert_jax.trainer.feed import StoreFeed
 from bert_jax.trainer.setup import build_setup
 from tests.bert_jax.small_runs import compiled_programs_kept_in, small_config
@@ -88,11 +88,11 @@ class Seen:
 @pytest.fixture(scope="module")
 def run(config, tmp_path_factory):
     seen = Seen(tmp_path_factory.mktemp("host_side"))
-    after_step, begin = loop._Run._after_step, compile.Programs.begin
+    after_step, begin = loop.Run._after_step, compile.Programs.begin
     compile_step, train_batches = compile.Programs._compile_step, StoreFeed.train_batches
 
-    def noted_step(self, running):
-        after_step(self, running)
+    def noted_step(self):
+        after_step(self)
         seen.waits[self.step] = waits.since_last()
 
     def noted_compile(self, index, shape):
@@ -104,9 +104,9 @@ def run(config, tmp_path_factory):
         if index in self._ahead:
             self._ahead[index].result()
 
-    def noted_take(self, take_step, batches):
+    def noted_take(self, batches):
         asked.append(self.step + 1)
-        take(self, take_step, batches)
+        take(self, batches)
 
     def noted_end(sums):
         secs = end_secs(sums)
@@ -122,17 +122,17 @@ def run(config, tmp_path_factory):
             yield batch
 
     asked, ended, out = [], [], io.StringIO()
-    take, end_secs = loop._Run._take, prefetch._end_secs
+    take, end_secs = loop.Run._take, prefetch._end_secs
     with pytest.MonkeyPatch.context() as patched, contextlib.redirect_stdout(out):
-        patched.setattr(loop._Run, "_after_step", noted_step)
-        patched.setattr(loop._Run, "_evaluation", lambda self, index: {"mlm_loss": 1.0})
+        patched.setattr(loop.Run, "_after_step", noted_step)
+        patched.setattr(loop.Run, "_compute_scores", lambda self, index: {"mlm_loss": 1.0})
         patched.setattr(compile.Programs, "_compile_step", noted_compile)
         patched.setattr(compile.Programs, "_compile_evaluation", lambda *of: None)
         patched.setattr(compile.Programs, "begin", begin_and_wait)
         patched.setattr(StoreFeed, "train_batches", late_in_phase_1)
-        patched.setattr(loop._Run, "_take", noted_take)
+        patched.setattr(loop.Run, "_take", noted_take)
         patched.setattr(prefetch, "_end_secs", noted_end)
-        patched.setattr(loop, "INPUT_BOUND_SHARE", 1e-9)
+        patched.setattr(readings, "INPUT_BOUND_SHARE", 1e-9)
         setup = prepare(config, seen.workdir, Window(16, 17))
         waits = Waits(patched)
         with compiled_programs_kept_in(seen.workdir):

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from bert_jax.config import Config, Phase
+from bert_jax.logging.metrics_writer import MetricsFile
 from bert_jax.monitoring.rules import Finding, PhaseFacts
 from bert_jax.train_step import metrics
 from bert_jax.trainer import loop, throughput
-from bert_jax.trainer.loop import RunningPhase, StepReader
+from bert_jax.trainer.readings import RunningPhase, StepReader
 from bert_jax.trainer.throughput import Progress, StepClock
 
 STEP_SECS, BATCH = 2.0, 8
@@ -120,8 +121,8 @@ def test_the_first_line_of_a_resumed_run_has_the_pace_of_its_steps(now, monkeypa
     )
     progress = Progress()
     readings = StepReader(
-        SimpleNamespace(config=config, screen=screen, feed=SimpleNamespace(advice="")),
-        SimpleNamespace(write=lambda step, split, line: lines.update({step: line})),
+        SimpleNamespace(config=config, screen=screen, input_advice=""),
+        lambda step, split, line: lines.update({step: line}),
         None,
         SimpleNamespace(goodput=1.0, write=lambda: None),
         progress,
@@ -150,9 +151,9 @@ def test_the_first_line_of_a_resumed_run_has_the_pace_of_its_steps(now, monkeypa
     assert secs == pytest.approx([0.0] * len(secs), abs=100.0)
 
 
-def reader(config, screen=None, records=None):
-    setup = SimpleNamespace(config=config, screen=screen, feed=SimpleNamespace(advice=""))
-    return StepReader(setup, records, None, SimpleNamespace(goodput=1.0, write=print), Progress())
+def reader(config, screen=None, record=None):
+    setup = SimpleNamespace(config=config, screen=screen, input_advice="")
+    return StepReader(setup, record, None, SimpleNamespace(goodput=1.0, write=print), Progress())
 
 
 def test_positions_that_are_left_are_those_of_the_phase_and_of_all_later_ones():
@@ -172,8 +173,9 @@ def test_a_line_has_examples_a_second_and_the_seconds_of_all_positions_that_are_
         expected_end=lambda secs: None,
         input_bound=lambda share, advice: shown.append(share),
     )
-    records = SimpleNamespace(write=lambda *line: lines.append(line))
-    read = reader(Config(phases=phases, log_every_steps=2), screen, records)
+    read = reader(
+        Config(phases=phases, log_every_steps=2), screen, lambda *line: lines.append(line)
+    )
     timer = StepClock(Progress(), BATCH, 2.5)
     timer.start()
     running = RunningPhase(0, phases[0], SimpleNamespace(examples_per_row=2.5), 0, timer)
@@ -189,7 +191,7 @@ def test_a_line_has_examples_a_second_and_the_seconds_of_all_positions_that_are_
     assert read._progress.interval == {}
 
 
-def test_the_watch_of_a_run_knows_what_each_of_its_phases_is_like():
+def test_the_watch_of_a_run_knows_what_each_of_its_phases_is_like(tmp_path):
     phases = (Phase(16, 10, batch_size=8), Phase(32, 4, batch_size=8))
     facts = [
         SimpleNamespace(
@@ -202,7 +204,7 @@ def test_the_watch_of_a_run_knows_what_each_of_its_phases_is_like():
     screen = SimpleNamespace(finding=lambda *words: shown.append(words))
     config = Config(phases=phases)
     setup = SimpleNamespace(config=config, phases=facts, screen=screen, findings=["x"])
-    watch = loop._open_watch(setup)
+    watch = loop._open_watch(setup, config, MetricsFile(tmp_path))
     assert watch.phases == [
         PhaseFacts(0, {"unigram_mlm_loss": 1.0}, 10.0, 100.0),
         PhaseFacts(10, {"unigram_mlm_loss": 2.0}, 20.0, 200.0),

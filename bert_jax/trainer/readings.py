@@ -1,0 +1,128 @@
+"""Read the results of steps, one step late, and record an interval of them at a time."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from bert_jax import config as config_lib
+from bert_jax.config import Phase
+from bert_jax.runtime.goodput import Ledger
+from bert_jax.train_step import metrics
+from bert_jax.trainer.bad_steps import BadSteps
+from bert_jax.trainer.feed import RunPhase
+from bert_jax.trainer.setup import Setup
+from bert_jax.trainer.throughput import Progress, StepClock
+
+INPUT_BOUND_SHARE = 0.1  # share of an interval spent waiting for input that triggers a warning
+REMINDER_SECS = 1800.0  # minimum time between two such warnings
+
+Record = Callable[[int, str, Mapping[str, float]], None]  # step, split, numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class RunningPhase:
+    """Hold the constants of the phase being trained, and its clock."""
+
+    index: int
+    phase: Phase
+    facts: RunPhase
+    start: int  # its first step, counted from the start of the run
+    clock: StepClock
+
+    @property
+    def end(self) -> int:
+        """Return its last step, counted from the start of the run."""
+        return self.start + self.phase.steps
+
+
+class StepReader:
+    """Fetch the results of steps one step late, and log a line for each interval."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        record: Record,
+        bad_steps: BadSteps,
+        ledger: Ledger,
+        progress: Progress,
+    ) -> None:
+        self._config, self._screen, self._advice = setup.config, setup.screen, setup.input_advice
+        self._record, self._bad_steps = record, bad_steps
+        self._ledger, self._progress = ledger, progress
+        self._unread: list[tuple[int, Any]] = []  # (step, sums on the device)
+        self._end_was_shown = False
+        self._input_warned_secs = float("-inf")
+
+    def add(self, step: int, sums: Any) -> None:
+        """Add the results of a step, and start copying them to the host."""
+        for leaf in jax.tree.leaves(sums):
+            leaf.copy_to_host_async()
+        self._unread.append((step, sums))
+
+    def read(self, running: RunningPhase, up_to_step: int) -> None:
+        """Wait for the steps up to this one, and log a line if one is due.
+
+        Raises FloatingPointError or RollBack at a bad step, if the guard asks for it.
+        """
+        finished = [(step, sums) for step, sums in self._unread if step <= up_to_step]
+        self._unread = self._unread[len(finished) :]
+        for step, sums in jax.device_get(finished):
+            self._count(step, sums)
+            if step % self._config.log_every_steps == 0 or self._ends_objective(running, step):
+                running.clock.end_interval(len(self._unread))
+                self._record_interval(running, step)
+        if not self._unread:
+            running.clock.end_interval()
+
+    def _ends_objective(self, running: RunningPhase, step: int) -> bool:
+        """Return whether another objective follows, whose losses have other names."""
+        following = self._config.phases[running.index + 1 :]
+        return (
+            step == running.end
+            and bool(following)
+            and following[0].objective != running.phase.objective
+        )
+
+    def _count(self, step: int, sums: Any) -> None:
+        numbers, interval = metrics.flatten(sums), self._progress.interval
+        if numbers["skipped"]:
+            self._progress.interval = metrics.add_skipped(interval, numbers)
+            self._bad_steps.report_bad(step, numbers, sums["guard"].usual)
+        else:
+            self._progress.interval = metrics.add_step(interval, numbers)
+            self._progress.bad_in_a_row = 0
+
+    def _record_interval(self, running: RunningPhase, step: int) -> None:
+        line = metrics.compute_means(self._progress.interval)
+        self._progress.interval = {}
+        pace, secs_left = running.clock.rows_per_sec, None
+        if pace is not None:  # None until a step without compilation was timed
+            line["sequences_per_sec"] = pace * running.facts.examples_per_row
+            line["input_wait_share"] = running.clock.input_wait_share
+            secs_left = self.positions_left(running, step) / (pace * running.phase.seq_len)
+        line["goodput"] = self._ledger.goodput
+        self._ledger.write()
+        self._record(step, "train", line)
+        if "loss" in line:
+            self._screen.training_line(step, config_lib.total_steps(self._config), line, secs_left)
+        if secs_left is not None and not self._end_was_shown:
+            self._screen.expected_end(secs_left)
+            self._end_was_shown = True
+        self._warn_if_input_bound(running.clock.input_wait_share)
+
+    def _warn_if_input_bound(self, share: float) -> None:
+        now_secs = time.monotonic()
+        if share >= INPUT_BOUND_SHARE and now_secs - self._input_warned_secs >= REMINDER_SECS:
+            self._screen.input_bound(share, self._advice)
+            self._input_warned_secs = now_secs
+
+    def positions_left(self, running: RunningPhase, step: int) -> int:
+        """Count the token positions left to train on; the cost of one is similar in all phases."""
+        phases = (
+            dataclasses.replace(running.phase, steps=running.end - step),
+            *self._config.phases[running.index + 1 :],
+        )
+        return sum(phase.steps * phase.batch_size * phase.seq_len for phase in phases)
