@@ -137,7 +137,7 @@ def test_what_hangs_is_not_waited_for(wandb, tmp_path, name, monkeypatch):
 def test_a_damaged_id_is_one_line_and_no_other_run(wandb, tmp_path, content):
     (tmp_path / wandb_writer.FILE).write_text(content)
     told = []
-    WandbWriter(tmp_path, ASKED, told.append).end(is_whole=True)
+    WandbWriter(tmp_path, ASKED, told.append).on_close({})
     assert len(told) == 1 and wandb_writer.FILE in told[0] and not wandb.begun
     assert (tmp_path / wandb_writer.FILE).read_text() == content
 
