@@ -94,7 +94,6 @@ from bert_jax.benchmarking import measure
 from bert_jax.config import Config, ResolvedRun
 from bert_jax.interop import warm_start
 from bert_jax.logging.console import Screen
-from bert_jax.logging.rates import render_rates_as_text
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning import budget as budget_lib
 from bert_jax.planning import estimate, plan_report, slices
@@ -115,6 +114,7 @@ from bert_jax.planning.plan import (
 from bert_jax.planning.slices import Slice
 from bert_jax.runtime import exit_codes
 from bert_jax.train_step import objectives
+from bert_jax.train_step.schedule import render_rates_as_text
 from bert_jax.trainer import heldout, setup
 from data_pipeline.cli.main import find_python
 from data_pipeline.cli.stderr_log import LibraryLog

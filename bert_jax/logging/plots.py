@@ -25,7 +25,7 @@ from bert_jax import config as config_lib
 from bert_jax.config import Config, Phase
 from bert_jax.logging.console import REFERENCE_LINES
 from bert_jax.logging.metrics_writer import CURVES, METRICS
-from bert_jax.logging.rates import sample_rates
+from bert_jax.train_step.schedule import sample_rates
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.jsonl import read_metrics
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from bert_jax.config import Config, ModelConfig, ResolvedRun
 from bert_jax.logging.console import Screen, duration
-from bert_jax.logging.rates import sample_rates
 from bert_jax.planning import aot_compile, estimate, slices
 from bert_jax.planning.aot_compile import Compiled, TooLarge
 from bert_jax.planning.chip_prices import Prices
 from bert_jax.planning.estimate import Estimate, PhasePlan
 from bert_jax.planning.slices import Slice
 from bert_jax.train_step.objectives import Objective
+from bert_jax.train_step.schedule import sample_rates
 from bert_jax.trainer import compile, setup
 
 RATE_POINTS = 200  # of the learning rate in a plan

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from bert_jax.config import OptimConfig, RunConfig
+from bert_jax import config as config_lib
+from bert_jax.config import Config, OptimConfig, RunConfig
 
 Tree = Any
 
@@ -152,3 +154,33 @@ def describe_rates(config: OptimConfig, layers: int, total_steps: int) -> str:
             end = f"{frozen} of {layers + 2} parts stay frozen to the end"
         parts.append(f"first the heads alone, then one part more every {every:,} steps; {end}")
     return "; ".join(parts)
+
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+def sample_rates(config: RunConfig, most: int = 2000) -> tuple[np.ndarray, np.ndarray]:
+    """Sample the schedule: steps from first to last, every bend among them, and their rates."""
+    total = config_lib.total_steps(config)
+    bends = [
+        ramp.first_step + step
+        for ramp in list_ramps(config)
+        for step in (-1, 0, ramp.warmup_steps - 1, ramp.warmup_steps)
+    ]
+    even = np.linspace(0, total - 1, min(most, total)).astype(int)
+    inside = [step for step in bends if 0 <= step < total]
+    steps_N = np.unique(np.concatenate([even, np.asarray(inside, int)]))
+    return steps_N, np.asarray(make_schedule(config)(jnp.asarray(steps_N, jnp.int32)))
+
+
+def render_rates_as_text(config: Config, width: int, height: int) -> list[str]:
+    """Render the schedule as lines of block characters, top line first."""
+    total = config_lib.total_steps(config)
+    edges = np.linspace(0, total, width + 1)
+    steps_N, rates_N = sample_rates(config)
+    means = np.interp((edges[:-1] + edges[1:]) / 2, steps_N, rates_N)
+    eighths = np.ceil(means / max(means.max(), 1e-30) * height * 8).astype(int)
+    return [
+        "".join(_BLOCKS[min(max(level - 8 * row, 0), 8)] for level in eighths)
+        for row in reversed(range(height))
+    ]

@@ -4,7 +4,7 @@ Batches are placed on the devices in advance, steps are dispatched ahead of time
 are read one step late, so the loop never waits for the newest step. `Progress` holds everything it
 must remember across a restart.
 
-Read train, open_run, Run.train_phase and Run._take, which calls the compiled step: lower_step in
+Read train, open_run, TrainingRun.train_phase and TrainingRun._take, which calls the compiled step: lower_step in
 trainer/compile.py makes it from train_step/step.py.
 """
 
@@ -74,7 +74,7 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def open_run(setup: Setup, stop: Stop, watchdog: Watchdog) -> Iterator["Run"]:
+def open_run(setup: Setup, stop: Stop, watchdog: Watchdog) -> Iterator["TrainingRun"]:
     """Restore or initialize the state, and open all that the run needs until its end."""
     ledger = Ledger(setup.workdir, setup.began, jax.process_index() == 0)
     checkpoints = open_checkpoints(setup, watchdog.report)
@@ -92,7 +92,7 @@ def open_run(setup: Setup, stop: Stop, watchdog: Watchdog) -> Iterator["Run"]:
             _show_opening(setup, ledger, done=int(state.step))
         data_check = DataCheck(setup.stores, setup.workdir, stop, setup.config.hosts.stuck_secs)
         at_the_end.callback(data_check.close)
-        run = Run(setup, stop, work, checkpoints, data_check, int(state.step))
+        run = TrainingRun(setup, stop, work, checkpoints, data_check, int(state.step))
         at_the_end.callback(run.close)
         run.start(state, progress)
         yield run
@@ -164,7 +164,7 @@ def _describe_change(config: RunConfig, index: int) -> str:
     return ", ".join(news)
 
 
-class Run:
+class TrainingRun:
     """Own the state and the counters of a run in this process, and train it to its end."""
 
     def __init__(

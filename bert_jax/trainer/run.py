@@ -12,13 +12,13 @@ import jax
 
 from bert_jax.config import HostsConfig
 from bert_jax.logging import metrics_writer as log_lib
-from bert_jax.logging.rates import sample_rates
 from bert_jax.parallel import processes
 from bert_jax.runtime import exit_codes, goodput, preemption, startup
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.cli import ProcessLocation, RunLocation
 from bert_jax.runtime.watchdog import Watchdog
 from bert_jax.runtime.workdir import Workdir
+from bert_jax.train_step.schedule import sample_rates
 from bert_jax.trainer import compile, loop
 from bert_jax.trainer.setup import Setup
 from data_pipeline.cli.live_line import LINE

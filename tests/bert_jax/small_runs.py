@@ -146,11 +146,11 @@ def moved(config, stopped, tmp_path_factory):
 
 def stop_at(monkeypatch, steps, number=signal.SIGINT):
     """Raise a signal just after these steps were given to the device."""
-    after_step = loop.Run._after_step
+    after_step = loop.TrainingRun._after_step
 
     def interrupted(self):
         if self.step in steps:
             signal.raise_signal(number)
         after_step(self)
 
-    monkeypatch.setattr(loop.Run, "_after_step", interrupted)
+    monkeypatch.setattr(loop.TrainingRun, "_after_step", interrupted)

@@ -334,7 +334,7 @@ _REPORTING = (
     ),
     (
         WIRING,
-        "logging/rates.py",
+        "train_step/schedule.py",
         "for step in (-1, 0, ramp.warmup_steps - 1, ramp.warmup_steps)",
         "for step in (-1, 0)",
         "logging/test_plots.py::test_rates_are_those_of_the_schedule_and_every_bend_is_among_them",

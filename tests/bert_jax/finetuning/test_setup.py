@@ -170,14 +170,14 @@ def test_predictions_are_of_the_last_checkpoint_and_score_as_the_run_says(finish
 @pytest.mark.slow
 def test_a_run_that_was_cut_off_ends_as_one_that_was_not(finished, config, tmp_path, monkeypatch):
     _, summary, whole = finished
-    save = loop.Run._save
+    save = loop.TrainingRun._save
 
     def save_once_and_die(self):
         save(self)
         if self.step == 40:
             raise RuntimeError("cut off")
 
-    monkeypatch.setattr(loop.Run, "_save", save_once_and_die)
+    monkeypatch.setattr(loop.TrainingRun, "_save", save_once_and_die)
     with pytest.raises(RuntimeError, match="cut off"):
         run(config, tmp_path)
     monkeypatch.undo()
@@ -199,13 +199,13 @@ def test_a_run_with_lstms_resumes_is_read_back_and_has_no_place_elsewhere(
         optim=dataclasses.replace(config.optim, learning_rate=1e-2),
     )
     workdir = tmp_path / "run"
-    save = loop.Run._save
+    save = loop.TrainingRun._save
 
     def save_once_and_die(self):
         save(self)
         raise RuntimeError("cut off")
 
-    monkeypatch.setattr(loop.Run, "_save", save_once_and_die)
+    monkeypatch.setattr(loop.TrainingRun, "_save", save_once_and_die)
     with pytest.raises(RuntimeError, match="cut off"):
         run(config, workdir)
     monkeypatch.undo()

@@ -12,7 +12,7 @@ from matplotlib import image
 
 from bert_jax.config import Config, OptimConfig, Phase
 from bert_jax.logging import plots
-from bert_jax.logging.rates import render_rates_as_text, sample_rates
+from bert_jax.train_step.schedule import render_rates_as_text, sample_rates
 
 PHASES = (Phase(seq_len=32, steps=60), Phase(seq_len=64, steps=40))
 

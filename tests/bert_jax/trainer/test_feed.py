@@ -331,7 +331,7 @@ def test_a_run_is_stopped_and_what_it_saved_quarantined(store, tmp_path, monkeyp
         assert released.wait(120)
         advance(self, read_bytes)
 
-    after_step = loop.Run._after_step
+    after_step = loop.TrainingRun._after_step
 
     def released_after_step_4(self):
         if self.step == 5 and found_at == "a step":
@@ -340,7 +340,7 @@ def test_a_run_is_stopped_and_what_it_saved_quarantined(store, tmp_path, monkeyp
         after_step(self)
 
     monkeypatch.setattr(DataCheck, "_advance", held)
-    monkeypatch.setattr(loop.Run, "_after_step", released_after_step_4)
+    monkeypatch.setattr(loop.TrainingRun, "_after_step", released_after_step_4)
     if found_at != "a step":
         released.set()
     with pytest.raises(Refused, match=rf"{ARRAY} has the SHA-256.*resumes from the newest"):

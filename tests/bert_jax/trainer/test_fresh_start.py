@@ -86,9 +86,9 @@ def unreadable(checkpoints):
 @pytest.fixture
 def ends_at_once(monkeypatch):
     """A run of no step, whose summary is where it began."""
-    monkeypatch.setattr(loop.Run, "is_done", True)
-    monkeypatch.setattr(loop.Run, "_compute_scores", lambda self, index: {})
-    monkeypatch.setattr(loop.Run, "_summarize", lambda self: {"step": self.step})
+    monkeypatch.setattr(loop.TrainingRun, "is_done", True)
+    monkeypatch.setattr(loop.TrainingRun, "_compute_scores", lambda self, index: {})
+    monkeypatch.setattr(loop.TrainingRun, "_summarize", lambda self: {"step": self.step})
 
 
 def test_a_run_stopped_before_its_first_step_goes_on_from_step_0(

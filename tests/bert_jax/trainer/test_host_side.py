@@ -88,7 +88,7 @@ class Seen:
 @pytest.fixture(scope="module")
 def run(config, tmp_path_factory):
     seen = Seen(tmp_path_factory.mktemp("host_side"))
-    after_step, begin = loop.Run._after_step, compile.Programs.begin
+    after_step, begin = loop.TrainingRun._after_step, compile.Programs.begin
     compile_step, train_batches = compile.Programs._compile_step, StoreFeed.train_batches
 
     def noted_step(self):
@@ -122,15 +122,15 @@ def run(config, tmp_path_factory):
             yield batch
 
     asked, ended, out = [], [], io.StringIO()
-    take, end_secs = loop.Run._take, prefetch._end_secs
+    take, end_secs = loop.TrainingRun._take, prefetch._end_secs
     with pytest.MonkeyPatch.context() as patched, contextlib.redirect_stdout(out):
-        patched.setattr(loop.Run, "_after_step", noted_step)
-        patched.setattr(loop.Run, "_compute_scores", lambda self, index: {"mlm_loss": 1.0})
+        patched.setattr(loop.TrainingRun, "_after_step", noted_step)
+        patched.setattr(loop.TrainingRun, "_compute_scores", lambda self, index: {"mlm_loss": 1.0})
         patched.setattr(compile.Programs, "_compile_step", noted_compile)
         patched.setattr(compile.Programs, "_compile_evaluation", lambda *of: None)
         patched.setattr(compile.Programs, "begin", begin_and_wait)
         patched.setattr(StoreFeed, "train_batches", late_in_phase_1)
-        patched.setattr(loop.Run, "_take", noted_take)
+        patched.setattr(loop.TrainingRun, "_take", noted_take)
         patched.setattr(prefetch, "_end_secs", noted_end)
         patched.setattr(readings, "INPUT_BOUND_SHARE", 1e-9)
         setup = prepare(config, seen.workdir, Window(16, 17))
