@@ -19,7 +19,8 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from bert_jax.runtime import cli, malloc
+from bert_jax.runtime import absl_cli as cli
+from bert_jax.runtime import malloc
 from data_pipeline.io.refused import Refused
 
 _CONFIG = cli.config_flag()

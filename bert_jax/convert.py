@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from absl import flags
 
 from bert_jax.config.schema import DISCRIMINATOR, HIDDEN_ACTS, PARTS
-from bert_jax.runtime import cli
+from bert_jax.runtime import absl_cli as cli
 from data_pipeline.io.refused import Refused
 
 _FROM = flags.DEFINE_string(

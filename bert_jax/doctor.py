@@ -1,11 +1,4 @@
-"""Check a machine before you trust a run to it: python -m bert_jax.doctor [--config=FILE]
-
-    --config=configs/base.py     the run to come: its model, first phase and mesh; without it this
-                                 one, or on a CPU the small one of configs/quickstart.py
-    --config.data.store=STORE    also measure the input pipeline on this store
-    --workdir=gs://BUCKET/PATH   also write and read a file where its checkpoints will be
-    --json_out=FILE              every number, to keep or to send
-    --limit_secs=480             start no further part after so many seconds
+"""Check a machine before you trust a run to it.
 
 Takes minutes and changes nothing. Prints a verdict for each part: versions and devices, the disk or
 bucket, the links between devices, the attention kernel beside plain attention, twenty steps beside
@@ -19,38 +12,53 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from absl import flags, logging
+from absl import logging
 
+from bert_jax.config import Config
 from bert_jax.runtime import cli
-from bert_jax.runtime.cli import ProcessFlags
+from bert_jax.runtime.cli import GivenConfig, ProcessFlags
+from data_pipeline.cli.flags import Command, flag
 from data_pipeline.io.refused import Refused
-
-_CONFIG = cli.config_flag()
-_PROCESS = ProcessFlags()
-flags.adopt_module_key_flags(cli)  # or --help leaves them out
-_WORKDIR = flags.DEFINE_string(
-    "workdir",
-    None,
-    "folder or gs://BUCKET/PATH where checkpoints will be; without one it is skipped",
-)
-_JSON_OUT = flags.DEFINE_string("json_out", None, "file for every number")
-_LIMIT_SECS = flags.DEFINE_float(
-    "limit_secs", 480.0, "start no further part after so many seconds", lower_bound=0.0
-)
-_STEP_SECS = flags.DEFINE_float("step_secs", 10.0, "seconds to time steps", lower_bound=0.1)
 
 _BASE, _SMALL = "configs/base.py", "configs/quickstart.py"  # without --config; on a CPU
 
-USAGE = "python -m bert_jax.doctor [--config=configs/base.py] [--workdir=DIR] [--json_out=FILE]"
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DoctorFlags:
+    """Declare the flags."""
+
+    config: GivenConfig[Config] = cli.config_flag(
+        is_required=False,
+        about=" of the run to come: its model, first phase, mesh, and store, whose input is "
+        f"measured; without it {_BASE}, or on a CPU the small one of {_SMALL}",
+    )
+    process: ProcessFlags
+    workdir: str = flag(
+        "",
+        "folder or gs://BUCKET/PATH where checkpoints will be, to write and read a file there; "
+        "without one it is skipped",
+        metavar="DIR",
+    )
+    json_out: str = flag("", "file for every number, to keep or to send", metavar="FILE")
+    limit_secs: float = flag(480.0, "start no further part after so many seconds", minimum=0.0)
+    step_secs: float = flag(10.0, "seconds to time steps", minimum=0.1)
+
+
+COMMAND = Command(
+    "bert_jax.doctor",
+    __doc__,
+    DoctorFlags,
+    "python -m bert_jax.doctor --config=configs/base.py --workdir=gs://BUCKET/PATH",
+)
 
 if __name__ == "__main__":
-    cli.check_command_line(USAGE)
+    cli.check_command_line(COMMAND)
 
 import jax
 
 from bert_jax.benchmarking import checks, kernel_check, measure
 from bert_jax.benchmarking.checks import FINE, SKIPPED, WRONG, CheckResult
-from bert_jax.config import Config, MeshConfig
+from bert_jax.config import MeshConfig
 from bert_jax.logging.console import BAD, FAINT, Screen
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
@@ -66,23 +74,22 @@ from data_pipeline.io.atomic import check_file_path, write_json
 Part = tuple[str, Callable[[], CheckResult]]
 
 
-def _main(log: LibraryLog, arguments: list[str]) -> int:
+def _main(log: LibraryLog, flags: DoctorFlags) -> int:
     with cli.preparing():
         logging.set_verbosity(logging.ERROR)
-        cli.refuse_arguments(arguments, USAGE)
-        if _JSON_OUT.value:
-            check_file_path(pathlib.Path(_JSON_OUT.value), "--json_out")
-        config = cli.load_config(Config, _CONFIG, _BASE)
-        place = _PROCESS.locate()
-        _refuse_alone(place, config)
+        if flags.json_out:
+            check_file_path(pathlib.Path(flags.json_out), "--json_out")
+        config = flags.config.load(_BASE)
+        if not flags.process.multihost:
+            _refuse_alone(config)
         log.hold()
-        if place.is_one_of_several:
-            run.join_processes(place, config.hosts, log)
+        if flags.process.multihost:
+            run.join_processes(flags.process, config.hosts, log)
         is_writer = processes.number() == 0
         screen = Screen(is_writer=is_writer)
-        if not _CONFIG.value:
+        if not flags.config.place:
             name = _SMALL if jax.default_backend() == "cpu" else _BASE
-            config = cli.load_config(Config, _CONFIG, name)
+            config = flags.config.load(name)
             screen.print(
                 f"checking with {name}; give the config of the run to come with --config=FILE"
             )
@@ -91,14 +98,14 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         shards = mesh_lib.batch_shards(mesh_lib.make_mesh(config.mesh))
         phase = measure.set_rows(resolved.phases[0], 0, jax.default_backend(), shards)
         config = dataclasses.replace(resolved, phases=(phase,))
-    verdicts = check_parts(_list_parts(config, source), screen, _LIMIT_SECS.value)
+    verdicts = check_parts(_list_parts(config, source, flags), screen, flags.limit_secs)
     for verdict in verdicts if not is_writer else ():
         if verdict.outcome == WRONG:  # here and perhaps on no other worker
             log.say(f"{verdict.part}: {verdict.sentence}")
     screen.print(summarize(verdicts))
-    if _JSON_OUT.value and is_writer:
+    if flags.json_out and is_writer:
         write_json(
-            pathlib.Path(_JSON_OUT.value),
+            pathlib.Path(flags.json_out),
             {"config": dataclasses.asdict(config), "parts": [*map(dataclasses.asdict, verdicts)]},
         )
     return FAILED if any(verdict.outcome == WRONG for verdict in verdicts) else DONE
@@ -115,10 +122,8 @@ def summarize(verdicts: Sequence[CheckResult]) -> str:
     return f"{checked} part{'' if checked == 1 else 's'} checked, {words}; {skipped} skipped"
 
 
-def _refuse_alone(place: cli.ProcessLocation, config: Config) -> None:
+def _refuse_alone(config: Config) -> None:
     """Refuse to run alone on a worker of several, where a TPU waits for the others forever."""
-    if place.is_one_of_several:
-        return
     try:
         rank = startup.find_rank(None, None, None, config.hosts.start_secs)
     except ValueError:  # no platform tells
@@ -130,7 +135,7 @@ def _refuse_alone(place: cli.ProcessLocation, config: Config) -> None:
         )
 
 
-def _list_parts(config: Config, source: Any) -> list[Part]:
+def _list_parts(config: Config, source: Any, flags: DoctorFlags) -> list[Part]:
     """List the parts in order: what costs seconds first."""
     local = mesh_lib.make_mesh(MeshConfig(), jax.local_devices())
     whole = mesh_lib.make_mesh(config.mesh)
@@ -138,7 +143,7 @@ def _list_parts(config: Config, source: Any) -> list[Part]:
     rates: list[float] = []
 
     def check_step() -> CheckResult:
-        verdict = checks.check_step(config, _STEP_SECS.value)
+        verdict = checks.check_step(config, flags.step_secs)
         rates.append(verdict.numbers["rows_per_sec"] / processes.count())
         return verdict
 
@@ -152,11 +157,11 @@ def _list_parts(config: Config, source: Any) -> list[Part]:
         return checks.check_losses(jax.local_devices(), reference)
 
     def check_storage() -> CheckResult:
-        if not _WORKDIR.value:
+        if not flags.workdir:
             return CheckResult("storage", SKIPPED, "no --workdir is given")
         (objective,) = objectives.find_each(config)
         model = bert.build(config.model, jax.default_backend(), 1, config.compute, objective.heads)
-        return checks.check_storage(_WORKDIR.value, 3 * 4 * model.parameter_count)
+        return checks.check_storage(flags.workdir, 3 * 4 * model.parameter_count)
 
     return [
         ("software", checks.check_software),
@@ -202,7 +207,7 @@ def _run(name: str, check: Callable[[], CheckResult]) -> CheckResult:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(_main, USAGE, "nothing was changed", argv=argv)
+    return cli.run(COMMAND, _main, "nothing was changed", argv)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 
 from absl import flags
 
-from bert_jax.runtime import cli
+from bert_jax.runtime import absl_cli as cli
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import SEGMENTS
 from data_pipeline.store import HELDOUT, TRAIN

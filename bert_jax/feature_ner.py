@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from bert_jax.config.vectors import Training
-from bert_jax.runtime import cli
+from bert_jax.runtime import absl_cli as cli
 from data_pipeline.io.refused import Refused
 
 _CHECKPOINT = flags.DEFINE_string("checkpoint", "", "hf:DIR, google:PREFIX or orbax:WORKDIR")

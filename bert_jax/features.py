@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from absl import flags
 
 from bert_jax.config.vectors import POOLS
-from bert_jax.runtime import cli
+from bert_jax.runtime import absl_cli as cli
 
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", "", "hf:DIR, google:PREFIX or orbax:WORKDIR, or the place alone"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from bert_jax.runtime import cli
+from bert_jax.runtime import absl_cli as cli
 from data_pipeline.io.refused import Refused
 
 _CHECKPOINT = flags.DEFINE_string(

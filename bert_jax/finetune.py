@@ -1,37 +1,42 @@
-"""Fine-tune a BERT: python -m bert_jax.finetune --config=configs/finetune/glue.py:task=rte ...
+"""Fine-tune a BERT on a task, or go on with a run.
 
-    --config.init=CHECKPOINT     hf:DIR, google:PREFIX, or the workdir of a run of pre-training
-    --config.data.dir=DIR        the files of the task
-    --workdir=DIR                folder of the run: checkpoints, metrics, summary, predictions
-    --print_config               resolve, check and print the config, and stop
-
-A run stopped by Ctrl-C, another signal or a crash resumes when the same command is given again.
+A run that Ctrl-C, another signal or a crash has stopped resumes when the same command is given
+again.
 """
 
+import dataclasses
 import shlex
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from absl import flags, logging
+from absl import logging
 
 from bert_jax.config.schema import FinetuneConfig
 from bert_jax.runtime import cli, malloc
-from bert_jax.runtime.cli import RunFlags
+from bert_jax.runtime.cli import GivenConfig, RunFlags
+from data_pipeline.cli.flags import Command
 
-_CONFIG = cli.config_flag(FinetuneConfig)
-_RUN = RunFlags()
-flags.adopt_module_key_flags(cli)  # or --help leaves them out
-_PRINT_CONFIG = flags.DEFINE_bool("print_config", False, "print the config and stop")
 
-USAGE = (
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneFlags:
+    """Declare the flags."""
+
+    config: GivenConfig[FinetuneConfig] = cli.config_flag(FinetuneConfig)
+    run: RunFlags
+
+
+COMMAND = Command(
+    "bert_jax.finetune",
+    __doc__,
+    FinetuneFlags,
     "python -m bert_jax.finetune --config=configs/finetune/glue.py:task=rte "
-    "--config.init=CHECKPOINT --config.data.dir=DIR --workdir=DIR"
+    "--config.init=CHECKPOINT --config.data.dir=DIR --workdir=DIR",
 )
 
 if __name__ == "__main__":
-    cli.check_command_line(USAGE)
+    cli.check_command_line(COMMAND)
     malloc.keep_freed_memory()
 
 from bert_jax.config import validate
@@ -44,17 +49,17 @@ from data_pipeline.cli.main import find_python
 from data_pipeline.cli.stderr_log import LibraryLog
 
 
-def _main(log: LibraryLog, arguments: list[str]) -> int:
+def _main(log: LibraryLog, flags: FinetuneFlags) -> int:
     with cli.preparing():
         began = time.time()
         logging.set_verbosity(logging.ERROR)
-        cli.refuse_arguments(arguments, USAGE)
-        config = cli.load_config(FinetuneConfig, _CONFIG)
-        if _PRINT_CONFIG.value:
+        config = flags.config.load()
+        if flags.run.print_config:
             validate.check_finetune(config)
             return cli.print_config(config)
-        profiled = profiler.read_window(_RUN.profile_steps) if _RUN.profile_steps else None
-        with run.prepare_process(_RUN.locate(USAGE), config.hosts, log) as (workdir, watchdog):
+        steps = flags.run.profile_steps
+        profiled = profiler.read_window(steps) if steps else None
+        with run.prepare_process(flags.run, config.hosts, log) as (workdir, watchdog):
             setup = finetuning.build_finetuning(config, workdir, profiled=profiled, began=began)
     return run.train(setup, watchdog, "bert_jax.finetune", _finish)
 
@@ -74,7 +79,7 @@ def _finish(setup: Setup, summary: dict[str, Any]) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     how_to_resume = "the same command resumes from the last save, if there was one"
-    return cli.run(_main, USAGE, how_to_resume, argv=argv, leave=run.leave, outlives_reader=True)
+    return cli.run(COMMAND, _main, how_to_resume, argv, run.leave, outlives_reader=True)
 
 
 if __name__ == "__main__":

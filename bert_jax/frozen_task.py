@@ -24,7 +24,7 @@ from absl import flags
 
 from bert_jax.config.schema import FinetuneConfig
 from bert_jax.config.vectors import Training
-from bert_jax.runtime import cli
+from bert_jax.runtime import absl_cli as cli
 from data_pipeline.io.refused import Refused
 
 _CONFIG = cli.config_flag(FinetuneConfig)

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from absl import flags, logging
 
 from bert_jax.config import Config
-from bert_jax.runtime import cli
+from bert_jax.runtime import absl_cli as cli
 from data_pipeline.io.refused import Refused
 
 # A run is fitted once it has come this share of the way from the unigram loss to the n-gram loss.

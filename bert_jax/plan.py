@@ -45,7 +45,7 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from bert_jax.runtime import cli
+from bert_jax.runtime import absl_cli as cli
 
 _CONFIG = cli.config_flag()
 _TOPOLOGY = flags.DEFINE_string("topology", None, "such as v5e:8x8 or v5litepod-64")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from absl import flags
 
-from bert_jax.runtime import cli
+from bert_jax.runtime import absl_cli as cli
 
 _CHECKPOINT = flags.DEFINE_string("checkpoint", "", "a fine-tuned run's workdir, or hf:DIR")
 _INPUT = flags.DEFINE_string("input", "", "the rows to predict")

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from absl import flags, logging
 
 from bert_jax.config.schema import FinetuneConfig
-from bert_jax.runtime import cli
+from bert_jax.runtime import absl_cli as cli
 from data_pipeline.io.refused import Refused
 
 _CONFIG = cli.config_flag(FinetuneConfig)

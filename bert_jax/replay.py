@@ -19,7 +19,7 @@ from typing import Any
 
 from absl import flags
 
-from bert_jax.runtime import cli
+from bert_jax.runtime import absl_cli as cli
 from data_pipeline.io.refused import Refused
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "of a run of bert_jax.train")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from absl import flags
 
-from bert_jax.runtime import cli
+from bert_jax.runtime import absl_cli as cli
 from data_pipeline.io.refused import Refused
 
 _OUTPUT = flags.DEFINE_string("output", None, "file for the page, such as report.html")

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from bert_jax.runtime import cli
+from bert_jax.runtime import absl_cli as cli
 from data_pipeline.io.refused import Refused
 
 _TASK = flags.DEFINE_string("task", None, "whose predictions: squad, ner, swag or codah")

@@ -1,10 +1,7 @@
-"""Pre-train a BERT: python -m bert_jax.train --config=configs/base.py --workdir=DIR
+"""Pre-train a BERT on a store, or go on with a run.
 
-    --config.data.store=STORE    the corpus, from python -m data_pipeline.build
-    --config.optim.learning_rate=5e-5 --config.phases[0].steps=1000    override single fields
-    --print_config               resolve, check and print the config, and stop
-
-A run stopped by Ctrl-C, another signal or a crash resumes when the same command is given again.
+A run that Ctrl-C, another signal or a crash has stopped resumes when the same command is given
+again.
 """
 
 import dataclasses
@@ -14,24 +11,36 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from absl import flags, logging
+from absl import logging
 
+from bert_jax.config import Config
 from bert_jax.runtime import cli, malloc
-from bert_jax.runtime.cli import RunFlags
+from bert_jax.runtime.cli import GivenConfig, RunFlags
+from data_pipeline.cli.flags import Command
 
-_CONFIG = cli.config_flag()
-_RUN = RunFlags()
-flags.adopt_module_key_flags(cli)  # or --help leaves them out
-_PRINT_CONFIG = flags.DEFINE_bool("print_config", False, "print the resolved config and stop")
 
-USAGE = "python -m bert_jax.train --config=configs/base.py --workdir=DIR"
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainFlags:
+    """Declare the flags."""
+
+    config: GivenConfig[Config] = cli.config_flag()
+    run: RunFlags
+
+
+COMMAND = Command(
+    "bert_jax.train",
+    __doc__,
+    TrainFlags,
+    "python -m bert_jax.train --config=configs/base.py --config.data.store=STORE --workdir=DIR "
+    "--config.optim.learning_rate=5e-5 '--config.phases[0].steps=1000'",
+)
 
 if __name__ == "__main__":
-    cli.check_command_line(USAGE)
+    cli.check_command_line(COMMAND)
     malloc.keep_freed_memory()
 
 from bert_jax import config as config_lib
-from bert_jax.config import Config
+from bert_jax.config import overrides
 from bert_jax.runtime import profiler
 from bert_jax.trainer import feed, run
 from bert_jax.trainer import setup as setup_lib
@@ -41,20 +50,21 @@ from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.address import is_address
 
 
-def _main(log: LibraryLog, arguments: list[str]) -> int:
+def _main(log: LibraryLog, flags: TrainFlags) -> int:
     with cli.preparing():
         began = time.time()
         logging.set_verbosity(logging.ERROR)
-        cli.refuse_arguments(arguments, USAGE)
-        config = cli.load_config(Config, _CONFIG)
-        if _PRINT_CONFIG.value:
+        config = flags.config.load()
+        if flags.run.print_config:
             is_local = config.data.store and not any(map(is_address, config.data.stores))
             facts = feed.read_facts(config.data) if is_local else None
             return cli.print_config(config_lib.resolve(config, store=facts))
-        profiled = profiler.read_window(_RUN.profile_steps) if _RUN.profile_steps else None
-        with run.prepare_process(_RUN.locate(USAGE), config.hosts, log) as (workdir, watchdog):
+        steps = flags.run.profile_steps
+        profiled = profiler.read_window(steps) if steps else None
+        with run.prepare_process(flags.run, config.hosts, log) as (workdir, watchdog):
             setup = setup_lib.build_setup(config, workdir, profiled=profiled, began=began)
-            rows = [*cli.find_kept_settings(config), *setup.data_rows]
+            kept = overrides.find_kept_settings(config, flags.config.overrides)
+            rows = [*kept, *setup.data_rows]
             setup = dataclasses.replace(setup, data_rows=rows)
     return run.train(setup, watchdog, "bert_jax.train", _finish)
 
@@ -83,7 +93,7 @@ def _finish(setup: Setup, summary: dict[str, Any]) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     how_to_resume = "the same command resumes from the last save, if there was one"
-    return cli.run(_main, USAGE, how_to_resume, argv=argv, leave=run.leave, outlives_reader=True)
+    return cli.run(COMMAND, _main, how_to_resume, argv, run.leave, outlives_reader=True)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,9 @@ Every error names the flag, its value and what is allowed.
 """
 
 import dataclasses
-import decimal
 import difflib
 import importlib.util
 import inspect
-import math
 import os
 import re
 import sys
@@ -27,6 +25,7 @@ from bert_jax import config as config_lib
 from bert_jax.config.schema import FinetuneConfig
 from bert_jax.config.study import StudyConfig
 from data_pipeline.io.refused import Refused
+from data_pipeline.spec.fields import parse_text, shorten
 
 # Dataclass of settings -> its purpose, its command, a bundled config file.
 KINDS: dict[type[Any], tuple[str, str, str]] = {
@@ -38,19 +37,8 @@ KINDS: dict[type[Any], tuple[str, str, str]] = {
     ),
     StudyConfig: ("a study", "python -m bert_jax.study", "configs/studies/quick.py"),
 }
-# Most characters of a value in an error message.
-_MAX_SHOWN = 60
 _FLAG = re.compile(r"--?(no)?config\.([^=]*)(?:=(.*))?", re.DOTALL)
 _PART = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d+)\])?")
-_BOOLS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
-# Integers with more digits are typing errors, and slow to format.
-_MAX_DIGITS = 30
-_IN_WORDS = {
-    int: "a whole number",
-    float: "a finite number",
-    bool: "True or False",
-    str: "text without quotation marks around it",
-}
 
 # The share of its words that a similar path has at least; words that stand for others.
 _MIN_SHARE = 0.5
@@ -86,7 +74,7 @@ class Override:
     text: str
 
     def __str__(self) -> str:
-        return f"--config.{self.path}={shortened(self.text)}"
+        return f"--config.{self.path}={shorten(self.text)}"
 
 
 def take(arguments: Sequence[str], kind: type[Any]) -> tuple[list[Override], list[str]]:
@@ -103,7 +91,7 @@ def take(arguments: Sequence[str], kind: type[Any]) -> tuple[list[Override], lis
         if negation or (text is None and is_bool):
             if text is not None or not is_bool:
                 raise Refused(
-                    f"{shortened(argument)}: --no is for a field that is True or False alone; "
+                    f"{shorten(argument)}: --no is for a field that is True or False alone; "
                     f"write --config.{path}=VALUE"
                 )
             text = "false" if negation else "true"
@@ -199,7 +187,7 @@ def _values_of_file(path: str, arguments: list[str]) -> ml_collections.ConfigDic
         raise Refused(_in_words(error, path)) from error
     if not isinstance(view, ml_collections.ConfigDict):
         raise Refused(
-            f"--config={path}: get_config() returned {shortened(repr(view))}; it must return "
+            f"--config={path}: get_config() returned {shorten(repr(view))}; it must return "
             "to_config_dict(...) of a config"
         )
     return view
@@ -356,38 +344,7 @@ def _is_bool(kind: type[Any], path: str) -> bool:
 
 
 def _converted(hint: Any, text: str) -> Any:
-    """Parse a value as the field's type."""
-    parse: dict[Any, Callable[[str], Any]] = {int: _int, float: _float, str: _str}
-    value = _BOOLS.get(text.lower()) if hint is bool else parse[hint](text)
-    if value is None:
-        raise Refused(f"it must be {_IN_WORDS[hint]}")
-    return value
-
-
-def _int(text: str) -> int | None:
-    """Parse an integer: 1000, 1_000 or 1e3."""
-    try:
-        number = decimal.Decimal(text)
-    except decimal.InvalidOperation:
-        return None
-    if not number.is_finite() or number.adjusted() >= _MAX_DIGITS:
-        return None
-    return int(number) if number == number.to_integral_value() else None
-
-
-def _float(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _str(text: str) -> str | None:
-    """Accept any text, except with quotation marks left by the shell."""
-    return None if text[:1] in ("'", '"') or text[-1:] in ("'", '"') else text
-
-
-def shortened(text: str) -> str:
-    """Shorten a value for an error message."""
-    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+    """Parse a value as the field's type; text may not have quotation marks left by the shell."""
+    if hint is str and (text[:1] in ("'", '"') or text[-1:] in ("'", '"')):
+        raise Refused("it must be text without quotation marks around it")
+    return parse_text(hint, text)

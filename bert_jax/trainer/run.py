@@ -15,7 +15,7 @@ from bert_jax.logging import metrics_writer as log_lib
 from bert_jax.parallel import processes
 from bert_jax.runtime import exit_codes, goodput, preemption, startup
 from bert_jax.runtime import workdir as workdir_lib
-from bert_jax.runtime.cli import ProcessLocation, RunLocation
+from bert_jax.runtime.cli import ProcessFlags, RunFlags
 from bert_jax.runtime.watchdog import Watchdog
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.train_step.schedule import sample_rates
@@ -29,7 +29,7 @@ from data_pipeline.cli.stderr_log import LibraryLog
 
 @contextlib.contextmanager
 def prepare_process(
-    place: RunLocation, hosts: HostsConfig, log: LibraryLog
+    flags: RunFlags, hosts: HostsConfig, log: LibraryLog
 ) -> Iterator[tuple[Workdir, Watchdog]]:
     """Join the other processes and open the workdir, as a context to build the run in.
 
@@ -38,13 +38,13 @@ def prepare_process(
     Refused or OSError.
     """
     log.hold()
-    if place.is_one_of_several:
-        join_processes(place, hosts, log)
+    if flags.process.multihost:
+        join_processes(flags.process, hosts, log)
     watchdog = Watchdog()
     watchdog.begin(log.screen, log.say)
     with watchdog.doing("preparing the run", hosts.stuck_secs):
         number = processes.number()
-        workdir = workdir_lib.open_workdir(place.address, place.scratch, number)
+        workdir = workdir_lib.open_workdir(flags.workdir, flags.scratch, number)
         if workdir.bucket is None:  # a bucket is always shared
             workdir_lib.check_all_see(workdir.home, hosts.start_secs)
         with LINE.doing("starting the devices"):
@@ -56,11 +56,13 @@ def prepare_process(
         compile.keep_in(workdir.home, is_writer=number == 0)
 
 
-def join_processes(place: ProcessLocation, hosts: HostsConfig, log: LibraryLog) -> None:
+def join_processes(flags: ProcessFlags, hosts: HostsConfig, log: LibraryLog) -> None:
     """Join the other processes of a run, and name this one in what it logs."""
     # jax gives SIGTERM a handler of its own, which must not be replaced: see Stop.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    rank = startup.find_rank(place.coordinator, place.processes, place.number, hosts.start_secs)
+    rank = startup.find_rank(
+        flags.coordinator_address, flags.num_processes, flags.process_id, hosts.start_secs
+    )
     if rank is not None and rank.number > 0:
         log.heading = f"process {rank.number}: "
     startup.join(rank, hosts, sys.argv[1:], log.say)

@@ -1,20 +1,282 @@
-"""Parse command lines with argparse; every mistake is raised as a Refused of one sentence."""
+"""Declare the flags of a command as a dataclass, read a command line into it, and write --help.
+
+A field `steps: int = flag(100, "steps to time", minimum=1)` is the flag --steps. argparse splits
+the command line and lays out the help; types, ranges and choices are checked as those of settings.
+"""
 
 import argparse
 import dataclasses
 import difflib
 import re
+import shutil
+import textwrap
 import typing
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
+from data_pipeline.cli.terminal import INDENT, wrap_command, wrap_text
 from data_pipeline.io.refused import Refused
-from data_pipeline.spec.fields import help_of
+from data_pipeline.spec.fields import check_fields, help_of, parse_text, setting, shorten
 
 MAX_WORKERS = 4096
+Values = TypeVar("Values")
 _WRONG_NUMBER = re.compile(r"argument (\S+): invalid (int|float) value: (.*)", re.DOTALL)
-_METAVARS = {bool: "BOOL", int: "N", float: "X", str: "TEXT"}
+_OLD_METAVARS = {bool: "BOOL", int: "N", float: "X", str: "TEXT"}
 _NUMBERS = {"int": "whole number", "float": "number"}
+
+_FORM = "flag"
+_METAVARS: dict[Any, str] = {int: "N", float: "X"}
+# Names that commands have for a model: the wrong one of them leads to the right one.
+_MODELS = {"checkpoint", "from", "workdir", "model", "init"}
+_MAX_COLUMNS = 100
+
+
+class FlagWithParts(Protocol):
+    """Define a flag --NAME whose parts are flags too, as --config and --config.optim.name."""
+
+    def take(self, arguments: Sequence[str]) -> tuple[Any, list[str]]:
+        """Separate the parts from the other arguments."""
+
+    def make(self, text: str, parts: Any) -> Any:
+        """Return the value of the field, from the text of --NAME and the parts."""
+
+    def suggest(self, name: str) -> list[str]:
+        """Return the flags of parts whose names are like an unknown one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Form:
+    """Describe a flag beyond its setting."""
+
+    section: str = ""
+    metavar: str = ""
+    is_required: bool = False
+    is_positional: bool = False
+    with_parts: FlagWithParts | None = None
+
+
+def flag(
+    default: Any,
+    help: str,
+    section: str = "",
+    metavar: str = "",
+    is_required: bool = False,
+    is_positional: bool = False,
+    with_parts: FlagWithParts | None = None,
+    **known: Any,
+) -> Any:
+    """Declare a field that is a flag; `known` are the other fields of Setting.
+
+    A tuple of texts takes the flag repeatedly, or all positional arguments. A flag that is required
+    has "" or None as its default, and a command line without it is refused.
+    """
+    field = setting(default, help, **known)
+    form = _Form(section, metavar, is_required, is_positional, with_parts)
+    return dataclasses.field(default=default, metadata={**field.metadata, _FORM: form})
+
+
+@dataclasses.dataclass(frozen=True)
+class Command(Generic[Values]):
+    """Describe a command; fields of `flags` that are dataclasses hold further flags."""
+
+    module: str
+    about: str | None  # its docstring
+    flags: type[Values]
+    example: str  # a whole command
+
+    def read(self, arguments: Sequence[str]) -> Values:
+        """Read and check the flags.
+
+        Raises:
+          Refused: an unknown or a missing flag, a value of another type or outside its range.
+        """
+        fields = {field.name: field for field in _list_fields(self.flags)}
+        rest, parts = list(arguments), {}
+        for name, field in fields.items():
+            if (with_parts := _form_of(field).with_parts) is not None:
+                parts[name], rest = with_parts.take(rest)
+        try:
+            given, unknown = self._make_parser().parse_known_intermixed_args(
+                list(_spell_out_booleans(rest, fields))
+            )
+        except argparse.ArgumentError as error:
+            name = error.argument_name or ""
+            raise Refused(f"{name} has no value; write {name}=VALUE") from error
+        if unknown:
+            raise Refused(self._describe_unknown(unknown, fields))
+        values: Values = self._build(self.flags, vars(given), parts)
+        return values
+
+    def format_help(self) -> str:
+        """Write the help in the width of the terminal."""
+        return self._make_parser().format_help()
+
+    def _make_parser(self) -> argparse.ArgumentParser:
+        fields = list(_list_fields(self.flags))
+        first = [_write_flag(field) for field in fields if _form_of(field).is_required]
+        rest = ["[flags]"] if len(fields) > len(first) else []
+        parser = _Parser(
+            prog=f"python -m {self.module}",
+            usage=" ".join(["python -m", self.module, *first, *rest]),
+            description=self.about,
+            epilog="\n".join(["example:", *wrap_command(self.example, _columns(), INDENT)]),
+            formatter_class=_HelpLayout,
+            add_help=False,
+            allow_abbrev=False,
+            exit_on_error=False,
+        )
+        groups: dict[str, Any] = {}
+        # Positional arguments first, then flags without a section.
+        for field in sorted(fields, key=_is_in_section):
+            form = _form_of(field)
+            section = "arguments" if form.is_positional else form.section or "flags"
+            if section not in groups:
+                groups[section] = parser.add_argument_group(section)
+            _add(groups[section], field)
+        return parser
+
+    def _build(self, kind: type[Any], given: dict[str, Any], parts: dict[str, Any]) -> Any:
+        """Return a dataclass of flags with its values, each of the field's type."""
+        values = {}
+        for field in dataclasses.fields(kind):
+            form, text = _form_of(field), given.get(field.name)
+            if form.with_parts is not None:
+                values[field.name] = form.with_parts.make(text or "", parts[field.name])
+            elif dataclasses.is_dataclass(field.type):
+                values[field.name] = self._build(typing.cast(type, field.type), given, parts)
+            elif not text and form.is_required:
+                known = help_of(field)
+                raise Refused(f"{_name(field)} is missing: {known}; as in: {self.example}")
+            elif text is not None and (text or not form.is_positional):
+                values[field.name] = _convert(field, text)
+        built = kind(**values)
+        check_fields(built, "--")
+        return built
+
+    def _describe_unknown(self, unknown: Sequence[str], fields: dict[str, Any]) -> str:
+        given = next((text for text in unknown if text.startswith("-")), unknown[0])
+        name = given.lstrip("-").partition("=")[0]
+        if not given.startswith("-"):
+            return f"{shorten(given)!r} is not a flag; as in: {self.example}"
+        if name.partition(".")[0] == "config" and "config" not in fields:
+            return f"{shorten(given)}: this command takes no --config"
+        written, flags = name.replace("-", "_"), [*fields, "help"]
+        near = [other for other in flags if {name, other} <= _MODELS]
+        near = near or difflib.get_close_matches(written, flags, 2, 0.65)
+        similar = [f"--{other}" for other in near]
+        for field in fields.values():
+            if (with_parts := _form_of(field).with_parts) is not None:
+                if name in _MODELS:
+                    similar += with_parts.suggest("init")
+                elif not near:
+                    similar += with_parts.suggest(written)
+        hint = f"did you mean {' or '.join(similar)}?" if similar else "--help lists the flags"
+        return f"{shorten(given)}: there is no such flag; {hint}"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Refused(message)
+
+
+class _HelpLayout(argparse.HelpFormatter):
+    """Lay out help: paragraphs stay apart, indented ones stay as they are."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=_columns())
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines: list[str] = []
+        for paragraph in text.strip().split("\n\n"):
+            is_layout = any(line.startswith(INDENT) for line in paragraph.splitlines())
+            whole = " ".join(paragraph.split())
+            lines += [*(paragraph.splitlines() if is_layout else wrap_text(whole, width)), ""]
+        return textwrap.indent("\n".join(lines), indent)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        return str(action.metavar)
+
+
+def _columns() -> int:
+    return min(shutil.get_terminal_size().columns, _MAX_COLUMNS)
+
+
+def asks_for_help(arguments: Sequence[str]) -> bool:
+    """Return whether a command line asks for help."""
+    return bool({"--help", "-h"} & set(arguments))
+
+
+def _list_fields(kind: Any) -> Iterator["dataclasses.Field[Any]"]:
+    """Yield the fields that are flags, with those of nested dataclasses."""
+    for field in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(field.type) and _form_of(field).with_parts is None:
+            yield from _list_fields(field.type)
+        elif field.metadata:
+            yield field
+
+
+def _form_of(field: "dataclasses.Field[Any]") -> _Form:
+    form: _Form = field.metadata.get(_FORM) or _Form()
+    return form
+
+
+def _name(field: "dataclasses.Field[Any]") -> str:
+    form = _form_of(field)
+    return form.metavar or field.name.upper() if form.is_positional else f"--{field.name}"
+
+
+def _is_in_section(field: "dataclasses.Field[Any]") -> tuple[bool, bool]:
+    form = _form_of(field)
+    return not form.is_positional, bool(form.section)
+
+
+def _write_flag(field: "dataclasses.Field[Any]") -> str:
+    """Write a flag with a placeholder for its value, as help shows it."""
+    kind = _kind_of(field)
+    if _form_of(field).is_positional:
+        return _name(field) + " ..." * (kind is tuple)
+    metavar = _form_of(field).metavar or _METAVARS.get(kind, "TEXT")
+    return _name(field) if kind is bool else f"{_name(field)}={metavar}"
+
+
+def _kind_of(field: "dataclasses.Field[Any]") -> Any:
+    """Return the type of a flag's value: of `float | None` float, of tuple[str, ...] tuple."""
+    hint: Any = field.type
+    if typing.get_origin(hint) is tuple:
+        return tuple
+    return next(iter(typing.get_args(hint)), hint)
+
+
+def _add(group: Any, field: "dataclasses.Field[Any]") -> None:
+    """Add a flag to a group of a parser; its value stays text."""
+    form, kind = _form_of(field), _kind_of(field)
+    about = {"help": help_of(field).replace("%", "%%"), "metavar": _write_flag(field)}
+    if form.is_positional:
+        group.add_argument(field.name, nargs="*" if kind is tuple else "?", **about)
+    else:
+        group.add_argument(
+            f"--{field.name}", action="append" if kind is tuple else "store", **about
+        )
+
+
+def _spell_out_booleans(
+    arguments: Sequence[str], fields: dict[str, "dataclasses.Field[Any]"]
+) -> Iterator[str]:
+    """Give --NAME of a boolean its value "true", unless true or false stands behind it."""
+    booleans = {_name(field) for field in fields.values() if _kind_of(field) is bool}
+    ends = arguments.index("--") if "--" in arguments else len(arguments)
+    for index, text in enumerate(arguments):
+        follower = arguments[index + 1].lower() if index + 1 < ends else ""
+        is_bare = index < ends and text in booleans and follower not in ("true", "false")
+        yield f"{text}=true" if is_bare else text
+
+
+def _convert(field: "dataclasses.Field[Any]", text: Any) -> Any:
+    kind = _kind_of(field)
+    try:
+        return tuple(text) if kind is tuple else parse_text(kind, text)
+    except Refused as error:
+        raise Refused(f"{_name(field)} is {shorten(text)!r}; {error}") from error
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -65,7 +327,7 @@ def add_settings(
                 f"--{field.name}",
                 default=field.default,
                 type=boolean if kind is bool else kind,
-                metavar=_METAVARS[kind],
+                metavar=_OLD_METAVARS[kind],
                 help=help_of(field).replace("%", "%%"),
             )
 

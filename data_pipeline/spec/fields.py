@@ -5,6 +5,7 @@ drives the checks (`check_fields`), the help of the flags and the reference page
 """
 
 import dataclasses
+import decimal
 import math
 import numbers
 import types
@@ -21,6 +22,10 @@ _KINDS: dict[Any, tuple[type, str]] = {
     float: (numbers.Real, "a finite number"),
     str: (str, "text"),
 }
+_BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+# Integers with more digits are typing errors, and slow to format.
+_MAX_DIGITS = 30
+_MAX_SHOWN = 60  # characters of a value in an error message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +90,7 @@ def help_of(field: "dataclasses.Field[Any]") -> str:
         return ""
     parts = [f"{known.help} [{known.unit}]" if known.unit else known.help, known.allowed()]
     default = field.default
-    if default is not dataclasses.MISSING and default is not None and default != "":
+    if default not in (dataclasses.MISSING, None, "", ()):
         parts.append(f"default {str(default).lower() if isinstance(default, bool) else default}")
     return "; ".join(part for part in parts if part)
 
@@ -103,7 +108,7 @@ def check_fields(options: Any, prefix: str) -> None:
     for field in dataclasses.fields(options):
         name = f"--{field.name}" if prefix == "--" else f"{prefix}.{field.name}"
         value = getattr(options, field.name)
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
             check_fields(value, name)
         elif isinstance(value, tuple):
             for index, item in enumerate(value):
@@ -132,3 +137,40 @@ def _wrong_type(value: Any, kind: Any) -> str:
     accepted_type, words = _KINDS[kind]
     fits = isinstance(value, accepted_type) and (kind is bool or not isinstance(value, bool))
     return "" if fits and (kind is not float or math.isfinite(value)) else words
+
+
+def parse_text(kind: type[Any], text: str) -> Any:
+    """Parse a text of a command line as a whole number (also 1e3 and 1_000), number or boolean.
+
+    Texts and all other types are their own. Raises Refused without the name of the setting.
+    """
+    parse = {bool: lambda text: _BOOLEANS.get(text.lower()), int: _parse_int, float: _parse_float}
+    if kind not in parse:
+        return kind(text)
+    value = parse[kind](text)
+    if value is None:
+        raise Refused(f"it must be {_KINDS[kind][1]}")
+    return value
+
+
+def _parse_int(text: str) -> int | None:
+    try:
+        number = decimal.Decimal(text)
+    except decimal.InvalidOperation:
+        return None
+    if not number.is_finite() or number.adjusted() >= _MAX_DIGITS:
+        return None
+    return int(number) if number == number.to_integral_value() else None
+
+
+def _parse_float(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def shorten(text: str) -> str:
+    """Shorten a value for an error message."""
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."

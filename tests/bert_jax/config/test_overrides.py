@@ -14,6 +14,7 @@ WRONG = {
     bool: ["", "yes", "no", "maybe", "2", "None", "1.0"],
     str: ["'mlm", '"mlm"', "mlm'"],
 }
+WORDS = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}
 RIGHT = {
     int: {"7": 7, "1e3": 1000, "1_000": 1000, "2.0": 2, "-1": -1},
     float: {"5e-5": 5e-5, "1": 1.0, "-0.5": -0.5},
@@ -64,7 +65,7 @@ def test_a_wrong_type_is_refused_with_its_key_and_value(load):
                 load(kind, (path, text))
             message = str(refused.value)
             assert message.startswith(f"--config.{path}={text[:50]}")
-            assert overrides._IN_WORDS[hint] in message and len(message) < 250
+            assert WORDS[hint] in message and len(message) < 250
 
 
 def test_a_right_value_reaches_its_field(load):

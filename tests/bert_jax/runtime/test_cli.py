@@ -1,6 +1,7 @@
 """How an entry ends: its exit code, and the one line that says why."""
 
 import contextlib
+import dataclasses
 import errno
 import os
 import subprocess
@@ -9,29 +10,36 @@ import sys
 import fsspec
 import jax
 import pytest
-from absl import flags
 
 from bert_jax.runtime import cli
+from data_pipeline.cli.flags import Command, flag
 from data_pipeline.io import errors
 from data_pipeline.io.refused import Refused
 from data_pipeline.store import cache
 from tests.faults.runs import ROOT
 
 
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """The flags of a command."""
+
+    place: str = flag("", "of it")
+
+
 @pytest.fixture
 def end(monkeypatch, capfd):
     """Run a command whose preparation and work are given: exit code and stderr."""
-    monkeypatch.setattr("sys.argv", ["entry", "one", "two"])
-    monkeypatch.setattr(cli.flags, "FLAGS", flags.FlagValues())
+    monkeypatch.setattr("sys.argv", ["entry", "--place=here"])
 
     def end(prepare, work=lambda: 0, **leave) -> tuple[int, str]:
-        def command(log, arguments):
+        def prepare_and_work(log, flags):
             with cli.preparing():
                 prepare()
-            assert arguments == ["one", "two"]
+            assert flags == Flags("here")
             return work()
 
-        code = cli.run(command, "usage", "nothing was lost", **leave)
+        command = Command("bert_jax.entry", "", Flags, "an example")
+        code = cli.run(command, prepare_and_work, "nothing was lost", **leave)
         return code, capfd.readouterr().err
 
     return end
@@ -200,24 +208,6 @@ def test_a_device_that_is_busy_may_come_later_and_one_that_is_absent_not(end, re
     message = f"Unable to initialize backend 'tpu': {reason} (set JAX_PLATFORMS='' to choose)"
     got, line = end(ready, raising(RuntimeError(message)))
     assert got == code and words in line and line.count("\n") == 1
-
-
-def test_numbers_of_flags_are_finite(end, monkeypatch):
-    flags.DEFINE_float("secs", 1.0, "seconds", flag_values=cli.flags.FLAGS)
-    monkeypatch.setattr("sys.argv", ["entry", "--secs=nan"])
-    assert end(ready) == (2, "error: --secs is nan; it must be a finite number\n")
-
-
-@pytest.mark.parametrize("name", ["checkpoint", "from"])
-@pytest.mark.parametrize("arguments", [["--workdir=runs/x"], ["--workdir", "runs/x"]])
-def test_a_workdir_for_a_command_that_reads_models_is_led_to_its_flag(
-    end, monkeypatch, name, arguments
-):
-    flags.DEFINE_string(name, "", "a model", flag_values=cli.flags.FLAGS)
-    monkeypatch.setattr("sys.argv", ["entry", *arguments])
-    code, line = end(ready)
-    assert code == 2 and "--workdir: " in line and f"--{name}=" in line
-    assert ("runs/x" in line) == ("=" in arguments[0])
 
 
 def test_help_shows_a_config_of_the_command(forked):

@@ -1,36 +1,116 @@
+"""What a command line becomes: values of a dataclass, or a sentence that names the flag."""
+
+import dataclasses
+
 import pytest
 
-from data_pipeline.cli.flags import FlagParser, boolean, check_range
+from data_pipeline.cli.flags import Command, check_range, flag
 
 
-def parser():
-    made = FlagParser(prog="python -m data_pipeline.x")
-    made.add_argument("--shards", type=int, default=1)
-    made.add_argument("--exact", type=boolean, default=False)
-    return made
+class Dotted:
+    """A flag --grid with parts, as --config has them."""
+
+    def take(self, arguments):
+        parts = [text for text in arguments if text.startswith("--grid.")]
+        return parts, [text for text in arguments if text not in parts]
+
+    def make(self, text, parts):
+        return text, parts
+
+    def suggest(self, name):
+        return [f"--grid.{name}"] if name in ("width", "init") else []
 
 
-def test_values_are_read():
-    values = parser().parse_args(["--shards=3", "--exact=True"])
-    assert (values.shards, values.exact) == (3, True)
+@dataclasses.dataclass(frozen=True)
+class Hosts:
+    """Nested flags."""
+
+    multihost: bool = flag(False, "several processes", "processes")
+    count: int | None = flag(None, "how many of 100%", "processes", minimum=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flags:
+    """The flags of the command below."""
+
+    checkpoint: str = flag("", "a model to read", metavar="CK", is_required=True)
+    texts: tuple[str, ...] = flag((), "sentences", metavar="TEXT", is_positional=True)
+    hosts: Hosts
+    grid: object = flag(None, "a grid", with_parts=Dotted())
+    top: int = flag(5, "guesses of a mask", minimum=1)
+    secs: float = flag(1.5, "time to take", above=0, unit="s")
+    kind: str | None = flag(None, "of text", choices=("a", "b"))
+    task: tuple[str, ...] = flag((), "may be repeated")
+
+
+COMMAND = Command("some.command", "Do it.\n\n  as   laid out\n\nAll.", Flags, "python -m some.x")
+GIVEN = ("--checkpoint=ck",)
 
 
 @pytest.mark.parametrize(
-    ("argument", "words"),
+    ("arguments", "values"),
     [
-        ("--shard=3", "'--shard=3' is not a flag of python -m data_pipeline.x; did you mean"),
-        ("--zzz", "flags are --shards, --exact"),
-        (
-            "--shards=three",
-            "--shards is 'three'; it must be a whole number; see python -m data_pipeline.x --help",
-        ),
-        ("--exact=1", "'1' is neither true nor false"),
+        ((), {"checkpoint": "ck", "top": 5, "texts": (), "kind": None, "grid": ("", [])}),
+        (("--top", "1e1", "--top=1_000"), {"top": 1000}),
+        (("--secs=2",), {"secs": 2.0}),
+        (("--kind=b",), {"kind": "b"}),
+        (("a b", "--top", "3", "c"), {"texts": ("a b", "c"), "top": 3}),
+        (("a", "--", "--top=3", "-b"), {"texts": ("a", "--top=3", "-b")}),
+        (("--task=x=1", "--task", "y"), {"task": ("x=1", "y")}),
+        (("--multihost", "a"), {"hosts": Hosts(True), "texts": ("a",)}),
+        (("--multihost=FALSE", "--count=3"), {"hosts": Hosts(False, 3)}),
+        (("--multihost", "false", "a"), {"hosts": Hosts(False), "texts": ("a",)}),
+        (("--checkpoint=", "--checkpoint", "x y"), {"checkpoint": "x y"}),
+        (("--grid=g", "--grid.width=3"), {"grid": ("g", ["--grid.width=3"])}),
     ],
 )
-def test_a_mistake_is_one_sentence(argument, words):
-    with pytest.raises(ValueError) as error:
-        parser().parse_args([argument])
+def test_values_are_read(arguments, values):
+    flags = COMMAND.read((*GIVEN, *arguments))
+    assert {name: getattr(flags, name) for name in values} == values
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "words"),
+    [
+        (("--checkpoint=",), "--checkpoint", "is missing: a model to read"),
+        (("--top=x",), "--top", "is 'x'; it must be a whole number"),
+        (("--top=0",), "--top", "is 0; it must be 1 or more"),
+        (("--secs=nan",), "--secs", "a finite number"),
+        (("--multihost=maybe",), "--multihost", "true or false"),
+        (("--count", "-1"), "--count", "1 or more"),
+        (("--kind=c",), "--kind", "one of a, b"),
+        (("--top",), "--top", "--top=VALUE"),
+        (("--tpo=3",), "--tpo=3", "--top?"),
+        (("--workdir=runs/x",), "--workdir", "--checkpoint or --grid.init?"),
+        (("--width=3",), "--width", "--grid.width?"),
+        (("--zzz", "--yyy"), "--zzz", "--help"),
+        (("--config.seed=3",), "--config.seed=3", "takes no --config"),
+    ],
+)
+def test_a_mistake_names_its_flag_and_a_way_out(arguments, key, words):
+    with pytest.raises(ValueError, match=r"^--") as error:
+        COMMAND.read((*GIVEN, *arguments))
+    assert str(error.value).startswith(key)
     assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_command_without_positional_arguments_refuses_them():
+    with pytest.raises(ValueError, match=r"^'stray' is not a flag"):
+        Command("some.command", "", Hosts, "python").read(["stray"])
+
+
+def test_help_has_sections_defaults_an_example_and_the_width_of_the_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    text = COMMAND.format_help()
+    assert max(map(len, text.splitlines())) <= 60
+    headings = [line for line in text.splitlines() if line.endswith(":")]
+    assert headings == ["arguments:", "flags:", "processes:", "example:"]
+    assert "usage: python -m some.command --checkpoint=CK [flags]\n" in text
+    assert "\n\n  as   laid out\n\n" in text
+    words = " ".join(text.split())
+    assert "--top=N guesses of a mask; 1 or more; default 5" in words
+    assert "--multihost several processes; default false" in words
+    assert "how many of 100%; 1 or more" in words
 
 
 def refuses(value):
