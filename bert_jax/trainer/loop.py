@@ -4,8 +4,8 @@ Batches are placed on the devices in advance, steps are dispatched ahead of time
 are read one step late, so the loop never waits for the newest step. `Progress` holds everything it
 must remember across a restart.
 
-Read train, open_run, TrainingRun.train_phase and TrainingRun._take, which calls the compiled step: lower_step in
-trainer/compile.py makes it from train_step/step.py.
+Read train, open_run, TrainingRun.train_phase and TrainingRun._take, which calls the compiled step:
+lower_step in trainer/compile.py makes it from train_step/step.py.
 """
 
 import contextlib
