@@ -80,11 +80,8 @@ def render_page(
     terms = dict.fromkeys(term for run in runs for term in run.list_terms())
     if terms:
         words = "Thin lines are training losses, thick lines held-out ones with the last value."
-        pictures = "".join(
-            f"<div><h3>{escape(term)} loss (nats)</h3>{_draw(runs, term)}</div>" for term in terms
-        )
-        html = f'<p class="quiet">{words}</p><br>'
-        sections.append(page.section("Curves", f'{html}<div class="plots">{pictures}</div>'))
+        plots = page.render_plots({f"{term} loss (nats)": _draw(runs, term) for term in terms})
+        sections.append(page.section("Curves", f'<p class="quiet">{words}</p><br>{plots}'))
     if len(runs) > 1:
         for heading, sentences in (
             ("Which settings differ", describe_settings(runs)),
@@ -114,20 +111,18 @@ def _render_verdicts(runs: Sequence[RunState]) -> str:
 
 
 def _render_findings(run: RunState) -> str:
-    findings = "".join(
-        f"<li>{escape(str(each.get('sentence', '')))} {escape(str(each.get('try', '')))}</li>"
-        for each in run.findings
-    )
-    return f'<ul class="findings">{findings}</ul>' if findings else ""
+    from data_pipeline.report.page import render_findings
+
+    found = [f"{each.get('sentence', '')} {each.get('try', '')}" for each in run.findings]
+    return render_findings(found) if found else ""
 
 
 def _render_run(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> str:
-    facts = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
-        for name, value in [*list_facts(run, usd_per_chip_hour), ("folder", str(run.folder))]
-    )
+    from data_pipeline.report.page import render_facts
+
+    facts = [*list_facts(run, usd_per_chip_hour), ("folder", str(run.folder))]
     missing = "".join(f'<p class="quiet">{escape(sentence)}</p>' for sentence in run.missing)
-    return f"<dl>{facts}</dl>{missing}"
+    return f"{render_facts(facts)}{missing}"
 
 
 def _render_samples(samples: Sequence[Sample]) -> str:

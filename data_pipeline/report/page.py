@@ -5,7 +5,7 @@ Text from a corpus may hold HTML. All of it goes through html.escape.
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from matplotlib import style
@@ -235,17 +235,13 @@ def render_page(health: Health, findings: Sequence[StoreFinding]) -> str:
     title = escape(f"Store {health.store}")
     manifest = health.manifest
     digest = f"digest {manifest['digest'][:12]}, {len(manifest['sources']):,} sources"
-    facts = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
-        for name, value in terminal.fact_rows(health)
-    )
     counts = ((label, *values) for label, values in terminal.count_rows(health))
     sections = [
         f'<h1>{title}</h1><p class="quiet">{escape(digest)}</p>',
-        section("What looks wrong", _findings(findings)),
+        section("What looks wrong", render_findings([each.text for each in findings])),
         section("Counts", table(("", "train", "held out"), counts)),
         section("Lengths, of the training split", _plots(health) + _percentiles(health)),
-        section("Facts", f"<dl>{facts}</dl>"),
+        section("Facts", render_facts(terminal.fact_rows(health))),
         section("Vocabulary", _vocabulary(health)),
     ]
     if health.copies.repeated:
@@ -271,11 +267,24 @@ def section(title: str, content: str) -> str:
     return f"<section><h2>{escape(title)}</h2>\n{content}</section>"
 
 
-def _findings(findings: Sequence[StoreFinding]) -> str:
-    if not findings:
+def render_findings(sentences: Sequence[str]) -> str:
+    """Render what was found, with flags marked as code; the sentences are escaped."""
+    if not sentences:
         return '<p class="good">Nothing.</p>'
-    items = "".join(f"<li>{_FLAG.sub(_CODE, escape(finding.text))}</li>" for finding in findings)
+    items = "".join(f"<li>{_FLAG.sub(_CODE, escape(sentence))}</li>" for sentence in sentences)
     return f'<ul class="findings">{items}</ul>'
+
+
+def render_facts(facts: Iterable[tuple[str, str]]) -> str:
+    """Render names and what is known of each, which are escaped."""
+    pairs = (f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts)
+    return f"<dl>{''.join(pairs)}</dl>"
+
+
+def render_plots(pictures: Mapping[str, str]) -> str:
+    """Render pictures, which are SVG, under their titles, which are escaped."""
+    figures = (f"<div><h3>{escape(title)}</h3>{svg}</div>" for title, svg in pictures.items())
+    return f'<div class="plots">{"".join(figures)}</div>'
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -291,18 +300,15 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def _plots(health: Health) -> str:
     marks = [(health.text_tokens, f"{health.text_tokens}: text in a row of {health.seq_len}")]
     pictures = {
-        label: draw_histogram(
+        label.capitalize(): draw_histogram(
             lengths,
             label.split()[0],
             marks if label in ("tokens a sentence", "tokens a document") else (),
         )
         for label, lengths in terminal.length_rows(health)
     }
-    pictures["vocabulary by rank"] = draw_rank_curve(health.pieces.rank_counts)
-    figures = (
-        f"<div><h3>{escape(title.capitalize())}</h3>{svg}</div>" for title, svg in pictures.items()
-    )
-    return f'<div class="plots">{"".join(figures)}</div>'
+    pictures["Vocabulary by rank"] = draw_rank_curve(health.pieces.rank_counts)
+    return render_plots(pictures)
 
 
 def _percentiles(health: Health) -> str:

@@ -8,7 +8,6 @@ import pytest
 
 from data_pipeline.report import page
 from data_pipeline.report.lengths import measure_lengths
-from data_pipeline.store.findings import StoreFinding
 
 LENGTHS = {
     "one value": [7],
@@ -62,4 +61,4 @@ def test_the_curve_falls_from_left_to_right(rank_counts):
     ],
 )
 def test_a_flag_of_a_finding_is_marked_whole(text, flag):
-    assert f"<code>{flag}</code>" in page._findings([StoreFinding("any", 1.0, text)])
+    assert f"<code>{flag}</code>" in page.render_findings([text])
