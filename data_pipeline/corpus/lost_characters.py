@@ -11,7 +11,7 @@ from typing import Any
 
 import tokenizers
 
-from data_pipeline.io.small_files import DamagedFile, field
+from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import MANIFEST
 from data_pipeline.vocab import BYTE_LEVEL, WORD_START, Vocabulary
 from data_pipeline.vocab.grow import UNUSED
@@ -75,16 +75,15 @@ def record_lost_characters(counts: Mapping[int, int]) -> dict[str, Any]:
 def describe_lost_characters(manifest: Mapping[str, Any]) -> str:
     """Describe the lost characters of a store and their counts; "" if there are none.
 
-    A store of an older build, which did not count them, has none. Raises DamagedFile if the
-    manifest has something else.
+    Raises DamagedFile for a key that is no code point.
     """
-    lost = field(manifest, "lost_characters", dict, MANIFEST, {})
-    if not lost or not lost.get("characters"):
+    lost = manifest["lost_characters"]
+    if not lost["characters"]:
         return ""
+    frequent = list(lost["most_frequent"].items())[:_SHOWN]
     try:
-        frequent = list(lost["most_frequent"].items())[:_SHOWN]
         named = ", ".join(f"{_show_character(code)} {count:,}" for code, count in frequent)
-    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, OverflowError) as error:
         raise DamagedFile(f"{MANIFEST}: 'lost_characters' is no record of a build") from error
     more = ", ..." if lost["characters"] > len(frequent) else ""
     return f"{lost['characters']:,} unknown, {lost['occurrences']:,} times: {named}{more}"

@@ -197,13 +197,16 @@ def field(
         if default is ...:
             raise DamagedFile(f"{name} has no key {key!r:.80}")
         return default  # type: ignore[no-any-return]
-    value = content[key]
+    check_kind(content[key], kind, f"{name}: {key!r:.80}")
+    return content[key]  # type: ignore[no-any-return]
+
+
+def check_kind(value: object, kind: type, name: str) -> None:
+    """Raise DamagedFile if a parsed value is of another type; a bool is no int, an int a float."""
     accepted: tuple[type, ...] = (int, float) if kind is float else (kind,)
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-        raise DamagedFile(
-            f"{name}: {key!r:.80} is {kind_in_words(value)}, not {_KINDS.get(kind, kind.__name__)}"
-        )
-    return value  # type: ignore[return-value]
+        wanted = _KINDS.get(kind, kind.__name__)
+        raise DamagedFile(f"{name} is {kind_in_words(value)}, not {wanted}")
 
 
 def build(make: Callable[..., Value], content: Mapping[str, Any], name: object) -> Value:

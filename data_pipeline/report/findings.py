@@ -45,7 +45,7 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
         )
     yield from _find_long_words(manifest)
     yield from find_unknown_tokens(manifest)
-    lost = manifest.get("lost_characters", {}).get("occurrences", 0)  # older builds counted none
+    lost = manifest["lost_characters"]["occurrences"]
     if lost > MANY_LOST_CHARACTERS * tokens and (manifest["build"]["character_coverage"] or 1) < 1:
         yield StoreFinding(
             "lost_characters",
@@ -96,8 +96,8 @@ def has_no_pairs(manifest: dict[str, Any]) -> bool:
 
 
 def _find_long_words(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
-    counted = manifest.get("counted", {})  # older builds counted none
-    share = counted.get("long_word_characters", 0) / max(1, counted.get("characters", 0))
+    counted = manifest["counted"]
+    share = counted["long_word_characters"] / max(1, counted["characters"])
     if share >= MANY_LONG_WORD_CHARACTERS:
         yield StoreFinding(
             "long_words",

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.corpus.selection import MIN_SPLIT_DOCUMENTS
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
 from data_pipeline.report.lengths import Lengths, differences, measure_lengths
 from data_pipeline.report.progress import show_progress
 from data_pipeline.report.repeats import HashSample, Repeats, find_sentences, hash_split
 from data_pipeline.report.rows import SPECIAL_PIECES, RowHealth, ShownExample, measure_rows
-from data_pipeline.store import HELDOUT, MANIFEST, TRAIN, Split, Store
+from data_pipeline.store import HELDOUT, TRAIN, Split, Store
 from data_pipeline.vocab import Vocabulary, load_recorded
 
 _MAX_PIECES, _MAX_NEVER, _MAX_REPEATED = 40, 40, 5
@@ -102,7 +100,6 @@ def measure(store: Store, seq_len: int, examples: int) -> Health:
     Raises:
       Refused: an empty split, a damaged store, or a sequence length that no pair fits into.
     """
-    _check_manifest(store)
     vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
     both = (store.train, store.heldout)
     rows: RowHealth | None = None
@@ -122,21 +119,6 @@ def measure(store: Store, seq_len: int, examples: int) -> Health:
         rows=rows,
         examples=shown_examples,
     )
-
-
-def _check_manifest(store: Store) -> None:
-    """Raise Refused, which names the key, if the manifest lacks what the report shows."""
-    name, manifest = f"{store.directory / MANIFEST}", store.manifest
-    small_files.field(manifest, "sources", list, name)
-    small_files.field(manifest, "unknown_token_share", float, name)
-    dropped = small_files.field(manifest, "dropped", dict, name)
-    small_files.field(dropped, "documents_without_sentences", int, f"{name}: 'dropped'")
-    for split in store.manifest["splits"].values():
-        for key in ("one_sentence_documents", "longest_sentence_tokens", "unknown_tokens"):
-            small_files.field(split, key, int, f"{name}: 'splits'")
-    share = small_files.field(manifest, "holdout", float, name)
-    if not 0 < share < 1:
-        raise Refused(f"{name}: 'holdout' is {share}, not a share; copy the store again")
 
 
 def _measure_split(split: Split, unknown_id: int, seq_len: int) -> SplitHealth:

@@ -7,14 +7,13 @@ import dataclasses
 
 import numpy as np
 
-from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.sampling.source import SingleSource
 from data_pipeline.spec import hashing
 from data_pipeline.spec.hashing import Purpose
 from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.spec.schema import RowShape
-from data_pipeline.store import MANIFEST, Store, open_array
+from data_pipeline.store import Store, open_array
 from data_pipeline.store.examples import FOLDER, SPLIT_ROWS, describe_fields
 
 # Settings that a store of examples leaves open; its records fix the others. That of the segments
@@ -99,8 +98,6 @@ def open_stored_examples(
             "import others"
         )
     length = lengths[str(seq_len)]
-    for key in ("max_predictions_per_seq", *SPLIT_ROWS):
-        small_files.field(length, key, int, f"{store.directory / MANIFEST}: 'examples'")
     if max_predictions_per_seq != length["max_predictions_per_seq"]:
         raise Refused(
             f"max_predictions_per_seq is {max_predictions_per_seq}, but the ready-made examples "

@@ -6,14 +6,16 @@ the kind "examples" (ready-made ones) has the arrays of store/examples.py in pla
 
 import dataclasses
 import hashlib
+import math
 import pathlib
 import re
 import shlex
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
 from data_pipeline.io import small_files
+from data_pipeline.io.records import Count, parse_record
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
@@ -22,27 +24,103 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 TRAIN, HELDOUT = "train", "heldout"
 TEXT, EXAMPLES = "text", "examples"  # kinds of store
-SPECIAL_NAMES = ("pad", "unk", "cls", "sep", "mask")
 ARRAYS = ("token_ids", "sentence_offsets", "document_offsets", "token_counts")
 
-# Keys of the manifest by their type; all may be missing.
-_KEYS: dict[type, tuple[str, ...]] = {
-    str: ("digest", "kind", "token_dtype"),
-    int: ("longest_sentence_tokens",),
-    float: ("unknown_token_share", "holdout"),
-    list: ("sources",),
-    dict: (
-        *("arrays", "vocabulary", "splits", "examples", "dropped", "changed", "near_duplicates"),
-        *("counted", "build", "versions"),
-    ),
-}
-_VOCABULARY_KEYS: dict[type, tuple[str, ...]] = {
-    str: ("kind", "file", "sha256", "sentencepiece_rules"),
-    int: ("size",),
-    bool: ("lowercase",),
-    dict: ("special_ids",),
-}
-_MAX_COUNT = 1 << 48  # a larger count is damage
+
+class SpecialIds(TypedDict):
+    """The ids of the special tokens."""
+
+    pad: Count
+    unk: Count
+    cls: Count
+    sep: Count
+    mask: Count
+
+
+class VocabularyEntry(TypedDict):
+    """The vocabulary in a manifest."""
+
+    kind: str
+    file: str
+    size: Count
+    lowercase: bool
+    sha256: str
+    special_ids: SpecialIds
+    sentencepiece_rules: NotRequired[str]
+
+
+class TextSplit(TypedDict):
+    """A split of a store of documents."""
+
+    documents: Count
+    sentences: Count
+    tokens: Count
+    unknown_tokens: Count
+    one_sentence_documents: Count
+    longest_sentence_tokens: Count
+
+
+class TextSplits(TypedDict):
+    """Both splits of a store of documents."""
+
+    train: TextSplit
+    heldout: TextSplit
+
+
+class LostEntry(TypedDict):
+    """The characters that the vocabulary lacks."""
+
+    characters: Count
+    occurrences: Count
+    most_frequent: dict[str, Count]
+
+
+class ArrayEntry(TypedDict):
+    """An array file."""
+
+    sha256: str
+
+
+class AnyManifest(TypedDict):
+    """What the manifests of both kinds of store have."""
+
+    digest: str
+    vocabulary: VocabularyEntry
+    sources: list[dict[str, Any]]
+    arrays: dict[str, ArrayEntry]
+
+
+class TextManifest(AnyManifest):
+    """The manifest of a store of documents."""
+
+    token_dtype: Literal["uint16", "uint32"]
+    splits: TextSplits
+    unknown_token_share: float
+    longest_sentence_tokens: Count
+    dropped: dict[str, Count]
+    changed: dict[str, Count]
+    counted: dict[str, Count]
+    near_duplicates: dict[str, Count]
+    lost_characters: LostEntry
+    holdout: Annotated[float, math.ulp(0.0), 1.0]
+    build: dict[str, Any]
+
+
+class ExamplesOfLength(TypedDict):
+    """The ready-made examples of one length."""
+
+    max_predictions_per_seq: Count
+    train: Count
+    heldout: Count
+    random_next: Count
+
+
+class ExamplesManifest(AnyManifest):
+    """The manifest of a store of ready-made examples."""
+
+    kind: Literal["examples"]
+    examples: dict[str, ExamplesOfLength]
+
 
 # Ids that open_store checks; of a larger store it checks blocks from start to end, so that opening
 # one of 10 GB does not read all of it.
@@ -122,25 +200,17 @@ def open_store(directory: str | pathlib.Path) -> Store:
     check_is_local("the store", str(directory))
     directory = pathlib.Path(directory)
     manifest = read_manifest(directory)
-    try:
-        vocabulary = manifest["vocabulary"]
-        special_ids = [vocabulary["special_ids"][name] for name in SPECIAL_NAMES]
-        if max(special_ids) >= vocabulary["size"]:
-            raise DamagedFile(
-                f"{directory / MANIFEST}: 'special_ids' has {max(special_ids)}, beyond the "
-                f"{vocabulary['size']} pieces of the vocabulary; copy the store again"
-            )
-        for content, key in ((manifest, "digest"), (vocabulary, "lowercase")):
-            content[key]
-        path = small_files.path_inside(directory, vocabulary["file"])
-        _check_vocabulary_file(path, directory, vocabulary["sha256"])
-        open_split = _open_counts if manifest.get("kind") == EXAMPLES else _open_split
-        train, heldout = (open_split(directory, name, manifest) for name in (TRAIN, HELDOUT))
-    except KeyError as error:
-        raise Refused(
-            f"{directory / MANIFEST} has no key {error}; it was edited by hand or is of an "
-            "unfinished version: build the store again"
-        ) from error
+    vocabulary = manifest["vocabulary"]
+    last_id = max(vocabulary["special_ids"].values())
+    if last_id >= vocabulary["size"]:
+        raise DamagedFile(
+            f"{directory / MANIFEST}: 'special_ids' has {last_id}, beyond the "
+            f"{vocabulary['size']} pieces of the vocabulary; copy the store again"
+        )
+    path = small_files.path_inside(directory, vocabulary["file"])
+    _check_vocabulary_file(path, directory, vocabulary["sha256"])
+    open_split = _open_counts if manifest.get("kind") == EXAMPLES else _open_split
+    train, heldout = (open_split(directory, name, manifest) for name in (TRAIN, HELDOUT))
     return Store(directory=directory, manifest=manifest, train=train, heldout=heldout)
 
 
@@ -198,54 +268,11 @@ def parse_manifest(data: bytes, directory: str) -> dict[str, Any]:
                 f"{directory} has format version {version!r:.80}, this code reads "
                 f"version {FORMAT_VERSION}; build the store again, or use the code that built it"
             )
-        _check_types(manifest, path)
+        is_text = manifest.get("kind", TEXT) == TEXT
+        parse_record(manifest, TextManifest if is_text else ExamplesManifest, path)
     except DamagedFile as error:
         raise DamagedFile(f"{error}; copy the store again, or build it again") from None
     return manifest
-
-
-def _check_types(manifest: dict[str, Any], name: str) -> None:
-    """Raise DamagedFile if a key of the manifest has a value of another type than a build writes.
-
-    Missing keys are reported by what needs them: stores of earlier versions have fewer keys.
-    """
-    vocabulary = manifest.get("vocabulary", {})
-    for content, part, keys_by_type in (
-        (manifest, name, _KEYS),
-        (vocabulary, f"{name}: 'vocabulary'", _VOCABULARY_KEYS),
-    ):
-        for kind, keys in keys_by_type.items():
-            for key in keys:
-                small_files.field(content, key, kind, part, None)
-    for key in ("arrays", "splits", "examples"):
-        for part in manifest.get(key, {}):
-            small_files.field(manifest[key], part, dict, f"{name}: {key!r:.80}")
-    for part, facts in manifest.get("arrays", {}).items():
-        small_files.field(facts, "sha256", str, f"{name}: {part!r:.80}")
-    if manifest.get("token_dtype", "uint16") not in ("uint16", "uint32"):
-        raise DamagedFile(f"{name}: 'token_dtype' is not uint16 or uint32")
-    counts = {
-        "vocabulary": {"size": vocabulary.get("size", 1)},
-        "special_ids": vocabulary.get("special_ids", {}),
-        **{
-            key: manifest.get(key, {})
-            for key in ("dropped", "changed", "counted", "near_duplicates")
-        },
-        **{
-            f"{key} of {part}": content
-            for key in ("splits", "examples")
-            for part, content in manifest.get(key, {}).items()
-        },
-    }
-    for part, content in counts.items():
-        for key in content:
-            if not 0 <= small_files.field(content, key, int, f"{name}: {part!r:.80}") < _MAX_COUNT:
-                raise DamagedFile(
-                    f"{name}: {key!r:.80} of {part!r:.80} is no count: {content[key]!r:.80}"
-                )
-    for source in manifest.get("sources", []):
-        if not isinstance(source, dict):
-            raise DamagedFile(f"{name}: 'sources' holds {small_files.kind_in_words(source)}")
 
 
 def _check_vocabulary_file(path: pathlib.Path, directory: pathlib.Path, digest: str) -> None:

@@ -121,7 +121,9 @@ def test_a_flipped_byte_is_one_sentence_and_exit_2(tmp_path, capsys):
 
 def test_ready_made_examples_are_verified_and_no_more(tmp_path, capsys):
     documents = random_documents(4, seed=1)
-    store = write_store(tmp_path / "store", documents[:2], documents[2:], kind="examples")
+    store = write_store(
+        tmp_path / "store", documents[:2], documents[2:], kind="examples", examples={}
+    )
     assert run(store, "--verify") == 0
     assert capsys.readouterr().out.startswith("OK: ")
     assert run(store) == 2

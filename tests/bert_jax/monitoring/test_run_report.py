@@ -13,7 +13,8 @@ from bert_jax import report
 from bert_jax.monitoring.comparison import compare, describe_settings, differing_settings
 from bert_jax.monitoring.run_report import describe_verdict, list_facts, render_page
 from bert_jax.monitoring.run_state import read_run
-from data_pipeline.store import FORMAT, FORMAT_VERSION, MANIFEST
+from data_pipeline.store import MANIFEST
+from tests.data_pipeline.stores import random_documents, write_store
 
 
 def make_run(folder, losses=(6.0, 5.0), rate=0.1, seed=0, store="abc", steps=20):
@@ -132,23 +133,15 @@ def test_dollars_and_positions_follow_from_chips_and_steps(tmp_path):
 
 
 def test_the_data_are_those_of_the_store_if_it_is_the_run_s(tmp_path):
-    split = {"documents": 3, "sentences": 40, "tokens": 5000}
-    manifest = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "digest": "abc" + 61 * "0",
-        "vocabulary": {"kind": "wordpiece", "size": 1000, "lowercase": True},
-        "splits": {"train": split},
-        "sources": [{"path": "a.txt", "documents": 3}],
-    }
-    (tmp_path / "store").mkdir()
-    (tmp_path / "store" / MANIFEST).write_text(json.dumps(manifest))
+    documents = random_documents(6, seed=1)
+    write_store(tmp_path / "store", documents[:3], documents[3:], digest="abc" + 61 * "0")
     folder = make_run(tmp_path / "a")
     edit_record(folder, data={"store": str(tmp_path / "store")})
     facts = dict(list_facts(read_run(folder)))
-    assert facts["train split"] == "3 documents, 40 sentences, 5,000 tokens"
-    assert facts["vocabulary"] == "wordpiece, 1,000 entries, lower case"
-    assert facts["sources"] == "a.txt"
+    assert facts["train split"] == "3 documents, 120 sentences, 600 tokens"
+    assert facts["vocabulary"] == "wordpiece, 205 entries, lower case"
+    assert facts["sources"] == "corpus.txt"
+    manifest = json.loads((tmp_path / "store" / MANIFEST).read_text())
     (tmp_path / "store" / MANIFEST).write_text(json.dumps(manifest | {"digest": 64 * "1"}))
     run = read_run(folder)
     assert "other contents" in run.missing[-1] and "sources" not in dict(list_facts(run))

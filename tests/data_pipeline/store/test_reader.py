@@ -107,7 +107,7 @@ def test_a_file_of_text_in_place_of_a_store_is_the_input_of_a_build(tmp_path):
             {"token_dtype": "uint32"},
             r"train/token_ids\.npy is uint16\[10\], the manifest says uint32",
         ),
-        ({"splits": {}}, r"manifest\.json has no key 'train'; .*build the store again"),
+        ({"splits": {}}, r"manifest\.json: 'splits' has no key 'train'; .*build it again"),
     ],
 )
 def test_a_manifest_that_does_not_fit_is_refused(built, changes, sentence):

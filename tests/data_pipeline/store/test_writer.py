@@ -45,14 +45,6 @@ def test_a_flipped_byte_is_found_and_its_file_named(store, name, place):
     assert all(f"{store}/{other} " not in str(error.value) for other in FILES if other != name)
 
 
-@pytest.mark.parametrize("key", ["arrays", "vocabulary"])
-def test_a_manifest_without_a_key_is_one_sentence(store, key):
-    manifest = json.loads((store / "manifest.json").read_text())
-    del manifest[key]
-    with pytest.raises(ValueError, match=rf"manifest\.json is damaged \(no '{key}'\); copy"):
-        verify(store, manifest, lambda done: None)
-
-
 def test_a_missing_file_and_a_changed_one_are_both_named(store):
     (store / "train/token_ids.npy").unlink()
     (store / "heldout/token_counts.npy").write_bytes(b"")
