@@ -21,6 +21,7 @@ from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_model
 from bert_jax.model.bert import Heads
 from data_pipeline.io import small_files
+from data_pipeline.io.records import parse_record
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import Batch, EncodedRows, batch_by_length
 from data_pipeline.store import open_store
@@ -92,7 +93,7 @@ def _read_record(address: str, kind: str) -> tuple[pathlib.Path, dict[str, objec
 
 def _open_skipgram(address: str) -> Encoder:
     folder, content, vocabulary = _read_record(address, SKIPGRAM)
-    settings = small_files.build(SkipGram, content, folder / training.RECORD)
+    settings = parse_record(content, SkipGram, folder / training.RECORD)
     like = skipgram.init_tables(settings, vocabulary.size)
     table_VD = np.asarray(training.read_state(folder, like)[0])
 
@@ -105,7 +106,7 @@ def _open_skipgram(address: str) -> Encoder:
 
 def _open_bilm(address: str) -> Encoder:
     folder, content, vocabulary = _read_record(address, BILM)
-    settings = small_files.build(BiLM, content, folder / training.RECORD)
+    settings = parse_record(content, BiLM, folder / training.RECORD)
     like = bilm.init_state(settings, vocabulary.size)
     params, _ = training.read_state(folder, like)
     compute = jax.jit(functools.partial(bilm.compute_vectors, settings=settings))

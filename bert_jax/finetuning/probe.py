@@ -34,6 +34,7 @@ from data_pipeline.cli import child_process
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file, write_json
 from data_pipeline.io.jsonl import append_record, read_records
+from data_pipeline.io.records import parse_record
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
@@ -126,10 +127,7 @@ def claim_folder(folder: pathlib.Path, probed: Mapping[str, Any]) -> None:
 def read_scores(folder: pathlib.Path) -> list[ProbeScore]:
     """Read the scores so far, ordered by step; refuse a line that is not a probe's."""
     path = folder / PROBE_SCORES
-    scores = [small_files.build(ProbeScore, line, path) for line in read_records(path)]
-    for score in scores:
-        for name in ("score", "secs"):
-            small_files.field(vars(score), name, float, path)
+    scores = [parse_record(line, ProbeScore, path) for line in read_records(path)]
     return sorted(scores, key=lambda score: score.step)
 
 

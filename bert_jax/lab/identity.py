@@ -22,6 +22,7 @@ from bert_jax.runtime.run_identity import differing_settings
 from bert_jax.tasks.registry import open_task
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
+from data_pipeline.io.records import parse_record
 from data_pipeline.io.refused import Refused
 from data_pipeline.store import Store
 from data_pipeline.vocab import load_recorded
@@ -76,7 +77,7 @@ def read(folder: pathlib.Path) -> Identity | None:
     if not path.is_file():
         return None
     content = {"store_digest": "", **small_files.read_object(path, folder)}
-    return small_files.build(Identity, content, path)
+    return parse_record(content, Identity, path)
 
 
 def write(folder: pathlib.Path, identity: Identity, before: Identity | None) -> None:

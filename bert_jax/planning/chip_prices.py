@@ -7,10 +7,11 @@ kernel_prices.json has cycles by chip and shape, as counted by benchmarks/kernel
 import dataclasses
 import json
 import pathlib
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from bert_jax.model.attention import flash
 from data_pipeline.io import small_files
+from data_pipeline.io.records import read_record
 from data_pipeline.io.refused import Refused
 
 FILE = pathlib.Path(__file__).with_name("prices.json")
@@ -23,8 +24,9 @@ class Price:
     """Dollars for a chip and an hour, and where and when they were read."""
 
     chip: str
-    usd_on_demand: float
-    usd_spot: float | None = None  # of a chip that may be taken away; None if unknown
+    usd_on_demand: Annotated[float, 0, MAX_USD]
+    # The price of a chip that may be taken away; None if unknown.
+    usd_spot: Annotated[float, 0, MAX_USD] | None = None
     region: str = ""
     source: str = ""
     read: str = ""
@@ -48,49 +50,25 @@ class Prices:
 def read_prices(path: pathlib.Path = FILE) -> Prices:
     """Read a price list, {"prices": [{"chip": "v5e", "usd_on_demand": 1.2, ...}]}.
 
-    The form of earlier versions, {"read": text, "usd_per_chip_hour": {"v5e": 1.2}}, is read too; it
-    has no spot prices.
-
     Raises:
-      Refused: it is neither.
+      Refused: it is none.
     """
     try:
-        table = small_files.read_object(path)
-        listed = _read_entries(table, path) if "prices" in table else _read_old_form(table, path)
+        listed = read_record(path, _PriceList)["prices"]
     except small_files.DamagedFile as error:
         raise Refused(f"{error}; write it like {FILE}") from error
     by_chip: dict[str, Price] = {}
     for price in listed:
-        for usd in (price.usd_on_demand, price.usd_spot):
-            if usd is not None and (type(usd) not in (int, float) or not 0 <= usd <= MAX_USD):
-                raise Refused(
-                    f"{path} has {usd!r:.40} as the price of {price.chip}; give dollars an hour, "
-                    f"from 0 to {MAX_USD:,}"
-                )
         if price.chip in by_chip:
             raise Refused(f"{path} has two prices of {price.chip}; keep that of your region")
         by_chip[price.chip] = price
     return Prices(path, by_chip)
 
 
-def _read_entries(table: dict[str, Any], path: pathlib.Path) -> list[Price]:
-    entries = small_files.field(table, "prices", list, path)
-    prices = []
-    for number, entry in enumerate(entries, 1):
-        name = f"{path}, price {number}"
-        if not isinstance(entry, dict):
-            raise small_files.DamagedFile(f"{name} is {small_files.kind_in_words(entry)}")
-        for key in ("chip", "region", "source", "read"):
-            small_files.field(entry, key, str, name)
-        price = small_files.build(Price, entry, name)
-        prices.append(price)
-    return prices
+class _PriceList(TypedDict):
+    """The content of a price list."""
 
-
-def _read_old_form(table: dict[str, Any], path: pathlib.Path) -> list[Price]:
-    read = small_files.field(table, "read", str, path)
-    usd_per_chip_hour = small_files.field(table, "usd_per_chip_hour", dict, path)
-    return [Price(chip, usd, read=read) for chip, usd in usd_per_chip_hour.items()]
+    prices: list[Price]
 
 
 def format_dollars(usd: float) -> str:

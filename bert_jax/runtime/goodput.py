@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.logging.console import duration
-from data_pipeline.io import small_files
 from data_pipeline.io.jsonl import append_record, read_records
+from data_pipeline.io.records import parse_record
 from data_pipeline.io.small_files import DamagedFile
 
 FILE = "attempts.jsonl"  # in the workdir
@@ -63,14 +63,9 @@ def read_attempts(path: pathlib.Path) -> list[Attempt]:
     entries = []
     for number, line in enumerate(read_records(path), 1):
         name = f"{path}, entry {number}"
-        small_files.field(line, "began", float, name)
-        written = small_files.field(line, "at", float, name)
-        others = {key: value for key, value in line.items() if key != "at"}
-        entries.append(small_files.build(Entry, {**others, "written": written}, name))
-        secs = small_files.field(line, "secs", dict, name)
-        for kind in secs:
-            small_files.field(secs, kind, float, name)
-        if unknown := sorted(secs.keys() - KINDS.keys()):
+        content = {"written" if key == "at" else key: value for key, value in line.items()}
+        entries.append(parse_record(content, Entry, name))
+        if unknown := sorted(entries[-1].secs.keys() - KINDS.keys()):
             raise DamagedFile(f"{name} has the kind {unknown[0]!r}; delete that line")
     return [tuple(group) for _, group in itertools.groupby(entries, key=lambda entry: entry.began)]
 

@@ -52,6 +52,7 @@ from bert_jax.runtime.run_identity import (
 from bert_jax.train_step import objectives
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file, write_json
+from data_pipeline.io.records import parse_record
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.vocab import Vocabulary, load_recorded, read_file, template
@@ -149,11 +150,7 @@ def _checked(record: dict[str, Any], name: object) -> dict[str, Any]:
     task = small_files.field(record, "task", dict, name, {})
     small_files.field(task, "head_width", int, name, 0)
     for change in small_files.field(record, "changes", list, name, []):
-        if not isinstance(change, dict):
-            raise DamagedFile(f"{name}: changes lists {small_files.kind_in_words(change)}")
-        small_files.field(change, "since_step", int, name)
-        small_files.field(change, "setting", str, name)
-        small_files.build(Change, change, name)
+        parse_record(change, Change, f"{name}: 'changes'")
     return _with_moved_settings(record)
 
 

@@ -32,6 +32,7 @@ from data_pipeline.cli.main import find_python
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.jsonl import append_record, read_records, truncate_records
+from data_pipeline.io.records import parse_record
 from data_pipeline.io.small_files import DamagedFile
 
 
@@ -191,15 +192,7 @@ def read_skipped(workdir: pathlib.Path) -> list[SkippedRange]:
 
 
 def _parse(data: bytes, path: object) -> list[SkippedRange]:
-    content = small_files.parse_json(data, path)
-    if not isinstance(content, list):
-        raise DamagedFile(f"{path} holds {small_files.kind_in_words(content)}, not a list")
-    for entry in content:
-        if not isinstance(entry, dict):
-            raise DamagedFile(f"{path} lists {small_files.kind_in_words(entry)}, not an object")
-        for key, kind in (("after_step", int), ("through_step", int), ("reason", str)):
-            small_files.field(entry, key, kind, path)
-    return [small_files.build(SkippedRange, entry, path) for entry in content]
+    return parse_record(small_files.parse_json(data, path), list[SkippedRange], path)
 
 
 def _as_json(ranges: Sequence[SkippedRange]) -> str:

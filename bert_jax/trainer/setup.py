@@ -40,7 +40,8 @@ from bert_jax.trainer.feed import Feed, RunPhase, StoreFeed, open_stores, read_f
 from bert_jax.trainer.heldout import corpus_rows, count_phase, find_in_data
 from bert_jax.trainer.kernels import settle_kernels
 from bert_jax.trainer.throughput import Progress
-from data_pipeline.io import jsonl, small_files
+from data_pipeline.io import jsonl
+from data_pipeline.io.records import parse_record
 from data_pipeline.io.refused import Refused
 from data_pipeline.store import Store
 
@@ -277,10 +278,7 @@ def restore_or_initialize(setup: Setup, checkpoints: Checkpoints) -> tuple[Train
     restored = checkpoints.restore(setup.parts.abstract_state, setup.screen.print)
     if restored is not None:
         state, numbers = restored
-        receipt = "the receipt of the checkpoint"
-        for name in numbers:
-            small_files.field(numbers, name, dict if name == "interval" else float, receipt)
-        return state, small_files.build(Progress, numbers, receipt)
+        return state, parse_record(numbers, Progress, "the receipt of the checkpoint")
     config = setup.config
     if fresh_start.is_due(setup.storage, config.checkpoint.fresh, config.hosts.stuck_secs):
         raise NoIntactCheckpoint(

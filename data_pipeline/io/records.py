@@ -20,7 +20,8 @@ from data_pipeline.io.small_files import DamagedFile, check_kind
 
 Value = TypeVar("Value")
 
-Count = Annotated[int, 0, (1 << 48) - 1]  # a larger count is damage
+MAX_COUNT = (1 << 48) - 1  # a larger count is damage
+Count = Annotated[int, 0, MAX_COUNT]
 _CONTAINERS: dict[Any, type] = {tuple: list, list: list, dict: dict, Mapping: dict}
 
 

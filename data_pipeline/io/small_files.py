@@ -11,7 +11,7 @@ import os
 import pathlib
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, TypeVar
 
 from data_pipeline.io.file_kinds import HEAD_BYTES, find_stand_in
@@ -207,14 +207,6 @@ def check_kind(value: object, kind: type, name: str) -> None:
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         wanted = _KINDS.get(kind, kind.__name__)
         raise DamagedFile(f"{name} is {kind_in_words(value)}, not {wanted}")
-
-
-def build(make: Callable[..., Value], content: Mapping[str, Any], name: object) -> Value:
-    """Call `make` with a parsed object's keys; raise DamagedFile if it does not take them."""
-    try:
-        return make(**content)
-    except (TypeError, ValueError, KeyError) as error:
-        raise DamagedFile(f"{name} is not what bert_jax wrote: {error}") from None
 
 
 _KINDS: dict[type, str] = {

@@ -7,11 +7,12 @@ import logging
 import pathlib
 import threading
 import time
+from typing import Annotated, TypedDict
 
 import numpy as np
 
-from data_pipeline.io import small_files
 from data_pipeline.io.atomic import keep_json
+from data_pipeline.io.records import MAX_COUNT, read_record
 from data_pipeline.io.refused import Refused
 from data_pipeline.sampling.packing import RowPlan, plan_rows
 from data_pipeline.sampling.pairs import measure_examples
@@ -72,7 +73,6 @@ SIDECAR_FOLDER = "walks"
 
 # Raise it when the same corpus and settings give other walks.
 WALKS_VERSION = 2
-_MAX_ROWS = 1 << 48  # of a walk; more is damage
 _BYTES_PER_EXAMPLE = 14
 # Up to this size all walks of a corpus stay in memory, of a larger one two: current and next.
 _KEEP_ALL_BYTES = 1 << 28
@@ -103,6 +103,14 @@ class WalkFacts:
     random_share: float  # as in WalkRules
     examples_K: tuple[int, ...]
     rows_K: tuple[int, ...]
+
+
+class _KeptFacts(TypedDict):
+    """WalkFacts in a file."""
+
+    random_share: Annotated[float, 0.0, 1.0]
+    examples: list[Annotated[int, 1, MAX_COUNT]]
+    rows: list[Annotated[int, 1, MAX_COUNT]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,19 +197,13 @@ def _digest_inputs(split: Split, options: PretrainOptions, seq_len: int, corpus_
 def _read_sidecar(path: pathlib.Path, walks: int) -> WalkFacts | None:
     """Read the facts from a sidecar; None if it is missing or damaged."""
     try:
-        record = small_files.read_object(path, path.parent)
+        kept = read_record(path, _KeptFacts, path.parent)
     except (OSError, ValueError):
         return None
-    share = record.get("random_share")
-    examples, rows = record.get("examples", []), record.get("rows", [])
-    if type(share) is not float or not 0.0 <= share <= 1.0:
+    examples, rows = kept["examples"], kept["rows"]
+    if not len(examples) == len(rows) == walks:
         return None
-    for counts in (examples, rows):
-        if not isinstance(counts, list) or len(counts) != walks:
-            return None
-        if any(type(count) is not int or not 1 <= count < _MAX_ROWS for count in counts):
-            return None
-    return WalkFacts(share, tuple(examples), tuple(rows))
+    return WalkFacts(kept["random_share"], tuple(examples), tuple(rows))
 
 
 class WalkCache:

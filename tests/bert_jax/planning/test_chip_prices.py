@@ -2,12 +2,13 @@
 
 import datetime
 import json
+import math
 
 import pytest
 
 from bert_jax.parallel import chips
 from bert_jax.planning import chip_prices
-from bert_jax.planning.chip_prices import KernelShape, Price
+from bert_jax.planning.chip_prices import KernelShape
 
 
 def test_our_list_says_where_each_price_is_from():
@@ -20,15 +21,6 @@ def test_our_list_says_where_each_price_is_from():
         assert 0 < price.usd_spot < price.usd_on_demand
 
 
-def test_a_list_of_before_is_read_and_has_no_spot_prices(tmp_path):
-    path = tmp_path / "prices.json"
-    path.write_text('{"read": "long ago", "usd_per_chip_hour": {"v5e": 1.2, "v9": 3}}')
-    assert chip_prices.read_prices(path).by_chip == {
-        "v5e": Price("v5e", 1.2, read="long ago"),
-        "v9": Price("v9", 3, read="long ago"),
-    }
-
-
 ENTRY = {"chip": "v5e", "usd_on_demand": 1.2, "region": "", "source": "", "read": ""}
 
 
@@ -36,19 +28,16 @@ ENTRY = {"chip": "v5e", "usd_on_demand": 1.2, "region": "", "source": "", "read"
     ("text", "words"),
     [
         ("v5e: 1.2", "is not JSON"),
-        ('{"v5e": 1.2}', "has no key 'read'; write it like"),
-        ('{"read": 3, "usd_per_chip_hour": {}}', "'read' is a whole number, not a string; write"),
-        ('{"read": "x", "usd_per_chip_hour": {"v5e": "1.2"}}', "'1.2' as the price of v5e"),
-        ('{"read": "x", "usd_per_chip_hour": {"v5e": -1}}', "-1 as the price of v5e"),
-        ('{"read": "x", "usd_per_chip_hour": {"v5e": NaN}}', "nan as the price of v5e"),
-        (f'{{"read": "x", "usd_per_chip_hour": {{"v5e": {10**400}}}}}', "0{30}.* price of v5e"),
-        (json.dumps({"prices": [ENTRY | {"usd_on_demand": 10**28}]}), "0{28} as .* of v5e"),
-        (json.dumps({"prices": [ENTRY | {"usd_spot": {"a": 1}}]}), "'a': 1} as the price of v5e"),
+        ('{"v5e": 1.2}', "has no key 'prices'; write it like"),
+        *(
+            (json.dumps({"prices": [ENTRY | {name: usd}]}), f"item 0: '{name}' is .*; write it")
+            for name in ("usd_on_demand", "usd_spot")
+            for usd in ("1.2", -1, math.nan, 10**28, {"a": 1}, True)
+        ),
         ('{"prices": 3}', "'prices' is a whole number, not a list; write it like"),
-        ('{"prices": [3]}', "price 1 is a whole number"),
-        ('{"prices": [{"chip": "v5e"}]}', "price 1 has no key 'region'; write it like"),
-        (json.dumps({"prices": [ENTRY | {"usd_spot": True}]}), "True as the price of v5e"),
-        (json.dumps({"prices": [ENTRY | {"usd": 1}]}), "price 1 is not .*'usd'"),
+        ('{"prices": [3]}', "item 0 is a whole number"),
+        ('{"prices": [{"chip": "v5e"}]}', "item 0 has no key 'usd_on_demand'; write it"),
+        (json.dumps({"prices": [ENTRY | {"usd": 1}]}), "item 0 has the unknown key 'usd'"),
         (json.dumps({"prices": [ENTRY, ENTRY]}), "two prices of v5e; keep that of your region"),
     ],
 )

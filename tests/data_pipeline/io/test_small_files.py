@@ -1,6 +1,5 @@
 """Small files: what is read, and every way in which one can be damaged, as one sentence."""
 
-import dataclasses
 import json
 import os
 
@@ -98,17 +97,6 @@ def test_a_field_may_be_absent_where_it_has_a_default():
     assert small_files.field({"key": 4}, "key", float, "x.json") == 4
     with pytest.raises(DamagedFile, match="no key 'key'"):
         small_files.field({}, "key", int, "x.json")
-
-
-def test_what_cannot_be_built_is_damage():
-    @dataclasses.dataclass(frozen=True)
-    class Entry:
-        step: int
-
-    assert small_files.build(Entry, {"step": 3}, "x") == Entry(3)
-    for content in ({}, {"step": 3, "other": 4}):
-        with pytest.raises(DamagedFile, match=r"x\.jsonl, line 3"):
-            small_files.build(Entry, content, "x.jsonl, line 3")
 
 
 STAND_INS = {
