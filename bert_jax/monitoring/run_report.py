@@ -113,8 +113,8 @@ def _render_verdicts(runs: Sequence[RunState]) -> str:
 def _render_findings(run: RunState) -> str:
     from data_pipeline.report.page import render_findings
 
-    found = [f"{each.get('sentence', '')} {each.get('try', '')}" for each in run.findings]
-    return render_findings(found) if found else ""
+    sentences = [f"{each.get('sentence', '')} {each.get('try', '')}" for each in run.findings]
+    return render_findings(sentences) if sentences else ""
 
 
 def _render_run(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> str:
