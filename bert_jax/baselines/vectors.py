@@ -21,8 +21,8 @@ from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_model
 from bert_jax.model.bert import Heads
 from data_pipeline.io import small_files
-from data_pipeline.io.records import parse_record
 from data_pipeline.io.refused import Refused
+from data_pipeline.io.small_files import parse_record
 from data_pipeline.labelled.rows import Batch, EncodedRows, batch_by_length
 from data_pipeline.store import open_store
 from data_pipeline.vocab import Vocabulary, load_recorded

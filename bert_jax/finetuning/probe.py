@@ -34,9 +34,8 @@ from data_pipeline.cli import child_process
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file, write_json
 from data_pipeline.io.jsonl import append_record, read_records
-from data_pipeline.io.records import parse_record
 from data_pipeline.io.refused import Refused
-from data_pipeline.io.small_files import DamagedFile
+from data_pipeline.io.small_files import DamagedFile, parse_record
 
 PROBE, PICTURE = "probe.json", "probe.png"
 

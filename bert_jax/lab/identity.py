@@ -22,8 +22,8 @@ from bert_jax.runtime.run_identity import differing_settings
 from bert_jax.tasks.registry import open_task
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
-from data_pipeline.io.records import parse_record
 from data_pipeline.io.refused import Refused
+from data_pipeline.io.small_files import parse_record
 from data_pipeline.store import Store
 from data_pipeline.vocab import load_recorded
 

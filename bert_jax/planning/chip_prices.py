@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypedDict
 
 from bert_jax.model.attention import flash
 from data_pipeline.io import small_files
-from data_pipeline.io.records import read_record
 from data_pipeline.io.refused import Refused
+from data_pipeline.io.small_files import read_record
 
 FILE = pathlib.Path(__file__).with_name("prices.json")
 

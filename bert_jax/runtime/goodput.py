@@ -17,8 +17,7 @@ from typing import Any
 
 from bert_jax.logging.console import duration
 from data_pipeline.io.jsonl import append_record, read_records
-from data_pipeline.io.records import parse_record
-from data_pipeline.io.small_files import DamagedFile
+from data_pipeline.io.small_files import DamagedFile, parse_record
 
 FILE = "attempts.jsonl"  # in the workdir
 

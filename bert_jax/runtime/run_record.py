@@ -52,9 +52,8 @@ from bert_jax.runtime.run_identity import (
 from bert_jax.train_step import objectives
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file, write_json
-from data_pipeline.io.records import parse_record
 from data_pipeline.io.refused import Refused
-from data_pipeline.io.small_files import DamagedFile
+from data_pipeline.io.small_files import DamagedFile, parse_record
 from data_pipeline.vocab import Vocabulary, load_recorded, read_file, template
 from data_pipeline.vocab.sentencepiece_rules import RECORDED
 

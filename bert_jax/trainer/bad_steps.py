@@ -32,8 +32,7 @@ from data_pipeline.cli.main import find_python
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.jsonl import append_record, read_records, truncate_records
-from data_pipeline.io.records import parse_record
-from data_pipeline.io.small_files import DamagedFile
+from data_pipeline.io.small_files import DamagedFile, parse_record
 
 
 def read(workdir: pathlib.Path) -> list[dict[str, Any]]:

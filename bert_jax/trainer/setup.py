@@ -41,8 +41,8 @@ from bert_jax.trainer.heldout import corpus_rows, count_phase, find_in_data
 from bert_jax.trainer.kernels import settle_kernels
 from bert_jax.trainer.throughput import Progress
 from data_pipeline.io import jsonl
-from data_pipeline.io.records import parse_record
 from data_pipeline.io.refused import Refused
+from data_pipeline.io.small_files import parse_record
 from data_pipeline.store import Store
 
 VOCAB_SIZE = 30_522  # BERT's, where neither a store nor the config gives one

@@ -16,22 +16,16 @@ from data_pipeline.corpus.lost_characters import describe_lost_characters
 from data_pipeline.read.cleaning import (
     CHARACTERS,
     CUT_MARKS,
-    DOCUMENTS_OF_DUPLICATE_LINES,
     DOCUMENTS_WITHOUT_SENTENCES,
-    DUPLICATE_DOCUMENTS,
-    DUPLICATE_LINES,
     FALLBACK_FILES,
     FILES_WITHOUT_TEXT,
     HYPHENATED_LINES,
     KEEP,
     LONG_WORD_CHARACTERS,
-    LONG_WORD_LINES,
     MAX_MARKS,
-    NEAR_DUPLICATE_DOCUMENTS,
     NORMALIZED_DOCUMENTS,
     REPLACED_BYTES,
     SENTENCES_WITHOUT_TOKENS,
-    SHORT_DOCUMENTS,
     TOGETHER,
 )
 from data_pipeline.report.findings import can_be_trained_on, find_in_build, has_no_pairs, total
@@ -51,17 +45,6 @@ _LARGEST_CONFIG = "configs/base.py"
 _WITHOUT_PAIRS = (
     " --config.objective=mlm --config.data.segments=doc_sentences --config.data.packed_examples=8"
 )
-_REASON_WORDS = {
-    FILES_WITHOUT_TEXT: "files without text",
-    SENTENCES_WITHOUT_TOKENS: "sentences without a token",
-    DOCUMENTS_WITHOUT_SENTENCES: "documents without a sentence",
-    LONG_WORD_LINES: "lines with a long word",
-    SHORT_DOCUMENTS: "short documents",
-    DUPLICATE_DOCUMENTS: "documents that are copies",
-    NEAR_DUPLICATE_DOCUMENTS: "documents that are near copies",
-    DUPLICATE_LINES: "lines that occurred before",
-    DOCUMENTS_OF_DUPLICATE_LINES: "documents of such lines alone",
-}
 
 
 def print_report(
@@ -88,8 +71,7 @@ def print_report(
     used = int(np.count_nonzero(sum(counts)))
     facts = (
         ("read", f"{describe_file_count(len(sources))}, {_size(read_bytes)} as stored"),
-        *_cleaning_facts(manifest),
-        *_reading_facts(manifest),
+        *list_changes(manifest),
         (
             "vocabulary",
             f"{vocabulary['kind']}, {vocabulary['size']:,} pieces, {case}; {used:,} of them occur",
@@ -122,10 +104,13 @@ def _choose_config(manifest: dict[str, Any]) -> str:
     return next(fitting, _LARGEST_CONFIG)
 
 
-def _cleaning_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
-    """List what was dropped and why; a reason that only a flag causes is listed if it occurred."""
+def list_changes(manifest: dict[str, Any]) -> list[tuple[str, str]]:
+    """List what a build dropped and why, what it changed, and what it saw and left as it is.
+
+    Of these, what only a flag causes is listed where it occurred.
+    """
     dropped = [
-        f"{count:,} {_REASON_WORDS[reason]}"
+        f"{count:,} {reason.replace('_', ' ')}"
         for reason, count in manifest["dropped"].items()
         if count or reason in (DOCUMENTS_WITHOUT_SENTENCES, SENTENCES_WITHOUT_TOKENS)
     ]
@@ -148,10 +133,10 @@ def _cleaning_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
             given_up = near["documents_given_up"]
             counts += f"; {given_up:,} documents resemble too many others to be compared with all"
         facts.append(("near copies", counts))
-    return facts
+    return facts + _list_reading(manifest)
 
 
-def _reading_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
+def _list_reading(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     """List what reading changed, and what it saw and left as it is, where there is any."""
     changed, counted = manifest["changed"], manifest["counted"]
     facts = []

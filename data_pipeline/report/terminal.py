@@ -10,6 +10,7 @@ from rich.cells import cell_len
 
 from data_pipeline.cli.terminal import print_paragraph
 from data_pipeline.corpus.lost_characters import describe_lost_characters
+from data_pipeline.report.build import list_changes
 from data_pipeline.report.health import Health
 from data_pipeline.report.lengths import Lengths
 from data_pipeline.report.repeats import Repeats
@@ -89,15 +90,7 @@ def fact_rows(health: Health) -> list[tuple[str, str]]:
                 f"{rows.packed_padding_share:.1%} with {PACKED_EXAMPLES} examples packed",
             ),
         ]
-    lines.append(("dropped", _describe_counts(health.manifest["dropped"]) or "nothing"))
-    # Stores of older builds lack the next two keys.
-    if changed := _describe_counts(health.manifest.get("changed", {})):
-        lines.append(("changed", changed))
-    near = health.manifest.get("near_duplicates", {})
-    if any(near.values()):
-        lines.append(
-            ("near copies", f"{near['documents']:,} documents in {near['clusters']:,} clusters")
-        )
+    lines += list_changes(health.manifest)
     lines.append(("store", f"{health.store}  ({health.manifest['digest'][:12]})"))
     return lines
 
@@ -111,13 +104,6 @@ def _describe_sample(health: Health) -> str:
     return (
         f"a sample: {rows.sampled:,} of the {rows.epoch_rows:,} of an epoch at "
         f"{rows.seq_len} tokens"
-    )
-
-
-def _describe_counts(counts: dict[str, int]) -> str:
-    """Join the counts that are not 0; their keys are like documents_without_sentences."""
-    return "; ".join(
-        f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.items() if count
     )
 
 

@@ -15,9 +15,8 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import numpy as np
 
 from data_pipeline.io import small_files
-from data_pipeline.io.records import Count, parse_record
 from data_pipeline.io.refused import Refused
-from data_pipeline.io.small_files import DamagedFile
+from data_pipeline.io.small_files import Count, DamagedFile, parse_record
 
 FORMAT = "bert_jax store"
 FORMAT_VERSION = 1

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
 
-from data_pipeline.io.records import Count, parse_record, read_record
-from data_pipeline.io.small_files import DamagedFile
+from data_pipeline.io.small_files import Count, DamagedFile, parse_record, read_record
 
 
 @dataclasses.dataclass(frozen=True)

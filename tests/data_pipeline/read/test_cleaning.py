@@ -69,8 +69,8 @@ def test_the_report_and_the_manifest_say_what_was_cleaned(tmp_path, capsys):
     shown = capsys.readouterr().out
     for words in (
         "2 short documents",
-        "1 lines with a long word",
-        "5 documents that are copies",
+        "1 lines with long words",
+        "5 duplicate documents",
         "1 documents were not in nfkc",
     ):
         assert words in shown
