@@ -24,7 +24,7 @@ from bert_jax.checkpoint.restore import Damaged, Say, no_intact_checkpoint, shor
 from bert_jax.config import CheckpointConfig
 from bert_jax.model.bert import Model
 from bert_jax.parallel import processes
-from bert_jax.runtime import run_identity
+from bert_jax.runtime import resume
 from bert_jax.train_step.state import TrainState, map_like_params
 from data_pipeline.io import errors
 from data_pipeline.io.refused import Refused
@@ -247,12 +247,9 @@ class Checkpoints:
         """
         receipt = directory_lib.read_receipt(checkpoint)
         arrays_lib.check_arrays(checkpoint, receipt, unpadded)
-        # Settings that one side lacks were added later; run.json was compared with defaults.
-        saved, fixed = receipt["run"], self._run.get("fixed", {})
-        shared = {k: v for k, v in saved.get("fixed", fixed).items() if k in fixed}
-        differing = run_identity.list_differences({**saved, "fixed": shared}, self._run, fixed)
+        differing = resume.list_differences(receipt["run"], self._run)
         if differing:
-            words = run_identity.describe_differences(differing, "", "this run says")
+            words = resume.describe_differences(differing, "", "this run says")
             raise Refused(
                 f"{checkpoint} was saved with another vocabulary or other settings: {words}; "
                 "give the data and settings of this checkpoint, or another --workdir"

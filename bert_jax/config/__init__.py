@@ -5,7 +5,6 @@ In come a config file and flags (overrides), out comes a Config or a FinetuneCon
 """
 
 from bert_jax.config.config_dict import (
-    MOVED,
     Kind,
     arguments,
     flatten,
@@ -52,7 +51,6 @@ __all__ = [
     "CAUSAL",
     "DISTILLATION",
     "MAX_WINDOW_STEPS",
-    "MOVED",
     "RELATION_DISTILLATION",
     "RTD",
     "CheckpointConfig",

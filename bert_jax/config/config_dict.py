@@ -14,9 +14,6 @@ import ml_collections
 
 from data_pipeline.io.refused import Refused
 
-# Former keys of settings, as found in records of earlier versions, and their current keys.
-MOVED = {"model.compute_dtype": "compute.compute_dtype"}
-
 Kind = typing.TypeVar("Kind")
 
 

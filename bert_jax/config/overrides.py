@@ -269,8 +269,6 @@ def _examples(done: str, kind: Any) -> str:
 
 def _unknown_field(kind: type[Any], path: str, done: str, fields: list[str]) -> str:
     place = f"config.{done}" if done else "config"
-    if path in config_lib.MOVED:
-        return f"it is called --config.{config_lib.MOVED[path]} now; give it under that name"
     if kind is FinetuneConfig and (group := re.split(r"[.\[]", path)[0]) in _RESOLVED:
         return f"fine-tuning has no such field; {_RESOLVED[group]}"
     if not fields:

@@ -16,14 +16,13 @@ from bert_jax.config.schema import FinetuneRun, TaskOptions
 from bert_jax.finetuning.objectives import PACKED, TERM
 from bert_jax.inference.batches import collect
 from bert_jax.logging.console import Screen
-from bert_jax.runtime import run_identity
-from bert_jax.runtime.run_identity import Provenance
+from bert_jax.runtime import run_record
+from bert_jax.runtime.run_record import Provenance
 from bert_jax.tasks.task import Task
 from bert_jax.train_step import metrics
 from bert_jax.trainer.feed import BatchShape, HostBatch, RunPhase, StepRows
 from data_pipeline.labelled import packing
 from data_pipeline.labelled.rows import EncodedRows, EvaluationBatch, ExampleStream, batch_by_length
-from data_pipeline.spec.schema import GOOGLE
 from data_pipeline.vocab import Vocabulary, name_copy
 
 # Options of config.data that a resumed run may change: the folder, and examples that are only
@@ -106,9 +105,8 @@ class TaskFeed:
             learns=f"fine-tuning on {task.name}",
             origins=[pathlib.Path(config.data.dir or "/").expanduser()],
             vocab_path=vocab_path,
-            vocabulary=run_identity.make_vocabulary_record(self.vocabulary, name_copy(vocab_path)),
+            vocabulary=run_record.make_vocabulary_record(self.vocabulary, name_copy(vocab_path)),
             fixed=fixed,
-            fixed_by_default=_fixed_options(TaskOptions(pair_truncation=GOOGLE)),
             details={"task": layer},
         )
 

@@ -5,12 +5,11 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from bert_jax.config import FinetuneConfig, flatten, recorded
 from bert_jax.finetuning import grid_runs
 from bert_jax.finetuning.grid_runs import GridOutcome, GridRun
 from bert_jax.logging.console import BAD, FAINT, Screen
 from bert_jax.runtime.exit_codes import DONE, FAILED
-from bert_jax.runtime.run_identity import differing_settings
+from bert_jax.runtime.resume import differing_settings
 from data_pipeline.cli.main import REFUSED
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.io import small_files
@@ -41,7 +40,7 @@ class Grid:
                     f"{error}; delete it if this is the grid of these settings, and it is written "
                     "again, or give another --workdir"
                 ) from None
-            differing = differing_settings(before, self.fixed, flatten(recorded(FinetuneConfig())))
+            differing = differing_settings(before, self.fixed)
             if differing:
                 was = ", ".join(f"config.{key}={was!r}" for key, (was, _) in differing.items())
                 raise Refused(

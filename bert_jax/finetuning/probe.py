@@ -23,12 +23,12 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from bert_jax.checkpoint import directory
-from bert_jax.config import FinetuneConfig, flatten, recorded
+from bert_jax.config import flatten
 from bert_jax.logging import plots
 from bert_jax.logging.console import FAINT, Screen, duration
 from bert_jax.logging.metrics_writer import PROBE_SCORES, SUMMARY
 from bert_jax.runtime.exit_codes import DONE
-from bert_jax.runtime.run_identity import differing_settings
+from bert_jax.runtime.resume import differing_settings
 from bert_jax.runtime.run_record import CHECKPOINTS
 from data_pipeline.cli import child_process
 from data_pipeline.io import small_files
@@ -108,8 +108,7 @@ def claim_folder(folder: pathlib.Path, probed: Mapping[str, Any]) -> None:
             config = record.get("config")
             return {"run": record.get("run"), **flatten(config if isinstance(config, dict) else {})}
 
-        defaults = flatten(recorded(FinetuneConfig()))
-        settings = differing_settings(settings_of(before), settings_of(probed), defaults)
+        settings = differing_settings(settings_of(before), settings_of(probed))
         if settings:
             differing = [f"{key} = {was!r}, now {now!r}" for key, (was, now) in settings.items()]
             raise Refused(

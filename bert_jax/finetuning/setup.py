@@ -5,8 +5,7 @@ import dataclasses
 import functools
 import pathlib
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 
@@ -35,9 +34,6 @@ from bert_jax.trainer.setup import Setup, check_start, claim_workdir
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
-from data_pipeline.spec.schema import GOOGLE
-from data_pipeline.vocab import Vocabulary
-from data_pipeline.vocab.vocabulary import load_recorded
 
 
 def build_finetuning(
@@ -115,38 +111,22 @@ def build_finetuning(
 def _keep_rows(
     config: FinetuneConfig, checkpoint: Pretrained, storage: Workdir
 ) -> tuple[FinetuneConfig, Pretrained]:
-    """Set how rows are made: as the checkpoint's are, or as in the run that is resumed.
-
-    Records older than both settings are of rows that began with [CLS] and were cut by Google's
-    rule.
-    """
+    """Set how rows are made: as the checkpoint's are, or as in the run that is resumed."""
     record = None
     with contextlib.suppress(DamagedFile):  # handled where the workdir is checked
         saved = functools.partial(read_newest_run, storage.checkpoints)
         record, _ = run_record.find(storage.home, saved)
     rule, words = checkpoint.pair_truncation, checkpoint.vocabulary
     if record is not None:
-        data = record["config"].get("data", {})
-        rule = data.get("pair_truncation", GOOGLE)
-        words = _find_recorded(record["vocabulary"], words)
+        path = run_record.record_path(storage.home)
+        recorded = small_files.field(record["config"], "data", dict, path)
+        rule = small_files.field(recorded, "pair_truncation", str, path)
         template = run_record.read_template(storage.home, record, words)
         words = dataclasses.replace(words, template=template)
     data = with_length(config.data, checkpoint.config.max_position_embeddings)
     data = dataclasses.replace(data, pair_truncation=data.pair_truncation or rule)
     checkpoint = dataclasses.replace(checkpoint, vocabulary=words)
     return dataclasses.replace(config, data=data), checkpoint
-
-
-def _find_recorded(record: Mapping[str, Any], words: Vocabulary) -> Vocabulary:
-    """Return the vocabulary that a run began with, if its file lies beside the one read now.
-
-    A folder may hold several, and which of them decides has changed.
-    """
-    folder = words.path.parent
-    path = small_files.path_inside(folder, record["file"])
-    if path == words.path or not path.is_file():
-        return words
-    return load_recorded(path, record)
 
 
 def resolve_config(config: FinetuneConfig, task: Task, model: ModelConfig) -> FinetuneRun:
@@ -172,7 +152,6 @@ def resolve_config(config: FinetuneConfig, task: Task, model: ModelConfig) -> Fi
         seq_len=config.data.max_seq_length,
         steps=steps,
         batch_size=config.batch_size,
-        max_predictions_per_seq=20,  # unused; recorded so by earlier versions
         micro_batches=config.micro_batches,
     )
     settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}

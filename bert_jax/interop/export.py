@@ -31,7 +31,7 @@ from bert_jax.interop.pretrained import Pretrained, build_model_of_parts, place_
 from bert_jax.interop.tensor_names import OPTIONAL_PARTS, by_path
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.runtime import run_identity, run_record
+from bert_jax.runtime import run_record
 from bert_jax.train_step.state import TrainState
 from data_pipeline.io.address import is_address
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
@@ -44,7 +44,7 @@ def write_run(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     name = vocabulary.file_name
     (folder / name).write_bytes(vocabulary.file_bytes)
     settings = Config(phases=(), model=checkpoint.config, compute=checkpoint.compute)
-    pinned = run_identity.make_vocabulary_record(vocabulary, name)
+    pinned = run_record.make_vocabulary_record(vocabulary, name)
     record = run_record.converted(checkpoint.address, settings, pinned)
     mesh = mesh_lib.make_mesh(MeshConfig(), jax.local_devices()[:1])
     with jax.set_mesh(mesh):

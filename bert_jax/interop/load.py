@@ -23,7 +23,7 @@ from bert_jax.config.schema import DISCRIMINATOR, GENERATOR
 from bert_jax.interop import hub, huggingface, model_json, pretrained, tensor_names, tf1, vocabulary
 from bert_jax.interop.pretrained import Pretrained, select_part
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.runtime import run_identity, run_record
+from bert_jax.runtime import run_record
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.run_record import PretrainingRun
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN
@@ -197,7 +197,7 @@ def _load_run(address: str, place: str) -> Pretrained:
         config = record.config_at(step)
         words = record.vocabulary
         saved_by = reader.read_run(storage.checkpoints, step)
-        run_identity.check_vocabulary(words, saved_by, source)
+        run_record.check_vocabulary(words, saved_by, source)
         vocabulary.check_size(words, record.config.vocab_size, address)
         mesh = mesh_lib.make_mesh(MeshConfig(), jax.local_devices()[:1])
         with jax.set_mesh(mesh):

@@ -2,11 +2,9 @@
 
 import collections
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from bert_jax import config as config_lib
-from bert_jax.config import MOVED, Config, FinetuneConfig, Phase
 from bert_jax.monitoring.run_state import RunState
 
 SEEDS = ("seed", "data.random_seed")  # two runs that differ in these only are of one setting
@@ -17,32 +15,17 @@ _MAX_SETTINGS = 20
 
 
 def differing_settings(runs: Sequence[RunState]) -> dict[str, list[Any]]:
-    """Return the settings that differ between runs, with a value a run, None if it has none.
+    """Return the settings that differ between runs, with a value per run, None if it has none.
 
-    Seeds and places are left out. A setting that a record lacks was added later and counts as its
-    default.
+    Seeds and places are left out.
     """
-    tables = [_fill_in_defaults(run.settings) for run in runs]
+    tables = [run.settings for run in runs]
     values = {key: [table.get(key) for table in tables] for table in tables for key in table}
     return {
         key: listed
         for key, listed in values.items()
         if key not in _PLACES and any(value != listed[0] for value in listed)
     }
-
-
-def _fill_in_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record's settings, those it lacks at their defaults; {} for none."""
-    if not given:
-        return {}
-    base = config_lib.flatten(FinetuneConfig() if "data.task" in given else Config())
-    defaults = {key: value for key, value in base.items() if not key.startswith("phases[")}
-    phases = {key.partition(".")[0] for key in given if key.startswith("phases[")}
-    for phase in phases:
-        settings = config_lib.flatten(Phase(seq_len=0, steps=0))
-        settings["objective"] = given.get("objective", defaults.get("objective"))
-        defaults |= {f"{phase}.{key}": value for key, value in settings.items()}
-    return defaults | {MOVED.get(key, key): value for key, value in given.items()}
 
 
 def describe_settings(runs: Sequence[RunState]) -> list[str]:

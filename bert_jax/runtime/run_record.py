@@ -1,4 +1,4 @@
-"""Record the config and data of a run in WORKDIR/run.json, and check them before resuming.
+"""Record the config and data of a run in WORKDIR/run.json, and read the record again.
 
 The record has settings, data (Provenance), vocabulary, code and devices. Its config is that of the
 newest start; `changes` lists each setting that a later start changed and the step of that start, so
@@ -7,6 +7,7 @@ that earlier configs can be recovered. Each checkpoint's receipt contains a copy
 
 import contextlib
 import dataclasses
+import json
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,9 @@ import jax
 from ml_collections import ConfigDict
 
 from bert_jax.config import (
-    MOVED,
     ComputeConfig,
     Config,
     ModelConfig,
-    OptimConfig,
     ResolvedRun,
     RunConfig,
     recorded,
@@ -37,31 +36,20 @@ from bert_jax.logging.metrics_writer import (
     SUMMARY,
 )
 from bert_jax.logging.wandb_writer import FILE as WANDB
+from bert_jax.model import dropout
 from bert_jax.runtime import code_version
 from bert_jax.runtime.goodput import FILE as ATTEMPTS
-from bert_jax.runtime.run_identity import (
-    FIXED_OF_OPTIM,
-    STORE_DIGEST,
-    Change,
-    Provenance,
-    check_vocabulary,
-    describe_differences,
-    fixed_settings,
-    list_differences,
-)
-from bert_jax.train_step import objectives
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file, write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile, parse_record
 from data_pipeline.vocab import Vocabulary, load_recorded, read_file, template
-from data_pipeline.vocab.sentencepiece_rules import RECORDED
+from data_pipeline.vocab.sentencepiece_rules import NONE, RECORDED
 
 if TYPE_CHECKING:
     from bert_jax.tasks.task_layer import TaskLayer
 
 FILE = "run.json"
-EARLIER_FILE = "config.json"  # the record's name in earlier versions; also used by Hugging Face
 CHECKPOINTS = "checkpoints"  # folder in the workdir
 # Files in the workdir that a resumed run reads; those that show progress come last.
 RECORDS = (
@@ -75,12 +63,41 @@ RECORDS = (
     ATTEMPTS,
     WANDB,
     FILE,
-    EARLIER_FILE,
     METRICS,
 )
 
+STORE_DIGEST = "data.store (digest of its contents)"  # key of a fixed setting
+# Settings of config.optim that a resumed run must keep: the state, or what its weights mean.
+FIXED_OF_OPTIM = ("name", "transfer", "transfer_base_width", "transfer_base_head_width")
+# Fields of a vocabulary in run records, checkpoints and store manifests.
+PINNED = ("file", "size", "lowercase", "sha256", RECORDED)
 UNTRAINED, KERNELS = "untrained", "kernels"  # keys of what StepParts.record holds
-_CONVERTED = "converted_from"  # marks a checkpoint converted from other code
+CONVERTED = "converted_from"  # marks a checkpoint converted from other code
+
+
+@dataclasses.dataclass(frozen=True)
+class Provenance:
+    """Identify the training data, for the record of a run."""
+
+    learns: str  # the kind of training, as printed and recorded: "pre-training"
+    origins: Sequence[pathlib.Path]  # folders of the data; a run must not write there
+    vocab_path: pathlib.Path  # the vocabulary's file
+    vocabulary: Mapping[str, Any]  # make_vocabulary_record of the workdir's copy
+    fixed: Mapping[str, Any]  # settings of the data and digests that a resumed run must keep
+    details: Mapping[str, Any]  # entry "store" or "task" of the record: digests, the task's labels
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """Describe a setting that a later start of a run changed."""
+
+    since_step: int  # saved steps at that start
+    setting: str  # the setting's key, without "config."
+    before: Any
+    now: Any
+
+    def in_words(self) -> str:
+        return f"{self.setting} {self.before} -> {self.now} since step {self.since_step:,}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,38 +111,8 @@ class PretrainingRun:
 
 
 def record_path(workdir: pathlib.Path) -> pathlib.Path:
-    """Return the file of the record in a workdir: run.json, or config.json of an earlier version.
-
-    Hugging Face's config.json is not a record; a damaged config.json counts as one. The returned
-    file need not exist.
-    """
-    if not (workdir / FILE).exists() and _is_earlier_record(workdir / EARLIER_FILE, True):
-        return workdir / EARLIER_FILE
+    """Return the file of the record in a workdir, which need not exist."""
     return workdir / FILE
-
-
-def _is_earlier_record(path: pathlib.Path, if_damaged: bool) -> bool:
-    """Return whether a config.json is a record of a run and not Hugging Face's."""
-    try:
-        return "fixed" in small_files.read_object(path)
-    except FileNotFoundError:
-        return False
-    except DamagedFile:
-        return if_damaged
-
-
-def _with_moved_settings(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record of any version with its settings under their current keys."""
-    fixed, config = dict(record["fixed"]), dict(record["config"])
-    for old, new in MOVED.items():
-        if old in fixed:
-            fixed[new] = fixed.pop(old)
-        (old_group, name), (new_group, new_name) = old.split("."), new.split(".")
-        if name in config.get(old_group, {}):
-            config[old_group] = dict(config[old_group])
-            moved = {new_name: config[old_group].pop(name)}
-            config[new_group] = config.get(new_group, {}) | moved
-    return record | {"fixed": fixed, "config": config}
 
 
 def _checked(record: dict[str, Any], name: object) -> dict[str, Any]:
@@ -144,13 +131,13 @@ def _checked(record: dict[str, Any], name: object) -> dict[str, Any]:
     kernels = small_files.field(record, KERNELS, dict, name, {})
     for kernel in kernels:
         small_files.field(kernels, kernel, str, name)
-    for key in ("learns", _CONVERTED):
+    for key in ("learns", CONVERTED):
         small_files.field(record, key, str, name, "")
     task = small_files.field(record, "task", dict, name, {})
     small_files.field(task, "head_width", int, name, 0)
     for change in small_files.field(record, "changes", list, name, []):
         parse_record(change, Change, f"{name}: 'changes'")
-    return _with_moved_settings(record)
+    return record
 
 
 def find(
@@ -198,7 +185,7 @@ def read(workdir: pathlib.Path) -> PretrainingRun:
         digest = record["fixed"][STORE_DIGEST]
     check_sizes(config.model, record_path(workdir))
     vocabulary = _read_vocabulary(workdir, record)
-    return PretrainingRun(config, vocabulary, digest, record.get(_CONVERTED, ""))
+    return PretrainingRun(config, vocabulary, digest, record.get(CONVERTED, ""))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,7 +209,7 @@ class TrainedModel:
 def _read_thetas(
     record: Mapping[str, Any], path: pathlib.Path
 ) -> tuple[tuple[int, dict[str, float]], ...]:
-    """Return TrainedModel.thetas; a phase of an earlier version has the model's."""
+    """Return TrainedModel.thetas."""
     end, phases = 0, []
     for phase in small_files.field(record["config"], "phases", list, path, []):
         if not isinstance(phase, dict):
@@ -269,17 +256,9 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
 
 def _untrained(record: dict[str, Any], path: pathlib.Path) -> tuple[str, ...]:
     """Return the parts of the model that a run's objective does not train."""
-    if _CONVERTED in record or _is_of_a_task(record):
+    if CONVERTED in record or _is_of_a_task(record):
         return ()
-    if UNTRAINED in record:
-        return tuple(small_files.field(record, UNTRAINED, list, path))
-    name = small_files.field(record["config"], "objective", str, path)
-    if name not in objectives.OBJECTIVES:
-        raise Refused(
-            f"{path} has config.objective = {name!r}, which is not of bert_jax, and does not say "
-            "what it trains; start its training command once more, which writes that down"
-        )
-    return objectives.OBJECTIVES[name].untrained
+    return tuple(small_files.field(record, UNTRAINED, list, path))
 
 
 def _null_threshold(workdir: pathlib.Path) -> float | None:
@@ -298,45 +277,13 @@ def converted(origin: str, config: Config, vocabulary: Mapping[str, Any]) -> dic
     `vocabulary` is make_vocabulary_record of the file stored beside it.
     """
     return {
-        _CONVERTED: origin,
+        CONVERTED: origin,
         "fixed": {STORE_DIGEST: ""},
         "config": recorded(config),
         "code": code_version.describe_code(),
         "changes": [],
         "vocabulary": dict(vocabulary),
     }
-
-
-def with_kept_settings(
-    workdir: pathlib.Path, config: Config, saved: Callable[[], Mapping[str, Any]] = dict
-) -> Config:
-    """Set what earlier versions had no setting or another default for to the run's in the workdir.
-
-    Runs without model.head_act in their record have hidden_act in the head, whatever their config
-    file says now. Runs of earlier versions used max_predictions_per_seq = 20 by default; now the
-    masking rate determines it. A run with another length or masking rate could not be resumed
-    anyway. `saved` is as in find.
-    """
-    try:
-        record, _ = find(workdir, saved)
-    except DamagedFile:  # handled where the workdir is checked
-        return config
-    if record is None:
-        return config
-    fixed = record["fixed"]
-    if "model.hidden_act" in fixed and "model.head_act" not in fixed:
-        config = dataclasses.replace(config, model=dataclasses.replace(config.model, head_act=""))
-    if fixed.get("data.masked_lm_prob") != config.data.masked_lm_prob:
-        return config
-    phases = []
-    for index, phase in enumerate(config.phases):
-        kept = fixed.get(f"phases[{index}].max_predictions_per_seq", 0)
-        is_same = fixed.get(f"phases[{index}].seq_len") == phase.seq_len and type(kept) is int
-        is_same &= fixed.get(f"phases[{index}].masked_lm_prob", 0.0) == phase.masked_lm_prob
-        if phase.max_predictions_per_seq == 0 and is_same:
-            phase = dataclasses.replace(phase, max_predictions_per_seq=kept)
-        phases.append(phase)
-    return dataclasses.replace(config, phases=tuple(phases))
 
 
 def _read(workdir: pathlib.Path) -> dict[str, Any]:
@@ -376,7 +323,7 @@ def _read_vocabulary(workdir: pathlib.Path, record: dict[str, Any]) -> Vocabular
 def read_template(
     workdir: pathlib.Path, record: Mapping[str, Any], vocabulary: Vocabulary
 ) -> template.Template:
-    """Return the template of a run's rows; a record without one is of a store's rows."""
+    """Return the template of a run's rows; a run of pre-training has the rows of a store."""
     path, special_ids = record_path(workdir), vocabulary.special_ids
     if template.RECORDED not in record["vocabulary"]:
         return template.make_store_template(vocabulary.template, special_ids)
@@ -397,71 +344,23 @@ def _written_by_this_version(workdir: pathlib.Path) -> Iterator[None]:
         ) from error
 
 
-def check_place(workdir: pathlib.Path, provenance: Provenance) -> None:
-    """Raise Refused if the workdir is the folder of the data."""
-    if workdir.resolve() in [origin.resolve() for origin in provenance.origins]:
-        raise Refused(
-            f"--workdir={workdir} is the folder of the data; give the run a folder of its own, "
-            f"such as {workdir}-run"
-        )
+def fixed_settings(config: RunConfig, provenance: Provenance) -> dict[str, Any]:
+    """Return the settings that a resumed run must keep, by config key, including those of the data.
 
-
-def check(
-    workdir: pathlib.Path,
-    config: RunConfig,
-    provenance: Provenance,
-    record: Mapping[str, Any] | None,
-) -> None:
-    """Raise Refused if a run with this config and data cannot resume the one in the workdir.
-
-    `record` is the result of find. A missing copy of the vocabulary is written again.
+    With other values it would be a different run, or would not continue with unseen examples. What
+    is not here may change; the rest of config.compute affects only rounding.
     """
-    copy = workdir / provenance.vocabulary["file"]
-    has_other_copy = copy.exists() and _differ(copy, read_file(provenance.vocab_path))
-    if record is None:
-        remains = [name for name in RECORDS if (workdir / name).exists()]
-        remains += [copy.name] * has_other_copy
-        if remains:
-            raise Refused(
-                f"--workdir={workdir} holds {', '.join(remains)} but no run of bert_jax ({FILE} is "
-                "missing); put that back, or give a new or an empty folder"
-            )
-        return
-    if _CONVERTED in record:
-        raise Refused(
-            f"--workdir={workdir} holds a checkpoint converted from {record[_CONVERTED]}, not a "
-            f"run; give another --workdir, and --config.init=orbax:{workdir} to begin with it"
-        )
-    if ("task" in record) != ("task" in provenance.details):
-        begin = f", and --config.init=orbax:{workdir} to begin with it" * ("task" not in record)
-        raise Refused(
-            f"--workdir={workdir} holds a run of {record.get('learns', 'pre-training')}, and this "
-            f"is one of {provenance.learns}; give another --workdir{begin}"
-        )
-    # A setting missing from the record was added later; the run behaved as with its default.
-    by_default = {f"model.{name}": value for name, value in vars(ModelConfig()).items()}
-    # The optimizer's name is in every record.
-    by_default |= {f"optim.{name}": getattr(OptimConfig, name) for name in FIXED_OF_OPTIM[1:]}
-    given = {"fixed": fixed_settings(config, provenance), "vocabulary": provenance.vocabulary}
-    differing = list_differences(record, given, by_default | dict(provenance.fixed_by_default))
-    if differing:
-        raise Refused(
-            f"{workdir} holds a run with "
-            f"{describe_differences(differing, '', 'this config says')}; give another --workdir, "
-            "or the settings of that run to resume it"
-        )
-    if has_other_copy and record["vocabulary"]["file"] == copy.name:
-        raise Refused(
-            f"{copy} is not {provenance.vocab_path}, which the run is trained with; remove it, and "
-            "the run writes it again, or give the data of the run that lies here"
-        )
-
-
-def _differ(vocabulary: pathlib.Path, data: bytes) -> bool:
-    try:
-        return small_files.read_bytes(vocabulary) != data
-    except DamagedFile:
-        return True
+    model = {f"model.{k}": v for k, v in dataclasses.asdict(config.model).items()}
+    steps = {f"phases[{i}].steps": phase.steps for i, phase in enumerate(config.phases[:-1])}
+    return {
+        "seed": config.seed,
+        **{f"optim.{name}": getattr(config.optim, name) for name in FIXED_OF_OPTIM},
+        "compute.compute_dtype": config.compute.compute_dtype,
+        "dropout_hash_version (of this bert_jax)": dropout.HASH_VERSION,
+        **model,
+        **steps,
+        **provenance.fixed,
+    }
 
 
 def write(
@@ -474,8 +373,6 @@ def write(
     """Write run.json and a copy of the vocabulary, each atomically."""
     write_file(workdir / provenance.vocabulary["file"], read_file(provenance.vocab_path))
     write_json(workdir / FILE, of_run(config, provenance, changes, parts))
-    if _is_earlier_record(workdir / EARLIER_FILE, if_damaged=False):
-        (workdir / EARLIER_FILE).unlink()
 
 
 def of_run(
@@ -502,3 +399,51 @@ def of_run(
         "processes": jax.process_count(),
         "changes": [dataclasses.asdict(change) for change in changes],
     }
+
+
+def make_vocabulary_record(vocabulary: Vocabulary, file: str) -> dict[str, Any]:
+    """Build the entry for a vocabulary stored in `file`, for run records and checkpoints."""
+    return {
+        "file": file,
+        "size": vocabulary.size,
+        **vocabulary.recorded_rules,
+        "sha256": vocabulary.digest,
+        template.RECORDED: vocabulary.template.to_json(),
+    }
+
+
+def check_vocabulary(vocabulary: Vocabulary, run: Mapping[str, Any], source: str) -> None:
+    """Raise Refused if a vocabulary differs from the one in a run record or checkpoint.
+
+    `source` names the record in the error.
+    """
+    pinned = read_pinned(run)
+    size, digest = pinned.get("size", vocabulary.size), pinned.get("sha256", vocabulary.digest)
+    if (vocabulary.size, vocabulary.digest) != (size, digest):
+        how = f"it has {vocabulary.size:,} pieces, not {size!r:.40}"
+        if vocabulary.size == size:
+            how = (
+                f"its pieces or their order differ, SHA-256 {vocabulary.digest[:12]}, not "
+                f"{str(digest)[:12]}"
+            )
+        raise Refused(
+            f"{vocabulary.path} is not the vocabulary of {source}: {how}; put back the one that it "
+            "was trained with, from the store or another copy of the folder"
+        )
+    lowercase = pinned.get("lowercase", vocabulary.lowercase)
+    if lowercase != vocabulary.lowercase:
+        raise Refused(
+            f"{vocabulary.path} is read with lowercase = {json.dumps(vocabulary.lowercase)}, but "
+            f"{source} was trained with {json.dumps(lowercase)}; put back the run record beside it"
+        )
+    if pinned[RECORDED] != vocabulary.sentencepiece_rules:
+        raise Refused(
+            f"{vocabulary.path} is read with {RECORDED} = {vocabulary.sentencepiece_rules}, but "
+            f"{source} was trained with {pinned[RECORDED]!r:.40}; put back the run record beside it"
+        )
+
+
+def read_pinned(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the vocabulary fields of a record that identify the vocabulary."""
+    given = run.get("vocabulary", {})
+    return {RECORDED: NONE} | {name: given[name] for name in PINNED if name in given}

@@ -32,7 +32,7 @@ from bert_jax.logging import wandb_writer
 from bert_jax.logging.metrics_writer import EVENTS, PREDICTIONS, SUMMARY, VERIFIED
 from bert_jax.parallel import processes
 from bert_jax.runtime import profiler, workdir_lock
-from bert_jax.runtime.run_record import CHECKPOINTS, EARLIER_FILE, FILE, RECORDS
+from bert_jax.runtime.run_record import CHECKPOINTS, FILE, RECORDS
 from bert_jax.runtime.workdir_lock import Lease
 from data_pipeline.io import small_files
 from data_pipeline.io.address import is_address, use_one_driver
@@ -256,7 +256,7 @@ def _in_bucket(address: str, home: pathlib.Path) -> tuple[Bucket, Workdir]:
 def _fetch(bucket: Bucket, home: pathlib.Path) -> None:
     """Replace the small files of a folder with those in the bucket."""
     names = bucket.names()
-    if f"{CHECKPOINTS}/" in names and not {FILE, EARLIER_FILE} & set(names):
+    if f"{CHECKPOINTS}/" in names and FILE not in names:
         raise Refused(
             f"--workdir={bucket.address} holds {CHECKPOINTS} but no run of bert_jax ({FILE} is "
             "missing); give a new or an empty folder"

@@ -22,13 +22,13 @@ import jax
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax.config import DistillConfig, ResolvedRun, StoreFacts
+from bert_jax.config import ResolvedRun, StoreFacts
 from bert_jax.config.schema import THETAS
 from bert_jax.logging.console import Screen
 from bert_jax.logging.metrics_writer import VERIFIED
 from bert_jax.parallel import processes
 from bert_jax.runtime.preemption import Stop
-from bert_jax.runtime.run_identity import PINNED, STORE_DIGEST, Provenance
+from bert_jax.runtime.run_record import PINNED, STORE_DIGEST, Provenance
 from data_pipeline import store as store_lib
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.main import find_python
@@ -335,19 +335,6 @@ class StoreFeed:
             vocab_path=first.vocab_path,
             vocabulary={name: vocabulary[name] for name in PINNED if name in vocabulary},
             fixed=fixed,
-            fixed_by_default={"init": "", "init_layers": "", "init_tile": False}
-            | {
-                f"phases[{i}].{name}": value
-                for i in range(len(self.config.phases))
-                for name, value in (
-                    ("objective", self.config.objective),
-                    *((name, 0.0) for name in ("masked_lm_prob", *THETAS)),
-                )
-            }
-            | _fixed_options(PretrainOptions())
-            | {f"distill.{name}": value for name, value in vars(DistillConfig()).items()}
-            # Records of earlier versions have the digest of the weights alone.
-            | {name: value for name, value in self._teacher.items() if name != "teacher's weights"},
             details={"store": {"digest": ",".join(store.digest for store in self.stores)}},
         )
 

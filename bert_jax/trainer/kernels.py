@@ -20,7 +20,6 @@ from data_pipeline.io.refused import Refused
 
 SOUND = "sound"
 _KERNELS = (attention.KERNEL, attention.FLASH, attention.CUDNN)
-_FORMER_GPU_KERNEL = "the GPU kernel on "  # how verdicts on it begin in older records
 
 
 def settle_kernels(
@@ -35,18 +34,7 @@ def settle_kernels(
       Refused: a kernel differs, and config.compute.attention requires it, or no other
         implementation fits its rows.
     """
-    parts, findings = build(None), []
-    recorded = (record or {}).get(run_record.KERNELS, {})
-    known = {key: recorded[key] for key in recorded if not key.startswith(_FORMER_GPU_KERNEL)}
-    if len(known) < len(recorded):
-        findings.append(
-            Finding(
-                "kernel_gone",
-                0,
-                "The GPU kernel that this run began with is no longer a part of this program.",
-                "It goes on with the attention named above, which rounds otherwise.",
-            )
-        )
+    parts, known = build(None), dict((record or {}).get(run_record.KERNELS, {}))
     for key, (kernel, shape) in find_kernels(parts).items():
         if key not in known:
             with screen.spinning(f"checking {kernel} on these devices"):
@@ -55,7 +43,7 @@ def settle_kernels(
     used = find_kernels(parts)
     wrong = {key: known[key] for key in used if known[key] != SOUND}
     if not wrong:
-        return dataclasses.replace(parts, kernels=known), findings
+        return dataclasses.replace(parts, kernels=known), []
     reference = attention.find_reference(parts.model.config)
     longest = max(used[key][1].seq_len for key in wrong)
     problem = "; ".join(wrong.values())
@@ -77,10 +65,7 @@ def settle_kernels(
         f"On these devices a kernel differs from the reference: {problem}.",
         f"This run takes {reference} instead, which is slower; report this with run.json.",
     )
-    return dataclasses.replace(build(reference), kernels=known, attention=reference), [
-        *findings,
-        finding,
-    ]
+    return dataclasses.replace(build(reference), kernels=known, attention=reference), [finding]
 
 
 def find_kernels(parts: StepParts) -> dict[str, tuple[str, AttentionShape]]:

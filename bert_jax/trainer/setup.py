@@ -5,7 +5,6 @@ use check_start and claim_workdir.
 """
 
 import dataclasses
-import functools
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +24,10 @@ from bert_jax.logging.metrics_writer import BAD_STEPS, METRICS
 from bert_jax.model import bert
 from bert_jax.monitoring.rules import Finding
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.runtime import goodput, profiler, run_identity, run_record
+from bert_jax.runtime import goodput, profiler, resume, run_record
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.profiler import Window
-from bert_jax.runtime.run_identity import Change, Provenance
+from bert_jax.runtime.run_record import Change, Provenance
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.train_step import mup
 from bert_jax.train_step import state as state_lib
@@ -95,8 +94,6 @@ def build_setup(
         from bert_jax.interop import warm_start  # here: other runs read no checkpoint
     storage = workdir if isinstance(workdir, Workdir) else workdir_lib.local_workdir(workdir)
     screen = Screen(is_writer=jax.process_index() == 0)
-    saved = functools.partial(read_newest_run, storage.checkpoints)
-    config = run_record.with_kept_settings(storage.home, config, saved)
     facts, sizes, checkpoint = read_facts(config.data), None, None
     if config.init:
         sizes, checkpoint = warm_start.read_init(config, storage, screen)
@@ -183,7 +180,7 @@ def check_start(
 
     The first check that fails raises Refused or OSError.
     """
-    run_record.check_place(storage.home, provenance)
+    resume.check_place(storage.home, provenance)
     workdir_lib.check_entries(storage.home)
     if config.log.wandb and jax.process_index() == 0:
         wandb_writer.check_package(config.log.wandb)
@@ -194,7 +191,7 @@ def check_start(
         record, problem = run_record.find(
             storage.home, lambda: read_newest_run(storage.checkpoints)
         )
-        run_record.check(storage.home, config, provenance, record)
+        resume.can_resume(storage.home, config, provenance, record)
         jsonl.read_metrics(storage.home / METRICS)  # every record can be read and continued
         bad_steps.read(storage.home)
         goodput.read_attempts(storage.home / goodput.FILE)
@@ -203,7 +200,7 @@ def check_start(
     mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
     if jax.process_count() > 1:
         weights = {"init's weights": weights_digest} if weights_digest else {}
-        run_identity.check_processes_agree(config, provenance, weights)
+        resume.check_processes_agree(config, provenance, weights)
     return RunStart(begins_anew, record, problem, done)
 
 
@@ -218,7 +215,7 @@ def claim_workdir(
     total = config_lib.total_steps(config)
     if start.done_steps is None or start.done_steps < total:
         check_space(storage.checkpoints, config.checkpoint, parts.model, total)
-    changes = run_identity.changes(start.record, config, start.done_steps or 0)
+    changes = resume.list_changes(start.record, config, start.done_steps or 0)
     storage.claim(is_writer=is_writer)
     if start.begins_anew:
         secs = config.hosts.stuck_secs

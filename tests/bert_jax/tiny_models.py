@@ -16,7 +16,7 @@ from bert_jax.config import (
 )
 from bert_jax.model import bert
 from bert_jax.parallel import mesh
-from bert_jax.runtime.run_identity import Provenance
+from bert_jax.runtime.run_record import Provenance
 from bert_jax.train_step import optimizers, state, step
 from bert_jax.trainer.feed import StoreFeed, open_stores, read_facts
 from data_pipeline.spec.schema import row_shape

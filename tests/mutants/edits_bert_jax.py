@@ -45,8 +45,8 @@ _CHECKPOINT = (
     (
         WIRING,
         "checkpoint/manager.py",
-        '{**saved, "fixed": shared}, self._run, fixed',
-        '{**self._run, "fixed": shared}, self._run, fixed',
+        'list_differences(receipt["run"], self._run)',
+        "list_differences(self._run, self._run)",
         "trainer/test_pinned_vocabulary.py::test_a_checkpoint_of_another_vocabulary_is_not_resumed",
     ),
     (
@@ -334,6 +334,14 @@ _REPORTING = (
     ),
     (
         WIRING,
+        "logging/metrics_writer.py",
+        "truncate_records(self._workdir / METRICS, step, read_lines)",
+        "truncate_records(self._workdir / METRICS, step + 1000, read_lines)",
+        "monitoring/test_rules.py"
+        "::test_findings_are_written_once_also_by_a_run_that_resumes_or_rolls_back",
+    ),
+    (
+        WIRING,
         "train_step/schedule.py",
         "for step in (-1, 0, ramp.warmup_steps - 1, ramp.warmup_steps)",
         "for step in (-1, 0)",
@@ -364,7 +372,7 @@ _RUNTIME = (
     ),
     (
         WIRING,
-        "runtime/run_identity.py",
+        "runtime/run_record.py",
         '{f"phases[{i}].steps": phase.steps for i, phase in enumerate(config.phases[:-1])}',
         "{}",
         "runtime/test_run_record.py::test_what_would_be_another_run_is_refused_by_name",

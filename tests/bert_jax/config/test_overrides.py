@@ -90,7 +90,6 @@ def test_a_right_value_reaches_its_field(load):
         ("optim.lr", "did you mean --config.optim.learning_rate?"),
         ("phases[0].learning_rate", "did you mean --config.phases[0].restart_learning_rate or"),
         ("model.rolled_layers", "did you mean --config.compute.rolled_layers?"),
-        ("model.compute_dtype", "it is called --config.compute.compute_dtype now"),
         ("optim.zzz", "those of config.optim are name, learning_rate"),
         ("seed.zzz", "config.seed is a single value and has no fields"),
         ("seed[0]", "config.seed has no [0]; leave it out"),

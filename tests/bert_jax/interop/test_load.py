@@ -106,7 +106,7 @@ def test_a_run_of_ours_is_read_with_its_vocabulary(tiny_store, tmp_path):
     model = dataclasses.replace(CONFIG.model, vocab_size=0)
     config = resolved(Config(data=data, model=model, phases=(short,)))
     config = dataclasses.replace(config, model=CONFIG.model)
-    run_record.write(tmp_path, *config_and_data(config))
+    run_record.write(tmp_path, *config_and_data(config), parts={"untrained": []})
     with pytest.raises(ValueError, match="has not saved a checkpoint yet"):
         load.load(str(tmp_path))
     saving = Checkpoints(tmp_path / run_record.CHECKPOINTS, config.checkpoint, of.model)

@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 
 from bert_jax.interop import vocabulary
-from bert_jax.runtime import run_identity
+from bert_jax.runtime import run_record
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
@@ -160,12 +160,12 @@ def test_a_bare_model_is_read_by_the_rules_of_its_authors(tmp_path, model_type, 
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     read = vocabulary.read(tmp_path)
     assert read.sentencepiece_rules == rules
-    record = {"vocabulary": run_identity.make_vocabulary_record(read, "spiece.model")}
-    run_identity.check_vocabulary(read, record, "the run")
+    record = {"vocabulary": run_record.make_vocabulary_record(read, "spiece.model")}
+    run_record.check_vocabulary(read, record, "the run")
     assert ("sentencepiece_rules" in record["vocabulary"]) == (rules != "none")
     other = dataclasses.replace(read, sentencepiece_rules="albert+keep_accents")
     with pytest.raises(Refused, match="sentencepiece_rules = albert"):
-        run_identity.check_vocabulary(other, record, "the run")
+        run_record.check_vocabulary(other, record, "the run")
 
 
 @pytest.mark.parametrize("setting", [{"do_lower_case": True}, {"word_tokenizer_type": "mecab"}])

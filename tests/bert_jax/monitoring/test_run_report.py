@@ -10,7 +10,7 @@ import pytest
 from absl.testing import flagsaver
 
 from bert_jax import report
-from bert_jax.monitoring.comparison import compare, describe_settings, differing_settings
+from bert_jax.monitoring.comparison import compare, describe_settings
 from bert_jax.monitoring.run_report import describe_verdict, list_facts, render_page
 from bert_jax.monitoring.run_state import read_run
 from data_pipeline.store import MANIFEST
@@ -222,16 +222,6 @@ def test_losses_of_other_objectives_are_compared_by_the_terms_they_share(tmp_pat
     (tmp_path / "b" / "metrics.jsonl").write_text(lines.replace("mlm_", "rtd_"))
     sentences = compare([read_run(tmp_path / "a"), read_run(tmp_path / "b")])
     assert sentences[-1].startswith("Their objectives share no term")
-
-
-def test_a_setting_that_an_older_record_lacks_counts_as_its_default(tmp_path):
-    older = read_run(make_run(tmp_path / "a"))
-    edit_record(make_run(tmp_path / "b"), model={"vocab_size": 1000, "bilstm_units": 0})
-    assert differing_settings([older, read_run(tmp_path / "b")]) == {}
-    phases = [{"steps": 20, "objective": "mlm", "micro_batches": 2}]
-    edit_record(tmp_path / "b", model={"vocab_size": 1000}, phases=phases)
-    differing = differing_settings([older, read_run(tmp_path / "b")])
-    assert differing == {"phases[0].micro_batches": [1, 2]}
 
 
 def test_the_page_has_the_guesses_of_each_run(tmp_path):

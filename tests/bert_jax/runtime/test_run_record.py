@@ -1,4 +1,4 @@
-"""The record of a run: read from any version, kept by a resumed run, and what changed since."""
+"""The record of a run: kept by a resumed run, and what changed since."""
 
 import dataclasses
 import json
@@ -14,18 +14,11 @@ from bert_jax.config import (
     OptimConfig,
     Phase,
 )
-from bert_jax.interop import load
-from bert_jax.runtime import run_identity, run_record
-from bert_jax.runtime.run_identity import Change
+from bert_jax.runtime import resume, run_record
+from bert_jax.runtime.run_record import Change
 from data_pipeline.io import small_files
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.tiny_models import config_and_data, resolved
-
-YOUNGER = {
-    "optim": ("transfer", "transfer_base_width", "transfer_base_head_width"),
-    "data": ("segments", "masking", "packed_examples", "mask_token_share", "masked_lm_smoothing"),
-    "model": ("embedding_size", "position_embedding_type", "gated_mlp", "norm_bias"),
-}
 
 
 @pytest.fixture
@@ -35,16 +28,8 @@ def config(tiny_store):
 
 @pytest.fixture
 def workdir(config, tmp_path):
-    """Holds the receipt of a run before there were some of the settings."""
+    """Hold the record of a run."""
     run_record.write(tmp_path, *config_and_data(config))
-
-    def forget(shown):
-        for part, names in YOUNGER.items():
-            for name in names:
-                shown["config"][part].pop(name)
-                shown["fixed"].pop(f"{part}.{name}")
-
-    rewrite(tmp_path, forget)
     return tmp_path
 
 
@@ -58,7 +43,7 @@ def check(workdir, config):
     """Check whether a run of this config may resume the one in the workdir; return its record."""
     record, problem = run_record.find(workdir, dict)
     assert problem == ""
-    run_record.check(workdir, *config_and_data(config), record)
+    resume.can_resume(workdir, *config_and_data(config), record)
     return record
 
 
@@ -76,22 +61,9 @@ def with_setting(config, path, value):
     return dataclasses.replace(config, **{name: tuple(parts)})
 
 
-def test_a_younger_setting_at_its_default_goes_on_with_the_run(config, workdir):
+def test_a_run_goes_on_with_its_settings(config, workdir):
     check(workdir, config)
     assert run_record.read(workdir).config == config
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "words"),
-    [
-        ("data.packed_examples", 8, "config.data.packed_examples = 1, this config says 8"),
-        ("data.segments", "sop", "config.data.segments = 'nsp', this config says 'sop'"),
-        ("model.gated_mlp", True, "config.model.gated_mlp = False, this config says True"),
-    ],
-)
-def test_a_younger_setting_at_another_value_is_another_run(config, workdir, path, value, words):
-    with pytest.raises(ValueError, match=words):
-        check(workdir, with_setting(config, path, value))
 
 
 @pytest.mark.fault(15, "another seed, batch, model, dtype, optimiser or order of the data")
@@ -151,32 +123,6 @@ def test_damaged_verdicts_on_kernels_are_named(workdir, kernels):
         run_record.find(workdir, dict)
 
 
-def test_a_record_with_the_dtype_under_its_earlier_key_is_read(config, tmp_path):
-    compute = ComputeConfig(compute_dtype="float32")
-    config = dataclasses.replace(config, compute=compute)
-    run_record.write(tmp_path, *config_and_data(config))
-
-    def name_it_as_before(shown):
-        shown["fixed"]["model.compute_dtype"] = shown["fixed"].pop("compute.compute_dtype")
-        shown["config"]["model"]["compute_dtype"] = shown["config"]["compute"].pop("compute_dtype")
-
-    rewrite(tmp_path, name_it_as_before)
-    record = check(tmp_path, config)
-    assert run_record.read(tmp_path).config.compute == compute
-    assert run_record.read_model(tmp_path).compute == compute
-    assert run_identity.changes(record, config, 3) == []
-
-
-def test_a_workdir_of_before_run_json_is_resumed_and_gets_one(config, workdir):
-    (workdir / "run.json").rename(workdir / "config.json")
-    record = check(workdir, config)
-    assert run_identity.changes(record, config, 3) == []
-    assert run_record.read(workdir).config.data == config.data
-    assert load.split_address(str(workdir)) == (load.ORBAX, str(workdir))
-    run_record.write(workdir, *config_and_data(config))
-    assert (workdir / "run.json").is_file() and not (workdir / "config.json").exists()
-
-
 def test_a_config_json_of_hugging_face_beside_a_run_is_left_alone(config, workdir):
     theirs = workdir / "config.json"
     theirs.write_text('{"hidden_size": 768}')
@@ -193,37 +139,13 @@ def test_a_setting_that_is_no_more_is_said_to_be_of_another_version(workdir):
         run_record.read(workdir)
 
 
-def test_a_run_keeps_the_slots_that_its_config_once_left_at_20(config, tmp_path):
-    """The default was 20 at any length before it followed from the masking rate."""
-    before = with_setting(config, "phases[0].max_predictions_per_seq", 20)
-    run_record.write(tmp_path, *config_and_data(before))
-    now = with_setting(config, "phases[0].max_predictions_per_seq", 0)
-    kept = run_record.with_kept_settings(tmp_path, now)
-    assert kept == before
-    check(tmp_path, kept)
-    other = with_setting(now, "data.masked_lm_prob", 0.3)
-    assert run_record.with_kept_settings(tmp_path, other) == other
-    assert run_record.with_kept_settings(tmp_path / "new", now) == now
-
-
-def test_a_run_from_before_its_head_had_an_activation_keeps_the_encoders(config, tmp_path):
-    run_record.write(tmp_path, *config_and_data(config))
-    now = with_setting(config, "model.head_act", "gelu_erf")
-    with pytest.raises(ValueError, match=r"config\.model\.head_act = ''"):
-        check(tmp_path, run_record.with_kept_settings(tmp_path, now))
-    rewrite(tmp_path, lambda shown: shown["fixed"].pop("model.head_act"))
-    kept = run_record.with_kept_settings(tmp_path, now)
-    assert kept == config
-    check(tmp_path, kept)
-
-
 FIRST = Config(phases=(Phase(64, 10, 16, 9), Phase(128, 10, 16, 20)))
 
 
 def changes(known, before, now, step):
     """The changes at a start with the config `now` where the last start had `before`."""
     record = {"config": before, "changes": [dataclasses.asdict(change) for change in known]}
-    return run_identity.changes(json.loads(json.dumps(record)), now, step)
+    return resume.list_changes(json.loads(json.dumps(record)), now, step)
 
 
 def slower(rate):
@@ -243,9 +165,6 @@ def test_each_changed_setting_is_named_as_its_flag_with_both_values():
         "phases[1].steps 10 -> 30 since step 1,500",
         "mesh.preset zero1 -> dp since step 1,500",
     }
-    younger = as_json(FIRST)  # a setting that the run did not have yet is no change
-    del younger["guard"], younger["checkpoint"]["keep_every_steps"]
-    assert changes([], younger, FIRST, 500) == []
 
 
 def test_changes_add_up_over_starts_and_starts_after_one_step_count_as_one():
@@ -263,13 +182,13 @@ def test_changes_add_up_over_starts_and_starts_after_one_step_count_as_one():
 
 @pytest.mark.fault(15, "rates, mesh and what is kept are set otherwise")
 def test_a_receipt_keeps_the_changes(config, tmp_path):
-    assert run_identity.changes(None, config, 0) == []
+    assert resume.list_changes(None, config, 0) == []
     run_record.write(tmp_path, *config_and_data(config))
     now = dataclasses.replace(config, checkpoint=CheckpointConfig(keep=7))
-    listed = run_identity.changes(check(tmp_path, now), now, 500)
+    listed = resume.list_changes(check(tmp_path, now), now, 500)
     assert listed == [Change(500, "checkpoint.keep", 3, 7)]
     run_record.write(tmp_path, *config_and_data(now), listed)
-    assert run_identity.changes(check(tmp_path, now), now, 800) == listed
+    assert resume.list_changes(check(tmp_path, now), now, 800) == listed
     assert run_record.read(tmp_path).config.checkpoint.keep == 7
 
 

@@ -17,7 +17,7 @@ from bert_jax.config import CheckpointConfig, Config, EvalConfig, Phase, validat
 from bert_jax.interop import warm_start
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.runtime.preemption import Stop
-from bert_jax.runtime.run_identity import differing_settings, list_differences
+from bert_jax.runtime.resume import list_differences
 from bert_jax.train_step.objectives import MLM_NSP
 from bert_jax.trainer import feed, heldout, loop
 from bert_jax.trainer.feed import DataCheck
@@ -114,16 +114,6 @@ def test_predictions_of_a_step_are_estimated_at_the_rate_it_trains_at(schedule):
         assert estimate == pytest.approx(masked, rel=0.15), rate
 
 
-def test_a_run_keeps_its_rates_and_one_from_before_them_has_none(schedule):
-    rated, plain = schedule
-    fixed, defaults = plain.provenance.fixed, plain.provenance.fixed_by_default
-    before = {key: value for key, value in fixed.items() if key != "phases[0].masked_lm_prob"}
-    assert differing_settings(before, fixed, defaults) == {}
-    now = fixed | {"phases[0].masked_lm_prob": 0.3}
-    assert differing_settings(before, now, defaults) == {"phases[0].masked_lm_prob": (0.0, 0.3)}
-    assert rated.provenance.fixed["phases[2].masked_lm_prob"] == 0.05
-
-
 def test_a_teacher_is_its_weights_its_vocabulary_and_its_config(schedule, monkeypatch):
     monkeypatch.setattr(warm_start, "hash_weights", lambda teacher: "the same")
     store, config = schedule[0].stores, schedule[0].config
@@ -140,10 +130,6 @@ def test_a_teacher_is_its_weights_its_vocabulary_and_its_config(schedule, monkey
     )
     records = {"fixed": before.fixed}, {"fixed": after.fixed}
     assert list_differences(*records) == {"teacher.hidden_act": ("gelu", "relu")}
-    # A record from before these settings has the digest of the weights alone.
-    older = {k: v for k, v in before.fixed.items() if not k.startswith("teacher")}
-    older["teacher's weights"] = "the same"
-    assert list_differences({"fixed": older}, records[1], after.fixed_by_default) == {}
 
 
 @pytest.mark.parametrize("name", ["sha256", "lowercase", "size"])

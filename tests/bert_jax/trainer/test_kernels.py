@@ -86,16 +86,6 @@ def test_a_kernel_that_differs_is_replaced_now_and_at_each_resume(build, errors)
         errors["error"] = 1.0
 
 
-def test_a_run_is_told_once_that_the_former_gpu_kernel_is_gone(build, errors):
-    path = run_record.record_path(build().workdir)
-    record = json.loads(path.read_text())
-    record["kernels"]["the GPU kernel on NVIDIA A100, 16 tokens, 2 heads of 8"] = kernels.SOUND
-    path.write_text(json.dumps(record))
-    (finding,) = build().findings
-    assert finding.rule == "kernel_gone"
-    assert build().findings == []
-
-
 def test_a_kernel_that_is_required_and_differs_is_refused(build, errors):
     errors["error"] = 2.5
     compute = with_attention(build(), "kernel")

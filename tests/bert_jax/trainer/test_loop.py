@@ -166,7 +166,7 @@ def test_it_learns(learned):
     assert summary["heldout_mlm_loss"] < summary["unigram_mlm_loss"] - 0.5
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "config.json", "vocab.txt", "curves.png"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "vocab.txt", "curves.png"])
 def test_files_that_a_run_would_write_over_are_refused_and_others_are_left(config, tmp_path, name):
     (tmp_path / "store").mkdir()
     (tmp_path / "notes.txt").write_text("mine")

@@ -10,7 +10,7 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
 from bert_jax.interop import export, load, pretrained
 from bert_jax.interop import vocabulary as checkpoint_vocabulary
-from bert_jax.runtime import run_identity, run_record
+from bert_jax.runtime import run_record
 from bert_jax.train_step import state
 from bert_jax.trainer.feed import open_store
 from data_pipeline.io.refused import Refused
@@ -108,23 +108,6 @@ def test_a_carriage_return_is_no_change(workdir):
     path = workdir / "vocab.txt"
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
     assert load.load(str(workdir)).vocabulary.digest == before
-
-
-def test_what_was_written_before_there_were_digests_is_read(run, workdir):
-    rewrite_record(workdir, lambda shown: shown.update(vocabulary=_of_before(shown)))
-    assert run_record.read(workdir).vocabulary.size > 0
-    setup = prepare(run[1], workdir.with_name("bare"))
-    made = run_record.of_run(setup.config, setup.feed.provenance)
-    bare = made | {"vocabulary": _of_before(made)}
-    vocabulary = run_record.read(workdir).vocabulary
-    run_identity.check_vocabulary(vocabulary, bare, "it")
-    older = bare | {"store": {"vocabulary_sha256": "0" * 64}}  # such had the digest elsewhere
-    with pytest.raises(ValueError, match="not 000000000000"):
-        run_identity.check_vocabulary(vocabulary, older, "it")
-
-
-def _of_before(made):
-    return {name: made["vocabulary"][name] for name in ("file", "lowercase")}
 
 
 @pytest.mark.parametrize("change", [exchanged, removed])

@@ -1,0 +1,193 @@
+"""Decide whether a run may resume the one in its workdir, and list what changes when it does.
+
+`can_resume` compares the fixed settings of run_record.py, the data and the vocabulary;
+`list_changes` lists the settings that a later start may change. `list_differences` compares two
+records of a run: of two starts, of two processes, of a checkpoint and the run that reads it.
+"""
+
+import dataclasses
+import json
+import pathlib
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.config import RunConfig, flatten
+from bert_jax.parallel import processes
+from bert_jax.runtime.run_record import (
+    CONVERTED,
+    FILE,
+    RECORDS,
+    Change,
+    Provenance,
+    fixed_settings,
+    read_pinned,
+)
+from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
+from data_pipeline.io.small_files import DamagedFile
+from data_pipeline.vocab import read_file
+
+_SHOWN_SETTINGS = 8  # most differing settings in an error message
+_OF_VOCABULARY = "vocabulary."  # prefix of keys that are no settings
+
+
+def check_place(workdir: pathlib.Path, provenance: Provenance) -> None:
+    """Raise Refused if the workdir is the folder of the data."""
+    if workdir.resolve() in [origin.resolve() for origin in provenance.origins]:
+        raise Refused(
+            f"--workdir={workdir} is the folder of the data; give the run a folder of its own, "
+            f"such as {workdir}-run"
+        )
+
+
+def can_resume(
+    workdir: pathlib.Path,
+    config: RunConfig,
+    provenance: Provenance,
+    record: Mapping[str, Any] | None,
+) -> bool:
+    """Return True if the workdir holds a run that this config and data continue, False if none.
+
+    `record` is the result of run_record.find. A missing copy of the vocabulary is written again.
+
+    Raises Refused if the workdir holds anything else: another run, or records without a run.
+    """
+    copy = workdir / provenance.vocabulary["file"]
+    has_other_copy = copy.exists() and _differ(copy, read_file(provenance.vocab_path))
+    if record is None:
+        remains = [name for name in RECORDS if (workdir / name).exists()]
+        remains += [copy.name] * has_other_copy
+        if remains:
+            raise Refused(
+                f"--workdir={workdir} holds {', '.join(remains)} but no run of bert_jax ({FILE} is "
+                "missing); put that back, or give a new or an empty folder"
+            )
+        return False
+    if CONVERTED in record:
+        raise Refused(
+            f"--workdir={workdir} holds a checkpoint converted from {record[CONVERTED]}, not a "
+            f"run; give another --workdir, and --config.init=orbax:{workdir} to begin with it"
+        )
+    if ("task" in record) != ("task" in provenance.details):
+        begin = f", and --config.init=orbax:{workdir} to begin with it" * ("task" not in record)
+        raise Refused(
+            f"--workdir={workdir} holds a run of {record.get('learns', 'pre-training')}, and this "
+            f"is one of {provenance.learns}; give another --workdir{begin}"
+        )
+    given = {"fixed": fixed_settings(config, provenance), "vocabulary": provenance.vocabulary}
+    differing = list_differences(record, given)
+    if differing:
+        raise Refused(
+            f"{workdir} holds a run with "
+            f"{describe_differences(differing, '', 'this config says')}; give another --workdir, "
+            "or the settings of that run to resume it"
+        )
+    if has_other_copy and record["vocabulary"]["file"] == copy.name:
+        raise Refused(
+            f"{copy} is not {provenance.vocab_path}, which the run is trained with; remove it, and "
+            "the run writes it again, or give the data of the run that lies here"
+        )
+    return True
+
+
+def _differ(vocabulary: pathlib.Path, data: bytes) -> bool:
+    try:
+        return small_files.read_bytes(vocabulary) != data
+    except DamagedFile:
+        return True
+
+
+def check_processes_agree(
+    config: RunConfig, provenance: Provenance, weights: Mapping[str, str]
+) -> None:
+    """Raise Refused on every process if the processes differ in config, data or weights.
+
+    `weights` are digests of the arrays that a new run begins with, by the setting that names them.
+    """
+    given = {
+        "fixed": {
+            **flatten(dataclasses.asdict(config)),
+            **fixed_settings(config, provenance),
+            **weights,
+        },
+        "vocabulary": dict(provenance.vocabulary),
+    }
+    # A process with a slow disk may still be copying the store.
+    text = json.dumps([socket.gethostname(), given])
+    answers = processes.agree("the config and the store", text, config.hosts.stuck_secs)
+    hosts, records = zip(*map(json.loads, answers), strict=True)
+    odd = {
+        i: differing
+        for i, record in enumerate(records)
+        if (differing := list_differences(records[0], record))
+    }
+    if odd:
+        first, differing = next(iter(odd.items()))
+        names = ", ".join(f"process {number} ({hosts[number]})" for number in odd)
+        raise Refused(
+            f"{names} found another config or data than process 0 ({hosts[0]}): "
+            f"{describe_differences(differing, 'process 0 has', f'process {first} has')}; start "
+            "all with the same flags, on stores and checkpoints that are copies of each other"
+        )
+
+
+def list_changes(record: Mapping[str, Any] | None, config: RunConfig, step: int) -> list[Change]:
+    """List the settings changed since the run began, including by this start at `step`.
+
+    Several starts after the same step count as one.
+    """
+    if record is None:
+        return []
+    known = [Change(**change) for change in record.get("changes", [])]
+    listed = {(change.since_step, change.setting): change for change in known}
+    now = flatten(json.loads(json.dumps(dataclasses.asdict(config))))
+    for setting, value in flatten(record["config"]).items():
+        if setting in now and now[setting] != value:
+            first = listed.pop((step, setting), Change(step, setting, value, None))
+            if first.before != now[setting]:
+                listed[step, setting] = dataclasses.replace(first, now=now[setting])
+    return list(listed.values())
+
+
+def differing_settings(
+    before: Mapping[str, Any], now: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that must agree within a run but differ: key to both values.
+
+    Both arguments are flat.
+    """
+    earlier, current = (json.loads(json.dumps(dict(each))) for each in (before, now))
+    return {
+        key: (earlier.get(key), current.get(key))
+        for key in sorted(earlier.keys() | current.keys())
+        if earlier.get(key) != current.get(key)
+    }
+
+
+def list_differences(
+    record: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """Return what keeps two records from being of one run: key to the values of both, {} if same.
+
+    Fields of a vocabulary that one record lacks are not compared.
+    """
+    words, others = read_pinned(record), read_pinned(given)
+    shared = (words.keys() & others.keys()) - {"file"}
+    return differing_settings(record.get("fixed", {}), given.get("fixed", {})) | differing_settings(
+        *(
+            {f"{_OF_VOCABULARY}{name}": fields[name] for name in shared}
+            for fields in (words, others)
+        )
+    )
+
+
+def describe_differences(differences: Mapping[str, tuple[Any, Any]], was: str, now: str) -> str:
+    """Name differing settings with both values, a few of many."""
+    words = []
+    for key, (old, new) in differences.items():
+        name = key if key.startswith(_OF_VOCABULARY) else f"config.{key}"
+        words.append(f"{name} = {old!r:.80}" + f" {was}".rstrip() + f", {now} {new!r:.80}")
+    more = len(words) - _SHOWN_SETTINGS
+    words[_SHOWN_SETTINGS:] = [f"and {more:,} more settings differ"] * (more > 0)
+    return "; ".join(words)
