@@ -169,7 +169,12 @@ def _check_vocabulary(flags: BuildFlags) -> None:
                     f"--{name} is {value}, but the pieces of --vocab={flags.vocab} are fixed; omit "
                     "it, or train a vocabulary with --train_vocab"
                 )
-        return
+    else:
+        _check_trained(flags)
+
+
+def _check_trained(flags: BuildFlags) -> None:
+    """Raise Refused if a vocabulary cannot be trained by its flags."""
     if flags.sentencepiece_rules != NONE:
         raise Refused(
             f"--{RECORDED} is {flags.sentencepiece_rules}, but --train_vocab trains a model whose "
@@ -180,17 +185,16 @@ def _check_vocabulary(flags: BuildFlags) -> None:
             f"--train_vocab is {flags.train_vocab!r}; it must be {WORDPIECE}, or {UNIGRAM} or "
             f"{BPE} for a SentencePiece model, or {BYTE_BPE} for byte-level BPE"
         )
-    if flags.train_vocab == BYTE_BPE:
-        if flags.lowercase:
-            raise Refused(
-                f"--lowercase is true, but --train_vocab={BYTE_BPE} keeps case, as RoBERTa and "
-                "ModernBERT do; add --lowercase=false"
-            )
-        if flags.character_coverage is not None:
-            raise Refused(
-                f"--character_coverage is {flags.character_coverage}, but --train_vocab={BYTE_BPE} "
-                "has a piece for every byte; omit it"
-            )
+    if flags.train_vocab == BYTE_BPE and flags.lowercase:
+        raise Refused(
+            f"--lowercase is true, but --train_vocab={BYTE_BPE} keeps case, as RoBERTa and "
+            "ModernBERT do; add --lowercase=false"
+        )
+    if flags.train_vocab == BYTE_BPE and flags.character_coverage is not None:
+        raise Refused(
+            f"--character_coverage is {flags.character_coverage}, but --train_vocab={BYTE_BPE} "
+            "has a piece for every byte; omit it"
+        )
     if not flags.vocab_size:
         raise Refused(
             "--vocab_size is missing; --train_vocab needs it, as in --vocab_size=30522, BERT's"

@@ -6,6 +6,7 @@ Files are streamed: one document and one block are in memory. formats.py detects
 import collections
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -114,24 +115,21 @@ def read_sources(
     the next ones are read for _LOOK_SECS longer, and the Refused names all bad ones.
     """
     bad: list[str] = []
-    end_secs = 0.0
+    end_secs = math.inf
     for number, source in sources:
         left = limit_chars
         try:
             for document in read_documents(source, options, advance, counts):
+                if time.monotonic() > end_secs:
+                    break
                 if not bad:
                     yield number, document
-                elif time.monotonic() > end_secs:
+                if left is not None and (left := left - sum(map(len, document))) <= 0:
                     break
-                if left is not None:
-                    left -= sum(map(len, document))
-                    if left <= 0:
-                        break
         except Refused as error:
-            if not bad:
-                end_secs = time.monotonic() + _LOOK_SECS
+            end_secs = min(end_secs, time.monotonic() + _LOOK_SECS)
             bad.append(str(error))
-        if bad and time.monotonic() > end_secs:
+        if time.monotonic() > end_secs:
             break
     if bad:
         raise Refused(describe_bad_files(bad))

@@ -105,41 +105,49 @@ def read_chapters(
     """
     counts = collections.Counter() if counts is None else counts
     chapter: list[str] = []
-    is_chapter = True  # until the first heading: a book without headings keeps all of its text
-    headings = 0
-    in_notes = False
-    front: list[str] = []  # text before the first heading
-    size_bytes = 0  # of the chapter, or of the front
-    number = 0  # of the last heading that was a bare one
-    follows_heading = False
+    is_front = is_kept = True  # a book without headings keeps all of its text
+    size_bytes = 0  # the chapter's, or the front matter's
+    headings = _Headings()
     for blank_lines, paragraph in _paragraphs(address, _book_lines(address, lines, needs_licence)):
-        bare = _BARE_NUMBER.match(paragraph)
-        if in_notes and (bare or _NUMBERED.match(paragraph)):
-            is_heading = False
-        else:
-            is_heading = _is_heading(paragraph, blank_lines) or (
-                (blank_lines >= 2 or follows_heading)
-                and bare is not None
-                and _continues(number, int(bare[1]), paragraph)
-            )
-            is_heading |= follows_heading and bool(_BARE_ROMAN.match(paragraph))
-        if bare and is_heading:
-            number = int(bare[1])
-        follows_heading = is_heading
-        if is_heading:
-            if headings and is_chapter and _has_prose(chapter):
+        if headings.is_next(blank_lines, paragraph):
+            if is_kept and not is_front and _has_prose(chapter):
                 yield _join(chapter, counts)
-            headings += 1
-            is_chapter = not _NOT_PROSE.match(paragraph)
-            in_notes = bool(_NOTES.match(paragraph))
-            chapter, front, size_bytes = [], [], 0
-        elif headings == 0 or is_chapter:
-            (chapter if headings else front).append(paragraph)
+            is_front, is_kept = False, not _NOT_PROSE.match(paragraph)
+            chapter, size_bytes = [], 0
+        elif is_kept:
+            chapter.append(paragraph)
             size_bytes = add_size(address, size_bytes, paragraph)
-    if headings == 0:
-        chapter = front
-    if is_chapter and (headings == 0 or _has_prose(chapter)):
+    if is_kept and (is_front or _has_prose(chapter)):
         yield _join(chapter, counts)
+
+
+class _Headings:
+    """Tell the headings of a book from its other paragraphs, one paragraph after the other."""
+
+    def __init__(self) -> None:
+        self._number = 0  # the number of the last heading that was a bare one
+        self._follows_heading = False
+        self._in_notes = False
+
+    def is_next(self, blank_lines: int, paragraph: str) -> bool:
+        """Return whether the next paragraph, behind so many blank lines, is a heading."""
+        bare = _BARE_NUMBER.match(paragraph)
+        is_note = self._in_notes and bool(bare or _NUMBERED.match(paragraph))
+        is_heading = not is_note and (
+            _is_heading(paragraph, blank_lines)
+            or (self._follows_heading and bool(_BARE_ROMAN.match(paragraph)))
+            or (
+                bare is not None
+                and (blank_lines >= 2 or self._follows_heading)
+                and _continues(self._number, int(bare[1]), paragraph)
+            )
+        )
+        if bare and is_heading:
+            self._number = int(bare[1])
+        if is_heading:
+            self._in_notes = bool(_NOTES.match(paragraph))
+        self._follows_heading = is_heading
+        return is_heading
 
 
 def _book_lines(address: str, lines: Iterable[str], needs_licence: bool) -> Iterator[str]:

@@ -37,24 +37,22 @@ def find_sources(patterns: str, options: TextOptions) -> list[Source]:
     if not files_by_key:
         raise Refused("--input is empty; give files or globs, as in --input='corpus/*.txt.gz'")
     files = list(files_by_key.values())
-    kinds, bad = [], []
+    checked: list[tuple[str, str]] = []
     with ThreadPoolExecutor(_THREADS) as pool:
         for start in range(0, len(files), _CHECKS_AT_ONCE):
             some = files[start : start + _CHECKS_AT_ONCE]
-            for kind, wrong in pool.map(lambda file: _check(file, options), some):
-                kinds.append(kind)
-                bad += [wrong] if wrong else []
+            checked += pool.map(lambda file: _check(file, options), some)
     if not any(file.stored_bytes for file in files):
         raise Refused(
             f"--input has no file that is not empty (0 bytes), as {files[0].address} is; give "
             "files with text"
         )
-    if bad:
+    if bad := [wrong for _, wrong in checked if wrong]:
         raise Refused(describe_bad_files(bad, len(files)))
-    pairs = zip(files, kinds, strict=True)
-    if strangers := [file.address for file, kind in pairs if kind == STRANGER]:
+    pairs = zip(files, checked, strict=True)
+    if strangers := [file.address for file, (kind, _) in pairs if kind == STRANGER]:
         raise Refused(gutenberg.describe_strangers(strangers, len(files)))
-    _check_flags(set(kinds), options)
+    _check_flags({kind for kind, _ in checked}, options)
     return [Source(file.address, file.stored_bytes) for file in files]
 
 

@@ -38,17 +38,14 @@ def read_articles(address: str, lines: Iterable[str]) -> Iterator[list[str]]:
             continue
         for part in _cut_at_tags(stripped):
             if article is None:
-                if part.startswith(OPENING):
-                    article, size_bytes = [], 0
-                    title, part = _read_tag(address, part, number)
-                if not part:
-                    continue
-                if article is None:
+                if not part.startswith(OPENING):
                     raise _outside(address, part, number)
+                article, size_bytes = [], 0
+                title, part = _read_tag(address, part, number)
             if part == _CLOSING:
                 yield article
                 article = None
-            elif article or not _repeats(part, title):
+            elif part and (article or not _repeats(part, title)):
                 article.append(part)
                 size_bytes = add_size(address, size_bytes, part)
     if article is not None:
