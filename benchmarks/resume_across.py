@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 
-from bert_jax.trainer.resume_check import compare_runs
+from bert_jax.verify_resume import compare_runs
 
 DOCUMENTS = 250
 KILLED_AFTER = 12  # the step whose checkpoint is whole when the run is killed

@@ -1,11 +1,4 @@
-"""Time the training step on this machine: python -m bert_jax.benchmark --config=configs/base.py
-
-    --config.data.store=STORE    rows of a store; without one, rows of synthetic tokens
-    --token_share=0.6            how much of a synthetic row holds tokens; the rest is padding
-    --seq_len=512                another length than that of the first phase
-    --batch_size=64              rows of a step, over all devices
-    --steps=100 or --secs=10     how long to measure
-    --json_out=FILE              every number
+"""Time the training step on this machine.
 
 It times the step that bert_jax.train runs: forward, backward, dropout and optimizer, on batches
 that lie on the devices beforehand. The input pipeline, evaluation and saving are not part of it.
@@ -17,43 +10,54 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from absl import flags, logging
+from absl import logging
 
-from bert_jax.runtime import absl_cli as cli
-from bert_jax.runtime import malloc
-from data_pipeline.io.refused import Refused
+from bert_jax.config import Config
+from bert_jax.runtime import cli, malloc
+from bert_jax.runtime.cli import GivenConfig
+from data_pipeline.cli.flags import Command, flag
 
-_CONFIG = cli.config_flag()
-_SEQ_LEN = flags.DEFINE_integer(
-    "seq_len", 0, "positions of a row; 0: those of the first phase", lower_bound=0
-)
-_BATCH_SIZE = flags.DEFINE_integer(
-    "batch_size",
-    0,
-    "rows of a step over all devices; 0: the phase's on TPU, else 8,192 positions a GPU or 2,048 a "
-    "CPU device",
-    lower_bound=0,
-)
-_TOKEN_SHARE = flags.DEFINE_float("token_share", 1.0, "share of a synthetic row that holds tokens")
-_STEPS = flags.DEFINE_integer(
-    "steps", 0, "steps to time; 0: as many as --secs has room for", lower_bound=0
-)
-_SECS = flags.DEFINE_float(
-    "secs", 10.0, "seconds to time, about, and five steps at least; not with --steps"
-)
-_JSON_OUT = flags.DEFINE_string("json_out", None, "file to write every number to")
 
-USAGE = "python -m bert_jax.benchmark --config=configs/base.py [--config.data.store=STORE]"
+@dataclasses.dataclass(frozen=True)
+class BenchmarkFlags:
+    """Declare the flags."""
+
+    config: GivenConfig[Config] = cli.config_flag(
+        about=", such as configs/base.py; without a config.data.store, rows are of synthetic tokens"
+    )
+    seq_len: int = flag(0, "positions of a row; 0: those of the first phase", minimum=0)
+    batch_size: int = flag(
+        0,
+        "rows of a step over all devices; 0: the phase's on TPU, else 8,192 positions a GPU or "
+        "2,048 a CPU device",
+        minimum=0,
+    )
+    token_share: float = flag(
+        1.0, "share of a synthetic row that holds tokens; the rest is padding", above=0, maximum=1
+    )
+    steps: int = flag(0, "steps to time; 0: as many as --secs has room for", minimum=0)
+    secs: float = flag(
+        10.0, "seconds to time, about, and five steps at least; not with --steps", above=0
+    )
+    json_out: str = flag("", "file for every number", metavar="FILE")
+
+
+COMMAND = Command(
+    "bert_jax.benchmark",
+    __doc__,
+    BenchmarkFlags,
+    "python -m bert_jax.benchmark --config=configs/base.py --config.data.store=STORE",
+)
 
 if __name__ == "__main__":
-    cli.check_command_line(USAGE)
+    cli.check_command_line(COMMAND)
     malloc.keep_freed_memory()
 
 import jax
 import numpy as np
 
 from bert_jax.benchmarking import measure, measure_report, synthetic
-from bert_jax.config import Config, ModelConfig
+from bert_jax.config import ModelConfig
 from bert_jax.interop import warm_start
 from bert_jax.logging.console import Screen
 from bert_jax.model import bert
@@ -71,22 +75,17 @@ BATCHES = 4  # taken in turn
 Batches = list[dict[str, np.ndarray]]
 
 
-def _main(log: LibraryLog, arguments: list[str]) -> int:
+def _main(log: LibraryLog, flags: BenchmarkFlags) -> int:
     with cli.preparing():
         logging.set_verbosity(logging.ERROR)
-        cli.refuse_arguments(arguments, USAGE)
-        if _SECS.value <= 0:
-            raise Refused(f"--secs is {_SECS.value}; it must be above 0")
-        if not 0 < _TOKEN_SHARE.value <= 1:
-            raise Refused(f"--token_share is {_TOKEN_SHARE.value}; it must be above 0, at most 1")
-        if _JSON_OUT.value:
-            check_file_path(pathlib.Path(_JSON_OUT.value), "--json_out")
-        config = cli.load_config(Config, _CONFIG)
+        if flags.json_out:
+            check_file_path(pathlib.Path(flags.json_out), "--json_out")
+        config = flags.config.load()
         log.hold()
         screen = Screen(is_writer=True)
         shards = mesh_lib.batch_shards(mesh_lib.make_mesh(config.mesh))
-        phase = measure.choose_phase(config, _SEQ_LEN.value)
-        phase = measure.set_rows(phase, _BATCH_SIZE.value, jax.default_backend(), shards)
+        phase = measure.choose_phase(config, flags.seq_len)
+        phase = measure.set_rows(phase, flags.batch_size, jax.default_backend(), shards)
         config = setup.resolve_alone(dataclasses.replace(config, phases=(phase,)))
         (objective,) = objectives.find_each(config)
         source = setup.open_feed(config, screen)
@@ -104,10 +103,11 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         if teacher is not None:
             sizes = f"{teacher.num_hidden_layers} layers of {teacher.hidden_size}"
             rows = [*rows, ("teacher", f"{sizes} as {config.teacher}, with random weights")]
-    return _run(log, screen, config, objective, source, teacher, rows)
+    return _run(flags, log, screen, config, objective, source, teacher, rows)
 
 
 def _run(
+    flags: BenchmarkFlags,
     log: LibraryLog,
     screen: Screen,
     config: Config,
@@ -116,12 +116,12 @@ def _run(
     teacher: ModelConfig | None,
     rows: list[tuple[str, str]],
 ) -> int:
-    length = measure.Length(_STEPS.value, _SECS.value)
+    length = measure.Length(flags.steps, flags.secs)
     try:
         with screen.waiting("compiling the step"):
             program = measure.compile_step(config, objective, teacher=teacher)
-        batches = _make_batches(program, source)
-        screen.table("the training step", [*rows, *_describe_step(program, source)])
+        batches = _make_batches(program, source, flags.token_share)
+        screen.table("the training step", [*rows, *_describe_step(flags, program, source)])
         how_long = f"{length.steps:,} steps" if length.steps else f"about {length.secs:g} s"
         screen.print(f"timing {how_long}, after three steps to warm up", "dim")
         with screen.spinning("the first step") as tell:
@@ -132,19 +132,20 @@ def _run(
     origin = measure_report.SYNTHETIC if source is None else measure_report.STORE
     report = measure_report.make_report(program, batches, origin, timed)
     screen.table("measured", measure_report.format_report(report))
-    if _JSON_OUT.value:
+    if flags.json_out:
         text = json.dumps(dataclasses.asdict(report), indent=2)
-        pathlib.Path(_JSON_OUT.value).write_text(text + "\n", encoding="utf-8")
+        pathlib.Path(flags.json_out).write_text(text + "\n", encoding="utf-8")
     return 0
 
 
-def _make_batches(program: measure.Program, source: StoreFeed | None) -> Batches:
+def _make_batches(
+    program: measure.Program, source: StoreFeed | None, token_share: float
+) -> Batches:
     count = program.phase.batch_size
     if source is None:
         sizes = program.row_shape, count, program.config.model.vocab_size
         return [
-            synthetic.make_synthetic_batch(*sizes, _TOKEN_SHARE.value, seed)
-            for seed in range(BATCHES)
+            synthetic.make_synthetic_batch(*sizes, token_share, seed) for seed in range(BATCHES)
         ]
     rows = source.first_rows(0, BATCHES * count)
     # A store with fewer rows repeats them.
@@ -155,14 +156,16 @@ def _make_batches(program: measure.Program, source: StoreFeed | None) -> Batches
     ]
 
 
-def _describe_step(program: measure.Program, source: StoreFeed | None) -> list[tuple[str, str]]:
+def _describe_step(
+    flags: BenchmarkFlags, program: measure.Program, source: StoreFeed | None
+) -> list[tuple[str, str]]:
     """Describe the batches, and how their size was chosen."""
     phase, platform = program.phase, program.mesh.devices.flat[0].platform
     origin = f"rows of {program.config.data.store}"
     if source is None:
-        origin = f"synthetic rows, {_TOKEN_SHARE.value:.0%} of each tokens"
+        origin = f"synthetic rows, {flags.token_share:.0%} of each tokens"
     parts = f" in {phase.micro_batches} parts" if phase.micro_batches > 1 else ""
-    if _BATCH_SIZE.value:
+    if flags.batch_size:
         chosen = "by --batch_size"
     elif platform in measure.DEFAULT_POSITIONS:
         chosen = f"our choice for a {platform}; --batch_size sets another"
@@ -179,7 +182,7 @@ def _describe_step(program: measure.Program, source: StoreFeed | None) -> list[t
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(_main, USAGE, "nothing was changed", argv=argv)
+    return cli.run(COMMAND, _main, "nothing was changed", argv)
 
 
 if __name__ == "__main__":

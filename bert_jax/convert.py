@@ -1,8 +1,4 @@
-"""Write a checkpoint in another format: python -m bert_jax.convert --from=orbax:RUN --to=hf:DIR
-
-    --from=CK    orbax:WORKDIR[@STEP], hf:DIR or NAME, google:PREFIX
-    --part=generator  of a run of replaced-token detection, in place of its discriminator
-    --to=CK      hf:DIR, google:DIR/bert_model.ckpt or orbax:DIR, a new or an empty folder
+"""Write a checkpoint in another format.
 
 The copy is read back and run on the same rows as the checkpoint before it gets its name.
 """
@@ -12,35 +8,67 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 
-from absl import flags
-
 from bert_jax.config.schema import DISCRIMINATOR, HIDDEN_ACTS, PARTS
-from bert_jax.runtime import absl_cli as cli
+from bert_jax.runtime import cli
+from data_pipeline.cli.flags import Command, flag
 from data_pipeline.io.refused import Refused
 
-_FROM = flags.DEFINE_string(
-    "from", None, "hf:DIR, google:DIR/bert_model.ckpt, or orbax:DIR, the workdir of a run"
-)
-_TO = flags.DEFINE_string("to", None, "the same, of a new or an empty folder")
-_PART = flags.DEFINE_enum(
-    "part", DISCRIMINATOR, PARTS, "the model to convert of a run of replaced-token detection"
-)
-_INITIALIZE_MISSING = flags.DEFINE_boolean(
-    "initialize_missing", False, "initialize the pooler and the heads that the checkpoint lacks"
-)
-_SEED = flags.DEFINE_integer("seed", 0, "seed of --initialize_missing")
-_HIDDEN_ACT = flags.DEFINE_enum(
-    "hidden_act", None, HIDDEN_ACTS, "the gelu to write, if the checkpoint names another"
-)
-_PUSH_TO_HUB = flags.DEFINE_string(
-    "push_to_hub", None, "ORG/NAME on the Hugging Face hub that an export to hf: is uploaded to"
-)
-_PUBLIC = flags.DEFINE_boolean("public", False, "let everybody read what is uploaded")
 
-USAGE = "python -m bert_jax.convert --from=orbax:RUN --to=hf:DIR"
+@dataclasses.dataclass(frozen=True)
+class ConvertFlags:
+    """Declare the flags; from_ is --from, which Python has a word of its own for."""
+
+    from_: str = flag(
+        "",
+        "orbax:WORKDIR[@STEP], hf:DIR or NAME, or google:DIR/bert_model.ckpt",
+        metavar="CK",
+        is_required=True,
+    )
+    to: str = flag(
+        "",
+        "hf:DIR, google:DIR/bert_model.ckpt or orbax:DIR, a new or an empty folder",
+        metavar="CK",
+        is_required=True,
+    )
+    part: str = flag(
+        DISCRIMINATOR,
+        "model to convert of a run of replaced-token detection",
+        choices=PARTS,
+    )
+    initialize_missing: bool = flag(
+        False, "initialize the pooler and the heads that the checkpoint lacks"
+    )
+    seed: int | None = flag(None, "seed of --initialize_missing; 0 if not set")
+    hidden_act: str | None = flag(
+        None, "the gelu to write, if the checkpoint names another", choices=HIDDEN_ACTS
+    )
+    push_to_hub: str | None = flag(
+        None,
+        "name on the Hugging Face hub that an export to hf: is uploaded to",
+        "upload",
+        metavar="ORG/NAME",
+    )
+    public: bool = flag(False, "let everybody read what is uploaded", "upload")
+
+    def __post_init__(self) -> None:
+        if self.seed is not None and not self.initialize_missing:
+            raise Refused(
+                f"--seed is {self.seed}, and nothing is initialized; give --initialize_missing "
+                "too, or leave it out"
+            )
+        if self.public and self.push_to_hub is None:
+            raise Refused("--public is for what is uploaded; give --push_to_hub=ORG/NAME too")
+
+
+COMMAND = Command(
+    "bert_jax.convert",
+    __doc__,
+    ConvertFlags,
+    "python -m bert_jax.convert --from=orbax:runs/base --to=hf:exports/base",
+)
 
 if __name__ == "__main__":
-    cli.check_command_line(USAGE)
+    cli.check_command_line(COMMAND)
 
 from bert_jax.interop import export, hub, huggingface, load
 from bert_jax.interop.export import Target
@@ -57,40 +85,31 @@ _PARTS = {"pooler": "pooler", "mlm": "MLM head", "nsp": "NSP head", "rtd": "repl
 _LAYER = {"classifier": "layer of the task", "bilstm": "its LSTMs"}
 
 
-def _main(log: LibraryLog, arguments: list[str]) -> int:
+def _main(log: LibraryLog, flags: ConvertFlags) -> int:
     with cli.preparing():
-        cli.refuse_arguments(arguments, USAGE)
-        if not _FROM.value or not _TO.value:
-            raise Refused(f"{'--to' if _FROM.value else '--from'} is missing; {USAGE}")
-        if _SEED.present and not _INITIALIZE_MISSING.value:
+        target = export.parse_target(flags.to)
+        if flags.push_to_hub is not None and target.scheme != HF:
             raise Refused(
-                f"--seed is {_SEED.value}, and nothing is initialized; give "
-                "--initialize_missing=true too, or leave it out"
-            )
-        target = export.parse_target(_TO.value)
-        if _PUBLIC.present and _PUSH_TO_HUB.value is None:
-            raise Refused("--public is for what is uploaded; give --push_to_hub=ORG/NAME too")
-        if _PUSH_TO_HUB.value is not None and target.scheme != HF:
-            raise Refused(
-                f"--push_to_hub is {_PUSH_TO_HUB.value!r}, and --to is {_TO.value!r}; only an "
+                f"--push_to_hub is {flags.push_to_hub!r}, and --to is {flags.to!r}; only an "
                 "export to hf:DIR is uploaded"
             )
-        if _PUSH_TO_HUB.value is not None:
-            hub.check_upload(_PUSH_TO_HUB.value, _PUBLIC.value)
+        if flags.push_to_hub is not None:
+            hub.check_upload(flags.push_to_hub, flags.public)
         screen = Screen(is_writer=True)
         log.hold()
-        with screen.spinning(f"reading {_FROM.value}"):
-            loaded = load.load(_FROM.value, _PART.value)
-            if _HIDDEN_ACT.value:
-                config = dataclasses.replace(loaded.config, hidden_act=_HIDDEN_ACT.value)
+        with screen.spinning(f"reading {flags.from_}"):
+            loaded = load.load(flags.from_, flags.part)
+            if flags.hidden_act:
+                config = dataclasses.replace(loaded.config, hidden_act=flags.hidden_act)
                 loaded = dataclasses.replace(loaded, config=config)
             checkpoint = export.keep_supported(loaded, target)
             export.check_exportable(checkpoint, target)
     dropped = [part for part in loaded.params if part not in checkpoint.params]
-    return _convert(checkpoint, dropped, target, screen, log.say)
+    return _convert(flags, checkpoint, dropped, target, screen, log.say)
 
 
 def _convert(
+    flags: ConvertFlags,
     checkpoint: Pretrained,
     dropped: Sequence[str],
     target: Target,
@@ -103,8 +122,8 @@ def _convert(
         names = ", ".join(_PARTS[part] for part in missing)
         consequence = (
             "initialized at random, as before any training"
-            if _INITIALIZE_MISSING.value
-            else "skipped; --initialize_missing=true initializes what is missing"
+            if flags.initialize_missing
+            else "skipped; --initialize_missing initializes what is missing"
         )
         screen.print(f"without {names}: {consequence}", BAD)
     if dropped:
@@ -113,26 +132,32 @@ def _convert(
     if checkpoint.unread:
         screen.print(f"no part of a BERT, and skipped: {list_names(checkpoint.unread)}", BAD)
     with screen.spinning(f"writing {target.folder}, and reading it back"):
-        if _INITIALIZE_MISSING.value:
-            checkpoint = export.initialize_missing(checkpoint, missing, _SEED.value)
-        initialized = missing if _INITIALIZE_MISSING.value else ()
+        if flags.initialize_missing:
+            checkpoint = export.initialize_missing(checkpoint, missing, flags.seed or 0)
+        initialized = missing if flags.initialize_missing else ()
         largest = export.write(checkpoint, target, initialized)
     rows = [(name, f"differ by {difference:.1e} at most") for name, difference in largest.items()]
-    screen.table(f"{_TO.value}, read back and run on the same rows", rows)
+    screen.table(f"{flags.to}, read back and run on the same rows", rows)
     code = DONE
-    if _PUSH_TO_HUB.value is not None:
-        code = _upload(target, _PUSH_TO_HUB.value, screen, say_error)
+    if flags.push_to_hub is not None:
+        code = _upload(target, flags.push_to_hub, flags.public, screen, say_error)
     screen.table("next", _list_next_steps(checkpoint, target))
     return code
 
 
-def _upload(target: Target, name: str, screen: Screen, say_error: Callable[[str], None]) -> int:
+def _upload(
+    target: Target,
+    name: str,
+    is_public: bool,
+    screen: Screen,
+    say_error: Callable[[str], None],
+) -> int:
     """Upload a finished export; if that fails the export stays, and the exit code is 1."""
     try:
         with screen.spinning(f"uploading {target.folder} to {name}"):
-            page = hub.upload(target.folder, name, _PUBLIC.value)
+            page = hub.upload(target.folder, name, is_public)
     except OSError as error:
-        private = "" if _PUBLIC.value else " --private"
+        private = "" if is_public else " --private"
         say_error(
             f"error: {name} was not uploaded: {error}; the export is complete in {target.folder}, "
             f"and hf upload {name} {shlex.quote(str(target.folder))}{private} uploads it"
@@ -181,7 +206,7 @@ def _list_next_steps(checkpoint: Pretrained, target: Target) -> list[tuple[str, 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(_main, USAGE, "nothing was written", argv=argv, outlives_reader=True)
+    return cli.run(COMMAND, _main, "nothing was written", argv, outlives_reader=True)
 
 
 if __name__ == "__main__":

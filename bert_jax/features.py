@@ -1,60 +1,70 @@
-"""Write vectors of texts: python -m bert_jax.features --checkpoint=CK --input=TEXT --output=OUT.npz
-
-    --checkpoint=CK    hf:DIR, google:PREFIX or orbax:WORKDIR
-    --input=TEXT       a sentence a line, or a pair as A ||| B; plain or compressed; - for stdin
-    --output=OUT       .npz, .parquet, or .jsonl with Google's names; or --format names it
-    --layers=-1        the last layer; 0 the embeddings; -4: the last four; -2,-1 a list
-    --pool=mean        one vector a line: of [CLS] (cls), or the mean of all its tokens' (mean);
-                       --normalize=true divides it by its length
-    --windows=128      longer lines than a row in windows, 128 tokens apart, whose vectors are
-                       joined; without it they are cut
+"""Write the vectors of texts from a trained model.
 
 npz: `vectors` float32[T,D] of all T tokens, line after line, [T,K,D] for a list or range of K
 layers; `tokens` their T pieces; `offsets` int64[N+1]: line i has vectors[offsets[i]:offsets[i+1]],
 [CLS] and [SEP] among them. Pooled: `vectors` alone, float32[N,D] or [N,K,D]. Parquet has a row a
-line: line, tokens, vectors, or line, vector.
+line: line, tokens, vectors, or line, vector. JSON lines have Google's names.
 
 Every line gives a row, an empty one [CLS] [SEP]. The text streams through: memory holds some
 hundred megabytes of vectors at most.
 """
 
+import dataclasses
 import functools
 import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from absl import flags
-
 from bert_jax.config.vectors import POOLS
-from bert_jax.runtime import absl_cli as cli
+from bert_jax.runtime import cli
+from data_pipeline.cli.flags import Command, flag
 
-_CHECKPOINT = flags.DEFINE_string(
-    "checkpoint", "", "hf:DIR, google:PREFIX or orbax:WORKDIR, or the place alone"
-)
-_INPUT = flags.DEFINE_string("input", "", "text, a sentence or A ||| B a line; - for stdin")
-_OUTPUT = flags.DEFINE_string("output", "", "a new file: .npz, .parquet or .jsonl")
-_FORMAT = flags.DEFINE_string("format", "", "npz, parquet or jsonl, whatever --output ends in")
-_LAYERS = flags.DEFINE_string("layers", "-1", "which layers, as Python indexes a list of them")
-_POOL = flags.DEFINE_enum(
-    "pool", "", ("", *POOLS), "one vector a line: [CLS]'s, or the mean of all"
-)
-_NORMALIZE = flags.DEFINE_bool("normalize", False, "divide each pooled vector by its length")
-_MAX_SEQ_LENGTH = flags.DEFINE_integer(
-    "max_seq_length", 0, "tokens that a line is cut to, [CLS] and [SEP] too; 0: all positions"
-)
-_WINDOWS = flags.DEFINE_integer(
-    "windows",
-    0,
-    "distance in tokens of the windows over a line longer than a row; 0 cuts it",
-    lower_bound=0,
-)
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "lines in a batch", lower_bound=1)
 
-USAGE = "python -m bert_jax.features --checkpoint=CK --input=TEXT --output=OUT.npz [--layers=-1]"
+@dataclasses.dataclass(frozen=True)
+class FeaturesFlags:
+    """Declare the flags."""
+
+    checkpoint: str = flag(
+        "", "hf:DIR, google:PREFIX or orbax:WORKDIR, or the place alone", is_required=True
+    )
+    input: str = flag(
+        "",
+        "text, a sentence or A ||| B a line; plain or compressed; - for stdin",
+        metavar="FILE",
+        is_required=True,
+    )
+    output: str = flag("", "new file: .npz, .parquet or .jsonl", metavar="FILE", is_required=True)
+    format: str = flag("", "npz, parquet or jsonl, whatever --output ends in")
+    layers: str = flag(
+        "-1",
+        "layers, as Python indexes a list of them: -1 the last; 0 the embeddings; -4: the last "
+        "four; -2,-1 a list",
+    )
+    pool: str = flag("", "one vector a line: [CLS]'s, or the mean of all", choices=("", *POOLS))
+    normalize: bool = flag(False, "divide each pooled vector by its length")
+    max_seq_length: int = flag(
+        0, "tokens that a line is cut to, [CLS] and [SEP] too; 0: all positions"
+    )
+    windows: int = flag(
+        0,
+        "distance in tokens of the windows over a line longer than a row, whose vectors are "
+        "joined; 0 cuts it",
+        minimum=0,
+    )
+    batch_size: int = flag(32, "lines in a batch", minimum=1)
+
+
+COMMAND = Command(
+    "bert_jax.features",
+    __doc__,
+    FeaturesFlags,
+    "python -m bert_jax.features --checkpoint=runs/base --input=sentences.txt "
+    "--output=vectors.npz --pool=mean",
+)
 
 if __name__ == "__main__":
-    cli.check_command_line(USAGE)
+    cli.check_command_line(COMMAND)
 
 from bert_jax.config.vectors import CLS
 from bert_jax.inference import batches, vector_files
@@ -80,37 +90,33 @@ _GROUP_BYTES = 256 << 20  # of vectors in memory before they are written
 _MAX_GROUP_TOKENS = 1 << 18  # pooled vectors are small, but their rows take memory too
 
 
-def _main(log: LibraryLog, arguments: list[str]) -> int:
+def _main(log: LibraryLog, flags: FeaturesFlags) -> int:
     with cli.preparing():
-        cli.refuse_arguments(arguments, USAGE)
-        address, text, place = _CHECKPOINT.value, _INPUT.value, _OUTPUT.value
-        for name, value in (("checkpoint", address), ("input", text), ("output", place)):
-            if not value:
-                raise Refused(f"--{name} is missing; {USAGE}")
-        output = pathlib.Path(place)
-        kind = vector_files.choose_format(output, _FORMAT.value)
+        output = pathlib.Path(flags.output)
+        kind = vector_files.choose_format(output, flags.format)
         check_new_file(output, "--output")
-        check_lines(text, "--input")
-        if _NORMALIZE.value and not _POOL.value:
+        check_lines(flags.input, "--input")
+        if flags.normalize and not flags.pool:
             raise Refused("--normalize is for pooled vectors; give --pool=mean or cls too")
         log.hold()
-        checkpoint = load.load(address)
-        if _POOL.value == CLS:
+        checkpoint = load.load(flags.checkpoint)
+        if flags.pool == CLS:
             refuse_causal(checkpoint, "so its [CLS] sees no other token: give --pool=mean")
-        layers = choose_layers(_LAYERS.value, checkpoint.config.num_hidden_layers)
+        layers = choose_layers(flags.layers, checkpoint.config.num_hidden_layers)
         positions = checkpoint.config.max_position_embeddings
-        most = _MAX_SEQ_LENGTH.value or positions
+        most = flags.max_seq_length or positions
         if not 3 <= most <= positions:
             raise Refused(
                 f"--max_seq_length is {most}; it must be from 3 to {positions}, the positions that "
                 "the checkpoint has, or 0 for all of them"
             )
-    return _extract(checkpoint, layers, most, output, kind)
+    return _extract(flags, checkpoint, layers, most, kind)
 
 
 def _extract(
-    checkpoint: Pretrained, layers: Layers, max_seq_length: int, output: pathlib.Path, kind: str
+    flags: FeaturesFlags, checkpoint: Pretrained, layers: Layers, max_seq_length: int, kind: str
 ) -> int:
+    output = pathlib.Path(flags.output)
     screen = Screen(is_writer=True)
     counts = LineCounts()
     started = time.monotonic()
@@ -118,32 +124,33 @@ def _extract(
     most_tokens = min(_GROUP_BYTES // vectors_bytes, _MAX_GROUP_TOKENS)
     pieces = checkpoint.vocabulary.pieces()
     groups = group_rows(
-        open_lines(_INPUT.value),
+        open_lines(flags.input),
         checkpoint.vocabulary,
         max_seq_length,
         most_tokens,
         counts,
-        keeps_long=_WINDOWS.value > 0,
+        keeps_long=flags.windows > 0,
         pair_truncation=checkpoint.pair_truncation,
     )
     tokens = 0
     with (
         screen.spinning("compiling") as show,
         new_file(output) as unfinished,
-        vector_files.open_writer(unfinished, kind, pieces, layers, bool(_POOL.value)) as write,
+        vector_files.open_writer(unfinished, kind, pieces, layers, bool(flags.pool)) as write,
     ):
-        for group in _compute_groups(groups, checkpoint, layers, max_seq_length, show):
+        for group in _compute_groups(flags, groups, checkpoint, layers, max_seq_length, show):
             write(group)
             tokens += len(group.rows.token_ids)
             del group  # its vectors, before those of the next are computed
         if not counts.lines:
-            raise Refused(f"--input is {_INPUT.value}, which holds no line: nothing was written")
+            raise Refused(f"--input is {flags.input}, which holds no line: nothing was written")
         secs = time.monotonic() - started
-    screen.table(f"wrote {output}", _make_summary(counts, tokens, layers, checkpoint, secs))
+    screen.table(f"wrote {output}", _make_summary(flags, counts, tokens, layers, checkpoint, secs))
     return 0
 
 
 def _compute_groups(
+    flags: FeaturesFlags,
     groups: Iterator[EncodedRows],
     checkpoint: Pretrained,
     layers: Layers,
@@ -153,7 +160,7 @@ def _compute_groups(
     """Yield the groups with their vectors, computed on all devices."""
     model = place_model(checkpoint, Heads(mlm=False, nsp=False))
     compute = functools.partial(
-        compute_vectors, layers=layers, pool=_POOL.value, normalize=_NORMALIZE.value
+        compute_vectors, layers=layers, pool=flags.pool, normalize=flags.normalize
     )
     step = batches.compile_step(model.model, compute)
     first_line = done = 0
@@ -163,7 +170,7 @@ def _compute_groups(
         for index_B, outputs in results:
             yield index_B, outputs
             done += len(index_B)
-            show(f"{done:,} {'windows' if _WINDOWS.value else 'lines'} have their vectors")
+            show(f"{done:,} {'windows' if flags.windows else 'lines'} have their vectors")
 
     while True:
         try:
@@ -172,20 +179,25 @@ def _compute_groups(
             raise Refused(f"{error}; nothing was written") from error
         if rows is None:
             return
-        windows = slide(rows, max_seq_length, _WINDOWS.value, checkpoint.vocabulary.template)
-        results = batches.run_rows(step, model, windows.rows, _BATCH_SIZE.value)
+        windows = slide(rows, max_seq_length, flags.windows, checkpoint.vocabulary.template)
+        results = batches.run_rows(step, model, windows.rows, flags.batch_size)
         # No name holds the vectors: they end before those of the next group are computed.
         yield Group(
-            first_line, rows, collect_vectors(show_count(results), windows, bool(_POOL.value))
+            first_line, rows, collect_vectors(show_count(results), windows, bool(flags.pool))
         )
         first_line += rows.examples
 
 
 def _make_summary(
-    counts: LineCounts, tokens: int, layers: Layers, checkpoint: Pretrained, secs: float
+    flags: FeaturesFlags,
+    counts: LineCounts,
+    tokens: int,
+    layers: Layers,
+    checkpoint: Pretrained,
+    secs: float,
 ) -> list[tuple[str, str]]:
-    kind = f"{_POOL.value} of a line" if _POOL.value else "token vectors"
-    kind += ", of length 1" if _NORMALIZE.value else ""
+    kind = f"{flags.pool} of a line" if flags.pool else "token vectors"
+    kind += ", of length 1" if flags.normalize else ""
     numbers = ", ".join(map(str, layers.numbers))
     layer = f"layer {numbers} of {checkpoint.config.num_hidden_layers}"
     lines = [f"{counts.lines:,}"]
@@ -203,7 +215,7 @@ def _make_summary(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(_main, USAGE, "nothing was written", argv=argv, outlives_reader=True)
+    return cli.run(COMMAND, _main, "nothing was written", argv, outlives_reader=True)
 
 
 if __name__ == "__main__":

@@ -1,35 +1,45 @@
-"""Guess the words that [MASK] hides: python -m bert_jax.fill_mask --checkpoint=CK "The [MASK] is"
-
-    --checkpoint=CK    orbax:WORKDIR[@STEP], hf:DIR or google:PREFIX, or the place alone
-    --heldout=5        also take 5 sentences that the run of CK held out, hide a word of each, and
-                       show which it was
-    --top=5            guesses for each [MASK]
+"""Guess the words that [MASK] hides in your sentences, or in sentences that a run held out.
 
 A sentence may have several masks; guesses are tokens of the vocabulary, most of them words.
 """
 
-import pathlib
+import dataclasses
 import sys
 from collections.abc import Sequence
 
-from absl import flags
-
-from bert_jax.runtime import absl_cli as cli
+from bert_jax.runtime import cli
+from data_pipeline.cli.flags import Command, flag
 from data_pipeline.io.refused import Refused
 
-_CHECKPOINT = flags.DEFINE_string(
-    "checkpoint", "", "orbax:WORKDIR[@STEP], hf:DIR or google:PREFIX, or the place alone"
-)
-_WORKDIR = flags.DEFINE_string("workdir", "", "another name for --checkpoint=orbax:WORKDIR")
-_HELDOUT = flags.DEFINE_integer(
-    "heldout", 0, "held-out sentences of each store to hide a word of", lower_bound=0
-)
-_TOP = flags.DEFINE_integer("top", 5, "guesses for each [MASK]", lower_bound=1)
 
-USAGE = "python -m bert_jax.fill_mask --checkpoint=CK 'A sentence with one [MASK] in it.' ..."
+@dataclasses.dataclass(frozen=True)
+class FillMaskFlags:
+    """Declare the flags."""
+
+    checkpoint: str = flag(
+        "",
+        "orbax:WORKDIR[@STEP], hf:DIR or google:PREFIX, or the place alone",
+        metavar="CK",
+        is_required=True,
+    )
+    sentences: tuple[str, ...] = flag(
+        (), "sentences with [MASK] in them", metavar="SENTENCE", is_positional=True
+    )
+    heldout: int = flag(
+        0, "sentences that the run held out of each store, to hide a word of", minimum=0
+    )
+    top: int = flag(5, "guesses for each [MASK]", minimum=1)
+
+
+COMMAND = Command(
+    "bert_jax.fill_mask",
+    __doc__,
+    FillMaskFlags,
+    "python -m bert_jax.fill_mask --checkpoint=runs/base 'A sentence with one [MASK] in it.'",
+)
 
 if __name__ == "__main__":
-    cli.check_command_line(USAGE)
+    cli.check_command_line(COMMAND)
 
 import jax
 import rich.text
@@ -49,43 +59,30 @@ from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console, wrap_text
 
 
-def _main(log: LibraryLog, sentences: list[str]) -> int:
+def _main(log: LibraryLog, flags: FillMaskFlags) -> int:
     with cli.preparing():
-        address = _choose_address()
-        if not sentences and _HELDOUT.value == 0:
-            raise Refused(f"there is nothing to guess: give sentences with [MASK]; {USAGE}")
+        address = flags.checkpoint
+        if not flags.sentences and flags.heldout == 0:
+            raise Refused(
+                "there is nothing to guess: give sentences with [MASK], or --heldout=5 of a run"
+            )
         log.hold()
         stores = (
-            open_stores_of_run(address, f"--heldout is {_HELDOUT.value}") if _HELDOUT.value else ()
+            open_stores_of_run(address, f"--heldout is {flags.heldout}") if flags.heldout else ()
         )
         with LINE.doing(f"reading {address}"):
             checkpoint = load.load_masked_lm(address)
             refuse_causal(checkpoint, "and guesses no [MASK]: give a masked language model")
             model = place_masked_lm(checkpoint, jax.local_devices()[:1])
-        questions = [read_question(model, sentence) for sentence in sentences]
+        questions = [read_question(model, sentence) for sentence in flags.sentences]
         for store in stores:
-            questions += hide_heldout_words(model.vocabulary, store.heldout, _HELDOUT.value)
-    return _answer(model, questions)
+            questions += hide_heldout_words(model.vocabulary, store.heldout, flags.heldout)
+    return _answer(model, questions, flags.top)
 
 
-def _choose_address() -> str:
-    checkpoint, workdir = _CHECKPOINT.value, _WORKDIR.value
-    if checkpoint and workdir:
-        raise Refused("--workdir is another name for --checkpoint; give one of them")
-    if not checkpoint and not workdir:
-        raise Refused(f"--checkpoint is missing: a workdir, hf:DIR or google:PREFIX; {USAGE}")
-    if workdir and pathlib.Path(workdir).is_dir():
-        scheme, _ = load.split_address(workdir)
-        if scheme != load.ORBAX:
-            raise Refused(
-                f"--workdir={workdir} is no run of bert_jax; give --checkpoint={scheme}:{workdir}"
-            )
-    return checkpoint or f"{load.ORBAX}:{workdir}"
-
-
-def _answer(model: PlacedModel, questions: Sequence[Question]) -> int:
+def _answer(model: PlacedModel, questions: Sequence[Question], top: int) -> int:
     console = make_console(highlight=False, soft_wrap=True)
-    top = min(_TOP.value, model.vocabulary.size - len(model.vocabulary.special_ids))
+    top = min(top, model.vocabulary.size - len(model.vocabulary.special_ids))
     with LINE.doing("guessing"):
         answered = list(zip(questions, guess_tokens(model, questions, top), strict=True))
     for question, guesses in answered:
@@ -99,7 +96,7 @@ def _answer(model: PlacedModel, questions: Sequence[Question]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(_main, USAGE, "nothing was changed", argv=argv)
+    return cli.run(COMMAND, _main, "nothing was changed", argv)
 
 
 if __name__ == "__main__":

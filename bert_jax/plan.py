@@ -1,17 +1,4 @@
-"""Plan a run on TPUs without one: python -m bert_jax.plan --config=FILE --topology=v5e:4x4
-
-    --topology=v5litepod-16      the slice: a topology, or gcloud's name for one
-    --num_slices=2               as many of them, joined by the data-centre network
-    --store=STORE                for the vocabulary, the schedule's fit to the text, and epochs
-    --seq_len=128 --per_chip_batch=64    what if: one phase, of this length and so many rows a chip
-    --scale=16,64,256            a row for each slice of so many chips, with as many rows a chip
-    --prices=FILE                dollars for a chip and an hour, on demand and spot, in place of
-    bert_jax/planning/prices.json
-    --json_out=FILE --hlo_out=FILE --plot_out=FILE.png
-    --budget=300                 which size to train for so many dollars, and what loss to expect;
-    or --days=4, or --chip_hours=500
-    --spot                       of a budget: spend it on spot chips; preemptions are not counted
-    --ladder=DIR                 of a budget: the law that bert_jax.ladder has fitted on your text
+"""Plan a run on TPUs without one.
 
 Compiles the real step of every phase with the TPU's own compiler: what it says of memory decides
 whether the phase fits; what it expects of time is an estimate, and is called so. Needs libtpu,
@@ -38,60 +25,112 @@ os.environ.pop("XLA_FLAGS", None)
 
 import dataclasses
 import json
-import math
 import pathlib
 import shlex
 from collections.abc import Sequence
 
-from absl import flags, logging
+from absl import logging
 
-from bert_jax.runtime import absl_cli as cli
+from bert_jax.config import Config
+from bert_jax.runtime import cli
+from bert_jax.runtime.cli import GivenConfig
+from data_pipeline.cli.flags import Command, flag
 
-_CONFIG = cli.config_flag()
-_TOPOLOGY = flags.DEFINE_string("topology", None, "such as v5e:8x8 or v5litepod-64")
-_NUM_SLICES = flags.DEFINE_integer("num_slices", 0, "the same as --config.mesh.num_slices")
-_STORE = flags.DEFINE_string("store", None, "the same as --config.data.store")
-_SEQ_LEN = flags.DEFINE_integer(
-    "seq_len", None, "plan one phase only, of this length", lower_bound=1
-)
-_PER_CHIP_BATCH = flags.DEFINE_integer(
-    "per_chip_batch",
-    None,
-    "plan one phase only, with so many rows a chip, all at once",
-    lower_bound=1,
-)
-_SCALE = flags.DEFINE_list("scale", [], "chips of slices to compare, such as 16,64,256")
-_PRICES = flags.DEFINE_string(
-    "prices", None, "price list, in the form of the default, bert_jax/planning/prices.json"
-)
-_JSON_OUT = flags.DEFINE_string("json_out", None, "file for every number: docs/guide/plan.md")
-_HLO_OUT = flags.DEFINE_string(
-    "hlo_out", None, "file for the compiled text of the first phase that fits"
-)
-_PLOT_OUT = flags.DEFINE_string(
-    "plot_out", None, "file for a picture of the rate, or of loss against dollars, a .png"
-)
-_BUDGET = flags.DEFINE_float(
-    "budget", None, "dollars to spend: which size to train, and the loss to expect"
-)
-_DAYS = flags.DEFINE_float("days", None, "days of the slice to spend, in place of --budget")
-_CHIP_HOURS = flags.DEFINE_float(
-    "chip_hours", None, "hours of a chip to spend, in place of --budget"
-)
-_SPOT = flags.DEFINE_bool("spot", False, "spend the budget on spot chips")
-_LADDER = flags.DEFINE_string(
-    "ladder",
-    None,
-    "folder of python -m bert_jax.ladder, whose law a budget takes in place of our constants",
-)
+_BUDGETS = ("budget", "days", "chip_hours")
 
-USAGE = "python -m bert_jax.plan --config=configs/base.py --topology=v5e:4x4 [--store=STORE]"
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanFlags:
+    """Declare the flags."""
+
+    config: GivenConfig[Config] = cli.config_flag(
+        about=", such as configs/base.py; its config.data.store gives the vocabulary, the "
+        "schedule's fit to the text, and epochs"
+    )
+    topology: str = flag(
+        "",
+        "slice to plan for, or gcloud's name for one, such as v5e:8x8 or v5litepod-64",
+        metavar="SLICE",
+        is_required=True,
+    )
+    prices: str = flag(
+        "",
+        "dollars for a chip and an hour, on demand and spot, in place of "
+        "bert_jax/planning/prices.json, in its form",
+        metavar="FILE",
+    )
+    json_out: str = flag("", "file for every number: docs/guide/plan.md", metavar="FILE")
+    hlo_out: str = flag(
+        "", "file for the compiled text of the first phase that fits", metavar="FILE"
+    )
+    plot_out: str = flag(
+        "",
+        "file for a picture of the rate, or of loss against dollars",
+        metavar="FILE.png",
+    )
+    seq_len: int | None = flag(None, "plan one phase only, of this length", "what if", minimum=1)
+    per_chip_batch: int | None = flag(
+        None, "plan one phase only, with so many rows a chip, all at once", "what if", minimum=1
+    )
+    scale: str = flag(
+        "",
+        "a row for each slice of so many chips, with as many rows a chip",
+        "what if",
+        metavar="16,64,256",
+    )
+    budget: float | None = flag(
+        None, "dollars to spend: which size to train, and the loss to expect", "a budget", above=0
+    )
+    days: float | None = flag(
+        None, "days of the slice to spend, in place of --budget", "a budget", above=0
+    )
+    chip_hours: float | None = flag(
+        None, "hours of a chip to spend, in place of --budget", "a budget", above=0
+    )
+    spot: bool = flag(
+        False, "spend the budget on spot chips; preemptions are not counted", "a budget"
+    )
+    ladder: str = flag(
+        "",
+        "folder of python -m bert_jax.ladder, whose law is taken in place of our constants",
+        "a budget",
+        metavar="DIR",
+    )
+
+    @property
+    def budgets(self) -> dict[str, float]:
+        """Return the budget that is given, by its flag; several are refused."""
+        values = {name: getattr(self, name) for name in _BUDGETS}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def __post_init__(self) -> None:
+        if len(self.budgets) > 1:
+            names = ", ".join(f"--{name}" for name in self.budgets)
+            raise Refused(f"{names} say the same thing; give one of them")
+        sizes = self.scale.split(",") if self.scale else ()
+        if not all(size.strip().isdigit() for size in sizes):
+            raise Refused(f"--scale is {self.scale}; give chips, such as --scale=16,64,256")
+        others = ("scale", "hlo_out", "seq_len", "per_chip_batch")
+        for name in others if self.budgets else ("spot", "ladder"):
+            if getattr(self, name):
+                problem = "is not for a budget; leave it out"
+                alone = "is for a budget; add --budget, or leave it out"
+                raise Refused(f"--{name} {problem if self.budgets else alone}")
+
+
+COMMAND = Command(
+    "bert_jax.plan",
+    __doc__,
+    PlanFlags,
+    "python -m bert_jax.plan --config=configs/base.py --config.data.store=STORE "
+    "--topology=v5e:4x4 --scale=16,64,256",
+)
 
 if __name__ == "__main__":
-    cli.check_command_line(USAGE)
+    cli.check_command_line(COMMAND)
 
 from bert_jax.benchmarking import measure
-from bert_jax.config import Config, ResolvedRun
+from bert_jax.config import ResolvedRun
 from bert_jax.interop import warm_start
 from bert_jax.logging.console import Screen
 from bert_jax.parallel import mesh as mesh_lib
@@ -123,47 +162,39 @@ from data_pipeline.io.atomic import check_file_path
 CURVE_WIDTH, CURVE_HEIGHT = 60, 4  # of the learning-rate plot on the screen, in characters
 
 
-def _main(log: LibraryLog, arguments: list[str]) -> int:
+def _main(log: LibraryLog, flags: PlanFlags) -> int:
     with cli.preparing():
         logging.set_verbosity(logging.ERROR)
-        cli.refuse_arguments(arguments, USAGE)
-        if _asks_for_budget():
-            return _spend(log)
-        request, screen = _read_request(log)
+        if flags.budgets:
+            return _spend(flags, log)
+        request, screen = _read_request(flags, log)
     with screen.spinning("planning"):
         plan, compiled = build_plan(request, screen)
-        _write_pictures(request.config, compiled, screen)
+        _write_pictures(flags, request.config, compiled, screen)
     _show(request, plan, screen)
-    _write_json(plan)
+    _write_json(plan, flags.json_out)
     return 0 if all(phase.fits for phase in plan.phases) else exit_codes.FAILED
 
 
-def _write_json(plan: Plan | BudgetPlan) -> None:
-    if _JSON_OUT.value:
+def _write_json(plan: Plan | BudgetPlan, place: str) -> None:
+    if place:
         text = json.dumps(dataclasses.asdict(plan), indent=2)
-        pathlib.Path(_JSON_OUT.value).write_text(text + "\n", encoding="utf-8")
+        pathlib.Path(place).write_text(text + "\n", encoding="utf-8")
 
 
-def _read_config() -> tuple[ResolvedRun, Slice, str]:
+def _read_config(flags: PlanFlags) -> tuple[ResolvedRun, Slice, str]:
     """Read the config, the slice and the vocabulary's origin; one must divide over the other."""
-    config = cli.load_config(Config, _CONFIG)
-    if not _TOPOLOGY.value:
-        raise Refused(f"--topology is missing: the slice to plan for; {USAGE}")
-    if _NUM_SLICES.present:
-        mesh = dataclasses.replace(config.mesh, num_slices=_NUM_SLICES.value)
-        config = dataclasses.replace(config, mesh=mesh)
-    tpu_slice = slices.find_slice(_TOPOLOGY.value, config.mesh.num_slices)
-    if _STORE.value:
-        data = dataclasses.replace(config.data, store=_STORE.value)
-        config = dataclasses.replace(config, data=data)
+    config = flags.config.load()
+    tpu_slice = slices.find_slice(flags.topology, config.mesh.num_slices)
     vocabulary_from = name_vocabulary_origin(config)
-    config = setup.resolve_alone(_apply_what_if(config, tpu_slice))
+    config = setup.resolve_alone(_apply_what_if(flags, config, tpu_slice))
     mesh_lib.check_divides(config, tpu_slice.devices)
     for index in range(len(config.phases)):
         estimate.describe_attention(config, index, tpu_slice)  # refuses a kernel that does not fit
-    for flag in (_JSON_OUT, _HLO_OUT, _PLOT_OUT):
-        if flag.value:
-            check_file_path(pathlib.Path(flag.value), f"--{flag.name}")
+    places = {"json_out": flags.json_out, "hlo_out": flags.hlo_out, "plot_out": flags.plot_out}
+    for name, place in places.items():
+        if place:
+            check_file_path(pathlib.Path(place), f"--{name}")
     return config, tpu_slice, vocabulary_from
 
 
@@ -176,17 +207,13 @@ def _start(log: LibraryLog, tpu_slice: Slice) -> Screen:
     return screen
 
 
-def _read_request(log: LibraryLog) -> tuple[PlanRequest, Screen]:
-    config, tpu_slice, vocabulary_from = _read_config()
-    for flag in (_SPOT, _LADDER):
-        if flag.value:
-            raise Refused(f"--{flag.name} is for a budget; add --budget, or leave it out")
-    if not all(size.strip().isdigit() for size in _SCALE.value):
-        raise Refused(f"--scale={','.join(_SCALE.value)}: give chips, such as --scale=16,64,256")
-    others = [slices.resize_slice(tpu_slice, int(chips)) for chips in _SCALE.value]
+def _read_request(flags: PlanFlags, log: LibraryLog) -> tuple[PlanRequest, Screen]:
+    config, tpu_slice, vocabulary_from = _read_config(flags)
+    sizes = flags.scale.split(",") if flags.scale else ()
+    others = [slices.resize_slice(tpu_slice, int(chips)) for chips in sizes]
     for other in others:
         mesh_lib.check_divides(scale_config(config, tpu_slice, other), other.devices)
-    prices = read_prices(pathlib.Path(_PRICES.value or FILE))
+    prices = read_prices(pathlib.Path(flags.prices or FILE))
     learned = objectives.find_each(config)
     screen = _start(log, tpu_slice)
     corpus = read_corpus(config, vocabulary_from, screen)
@@ -195,46 +222,30 @@ def _read_request(log: LibraryLog) -> tuple[PlanRequest, Screen]:
     return request, screen
 
 
-_BUDGETS = (_BUDGET, _DAYS, _CHIP_HOURS)
-
-
-def _asks_for_budget() -> bool:
-    return any(flag.value is not None for flag in _BUDGETS)
-
-
-def _read_budget(log: LibraryLog) -> tuple[BudgetRequest, Screen]:
+def _read_budget(flags: PlanFlags, log: LibraryLog) -> tuple[BudgetRequest, Screen]:
     """Read what may be spent, on which text and by which law."""
-    config, tpu_slice, _ = _read_config()
-    budget = _make_budget(read_prices(pathlib.Path(_PRICES.value or FILE)), tpu_slice)
-    for flag in (_SCALE, _HLO_OUT, _SEQ_LEN, _PER_CHIP_BATCH):
-        if flag.value:
-            raise Refused(f"--{flag.name} is not for a budget; leave it out")
+    config, tpu_slice, _ = _read_config(flags)
+    budget = _make_budget(flags, read_prices(pathlib.Path(flags.prices or FILE)), tpu_slice)
     budget_lib.check(config)
-    law = read_ladder(pathlib.Path(_LADDER.value)) if _LADDER.value else fit_english()
+    law = read_ladder(pathlib.Path(flags.ladder)) if flags.ladder else fit_english()
     screen = _start(log, tpu_slice)
     source = setup.open_feed(config, screen)
     if source is None:
-        raise Refused("a budget needs the text that is trained on: give --store=STORE")
+        raise Refused("a budget needs the text that is trained on: give --config.data.store=STORE")
     corpus = budget_lib.count_corpus(source)
-    return BudgetRequest(config, tpu_slice, budget, corpus, law, _SPOT.value), screen
+    return BudgetRequest(config, tpu_slice, budget, corpus, law, flags.spot), screen
 
 
-def _make_budget(prices: Prices, tpu_slice: Slice) -> Budget:
+def _make_budget(flags: PlanFlags, prices: Prices, tpu_slice: Slice) -> Budget:
     """Turn the flag that was given into dollars of the slice."""
-    given = [flag for flag in _BUDGETS if flag.value is not None]
-    if len(given) > 1:
-        names = ", ".join(f"--{flag.name}" for flag in given)
-        raise Refused(f"{names} say the same thing; give one of them")
-    name, value = given[0].name, float(given[0].value or 0.0)
-    if not 0 < value < math.inf:
-        raise Refused(f"--{name} is {value:g}; it must be more than 0")
+    ((name, value),) = flags.budgets.items()
     chip = tpu_slice.chip.name
     price = prices.by_chip.get(chip)
     usd_per_chip_hour = None
     if price is not None:
-        usd_per_chip_hour = price.usd_spot if _SPOT.value else price.usd_on_demand
+        usd_per_chip_hour = price.usd_spot if flags.spot else price.usd_on_demand
     if price is None or not usd_per_chip_hour:
-        raise Refused(prices.missing(chip, "spot" if _SPOT.value else "on_demand"))
+        raise Refused(prices.missing(chip, "spot" if flags.spot else "on_demand"))
     chip_hours = {
         "budget": value / usd_per_chip_hour,
         "days": value * 24 * tpu_slice.chips,
@@ -244,11 +255,11 @@ def _make_budget(prices: Prices, tpu_slice: Slice) -> Budget:
     return Budget(usd, usd_per_chip_hour, tpu_slice.chips, price)
 
 
-def _spend(log: LibraryLog) -> int:
+def _spend(flags: PlanFlags, log: LibraryLog) -> int:
     """Choose what the budget buys, and show it."""
     from bert_jax.planning import budget_report
 
-    request, screen = _read_budget(log)
+    request, screen = _read_budget(flags, log)
     plan = budget_lib.choose(request, make_compiler(request.tpu_slice, screen))
     money = format_dollars(request.budget.usd)
     title = f"what {money} buys on {plan.topology}"
@@ -256,19 +267,19 @@ def _spend(log: LibraryLog) -> int:
     screen.table("the bill", budget_report.format_bill(plan))
     screen.table("sizes, the best first", budget_report.format_sizes(plan))
     screen.table("half and twice as much", budget_report.format_neighbors(plan))
-    screen.command(_write_command(request, plan), "to train it: ")
-    if _PLOT_OUT.value:
-        budget_report.draw(plan, pathlib.Path(_PLOT_OUT.value))
-    _write_json(plan)
+    screen.command(_write_command(flags.config, request, plan), "to train it: ")
+    if flags.plot_out:
+        budget_report.draw(plan, pathlib.Path(flags.plot_out))
+    _write_json(plan, flags.json_out)
     return 0
 
 
-def _write_command(request: BudgetRequest, plan: BudgetPlan) -> str:
+def _write_command(config: GivenConfig[Config], request: BudgetRequest, plan: BudgetPlan) -> str:
     """Write the command that trains the chosen run."""
     settings = {**plan.settings, "config.data.store": request.config.data.store}
     given = [
         word
-        for word in cli.config_arguments(_CONFIG)
+        for word in config.list_arguments()
         if word.partition("=")[0].removeprefix("--") not in settings
     ]
     flags_set = [f"--{name}={value}" for name, value in settings.items()]
@@ -276,28 +287,30 @@ def _write_command(request: BudgetRequest, plan: BudgetPlan) -> str:
     return shlex.join(words)
 
 
-def _apply_what_if(config: Config, tpu_slice: Slice) -> Config:
+def _apply_what_if(flags: PlanFlags, config: Config, tpu_slice: Slice) -> Config:
     """Keep one phase, if a flag asks for its length or its rows a chip."""
-    if _SEQ_LEN.value is None and _PER_CHIP_BATCH.value is None:
+    if flags.seq_len is None and flags.per_chip_batch is None:
         return config
-    phase = measure.choose_phase(config, _SEQ_LEN.value or 0)
+    phase = measure.choose_phase(config, flags.seq_len or 0)
     phase = dataclasses.replace(phase, restart_learning_rate=0.0, restart_warmup_steps=0)
-    if _PER_CHIP_BATCH.value is not None:
-        rows = _PER_CHIP_BATCH.value * tpu_slice.chips
+    if flags.per_chip_batch is not None:
+        rows = flags.per_chip_batch * tpu_slice.chips
         phase = dataclasses.replace(phase, batch_size=rows, micro_batches=1)
     return dataclasses.replace(config, phases=(phase,))
 
 
-def _write_pictures(config: Config, compiled: Compiled | None, screen: Screen) -> None:
+def _write_pictures(
+    flags: PlanFlags, config: Config, compiled: Compiled | None, screen: Screen
+) -> None:
     """Write the files of --plot_out and --hlo_out."""
-    if _PLOT_OUT.value:
+    if flags.plot_out:
         from bert_jax.logging import plots  # here: matplotlib takes half a second to import
 
-        plots.draw_rates(config, pathlib.Path(_PLOT_OUT.value))
-    if _HLO_OUT.value and compiled:
-        pathlib.Path(_HLO_OUT.value).write_text(compiled.text, encoding="utf-8")
-    elif _HLO_OUT.value:
-        screen.print(f"{_HLO_OUT.value} is not written: no phase fits")
+        plots.draw_rates(config, pathlib.Path(flags.plot_out))
+    if flags.hlo_out and compiled:
+        pathlib.Path(flags.hlo_out).write_text(compiled.text, encoding="utf-8")
+    elif flags.hlo_out:
+        screen.print(f"{flags.hlo_out} is not written: no phase fits")
 
 
 def _show(request: PlanRequest, plan: Plan, screen: Screen) -> None:
@@ -317,7 +330,7 @@ def _show(request: PlanRequest, plan: Plan, screen: Screen) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(_main, USAGE, "nothing was changed", argv=argv)
+    return cli.run(COMMAND, _main, "nothing was changed", argv)
 
 
 if __name__ == "__main__":

@@ -1,54 +1,76 @@
-"""Predict new rows: python -m bert_jax.predict --checkpoint=RUN --input=FILE --output=FILE
+"""Predict new rows with a fine-tuned model.
 
-    --checkpoint=RUN   a fine-tuned model: the workdir of python -m bert_jax.finetune, or
-                       orbax:DIR@STEP; hf:DIR, its export, or somebody's classifier
-    --input=FILE       of a table, GLUE, SWAG: .tsv, .csv, .jsonl or .parquet; CODAH: .tsv; NER: a
-                       word a line; SQuAD: its JSON. Answers and tags may be there, and are unread
-    --output=FILE      a new file. A table's own columns, then prediction, probability and
-                       probability_LABEL of each (with _2 behind where the table has such a column),
-                       by the ending .tsv, .csv, .jsonl or .parquet; NER: .conll, the columns, the
-                       tag, its probability; SQuAD: .json, and OUT.nbest.json with probabilities
-    --text_column=NAME --second_text_column=NAME   where they differ from those of the training
-
-Rows of any number stream through; the output appears whole or not at all, in the input's order.
+Rows of any number stream through; the output appears whole or not at all, in the input's order. It
+has a table's own columns, then prediction, probability and probability_LABEL of each (with _2
+behind where the table has such a column). Of NER it has the columns, the tag and its probability;
+of SQuAD it is .json, with OUT.nbest.json beside it, which has probabilities.
 """
 
+import dataclasses
 import pathlib
 import sys
 import time
 from collections.abc import Callable, Sequence
 
-from absl import flags
+from bert_jax.runtime import cli
+from data_pipeline.cli.flags import Command, flag
+from data_pipeline.io.atomic import check_new_file
+from data_pipeline.io.refused import Refused
 
-from bert_jax.runtime import absl_cli as cli
 
-_CHECKPOINT = flags.DEFINE_string("checkpoint", "", "a fine-tuned run's workdir, or hf:DIR")
-_INPUT = flags.DEFINE_string("input", "", "the rows to predict")
-_OUTPUT = flags.DEFINE_string("output", "", "a new file, in the format of its ending")
-_TEXT_COLUMN = flags.DEFINE_string(
-    "text_column", None, "column of the text in a table, if it has another name than in training"
-)
-_SECOND_TEXT_COLUMN = flags.DEFINE_string(
-    "second_text_column",
-    None,
-    "column of a pair's second text in a table, if it has another name than in training; '' for "
-    "single texts",
-)
-_PROBABILITIES = flags.DEFINE_enum(
-    "probabilities", "all", ["all", "best"], "of each class, or of the predicted one alone"
-)
-_NULL_THRESHOLD = flags.DEFINE_float(
-    "null_threshold", None, "of SQuAD: null odds above which no answer is given; as the run"
-)
-_MAX_SEQ_LENGTH = flags.DEFINE_integer(
-    "max_seq_length", 0, "tokens that a row is cut to, [CLS] and [SEP] too; 0: as in training"
-)
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "rows in a batch")
+@dataclasses.dataclass(frozen=True)
+class PredictFlags:
+    """Declare the flags."""
 
-USAGE = "python -m bert_jax.predict --checkpoint=RUN --input=FILE --output=FILE"
+    checkpoint: str = flag(
+        "",
+        "fine-tuned model: the workdir of python -m bert_jax.finetune, or orbax:DIR@STEP; hf:DIR, "
+        "its export, or somebody's classifier",
+        metavar="RUN",
+        is_required=True,
+    )
+    input: str = flag(
+        "",
+        "rows to predict; of a table, GLUE, SWAG: .tsv, .csv, .jsonl or .parquet; CODAH: .tsv; "
+        "NER: a word a line; SQuAD: its JSON; answers and tags may be there, and are unread",
+        metavar="FILE",
+        is_required=True,
+    )
+    output: str = flag(
+        "",
+        "new file: .tsv, .csv, .jsonl or .parquet of a table; .conll of NER; .json of SQuAD",
+        metavar="FILE",
+        is_required=True,
+    )
+    text_column: str | None = flag(
+        None, "column of the text in a table, if it has another name than in training"
+    )
+    second_text_column: str | None = flag(
+        None,
+        "column of a pair's second text in a table, if it has another name than in training; '' "
+        "for single texts",
+    )
+    probabilities: str = flag(
+        "all", "probabilities of each class, or of the predicted one", choices=("all", "best")
+    )
+    null_threshold: float | None = flag(
+        None, "SQuAD only: null odds above which no answer is given; as in training if not set"
+    )
+    max_seq_length: int = flag(
+        0, "tokens that a row is cut to, [CLS] and [SEP] too; 0: as in training"
+    )
+    batch_size: int = flag(64, "rows in a batch", minimum=1)
+
+
+COMMAND = Command(
+    "bert_jax.predict",
+    __doc__,
+    PredictFlags,
+    "python -m bert_jax.predict --checkpoint=runs/rte --input=new.tsv --output=predicted.tsv",
+)
 
 if __name__ == "__main__":
-    cli.check_command_line(USAGE)
+    cli.check_command_line(COMMAND)
 
 import numpy as np
 
@@ -65,49 +87,41 @@ from bert_jax.tasks.squad.predict import AnswerPredictor
 from bert_jax.tasks.task import SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.atomic import check_new_file
-from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import EncodedRows
 
 _OPENED: dict[str, Callable[..., Predictor]] = {SPAN: AnswerPredictor, TAG: TagPredictor}
 
 
-def _main(log: LibraryLog, arguments: list[str]) -> int:
+def _main(log: LibraryLog, flags: PredictFlags) -> int:
     with cli.preparing():
-        cli.refuse_arguments(arguments, USAGE)
-        for flag in (_CHECKPOINT, _INPUT, _OUTPUT):
-            if not flag.value:
-                raise Refused(f"--{flag.name} is missing; {USAGE}")
-        source, output = pathlib.Path(_INPUT.value), pathlib.Path(_OUTPUT.value)
+        source, output = pathlib.Path(flags.input), pathlib.Path(flags.output)
         if not source.is_file():
             raise Refused(f"--input is {source}, which is not a file; give the file of rows")
         check_new_file(output, "--output")
-        if _BATCH_SIZE.value < 1:
-            raise Refused(f"--batch_size is {_BATCH_SIZE.value}; it must be 1 or more")
         log.hold()
         screen = Screen(is_writer=True)
-        with screen.spinning(f"reading {_CHECKPOINT.value}"):
-            checkpoint, layer = load.load_fine_tuned(_CHECKPOINT.value)
-        _check_columns(layer)
+        with screen.spinning(f"reading {flags.checkpoint}"):
+            checkpoint, layer = load.load_fine_tuned(flags.checkpoint)
+        _check_columns(flags, layer)
         request = PredictRequest(
             source,
             layer,
             checkpoint.vocabulary,
-            _choose_max_seq_length(checkpoint, layer),
-            _TEXT_COLUMN.value,
-            _SECOND_TEXT_COLUMN.value,
-            _NULL_THRESHOLD.value,
-            _PROBABILITIES.value,
+            _choose_max_seq_length(flags, checkpoint, layer),
+            flags.text_column,
+            flags.second_text_column,
+            flags.null_threshold,
+            flags.probabilities,
         )
         opened = _OPENED.get(layer.kind, TablePredictor)
         with screen.spinning(f"reading {source}") as show:
             rows = opened(request, output, lambda count: show(f"reading {source}: {count:,} rows"))
-    return _predict(checkpoint, layer, rows, output, screen)
+    return _predict(flags, checkpoint, layer, rows, output, screen)
 
 
-def _choose_max_seq_length(checkpoint: Pretrained, layer: TaskLayer) -> int:
+def _choose_max_seq_length(flags: PredictFlags, checkpoint: Pretrained, layer: TaskLayer) -> int:
     positions = checkpoint.config.max_position_embeddings
-    longest = _MAX_SEQ_LENGTH.value or min(layer.options.max_seq_length, positions)
+    longest = flags.max_seq_length or min(layer.options.max_seq_length, positions)
     if not 3 <= longest <= positions:
         raise Refused(
             f"--max_seq_length is {longest}; it must be from 3 to {positions}, the positions that "
@@ -116,19 +130,21 @@ def _choose_max_seq_length(checkpoint: Pretrained, layer: TaskLayer) -> int:
     return longest
 
 
-def _check_columns(layer: TaskLayer) -> None:
-    trained_on = f"{_CHECKPOINT.value} was fine-tuned on {layer.name}"
-    given = [flag for flag in (_TEXT_COLUMN, _SECOND_TEXT_COLUMN) if flag.value is not None]
+def _check_columns(flags: PredictFlags, layer: TaskLayer) -> None:
+    trained_on = f"{flags.checkpoint} was fine-tuned on {layer.name}"
+    columns = {"text_column": flags.text_column, "second_text_column": flags.second_text_column}
+    given = [name for name, value in columns.items() if value is not None]
     if given and layer.kind in _OPENED:
         raise Refused(
-            f"--{given[0].name} is of tables, and {trained_on}, whose files have no names of "
+            f"--{given[0]} is of tables, and {trained_on}, whose files have no names of "
             "columns; leave it out"
         )
-    if _NULL_THRESHOLD.value is not None and layer.kind != SPAN:
+    if flags.null_threshold is not None and layer.kind != SPAN:
         raise Refused(f"--null_threshold is of SQuAD, and {trained_on}; leave it out")
 
 
 def _predict(
+    flags: PredictFlags,
     checkpoint: Pretrained,
     layer: TaskLayer,
     rows: Predictor,
@@ -139,7 +155,7 @@ def _predict(
     heads = Heads(mlm=False, nsp=False, classes=checkpoint.heads.classes)
     model = place_model(checkpoint, heads)
     with screen.waiting(f"predicting {rows.total:,} {rows.unit}: compiling") as show:
-        logits = Logits(model, layer.kind, rows, show, _BATCH_SIZE.value)
+        logits = Logits(model, layer.kind, rows, show, flags.batch_size)
         try:
             written = rows.run(output, logits)
         except Refused as error:
@@ -147,7 +163,7 @@ def _predict(
     secs = time.monotonic() - started
     labels = ["wrote"] + [""] * len(written)
     screen.table(
-        f"predicted by {_CHECKPOINT.value}, {layer.name} ({layer.kind})",
+        f"predicted by {flags.checkpoint}, {layer.name} ({layer.kind})",
         [
             *rows.summary_rows(),
             *((label, str(path)) for label, path in zip(labels, written, strict=False)),
@@ -202,7 +218,7 @@ class Logits:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(_main, USAGE, "nothing was written", argv=argv, outlives_reader=True)
+    return cli.run(COMMAND, _main, "nothing was written", argv, outlives_reader=True)
 
 
 if __name__ == "__main__":

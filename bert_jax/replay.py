@@ -1,8 +1,4 @@
-"""Show the text of any step of a run: python -m bert_jax.replay --workdir=DIR --step=N
-
-    --rows=3       rows of the step's global batch that are shown; --rows=all shows every one
-    --bad          instead, the bad steps that the run of DIR recorded, and the steps it skipped
-    --store=STORE  where the store of the run lies now, if it was moved
+"""Show the text of any step of a run.
 
 Steps count from 1 over all phases, as in metrics.jsonl. A token to predict stands as
 [seen->answer]: [MASK->cat] is hidden, [dog->cat] replaced, [cat->cat] left as it was. A
@@ -17,21 +13,39 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from absl import flags
-
-from bert_jax.runtime import absl_cli as cli
+from bert_jax.runtime import cli
+from data_pipeline.cli.flags import Command, flag
 from data_pipeline.io.refused import Refused
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "of a run of bert_jax.train")
-_STEP = flags.DEFINE_integer("step", None, "a step of it, counted from 1 over all phases")
-_ROWS = flags.DEFINE_string("rows", "3", "rows to show, or all")
-_BAD = flags.DEFINE_bool("bad", False, "show the bad steps of the run instead")
-_STORE = flags.DEFINE_string("store", None, "where the run's store lies now, if it was moved")
 
-USAGE = "python -m bert_jax.replay --workdir=DIR --step=N"
+@dataclasses.dataclass(frozen=True)
+class ReplayFlags:
+    """Declare the flags."""
+
+    workdir: str = flag(
+        "", "folder of a run of bert_jax.train, or gs://", metavar="DIR", is_required=True
+    )
+    step: int | None = flag(None, "step of the run, counted from 1 over all phases")
+    rows: str = flag("3", "rows of the step's global batch to show, or all", metavar="N")
+    bad: bool = flag(
+        False, "show the bad steps that the run recorded, and the steps it skipped, instead"
+    )
+    store: str = flag("", "where the run's store lies now, if it was moved", metavar="STORE")
+
+    def __post_init__(self) -> None:
+        if self.rows != "all" and (not self.rows.isdecimal() or int(self.rows) < 1):
+            raise Refused(f"--rows is {self.rows!r}; it must be 1 or more, or all")
+
+
+COMMAND = Command(
+    "bert_jax.replay",
+    __doc__,
+    ReplayFlags,
+    "python -m bert_jax.replay --workdir=runs/base --step=1000 --rows=all",
+)
 
 if __name__ == "__main__":
-    cli.check_command_line(USAGE)
+    cli.check_command_line(COMMAND)
 
 import rich.text
 from rich.console import Console
@@ -99,28 +113,26 @@ def _token_text(token: ShownToken) -> str:
     return f"[{token.piece.strip('[]')}->{token.original}]"
 
 
-def _main(log: LibraryLog, arguments: list[str]) -> int:
+def _main(log: LibraryLog, flags: ReplayFlags) -> int:
     console = make_console(highlight=False, soft_wrap=True, markup=False)
     with cli.preparing():
-        cli.refuse_arguments(arguments, USAGE)
-        if not _WORKDIR.value:
-            raise Refused(f"--workdir is missing: the folder of a run; {USAGE}")
-        workdir = _WORKDIR.value
+        workdir = flags.workdir
         with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
             home = workdir_lib.fetch_workdir(workdir, pathlib.Path(folder)).home
             run = run_record.read(home)
-            if _BAD.value:
+            if flags.bad:
                 return _show_bad(console, bad_steps.read(home), bad_steps.read_skipped(home))
-        most, total = _most_rows(), config_lib.total_steps(run.config)
-        if _STEP.value is None:
-            raise Refused(f"--step is missing: a step from 1 to {total:,}, or --bad; {USAGE}")
-        if not 1 <= _STEP.value <= total:
+        most = None if flags.rows == "all" else int(flags.rows)
+        total = config_lib.total_steps(run.config)
+        if flags.step is None:
+            raise Refused(f"--step is missing: a step from 1 to {total:,}, or --bad")
+        if not 1 <= flags.step <= total:
             raise Refused(
-                f"--step is {_STEP.value}; the run of {workdir} has steps 1 to {total:,}, as in "
+                f"--step is {flags.step}; the run of {workdir} has steps 1 to {total:,}, as in "
                 "its metrics.jsonl"
             )
         log.hold()
-        data = dataclasses.replace(run.config.data, store=_STORE.value or run.config.data.store)
+        data = dataclasses.replace(run.config.data, store=flags.store or run.config.data.store)
         stores = open_stores(data)
         if short_digest(stores) != run.store_digest:
             places = ", ".join(str(store.directory) for store in stores)
@@ -129,16 +141,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
                 "give that one as --store, of several all in their order"
             )
         feed = StoreFeed(stores, dataclasses.replace(run.config, data=data))
-    return _show_step(console, feed, run.vocabulary, _STEP.value, most)
-
-
-def _most_rows() -> int | None:
-    """Parse --rows; None means all rows."""
-    if _ROWS.value == "all":
-        return None
-    if not _ROWS.value.isdecimal() or int(_ROWS.value) < 1:
-        raise Refused(f"--rows is {_ROWS.value!r}; it must be 1 or more, or all")
-    return int(_ROWS.value)
+    return _show_step(console, feed, run.vocabulary, flags.step, most)
 
 
 def _show_step(
@@ -188,7 +191,7 @@ def _show_bad(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(_main, USAGE, "nothing was changed", argv=argv)
+    return cli.run(COMMAND, _main, "nothing was changed", argv)
 
 
 if __name__ == "__main__":

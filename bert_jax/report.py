@@ -1,30 +1,44 @@
-"""Report on a run, or compare runs: python -m bert_jax.report RUN [RUN ...] --output=FILE.html
+"""Report on a run, or compare runs.
 
-Prints how far a run is, how good, what looks wrong, where its time went and what it took. RUN is a
-workdir; a live or a killed run will do. With --output, also one HTML file that loads nothing. Of
-several runs it says which settings differ, and which differences are larger than noise. With
---guesses=5, the newest checkpoint of each run guesses a hidden word of five held-out sentences.
+Prints how far a run is, how good, what looks wrong, where its time went and what it took. A live or
+a killed run will do. Of several runs it says which settings differ, and which differences are
+larger than noise.
 """
 
+import dataclasses
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
-from absl import flags
-
-from bert_jax.runtime import absl_cli as cli
+from bert_jax.runtime import cli
+from data_pipeline.cli.flags import Command, flag
 from data_pipeline.io.refused import Refused
 
-_OUTPUT = flags.DEFINE_string("output", None, "file for the page, such as report.html")
-_GUESSES = flags.DEFINE_integer(
-    "guesses", 0, "held-out sentences of each run to hide a word of", lower_bound=0
-)
-_TOP_GUESSES = 3
 
-USAGE = "python -m bert_jax.report RUN [RUN ...] [--output=FILE.html] [--guesses=N]"
+@dataclasses.dataclass(frozen=True)
+class ReportFlags:
+    """Declare the flags."""
+
+    runs: tuple[str, ...] = flag(
+        (), "workdir of a run", metavar="RUN", is_positional=True, is_required=True
+    )
+    output: str = flag("", "one HTML file for the page, which loads nothing", metavar="FILE.html")
+    guesses: int = flag(
+        0,
+        "held-out sentences to hide a word of, for the newest checkpoint of each run to guess",
+        minimum=0,
+    )
+
+
+COMMAND = Command(
+    "bert_jax.report",
+    __doc__,
+    ReportFlags,
+    "python -m bert_jax.report runs/base runs/other --output=report.html --guesses=5",
+)
 
 if __name__ == "__main__":
-    cli.check_command_line(USAGE)
+    cli.check_command_line(COMMAND)
 
 from bert_jax.logging.console import Screen
 from bert_jax.monitoring import comparison, run_report
@@ -36,17 +50,17 @@ from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.address import is_address
 from data_pipeline.io.atomic import check_file_path, write_file
 
+_TOP_GUESSES = 3
 
-def _main(log: LibraryLog, arguments: list[str]) -> int:
+
+def _main(log: LibraryLog, flags: ReportFlags) -> int:
     with cli.preparing():
-        if not arguments:
-            raise Refused(f"RUN is missing: the workdir of a run; {USAGE}")
-        if buckets := [run for run in arguments if is_address(run)]:
+        if buckets := [run for run in flags.runs if is_address(run)]:
             raise Refused(f"{buckets[0]} is in a bucket; copy its small files to this machine")
-        output = pathlib.Path(_OUTPUT.value) if _OUTPUT.value else None
+        output = pathlib.Path(flags.output) if flags.output else None
         if output is not None:
             check_file_path(output, "--output")
-        runs = [read_run(pathlib.Path(run)) for run in arguments]
+        runs = [read_run(pathlib.Path(run)) for run in flags.runs]
         usd_per_chip_hour = {
             chip: price.usd_on_demand for chip, price in read_prices().by_chip.items()
         }
@@ -55,7 +69,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
     samples = []
     for run in runs:
         _print(run, usd_per_chip_hour, screen)
-        samples.append(_guess(run, screen) if _GUESSES.value else [])
+        samples.append(_guess(run, flags.guesses, screen) if flags.guesses else [])
     if len(runs) > 1:
         for sentence in (*comparison.describe_settings(runs), *comparison.compare(runs)):
             screen.print(sentence)
@@ -75,7 +89,7 @@ def _print(run: RunState, usd_per_chip_hour: Mapping[str, float], screen: Screen
         screen.print(sentence)
 
 
-def _guess(run: RunState, screen: Screen) -> list[run_report.Sample]:
+def _guess(run: RunState, count: int, screen: Screen) -> list[run_report.Sample]:
     """Print sentences with a hidden word and the guesses for it; return them for the page.
 
     A run that cannot guess, such as one without a checkpoint, says why.
@@ -84,7 +98,7 @@ def _guess(run: RunState, screen: Screen) -> list[run_report.Sample]:
 
     try:
         with LINE.doing(f"guessing words by {run.folder}"):
-            answered = guess_heldout_words(str(run.folder), _GUESSES.value, _TOP_GUESSES)
+            answered = guess_heldout_words(str(run.folder), count, _TOP_GUESSES)
     except (OSError, Refused) as error:
         screen.print(f"no guesses: {error}")
         return []
@@ -96,7 +110,7 @@ def _guess(run: RunState, screen: Screen) -> list[run_report.Sample]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code."""
-    return cli.run(_main, USAGE, "run the same command again", argv)
+    return cli.run(COMMAND, _main, "run the same command again", argv)
 
 
 if __name__ == "__main__":

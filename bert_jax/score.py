@@ -1,39 +1,54 @@
 """Score a file of predictions as the task's official script does.
 
-    python -m bert_jax.score --task=squad --data=dev-v2.0.json --predictions=predictions.json
-    python -m bert_jax.score --task=ner --predictions=dev.conll
-    python -m bert_jax.score --task=swag --predictions=dev.csv
-
 squad: the numbers of evaluate-v1.1.py or evaluate-v2.0.py (the data decide which) under their
-names, as JSON in per cent; with --null_odds=null_odds.json also those of the best threshold. Files
-may be compressed. ner: conlleval's lines, for a file whose last two columns are the gold and the
-predicted tags. swag and codah: accuracy, for a file with the columns pred and label.
+names, as JSON in per cent; with --null_odds also those of the best threshold. ner: conlleval's
+lines, for a file whose last two columns are the gold and the predicted tags. swag and codah:
+accuracy, for a file with the columns pred and label.
 """
 
+import dataclasses
 import json
 import pathlib
 import sys
 from collections.abc import Sequence
 
-from absl import flags
-
-from bert_jax.runtime import absl_cli as cli
+from bert_jax.runtime import cli
+from data_pipeline.cli.flags import Command, flag
 from data_pipeline.io.refused import Refused
 
-_TASK = flags.DEFINE_string("task", None, "whose predictions: squad, ner, swag or codah")
-_DATA = flags.DEFINE_string("data", None, "squad only: its own file, with the right answers")
-_PREDICTIONS = flags.DEFINE_string("predictions", None, "the file to score")
-_NULL_ODDS = flags.DEFINE_string(
-    "null_odds", None, "SQuAD 2.0 only: file of the null odds of each question"
-)
-_NULL_THRESHOLD = flags.DEFINE_float(
-    "null_threshold", None, "SQuAD 2.0 only: questions of higher null odds get no answer (1.0)"
-)
+SQUAD, NER, CHOICES = "squad", "ner", ("swag", "codah")
+_OFFICIAL_THRESHOLD = 1.0  # the default of evaluate-v2.0.py
 
-USAGE = "python -m bert_jax.score --task=TASK --predictions=FILE [--data=FILE] [--null_odds=FILE]"
+
+@dataclasses.dataclass(frozen=True)
+class ScoreFlags:
+    """Declare the flags."""
+
+    task: str | None = flag(
+        None, "whose predictions", choices=(SQUAD, NER, *CHOICES), is_required=True
+    )
+    predictions: str = flag(
+        "", "file to score, plain or compressed", metavar="FILE", is_required=True
+    )
+    data: str = flag("", "squad only: its own file, with the right answers", metavar="FILE")
+    null_odds: str = flag(
+        "", "SQuAD 2.0 only: file of the null odds of each question", metavar="FILE"
+    )
+    null_threshold: float | None = flag(
+        None, "SQuAD 2.0 only: questions of higher null odds get no answer (1.0)"
+    )
+
+
+COMMAND = Command(
+    "bert_jax.score",
+    __doc__,
+    ScoreFlags,
+    "python -m bert_jax.score --task=squad --data=dev-v2.0.json --predictions=predictions.json "
+    "--null_odds=null_odds.json",
+)
 
 if __name__ == "__main__":
-    cli.check_command_line(USAGE)
+    cli.check_command_line(COMMAND)
 
 from bert_jax.tasks import multiple_choice
 from bert_jax.tasks.ner import conlleval, data
@@ -73,36 +88,25 @@ def read_score(path: pathlib.Path) -> EntityScore:
     return score
 
 
-SQUAD, NER, CHOICES = "squad", "ner", ("swag", "codah")
-_OFFICIAL_THRESHOLD = 1.0  # the default of evaluate-v2.0.py
-
-
-def _main(log: LibraryLog, arguments: list[str]) -> int:
+def _main(log: LibraryLog, flags: ScoreFlags) -> int:
     with cli.preparing():
-        cli.refuse_arguments(arguments, USAGE)
-        text = _score(log)
+        text = _score(flags, log)
     print(text)
     return 0
 
 
-def _score(log: LibraryLog) -> str:
+def _score(flags: ScoreFlags, log: LibraryLog) -> str:
     """Check the flags and return the text to print."""
-    task = _TASK.value
-    if task not in (SQUAD, NER, *CHOICES):
+    task = flags.task
+    if flags.null_threshold is not None and not flags.null_odds:
         raise Refused(
-            f"--task is {task!r}; it must be {', '.join((SQUAD, NER, *CHOICES))}; {USAGE}"
-        )
-    if _NULL_THRESHOLD.value is not None and not _NULL_ODDS.value:
-        raise Refused(
-            f"--null_threshold is {_NULL_THRESHOLD.value}, but there are no odds to "
+            f"--null_threshold is {flags.null_threshold}, but there are no odds to "
             "compare it with; give --null_odds=FILE of SQuAD 2.0 too, or leave it out"
         )
-    if not _PREDICTIONS.value:
-        raise Refused(f"--predictions is missing: the file to score; {USAGE}")
-    predictions = pathlib.Path(_PREDICTIONS.value)
+    predictions = pathlib.Path(flags.predictions)
     if task == SQUAD:
-        return _squad(log, predictions)
-    if _DATA.value or _NULL_ODDS.value:
+        return _squad(flags, log, predictions)
+    if flags.data or flags.null_odds:
         raise Refused(
             f"--data and --null_odds are for {SQUAD}; a file of {task} has the answers itself"
         )
@@ -113,12 +117,12 @@ def _score(log: LibraryLog) -> str:
     return json.dumps(multiple_choice.read_accuracy(predictions), indent=2)
 
 
-def _squad(log: LibraryLog, predictions: pathlib.Path) -> str:
-    if not _DATA.value:
-        raise Refused(f"--data is missing: the file of SQuAD with the right answers; {USAGE}")
-    odds = pathlib.Path(_NULL_ODDS.value) if _NULL_ODDS.value else None
-    threshold = _OFFICIAL_THRESHOLD if _NULL_THRESHOLD.value is None else _NULL_THRESHOLD.value
-    numbers, notes = metrics.score_file(pathlib.Path(_DATA.value), predictions, odds, threshold)
+def _squad(flags: ScoreFlags, log: LibraryLog, predictions: pathlib.Path) -> str:
+    if not flags.data:
+        raise Refused("--data is missing: the file of SQuAD with the right answers")
+    odds = pathlib.Path(flags.null_odds) if flags.null_odds else None
+    threshold = _OFFICIAL_THRESHOLD if flags.null_threshold is None else flags.null_threshold
+    numbers, notes = metrics.score_file(pathlib.Path(flags.data), predictions, odds, threshold)
     for note in notes:
         log.say(note)
     return json.dumps(numbers, indent=2)
@@ -126,7 +130,7 @@ def _squad(log: LibraryLog, predictions: pathlib.Path) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(_main, USAGE, "nothing was changed", argv=argv)
+    return cli.run(COMMAND, _main, "nothing was changed", argv)
 
 
 if __name__ == "__main__":

@@ -1,82 +1,344 @@
-"""Prove that kills lose nothing: python -m bert_jax.verify_resume --config=... --workdir=DIR
-
-    --kills=10        SIGKILLs at random moments, two fifths of them inside a save
-    --processes=2     processes that train together, on CPUs of this machine
-    --seed=1          other moments
+"""Prove that kills lose nothing.
 
 Trains once undisturbed in DIR/whole, and once in DIR/killed, where the same command resumes after
 each kill; then compares the last checkpoints bit for bit, and all records but for timings. The
-exit code is 0 if they are the same and 1 if not. --config.FIELD=VALUE sets a field, as in training.
+exit code is 0 if they are the same and 1 if not.
 """
 
+import dataclasses
+import json
+import math
 import pathlib
 import random
+import signal
+import socket
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from absl import flags, logging
+from absl import logging
 
-from bert_jax.runtime import absl_cli as cli
+from bert_jax.config import Config
+from bert_jax.runtime import cli
+from bert_jax.runtime.cli import GivenConfig
+from data_pipeline.cli.flags import Command, flag
+from data_pipeline.io.address import is_address
+from data_pipeline.io.atomic import check_no_file
 from data_pipeline.io.refused import Refused
 
-_CONFIG = cli.config_flag()
-_WORKDIR = flags.DEFINE_string("workdir", None, "folder for both runs; a new or an empty one")
-_KILLS = flags.DEFINE_integer("kills", 10, "how often the second run is killed")
-_PROCESSES = flags.DEFINE_integer("processes", 1, "processes of each run, on this machine")
-_SEED = flags.DEFINE_integer("seed", 0, "of the moments")
 
-USAGE = "python -m bert_jax.verify_resume --config=configs/tiny.py --workdir=DIR --kills=10"
+@dataclasses.dataclass(frozen=True)
+class VerifyResumeFlags:
+    """Declare the flags."""
+
+    config: GivenConfig[Config] = cli.config_flag()
+    workdir: str = flag(
+        "", "folder for both runs; a new or an empty one", metavar="DIR", is_required=True
+    )
+    kills: int = flag(10, "SIGKILLs at random moments, two fifths of them inside a save", minimum=1)
+    processes: int = flag(1, "processes that train together, on CPUs of this machine", minimum=1)
+    seed: int = flag(0, "seed of the moments")
+
+    def __post_init__(self) -> None:
+        if is_address(self.workdir):
+            raise Refused(
+                f"--workdir is {self.workdir}; kills inside a save are timed by the files in the "
+                "folder, so give one on a disk of this machine"
+            )
+        workdir = pathlib.Path(self.workdir)
+        check_no_file(workdir, "--workdir")
+        if workdir.exists() and any(workdir.iterdir()):
+            raise Refused(f"--workdir={workdir} is not empty; give a new folder")
+
+
+COMMAND = Command(
+    "bert_jax.verify_resume",
+    __doc__,
+    VerifyResumeFlags,
+    "python -m bert_jax.verify_resume --config=configs/tiny.py --workdir=DIR --kills=10",
+)
 
 if __name__ == "__main__":
-    cli.check_command_line(USAGE)
+    cli.check_command_line(COMMAND)
 
 import jax
+import numpy as np
 import rich.box
 import rich.table
 
 from bert_jax import config as config_lib
-from bert_jax.config import Config
+from bert_jax.checkpoint import reader
+from bert_jax.checkpoint.directory import UNCOMMITTED
+from bert_jax.logging import metrics_writer
 from bert_jax.logging.console import BAD, FAINT, GOOD, Screen, duration
-from bert_jax.runtime import exit_codes
-from bert_jax.trainer import resume_check
-from bert_jax.trainer.resume_check import Attempt, KilledRun, RunComparison, RunEnded
+from bert_jax.runtime import exit_codes, goodput
+from bert_jax.runtime.run_record import CHECKPOINTS
+from bert_jax.train_step.metrics import TIMINGS
+from bert_jax.trainer import bad_steps
+from data_pipeline.cli import child_process
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
-from data_pipeline.io.address import is_address
-from data_pipeline.io.atomic import check_no_file
+from data_pipeline.io import small_files
+from data_pipeline.io.jsonl import read_metrics, read_records
 
 _WHOLE, _KILLED = "whole", "killed"
+SHARE_IN_SAVES = 0.4  # share of kills during a save, rounded up
+SHARE_STARTING = 0.1  # share of the other kills that come before an attempt's first step
+MAX_GAP_SECS = 0.3  # maximum delay between killing two processes of a run
+_POLL_SECS = 0.002
+_TAIL_BYTES = 4096
 
 
-def _main(log: LibraryLog, arguments: list[str]) -> int:
+class RunEnded(Exception):
+    """Signal in one sentence that a run failed, or ended before all kills."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kill:
+    """Record when the processes of an attempt were killed."""
+
+    moment: str  # what the run was doing
+    secs: float  # since the attempt started
+    step: int  # the last step that the attempt recorded, or resumed from
+    attempts: int  # number of attempts that had started training by then
+
+
+class Attempt:
+    """Run the processes of one attempt, on this machine."""
+
+    def __init__(self, command: Sequence[str], count: int, output: pathlib.Path) -> None:
+        """Start the processes, appending their output to a file."""
+        self.began = time.time()
+        self._output = output
+        self.processes: list[subprocess.Popen[bytes]] = []
+        joined = []
+        if count > 1:
+            address = f"--coordinator_address=127.0.0.1:{_find_free_port()}"
+            joined = ["--multihost", address, f"--num_processes={count}"]
+        for number in range(count):
+            own = [f"--process_id={number}"] if count > 1 else []
+            self.processes.append(child_process.start([*command, *joined, *own], output))
+
+    def kill(self, rng: random.Random) -> None:
+        """Kill the processes one by one, in random order."""
+        for process in rng.sample(self.processes, len(self.processes)):
+            process.kill()
+            if len(self.processes) > 1:
+                time.sleep(rng.uniform(0.0, MAX_GAP_SECS))
+        for process in self.processes:
+            process.wait()
+
+    def finish(self) -> None:
+        """Wait until the run ends, leaving no process; raise RunEnded if one failed."""
+        try:
+            codes = [process.wait() for process in self.processes]
+        finally:
+            self.close()
+        if set(codes) != {exit_codes.DONE}:
+            error = child_process.last_error(self._output)
+            raise RunEnded(f"the run ended with exit code {max(codes, key=abs)}: {error}")
+
+    def close(self) -> None:
+        """Kill every process that is still running."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def _find_free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class KilledRun:
+    """Start a run repeatedly and kill each attempt."""
+
+    def __init__(
+        self,
+        start: Callable[[], Attempt],
+        workdir: pathlib.Path,
+        whole: pathlib.Path,
+        config: Config,
+        rng: random.Random,
+    ) -> None:
+        """Take the timing of the finished run in `whole`; `start` starts an attempt."""
+        self.kills: list[Kill] = []
+        self._start, self._workdir, self._rng = start, workdir, rng
+        self._steps = config_lib.total_steps(config)
+        ((*_, last),) = goodput.read_attempts(whole / goodput.FILE)
+        secs = last.secs
+        self._starting_secs = secs.get(goodput.STARTING, 0.0) + secs.get(goodput.COMPILING, 0.0)
+        self._interval_secs = config.log_every_steps * secs[goodput.TRAINING] / last.step
+
+    def kill(self, number: int, total: int) -> Kill:
+        """Start an attempt and kill it at a random moment of part `number` of `total` of the run.
+
+        Raises RunEnded if the run ends before that.
+        """
+        so_far = sum(kill.moment == "in a save" for kill in self.kills)
+        left = math.ceil(total * SHARE_IN_SAVES) - so_far
+        in_save = self._rng.random() < left / (total - number)
+        until_step = int(self._steps * (number + self._rng.random()) / total)
+        attempt = self._start()
+        try:
+            moment = self._wait(attempt, until_step, in_save)
+            secs = time.time() - attempt.began
+            attempt.kill(self._rng)
+        finally:
+            attempt.close()
+        attempts = goodput.read_attempts(self._workdir / goodput.FILE)
+        step = attempts[-1][-1].step if attempts else 0
+        self.kills.append(Kill(moment, secs, step, len(attempts)))
+        return self.kills[-1]
+
+    def _wait(self, attempt: Attempt, until_step: int, in_save: bool) -> str:
+        """Wait for the moment to kill; return what the run is doing then."""
+        if not in_save and self._rng.random() < SHARE_STARTING:
+            time.sleep(self._rng.uniform(0.0, self._starting_secs))
+            return "before its first step"
+
+        def has_reached(step: int) -> bool:
+            last = _last(self._workdir, attempt.began)
+            return last is not None and last["step"] >= step
+
+        self._until(attempt, lambda: has_reached(0))
+        before = _half_saved(self._workdir)
+        self._until(attempt, lambda: has_reached(until_step))
+        if not in_save:
+            time.sleep(self._rng.uniform(0.0, self._interval_secs))
+            return "in training"
+        while True:
+            self._until(attempt, lambda: bool(_half_saved(self._workdir) - before))
+            for process in attempt.processes:
+                process.send_signal(signal.SIGSTOP)  # else the save could finish before the kill
+            if _half_saved(self._workdir) - before:
+                return "in a save"
+            for process in attempt.processes:
+                process.send_signal(signal.SIGCONT)
+
+    def _until(self, attempt: Attempt, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            if any(process.poll() is not None for process in attempt.processes):
+                attempt.finish()
+                raise RunEnded(
+                    f"the run came to its end after {len(self.kills)} kills: give it more steps "
+                    "(--config.phases[0].steps), or fewer --kills"
+                )
+            time.sleep(_POLL_SECS)
+
+    def list_resumes(self) -> list[tuple[int, int]]:
+        """Return, for each kill, the step that the run resumed from and the steps it repeated."""
+        attempts = goodput.read_attempts(self._workdir / goodput.FILE)
+        first_steps = [attempt[0].step for attempt in attempts]
+        resumed_from = [  # an attempt that finds the run finished leaves no line
+            first_steps[kill.attempts] if kill.attempts < len(attempts) else kill.step
+            for kill in self.kills
+        ]
+        return [
+            (s, max(0, kill.step - s)) for kill, s in zip(self.kills, resumed_from, strict=True)
+        ]
+
+
+def _last(workdir: pathlib.Path, began: float) -> dict[str, Any] | None:
+    """Read the newest record of the attempt started after `began`; None if it has none yet."""
+    path = workdir / goodput.FILE
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        lines = file.read().split(b"\n")[:-1]
+    try:
+        line = dict(json.loads(lines[-1]))
+    except (ValueError, IndexError):  # half-written by a killed attempt
+        return None
+    return line if line["began"] >= began else None
+
+
+def _half_saved(workdir: pathlib.Path) -> set[tuple[str, int]]:
+    """List uncommitted checkpoints, including those of killed processes."""
+    unfinished = set()
+    for path in (workdir / CHECKPOINTS).glob(f"*{UNCOMMITTED}*"):
+        try:
+            unfinished.add((path.name, path.stat().st_ino))
+        except FileNotFoundError:  # committed meanwhile
+            continue
+    return unfinished
+
+
+@dataclasses.dataclass(frozen=True)
+class RunComparison:
+    """Hold the amount compared, and the differences, one sentence each."""
+
+    arrays: int
+    numbers: int  # total elements of these arrays
+    lines: int
+    step: int | None
+    differences: tuple[str, ...]
+
+
+def compare_runs(first: pathlib.Path, second: pathlib.Path) -> RunComparison:
+    """Compare two finished runs of the same command, ignoring timings."""
+    folders = first, second
+    lines = [read_metrics(folder / metrics_writer.METRICS) for folder in folders]
+    bad_lines = [read_records(folder / bad_steps.BAD_STEPS) for folder in folders]
+    differences = _compare_lines("metrics", *lines)
+    differences += _compare_lines("bad steps", *bad_lines)
+    differences += _compare_lines("the summary", *[[_summary(folder)] for folder in folders])
+    step, other_step = [reader.find_newest_step(folder / CHECKPOINTS) for folder in folders]
+    if step is None or step != other_step:
+        differences.append(f"the newest checkpoints are of steps {step} and {other_step}")
+        return RunComparison(0, 0, len(lines[0]), step, tuple(differences))
+    arrays = [reader.read_arrays(folder / CHECKPOINTS, step) for folder in folders]
+    differences += _compare_arrays(*arrays)
+    numbers = sum(array.size for array in arrays[0].values())
+    return RunComparison(len(arrays[0]), numbers, len(lines[0]), step, tuple(differences))
+
+
+def _summary(folder: pathlib.Path) -> dict[str, Any]:
+    path = folder / metrics_writer.SUMMARY
+    return small_files.read_object(path, folder) if path.exists() else {}
+
+
+def _compare_lines(
+    name: str, first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Describe the first difference between two JSON-lines files; [] if there is none."""
+    if len(first) != len(second):
+        return [f"{name}: {len(first)} lines and {len(second)}"]
+    for number, (a, b) in enumerate(zip(first, second, strict=True), 1):
+        for key in sorted((a.keys() | b.keys()) - set(TIMINGS)):
+            if repr(a.get(key)) != repr(b.get(key)):  # by repr, so that nan equals nan
+                step = f", step {a['step']}" if "step" in a else ""
+                return [f"{name}, line {number}{step}: {key} is {a.get(key)} and {b.get(key)}"]
+    return []
+
+
+def _compare_arrays(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> list[str]:
+    """Describe each array that is not bitwise equal."""
+    names = sorted(first.keys() ^ second.keys())
+    differences = [f"{name} is in one checkpoint only" for name in names]
+    for name in sorted(first.keys() & second.keys()):
+        a, b = first[name], second[name]
+        if (a.shape, a.dtype) != (b.shape, b.dtype):
+            differences.append(f"{name} is {a.dtype}{a.shape} and {b.dtype}{b.shape}")
+        elif a.tobytes() != b.tobytes():
+            bits = [np.frombuffer(x.tobytes(), np.uint8).reshape(x.size, -1) for x in (a, b)]
+            differing = int(np.any(bits[0] != bits[1], axis=1).sum())
+            differences.append(f"{name}: {differing:,} of {a.size:,} numbers differ")
+    return differences
+
+
+def _main(log: LibraryLog, flags: VerifyResumeFlags) -> int:
     with cli.preparing():
         logging.set_verbosity(logging.ERROR)
-        cli.refuse_arguments(arguments, USAGE)
-        config = config_lib.resolve(cli.load_config(Config, _CONFIG))
-        for flag in (_KILLS, _PROCESSES):
-            if flag.value < 1:
-                raise Refused(f"--{flag.name} is {flag.value}; it must be 1 or more")
-        workdir = _checked_workdir()
-        _check_long_enough(config, _KILLS.value)
+        config = config_lib.resolve(flags.config.load())
+        _check_long_enough(config, flags.kills)
         log.hold()
-    return _verify(config, workdir)
-
-
-def _checked_workdir() -> pathlib.Path:
-    address = _WORKDIR.value
-    if not address:
-        raise Refused(f"--workdir is missing: a folder for both runs; {USAGE}")
-    if is_address(address):
-        raise Refused(
-            f"--workdir is {address}; kills inside a save are timed by the files in the folder, so "
-            "give one on a disk of this machine"
-        )
-    workdir = pathlib.Path(address)
-    check_no_file(workdir, "--workdir")
-    if workdir.exists() and any(workdir.iterdir()):
-        raise Refused(f"--workdir={workdir} is not empty; give a new folder")
-    return workdir
+    return _verify(flags, config)
 
 
 def _check_long_enough(config: Config, kills: int) -> None:
@@ -94,38 +356,45 @@ def _check_long_enough(config: Config, kills: int) -> None:
             )
 
 
-def _verify(config: Config, workdir: pathlib.Path) -> int:
-    screen = Screen(is_writer=True)
+def _verify(flags: VerifyResumeFlags, config: Config) -> int:
+    screen, workdir = Screen(is_writer=True), pathlib.Path(flags.workdir)
     workdir.mkdir(parents=True, exist_ok=True)
     try:
-        killed = _train_both(config, workdir, screen)
+        killed = _train_both(flags, config, screen)
     except RunEnded as end:
         screen.print(f"nothing is proved: {end}", BAD)
         return exit_codes.FAILED
     _show(killed)
     jax.config.update("jax_platforms", "cpu")  # what follows only reads files
     with screen.spinning("comparing"):
-        comparison = resume_check.compare_runs(workdir / _WHOLE, workdir / _KILLED)
+        comparison = compare_runs(workdir / _WHOLE, workdir / _KILLED)
     return _verdict(killed, comparison, screen)
 
 
-def _train_both(config: Config, workdir: pathlib.Path, screen: Screen) -> KilledRun:
+def _train_both(flags: VerifyResumeFlags, config: Config, screen: Screen) -> KilledRun:
     """Train undisturbed, then killed and resumed; return the killed run."""
-    given, whole, killed = cli.config_arguments(_CONFIG), workdir / _WHOLE, workdir / _KILLED
+    workdir = pathlib.Path(flags.workdir)
+    whole, killed = workdir / _WHOLE, workdir / _KILLED
 
     def start(folder: pathlib.Path) -> Attempt:
-        command = [sys.executable, "-m", "bert_jax.train", *given, f"--workdir={folder}"]
-        return Attempt(command, _PROCESSES.value, folder.with_name(f"{folder.name}.log"))
+        command = [
+            sys.executable,
+            "-m",
+            "bert_jax.train",
+            *flags.config.list_arguments(),
+            f"--workdir={folder}",
+        ]
+        return Attempt(command, flags.processes, folder.with_name(f"{folder.name}.log"))
 
     steps, began = config_lib.total_steps(config), time.monotonic()
     with screen.waiting(f"training {steps:,} steps undisturbed in {whole}"):
         start(whole).finish()
     took = duration(time.monotonic() - began)
-    screen.print(f"that took {took}; now the same in {killed}, killed {_KILLS.value} times")
-    run = KilledRun(lambda: start(killed), killed, whole, config, random.Random(_SEED.value))
-    for number in range(_KILLS.value):
-        with screen.spinning(f"on the way to kill {number + 1} of {_KILLS.value}"):
-            kill = run.kill(number, _KILLS.value)
+    screen.print(f"that took {took}; now the same in {killed}, killed {flags.kills} times")
+    run = KilledRun(lambda: start(killed), killed, whole, config, random.Random(flags.seed))
+    for number in range(flags.kills):
+        with screen.spinning(f"on the way to kill {number + 1} of {flags.kills}"):
+            kill = run.kill(number, flags.kills)
         screen.print(
             f"kill {number + 1}: {kill.moment}, at step {kill.step:,} or later, after "
             f"{kill.secs:.1f} s",
@@ -169,7 +438,7 @@ def _verdict(run: KilledRun, comparison: RunComparison, screen: Screen) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(_main, USAGE, "give another --workdir to start again", argv=argv)
+    return cli.run(COMMAND, _main, "give another --workdir to start again", argv)
 
 
 if __name__ == "__main__":

@@ -42,8 +42,8 @@ def _vocabulary(plan: Plan) -> str:
     size = f"{plan.vocabulary_size:,} pieces"
     return {
         "store": f"{size}, the store's",
-        "config": f"{size}, as the config says; no --store to compare with",
-        "assumed": f"{size}, BERT's: neither --store nor config.model.vocab_size says",
+        "config": f"{size}, as the config says; no config.data.store to compare with",
+        "assumed": f"{size}, BERT's: neither config.data.store nor config.model.vocab_size says",
     }[plan.vocabulary_from]
 
 
@@ -178,7 +178,7 @@ def _cost(run: RunTotals, prices: Prices, chip: str) -> Rows:
 
 def _epochs(run: RunTotals) -> str:
     if run.epochs is None:
-        return "not known without --store"
+        return "not known without config.data.store"
     each = ", ".join(f"{epochs:,.1f}" for epochs in run.epochs)
     of_phases = f" ({each})" if len(run.epochs) > 1 else ""
     return f"{sum(run.epochs):,.1f} over the training split{of_phases}"

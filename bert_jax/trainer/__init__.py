@@ -5,5 +5,5 @@ an exit code. bert_jax.train and bert_jax.finetune call it in this order:
 setup builds and checks the run, run takes the process to its exit code, loop trains.
 loop uses compile (the jitted step), feed and prefetch (batches), heldout (evaluation), bad_steps
 (roll-backs), throughput (pace), summary (the first block on the screen). fresh_start guards the
-records of a lost run; resume_check compares two runs for bert_jax.verify_resume.
+records of a lost run.
 """

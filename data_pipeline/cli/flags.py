@@ -68,7 +68,8 @@ def flag(
     """Declare a field that is a flag; `known` are the other fields of Setting.
 
     A tuple of texts takes the flag repeatedly, or all positional arguments. A flag that is required
-    has "" or None as its default, and a command line without it is refused.
+    has "" or None as its default, and a command line without it is refused. The flag of a field
+    like from_, whose name is a word of Python, has no underscore at its end.
     """
     field = setting(default, help, **known)
     form = _Form(section, metavar, is_required, is_positional, with_parts)
@@ -90,11 +91,11 @@ class Command(Generic[Values]):
         Raises:
           Refused: an unknown or a missing flag, a value of another type or outside its range.
         """
-        fields = {field.name: field for field in _list_fields(self.flags)}
+        fields = {_name(field): field for field in _list_fields(self.flags)}
         rest, parts = list(arguments), {}
-        for name, field in fields.items():
+        for field in fields.values():
             if (with_parts := _form_of(field).with_parts) is not None:
-                parts[name], rest = with_parts.take(rest)
+                parts[field.name], rest = with_parts.take(rest)
         try:
             given, unknown = self._make_parser().parse_known_intermixed_args(
                 list(_spell_out_booleans(rest, fields))
@@ -158,9 +159,10 @@ class Command(Generic[Values]):
         name = given.lstrip("-").partition("=")[0]
         if not given.startswith("-"):
             return f"{shorten(given)!r} is not a flag; as in: {self.example}"
-        if name.partition(".")[0] == "config" and "config" not in fields:
+        if name.partition(".")[0] == "config" and "--config" not in fields:
             return f"{shorten(given)}: this command takes no --config"
-        written, flags = name.replace("-", "_"), [*fields, "help"]
+        written = name.replace("-", "_")
+        flags = [flag.removeprefix("--") for flag in fields if flag.startswith("--")]
         near = [other for other in flags if {name, other} <= _MODELS]
         near = near or difflib.get_close_matches(written, flags, 2, 0.65)
         similar = [f"--{other}" for other in near]
@@ -222,7 +224,9 @@ def _form_of(field: "dataclasses.Field[Any]") -> _Form:
 
 def _name(field: "dataclasses.Field[Any]") -> str:
     form = _form_of(field)
-    return form.metavar or field.name.upper() if form.is_positional else f"--{field.name}"
+    if form.is_positional:
+        return form.metavar or field.name.upper()
+    return f"--{field.name.rstrip('_')}"
 
 
 def _is_in_section(field: "dataclasses.Field[Any]") -> tuple[bool, bool]:
@@ -254,9 +258,8 @@ def _add(group: Any, field: "dataclasses.Field[Any]") -> None:
     if form.is_positional:
         group.add_argument(field.name, nargs="*" if kind is tuple else "?", **about)
     else:
-        group.add_argument(
-            f"--{field.name}", action="append" if kind is tuple else "store", **about
-        )
+        action = "append" if kind is tuple else "store"
+        group.add_argument(_name(field), dest=field.name, action=action, **about)
 
 
 def _spell_out_booleans(

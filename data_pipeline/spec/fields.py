@@ -54,7 +54,7 @@ class Setting:
     def allowed(self) -> str:
         """Describe the choices or the range: "one of a, b", "from 1 to 64"; "" for any value."""
         if self.choices is not None:
-            return f"one of {', '.join(map(str, self.choices))}"
+            return f"one of {', '.join(str(choice) for choice in self.choices if choice != '')}"
         if self.above is not None and self.below is not None:
             return f"between {self.above} and {self.below}"
         if self.minimum is not None and self.maximum is not None:

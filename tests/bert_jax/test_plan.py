@@ -40,7 +40,7 @@ def home(tmp_path_factory):
 def test_a_plan_of_a_small_model_for_sixteen_chips(tiny_store, tmp_path):
     out, text, picture = (tmp_path / name for name in ("plan.json", "step.txt", "rate.png"))
     written = (f"--json_out={out}", f"--hlo_out={text}", f"--plot_out={picture}", "--scale=16")
-    asked = ("--seq_len=128", "--per_chip_batch=4", f"--store={tiny_store}")
+    asked = ("--seq_len=128", "--per_chip_batch=4", f"--config.data.store={tiny_store}")
     command = [sys.executable, "-m", "bert_jax.plan", *SMALL, *asked, *written]
     planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert (planned.returncode, planned.stderr) == (0, "")
@@ -129,7 +129,7 @@ def test_a_budget_buys_the_only_size_for_so_little_text(tiny_store, tmp_path):
         "    return c.to_config_dict(c.Config(phases=(c.Phase(64, 99, batch_size=16),)))\n"
     )
     asked = ("--chip_hours=8", "--spot", "--config.optim.warmup_steps=9")
-    sizes = (f"--config={config}", "--topology=v5e:2x2", f"--store={tiny_store}")
+    sizes = (f"--config={config}", "--topology=v5e:2x2", f"--config.data.store={tiny_store}")
     command = [sys.executable, "-m", "bert_jax.plan", *sizes, *asked, *written]
     planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert (planned.returncode, planned.stderr) == (0, "")
@@ -147,7 +147,7 @@ def test_a_budget_buys_the_only_size_for_so_little_text(tiny_store, tmp_path):
 
 @needs_libtpu
 def test_a_budget_that_cannot_be_planned_is_refused_in_a_sentence(forked, tiny_store, tmp_path):
-    store, prices = f"--store={tiny_store}", tmp_path / "prices.json"
+    store, prices = f"--config.data.store={tiny_store}", tmp_path / "prices.json"
     prices.write_text('{"read": "today", "usd_per_chip_hour": {"v4": 3.2}}')
     refused = {
         "--budget, --days say the same thing; give one of them": ["--budget=300", "--days=4"],

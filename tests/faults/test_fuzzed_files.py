@@ -96,7 +96,7 @@ CASES = [
     Case("run/bad_steps.jsonl", "bert_jax.replay", ("--workdir={}/run", "--bad")),
     Case("run/run.json", "bert_jax.replay", ("--workdir={}/run", "--step=2")),
     *(
-        Case(name, "bert_jax.fill_mask", ("--workdir={}/run", "a [MASK] ."))
+        Case(name, "bert_jax.fill_mask", ("--checkpoint={}/run", "a [MASK] ."))
         for name in ("run/run.json", "run/vocab.txt")
     ),
     *(

@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 
+from bert_jax import verify_resume
 from bert_jax.checkpoint import reader
 from bert_jax.runtime import goodput
-from bert_jax.trainer import resume_check
 from tests.faults.runs import ONE_PHASE, TINY, lines_of, saved_steps, training
 
 pytestmark = pytest.mark.slow
@@ -45,7 +45,7 @@ def test_a_kill_loses_nothing_and_a_changed_number_is_found(
         return found
 
     monkeypatch.setattr(reader, "read_arrays", with_one_bit_changed)
-    (said,) = resume_check.compare_runs(whole, killed).differences
+    (said,) = verify_resume.compare_runs(whole, killed).differences
     assert re.fullmatch(r"params/\S+: 1 of [\d,]+ numbers differ", said)
 
 
@@ -97,7 +97,7 @@ def test_a_process_killed_inside_a_save_of_two(whole_run, tmp_path, number, dela
     resumed = int(re.search(r"resuming at step (\d+) of 100", said).group(1))
     assert resumed == max(left)
     assert not list((workdir / "checkpoints").glob("*.orbax-checkpoint-tmp*"))
-    assert resume_check.compare_runs(whole, workdir).differences == ()
+    assert verify_resume.compare_runs(whole, workdir).differences == ()
 
 
 def losses_of(workdir):

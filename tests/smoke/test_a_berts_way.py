@@ -92,7 +92,7 @@ def test_its_vectors_are_those_of_the_run(forked, trained, exported):
 
 def test_guesses_stand_under_each_sentence(trained):
     sentences = ["The [MASK] sees a dog.", TITLE + "[MASK] [MASK]"]
-    done = run("bert_jax.fill_mask", f"--workdir={trained}", "--top=3", *sentences)
+    done = run("bert_jax.fill_mask", f"--checkpoint={trained}", "--top=3", *sentences)
     lines = done.stdout.splitlines()
     assert lines[0] == "The [MASK] sees a dog."
     assert lines[2] == r"\x1b]0;x[MASK] [MASK]"  # shown, and not obeyed
@@ -102,7 +102,7 @@ def test_guesses_stand_under_each_sentence(trained):
 
 
 def test_heldout_sentences_come_with_their_answers(forked, trained):
-    given = (f"--workdir={trained}", "--heldout=2", "A dog [MASK] the cat.")
+    given = (f"--checkpoint={trained}", "--heldout=2", "A dog [MASK] the cat.")
     lines = forked("bert_jax.fill_mask", *given).stdout.splitlines()
     assert len(lines) == 6
     assert ["it was: " in line for line in lines[1::2]] == [False, True, True]
@@ -128,7 +128,7 @@ def test_a_report_shows_guesses_or_says_why_there_are_none(forked, trained, tmp_
 
 def test_another_store_in_the_place_of_the_runs_is_refused(forked, trained, tmp_path):
     other = copy_with(trained, tmp_path / "a", lambda record: record["fixed"].update(OTHER))
-    said = forked("bert_jax.fill_mask", f"--workdir={other}", "--heldout=1", code=2).stderr
+    said = forked("bert_jax.fill_mask", f"--checkpoint={other}", "--heldout=1", code=2).stderr
     assert "is not the store that the run of" in said and "ask your own sentences" in said
     said = forked("bert_jax.replay", f"--workdir={other}", "--step=1", code=2).stderr
     assert "is not the store that the run of" in said

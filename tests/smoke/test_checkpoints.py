@@ -28,7 +28,7 @@ def test_parts_that_are_missing_or_of_no_bert_are_said(forked, tmp_path):
     tensors = small_checkpoints.tensors(has_heads=False)
     given = small_checkpoints.write(tmp_path / "given", tensors | more)
     done = forked("bert_jax.convert", f"--from=hf:{given}", f"--to=orbax:{tmp_path / 'alone'}")
-    words = "without MLM head, NSP head: skipped; --initialize_missing=true initializes"
+    words = "without MLM head, NSP head: skipped; --initialize_missing initializes"
     assert words in done.stdout
     assert "no part of a BERT, and skipped: linear.weight\n" in done.stdout
     assert "  hidden        differ by 0.0e+00 at most\n" in done.stdout

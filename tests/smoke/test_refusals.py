@@ -18,7 +18,7 @@ NER = (
 )
 FEATURES = ("--checkpoint={small}/checkpoint", "--input={small}/in.txt", "--output={new}.npz")
 EVALUATE = ("--checkpoint=hf:{small}/checkpoint",)
-RUN = "--workdir={run}"
+RUN, CHECKPOINT = "--workdir={run}", "--checkpoint={run}"
 # Command -> flags that it has in every row, and the rows: more flags, and a part of the sentence.
 REFUSALS = {
     "train": (
@@ -100,7 +100,7 @@ REFUSALS = {
     "convert": (
         (),
         [
-            ((), "--from is missing; python -m bert_jax.convert --from"),
+            ((), "--from is missing"),
             (
                 ("--from=hf:{small}/bare", "--to=hf:{small}/bare"),
                 "a folder with other files; give a ",
@@ -124,7 +124,7 @@ REFUSALS = {
             (("--output=/no/folder/x",), "but there is no folder /no/folder; make it first"),
             (("--output={store}/manifest.json",), "which is there already; give another name"),
             (("--store={store}",), "piece 1 of "),
-            (("more",), "'more' is not a flag; usage: python -m bert_jax.evaluate"),
+            (("more",), "'more' is not a flag"),
             (
                 ("--checkpoint=hf:{small}/bare", "--sentences={small}/in.txt"),
                 "has no masked language model's head",
@@ -144,7 +144,7 @@ REFUSALS = {
             (("--output={small}/in.txt", "--format=npz"), "which is there already; give another"),
             (("--layers=3",), "--layers is '3', but the checkpoint has 2 layers: 0 is the embed"),
             (("--max_seq_length=20",), "--max_seq_length is 20; it must be from 3 to 19"),
-            (("--pool=max",), "it must be one of cls, mean"),
+            (("--pool=max",), "--pool is 'max'; it must be one of cls, mean"),
         ],
     ),
     "feature_ner": (
@@ -184,16 +184,12 @@ REFUSALS = {
         (),
         [
             (("a [MASK]",), "--checkpoint is missing"),
-            ((RUN, "no mask here"), "'no mask here' has no [MASK]; write it"),
-            ((RUN,), "there is nothing to guess: give sentences with [MASK]"),
-            ((RUN, "--top=0", "a [MASK]"), "--top is '0'; it must be a positive integer"),
-            (("--checkpoint={run}", RUN, "a [MASK]"), "give one of them"),
-            ((ROOM, "a [MASK]"), "holds no run of bert_jax"),
+            ((CHECKPOINT, "no mask here"), "'no mask here' has no [MASK]; write it"),
+            ((CHECKPOINT,), "there is nothing to guess: give sentences with [MASK]"),
+            ((CHECKPOINT, "--top=0", "a [MASK]"), "--top is 0; it must be 1 or more"),
+            ((RUN, "a [MASK]"), "did you mean --checkpoint?"),
+            (("--checkpoint=orbax:{new}", "a [MASK]"), "holds no run of bert_jax"),
             (("--checkpoint={small}/bare", "a [MASK]"), "has no masked language model's head"),
-            (
-                ("--workdir={small}/checkpoint", "a [MASK]"),
-                "is no run of bert_jax; give --checkpoint=hf:{small}/checkpoint",
-            ),
             (
                 ("--checkpoint={small}/checkpoint", "--heldout=1"),
                 "/checkpoint is not the workdir of a run that was trained here",
@@ -223,7 +219,7 @@ REFUSALS = {
     "report": (
         (),
         [
-            ((), "RUN is missing: the workdir of a run"),
+            ((), "RUN is missing: workdir of a run"),
             (("nowhere",), "nowhere holds no run of bert_jax"),
             (("gs://bucket/run",), "gs://bucket/run is in a bucket"),
             (("{run}", "--output=/no/folder/x"), "there is no folder /no/folder"),
@@ -232,7 +228,11 @@ REFUSALS = {
     "score": (
         (),
         [
-            ((), "--task is None"),
+            ((), "--task is missing"),
+            (
+                ("--task=x", "--predictions=p"),
+                "--task is 'x'; it must be one of squad, ner, swag, codah",
+            ),
             (("--task=squad",), "--predictions is missing"),
             (("--task=squad", "--predictions=p"), "--data is missing"),
             (

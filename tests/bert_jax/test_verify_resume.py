@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from bert_jax import verify_resume
 from bert_jax.checkpoint import reader
-from bert_jax.trainer import resume_check
 
 LINES = [
     {"step": 5, "split": "train", "loss": 3.25, "sequences_per_sec": 10.0, "goodput": 0.5},
@@ -43,7 +43,7 @@ def test_equal_runs_have_no_difference_whatever_their_timings(runs):
     nan = np.array([np.nan, -0.0], np.float32)
     for of in arrays.values():
         of["nan"] = nan.copy()
-    found = resume_check.compare_runs(whole, killed)
+    found = verify_resume.compare_runs(whole, killed)
     assert found.differences == ()
     assert (found.arrays, found.numbers, found.lines, found.step) == (3, 15, 2, 10)
 
@@ -63,7 +63,7 @@ def test_a_changed_array_is_named(runs, changed, words):
     arrays[killed]["params/kernel"] = changed
     if changed is None:
         del arrays[killed]["params/kernel"]
-    assert resume_check.compare_runs(whole, killed).differences == (f"params/{words}",)
+    assert verify_resume.compare_runs(whole, killed).differences == (f"params/{words}",)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_changed_array_is_named(runs, changed, words):
 def test_a_changed_line_is_named(runs, lines, words):
     whole, killed, *_ = runs
     write(killed, lines)
-    (said,) = resume_check.compare_runs(whole, killed).differences
+    (said,) = verify_resume.compare_runs(whole, killed).differences
     assert words in said
 
 
@@ -87,7 +87,7 @@ def test_bad_steps_the_summary_and_the_last_step_count_too(runs):
     write(killed, [{"step": 7}], "bad_steps.jsonl")
     (killed / "summary.json").write_text(json.dumps(SUMMARY | {"heldout_mlm_loss": 3.1}))
     steps[killed] = 5
-    said = resume_check.compare_runs(whole, killed).differences
+    said = verify_resume.compare_runs(whole, killed).differences
     assert said[0] == "bad steps: 0 lines and 1"
     assert "heldout_mlm_loss is 3.0 and 3.1" in said[1]
     assert said[2] == "the newest checkpoints are of steps 10 and 5"
