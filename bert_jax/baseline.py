@@ -22,7 +22,7 @@ from absl import flags
 from bert_jax.config.vectors import BASELINES
 from bert_jax.runtime import absl_cli as cli
 from data_pipeline.io.refused import Refused
-from data_pipeline.spec.fields import help_of
+from data_pipeline.spec.fields import describe_setting
 
 
 def _define_settings() -> dict[str, flags.FlagHolder]:
@@ -31,7 +31,7 @@ def _define_settings() -> dict[str, flags.FlagHolder]:
     is_whole: dict[str, bool] = {}
     for kind, options in BASELINES.items():
         for field in dataclasses.fields(options):
-            words.setdefault(field.name, []).append(f"{kind}: {help_of(field)}")
+            words.setdefault(field.name, []).append(f"{kind}: {describe_setting(field)}")
             is_whole[field.name] = isinstance(field.default, int)
     return {
         name: (flags.DEFINE_integer if is_whole[name] else flags.DEFINE_float)(

@@ -52,13 +52,13 @@ class Throughput:
 class Measurement:
     """A measurement and its settings; the keys of --json_out. A sequence is one example."""
 
-    sequences_per_sec: float  # on the largest number of cores
+    sequences_per_sec: float  # the rate with the most cores
     tokens_per_sec: float
     numpy_sequences_per_sec: float  # a plain loop over rows, on one core
     by_cores: tuple[Throughput, ...]
     stages: tuple[Stage, ...]
-    open_secs: float  # to open the store and count its walks, or read the sidecar
-    first_batch_secs: float  # to build a walk and import TensorFlow
+    open_secs: float  # opening the store and counting its walks, or reading the sidecar
+    first_batch_secs: float  # building a walk and importing TensorFlow
     seq_len: int
     max_predictions_per_seq: int
     segments: str
@@ -290,7 +290,7 @@ def _choose_core_counts(cores: int) -> list[int]:
 
 @contextlib.contextmanager
 def _pin_to_cores(cores: int) -> Iterator[None]:
-    """Bind this thread, and those that it starts, to the first `cores` cores."""
+    """Bind this thread, and the threads that it starts, to the first `cores` cores."""
     if sys.platform != "linux":
         yield
         return

@@ -72,7 +72,7 @@ def build(flags: BuildFlags, console: rich.console.Console) -> None:
     """Make the store that the flags describe, or raise and leave --output as it was.
 
     Raises:
-      Refused, OSError: what is wrong with the flags, the input, the vocabulary or the output.
+      Refused, OSError: the flags, the input, the vocabulary or the output are wrong.
     """
     started_secs = time.perf_counter()
     if flags.address:

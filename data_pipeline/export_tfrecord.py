@@ -22,7 +22,7 @@ from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
 from data_pipeline.io.refused import Refused
 from data_pipeline.report.progress import progress_bar
 from data_pipeline.sampling.stream import ExampleSource, open_examples
-from data_pipeline.spec.fields import check_fields, setting, setting_of
+from data_pipeline.spec.fields import check_fields, get_setting, setting
 from data_pipeline.spec.hashing import HASH_VERSION
 from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.spec.schema import TFRECORD_FIELDS
@@ -49,7 +49,7 @@ EXAMPLE = (
 
 @dataclasses.dataclass(frozen=True)
 class ExportFlags:
-    """Declare the flags; `options` has those of PretrainOptions."""
+    """Declare the flags; `options` holds the flags of PretrainOptions."""
 
     store: str
     options: PretrainOptions
@@ -83,7 +83,7 @@ def parse_flags(argv: list[str]) -> ExportFlags:
     """Read and check the command line.
 
     Raises:
-      Refused: an unknown or a missing flag, a value outside what is allowed, packed rows.
+      Refused: an unknown or a missing flag, a value that is not allowed, packed rows.
     """
     parser = FlagParser(
         prog="python -m data_pipeline.export_tfrecord",
@@ -92,7 +92,7 @@ def parse_flags(argv: list[str]) -> ExportFlags:
     )
     add = parser.add_argument
     add("store", metavar="STORE", help="folder that python -m data_pipeline.build wrote")
-    own_flags = [field.name for field in dataclasses.fields(ExportFlags) if setting_of(field)]
+    own_flags = [field.name for field in dataclasses.fields(ExportFlags) if get_setting(field)]
     add_settings(add, ExportFlags, own_flags)
     add_settings(add, PretrainOptions, [n for n in _SAMPLER_FLAGS if n != "packed_examples"])
     add("--packed_examples", default=1, type=int, help=argparse.SUPPRESS)  # only to refuse it
@@ -131,7 +131,7 @@ def export(flags: ExportFlags, console: rich.console.Console) -> None:
     second segment is skipped if others have one, as the format requires a label for every example.
 
     Raises:
-      Refused, OSError: what is wrong with the store, its settings or the output.
+      Refused, OSError: the store, its settings or the output are wrong.
     """
     destination = Destination(pathlib.Path(flags.output), MANIFEST)
     check_new_folder(destination)

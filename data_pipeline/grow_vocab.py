@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def grow(flags: GrowFlags, console: rich.console.Console) -> None:
-    """Write the grown list and print what it changes, or raise and write nothing.
+    """Write the grown list and print the changes, or raise and write nothing.
 
     Raises:
       Refused, OSError: a flag, the list, the text, no word to add, a file that is there.

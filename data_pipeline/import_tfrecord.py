@@ -80,14 +80,14 @@ class ImportFlags:
         choices=CHOICES,
     )
     output: str = setting("", "the folder of the store to make")
-    holdout: float = 0.0  # 0 with heldout_input
+    holdout: float = 0.0  # zero if there is a heldout_input
 
 
 def parse_flags(argv: list[str]) -> ImportFlags:
     """Read and check the command line.
 
     Raises:
-      Refused: an unknown or a missing flag, a value outside what is allowed, an address such as
+      Refused: an unknown or a missing flag, a value that is not allowed, an address such as
         gs:// for a path.
     """
     parser = FlagParser(
@@ -142,7 +142,7 @@ def import_records(flags: ImportFlags, console: rich.console.Console) -> None:
     """Make the store that the flags describe, or raise and leave --output as it was.
 
     Raises:
-      Refused, OSError: what is wrong with the records, the vocabulary or the output.
+      Refused, OSError: the records, the vocabulary or the output are wrong.
     """
     output = pathlib.Path(flags.output)
     destination = Destination(output, MANIFEST, FORMAT)
@@ -178,7 +178,7 @@ class _Import:
         self._flags = flags
         self._vocabulary = vocabulary
         self._folder = folder
-        self._writers: dict[int, ExampleWriter] = {}  # by their examples' length
+        self._writers: dict[int, ExampleWriter] = {}  # keys: the lengths of examples
         self._sources: list[dict[str, Any]] = []
         self._lengths: dict[str, dict[str, int]] = {}
         self._counts_V = {split: np.zeros(vocabulary.size, np.int64) for split in (TRAIN, HELDOUT)}

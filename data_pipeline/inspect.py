@@ -68,7 +68,7 @@ def inspect(flags: argparse.Namespace, console: rich.console.Console) -> None:
 
 
 def _write_page(path: pathlib.Path, health: Health, findings: list[StoreFinding]) -> None:
-    # Before matplotlib is imported, which else reports that it indexes fonts.
+    # Otherwise matplotlib, imported next, reports that it indexes fonts.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from data_pipeline.report.page import render_page
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from bert_jax.config import Config, FinetuneConfig, Phase, flatten
 from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
-from data_pipeline.spec.fields import setting_of
+from data_pipeline.spec.fields import get_setting
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "reference"
@@ -99,7 +99,7 @@ def _table(config: Any) -> str:
     for field in dataclasses.fields(config):
         if hints[field.name] not in (int, float, bool, str):
             continue
-        known, default = setting_of(field), _shown(getattr(config, field.name))
+        known, default = get_setting(field), _shown(getattr(config, field.name))
         if isinstance(config, Phase) and field.default is dataclasses.MISSING:
             default = "required"
         words, allowed = ("", "") if known is None else (known.help, known.allowed())

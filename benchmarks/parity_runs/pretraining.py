@@ -204,7 +204,7 @@ def _train_theirs(worker: Worker, feed: StoreFeed, folder: pathlib.Path) -> Ran:
     (phase,) = config.phases
     with contextlib.closing(feed.train_batches(0, 0, np.arange(phase.batch_size))) as training:
         write_batches(training, folder / "train.npz")
-    write_batches(feed.heldout_batches(0), folder / "heldout.npz")
+    write_batches(feed.make_heldout_batches(0), folder / "heldout.npz")
     optim = dataclasses.asdict(config.optim)
     wanted = ("learning_rate", "warmup_steps", "weight_decay", "beta1", "beta2", "epsilon")
     start = time.perf_counter()

@@ -87,7 +87,7 @@ def _read_record(address: str, kind: str) -> tuple[pathlib.Path, dict[str, objec
         )
     name = small_files.field(record, "vocabulary", str, path)
     small_files.field(record, "lowercase", bool, path)
-    vocabulary = load_recorded(small_files.path_inside(folder, name), record)
+    vocabulary = load_recorded(small_files.join_inside(folder, name), record)
     return folder, small_files.field(record, "settings", dict, path), vocabulary
 
 

@@ -29,7 +29,7 @@ from bert_jax.config.schema import (
 )
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
-from data_pipeline.spec.fields import check_fields, setting_of
+from data_pipeline.spec.fields import check_fields, get_setting
 from data_pipeline.spec.options import parse_store_weights
 from data_pipeline.spec.schema import MIN_EXAMPLE_TOKENS
 
@@ -42,7 +42,7 @@ def check_sizes(model: ModelConfig, name: object) -> None:
     Checked before building, which would take time and memory in proportion to each size.
     """
     for field in dataclasses.fields(model):
-        known = setting_of(field)
+        known = get_setting(field)
         if known is None or known.maximum is None:
             continue
         size, least = getattr(model, field.name), int(known.minimum or 0)

@@ -77,11 +77,13 @@ class GridComparison:
         """Group the finished runs by falling learning rate, then rising epochs."""
         self.outcomes, self.score = outcomes, score
 
-        def setting_of(outcome: GridOutcome) -> tuple[float, float]:
+        def get_setting(outcome: GridOutcome) -> tuple[float, float]:
             return -outcome.run.learning_rate, outcome.run.epochs
 
         self.settings = list[GridSetting]()
-        for (rate, epochs), runs in itertools.groupby(sorted(outcomes, key=setting_of), setting_of):
+        for (rate, epochs), runs in itertools.groupby(
+            sorted(outcomes, key=get_setting), get_setting
+        ):
             planned = list(runs)
             if finished := tuple(outcome for outcome in planned if outcome.is_finished):
                 self.settings.append(GridSetting(-rate, epochs, finished, len(planned)))

@@ -21,7 +21,7 @@ from bert_jax.model.bert import Bert
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows
-from data_pipeline.labelled.windows import window_of_most_context, window_spans
+from data_pipeline.labelled.windows import choose_windows, cut_windows
 from data_pipeline.vocab.template import Template
 
 VECTORS, LENGTHS = "vectors", "lengths"
@@ -149,8 +149,8 @@ def slide(rows: EncodedRows, most_tokens: int, stride: int, template: Template) 
             facts.append((row, 0, 1.0))
             continue
         text = rows.token_ids[start + before : end - after].tolist()
-        spans = window_spans(len(text), most_tokens - before - after, stride)
-        best_T = window_of_most_context(spans, len(text))
+        spans = cut_windows(len(text), most_tokens - before - after, stride)
+        best_T = choose_windows(spans, len(text))
         nearest = [np.zeros(before, np.int64), best_T, np.full(after, len(spans) - 1)]
         window_T.append(np.concatenate(nearest) + len(facts))
         total = sum(length + before + after for _, length in spans)

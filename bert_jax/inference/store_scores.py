@@ -54,7 +54,7 @@ def score_store(
             seq_len=selection.seq_len,
             max_predictions_per_seq=predictions_for(selection.seq_len, options.masked_lm_prob),
         )
-        batches = pretrain.heldout_batches(
+        batches = pretrain.make_heldout_batches(
             source, batch_size=-(-batch_size // shards) * shards, examples=selection.examples
         )
     except Refused as error:

@@ -81,21 +81,21 @@ def render_page(
     if terms:
         words = "Thin lines are training losses, thick lines held-out ones with the last value."
         plots = page.render_plots({f"{term} loss (nats)": _draw(runs, term) for term in terms})
-        sections.append(page.section("Curves", f'<p class="quiet">{words}</p><br>{plots}'))
+        sections.append(page.render_section("Curves", f'<p class="quiet">{words}</p><br>{plots}'))
     if len(runs) > 1:
         for heading, sentences in (
             ("Which settings differ", describe_settings(runs)),
             ("Which losses differ", compare(runs)),
         ):
             lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
-            sections.append(page.section(heading, f"<ul>{lines}</ul>"))
+            sections.append(page.render_section(heading, f"<ul>{lines}</ul>"))
     sections += [
-        page.section(
+        page.render_section(
             run.folder.name, _render_run(run, usd_per_chip_hour) + _render_samples(guessed)
         )
         for run, guessed in zip(runs, samples or [()] * len(runs), strict=True)
     ]
-    return page.document(title, sections)
+    return page.render_document(title, sections)
 
 
 def _render_verdicts(runs: Sequence[RunState]) -> str:

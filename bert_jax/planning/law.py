@@ -214,7 +214,7 @@ _CONSTANTS = {field.name: (1e-30, 1e60) for field in dataclasses.fields(Constant
 def _read_numbers(content: object, keys: Sequence[str], name: str) -> dict[str, float]:
     """Read numbers above 0 by their keys, each in the range of its constant."""
     if not isinstance(content, dict):
-        raise DamagedFile(f"{name}: {small_files.kind_in_words(content)}, not an object")
+        raise DamagedFile(f"{name}: {small_files.name_kind(content)}, not an object")
     values = {key: float(small_files.field(content, key, float, name)) for key in keys}
     for key, value in values.items():
         low, high = _CONSTANTS.get(key, (0.0, 1e30))

@@ -11,7 +11,7 @@ import jax
 
 from bert_jax.parallel import chips
 from bert_jax.parallel.chips import Chip
-from data_pipeline.io.address import how_to_install
+from data_pipeline.io.address import make_install_command
 from data_pipeline.io.refused import Refused
 
 _SQUARES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
@@ -188,7 +188,7 @@ def open_devices(tpu_slice: Slice) -> list[Any]:
     if importlib.util.find_spec("libtpu") is None:
         raise Refused(
             "libtpu, which has the TPU's compiler and exists for Linux on x86-64 only, is not "
-            f"installed: {how_to_install('plan')}"
+            f"installed: {make_install_command('plan')}"
         )
     from jax.experimental import topologies
 

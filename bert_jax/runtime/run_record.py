@@ -309,7 +309,7 @@ def _is_of_a_task(record: dict[str, Any]) -> bool:
 
 def _read_vocabulary(workdir: pathlib.Path, record: dict[str, Any]) -> Vocabulary:
     """Read the workdir's copy of the vocabulary, which must be the one in the record."""
-    path = small_files.path_inside(workdir, record["vocabulary"]["file"])
+    path = small_files.join_inside(workdir, record["vocabulary"]["file"])
     if not path.is_file():
         raise Refused(
             f"{path} is missing; put back the vocabulary that the run was trained with, from its "

@@ -12,7 +12,7 @@ from bert_jax.tasks.task import CLASSIFY
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows, join_rows
-from data_pipeline.labelled.windows import window_spans
+from data_pipeline.labelled.windows import cut_windows
 from data_pipeline.spec.schema import GOOGLE
 from data_pipeline.vocab import Vocabulary
 
@@ -85,7 +85,7 @@ def encode_texts(
             empty += not ids or (other is not None and not other)
             parts = [ids]
             if stride and other is None:
-                spans = window_spans(len(ids), max_seq_length - specials, stride)
+                spans = cut_windows(len(ids), max_seq_length - specials, stride)
                 parts = [ids[first : first + length] for first, length in spans]
             else:
                 truncated += tokens > max_seq_length - specials

@@ -293,7 +293,7 @@ def _json_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Ro
         record = small_files.parse_json(line.encode(), f"{path} row {number}")
         if not isinstance(record, dict):
             raise Refused(
-                f"{path} row {number} is {small_files.kind_in_words(record)}, not an object; JSON "
+                f"{path} row {number} is {small_files.name_kind(record)}, not an object; JSON "
                 "lines have one object a line"
             )
         missing = [name for name in wanted if name not in record]

@@ -221,7 +221,7 @@ class Programs:
         """Compile the evaluations of a phase, one per held-out batch shape."""
         if index in self._ahead:
             self._ahead[index].result()
-        for batch in self._phases[index].heldout_batches:
+        for batch in self._phases[index].make_heldout_batches:
             self._compile_evaluation(index, batch)
 
     def evaluation(self, index: int, batch: PlacedBatch) -> jax.stages.Compiled:
@@ -231,7 +231,7 @@ class Programs:
     def _compile(self, index: int) -> None:
         for shape in self._feed.batch_shapes(index, first_step=0):
             self._compile_step(index, shape)
-        for batch in self._phases[index].heldout_batches:
+        for batch in self._phases[index].make_heldout_batches:
             self._compile_evaluation(index, batch)
 
     def _compile_step(self, index: int, shape: BatchShape) -> None:

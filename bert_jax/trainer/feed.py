@@ -88,7 +88,7 @@ class RunPhase:
     per_step: dict[str, float]  # estimated counts (tokens, examples), named as in summary.json
     baseline: dict[str, float]  # scores of a context-free model, named as in the records
     heldout_examples: int
-    heldout_batches: Sequence[HostBatch]  # global batches, the same in every evaluation
+    make_heldout_batches: Sequence[HostBatch]  # global batches, the same in every evaluation
     score: Callable[[Sequence[Any]], dict[str, float]]  # the results of eval_step, one per batch
     show: Callable[[Screen, int, dict[str, float]], None]  # prints scores next to the baselines
 
@@ -383,13 +383,13 @@ class StoreFeed:
         source = self.open_source(index)
         return source.rows(np.arange(min(most, source.rows_in_epoch(0))))
 
-    def heldout_batches(self, index: int, number: int = 0) -> list[HostBatch]:
+    def make_heldout_batches(self, index: int, number: int = 0) -> list[HostBatch]:
         """Return the fixed held-out batches of a store, at a phase's length, of micro-batch size.
 
         Each store has as large a part of config.eval.examples.
         """
         phase = self.config.phases[index]
-        return batches.heldout_batches(
+        return batches.make_heldout_batches(
             self.open_split(index, number, store_lib.HELDOUT),
             batch_size=phase.batch_size // phase.micro_batches,
             examples=max(1, self.config.eval.examples // len(self.stores)),

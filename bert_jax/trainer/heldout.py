@@ -273,7 +273,7 @@ def count_phase(
         per_step=per_step,
         baseline=baseline,
         heldout_examples=examples,
-        heldout_batches=batches,
+        make_heldout_batches=batches,
         score=functools.partial(score_stores, parts),
         show=functools.partial(show_stores, [part.store for part in parts], baseline),
     )
@@ -306,7 +306,7 @@ class _HeldoutCounts:
 def _count_heldout(
     feed: StoreFeed, index: int, number: int, objective: Objective, show: Show
 ) -> _HeldoutCounts:
-    batches = feed.heldout_batches(index, number)
+    batches = feed.make_heldout_batches(index, number)
     tokens_B = np.concatenate([batch["input_mask"].sum(axis=1) for batch in batches])
     tokens_B = tokens_B[tokens_B > 1]  # rows that pad the last batch have one token each
     baseline = compute_baselines(feed.stores[number], objective, batches, show)

@@ -439,7 +439,7 @@ class TrainingRun:
         with self.work.doing(goodput.EVALUATING, words):
             with self.ledger.spent(goodput.COMPILING):
                 self.programs.compile_evaluations(index)
-            for batch in facts.heldout_batches:
+            for batch in facts.make_heldout_batches:
                 self._stop_if_asked()
                 placed = mesh_lib.place_batch(batch, self.setup.parts.mesh)
                 evaluate = self.programs.evaluation(index, placed)

@@ -16,7 +16,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from data_pipeline.cli.terminal import INDENT, wrap_command, wrap_text
 from data_pipeline.io.refused import Refused
-from data_pipeline.spec.fields import check_fields, help_of, parse_text, setting, shorten
+from data_pipeline.spec.fields import check_fields, describe_setting, parse_text, setting, shorten
 
 MAX_WORKERS = 4096
 Values = TypeVar("Values")
@@ -146,7 +146,7 @@ class Command(Generic[Values]):
             elif dataclasses.is_dataclass(field.type):
                 values[field.name] = self._build(typing.cast(type, field.type), given, parts)
             elif not text and form.is_required:
-                known = help_of(field)
+                known = describe_setting(field)
                 raise Refused(f"{_name(field)} is missing: {known}; as in: {self.example}")
             elif text is not None and (text or not form.is_positional):
                 values[field.name] = _convert(field, text)
@@ -254,7 +254,7 @@ def _kind_of(field: "dataclasses.Field[Any]") -> Any:
 def _add(group: Any, field: "dataclasses.Field[Any]") -> None:
     """Add a flag to a group of a parser; its value stays text."""
     form, kind = _form_of(field), _kind_of(field)
-    about = {"help": help_of(field).replace("%", "%%"), "metavar": _write_flag(field)}
+    about = {"help": describe_setting(field).replace("%", "%%"), "metavar": _write_flag(field)}
     if form.is_positional:
         group.add_argument(field.name, nargs="*" if kind is tuple else "?", **about)
     else:
@@ -331,7 +331,7 @@ def add_settings(
                 default=field.default,
                 type=boolean if kind is bool else kind,
                 metavar=_OLD_METAVARS[kind],
-                help=help_of(field).replace("%", "%%"),
+                help=describe_setting(field).replace("%", "%%"),
             )
 
 

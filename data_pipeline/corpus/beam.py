@@ -21,7 +21,7 @@ from typing import Any
 
 from data_pipeline.corpus.encode import ChunkEncoder, EncodedChunk, TextChunk, read_chunks
 from data_pipeline.corpus.spool import read_chunk, write_chunk
-from data_pipeline.io.address import how_to_install, is_address
+from data_pipeline.io.address import is_address, make_install_command
 from data_pipeline.io.refused import Refused
 from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.documents import Source
@@ -39,7 +39,7 @@ NumberedSources = Sequence[tuple[int, Source]]
 class BeamWork:
     """The settings of every worker, which are sent to it and so hold no open vocabulary."""
 
-    folder: str  # for the encoded chunks: local, shared or gs://
+    folder: str  # place of the encoded chunks: local, shared or gs://
     vocab_name: str
     vocab_bytes: bytes
     rules: tuple[tuple[str, Any], ...]  # items of Vocabulary.recorded_rules
@@ -51,8 +51,8 @@ def check_installed() -> None:
     """Raise Refused if Apache Beam cannot be imported."""
     if importlib.util.find_spec("apache_beam") is None:
         raise Refused(
-            f"--runner is beam, but Apache Beam is not installed ({how_to_install('beam')}); or "
-            "build on this machine with --runner=local"
+            "--runner is beam, but Apache Beam is not installed "
+            f"({make_install_command('beam')}); or build on this machine with --runner=local"
         )
 
 
@@ -132,7 +132,9 @@ def encode_with_beam(
         for group, _ in groups:
             yield from _read_back(group, folder)
     finally:
-        FileSystems.delete([f"{folder}/" if is_address(folder) else folder])  # as Beam requires
+        FileSystems.delete(
+            [f"{folder}/" if is_address(folder) else folder]
+        )  # Beam requires the slash
 
 
 def group_sources(sources: Sequence[Source]) -> Iterator[NumberedSources]:

@@ -29,7 +29,7 @@ from data_pipeline.read.sentences import split_sentences
 from data_pipeline.vocab import Vocabulary, load_recorded
 
 CHUNK_CHARS = 1 << 20  # text of a chunk; a larger document is a chunk of its own
-CHUNK_DOCUMENTS = 1 << 15  # at most in a chunk: millions of empty ones have few characters
+CHUNK_DOCUMENTS = 1 << 15  # the most in a chunk: millions of empty ones have few characters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ class EncodedChunk:
     sentence_lengths: np.ndarray  # int64 [S], tokens
     facts: ChunkFacts
     counts: dict[str, int]  # keys: COUNTED
-    source_documents: dict[int, int]  # as in TextChunk
+    source_documents: dict[int, int]  # like TextChunk.source_documents
     lost_characters: dict[int, int]  # code point that the vocabulary lacks -> occurrences
 
 
@@ -152,7 +152,7 @@ class ChunkEncoder:
         sentence_lengths: np.ndarray,
         counts: collections.Counter[str],
     ) -> dict[int, int]:
-        """Count by code point what the vocabulary lacks, and add to `counts` what is too long."""
+        """Count the characters that the vocabulary lacks, and add long words to `counts`."""
         is_unknown = token_ids == self._vocabulary.special_ids["unk"]
         has_unknown = sum_runs(is_unknown, sentence_lengths) > 0
         unknown = [sentences[i] for i in np.flatnonzero(has_unknown)]
@@ -190,7 +190,7 @@ def sum_runs(counts_N: np.ndarray, lengths_R: np.ndarray | list[int]) -> np.ndar
     return totals[ends_R] - totals[ends_R - lengths_R]
 
 
-_CHUNKS_IN_FLIGHT = 3  # for each worker; bounds the memory while one chunk takes long
+_CHUNKS_IN_FLIGHT = 3  # chunks per worker; bounds the memory while one chunk takes long
 
 
 def encode_corpus(

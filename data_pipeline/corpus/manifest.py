@@ -23,8 +23,8 @@ class BuildCounts:
     """Add up what a build counts."""
 
     source_documents: list[int]  # documents of each source
-    character_coverage: float | None  # of a trained vocabulary
-    # By the names of cleaning.COUNTED, and by the code points that the vocabulary lacks.
+    character_coverage: float | None  # a trained vocabulary's
+    # Keys: the names of cleaning.COUNTED; the code points that the vocabulary lacks.
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     lost_characters: Counter[int] = dataclasses.field(default_factory=Counter)
 

@@ -24,9 +24,9 @@ _RUN_WORDS = 5
 _LONG_WORDS_CHARS = 15
 _RUNS_AT_ONCE = 1 << 14  # times SIGNATURE_SIZE are in memory
 _PAIRS_AT_ONCE = 1 << 14
-# At a threshold of 0.8, 19 of 20 near duplicates agree in a band. Pairs found by bands are
+# 19 of 20 near duplicates agree in a band at a threshold of 0.8. Pairs found by bands are
 # compared: a false positive only costs time, while a false negative is lost.
-_WEIGHTS = (0.05, 0.95)  # of a false positive, of a false negative
+_WEIGHTS = (0.05, 0.95)  # costs of a false positive and of a false negative
 _HIGHEST_BANDED = 0.95  # bands for a higher threshold would be too few; pairs are compared anyway
 _MAX_ROUNDS = 100  # bounds the work on documents that agree in one band and little else
 _SEED = 1  # datasketch's default

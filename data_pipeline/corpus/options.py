@@ -26,7 +26,7 @@ LOCAL, BEAM = "local", "beam"  # runners
 
 @dataclasses.dataclass(frozen=True)
 class BuildFlags:
-    """Declare the flags; `text` and `cleaning` have those of TextOptions and CleaningOptions."""
+    """Declare the flags; `text` and `cleaning` hold the flags of their classes."""
 
     text: TextOptions
     cleaning: CleaningOptions
@@ -104,7 +104,7 @@ def parse_flags(argv: list[str]) -> BuildFlags:
     """Read and check the command line.
 
     Raises:
-      Refused: an unknown flag, a value outside what is allowed, an address such as gs:// for
+      Refused: an unknown flag, a value that is not allowed, an address such as gs:// for
         --vocab or --scratch, two flags that exclude each other, a flag that is missing.
     """
     values = vars(_parser().parse_args(argv))

@@ -37,7 +37,7 @@ class Selection:
 
     keeps_document: np.ndarray  # bool [D]
     keeps_line: np.ndarray  # bool [L]
-    side_hashes: np.ndarray  # uint64 [D]; near duplicates that are kept have that of the first one
+    side_hashes: np.ndarray  # uint64 [D]; near duplicates that are kept share the hash of the first
     near_duplicates: dict[str, int]  # clusters of two and more, documents in them, given up
 
 
@@ -74,7 +74,7 @@ def select(spool: Spool, cleaning: CleaningOptions, dropped: dict[str, int]) -> 
 
 
 def number_chunks(spool: Spool) -> Iterator[tuple[slice, slice, ChunkFacts]]:
-    """Yield the range of each chunk's documents, that of its lines, and its facts."""
+    """Yield the ranges of each chunk's documents and lines, and its facts."""
     document, line = 0, 0
     for facts in spool.facts():
         next_document = document + len(facts.document_lengths)

@@ -27,7 +27,7 @@ def open_filesystem(address: str) -> tuple[Any, str]:
         return cast(tuple[Any, str], fsspec.core.url_to_fs(address))
     except ImportError as error:
         extra = {"gs": "gcs", "gcs": "gcs", "hf": "hub"}.get(protocol)
-        fix = how_to_install(extra) if extra else f"install it ({error})"
+        fix = make_install_command(extra) if extra else f"install it ({error})"
         raise Refused(
             f"{address} needs a package that reads {protocol}:// and is not installed: {fix}"
         ) from error
@@ -38,7 +38,7 @@ def open_filesystem(address: str) -> tuple[Any, str]:
         ) from error
 
 
-def how_to_install(extra: str) -> str:
+def make_install_command(extra: str) -> str:
     """Return the command that installs an extra of this package, which is not on PyPI."""
     pip = f"{shlex.quote(sys.executable)} -m pip install"
     checkout = pathlib.Path(__file__).resolve().parents[2]

@@ -64,7 +64,7 @@ class Bucket:
         self._request(f"deleting {name}", name, delete)
 
     def names(self) -> list[str]:
-        """Return the sorted names right below the address; those of folders end in a slash."""
+        """Return the sorted names right below the address; names of folders end in a slash."""
 
         def names(files: Any, path: str) -> list[str]:
             try:

@@ -47,8 +47,8 @@ def explain_errors(
 ) -> Iterator[None]:
     """Convert storage errors of the block to OSErrors of one sentence.
 
-    place is a folder or an address; action describes what the block does there. The classes are
-    those of `explain`. Every error of a bucket's driver becomes an OSError, as drivers share no
+    place is a folder or an address; action describes what the block does there. Their classes are
+    described by `explain`. Every error of a bucket's driver becomes an OSError, as drivers share no
     base class. Other errors keep their type; so do ValueErrors without has_tensorstore
     (TensorStore raises everything as a ValueError).
     """
@@ -81,7 +81,7 @@ def explain(error: BaseException, place: str, action: str = "writing") -> OSErro
             free = f" ({_free_bytes(place) / 1e9:,.2f} GB free)" if fix == _ROOM else ""
             kind = PermissionError if fix == _PERMISSIONS else OSError
             explained = kind(f"{place}: {action} failed, {reason}{free}; {fix}")
-            explained.errno = number  # as an argument it would be printed before the sentence
+            explained.errno = number  # an argument would be printed before the sentence
             return explained
     return None
 

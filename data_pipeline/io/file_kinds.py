@@ -18,7 +18,7 @@ _ANNEX = re.compile(rb"(?:\.\./)*(?:\.git|/)?/?annex/objects/\S{1,300}\s*")
 _TAG_NAME = re.compile(rb"<([A-Za-z][\w:.-]{0,60})(?=[\s/>])")
 _TAG = re.compile(rb"</?[A-Za-z][^<>]{0,1000}>")
 _MIN_TAGS = 4  # a page without a doctype has as many
-# Of servers, as the whole of a file: GitHub's, the Hub's.
+# Answers of servers that are a whole file: GitHub's, the Hub's.
 _ANSWERS = re.compile(
     rb"\s*(?:404: not found|(?:entry|repository|file|page)?\s?not found|access denied|forbidden"
     rb"|(?:internal )?server error|service unavailable|too many requests|unauthorized)\.?\s*",
@@ -72,11 +72,11 @@ def find_stand_in(head: bytes) -> FileKind | None:
 
 
 def find_markup(head: bytes) -> FileKind | None:
-    """Recognize what find_stand_in does, and also text of which much is tags.
+    """Recognize what find_stand_in does, and also text with many tags.
 
-    It opens with a tag, and closes that at its end or has a tag on every other line, of which a
-    third close one unless they are HTML's: a chat's `<name> words` closes none. The <doc ...> of
-    WikiExtractor is none.
+    Such text opens with a tag, and closes that at its end or has a tag on every other line. A third
+    of the tags close one unless they are HTML's: a chat's `<name> words` closes none. The <doc ...>
+    of WikiExtractor is no markup.
     """
     if (kind := find_stand_in(head)) is not None:
         return kind

@@ -14,8 +14,8 @@ from data_pipeline.io.small_files import (
     MAX_BYTES,
     MAX_DEPTH,
     DamagedFile,
-    kind_in_words,
-    nesting_depth,
+    measure_nesting,
+    name_kind,
 )
 
 _BLOCK_CHARS = 1 << 16
@@ -73,7 +73,7 @@ class JsonStream:
             if len(self._text) - self._at > MAX_BYTES:
                 raise self._wrong(f"a value is longer than {MAX_BYTES:,} characters, or never ends")
             self._fill(max(_BLOCK_CHARS, len(self._text) - self._at))
-        if nesting_depth(self._text[self._at : end].encode("utf-8", "replace")) > MAX_DEPTH:
+        if measure_nesting(self._text[self._at : end].encode("utf-8", "replace")) > MAX_DEPTH:
             raise self._too_deep()
         self._at = end
         return value
@@ -86,7 +86,7 @@ class JsonStream:
     def _open(self, bracket: str, kind: str, place: object) -> None:
         if self._peek() != bracket:
             value = self.value()
-            raise DamagedFile(f"{place} is {kind_in_words(value)}, not {kind}")
+            raise DamagedFile(f"{place} is {name_kind(value)}, not {kind}")
         self._at += 1
         self._is_first = True
 

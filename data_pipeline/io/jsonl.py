@@ -149,5 +149,5 @@ def _is_half(line: bytes) -> bool:
     """Return whether a line starts like a record, in ASCII, and has an unclosed bracket."""
     if not line.startswith(b"{") or not line.isascii() or NUL in line:
         return False
-    outside, _, _ = _STRING.sub(b"", line).partition(b'"')  # of which one may be cut off
+    outside, _, _ = _STRING.sub(b"", line).partition(b'"')  # a string may be cut off
     return outside.count(b"{") + outside.count(b"[") > outside.count(b"}") + outside.count(b"]")

@@ -34,10 +34,10 @@ MAX_DEPTH = 64  # limit of nested JSON; this project's files need 6
 # A write-ahead page of zeros, as file systems leave at the end of a file after a power cut.
 NUL = b"\0"
 
-# On Linux; a longer name is an OSError, as if the disk could not be read now.
+# Linux's limits; a longer name is an OSError, as if the disk could not be read now.
 _MAX_BYTES_OF_A_NAME, _MAX_BYTES_OF_A_PATH = 255, 2000
 
-_SHOWN_NAMES, _SHOWN_NAME_CHARS = 20, 40  # in a list of names in a message
+_SHOWN_NAMES, _SHOWN_NAME_CHARS = 20, 40  # limits of a list of names in a message
 
 NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would wait for its other end
 
@@ -51,7 +51,7 @@ class DamagedFile(Refused):
     """Report a file whose content is not what its writer wrote."""
 
 
-def path_inside(root: pathlib.Path, name: object) -> pathlib.Path:
+def join_inside(root: pathlib.Path, name: object) -> pathlib.Path:
     """Join a name that was read from a file to its folder.
 
     Raises DamagedFile if name is no relative path, leads out of root by `..` or by a symbolic link,
@@ -99,7 +99,7 @@ def open_regular(
     if root is not None and not _resolves_inside(root, path):
         raise DamagedFile(f"{path} is a link out of {root}; put the file itself there")
     try:
-        # Without O_NONBLOCK opening a pipe would wait for its writer.
+        # O_NONBLOCK: opening a pipe would wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.ENXIO, errno.ELOOP):  # a socket, a link to itself
@@ -167,7 +167,7 @@ def check_unicode(text: str, key: str, place: object) -> None:
 def parse_json(data: bytes, name: object) -> Any:
     """Parse JSON; raise DamagedFile with `name` if it is none, or nested deeper than MAX_DEPTH."""
     text = decode(data, name)
-    if nesting_depth(data) > MAX_DEPTH:
+    if measure_nesting(data) > MAX_DEPTH:
         raise DamagedFile(f"{name} is nested deeper than {MAX_DEPTH} levels")
     try:
         return json.loads(text)
@@ -176,7 +176,7 @@ def parse_json(data: bytes, name: object) -> Any:
         raise DamagedFile(f"{name} is not JSON{place}") from None
 
 
-def nesting_depth(data: bytes) -> int:
+def measure_nesting(data: bytes) -> int:
     """Return the deepest nesting of brackets outside strings, without recursion."""
     depth = deepest = 0
     for bracket in _BRACKETS.findall(_STRINGS.sub(b"", data)):
@@ -189,7 +189,7 @@ def parse_object(data: bytes, name: object) -> dict[str, Any]:
     """Parse a JSON object; like parse_json in all else."""
     value = parse_json(data, name)
     if not isinstance(value, dict):
-        raise DamagedFile(f"{name} holds {kind_in_words(value)}, not a JSON object")
+        raise DamagedFile(f"{name} holds {name_kind(value)}, not a JSON object")
     return value
 
 
@@ -218,7 +218,7 @@ def check_kind(value: object, kind: type, name: str) -> None:
     accepted: tuple[type, ...] = (int, float) if kind is float else (kind,)
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         wanted = _KINDS.get(kind, kind.__name__)
-        raise DamagedFile(f"{name} is {kind_in_words(value)}, not {wanted}")
+        raise DamagedFile(f"{name} is {name_kind(value)}, not {wanted}")
 
 
 _KINDS: dict[type, str] = {
@@ -316,6 +316,6 @@ def list_names(names: Sequence[str]) -> str:
     return ", ".join([*texts, *more]) or "none"
 
 
-def kind_in_words(value: object) -> str:
+def name_kind(value: object) -> str:
     """Name the JSON type of a value: "a list"."""
     return _KINDS.get(type(value), type(value).__name__)

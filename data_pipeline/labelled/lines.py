@@ -31,7 +31,7 @@ class LineCounts:
 
     lines: int = 0
     empty: int = 0  # lines of white space alone
-    without_tokens: int = 0  # lines with text, of which the vocabulary keeps no token
+    without_tokens: int = 0  # lines with text that have no token
     cut: int = 0  # lines that are longer than a row
     kept_long: int = 0  # such lines that were kept whole
 

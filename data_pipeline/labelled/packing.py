@@ -12,7 +12,7 @@ import numpy as np
 
 from data_pipeline.labelled.rows import SEQ_LENS, Batch, EncodedRows, ExampleStream, choose_seq_len
 
-VERSION = 1  # of the placement, on which dropout depends; raise it with any change
+VERSION = 1  # raise it with any change of the placement, on which dropout depends
 _MAX_ROW = 512
 # Attention over S tokens costs S / 2304 of their other work at a width of 384, half of it at 768.
 _TOKENS_OF_ATTENTION = 2304
@@ -40,7 +40,7 @@ def place_examples(lengths_KB: np.ndarray, seq_len: int) -> Places:
     """Put the examples of each step, the longest first, into the first row with room for them."""
     steps, examples = lengths_KB.shape
     order_KB = np.argsort(-lengths_KB, axis=1, kind="stable")
-    used_KR = np.zeros((steps, examples), np.int64)  # as many rows as could be needed
+    used_KR = np.zeros((steps, examples), np.int64)  # the most rows that could be needed
     count_KR = np.zeros_like(used_KR)
     places = Places(*(np.zeros_like(lengths_KB, np.int64) for _ in range(3)))
     step_K = np.arange(steps)

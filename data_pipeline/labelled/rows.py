@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 import numpy as np
 
 from data_pipeline.labelled.framing import FramedRow, flatten_rows
-from data_pipeline.spec.hashing import Purpose, hash64, subkey
+from data_pipeline.spec.hashing import Purpose, derive_key, hash64
 
 Batch = dict[str, np.ndarray]
 # Lengths that batches are cut to: each costs a compile, and a gap between two costs padding.
@@ -202,7 +202,7 @@ class ExampleStream:
                 known: self._orders[known] for known in self._orders.keys() & {epoch - 1}
             }
             bits_N = hash64(
-                subkey(self._seed, Purpose.LABELLED_ORDER, epoch), np.arange(self.rows.examples)
+                derive_key(self._seed, Purpose.LABELLED_ORDER, epoch), np.arange(self.rows.examples)
             )
             self._orders[epoch] = np.argsort(bits_N, kind="stable")
         return self._orders[epoch]

@@ -10,7 +10,7 @@ import numpy as np
 Span = tuple[int, int]  # first token and number of tokens
 
 
-def window_spans(pieces: int, most: int, stride: int) -> list[Span]:
+def cut_windows(pieces: int, most: int, stride: int) -> list[Span]:
     """Return the first token and the number of tokens of each window over a context.
 
     pieces is the length of the context; without any there is one empty window.
@@ -24,7 +24,7 @@ def window_spans(pieces: int, most: int, stride: int) -> list[Span]:
     return spans
 
 
-def window_of_most_context(spans: Sequence[Span], pieces: int) -> np.ndarray:
+def choose_windows(spans: Sequence[Span], pieces: int) -> np.ndarray:
     """Return int64[T]: for each token the window with the most context on its poorer side.
 
     Among equals the longer window counts, then the first.

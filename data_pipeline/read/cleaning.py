@@ -1,6 +1,6 @@
 """Clean documents on request: the settings, and the rules that look at a single document.
 
-Rules that need the whole corpus, those for duplicates, are in data_pipeline.corpus.selection. What
+Rules for duplicates, which need the whole corpus, are in data_pipeline.corpus.selection. What
 is dropped is counted under its reason in the manifest's "dropped"; a default build drops only what
 has no token.
 
@@ -93,7 +93,7 @@ class CleaningOptions:
     )
 
     def check(self) -> None:
-        """Raise Refused if a value is outside what is allowed."""
+        """Raise Refused if a value is not allowed."""
         check_fields(self, "--")
         has_threshold = self.near_duplicate_threshold != CleaningOptions.near_duplicate_threshold
         if has_threshold and not self.finds_near_duplicates:

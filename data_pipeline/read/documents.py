@@ -136,7 +136,7 @@ def read_sources(
 
 
 def describe_bad_files(sentences: Sequence[str], files: int = 0) -> str:
-    """Join what is wrong with each of some of `files` files: MAX_NAMED_FILES of them, then a count.
+    """Join sentences about bad files among `files`: MAX_NAMED_FILES of them, then a count.
 
     A single sentence stays as it is.
     """

@@ -15,11 +15,11 @@ from data_pipeline.read.lines import (
     strip_line,
 )
 
-# Where the book begins: the marker since 2004, and the end of the "small print" in older files.
+# A book begins behind the marker since 2004, or the end of the "small print" in older files.
 _START = re.compile(
     r"\*\*\*\s*START OF (?:THE|THIS) PROJECT GUTENBERG|\*END\W{0,3}THE SMALL PRINT", re.IGNORECASE
 )
-# Where it ends. Some books have only the sentence, some only the marker, most have both.
+# The book ends here. Some books have only the sentence, some only the marker, most have both.
 _END = re.compile(
     r"\*\*\*\s*END OF (?:THE|THIS) PROJECT GUTENBERG|\s*END OF (?:THE |THIS )?PROJECT GUTENBERG",
     re.IGNORECASE,
@@ -45,10 +45,12 @@ _HEADING = re.compile(
 )
 # "IV", "IV.", "IV. TITLE", "12 TITLE"; upper case only, or the word "I" would be a heading.
 _NUMBERED = re.compile(r"\s*(?:[IVXLC]{1,8}\.?$|(?:[IVXLC]{1,8}\.|[0-9]{1,3}\.?)\s+[A-Z‘“\"'])")
-# "12" on a line of its own, alone or above a title; a heading if it continues the count.
+# The line "12", alone or above a title; a heading if it continues the count.
 _BARE_NUMBER = re.compile(r"\s*([0-9]{1,3})\.?\s*(?:\n|$)")
 _BARE_ROMAN = re.compile(r"\s*[IVXLC]{1,8}\.?$")
-_MAX_STEP = 2  # between numbers: one that is lost in scanning does not end the count
+_MAX_STEP = (
+    2  # the largest gap between numbers: one that is lost in scanning does not end the count
+)
 # "Chapter 8" and nothing else: a heading after one blank line, too (Anna Karenina has six such).
 _BARE = re.compile(rf"\s*chapter\s+{_COUNT}\.?$", re.IGNORECASE)
 _NOT_PROSE = re.compile(
@@ -60,7 +62,7 @@ _ENDS_LIKE_PROSE = re.compile(r"[.!?…:;,—-][\"'”’)\]_*]*$")
 _ITALICS = re.compile(r"\b_|_\b")
 _ORNAMENT = re.compile(r"[\s*.·•=~_―–—-]*$")
 
-MIN_CHAPTER_CHARS = 200  # of prose; what has less is a part's title page or a table
+MIN_CHAPTER_CHARS = 200  # less prose is a part's title page or a table
 
 
 def may_be_book(head: bytes) -> bool:

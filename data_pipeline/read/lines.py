@@ -1,4 +1,4 @@
-"""Read the lines of stored files: decode them, and refuse what is no text or too large.
+"""Read the lines of stored files: decode them, and refuse binary data and long documents.
 
 A document is handled in one piece, so its largest size bounds the memory of a build.
 """
@@ -39,7 +39,9 @@ def add_size(address: str, size_bytes: int, text: str) -> int:
         line_ends = max(text.count("\n"), text.count("\r"))
         added_bytes = max(added_bytes, MIN_LINE_BYTES * line_ends)
     size_bytes += added_bytes
-    if size_bytes > MAX_DOCUMENT_BYTES:  # as in check_size; a call for each line would cost time
+    if (
+        size_bytes > MAX_DOCUMENT_BYTES
+    ):  # check_size's condition; a call for each line would cost time
         check_size(address, size_bytes)
     return size_bytes
 
@@ -148,7 +150,7 @@ def read_head_lines(address: str, head: FileHead, decoding: Decoding) -> Iterato
 
 def _split_blocks(address: str, blocks: Iterable[bytes], decoding: Decoding) -> Iterator[str]:
     rest = b""
-    offset = 0  # of `rest` in the (decompressed) text
+    offset = 0  # place of `rest` in the (decompressed) text
     line_ends = 0
     decoder = _Decoder(address, decoding)
     for block in blocks:
@@ -169,7 +171,9 @@ def _split_blocks(address: str, blocks: Iterable[bytes], decoding: Decoding) -> 
 def split_paragraphs(text: str) -> list[str]:
     """Return the lines with text in them, for formats in which a line is a paragraph."""
     if "\r" in text:
-        text = text.replace("\r", "\n")  # of a pair, both: the line between them has no text
+        text = text.replace(
+            "\r", "\n"
+        )  # "\r\n" becomes two ends: the line between them has no text
     return [stripped for line in text.split("\n") if (stripped := line.strip())]
 
 

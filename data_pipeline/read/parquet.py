@@ -13,16 +13,16 @@ from data_pipeline.io.files import open_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.read.lines import add_size, check_size, split_paragraphs
 
-_REQUEST_BYTES = 4 << 20  # of a file, per request: bytes between parts of the column are not read
-_BATCH_BYTES = 4 << 20  # of text, in memory at a time
-_MAX_BATCH_BYTES = 64 << 20  # where rows share the longest text that there can be
+_REQUEST_BYTES = 4 << 20  # bytes per request: those between parts of the column are not read
+_BATCH_BYTES = 4 << 20  # text in memory at a time
+_MAX_BATCH_BYTES = 64 << 20  # the limit if rows share the longest text that there can be
 _MAX_BATCH_ROWS = 1024
 _PAGE_HEAD_BYTES, _DICTIONARY_PAGE = 32, 2
 # A group of rows may unpack to _LARGE_BYTES, or to more if that is at most _MAX_PACKED times its
 # stored size.
 _LARGE_BYTES, _MAX_PACKED = 256 << 20, 1000
 _MAGIC = b"PAR1"
-# Of an Arrow file, in which a stream follows 8 bytes, and of a stream: as `datasets` writes it.
+# First bytes of an Arrow file, in which a stream follows, and of a stream as `datasets` writes it.
 _ARROW_FILE, _ARROW_STREAM = b"ARROW1\0\0", b"\xff\xff\xff\xff"
 _ARROW_END_BYTES = 8  # the mark behind the last message
 _MAX_MESSAGE_BYTES = 1 << 30  # `datasets` writes 1,000 rows into a message of Arrow
@@ -196,7 +196,7 @@ def _find_type(schema: pa.Schema, text_key: str) -> Any:
         kind: Any = schema
         for name in names:
             has_fields = kind is schema or pa.types.is_struct(kind)
-            index = kind.get_field_index(name) if has_fields else -1  # -1 for two of that name too
+            index = kind.get_field_index(name) if has_fields else -1  # also -1 for two of that name
             if index < 0:
                 break
             kind = kind.field(index).type

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from data_pipeline.io.refused import Refused
-from data_pipeline.io.small_files import check_unicode, kind_in_words, list_names
+from data_pipeline.io.small_files import check_unicode, list_names, name_kind
 from data_pipeline.read.lines import (
     MAX_DOCUMENT_BYTES,
     HeadEndsError,
@@ -66,7 +66,7 @@ def read_json_lines(address: str, lines: Iterable[str], text_key: str) -> Iterat
         if type(text) is not str:
             nested = f"{text_key}." if type(text) is dict else ""
             raise Refused(
-                f"{place} has {kind_in_words(text)} under the key {text_key!r}, and text is "
+                f"{place} has {name_kind(text)} under the key {text_key!r}, and text is "
                 'needed, as in "text": "..."; write it as a string, or name another key with '
                 f"--text_key={nested}KEY"
             )

@@ -1,4 +1,4 @@
-"""Resolve --input to a list of sources, each of which is read from start to end on its own."""
+"""Resolve --input to a list of sources; each is read from start to end on its own."""
 
 import glob
 import os
@@ -19,8 +19,8 @@ def find_sources(patterns: str, options: TextOptions) -> list[Source]:
     """Return the sources that a comma-separated list names, each once, after a look at their heads.
 
     An entry is a glob of files, local or of any file system that fsspec knows (gs://, hf://), or
-    "tfds:NAME[/CONFIG][:VERSION][:SPLIT]". Order: that of the entries, sorted by name within one.
-    `**` reaches into folders. An entry that is the name of a file is taken literally.
+    "tfds:NAME[/CONFIG][:VERSION][:SPLIT]". Sources have the order of the entries, and are sorted by
+    name within one. `**` reaches into folders. The name of a file is taken literally.
 
     Raises Refused for an entry without a file, a name that is not UTF-8, a directory, only empty
     files, a flag that no file needs, and for all files whose heads check_source refuses.
@@ -90,7 +90,7 @@ def _identity(file: StoredFile) -> str:
 
 
 def _check(file: StoredFile, options: TextOptions) -> tuple[str, str]:
-    """Return the format of a file, and what is wrong with it in a sentence or ""."""
+    """Return the format of a file, and a sentence about what is wrong with it or ""."""
     if file.address.startswith(tfds.PREFIX):
         return formats.TFDS, ""
     if file.is_directory:

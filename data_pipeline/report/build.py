@@ -28,20 +28,20 @@ from data_pipeline.read.cleaning import (
     SENTENCES_WITHOUT_TOKENS,
     TOGETHER,
 )
-from data_pipeline.report.findings import can_be_trained_on, find_in_build, has_no_pairs, total
+from data_pipeline.report.findings import add_splits, can_be_trained_on, find_in_build, has_no_pairs
 from data_pipeline.store import HELDOUT, TRAIN
 
 _MAX_FILES = 3
 _LABEL_WIDTH = 11
-_BYTES_A_TOKEN = 4.5  # of English text, about
-# Below these bytes of text, the config to take: README has "a few MB", "tens of MB" and so on.
+_BYTES_A_TOKEN = 4.5  # English text has about this many
+# The config for text of fewer bytes: README has "a few MB", "tens of MB" and so on.
 _CONFIGS = (
     (10**7, "configs/quickstart.py"),
     (10**8, "configs/tiny.py"),
     (10**9, "configs/small.py"),
 )
 _LARGEST_CONFIG = "configs/base.py"
-# For documents of one sentence: masked words alone, and several documents in a row.
+# Flags for documents of one sentence: masked words alone, and several documents in a row.
 _WITHOUT_PAIRS = (
     " --config.objective=mlm --config.data.segments=doc_sentences --config.data.packed_examples=8"
 )
@@ -105,9 +105,9 @@ def _choose_config(manifest: dict[str, Any]) -> str:
 
 
 def list_changes(manifest: dict[str, Any]) -> list[tuple[str, str]]:
-    """List what a build dropped and why, what it changed, and what it saw and left as it is.
+    """List what a build dropped and why, what it changed, and what it noticed and left unchanged.
 
-    Of these, what only a flag causes is listed where it occurred.
+    Whatever only a flag causes is listed if it occurred.
     """
     dropped = [
         f"{count:,} {reason.replace('_', ' ')}"
@@ -137,7 +137,7 @@ def list_changes(manifest: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _list_reading(manifest: dict[str, Any]) -> list[tuple[str, str]]:
-    """List what reading changed, and what it saw and left as it is, where there is any."""
+    """List what reading changed, and what it noticed and left unchanged."""
     changed, counted = manifest["changed"], manifest["counted"]
     facts = []
     if encoding := manifest["build"]["fallback_encoding"]:
@@ -163,7 +163,7 @@ def _counts_table(store: pathlib.Path, manifest: dict[str, Any]) -> rich.table.T
     for name in ("train", "held out", "both"):
         table.add_column(name, justify="right")
     splits = manifest["splits"]
-    both = {key: total(manifest, key) for key in splits[TRAIN]}
+    both = {key: add_splits(manifest, key) for key in splits[TRAIN]}
     both["longest_sentence_tokens"] = manifest["longest_sentence_tokens"]
     columns = (splits[TRAIN], splits[HELDOUT], both)
     bytes_on_disk = [

@@ -16,9 +16,9 @@ from data_pipeline.store.findings import (
 )
 from data_pipeline.vocab.wordpiece import MAX_WORD_CHARS
 
-FEW_DOCUMENTS = 100  # of the training split
+FEW_DOCUMENTS = 100  # documents in the training split
 FEW_HELDOUT_ROWS = 1000  # an accuracy near 50% of so many is known to about 3%
-MANY_LOST_CHARACTERS = 0.001  # of the tokens
+MANY_LOST_CHARACTERS = 0.001  # share of the tokens
 MANY_LONG_SENTENCES = 0.05
 MANY_LONG_WORD_CHARACTERS = 0.01  # share of the characters
 MANY_ONE_SENTENCE_DOCUMENTS = 0.3
@@ -32,8 +32,8 @@ OFTEN_TIMES, OFTEN_SHARE = 1000, 0.01  # a sentence that occurs so often, or is 
 
 def find_in_build(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
     """Find what looks wrong about a corpus by the manifest of its build alone."""
-    documents, sentences = total(manifest, "documents"), total(manifest, "sentences")
-    tokens, single = total(manifest, "tokens"), total(manifest, "one_sentence_documents")
+    documents, sentences = add_splits(manifest, "documents"), add_splits(manifest, "sentences")
+    tokens, single = add_splits(manifest, "tokens"), add_splits(manifest, "one_sentence_documents")
     heldout = manifest["splits"][HELDOUT]["documents"]
     if has_no_pairs(manifest):
         yield StoreFinding(
@@ -91,8 +91,8 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
 
 def has_no_pairs(manifest: dict[str, Any]) -> bool:
     """Return whether too many documents have a single sentence, which no other can follow."""
-    single = total(manifest, "one_sentence_documents")
-    return single > MANY_ONE_SENTENCE_DOCUMENTS * total(manifest, "documents")
+    single = add_splits(manifest, "one_sentence_documents")
+    return single > MANY_ONE_SENTENCE_DOCUMENTS * add_splits(manifest, "documents")
 
 
 def _find_long_words(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
@@ -242,6 +242,6 @@ def can_be_trained_on(manifest: dict[str, Any]) -> bool:
     return min(split["documents"] for split in splits) >= MIN_SPLIT_DOCUMENTS
 
 
-def total(manifest: dict[str, Any], key: str) -> int:
+def add_splits(manifest: dict[str, Any], key: str) -> int:
     """Add up a count of the manifest over both splits."""
     return sum(split[key] for split in manifest["splits"].values())

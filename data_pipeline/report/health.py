@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.corpus.selection import MIN_SPLIT_DOCUMENTS
-from data_pipeline.report.lengths import Lengths, differences, measure_lengths
+from data_pipeline.report.lengths import Lengths, compute_differences, measure_lengths
 from data_pipeline.report.progress import show_progress
 from data_pipeline.report.repeats import HashSample, Repeats, find_sentences, hash_split
 from data_pipeline.report.rows import SPECIAL_PIECES, RowHealth, ShownExample, measure_rows
@@ -18,7 +18,7 @@ from data_pipeline.store import HELDOUT, TRAIN, Split, Store
 from data_pipeline.vocab import Vocabulary, load_recorded
 
 _MAX_PIECES, _MAX_NEVER, _MAX_REPEATED = 40, 40, 5
-_SHOWN_TOKENS = 40  # of a sentence that repeats
+_SHOWN_TOKENS = 40  # the tokens of a repeated sentence that are printed
 _RANKS_A_DECADE = 12
 
 
@@ -46,7 +46,7 @@ class PieceHealth:
     words: int  # pieces that start a word
     tokens: int
     most_frequent: tuple[tuple[str, int], ...]
-    examples_of_never: tuple[str, ...]  # from the first to the last id
+    examples_of_never: tuple[str, ...]  # spread from the first to the last id
     rank_counts: tuple[tuple[int, int], ...]  # (rank by frequency from 1, occurrences)
 
     @property
@@ -66,7 +66,7 @@ class Repeated:
 class Copies:
     """Exact copies within the splits and across them."""
 
-    documents: dict[str, Repeats]  # by split: documents with an equal one before them
+    documents: dict[str, Repeats]  # keys: splits; documents with an equal one before them
     sentences: dict[str, Repeats]
     leaked_documents: Repeats  # held-out documents that are in the training split, too
     leaked_sentences: Repeats
@@ -95,7 +95,7 @@ class Health:
 def measure(store: Store, seq_len: int, examples: int) -> Health:
     """Read a store of documents from end to end and measure it.
 
-    Rows are those of seq_len tokens; `examples` of them are shown as text.
+    Rows have seq_len tokens; `examples` of them are shown as text.
 
     Raises:
       Refused: an empty split, a damaged store, or a sequence length that no pair fits into.
@@ -122,18 +122,18 @@ def measure(store: Store, seq_len: int, examples: int) -> Health:
 
 
 def _measure_split(split: Split, unknown_id: int, seq_len: int) -> SplitHealth:
-    tokens = differences(split.document_offsets, split.sentence_offsets)
+    tokens = compute_differences(split.document_offsets, split.sentence_offsets)
     return SplitHealth(
         documents=split.documents,
         sentences=split.sentences,
         tokens=split.tokens,
         unknown_tokens=int(split.token_counts[unknown_id]),
-        document_sentences=measure_lengths(differences(split.document_offsets)),
+        document_sentences=measure_lengths(compute_differences(split.document_offsets)),
         document_tokens=measure_lengths(tokens),
-        sentence_tokens=measure_lengths(differences(split.sentence_offsets)),
+        sentence_tokens=measure_lengths(compute_differences(split.sentence_offsets)),
         long_sentences=sum(
             int(np.count_nonzero(chunk > seq_len - SPECIAL_PIECES))
-            for chunk in differences(split.sentence_offsets)
+            for chunk in compute_differences(split.sentence_offsets)
         ),
     )
 
@@ -170,8 +170,8 @@ def _measure_copies(store: Store, vocabulary: Vocabulary) -> Copies:
         return Copies(
             documents={name: hashes.repeats() for name, hashes in documents.items()},
             sentences={name: hashes.repeats() for name, hashes in sentences.items()},
-            leaked_documents=documents[HELDOUT].repeats_in(documents[TRAIN]),
-            leaked_sentences=sentences[HELDOUT].repeats_in(sentences[TRAIN]),
+            leaked_documents=documents[HELDOUT].count_repeats_in(documents[TRAIN]),
+            leaked_sentences=sentences[HELDOUT].count_repeats_in(sentences[TRAIN]),
             repeated=_most_repeated(store.train, sentences[TRAIN], vocabulary),
         )
 
@@ -179,7 +179,7 @@ def _measure_copies(store: Store, vocabulary: Vocabulary) -> Copies:
 def _most_repeated(
     split: Split, sentences: HashSample, vocabulary: Vocabulary
 ) -> tuple[Repeated, ...]:
-    counts = sentences.most_repeated(_MAX_REPEATED)
+    counts = sentences.find_most_repeated(_MAX_REPEATED)
     numbers = find_sentences(split, {sentence_hash for sentence_hash, _ in counts})
     repeated = []
     for sentence_hash, count in counts:

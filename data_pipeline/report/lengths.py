@@ -48,7 +48,7 @@ class Lengths:
     is_even: bool  # bins of one width; else four of them for each doubling, for long tails
 
     def bars(self) -> list[Bar]:
-        """Return the bins as bars: on a linear axis if they are even, else on that of log2."""
+        """Return the bins as bars: on a linear axis if they are even, else on one of log2."""
         bars = []
         for each in self.bins:
             left, right = float(each.first), each.last + 1.0
@@ -59,7 +59,9 @@ class Lengths:
         return bars
 
 
-def differences(offsets: np.ndarray, values: np.ndarray | None = None) -> Iterator[np.ndarray]:
+def compute_differences(
+    offsets: np.ndarray, values: np.ndarray | None = None
+) -> Iterator[np.ndarray]:
     """Yield the differences of neighbouring offsets, or of the values at them: N of int64.
 
     Shapes: int64[N+1]; int64[V], where offsets are below V. The result comes in chunks.

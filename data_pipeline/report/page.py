@@ -27,7 +27,7 @@ _COLOURS = {
     "#646c76": "--quiet",
     "#e4e7eb": "--faint",
     "#ffffff": "--paper",
-    # Of runs that are compared: apart for colour-blind eyes (after Okabe and Ito).
+    # Colours of compared runs: apart for colour-blind eyes (after Okabe and Ito).
     "#0072b2": "--run1",
     "#d55e00": "--run2",
     "#00845f": "--run3",
@@ -48,13 +48,13 @@ LOOK = {
     **dict.fromkeys(("text.color", "xtick.color", "ytick.color"), QUIET),
     **dict.fromkeys(("axes.labelcolor", "axes.titlecolor", "axes.edgecolor"), QUIET),
     **dict.fromkeys((f"axes.spines.{side}" for side in ("left", "right", "top")), False),
-    # Without tick marks and clipping the file holds no references to ids, which would have to be
-    # unique among all pictures of the page.
+    # Tick marks and clipping would need ids, which have to be unique among all pictures of the
+    # page.
     **dict.fromkeys(
         (f"{axis}tick.{kind}.size" for axis in "xy" for kind in ("major", "minor")), 0.0
     ),
 }
-_MANY_DECADES = 2.5  # of an axis; beyond them 2 and 5 are not labelled
+_MANY_DECADES = 2.5  # an axis with more has no labels at 2 and 5
 
 
 def draw_histogram(lengths: Lengths, unit: str, marks: Sequence[tuple[int, str]] = ()) -> str:
@@ -235,23 +235,23 @@ def render_page(health: Health, findings: Sequence[StoreFinding]) -> str:
     title = escape(f"Store {health.store}")
     manifest = health.manifest
     digest = f"digest {manifest['digest'][:12]}, {len(manifest['sources']):,} sources"
-    counts = ((label, *values) for label, values in terminal.count_rows(health))
+    counts = ((label, *values) for label, values in terminal.list_counts(health))
     sections = [
         f'<h1>{title}</h1><p class="quiet">{escape(digest)}</p>',
-        section("What looks wrong", render_findings([each.text for each in findings])),
-        section("Counts", table(("", "train", "held out"), counts)),
-        section("Lengths, of the training split", _plots(health) + _percentiles(health)),
-        section("Facts", render_facts(terminal.fact_rows(health))),
-        section("Vocabulary", _vocabulary(health)),
+        render_section("What looks wrong", render_findings([each.text for each in findings])),
+        render_section("Counts", render_table(("", "train", "held out"), counts)),
+        render_section("Lengths, of the training split", _plots(health) + _percentiles(health)),
+        render_section("Facts", render_facts(terminal.list_health_facts(health))),
+        render_section("Vocabulary", _vocabulary(health)),
     ]
     if health.copies.repeated:
-        sections.append(section("Sentences that repeat most often", _repeated(health)))
+        sections.append(render_section("Sentences that repeat most often", _repeated(health)))
     if health.examples:
-        sections.append(section("Examples", _examples(health)))
-    return document(title, sections)
+        sections.append(render_section("Examples", _examples(health)))
+    return render_document(title, sections)
 
 
-def document(title: str, sections: Iterable[str]) -> str:
+def render_document(title: str, sections: Iterable[str]) -> str:
     """Make a page of sections, which are HTML, with the style inline; title is escaped already."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -262,13 +262,13 @@ def document(title: str, sections: Iterable[str]) -> str:
     )
 
 
-def section(title: str, content: str) -> str:
+def render_section(title: str, content: str) -> str:
     """Make a section with a heading, which is escaped; content is HTML."""
     return f"<section><h2>{escape(title)}</h2>\n{content}</section>"
 
 
 def render_findings(sentences: Sequence[str]) -> str:
-    """Render what was found, with flags marked as code; the sentences are escaped."""
+    """Render findings with flags marked as code; the sentences are escaped."""
     if not sentences:
         return '<p class="good">Nothing.</p>'
     items = "".join(f"<li>{_FLAG.sub(_CODE, escape(sentence))}</li>" for sentence in sentences)
@@ -276,7 +276,7 @@ def render_findings(sentences: Sequence[str]) -> str:
 
 
 def render_facts(facts: Iterable[tuple[str, str]]) -> str:
-    """Render names and what is known of each, which are escaped."""
+    """Render pairs of a name and a text, which are escaped."""
     pairs = (f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts)
     return f"<dl>{''.join(pairs)}</dl>"
 
@@ -287,7 +287,7 @@ def render_plots(pictures: Mapping[str, str]) -> str:
     return f'<div class="plots">{"".join(figures)}</div>'
 
 
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def render_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Render a table and escape its cells; the first of a row is its name."""
     names = "".join(f"<th>{escape(name)}</th>" for name in head)
     lines = []
@@ -305,7 +305,7 @@ def _plots(health: Health) -> str:
             label.split()[0],
             marks if label in ("tokens a sentence", "tokens a document") else (),
         )
-        for label, lengths in terminal.length_rows(health)
+        for label, lengths in terminal.list_lengths(health)
     }
     pictures["Vocabulary by rank"] = draw_rank_curve(health.pieces.rank_counts)
     return render_plots(pictures)
@@ -314,11 +314,11 @@ def _plots(health: Health) -> str:
 def _percentiles(health: Health) -> str:
     head = ("", "shortest", "5%", "25%", "median", "75%", "95%", "99%", "longest", "mean")
     rows = []
-    for label, lengths in terminal.length_rows(health):
+    for label, lengths in terminal.list_lengths(health):
         percents = (lengths.percentiles[percent] for percent in (5, 25, 50, 75, 95, 99))
         values = [f"{value:,}" for value in (lengths.shortest, *percents, lengths.longest)]
         rows.append([label, *values, f"{lengths.mean:,.1f}"])
-    return f"<br>{table(head, rows)}"
+    return f"<br>{render_table(head, rows)}"
 
 
 def _vocabulary(health: Health) -> str:

@@ -1,6 +1,6 @@
 """Find exact copies among sentences and documents by hashes of their token ids.
 
-Memory is bounded: of more than `most` hashes, only those that end in enough zero bits are kept, so
+Memory is bounded: of more than `most` hashes, only hashes that end in enough zero bits are kept, so
 all copies of a text are kept or none. Shares then refer to this sample, while the count of a kept
 text is exact.
 """
@@ -14,9 +14,9 @@ from data_pipeline.spec import hashing
 from data_pipeline.store import Split
 
 MAX_SENTENCES, MAX_DOCUMENTS = 1 << 27, 1 << 25  # 1 GiB and 256 MiB of hashes
-_CHUNK_TOKENS = 1 << 17  # what is computed of a chunk fits a core's cache
-_SENTENCE_KEY = hashing.subkey(0, hashing.Purpose.SENTENCE_FINGERPRINT)
-_DOCUMENT_KEY = hashing.subkey(0, hashing.Purpose.DOCUMENT_FINGERPRINT)
+_CHUNK_TOKENS = 1 << 17  # a chunk's arrays fit a core's cache
+_SENTENCE_KEY = hashing.derive_key(0, hashing.Purpose.SENTENCE_FINGERPRINT)
+_DOCUMENT_KEY = hashing.derive_key(0, hashing.Purpose.DOCUMENT_FINGERPRINT)
 _PLACE_STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -26,7 +26,7 @@ class Repeats:
 
     looked_at: int  # texts compared; all of them unless the store is very large
     total: int
-    copies: int  # of those compared, texts with an equal one before them, or in the other split
+    copies: int  # compared texts with an equal one before them, or in the other split
 
     @property
     def share(self) -> float:
@@ -34,7 +34,7 @@ class Repeats:
 
 
 class HashSample:
-    """Keep at most `most` 64-bit hashes: of more, those that end in enough zero bits."""
+    """Keep at most `most` 64-bit hashes: of more, the ones that end in enough zero bits."""
 
     def __init__(self, total: int, most: int) -> None:
         self.total = total
@@ -61,7 +61,7 @@ class HashSample:
         copies = int(np.count_nonzero(hashes[1:] == hashes[:-1]))
         return Repeats(looked_at=len(hashes), total=self.total, copies=copies)
 
-    def repeats_in(self, other: "HashSample") -> Repeats:
+    def count_repeats_in(self, other: "HashSample") -> Repeats:
         """Count the hashes with an equal one in the other sample."""
         ours, theirs = self._sorted(), other._sorted()
         mask = np.uint64((1 << max(self._zero_bits, other._zero_bits)) - 1)
@@ -70,7 +70,7 @@ class HashSample:
         copies = int(np.count_nonzero(theirs[place] == ours)) if len(theirs) else 0
         return Repeats(looked_at=len(ours), total=self.total, copies=copies)
 
-    def most_repeated(self, most: int) -> list[tuple[int, int]]:
+    def find_most_repeated(self, most: int) -> list[tuple[int, int]]:
         """Return the hashes that occur most often, twice or more, and their counts."""
         hashes = self._sorted()
         times = len(hashes)
@@ -90,7 +90,7 @@ class HashSample:
     def _sorted(self) -> np.ndarray:
         filled = self._buffer[: self._filled]
         if not self._is_sorted:
-            filled.sort()  # in place
+            filled.sort()
             self._is_sorted = True
         return filled
 
@@ -108,8 +108,8 @@ def hash_split(
     """
     sentences = HashSample(split.sentences, most_sentences)
     documents = HashSample(split.documents, most_documents)
-    open_sum = np.zeros(1, np.uint64)  # of the document that the last chunk ended within
-    for start, hashes_N in sentence_hashes(split, chunk_tokens):
+    open_sum = np.zeros(1, np.uint64)  # sum of the document that the last chunk ended within
+    for start, hashes_N in hash_sentences(split, chunk_tokens):
         stop = start + len(hashes_N)
         sentences.add(hashes_N)
         first = int(np.searchsorted(split.document_offsets, start, "right")) - 1
@@ -130,7 +130,7 @@ def hash_split(
 def find_sentences(split: Split, wanted: set[int]) -> dict[int, int]:
     """Return the number of the first sentence with each wanted hash; read until all are found."""
     numbers: dict[int, int] = {}
-    for start, hashes_N in sentence_hashes(split, _CHUNK_TOKENS):
+    for start, hashes_N in hash_sentences(split, _CHUNK_TOKENS):
         left = np.array(sorted(wanted - numbers.keys()), np.uint64)
         for place in np.flatnonzero(np.isin(hashes_N, left)):
             numbers.setdefault(int(hashes_N[place]), start + int(place))
@@ -139,7 +139,7 @@ def find_sentences(split: Split, wanted: set[int]) -> dict[int, int]:
     return numbers
 
 
-def sentence_hashes(split: Split, chunk_tokens: int) -> Iterator[tuple[int, np.ndarray]]:
+def hash_sentences(split: Split, chunk_tokens: int) -> Iterator[tuple[int, np.ndarray]]:
     """Yield for each chunk the number of its first sentence and the hashes of all: uint64[N]."""
     start = 0
     while start < split.sentences:

@@ -12,9 +12,9 @@ from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import Split, Store
 from data_pipeline.vocab import WORD_START, Vocabulary
 
-SPECIAL_PIECES = 3  # of an example: [CLS] A [SEP] B [SEP]
+SPECIAL_PIECES = 3  # [CLS] A [SEP] B [SEP]
 SAMPLED_ROWS = 8192
-PACKED_EXAMPLES = 8  # in a row, at most
+PACKED_EXAMPLES = 8  # the most in a row
 _ROWS_A_CALL = 1024
 _SPECIALS = ("[CLS]", "[SEP]", "<cls>", "<sep>", "<s>", "</s>")
 
@@ -28,7 +28,9 @@ class RowHealth:
     epoch_rows: int
     heldout_rows: int  # rows of one pass over the held-out split
     random_share: float  # share of next-sentence labels that are 1
-    packed_padding_share: float  # with PACKED_EXAMPLES in a row; the rest is for one in a row
+    packed_padding_share: (
+        float  # the share if PACKED_EXAMPLES are in a row; all else is for one in a row
+    )
     tokens: Lengths  # tokens a row, padding not counted
     masks: Lengths  # predictions a row
 
@@ -44,8 +46,10 @@ class ShownToken:
     text: str  # the vocabulary entry without its mark for the start or inside of a word
     starts_word: bool
     original: str | None = None  # the token to predict; None if it is not masked
-    fate: str = ""  # of a token to predict: hidden by [MASK], kept, or replaced by any other
-    piece: str = ""  # as it stands in the vocabulary, such as ##ing
+    fate: str = (
+        ""  # how a token to predict is shown: hidden by [MASK], kept, or replaced by any other
+    )
+    piece: str = ""  # the vocabulary's spelling, such as ##ing
     segment: int = 0  # 0 is A, 1 is B
 
     @property

@@ -26,7 +26,7 @@ _INDENT = "  "
 _STYLES = {"hidden": "cyan", "replaced": "magenta", "kept": "green"}
 
 
-def count_rows(health: Health) -> list[tuple[str, list[str]]]:
+def list_counts(health: Health) -> list[tuple[str, list[str]]]:
     """List each count: its name, and its values in the training and the held-out split."""
     splits = [health.splits[name] for name in (TRAIN, HELDOUT)]
     rows = [
@@ -51,13 +51,13 @@ def count_rows(health: Health) -> list[tuple[str, list[str]]]:
 
 
 def _describe_repeats(repeats: Repeats) -> str:
-    """Describe copies as "5 (1.2%)", or as the share alone if it is that of a sample."""
+    """Describe copies as "5 (1.2%)", or as the share alone if only a sample was compared."""
     if repeats.looked_at < repeats.total:
         return f"{repeats.share:.1%} of {repeats.looked_at:,} sampled"
     return f"{repeats.copies:,} ({repeats.share:.1%})" if repeats.copies else "0"
 
 
-def length_rows(health: Health) -> list[tuple[str, Lengths]]:
+def list_lengths(health: Health) -> list[tuple[str, Lengths]]:
     """List the distributions of the training split, each with its name."""
     train = health.splits[TRAIN]
     rows = [
@@ -70,7 +70,7 @@ def length_rows(health: Health) -> list[tuple[str, Lengths]]:
     return rows
 
 
-def fact_rows(health: Health) -> list[tuple[str, str]]:
+def list_health_facts(health: Health) -> list[tuple[str, str]]:
     """List everything that is neither a count nor a distribution, as a name and a line."""
     vocabulary, pieces = health.manifest["vocabulary"], health.pieces
     case = "lower case" if vocabulary["lowercase"] else "case kept"
@@ -112,12 +112,12 @@ def print_health(
 ) -> None:
     """Print the whole report."""
     counts = _new_table("train", "held out")
-    for label, values in count_rows(health):
+    for label, values in list_counts(health):
         counts.add_row(_INDENT + label, *values)
     console.print(counts)
     console.print(_lengths_table(health))
     pieces = health.pieces
-    facts = fact_rows(health)
+    facts = list_health_facts(health)
     facts.append(("frequent", "  ".join(piece for piece, _ in pieces.most_frequent)))
     if pieces.never_used:
         never = "  ".join(pieces.examples_of_never)
@@ -154,7 +154,7 @@ def _new_table(*columns: str) -> rich.table.Table:
 
 def _lengths_table(health: Health) -> rich.table.Table:
     table = _new_table("shape", "5%", "median", "95%", "longest", "mean")
-    for label, lengths in length_rows(health):
+    for label, lengths in list_lengths(health):
         percents = (lengths.percentiles[percent] for percent in (5, 50, 95))
         values = [f"{value:,}" for value in (*percents, lengths.longest)]
         mean = f"{lengths.mean:,.0f}" if lengths.mean >= 1000 else f"{lengths.mean:.1f}"
@@ -192,11 +192,11 @@ def _print_examples(console: rich.console.Console, health: Health) -> None:
         label = "the second part is random" if example.is_random else "the second part follows"
         head = f"{number}. {label}; {len(example.tokens)} of {health.seq_len} tokens"
         console.print(rich.text.Text.assemble("\n", _INDENT, (head, "dim")))
-        for line in example_lines(example, width):
+        for line in lay_out_example(example, width):
             console.print(rich.text.Text(2 * _INDENT) + line, soft_wrap=True)
 
 
-def example_lines(example: ShownExample, width: int) -> Iterator[rich.text.Text]:
+def lay_out_example(example: ShownExample, width: int) -> Iterator[rich.text.Text]:
     """Yield an example in lines; a line with masked tokens is followed by one with the answers."""
     text, answers = rich.text.Text(), rich.text.Text()
     for word in _split_words(example):
@@ -216,7 +216,7 @@ def example_lines(example: ShownExample, width: int) -> Iterator[rich.text.Text]
 
 
 def _split_words(example: ShownExample) -> Iterator[list[ShownToken]]:
-    """Group the tokens by word; those of a word are printed without spaces."""
+    """Group the tokens by word; tokens of a word are printed without spaces."""
     word: list[ShownToken] = []
     for token in example.tokens:
         if token.starts_word and word:

@@ -31,7 +31,7 @@ def train_batches(
     """Yield rows of the global batches of batch_size of steps first_step to last_step - 1.
 
     `rows` are the numbers of one process's rows in each batch, in its order: int[n]. first_row and
-    the steps are those of compute_positions. Any step can be made again by starting there. Closing
+    the steps count as in compute_positions. Any step can be made again by starting there. Closing
     the iterator ends its threads. Steps go through tf.data: several a NumPy call, then single,
     prefetched.
 
@@ -86,7 +86,7 @@ def _limit_threads(tf):  # type: ignore[no-untyped-def]
     return options
 
 
-def heldout_batches(
+def make_heldout_batches(
     source: ExampleSource, *, batch_size: int, examples: int
 ) -> list[dict[str, np.ndarray]]:
     """Make whole batches of the first `examples` rows of epoch 0, the same at every call.

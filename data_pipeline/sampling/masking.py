@@ -11,7 +11,7 @@ from data_pipeline.spec import hashing
 
 # Counters of a row's draws: positions, replacement of each, random id, number of words.
 _CHOOSE, _REPLACE, _RANDOM_ID, _RUN_LENGTH = 0, 1 << 16, 2 << 16, 3 << 16
-_LAST = np.uint64(2**64 - 1)  # a sort key behind those of all candidates
+_LAST = np.uint64(2**64 - 1)  # a sort key behind all candidates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,17 +22,19 @@ class MaskRules:
     max_predictions_per_seq: int
     vocab_size: int  # random ids are uniform over all of it, special tokens included
     mask_id: int
-    mask_token_share: float = 0.8  # of the predicted tokens, shown as mask_id
-    random_token_share: float = 0.1  # of the predicted tokens, shown as any id; the rest stays
+    mask_token_share: float = 0.8  # share of the predicted tokens shown as mask_id
+    random_token_share: float = 0.1  # share of the predicted tokens shown as any id; the rest stays
     masking: str = "token"  # or "whole_word", or "ngram": runs of 1 to longest_ngram whole words
     longest_ngram: int = 3
     is_continuation_V: np.ndarray | None = None  # bool, pieces that continue a word
     exact: bool = False  # Google's whole words, which continue behind the [SEP] after A
-    weights_V: np.ndarray | None = None  # of each id, float64, 0: never chosen; None: all alike
+    weights_V: np.ndarray | None = (
+        None  # float64, a weight per id; 0: never chosen; None: all alike
+    )
 
 
 def count_predictions(length_B: np.ndarray, text_B: np.ndarray, rules: MaskRules) -> np.ndarray:
-    """Count the tokens to predict in rows of `length` tokens, `text` of which are not special.
+    """Count the tokens to predict in rows of `length` tokens; `text` tokens are not special.
 
     A half is rounded to the even number, as Python's round does.
 
@@ -130,7 +132,7 @@ def _choose_by_weight(
     position_S = np.arange(seq_len, dtype=np.uint32)
     bits_BS = hashing.hash32(row_keys_B, position_S + np.uint32(_CHOOSE))
     rate_BS = np.where(is_text_BS, weight_BS, 1.0)
-    # In float32: processors whose logarithms differ in the last bit of a float64 order times alike.
+    # float32: processors whose logarithms differ in the last bit of a float64 order times alike.
     time_BS = (-np.log((bits_BS + 0.5) / 2**32) / rate_BS).astype(np.float32)
     # Positive floats sort as their bits do; the position below them breaks ties.
     keys_BS = time_BS.view(np.uint32).astype(np.uint64) << np.uint64(32) | position_S
@@ -181,7 +183,7 @@ def _replace(
     """
     original_BP = np.take_along_axis(input_ids_BS, positions_BP, axis=1)
     counters_BP = positions_BP.astype(np.uint32)
-    # As uint64, since a share of 1 is 2**32.
+    # uint64, since a share of 1 is 2**32.
     fate_BP = hashing.hash32(row_keys_B, counters_BP + np.uint32(_REPLACE)).astype(np.uint64)
     bits_BP = hashing.hash32(row_keys_B, counters_BP + np.uint32(_RANDOM_ID)).astype(np.uint64)
     random_BP = (bits_BP * np.uint64(rules.vocab_size) >> np.uint64(32)).astype(np.int32)
@@ -189,7 +191,7 @@ def _replace(
     is_kept_BP = fate_BP < np.uint64((1.0 - rules.random_token_share) * 2**32)
     shown_BP = np.where(is_kept_BP, original_BP, random_BP)
     shown_BP[is_mask_BP] = rules.mask_id
-    # Unused slots point at [CLS] and write back what is there.
+    # Unused slots point at [CLS] and write it back.
     shown_BP = np.where(used_BP, shown_BP, original_BP)
     np.put_along_axis(input_ids_BS, positions_BP, shown_BP, axis=1)
     original_BP[~used_BP] = 0

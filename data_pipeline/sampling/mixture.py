@@ -48,7 +48,7 @@ class Schedule:
 def make_schedule(weights: tuple[float, ...]) -> Schedule:
     """Order stores by their weights, 0 or more, which sum to 1; equal ones have one schedule.
 
-    Each row goes to the store that would soonest have too few, among those that would not have too
+    Each row goes to the store that would soonest have too few rows, unless it would then have too
     many. Source: Tijdeman 1980, "The chairman assignment problem".
 
     Raises:
@@ -116,7 +116,7 @@ def chain(schedules: Sequence[tuple[int, Schedule]]) -> tuple[Stretch, ...]:
 class MixedSource(ExampleSource):
     """The streams of several stores as one; each store's rows keep the order they have alone."""
 
-    sources: Sequence[ExampleSource]  # of each store, all of one shape
+    sources: Sequence[ExampleSource]  # one per store, all of one shape
     stretches: Sequence[Stretch]
     weights_K: np.ndarray  # float64: shares of the stores where the means are taken
 

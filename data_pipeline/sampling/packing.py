@@ -77,14 +77,14 @@ def plan_rows(lengths_E: np.ndarray, key: int, seq_len: int, most_examples: int)
 
 
 def _sort_by_length(lengths_E: np.ndarray, key: int, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sort the examples by length, equal ones in hashed order; count those of each length.
+    """Sort the examples by length, equal ones in hashed order; count the examples of each length.
 
     A sort key is the length, a hash and the example's number in one word: no second array to sort.
     """
     number_bits = max(1, (len(lengths_E) - 1).bit_length())
     hash_bits = 64 - number_bits - seq_len.bit_length()
     length_shift, number_shift = np.uint64(64 - seq_len.bit_length()), np.uint64(number_bits)
-    deal_key = hashing.subkey(key, Purpose.DEAL_TO_ROWS)
+    deal_key = hashing.derive_key(key, Purpose.DEAL_TO_ROWS)
     keys_E = np.empty(len(lengths_E), np.uint64)
     examples_L = np.zeros(seq_len + 1, np.int64)
     for start in range(0, len(lengths_E), _BLOCK_EXAMPLES):

@@ -46,8 +46,8 @@ class Spans:
 def resolve_spans(split: Split, walk: Walk, examples_B: np.ndarray, epoch_key: int) -> Spans:
     """Find the tokens of the examples with the given numbers in a walk.
 
-    The walk decides the sentences; the epoch decides what is cut off to fit seq_len, and the order
-    of the segments in sop.
+    The walk decides the sentences; the epoch decides the tokens cut off to fit seq_len, and the
+    order of the segments in sop.
 
     Shapes: int64[B] -> Spans of B.
 
@@ -58,11 +58,11 @@ def resolve_spans(split: Split, walk: Walk, examples_B: np.ndarray, epoch_key: i
     first_B = whole.first_sentence_B
     a_tokens_B, b_tokens_B = truncate_pairs(whole.a_tokens_B, whole.b_tokens_B, walk.rules)
     cut_a_key, cut_b_key = (
-        hashing.subkey(epoch_key, Purpose.CUT_A),
-        hashing.subkey(epoch_key, Purpose.CUT_B),
+        hashing.derive_key(epoch_key, Purpose.CUT_A),
+        hashing.derive_key(epoch_key, Purpose.CUT_B),
     )
-    a_front_B = hashing.binomial_half(cut_a_key, first_B, whole.a_tokens_B - a_tokens_B)
-    b_front_B = hashing.binomial_half(cut_b_key, first_B, whole.b_tokens_B - b_tokens_B)
+    a_front_B = hashing.draw_binomial_half(cut_a_key, first_B, whole.a_tokens_B - a_tokens_B)
+    b_front_B = hashing.draw_binomial_half(cut_b_key, first_B, whole.b_tokens_B - b_tokens_B)
     spans = dataclasses.replace(
         whole,
         a_start_B=whole.a_start_B + a_front_B,
@@ -72,7 +72,7 @@ def resolve_spans(split: Split, walk: Walk, examples_B: np.ndarray, epoch_key: i
     )
     if walk.rules.segments != "sop":
         return spans
-    return _swap_segments(spans, hashing.subkey(epoch_key, Purpose.SWAP))
+    return _swap_segments(spans, hashing.derive_key(epoch_key, Purpose.SWAP))
 
 
 def measure_examples(split: Split, walk: Walk) -> np.ndarray:
@@ -201,18 +201,18 @@ def _choose_random_segments(
     Shapes: int64[N] three times -> first sentence int64[N], sentence after the last int64[N].
     """
     # Any document but the pair's own.
-    bits = hashing.hash64(hashing.subkey(rules.key, Purpose.OTHER_DOCUMENT), first_N)
-    other_N = hashing.uniform_below(bits, split.documents - 1)
+    bits = hashing.hash64(hashing.derive_key(rules.key, Purpose.OTHER_DOCUMENT), first_N)
+    other_N = hashing.draw_below(bits, split.documents - 1)
     other_N += other_N >= document_N
     if rules.exact:
         # Google draws up to ten times and keeps the tenth whatever it is.
-        bits = hashing.hash64(hashing.subkey(rules.key, Purpose.SAME_DOCUMENT), first_N)
+        bits = hashing.hash64(hashing.derive_key(rules.key, Purpose.SAME_DOCUMENT), first_N)
         is_same_N = bits < np.uint64(2**64 // split.documents**10)
         other_N = np.where(is_same_N, document_N, other_N)
     document_start_N = split.document_offsets[other_N]
     document_end_N = split.document_offsets[other_N + 1]
-    bits = hashing.hash64(hashing.subkey(rules.key, Purpose.START_OF_B), first_N)
-    start_N = document_start_N + hashing.uniform_below(bits, document_end_N - document_start_N)
+    bits = hashing.hash64(hashing.derive_key(rules.key, Purpose.START_OF_B), first_N)
+    start_N = document_start_N + hashing.draw_below(bits, document_end_N - document_start_N)
 
     # The end lies within `wanted` sentences, each holding a token or more: a bisection there
     # stays on a few memory pages, where one over the whole corpus misses the cache at each step.

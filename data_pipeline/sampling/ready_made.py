@@ -16,8 +16,8 @@ from data_pipeline.spec.schema import RowShape
 from data_pipeline.store import Store, open_array
 from data_pipeline.store.examples import FOLDER, SPLIT_ROWS, describe_fields
 
-# Settings that a store of examples leaves open; its records fix the others. That of the segments
-# says what the examples are.
+# Settings that a store of examples leaves open; its records fix the others. `segments` says which
+# kind of examples they are.
 _OPEN_OPTIONS = (*OPTIONS_OF_A_RUN, "random_seed", "segments")
 
 
@@ -28,7 +28,7 @@ class StoredExamples(SingleSource):
     shape: RowShape
     options: PretrainOptions
     special_ids: dict[str, int]
-    arrays: dict[str, np.ndarray]  # by the names of spec.schema.TFRECORD_FIELDS, [N, ...]
+    arrays: dict[str, np.ndarray]  # keys: spec.schema.TFRECORD_FIELDS; [N, ...]
     split_rows: np.ndarray  # int64, which of the N rows the split has
     vocab_size: int
 
@@ -48,7 +48,7 @@ class StoredExamples(SingleSource):
         return epoch_B, index_B
 
     def make_rows_of_epoch(self, epoch: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
-        key = hashing.subkey(
+        key = hashing.derive_key(
             self.options.random_seed, Purpose.STORED_ORDER, self.shape.seq_len, epoch
         )
         row_B = self.split_rows[hashing.permute(key, index_B, len(self.split_rows))]

@@ -14,7 +14,7 @@ class ExampleSource(abc.ABC):
     """An endless stream of rows: position p is index i of epoch e, epochs without a gap."""
 
     shape: RowShape  # how much a row holds; its fields, their dtypes and dimensions
-    options: PretrainOptions  # by which rows are sampled, made and kept in memory
+    options: PretrainOptions  # decide how rows are sampled, made and kept in memory
     special_ids: Mapping[str, int]  # keys: pad, unk, cls, sep, mask
 
     @property

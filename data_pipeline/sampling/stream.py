@@ -47,8 +47,8 @@ class VocabInfo:
 class SampledText:
     """The text chosen for B rows, before it is gathered: M examples in the order of the rows."""
 
-    spans: pairs.Spans  # of M
-    keys_M: np.ndarray  # uint64, of the masks
+    spans: pairs.Spans  # M examples
+    keys_M: np.ndarray  # uint64, for the masks
     examples_in_row_B: np.ndarray  # int64
 
 
@@ -96,20 +96,22 @@ class PretrainSource(SingleSource):
         """Choose the text of the rows with the given numbers of an epoch: int64[B]."""
         number = epoch % len(self.facts.rows_K)
         planned = self.walks.get(number)
-        # From half-way through an epoch on, the next walk will be needed soon.
+        # The second half of an epoch: the next walk will be needed soon.
         if len(index_B) and 2 * int(index_B.max()) >= planned.rows:
             self.walks.build_ahead((number + 1) % len(self.facts.rows_K))
         seed, seq_len = self.options.random_seed, self.shape.seq_len
-        epoch_key = hashing.subkey(seed, Purpose.EPOCH, seq_len, epoch)
-        order_key = hashing.subkey(epoch_key, Purpose.EPOCH_ORDER)
+        epoch_key = hashing.derive_key(seed, Purpose.EPOCH, seq_len, epoch)
+        order_key = hashing.derive_key(epoch_key, Purpose.EPOCH_ORDER)
         if not self.options.new_masks_each_epoch:
-            epoch_key = hashing.subkey(seed, Purpose.WALK_MASKS, seq_len, number)
+            epoch_key = hashing.derive_key(seed, Purpose.WALK_MASKS, seq_len, number)
         examples_BN = planned.find_examples(hashing.permute(order_key, index_B, planned.rows))
         is_used_BN = examples_BN >= 0
         spans = pairs.resolve_spans(self.split, planned.walk, examples_BN[is_used_BN], epoch_key)
         return SampledText(
             spans=spans,
-            keys_M=hashing.hash64(hashing.subkey(epoch_key, Purpose.MASKS), spans.first_sentence_B),
+            keys_M=hashing.hash64(
+                hashing.derive_key(epoch_key, Purpose.MASKS), spans.first_sentence_B
+            ),
             examples_in_row_B=np.count_nonzero(is_used_BN, axis=1),
         )
 
@@ -134,7 +136,7 @@ def open_examples(
     if options.masking != "token":
         vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
         is_continuation_V = vocabulary.is_continuation
-    counts_V = store.train.token_counts  # of held-out text too: masks follow one rule
+    counts_V = store.train.token_counts  # also for held-out text: masks follow one rule
     pieces = VocabInfo(store.vocab_size, store.special_ids, is_continuation_V, counts_V)
     sidecar = Sidecar(store.directory / SIDECAR_FOLDER, store.digest)
     return open_source(split, pieces, options, seq_len, max_predictions_per_seq, sidecar)
@@ -148,7 +150,7 @@ def open_source(
     max_predictions_per_seq: int,
     sidecar: Sidecar | None = None,
 ) -> PretrainSource:
-    """Open the stream of rows of a split; `sidecar` keeps what is counted of its walks.
+    """Open the stream of rows of a split; `sidecar` keeps the counts of its walks.
 
     Raises:
       Refused: a setting, or a corpus that cannot give examples with these settings.

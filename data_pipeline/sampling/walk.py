@@ -1,4 +1,4 @@
-"""Walk over the corpus once and cut it into chunks, each of which is the text of an example.
+"""Walk over the corpus once and cut it into chunks, each the text of an example.
 
 BERT reads a document front to back. Sentences are collected into a chunk until it holds a target
 number of tokens. For next-sentence pairs the chunk is split in two at a random sentence; the second
@@ -21,7 +21,7 @@ MAX_SEQ_LEN = 2**15
 
 # Documents walk together in blocks of about this many sentences (8 bytes each, several times).
 _BLOCK_SENTENCES = 1 << 20
-# With this few documents left, NumPy's cost per call outweighs the work: each walks alone.
+# The last few documents each walk alone: NumPy's cost per call would outweigh the work.
 _FEW_DOCUMENTS = 64
 _ALONE_SENTENCES = 1 << 16
 # full_sentences reads on from document to document in stretches of about this many sentences,
@@ -37,7 +37,7 @@ class WalkRules:
     seq_len: int
     short_seq_prob: float
     exact: bool = False  # Google's rules to the letter
-    segments: str = "nsp"  # as in PretrainOptions
+    segments: str = "nsp"  # PretrainOptions.segments
     random_share: float = (
         0.5  # nsp: share of the chunks that lose their B, of those that could keep it
     )
@@ -70,7 +70,7 @@ def make_rules(
 ) -> WalkRules:
     """Return the rules of walk number `walk`, from 0 to dupe_factor - 1."""
     return WalkRules(
-        key=hashing.subkey(options.random_seed, Purpose.WALK, seq_len, walk),
+        key=hashing.derive_key(options.random_seed, Purpose.WALK, seq_len, walk),
         seq_len=seq_len,
         short_seq_prob=options.short_seq_prob,
         exact=options.exact,
@@ -90,9 +90,9 @@ def draw_targets(rules: WalkRules, document_N: np.ndarray, first_N: np.ndarray) 
     Source: create_pretraining_data.py@eedf5716ce, create_instances_from_document.
     """
     bits = hashing.hash64(
-        hashing.subkey(rules.key, Purpose.TARGET_LENGTH), document_N if rules.exact else first_N
+        hashing.derive_key(rules.key, Purpose.TARGET_LENGTH), document_N if rules.exact else first_N
     )
-    short = 2 + hashing.uniform_below(bits, rules.text_tokens - 1)
+    short = 2 + hashing.draw_below(bits, rules.text_tokens - 1)
     return np.where(hashing.chance(bits, rules.short_seq_prob), short, rules.text_tokens)
 
 
@@ -105,8 +105,8 @@ def split_chunks(
 
     Shapes: int64[N], int64[N] -> int64[N] from 1 to sentences - 1 (or 1), bool[N].
     """
-    bits = hashing.hash64(hashing.subkey(rules.key, Purpose.SPLIT_OF_CHUNK), first_N)
-    a_sentences_N = 1 + hashing.uniform_below(bits, np.maximum(sentences_N - 1, 1))
+    bits = hashing.hash64(hashing.derive_key(rules.key, Purpose.SPLIT_OF_CHUNK), first_N)
+    a_sentences_N = 1 + hashing.draw_below(bits, np.maximum(sentences_N - 1, 1))
     if rules.segments != "nsp":
         return a_sentences_N, np.zeros(len(a_sentences_N), bool)
     return a_sentences_N, (sentences_N == 1) | hashing.chance(bits, rules.random_share)
@@ -143,7 +143,7 @@ def _find_bounds(split: Split, rules: WalkRules) -> np.ndarray:
     offsets_D = split.document_offsets
     if rules.segments != "full_sentences":
         return offsets_D
-    shift = hashing.subkey(rules.key, Purpose.STRETCH) % _STRETCH_SENTENCES
+    shift = hashing.derive_key(rules.key, Purpose.STRETCH) % _STRETCH_SENTENCES
     stretch_D = (offsets_D + shift) // _STRETCH_SENTENCES
     is_bound_D = np.ones(len(offsets_D), bool)
     is_bound_D[1:-1] = stretch_D[1:-1] != stretch_D[:-2]
@@ -215,10 +215,10 @@ def _find_next_chunks(
     first_N = start_N + block.base
     targets_N = draw_targets(rules, np.broadcast_to(documents_N, start_N.shape), first_N)
     wanted_N = block.starts_S[start_N] + targets_N
-    if rules.has_pairs:  # until the target is reached; what is too much will be cut
+    if rules.has_pairs:  # as many as reach the target; the excess will be cut
         chunk_end_N = np.searchsorted(block.starts_S, wanted_N)
         least = 1 if rules.exact else 2
-    else:  # as many whole sentences as fit
+    else:  # the whole sentences that fit
         chunk_end_N = np.searchsorted(block.ends_S, wanted_N, side="right")
         least = 1
     chunk_end_N = np.minimum(np.maximum(chunk_end_N, start_N + least), end_N)

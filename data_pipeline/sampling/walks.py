@@ -37,7 +37,7 @@ def balance_random_share(split: Split, rules: WalkRules) -> float:
     share = 0.5
     documents_D = _sample_documents(split)
     walks = min(_WALKS, max(1, _SENTENCES // split.sentences))
-    keys = [hashing.subkey(rules.key, Purpose.TRIAL_WALK, number) for number in range(walks)]
+    keys = [hashing.derive_key(rules.key, Purpose.TRIAL_WALK, number) for number in range(walks)]
     for _ in range(_ROUNDS):
         parts = [
             walk_block(
@@ -100,7 +100,7 @@ class PlannedWalk:
 class WalkFacts:
     """Counts of the K walks of a split, known before any of them is built."""
 
-    random_share: float  # as in WalkRules
+    random_share: float  # WalkRules.random_share
     examples_K: tuple[int, ...]
     rows_K: tuple[int, ...]
 
@@ -171,7 +171,7 @@ def _plan_walk(
     walk = walk_corpus(split, rules)
     if options.packed_examples == 1:
         return PlannedWalk(walk, None)
-    key = hashing.subkey(rules.key, Purpose.PACKED_ROWS)
+    key = hashing.derive_key(rules.key, Purpose.PACKED_ROWS)
     lengths_N = measure_examples(split, walk)
     return PlannedWalk(walk, plan_rows(lengths_N, key, seq_len, options.packed_examples))
 

@@ -57,7 +57,7 @@ def choose_words(
 
     is_taken_W = np.zeros(len(words.first_token_W), bool)
     room_B = count_B.copy()
-    rows = np.arange(len(count_B))  # those with room and with words not yet looked at
+    rows = np.arange(len(count_B))  # rows with room and with words not yet looked at
     for rank in range(keys_BS.shape[1]):
         keys = keys_BS[rows, rank]
         is_open = (keys != NEVER) & (room_B[rows] > 0)

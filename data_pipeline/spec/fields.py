@@ -1,7 +1,8 @@
 """Declare a setting once: its default, help, unit, range and choices, as metadata of its field.
 
 A dataclass of settings writes `warmup_steps: int = setting(10_000, "...", minimum=0)`. The metadata
-drives the checks (`check_fields`), the help of the flags and the reference page (`help_of`).
+drives the checks (`check_fields`), the help of the flags and the reference page
+(`describe_setting`).
 """
 
 import dataclasses
@@ -39,7 +40,7 @@ class Setting:
     above: float | None = None  # a bound that is not allowed itself
     below: float | None = None  # likewise
     choices: Sequence[Any] | None = None
-    source: str = ""  # where the default or the range comes from
+    source: str = ""  # origin of the default or the range
 
     def allows(self, value: Any) -> bool:
         """Return whether a value of the right type is in the range and among the choices."""
@@ -78,14 +79,14 @@ def setting(default: Any, help: str, **known: Any) -> Any:
     return dataclasses.field(default=default, metadata={_METADATA: Setting(help, **known)})
 
 
-def setting_of(field: "dataclasses.Field[Any]") -> Setting | None:
+def get_setting(field: "dataclasses.Field[Any]") -> Setting | None:
     """Return what `setting` declared of a field; None for an ordinary field."""
     return field.metadata.get(_METADATA)
 
 
-def help_of(field: "dataclasses.Field[Any]") -> str:
+def describe_setting(field: "dataclasses.Field[Any]") -> str:
     """Return a field's help with its unit, its range or choices, and its default, in one line."""
-    known = setting_of(field)
+    known = get_setting(field)
     if known is None:
         return ""
     parts = [f"{known.help} [{known.unit}]" if known.unit else known.help, known.allowed()]
@@ -114,7 +115,7 @@ def check_fields(options: Any, prefix: str) -> None:
             for index, item in enumerate(value):
                 if dataclasses.is_dataclass(item):
                     check_fields(item, f"{name}[{index}]")
-        known = setting_of(field)
+        known = get_setting(field)
         if known is None:
             continue
         if wrong := _wrong_type(value, kinds[field.name]):

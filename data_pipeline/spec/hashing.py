@@ -13,27 +13,27 @@ HASH_VERSION = 1
 
 @enum.unique
 class Purpose(enum.IntEnum):
-    """Number the purposes of keys, a part of `subkey`: two purposes never share random bits.
+    """Number the purposes of keys, a part of `derive_key`: two purposes never share random bits.
 
     The numbers are frozen: a change would change the batches of every resumed run. A number is
     never reused, even after its purpose is gone.
     """
 
-    # Of a walk over the corpus, which gives the sequences of an epoch.
+    # A walk over the corpus, which gives the sequences of an epoch.
     WALK = 1
     TARGET_LENGTH = 2
     SPLIT_OF_CHUNK = 3
     STRETCH = 9
     PACKED_ROWS = 11
     TRIAL_WALK = 12
-    # Of a sequence: its second segment and what is cut off.
+    # A sequence: its second segment, and the tokens cut off.
     SAME_DOCUMENT = 4
     OTHER_DOCUMENT = 5
     START_OF_B = 6
     CUT_A = 7
     CUT_B = 8
     SWAP = 10
-    # Of an order of rows, and of the masks.
+    # The order of rows, and the masks.
     LABELLED_ORDER = 71
     EPOCH = 101
     EPOCH_ORDER = 102
@@ -41,7 +41,7 @@ class Purpose(enum.IntEnum):
     WALK_MASKS = 104
     DEAL_TO_ROWS = 201
     STORED_ORDER = 211
-    # Of fingerprints of texts, which begin at the key 0 instead of a seed.
+    # Fingerprints of texts, which begin at the key 0 instead of a seed.
     DOCUMENT_FINGERPRINT = 202
     SENTENCE_FINGERPRINT = 203
 
@@ -59,10 +59,10 @@ _FEISTEL_ROUNDS = 4
 _SHARED_WORDS = 16
 
 
-def subkey(key: int, *parts: int) -> int:
+def derive_key(key: int, *parts: int) -> int:
     """Derive a 64-bit key for one purpose: mix each part into `key`, in order.
 
-    Parts name what the key is for, e.g. subkey(seed, PURPOSE, epoch); each must be 0 or more.
+    Parts name what the key is for, e.g. derive_key(seed, PURPOSE, epoch); each must be 0 or more.
 
     Source: the finaliser of SplitMix64, Steele, Lea and Flood 2014.
     """
@@ -116,7 +116,7 @@ def hash32(row_keys_N: np.ndarray, counters: np.ndarray) -> np.ndarray:
     return bits
 
 
-def uniform_below(bits: np.ndarray, bounds: np.ndarray | int) -> np.ndarray:
+def draw_below(bits: np.ndarray, bounds: np.ndarray | int) -> np.ndarray:
     """Return uniform integers in [0, bound) from the upper 32 of 64 random bits.
 
     Shapes: uint64[...], integer[...] or one integer -> int64[...]; bounds from 1 to 2**32.
@@ -129,12 +129,12 @@ def uniform_below(bits: np.ndarray, bounds: np.ndarray | int) -> np.ndarray:
 def chance(bits: np.ndarray, probability: float) -> np.ndarray:
     """Return True with the given probability, from the lower 32 of 64 random bits.
 
-    Shapes: uint64[...] -> bool[...]. Independent of uniform_below on the same bits.
+    Shapes: uint64[...] -> bool[...]. Independent of draw_below on the same bits.
     """
     return (bits & np.uint64(0xFFFFFFFF)) < np.uint64(round(probability * 2**32))
 
 
-def binomial_half(key: int, counters_N: np.ndarray, trials_N: np.ndarray) -> np.ndarray:
+def draw_binomial_half(key: int, counters_N: np.ndarray, trials_N: np.ndarray) -> np.ndarray:
     """Draw from Binomial(trials, 1/2), exactly, by counting random bits.
 
     Shapes: integer[N], int64[N] -> int64[N]; trials 0 or more.
@@ -146,7 +146,7 @@ def binomial_half(key: int, counters_N: np.ndarray, trials_N: np.ndarray) -> np.
         heads_N[rows] += _ones_of_first(bits, trials_N[rows] - 64 * word)
     for row in np.flatnonzero(trials_N > 64 * _SHARED_WORDS):
         words = np.arange(_SHARED_WORDS, (int(trials_N[row]) + 63) // 64)
-        row_key = subkey(key, int(counters_N[row]))
+        row_key = derive_key(key, int(counters_N[row]))
         bits = hash64(row_key, words)
         heads_N[row] += int(_ones_of_first(bits, int(trials_N[row]) - 64 * words).sum())
     return heads_N
@@ -172,7 +172,7 @@ def permute(key: int, index_N: np.ndarray, size: int) -> np.ndarray:
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
     half_mask = np.uint64((1 << half_bits) - 1)
     shift = np.uint64(half_bits)
-    round_keys = [subkey(key, number) for number in range(_FEISTEL_ROUNDS)]
+    round_keys = [derive_key(key, number) for number in range(_FEISTEL_ROUNDS)]
     image_N = index_N.astype(np.uint64)
     outside = np.arange(len(image_N))
     while len(outside):

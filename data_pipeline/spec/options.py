@@ -18,7 +18,7 @@ OPTIONS_OF_A_RUN = (
 )
 
 
-_SUM_TOLERANCE = 1e-6  # of store_weights, which are decimal fractions
+_SUM_TOLERANCE = 1e-6  # store_weights are decimal fractions
 
 
 def parse_store_weights(text: str, stores: int, key: str) -> tuple[float, ...]:
@@ -57,8 +57,7 @@ class PretrainOptions:
     """Choose how segments and masks are drawn from a store; `config.data` of a training config.
 
     Sequence length, batch size and predictions per sequence belong to a training phase. Defaults
-    are those of create_pretraining_data.py@eedf5716ce; names are its flags' names where it has
-    them.
+    and names are taken from create_pretraining_data.py@eedf5716ce where it has such a flag.
 
     `segments` is what a sequence is made of:
       nsp             [CLS] A [SEP] B [SEP]; B follows A, or comes from elsewhere (BERT)

@@ -22,7 +22,7 @@ class Field:
     dims: str
 
 
-# B rows, S positions, P predictions a row. Order and names are those of
+# B rows, S positions, P predictions a row. Order and names follow
 # create_pretraining_data.py@eedf5716ce; unused slots hold 0.
 PRETRAIN_FIELDS: dict[str, Field] = {
     "input_ids": Field(np.int32, "BS"),
@@ -40,9 +40,9 @@ TFRECORD_FIELDS: dict[str, Field] = {
     name: field for name, field in PRETRAIN_FIELDS.items() if name != "next_sentence_weights"
 }
 
-# Of a row that holds up to N examples, one after another. example_ids counts them from 1, and is 0
-# at padding (JAX's attention calls such an array segment_ids; here they distinguish A from
-# B). position_ids begin again at 0 with each example; cls_positions has the start of each.
+# Fields of a row that holds up to N examples, one after another. example_ids count from 1, and
+# are 0 at padding (JAX's attention calls them segment_ids; here those distinguish A from B).
+# position_ids begin again at 0 with each example; cls_positions has the start of each.
 PACKED_FIELDS: dict[str, Field] = PRETRAIN_FIELDS | {
     "next_sentence_labels": Field(np.int32, "BN"),
     "next_sentence_weights": Field(np.float32, "BN"),
@@ -94,6 +94,8 @@ def row_shape(options: PretrainOptions, seq_len: int, max_predictions_per_seq: i
     if examples == 1:
         return RowShape(seq_len, max_predictions_per_seq, 1)
     prob = options.masked_lm_prob
-    most_over_share = max(0.5, 1.0 - prob * MIN_EXAMPLE_TOKENS)  # by rounding, or by the least
+    most_over_share = max(
+        0.5, 1.0 - prob * MIN_EXAMPLE_TOKENS
+    )  # the excess by rounding, or by the minimum of one
     slots = math.floor(seq_len * prob + examples * most_over_share)
     return RowShape(seq_len, min(slots, examples * max_predictions_per_seq), examples)

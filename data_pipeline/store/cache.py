@@ -73,7 +73,7 @@ def fetch_store(
         if not is_store(copy):  # another process may have made it meanwhile
             destination = Destination(copy, MANIFEST, flag="config.data.data_cache")
             with new_folder(destination) as folder:
-                # By now what a killed copy left is gone, and its room is free.
+                # The files of a killed copy are gone by now, and their room is free.
                 sizes = _measure_files(address, checksums, copy.parent)
                 _copy(address, checksums, sizes, folder, advance)
                 (folder / MANIFEST).write_bytes(manifest_bytes)
@@ -93,7 +93,7 @@ def _read_checksums(address: str, manifest: dict[str, Any]) -> dict[str, str]:
     checksums, digest = list_checksums(manifest), manifest["digest"]
     try:  # the names become paths on this host
         for name in checksums:
-            small_files.path_inside(pathlib.Path("/store"), name)
+            small_files.join_inside(pathlib.Path("/store"), name)
         is_ours = bool(_DIGEST.fullmatch(digest)) and MANIFEST not in checksums
     except DamagedFile:
         is_ours = False
@@ -187,7 +187,7 @@ def _copy_part(address: str, folder: pathlib.Path, part: tuple[str, int, int]) -
 
 
 def _fetch(file_address: str, span: tuple[int, int] | None, store: str) -> bytes:
-    """Read the bytes of a file of a store, or those from span[0] to before span[1]."""
+    """Read the bytes of a file of a store, or only span[0] to before span[1]."""
     files, path = open_filesystem(file_address)
     start, end = span or (None, None)
     with _name_missing_files(file_address, store), explain_errors(file_address):

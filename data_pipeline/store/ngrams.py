@@ -29,15 +29,15 @@ from data_pipeline.store.reader import Split
 SIDECAR_FOLDER = "references"
 BOTH_SIDES, LEFT_SIDE = (-1, 1), (-2, -1)  # positions of a and b relative to t
 
-_VERSION = 1  # of kept losses; raise it when the same store and predictions give another loss
-_MAX_TOKENS = 1 << 28  # in a larger split, a sample of blocks from start to end is counted
+_VERSION = 1  # raise it when the same store and predictions give another loss
+_MAX_TOKENS = 1 << 28  # a sample of blocks from start to end of a larger split is counted
 _BLOCK_TOKENS = 1 << 22
 # Documents that the weights are fitted on: every 20th, up to about 131,072 tokens in all, and at
 # least 16; if there are too few, documents are cut into parts.
 _FITTED_SHARE, _FITTED_TOKENS, _FITTED_DOCUMENTS = 20, 1 << 17, 16
-_ROUNDS = 20  # of expectation maximization
-_PAIR_BUCKETS = 6  # of counts of (a, b): 0, 1, 2 to 3, 4 to 7, 8 to 15, more
-_SINGLE_BUCKETS = 5  # of counts of a, and of b: 0, 1 to 15, 16 to 255, 256 to 4095, more
+_ROUNDS = 20  # rounds of expectation maximization
+_PAIR_BUCKETS = 6  # counts of (a, b): 0, 1, 2 to 3, 4 to 7, 8 to 15, more
+_SINGLE_BUCKETS = 5  # counts of a or b: 0, 1 to 15, 16 to 255, 256 to 4095, more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _estimate_each(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute the four estimates of each prediction, float64[N,K], and its cell, int64[N].
 
-    The order of the estimates is that of the module's docstring.
+    The module's docstring lists the estimates in their order.
     """
     vocab_size = len(unigram_V)
     keyed = [np.unique(keys_N, return_inverse=True) for keys_N in _make_keys(every, vocab_size)]

@@ -173,7 +173,7 @@ class Store:
 
     @property
     def vocab_path(self) -> pathlib.Path:
-        return small_files.path_inside(self.directory, self.manifest["vocabulary"]["file"])
+        return small_files.join_inside(self.directory, self.manifest["vocabulary"]["file"])
 
     @property
     def special_ids(self) -> dict[str, int]:
@@ -189,7 +189,7 @@ class Store:
 def open_store(directory: str | pathlib.Path) -> Store:
     """Map a store into memory after checking that it is complete and fits its vocabulary.
 
-    Shapes and dtypes are those of Split. Reads only the ends of the offsets, the counts and a
+    Split has the shapes and dtypes. Reads only the ends of the offsets, the counts and a
     bounded number of ids.
 
     Raises:
@@ -206,7 +206,7 @@ def open_store(directory: str | pathlib.Path) -> Store:
             f"{directory / MANIFEST}: 'special_ids' has {last_id}, beyond the "
             f"{vocabulary['size']} pieces of the vocabulary; copy the store again"
         )
-    path = small_files.path_inside(directory, vocabulary["file"])
+    path = small_files.join_inside(directory, vocabulary["file"])
     _check_vocabulary_file(path, directory, vocabulary["sha256"])
     open_split = _open_counts if manifest.get("kind") == EXAMPLES else _open_split
     train, heldout = (open_split(directory, name, manifest) for name in (TRAIN, HELDOUT))

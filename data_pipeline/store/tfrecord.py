@@ -30,7 +30,7 @@ from data_pipeline.vocab import Vocabulary
 COMPRESSIONS = {"none": "", "gzip": "GZIP"}  # the value of the flag, and TensorFlow's
 
 _GROUP_RECORDS = 1024
-_GROUP_BYTES = 16 << 20  # of records as long as the first
+_GROUP_BYTES = 16 << 20  # bytes of a group if all records are as long as the first
 # All records of a file are padded to one length; its numbers take one to three bytes each. A group
 # stays under 256 MiB, whatever a few bytes of gzip unpack to.
 _MAX_RECORD_BYTES = 16 << 20
@@ -49,7 +49,7 @@ def count_values(shape: RowShape) -> dict[str, int]:
 def serialize_examples(batch: Mapping[str, np.ndarray]) -> Iterator[bytes]:
     """Yield each example of a batch as a tf.train.Example record, the same bytes at every call.
 
-    Shapes: those of TFRECORD_FIELDS; other fields are skipped.
+    Shapes: see TFRECORD_FIELDS; other fields are skipped.
     """
     import tensorflow as tf
 
@@ -154,7 +154,7 @@ def _read_records(path: pathlib.Path, advance: Callable[[int], None]) -> Iterato
                 yield list(records)
         except tf.errors.DataLossError as error:
             raise Refused(_describe_damage(path, str(error))) from error
-    # At the end of a file TensorFlow silently ignores less than the head of a record.
+    # TensorFlow silently ignores less than the head of a record at the end of a file.
     if read_bytes % 2**32 != _unpacked_bytes(path, is_gzip) % 2**32:
         error_text = "several in one" if is_gzip else f"truncated record at {read_bytes}"
         raise Refused(_describe_damage(path, error_text))
@@ -317,7 +317,7 @@ def check_examples(
         )
 
 
-_FIRST_SEGMENT = hashing.subkey(0, hashing.FIRST_SEGMENT_FINGERPRINT)
+_FIRST_SEGMENT = hashing.derive_key(0, hashing.FIRST_SEGMENT_FINGERPRINT)
 
 
 def restore_ids(batch: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -132,7 +132,7 @@ def upload_store(
     """Copy a finished store; call `advance` with the bytes that are written and read back.
 
     Raises:
-      Refused: what was read back is not what was written.
+      Refused: a file that was read back differs from the one written.
       OSError: the bucket cannot be written or read.
     """
     files, path = open_filesystem(address)
@@ -142,7 +142,7 @@ def upload_store(
     )
     names.remove(MANIFEST)
     with explain_errors(address, "writing"):
-        if files.exists(f"{path}/{MANIFEST}"):  # from here on the store before is none
+        if files.exists(f"{path}/{MANIFEST}"):  # now the earlier store is incomplete
             files.rm_file(f"{path}/{MANIFEST}")
         for name in [*names, MANIFEST]:
             if name == MANIFEST:

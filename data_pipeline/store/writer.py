@@ -182,7 +182,7 @@ def list_verified_files(
 ) -> dict[pathlib.Path, str]:
     """List the files whose SHA-256 is in the manifest, and that SHA-256."""
     return {
-        small_files.path_inside(directory, name): checksum
+        small_files.join_inside(directory, name): checksum
         for name, checksum in list_checksums(manifest).items()
     }
 

@@ -35,7 +35,7 @@ def _map_bytes() -> dict[str, int]:
 BYTE_OF = _map_bytes()
 
 
-def piece_bytes(piece: str) -> bytes:
+def decode_piece(piece: str) -> bytes:
     """Return the bytes that a piece stands for; an added token stands for its own characters."""
     if all(char in BYTE_OF for char in piece):
         return bytes(BYTE_OF[char] for char in piece)

@@ -19,9 +19,9 @@ UNUSED = re.compile(r"\[unused\d+\]")
 class CutWord:
     """Describe a word that a vocabulary lacks and splits into pieces."""
 
-    word: str  # as BERT's tokeniser sees it: without accents and capitals where it lowercases
+    word: str  # BERT's normalized spelling: without accents and capitals where it lowercases
     count: int
-    pieces: tuple[str, ...]  # that it is cut into; the unknown piece alone where it cannot be
+    pieces: tuple[str, ...]  # the unknown piece alone where the word cannot be cut
 
     @property
     def saved(self) -> int:
@@ -52,7 +52,7 @@ class WordCounter:
 
 
 def find_cut_words(counts: dict[str, int], vocabulary: Vocabulary, min_count: int) -> list[CutWord]:
-    """Return frequent words with a letter that are no pieces, those that save most tokens first.
+    """Return frequent words with a letter that are no pieces, the ones that save most tokens first.
 
     Words that save the same number are in alphabetical order.
     """

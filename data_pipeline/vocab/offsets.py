@@ -17,7 +17,7 @@ _find_words = re.compile("[^ \t\n\r\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]+
 _CACHED_WORDS = 1 << 17
 _MAX_CACHED_WORD_CHARS = 32  # longer ones rarely recur
 
-# Of a word: ids, and where each piece starts and ends in it.
+# A word's ids, and the start and the end of each piece in it.
 _Word = tuple[Sequence[int], Sequence[int], Sequence[int]]
 _Pieces = Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]
 

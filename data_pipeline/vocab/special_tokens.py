@@ -18,7 +18,7 @@ SPECIAL_PIECES = {
 def find_special_ids(
     path: pathlib.Path, pieces: Sequence[str], known: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the ids of the special tokens: those that are known, the rest by spelling.
+    """Return the ids of the special tokens: the known ones, the rest by spelling.
 
     Raises:
       Refused: one is missing, or has two roles.

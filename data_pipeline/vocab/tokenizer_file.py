@@ -20,7 +20,7 @@ import numpy as np
 import tokenizers
 
 from data_pipeline.io.refused import Refused
-from data_pipeline.vocab.byte_level import BYTE_OF, piece_bytes
+from data_pipeline.vocab.byte_level import BYTE_OF, decode_piece
 from data_pipeline.vocab.documents import encode_documents_whole
 from data_pipeline.vocab.special_tokens import find_special_ids
 from data_pipeline.vocab.template import A, Template, make_bert_template, read_template
@@ -42,7 +42,7 @@ EncodeText = Callable[[str], tokenizers.Encoding]
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerFile:
-    """Hold a tokenizer.json that the library runs, and what was read from it."""
+    """Hold a tokenizer.json that the library runs, and the facts read from it."""
 
     tokenizer: tokenizers.Tokenizer
     model: str  # WORDPIECE, BPE of bytes, SENTENCEPIECE_BPE or UNIGRAM
@@ -65,7 +65,7 @@ class TokenizerFile:
             return " ".join(pieces).replace(f" {self.continuation_mark}", "")
         if self.model in (UNIGRAM, SENTENCEPIECE_BPE):
             return "".join(pieces).replace(WORD_START, " ").removeprefix(" ")
-        text = b"".join(map(piece_bytes, pieces)).decode("utf-8", errors="replace")
+        text = b"".join(map(decode_piece, pieces)).decode("utf-8", errors="replace")
         return text.removeprefix(" ") if self.ignores_space_before else text
 
 

@@ -54,7 +54,7 @@ def write_tokenizer_json(vocabulary: Vocabulary, directory: pathlib.Path) -> Non
 def export_tokenizer_json(vocabulary: Vocabulary, directory: pathlib.Path) -> None:
     """Write tokenizer.json into a folder, if the format can express the vocabulary, and check it.
 
-    A SentencePiece model of which the library gives other ids is left without one.
+    A SentencePiece model to which the library gives other ids is left without one.
 
     Raises:
       Refused: the library gives a text other ids than the vocabulary.
@@ -208,7 +208,7 @@ def _normalizer(model: SentencepieceModel) -> normalizers.Normalizer:
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
         steps.append(normalizers.Precompiled(model.charsmap))
-    # At the start too where no mark is set before a text; elsewhere the mark takes its place.
+    # Without a mark before the text, spaces go at its start too.
     ends = r" +\z" if model.adds_space_before_text else r"\A +| +\z"
     steps.append(normalizers.Replace(tokenizers.Regex(ends), ""))
     steps.append(normalizers.Replace(tokenizers.Regex(" {2,}"), " "))
@@ -226,7 +226,7 @@ def _unigram(model: SentencepieceModel) -> models.Unigram:
 
 
 def _bpe(model: SentencepieceModel) -> models.BPE:
-    """Build the model of pieces as merges of two others, those with higher scores first."""
+    """Build the model of pieces as merges of two others, higher scores first."""
     id_of = {piece: i for i, piece in enumerate(model.pieces)}
     of_text = {
         piece: score

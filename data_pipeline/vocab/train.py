@@ -38,9 +38,9 @@ BERT_HEAD = (
     "[SEP]",
     "[MASK]",
 )
-# Where the characters of a text take more than this share of a vocabulary, the rarest of them (one
-# in 2,000) are left to [UNK]. The characters of English books take 1% of 8,192 pieces, those of
-# English Wikipedia 9%; of BERT's own uncased list they take 6.5%.
+# If the characters of a text take more than this share of a vocabulary, the rarest of them (one in
+# 2,000) are left to [UNK]. Characters take 1% of 8,192 pieces for English books, 9% for English
+# Wikipedia, and 6.5% of BERT's own uncased list.
 _SMALL_ALPHABET = 0.1
 _ALL_CHARACTERS, _MAX_CHARACTERS = 1.0, 0.9995
 MIN_COVERAGE = 0.98  # that SentencePiece takes
@@ -48,7 +48,10 @@ MIN_COVERAGE = 0.98  # that SentencePiece takes
 _ASCII = string.digits + string.ascii_letters + string.punctuation
 _NO_CAPITALS = dict.fromkeys(map(ord, string.ascii_uppercase))
 _MIN_PAIR_COUNT = 2
-_RULES = {True: "nmt_nfkc_cf", False: "nmt_nfkc"}  # of SentencePiece, by whether it lowercases
+_RULES = {
+    True: "nmt_nfkc_cf",
+    False: "nmt_nfkc",
+}  # SentencePiece's rules; keys: whether it lowercases
 _SENTENCEPIECE_THREADS = 16  # a constant: sums over threads, and with them the model, depend on it
 
 ReadText = Callable[[], Iterable[str]]
@@ -110,7 +113,7 @@ def read_training_text(
 ) -> Iterator[str]:
     """Yield sentences, at most an equal share of `limit_chars` from each source's start.
 
-    They are cleaned like those of the store, except that duplicates are kept.
+    They are cleaned like the text of the store, except that duplicates are kept.
     """
     counts: collections.Counter[str] = collections.Counter()  # not used here
     for document in read_equal_shares(sources, options, limit_chars, advance):

@@ -45,7 +45,9 @@ _KINDS = {
     tokenizer_file.BPE: BYTE_LEVEL,
 }
 
-_BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")  # of SentencePiece models that fall back to bytes
+_BYTE_PIECE = re.compile(
+    "<0x[0-9A-F]{2}>"
+)  # a piece of SentencePiece models that fall back to bytes
 # Scripts that put no space between words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese.
 _NO_SPACES = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
@@ -85,8 +87,8 @@ class Vocabulary:
     # The tokenizers library's encoding of a text; None for a SentencePiece model.
     encode_text: tokenizer_file.EncodeText | None = None
     continuation_mark: str = "##"  # WORDPIECE alone has one
-    # Of a SentencePiece model: one of sentencepiece_rules.CHOICES, and a text without spaces to its
-    # ids and the characters that each covers.
+    # For a SentencePiece model: one of sentencepiece_rules.CHOICES, and the encoder of a text
+    # without spaces to its ids and the characters that each covers.
     sentencepiece_rules: str = sentencepiece_rules.NONE
     encode_aligned: Callable[[str], tuple[list[int], list[tuple[int, int]]]] | None = None
     max_word_chars: int = 0  # WORDPIECE: a longer word is unknown; 0: none is too long
@@ -112,7 +114,7 @@ class Vocabulary:
         return list(self._pieces)
 
     def readable_pieces(self) -> list[str]:
-        """Return the pieces for display: those of bytes as text, with WORD_START for a space.
+        """Return the pieces for display: pieces of bytes as text, with WORD_START for a space.
 
         A piece that ends within a character stays as it is.
         """
@@ -120,8 +122,8 @@ class Vocabulary:
             return list(self._pieces)
         readable = []
         for piece in self._pieces:
-            text = byte_level.piece_bytes(piece).decode("utf-8", errors="ignore")
-            is_text = text.encode() == byte_level.piece_bytes(piece)
+            text = byte_level.decode_piece(piece).decode("utf-8", errors="ignore")
+            is_text = text.encode() == byte_level.decode_piece(piece)
             is_word = is_text and piece.startswith(byte_level.SPACE)
             readable.append(WORD_START + text[1:] if is_word else text if is_text else piece)
         return readable

@@ -62,7 +62,7 @@ class WordEncoder:
 
     `cut` must cut a sentence where the tokenizer never joins. For WordPiece it is find_words, which
     is exact: BERT's normalizer looks at one character at a time and its splitter cuts at
-    spaces and around each character of _ALONE, so a sentence's ids are those of its words in turn.
+    spaces and around each character of _ALONE, so a sentence has the ids of its words in turn.
     tests/data_pipeline/vocab/test_wordpiece.py compares it with the library on whole lines, and
     one sentence in a thousand is compared wherever sentences are encoded.
     """
@@ -128,7 +128,7 @@ class _WordCache(dict[str, bytes]):
         return id_bytes
 
 
-MAX_PIECES = 1 << 22  # of published vocabularies the largest have a million
+MAX_PIECES = 1 << 22  # the largest published vocabularies have a million
 
 
 def read_list(path: pathlib.Path, data: bytes) -> list[str]:

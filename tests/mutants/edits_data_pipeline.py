@@ -108,8 +108,8 @@ _LABELLED = (
     (
         WIRING,
         "labelled/rows.py",
-        "subkey(self._seed, Purpose.LABELLED_ORDER, epoch)",
-        "subkey(self._seed, Purpose.LABELLED_ORDER, 0)",
+        "derive_key(self._seed, Purpose.LABELLED_ORDER, epoch)",
+        "derive_key(self._seed, Purpose.LABELLED_ORDER, 0)",
         "labelled/test_rows.py::test_an_epoch_has_every_example_once_and_the_next_another_order",
     ),
     (

@@ -10,7 +10,7 @@ import scipy.special
 
 from bert_jax.tasks.squad.windows import SquadWindows
 from data_pipeline.io.atomic import write_file
-from data_pipeline.labelled.windows import window_of_most_context
+from data_pipeline.labelled.windows import choose_windows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ def best_answers(
         spans = [
             (int(windows.first_piece_R[row]), int(windows.window_pieces_R[row])) for row in rows
         ]
-        best_window_T = window_of_most_context(spans, sum(spans[-1]))
+        best_window_T = choose_windows(spans, sum(spans[-1]))
         spans_of_rows = []
         for window, (row, (first, length)) in enumerate(zip(rows, spans, strict=True)):
             begin = int(windows.rows.second_starts[row])

@@ -10,7 +10,7 @@ from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.squad.data import Paragraph, SquadQuestion, answer_span
 from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows, join_rows
-from data_pipeline.labelled.windows import Span, window_spans
+from data_pipeline.labelled.windows import Span, cut_windows
 from data_pipeline.vocab import Vocabulary
 from data_pipeline.vocab.offsets import AlignedPieces, PieceAligner
 
@@ -78,7 +78,7 @@ def make_windows(
                 findings.cut.append(question.id)
                 query = query[: options.max_query_length]
             most_pieces = most - len(query) - template.count_specials(is_pair=True)
-            spans = window_spans(len(pieces.ids_T), most_pieces, options.doc_stride)
+            spans = cut_windows(len(pieces.ids_T), most_pieces, options.doc_stride)
             if len(spans) > 1:
                 findings.in_several_windows.append(question.id)
             answer = _answer_pieces(question, paragraph.context, pieces)

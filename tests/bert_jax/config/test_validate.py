@@ -26,7 +26,7 @@ from bert_jax.config import (
     to_config_dict,
     validate,
 )
-from data_pipeline.spec.fields import help_of, setting_of
+from data_pipeline.spec.fields import describe_setting, get_setting
 from data_pipeline.spec.options import PretrainOptions
 
 PHASE = Phase(seq_len=64, steps=10, batch_size=16, max_predictions_per_seq=9)
@@ -113,7 +113,7 @@ def test_each_setting_out_of_range_or_of_another_type_is_refused_by_its_key(kind
             with pytest.raises(ValueError, match="must be") as refused:
                 settings_from(kind, shown)
             assert f"config.{path} is {value!r}" in str(refused.value)
-        for value in out_of_range(setting_of(field)) if setting_of(field) else ():
+        for value in out_of_range(get_setting(field)) if get_setting(field) else ():
             wrong = with_setting(config, path, hint(value))
             with pytest.raises(ValueError, match="must be") as refused:
                 CHECKS[kind](wrong)
@@ -123,8 +123,10 @@ def test_each_setting_out_of_range_or_of_another_type_is_refused_by_its_key(kind
 
 
 def test_every_setting_says_what_it_is():
-    assert all(len(help_of(field)) > 10 for *_, field in FIELDS if setting_of(field) is not None)
-    undeclared = {path for _, path, _, field in FIELDS if setting_of(field) is None}
+    assert all(
+        len(describe_setting(field)) > 10 for *_, field in FIELDS if get_setting(field) is not None
+    )
+    undeclared = {path for _, path, _, field in FIELDS if get_setting(field) is None}
     assert undeclared <= {path for path in flatten(changed()) if path.startswith("data.")}
 
 

@@ -98,9 +98,9 @@ def test_phases_mask_the_rows_of_one_stream_at_rates_of_their_own(schedule):
 
 def test_every_phase_is_evaluated_on_the_same_masks(schedule):
     rated, plain = schedule
-    expected = plain.heldout_batches(0)
+    expected = plain.make_heldout_batches(0)
     for index in range(len(RATES)):
-        for batch, same in zip(rated.heldout_batches(index), expected, strict=True):
+        for batch, same in zip(rated.make_heldout_batches(index), expected, strict=True):
             for name, array in same.items():
                 np.testing.assert_array_equal(batch[name], array, name)
 

@@ -82,7 +82,7 @@ def test_counts_are_those_of_the_heldout_examples(config, feed):
 
 def test_targets_of_other_places_are_reported_before_the_first_step(feed, monkeypatch):
     assert heldout.find_in_data(feed, [count_phase(feed, 0, MLM)]) == []
-    plain = feed.heldout_batches
+    plain = feed.make_heldout_batches
 
     def shuffle_targets(*numbers):
         batches, random = plain(*numbers), np.random.default_rng(0)
@@ -92,7 +92,7 @@ def test_targets_of_other_places_are_reported_before_the_first_step(feed, monkey
         parts = np.split(ids, len(batches))
         return [b | {"masked_lm_ids": part} for b, part in zip(batches, parts, strict=True)]
 
-    monkeypatch.setattr(feed, "heldout_batches", shuffle_targets)
+    monkeypatch.setattr(feed, "make_heldout_batches", shuffle_targets)
     (finding,) = heldout.find_in_data(feed, [count_phase(feed, 0, MLM)])
     assert (finding.rule, finding.step) == ("targets_misplaced", 0)
 
@@ -180,7 +180,7 @@ def test_examples_in_a_row_are_those_of_a_round_of_epochs(packing):
     said = dict(block)["phase 0"]
     assert said.startswith("60 steps of 10 rows in 2 parts of 64, up to 4 examples in a row, ")
     in_step = 10 * examples / rows
-    batches = feed.heldout_batches(0)
+    batches = feed.make_heldout_batches(0)
     seen = [np.concatenate([batch[name].sum(axis=1) for batch in batches])[:23] for name in COUNTED]
     tokens, words = (counts.mean() for counts in seen)
     share = in_step * tokens / 640
@@ -230,7 +230,9 @@ def test_heldout_examples_are_the_same_whatever_training_packs_or_repeats(config
         config.data, packed_examples=3, new_masks_each_epoch=False, dupe_factor=4
     )
     other = StoreFeed(feed.stores, dataclasses.replace(feed.config, data=changed))
-    for left, right in zip(feed.heldout_batches(0), other.heldout_batches(0), strict=True):
+    for left, right in zip(
+        feed.make_heldout_batches(0), other.make_heldout_batches(0), strict=True
+    ):
         for name in left:
             np.testing.assert_array_equal(left[name], right[name], err_msg=name)
 
@@ -298,7 +300,7 @@ def test_neighbors_are_those_of_the_masked_row_and_special_ones_are_hidden(tiny_
 
 
 def test_training_text_and_ready_made_examples_have_no_counts_of_neighbors(config, feed):
-    batches = feed.heldout_batches(0)
+    batches = feed.make_heldout_batches(0)
     lines = heldout.compute_baselines(feed.stores[0], MLM, batches, counts_neighbors=False)
     assert set(lines) == set(LINES[:2])
     ready_made = dataclasses.replace(feed.stores[0], manifest={**feed.stores[0].manifest})

@@ -13,7 +13,7 @@ import pytest
 
 from data_pipeline.cli import main
 from data_pipeline.cli.main import describe_os_error, find_python, run_main
-from data_pipeline.io.address import how_to_install
+from data_pipeline.io.address import make_install_command
 from data_pipeline.io.refused import Refused
 from tests.faults.runs import ROOT
 
@@ -181,7 +181,7 @@ def test_nobody_is_sent_to_a_name_that_is_not_ours():
     texts = {path: path.read_bytes() for path in [*paths, ROOT / "README.md"]}
     assert [path for path, text in texts.items() if b"install 'bert_jax" in text] == []
     setup = (ROOT / "setup.py").read_text()
-    extras = re.compile(rb"how_to_install\([\"'](\w+)")
+    extras = re.compile(rb"make_install_command\([\"'](\w+)")
     called = {extra for text in texts.values() for extra in extras.findall(text)}
     assert called
     assert all(f'"{extra.decode()}":' in setup for extra in called)
@@ -191,6 +191,6 @@ def test_an_extra_is_installed_by_the_interpreter_in_use_from_the_clone(monkeypa
     monkeypatch.setattr(sys, "executable", "/a folder/bin/python")
     monkeypatch.chdir(ROOT)
     python = "'/a folder/bin/python' -m pip install"
-    assert how_to_install("plan") == f"{python} -e '.[plan]'"
+    assert make_install_command("plan") == f"{python} -e '.[plan]'"
     monkeypatch.chdir(tmp_path)
-    assert how_to_install("plan") == f"{python} -e '{ROOT}[plan]'"
+    assert make_install_command("plan") == f"{python} -e '{ROOT}[plan]'"

@@ -65,7 +65,7 @@ def test_a_name_that_leaves_its_folder_is_refused(name, tmp_path):
     (tmp_path / "secret").write_text("{}")
     (root / "link").symlink_to(tmp_path / "secret")
     with pytest.raises(DamagedFile) as raised:
-        small_files.path_inside(root, name)
+        small_files.join_inside(root, name)
     assert len(str(raised.value)) < 300
 
 

@@ -46,7 +46,7 @@ def test_copies_and_leaks_are_those_of_the_lists(chunk_tokens):
         assert sample.repeats() == Repeats(len(texts), len(texts), copies)
         leaked = sum(text in set(texts) for text in other_texts)
         assert 0 < leaked < len(other_texts)
-        assert other.repeats_in(sample) == Repeats(len(other_texts), len(other_texts), leaked)
+        assert other.count_repeats_in(sample) == Repeats(len(other_texts), len(other_texts), leaked)
     assert sum(told) == sum(len(s) for d in train + heldout for s in d)
 
 
@@ -64,7 +64,7 @@ def test_the_most_repeated_are_counted_and_found():
     sample, _ = hash_split(split, lambda tokens: None)
     texts, _ = frozen(documents)
     expected = Counter(texts)
-    most = sample.most_repeated(4)
+    most = sample.find_most_repeated(4)
     assert [count for _, count in most] == [count for _, count in expected.most_common(4)]
     places = find_sentences(split, {one for one, _ in most})
     for one, count in most:
@@ -83,12 +83,12 @@ def test_a_bounded_sample_keeps_all_copies_of_a_text_or_none():
     found = sample.repeats()
     assert 375 < found.looked_at <= 1500 and found.total == len(hashes)
     assert found.share == pytest.approx(1 - len(texts) / len(hashes), abs=0.05)
-    for one, count in sample.most_repeated(20):
+    for one, count in sample.find_most_repeated(20):
         assert expected[one] == count == 3
     # A smaller split, kept whole, is compared with what the sample would have kept of it.
     other = HashSample(200, most=1500)
     other.add(np.concatenate([texts[:100], rng.integers(0, 2**64, 100, np.uint64, endpoint=False)]))
-    leaks = other.repeats_in(sample)
+    leaks = other.count_repeats_in(sample)
     assert leaks.looked_at < 200 and leaks.copies == sum(
         one in set(sample._sorted().tolist()) for one in texts[:100].tolist()
     )

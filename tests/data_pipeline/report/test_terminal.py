@@ -11,7 +11,12 @@ from data_pipeline.report.health import measure
 from data_pipeline.report.lengths import measure_lengths
 from data_pipeline.report.repeats import Repeats
 from data_pipeline.report.rows import ShownExample, ShownToken
-from data_pipeline.report.terminal import count_rows, draw_blocks, example_lines, fact_rows
+from data_pipeline.report.terminal import (
+    draw_blocks,
+    lay_out_example,
+    list_counts,
+    list_health_facts,
+)
 from data_pipeline.store import open_store
 from tests.data_pipeline.stores import healthy_store
 
@@ -26,7 +31,7 @@ def test_answers_stand_under_what_hides_them():
         ShownToken("狗", True, "狗", "kept"),
         ShownToken("[SEP]", True),
     )
-    shown, answers = (line.plain for line in example_lines(ShownExample(False, tokens), 80))
+    shown, answers = (line.plain for line in lay_out_example(ShownExample(False, tokens), 80))
     assert shown == "[CLS] the [MASK]        undo     狗 [SEP]"
     assert answers == "          understanding   ##able 狗"
     assert shown.index("[MASK]") == answers.index("understanding")
@@ -39,7 +44,7 @@ def test_lines_keep_to_the_width_and_lose_no_token():
         ShownToken(f"word{i}", True, *(("answer", "kept") if rng.random() < 0.2 else ()))
         for i in range(200)
     )
-    lines = list(example_lines(ShownExample(True, tokens), 40))
+    lines = list(lay_out_example(ShownExample(True, tokens), 40))
     assert max(line.cell_len for line in lines) <= 40
     text = " ".join(line.plain for line in lines)
     assert text.split().count("answer") == sum(token.original is not None for token in tokens)
@@ -53,7 +58,7 @@ def test_neither_markup_nor_control_characters_reach_the_terminal():
         ShownToken("狗\u200b", True, "[link]", "hidden"),
     )
     console = rich.console.Console(file=io.StringIO(), width=80)
-    for line in example_lines(ShownExample(False, tokens), 80):
+    for line in lay_out_example(ShownExample(False, tokens), 80):
         console.print(line)
     shown, answers = console.file.getvalue().splitlines()
     assert shown == "[bold red] \ufffd[2Jw\ufffd 狗\ufffd"
@@ -74,7 +79,7 @@ def health(tmp_path_factory):
 
 def lines(health, **manifest_changes) -> list[str]:
     changed = dataclasses.replace(health, manifest=health.manifest | manifest_changes)
-    return [f"{name}: {value}" for name, value in fact_rows(changed)]
+    return [f"{name}: {value}" for name, value in list_health_facts(changed)]
 
 
 def test_facts_name_what_the_build_counted_and_leave_out_zeros(health):
@@ -100,5 +105,5 @@ def test_a_sample_is_said_to_be_one(health):
         dataclasses.replace(health, rows=rows)
     )
     copies = dataclasses.replace(health.copies, leaked_sentences=Repeats(500, 4000, 50))
-    counts = dict(count_rows(dataclasses.replace(health, copies=copies)))
+    counts = dict(list_counts(dataclasses.replace(health, copies=copies)))
     assert counts["sentences also in training"] == ["", "10.0% of 500 sampled"]

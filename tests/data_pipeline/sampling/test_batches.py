@@ -137,8 +137,8 @@ def test_closing_ends_the_work_and_the_threads(source):
 
 @pytest.mark.parametrize("examples", [1, 10, 16, 10**6])
 def test_heldout_batches_are_fixed_and_the_last_is_filled_with_zero_weights(source, examples):
-    batches = pretrain.heldout_batches(source, batch_size=16, examples=examples)
-    again = pretrain.heldout_batches(source, batch_size=16, examples=examples)
+    batches = pretrain.make_heldout_batches(source, batch_size=16, examples=examples)
+    again = pretrain.make_heldout_batches(source, batch_size=16, examples=examples)
     for left, right in zip(batches, again, strict=True):
         assert_same(left, right)
         check_pretrain_batch(left, source.shape)
@@ -157,4 +157,4 @@ def test_heldout_batches_are_fixed_and_the_last_is_filled_with_zero_weights(sour
 
 def test_an_evaluation_of_nothing_is_refused(source):
     with pytest.raises(ValueError, match="examples to evaluate is 0"):
-        pretrain.heldout_batches(source, batch_size=16, examples=0)
+        pretrain.make_heldout_batches(source, batch_size=16, examples=0)

@@ -126,7 +126,7 @@ def test_a_sentence_longer_than_the_sequence_is_cut_on_both_sides():
     walk = walk_corpus(split, rules_of())
     fronts = []
     for epoch in range(400):
-        spans = resolve_spans(split, walk, np.arange(2), epoch_key=hashing.subkey(epoch))
+        spans = resolve_spans(split, walk, np.arange(2), epoch_key=hashing.derive_key(epoch))
         assert spans.label_B.all()
         assert spans.a_tokens_B.tolist() == spans.b_tokens_B.tolist() == [17, 17]
         fronts.append((int(spans.a_start_B[0]), int(spans.b_start_B[0]) - 500))
@@ -146,7 +146,9 @@ def test_in_sop_the_second_segment_follows_or_precedes():
     walk = walk_corpus(split, rules_of(segments="sop"))
     swapped, alone = 0, 0
     for epoch in range(40):
-        spans = resolve_spans(split, walk, np.arange(len(walk)), epoch_key=hashing.subkey(epoch))
+        spans = resolve_spans(
+            split, walk, np.arange(len(walk)), epoch_key=hashing.derive_key(epoch)
+        )
         has_b = spans.b_tokens_B > 0
         assert (spans.has_label_B == has_b).all() and not spans.label_B[~has_b].any()
         assert (walk.sentences_N[~has_b] == 1).all() and (walk.sentences_N[has_b] > 1).all()

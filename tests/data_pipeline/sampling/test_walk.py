@@ -25,7 +25,7 @@ def rules_of(
     segments: str = "nsp",
     random_share: float = 0.5,
 ) -> WalkRules:
-    return WalkRules(hashing.subkey(key), seq_len, short, exact, segments, random_share)
+    return WalkRules(hashing.derive_key(key), seq_len, short, exact, segments, random_share)
 
 
 def one_by_one(split: Split, rules: WalkRules) -> list[tuple[int, int, int]]:

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from data_pipeline.spec.fields import check_fields, help_of, setting, setting_of
+from data_pipeline.spec.fields import check_fields, describe_setting, get_setting, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ def test_what_is_allowed_passes():
 
 def test_a_range_includes_the_ends_that_it_names():
     steps, rate, share = (
-        setting_of(field)
+        get_setting(field)
         for field in (*dataclasses.fields(Part), *dataclasses.fields(Options)[1:3])
     )
     assert [steps.allows(value) for value in (0, 1, 64, 65)] == [False, True, True, False]
@@ -70,7 +70,7 @@ def test_flags_are_named_as_flags():
 
 
 def test_help_has_unit_range_and_default():
-    helps = [help_of(field) for field in dataclasses.fields(Options)]
+    helps = [describe_setting(field) for field in dataclasses.fields(Options)]
     assert helps[:4] == [
         "which rule; one of adam, lamb; default adam",
         "how fast; between 0 and 1; default 0.1",
@@ -78,6 +78,6 @@ def test_help_has_unit_range_and_default():
         "to the letter; default false",
     ]
     assert (
-        help_of(dataclasses.fields(Part)[0])
+        describe_setting(dataclasses.fields(Part)[0])
         == "how long it lasts [steps]; from 1 to 64; default 10"
     )

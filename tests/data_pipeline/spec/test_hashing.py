@@ -27,12 +27,12 @@ def test_hash64_gives_the_published_splitmix64_numbers():
         16408922859458223821,
     ]
     np.testing.assert_array_equal(hashing.hash64(1234567, np.arange(1, 6)), expected)
-    assert [hashing.subkey(1234567, part) for part in range(5)] == expected
+    assert [hashing.derive_key(1234567, part) for part in range(5)] == expected
 
 
 def test_subkeys_depend_on_every_part_and_their_order():
-    keys = {hashing.subkey(7, a, b) for a in range(40) for b in range(40)}
-    keys |= {hashing.subkey(7, a) for a in range(40)} | {hashing.subkey(7)}
+    keys = {hashing.derive_key(7, a, b) for a in range(40) for b in range(40)}
+    keys |= {hashing.derive_key(7, a) for a in range(40)} | {hashing.derive_key(7)}
     assert len(keys) == 40 * 40 + 40 + 1
 
 
@@ -87,18 +87,18 @@ def test_hash32_of_neighbours_and_of_related_keys_is_uncorrelated():
 def test_uniform_below_is_uniform_and_stays_below():
     bits = hashing.hash64(11, np.arange(200_000))
     for bound in (1, 2, 3, 97):
-        draws = hashing.uniform_below(bits, bound)
+        draws = hashing.draw_below(bits, bound)
         assert draws.min() == 0 and draws.max() == bound - 1
         if bound > 1:
             counts = np.bincount(draws, minlength=bound)
             assert chi_square_z(counts, len(bits) / bound) < 4.5
     top = np.full(1, 2**64 - 1, np.uint64)
-    assert hashing.uniform_below(top, 2**32)[0] == 2**32 - 1
+    assert hashing.draw_below(top, 2**32)[0] == 2**32 - 1
 
 
 def test_chance_has_its_probability_and_is_independent_of_uniform_below():
     bits = hashing.hash64(12, np.arange(200_000))
-    upper = hashing.uniform_below(bits, 2) == 1
+    upper = hashing.draw_below(bits, 2) == 1
     for probability in (0.1, 0.5):
         hit = hashing.chance(bits, probability)
         spread = math.sqrt(probability * (1 - probability) / upper.sum())
@@ -109,7 +109,7 @@ def test_chance_has_its_probability_and_is_independent_of_uniform_below():
 @pytest.mark.parametrize("trials", [1, 2, 7, 63, 64, 65, 130])
 def test_binomial_half_has_the_binomial_distribution(trials):
     draws = 60_000
-    heads = hashing.binomial_half(4, np.arange(draws), np.full(draws, trials))
+    heads = hashing.draw_binomial_half(4, np.arange(draws), np.full(draws, trials))
     expected = draws * np.asarray([math.comb(trials, k) for k in range(trials + 1)]) / 2.0**trials
     counts = np.bincount(heads, minlength=trials + 1)
     assert len(counts) == trials + 1
@@ -122,13 +122,13 @@ def test_binomial_half_has_the_binomial_distribution(trials):
 
 def test_binomial_half_of_long_cuts_and_of_none():
     trials = np.asarray([0, 1, 1023, 1024, 1025, 40_000] * 300)
-    heads = hashing.binomial_half(9, np.arange(len(trials)), trials)
+    heads = hashing.draw_binomial_half(9, np.arange(len(trials)), trials)
     assert (heads[trials == 0] == 0).all() and (heads <= trials).all()
     for count in (1023, 1024, 1025, 40_000):
         scores = (heads[trials == count] - count / 2) / math.sqrt(count / 4)
         assert abs(scores.mean()) * math.sqrt(300) < 4.5
         assert 0.75 < scores.std() < 1.25
-    alone = hashing.binomial_half(9, np.asarray([5]), np.asarray([40_000]))
+    alone = hashing.draw_binomial_half(9, np.asarray([5]), np.asarray([40_000]))
     assert alone[0] == heads[5]
 
 
@@ -166,4 +166,4 @@ def test_the_numbers_of_purposes_are_frozen():
         **{"EPOCH_ORDER": 102, "MASKS": 103, "WALK_MASKS": 104, "DEAL_TO_ROWS": 201},
         **{"STORED_ORDER": 211, "DOCUMENT_FINGERPRINT": 202, "SENTENCE_FINGERPRINT": 203},
     }
-    assert hashing.subkey(7, hashing.Purpose.WALK, 64) == hashing.subkey(7, 1, 64)
+    assert hashing.derive_key(7, hashing.Purpose.WALK, 64) == hashing.derive_key(7, 1, 64)

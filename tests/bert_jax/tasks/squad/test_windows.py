@@ -8,7 +8,7 @@ import pytest
 from bert_jax.tasks.squad.answers import best_answers
 from bert_jax.tasks.squad.data import Paragraph
 from bert_jax.tasks.squad.windows import make_windows
-from data_pipeline.labelled.windows import window_of_most_context, window_spans
+from data_pipeline.labelled.windows import choose_windows, cut_windows
 from data_pipeline.vocab.template import make_xlnet_template
 from tests.bert_jax.tasks.squad_samples import letter_vocabulary, options, question
 
@@ -40,13 +40,13 @@ def tokens(vocabulary, rows, row):
     ],
 )
 def test_windows_over_a_context(pieces, most, stride, expected):
-    assert window_spans(pieces, most, stride) == expected
+    assert cut_windows(pieces, most, stride) == expected
 
 
 @pytest.mark.parametrize(("pieces", "most", "stride"), [(61, 17, 5), (61, 17, 17), (23, 11, 3)])
 def test_each_piece_belongs_to_the_window_that_sees_most_around_it(pieces, most, stride):
-    spans = window_spans(pieces, most, stride)
-    for piece, chosen in enumerate(window_of_most_context(spans, pieces)):
+    spans = cut_windows(pieces, most, stride)
+    for piece, chosen in enumerate(choose_windows(spans, pieces)):
         scores = [
             min(piece - start, start + length - 1 - piece) + 0.01 * length
             if start <= piece < start + length
