@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import math
 import re
+from collections.abc import Iterator
 
 from bert_jax.config.config_dict import flatten
 from bert_jax.config.schema import (
@@ -32,6 +33,8 @@ from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.spec.fields import check_fields, get_setting
 from data_pipeline.spec.options import parse_store_weights
 from data_pipeline.spec.schema import MIN_EXAMPLE_TOKENS
+
+Rule = tuple[str, bool, str]  # the key of a setting, whether the setting is right, what is allowed
 
 _WANDB_PROJECT = re.compile(r"[^/\\#?%:]{0,128}")  # names that wandb.init accepts
 
@@ -64,63 +67,65 @@ def check(config: Config) -> None:
     The error names the key, its value, what is allowed and how to fix it. Needs neither devices nor
     a store.
     """
-    _check_shared(config)
+    _apply(config, _list_pretraining_rules(config))
+
+
+def _list_pretraining_rules(config: Config) -> Iterator[Rule]:
+    yield from _list_shared_rules(config)
     config.data.check()
     if not config.phases:
         raise Refused("config.phases is (); a run needs at least one phase")
     for index in range(len(config.phases)):
-        _check_phase(config, index)
-    _require(
-        config,
+        yield from _list_phase_rules(config, index)
+    yield (
         "model.type_vocab_size",
         not config.data.has_next_sentences
         or config.model.type_vocab_size >= 2
         or config.model.position_embedding_type == "relative",
         f"config.data.segments = {config.data.segments!r} makes pairs, which need 2 segments",
     )
-    _require(
-        config,
+    yield (
         "init_layers",
         not list_init_layers(config) or bool(config.init),
         "they are layers of a checkpoint, and config.init names none: set it, or leave this empty",
     )
-    _require(
-        config,
+    yield (
         "init_tile",
         not config.init_tile or bool(config.init),
         "it fills the model with the weights of a checkpoint, and config.init names none: set it",
     )
-    _require(
-        config,
+    yield (
         "init_layers",
         not (config.init_layers and config.init_tile),
         "config.init_tile takes all layers, each once or more: leave this empty",
     )
-    _require(
-        config,
+    yield (
         "model.bilstm_units",
         config.model.bilstm_units == 0,
         "LSTMs are a fine-tuning's, on an encoder that is trained without them: leave it at 0",
     )
-    _check_objectives(config)
-    _check_replaced_tokens(config)
-    _check_teacher(config)
-    _check_schedules(config)
-    _check_transfer(config)
+    yield from _list_objective_rules(config)
+    yield from _list_replaced_token_rules(config)
+    yield from _list_teacher_rules(config)
+    yield from _list_schedule_rules(config)
+    yield from _list_transfer_rules(config)
 
 
 def check_finetune(config: FinetuneConfig) -> None:
     """Raise Refused if a setting of fine-tuning is out of range or contradicts another one."""
+    _apply(config, _list_finetuning_rules(config))
+
+
+def _list_finetuning_rules(config: FinetuneConfig) -> Iterator[Rule]:
     begin = (
         "give the checkpoint to begin with: hf:DIR, google:PREFIX or orbax:DIR, the workdir of a "
         "run of pre-training"
     )
-    _require(config, "init", bool(config.init), begin)
-    _check_shared(config)
-    _check_divides(config, "", config.micro_batches, config.batch_size)
+    yield "init", bool(config.init), begin
+    yield from _list_shared_rules(config)
+    yield from _list_micro_batch_rules(config, "", config.micro_batches, config.batch_size)
     length = config.data.max_seq_length
-    _require(
-        config,
+    yield (
         "data.max_seq_length",
         length == 0 or length >= 8,
         "a pair of texts needs 8 or more; 0 takes 128, or the checkpoint's positions if fewer",
@@ -132,54 +137,51 @@ def check_finetune(config: FinetuneConfig) -> None:
         (not data.train_examples, "config.data.train_examples would count windows: leave that 0"),
     ):
         holds = data.window_stride == 0 or fits
-        _require(config, "data.window_stride", holds, f"{allowed}, or leave this at 0")
+        yield "data.window_stride", holds, f"{allowed}, or leave this at 0"
     follows = "it follows from config.warmup_share: leave it at 0"
-    _require(config, "optim.warmup_steps", config.optim.warmup_steps == 0, follows)
-    _check_without_generator(config, "a fine-tuning has none: leave it out")
+    yield "optim.warmup_steps", config.optim.warmup_steps == 0, follows
+    yield from _list_without_generator_rules(config, "a fine-tuning has none: leave it out")
     kept = "rates are transferred in pre-training; a fine-tuning begins with given weights: none"
-    _require(config, "optim.transfer", config.optim.transfer == "none", kept)
-    _require(
-        config,
+    yield "optim.transfer", config.optim.transfer == "none", kept
+    yield (
         "model.pooler_type",
         config.model.bilstm_units == 0 or config.model.pooler_type == ModelConfig.pooler_type,
         f"config.model.bilstm_units = {config.model.bilstm_units} takes its place: leave one out",
     )
 
 
-def _require(config: SharedConfig, key: str, holds: bool, allowed: str) -> None:
-    """Raise a Refused that names a key of the config, its value and what is allowed."""
-    if not holds:
-        raise Refused(f"config.{key} is {flatten(config)[key]!r}; {allowed}")
+def _apply(config: SharedConfig, rules: Iterator[Rule]) -> None:
+    """Raise a Refused that names key, value and what is allowed, for the first rule that fails."""
+    for key, holds, allowed in rules:
+        if not holds:
+            raise Refused(f"config.{key} is {flatten(config)[key]!r}; {allowed}")
 
 
-def _check_shared(config: SharedConfig) -> None:
+def _list_shared_rules(config: SharedConfig) -> Iterator[Rule]:
     check_fields(config, "config")
     model, checkpoint = config.model, config.checkpoint
-    _require(
-        config,
+    yield (
         "model.hidden_size",
         model.hidden_size % model.num_attention_heads == 0,
         f"it must be a multiple of num_attention_heads = {model.num_attention_heads}",
     )
-    _require(
-        config,
+    yield (
         "checkpoint.keep_every_steps",
         checkpoint.keep_every_steps % checkpoint.every_steps == 0,
         f"0, or a multiple of checkpoint.every_steps = {checkpoint.every_steps}",
     )
-    _check_architecture(config)
-    _check_mesh(config)
+    yield from _list_architecture_rules(config)
+    yield from _list_mesh_rules(config)
     is_name = _WANDB_PROJECT.fullmatch(config.log.wandb) is not None
     allowed = "a project's name has 128 characters at most and none of / \\ # ? % :"
-    _require(config, "log.wandb", is_name, allowed)
+    yield "log.wandb", is_name, allowed
 
 
-def _check_mesh(config: SharedConfig) -> None:
-    """Refuse the size of an axis that the preset lacks; unknown presets are mesh.py's to refuse."""
+def _list_mesh_rules(config: SharedConfig) -> Iterator[Rule]:
+    """Allow the size of an axis only where the preset has the axis; mesh.py checks the preset."""
     parts = config.mesh.preset.split("+")
     for key, part in (("fsdp_size", "fsdp"), ("model_size", "tp")):
-        _require(
-            config,
+        yield (
             f"mesh.{key}",
             part in parts or getattr(config.mesh, key) == getattr(MeshConfig, key),
             f"config.mesh.preset = {config.mesh.preset!r} has no such axis: leave it out, or take "
@@ -187,18 +189,16 @@ def _check_mesh(config: SharedConfig) -> None:
         )
 
 
-def _check_architecture(config: SharedConfig) -> None:
+def _list_architecture_rules(config: SharedConfig) -> Iterator[Rule]:
     model = config.model
     head_width = model.hidden_size // model.num_attention_heads
-    _require(
-        config,
+    yield (
         "model.position_embedding_type",
         model.position_embedding_type != "rotary" or head_width % 2 == 0,
         f"it rotates pairs of numbers, and a head has {head_width}: change num_attention_heads",
     )
     for key in THETAS:
-        _require(
-            config,
+        yield (
             f"model.{key}",
             model.position_embedding_type == "rotary"
             or getattr(model, key) == getattr(ModelConfig, key),
@@ -215,15 +215,13 @@ def _check_architecture(config: SharedConfig) -> None:
         ("is_causal", not model.is_causal, "leave it false"),
     ):
         chosen = "position_embedding_type is 'relative': "
-        _require(config, f"model.{key}", fits or not is_relative, chosen + allowed)
-    _require(
-        config,
+        yield f"model.{key}", fits or not is_relative, chosen + allowed
+    yield (
         "model.pooler_type",
         model.pooler_type != "mlm_transform" or model.mlm_transform,
         "it needs mlm_transform, which is false",
     )
-    _require(
-        config,
+    yield (
         "model.pooler_type",
         model.pooler_type != "mlm_transform" or model.embedding_width == model.hidden_size,
         f"that transform is as wide as embedding_size = {model.embedding_size}, a classifier reads "
@@ -234,8 +232,7 @@ def _check_architecture(config: SharedConfig) -> None:
         heads = generator.num_attention_heads
         is_divided = generator.hidden_size % heads == 0
         is_even = generator.hidden_size // heads % 2 == 0
-        _require(
-            config,
+        yield (
             "model.generator_hidden_size",
             is_divided and (is_even or model.position_embedding_type != "rotary"),
             f"it must be a multiple of the generator's {heads} attention heads, with rotary "
@@ -244,8 +241,7 @@ def _check_architecture(config: SharedConfig) -> None:
     has_window = model.global_attn_every_n_layers > 1
     windows = "the others need a window: set its width"
     no_window = "no layer has a window: leave it at 0"
-    _require(
-        config,
+    yield (
         "model.local_attention",
         has_window == (model.local_attention > 0),
         f"with global_attn_every_n_layers = {model.global_attn_every_n_layers} "
@@ -256,27 +252,27 @@ def _check_architecture(config: SharedConfig) -> None:
         ("compute.rolled_layers", config.compute.rolled_layers),
         ("model.share_layers", model.share_layers),
     ):
-        _require(config, key, model.has_equal_layers or not is_set, differ)
+        yield key, model.has_equal_layers or not is_set, differ
 
 
-def _check_divides(config: SharedConfig, prefix: str, micro_batches: int, batch_size: int) -> None:
+def _list_micro_batch_rules(
+    config: SharedConfig, prefix: str, micro_batches: int, batch_size: int
+) -> Iterator[Rule]:
     divides = batch_size % micro_batches == 0
-    _require(config, f"{prefix}micro_batches", divides, f"it must divide batch_size = {batch_size}")
+    yield f"{prefix}micro_batches", divides, f"it must divide batch_size = {batch_size}"
 
 
-def _check_phase(config: Config, index: int) -> None:
+def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
     phase, key = config.phases[index], f"phases[{index}]"
     positions = config.model.max_position_embeddings
-    _require(
-        config,
+    yield (
         f"{key}.seq_len",
         phase.seq_len <= positions,
         f"the position table ends at config.model.max_position_embeddings = {positions}; shorten "
         "the one or enlarge the other",
     )
-    _check_divides(config, f"{key}.", phase.micro_batches, phase.batch_size)
-    _require(
-        config,
+    yield from _list_micro_batch_rules(config, f"{key}.", phase.micro_batches, phase.batch_size)
+    yield (
         f"{key}.max_predictions_per_seq",
         phase.max_predictions_per_seq <= phase.seq_len - 3,
         f"it must be from 1 to seq_len - 3 = {phase.seq_len - 3}, or 0 to follow from "
@@ -284,16 +280,14 @@ def _check_phase(config: Config, index: int) -> None:
     )
     for name in THETAS:
         theta = getattr(phase, name)
-        _require(
-            config,
+        yield (
             f"{key}.{name}",
             theta == 0 or config.model.position_embedding_type == "rotary",
             "config.model.position_embedding_type = "
             f"{config.model.position_embedding_type!r} has none: leave it at 0",
         )
-        _require(config, f"{key}.{name}", theta == 0 or theta > 1, "above 1, or 0 for the model's")
-    _require(
-        config,
+        yield f"{key}.{name}", theta == 0 or theta > 1, "above 1, or 0 for the model's"
+    yield (
         f"{key}.store_weights",
         not (phase.store_weights and phase.store_temperature),
         f"config.{key}.store_temperature is {phase.store_temperature}, which is for shares by "
@@ -304,15 +298,13 @@ def _check_phase(config: Config, index: int) -> None:
             phase.store_weights, len(config.data.stores), f"config.{key}.store_weights"
         )
     for name in ("restart_warmup_steps", "restart_decay", "restart_end_learning_rate"):
-        _require(
-            config,
+        yield (
             f"{key}.{name}",
             phase.restart_learning_rate > 0 or not getattr(phase, name),
             "it needs a restart_learning_rate; without one the phase keeps the last schedule",
         )
     most = phase.seq_len // MIN_EXAMPLE_TOKENS
-    _require(
-        config,
+    yield (
         "data.packed_examples",
         config.data.packed_examples <= most,
         f"{key}.seq_len = {phase.seq_len} has room for {most} at most; pack fewer, or 1 for none",
@@ -321,14 +313,12 @@ def _check_phase(config: Config, index: int) -> None:
 
 def check_masks(config: Config, is_text: bool) -> None:
     """Raise Refused if the rates or slots of predictions do not go with the kind of store."""
-    if is_text:
-        _check_predictions(config)
-    else:
-        _check_ready_made(config)
+    list_rules = _list_prediction_rules if is_text else _list_ready_made_rules
+    _apply(config, list_rules(config))
 
 
-def _check_predictions(config: Config) -> None:
-    """Raise Refused if a phase has too few prediction slots for the configured masking rate.
+def _list_prediction_rules(config: Config) -> Iterator[Rule]:
+    """Require enough prediction slots per phase for the configured masking rate.
 
     Applies to text only: prebuilt examples have fixed masks.
     """
@@ -336,8 +326,7 @@ def _check_predictions(config: Config) -> None:
         owner = f"phases[{index}]" if phase.masked_lm_prob else "data"
         prob = phase.masked_lm_prob or config.data.masked_lm_prob
         wanted = min(math.floor(phase.seq_len * prob), phase.seq_len - 3)
-        _require(
-            config,
+        yield (
             f"phases[{index}].max_predictions_per_seq",
             phase.max_predictions_per_seq >= wanted,
             f"a full row of {phase.seq_len} has {wanted} predictions at "
@@ -346,19 +335,18 @@ def _check_predictions(config: Config) -> None:
         )
 
 
-def _check_ready_made(config: Config) -> None:
-    """Raise Refused if a masking rate is set for prebuilt examples, whose masks are fixed."""
+def _list_ready_made_rules(config: Config) -> Iterator[Rule]:
+    """Allow no masking rate for prebuilt examples, whose masks are fixed."""
     rates = {f"phases[{i}]": phase.masked_lm_prob for i, phase in enumerate(config.phases)}
     for owner, rate in (rates | {"eval": config.eval.masked_lm_prob}).items():
         fixed = "the store holds ready-made examples, whose masks are fixed: leave it at 0"
-        _require(config, f"{owner}.masked_lm_prob", rate == 0, fixed)
+        yield f"{owner}.masked_lm_prob", rate == 0, fixed
 
 
-def _check_objectives(config: Config) -> None:
-    """Refuse pairs that no row has, and words of both sides in a model that ends left to right."""
+def _list_objective_rules(config: Config) -> Iterator[Rule]:
+    """Allow next sentences only on pairs, and masked words only where both sides are read."""
     names, segments = list_objectives(config), config.data.segments
-    _require(
-        config,
+    yield (
         "data.masked_lm_smoothing",
         config.data.masked_lm_smoothing == 0 or not set(names).isdisjoint(MASKED),
         f"config.objective = {config.objective!r} and config.phases predict no masked tokens, "
@@ -372,8 +360,7 @@ def _check_objectives(config: Config) -> None:
                 f"{segments!r}, which has none; set config.{key}=mlm, or segments to nsp or sop"
             )
         positions = config.model.position_embedding_type
-        _require(
-            config,
+        yield (
             key,
             (positions == "relative") == (name == "permutation"),
             f"with config.model.position_embedding_type = {positions!r} it must be another one: "
@@ -382,15 +369,13 @@ def _check_objectives(config: Config) -> None:
         if name not in BIDIRECTIONAL:
             continue
         left_alone = "and the model would see the left one alone"
-        _require(
-            config,
+        yield (
             key,
             not config.model.is_causal,
             f"it needs both sides of a token, {left_alone}, as config.model.is_causal is True: "
             "leave that False, or learn causal in every phase",
         )
-        _require(
-            config,
+        yield (
             key,
             names[-1] != CAUSAL,
             f"it needs both sides of a token, {left_alone}, as it ends with "
@@ -398,20 +383,18 @@ def _check_objectives(config: Config) -> None:
         )
 
 
-def _check_teacher(config: Config) -> None:
-    """Refuse a teacher that nobody learns from, a student without one, and losses of no weight."""
+def _list_teacher_rules(config: Config) -> Iterator[Rule]:
+    """Allow a teacher only to a student, a student only with one, and some loss with weight."""
     names = list_objectives(config)
     chosen = [name for name in FROM_A_TEACHER if name in names]
     learns = bool(chosen)
-    _require(
-        config,
+    yield (
         "teacher",
         learns or not config.teacher,
         f"no phase learns from it: set config.objective to {' or '.join(FROM_A_TEACHER)}, or leave "
         "it empty",
     )
-    _require(
-        config,
+    yield (
         "teacher",
         not learns or bool(config.teacher),
         f"the objective {' and '.join(chosen)} learns from it: give the checkpoint, as hf:DIR or "
@@ -426,8 +409,7 @@ def _check_teacher(config: Config) -> None:
         ),
     ):
         first, *others = losses
-        _require(
-            config,
+        yield (
             f"distill.{first}",
             any(getattr(config.distill, field) for field in losses),
             f"and so are {others}; one of them must be above 0",
@@ -435,10 +417,9 @@ def _check_teacher(config: Config) -> None:
         for field in (*fields, *losses):
             is_default = getattr(config.distill, field) == getattr(DistillConfig, field)
             belongs = f"it belongs to the objective {name}, which no phase learns: leave it out"
-            _require(config, f"distill.{field}", is_default or not learns or name in names, belongs)
+            yield f"distill.{field}", is_default or not learns or name in names, belongs
     if RELATION_DISTILLATION in names and not config.init:  # else the width is the checkpoint's
-        _require(
-            config,
+        yield (
             "distill.relation_heads",
             config.model.hidden_size % config.distill.relation_heads == 0,
             f"it must divide config.model.hidden_size = {config.model.hidden_size} and the width "
@@ -446,73 +427,67 @@ def _check_teacher(config: Config) -> None:
         )
 
 
-def _check_replaced_tokens(config: Config) -> None:
-    """Refuse a generator without the objective that trains it, and that one without a generator."""
+def _list_replaced_token_rules(config: Config) -> Iterator[Rule]:
+    """Allow a generator and the objective that trains it only together."""
     names, model = list_objectives(config), config.model
     if RTD not in names:
-        _check_without_generator(config, "no objective trains one: learn rtd, or leave it out")
+        yield from _list_without_generator_rules(
+            config, "no objective trains one: learn rtd, or leave it out"
+        )
         return
     index = names.index(RTD)
     key = f"phases[{index}].objective" if config.phases[index].objective else "objective"
-    _require(
-        config,
+    yield (
         key,
         set(names) == {RTD},
         f"it trains a generator too, and other phases learn {sorted({*names} - {RTD})}, which have "
         "none: learn rtd in all phases, or in none",
     )
-    _require(
-        config,
+    yield (
         key,
         model.generator_hidden_size > 0,
         "it needs a generator, and config.model.generator_hidden_size is 0; set that to a quarter "
         f"of config.model.hidden_size = {model.hidden_size} or so",
     )
-    _require(
-        config,
+    yield (
         key,
         not config.data.has_next_sentences,
         f"it knows no pairs, which config.data.segments = {config.data.segments!r} makes; set "
         "segments to full_sentences or doc_sentences",
     )
-    _require(
-        config,
+    yield (
         "init_layers",
         not config.init_layers,
         f"config.{key}={RTD} trains a generator too, which has other layers: leave it empty",
     )
-    _require(
-        config,
+    yield (
         "init_tile",
         not config.init_tile,
         f"config.{key}={RTD} trains a generator too, which has other sizes: leave it false",
     )
     for setting, default in (("layer_rate_decay", 1.0), ("unfreeze_every_steps", 0)):
-        _require(
-            config,
+        yield (
             f"optim.{setting}",
             getattr(config.optim, setting) == default,
             f"config.{key}={RTD} trains a generator too, whose layers stand in no order with the "
             f"encoder's: leave it at {default:g}, and set it in fine-tuning",
         )
-    _require(
-        config,
+    yield (
         "model.position_embedding_type",
         model.position_embedding_type != "relative",
         f"the generator that config.{key}={RTD} trains knows learned and rotary positions",
     )
 
 
-def _check_without_generator(config: SharedConfig, problem: str) -> None:
+def _list_without_generator_rules(config: SharedConfig, problem: str) -> Iterator[Rule]:
     alone = config.model.encoder_alone
     for field in dataclasses.fields(ModelConfig):
         is_default = getattr(config.model, field.name) == getattr(alone, field.name)
-        _require(config, f"model.{field.name}", is_default, problem)
+        yield f"model.{field.name}", is_default, problem
 
 
-def _check_schedules(config: Config) -> None:
-    _require(
-        config,
+def _list_schedule_rules(config: Config) -> Iterator[Rule]:
+    yield (
         "phases[0].restart_learning_rate",
         config.phases[0].restart_learning_rate == 0,
         "the first phase has nothing to restart; set config.optim.learning_rate",
@@ -527,26 +502,26 @@ def _check_schedules(config: Config) -> None:
         lengths[-1] += phase.steps
     for (key, warmup_steps), steps in zip(warm_ups, lengths, strict=True):
         allowed = f"the schedule has only {steps} steps; warm up over fewer"
-        _require(config, key, warmup_steps < steps, allowed)
+        yield key, warmup_steps < steps, allowed
         counted = "config.optim.warmup_tokens counts the schedule in tokens: leave it at 0"
-        _require(config, key, warmup_steps == 0 or warmup_tokens == 0, counted)
+        yield key, warmup_steps == 0 or warmup_tokens == 0, counted
     first = itertools.takewhile(lambda phase: phase.restart_learning_rate == 0, config.phases)
     tokens = sum(phase.steps * phase.batch_size * phase.seq_len for phase in first)
     allowed = f"the schedule has only {tokens:,} tokens; warm up over fewer"
-    _require(config, "optim.warmup_tokens", warmup_tokens < tokens, allowed)
+    yield "optim.warmup_tokens", warmup_tokens < tokens, allowed
 
 
-def _check_transfer(config: Config) -> None:
-    """Refuse widths that nothing is scaled from, and models whose scales are not known."""
+def _list_transfer_rules(config: Config) -> Iterator[Rule]:
+    """Allow muP only with a base width, and for models whose scales are known."""
     optim, model = config.optim, config.model
     is_on = optim.transfer != "none"
     for key in ("transfer_base_width", "transfer_base_head_width"):
         unused = getattr(optim, key) == 0
-        _require(config, f"optim.{key}", is_on or unused, "config.optim.transfer is 'none': 0")
+        yield f"optim.{key}", is_on or unused, "config.optim.transfer is 'none': 0"
     if not is_on:
         return
     named = "config.optim.transfer scales from a width: give that of the model whose rate is known"
-    _require(config, "optim.transfer_base_width", optim.transfer_base_width > 0, named)
+    yield "optim.transfer_base_width", optim.transfer_base_width > 0, named
     has = "config.optim.transfer = 'mup' "
     for key, fits, allowed in (
         (
@@ -574,4 +549,4 @@ def _check_transfer(config: Config) -> None:
         ("model.share_layers", not model.share_layers, "has no rule for shared layers: false"),
         ("model.generator_hidden_size", model.generator_hidden_size == 0, "has one width: 0"),
     ):
-        _require(config, key, fits, has + allowed)
+        yield key, fits, has + allowed
