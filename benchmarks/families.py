@@ -20,8 +20,8 @@ import numpy as np
 import rich.console
 import rich.table
 
-from bert_jax.lab.pretrained import score_masked_words
-from bert_jax.lab.row_kind import MASKED_WORDS
+from bert_jax.lab.row_kinds.pretrained import score_masked_words
+from bert_jax.lab.row_kinds.row_kind import MASKED_WORDS
 from bert_jax.logging.console import Screen
 from bert_jax.logging.statistics import CONFIDENCE, paired_difference
 from configs.quickstart import MODELS

@@ -19,7 +19,7 @@ from typing import Any
 
 from absl import flags
 
-from bert_jax.config.vectors import BASELINES
+from bert_jax.lab.baselines.settings import BASELINES
 from bert_jax.runtime import absl_cli as cli
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import describe_setting
@@ -52,8 +52,8 @@ if __name__ == "__main__":
 
 import jax
 
-from bert_jax.baselines import bilm, skipgram, training
-from bert_jax.config.vectors import BILM, SKIPGRAM
+from bert_jax.lab.baselines import bilm, skipgram, training
+from bert_jax.lab.baselines.settings import BILM, SKIPGRAM
 from bert_jax.logging.console import Screen, duration
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.spec.fields import check_fields

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from bert_jax.config.vectors import Training
+from bert_jax.lab.baselines.settings import Training
 from bert_jax.runtime import absl_cli as cli
 from data_pipeline.io.refused import Refused
 
@@ -38,10 +38,10 @@ if __name__ == "__main__":
     cli.check_command_line(USAGE)
 
 from bert_jax.config.schema import TaskOptions, with_length
-from bert_jax.finetuning import frozen_ner
-from bert_jax.finetuning.frozen_ner import FEATURES
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained
+from bert_jax.lab.baselines import frozen_ner
+from bert_jax.lab.baselines.frozen_ner import FEATURES
 from bert_jax.logging.console import Screen
 from bert_jax.tasks.ner import task as ner
 from bert_jax.tasks.task import Task

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from bert_jax.config.vectors import POOLS
 from bert_jax.runtime import cli
 from data_pipeline.cli.flags import Command, flag
 
@@ -41,7 +40,9 @@ class FeaturesFlags:
         "layers, as Python indexes a list of them: -1 the last; 0 the embeddings; -4: the last "
         "four; -2,-1 a list",
     )
-    pool: str = flag("", "one vector a line: [CLS]'s, or the mean of all", choices=("", *POOLS))
+    pool: str = flag(
+        "", "one vector a line: [CLS]'s, or the mean of all", choices=("", "cls", "mean")
+    )
     normalize: bool = flag(False, "divide each pooled vector by its length")
     max_seq_length: int = flag(
         0, "tokens that a line is cut to, [CLS] and [SEP] too; 0: all positions"
@@ -66,9 +67,9 @@ COMMAND = Command(
 if __name__ == "__main__":
     cli.check_command_line(COMMAND)
 
-from bert_jax.config.vectors import CLS
 from bert_jax.inference import batches, vector_files
 from bert_jax.inference.hidden_states import (
+    CLS,
     Group,
     Layers,
     choose_layers,

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from bert_jax.config.schema import FinetuneConfig
-from bert_jax.config.vectors import Training
+from bert_jax.lab.baselines.settings import Training
 from bert_jax.runtime import absl_cli as cli
 from data_pipeline.io.refused import Refused
 
@@ -45,9 +45,9 @@ USAGE = "python -m bert_jax.frozen_task KIND --from=... --config=... --workdir=D
 if __name__ == "__main__":
     cli.check_command_line(USAGE)
 
-from bert_jax.baselines import frozen_task, training, vectors
-from bert_jax.baselines.vectors import KINDS
 from bert_jax.config.schema import with_length
+from bert_jax.lab.baselines import frozen_task, training, vectors
+from bert_jax.lab.baselines.vectors import KINDS
 from bert_jax.logging.console import Screen, duration
 from bert_jax.tasks.registry import open_task
 from data_pipeline.cli.stderr_log import LibraryLog

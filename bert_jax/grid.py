@@ -44,9 +44,9 @@ if __name__ == "__main__":
 
 from bert_jax import config as config_lib
 from bert_jax.config import validate
-from bert_jax.finetuning import grid_runs
-from bert_jax.finetuning.grid import Grid, run_grid
-from bert_jax.finetuning.grid_runs import GridRun
+from bert_jax.lab import grid_runs
+from bert_jax.lab.grid import Grid, run_grid
+from bert_jax.lab.grid_runs import GridRun
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.address import is_address
 

@@ -47,7 +47,7 @@ from bert_jax import config as config_lib
 from bert_jax.checkpoint import directory
 from bert_jax.config import validate
 from bert_jax.config.schema import with_length
-from bert_jax.finetuning.probe import Probe, claim_folder, run_probe
+from bert_jax.lab.probe import Probe, claim_folder, run_probe
 from bert_jax.runtime import run_record
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.tasks.registry import open_task

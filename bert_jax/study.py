@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from bert_jax.config.study import StudyConfig
+from bert_jax.lab.study_config import StudyConfig
 from bert_jax.runtime import absl_cli as cli
 from data_pipeline.io.refused import Refused
 
@@ -57,9 +57,9 @@ USAGE = (
 if __name__ == "__main__":
     cli.check_command_line(USAGE)
 
-from bert_jax.config.study import StudyTask
 from bert_jax.lab import plan
 from bert_jax.lab.runner import Study
+from bert_jax.lab.study_config import StudyTask
 from bert_jax.logging.console import Screen
 from bert_jax.planning.chip_prices import read_prices
 from bert_jax.planning.slices import Slice, find_slice

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.config import Config, FinetuneConfig, Phase, flatten
-from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
+from bert_jax.lab.study_config import StudyConfig, StudyRow, StudyTask
 from data_pipeline.spec.fields import get_setting
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

@@ -22,7 +22,7 @@ import jax
 LIBRARIES = (
     "bert_jax.logging.plots",
     "bert_jax.inference.vector_files",
-    "bert_jax.finetuning.frozen_ner",
+    "bert_jax.lab.baselines.frozen_ner",
     "bert_jax.interop.huggingface",
     "bert_jax.trainer.loop",
     "bert_jax.inference.fill_mask",

@@ -24,7 +24,7 @@ FOLDERS = {
     "bert_jax": (
         *("config", "parallel", "model", "tasks", "train_step", "logging", "runtime"),
         "monitoring",
-        *("checkpoint", "interop", "trainer", "inference", "finetuning", "baselines"),
+        *("checkpoint", "interop", "trainer", "inference", "finetuning"),
         *("planning", "benchmarking", "lab"),
     ),
 }
@@ -144,16 +144,16 @@ class Closure:
 CLOSURES = (
     Closure(
         "bert_jax.train",
-        most=146,
+        most=145,
         without=(
             *("data_pipeline.read", "data_pipeline.corpus", "data_pipeline.report"),
-            *("bert_jax.finetuning", "bert_jax.lab", "bert_jax.baselines"),
+            *("bert_jax.finetuning", "bert_jax.lab"),
             *("bert_jax.planning", *LOADED_AT_NEED),
         ),
     ),
     Closure(
         "bert_jax.train_step.step",
-        most=61,
+        most=60,
         without=(
             *("data_pipeline.read", "data_pipeline.vocab", "data_pipeline.store"),
             *("bert_jax.logging", "bert_jax.runtime", "bert_jax.checkpoint", "bert_jax.trainer"),
@@ -242,9 +242,7 @@ def forbid(name: str, *libraries: str, within: str = "", outside: Sequence[str] 
 trainer_in_the_pipeline = forbid("trainer", *NEVER_IN_DATA_PIPELINE, within="data_pipeline")
 jax_in_tasks = forbid("jax_in_tasks", "jax", within="bert_jax.tasks")
 orbax_elsewhere = forbid("orbax_elsewhere", "orbax", outside=["bert_jax.checkpoint"])
-flax_elsewhere = forbid(
-    "flax_elsewhere", "flax", outside=["bert_jax.model", "bert_jax.finetuning.bilstm"]
-)
+flax_elsewhere = forbid("flax_elsewhere", "flax", outside=["bert_jax.model"])
 # In a wheel configs/ is bert_jax/configs, so `from configs import` works in a clone only.
 configs_importing_configs = forbid("configs_importing_configs", "configs")
 

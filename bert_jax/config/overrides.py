@@ -23,20 +23,9 @@ import ml_collections
 
 from bert_jax import config as config_lib
 from bert_jax.config.schema import FinetuneConfig
-from bert_jax.config.study import StudyConfig
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import parse_text, shorten
 
-# Dataclass of settings -> its purpose, its command, a bundled config file.
-KINDS: dict[type[Any], tuple[str, str, str]] = {
-    config_lib.Config: ("pre-training", "python -m bert_jax.train", "configs/base.py"),
-    FinetuneConfig: (
-        "fine-tuning",
-        "python -m bert_jax.finetune",
-        "configs/finetune/glue.py:task=rte",
-    ),
-    StudyConfig: ("a study", "python -m bert_jax.study", "configs/studies/quick.py"),
-}
 _FLAG = re.compile(r"--?(no)?config\.([^=]*)(?:=(.*))?", re.DOTALL)
 _PART = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d+)\])?")
 
@@ -152,10 +141,11 @@ def find_kept_settings(
 
 def _check_kind(kind: type[Any], view: ml_collections.ConfigDict, file: str) -> None:
     """Raise if a pre-training config is given for fine-tuning, or vice versa."""
-    for other, (purpose, commands, _) in KINDS.items():
+    for other in (config_lib.Config, FinetuneConfig):
         names = {field.name for field in dataclasses.fields(other)}
         if other is not kind and set(view.keys()) == names:
-            ours, _, right = KINDS[kind]
+            purpose, commands, _ = other.PURPOSE
+            ours, _, right = kind.PURPOSE
             raise Refused(
                 f"--config={file} is a config of {purpose}, for {commands}; this command is for "
                 f"{ours}: give one such as --config={right}"

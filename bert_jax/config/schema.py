@@ -658,6 +658,9 @@ class RunConfig(SharedConfig):
 class Config(RunConfig):
     """A pre-training run. The sizes of its model are those of `init` where that is given."""
 
+    # The kind of run, the command that takes it, and a bundled file: for messages.
+    PURPOSE = "pre-training", "python -m bert_jax.train", "configs/base.py"
+
     phases: tuple[Phase, ...] = (
         Phase(seq_len=128, steps=900_000),
         Phase(seq_len=512, steps=100_000),
@@ -761,6 +764,8 @@ class FinetuneConfig(SharedConfig):
     Of `model`, hidden_dropout_prob, attention_probs_dropout_prob and bilstm_units are read, and
     pooler_type and classifier_pooling where they are not the default; all else is the checkpoint's.
     """
+
+    PURPOSE = "fine-tuning", "python -m bert_jax.finetune", "configs/finetune/glue.py:task=rte"
 
     data: TaskOptions = TaskOptions()
     epochs: float = setting(3.0, "passes over the training examples", above=0)

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.config.vectors import CLS, MEAN
 from bert_jax.model import ops
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Bert
@@ -25,6 +24,7 @@ from data_pipeline.labelled.windows import choose_windows, cut_windows
 from data_pipeline.vocab.template import Template
 
 VECTORS, LENGTHS = "vectors", "lengths"
+CLS, MEAN = "cls", "mean"  # how the vectors of a text become one
 _SLICE = re.compile(r"(-?\d+)?:(-?\d+)?")
 _NUMBERS = re.compile(r"-?\d+(,-?\d+)*")
 _MIN_NORM = 1e-12  # a vector of zeros stays one

@@ -15,9 +15,9 @@ import numpy as np
 
 from bert_jax.config import Config, flatten, recorded
 from bert_jax.config.schema import FinetuneConfig, with_length
-from bert_jax.config.study import StudyTask
-from bert_jax.lab.pretrained import PER_SEED
-from bert_jax.lab.row_kind import load_task, split_names
+from bert_jax.lab.row_kinds.pretrained import PER_SEED
+from bert_jax.lab.row_kinds.row_kind import load_task, split_names
+from bert_jax.lab.study_config import StudyTask
 from bert_jax.runtime.resume import differing_settings
 from bert_jax.tasks.registry import open_task
 from data_pipeline.io import small_files

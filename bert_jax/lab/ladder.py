@@ -16,10 +16,10 @@ from typing import Any
 from bert_jax import config as config_lib
 from bert_jax.config import Config, ModelConfig
 from bert_jax.config.overrides import Override
-from bert_jax.config.study import StudyConfig, StudyRow
-from bert_jax.lab.kinds import find_kind
-from bert_jax.lab.pretrained import HELDOUT_LOSS
-from bert_jax.lab.row_kind import RowCost, build_flags
+from bert_jax.lab.row_kinds.kinds import find_kind
+from bert_jax.lab.row_kinds.pretrained import HELDOUT_LOSS
+from bert_jax.lab.row_kinds.row_kind import RowCost, build_flags
+from bert_jax.lab.study_config import StudyConfig, StudyRow
 from bert_jax.logging.metrics_writer import SUMMARY
 from bert_jax.planning.fit import fit
 from bert_jax.planning.law import (

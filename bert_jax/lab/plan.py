@@ -9,14 +9,14 @@ import rich.box
 import rich.table
 
 from bert_jax import config as config_lib
-from bert_jax.baselines.training import measure_steps
 from bert_jax.benchmarking import measure, synthetic
 from bert_jax.config import ResolvedRun
-from bert_jax.config.study import StudyRow
 from bert_jax.interop import warm_start
-from bert_jax.lab.baselines import build_steps
-from bert_jax.lab.pretrained import load_row
-from bert_jax.lab.row_kind import RowCost
+from bert_jax.lab.baselines.training import measure_steps
+from bert_jax.lab.row_kinds.baseline_rows import build_steps
+from bert_jax.lab.row_kinds.pretrained import load_row
+from bert_jax.lab.row_kinds.row_kind import RowCost
+from bert_jax.lab.study_config import StudyRow
 from bert_jax.logging.console import Screen, duration
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning.chip_prices import Prices, format_dollars

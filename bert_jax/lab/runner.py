@@ -9,12 +9,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
-from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
-from bert_jax.finetuning import grid_runs
-from bert_jax.lab import identity
+from bert_jax.lab import grid_runs, identity
 from bert_jax.lab.identity import Identity
-from bert_jax.lab.kinds import find_kind
-from bert_jax.lab.row_kind import COMMON, RowCost, RowKind, Run, load_task, split_names
+from bert_jax.lab.row_kinds.kinds import find_kind
+from bert_jax.lab.row_kinds.row_kind import COMMON, RowCost, RowKind, Run, load_task, split_names
+from bert_jax.lab.study_config import StudyConfig, StudyRow, StudyTask
 from bert_jax.logging.console import BAD, Screen
 from bert_jax.runtime import workdir_lock
 from data_pipeline.io import small_files

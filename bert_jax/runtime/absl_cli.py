@@ -62,7 +62,7 @@ class _AbslConfigFlag(flags.Flag[str]):
     """Represent --config=FILE[:NAME=VALUE,...] and the dataclass that it is read as."""
 
     def __init__(self, kind: type[Any]) -> None:
-        *_, example = overrides.KINDS[kind]
+        *_, example = kind.PURPOSE
         words = f"config file, such as {example}, with --config.FIELD=VALUE for its fields"
         super().__init__(flags.ArgumentParser(), flags.ArgumentSerializer(), "config", None, words)
         self.kind = kind
@@ -82,7 +82,8 @@ def load_config(
     """
     place = flag.value or default
     if not place:
-        *_, example = overrides.KINDS[kind]
+        known: type[Any] = kind
+        *_, example = known.PURPOSE
         raise Refused(
             "--config is missing; give --config=FILE, your own or a bundled one such as "
             f"{example}; --config=configs lists all"

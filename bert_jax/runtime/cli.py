@@ -88,7 +88,7 @@ class _ConfigFlag:
 
     def make(self, text: str, parts: Sequence[Override]) -> GivenConfig[Any]:
         if self.is_required and not text:
-            *_, example = overrides.KINDS[self.kind]
+            *_, example = self.kind.PURPOSE
             raise Refused(
                 "--config is missing; give --config=FILE, your own or a bundled one such as "
                 f"{example}; --config=configs lists all"
@@ -101,7 +101,7 @@ class _ConfigFlag:
 
 def config_flag(kind: type[Any] = Config, is_required: bool = True, about: str = "") -> Any:
     """Declare the field `config: GivenConfig[kind]` of a command's flags."""
-    *_, example = overrides.KINDS[kind]
+    *_, example = kind.PURPOSE
     words = (
         f"config file{about or f', such as {example}'}; --config.KEY=VALUE sets one of its "
         "settings, which bert-jax config lists"
@@ -126,7 +126,7 @@ def find_config(path: str, kind: type[Any] = Config) -> str:
 
 def _list_configs(kind: type[Any]) -> str:
     """List the bundled configs of a kind."""
-    *_, example = overrides.KINDS[kind]
+    *_, example = kind.PURPOSE
     folder = example.rpartition("/")[0]
     return ", ".join(
         sorted(

@@ -13,7 +13,7 @@ does not give.
 import ml_collections
 
 from bert_jax import config as c
-from bert_jax.config.study import StudyConfig, StudyRow
+from bert_jax.lab.study_config import StudyConfig, StudyRow
 
 _CONFIG = "configs/quickstart.py"
 _PAPER = "paper, table 5: MNLI QNLI MRPC SST-2 SQuAD"

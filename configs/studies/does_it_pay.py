@@ -12,7 +12,7 @@ lower learning rate and fewer epochs than a small one: its row has 1e-4 and two.
 import ml_collections
 
 from bert_jax import config as c
-from bert_jax.config.study import StudyConfig, StudyRow
+from bert_jax.lab.study_config import StudyConfig, StudyRow
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:

@@ -13,7 +13,7 @@ is missing: it learns to translate, and a store has no sentence pairs in two lan
 import ml_collections
 
 from bert_jax import config as c
-from bert_jax.config.study import StudyConfig, StudyRow
+from bert_jax.lab.study_config import StudyConfig, StudyRow
 
 _TAGGER = "units=128"  # for tagging tasks: as wide as the encoder of configs/quickstart.py
 _TOKENS = "tokens=3809280"  # as many positions as a run of configs/quickstart.py reads

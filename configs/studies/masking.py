@@ -13,7 +13,7 @@ frozen rows. Masked words are scored with [MASK] alone in all rows.
 import ml_collections
 
 from bert_jax import config as c
-from bert_jax.config.study import StudyConfig, StudyRow
+from bert_jax.lab.study_config import StudyConfig, StudyRow
 
 # Percent of [MASK] and of a random word, the rest is kept -> MNLI, NER fine-tuned, NER frozen.
 # Source: paper, table 8.

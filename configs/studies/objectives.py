@@ -10,7 +10,7 @@ Give a task: losses of different objectives do not compare.
 import ml_collections
 
 from bert_jax import config as c
-from bert_jax.config.study import StudyConfig, StudyRow
+from bert_jax.lab.study_config import StudyConfig, StudyRow
 
 _MODELS = (
     *("bert", "roberta", "albert", "electra", "electra_gdes", "xlnet", "modernbert"),

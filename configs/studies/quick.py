@@ -9,7 +9,7 @@ Two seeds of four models of configs/quickstart.py, with half its steps, so that 
 import ml_collections
 
 from bert_jax import config as c
-from bert_jax.config.study import StudyConfig, StudyRow
+from bert_jax.lab.study_config import StudyConfig, StudyRow
 
 _SHORT = "phases[0].steps=500 phases[1].steps=120"
 

@@ -10,7 +10,7 @@ configs/quickstart.py.
 import ml_collections
 
 from bert_jax import config as c
-from bert_jax.config.study import StudyConfig, StudyRow
+from bert_jax.lab.study_config import StudyConfig, StudyRow
 
 _SINGLE = "objective=mlm data.short_seq_prob=0.0"
 # Name -> flags, and SQuAD 2.0, MNLI-m, SST-2, RACE. Source: RoBERTa, table 2.

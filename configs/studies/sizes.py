@@ -11,7 +11,7 @@ operations: the largest takes 13 times as long as the smallest.
 import ml_collections
 
 from bert_jax import config as c
-from bert_jax.config.study import StudyConfig, StudyRow
+from bert_jax.lab.study_config import StudyConfig, StudyRow
 
 # (layers, width, heads) -> perplexity of masked words, MNLI, MRPC, SST-2. Source: paper, table 6.
 _SIZES = {

@@ -12,7 +12,7 @@ checkpoints differ in steps only.
 import ml_collections
 
 from bert_jax import config as c
-from bert_jax.config.study import StudyConfig, StudyRow
+from bert_jax.lab.study_config import StudyConfig, StudyRow
 
 _STEPS, _LAST = (320, 640, 960, 1280), 1600  # every fifth of the run, like 200k of 1M
 _FLAGS = (

@@ -7,7 +7,7 @@ import yaml
 
 from bert_jax.config import Config, to_config_dict
 from bert_jax.config.schema import FinetuneConfig
-from bert_jax.config.study import StudyConfig
+from bert_jax.lab.study_config import StudyConfig
 from tests.docs import pages
 
 ROOT, DOCS = pages.ROOT, pages.DOCS

@@ -21,17 +21,17 @@ _TOP = (
 _BASELINES = (
     (
         WIRING,
-        "baselines/frozen_task.py",
+        "lab/baselines/frozen_task.py",
         'train_TKD = vectors["train"]',
         'train_TKD = vectors["dev"]',
-        "baselines/test_frozen_task.py::test_vectors_are_scaled_by_their_size_in_train",
+        "lab/baselines/test_frozen_task.py::test_vectors_are_scaled_by_their_size_in_train",
     ),
     (
         WIRING,
-        "baselines/frozen_task.py",
+        "lab/baselines/frozen_task.py",
         "(rows.token_ids + vocab_size * _number_segments(rows))",
         "(rows.token_ids + _number_segments(rows))",
-        "baselines/test_frozen_task.py::test_counts_are_those_of_the_texts",
+        "lab/baselines/test_frozen_task.py::test_counts_are_those_of_the_texts",
     ),
 )
 _CHECKPOINT = (
@@ -401,6 +401,20 @@ _STUDIES = (
         'now["settings"], FinetuneConfig())',
         'now["settings"])',
         "lab/test_study.py::test_a_task_is_its_examples_and_settings",
+    ),
+    (
+        WIRING,
+        "lab/row_kinds/pretrained.py",
+        "(*build_flags(task.flags), *build_flags(run.row.finetune)),",
+        "(*build_flags(run.row.finetune), *build_flags(task.flags)),",
+        "lab/test_study.py::test_commands_of_a_task",
+    ),
+    (
+        WIRING,
+        "lab/row_kinds/baseline_rows.py",
+        "6.0 * tokens * 2 * direction",
+        "6.0 * tokens * direction",
+        "lab/test_study.py::test_baselines_read_as_many_tokens_as_they_are_told",
     ),
     (
         WIRING,

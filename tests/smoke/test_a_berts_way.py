@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax.finetuning import probe
+from bert_jax.lab import probe
 from bert_jax.logging import metrics_writer
 from bert_jax.logging.metrics_writer import PROBE_SCORES
 from bert_jax.trainer.feed import STORE_DIGEST

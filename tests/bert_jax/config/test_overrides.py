@@ -212,7 +212,7 @@ def test_a_config_for_the_other_command_is_named_before_its_fields(kind, place, 
     given = [Override("data.dir", "x"), Override("data.store", "x")]
     with pytest.raises(ValueError, match=words) as refused:
         overrides.load(kind, place, cli.find_config, given)
-    assert overrides.KINDS[kind][2] in str(refused.value)
+    assert kind.PURPOSE[2] in str(refused.value)
     other = Config if kind is FinetuneConfig else FinetuneConfig
     overrides.load(other, place, cli.find_config, [])
 

@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 
 from bert_jax.config import ModelConfig, overrides
-from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
 from bert_jax.lab import identity, plan, report, runner
-from bert_jax.lab.baselines import build_steps
-from bert_jax.lab.kinds import KINDS
-from bert_jax.lab.pretrained import choose_sentences
-from bert_jax.lab.row_kind import (
+from bert_jax.lab.row_kinds.baseline_rows import build_steps
+from bert_jax.lab.row_kinds.kinds import KINDS
+from bert_jax.lab.row_kinds.pretrained import choose_sentences
+from bert_jax.lab.row_kinds.row_kind import (
     COMMON,
     MASKED_WORDS,
     PSEUDO_PERPLEXITY,
@@ -30,6 +29,7 @@ from bert_jax.lab.row_kind import (
     load_task,
 )
 from bert_jax.lab.runner import RowResult, Study
+from bert_jax.lab.study_config import StudyConfig, StudyRow, StudyTask
 from bert_jax.logging.console import Screen
 from bert_jax.model.flops import count_train_flops
 from bert_jax.planning.chip_prices import Price, Prices
@@ -544,7 +544,7 @@ def test_a_study_runs_to_its_table_and_starts_nothing_again(tiny_store, tmp_path
     file = tmp_path / "tiny.py"
     file.write_text(
         "from bert_jax.config import to_config_dict\n"
-        "from bert_jax.config.study import StudyConfig, StudyRow\n"
+        "from bert_jax.lab.study_config import StudyConfig, StudyRow\n"
         f"def get_config(): return to_config_dict(StudyConfig(rows=({BERT},), seeds=1))\n"
     )
     flags = [f"--config={file}", f"--config.store={tiny_store}", "--config.seq_len=16"]

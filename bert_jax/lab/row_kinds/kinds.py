@@ -1,8 +1,8 @@
 """List the kinds of rows by their name in StudyRow.kind."""
 
-from bert_jax.config.study import StudyRow
-from bert_jax.lab import baselines, pretrained
-from bert_jax.lab.row_kind import RowKind
+from bert_jax.lab.row_kinds import baseline_rows, pretrained
+from bert_jax.lab.row_kinds.row_kind import RowKind
+from bert_jax.lab.study_config import StudyRow
 from data_pipeline.io.refused import Refused
 
 KINDS: dict[str, RowKind] = {
@@ -12,13 +12,13 @@ KINDS: dict[str, RowKind] = {
     "untrained": pretrained.UNTRAINED,
     "given": pretrained.GIVEN,
     "frozen": pretrained.FROZEN,
-    "counts": baselines.COUNTS_ROW,
-    "skipgram": baselines.SKIPGRAM_ROW,
-    "bilm": baselines.BILM_ROW,
-    "taglm": baselines.TAGLM_ROW,
+    "counts": baseline_rows.COUNTS_ROW,
+    "skipgram": baseline_rows.SKIPGRAM_ROW,
+    "bilm": baseline_rows.BILM_ROW,
+    "taglm": baseline_rows.TAGLM_ROW,
 }
 # A measure of one objective -> what the rows that have it do.
-OWN_MEASURES = pretrained.OWN_MEASURES | baselines.OWN_MEASURES
+OWN_MEASURES = pretrained.OWN_MEASURES | baseline_rows.OWN_MEASURES
 
 
 def find_kind(row: StudyRow) -> RowKind:

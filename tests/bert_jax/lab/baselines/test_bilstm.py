@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.finetuning import bilstm
+from bert_jax.lab.baselines import bilstm
 
 
 def sigmoid(x):

@@ -19,11 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bert_jax.baselines import training
-from bert_jax.baselines.rows import cut_documents, frame_rows
-from bert_jax.config.vectors import BILM, BiLM
-from bert_jax.finetuning import bilstm
-from bert_jax.finetuning.bilstm import DIRECTIONS
+from bert_jax.lab.baselines import bilstm, training
+from bert_jax.lab.baselines.bilstm import DIRECTIONS
+from bert_jax.lab.baselines.rows import cut_documents, frame_rows
+from bert_jax.lab.baselines.settings import BILM, BiLM
 from bert_jax.logging.console import Screen
 from bert_jax.model import ops
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream

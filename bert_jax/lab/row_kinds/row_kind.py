@@ -11,7 +11,7 @@ from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax.config import FinetuneConfig, overrides, validate
-from bert_jax.config.study import StudyRow, StudyTask
+from bert_jax.lab.study_config import StudyRow, StudyTask
 from bert_jax.logging.console import Screen
 from bert_jax.runtime.cli import find_config
 from data_pipeline.io.refused import Refused

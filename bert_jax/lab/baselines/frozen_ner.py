@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bert_jax.config.vectors import Training
-from bert_jax.finetuning import bilstm
 from bert_jax.inference import batches
 from bert_jax.inference.hidden_states import VECTORS, Layers, choose_layers, compute_vectors
 from bert_jax.interop.pretrained import Pretrained, place_model
+from bert_jax.lab.baselines import bilstm
+from bert_jax.lab.baselines.settings import Training
 from bert_jax.logging.console import Screen
 from bert_jax.model.bert import Heads
 from bert_jax.tasks.task import Scores, Task

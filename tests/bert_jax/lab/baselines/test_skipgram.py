@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.baselines import rows as rows_lib
-from bert_jax.baselines import skipgram, training
-from bert_jax.config.vectors import SkipGram
+from bert_jax.lab.baselines import rows as rows_lib
+from bert_jax.lab.baselines import skipgram, training
+from bert_jax.lab.baselines.settings import SkipGram
 from bert_jax.logging.console import Screen
 from data_pipeline.labelled.rows import build_rows
 from data_pipeline.store import open_store

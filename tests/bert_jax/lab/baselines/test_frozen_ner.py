@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bert_jax.finetuning import frozen_ner
-from bert_jax.finetuning.frozen_ner import FEATURES, Training
 from bert_jax.inference.hidden_states import choose_layers
+from bert_jax.lab.baselines import frozen_ner
+from bert_jax.lab.baselines.frozen_ner import FEATURES, Training
 from bert_jax.logging.console import Screen
 from bert_jax.tasks.task import TAG, Task
 from data_pipeline.labelled.rows import build_rows

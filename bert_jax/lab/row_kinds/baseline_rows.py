@@ -10,10 +10,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bert_jax.baselines import bilm, skipgram, training, vectors
-from bert_jax.config.study import StudyRow, StudyTask
-from bert_jax.config.vectors import BASELINES, BILM, SKIPGRAM, BiLM, SkipGram, Training
-from bert_jax.lab.row_kind import (
+from bert_jax.lab.baselines import bilm, skipgram, training, vectors
+from bert_jax.lab.baselines.settings import BASELINES, BILM, SKIPGRAM, BiLM, SkipGram, Training
+from bert_jax.lab.row_kinds.row_kind import (
     RowCost,
     RowKind,
     Run,
@@ -24,6 +23,7 @@ from bert_jax.lab.row_kind import (
     parse_settings,
     refuse_settings,
 )
+from bert_jax.lab.study_config import StudyRow, StudyTask
 from bert_jax.logging.console import Screen
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused

@@ -5,8 +5,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from bert_jax.finetuning import grid_runs
-from bert_jax.finetuning.grid_runs import GridOutcome, GridRun
+from bert_jax.lab import grid_runs
+from bert_jax.lab.grid_runs import GridOutcome, GridRun
 from bert_jax.logging.console import BAD, FAINT, Screen
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from bert_jax.runtime.resume import differing_settings
@@ -59,7 +59,7 @@ class Grid:
 def run_grid(grid: Grid) -> int:
     """Run what is not finished, show the table and return the exit code."""
     # Here, so that a refusal or --help does not wait for matplotlib.
-    from bert_jax.finetuning import grid_report
+    from bert_jax.lab import grid_report
 
     screen = Screen(is_writer=True)
     grid.folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ class StudyRow:
     """A system of the study, trained once for each seed."""
 
     name: str = setting("", "name of the row; its workdirs are NAME-seedN")
-    kind: str = setting("pretrain", "how it is trained: a name in bert_jax/lab/kinds.py")
+    kind: str = setting("pretrain", "how it is trained: a name in bert_jax/lab/row_kinds/kinds.py")
     config: str = setting("", "config file of its training, as FILE[:NAME=VALUE,...]")
     flags: str = setting(
         "", "settings that differ from the file's, as KEY=VALUE separated by spaces"
@@ -46,6 +46,8 @@ class StudyTask:
 @dataclasses.dataclass(frozen=True)
 class StudyConfig:
     """All settings of a study."""
+
+    PURPOSE = "a study", "python -m bert_jax.study", "configs/studies/quick.py"
 
     rows: tuple[StudyRow, ...] = ()
     tasks: tuple[StudyTask, ...] = ()

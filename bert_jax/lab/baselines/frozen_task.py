@@ -1,6 +1,6 @@
 """Learn a task on token counts or frozen vectors, and score it as fine-tuning does.
 
-Classification and regression: a linear model. Tagging: the BiLSTM of finetuning/frozen_ner.py.
+Classification and regression: a linear model. Tagging: the BiLSTM of frozen_ner.py.
 
 Dimensions: N rows, C classes, K arrays of a token, D width of each, V vocabulary.
 """
@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from bert_jax.baselines.vectors import Encoder
-from bert_jax.config.vectors import Training
-from bert_jax.finetuning import frozen_ner
-from bert_jax.finetuning.frozen_ner import Features
 from bert_jax.inference import batches
 from bert_jax.inference.hidden_states import VECTORS, choose_layers
+from bert_jax.lab.baselines import frozen_ner
+from bert_jax.lab.baselines.frozen_ner import Features
+from bert_jax.lab.baselines.settings import Training
+from bert_jax.lab.baselines.vectors import Encoder
 from bert_jax.logging.console import Screen
 from bert_jax.tasks.task import CLASSIFY, REGRESS, TAG, Task
 from data_pipeline.io.refused import Refused

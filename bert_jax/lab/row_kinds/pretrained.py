@@ -14,15 +14,18 @@ from typing import Any
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax.baselines.vectors import BERT
 from bert_jax.config import Config
-from bert_jax.config.study import StudyRow, StudyTask
 from bert_jax.inference import pseudo_likelihood, store_scores
 from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import load, warm_start
 from bert_jax.interop.pretrained import place_masked_lm
-from bert_jax.lab.baselines import build_frozen_command, count_no_cost, describe_tagger
-from bert_jax.lab.row_kind import (
+from bert_jax.lab.baselines.vectors import BERT
+from bert_jax.lab.row_kinds.baseline_rows import (
+    build_frozen_command,
+    count_no_cost,
+    describe_tagger,
+)
+from bert_jax.lab.row_kinds.row_kind import (
     MASKED_WORDS,
     PSEUDO_PERPLEXITY,
     RowCost,
@@ -35,6 +38,7 @@ from bert_jax.lab.row_kind import (
     parse_settings,
     refuse_settings,
 )
+from bert_jax.lab.study_config import StudyRow, StudyTask
 from bert_jax.logging.console import Screen
 from bert_jax.logging.metrics_writer import METRICS, SUMMARY
 from bert_jax.model.flops import count_train_flops

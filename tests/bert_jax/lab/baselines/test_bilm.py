@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.baselines import bilm, training
-from bert_jax.config.vectors import BiLM
-from bert_jax.finetuning import bilstm
+from bert_jax.lab.baselines import bilm, bilstm, training
+from bert_jax.lab.baselines.settings import BiLM
 from bert_jax.logging.console import Screen
 from bert_jax.model import ops
 from data_pipeline.store import open_store

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.finetuning import probe
-from bert_jax.finetuning.probe import Probe, ProbeScore
+from bert_jax.lab import probe
+from bert_jax.lab.probe import Probe, ProbeScore
 from bert_jax.logging.metrics_writer import PROBE_SCORES
 from data_pipeline.io.jsonl import append_record
 

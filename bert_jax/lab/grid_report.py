@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 
-from bert_jax.finetuning.grid_runs import NUMBERS, GridOutcome, describe_setting, format_rate
+from bert_jax.lab.grid_runs import NUMBERS, GridOutcome, describe_setting, format_rate
 from bert_jax.logging import plots
 from bert_jax.logging.console import BAD, FAINT, GOOD
 from data_pipeline.io.atomic import write_file, write_json

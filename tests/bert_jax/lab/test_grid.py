@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from bert_jax.finetuning import grid_runs
-from bert_jax.finetuning.grid import Grid, run_grid
-from bert_jax.finetuning.grid_runs import GridOutcome, GridRun, all_runs
+from bert_jax.lab import grid_runs
+from bert_jax.lab.grid import Grid, run_grid
+from bert_jax.lab.grid_runs import GridOutcome, GridRun, all_runs
 from data_pipeline.io.refused import Refused
 
 # Stands in for fine-tuning: the accuracy is 0.4 + 1000 rates + a hundredth of the seed.

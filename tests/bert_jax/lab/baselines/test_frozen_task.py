@@ -9,11 +9,11 @@ from scipy import special
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from bert_jax.baselines import bilm, frozen_task, skipgram, training, vectors
-from bert_jax.baselines.vectors import Encoder
-from bert_jax.config.vectors import BiLM, SkipGram
-from bert_jax.finetuning.frozen_ner import Training
 from bert_jax.inference.hidden_states import VECTORS
+from bert_jax.lab.baselines import bilm, frozen_task, skipgram, training, vectors
+from bert_jax.lab.baselines.frozen_ner import Training
+from bert_jax.lab.baselines.settings import BiLM, SkipGram
+from bert_jax.lab.baselines.vectors import Encoder
 from bert_jax.logging.console import Screen
 from bert_jax.tasks.task import CLASSIFY, REGRESS, SPAN, TAG, Task
 from data_pipeline.labelled.framing import frame

@@ -13,12 +13,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.baselines import bilm, skipgram, training
-from bert_jax.config.vectors import BILM, SKIPGRAM, BiLM, SkipGram
 from bert_jax.inference import batches
 from bert_jax.inference.hidden_states import VECTORS, choose_layers, compute_vectors
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_model
+from bert_jax.lab.baselines import bilm, skipgram, training
+from bert_jax.lab.baselines.settings import BILM, SKIPGRAM, BiLM, SkipGram
 from bert_jax.model.bert import Heads
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused

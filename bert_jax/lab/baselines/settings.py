@@ -1,16 +1,10 @@
-"""Hold the settings of frozen vectors: of the baselines that make them, and of what reads them.
-
-They are flags of bert_jax.baseline, bert_jax.features, bert_jax.feature_ner and
-bert_jax.frozen_task.
-"""
+"""Hold the settings of baselines and of the BiLSTM that reads frozen vectors: their flags."""
 
 import dataclasses
 from typing import Any
 
 from data_pipeline.spec.fields import setting
 
-CLS, MEAN = "cls", "mean"
-POOLS = (CLS, MEAN)  # how the vectors of a text become one
 SKIPGRAM, BILM = "skipgram", "bilm"  # kinds of baselines
 
 
