@@ -1,6 +1,5 @@
 """Measure how fast a store gives training batches: python -m data_pipeline.benchmark --help."""
 
-import argparse
 import contextlib
 import dataclasses
 import itertools
@@ -17,8 +16,9 @@ import rich.box
 import rich.console
 import rich.table
 
-from data_pipeline.cli.flags import FlagParser, add_settings, check_range
+from data_pipeline.cli.flags import Command, flag, section
 from data_pipeline.cli.main import run_main
+from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.io.atomic import check_file_path
 from data_pipeline.io.refused import Refused
@@ -109,21 +109,47 @@ def print_measurement(measured: Measurement, console: rich.console.Console) -> N
 
 
 _WARM_UP_GROUPS = 3
-_MIN_SECS, _MAX_SECS = 0.001, 86_400.0
-_MAX_BATCH = 1 << 20
-_SAMPLER_FLAGS = ("segments", "masking", "packed_examples", "group_sequences")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoreBenchmarkFlags:
+    """Declare the flags; `options` has some of PretrainOptions' flags."""
+
+    store: str = flag(
+        "", "folder that python -m data_pipeline.build wrote", metavar="STORE", is_required=True
+    )
+    seq_len: int = flag(128, "tokens in a sequence")
+    batch_size: int = flag(256, "rows in a batch", minimum=1, maximum=1 << 20)
+    max_predictions_per_seq: int = flag(
+        0, "masked tokens in a sequence at most; 0: 15% of seq_len, rounded up"
+    )
+    cores: int = flag(0, "CPU cores to use; 0: 1, 2, 4, ... up to all")
+    secs: float = flag(
+        10.0, "seconds to measure each number of cores", minimum=0.001, maximum=86_400.0
+    )
+    json_out: str = flag("", "file to write the measurement to", metavar="FILE")
+    options: PretrainOptions = section(
+        "examples", ("segments", "masking", "packed_examples", "group_sequences")
+    )
+
+    def __post_init__(self) -> None:
+        self.options.check_flags()
+
+
+COMMAND = Command(
+    "data_pipeline.benchmark",
+    "Measure how fast a store gives training batches, by stage and through tf.data.",
+    StoreBenchmarkFlags,
+    "python -m data_pipeline.benchmark --store=stores/corpus --seq_len=128 --packed_examples=8",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; return the exit code."""
-    return run_main(_measure_and_print, argv, hides_libraries=True)
+    return run_main(COMMAND, _measure_and_print, argv, hides_libraries=True)
 
 
-def _measure_and_print(argv: list[str]) -> None:
-    flags = _parser().parse_args(argv)
-    check_range("secs", flags.secs, _MIN_SECS, _MAX_SECS)
-    check_range("batch_size", flags.batch_size, 1, _MAX_BATCH)
-    _make_options(flags).check_flags()
+def _measure_and_print(_: LibraryLog, flags: StoreBenchmarkFlags) -> None:
     if flags.json_out:
         check_file_path(pathlib.Path(flags.json_out), "--json_out")
     measurement = measure(flags)
@@ -133,7 +159,7 @@ def _measure_and_print(argv: list[str]) -> None:
         pathlib.Path(flags.json_out).write_text(record + "\n", encoding="utf-8")
 
 
-def measure(flags: argparse.Namespace) -> Measurement:
+def measure(flags: StoreBenchmarkFlags) -> Measurement:
     """Time each stage, a plain NumPy loop, and tf.data on 1 core, 2, 4, ... up to flags.cores.
 
     Raises:
@@ -141,7 +167,7 @@ def measure(flags: argparse.Namespace) -> Measurement:
     """
     core_counts = _choose_core_counts(flags.cores)
     slots = flags.max_predictions_per_seq or math.ceil(0.15 * flags.seq_len)
-    options = _make_options(flags)
+    options = dataclasses.replace(flags.options, store=flags.store)
     started = time.perf_counter()
     store = open_store(flags.store)
     source = open_examples(store, store.train, options, flags.seq_len, slots)
@@ -178,12 +204,6 @@ def measure(flags: argparse.Namespace) -> Measurement:
         batch_size=flags.batch_size,
         store_tokens=int(store.train.token_counts.sum()),
         store_digest=store.digest,
-    )
-
-
-def _make_options(flags: argparse.Namespace) -> PretrainOptions:
-    return PretrainOptions(
-        store=flags.store, **{name: getattr(flags, name) for name in _SAMPLER_FLAGS}
     )
 
 
@@ -250,7 +270,7 @@ def _open_batches(
 
 
 def _time_batches(
-    source: ExampleSource, flags: argparse.Namespace, cores: int, text_share: float
+    source: ExampleSource, flags: StoreBenchmarkFlags, cores: int, text_share: float
 ) -> Throughput:
     """Draw batches through tf.data for flags.secs seconds, after a warm-up."""
     groups = max(1, source.options.group_sequences // flags.batch_size)
@@ -300,24 +320,6 @@ def _pin_to_cores(cores: int) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, allowed)
-
-
-def _parser() -> FlagParser:
-    parser = FlagParser(
-        prog="python -m data_pipeline.benchmark",
-        description="Measure how fast a store gives training batches, by stage and through "
-        "tf.data.",
-    )
-    add = parser.add_argument
-    add("store", metavar="STORE", help="folder that python -m data_pipeline.build wrote")
-    add("--seq_len", type=int, default=128, help="tokens in a sequence")
-    add("--batch_size", type=int, default=256, help="rows in a batch")
-    add("--max_predictions_per_seq", type=int, default=0, help="0: 15%% of seq_len, rounded up")
-    add_settings(add, PretrainOptions, _SAMPLER_FLAGS)
-    add("--cores", type=int, default=0, help="CPU cores to use; 0: 1, 2, 4, ... up to all")
-    add("--secs", type=float, default=10.0, help="seconds to measure each number of cores")
-    add("--json_out", default="", metavar="FILE", help="file to write the measurement to")
-    return parser
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from data_pipeline.cli.terminal import make_console
 from data_pipeline.corpus.beam import encode_with_beam
 from data_pipeline.corpus.encode import EncodedChunk, encode_corpus, read_chunks
 from data_pipeline.corpus.manifest import BuildCounts, build_manifest
-from data_pipeline.corpus.options import BEAM, BuildFlags, parse_flags
+from data_pipeline.corpus.options import BEAM, COMMAND, BuildFlags, check_flags
 from data_pipeline.corpus.selection import (
     Selection,
     choose_heldout,
@@ -65,7 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Build the store that the flags describe; return the exit code."""
     console = make_console(highlight=False)
     imports_tensorflow = any(tfds.PREFIX in argument for argument in sys.argv)
-    return run_main(lambda flags: build(parse_flags(flags), console), argv, imports_tensorflow)
+    return run_main(
+        COMMAND,
+        lambda _, flags: build(check_flags(flags), console),
+        argv,
+        hides_libraries=imports_tensorflow,
+    )
 
 
 def build(flags: BuildFlags, console: rich.console.Console) -> None:

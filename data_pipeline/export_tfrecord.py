@@ -1,6 +1,5 @@
 """Write a store's examples as TFRecords: python -m data_pipeline.export_tfrecord --help."""
 
-import argparse
 import concurrent.futures
 import dataclasses
 import json
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import rich.console
 
-from data_pipeline.cli.flags import MAX_WORKERS, FlagParser, add_settings
+from data_pipeline.cli.flags import MAX_WORKERS, Command, flag, section
 from data_pipeline.cli.main import run_main
 from data_pipeline.cli.terminal import make_console, print_paragraph
 from data_pipeline.cli.worker_pool import CONTEXT, open_workers, run_task
@@ -22,7 +21,6 @@ from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
 from data_pipeline.io.refused import Refused
 from data_pipeline.report.progress import progress_bar
 from data_pipeline.sampling.stream import ExampleSource, open_examples
-from data_pipeline.spec.fields import check_fields, get_setting, setting
 from data_pipeline.spec.hashing import HASH_VERSION
 from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.spec.schema import TFRECORD_FIELDS
@@ -39,27 +37,28 @@ from data_pipeline.store.writer import hash_file
 _SAMPLER_FLAGS = [
     field.name
     for field in dataclasses.fields(PretrainOptions)
-    if field.name not in OPTIONS_OF_A_RUN
+    if field.name not in (*OPTIONS_OF_A_RUN, "packed_examples")
 ]
 EXAMPLE = (
-    "python -m data_pipeline.export_tfrecord STORE --output=DIR --seq_len=128 "
+    "python -m data_pipeline.export_tfrecord --store=stores/corpus --output=DIR --seq_len=128 "
     "--max_predictions_per_seq=20"
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportFlags:
-    """Declare the flags; `options` holds the flags of PretrainOptions."""
+    """Declare the flags; `options` has those of PretrainOptions that Google's records know."""
 
-    store: str
-    options: PretrainOptions
-    output: str = setting("", "the folder to make")
-    seq_len: int = setting(128, "tokens in an example")
-    max_predictions_per_seq: int = setting(
+    store: str = flag(
+        "", "folder that python -m data_pipeline.build wrote", metavar="STORE", is_required=True
+    )
+    output: str = flag("", "the folder to make", metavar="DIR", is_required=True)
+    seq_len: int = flag(128, "tokens in an example")
+    max_predictions_per_seq: int = flag(
         20, "most masked tokens in an example; take 77 for 512 tokens"
     )
-    split: str = setting(TRAIN, "the examples to write", choices=(TRAIN, HELDOUT))
-    epochs: int = setting(
+    split: str = flag(TRAIN, "the examples to write", choices=(TRAIN, HELDOUT))
+    epochs: int = flag(
         0,
         "passes over the text, each with its own pairs, masks and order; 0: the value of "
         "--dupe_factor, or 1 for a store of ready-made examples",
@@ -67,11 +66,20 @@ class ExportFlags:
         maximum=10_000,
     )
     # The maximum: the numbers of files have five digits in their names.
-    shards: int = setting(
+    shards: int = flag(
         10, "number of files; examples go to them in turn", minimum=1, maximum=99_999
     )
-    compression: str = setting("none", "of the files", choices=tuple(COMPRESSIONS))
-    workers: int = setting(0, "processes; 0: one per core", minimum=0, maximum=MAX_WORKERS)
+    compression: str = flag("none", "of the files", choices=tuple(COMPRESSIONS))
+    workers: int = flag(0, "processes; 0: one per core", minimum=0, maximum=MAX_WORKERS)
+    options: PretrainOptions = section("examples", _SAMPLER_FLAGS)
+
+    def __post_init__(self) -> None:
+        self.options.check_flags()
+        check_is_local("--output", self.output)
+
+    def count_workers(self) -> int:
+        """Return the number of processes."""
+        return self.workers or os.cpu_count() or 1
 
     def file_name(self, number: int) -> str:
         """Return the name of a file."""
@@ -79,37 +87,12 @@ class ExportFlags:
         return f"{self.split}-{number:05}-of-{self.shards:05}.tfrecord{ending}"
 
 
-def parse_flags(argv: list[str]) -> ExportFlags:
-    """Read and check the command line.
-
-    Raises:
-      Refused: an unknown or a missing flag, a value that is not allowed, packed rows.
-    """
-    parser = FlagParser(
-        prog="python -m data_pipeline.export_tfrecord",
-        description="Writes the examples of a store as TFRecords with Google BERT's features.",
-        example=EXAMPLE,
-    )
-    add = parser.add_argument
-    add("store", metavar="STORE", help="folder that python -m data_pipeline.build wrote")
-    own_flags = [field.name for field in dataclasses.fields(ExportFlags) if get_setting(field)]
-    add_settings(add, ExportFlags, own_flags)
-    add_settings(add, PretrainOptions, [n for n in _SAMPLER_FLAGS if n != "packed_examples"])
-    add("--packed_examples", default=1, type=int, help=argparse.SUPPRESS)  # only to refuse it
-    values = vars(parser.parse_args(argv))
-    sampler_values = {name: values.pop(name) for name in _SAMPLER_FLAGS}
-    flags = ExportFlags(options=PretrainOptions(values["store"], **sampler_values), **values)
-    flags.options.check_flags()
-    check_fields(flags, "--")
-    if flags.options.packed_examples > 1:
-        raise Refused(
-            f"--packed_examples is {flags.options.packed_examples}; Google BERT's records know one "
-            "example a row: leave it out"
-        )
-    if not flags.output:
-        raise Refused(f"--output is missing; a whole command is: {EXAMPLE}")
-    check_is_local("--output", flags.output)
-    return dataclasses.replace(flags, workers=flags.workers or os.cpu_count() or 1)
+COMMAND = Command(
+    "data_pipeline.export_tfrecord",
+    "Write the examples of a store as TFRecords with Google BERT's features.",
+    ExportFlags,
+    EXAMPLE,
+)
 
 
 MANIFEST = "export.json"
@@ -120,7 +103,7 @@ _LOOK_SECS = 0.2
 def main(argv: Sequence[str] | None = None) -> int:
     """Export the examples that the flags describe; return the exit code."""
     console = make_console(highlight=False)
-    return run_main(lambda flags: export(parse_flags(flags), console), argv, hides_libraries=True)
+    return run_main(COMMAND, lambda _, flags: export(flags, console), argv, hides_libraries=True)
 
 
 def export(flags: ExportFlags, console: rich.console.Console) -> None:
@@ -179,7 +162,7 @@ def _write_all(
     advance: Callable[[int], None],
 ) -> int:
     """Write every file; return how many examples were skipped."""
-    workers = min(flags.workers, flags.shards)
+    workers = min(flags.count_workers(), flags.shards)
     if workers == 1:
         return sum(
             _write_file(flags, folder, number, examples, source, advance)

@@ -10,7 +10,7 @@ import rich.console
 import rich.markup
 import rich.table
 
-from data_pipeline.cli.flags import FlagParser, add_settings
+from data_pipeline.cli.flags import Command, flag, section
 from data_pipeline.cli.main import find_python, run_main
 from data_pipeline.cli.terminal import make_console, print_command, print_fact
 from data_pipeline.io.atomic import check_new_file, new_file
@@ -19,7 +19,6 @@ from data_pipeline.read.documents import Source, read_equal_shares
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sources import find_sources
 from data_pipeline.report.progress import progress_bar
-from data_pipeline.spec.fields import check_fields, setting
 from data_pipeline.store import check_is_local
 from data_pipeline.vocab import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE, Vocabulary, load_vocabulary
 from data_pipeline.vocab import grow as vocab_growth
@@ -35,53 +34,49 @@ _SHOWN_WORDS = 8
 _TEXT_FLAGS = ("documents", "format", "text_key", "fallback_encoding")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class GrowFlags:
     """Declare the flags; `text` has some of TextOptions' flags."""
 
-    text: TextOptions
-    vocab: str = setting("", "the vocab.txt to grow; it stays as it is")
-    input: str = setting("", "text, as the build reads it, as GLOB[,GLOB]")
-    output: str = setting("", "the list to write")
-    words: int = setting(1000, "most words to add", minimum=1, maximum=1 << 20)
-    min_count: int = setting(10, "add only words that occur this often", minimum=1, maximum=1 << 31)
-    keep_unused: bool = setting(
+    vocab: str = flag(
+        "", "the vocab.txt to grow; it stays as it is", metavar="FILE", is_required=True
+    )
+    input: str = flag(
+        "",
+        "text, as the build reads it, as GLOB[,GLOB]",
+        metavar="GLOB[,GLOB]",
+        is_required=True,
+    )
+    output: str = flag("", "the list to write", metavar="FILE", is_required=True)
+    words: int = flag(1000, "most words to add", minimum=1, maximum=1 << 20)
+    min_count: int = flag(10, "add only words that occur this often", minimum=1, maximum=1 << 31)
+    keep_unused: bool = flag(
         False,
         "leave the list's [unusedN] slots alone and add all words at the end, which makes the word "
         "table longer",
     )
-    lowercase: bool = setting(True, "lowercase the text and strip accents")
+    lowercase: bool = flag(True, "lowercase the text and strip accents")
+    text: TextOptions = section("text", _TEXT_FLAGS)
+
+    def __post_init__(self) -> None:
+        self.text.check()
+        for name in ("vocab", "output"):
+            check_is_local(f"--{name}", getattr(self, name))
 
 
-def parse_flags(argv: list[str]) -> GrowFlags:
-    """Read and check the command line; raise Refused for a flag that is missing or wrong."""
-    parser = FlagParser(
-        prog="python -m data_pipeline.grow_vocab",
-        description="Adds to a checkpoint's vocab.txt the words of a corpus whose cutting into "
-        "pieces costs most tokens. bert_jax.train --config.init begins their rows at the mean of "
-        "those pieces' rows.",
-        example=EXAMPLE,
-    )
-    own = [field.name for field in dataclasses.fields(GrowFlags) if field.name != "text"]
-    add_settings(parser.add_argument, GrowFlags, own)
-    add_settings(parser.add_argument, TextOptions, _TEXT_FLAGS)
-    values = vars(parser.parse_args(argv))
-    text = TextOptions(**{name: values.pop(name) for name in _TEXT_FLAGS})
-    flags = GrowFlags(text, **values)
-    text.check()
-    check_fields(flags, "--")
-    for name in ("vocab", "input", "output"):
-        if not values[name]:
-            raise Refused(f"--{name} is missing; a whole command is: {EXAMPLE}")
-        if name != "input":
-            check_is_local(f"--{name}", values[name])
-    return flags
+COMMAND = Command(
+    "data_pipeline.grow_vocab",
+    "Add to a checkpoint's vocab.txt the words of a corpus whose cutting into pieces costs most "
+    "tokens. bert_jax.train --config.init begins their rows at the mean of those pieces' rows.",
+    GrowFlags,
+    EXAMPLE,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Grow the vocabulary that the flags name; return the exit code."""
     console = make_console(highlight=False)
-    return run_main(lambda flags: grow(parse_flags(flags), console), argv)
+    return run_main(COMMAND, lambda _, flags: grow(flags, console), argv)
 
 
 def grow(flags: GrowFlags, console: rich.console.Console) -> None:

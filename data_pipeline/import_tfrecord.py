@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import rich.console
 
-from data_pipeline.cli.flags import FlagParser, add_settings
+from data_pipeline.cli.flags import Command, flag
 from data_pipeline.cli.main import find_python, run_main
 from data_pipeline.cli.terminal import make_console, print_command, print_paragraph
 from data_pipeline.corpus.selection import choose_heldout
@@ -20,7 +20,6 @@ from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
 from data_pipeline.io.refused import Refused
 from data_pipeline.report.build import describe_file_count
 from data_pipeline.report.progress import progress_bar
-from data_pipeline.spec.fields import check_fields, setting
 from data_pipeline.spec.schema import RowShape
 from data_pipeline.store import (
     EXAMPLES,
@@ -47,7 +46,7 @@ from data_pipeline.store.writer import (
     write_manifest,
 )
 from data_pipeline.vocab import Vocabulary, load_vocabulary
-from data_pipeline.vocab.sentencepiece_rules import ALBERT, CHOICES, NONE, RECORDED, XLNET
+from data_pipeline.vocab.sentencepiece_rules import ALBERT, CHOICES, NONE, XLNET
 from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
 
 EXAMPLE = (
@@ -61,70 +60,66 @@ _HOLDOUT = 0.01
 class ImportFlags:
     """Declare the flags."""
 
-    input: str = setting(
+    input: str = flag(
         "",
-        "TFRecord files, plain or gzipped, as GLOB[,GLOB]; their examples may have several "
-        "lengths, such as 128 and 512",
+        "TFRecord files, plain or gzipped; their examples may have several lengths, such as 128 "
+        "and 512",
+        metavar="GLOB[,GLOB]",
+        is_required=True,
     )
-    heldout_input: str = setting(
+    heldout_input: str = flag(
         "",
-        "files of examples to evaluate on, as GLOB[,GLOB]; without it, --holdout of --input is "
-        "held out",
+        "files of examples to evaluate on; without it, --holdout of --input is held out",
+        metavar="GLOB[,GLOB]",
     )
-    vocab: str = setting("", "the vocab.txt or *.model that the ids were made with")
-    lowercase: bool = setting(True, "whether the ids were made from lowercased text")
-    sentencepiece_rules: str = setting(
+    vocab: str = flag(
+        "",
+        "the vocab.txt or *.model that the ids were made with",
+        metavar="FILE",
+        is_required=True,
+    )
+    lowercase: bool = flag(True, "the ids were made from lowercased text")
+    sentencepiece_rules: str = flag(
         NONE,
         "how the text for a SentencePiece *.model in --vocab was prepared: as for the published "
         f"{ALBERT} (lowercased) or {XLNET}, both without accents and extra spaces",
         choices=CHOICES,
     )
-    output: str = setting("", "the folder of the store to make")
-    holdout: float = 0.0  # zero if there is a heldout_input
-
-
-def parse_flags(argv: list[str]) -> ImportFlags:
-    """Read and check the command line.
-
-    Raises:
-      Refused: an unknown or a missing flag, a value that is not allowed, an address such as
-        gs:// for a path.
-    """
-    parser = FlagParser(
-        prog="python -m data_pipeline.import_tfrecord",
-        description="Makes a store that bert_jax trains from out of TFRecords with Google BERT's "
-        "features, as create_pretraining_data.py writes them.",
-        example=EXAMPLE,
+    output: str = flag("", "the folder of the store to make", metavar="DIR", is_required=True)
+    holdout: float | None = flag(
+        None,
+        "share of the examples to hold out, chosen by the text of their first segment; "
+        f"{_HOLDOUT} if not set",
+        above=0.0,
+        maximum=0.5,
     )
-    paths = ("input", "heldout_input", "vocab", "output")
-    add_settings(parser.add_argument, ImportFlags, [*paths, "lowercase", RECORDED])
-    parser.add_argument(
-        "--holdout",
-        type=float,
-        metavar="SHARE",
-        help="share of the examples to hold out, chosen by the text of their first segment; "
-        f"default {_HOLDOUT}",
-    )
-    values = vars(parser.parse_args(argv))
-    for name in paths:
-        if not values[name] and name != "heldout_input":
-            raise Refused(f"--{name} is missing; a whole command is: {EXAMPLE}")
-        for path in values[name].split(","):
-            check_is_local(f"--{name}", path.strip())
-    holdout, heldout_input = values.pop("holdout"), values["heldout_input"]
-    if heldout_input and holdout is not None:
-        raise Refused(
-            f"--holdout is {holdout} and --heldout_input is {heldout_input}; held-out examples are "
-            "either a share of --input or those of --heldout_input: leave one of them out"
-        )
-    if holdout is not None and not 0.0 < holdout <= 0.5:
-        raise Refused(
-            f"--holdout is {holdout}; it must be more than 0 and at most 0.5 (default {_HOLDOUT})"
-        )
-    flags = ImportFlags(**values, holdout=0.0 if heldout_input else holdout or _HOLDOUT)
-    check_fields(flags, "--")
-    return flags
 
+    def __post_init__(self) -> None:
+        for name in ("input", "heldout_input", "vocab", "output"):
+            for path in getattr(self, name).split(","):
+                check_is_local(f"--{name}", path.strip())
+        if self.heldout_input and self.holdout is not None:
+            raise Refused(
+                f"--holdout is {self.holdout} and --heldout_input is {self.heldout_input}; "
+                "held-out examples are either a share of --input or those of --heldout_input: "
+                "leave one of them out"
+            )
+
+    @property
+    def heldout_share(self) -> float:
+        """Return the share of --input to hold out."""
+        if self.heldout_input:
+            return 0.0
+        return _HOLDOUT if self.holdout is None else self.holdout
+
+
+COMMAND = Command(
+    "data_pipeline.import_tfrecord",
+    "Make a store that bert_jax trains from out of TFRecords with Google BERT's features, as "
+    "create_pretraining_data.py writes them.",
+    ImportFlags,
+    EXAMPLE,
+)
 
 _BLOCK_ROWS = 1 << 14
 _HELD_OUT, _TRAINED_ON = 0, 1  # marks of examples whose file decides their split
@@ -134,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Import the records that the flags name; return the exit code."""
     console = make_console(highlight=False)
     return run_main(
-        lambda flags: import_records(parse_flags(flags), console), argv, hides_libraries=True
+        COMMAND, lambda _, flags: import_records(flags, console), argv, hides_libraries=True
     )
 
 
@@ -258,7 +253,7 @@ class _Import:
             )
         if self._flags.heldout_input:
             return lambda block: block == _HELD_OUT
-        return choose_heldout(marks, self._flags.holdout)
+        return choose_heldout(marks, self._flags.heldout_share)
 
     def _token_counts(self, batch: dict[str, np.ndarray]) -> np.ndarray:
         """Count each id in the text of examples, special tokens excluded."""
@@ -289,7 +284,7 @@ class _Import:
             "vocabulary": describe_vocabulary(vocabulary),
             "examples": self._lengths,
             "splits": splits,
-            "holdout": self._flags.holdout,
+            "holdout": self._flags.heldout_share,
             "versions": {"numpy": importlib.metadata.version("numpy")},
             "sources": self._sources,
             "arrays": arrays,

@@ -1,6 +1,5 @@
-"""Report on the health of a store: python -m data_pipeline.inspect STORE --html=report.html"""
+"""Report on the health of a store: python -m data_pipeline.inspect --help."""
 
-import argparse
 import dataclasses
 import json
 import logging
@@ -11,7 +10,7 @@ from typing import Any
 
 import rich.console
 
-from data_pipeline.cli.flags import FlagParser, check_range
+from data_pipeline.cli.flags import Command, flag
 from data_pipeline.cli.main import run_main
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.io.atomic import check_file_path
@@ -24,29 +23,49 @@ from data_pipeline.store import EXAMPLES, check_is_local, open_store, read_manif
 from data_pipeline.store.findings import StoreFinding
 from data_pipeline.store.writer import count_bytes, list_verified_files, verify
 
-_MAX_EXAMPLES = 10_000
+
+@dataclasses.dataclass(frozen=True)
+class InspectFlags:
+    """Declare the flags."""
+
+    store: str = flag(
+        "",
+        "folder that python -m data_pipeline.build wrote",
+        metavar="STORE",
+        is_required=True,
+    )
+    html: str = flag("", "also write the report to this file, as a web page", metavar="FILE")
+    json_out: str = flag("", "also write the numbers to this file", metavar="FILE")
+    seq_len: int = flag(128, "tokens in a row")
+    examples: int = flag(10, "example rows to print", minimum=0, maximum=10_000)
+    verify: bool = flag(False, "first check each file against its SHA-256")
+
+
+COMMAND = Command(
+    "data_pipeline.inspect",
+    "Count and draw what is in a store, and report what looks wrong about it.",
+    InspectFlags,
+    "python -m data_pipeline.inspect --store=stores/corpus --html=report.html",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Inspect the store that the flags name; return the exit code."""
     console = make_console(highlight=False)
-    return run_main(
-        lambda flags: inspect(_parser().parse_args(flags), console), argv, outlives_reader=False
-    )
+    return run_main(COMMAND, lambda _, flags: inspect(flags, console), argv, outlives_reader=False)
 
 
-def inspect(flags: argparse.Namespace, console: rich.console.Console) -> None:
+def inspect(flags: InspectFlags, console: rich.console.Console) -> None:
     """Verify if asked to, measure, and write the report to the screen and the files.
 
     Raises:
       Refused, OSError: a flag, the store, or a file that cannot be written.
     """
-    check_range("examples", flags.examples, 0, _MAX_EXAMPLES)
-    for flag, path in (("--html", flags.html), ("--json_out", flags.json_out)):
+    for name, path in (("--html", flags.html), ("--json_out", flags.json_out)):
         if path:
-            check_file_path(path, flag)
+            check_file_path(pathlib.Path(path), name)
     if flags.verify:
-        _verify(flags.store, console)
+        _verify(pathlib.Path(flags.store), console)
     store = open_store(flags.store)
     if store.kind == EXAMPLES and flags.verify and not (flags.html or flags.json_out):
         return
@@ -60,11 +79,11 @@ def inspect(flags: argparse.Namespace, console: rich.console.Console) -> None:
     findings = find_in_store(health)
     print_health(console, health, findings)
     if flags.html:
-        _write_page(flags.html, health, findings)
+        _write_page(pathlib.Path(flags.html), health, findings)
         console.print(f"  wrote {flags.html}", markup=False, soft_wrap=True)
     if flags.json_out:
         text = json.dumps(describe(health, findings), indent=2, ensure_ascii=False)
-        flags.json_out.write_text(text + "\n", encoding="utf-8")
+        pathlib.Path(flags.json_out).write_text(text + "\n", encoding="utf-8")
 
 
 def _write_page(path: pathlib.Path, health: Health, findings: list[StoreFinding]) -> None:
@@ -95,31 +114,6 @@ def _verify(store: pathlib.Path, console: rich.console.Console) -> None:
         markup=False,
         soft_wrap=True,
     )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = FlagParser(
-        prog="python -m data_pipeline.inspect",
-        description="Count and draw what is in a store, and report what looks wrong about it.",
-    )
-    add = parser.add_argument
-    add(
-        "store",
-        type=pathlib.Path,
-        metavar="STORE",
-        help="folder that python -m data_pipeline.build wrote",
-    )
-    add(
-        "--html",
-        type=pathlib.Path,
-        metavar="FILE",
-        help="also write the report to this file, as a web page",
-    )
-    add("--json_out", type=pathlib.Path, metavar="FILE", help="also write the numbers to this file")
-    add("--seq_len", type=int, default=128, metavar="N", help="tokens in a row; default 128")
-    add("--examples", type=int, default=10, metavar="N", help="example rows to print; default 10")
-    add("--verify", action="store_true", help="first check each file against its SHA-256")
-    return parser
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ topic of pydoc_data, or the docstrings of a module of the standard library in th
 """
 
 import ast
+import dataclasses
 import json
 import pathlib
 import platform
@@ -17,7 +18,7 @@ from pydoc_data.topics import topics
 
 import rich.console
 
-from data_pipeline.cli.flags import FlagParser
+from data_pipeline.cli.flags import Command, flag
 from data_pipeline.cli.main import run_main
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.io.atomic import write_file
@@ -31,15 +32,27 @@ _LETTER = re.compile(r"[^\W\d_]")
 _MIN_MODULES = 100  # a Python with fewer was packed without its sources
 
 
+@dataclasses.dataclass(frozen=True)
+class PythonDocsFlags:
+    """Declare the flags."""
+
+    output: str = flag(
+        "", "file to write", metavar="OUTPUT.jsonl", is_positional=True, is_required=True
+    )
+
+
+COMMAND = Command(
+    "data_pipeline.python_docs",
+    "Write the documentation that this Python carries as JSON lines.",
+    PythonDocsFlags,
+    "python -m data_pipeline.python_docs docs.jsonl",
+)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the corpus to the file that the command line names; return the exit code."""
-    parser = FlagParser(
-        prog="python -m data_pipeline.python_docs",
-        description="Writes the documentation that this Python carries as JSON lines.",
-    )
-    parser.add_argument("output", type=pathlib.Path, metavar="OUTPUT.jsonl", help="file to write")
     console = make_console(highlight=False)
-    return run_main(lambda flags: write(parser.parse_args(flags).output, console), argv)
+    return run_main(COMMAND, lambda _, flags: write(pathlib.Path(flags.output), console), argv)
 
 
 def write(output: pathlib.Path, console: rich.console.Console) -> None:

@@ -395,8 +395,8 @@ def input_starves(view: PhaseView) -> Words:
         return None
     return (
         f"the devices wait for batches {float(shares[-20:].mean()):.0%} of the time.",
-        "python -m data_pipeline.benchmark STORE measures how many batches the host makes per "
-        "second; docs/guide/runs.md has advice under Speed on the host.",
+        "python -m data_pipeline.benchmark --store=STORE measures how many batches the host makes "
+        "per second; docs/guide/runs.md has advice under Speed on the host.",
     )
 
 

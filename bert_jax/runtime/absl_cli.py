@@ -42,7 +42,8 @@ class _AbslCommand:
 
 def check_command_line(usage: str) -> None:
     """Print --help or the error of a wrong flag and exit, or else return."""
-    cli.check_command_line(_AbslCommand(usage, copy.deepcopy(flags.FLAGS)))
+    command: Any = _AbslCommand(usage, copy.deepcopy(flags.FLAGS))
+    cli.check_command_line(command)
 
 
 def run(
@@ -54,7 +55,7 @@ def run(
     outlives_reader: bool = False,
 ) -> int:
     """Run a command whose flags absl knows, as cli.run does."""
-    absl_command = _AbslCommand(usage, flags.FLAGS)
+    absl_command: Any = _AbslCommand(usage, flags.FLAGS)
     return cli.run(absl_command, command, how_to_resume, argv, leave, outlives_reader)
 
 

@@ -11,7 +11,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import yaml
 
@@ -20,9 +20,9 @@ from bert_jax.config import Config, overrides
 from bert_jax.config.overrides import Override
 from bert_jax.runtime.exit_codes import DONE, FAILED, describe_failure
 from data_pipeline.cli import main
-from data_pipeline.cli.flags import asks_for_help, flag
+from data_pipeline.cli.flags import Command, flag
 from data_pipeline.cli.live_line import LINE
-from data_pipeline.cli.main import READER_LEFT, REFUSED, ReaderLeft, describe_os_error
+from data_pipeline.cli.main import REFUSED, asks_for_help, describe_os_error
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.address import is_address
 from data_pipeline.io.atomic import check_no_file
@@ -30,24 +30,13 @@ from data_pipeline.io.errors import is_transient
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import shorten
 
-Values = TypeVar("Values", covariant=True)
-Given = TypeVar("Given")
+Values = TypeVar("Values")
 
 # Parts of JAX's messages which mean that a device is absent, so a retry cannot help.
 _ABSENT = ("NOT_FOUND", "not in the list of known backends")
 
 _BUCKET = "gs://"
 _PACKAGE = pathlib.Path(__file__).resolve().parents[1]
-
-
-class Readable(Protocol[Values]):
-    """Define what run needs of a data_pipeline.cli.flags.Command."""
-
-    def read(self, arguments: Sequence[str]) -> Values:
-        """Read the flags, or raise Refused."""
-
-    def format_help(self) -> str:
-        """Return the text of --help."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +145,7 @@ def preparing() -> Iterator[None]:
         raise kind(describe_os_error(error)) from error
 
 
-def check_command_line(command: Readable[Any]) -> None:
+def check_command_line(command: Command[Any]) -> None:
     """Print --help or the error of a wrong flag or variable and exit, or else return.
 
     A command calls it as a program, before it imports JAX and what builds on it, so that these
@@ -205,69 +194,38 @@ def check_jax_settings(environment: Mapping[str, str]) -> None:
 
 
 def run(
-    command: Readable[Given],
-    work: Callable[[LibraryLog, Given], int],
+    command: Command[Values],
+    work: Callable[[LibraryLog, Values], int],
     how_to_resume: str,
     argv: Sequence[str] | None = None,
     leave: Callable[[int, str], None] = lambda code, message: None,
     outlives_reader: bool = False,
 ) -> int:
-    """Read the command line, do the work, and return the exit code.
+    """Do what data_pipeline.cli.main.run_main does, with the exit codes of runtime/exit_codes.py.
 
-    `argv` replaces sys.argv[1:]. `work` receives the log that captures library output, and the
-    flags. After its setup, these errors are printed as one line: OSError (exit code 1), Refused
-    (2), FloatingPointError from the guard against bad steps (3). Any other error is a bug and shows
-    its traceback. `how_to_resume` is appended to the line of interrupted work. `leave` receives the
-    exit code and the message, and may end the process. A command that outlives its reader goes on
-    without a screen when nobody reads its stdout any more; others end with code 141.
+    `argv` replaces sys.argv[1:]. After its setup an OSError has exit code 1, a FloatingPointError
+    from the guard against bad steps 3. `how_to_resume` is appended to the line of such an error and
+    of interrupted work. A command that outlives its reader goes on without a screen when nobody
+    reads its stdout any more; others end with code 141.
     """
-    main.begin_work(outlives_reader)
     if argv is not None:
         sys.argv[1:] = argv
-    LINE.show("")  # libraries are imported
-    if asks_for_help(sys.argv[1:]):
-        print(command.format_help(), end="")
-        return DONE
-    try:
-        with LibraryLog() as log:
-            code, message = _run_to_code(command, work, log, how_to_resume)
-            if message:
-                log.say(message)
-    except Exception as error:
-        leave(FAILED, f"{type(error).__name__}: {error}")
-        raise
-    leave(code, message)
-    return code
 
-
-def _run_to_code(
-    command: Readable[Given],
-    work: Callable[[LibraryLog, Given], int],
-    log: LibraryLog,
-    how_to_resume: str,
-) -> tuple[int, str]:
-    """Return the exit code and the line for stderr."""
-    try:
-        with preparing():
-            given = command.read(sys.argv[1:])
-        code = work(log, given)
-        sys.stdout.flush()
-        return code, ""
-    except ReaderLeft:
-        return READER_LEFT, ""
-    except _TryLater as error:
-        return FAILED, f"error: {error}"
-    except OSError as error:
-        code, message = describe_failure(error)
-        return code, f"{message}; {how_to_resume}"
-    except (Refused, FloatingPointError) as error:
-        return describe_failure(error)
-    except KeyboardInterrupt as error:
-        return main.choose_stop_code(error), f"interrupted; {how_to_resume}"
-    except (RuntimeError, AssertionError) as error:
-        if missing := _missing_device(error):
+    def describe(error: Exception) -> tuple[int, str] | None:
+        if isinstance(error, _TryLater):
+            return FAILED, f"error: {error}"
+        if isinstance(error, OSError):
+            code, message = describe_failure(error)
+            return code, f"{message}; {how_to_resume}"
+        if isinstance(error, Refused | FloatingPointError):
+            return describe_failure(error)
+        if isinstance(error, RuntimeError | AssertionError) and (missing := _missing_device(error)):
             return missing[0], f"error: {missing[1]}"
-        raise
+        return None
+
+    return main.run_main(
+        command, work, argv, how_to_resume, describe, leave, outlives_reader=outlives_reader
+    )
 
 
 def _missing_device(error: RuntimeError | AssertionError) -> tuple[int, str] | None:

@@ -342,8 +342,8 @@ class StoreFeed:
         """Return the command that measures the speed of the input pipeline."""
         store = shlex.quote(str(self.stores[0].directory))
         return (
-            f"`{find_python()} -m data_pipeline.benchmark {store}` measures its rate here, which "
-            "requires idle cores and a store on a local disk"
+            f"`{find_python()} -m data_pipeline.benchmark --store={store}` measures its rate here, "
+            "which requires idle cores and a store on a local disk"
         )
 
     def batch_shapes(self, index: int, first_step: int) -> list[BatchShape]:

@@ -7,11 +7,10 @@ the command line and lays out the help; types, ranges and choices are checked as
 import argparse
 import dataclasses
 import difflib
-import re
 import shutil
 import textwrap
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from data_pipeline.cli.terminal import INDENT, wrap_command, wrap_text
@@ -20,11 +19,8 @@ from data_pipeline.spec.fields import check_fields, describe_setting, parse_text
 
 MAX_WORKERS = 4096
 Values = TypeVar("Values")
-_WRONG_NUMBER = re.compile(r"argument (\S+): invalid (int|float) value: (.*)", re.DOTALL)
-_OLD_METAVARS = {bool: "BOOL", int: "N", float: "X", str: "TEXT"}
-_NUMBERS = {"int": "whole number", "float": "number"}
-
 _FORM = "flag"
+ARGUMENTS = "arguments"  # section of positional arguments
 _METAVARS: dict[Any, str] = {int: "N", float: "X"}
 # Names that commands have for a model: the wrong one of them leads to the right one.
 _MODELS = {"checkpoint", "from", "workdir", "model", "init"}
@@ -53,6 +49,7 @@ class _Form:
     is_required: bool = False
     is_positional: bool = False
     with_parts: FlagWithParts | None = None
+    names: Sequence[str] | None = None  # a nested dataclass's fields that are flags; None: all
 
 
 def flag(
@@ -76,6 +73,11 @@ def flag(
     return dataclasses.field(default=default, metadata={**field.metadata, _FORM: form})
 
 
+def section(title: str, names: Sequence[str] | None = None) -> Any:
+    """Declare a field that is a dataclass of settings: its fields, or those named, are flags."""
+    return dataclasses.field(metadata={_FORM: _Form(title, names=names)})
+
+
 @dataclasses.dataclass(frozen=True)
 class Command(Generic[Values]):
     """Describe a command; fields of `flags` that are dataclasses hold further flags."""
@@ -91,7 +93,7 @@ class Command(Generic[Values]):
         Raises:
           Refused: an unknown or a missing flag, a value of another type or outside its range.
         """
-        fields = {_name(field): field for field in _list_fields(self.flags)}
+        fields = {_name(field): field for _, field in _list_flags(self.flags)}
         rest, parts = list(arguments), {}
         for field in fields.values():
             if (with_parts := _form_of(field).with_parts) is not None:
@@ -113,8 +115,8 @@ class Command(Generic[Values]):
         return self._make_parser().format_help()
 
     def _make_parser(self) -> argparse.ArgumentParser:
-        fields = list(_list_fields(self.flags))
-        first = [_write_flag(field) for field in fields if _form_of(field).is_required]
+        fields = list(_list_flags(self.flags))
+        first = [_write_flag(field) for _, field in fields if _form_of(field).is_required]
         rest = ["[flags]"] if len(fields) > len(first) else []
         parser = _Parser(
             prog=f"python -m {self.module}",
@@ -128,15 +130,19 @@ class Command(Generic[Values]):
         )
         groups: dict[str, Any] = {}
         # Positional arguments first, then flags without a section.
-        for field in sorted(fields, key=_is_in_section):
-            form = _form_of(field)
-            section = "arguments" if form.is_positional else form.section or "flags"
-            if section not in groups:
-                groups[section] = parser.add_argument_group(section)
-            _add(groups[section], field)
+        for title, field in sorted(fields, key=lambda pair: (pair[0] != ARGUMENTS, pair[0] != "")):
+            if title not in groups:
+                groups[title] = parser.add_argument_group(title or "flags")
+            _add(groups[title], field)
         return parser
 
-    def _build(self, kind: type[Any], given: dict[str, Any], parts: dict[str, Any]) -> Any:
+    def _build(
+        self,
+        kind: type[Any],
+        given: dict[str, Any],
+        parts: dict[str, Any],
+        names: Sequence[str] | None = None,
+    ) -> Any:
         """Return a dataclass of flags with its values, each of the field's type."""
         values = {}
         for field in dataclasses.fields(kind):
@@ -144,7 +150,10 @@ class Command(Generic[Values]):
             if form.with_parts is not None:
                 values[field.name] = form.with_parts.make(text or "", parts[field.name])
             elif dataclasses.is_dataclass(field.type):
-                values[field.name] = self._build(typing.cast(type, field.type), given, parts)
+                nested = typing.cast(type, field.type)
+                values[field.name] = self._build(nested, given, parts, form.names)
+            elif names is not None and field.name not in names:
+                continue
             elif not text and form.is_required:
                 known = describe_setting(field)
                 raise Refused(f"{_name(field)} is missing: {known}; as in: {self.example}")
@@ -203,18 +212,17 @@ def _columns() -> int:
     return min(shutil.get_terminal_size().columns, _MAX_COLUMNS)
 
 
-def asks_for_help(arguments: Sequence[str]) -> bool:
-    """Return whether a command line asks for help."""
-    return bool({"--help", "-h"} & set(arguments))
-
-
-def _list_fields(kind: Any) -> Iterator["dataclasses.Field[Any]"]:
-    """Yield the fields that are flags, with those of nested dataclasses."""
+def _list_flags(
+    kind: Any, title: str = "", names: Sequence[str] | None = None
+) -> Iterator[tuple[str, "dataclasses.Field[Any]"]]:
+    """Yield the fields that are flags, with those of nested dataclasses, and their sections."""
     for field in dataclasses.fields(kind):
-        if dataclasses.is_dataclass(field.type) and _form_of(field).with_parts is None:
-            yield from _list_fields(field.type)
-        elif field.metadata:
-            yield field
+        form = _form_of(field)
+        own = ARGUMENTS if form.is_positional else form.section or title
+        if dataclasses.is_dataclass(field.type) and form.with_parts is None:
+            yield from _list_flags(field.type, own, form.names)
+        elif field.metadata and (names is None or field.name in names):
+            yield own, field
 
 
 def _form_of(field: "dataclasses.Field[Any]") -> _Form:
@@ -229,18 +237,15 @@ def _name(field: "dataclasses.Field[Any]") -> str:
     return f"--{field.name.rstrip('_')}"
 
 
-def _is_in_section(field: "dataclasses.Field[Any]") -> tuple[bool, bool]:
-    form = _form_of(field)
-    return not form.is_positional, bool(form.section)
-
-
 def _write_flag(field: "dataclasses.Field[Any]") -> str:
     """Write a flag with a placeholder for its value, as help shows it."""
     kind = _kind_of(field)
     if _form_of(field).is_positional:
         return _name(field) + " ..." * (kind is tuple)
     metavar = _form_of(field).metavar or _METAVARS.get(kind, "TEXT")
-    return _name(field) if kind is bool else f"{_name(field)}={metavar}"
+    if kind is bool:
+        return f"{_name(field)}=false" if field.default else _name(field)
+    return f"{_name(field)}={metavar}"
 
 
 def _kind_of(field: "dataclasses.Field[Any]") -> Any:
@@ -280,59 +285,6 @@ def _convert(field: "dataclasses.Field[Any]", text: Any) -> Any:
         return tuple(text) if kind is tuple else parse_text(kind, text)
     except Refused as error:
         raise Refused(f"{_name(field)} is {shorten(text)!r}; {error}") from error
-
-
-class FlagParser(argparse.ArgumentParser):
-    """Parse flags and raise mistakes as ValueErrors; `prog` is the whole command."""
-
-    def __init__(self, prog: str, description: str | None = None, example: str = "") -> None:
-        """Take whole flag names only; `example` is a whole command, the last line of --help."""
-        epilog = f"example: {example}" if example else None
-        super().__init__(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        if wrong := _WRONG_NUMBER.fullmatch(message):
-            flag, kind, text = wrong.groups()
-            message = f"{flag} is {text}; it must be a {_NUMBERS[kind]}"
-        raise Refused(f"{message.removeprefix('argument ')}; see {self.prog} --help")
-
-    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
-        values, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            known = [option for action in self._actions for option in action.option_strings]
-            name = unknown[0].split("=")[0]
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"flags are {', '.join(known[2:])}"
-            raise Refused(f"{unknown[0]!r} is not a flag of {self.prog}; {hint}")
-        return values
-
-
-def boolean(text: str) -> bool:
-    """Parse the value of a flag that is true or false."""
-    if text.lower() not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-    return text.lower() == "true"
-
-
-def add_settings(
-    add: Callable[..., object], settings: type[Any], names: Sequence[str] | None = None
-) -> None:
-    """Add a flag for each field of a dataclass of settings, or for the fields of these names.
-
-    Type, default and help come from the field; `add` is a parser's add_argument. Values are
-    checked by the dataclass, not here.
-    """
-    for field in dataclasses.fields(settings):
-        if names is None or field.name in names:
-            # Of `float | None` the flag is a float.
-            kind: Any = next(iter(typing.get_args(field.type)), field.type)
-            add(
-                f"--{field.name}",
-                default=field.default,
-                type=boolean if kind is bool else kind,
-                metavar=_OLD_METAVARS[kind],
-                help=describe_setting(field).replace("%", "%%"),
-            )
 
 
 def check_range(name: str, value: float, least: float, most: float) -> None:

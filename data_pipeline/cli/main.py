@@ -5,26 +5,40 @@ import errno
 import io
 import os
 import pathlib
-import re
 import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from data_pipeline.cli.live_line import LINE, show_imports
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.errors import is_transient
 from data_pipeline.io.refused import Refused
 
+Values = TypeVar("Values")
+Read = TypeVar("Read", covariant=True)
+
 BY_SIGNAL = 128  # plus the signal's number
-FAILED, REFUSED, INTERRUPTED = 1, 2, BY_SIGNAL + signal.SIGINT
+DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, BY_SIGNAL + signal.SIGINT
 READER_LEFT = BY_SIGNAL + signal.SIGPIPE
 # Requests to stop: Ctrl-C, kill, a terminal that closes, a scheduler's warning before its limit.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # NumPy's message on a full disk
 # Errors of writing to a pipe or a socket without a reader, and to a terminal that was closed.
 _NO_READER = (errno.EPIPE, errno.ECONNRESET, errno.EIO, errno.ENXIO)
+
+
+class CommandLine(Protocol[Read]):
+    """Define what run_main needs of a data_pipeline.cli.flags.Command.
+
+    Every import of a package loads this module, and only commands need flags.
+    """
+
+    def read(self, arguments: Sequence[str]) -> Read:
+        """Return the flags, or raise Refused."""
+
+    def format_help(self) -> str:
+        """Return the text of --help."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -180,39 +194,78 @@ def _replace(stream: Any, number: int) -> Any:
 
 
 def run_main(
-    work: Callable[[list[str]], None],
-    argv: Sequence[str] | None,
-    hides_libraries: bool = False,
+    command: CommandLine[Values],
+    work: Callable[[LibraryLog, Values], int | None],
+    argv: Sequence[str] | None = None,
+    after_stop: str = "nothing was written",
+    describe: Callable[[Exception], tuple[int, str] | None] | None = None,
+    leave: Callable[[int, str], None] = lambda code, message: None,
     outlives_reader: bool = True,
+    hides_libraries: bool = False,
 ) -> int:
-    """Call `work` with the arguments of a command, and return the exit code of the process.
+    """Read the flags of a command, do its work, and return the exit code of the process.
 
-    0 after success; 2 after Refused or an OSError that would recur, 1 after an OSError that may
-    pass, 128 + n after signal n, each with one line on stderr; 141 if stdout lost its reader and
-    the command does not outlive it. Other errors are bugs and are raised. If argv is None, the
-    arguments are sys.argv, and hides_libraries then hides what libraries such as TensorFlow write
-    to stderr.
+    0 after success, or what the work returns; 2 after Refused or an OSError that would recur, 1
+    after an OSError that may pass, 128 + n after signal n, each with one line on stderr; 141 if
+    stdout lost its reader and the command does not outlive it. Other errors are bugs and are
+    raised. `describe` replaces the codes and lines of errors; None of it raises the error.
+    `after_stop` ends the line of a command that a signal has stopped. `leave` receives the code and
+    the line, and may end the process. If argv is None, the arguments are sys.argv, and
+    hides_libraries then hides what libraries such as TensorFlow write to stderr.
     """
     begin_work(outlives_reader)
     LINE.show("")  # libraries are imported
-    with LibraryLog() as log:
-        if hides_libraries and argv is None:
-            log.hold()
-        try:
-            work(list(sys.argv[1:] if argv is None else argv))
-            sys.stdout.flush()
-        except ReaderLeft:
-            return READER_LEFT
-        except KeyboardInterrupt as error:
-            log.say("error: interrupted; nothing was written")
-            return choose_stop_code(error)
-        except OSError as error:
-            log.say(f"error: {describe_os_error(error)}")
-            return FAILED if is_transient(error) else REFUSED
-        except Refused as error:
-            log.say(f"error: {error}")
-            return REFUSED
-    return 0
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if asks_for_help(arguments):
+        print(command.format_help(), end="")
+        return DONE
+    try:
+        with LibraryLog() as log:
+            if hides_libraries and argv is None:
+                log.hold()
+            code, message = _run_to_code(
+                lambda: work(log, command.read(arguments)), describe or describe_error, after_stop
+            )
+            if message:
+                log.say(message)
+    except Exception as error:
+        leave(FAILED, f"{type(error).__name__}: {error}")
+        raise
+    leave(code, message)
+    return code
+
+
+def asks_for_help(arguments: Sequence[str]) -> bool:
+    """Return whether a command line asks for help."""
+    return bool({"--help", "-h"} & set(arguments))
+
+
+def _run_to_code(
+    work: Callable[[], int | None],
+    describe: Callable[[Exception], tuple[int, str] | None],
+    after_stop: str,
+) -> tuple[int, str]:
+    """Return the exit code and the line for stderr."""
+    try:
+        code = work() or DONE
+        sys.stdout.flush()
+        return code, ""
+    except ReaderLeft:
+        return READER_LEFT, ""
+    except KeyboardInterrupt as error:
+        return choose_stop_code(error), f"interrupted; {after_stop}"
+    except Exception as error:
+        described = describe(error)
+        if described is None:
+            raise
+        return described
+
+
+def describe_error(error: Exception) -> tuple[int, str] | None:
+    """Return the exit code and the line of an error that is not a bug; None for a bug."""
+    if isinstance(error, OSError):
+        return FAILED if is_transient(error) else REFUSED, f"error: {describe_os_error(error)}"
+    return (REFUSED, f"error: {error}") if isinstance(error, Refused) else None
 
 
 def choose_stop_code(error: KeyboardInterrupt) -> int:
@@ -223,7 +276,9 @@ def choose_stop_code(error: KeyboardInterrupt) -> int:
 def describe_os_error(error: OSError) -> str:
     """Return the message of an OSError with its file and without its number."""
     place = f"{error.filename}: " if error.filename else ""
-    if (error.errno == errno.ENOSPC and error.strerror) or _NUMPY_SHORT_WRITE.fullmatch(str(error)):
+    # NumPy has no number for it: "40000 requested and 4096 written".
+    is_short_write = error.errno is None and "requested and" in str(error)
+    if (error.errno == errno.ENOSPC and error.strerror) or is_short_write:
         return f"{place}no space is left on the disk; make room, or give a folder on another one"
     return f"{place}{error.strerror or error}"
 

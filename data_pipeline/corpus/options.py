@@ -2,15 +2,13 @@
 
 import dataclasses
 import os
-from typing import Any
 
-from data_pipeline.cli.flags import MAX_WORKERS, FlagParser, add_settings
+from data_pipeline.cli.flags import MAX_WORKERS, Command, flag, section
 from data_pipeline.corpus.beam import check_installed, check_options
 from data_pipeline.io.address import is_address
 from data_pipeline.io.refused import Refused
 from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.options import TextOptions
-from data_pipeline.spec.fields import check_fields, setting
 from data_pipeline.store import check_is_local
 from data_pipeline.vocab.sentencepiece_rules import ALBERT, CHOICES, NONE, RECORDED, XLNET
 from data_pipeline.vocab.train import BPE, BYTE_BPE, MIN_COVERAGE, TRAINED, UNIGRAM, WORDPIECE
@@ -24,75 +22,102 @@ MAX_PIECES = 1 << 24
 LOCAL, BEAM = "local", "beam"  # runners
 
 
-@dataclasses.dataclass(frozen=True)
+_VOCABULARY = "vocabulary (give --vocab, or --train_vocab and --vocab_size)"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class BuildFlags:
     """Declare the flags; `text` and `cleaning` hold the flags of their classes."""
 
-    text: TextOptions
-    cleaning: CleaningOptions
-    input: str = setting(
+    input: str = flag(
         "",
         "files, local, gs:// or hf://, as GLOB[,GLOB], or tfds:NAME/CONFIG: plain text, "
         "WikiExtractor's <doc> files, JSON lines (known by .jsonl, .json or a first line that is a "
         "JSON object), csv, tsv, Parquet or Arrow; each plain, or as .gz, .bz2, .xz or .zst",
+        is_required=True,
     )
-    output: str = setting("", "the folder of the store to make, local or gs://")
-    scratch: str = setting(
+    output: str = flag(
+        "",
+        "the folder of the store to make, local or gs://",
+        is_required=True,
+    )
+    scratch: str = flag(
         "",
         "folder where a store for gs:// is built before it is copied; default: the system's "
         "temporary folder",
     )
-    holdout: float = setting(
+    holdout: float = flag(
         0.01, "share of the documents to hold out for evaluation", above=0, maximum=0.5
     )
-    overwrite: bool = setting(False, "replace a finished store")
-    vocab: str = setting(
+    overwrite: bool = flag(False, "replace a finished store")
+    text: TextOptions = section("text")
+    vocab: str = flag(
         "",
         "file: a vocab.txt, a tokenizer.json of WordPiece, byte-level BPE or Unigram, the "
         "vocab.json of a RoBERTa beside its merges.txt, or a SentencePiece *.model",
+        _VOCABULARY,
     )
-    train_vocab: str = setting(
+    train_vocab: str = flag(
         "",
         f"instead of --vocab: train one on the input, {WORDPIECE} ([PAD] 0, [UNK] 100, [CLS] 101, "
         f"[SEP] 102, [MASK] 103), or a SentencePiece model, {UNIGRAM} or {BPE} ([PAD] 0, [UNK] 1, "
         f"[CLS] 2, [SEP] 3, [MASK] 4), or {BYTE_BPE}: byte-level BPE as ModernBERT's, the same ids",
+        _VOCABULARY,
     )
-    vocab_size: int = setting(
+    vocab_size: int = flag(
         0,
         "number of pieces to train, special ones included (BERT: 30522)",
+        _VOCABULARY,
         minimum=0,
         maximum=MAX_PIECES,
     )
-    reserved_pieces: int = setting(
+    reserved_pieces: int = flag(
         0,
         "how many of these to keep for later use, as [unusedN]; WordPiece has 99 more, as BERT",
+        _VOCABULARY,
         minimum=0,
     )
-    character_coverage: float | None = setting(
+    character_coverage: float | None = flag(
         None,
         "share of the text whose characters get pieces; the rarest others become [UNK]. Default: 1 "
         "if all characters fill at most a tenth of the vocabulary, else 0.9995",
+        _VOCABULARY,
         minimum=MIN_COVERAGE,
         maximum=1,
     )
-    lowercase: bool = setting(True, "lowercase the text and strip accents")
-    sentencepiece_rules: str = setting(
+    lowercase: bool = flag(
+        True,
+        "lowercase the text and strip accents",
+        _VOCABULARY,
+    )
+    sentencepiece_rules: str = flag(
         NONE,
         "how the text for a SentencePiece *.model in --vocab is prepared: as for the published "
         f"{ALBERT} (lowercased) or {XLNET}, both without accents and extra spaces",
+        _VOCABULARY,
         choices=CHOICES,
     )
-    workers: int = setting(
-        0, "number of processes; 0: one per core", minimum=0, maximum=MAX_WORKERS
+    cleaning: CleaningOptions = section(
+        "cleaning (off by default; the report counts what is dropped)"
     )
-    runner: str = setting(
+    workers: int = flag(
+        0, "number of processes; 0: one per core", "processes", minimum=0, maximum=MAX_WORKERS
+    )
+    runner: str = flag(
         LOCAL,
         "processes on this machine, or Apache Beam; both write the same store",
+        "processes",
         choices=(LOCAL, BEAM),
     )
-    beam_options: str = setting(
-        "", "options for Beam, as in '--runner=DataflowRunner --temp_location=gs://...'"
+    beam_options: str = flag(
+        "",
+        "options for Beam, as in '--runner=DataflowRunner --temp_location=gs://...'",
+        "processes",
     )
+
+    def __post_init__(self) -> None:
+        self.text.check()
+        self.cleaning.check()
 
     @property
     def address(self) -> str:
@@ -100,26 +125,21 @@ class BuildFlags:
         return self.output.rstrip("/") if is_address(self.output) else ""
 
 
-def parse_flags(argv: list[str]) -> BuildFlags:
-    """Read and check the command line.
+COMMAND = Command(
+    "data_pipeline.build",
+    "Turn text files into a store that bert_jax trains from.",
+    BuildFlags,
+    EXAMPLE,
+)
+
+
+def check_flags(flags: BuildFlags) -> BuildFlags:
+    """Return the flags with the number of workers.
 
     Raises:
-      Refused: an unknown flag, a value that is not allowed, an address such as gs:// for
-        --vocab or --scratch, two flags that exclude each other, a flag that is missing.
+      Refused: an address such as gs:// for --vocab or --scratch, two flags that exclude each other,
+        a runner that is not installed.
     """
-    values = vars(_parser().parse_args(argv))
-
-    def pick(settings: type[Any], **others: Any) -> Any:
-        names = (field.name for field in dataclasses.fields(settings))
-        return settings(**{name: values[name] for name in names if name in values}, **others)
-
-    flags: BuildFlags = pick(BuildFlags, text=pick(TextOptions), cleaning=pick(CleaningOptions))
-    flags.text.check()
-    flags.cleaning.check()
-    check_fields(flags, "--")
-    for name in ("input", "output"):
-        if not getattr(flags, name):
-            raise Refused(f"--{name} is missing; a whole command is: {EXAMPLE}")
     if flags.scratch and not flags.address:
         raise Refused(
             f"--scratch is {flags.scratch}, but --output={flags.output} is a folder here, in "
@@ -130,28 +150,6 @@ def parse_flags(argv: list[str]) -> BuildFlags:
     _check_vocabulary(flags)
     _check_runner(flags)
     return dataclasses.replace(flags, workers=flags.workers or os.cpu_count() or 1)
-
-
-def _parser() -> FlagParser:
-    parser = FlagParser(
-        prog="python -m data_pipeline.build",
-        description="Turn text files into a store that bert_jax trains from.",
-        example=EXAMPLE,
-    )
-    group = parser.add_argument_group
-    own = ("input", "output", "scratch", "holdout", "overwrite")
-    add_settings(parser.add_argument, BuildFlags, own)
-    add_settings(group("text").add_argument, TextOptions)
-    vocabulary = group("vocabulary", "give --vocab, or --train_vocab and --vocab_size")
-    about_pieces = ("vocab_size", "reserved_pieces", "character_coverage", "lowercase")
-    add_settings(
-        vocabulary.add_argument, BuildFlags, ("vocab", "train_vocab", *about_pieces, RECORDED)
-    )
-    cleaning = group("cleaning", "off by default; the report counts what is dropped")
-    add_settings(cleaning.add_argument, CleaningOptions)
-    runners = ("workers", "runner", "beam_options")
-    add_settings(group("processes").add_argument, BuildFlags, runners)
-    return parser
 
 
 def _check_vocabulary(flags: BuildFlags) -> None:

@@ -13,12 +13,12 @@ from tests.data_pipeline.corpora import SPECIAL_IDS, split_of, varied, vocab_siz
 
 @pytest.fixture
 def opened(tmp_path, monkeypatch) -> str:
-    """The name of a store that opens as a small corpus."""
+    """The flag of a store that opens as a small corpus."""
     split = split_of(varied(20, seed=3))
     vocabulary = {"size": vocab_size_of(split), "special_ids": SPECIAL_IDS}
     store = Store(tmp_path, {"vocabulary": vocabulary, "digest": "abc"}, split, split)
     monkeypatch.setattr(benchmark, "open_store", lambda directory: store)
-    return str(tmp_path)
+    return f"--store={tmp_path}"
 
 
 @pytest.mark.parametrize("packed_examples", [1, 3])
@@ -71,6 +71,6 @@ def test_what_cannot_be_measured_is_one_line_and_exit_2(opened, tmp_path, monkey
         assert benchmark.main([opened, *flags]) == 2
         assert capsys.readouterr().err.startswith(sentence)
     monkeypatch.undo()
-    assert benchmark.main([str(tmp_path / "absent")]) == 2
+    assert benchmark.main([f"--store={tmp_path / 'absent'}"]) == 2
     error = capsys.readouterr().err
     assert "is not a store" in error and error.count("\n") == 1

@@ -177,8 +177,8 @@ def test_a_tokenizer_json_gives_the_store_of_the_list_it_was_made_from(
 
 # Flags beside --input and --output, and the sentence that refuses them: rules between flags.
 BAD_FLAGS = {
-    "--vocab=VOCAB --input=": "--input is missing; a whole command is: python",
-    "--vocab=VOCAB --output=": "--output is missing; a whole command is",
+    "--vocab=VOCAB --input=": "--input is missing",
+    "--vocab=VOCAB --output=": "--output is missing",
     "": "one of --vocab=FILE and --train_vocab",
     "--vocab=VOCAB --train_vocab=wordpiece": "both are given",
     "--train_vocab=sentencepiece --vocab_size=99": "--train_vocab is 'sentencepiece'; it must be "

@@ -90,7 +90,7 @@ def test_ctrl_c_stops_the_processes_and_leaves_nothing(corpus, vocab_path, tmp_p
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers, too
     _, error = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert error == "error: interrupted; nothing was written\n"
+    assert error == "interrupted; nothing was written\n"
     assert not (tmp_path / "store").exists()
 
 

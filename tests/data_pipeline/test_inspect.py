@@ -58,8 +58,8 @@ def few_rows(monkeypatch):
     monkeypatch.setattr(rows, "SAMPLED_ROWS", 2048)
 
 
-def run(*arguments: object) -> int:
-    return inspect.main([*map(str, arguments), "--seq_len=32"])
+def run(store: object, *flags: str) -> int:
+    return inspect.main([f"--store={store}", *flags, "--seq_len=32"])
 
 
 def test_a_healthy_store_on_the_screen(store, capsys):

@@ -199,7 +199,7 @@ def base(forked, tmp_path_factory):
     for name, seq_len in ((128, 16), (512, 24)):
         sizes = [f"--seq_len={seq_len}", "--max_predictions_per_seq=3", "--epochs=1", "--shards=1"]
         output = f"--output=records/{name}"
-        forked("data_pipeline.export_tfrecord", "stores/mine", output, *sizes, cwd=folder)
+        forked("data_pipeline.export_tfrecord", "--store=stores/mine", output, *sizes, cwd=folder)
     return folder, [words_of(build), words_of(train)]
 
 

@@ -75,7 +75,7 @@ class Case:
 TRAIN = ("--config={}/config.py", "--config.data.store={}/store", "--workdir={}/run")
 CASES = [
     *(
-        Case(f"store/{name}", "data_pipeline.inspect", ("{}/store", "--examples=1"))
+        Case(f"store/{name}", "data_pipeline.inspect", ("--store={}/store", "--examples=1"))
         for name in (
             "manifest.json",
             "vocab.txt",

@@ -71,7 +71,7 @@ def test_a_corpus_goes_through_every_command(shared_data, tmp_path, capsys, corp
     opened = open_store(store)
     assert opened.train.documents > 20 and opened.heldout.documents > 1
     assert opened.manifest["unknown_token_share"] < 0.03
-    quick = [str(store), "--seq_len=64"]
+    quick = [f"--store={store}", "--seq_len=64"]
     flags = ["--verify", "--examples=2", f"--html={tmp_path / 'page.html'}"]
     assert inspect.main([*quick, *flags]) == 0
     assert (tmp_path / "page.html").stat().st_size > 20_000

@@ -15,6 +15,7 @@ from data_pipeline.cli import main
 from data_pipeline.cli.main import describe_os_error, find_python, run_main
 from data_pipeline.io.address import make_install_command
 from data_pipeline.io.refused import Refused
+from tests.data_pipeline.cli.no_flags import COMMAND
 from tests.faults.runs import ROOT
 
 
@@ -45,10 +46,10 @@ def test_a_background_job_and_another_program_keep_their_handler(handler):
 
 @pytest.mark.parametrize("number", main.STOP_SIGNALS)
 def test_each_signal_raises_in_the_work_of_a_command_and_chooses_its_code(stops_raise, number):
-    def work(argv):
+    def work(log, flags):
         signal.raise_signal(number)
 
-    assert run_main(work, []) == 128 + number
+    assert run_main(COMMAND, work, []) == 128 + number
 
 
 def test_the_signals_that_follow_the_first_do_not_disturb_the_cleaning_up(stops_raise):
@@ -73,14 +74,15 @@ def test_an_ignored_signal_stays_ignored():
 WITHOUT_READER = """
 import sys
 from data_pipeline.cli import main
+from tests.data_pipeline.cli.no_flags import COMMAND
 main.start()
 print("imports" * 10_000, flush=True)
 {before}
-def work(argv):
+def work(log, flags):
     print("a result" * 10_000)
     print("an error", file=sys.stderr)
     open({done!r}, "w").close()
-sys.exit(main.run_main(work, [], outlives_reader={outlives}))
+sys.exit(main.run_main(COMMAND, work, [], outlives_reader={outlives}))
 """
 
 
@@ -120,7 +122,7 @@ def test_what_a_command_says_before_its_work_needs_no_reader(entry, flag):
     ("error", "code", "line"),
     [
         (None, 0, ""),
-        (KeyboardInterrupt(), 130, "error: interrupted; nothing was written\n"),
+        (KeyboardInterrupt(), 130, "interrupted; nothing was written\n"),
         (Refused("--x is 0"), 2, "error: --x is 0\n"),
         (
             PermissionError(errno.EACCES, "Permission denied", "stores/x"),
@@ -131,20 +133,20 @@ def test_what_a_command_says_before_its_work_needs_no_reader(entry, flag):
     ],
 )
 def test_work_ends_with_a_code_and_at_most_a_line(error, code, line, capsys):
-    def work(argv: list[str]) -> None:
+    def work(log, flags) -> None:
         if error is not None:
             raise error
 
-    assert run_main(work, []) == code
+    assert run_main(COMMAND, work, []) == code
     assert capsys.readouterr() == ("", line)
 
 
 def test_a_bug_shows_its_traceback():
-    def work(argv: list[str]) -> None:
+    def work(log, flags) -> None:
         raise ValueError("a bug")
 
     with pytest.raises(ValueError, match="a bug") as raised:
-        run_main(work, [])
+        run_main(COMMAND, work, [])
     assert not isinstance(raised.value, Refused)
 
 

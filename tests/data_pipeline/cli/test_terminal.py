@@ -19,6 +19,7 @@ from data_pipeline.cli.terminal import (
     wrap_command,
 )
 from data_pipeline.io.refused import Refused
+from tests.data_pipeline.cli.no_flags import COMMAND
 
 
 def console_of(is_terminal):
@@ -100,8 +101,8 @@ def test_a_console_escapes_texts_and_keeps_its_own_colours():
 
 
 def test_an_error_is_escaped(capfd):
-    def refuse(argv):
+    def refuse(log, flags):
         raise Refused("a\udcff" + TITLE)
 
-    assert main.run_main(refuse, []) == 2
+    assert main.run_main(COMMAND, refuse, []) == 2
     assert capfd.readouterr().err == f"error: {escape('a' + chr(0xDCFF) + TITLE)}\n"
