@@ -27,9 +27,9 @@ from benchmarks.exported_model import compute_ours
 from benchmarks.parity_runs.drawn_models import FAMILIES_DRAWN, draw_models, read_texts
 from benchmarks.step.side_by_side import make_environment
 from benchmarks.step.workers import ROOT, Worker
+from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.interop import export, huggingface, load
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.tensor_names import by_path
 from data_pipeline.vocab import TOKENIZER_JSON, load_vocabulary
 
 TOLERANCE = 1e-5
@@ -78,7 +78,7 @@ def _find_change(exported: Pretrained, again: pathlib.Path) -> str:
         ours, theirs = dataclasses.asdict(exported.config), dataclasses.asdict(read.config)
         changed = {k: (v, theirs[k]) for k, v in ours.items() if theirs[k] != v}
         return f"config: {changed}"
-    given, returned = by_path(exported.params), by_path(read.params)
+    given, returned = name_leaves(exported.params), name_leaves(read.params)
     wrong = [
         path
         for path, leaf in given.items()

@@ -58,7 +58,7 @@ import numpy as np
 
 from bert_jax.benchmarking import measure, measure_report, synthetic
 from bert_jax.config import ModelConfig
-from bert_jax.interop import warm_start
+from bert_jax.interop.teacher import read_teacher_sizes
 from bert_jax.logging.console import Screen
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
@@ -89,7 +89,7 @@ def _main(log: LibraryLog, flags: BenchmarkFlags) -> int:
         config = setup.resolve_alone(dataclasses.replace(config, phases=(phase,)))
         (objective,) = objectives.find_each(config)
         source = setup.open_feed(config, screen)
-        teacher = warm_start.read_teacher_sizes(config)
+        teacher = read_teacher_sizes(config)
         mesh_lib.check_divides(config, jax.device_count())
         mesh = mesh_lib.make_mesh(config.mesh)
         model = bert.build(

@@ -131,7 +131,7 @@ if __name__ == "__main__":
 
 from bert_jax.benchmarking import measure
 from bert_jax.config import ResolvedRun
-from bert_jax.interop import warm_start
+from bert_jax.interop.teacher import read_teacher_sizes
 from bert_jax.logging.console import Screen
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning import budget as budget_lib
@@ -217,7 +217,7 @@ def _read_request(flags: PlanFlags, log: LibraryLog) -> tuple[PlanRequest, Scree
     learned = objectives.find_each(config)
     screen = _start(log, tpu_slice)
     corpus = read_corpus(config, vocabulary_from, screen)
-    teacher = warm_start.read_teacher_sizes(config)
+    teacher = read_teacher_sizes(config)
     request = PlanRequest(config, learned, tpu_slice, prices, others, corpus, teacher)
     return request, screen
 

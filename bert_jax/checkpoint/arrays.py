@@ -52,8 +52,8 @@ def describe_unpadded(leaf: Any, declared: Declared) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(declared.logical_dims, leaf.dtype, sharding=sharding)
 
 
-def by_name(tree: Any) -> dict[str, Any]:
-    """Map the path of each leaf, as in params/nsp/bias, to the leaf."""
+def name_leaves(tree: Any) -> dict[str, Any]:
+    """Map the path of each leaf of a tree, as in layers/00/mlp/output/kernel, to the leaf."""
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
@@ -64,7 +64,7 @@ def describe_kinds(unpadded: Any) -> dict[str, str]:
     """Return the dtype and the sizes of each leaf of a tree by name, as in float32[211,32]."""
     return {
         name: f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
-        for name, leaf in by_name(unpadded).items()
+        for name, leaf in name_leaves(unpadded).items()
     }
 
 
@@ -108,7 +108,7 @@ def describe_damage(
     digests = fingerprint.to_hex(np.asarray(compute_fingerprints(restored, unpadded)))
     differing = [
         name
-        for name, digest in zip(by_name(unpadded), digests, strict=True)
+        for name, digest in zip(name_leaves(unpadded), digests, strict=True)
         if leaves[name].partition(" ")[2] != digest
     ]
     if not differing:

@@ -134,4 +134,4 @@ def read_arrays(directory: Folder, step: int) -> dict[str, np.ndarray]:
     as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)
     args = jax.tree.map(lambda _: as_numpy, handler.metadata(state).tree)
     tree = handler.restore(state, args=ocp.args.PyTreeRestore(restore_args=args))
-    return {name: np.asarray(leaf) for name, leaf in arrays.by_name(tree).items()}
+    return {name: np.asarray(leaf) for name, leaf in arrays.name_leaves(tree).items()}

@@ -16,8 +16,8 @@ from bert_jax.config.resolve import merge_sizes
 from bert_jax.config.schema import FinetuneConfig, FinetuneRun, with_length
 from bert_jax.finetuning.feed import TaskFeed, describe_phase
 from bert_jax.finetuning.objectives import OBJECTIVES, PACKED
-from bert_jax.interop import load, warm_start
-from bert_jax.interop.pretrained import Pretrained, place_params
+from bert_jax.interop import load
+from bert_jax.interop.pretrained import Pretrained, hash_for_others, place_params
 from bert_jax.logging.console import Screen
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
@@ -77,7 +77,7 @@ def build_finetuning(
         params = {name: part for name, part in params.items() if name != "pooler"}
         checkpoint = dataclasses.replace(checkpoint, params=params)
     feed = TaskFeed(task, checkpoint.vocabulary, resolved, unit)
-    digest = warm_start.hash_for_others(checkpoint)
+    digest = hash_for_others(checkpoint)
     start = check_start(feed.config, feed.provenance, storage, devices, profiled, digest)
     phase = describe_phase(feed)
     heads = bert.Heads(mlm=False, nsp=False, classes=task.head_width)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig, Config, MeshConfig
 from bert_jax.interop import (
@@ -28,7 +29,7 @@ from bert_jax.interop import (
 from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.load import GOOGLE, HF, SCHEMES
 from bert_jax.interop.pretrained import Pretrained, build_model_of_parts, place_params, to_host
-from bert_jax.interop.tensor_names import OPTIONAL_PARTS, by_path
+from bert_jax.interop.tensor_names import OPTIONAL_PARTS
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import run_record
@@ -48,7 +49,7 @@ def write_run(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     record = run_record.converted(checkpoint.address, settings, pinned)
     mesh = mesh_lib.make_mesh(MeshConfig(), jax.local_devices()[:1])
     with jax.set_mesh(mesh):
-        dims = {path: leaf.shape for path, leaf in by_path(checkpoint.params).items()}
+        dims = {path: leaf.shape for path, leaf in name_leaves(checkpoint.params).items()}
         model = build_model_of_parts(checkpoint.config, dims)
         params, _ = place_params(checkpoint, model, mesh, seed=0)
         saving = Checkpoints(folder / run_record.CHECKPOINTS, CheckpointConfig(), model, record)
@@ -186,7 +187,7 @@ def initialize_missing(checkpoint: Pretrained, missing: Sequence[str], seed: int
 
 def check_exportable(checkpoint: Pretrained, target: Target) -> None:
     """Raise if a checkpoint cannot be written in a format."""
-    leaves = by_path(checkpoint.params)
+    leaves = name_leaves(checkpoint.params)
     if bad := [path for path, leaf in leaves.items() if not np.all(np.isfinite(leaf))]:
         raise Refused(
             f"{checkpoint.address} holds numbers that are not finite in {bad[0]} and "

@@ -14,6 +14,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import ModelConfig
 from bert_jax.config.schema import TaskOptions
 from bert_jax.config.validate import check_sizes
@@ -24,7 +25,6 @@ from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import (
     TensorName,
     Tensors,
-    by_path,
     list_names,
     nest,
     read_params,
@@ -316,7 +316,7 @@ def drop_unnamed(checkpoint: Pretrained) -> Pretrained:
     Raises:
       Refused: there is no such class.
     """
-    name_tensor, given = _naming(checkpoint), by_path(checkpoint.params)
+    name_tensor, given = _naming(checkpoint), name_leaves(checkpoint.params)
     has_pooler = _family_of(checkpoint).reads_alike(checkpoint.config)
     kept = {
         path: leaf

@@ -1,11 +1,13 @@
 """Hold a checkpoint of any format on the host under bert_jax's names; place it on devices."""
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
 
+from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import ComputeConfig, MeshConfig, ModelConfig
 from bert_jax.config.schema import GENERATOR
 from bert_jax.interop import tensor_names
@@ -178,8 +180,8 @@ def place_params(
     Raises:
       Refused: arrays have another shape; names them with both shapes.
     """
-    given = tensor_names.by_path(checkpoint.params)
-    declared_by_path = tensor_names.by_path(model.declared)
+    given = name_leaves(checkpoint.params)
+    declared_by_path = name_leaves(model.declared)
     wrong = [
         f"{path} is {list(given[path].shape)} there and {list(declared.logical_dims)} here"
         for path, declared in declared_by_path.items()
@@ -211,6 +213,20 @@ def place_params(
 def to_host(leaf: jax.Array, declared: Declared) -> np.ndarray:
     """Copy an array of a model to the host, without the rows that pad the vocabulary."""
     return np.asarray(leaf)[tuple(slice(0, size) for size in declared.logical_dims)]
+
+
+def hash_for_others(checkpoint: Pretrained) -> str:
+    """Return hash_weights where several processes must have the same; "" in one process."""
+    return hash_weights(checkpoint) if jax.process_count() > 1 else ""
+
+
+def hash_weights(checkpoint: Pretrained) -> str:
+    """Return a digest of a checkpoint's arrays by their paths."""
+    digest = hashlib.sha256()
+    for path, array in sorted(name_leaves(checkpoint.params).items()):
+        digest.update(f"{path} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def build_model_of_parts(config: ModelConfig, dims: Mapping[str, tuple[int, ...]]) -> Model:

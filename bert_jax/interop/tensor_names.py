@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
+from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import ModelConfig
 from bert_jax.model import bert
 from bert_jax.model.bert import Params
@@ -42,16 +42,8 @@ class TensorName:
     skipped_rows: int = 0  # first rows of theirs, which ours does not have; written as zeros
 
 
-def by_path(tree: Params) -> dict[str, Any]:
-    """Flatten parameters into leaves by their paths, as in layers/00/mlp/output/kernel."""
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
-
-
 def nest(leaves: Mapping[str, Any]) -> Params:
-    """Build the tree of leaves that have these paths; the inverse of by_path."""
+    """Build the tree of leaves that have these paths; the inverse of name_leaves."""
     tree: Params = {}
     for path, leaf in leaves.items():
         *parts, name = path.split("/")
@@ -65,7 +57,7 @@ def nest(leaves: Mapping[str, Any]) -> Params:
 def rename(params: Params, name_tensor: Callable[[str], TensorName]) -> dict[str, np.ndarray]:
     """Return the arrays of a model by their third-party names, in the third party's layout."""
     named: dict[str, dict[int, np.ndarray]] = {}
-    for path, leaf in by_path(params).items():
+    for path, leaf in name_leaves(params).items():
         tensor = name_tensor(path)
         parts = named.setdefault(tensor.names[0], {})
         array = leaf.T if tensor.is_transposed else leaf
@@ -97,7 +89,7 @@ def read_params(
         that should be the same differ, or there are more of them, which would be ignored.
     """
     check_layers(tensors.dims, config, tensors.place)
-    declared = by_path(bert.build(config, "cpu", heads=bert.Heads(rtd=True)).declared)
+    declared = name_leaves(bert.build(config, "cpu", heads=bert.Heads(rtd=True)).declared)
     named = {path: name_tensor(path) for path in declared}
     known = {name for tensor in named.values() for name in tensor.names} | set(ignored)
     unread = sorted(

@@ -1,25 +1,21 @@
 """Initialize a run from a checkpoint (config.init), fitted to its vocabulary, lengths and sizes.
 
-Once the run has saved its own checkpoint, config.init is not read: the record has the sizes. The
-frozen checkpoint that a student learns from, config.teacher, is read at each start.
+Once the run has saved its own checkpoint, config.init is not read: the record has the sizes.
 
 Dimensions: V tokens, P positions, D width.
 """
 
 import dataclasses
-import hashlib
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.checkpoint.reader import find_newest_step, read_newest_run
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import (
-    DISTILLATION,
-    RELATION_DISTILLATION,
     RTD,
     Config,
     ModelConfig,
@@ -30,17 +26,14 @@ from bert_jax.config.schema import list_init_layers
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import (
     Pretrained,
-    check_masked_lm,
     place_params,
-    refuse_causal,
 )
-from bert_jax.interop.tensor_names import by_path, nest
+from bert_jax.interop.tensor_names import nest
 from bert_jax.logging.console import Screen
 from bert_jax.model import bert
 from bert_jax.model.bert import Model, Params
 from bert_jax.runtime import run_record
 from bert_jax.runtime.workdir import Workdir
-from bert_jax.train_step import objectives
 from data_pipeline.io.refused import Refused
 from data_pipeline.store import Store
 from data_pipeline.vocab import WORDPIECE, Vocabulary, load_recorded
@@ -227,21 +220,22 @@ def fit_vocabulary(checkpoint: Pretrained, vocabulary: Vocabulary, key: str = ""
             fitted[new_id] = rows[token_ids if len(token_ids) else unknown].mean(axis=0)
         return fitted
 
-    def grow_model(params: Params) -> Params:
-        params = dict(params)
-        if "word" in params.get("embeddings", {}):  # a generator may share them
-            words = {"embedding": grow(params["embeddings"]["word"]["embedding"])}
-            params["embeddings"] = params["embeddings"] | {"word": words}
-        if "mlm" in params:
-            params["mlm"] = params["mlm"] | {"output_bias": grow(params["mlm"]["output_bias"])}
-        if "generator" in params:
-            params["generator"] = grow_model(params["generator"])
-        return params
-
-    params = grow_model(checkpoint.params)
+    rules = {"embeddings/word/embedding": grow, "mlm/output_bias": grow}
+    params = resize(checkpoint.params, rules)
     config = dataclasses.replace(checkpoint.config, vocab_size=len(pieces))
     fitted = dataclasses.replace(checkpoint, config=config, params=params, vocabulary=vocabulary)
     return InitialWeights(fitted, len(new))
+
+
+def resize(
+    params: Params, rules: Mapping[str, Callable[[np.ndarray], np.ndarray]]
+) -> dict[str, Any]:
+    """Replace the arrays that have a rule, by path, in an encoder and in its generator."""
+    resized = {}
+    for path, array in name_leaves(params).items():
+        rule = rules.get(path.removeprefix("generator/"))
+        resized[path] = rule(array) if rule else array
+    return nest(resized)
 
 
 def tile_weights(weights: InitialWeights, model: ModelConfig) -> InitialWeights:
@@ -265,8 +259,8 @@ def tile_weights(weights: InitialWeights, model: ModelConfig) -> InitialWeights:
         vocab_size=small.vocab_size,
         max_position_embeddings=small.max_position_embeddings,
     )
-    declared = by_path(bert.build(model, "cpu", heads=checkpoint.heads).declared)
-    arrays = by_path(checkpoint.params)
+    declared = name_leaves(bert.build(model, "cpu", heads=checkpoint.heads).declared)
+    arrays = name_leaves(checkpoint.params)
     layers = len(checkpoint.params["layers"])
     new_layers = 1 if model.share_layers else model.num_hidden_layers
     tiled = {}
@@ -318,18 +312,10 @@ def fit_positions(weights: InitialWeights, positions: int) -> InitialWeights:
         return weights
     config = dataclasses.replace(checkpoint.config, max_position_embeddings=positions)
 
-    def repeat(params: Params) -> Params:
-        params = dict(params)
-        if "position" in params.get("embeddings", {}):  # a generator may share them
-            table = params["embeddings"]["position"]["embedding"]
-            longer = {"embedding": table[np.arange(positions) % len(table)]}
-            params["embeddings"] = params["embeddings"] | {"position": longer}
-        if "generator" in params:
-            params["generator"] = repeat(params["generator"])
-        return params
-
-    params = repeat(checkpoint.params)
-    repeated = positions - learned if "position" in params["embeddings"] else 0
+    path = "embeddings/position/embedding"
+    rule = {path: lambda table: table[np.arange(positions) % len(table)]}
+    params = resize(checkpoint.params, rule)
+    repeated = positions - learned if path in name_leaves(params) else 0
     longer_checkpoint = dataclasses.replace(checkpoint, config=config, params=params)
     return dataclasses.replace(weights, checkpoint=longer_checkpoint, repeated_positions=repeated)
 
@@ -376,129 +362,3 @@ def _new_tokens(known: Vocabulary, vocabulary: Vocabulary, address: str) -> list
             "store as that"
         )
     return [i for i, piece in enumerate(ours) if i >= len(theirs) or piece != theirs[i]]
-
-
-def read_teacher(config: Config, store: Store, screen: Screen) -> Pretrained:
-    """Read the teacher of a run; `config` has the sizes of the student.
-
-    Raises:
-      Refused: there is no such checkpoint, or the student cannot learn from it.
-    """
-    ours = load_recorded(store.vocab_path, store.manifest["vocabulary"])
-    with screen.spinning(f"reading {config.teacher}"):
-        fitted = fit_vocabulary(_load_teacher(config), ours, "config.teacher")
-    if fitted.new_tokens:
-        raise Refused(
-            f"the store has {fitted.new_tokens:,} tokens that config.teacher={config.teacher} does "
-            "not know, so it could not teach them; build the store with the teacher's vocabulary"
-        )
-    return fitted.checkpoint
-
-
-def read_teacher_sizes(config: Config) -> ModelConfig | None:
-    """Return the sizes of a run's teacher for a plan or a benchmark, None if it has none.
-
-    `config` has the sizes of the student and of the vocabulary, which is the teacher's as well.
-
-    Raises:
-      Refused: as read_teacher does.
-    """
-    if not config.teacher:
-        return None
-    theirs = _load_teacher(config).config
-    return dataclasses.replace(theirs, vocab_size=config.model.vocab_size)
-
-
-def _load_teacher(config: Config) -> Pretrained:
-    """Read the checkpoint in config.teacher; refuse one from which the student cannot learn."""
-    needs_mlm = any(objective.reads_teacher_mlm for objective in objectives.find_each(config))
-    teacher = load.load_masked_lm(config.teacher) if needs_mlm else load.load(config.teacher)
-    if needs_mlm:
-        check_masked_lm(teacher)
-    refuse_causal(teacher, "and its student reads both sides of a token; give another one")
-    _check_shape(config, teacher.config)
-    return teacher
-
-
-def _check_shape(config: Config, theirs: ModelConfig) -> None:
-    """Refuse a teacher whose sizes do not go with those of the student or of its rows."""
-    ours, names = config.model, list_objectives(config)
-    if theirs.position_embedding_type == "relative":
-        raise Refused(
-            f"config.teacher={config.teacher} is an XLNet, which predicts in an order, not masked "
-            "words; give another one"
-        )
-    is_cosine = DISTILLATION in names and config.distill.cosine_weight > 0
-    if is_cosine and theirs.hidden_size != ours.hidden_size:
-        raise Refused(
-            f"config.model.hidden_size is {ours.hidden_size}, and config.teacher={config.teacher} "
-            f"has {theirs.hidden_size}, so their vectors do not compare; make them equal, or set "
-            "config.distill.cosine_weight=0"
-        )
-    if RELATION_DISTILLATION in names:
-        _check_relations(config, theirs)
-    longest = max(phase.seq_len for phase in config.phases)
-    if longest > theirs.max_position_embeddings:
-        raise Refused(
-            f"config.phases has rows of {longest} tokens, and config.teacher={config.teacher} has "
-            f"{theirs.max_position_embeddings} positions; take shorter rows, or another teacher"
-        )
-    if config.data.has_next_sentences and theirs.type_vocab_size == 1:
-        raise Refused(
-            f"config.data.segments is {config.data.segments!r}, which makes pairs, and "
-            f"config.teacher={config.teacher} knows one segment; set segments to full_sentences "
-            "or doc_sentences"
-        )
-
-
-def _check_relations(config: Config, theirs: ModelConfig) -> None:
-    heads, layer = config.distill.relation_heads, config.distill.teacher_layer
-    for key, width in (
-        ("config.model.hidden_size", config.model.hidden_size),
-        (f"the width of config.teacher={config.teacher}", theirs.hidden_size),
-    ):
-        if width % heads:
-            common = math.gcd(config.model.hidden_size, theirs.hidden_size)
-            raise Refused(
-                f"config.distill.relation_heads is {heads}, which does not divide {key}, {width}; "
-                f"set it to a divisor of {common}, which divides student and teacher"
-            )
-    if layer > theirs.num_hidden_layers:
-        raise Refused(
-            f"config.distill.teacher_layer is {layer}, and config.teacher={config.teacher} has "
-            f"{theirs.num_hidden_layers} layers; give one of them, or 0 for the last"
-        )
-
-
-def identify_teacher(teacher: Pretrained) -> dict[str, Any]:
-    """Return the settings that identify a teacher: weights, vocabulary, config."""
-    return {
-        "teacher's weights": hash_weights(teacher),
-        "teacher's vocabulary": teacher.vocabulary.digest[:12],
-        **{f"teacher.{name}": value for name, value in vars(teacher.config).items()},
-    }
-
-
-def hash_for_others(checkpoint: Pretrained) -> str:
-    """Return hash_weights where several processes must have the same; "" in one process."""
-    return hash_weights(checkpoint) if jax.process_count() > 1 else ""
-
-
-def hash_weights(teacher: Pretrained) -> str:
-    """Return a digest of a checkpoint's arrays by their paths."""
-    digest = hashlib.sha256()
-    for path, array in sorted(by_path(teacher.params).items()):
-        digest.update(f"{path} {array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:16]
-
-
-def place_teacher(
-    teacher: Pretrained, model: Model, mesh: jax.sharding.Mesh, shardings: Params
-) -> Params:
-    """Place a teacher's parameters on a mesh, partitioned as those of the student."""
-    alone = dataclasses.replace(teacher, params=dict(teacher.params))
-    params, missing = place_params(alone, model, mesh, seed=0)
-    if missing:
-        raise Refused(f"{teacher.address} lacks {', '.join(missing)}; give another teacher")
-    return jax.device_put(params, shardings)

@@ -11,7 +11,7 @@ import rich.table
 from bert_jax import config as config_lib
 from bert_jax.benchmarking import measure, synthetic
 from bert_jax.config import ResolvedRun
-from bert_jax.interop import warm_start
+from bert_jax.interop.teacher import read_teacher_sizes
 from bert_jax.lab.baselines.training import measure_steps
 from bert_jax.lab.row_kinds.baseline_rows import build_steps
 from bert_jax.lab.row_kinds.pretrained import load_row
@@ -120,7 +120,7 @@ def _measure_phase(config: ResolvedRun, index: int) -> float:
     phase = measure.set_rows(phase, phase.batch_size, jax.default_backend(), shards)
     config = dataclasses.replace(config, phases=(phase,))
     (objective,) = objectives.find_each(config)
-    teacher = warm_start.read_teacher_sizes(config)
+    teacher = read_teacher_sizes(config)
     program = measure.compile_step(config, objective, teacher=teacher)
     sizes = program.row_shape, program.phase.batch_size, program.config.model.vocab_size
     batch = synthetic.make_synthetic_batch(*sizes, token_share=1.0, seed=0)

@@ -239,7 +239,7 @@ class StoreFeed:
     ) -> None:
         """Take what open_stores returned; all have one vocabulary.
 
-        `teacher` is what warm_start.identify_teacher returned.
+        `teacher` is what interop.teacher.identify_teacher returned.
         """
         self.stores = tuple(stores)
         self._teacher = dict(teacher or {})

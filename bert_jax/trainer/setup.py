@@ -91,7 +91,9 @@ def build_setup(
     """
     began = time.time() if began is None else began
     if config.init or config.teacher:
-        from bert_jax.interop import warm_start  # here: other runs read no checkpoint
+        # Here: other runs read no checkpoint.
+        from bert_jax.interop import pretrained, warm_start
+        from bert_jax.interop import teacher as teacher_lib
     storage = workdir if isinstance(workdir, Workdir) else workdir_lib.local_workdir(workdir)
     screen = Screen(is_writer=jax.process_index() == 0)
     facts, sizes, checkpoint = read_facts(config.data), None, None
@@ -106,10 +108,10 @@ def build_setup(
     identity, digest = {}, ""
     if checkpoint is not None:
         weights = warm_start.fit_weights(checkpoint, run, store)
-        digest = warm_start.hash_for_others(weights.checkpoint)
+        digest = pretrained.hash_for_others(weights.checkpoint)
     if run.teacher:
-        teacher = warm_start.read_teacher(run, store, screen)
-        identity = warm_start.identify_teacher(teacher)
+        teacher = teacher_lib.read_teacher(run, store, screen)
+        identity = teacher_lib.identify_teacher(teacher)
     feed = StoreFeed(stores, run, identity)
     start = check_start(run, feed.provenance, storage, devices, profiled, digest)
     with screen.spinning("counting the examples of the store") as show:
@@ -126,7 +128,7 @@ def build_setup(
     jax.set_mesh(parts.mesh)
     frozen: tuple[bert.Params, ...] = ()
     if teacher is not None and parts.teacher is not None:
-        placed = warm_start.place_teacher(
+        placed = teacher_lib.place_teacher(
             teacher, parts.teacher, parts.mesh, parts.frozen_shardings
         )
         frozen = (placed,)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.interop import huggingface, load
-from bert_jax.interop.tensor_names import by_path
 from bert_jax.interop.verify_export import HIDDEN, MLM, NSP, REPLACED, compute_outputs, make_rows
 from bert_jax.lab.row_kinds.pretrained import score_masked_words
 from bert_jax.lab.row_kinds.row_kind import MASKED_WORDS
@@ -182,7 +182,7 @@ def test_an_export_is_the_run(exported, forked):
     absent = f"Not in this checkpoint: {kind.skipped}." if kind.skipped else ""
     assert absent in card and ("Not in this checkpoint" in card) == bool(absent)
     run, copy = (load.load(f"{folder}/{name}") for name in ("run", "export"))
-    expected, found = by_path(run.params), by_path(copy.params)
+    expected, found = name_leaves(run.params), name_leaves(copy.params)
     assert found.keys() == expected.keys()
     for path, array in found.items():
         np.testing.assert_array_equal(array, expected[path])

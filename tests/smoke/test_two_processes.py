@@ -7,9 +7,9 @@ import signal
 import numpy as np
 import pytest
 
+from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import Config, settings_from
 from bert_jax.interop import load
-from bert_jax.interop.tensor_names import by_path
 from data_pipeline.cli.main import BY_SIGNAL
 from tests.bert_jax.small_runs import compiled_once, train
 from tests.faults import one_phase
@@ -74,8 +74,8 @@ def test_two_processes_fine_tune_as_one(small, tmp_path):
             *flags, workdir=workdir, processes=processes, module="bert_jax.finetune"
         ) as run:
             run.finish()
-        weights.append(by_path(load.load_fine_tuned(str(workdir))[0].params))
-    start = by_path(load.load(f"hf:{small / 'bare'}").params)
+        weights.append(name_leaves(load.load_fine_tuned(str(workdir))[0].params))
+    start = name_leaves(load.load(f"hf:{small / 'bare'}").params)
     assert weights[0].keys() == weights[1].keys()
     for path, ours in weights[0].items():
         np.testing.assert_allclose(weights[1][path], ours, rtol=1e-4, atol=1e-5, err_msg=path)

@@ -17,8 +17,8 @@ from bert_jax import config as config_lib
 from bert_jax.config import Config
 from bert_jax.inference import pseudo_likelihood, store_scores
 from bert_jax.inference.store_scores import ScoredRows
-from bert_jax.interop import load, warm_start
-from bert_jax.interop.pretrained import place_masked_lm
+from bert_jax.interop import load
+from bert_jax.interop.pretrained import hash_weights, place_masked_lm
 from bert_jax.lab.baselines.vectors import BERT
 from bert_jax.lab.row_kinds.baseline_rows import (
     build_frozen_command,
@@ -252,7 +252,7 @@ def _parse_address(row: StudyRow) -> str:
 def _check_given(row: StudyRow, store: str) -> dict[str, Any]:
     """Identify a checkpoint by its weights, so that copies of it are equal."""
     refuse_settings(row, "config", "tagger")
-    weights = warm_start.hash_weights(load.load(_parse_address(row)))
+    weights = hash_weights(load.load(_parse_address(row)))
     return {"kind": row.kind, "weights": weights, "finetune": row.finetune}
 
 

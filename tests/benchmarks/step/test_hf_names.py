@@ -3,8 +3,8 @@
 import numpy as np
 
 from benchmarks.step import hf_names
+from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.interop import huggingface
-from bert_jax.interop.tensor_names import by_path
 from tests.bert_jax import small_checkpoints
 
 
@@ -13,7 +13,7 @@ def test_every_parameter_has_its_place_among_ours(tmp_path):
     theirs = small_checkpoints.tensors()
     renamed = hf_names.from_hf_torch(theirs, layers=2)
     _, params, _ = huggingface.read(small_checkpoints.write(tmp_path, theirs))
-    leaves = by_path(params)
+    leaves = name_leaves(params)
     assert renamed.keys() == leaves.keys() and len(renamed) == len(theirs)
     for path, array in renamed.items():
         np.testing.assert_array_equal(array, leaves[path])

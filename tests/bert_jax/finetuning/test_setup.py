@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.checkpoint.reader import read_arrays
 from bert_jax.config import CheckpointConfig, MeshConfig, ModelConfig, OptimConfig
 from bert_jax.config.schema import FinetuneConfig, TaskOptions, with_length
@@ -20,7 +21,6 @@ from bert_jax.finetuning import setup as finetuning
 from bert_jax.finetuning.feed import TaskFeed, describe_phase
 from bert_jax.finetuning.objectives import TERM
 from bert_jax.interop import export, load
-from bert_jax.interop.tensor_names import by_path
 from bert_jax.model.bert import Heads
 from bert_jax.parallel import processes
 from bert_jax.runtime import resume, run_record
@@ -97,7 +97,7 @@ def test_the_seed_draws_the_layer_of_the_task(config, tmp_path):
     drawn = []
     for number, seed in enumerate((0, 1, 1)):
         setup = build(dataclasses.replace(config, seed=seed), tmp_path / str(number))
-        drawn.append(by_path(setup.initial_params()))
+        drawn.append(name_leaves(setup.initial_params()))
     (layer,) = (path for path in drawn[0] if path.startswith("classifier") and "kernel" in path)
     assert np.any(drawn[0][layer] != drawn[1][layer])
     for path, array in drawn[1].items():
@@ -323,9 +323,9 @@ def test_what_cannot_be_is_refused_before_anything_is_written(config, tmp_path, 
 def test_from_scratch_has_the_sizes_of_the_checkpoint_and_none_of_its_weights(config, tmp_path):
     def first_weights(name, **changes):
         setup = build(dataclasses.replace(config, **changes), tmp_path / name)
-        return by_path(setup.initial_params())
+        return name_leaves(setup.initial_params())
 
-    known = by_path(load.load(config.init).params)
+    known = name_leaves(load.load(config.init).params)
     given, new = first_weights("given"), first_weights("new", from_scratch=True)
     other = first_weights("other", from_scratch=True, seed=1)
     assert given.keys() == new.keys() > {"embeddings/word/embedding", "pooler/kernel"}

@@ -10,9 +10,10 @@ import pytest
 import safetensors.numpy
 import tokenizers
 
+from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.inference import fill_mask
 from bert_jax.interop import export as conversion
-from bert_jax.interop import huggingface, load, pretrained, tensor_names
+from bert_jax.interop import huggingface, load, pretrained
 from bert_jax.runtime import run_record
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io.atomic import new_folder
@@ -99,8 +100,8 @@ def test_google_gets_its_names_and_a_run_reads_them_back(whole, tmp_path):
     assert google.config == whole.config
     export(google, f"orbax:{tmp_path / 'run'}")
     back = load.load(str(tmp_path / "run"))
-    expected = tensor_names.by_path(whole.params)
-    for path, leaf in tensor_names.by_path(back.params).items():
+    expected = name_leaves(whole.params)
+    for path, leaf in name_leaves(back.params).items():
         np.testing.assert_array_equal(leaf, expected[path])
     model = pretrained.place_masked_lm(back, jax.devices()[:1])
     question = fill_mask.read_question(model, "a [MASK] sees .")

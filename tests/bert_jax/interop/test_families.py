@@ -9,11 +9,12 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import MeshConfig, ModelConfig
 from bert_jax.interop import huggingface, tf1
 from bert_jax.interop.families import FAMILIES, find_family
 from bert_jax.interop.pretrained import Heads, Pretrained, place_params
-from bert_jax.interop.tensor_names import Tensors, by_path, read_params, rename
+from bert_jax.interop.tensor_names import Tensors, read_params, rename
 from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
 from bert_jax.parallel import mesh as mesh_lib
@@ -125,8 +126,8 @@ def test_hidden_states_loss_and_gradients_are_those_of_transformers(case):
     for layer, (ours, theirs) in enumerate(zip(hidden, golden["hidden"], strict=True)):
         difference = np.abs(np.asarray(ours) - theirs)[is_text].max()
         assert difference < TOLERANCE, f"hidden states of layer {layer} differ by {difference}"
-    ours = by_path(grads)
-    for path, gradient in by_path(expected).items():
+    ours = name_leaves(grads)
+    for path, gradient in name_leaves(expected).items():
         rows = tuple(slice(size) for size in gradient.shape)
         difference = np.abs(np.asarray(ours[path])[rows] - gradient).max()
         assert difference < TOLERANCE, f"the gradient of {path} differs by {difference}"

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from bert_jax.interop import huggingface, tensor_names
+from bert_jax.checkpoint.arrays import name_leaves
+from bert_jax.interop import huggingface
 from tests.bert_jax.small_checkpoints import tensors, write
 
 KERNEL = "encoder.layer.1.attention.self.key.weight"
@@ -19,7 +20,7 @@ def held():
 
 
 def flat(folder):
-    return tensor_names.by_path(huggingface.read(folder)[1])
+    return name_leaves(huggingface.read(folder)[1])
 
 
 def assert_same(found, expected):

@@ -7,9 +7,10 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import Config, MeshConfig, Phase
-from bert_jax.interop import load, pretrained, tensor_names, verify_export
+from bert_jax.interop import load, pretrained, verify_export
 from bert_jax.model import bert
 from bert_jax.model.bert import Heads
 from bert_jax.parallel import mesh
@@ -46,9 +47,9 @@ def test_arrays_are_laid_out_padded_and_drawn(small):
     params, drawn = pretrained.place_params(read, model, of, seed=7)
 
     assert jax.tree.map(lambda leaf: leaf.sharding.spec, params) == model.specs
-    held = tensor_names.by_path(read.params)
-    fresh = tensor_names.by_path(model.init(jax.random.key(7)))
-    for path, leaf in tensor_names.by_path(params).items():
+    held = name_leaves(read.params)
+    fresh = name_leaves(model.init(jax.random.key(7)))
+    for path, leaf in name_leaves(params).items():
         expected = held.get(path, fresh[path])
         rows = expected.shape[0]
         np.testing.assert_array_equal(np.asarray(leaf)[:rows], expected)
@@ -117,8 +118,8 @@ def test_a_run_of_ours_is_read_with_its_vocabulary(tiny_store, tmp_path):
     read = load.load(str(tmp_path))
     assert read.config == CONFIG.model
     assert read.vocabulary.digest == open_store(config.data).manifest["vocabulary"]["sha256"]
-    expected = tensor_names.by_path(held.params)
-    for path, leaf in tensor_names.by_path(read.params).items():
+    expected = name_leaves(held.params)
+    for path, leaf in name_leaves(read.params).items():
         np.testing.assert_array_equal(leaf, expected[path][: leaf.shape[0]])
     assert read.params["embeddings"]["word"]["embedding"].shape == (CONFIG.model.vocab_size, 32)
 

@@ -7,7 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from bert_jax.interop import load, tensor_names, tf1
+from bert_jax.checkpoint.arrays import name_leaves
+from bert_jax.interop import load, tf1
 from bert_jax.model.bert import Heads
 from tests.bert_jax.small_checkpoints import tensors, write
 
@@ -29,7 +30,7 @@ def test_a_real_checkpoint_is_read_whole(tiny):
     numbers = sum(there.get_tensor(n).size for n in names if n != "global_step")
     assert read.parameter_count == numbers
     assert read.unread == ()
-    leaves = tensor_names.by_path(read.params)
+    leaves = name_leaves(read.params)
     for path, name in (
         ("layers/01/mlp/output/kernel", "bert/encoder/layer_1/output/dense/kernel"),
         ("embeddings/layer_norm/scale", "bert/embeddings/LayerNorm/gamma"),

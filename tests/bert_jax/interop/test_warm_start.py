@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import (
     CheckpointConfig,
     Config,
@@ -19,7 +20,6 @@ from bert_jax.config import (
 )
 from bert_jax.config.resolve import enlarge, merge_sizes, resolve
 from bert_jax.interop import load, warm_start
-from bert_jax.interop.tensor_names import by_path
 from bert_jax.interop.warm_start import fit_vocabulary
 from bert_jax.model import bert
 from bert_jax.trainer import loop
@@ -60,7 +60,7 @@ def test_the_vocabulary_of_the_checkpoint_changes_no_row(checkpoint, vocabulary)
     np.testing.assert_array_equal(after["embeddings"]["word"]["embedding"], table[:13])
     np.testing.assert_array_equal(after["mlm"]["output_bias"], before["mlm"]["output_bias"][:13])
     for name in ("layers", "pooler", "nsp"):
-        assert after[name] is before[name]
+        assert jax.tree.all(jax.tree.map(lambda old, new: old is new, before[name], after[name]))
     assert fitted.describe() == (f"{fitted.checkpoint.parameter_count:,} from {checkpoint.address}")
 
 
@@ -70,7 +70,7 @@ def test_rows_of_new_pieces_are_means_of_what_they_were_cut_into(checkpoint, voc
     fitted = fit_vocabulary(checkpoint, vocabulary(pieces))
     assert fitted.new_tokens == 4
     for path in ("embeddings/word/embedding", "mlm/output_bias"):
-        before, after = (by_path(each.params)[path] for each in (checkpoint, fitted.checkpoint))
+        before, after = (name_leaves(each.params)[path] for each in (checkpoint, fitted.checkpoint))
         row = dict(zip(PIECES, before, strict=False))
         cats, dogs = ((row[animal] + row["##s"]) / 2 for animal in ("cat", "dog"))
         expected = [*before[:11], cats, before[12], dogs, row["[UNK]"], cats]
@@ -205,9 +205,11 @@ def test_learned_positions_are_repeated_for_longer_rows(config, tmp_path):
         phases=(phase,),
     )
     after, setup = begun(longer, tmp_path / "second")
-    tables = [by_path(params).pop("embeddings/position/embedding") for params in (before, after)]
+    tables = [
+        name_leaves(params).pop("embeddings/position/embedding") for params in (before, after)
+    ]
     np.testing.assert_array_equal(tables[1], np.concatenate([*[tables[0]] * 2, tables[0][:11]]))
-    others = [dict(by_path(params)) for params in (before, after)]
+    others = [dict(name_leaves(params)) for params in (before, after)]
     for params in others:
         del params["embeddings/position/embedding"]
     jax.tree.map(np.testing.assert_array_equal, others[1], others[0])
@@ -301,7 +303,7 @@ def test_a_shallow_run_begins_with_layers_of_a_deep_one(config, tmp_path):
     student, setup = begun(shallow, tmp_path / "shallow")
     assert setup.parts.model.config.num_hidden_layers == 2
     assert setup.parts.model.config.type_vocab_size == 0
-    expected, found = by_path(teacher), by_path(student)
+    expected, found = name_leaves(teacher), name_leaves(student)
     for path, array in found.items():
         source = path.replace("layers/00/", "layers/02/").replace("layers/01/", "layers/00/")
         np.testing.assert_array_equal(array, expected[source], err_msg=path)
@@ -383,7 +385,7 @@ def test_a_larger_model_is_tiled_from_the_middle_of_a_smaller_one(checkpoint, ch
     large = merge_sizes(sizes, enlarge(small, sizes, "A"), "A")
     tiled = warm_start.tile_weights(begins, large)
     assert "; tiled from 2 layers of 14" in tiled.describe()
-    found, source = by_path(tiled.checkpoint.params), by_path(params)
+    found, source = name_leaves(tiled.checkpoint.params), name_leaves(params)
 
     # Layers 0 to 4 are 0, round(.4), round(.8), round(1.2) and round(1.6), but at most 1.
     expected = {}
@@ -410,7 +412,7 @@ def test_a_larger_model_is_tiled_from_the_middle_of_a_smaller_one(checkpoint, ch
                     array = wrap(array, axis, {14: 35, 22: 61}[size])
         np.testing.assert_array_equal(found[path], array, err_msg=path)
     # A second layer that begins as the first, which has no norm, has one of its own.
-    missing = by_path(bert.build(tiled.checkpoint.config, "cpu").declared).keys() - found.keys()
+    missing = name_leaves(bert.build(tiled.checkpoint.config, "cpu").declared).keys() - found.keys()
     if changes:
         assert missing == {"layers/01/attention/layer_norm/scale", "nsp/kernel", "nsp/bias"}
     else:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, Phase, validate
-from bert_jax.interop import warm_start
+from bert_jax.interop import teacher as teacher_lib
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.runtime.preemption import Stop
 from bert_jax.runtime.resume import list_differences
@@ -115,14 +115,14 @@ def test_predictions_of_a_step_are_estimated_at_the_rate_it_trains_at(schedule):
 
 
 def test_a_teacher_is_its_weights_its_vocabulary_and_its_config(schedule, monkeypatch):
-    monkeypatch.setattr(warm_start, "hash_weights", lambda teacher: "the same")
+    monkeypatch.setattr(teacher_lib, "hash_weights", lambda teacher: "the same")
     store, config = schedule[0].stores, schedule[0].config
     words = load_vocabulary(store[0].vocab_path, True)
     before, after = (
         feed.StoreFeed(
             store,
             config,
-            warm_start.identify_teacher(
+            teacher_lib.identify_teacher(
                 Pretrained("hf:x", dataclasses.replace(MODEL, hidden_act=act), {}, words)
             ),
         ).provenance

@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import CheckpointConfig, EvalConfig, MeshConfig, OptimConfig, Phase
 from bert_jax.config.schema import GENERATOR
 from bert_jax.inference.fill_mask import guess_tokens, read_question
 from bert_jax.interop import export, load
 from bert_jax.interop.pretrained import place_masked_lm, place_model, place_params
-from bert_jax.interop.tensor_names import by_path
 from bert_jax.logging import plots
 from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
@@ -160,7 +160,7 @@ def test_each_model_is_exported_as_it_was_trained(trained, tmp_path):
             assert ("replaced-token logits" in differences) == (part != GENERATOR)
             assert all(value < 1e-6 for value in differences.values())
             copy = load.load(f"{scheme}:{target.folder}")
-            np.testing.assert_equal(by_path(copy.params), by_path(alone.params))
+            np.testing.assert_equal(name_leaves(copy.params), name_leaves(alone.params))
         settings = json.loads((tmp_path / "hf" / part / "config.json").read_text())
         assert settings["architectures"] == [kind] and settings["embedding_size"] == 24
     with pytest.raises(ValueError, match=r"has no generator, which only a run .*--part=generator"):
