@@ -1,6 +1,7 @@
-"""Write docs/reference/config.md and docs/reference/commands.md from the code: make docs-reference.
+"""Write the pages of the manual that follow from other files: make docs-reference.
 
-The first comes from the fields of the settings, the second from each command's --help.
+docs/reference/config.md comes from the fields of the settings, commands.md from each command's
+--help, docs/design/decisions.md from the headings of the other pages of design.
 """
 
 import contextlib
@@ -9,6 +10,7 @@ import importlib
 import io
 import os
 import pathlib
+import re
 import runpy
 import sys
 import tempfile
@@ -21,7 +23,7 @@ from bert_jax.lab.study_config import StudyConfig, StudyRow, StudyTask
 from data_pipeline.spec.fields import get_setting
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGES = ROOT / "docs" / "reference"
+PAGES, DESIGN = ROOT / "docs" / "reference", ROOT / "docs" / "design"
 _COLUMNS = "100"  # width of the help of argparse
 _NOTE = "<!-- Written by docs/generate.py: change the code, then run make docs-reference. -->\n"
 _CONFIG_HEAD = """# Config
@@ -35,6 +37,12 @@ _COMMANDS_HEAD = """# Commands
 What `python -m COMMAND --help` prints. Commands that take `--config` also take every setting of
 [the config](config.md) as `--config.KEY=VALUE`.
 """
+_DECISIONS_HEAD = """# Decisions
+{note}
+The numbers that comments and pages name. Missing numbers were replaced by later decisions.
+
+| number | decision | page |
+|---|---|---|"""
 # Imported once; each command is then run by a child of this process.
 _LIBRARIES = ("bert_jax.trainer.loop", "bert_jax.finetuning.setup", "bert_jax.planning.aot_compile")
 
@@ -170,9 +178,22 @@ def _print_help(module: str, output: typing.IO[str]) -> int:
     return code
 
 
+def decisions_page() -> str:
+    """Return the index of the decisions by number, each with a link to its section."""
+    heading = re.compile(r"^## (Decision (\d+): (.+))$", re.MULTILINE)
+    rows = {}
+    for page in sorted(DESIGN.glob("*.md")):
+        for title, number, words in heading.findall(page.read_text(encoding="utf-8")):
+            anchor = re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
+            rows[int(number)] = f"| [{number}]({page.name}#{anchor}) | {words} | {page.stem} |"
+    return "\n".join([_DECISIONS_HEAD.format(note=_NOTE), *(rows[n] for n in sorted(rows)), ""])
+
+
 def main() -> None:
-    """Write both pages, or those into the folder that is given."""
+    """Write the pages, or those of the reference into the folder that is given."""
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else PAGES
+    if folder == PAGES:
+        (DESIGN / "decisions.md").write_text(decisions_page(), encoding="utf-8")
     (folder / "config.md").write_text(config_page(), encoding="utf-8")
     (folder / "commands.md").write_text(commands_page(), encoding="utf-8")
 

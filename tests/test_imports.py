@@ -192,6 +192,24 @@ def large_closures(root: pathlib.Path) -> list[str]:
     return broken
 
 
+def unlisted_modules(root: pathlib.Path) -> list[str]:
+    """Modules that the docstring of their folder, which says in what order to read, leaves out."""
+    missing = []
+    for package, folders in FOLDERS.items():
+        for folder in folders:
+            home = root / package / folder
+            index, words = home / "__init__.py", set[str]()
+            if index.exists():
+                text = ast.get_docstring(ast.parse(index.read_text("utf-8"))) or ""
+                words = set(re.findall(r"\w+", text))
+            missing += [
+                f"{package}/{folder}/{path.name}"
+                for path in sorted(home.glob("*.py"))
+                if path.stem != "__init__" and path.stem not in words
+            ]
+    return missing
+
+
 def class_names_used_twice(root: pathlib.Path) -> list[str]:
     homes = collections.defaultdict(list)
     for module, path in modules(root).items():
@@ -346,6 +364,7 @@ RULES = [
             "def f():\n    import bert_jax.interop.load",
         ),
     ),
+    (unlisted_modules, MODEL, "", None),
     (class_names_used_twice, MODEL, "class A: ...\nclass A: ...", "class A: ..."),
     (superlative_constants, MODEL, "MOST_ROWS = 2", "MAX_ROWS = 2"),
     (vague_modules, "bert_jax/model/utils.py", "", None),

@@ -1,7 +1,8 @@
 """Define every setting of a run: dataclasses with defaults, checks, and a ConfigDict view.
 
-In come a config file and flags (overrides), out comes a Config or a FinetuneConfig that was checked
-(validate). Read schema, then validate, config_dict and overrides.
+In: a config file and flags. Out: a Config or a FinetuneConfig, and a checked ResolvedRun.
+Read schema (the settings), config_dict, overrides (flags), resolve (a Config to a ResolvedRun) and
+validate (the checks).
 """
 
 from bert_jax.config.config_dict import (

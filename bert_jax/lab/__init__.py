@@ -5,5 +5,6 @@ study.md, study.png; for a ladder the law of the held-out loss. A finished run i
 
 Read study_config.py, row_kinds/ (how a row is trained and scored), runner.py (the order of runs,
 resuming), identity.py (which runs are equal), then report.py and plan.py; ladder.py and
-ladder_report.py stand on them. baselines/ trains what came before BERT.
+ladder_report.py stand on them. grid.py, grid_runs.py and grid_report.py fine-tune over rates,
+probe.py on the checkpoints of a run. baselines/ trains what came before BERT.
 """

@@ -2,5 +2,5 @@
 
 In: --input and the settings of options.py and cleaning.py. Out: documents as lists of paragraphs.
 Read sources.py first, then documents.py with the formats that it chooses from (lines.py,
-parquet.py, tfds.py, gutenberg.py), cleaning.py and sentences.py.
+parquet.py, records.py, tfds.py, wiki.py, gutenberg.py), cleaning.py and sentences.py.
 """

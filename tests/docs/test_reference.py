@@ -1,7 +1,9 @@
-"""The generated pages of the reference are those that the code would generate now."""
+"""The pages of the reference are up to date with the code."""
 
+import ast
 import importlib.util
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -15,11 +17,41 @@ def page(name):
     return (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
 
 
-def test_the_reference_of_the_config_is_up_to_date():
+def test_the_reference_of_the_config_and_the_index_of_decisions_are_up_to_date():
     spec = importlib.util.spec_from_file_location("generate", GENERATOR)
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)
     assert generate.config_page() == page("config.md"), "run make docs-reference"
+    assert generate.decisions_page() == page("../design/decisions.md"), "run make docs-reference"
+
+
+def test_where_names_a_function_of_each_file():
+    rows = re.findall(r"\| `([\w/]+\.py)` \| `([\w.]+)` \|", page("where.md"))
+    assert len(rows) >= 40
+    missing = [(path, name) for path, name in rows if name not in list_names(ROOT / path)]
+    assert missing == []
+
+
+def list_names(path):
+    """List the functions, classes, methods and constants that a file defines."""
+    names = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{each.name}" for each in node.body if hasattr(each, "name")}
+        if isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names
+
+
+def test_the_glossary_names_each_word_once_and_other_pages_use_it():
+    words = re.findall(r"^\| ([a-z][\w &-]*(?:, \w+)*) \| ", page("glossary.md"), re.MULTILINE)
+    words = [word for entry in words if entry != "word" for word in entry.split(", ")]
+    assert len(words) == len(set(words)) >= 40
+    manual = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    text = " ".join(each.read_text(encoding="utf-8") for each in manual if each.stem != "glossary")
+    assert [word for word in words if word not in text.lower()] == []
 
 
 @pytest.mark.slow
