@@ -7,34 +7,49 @@ import sys
 from bert_jax import __version__
 from data_pipeline.cli.main import REFUSED, outlive_readers, start
 
-# Name: module, and what it does.
-COMMANDS = {
-    "build": ("data_pipeline.build", "text files to a store"),
-    "inspect": ("data_pipeline.inspect", "what is in a store, and what looks wrong"),
-    "grow_vocab": ("data_pipeline.grow_vocab", "a vocabulary, with words of a field"),
-    "plan": ("bert_jax.plan", "what a run on TPUs takes and costs, and what a budget buys"),
-    "train": ("bert_jax.train", "a store to a trained model"),
-    "finetune": ("bert_jax.finetune", "a checkpoint to a model of a task"),
-    "predict": ("bert_jax.predict", "new rows by a fine-tuned model"),
-    "convert": ("bert_jax.convert", "a checkpoint in another layout"),
-    "grid": ("bert_jax.grid", "the best rate and epochs of a task, over seeds"),
-    "benchmark": ("bert_jax.benchmark", "how long a training step takes here"),
-    "doctor": ("bert_jax.doctor", "whether this machine is fit for a run"),
-    "fill_mask": ("bert_jax.fill_mask", "what a trained model guesses for [MASK]"),
-    "features": ("bert_jax.features", "vectors of your texts from a trained model"),
-    "evaluate": ("bert_jax.evaluate", "what a checkpoint scores on a store"),
-    "feature_ner": ("bert_jax.feature_ner", "named entities on a frozen model, by a BiLSTM"),
-    "verify_resume": ("bert_jax.verify_resume", "check that a killed run loses no work"),
-    "report": ("bert_jax.report", "how a run is doing, or how runs differ"),
-    "replay": ("bert_jax.replay", "the text of any step of a run"),
-    "score": ("bert_jax.score", "a file of predictions, as the official script"),
-    "baseline": ("bert_jax.baseline", "vectors or a biLM from before BERT, on a store"),
-    "frozen_task": ("bert_jax.frozen_task", "a task on frozen vectors, or on counts of tokens"),
-    "study": ("bert_jax.study", "a table of systems compared over seeds, on one store"),
-    "ladder": ("bert_jax.ladder", "a scaling law of your text, from small models"),
-    "probe": ("bert_jax.probe", "a task's score from each checkpoint of a run"),
+# Heading: the commands under it, each with its module and what it does.
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "data": {
+        "build": ("data_pipeline.build", "text files to a store"),
+        "inspect": ("data_pipeline.inspect", "what is in a store, and what looks wrong"),
+        "grow_vocab": ("data_pipeline.grow_vocab", "a vocabulary, with words of a field"),
+        "import_tfrecord": ("data_pipeline.import_tfrecord", "Google BERT's TFRecords to a store"),
+        "export_tfrecord": ("data_pipeline.export_tfrecord", "a store to Google BERT's TFRecords"),
+        "store_speed": ("data_pipeline.benchmark", "how fast a store gives batches"),
+        "python_docs": ("data_pipeline.python_docs", "Python's own documentation as a corpus"),
+    },
+    "train": {
+        "train": ("bert_jax.train", "a store to a trained model"),
+        "finetune": ("bert_jax.finetune", "a checkpoint to a model of a task"),
+        "report": ("bert_jax.report", "how a run is doing, or how runs differ"),
+        "replay": ("bert_jax.replay", "the text of any step of a run"),
+        "verify_resume": ("bert_jax.verify_resume", "check that a killed run loses no work"),
+    },
+    "use": {
+        "predict": ("bert_jax.predict", "new rows by a fine-tuned model"),
+        "features": ("bert_jax.features", "vectors of your texts from a trained model"),
+        "fill_mask": ("bert_jax.fill_mask", "what a trained model guesses for [MASK]"),
+        "evaluate": ("bert_jax.evaluate", "what a checkpoint scores on a store"),
+        "score": ("bert_jax.score", "a file of predictions, as the official script"),
+        "convert": ("bert_jax.convert", "a checkpoint in another layout"),
+    },
+    "plan": {
+        "config": ("bert_jax.settings", "the settings of configs, or those that match a word"),
+        "plan": ("bert_jax.plan", "what a run on TPUs takes and costs, and what a budget buys"),
+        "benchmark": ("bert_jax.benchmark", "how long a training step takes here"),
+        "doctor": ("bert_jax.doctor", "whether this machine is fit for a run"),
+    },
+    "research": {
+        "study": ("bert_jax.study", "a table of systems compared over seeds, on one store"),
+        "grid": ("bert_jax.grid", "the best rate and epochs of a task, over seeds"),
+        "probe": ("bert_jax.probe", "a task's score from each checkpoint of a run"),
+        "ladder": ("bert_jax.ladder", "a scaling law of your text, from small models"),
+        "baseline": ("bert_jax.baseline", "vectors or a biLM from before BERT, on a store"),
+        "frozen_task": ("bert_jax.frozen_task", "a task on frozen vectors, or on counts of tokens"),
+        "feature_ner": ("bert_jax.feature_ner", "named entities on a frozen model, by a BiLSTM"),
+    },
 }
-MODULES = {name: module for name, (module, _) in COMMANDS.items()}
+MODULES = {name: module for commands in GROUPS.values() for name, (module, _) in commands.items()}
 
 
 def main() -> None:
@@ -43,8 +58,10 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("--help", "-h"):
         print("bert-jax COMMAND [FLAGS]: the same as python -m with the command's module.\n")
-        for command, (module, does) in COMMANDS.items():
-            print(f"    bert-jax {command:13} {module:26} {does}")
+        for group, commands in GROUPS.items():
+            print(f"{group}:")
+            for command, (module, does) in commands.items():
+                print(f"  bert-jax {command:16} {module:30} {does}")
         print("\nbert-jax COMMAND --help lists a command's flags.")
     elif name == "--version":
         print(f"bert_jax {__version__}")

@@ -25,7 +25,7 @@ class BenchmarkFlags:
     config: GivenConfig[Config] = cli.config_flag(
         about=", such as configs/base.py; without a config.data.store, rows are of synthetic tokens"
     )
-    seq_len: int = flag(0, "positions of a row; 0: those of the first phase", minimum=0)
+    seq_len: int = flag(0, "positions of a row; 0: as in the first phase", minimum=0)
     batch_size: int = flag(
         0,
         "rows of a step over all devices; 0: the phase's on TPU, else 8,192 positions a GPU or "

@@ -34,8 +34,8 @@ class EvaluateFlags:
     batch_size: int = flag(64, "rows that the model sees at once", minimum=1)
     store: str = flag(
         "",
-        "store of the same vocabulary, a folder that data_pipeline.build wrote, or gs://; that of "
-        "the run, where the checkpoint is one and --sentences is not given",
+        "store of the same vocabulary, a folder that data_pipeline.build wrote, or gs://; where "
+        "the checkpoint is a run and --sentences is not given, the run's own",
         "a store",
         metavar="STORE",
     )

@@ -47,7 +47,7 @@ EXAMPLE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportFlags:
-    """Declare the flags; `options` has those of PretrainOptions that Google's records know."""
+    """Declare the flags; `options` holds the options that Google's records know."""
 
     store: str = flag(
         "", "folder that python -m data_pipeline.build wrote", metavar="STORE", is_required=True

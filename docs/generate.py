@@ -5,7 +5,6 @@ docs/reference/config.md comes from the fields of the settings, commands.md from
 """
 
 import contextlib
-import dataclasses
 import importlib
 import io
 import os
@@ -15,12 +14,12 @@ import runpy
 import sys
 import tempfile
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bert_jax.config import Config, FinetuneConfig, Phase, flatten
-from bert_jax.lab.study_config import StudyConfig, StudyRow, StudyTask
-from data_pipeline.spec.fields import get_setting
+from bert_jax.config import Config, FinetuneConfig, flatten
+from bert_jax.lab.study_config import StudyConfig
+from bert_jax.settings import SettingsGroup, list_all
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES, DESIGN = ROOT / "docs" / "reference", ROOT / "docs" / "design"
@@ -49,27 +48,24 @@ _LIBRARIES = ("bert_jax.trainer.loop", "bert_jax.finetuning.setup", "bert_jax.pl
 
 def config_page() -> str:
     """Return the reference of all settings: each group with keys, defaults, ranges and help."""
-    parts = [_CONFIG_HEAD.format(note=_NOTE)]
-    parts += ["## Pre-training", _introduction(Config), *_tables(Config, Config())]
-    other = _other_defaults()
-    parts += [
-        "## Fine-tuning",
-        _introduction(FinetuneConfig),
-        "Groups that are not repeated here are those of pre-training, with these defaults: "
-        + ", ".join(f"`{key}` {_shown(value)}" for key, value in other.items())
-        + ".",
-        *_tables(FinetuneConfig, FinetuneConfig(), without=Config),
-        "## Studies",
-        _introduction(StudyConfig),
-        *_tables(StudyConfig, StudyConfig(rows=(StudyRow(),), tasks=(StudyTask(),))),
-    ]
-    return "\n".join(parts)
-
-
-def _introduction(kind: type[Any]) -> str:
-    """Return a docstring as a page has it."""
-    lines = (kind.__doc__ or "").strip().splitlines()
-    return "\n".join(line.removeprefix("    ") for line in lines) + "\n"
+    groups = list_all()
+    others = (f"`{key}` `{value}`" for key, value in _other_defaults().items())
+    first, *tables = _write_groups(groups[FinetuneConfig])
+    return "\n".join(
+        [
+            _CONFIG_HEAD.format(note=_NOTE),
+            "## Pre-training",
+            *_write_groups(groups[Config]),
+            "## Fine-tuning",
+            first,
+            "Groups that are not repeated here are those of pre-training, with these defaults: "
+            + ", ".join(others)
+            + ".",
+            *tables,
+            "## Studies",
+            *_write_groups(groups[StudyConfig]),
+        ]
+    )
 
 
 def _other_defaults() -> dict[str, Any]:
@@ -82,46 +78,17 @@ def _other_defaults() -> dict[str, Any]:
     }
 
 
-def _tables(kind: type[Any], config: Any, without: type[Any] | None = None) -> Iterator[str]:
-    """Yield the single settings of a config, then each group; groups of `without` are left out."""
-    hints = typing.get_type_hints(kind)
-    known = typing.get_type_hints(without) if without else {}
-    groups = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value) and known.get(field.name) != hints[field.name]:
-            groups[f"config.{field.name}"] = value
-        elif isinstance(value, tuple):
-            groups[f"config.{field.name}[0]"] = value[0]
-    yield _table(config)
-    for key, value in groups.items():
-        kind_of_group = Phase if isinstance(value, Phase) else type(value)
-        yield f"### {key}"
-        yield _introduction(kind_of_group)
-        yield _table(value)
-
-
-def _table(config: Any) -> str:
-    rows = ["| key | default | allowed | |", "|---|---|---|---|"]
-    hints = typing.get_type_hints(type(config))
-    for field in dataclasses.fields(config):
-        if hints[field.name] not in (int, float, bool, str):
-            continue
-        known, default = get_setting(field), _shown(getattr(config, field.name))
-        if isinstance(config, Phase) and field.default is dataclasses.MISSING:
-            default = "required"
-        words, allowed = ("", "") if known is None else (known.help, known.allowed())
-        if known is not None and known.unit:
-            words = f"{words} [{known.unit}]"
-        allowed = allowed or {int: "whole number", bool: "True or False"}.get(hints[field.name], "")
-        rows.append(f"| `{field.name}` | {default} | {allowed} | {words} |")
-    return "\n".join(rows) + "\n"
-
-
-def _shown(value: Any) -> str:
-    if value == "" and isinstance(value, str):
-        return "empty"
-    return f"`{value}`"
+def _write_groups(groups: Sequence[SettingsGroup]) -> Iterator[str]:
+    """Yield the introduction and the table of each group, the first without a heading."""
+    for group in groups:
+        if group.key != "config":
+            yield f"### {group.key}"
+        yield f"{group.about}\n"
+        rows = ["| key | default | allowed | |", "|---|---|---|---|"]
+        for row in group.rows:
+            default = row.default if row.default in ("required", "empty") else f"`{row.default}`"
+            rows.append(f"| `{row.name}` | {default} | {row.allowed} | {row.about} |")
+        yield "\n".join(rows) + "\n"
 
 
 def commands() -> list[str]:
@@ -165,6 +132,7 @@ def _help(module: str) -> str:
 
 def _print_help(module: str, output: typing.IO[str]) -> int:
     os.environ["COLUMNS"] = _COLUMNS
+    sys.modules.pop(module, None)  # bert_jax.settings is imported above
     sys.argv = [module, "--help"]
     written = io.StringIO()
     try:

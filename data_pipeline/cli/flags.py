@@ -1,7 +1,7 @@
 """Declare the flags of a command as a dataclass, read a command line into it, and write --help.
 
 A field `steps: int = flag(100, "steps to time", minimum=1)` is the flag --steps. argparse splits
-the command line and lays out the help; types, ranges and choices are checked as those of settings.
+the command line and lays out the help; types, ranges and choices are checked as a setting's are.
 """
 
 import argparse

@@ -59,14 +59,27 @@ def test_an_unknown_entry_is_refused_with_those_that_there_are(forked):
     assert ran.stderr == f"error: 'nothing-near' is no command of bert-jax; they are {known}\n"
 
 
-def test_every_entry_of_the_package_has_a_name():
-    package = pathlib.Path(__main__.__file__).parent
+def test_every_command_of_both_packages_has_a_name():
     runnable = {
-        f"bert_jax.{path.stem}"
-        for path in package.glob("*.py")
-        if "__main__" in path.read_text(encoding="utf-8") and path.stem != "__main__"
+        f"{package}.{path.stem}"
+        for package in ("bert_jax", "data_pipeline")
+        for path in (ROOT / package).glob("*.py")
+        if not path.stem.startswith("__")
     }
-    assert runnable <= set(__main__.MODULES.values())
+    assert runnable == set(__main__.MODULES.values())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("optim.learning_rate", "--config.optim.learning_rate=0.0001\n"),
+        ("WARM-UP", "--config.optim.warmup_steps=10000\n  linear warm-up"),
+        ("warmup_share", "fine-tuning, python -m bert_jax.finetune\n--config.warmup_share=0.1\n"),
+        ("warmup_steps", "[steps]; 0 or more\n"),
+    ],
+)
+def test_settings_are_found_by_words_of_their_keys_and_descriptions(forked, pattern, words):
+    assert words in forked("bert_jax", "config", pattern).stdout
 
 
 @pytest.mark.parametrize(("flag", "code"), [("--help", 0), ("--nope", 2)])
