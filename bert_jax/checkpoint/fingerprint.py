@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 VERSION = 1  # incremented by any change to the resulting fingerprints
-_UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}  # by bytes of an element
+_UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}  # keys: bytes of an element
 
 Dims = tuple[int, ...]
 

@@ -21,7 +21,7 @@ from data_pipeline.io.errors import explain
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
-_SIZES = re.compile(r"\w+\[(\d{1,18}(?:,\d{1,18})*)\]")  # in float32[211,32]
+_SIZES = re.compile(r"\w+\[(\d{1,18}(?:,\d{1,18})*)\]")  # matches float32[211,32]
 
 
 def find_readable_step(directory: epath.Path) -> tuple[int | None, list[str]]:

@@ -19,7 +19,7 @@ from data_pipeline.io.errors import explain_errors
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
-_ARRAY = re.compile(r'"([^"/]+)/(?:\.zarray|[\d.]+)"')  # in TensorStore's messages
+_ARRAY = re.compile(r'"([^"/]+)/(?:\.zarray|[\d.]+)"')  # a part of TensorStore's messages
 _FILE = re.compile(r'(?:local file|GCS object) "([^"]+)"')
 _AGREE_SECS = 3600.0  # maximum difference between processes in the time to read their parts
 

@@ -40,7 +40,7 @@ def settings_from(kind: type[Kind], view: ml_collections.ConfigDict) -> Kind:
 
 def _dataclass_from(kind: Any, view: Any, path: str) -> Any:
     if not isinstance(view, ml_collections.ConfigDict):
-        raise Refused(f"{path} is {view!r}; it has fields, of which one can be set: {path}.NAME")
+        raise Refused(f"{path} is {view!r}; it has fields; set one of the fields: {path}.NAME")
     hints = typing.get_type_hints(kind)
     unknown = sorted(set(view.keys()) - hints.keys())
     if unknown:

@@ -266,7 +266,7 @@ def _unknown_field(kind: type[Any], path: str, done: str, fields: list[str]) -> 
     near = near_fields(kind, path)
     if near:
         return f"there is no such field; did you mean {' or '.join(near)}?"
-    return f"there is no such field; those of {place} are {', '.join(fields)}"
+    return f"there is no such field; the fields of {place} are {', '.join(fields)}"
 
 
 def near_fields(kind: type[Any], name: str) -> list[str]:

@@ -35,7 +35,7 @@ class StoreFacts:
     """Hold what a config takes from its store."""
 
     vocab_size: int
-    is_text: bool = True  # not ready-made examples, whose masks are fixed
+    is_text: bool = True  # False: ready-made examples, whose masks are fixed
     # Predictions in a row by row length, for ready-made examples.
     slots_of_lengths: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
@@ -144,7 +144,7 @@ def enlarge(saved: ModelConfig, given: ModelConfig, address: str) -> ModelConfig
     if given.hidden_size != heads * width:
         raise Refused(
             f"config.model.num_attention_heads is {heads}, which makes heads of "
-            f"{given.hidden_size / heads:g} numbers, but those of config.init={address} have "
+            f"{given.hidden_size / heads:g} numbers, but the heads of config.init={address} have "
             f"{width}, and config.init_tile=True keeps heads whole; change it, or hidden_size = "
             f"{given.hidden_size} to a multiple of {width}"
         )
@@ -170,7 +170,8 @@ def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelCo
     """
     positions = given.max_position_embeddings
     if positions != ModelConfig.max_position_embeddings:
-        if saved.position_embedding_type != "relative":  # which have no table, and no end
+        # Relative positions have no table and no end.
+        if saved.position_embedding_type != "relative":
             positions = max(positions, saved.max_position_embeddings)
         saved = dataclasses.replace(saved, max_position_embeddings=positions)
     of_the_run = OF_THE_RUN if saved.generator else (*OF_THE_RUN, *_OF_A_GENERATOR)

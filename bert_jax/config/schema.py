@@ -1,6 +1,6 @@
 """Declare every setting of a run: help, unit, range, choices, default and source.
 
-Defaults are those of the papers. validate checks the ranges and choices, docs/generate.py makes the
+Defaults come from the papers. validate checks the ranges and choices, docs/generate.py makes the
 reference page of them.
 """
 
@@ -29,12 +29,12 @@ DISCRIMINATOR, GENERATOR = "discriminator", "generator"
 PARTS = (DISCRIMINATOR, GENERATOR)  # the models of a run of RTD
 MASKED = ("mlm_nsp", "mlm", RTD, DISTILLATION)  # those that predict masked tokens, single ones
 BIDIRECTIONAL = ("mlm_nsp", "mlm", RTD, *FROM_A_TEACHER)  # those that read both sides of a token
-MAX_WINDOW_STEPS = 1024  # of config.guard.window_steps, which every checkpoint keeps
+MAX_WINDOW_STEPS = 1024  # limits config.guard.window_steps; every checkpoint keeps the window
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """Size and shape of the encoder. Names are those of Google's bert_config.json.
+    """Size and shape of the encoder. Names come from Google's bert_config.json.
 
     Published BERTs stay below a quarter of each maximum: what lies beyond is damage or a slip.
     """
@@ -416,8 +416,8 @@ class OptimConfig:
     )
     layer_rate_decay: float = setting(
         1.0,
-        "factor of each layer's learning rate to that of the layer above, heads on top, embeddings "
-        "below; 1 leaves all the same, ULMFiT has 1 / 2.6 = 0.385",
+        "factor of each layer's learning rate to the rate of the layer above, heads on top, "
+        "embeddings below; 1 leaves all the same, ULMFiT has 1 / 2.6 = 0.385",
         above=0,
         maximum=1,
     )
@@ -439,7 +439,7 @@ class OptimConfig:
     transfer: str = setting(
         "none",
         "mup scales initial weights and rates of a pre-training so that the best learning rate of "
-        "a model of width transfer_base_width is that of wider ones, of the same depth",
+        "a model of width transfer_base_width suits wider ones of the same depth",
         choices=("none", "mup"),
         source="Yang et al. 2022 (Tensor Programs V), table 8",
     )
@@ -448,7 +448,7 @@ class OptimConfig:
     )
     transfer_base_head_width: int = setting(
         0,
-        "width of a head there; 0 takes that of this model, whose heads grow in number",
+        "width of a head there; 0 takes the width here, where heads grow in number",
         minimum=0,
         maximum=1 << 16,
     )
@@ -471,8 +471,8 @@ class MeshConfig:
     )
     gradient_dtype: str = setting(
         "auto",
-        "dtype in which gradients of kernels and tables are summed over devices; auto is that of "
-        "the matmuls; all others are summed in float32",
+        "dtype in which gradients of kernels and tables are summed over devices; auto takes the "
+        "dtype of the matmuls; all others are summed in float32",
         choices=COMPUTE_DTYPES,
     )
 
@@ -579,7 +579,7 @@ class DistillConfig:
     """How a student learns from config.teacher: the weights of losses; 0 leaves one out.
 
     The first four are of the objective distillation, the others of relation_distillation.
-    Source: Sanh et al. 2019 (DistilBERT); the numbers are those of its code. Wang et al. 2021
+    Source: Sanh et al. 2019 (DistilBERT); the numbers come from its code. Wang et al. 2021
     (MiniLMv2), section 3.
     """
 
@@ -656,7 +656,7 @@ class RunConfig(SharedConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(RunConfig):
-    """A pre-training run. The sizes of its model are those of `init` where that is given."""
+    """A pre-training run. The model has the sizes of `init` where one is given."""
 
     # The kind of run, the command that takes it, and a bundled file: for messages.
     PURPOSE = "pre-training", "python -m bert_jax.train", "configs/base.py"
@@ -703,8 +703,8 @@ class Config(RunConfig):
 class TaskOptions:
     """Which task, where its files lie, and how its examples become rows of tokens.
 
-    Columns are those of a table of one's own. From doc_stride to has_unanswerable, settings are
-    SQuAD's; source: run_squad.py@eedf5716ce.
+    Columns are for a table of one's own. From doc_stride to has_unanswerable, settings are SQuAD's;
+    source: run_squad.py@eedf5716ce.
     """
 
     task: str = setting(
@@ -887,7 +887,7 @@ def weights_in_phase(config: Config, index: int, tokens: Sequence[int]) -> tuple
     """Return the share of the phase's rows from each store, which has so many tokens to train on.
 
     Shares sum to 1. They are the weights of the phase, else in proportion to tokens to the power of
-    its temperature; where it has neither, those of config.data.
+    its temperature; where it has neither, config.data decides.
     """
     if len(tokens) == 1:
         return (1.0,)

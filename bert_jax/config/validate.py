@@ -520,7 +520,7 @@ def _list_transfer_rules(config: Config) -> Iterator[Rule]:
         yield f"optim.{key}", is_on or unused, "config.optim.transfer is 'none': 0"
     if not is_on:
         return
-    named = "config.optim.transfer scales from a width: give that of the model whose rate is known"
+    named = "config.optim.transfer scales from a width: give the width whose rate is known"
     yield "optim.transfer_base_width", optim.transfer_base_width > 0, named
     has = "config.optim.transfer = 'mup' "
     for key, fits, allowed in (
@@ -530,7 +530,7 @@ def _list_transfer_rules(config: Config) -> Iterator[Rule]:
             "is for Adam; LAMB's trust ratio scales updates by the weights: take adamw, "
             "bert_adamw or stable_adamw",
         ),
-        ("init", not config.init, "scales new weights; those of a checkpoint are given: empty"),
+        ("init", not config.init, "scales new weights, and a checkpoint gives its own: empty"),
         (
             "model.mlm_transform",
             model.mlm_transform,

@@ -235,8 +235,8 @@ def _next_line(loss: float, baseline: Mapping[str, float], name: str) -> str:
     return f" ({word} {value:.3f})"
 
 
-_EVERY_SECS = 0.2  # at most; a person reads no faster
-_WINDOW_SECS = 20.0  # of the steps whose pace is shown
+_EVERY_SECS = 0.2  # a person reads no faster
+_WINDOW_SECS = 20.0  # the pace shown is the mean over this time
 
 
 class StepLine:

@@ -18,9 +18,9 @@ SUMMARY = "summary.json"
 PREDICTIONS = "predictions"  # a folder, of fine-tuning
 EVENTS = "tensorboard"
 CURVES = "curves.png"  # written by reporting/plots.py
-BAD_STEPS = "bad_steps.jsonl"  # by trainer/bad_steps.py
-PROBE_SCORES = "probe.jsonl"  # in the folder of a probe
-LEFT_OUT = "left_out.json"  # by trainer/bad_steps.py
+BAD_STEPS = "bad_steps.jsonl"  # written by trainer/bad_steps.py
+PROBE_SCORES = "probe.jsonl"  # a file of a probe's folder
+LEFT_OUT = "left_out.json"  # written by trainer/bad_steps.py
 VERIFIED = "data_verified.json"  # written by trainer/feed.py
 
 
@@ -113,7 +113,7 @@ class EventsFile:
         with _explain_errors(self._workdir):
             self._close()
             folder.mkdir(exist_ok=True)
-            name = f".{time.time_ns()}"  # not twice in a second
+            name = f".{time.time_ns()}"  # names differ within a second
             self._events = EventsWriter(str(folder / "events"), name)
             if step:
                 log = SessionLog(status=SessionLog.START)

@@ -29,7 +29,7 @@ from bert_jax.train_step.schedule import sample_rates
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.jsonl import read_metrics
 
-Line = Mapping[str, Any]  # of metrics.jsonl
+Line = Mapping[str, Any]  # a line of metrics.jsonl
 Points = tuple[np.ndarray, np.ndarray]  # steps and values
 
 
@@ -64,9 +64,9 @@ BASELINES: dict[str, dict[str, str]] = {
 } | {f"{name}_accuracy": {f"majority_{name}_accuracy": "majority"} for name in ("nsp", "rtd")}
 # A panel shows at least so much: what two evaluations of some hundred examples differ by is noise.
 MIN_LOSS_SPAN, MIN_ACCURACY_SPAN = 0.5, 0.2
-MAX_POINTS = 200  # of a training curve: the noise of more hides the trend
+MAX_POINTS = 200  # limit per training curve: the noise of more hides the trend
 MAX_DOTS = 12  # a curve of at most this many points shows each
-APART = 0.17  # of a panel's height: two values written under one another
+APART = 0.17  # share of a panel's height that separates two values
 NARROW, NARROWEST = 0.16, 0.05  # shares of the axis that "length 128" and "128" fit into
 
 # Okabe and Ito's blue and vermilion: apart for colour-blind eyes, and in grey.

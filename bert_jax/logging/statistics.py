@@ -42,7 +42,7 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
 def unpaired_difference(
     ours: Sequence[float], theirs: Sequence[float], groups: Sequence[Sequence[float]]
 ) -> Interval | None:
-    """Compute the mean of ours less that of theirs, with its interval by Student's t.
+    """Compute the mean of ours less the mean of theirs, with its interval by Student's t.
 
     The variance is pooled over `groups`, which ours and theirs are among, as in the least
     significant difference after an analysis of variance. None if no group has two runs.

@@ -1,7 +1,7 @@
 """Send the metrics of a run to Weights & Biases too, if config.log.wandb names a project.
 
 A thread makes its calls in order, so that none of them delays a step or fails a run. The service
-keeps the first numbers of a step: those of steps repeated after a kill are the same again.
+keeps the first numbers of a step: steps repeated after a kill have the same numbers.
 """
 
 import pathlib
@@ -21,8 +21,8 @@ from data_pipeline.io.small_files import DamagedFile
 FILE = "wandb.json"  # the id of the run, with which a later start continues it
 FOLDER = "wandb"  # files of the package, of this host
 INIT_SECS = 60.0
-UPLOAD_SECS = 30.0  # at the end of a run
-STOPPED_UPLOAD_SECS = 10.0  # of a run that was stopped, and may soon be killed
+UPLOAD_SECS = 30.0  # limit for the end of a run
+STOPPED_UPLOAD_SECS = 10.0  # a stopped run may soon be killed
 _ID = re.compile(r"[\w-]{1,64}")
 
 
@@ -138,7 +138,7 @@ def _identity(workdir: pathlib.Path) -> str:
         identity = secrets.token_hex(8)
         write_file(path, f'{{"id": "{identity}"}}\n'.encode())
     if not _ID.fullmatch(identity):
-        raise DamagedFile(f"{path}: 'id' is not that of a run")
+        raise DamagedFile(f"{path}: 'id' is not the id of a run")
     return identity
 
 

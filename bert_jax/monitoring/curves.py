@@ -19,8 +19,8 @@ import numpy as np
 from data_pipeline.io import small_files
 from data_pipeline.io.jsonl import FINDING
 
-MAX_POINTS = 2000  # of a curve, by default
-_MAX_CURVES = 1000  # of a file; a run has some dozens
+MAX_POINTS = 2000  # default per curve
+_MAX_CURVES = 1000  # limit per file; a run has some dozens
 _MAX_FINDINGS = 200
 _BLOCK_BYTES = 4 << 20  # read at once; a line that is longer is damaged
 
@@ -34,7 +34,7 @@ class Curves:
     """Hold the curves of a run by split and measure."""
 
     points: Mapping[Key, Points]
-    last_step: int  # of all lines; 0 without one
+    last_step: int  # 0 without a line
     findings: tuple[Mapping[str, Any], ...]  # logged ones: rule, step, sentence, try
     damaged_lines: int  # skipped; a line cut off at the end of the file is not counted
 
@@ -98,7 +98,7 @@ class CurvesBuilder:
             self.damaged_lines += 1
 
     def add_records(self, records: Sequence[Any]) -> None:
-        """Add parsed lines of metrics.jsonl, those of a split at once if nothing is wrong."""
+        """Add parsed lines of metrics.jsonl, one split at a time if nothing is wrong."""
         splits: dict[str, list[Any]] = collections.defaultdict(list)
         for record in records:
             splits[str(record.get("split")) if isinstance(record, dict) else ""].append(record)

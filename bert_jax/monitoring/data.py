@@ -14,7 +14,7 @@ from data_pipeline.store import EXAMPLES, Store
 from data_pipeline.store.findings import find_before_training
 
 _FREQUENT = 200  # tokens that any two texts share
-_MIN_DIFFERENCE = 0.01  # of the shares of words, between the two labels
+_MIN_DIFFERENCE = 0.01  # between the two labels' shares of words
 _SURE = 5.0  # standard errors of that difference
 # Nats by which counts of neighbors predict worse than word frequencies. Five corpora had 0.9 to 2.8
 # fewer, and 0.35 to 4.6 more once their targets were shuffled.

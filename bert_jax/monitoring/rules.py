@@ -18,7 +18,7 @@ import numpy as np
 
 from bert_jax.config import Config, total_steps
 
-Line = Mapping[str, Any]  # of metrics.jsonl
+Line = Mapping[str, Any]  # a line of metrics.jsonl
 Words = tuple[str, str] | None  # a sentence, and advice
 
 TERMS = {"mlm": "masked words", "causal": "next tokens", "permutation": "permuted tokens"}
@@ -67,9 +67,9 @@ class PhaseView:
 
     config: Config
     facts: PhaseFacts
-    step: int  # of the newest line
-    train: Sequence[Line]  # of the phase; if they are many, a part of them
-    heldout: Sequence[Line]  # of the phase
+    step: int  # the newest line's
+    train: Sequence[Line]  # the phase's; if they are many, a part of them
+    heldout: Sequence[Line]  # the phase's
 
     @property
     def share(self) -> float:
@@ -82,7 +82,7 @@ class PhaseView:
         return next((term for term in TERMS if self.unigram_of(term) is not None), None)
 
     def unigram_of(self, term: str) -> float | None:
-        """Return the unigram loss, that of word frequencies without context."""
+        """Return the unigram loss, which knows word frequencies and no context."""
         return self.facts.baseline.get(f"unigram_{term}_loss")
 
     def curve(self, measure: str, is_heldout: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -119,7 +119,7 @@ class _Losses:
         return float(self.losses_N[-3:].mean())
 
 
-_MIN_STEPS = 100  # that even a good run needs to learn word frequencies
+_MIN_STEPS = 100  # even a good run needs so many to learn word frequencies
 _MIN_LINES = 3
 
 
@@ -170,7 +170,7 @@ def classify_above_unigram(view: PhaseView) -> tuple[str, _Losses] | None:
 
 
 def nothing_learned(view: PhaseView) -> Words:
-    """Report a loss that is still near that of a random guess among all words."""
+    """Report a loss that is still near a random guess among all words."""
     state = classify_above_unigram(view)
     if state is None or state[0] != "flat":
         return None

@@ -14,8 +14,8 @@ from bert_jax.runtime.goodput import TRAINING
 Sample = tuple[str, str]  # a sentence with a hidden word, and the guesses for it
 
 _UNPRICED: Mapping[str, float] = types.MappingProxyType({})
-_INCHES = (3.9, 2.4)  # of a picture: its words stay readable across a phone
-_APART = 0.08  # of a picture's height: two values written under one another
+_INCHES = (3.9, 2.4)  # a picture's size, whose words stay readable across a phone
+_APART = 0.08  # share of a picture's height that separates two values
 _MAX_DOTS = 12  # a curve of at most this many points shows each
 
 

@@ -28,16 +28,16 @@ class RunState:
     folder: pathlib.Path
     state: str  # finished, running or stopped; "not finished" if unknown
     settings: Mapping[str, Any]  # key -> value of the resolved config; empty if unknown
-    steps: int  # that the config asks for; 0 if unknown
+    steps: int  # the config's; 0 if unknown
     devices: str  # such as "8 x TPU v5 lite"; "" if unknown
     store: str  # digest; "" if unknown
     curves: Curves
-    summary: Mapping[str, Any]  # of a finished run; empty otherwise
+    summary: Mapping[str, Any]  # a finished run's; empty otherwise
     secs: Mapping[str, float]  # wall time by kind, goodput.KINDS
     bad_steps: int
     record: Mapping[str, Any]  # run.json; empty if unknown
     began: float  # first start, in seconds since 1970; 0 if unknown
-    manifest: Mapping[str, Any]  # of the store, if it is still at its place; empty otherwise
+    manifest: Mapping[str, Any]  # the store's, if it is still at its place; empty otherwise
     probe: Sequence[Mapping[str, Any]]  # step and score of each, in the folder RUN-probe
     missing: Sequence[str]  # a sentence for each part that the workdir lacks
 

@@ -14,10 +14,10 @@ class Chip:
     bf16_flops_per_sec: float
     hbm_bytes: int
     hbm_bytes_per_sec: float
-    link_bytes_per_sec: float  # of one link of the interconnect, in one direction
-    links: int  # of the chip
+    link_bytes_per_sec: float  # one interconnect link's, in one direction
+    links: int  # per chip
     network_bytes_per_sec: float  # the chip's share of its host's network; 0: not published
-    clock_hz: float  # of the matrix units, at which the peak is stated
+    clock_hz: float  # the matrix units', at which the peak is stated
     devices_per_chip: int = 1
 
     @property

@@ -16,12 +16,12 @@ from jax.sharding import PartitionSpec
 from bert_jax.parallel import mesh, processes
 
 Tree = Any
-Path = tuple[Any, ...]  # of an array in a tree
+Path = tuple[Any, ...]  # leads to an array in a tree
 
 V5E = "TPU v5 lite"
 ALL_TO_ALL_CHIPS = {V5E: 16, "": 64}  # the most chips of a slice, by kind of device
-JOINED = ("query", "key", "value")  # in the order in which one matmul computes them
-FIRST_LAYERS = 3  # whose gradients are sent after the word table's
+JOINED = ("query", "key", "value")  # one matmul computes them in this order
+FIRST_LAYERS = 3  # their gradients are sent after the word table's
 # Options of v5e's compiler that run all-reduces and gathers beside the work (decision 23). Sums of
 # less than a MiB are joined; matrices are not, as a joined sum waits for its last gradient.
 ASYNC_ALL_REDUCE: dict[str, bool | int] = {
@@ -97,8 +97,8 @@ def _cuts(spec: PartitionSpec) -> list[tuple[int, str]]:
 def gather_params(params: Tree, specs: Tree, dtype: jnp.dtype) -> Tree:
     """Gather unsharded float32 weights from the shards of all devices.
 
-    They are sent in `dtype`, that of the matmuls, which use no more precision. specs are those of
-    the global arrays.
+    They are sent in `dtype`, the dtype of the matmuls, which use no more precision.
+    specs belong to the global arrays.
     """
 
     def whole(part: jax.Array, spec: PartitionSpec) -> jax.Array:
@@ -123,7 +123,7 @@ def sums_pieces(devices: mesh.AnyMesh) -> bool:
 
 
 def sums_unsharded(devices: mesh.AnyMesh) -> bool:
-    """Return whether gradients are summed by all-reduces, of which each device keeps its piece.
+    """Return whether gradients are summed by all-reduces; each device keeps its piece.
 
     On v5e, where no all-to-all can, they run beside the backward pass.
     """

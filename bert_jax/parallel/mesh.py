@@ -38,7 +38,7 @@ def group_by_slice(devices: Sequence[Any], num_slices: int) -> list[list[Any]]:
     if missing and num_slices > 1:
         raise Refused(
             f"config.mesh.num_slices is {num_slices}, but {devices[0].platform} devices have "
-            "no slice_index, as those of TPU slices do; set it to 1"
+            "no slice_index, which TPU slices have; set it to 1"
         )
     members: dict[int, list[Any]] = {}
     for device in devices:
@@ -65,7 +65,7 @@ def arrange_devices(
 
     Shapes: object[slice, data, fsdp, model]. Inside a slice the order follows the wiring of its
     chips. Where data is the only axis the chips are taken row by row: then the exchanges of
-    neighbours and those of chips one row apart (collectives.reduce_scatter) share no link.
+    neighbors and transfers of chips one row apart (collectives.reduce_scatter) share no link.
     """
     _, *inside = sizes
     _, fsdp, model = inside
@@ -200,7 +200,7 @@ def platform(mesh: AnyMesh) -> str:
 
 
 def describe_axes(sizes: Mapping[str, int]) -> str:
-    """Describe the sizes of the mesh axes for the screen, without those of one device but data."""
+    """Describe the sizes of the mesh axes for the screen, without axes of one device but data."""
     return " x ".join(
         f"{name} {size}" for name, size in sizes.items() if size > 1 or name == "data"
     )
@@ -259,8 +259,8 @@ def shard_over_data(
 ) -> PartitionSpec:
     """Shard the first unsharded dimension that the data axis divides over it as well (ZeRO-1).
 
-    sizes are those of the mesh axes; a dimension on an axis of one device counts as unsharded. An
-    array without such a dimension keeps its spec.
+    sizes has the sizes of the mesh axes; a dimension on an axis of one device counts as unsharded.
+    An array without such a dimension keeps its spec.
 
     Source: Rajbhandari et al. 2020, "ZeRO", stage 1.
     """

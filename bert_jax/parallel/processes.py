@@ -27,8 +27,8 @@ from jax._src import distributed
 from data_pipeline.cli.live_line import LINE
 
 _FAILING, _LEAVING = "failing", "leaving"  # topics of posts: "CODE REASON"
-LEAVING_SECS = 8.0  # at most, so that the others can read why this process ends
-_SLICE_SECS = 1.0  # of a wait; in between Python handles its signals
+LEAVING_SECS = 8.0  # limit; the others read meanwhile why this process ends
+_SLICE_SECS = 1.0  # a wait is cut into slices, between which Python handles signals
 
 DIED = "has died: it was killed, or its host went down"  # the reason that others report
 _GOODBYE = b"bye\n"  # sent by a process that ends by itself

@@ -234,7 +234,7 @@ def _missing_device(error: RuntimeError | AssertionError) -> tuple[int, str] | N
     JAX raises RuntimeError at the first use of a device that does not start, and a bare
     AssertionError for JAX_PLATFORMS=cuda on a machine without a GPU.
     """
-    jax: Any = sys.modules.get("jax")  # not imported here, to keep other commands fast
+    jax: Any = sys.modules.get("jax")  # an import here would slow down other commands
     if jax is None:
         return None
     platforms = jax.config.jax_platforms or ""

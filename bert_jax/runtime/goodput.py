@@ -19,7 +19,7 @@ from bert_jax.logging.console import duration
 from data_pipeline.io.jsonl import append_record, read_records
 from data_pipeline.io.small_files import DamagedFile, parse_record
 
-FILE = "attempts.jsonl"  # in the workdir
+FILE = "attempts.jsonl"  # a file of the workdir
 
 # The kinds of wall time; every moment since the first start belongs to exactly one.
 STARTING, RESTORING, COMPILING = "starting", "restoring", "compiling"
@@ -127,7 +127,7 @@ class Ledger:
         """Record that the state of this step was restored or initialized.
 
         After a roll-back this starts another attempt, as later steps are repeated. An attempt that
-        finds the run finished does not count: its timings stay those of its end.
+        finds the run finished does not count: its timings stay as they were at its end.
         """
         self._counts = not (is_finished and self._before)
         if self._first is not None:

@@ -9,7 +9,7 @@ import jax
 
 from data_pipeline.io.refused import Refused
 
-FOLDER = "profile"  # in the workdir
+FOLDER = "profile"  # a folder of the workdir
 HOW_TO_OPEN = (
     "to look at it, drop that file on https://ui.perfetto.dev; for XLA's operations by cost, "
     "`pip install xprof` and `xprof --logdir=` with the folder profile"

@@ -1,6 +1,6 @@
 """Record the config and data of a run in WORKDIR/run.json, and read the record again.
 
-The record has settings, data (Provenance), vocabulary, code and devices. Its config is that of the
+The record has settings, data (Provenance), vocabulary, code and devices. Its config belongs to the
 newest start; `changes` lists each setting that a later start changed and the step of that start, so
 that earlier configs can be recovered. Each checkpoint's receipt contains a copy.
 """
@@ -197,7 +197,7 @@ class TrainedModel:
     vocabulary: Vocabulary  # the workdir's own copy
     untrained: tuple[str, ...]  # parts that no objective has trained
     task: "TaskLayer | None"
-    thetas: tuple[tuple[int, dict[str, float]], ...]  # of each phase: its last step, its bases
+    thetas: tuple[tuple[int, dict[str, float]], ...]  # last step and bases per phase
 
     def config_at(self, step: int) -> ModelConfig:
         """Return the model as the phase that ends with or after a step trains it."""
@@ -345,7 +345,7 @@ def _written_by_this_version(workdir: pathlib.Path) -> Iterator[None]:
 
 
 def fixed_settings(config: RunConfig, provenance: Provenance) -> dict[str, Any]:
-    """Return the settings that a resumed run must keep, by config key, including those of the data.
+    """Return the settings that a resumed run must keep, by config key, data settings included.
 
     With other values it would be a different run, or would not continue with unseen examples. What
     is not here may change; the rest of config.compute affects only rounding.

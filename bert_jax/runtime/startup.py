@@ -46,7 +46,7 @@ class Rank:
 
     coordinator: str  # host:port of process 0
     count: int
-    number: int  # from 0
+    number: int  # the first is 0
 
     def __post_init__(self) -> None:
         host, _, port = self.coordinator.rpartition(":")

@@ -213,7 +213,7 @@ class Watchdog:
                 self._say(f"{processes.name_process(0)} {DIED}")
             os._exit(FAILED)
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            if number not in processes.failures():  # or it has failed, and said why
+            if number not in processes.failures():  # else it has failed and said why
                 processes.report_failure(FAILED, DIED, number)
 
 

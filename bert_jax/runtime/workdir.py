@@ -194,11 +194,11 @@ def local_workdir(folder: pathlib.Path) -> Workdir:
 def open_workdir(address: str, scratch: str, number: int) -> Workdir:
     """Open the workdir at an address; test and lock one in a bucket, and fetch its files.
 
-    `scratch` is the local folder for files of runs in buckets. `number` is that of this process;
-    only process 0 writes.
+    `scratch` is the local folder for files of runs in buckets. `number` is this process's; only
+    process 0 writes.
 
     Raises:
-      Refused: another run uses it, or its files are not those of a run.
+      Refused: another run uses it, or its files belong to no run.
       OSError: the bucket refuses or does not answer, or the folder is not writable.
     """
     if not is_address(address):
@@ -228,7 +228,7 @@ def fetch_workdir(address: str, into: pathlib.Path) -> Workdir:
     """Open a workdir for reading; fetch the small files of one in a bucket into a folder.
 
     Raises:
-      Refused: the files in the bucket are not those of a run.
+      Refused: the files in the bucket belong to no run.
       OSError: the bucket refuses or does not answer.
     """
     if not is_address(address):

@@ -151,7 +151,7 @@ class Lease:
         if not bucket.create(FILE, self._text(0)):
             self.before = self._of_a_dead_run()
             bucket.write(FILE, self._text(0))
-            time.sleep(_LOOK_SECS)  # if two take it at once, the later one wins
+            time.sleep(_LOOK_SECS)  # the later of two that take it at once wins
         self._taken_by: dict[str, Any] = {}
         self.check()
         self._ended = threading.Event()

@@ -1,7 +1,7 @@
 """Detect bad steps inside jit, and discard their updates.
 
 A step is bad if a loss sum, a weight or the gradient norm is not finite or, with
-config.guard.spike_sigmas, if loss or norm is far above those of the last good steps. These numbers
+config.guard.spike_sigmas, if loss or norm is far above the last good steps. These numbers
 are summed over all devices first, so that every device and process decides alike.
 """
 

@@ -126,8 +126,8 @@ def compute_heldout_means(total: Mapping[str, float]) -> dict[str, float]:
 
     It is exp of the loss; replaced-token detection has none, and no distance from a teacher.
 
-    Where tokens were replaced also majority_rtd_accuracy, that of taking all for original, or all
-    for replaced if these are more: it follows from the generator of this step.
+    Where tokens were replaced also majority_rtd_accuracy, the score of taking all for original, or
+    all for replaced if these are more: it follows from the generator of this step.
     """
     means = compute_means(total)
     shares = {

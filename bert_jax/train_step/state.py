@@ -15,7 +15,7 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step import guard
 
 Tree = Any
-_MIN_ROWS = 8  # minimum rows of a matrix that ZeRO-1 partitions: those of a TPU register
+_MIN_ROWS = 8  # minimum rows of a matrix that ZeRO-1 partitions: the rows of a TPU register
 
 
 @jax.tree_util.register_dataclass
@@ -67,7 +67,7 @@ def make_shardings(
 
 
 def shard_params(model: Model, mesh: Mesh, config: MeshConfig) -> Tree:
-    """Make a NamedSharding for each parameter of a model: those of make_shardings."""
+    """Make a NamedSharding for each parameter of a model, as make_shardings does."""
     cut_over_data = "zero1" in mesh_lib.parse_preset(config)
 
     def shard(parameter: Declared) -> NamedSharding:

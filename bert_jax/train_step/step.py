@@ -24,7 +24,7 @@ from bert_jax.train_step.schedule import make_schedule
 from bert_jax.train_step.state import TrainState
 
 Sums = dict[str, Any]
-TEACHER_SCOPE = "of_the_teacher"  # in the names of what a teacher computes, for prices of kernels
+TEACHER_SCOPE = "of_the_teacher"  # names a teacher's operations, for kernel prices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ def compute_gradients(
 
     Gradients are sharded as the parameters. Each device accumulates its own over its micro-batches,
     and devices exchange them once, at the end; kernels' and tables' in gradient_dtype, by default
-    that of the matmuls. Without a teacher `taught` is None.
+    the dtype of the matmuls. Without a teacher `taught` is None.
     """
     specs = collectives.specs(params)
     exchanged = jax.tree.map(
@@ -213,7 +213,7 @@ def make_eval_step(
     """Make the jitted evaluation of one batch without dropout: (params, batch) -> sums.
 
     With a teacher it takes (params, batch, the teacher's parameters).
-    If the objective has outputs, those of every row of the batch are beside the sums.
+    If the objective has outputs, the outputs of every row of the batch stand next to the sums.
     """
 
     def step(params: Any, batch: Batch, *frozen: Any) -> Sums:

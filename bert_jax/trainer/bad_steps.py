@@ -138,7 +138,7 @@ def make_record(
     }
     reason = _find_reason(numbers, values)
     for entry in values.values():
-        if not math.isfinite(entry["value"]):  # which JSON has no number for
+        if not math.isfinite(entry["value"]):  # JSON has no such number
             entry["value"] = str(entry["value"])
     epochs = []
     for store, epoch in sorted({*zip(rows.store_B.tolist(), rows.epoch_B.tolist(), strict=True)}):
@@ -186,7 +186,7 @@ def read_skipped(workdir: pathlib.Path) -> list[SkippedRange]:
     try:
         return _parse(small_files.read_bytes(path, workdir), path)
     except DamagedFile as error:
-        hint = "put the one of this run back, or give another --workdir"
+        hint = "put the file of this run back, or give another --workdir"
         raise DamagedFile(f"{error}; {hint}") from None
 
 

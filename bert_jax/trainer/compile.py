@@ -49,7 +49,7 @@ class StepParts:
     models: Sequence[bert.Model]  # one for each phase; they have the same parameters
     tx: optax.GradientTransformationExtraArgs
     shardings: TrainState  # a NamedSharding for each array of the state
-    teacher: bert.Model | None = None  # that a student learns from
+    teacher: bert.Model | None = None  # the student's teacher
     # Kernel and shape -> what its check on these devices said (trainer/kernels.py).
     kernels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     attention: str = ""  # what replaces config.compute.attention, as a kernel is wrong
@@ -109,8 +109,8 @@ def build_parts(
 ) -> StepParts:
     """Build mesh, model and optimizer, by default on all devices and for this process's platform.
 
-    `objectives` has that of each phase; heads are those of the first unless given. Of a teacher
-    only the encoder is built, and the masked language model's head if an objective asks for it.
+    `objectives` has one per phase; heads default to the heads of the first. Of a teacher only the
+    encoder is built, and the masked language model's head if an objective asks for it.
     `attention` replaces config.compute.attention.
 
     Raises Refused if the batch or the model does not divide evenly over the devices.

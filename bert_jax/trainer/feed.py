@@ -469,7 +469,7 @@ class DataCheck:
             self._thread.join()
 
     def _run(self, stores: Sequence[Store], own: Container[pathlib.Path]) -> None:
-        if sys.platform == "linux":  # where priorities are per thread
+        if sys.platform == "linux":  # priorities are per thread there
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
         # A file that cannot be read fails in the step that needs it.
@@ -587,7 +587,7 @@ def describe_damage(
     """Build the message that ends a run with damaged data.
 
     The run started at started_step and reached `step`. `saved` are the checkpoints written since
-    its start, `quarantined` those of them that were moved to checkpoints_damaged/.
+    its start, `quarantined` the ones that were moved to checkpoints_damaged/.
     """
     trained = "no step was trained on them"
     if step > started_step:

@@ -60,7 +60,7 @@ def _look(storage: Workdir, fresh: bool) -> str:
     if fresh:
         return "fresh"
     if not run_record.record_path(storage.home).exists():
-        return "begins"  # not a run of bert_jax: overwriting it is refused elsewhere
+        return "begins"  # another program's files: overwriting them is refused elsewhere
     return (
         f"refused --workdir={storage.address} holds records of a run ({progress}), and "
         f"{storage.checkpoints} holds no checkpoint to resume from{_strays(storage)}; nothing was "

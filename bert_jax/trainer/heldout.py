@@ -289,7 +289,7 @@ def find_in_data(feed: StoreFeed, phases: Sequence[RunPhase]) -> list[Finding]:
     return findings
 
 
-_MIXED_EXAMPLES = 1e6  # for which the sums of all stores are scaled; means do not depend on it
+_MIXED_EXAMPLES = 1e6  # scale of the sums of all stores; means do not depend on it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -364,7 +364,7 @@ def _check_next_sentences(rows: HostBatch) -> None:
     )
 
 
-MANY_EPOCHS = 256  # from here on repeated text costs quality; source in too_many_epochs
+MANY_EPOCHS = 256  # more repetition costs quality; source in too_many_epochs
 PAPER_EPOCHS = 40  # Devlin et al. 2019, appendix A.2
 
 

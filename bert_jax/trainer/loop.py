@@ -88,7 +88,7 @@ def open_run(setup: Setup, stop: Stop, watchdog: Watchdog) -> Iterator["Training
         if is_new:
             _show_opening(setup, ledger, done=None)
         state, progress = _restore_or_initialize(setup, checkpoints, work)
-        if not is_new:  # which checkpoint is complete is known only now
+        if not is_new:  # only now it is known which checkpoint is complete
             _show_opening(setup, ledger, done=int(state.step))
         data_check = DataCheck(setup.stores, setup.workdir, stop, setup.config.hosts.stuck_secs)
         at_the_end.callback(data_check.close)
@@ -220,7 +220,7 @@ class TrainingRun:
         )
         self.running = running = RunningPhase(index, phase, facts, start, clock)
         if start < self.step <= running.end and self._owes_evaluation():
-            self._evaluate()  # after a stop or a roll-back
+            self._evaluate()  # a stop or a roll-back postponed it
         if self.step < running.end:
             with self.ledger.spent(goodput.TRAINING), self._batches() as batches:
                 self._take_steps(batches)
@@ -233,7 +233,7 @@ class TrainingRun:
         self._free_state()
         state, progress = _restore_or_initialize(self.setup, self.checkpoints, self.work)
         self.skipped.add(int(state.step), bad, self.bad_steps)
-        self.setup.storage.publish()  # so that a run killed after this resumes identically
+        self.setup.storage.publish()  # a run killed after this resumes identically
         self.start(state, progress)
 
     def finish(self) -> dict[str, Any]:
@@ -247,7 +247,8 @@ class TrainingRun:
 
     def close(self) -> None:
         """Stop the background threads and the listeners."""
-        with contextlib.ExitStack() as closing:  # in reverse order, whatever one of them raises
+        # All are closed, in reverse order, even if one raises.
+        with contextlib.ExitStack() as closing:
             for listener in self.listeners:
                 closing.callback(listener.on_close, self.summary)
             closing.callback(self._close_programs)
@@ -288,7 +289,7 @@ class TrainingRun:
         with self.work.doing(goodput.TRAINING, words):
             self._take(batches)
             self.ledger.waited(self.in_flight.wait_for_all())
-        self._restart_clock()  # from now on time is training time
+        self._restart_clock()  # training time begins here
         self._after_step()
         while self.step < running.end:
             with self.work.step(self.step + 1):

@@ -135,7 +135,7 @@ def build_setup(
         rows = [("teacher", f"{teacher.parameter_count:,} from {teacher.address}"), *rows]
 
     def initial_params() -> bert.Params:
-        if run.init:  # not loaded yet if a run meant to resume starts over
+        if run.init:  # loaded now if a run meant to resume starts over
             initial = weights or warm_start.fit_weights(warm_start.read_checkpoint(run), run, store)
             return initial.place(parts.model, parts.mesh, run.seed)
         return mup.scale_initial(run, parts.model.init(jax.random.key(run.seed)))

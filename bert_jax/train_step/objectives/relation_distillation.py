@@ -4,7 +4,7 @@ The relations of a layer are softmaxes of query-query, key-key and value-value p
 split them into the same number of heads; their widths may differ. Nothing is masked.
 
 Memory: several float32[B,R,S,S] of a micro-batch; R = 48 heads over 32 rows of 512 take 1.6 GB
-each. The backward pass recomputes each of the three divergences, so only those of one exist at a
+each. The backward pass recomputes each of the three divergences, so only one exists at a
 time. config.phases[i].micro_batches makes B smaller.
 
 Only queries, keys and values of the student's last layer are used: its output projection and its
@@ -88,7 +88,7 @@ def project_batch(
 def make_relation_distillation(settings: DistillConfig) -> Objective:
     """Make the objective: a sum of the terms whose weight is not 0, each a mean over tokens.
 
-    query, key, value     KL from the teacher's relations to those of the student's last layer
+    query, key, value     KL from the teacher's relations to the student's, in its last layer
 
     Padding does not count.
     """

@@ -21,7 +21,7 @@ from bert_jax.train_step.objectives.objective import (
 
 GENERATOR_SCOPE = "of_the_generator"  # names its operations, for planning/chip_prices.py
 WEIGHT = 50.0  # default of config.rtd_weight
-BINS, BIN_WIDTH = 128, 0.125  # of the histogram of logits, from -8 to 8
+BINS, BIN_WIDTH = 128, 0.125  # the histogram of logits, -8 to 8
 _EVALUATION_SEED = 2020
 
 

@@ -90,7 +90,7 @@ def test_a_right_value_reaches_its_field(load):
         ("optim.lr", "did you mean --config.optim.learning_rate?"),
         ("phases[0].learning_rate", "did you mean --config.phases[0].restart_learning_rate or"),
         ("model.rolled_layers", "did you mean --config.compute.rolled_layers?"),
-        ("optim.zzz", "those of config.optim are name, learning_rate"),
+        ("optim.zzz", "the fields of config.optim are name, learning_rate"),
         ("seed.zzz", "config.seed is a single value and has no fields"),
         ("seed[0]", "config.seed has no [0]; leave it out"),
         ("phases.0.steps", "write --config.phases[0].steps=VALUE"),
@@ -102,7 +102,7 @@ def test_a_right_value_reaches_its_field(load):
         ("phases[9].steps", "this config has 1 phases, counted from 0"),
         ("phases[-2].steps", "this config has 1 phases, counted from 0"),
         ("compute", "--config.compute.compute_dtype=VALUE; its fields are compute_dtype"),
-        ("", "there is no such field; those of config are init, "),
+        ("", "there is no such field; the fields of config are init, "),
         ("__class__", "there is no such field"),
     ],
 )

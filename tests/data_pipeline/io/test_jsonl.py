@@ -161,7 +161,7 @@ def test_a_bad_step_of_other_types_is_named(tmp_path, wrong):
 )
 def test_what_was_skipped_is_read_or_refused(tmp_path, content):
     (tmp_path / bad_steps.LEFT_OUT).write_bytes(content)
-    with pytest.raises(DamagedFile, match=r"left_out\.json.*; put the one of this run back"):
+    with pytest.raises(DamagedFile, match=r"left_out\.json.*; put the file of this run back"):
         bad_steps.read_skipped(tmp_path)
 
 
