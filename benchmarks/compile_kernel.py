@@ -23,7 +23,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.model.attention import flash, tpu_kernel
 from bert_jax.model.attention.flash_body import Tile
-from bert_jax.model.positions import make_rotation
+from bert_jax.model.embeddings import make_rotation
 
 ROWS = 8  # of each device: any number compiles to the same schedule
 

@@ -61,10 +61,7 @@ def number_rows(batch_size: int) -> jax.Array:
 
 def _mix(x: jax.Array) -> jax.Array:
     """Mix 32 bits (C. Wellons' lowbias32): every input bit reaches every output bit."""
-    x = x.astype(jnp.uint32)
-    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
-    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
-    return x ^ (x >> 16)
+    return hash_folds(fold(x.astype(jnp.uint32)), jnp.uint32(0))
 
 
 def threshold(rate: float) -> int:
@@ -72,7 +69,7 @@ def threshold(rate: float) -> int:
     return round(rate * 2**32)
 
 
-def hashed_places(place: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+def hash_places(place: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
     """Hash each place in a row, uint32 -> uint32, with the row's two words broadcast against it.
 
     One word enters before and one after the first multiplication; one word alone would make every
@@ -80,16 +77,16 @@ def hashed_places(place: jax.Array, low: jax.Array, high: jax.Array) -> jax.Arra
     2 ** 16 places, masks at places that differ by the bits 0x8800 correlate by -0.011, those 30,720
     places apart by -0.007, and at 99.9% of all distances by less than 0.002 (decision 17).
     """
-    return hashed_folds(folded(place ^ low), high)
+    return hash_folds(fold(place ^ low), high)
 
 
-def folded(x: jax.Array) -> jax.Array:
-    """Compute the first step of hashed_places; that of x ^ y is that of x ^ that of y."""
+def fold(x: jax.Array) -> jax.Array:
+    """Compute the first step of hash_places; that of x ^ y is the xor of both steps."""
     return x ^ (x >> 16)
 
 
-def hashed_folds(x: jax.Array, high: jax.Array) -> jax.Array:
-    """Compute the other steps of hashed_places."""
+def hash_folds(x: jax.Array, high: jax.Array) -> jax.Array:
+    """Compute the other steps of hash_places."""
     x = x * jnp.uint32(0x7FEB352D)
     x = ((x ^ (x >> 15)) + high) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)
@@ -100,11 +97,19 @@ def survives(word: jax.Array, quarter: jax.Array, rate: float) -> jax.Array:
 
     An element's value is the hash rotated by 8 bits per quarter. The second and third quarter use a
     shift, which is one instruction where a rotation is three; this rounds their drop rates up to 24
-    and 16 bits. Values are compared as signed integers, for which a TPU has an instruction.
+    and 16 bits.
     """
     from_right = jnp.where(quarter == 3, word >> 8, jnp.uint32(0))
-    value = jax.lax.bitcast_convert_type((word << (8 * quarter)) | from_right, jnp.int32)
-    return value >= jnp.int32(threshold(rate) - 2**31)
+    return are_kept((word << (8 * quarter)) | from_right, rate)
+
+
+def are_kept(values: jax.Array, rate: float) -> jax.Array:
+    """Return which elements are kept, from their values, uint32.
+
+    They are compared as signed integers, for which a TPU has an instruction.
+    """
+    signed = jax.lax.bitcast_convert_type(values, jnp.int32)
+    return signed >= jnp.int32(threshold(rate) - 2**31)
 
 
 def keep_mask(
@@ -128,7 +133,7 @@ def keep_mask(
         place = place + along * jnp.uint32(stride)
         stride *= cells if dim == shared else shape[dim]
     low, high = (jnp.expand_dims(word, range(1, len(shape))) for word in (low_B, high_B))
-    return survives(hashed_places(place, low, high), quarter, rate)
+    return survives(hash_places(place, low, high), quarter, rate)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))

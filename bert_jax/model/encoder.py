@@ -15,9 +15,15 @@ from bert_jax.config import ModelConfig
 from bert_jax.model import attention, ops
 from bert_jax.model.attention import Visible, blocks, cudnn, flash, tpu_kernel
 from bert_jax.model.dropout import ATTENTION_OUTPUT, ATTENTION_WEIGHTS, KEYS, Dropout
-from bert_jax.model.layers import Choices, LayerNumber, Linear, Residual, residual_stddev
-from bert_jax.model.mlp import FeedForward
-from bert_jax.model.positions import Rotation, make_rotation, rotate
+from bert_jax.model.embeddings import Rotation, make_rotation, rotate
+from bert_jax.model.layers import (
+    Choices,
+    FeedForward,
+    LayerNumber,
+    Linear,
+    Residual,
+    residual_stddev,
+)
 from bert_jax.model.relative import Relations, RelativeAttention, make_relations
 from bert_jax.parallel import mesh
 

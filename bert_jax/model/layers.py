@@ -1,8 +1,10 @@
-"""Define the modules that hold parameters: linear maps, layer norms and tables.
+"""Define the modules that hold parameters: linear maps, layer norms, tables, the feed-forward part.
 
 A parameter is declared with the logical name of each of its dimensions; bert_jax/parallel/mesh.py
 maps these names to mesh axes. Modules hold settings and parameters and never change after __init__.
 `resolve_choices` decides how they compute, from config.compute and the dtype of matmuls.
+
+Dimensions: B batch, S sequence, D width, F feed-forward units.
 """
 
 import dataclasses
@@ -16,7 +18,7 @@ from flax import nnx
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.model import ops
-from bert_jax.model.dropout import POSITIONS, Dropout
+from bert_jax.model.dropout import MLP_OUTPUT, POSITIONS, Dropout
 
 LayerNumber = int | jax.Array  # an array, uint32 [], where the loop over layers is rolled
 
@@ -158,6 +160,30 @@ def residual_stddev(config: ModelConfig) -> float:
     if config.initializer == "bert":
         return config.initializer_range
     return config.initializer_range / math.sqrt(2 * config.num_hidden_layers)
+
+
+class FeedForward(Residual):
+    """Map to the units, apply the activation (times the gated input: GeGLU, SwiGLU), map back.
+
+    Source: modeling.py@eedf5716ce transformer_model; Shazeer 2020 (GLU variants), section 2.
+    """
+
+    def __init__(self, config: ModelConfig, choices: Choices) -> None:
+        super().__init__(config, choices, "mlp", MLP_OUTPUT)
+        width, units = (config.hidden_size, "embed"), (config.intermediate_size, "mlp")
+        stddev, has_bias = config.initializer_range, config.linear_bias
+        self.intermediate = Linear(width, units, stddev, has_bias)
+        self.gated = Linear(width, units, stddev, has_bias) if config.gated_mlp else None
+        self.output = Linear(units, width, residual_stddev(config), has_bias)
+        self.hidden_act = config.hidden_act
+        self.saves_derivative = choices.gelu_saves_derivative
+
+    def compute(self, x_BSD: jax.Array) -> jax.Array:
+        """Compute the part without residual, norm and dropout: float[B,S,D]."""
+        units_BSF = ops.activate(self.intermediate(x_BSD), self.hidden_act, self.saves_derivative)
+        if self.gated is not None:
+            units_BSF = units_BSF * self.gated(x_BSD)
+        return self.output(units_BSF)
 
 
 class Table(nnx.Module):

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 
 from bert_jax.config import ModelConfig
 from bert_jax.model import ops
-from bert_jax.model.attention.reference import HIDDEN_SCORE
+from bert_jax.model.attention.blocks import HIDDEN_SCORE
 from bert_jax.model.dropout import ATTENTION_OUTPUT, ATTENTION_WEIGHTS, KEYS, Dropout
 from bert_jax.model.layers import Choices, Initial, LayerNumber, Residual, declare
 

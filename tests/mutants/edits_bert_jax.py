@@ -270,14 +270,14 @@ _MODEL = (
     ),
     (
         RULE,
-        "model/attention/reference.py",
-        "q_BSHK.shape[-1] ** -0.5",
-        "q_BSHK.shape[1] ** -0.5",
+        "model/attention/blocks.py",
+        "jnp.asarray(q_BSHK.shape[-1] ** -0.5, dtype)",
+        "jnp.asarray(q_BSHK.shape[1] ** -0.5, dtype)",
         "model/test_bert.py::test_outputs_are_those_of_a_numpy_bert",
     ),
     (
         WIRING,
-        "model/attention/reference.py",
+        "model/attention/blocks.py",
         "weights_BHST = drop(jax.nn.softmax(scores_BHST, axis=-1).astype(dtype))",
         "weights_BHST = jax.nn.softmax(scores_BHST, axis=-1).astype(dtype)",
         "model/test_bert.py::test_outputs_are_those_of_a_numpy_bert",

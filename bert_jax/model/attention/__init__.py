@@ -1,10 +1,11 @@
 """Compute self-attention, by the implementation that fits the device and the row length.
 
-Read reference (the formula), dispatch (visible keys, and the choice of an implementation), then
-tpu_kernel (short rows), flash and blocks (long rows), cudnn (rows on NVIDIA GPUs);
+Read blocks (the formula, and its form for long rows), dispatch (visible keys, and the choice of an
+implementation), then tpu_kernel (short rows), flash (long rows), cudnn (rows on NVIDIA GPUs);
 verify compares the kernels with blocks on the devices at hand.
 """
 
+from bert_jax.model.attention.blocks import attend
 from bert_jax.model.attention.dispatch import (
     BLOCKS,
     CUDNN,
@@ -22,7 +23,6 @@ from bert_jax.model.attention.dispatch import (
     hide_outside_window,
     hide_padding,
 )
-from bert_jax.model.attention.reference import attend
 
 __all__ = [
     "BLOCKS",

@@ -1,15 +1,16 @@
-"""Compute exact attention of long rows block by block, in plain JAX on any platform.
+"""Compute exact attention in plain JAX on any platform: a row at once, or in blocks.
 
-No array has the size of all scores. A layer with a window compares a block of queries with the keys
-around it. A layer without one compares all pairs of blocks in turn, with a running maximum and sum.
-There is no dropout of the weights.
+`attend` is the reference, and holds all scores of a row. In blocks no array has the size of all
+scores: a layer with a window compares a block of queries with the keys around it; a layer without
+one compares all pairs of blocks in turn, with a running maximum and sum. Blocks have no dropout of
+the weights.
 
-Dimensions: B batch, S sequence, N blocks, W positions of a block, C keys around a block, H heads,
-K head width.
+Dimensions: B batch, S sequence or queries, T keys, N blocks, W positions of a block, C keys around
+a block, H heads, K head width.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,13 +18,38 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.model import ops
-from bert_jax.model.attention import reference
 from bert_jax.parallel import mesh
 
 BLOCK = 512  # queries and keys of a block without a window
 MIN_WINDOW_BLOCK = 128
+# Added to the scores of hidden keys, so that exp gives 0 (modeling.py@eedf5716ce).
+HIDDEN_SCORE = -10_000.0
 _HIDDEN_SCORE = -1e30  # exp of it minus any real score is 0
 _SCORES = ("batch", "heads", None, None)
+
+
+def attend(
+    q_BSHK: jax.Array,
+    k_BTHK: jax.Array,
+    v_BTHK: jax.Array,
+    mask: jax.Array,
+    drop: Callable[[jax.Array], jax.Array],
+) -> jax.Array:
+    """Compute softmax(q k / sqrt(K)) v, with the softmax in float32 and dropout on the weights.
+
+    Shapes: float[B,S,H,K], float[B,T,H,K] twice, bool[B or 1, 1, S or 1, T] -> float[B,S,H,K].
+    mask is True where a query may attend to a key; drop is applied to the weights[B,H,S,T].
+
+    Source: Vaswani et al. 2017, section 3.2.1; modeling.py@eedf5716ce attention_layer.
+    """
+    dtype = q_BSHK.dtype
+    scale = jnp.asarray(q_BSHK.shape[-1] ** -0.5, dtype)
+    scores_BHST = ops.einsum(
+        "bshk,bthk->bhst", q_BSHK * scale, k_BTHK, ("batch", "heads", None, None), jnp.float32
+    )
+    scores_BHST = scores_BHST + jnp.where(mask, 0.0, HIDDEN_SCORE)
+    weights_BHST = drop(jax.nn.softmax(scores_BHST, axis=-1).astype(dtype))
+    return ops.einsum("bhst,bthk->bshk", weights_BHST, v_BTHK, ("batch", None, "heads", None))
 
 
 def window_block(width: int) -> int:
@@ -67,13 +93,13 @@ def attend_window(
         return jnp.concatenate([before, x_BNW, after], axis=2)
 
     @jax.checkpoint
-    def attend(
+    def attend_blocks(
         q_BSHK: jax.Array, k_BSHK: jax.Array, v_BSHK: jax.Array, ids_BS: jax.Array
     ) -> jax.Array:
         q, k, v, ids = (_cut(x, blocks, block) for x in (q_BSHK, k_BSHK, v_BSHK, ids_BS))
         is_same = ids[:, :, :, None] == join_neighbors(ids)[:, :, None, :]
         mask = jnp.expand_dims(is_same & is_near_NWC, 2)
-        out = reference.attend(
+        out = attend(
             _as_rows(q),
             _as_rows(join_neighbors(k)),
             _as_rows(join_neighbors(v)),
@@ -83,7 +109,7 @@ def attend_window(
         sizes = (batch, blocks * block, *q_BSHK.shape[2:])
         return jnp.reshape(out, sizes, out_sharding=_spec(out.ndim, 2))[:, :seq_len]
 
-    return attend(q_BSHK, k_BSHK, v_BSHK, ids_BS)
+    return attend_blocks(q_BSHK, k_BSHK, v_BSHK, ids_BS)
 
 
 def _spec(ndim: int, heads_axis: int) -> Any:

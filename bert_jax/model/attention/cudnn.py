@@ -9,7 +9,7 @@ import re
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model.positions import Rotation, rotate
+from bert_jax.model.embeddings import Rotation, rotate
 
 # Names of NVIDIA's cards before compute capability 8.0, which cuDNN's attention requires.
 _OLDER_CARDS = re.compile(r"TESLA|QUADRO|TITAN|GTX|XAVIER|RTX 20[5-8]0|\b(?:MX|[PTV])\d+", re.I)

@@ -12,9 +12,9 @@ from bert_jax.config import ModelConfig
 from bert_jax.model.attention import blocks, cudnn, flash, tpu_kernel
 from data_pipeline.io.refused import Refused
 
-# reference.py computes all scores of a row at once; tpu_kernel.py is a TPU kernel for short rows,
-# flash.py one for long rows, windows and rotary positions; cudnn.py calls cuDNN's kernel on NVIDIA
-# GPUs; blocks.py is plain JAX for long rows.
+# blocks.py is plain JAX: all scores of a row at once, or blocks of a long row; tpu_kernel.py is a
+# TPU kernel for short rows, flash.py one for long rows, windows and rotary positions; cudnn.py
+# calls cuDNN's kernel on NVIDIA GPUs.
 PLAIN, KERNEL, FLASH, BLOCKS = "plain", "the TPU kernel", "flash attention", "blocks"
 CUDNN = "cuDNN attention"
 LONG_ROW = 1024  # tokens, from which blocks were measured to be faster than plain attention

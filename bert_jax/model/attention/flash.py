@@ -19,7 +19,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from bert_jax.model.attention import flash_body
 from bert_jax.model.attention.flash_body import LANES, Tile
-from bert_jax.model.positions import Rotation
+from bert_jax.model.embeddings import Rotation
 from bert_jax.parallel import chips
 
 # The compiler of kernels has no bfloat16 matmul on v2 and v3.

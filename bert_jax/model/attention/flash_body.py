@@ -6,7 +6,7 @@ queries loops over the chunks of keys that it sees, with a running maximum and s
 with the tile of its first key. In a layer with a narrow window a block has a single chunk, the band
 of keys around it, for which arrays of keys are padded on both ends.
 
-Scores are [keys, queries], as in tpu_kernel_body. A position's code is the number of its example
+Scores are [keys, queries], as in tpu_kernel. A position's code is the number of its example
 times a large number, plus its place in the row: a single comparison of codes decides whether a
 query sees a key.
 
@@ -399,7 +399,7 @@ def _exchange(x_RL: jax.Array, tile: Tile) -> jax.Array:
 
 
 def _rotate(x_RL: jax.Array, angles: Sequence[Ref], rows: Any, tile: Tile) -> jax.Array:
-    """Rotate the pairs of each head in float32, as bert_jax.model.positions.rotate does."""
+    """Rotate the pairs of each head in float32, as bert_jax.model.embeddings.rotate does."""
     if not angles:
         return x_RL
     cos_RL, sin_RL = (angle[0, rows, :] for angle in angles)

@@ -23,7 +23,7 @@ from bert_jax.model.attention.dispatch import (
     hide_outside_window,
 )
 from bert_jax.model.dropout import keep_mask
-from bert_jax.model.positions import Rotation, make_rotation, rotate
+from bert_jax.model.embeddings import Rotation, make_rotation, rotate
 from bert_jax.parallel import mesh as mesh_lib
 
 MAX_ERROR_RATIO = 2.0  # error of a kernel over the error of bfloat16 in blocks.py

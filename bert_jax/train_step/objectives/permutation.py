@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from bert_jax.model import ops
 from bert_jax.model.attention import Visible
 from bert_jax.model.bert import Bert
-from bert_jax.model.dropout import Dropout, hashed_places
+from bert_jax.model.dropout import Dropout, hash_places
 from bert_jax.train_step.objectives.objective import (
     Batch,
     Objective,
@@ -43,7 +43,7 @@ def draw_order(bert: Bert, batch: Batch, ids_BS: jax.Array, dropout: Dropout | N
     else:
         words = dropout.words(bert.config.num_hidden_layers + 1, 0)
         low, high = (word_B[:, None] for word_B in words)
-    return hashed_places(hashed_BS, low, high)
+    return hash_places(hashed_BS, low, high)
 
 
 def _count(batch: Batch) -> dict[str, jax.Array]:

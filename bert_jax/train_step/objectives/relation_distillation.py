@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from bert_jax.config import Config, DistillConfig
 from bert_jax.model import ops
-from bert_jax.model.attention.reference import HIDDEN_SCORE
+from bert_jax.model.attention.blocks import HIDDEN_SCORE
 from bert_jax.model.bert import Bert
 from bert_jax.model.dropout import Dropout
 from bert_jax.parallel import mesh

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model.bert import Bert, Heads
-from bert_jax.model.dropout import SAMPLED_TOKENS, Dropout, Words, hashed_places
+from bert_jax.model.dropout import SAMPLED_TOKENS, Dropout, Words, hash_places
 from bert_jax.train_step.objectives.objective import (
     Batch,
     Objective,
@@ -43,7 +43,7 @@ def make_noise_words(bert: Bert, batch: Batch, dropout: Dropout | None) -> Words
         ids_BS = batch["input_ids"].astype(jnp.uint32)
         zeros_B1 = jnp.zeros_like(ids_BS[:, :1])
         places_BS = jax.lax.broadcasted_iota(jnp.uint32, ids_BS.shape, 1)
-        hashed_BS = hashed_places(ids_BS, places_BS * jnp.uint32(0x9E3779B9), zeros_B1)
+        hashed_BS = hash_places(ids_BS, places_BS * jnp.uint32(0x9E3779B9), zeros_B1)
         row_B = jnp.sum(jnp.where(batch["input_mask"] > 0, hashed_BS, 0), axis=1, dtype=jnp.uint32)
         dropout = Dropout(jnp.uint32(_EVALUATION_SEED), jnp.uint32(0), row_B)
     return dropout.words(bert.config.num_hidden_layers, SAMPLED_TOKENS)
@@ -62,7 +62,7 @@ def sample_tokens(
     start_BP = positions_BP.astype(jnp.uint32) * jnp.uint32(vocab_size)
     place_BPV = start_BP[:, :, None] + ids_BPV.astype(jnp.uint32)
     low_B11, high_B11 = (word[:, None, None] for word in words)
-    hash_BPV = hashed_places(place_BPV, low_B11, high_B11)
+    hash_BPV = hash_places(place_BPV, low_B11, high_B11)
     # 1 - uniform: float32 resolves its small values, which make the largest noise.
     share_BPV = (hash_BPV.astype(jnp.float32) + 0.5) * jnp.float32(2.0**-32)
     share_BPV = jnp.minimum(share_BPV, jnp.float32(1.0 - 2.0**-24))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import MeshConfig
-from bert_jax.model.dropout import Dropout, hashed_places, number_rows, survives
+from bert_jax.model.dropout import Dropout, hash_places, number_rows, survives
 from bert_jax.parallel import mesh
 
 
@@ -119,7 +119,7 @@ def test_the_spectrum_of_the_hash_is_as_documented():
     rows, places, rate = 64, 2**16, 0.1
     words = np.random.default_rng(5).integers(0, 2**32, (2, rows, 1), dtype=np.uint32)
     place = jnp.arange(places, dtype=jnp.uint32)[None]
-    hashes = hashed_places(place, *(jnp.asarray(one) for one in words))
+    hashes = hash_places(place, *(jnp.asarray(one) for one in words))
     is_dropped = ~np.asarray(survives(hashes, jnp.uint32(0), rate))
     centred = is_dropped.astype(np.float32) - rate
     variance = rate * (1 - rate)

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from bert_jax.config import MeshConfig
 from bert_jax.model import attention
 from bert_jax.model.attention import flash, flash_body
-from bert_jax.model.positions import make_rotation, rotate
+from bert_jax.model.embeddings import make_rotation, rotate
 from bert_jax.parallel import mesh
 from tests.bert_jax.model.attention.agreement import assert_close, draw
 

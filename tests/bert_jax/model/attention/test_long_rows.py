@@ -10,7 +10,7 @@ import pytest
 from bert_jax.config import MeshConfig
 from bert_jax.model import attention
 from bert_jax.model.attention import blocks
-from bert_jax.model.positions import make_rotation, rotate
+from bert_jax.model.embeddings import make_rotation, rotate
 from bert_jax.parallel import mesh
 
 HEADS, HEAD_WIDTH = 2, 4
