@@ -93,14 +93,14 @@ def train(fault: str, steps: int, store: str, folder: pathlib.Path, more: Sequen
     """Train with a fault in this process, to its end or to a number of steps."""
     flags, change = FAULTS[fault]
     if change is not None:
-        plain = stream.PretrainSource.make_rows_of_epoch
+        plain = stream.PretrainSource.make_rows_of_part
         random = np.random.default_rng(0)
 
         @functools.wraps(plain)
         def make_rows(source: Any, *numbers: Any) -> Rows:
             return change(plain(source, *numbers), random)
 
-        stream.PretrainSource.make_rows_of_epoch = make_rows  # type: ignore[method-assign]
+        stream.PretrainSource.make_rows_of_part = make_rows  # type: ignore[method-assign]
     if fault == "unshuffled":
         stream.hashing.permute = lambda key, index_B, size: index_B  # type: ignore[assignment]
     write = metrics_writer.Records.write

@@ -2,11 +2,13 @@
 
 import contextlib
 import dataclasses
+import importlib.metadata
 import itertools
 import pathlib
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -17,7 +19,7 @@ from data_pipeline.cli.main import run_main
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.corpus.beam import encode_with_beam
 from data_pipeline.corpus.encode import EncodedChunk, encode_corpus, read_chunks
-from data_pipeline.corpus.manifest import BuildCounts, build_manifest
+from data_pipeline.corpus.lost_characters import record_lost_characters
 from data_pipeline.corpus.options import BEAM, COMMAND, BuildFlags, check_flags
 from data_pipeline.corpus.selection import (
     Selection,
@@ -31,12 +33,12 @@ from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
 from data_pipeline.io.errors import is_transient
 from data_pipeline.io.refused import Refused
 from data_pipeline.read import tfds
-from data_pipeline.read.cleaning import FILES_WITHOUT_TEXT
+from data_pipeline.read.cleaning import CHANGES, COUNTS, FILES_WITHOUT_TEXT, REASONS
 from data_pipeline.read.documents import Source, read_sources
 from data_pipeline.read.sources import find_sources
 from data_pipeline.report.build import describe_file_count, print_report
 from data_pipeline.report.progress import progress_bar
-from data_pipeline.store import FORMAT, HELDOUT, MANIFEST, TRAIN
+from data_pipeline.store import FORMAT, FORMAT_VERSION, HELDOUT, MANIFEST, TRAIN
 from data_pipeline.store.examples import FOLDER as EXAMPLES_FOLDER
 from data_pipeline.store.upload import (
     check_destination,
@@ -45,7 +47,13 @@ from data_pipeline.store.upload import (
     unmark_destination,
     upload_store,
 )
-from data_pipeline.store.writer import SplitWriter, write_manifest
+from data_pipeline.store.writer import (
+    SplitWriter,
+    compute_digest,
+    describe_arrays,
+    describe_vocabulary,
+    write_manifest,
+)
 from data_pipeline.vocab import (
     FILE_NAMES,
     Vocabulary,
@@ -59,6 +67,7 @@ from data_pipeline.vocab.train import TEXT_CHARS, TRAINED, read_training_text, t
 
 # The parts of a store besides its manifest, whichever command made it.
 _REPLACED = (TRAIN, HELDOUT, EXAMPLES_FOLDER, *FILE_NAMES)
+_LIBRARIES = ("datasketch", "numpy", "sentencepiece", "sentencex", "tokenizers")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -165,7 +174,7 @@ def _build_folder(
         vocabulary, coverage = _make_vocabulary(building, flags, sources, console)
         write_tokenizer_json(vocabulary, building)
         spool = Spool(building / "spool")
-        counted = BuildCounts([0] * len(sources), coverage)
+        counted = _BuildCounts([0] * len(sources), coverage)
         label = f"encoding {describe_file_count(len(sources))} with {_describe_runner(flags)}"
         stored_bytes = sum(source.stored_bytes for source in sources)
         total_bytes = None if flags.runner == BEAM else stored_bytes
@@ -185,7 +194,7 @@ def _build_folder(
         splits = _write_splits(spool, selection, building, vocabulary, flags, console)
         shutil.rmtree(spool.directory)
         near = selection.near_duplicates
-        manifest = build_manifest(building, flags, vocabulary, splits, sources, counted, near)
+        manifest = _make_manifest(building, flags, vocabulary, splits, sources, counted, near)
         with LINE.doing("moving the store to its place"):
             write_manifest(building, manifest)
     return manifest
@@ -259,6 +268,68 @@ def _write_splits(
     with progress_bar(console, "writing the splits", total=spool.tokens_bytes) as advance:
         write_splits(spool, selection, is_heldout, writers[TRAIN], writers[HELDOUT], advance)
     return {name: writer.close() for name, writer in writers.items()}
+
+
+@dataclasses.dataclass
+class _BuildCounts:
+    """Add up what a build counts."""
+
+    source_documents: list[int]  # documents of each source
+    character_coverage: float | None  # a trained vocabulary's
+    # Keys: the names of cleaning.COUNTED; the code points that the vocabulary lacks.
+    counts: Counter[str] = dataclasses.field(default_factory=Counter)
+    lost_characters: Counter[int] = dataclasses.field(default_factory=Counter)
+
+    def add(self, chunk: EncodedChunk) -> None:
+        """Add what a chunk counted."""
+        self.counts.update(chunk.counts)
+        self.lost_characters.update(chunk.lost_characters)
+        for number, documents in chunk.source_documents.items():
+            self.source_documents[number] += documents
+
+
+def _make_manifest(
+    directory: pathlib.Path,
+    flags: BuildFlags,
+    vocabulary: Vocabulary,
+    splits: dict[str, dict[str, int]],
+    sources: list[Source],
+    counted: _BuildCounts,
+    near_duplicates: dict[str, int],
+) -> dict[str, Any]:
+    """Build the manifest of the arrays in `directory`."""
+    arrays = describe_arrays(directory)
+    both = splits.values()
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "digest": compute_digest(arrays, vocabulary.digest),
+        "vocabulary": describe_vocabulary(vocabulary),
+        "token_dtype": str(token_dtype(vocabulary.size)),
+        "splits": splits,
+        "unknown_token_share": sum(split["unknown_tokens"] for split in both)
+        / sum(split["tokens"] for split in both),
+        "longest_sentence_tokens": max(split["longest_sentence_tokens"] for split in both),
+        "dropped": {reason: counted.counts[reason] for reason in REASONS},
+        "changed": {change: counted.counts[change] for change in CHANGES},
+        "counted": {name: counted.counts[name] for name in COUNTS},
+        "near_duplicates": near_duplicates,
+        "lost_characters": record_lost_characters(counted.lost_characters),
+        "holdout": flags.holdout,
+        "build": {
+            **dataclasses.asdict(flags.text),
+            "lowercase": flags.lowercase,
+            "train_vocab": flags.train_vocab,
+            "character_coverage": counted.character_coverage,
+            **dataclasses.asdict(flags.cleaning),
+        },
+        "versions": {name: importlib.metadata.version(name) for name in _LIBRARIES},
+        "sources": [
+            {"path": source.address, "bytes": source.stored_bytes, "documents": documents}
+            for source, documents in zip(sources, counted.source_documents, strict=True)
+        ],
+        "arrays": arrays,
+    }
 
 
 if __name__ == "__main__":

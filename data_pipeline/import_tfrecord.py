@@ -20,7 +20,7 @@ from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
 from data_pipeline.io.refused import Refused
 from data_pipeline.report.build import describe_file_count
 from data_pipeline.report.progress import progress_bar
-from data_pipeline.spec.schema import RowShape
+from data_pipeline.spec.schema import RowShape, restore_ids
 from data_pipeline.store import (
     EXAMPLES,
     FORMAT,
@@ -36,7 +36,6 @@ from data_pipeline.store.tfrecord import (
     find_record_files,
     hash_first_segments,
     read_examples,
-    restore_ids,
 )
 from data_pipeline.store.writer import (
     ArrayFile,

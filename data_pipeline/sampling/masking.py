@@ -2,12 +2,14 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from data_pipeline.io.refused import Refused
 from data_pipeline.sampling import whole_word
 from data_pipeline.spec import hashing
+from data_pipeline.spec.schema import restore_ids
 
 # Counters of a row's draws: positions, replacement of each, random id, number of words.
 _CHOOSE, _REPLACE, _RANDOM_ID, _RUN_LENGTH = 0, 1 << 16, 2 << 16, 3 << 16
@@ -109,14 +111,19 @@ def _choose_positions(is_text_BS: np.ndarray, row_keys_B: np.ndarray, slots: int
 
     Past the tokens of a row the order means nothing.
     """
-    rows, seq_len = is_text_BS.shape
     keys_BS, low_mask = whole_word.make_sort_keys(is_text_BS, row_keys_B, _CHOOSE)
+    return (_take_smallest(keys_BS, slots, whole_word.NEVER) & low_mask).astype(np.int32)
+
+
+def _take_smallest(keys_BS: np.ndarray, slots: int, filler: np.unsignedinteger[Any]) -> np.ndarray:
+    """Sort the `slots` smallest keys of each row, and reorder `keys_BS`: [B,P], or fillers."""
+    rows, seq_len = keys_BS.shape
     if slots < seq_len:
         keys_BS.partition(slots - 1, axis=1)
-    keys_BP = np.full((rows, slots), whole_word.NEVER)
+    keys_BP = np.full((rows, slots), filler)
     keys_BP[:, : min(slots, seq_len)] = keys_BS[:, :slots]
     keys_BP.sort(axis=1)
-    return (keys_BP & low_mask).astype(np.int32)
+    return keys_BP
 
 
 def _choose_by_weight(
@@ -128,8 +135,7 @@ def _choose_by_weight(
     smallest of exponential times with these rates (Efraimidis and Spirakis 2006). Past the
     tokens of a row the order means nothing.
     """
-    rows, seq_len = is_text_BS.shape
-    position_S = np.arange(seq_len, dtype=np.uint32)
+    position_S = np.arange(is_text_BS.shape[1], dtype=np.uint32)
     bits_BS = hashing.hash32(row_keys_B, position_S + np.uint32(_CHOOSE))
     rate_BS = np.where(is_text_BS, weight_BS, 1.0)
     # float32: processors whose logarithms differ in the last bit of a float64 order times alike.
@@ -137,11 +143,7 @@ def _choose_by_weight(
     # Positive floats sort as their bits do; the position below them breaks ties.
     keys_BS = time_BS.view(np.uint32).astype(np.uint64) << np.uint64(32) | position_S
     keys_BS[~is_text_BS] = _LAST
-    if slots < seq_len:
-        keys_BS.partition(slots - 1, axis=1)
-    keys_BP = np.full((rows, slots), _LAST)
-    keys_BP[:, : min(slots, seq_len)] = keys_BS[:, :slots]
-    keys_BP.sort(axis=1)
+    keys_BP = _take_smallest(keys_BS, slots, _LAST)
     return (keys_BP & np.uint64(0x7FFFFFFF)).astype(np.int32)
 
 
@@ -200,9 +202,5 @@ def _replace(
 
 def restore_masked(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return rows of a batch with every token as it stood before masking, and none to predict."""
-    ids_BS = rows["input_ids"].copy()
-    row_N, slot_N = np.nonzero(rows["masked_lm_weights"])
-    positions_N = rows["masked_lm_positions"][row_N, slot_N]
-    ids_BS[row_N, positions_N] = rows["masked_lm_ids"][row_N, slot_N]
     nothing_BP = np.zeros_like(rows["masked_lm_weights"])
-    return {**rows, "input_ids": ids_BS, "masked_lm_weights": nothing_BP}
+    return {**rows, "input_ids": restore_ids(rows), "masked_lm_weights": nothing_BP}

@@ -152,30 +152,21 @@ class MixedSource(ExampleSource):
         return max(1, int(self.mean_rows_per_epoch))
 
     def find_stores(self, positions: np.ndarray) -> np.ndarray:
-        return self._place(positions)[0]
+        return self.find_parts(positions)[0]
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the epoch of each row in the stream of its store, and its index there."""
-        store_B, own_B = self._place(positions)
+        store_B, own_B = self.find_parts(positions)
         epoch_B, index_B = np.empty_like(own_B), np.empty_like(own_B)
         for number, source in enumerate(self.sources):
             is_of = store_B == number
             epoch_B[is_of], index_B[is_of] = source.locate(own_B[is_of])
         return epoch_B, index_B
 
-    def rows(self, positions: np.ndarray) -> dict[str, np.ndarray]:
-        positions = np.asarray(positions, np.int64)
-        if len(positions) and positions.min() < 0:
-            raise Refused(f"row position {positions.min()} is negative; the first is 0")
-        store_B, own_B = self._place(positions)
-        batch = self.shape.zeros(len(positions))
-        for number in np.unique(store_B):
-            members = np.flatnonzero(store_B == number)
-            for name, array in self.sources[number].rows(own_B[members]).items():
-                batch[name][members] = array
-        return batch
+    def make_rows_of_part(self, part: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
+        return self.sources[part].rows(index_B)
 
-    def _place(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def find_parts(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the store of each position, and the position in the stream of that store."""
         positions = np.asarray(positions, np.int64)
         starts = [stretch.start for stretch in self.stretches]

@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 
 from data_pipeline.io.refused import Refused
-from data_pipeline.sampling.source import SingleSource
+from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.spec import hashing
 from data_pipeline.spec.hashing import Purpose
 from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
@@ -22,7 +22,7 @@ _OPEN_OPTIONS = (*OPTIONS_OF_A_RUN, "random_seed", "segments")
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredExamples(SingleSource):
+class StoredExamples(ExampleSource):
     """The stream of examples of one split at one sequence length. Made by open_stored_examples."""
 
     shape: RowShape
@@ -47,9 +47,9 @@ class StoredExamples(SingleSource):
         epoch_B, index_B = np.divmod(np.asarray(positions, np.int64), len(self.split_rows))
         return epoch_B, index_B
 
-    def make_rows_of_epoch(self, epoch: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
+    def make_rows_of_part(self, part: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
         key = hashing.derive_key(
-            self.options.random_seed, Purpose.STORED_ORDER, self.shape.seq_len, epoch
+            self.options.random_seed, Purpose.STORED_ORDER, self.shape.seq_len, part
         )
         row_B = self.split_rows[hashing.permute(key, index_B, len(self.split_rows))]
         batch = {

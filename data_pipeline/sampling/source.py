@@ -35,7 +35,6 @@ class ExampleSource(abc.ABC):
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the epoch of each position and the index within that epoch: int64[B] each."""
 
-    @abc.abstractmethod
     def rows(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         """Return the rows at these positions of the stream, in the order given.
 
@@ -46,30 +45,28 @@ class ExampleSource(abc.ABC):
         Raises:
           Refused: a negative position, or rows that are damaged.
         """
-
-    def find_stores(self, positions: np.ndarray) -> np.ndarray:
-        """Return the number of the store that each row is from: int64[B]; 0 of a single one."""
-        return np.zeros(len(positions), np.int64)
-
-
-class SingleSource(ExampleSource):
-    """The rows of one store, made by epoch; a base class."""
-
-    @abc.abstractmethod
-    def make_rows_of_epoch(self, epoch: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
-        """Make the rows with these numbers within an epoch: int64[B] -> the fields of `shape`."""
-
-    def rows(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         positions = np.asarray(positions, np.int64)
         if len(positions) and positions.min() < 0:
             raise Refused(f"row position {positions.min()} is negative; the first is 0")
-        epoch_B, index_B = self.locate(positions)
+        part_B, index_B = self.find_parts(positions)
         batch = self.shape.zeros(len(positions))
-        for epoch in np.unique(epoch_B):
-            members = np.flatnonzero(epoch_B == epoch)
-            made = self.make_rows_of_epoch(int(epoch), index_B[members])
+        for part in np.unique(part_B):
+            members = np.flatnonzero(part_B == part)
+            made = self.make_rows_of_part(int(part), index_B[members])
             if len(members) == len(positions):
                 return made
             for name, array in made.items():
                 batch[name][members] = array
         return batch
+
+    def find_parts(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the part of the stream that makes each row, and the row's index in it."""
+        return self.locate(positions)
+
+    @abc.abstractmethod
+    def make_rows_of_part(self, part: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
+        """Make the rows with these numbers within an epoch, or a store: int64[B] -> `shape`."""
+
+    def find_stores(self, positions: np.ndarray) -> np.ndarray:
+        """Return the number of the store that each row is from: int64[B]; 0 of a single one."""
+        return np.zeros(len(positions), np.int64)

@@ -14,7 +14,7 @@ from data_pipeline.sampling import pairs
 from data_pipeline.sampling.masking import MaskRules, weigh_rare_tokens
 from data_pipeline.sampling.ready_made import open_stored_examples
 from data_pipeline.sampling.rows import RowLayout, gather_text, make_rows, mask_text, pack_rows
-from data_pipeline.sampling.source import ExampleSource, SingleSource
+from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.sampling.walk import MAX_SEQ_LEN
 from data_pipeline.sampling.walks import (
     SIDECAR_FOLDER,
@@ -53,7 +53,7 @@ class SampledText:
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainSource(SingleSource):
+class PretrainSource(ExampleSource):
     """The stream of rows of one split at one sequence length. Made by open_source."""
 
     shape: RowShape
@@ -83,8 +83,8 @@ class PretrainSource(SingleSource):
         index_N = rest_N - (ends_K - self.facts.rows_K)[walk_N]
         return round_N * len(ends_K) + walk_N, index_N
 
-    def make_rows_of_epoch(self, epoch: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
-        drawn = self.draw(epoch, index_B)
+    def make_rows_of_part(self, part: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
+        drawn = self.draw(part, index_B)
         text = gather_text(drawn.spans, self.split.token_ids, self.assembly)
         masks = mask_text(text, drawn.spans, drawn.keys_M, self.assembly.mask_rules)
         if self.shape.examples == 1:

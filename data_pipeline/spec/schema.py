@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -99,3 +100,15 @@ def row_shape(options: PretrainOptions, seq_len: int, max_predictions_per_seq: i
     )  # the excess by rounding, or by the minimum of one
     slots = math.floor(seq_len * prob + examples * most_over_share)
     return RowShape(seq_len, min(slots, examples * max_predictions_per_seq), examples)
+
+
+def restore_ids(batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Restore the input_ids of examples to what they were before masking.
+
+    Shapes: input_ids[B,S], masked_lm_positions, _ids and _weights [B,P] -> input_ids' [B,S].
+    """
+    ids_BS = batch["input_ids"].copy()
+    row_N, slot_N = np.nonzero(batch["masked_lm_weights"])
+    position_N = batch["masked_lm_positions"][row_N, slot_N]
+    ids_BS[row_N, position_N] = batch["masked_lm_ids"][row_N, slot_N]
+    return ids_BS

@@ -24,7 +24,7 @@ import numpy as np
 from data_pipeline.io.record_frames import FOOT_BYTES, HEAD_BYTES, record_lengths
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec import hashing
-from data_pipeline.spec.schema import TFRECORD_FIELDS, Field, RowShape
+from data_pipeline.spec.schema import TFRECORD_FIELDS, Field, RowShape, restore_ids
 from data_pipeline.vocab import Vocabulary
 
 COMPRESSIONS = {"none": "", "gzip": "GZIP"}  # the value of the flag, and TensorFlow's
@@ -318,18 +318,6 @@ def check_examples(
 
 
 _FIRST_SEGMENT = hashing.derive_key(0, hashing.FIRST_SEGMENT_FINGERPRINT)
-
-
-def restore_ids(batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Restore the input_ids of examples to what they were before masking.
-
-    Shapes: input_ids[B,S], masked_lm_positions, _ids and _weights [B,P] -> input_ids' [B,S].
-    """
-    ids_BS = batch["input_ids"].copy()
-    row_N, slot_N = np.nonzero(batch["masked_lm_weights"])
-    position_N = batch["masked_lm_positions"][row_N, slot_N]
-    ids_BS[row_N, position_N] = batch["masked_lm_ids"][row_N, slot_N]
-    return ids_BS
 
 
 def hash_first_segments(batch: Mapping[str, np.ndarray]) -> np.ndarray:

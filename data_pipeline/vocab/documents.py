@@ -4,6 +4,7 @@ Some tokenizers give a word other ids at a text's start than behind a space, or 
 words; then a sentence encoded alone has other ids than within its document.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -71,3 +72,10 @@ def encode_documents_whole(
         )
 
     return encode_documents
+
+
+def flatten_ids(encoded: Sequence[Sequence[int]], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids of N texts one after another, and int64[N], the number of each text."""
+    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    flat = itertools.chain.from_iterable(encoded)
+    return np.fromiter(flat, dtype, int(lengths.sum())), lengths

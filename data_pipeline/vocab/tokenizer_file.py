@@ -21,7 +21,7 @@ import tokenizers
 
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab.byte_level import BYTE_OF, decode_piece
-from data_pipeline.vocab.documents import encode_documents_whole
+from data_pipeline.vocab.documents import encode_documents_whole, flatten_ids
 from data_pipeline.vocab.special_tokens import find_special_ids
 from data_pipeline.vocab.template import A, Template, make_bert_template, read_template
 from data_pipeline.vocab.wordpiece import MAX_PIECES, find_words, replace_surrogates
@@ -329,10 +329,7 @@ class LibraryEncoder:
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return all ids one after another, and int64[N], the number of each of N texts."""
-        encoded = [self._encode_text(text).ids for text in texts]
-        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        flat = itertools.chain.from_iterable(encoded)
-        return np.fromiter(flat, self._dtype, int(lengths.sum())), lengths
+        return flatten_ids([self._encode_text(text).ids for text in texts], self._dtype)
 
     def _encode_whole(self, text: str) -> tuple[list[int], list[int]]:
         encoding = self._encode_text(text)

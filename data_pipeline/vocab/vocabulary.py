@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import itertools
 import pathlib
 import re
 import string
@@ -21,6 +20,7 @@ from data_pipeline.vocab.documents import (
     EncodeDocuments,
     encode_documents_whole,
     encode_sentences_alone,
+    flatten_ids,
 )
 from data_pipeline.vocab.sentencepiece_model import read_model
 from data_pipeline.vocab.special_tokens import find_special_ids
@@ -315,10 +315,7 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes, rules: str) -> Vocabula
     encoder = sentencepiece_rules.RuledEncoder(processor, rules)
 
     def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        encoded = encoder.encode(texts)
-        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        flat = itertools.chain.from_iterable(encoded)
-        return np.fromiter(flat, dtype, int(lengths.sum())), lengths
+        return flatten_ids(encoder.encode(texts), dtype)
 
     def encode_whole(text: str) -> tuple[list[int], list[int]]:
         ids, spans = encoder.encode_prepared(text)
