@@ -24,7 +24,7 @@ def config(tiny_store, tmp_path_factory):
     for seq_len, slots in ((16, 3), (24, 4)):
         sizes = [f"--seq_len={seq_len}", f"--max_predictions_per_seq={slots}", "--epochs=1"]
         output = f"--output={folder / str(seq_len)}"
-        flags = [str(tiny_store), output, *sizes, "--shards=2", "--workers=1"]
+        flags = [f"--store={tiny_store}", output, *sizes, "--shards=2", "--workers=1"]
         assert export_tfrecord.main(flags) == 0
     flags = [f"--input={folder}/*/*.tfrecord", f"--vocab={folder}/16/vocab.txt", "--holdout=0.1"]
     assert import_tfrecord.main([*flags, f"--output={folder / 'store'}"]) == 0

@@ -22,7 +22,7 @@ SIZES = [f"--seq_len={SEQ_LEN}", f"--max_predictions_per_seq={SLOTS}"]
 def exported(tiny_store, tmp_path_factory):
     output = tmp_path_factory.mktemp("exported")
     flags = [*SIZES, "--epochs=2", "--shards=3", "--workers=1", "--masking=whole_word"]
-    assert export_tfrecord.main([str(tiny_store), f"--output={output}", *flags]) == 0
+    assert export_tfrecord.main([f"--store={tiny_store}", f"--output={output}", *flags]) == 0
     return output
 
 
@@ -63,7 +63,8 @@ def test_every_exported_example_comes_back_bit_for_bit(tiny_store, store):
 
 def test_ready_made_examples_are_exported_once_as_they_are(store, tmp_path):
     flags = [*SIZES, "--split=heldout", "--shards=1", "--workers=1"]
-    assert export_tfrecord.main([str(store.directory), f"--output={tmp_path / 'out'}", *flags]) == 0
+    flags += [f"--store={store.directory}", f"--output={tmp_path / 'out'}"]
+    assert export_tfrecord.main(flags) == 0
     (path,) = (tmp_path / "out").glob("*.tfrecord")
     written = [batch for _, batch in read_examples(path)]
     source = stream(store, "heldout")
