@@ -31,9 +31,7 @@ class ConvertFlags:
         is_required=True,
     )
     part: str = flag(
-        DISCRIMINATOR,
-        "model to convert of a run of replaced-token detection",
-        choices=PARTS,
+        DISCRIMINATOR, "model to convert of a run of replaced-token detection", choices=PARTS
     )
     initialize_missing: bool = flag(
         False, "initialize the pooler and the heads that the checkpoint lacks"
@@ -146,11 +144,7 @@ def _convert(
 
 
 def _upload(
-    target: Target,
-    name: str,
-    is_public: bool,
-    screen: Screen,
-    say_error: Callable[[str], None],
+    target: Target, name: str, is_public: bool, screen: Screen, say_error: Callable[[str], None]
 ) -> int:
     """Upload a finished export; if that fails the export stays, and the exit code is 1."""
     try:

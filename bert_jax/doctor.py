@@ -173,10 +173,7 @@ def _list_parts(config: Config, source: Any, flags: DoctorFlags) -> list[Part]:
         ),
         ("losses", check_losses),
         ("step", check_step),
-        (
-            "input",
-            lambda: checks.check_input(config, source, rates[0] if rates else None, 5.0),
-        ),
+        ("input", lambda: checks.check_input(config, source, rates[0] if rates else None, 5.0)),
     ]
 
 

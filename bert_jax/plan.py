@@ -64,9 +64,7 @@ class PlanFlags:
         "", "file for the compiled text of the first phase that fits", metavar="FILE"
     )
     plot_out: str = flag(
-        "",
-        "file for a picture of the rate, or of loss against dollars",
-        metavar="FILE.png",
+        "", "file for a picture of the rate, or of loss against dollars", metavar="FILE.png"
     )
     seq_len: int | None = flag(None, "plan one phase only, of this length", "what if", minimum=1)
     per_chip_batch: int | None = flag(

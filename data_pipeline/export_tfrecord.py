@@ -25,12 +25,7 @@ from data_pipeline.spec.hashing import HASH_VERSION
 from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.spec.schema import TFRECORD_FIELDS
 from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, Store, check_is_local, open_store
-from data_pipeline.store.tfrecord import (
-    COMPRESSIONS,
-    count_values,
-    open_writer,
-    serialize_examples,
-)
+from data_pipeline.store.tfrecord import COMPRESSIONS, count_values, open_writer, serialize_examples
 from data_pipeline.store.writer import hash_file
 
 # The settings that shape examples.
@@ -268,10 +263,7 @@ def _facts(
         },
         "compression": flags.compression,
         "files": {
-            name: {
-                "bytes": (folder / name).stat().st_size,
-                "sha256": hash_file(folder / name),
-            }
+            name: {"bytes": (folder / name).stat().st_size, "sha256": hash_file(folder / name)}
             for name in map(flags.file_name, range(flags.shards))
         },
     }

@@ -42,10 +42,7 @@ class GrowFlags:
         "", "the vocab.txt to grow; it stays as it is", metavar="FILE", is_required=True
     )
     input: str = flag(
-        "",
-        "text, as the build reads it, as GLOB[,GLOB]",
-        metavar="GLOB[,GLOB]",
-        is_required=True,
+        "", "text, as the build reads it, as GLOB[,GLOB]", metavar="GLOB[,GLOB]", is_required=True
     )
     output: str = flag("", "the list to write", metavar="FILE", is_required=True)
     words: int = flag(1000, "most words to add", minimum=1, maximum=1 << 20)

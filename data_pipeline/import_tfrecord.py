@@ -72,10 +72,7 @@ class ImportFlags:
         metavar="GLOB[,GLOB]",
     )
     vocab: str = flag(
-        "",
-        "the vocab.txt or *.model that the ids were made with",
-        metavar="FILE",
-        is_required=True,
+        "", "the vocab.txt or *.model that the ids were made with", metavar="FILE", is_required=True
     )
     lowercase: bool = flag(True, "the ids were made from lowercased text")
     sentencepiece_rules: str = flag(

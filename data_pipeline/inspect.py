@@ -29,10 +29,7 @@ class InspectFlags:
     """Declare the flags."""
 
     store: str = flag(
-        "",
-        "folder that python -m data_pipeline.build wrote",
-        metavar="STORE",
-        is_required=True,
+        "", "folder that python -m data_pipeline.build wrote", metavar="STORE", is_required=True
     )
     html: str = flag("", "also write the report to this file, as a web page", metavar="FILE")
     json_out: str = flag("", "also write the numbers to this file", metavar="FILE")

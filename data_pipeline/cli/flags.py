@@ -93,10 +93,10 @@ class Command(Generic[Values]):
         Raises:
           Refused: an unknown or a missing flag, a value of another type or outside its range.
         """
-        fields = {_name(field): field for _, field in _list_flags(self.flags)}
+        fields = {_write_name(field): field for _, field in _list_flags(self.flags)}
         rest, parts = list(arguments), {}
         for field in fields.values():
-            if (with_parts := _form_of(field).with_parts) is not None:
+            if (with_parts := _get_form(field).with_parts) is not None:
                 parts[field.name], rest = with_parts.take(rest)
         try:
             given, unknown = self._make_parser().parse_known_intermixed_args(
@@ -116,13 +116,13 @@ class Command(Generic[Values]):
 
     def _make_parser(self) -> argparse.ArgumentParser:
         fields = list(_list_flags(self.flags))
-        first = [_write_flag(field) for _, field in fields if _form_of(field).is_required]
+        first = [_write_flag(field) for _, field in fields if _get_form(field).is_required]
         rest = ["[flags]"] if len(fields) > len(first) else []
         parser = _Parser(
             prog=f"python -m {self.module}",
             usage=" ".join(["python -m", self.module, *first, *rest]),
             description=self.about,
-            epilog="\n".join(["example:", *wrap_command(self.example, _columns(), INDENT)]),
+            epilog="\n".join(["example:", *wrap_command(self.example, _find_width(), INDENT)]),
             formatter_class=_HelpLayout,
             add_help=False,
             allow_abbrev=False,
@@ -146,7 +146,7 @@ class Command(Generic[Values]):
         """Return a dataclass of flags with its values, each of the field's type."""
         values = {}
         for field in dataclasses.fields(kind):
-            form, text = _form_of(field), given.get(field.name)
+            form, text = _get_form(field), given.get(field.name)
             if form.with_parts is not None:
                 values[field.name] = form.with_parts.make(text or "", parts[field.name])
             elif dataclasses.is_dataclass(field.type):
@@ -156,7 +156,7 @@ class Command(Generic[Values]):
                 continue
             elif not text and form.is_required:
                 known = describe_setting(field)
-                raise Refused(f"{_name(field)} is missing: {known}; as in: {self.example}")
+                raise Refused(f"{_write_name(field)} is missing: {known}; as in: {self.example}")
             elif text is not None and (text or not form.is_positional):
                 values[field.name] = _convert(field, text)
         built = kind(**values)
@@ -176,7 +176,7 @@ class Command(Generic[Values]):
         near = near or difflib.get_close_matches(written, flags, 2, 0.65)
         similar = [f"--{other}" for other in near]
         for field in fields.values():
-            if (with_parts := _form_of(field).with_parts) is not None:
+            if (with_parts := _get_form(field).with_parts) is not None:
                 if name in _MODELS:
                     similar += with_parts.suggest("init")
                 elif not near:
@@ -194,7 +194,7 @@ class _HelpLayout(argparse.HelpFormatter):
     """Lay out help: paragraphs stay apart, indented ones stay as they are."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=26, width=_columns())
+        super().__init__(prog, max_help_position=26, width=_find_width())
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines: list[str] = []
@@ -208,7 +208,7 @@ class _HelpLayout(argparse.HelpFormatter):
         return str(action.metavar)
 
 
-def _columns() -> int:
+def _find_width() -> int:
     return min(shutil.get_terminal_size().columns, _MAX_COLUMNS)
 
 
@@ -217,7 +217,7 @@ def _list_flags(
 ) -> Iterator[tuple[str, "dataclasses.Field[Any]"]]:
     """Yield the fields that are flags, with those of nested dataclasses, and their sections."""
     for field in dataclasses.fields(kind):
-        form = _form_of(field)
+        form = _get_form(field)
         own = ARGUMENTS if form.is_positional else form.section or title
         if dataclasses.is_dataclass(field.type) and form.with_parts is None:
             yield from _list_flags(field.type, own, form.names)
@@ -225,13 +225,13 @@ def _list_flags(
             yield own, field
 
 
-def _form_of(field: "dataclasses.Field[Any]") -> _Form:
+def _get_form(field: "dataclasses.Field[Any]") -> _Form:
     form: _Form = field.metadata.get(_FORM) or _Form()
     return form
 
 
-def _name(field: "dataclasses.Field[Any]") -> str:
-    form = _form_of(field)
+def _write_name(field: "dataclasses.Field[Any]") -> str:
+    form = _get_form(field)
     if form.is_positional:
         return form.metavar or field.name.upper()
     return f"--{field.name.rstrip('_')}"
@@ -239,16 +239,16 @@ def _name(field: "dataclasses.Field[Any]") -> str:
 
 def _write_flag(field: "dataclasses.Field[Any]") -> str:
     """Write a flag with a placeholder for its value, as help shows it."""
-    kind = _kind_of(field)
-    if _form_of(field).is_positional:
-        return _name(field) + " ..." * (kind is tuple)
-    metavar = _form_of(field).metavar or _METAVARS.get(kind, "TEXT")
+    kind = _find_kind(field)
+    if _get_form(field).is_positional:
+        return _write_name(field) + " ..." * (kind is tuple)
+    metavar = _get_form(field).metavar or _METAVARS.get(kind, "TEXT")
     if kind is bool:
-        return f"{_name(field)}=false" if field.default else _name(field)
-    return f"{_name(field)}={metavar}"
+        return f"{_write_name(field)}=false" if field.default else _write_name(field)
+    return f"{_write_name(field)}={metavar}"
 
 
-def _kind_of(field: "dataclasses.Field[Any]") -> Any:
+def _find_kind(field: "dataclasses.Field[Any]") -> Any:
     """Return the type of a flag's value: of `float | None` float, of tuple[str, ...] tuple."""
     hint: Any = field.type
     if typing.get_origin(hint) is tuple:
@@ -258,20 +258,20 @@ def _kind_of(field: "dataclasses.Field[Any]") -> Any:
 
 def _add(group: Any, field: "dataclasses.Field[Any]") -> None:
     """Add a flag to a group of a parser; its value stays text."""
-    form, kind = _form_of(field), _kind_of(field)
+    form, kind = _get_form(field), _find_kind(field)
     about = {"help": describe_setting(field).replace("%", "%%"), "metavar": _write_flag(field)}
     if form.is_positional:
         group.add_argument(field.name, nargs="*" if kind is tuple else "?", **about)
     else:
         action = "append" if kind is tuple else "store"
-        group.add_argument(_name(field), dest=field.name, action=action, **about)
+        group.add_argument(_write_name(field), dest=field.name, action=action, **about)
 
 
 def _spell_out_booleans(
     arguments: Sequence[str], fields: dict[str, "dataclasses.Field[Any]"]
 ) -> Iterator[str]:
     """Give --NAME of a boolean its value "true", unless true or false stands behind it."""
-    booleans = {_name(field) for field in fields.values() if _kind_of(field) is bool}
+    booleans = {_write_name(field) for field in fields.values() if _find_kind(field) is bool}
     ends = arguments.index("--") if "--" in arguments else len(arguments)
     for index, text in enumerate(arguments):
         follower = arguments[index + 1].lower() if index + 1 < ends else ""
@@ -280,14 +280,8 @@ def _spell_out_booleans(
 
 
 def _convert(field: "dataclasses.Field[Any]", text: Any) -> Any:
-    kind = _kind_of(field)
+    kind = _find_kind(field)
     try:
         return tuple(text) if kind is tuple else parse_text(kind, text)
     except Refused as error:
-        raise Refused(f"{_name(field)} is {shorten(text)!r}; {error}") from error
-
-
-def check_range(name: str, value: float, least: float, most: float) -> None:
-    """Raise Refused where the value of a flag is NaN, too small or absurdly large."""
-    if not least <= value <= most:
-        raise Refused(f"--{name} is {value}; it must be from {least} to {most}")
+        raise Refused(f"{_write_name(field)} is {shorten(text)!r}; {error}") from error

@@ -193,12 +193,19 @@ def _replace(stream: Any, number: int) -> Any:
     )
 
 
+def describe_error(error: Exception) -> tuple[int, str] | None:
+    """Return the exit code and the line of an error that is not a bug; None for a bug."""
+    if isinstance(error, OSError):
+        return FAILED if is_transient(error) else REFUSED, f"error: {describe_os_error(error)}"
+    return (REFUSED, f"error: {error}") if isinstance(error, Refused) else None
+
+
 def run_main(
     command: CommandLine[Values],
     work: Callable[[LibraryLog, Values], int | None],
     argv: Sequence[str] | None = None,
     after_stop: str = "nothing was written",
-    describe: Callable[[Exception], tuple[int, str] | None] | None = None,
+    describe: Callable[[Exception], tuple[int, str] | None] = describe_error,
     leave: Callable[[int, str], None] = lambda code, message: None,
     outlives_reader: bool = True,
     hides_libraries: bool = False,
@@ -224,7 +231,7 @@ def run_main(
             if hides_libraries and argv is None:
                 log.hold()
             code, message = _run_to_code(
-                lambda: work(log, command.read(arguments)), describe or describe_error, after_stop
+                lambda: work(log, command.read(arguments)), describe, after_stop
             )
             if message:
                 log.say(message)
@@ -259,13 +266,6 @@ def _run_to_code(
         if described is None:
             raise
         return described
-
-
-def describe_error(error: Exception) -> tuple[int, str] | None:
-    """Return the exit code and the line of an error that is not a bug; None for a bug."""
-    if isinstance(error, OSError):
-        return FAILED if is_transient(error) else REFUSED, f"error: {describe_os_error(error)}"
-    return (REFUSED, f"error: {error}") if isinstance(error, Refused) else None
 
 
 def choose_stop_code(error: KeyboardInterrupt) -> int:

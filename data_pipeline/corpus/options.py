@@ -36,11 +36,7 @@ class BuildFlags:
         "JSON object), csv, tsv, Parquet or Arrow; each plain, or as .gz, .bz2, .xz or .zst",
         is_required=True,
     )
-    output: str = flag(
-        "",
-        "the folder of the store to make, local or gs://",
-        is_required=True,
-    )
+    output: str = flag("", "the folder of the store to make, local or gs://", is_required=True)
     scratch: str = flag(
         "",
         "folder where a store for gs:// is built before it is copied; default: the system's "
@@ -85,11 +81,7 @@ class BuildFlags:
         minimum=MIN_COVERAGE,
         maximum=1,
     )
-    lowercase: bool = flag(
-        True,
-        "lowercase the text and strip accents",
-        _VOCABULARY,
-    )
+    lowercase: bool = flag(True, "lowercase the text and strip accents", _VOCABULARY)
     sentencepiece_rules: str = flag(
         NONE,
         "how the text for a SentencePiece *.model in --vocab is prepared: as for the published "

@@ -56,10 +56,6 @@ def ready():
     pass
 
 
-def test_the_works_code_is_the_exit_code(end):
-    assert end(ready, lambda: 7) == (7, "")
-
-
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
@@ -87,6 +83,7 @@ def test_what_cannot_be_prepared_is_refused_in_one_line(end, error, code, line):
     ("error", "code", "line"),
     [
         (FloatingPointError("loss is nan"), 3, "error: loss is nan"),
+        (Refused("x is 0"), 2, "error: x is 0"),
         (
             OSError(errno.ENOSPC, "No space left on device"),
             1,
@@ -141,29 +138,6 @@ def test_each_command_refuses_them_before_it_imports_jax(command, tmp_path):
     )
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith("error: JAX_ENABLE_X64 is '1'") and ran.stderr.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_a_reader_that_has_gone_is_no_error():
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    command = ["-m", "bert_jax.train", "--config=configs/base.py", "--print_config"]
-    ran = subprocess.run(
-        [sys.executable, *command], stdout=write_end, stderr=subprocess.PIPE, text=True
-    )
-    os.close(write_end)
-    assert (ran.returncode, ran.stderr) == (141, "")
-
-
-@pytest.mark.parametrize("is_ready", [True, False])
-def test_an_error_of_ours_is_shown_whole(end, is_ready):
-    bug = raising(ValueError("a bug"))
-    with pytest.raises(ValueError, match="a bug"):
-        end(*((ready, bug) if is_ready else (bug,)))
-
-
-def test_a_refusal_is_one_whenever_it_is_raised(end):
-    assert end(ready, raising(Refused("x is 0"))) == (2, "error: x is 0\n")
 
 
 def test_a_store_whose_bucket_is_late_may_be_started_again(end, monkeypatch, tmp_path):
