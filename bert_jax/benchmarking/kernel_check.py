@@ -6,7 +6,7 @@ from jax.sharding import Mesh
 from bert_jax.benchmarking.checks import FINE, SKIPPED, WRONG, CheckResult
 from bert_jax.config import ModelConfig
 from bert_jax.model.attention import verify
-from bert_jax.trainer.kernels import choose_attention, find_kernels_of
+from bert_jax.trainer.compile import choose_attention, find_kernels_of
 
 
 def check_kernel(mesh: Mesh, model: ModelConfig, seq_len: int) -> CheckResult:

@@ -27,9 +27,8 @@ from bert_jax.runtime.profiler import Window
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.tasks.registry import open_task
 from bert_jax.tasks.task import Task
-from bert_jax.trainer.compile import StepParts, build_parts
+from bert_jax.trainer.compile import StepParts, build_parts, settle_kernels
 from bert_jax.trainer.feed import RunPhase
-from bert_jax.trainer.kernels import settle_kernels
 from bert_jax.trainer.setup import Setup, check_start, claim_workdir
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused

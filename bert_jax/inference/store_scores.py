@@ -11,7 +11,7 @@ from bert_jax.parallel import mesh
 from bert_jax.train_step import metrics
 from bert_jax.train_step import step as step_lib
 from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, PERMUTATION
-from bert_jax.trainer import heldout
+from bert_jax.trainer import baselines
 from bert_jax.trainer.feed import single_pass
 from data_pipeline.io.refused import Refused
 from data_pipeline.sampling import batches as pretrain
@@ -76,5 +76,5 @@ def score_store(
     scores = metrics.compute_heldout_means(total)
     with screen.spinning("counting the neighbors of the tokens") as show:
         is_heldout = selection.split == HELDOUT
-        scores |= heldout.compute_baselines(store, objective, batches, show, is_heldout)
+        scores |= baselines.compute_baselines(store, objective, batches, show, is_heldout)
     return scores | {"examples": examples}

@@ -1,5 +1,5 @@
 """Show a run: on the terminal, in metrics.jsonl, TensorBoard and Weights & Biases, as plots.
 
 In: numbers of an interval or an evaluation. Out: lines, records, curves.png.
-Read console, metrics_writer, wandb_writer, plots, statistics.
+Read console, metrics_writer, plots, statistics.
 """

@@ -34,8 +34,8 @@ from bert_jax.logging.metrics_writer import (
     METRICS,
     PREDICTIONS,
     SUMMARY,
+    WANDB_ID,
 )
-from bert_jax.logging.wandb_writer import FILE as WANDB
 from bert_jax.model import dropout
 from bert_jax.runtime import code_version
 from bert_jax.runtime.goodput import FILE as ATTEMPTS
@@ -61,7 +61,7 @@ RECORDS = (
     LEFT_OUT,
     BAD_STEPS,
     ATTEMPTS,
-    WANDB,
+    WANDB_ID,
     FILE,
     METRICS,
 )

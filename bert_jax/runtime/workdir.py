@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from etils import epath
 
-from bert_jax.logging import wandb_writer
+from bert_jax.logging import metrics_writer
 from bert_jax.logging.metrics_writer import EVENTS, PREDICTIONS, SUMMARY, VERIFIED
 from bert_jax.parallel import processes
 from bert_jax.runtime import profiler, workdir_lock
@@ -87,11 +87,11 @@ _ID = ".home"  # file that identifies a home; the lock in the bucket names the l
 # Files that every process writes, and publishes from its own host.
 _OF_A_PROCESS = re.compile(r"(stacks|libraries)-([1-9]\d*)\.(txt|log)")
 COMPILED = "compiled"  # folder of programs compiled on this host
-_OF_THE_HOST = {COMPILED, wandb_writer.FOLDER, workdir_lock.FILE, _ID}
+_OF_THE_HOST = {COMPILED, metrics_writer.WANDB_FOLDER, workdir_lock.FILE, _ID}
 _NOT_PUBLISHED = {*_OF_THE_HOST, CHECKPOINTS}
 _FOLDERS = (
     *(CHECKPOINTS, f"{CHECKPOINTS}_damaged", EVENTS, PREDICTIONS),
-    *(COMPILED, wandb_writer.FOLDER, profiler.FOLDER),
+    *(COMPILED, metrics_writer.WANDB_FOLDER, profiler.FOLDER),
 )
 _FILES = sorted({*RECORDS, VERIFIED, workdir_lock.FILE} - set(_FOLDERS))
 

@@ -7,7 +7,7 @@ Metric names are public:
 - of distillation soft_loss, from the teacher's predictions, and cosine_loss, from its vectors; of
   relation_distillation query_loss, key_loss and value_loss;
 - skipped_steps, the bad steps of the interval;
-- sequences_per_sec (trainer/throughput.py), which counts examples, whether or not several share a
+- sequences_per_sec (trainer/readings.py), which counts examples, whether or not several share a
   row, and input_wait_share, the share of the interval in which the devices waited for a batch;
 - goodput (runtime/goodput.py), the share of the wall time since the first start that went into
   steps whose result was kept.

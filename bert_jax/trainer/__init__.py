@@ -3,8 +3,8 @@
 In: a resolved config, a store (or a task's examples) and a workdir. Out: checkpoints, records and
 an exit code. bert_jax.train and bert_jax.finetune call it in this order:
 setup builds and checks the run, run takes the process to its exit code, loop trains.
-loop uses compile (the jitted step), kernels (whether they are right here), feed and prefetch
-(batches), readings (results of steps), heldout (evaluation), bad_steps (roll-backs), throughput
-(pace), summary (the first block on the screen). fresh_start guards the
-records of a lost run.
+loop uses compile (the jitted step), feed and prefetch (batches), data_check (whether the files are
+as they were built), readings (results and times of steps), heldout and baselines (evaluation, and
+what models without context score), bad_steps (roll-backs), summary (the first block on the
+screen). fresh_start guards the records of a lost run.
 """

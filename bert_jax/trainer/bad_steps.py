@@ -27,7 +27,7 @@ from bert_jax.runtime.workdir import Workdir
 from bert_jax.train_step import metrics
 from bert_jax.train_step.state import TrainState
 from bert_jax.trainer.feed import Feed
-from bert_jax.trainer.throughput import Progress
+from bert_jax.trainer.readings import Progress
 from data_pipeline.cli.main import find_python
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file

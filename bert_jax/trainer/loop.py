@@ -21,8 +21,7 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import RunConfig
 from bert_jax.logging.console import FAINT, StepLine
-from bert_jax.logging.metrics_writer import SUMMARY, EventsFile, Listener, MetricsFile
-from bert_jax.logging.wandb_writer import WandbWriter
+from bert_jax.logging.metrics_writer import SUMMARY, EventsFile, Listener, MetricsFile, WandbWriter
 from bert_jax.monitoring.rules import Finding, PhaseFacts
 from bert_jax.monitoring.watch import Watch
 from bert_jax.parallel import mesh as mesh_lib
@@ -35,12 +34,11 @@ from bert_jax.train_step import guard
 from bert_jax.train_step.state import TrainState
 from bert_jax.trainer.bad_steps import BadSteps, RollBack, SkippedRanges
 from bert_jax.trainer.compile import Programs
-from bert_jax.trainer.feed import DataCheck, describe_damage
+from bert_jax.trainer.data_check import DataCheck, describe_damage
 from bert_jax.trainer.prefetch import PlacedBatch, StepsInFlight, place_ahead
-from bert_jax.trainer.readings import RunningPhase, StepReader
+from bert_jax.trainer.readings import Progress, RunningPhase, StepClock, StepReader
 from bert_jax.trainer.setup import Setup, begin_anew, open_checkpoints, restore_or_initialize
 from bert_jax.trainer.summary import opening_rows
-from bert_jax.trainer.throughput import Progress, StepClock
 from data_pipeline.io.refused import Refused
 
 COMPILE_AHEAD_SECS = 900.0  # time before the end of a phase when the next one starts compiling

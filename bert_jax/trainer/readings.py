@@ -1,9 +1,13 @@
-"""Read the results of steps, one step late, and record an interval of them at a time."""
+"""Read the results of steps, one step late, and time the steps.
+
+`Progress` holds the counters saved with checkpoints, `StepClock` times a phase, `StepReader`
+records an interval of steps at a time.
+"""
 
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -11,15 +15,94 @@ from bert_jax import config as config_lib
 from bert_jax.config import Phase
 from bert_jax.runtime.goodput import Ledger
 from bert_jax.train_step import metrics
-from bert_jax.trainer.bad_steps import BadSteps
-from bert_jax.trainer.feed import RunPhase
-from bert_jax.trainer.setup import Setup
-from bert_jax.trainer.throughput import Progress, StepClock
+
+if TYPE_CHECKING:
+    from bert_jax.trainer.bad_steps import BadSteps
+    from bert_jax.trainer.feed import RunPhase
+    from bert_jax.trainer.setup import Setup
 
 INPUT_BOUND_SHARE = 0.1  # share of an interval spent waiting for input that triggers a warning
 REMINDER_SECS = 1800.0  # minimum time between two such warnings
 
 Record = Callable[[int, str, Mapping[str, float]], None]  # step, split, numbers
+
+
+@dataclasses.dataclass
+class Progress:
+    """Hold the counters saved with each checkpoint, from which a resumed run continues."""
+
+    # Sums of metrics since the last line:
+    interval: dict[str, float] = dataclasses.field(default_factory=dict)
+    train_secs: float = 0.0  # wall time of steps, excluding compiling, evaluation and saving
+    timed_sequences: float = 0.0  # examples trained on in that time
+    input_wait_secs: float = 0.0  # part of that time in which devices waited for a batch
+    skipped_steps: int = 0  # bad steps, whose updates were discarded
+    bad_in_a_row: int = 0  # bad steps since the last good one
+    left_out_steps: int = 0  # steps skipped after roll-backs
+    evaluated_step: int = 0  # step of the last evaluation; a stop postpones one that is due
+
+
+class StepClock:
+    """Measure the wall time of a phase's steps, started after each compile, evaluation or save.
+
+    Only finished steps count; steps in flight at the end of an interval count in the next one.
+    Otherwise the first line after a resume could show many times the true speed.
+    """
+
+    def __init__(
+        self,
+        progress: Progress,
+        batch_size: int,
+        examples_per_row: float,
+        on_wait: Callable[[float], None] = lambda secs: None,
+    ) -> None:
+        """Measure steps of batch_size rows with a mean of examples_per_row examples each.
+
+        `on_wait` receives the seconds of each wait for a batch, for the goodput ledger.
+        """
+        self.rows_per_sec: float | None = None  # speed in the last timed interval
+        self.input_wait_share = 0.0  # share of that interval spent waiting for batches
+        self._progress, self._batch_size = progress, batch_size
+        self._examples_per_row, self._on_wait = examples_per_row, on_wait
+        self._rows, self._since_secs, self._input_wait_secs = 0, 0.0, 0.0
+
+    def start(self) -> None:
+        """Start measuring."""
+        self._rows, self._since_secs, self._input_wait_secs = 0, time.perf_counter(), 0.0
+
+    def count_step(self) -> None:
+        """Count a dispatched step."""
+        self._rows += self._batch_size
+
+    def add_wait(self, secs: float) -> None:
+        """Add seconds in which the devices waited for a batch."""
+        self._input_wait_secs += secs
+        self._on_wait(secs)
+
+    def end_interval(self, steps_under_way: int = 0) -> None:
+        """Add the interval's time to the run's totals, and start a new interval.
+
+        `steps_under_way` is the number of dispatched steps that have not finished. If no step has
+        finished, the interval continues.
+        """
+        rows_under_way = min(self._rows, steps_under_way * self._batch_size)
+        rows = self._rows - rows_under_way
+        if rows == 0:
+            return
+        secs = time.perf_counter() - self._since_secs
+        self.rows_per_sec = rows / secs
+        # Finished steps are noticed late: a wait may stem from the previous interval and exceed
+        # this one.
+        self.input_wait_share = min(1.0, self._input_wait_secs / secs)
+        self._progress.train_secs += secs
+        self._progress.timed_sequences += rows * self._examples_per_row
+        self._progress.input_wait_secs += self._input_wait_secs
+        self.start()
+        self._rows = rows_under_way
+
+    def secs_for(self, rows: int) -> float | None:
+        """Estimate the seconds for `rows` rows at the last measured speed; None if not measured."""
+        return None if self.rows_per_sec is None else rows / self.rows_per_sec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +111,7 @@ class RunningPhase:
 
     index: int
     phase: Phase
-    facts: RunPhase
+    facts: "RunPhase"
     start: int  # its first step, counted from the start of the run
     clock: StepClock
 
@@ -43,9 +126,9 @@ class StepReader:
 
     def __init__(
         self,
-        setup: Setup,
+        setup: "Setup",
         record: Record,
-        bad_steps: BadSteps,
+        bad_steps: "BadSteps",
         ledger: Ledger,
         progress: Progress,
     ) -> None:

@@ -18,7 +18,7 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.checkpoint.reader import find_newest_step, read_newest_run
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import Config, ResolvedRun, RunConfig, StoreFacts, resolve
-from bert_jax.logging import wandb_writer
+from bert_jax.logging import metrics_writer
 from bert_jax.logging.console import Screen
 from bert_jax.logging.metrics_writer import BAD_STEPS, METRICS
 from bert_jax.model import bert
@@ -34,11 +34,10 @@ from bert_jax.train_step import state as state_lib
 from bert_jax.train_step.objectives import find_each
 from bert_jax.train_step.state import TrainState
 from bert_jax.trainer import bad_steps, fresh_start
-from bert_jax.trainer.compile import StepParts, build_parts
+from bert_jax.trainer.compile import StepParts, build_parts, settle_kernels
 from bert_jax.trainer.feed import Feed, RunPhase, StoreFeed, open_stores, read_facts
 from bert_jax.trainer.heldout import corpus_rows, count_phase, find_in_data
-from bert_jax.trainer.kernels import settle_kernels
-from bert_jax.trainer.throughput import Progress
+from bert_jax.trainer.readings import Progress
 from data_pipeline.io import jsonl
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import parse_record
@@ -185,7 +184,7 @@ def check_start(
     resume.check_place(storage.home, provenance)
     workdir_lib.check_entries(storage.home)
     if config.log.wandb and jax.process_index() == 0:
-        wandb_writer.check_package(config.log.wandb)
+        metrics_writer.check_package(config.log.wandb)
     fresh = config.checkpoint.fresh
     begins_anew = fresh_start.is_due(storage, fresh, config.hosts.stuck_secs)
     record, problem, done = None, "", None

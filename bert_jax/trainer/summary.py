@@ -10,8 +10,7 @@ from bert_jax.config import RunConfig
 from bert_jax.model.bert import Model
 from bert_jax.parallel.mesh import describe_axes
 from bert_jax.train_step import mup, schedule
-from bert_jax.trainer.compile import compiles_ahead
-from bert_jax.trainer.kernels import choose_attention
+from bert_jax.trainer.compile import choose_attention, compiles_ahead
 from bert_jax.trainer.prefetch import BATCHES_AHEAD
 from bert_jax.trainer.setup import Setup
 

@@ -585,7 +585,7 @@ _TRAINER = (
     ),
     (
         RULE,
-        "trainer/throughput.py",
+        "trainer/readings.py",
         "self._progress.timed_sequences += rows * self._examples_per_row",
         "self._progress.timed_sequences += rows",
         "trainer/test_throughput.py"

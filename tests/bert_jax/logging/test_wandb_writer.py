@@ -10,10 +10,9 @@ import pytest
 
 from bert_jax.config import Config, LogConfig, recorded
 from bert_jax.config.schema import FinetuneConfig
+from bert_jax.logging import metrics_writer
 from bert_jax.logging import metrics_writer as log
-from bert_jax.logging import wandb_writer
-from bert_jax.logging.metrics_writer import MetricsFile
-from bert_jax.logging.wandb_writer import WandbWriter
+from bert_jax.logging.metrics_writer import MetricsFile, WandbWriter
 from bert_jax.runtime import run_record
 from bert_jax.runtime.preemption import Interrupted
 from bert_jax.trainer import fresh_start
@@ -122,7 +121,7 @@ def test_what_it_raises_is_one_line(wandb, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["init", "log", "finish"])
 def test_what_hangs_is_not_waited_for(wandb, tmp_path, name, monkeypatch):
-    monkeypatch.setattr(wandb_writer, "UPLOAD_SECS", 0.2)
+    monkeypatch.setattr(metrics_writer, "UPLOAD_SECS", 0.2)
     wandb.fails[name] = 30.0
     told, began = [], time.monotonic()
     writer = WandbWriter(tmp_path, ASKED, told.append)
@@ -135,11 +134,11 @@ def test_what_hangs_is_not_waited_for(wandb, tmp_path, name, monkeypatch):
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"id": 7}', '{"id": "../up"}', "\0"])
 def test_a_damaged_id_is_one_line_and_no_other_run(wandb, tmp_path, content):
-    (tmp_path / wandb_writer.FILE).write_text(content)
+    (tmp_path / metrics_writer.WANDB_ID).write_text(content)
     told = []
     WandbWriter(tmp_path, ASKED, told.append).on_close({})
-    assert len(told) == 1 and wandb_writer.FILE in told[0] and not wandb.begun
-    assert (tmp_path / wandb_writer.FILE).read_text() == content
+    assert len(told) == 1 and metrics_writer.WANDB_ID in told[0] and not wandb.begun
+    assert (tmp_path / metrics_writer.WANDB_ID).read_text() == content
 
 
 def test_without_the_package_it_is_refused_before_anything_is_written(
@@ -159,6 +158,6 @@ def test_it_is_no_part_of_a_run():
         assert recorded(asked) == recorded(kind()) and "log" not in recorded(asked)
     # A run that begins anew is another one there too.
     assert (
-        wandb_writer.FILE in run_record.RECORDS
+        metrics_writer.WANDB_ID in run_record.RECORDS
         and fresh_start.run_record.RECORDS is run_record.RECORDS
     )

@@ -19,8 +19,8 @@ from bert_jax.interop.pretrained import Pretrained
 from bert_jax.runtime.preemption import Stop
 from bert_jax.runtime.resume import list_differences
 from bert_jax.train_step.objectives import MLM_NSP
-from bert_jax.trainer import feed, heldout, loop
-from bert_jax.trainer.feed import DataCheck
+from bert_jax.trainer import data_check, feed, heldout, loop
+from bert_jax.trainer.data_check import DataCheck
 from data_pipeline import store as store_lib
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
@@ -190,14 +190,14 @@ def test_a_flipped_bit_stops_the_run_whatever_was_found_before(store, tmp_path, 
         assert checked(store, workdir) == ""
     elif known is not None:
         workdir.mkdir()
-        (workdir / feed.VERIFIED).write_bytes(known)
+        (workdir / data_check.VERIFIED).write_bytes(known)
     flip_a_bit(store)
     for _ in range(2):
         assert f"{ARRAY} has the SHA-256" in checked(store, workdir)
 
 
 def test_it_ends_with_the_run_and_gives_way_to_the_steps(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(feed, "BYTES_PER_SEC", 1.0)
+    monkeypatch.setattr(data_check, "BYTES_PER_SEC", 1.0)
     monkeypatch.setattr(writer, "_BLOCK_BYTES", 1)
     found = []
     advance = DataCheck._advance
@@ -212,7 +212,7 @@ def test_it_ends_with_the_run_and_gives_way_to_the_steps(store, tmp_path, monkey
         time.sleep(0.01)
     began = time.monotonic()
     check.close()
-    assert time.monotonic() - began < 30 and not (tmp_path / feed.VERIFIED).exists()
+    assert time.monotonic() - began < 30 and not (tmp_path / data_check.VERIFIED).exists()
     assert found[0] == 19 and os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) < 19
 
 
@@ -227,9 +227,9 @@ def as_one_of_two(monkeypatch, theirs, number):
         other = json.dumps(["host-b", marks, known])
         return [value, other] if number == 0 else [other, value]
 
-    monkeypatch.setattr(feed.processes, "agree", agree)
-    monkeypatch.setattr(feed.processes, "number", lambda: number)
-    monkeypatch.setattr(feed.processes, "count", lambda: 2)
+    monkeypatch.setattr(data_check.processes, "agree", agree)
+    monkeypatch.setattr(data_check.processes, "number", lambda: number)
+    monkeypatch.setattr(data_check.processes, "count", lambda: 2)
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -241,22 +241,22 @@ def test_a_process_reads_its_own_copy_and_its_part_of_a_shared_one(
     for name, theirs in (("own", {}), ("shared", None)):
         as_one_of_two(monkeypatch, theirs, number)
         monkeypatch.setattr(writer, "verify", lambda *of, n=name: parts.setdefault(n, of[3]))
-        monkeypatch.setattr(feed.processes, "read_posts", lambda topic: {1: "verified"})
+        monkeypatch.setattr(data_check.processes, "read_posts", lambda topic: {1: "verified"})
         (tmp_path / name).mkdir()
         check = DataCheck([store_lib.open_store(store)], tmp_path / name, Stop(), 60.0)
         assert check.problem(60.0, waits=True) == ""
         monkeypatch.undo()
     assert parts["own"] == everything
     assert parts["shared"] and parts["shared"] < everything
-    assert (tmp_path / "own" / feed.VERIFIED).exists() == (number == 0)
+    assert (tmp_path / "own" / data_check.VERIFIED).exists() == (number == 0)
     if number == 0:
-        entries = json.loads((tmp_path / "own" / feed.VERIFIED).read_text())
+        entries = json.loads((tmp_path / "own" / data_check.VERIFIED).read_text())
         assert list(entries) == ["0", "1"] and entries["1"]["host"] == "host-b"
 
 
 def test_parts_of_a_shared_store_are_all_of_it_once():
     files = {"a": [7], "b": [5], "c": [5], "d": [3], "e": [2], "missing": None}
-    parts = [feed._share_out(files, number, 3) for number in range(3)]
+    parts = [data_check._share_out(files, number, 3) for number in range(3)]
     assert sorted(path.name for part in parts for path in part) == sorted(files)
     assert [sum((files[path.name] or [0])[0] for path in part) for part in parts] == [7, 8, 7]
 
@@ -283,7 +283,7 @@ def test_a_network_disk_has_the_name_of_its_source(tmp_path, monkeypatch, kind):
         "read_text",
         lambda path: lines if path.name == "mountinfo" else read_text(path),
     )
-    name, is_shared = feed._identify_disk(tmp_path)
+    name, is_shared = data_check._identify_disk(tmp_path)
     assert is_shared == (kind != "ext4") and (name == f"{kind} disk:/export") == is_shared
 
 
@@ -297,7 +297,9 @@ def test_a_network_disk_has_the_name_of_its_source(tmp_path, monkeypatch, kind):
     ],
 )
 def test_the_sentence_says_what_was_trained_on_them(step, saved, quarantined, words):
-    assert re.search(words, feed.describe_damage("a file is bad", 40, step, saved, quarantined))
+    assert re.search(
+        words, data_check.describe_damage("a file is bad", 40, step, saved, quarantined)
+    )
 
 
 @pytest.mark.slow

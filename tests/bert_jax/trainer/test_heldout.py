@@ -14,7 +14,7 @@ from bert_jax import config as config_lib
 from bert_jax.config import Config, EvalConfig, OptimConfig, Phase, validate
 from bert_jax.model import bert
 from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, Objective
-from bert_jax.trainer import heldout
+from bert_jax.trainer import baselines, heldout
 from bert_jax.trainer.compile import build_parts
 from bert_jax.trainer.feed import StoreFeed
 from bert_jax.trainer.heldout import corpus_rows, count_phase, estimate_step, too_many_epochs
@@ -257,9 +257,9 @@ def test_baselines_are_those_counted_by_hand(tiny_store):
     total = len(tokens) + len(pieces)
     share = {piece: ((tokens == piece).sum() + 1) / total for piece in (5, 6, 7)}
     expected = -sum(math.log(share[piece]) for piece in (5, 6, 6, 7, 5)) / 5
-    assert heldout.unigram_mlm_loss(store, batches) == pytest.approx(expected, rel=1e-9)
-    assert heldout.majority_nsp_accuracy(batches) == pytest.approx(2 / 3)
-    assert heldout.majority_nsp_accuracy(batches[:1]) == 1.0
+    assert baselines.unigram_mlm_loss(store, batches) == pytest.approx(expected, rel=1e-9)
+    assert baselines.majority_nsp_accuracy(batches) == pytest.approx(2 / 3)
+    assert baselines.majority_nsp_accuracy(batches[:1]) == 1.0
 
 
 @pytest.fixture
@@ -271,7 +271,7 @@ def asked(monkeypatch):
         given.append((np.stack(dataclasses.astuple(predictions), axis=1).tolist(), places))
         return 1.0
 
-    monkeypatch.setattr(heldout.ngrams, "compute_loss", compute_loss)
+    monkeypatch.setattr(baselines.ngrams, "compute_loss", compute_loss)
     return given
 
 
@@ -284,28 +284,28 @@ def test_neighbors_are_those_of_the_masked_row_and_special_ones_are_hidden(tiny_
         "masked_lm_positions": np.array([[2, 4, 5, 0]]),
         "input_mask": np.array([[1, 1, 1, 1, 1, 1, 1, 0]]),
     }
-    heldout.ngram_mlm_loss(store, [batch], print)
+    baselines.ngram_mlm_loss(store, [batch], print)
     assert asked.pop() == ([[8, 7, 9], [10, 9, 11], [11, hidden, hidden]], (-1, 1))
-    heldout.ngram_mlm_loss(store, [batch], print, hides_targets=True)
+    baselines.ngram_mlm_loss(store, [batch], print, hides_targets=True)
     assert asked.pop() == ([[8, 7, 9], [10, 9, hidden], [11, hidden, hidden]], (-1, 1))
-    loss = heldout.ngram_causal_loss(store, [batch], print)
+    loss = baselines.ngram_causal_loss(store, [batch], print)
     before = [[7, hidden, hidden], [8, hidden, 7], [9, 7, 8], [10, 8, 9], [11, 9, 10]]
     assert asked.pop() == (before, (-2, -1))  # and [SEP], one of six
     assert loss == pytest.approx((5 * (1 + math.log(6 / 5)) + math.log(6)) / 6)
     packs = np.array([[101, 7, 102, 9, 10, 102, 0, 0]], np.int32)
     two = batch | {"input_ids": packs, "masked_lm_weights": np.zeros((1, 4), np.float32)}
     two["input_mask"] = (packs > 0).astype(np.int32)
-    heldout.ngram_causal_loss(store, [two], print)
+    baselines.ngram_causal_loss(store, [two], print)
     assert asked.pop()[0] == [[7, hidden, hidden], [9, hidden, hidden], [10, hidden, 9]]
 
 
 def test_training_text_and_ready_made_examples_have_no_counts_of_neighbors(config, feed):
     batches = feed.make_heldout_batches(0)
-    lines = heldout.compute_baselines(feed.stores[0], MLM, batches, counts_neighbors=False)
+    lines = baselines.compute_baselines(feed.stores[0], MLM, batches, counts_neighbors=False)
     assert set(lines) == set(LINES[:2])
     ready_made = dataclasses.replace(feed.stores[0], manifest={**feed.stores[0].manifest})
     ready_made.manifest["kind"] = store_lib.EXAMPLES
-    assert set(heldout.compute_baselines(ready_made, MLM, batches)) == set(LINES[:2])
+    assert set(baselines.compute_baselines(ready_made, MLM, batches)) == set(LINES[:2])
 
 
 # BERT's own two phases.

@@ -13,7 +13,7 @@ from bert_jax.model.attention import dispatch, verify
 from bert_jax.model.attention.verify import KernelCheck
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import run_record
-from bert_jax.trainer import kernels
+from bert_jax.trainer import compile
 from bert_jax.trainer.setup import build_setup
 from data_pipeline.io.refused import Refused
 from tests.bert_jax.small_runs import small_config
@@ -70,7 +70,7 @@ def test_a_sound_kernel_is_checked_once_and_recorded(build, errors):
     assert sorted(errors["checked"]) == lengths
     assert setup.findings == [] and not setup.parts.attention
     recorded = json.loads(run_record.record_path(setup.workdir).read_text())["kernels"]
-    assert set(recorded.values()) == {kernels.SOUND} and len(recorded) == len(lengths)
+    assert set(recorded.values()) == {compile.SOUND} and len(recorded) == len(lengths)
     build()
     assert sorted(errors["checked"]) == lengths  # a resume keeps the verdict
 
@@ -106,5 +106,5 @@ def test_a_kernel_that_evaluation_alone_takes_is_found(monkeypatch):
         ("learned", [(attention.KERNEL, 0.1)]),
     ):
         model = ModelConfig(position_embedding_type=positions, attention_probs_dropout_prob=0.1)
-        pairs = kernels.find_kernels_of("auto", mesh, 512, model, jnp.dtype("bfloat16"))
+        pairs = compile.find_kernels_of("auto", mesh, 512, model, jnp.dtype("bfloat16"))
         assert [(kernel, shape.rate) for kernel, shape in pairs] == expected

@@ -9,9 +9,8 @@ from bert_jax.config import Config, Phase
 from bert_jax.logging.metrics_writer import MetricsFile
 from bert_jax.monitoring.rules import Finding, PhaseFacts
 from bert_jax.train_step import metrics
-from bert_jax.trainer import loop, throughput
-from bert_jax.trainer.readings import RunningPhase, StepReader
-from bert_jax.trainer.throughput import Progress, StepClock
+from bert_jax.trainer import loop, readings
+from bert_jax.trainer.readings import Progress, RunningPhase, StepClock, StepReader
 
 STEP_SECS, BATCH = 2.0, 8
 
@@ -20,7 +19,7 @@ STEP_SECS, BATCH = 2.0, 8
 def now(monkeypatch):
     """Seconds that have passed, in a list of one."""
     secs = [100.0]
-    monkeypatch.setattr(throughput.time, "perf_counter", lambda: secs[0])
+    monkeypatch.setattr(readings.time, "perf_counter", lambda: secs[0])
     return secs
 
 
