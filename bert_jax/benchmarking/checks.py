@@ -118,7 +118,7 @@ def check_losses(devices: Sequence[jax.Device], reference: Sequence[jax.Device])
 
 
 def _train_small(devices: Sequence[jax.Device]) -> list[float]:
-    rows = 8  # of the reference too: the losses are those of the same rows
+    rows = 8  # the reference's too: losses compare on the same rows
     config = resolve(
         Config(model=_SMALL, phases=(Phase(seq_len=128, steps=10**9, batch_size=rows),))
     )

@@ -32,7 +32,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.spec.schema import RowShape, row_shape
 
 GROUPS, MIN_STEPS = 20, 5  # quartiles require some groups, and a group some steps
-_WARM_UP_STEPS = 2  # after the first one, before it is known how many steps make a group
+_WARM_UP_STEPS = 2  # steps after the first, before the size of a group is known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +57,11 @@ class Program:
     model: bert.Model
     mesh: jax.sharding.Mesh
     first_state: Callable[[], state.TrainState]
-    take: Callable[..., tuple[state.TrainState, Any]]  # of a state, a batch, and what is frozen
+    take: Callable[
+        ..., tuple[state.TrainState, Any]
+    ]  # (state, batch, frozen parameters) -> the next state
     compile_secs: float
-    memory_bytes: int  # on a device at most, by the compiler's own account
+    memory_bytes: int  # most on a device, by the compiler's own account
     teacher: bert.Model | None = None
     first_frozen: Callable[[], tuple[bert.Params, ...]] = tuple  # parameters of the teacher
 
@@ -102,8 +104,8 @@ class Timed:
     first_step_secs: float  # already compiled
     group_steps: int
     group_step_secs: tuple[float, ...]  # the mean of each group
-    step_secs: Spread  # of these means
-    peak_memory_bytes: int | None  # of the process on one device; None if not reported
+    step_secs: Spread  # spread of group_step_secs
+    peak_memory_bytes: int | None  # the process's on one device; None if not reported
 
 
 def compile_step(

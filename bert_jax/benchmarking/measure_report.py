@@ -31,24 +31,24 @@ class StepReport:
     matmul_dtype: str
     seq_len: int
     rows_per_step: int
-    predictions_per_row: int  # slots, each of which costs as much
+    predictions_per_row: int  # slots; each costs the same
     batches: str  # made up, or store
     examples_per_step: float  # mean of the batches; as many as rows where these are not packed
     tokens_per_step: float  # the same, padding not counted
-    token_share: float  # of a step's positions
+    token_share: float  # their share of a step's positions
     compile_secs: float
     first_step_secs: float  # compiled before
     steps: int  # timed
-    group_steps: int  # of each group
+    group_steps: int  # steps per group
     group_step_secs: tuple[float, ...]  # the mean step of each group
-    step_secs: Spread  # of these
+    step_secs: Spread  # spread of group_step_secs
     rows_per_sec: float
     sequences_per_sec: float  # examples
     tokens_per_sec: float  # padding not counted
     flops_per_row: float
     peak_flops_per_sec: float | None  # bfloat16, of a device; None: not known for this kind
     utilisation: float | None  # flops_per_row * rows_per_sec / (devices * peak_flops_per_sec)
-    peak_memory_bytes: int  # on one device
+    peak_memory_bytes: int  # one device's
     peak_memory_by: str  # device: the process's most, start included; compiler: the step's account
 
 

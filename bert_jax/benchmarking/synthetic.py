@@ -1,7 +1,7 @@
 """Make batches of synthetic tokens in the shapes of a phase: for timing without a store.
 
 What a step costs depends on shapes alone on most devices; ids are random so that table lookups
-spread as those of text do, and rows are padded and packed as asked for.
+spread as they do in text, and rows are padded and packed as asked for.
 """
 
 import numpy as np

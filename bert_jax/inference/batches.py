@@ -110,8 +110,8 @@ def collect(
 ) -> dict[str, np.ndarray]:
     """Return the outputs of all examples in their own order, in memory: [N,...] each.
 
-    Shapes are those of the first batch, the longest one; in an output with positions, those that a
-    shorter batch lacks are zero. Empty if there are no examples.
+    Shapes are the first batch's, the longest one's; in an output with positions, the positions that
+    a shorter batch lacks are zero. Empty if there are no examples.
     """
     arrays: dict[str, np.ndarray] = {}
     for index_B, outputs in results:

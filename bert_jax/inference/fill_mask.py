@@ -113,7 +113,7 @@ def open_stores_of_run(address: str, wish: str) -> tuple[Store, ...]:
             f"{run.config.data.store} is not the store that the run of {address} was trained on; "
             "put that one back, or ask your own sentences with fill_mask"
         )
-    if stores[0].kind == EXAMPLES:  # which are not mixed
+    if stores[0].kind == EXAMPLES:  # stores of examples are not mixed
         raise Refused(
             f"{wish}, but {run.config.data.store} holds ready-made examples and no sentences; ask "
             "your own sentences with fill_mask"

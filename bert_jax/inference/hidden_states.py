@@ -34,7 +34,7 @@ _MIN_NORM = 1e-12  # a vector of zeros stays one
 class Layers:
     """Some of the L + 1 arrays of hidden vectors of a model: its embeddings and each layer's."""
 
-    numbers: tuple[int, ...]  # as given: -1 is the last layer, 0 the embeddings
+    numbers: tuple[int, ...]  # the given ones: -1 is the last layer, 0 the embeddings
     is_single: bool  # a number was asked for, not a list: the vectors have no dimension K
 
 
@@ -42,7 +42,7 @@ class Layers:
 class Group:
     """Rows with their vectors, in the order of the lines."""
 
-    first_line: int  # of all lines, from 0
+    first_line: int  # counted over all lines from 0
     rows: EncodedRows
     vectors: np.ndarray  # float32[T,D] or [T,K,D]; pooled: float32[R,D] or [R,K,D]
 
@@ -175,7 +175,7 @@ def collect_vectors(
 ) -> np.ndarray:
     """Return the vectors of a group of rows in their own order, without padding, as in Group.
 
-    `results` are those of the windows. The pooled vector of a row of several is their mean, by
+    `results` are the windows'. The pooled vector of a row of several is their mean, by
     their tokens, of the length 1 if theirs are.
     """
     vectors = np.empty(0, np.float32)

@@ -25,7 +25,7 @@ from data_pipeline.labelled.rows import EncodedRows, build_rows
 from data_pipeline.vocab import Vocabulary
 from data_pipeline.vocab.template import Template
 
-_TOKENS_AT_ONCE = 1 << 22  # of masked copies in memory
+_TOKENS_AT_ONCE = 1 << 22  # tokens of masked copies in memory
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ from data_pipeline.io.refused import Refused
 
 NPZ, PARQUET, JSONL = "npz", "parquet", "jsonl"
 FORMATS = (NPZ, PARQUET, JSONL)
-_DECIMALS = 6  # of a number in JSON, as in extract_features.py@eedf5716ce
+_DECIMALS = 6  # digits of a JSON number: extract_features.py@eedf5716ce
 _TOKENS_AT_ONCE = 1 << 16
 
 Write = Callable[[Group], None]

@@ -45,7 +45,7 @@ from data_pipeline.vocab.tokenizer_json import export_tokenizer_json
 
 CONFIG = "config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-_TASK_LAYERS = ("classifier", "qa_outputs")  # of classes; of the starts and ends of answers
+_TASK_LAYERS = ("classifier", "qa_outputs")  # classes; starts and ends of answers
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
@@ -92,7 +92,7 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]
         tensors = _open_tensors(directory, stack)
         prefix = family.prefix
         if not any(name.startswith(prefix) for name in tensors.dims):
-            prefix = ""  # as the class without heads writes them
+            prefix = ""  # the class without heads writes none
         layers: tuple[str, ...] = () if is_known else _TASK_LAYERS
         if kind is not None:
             layers = (names.heads["classifier"],)
@@ -276,7 +276,10 @@ def _read_labels(path: pathlib.Path, settings: Mapping[str, Any], classes: int) 
 
 
 LAST = CONFIG  # written last: a folder without it is not a model
-_MODULES = (("", "Transformer"), ("1_Pooling", "Pooling"))  # of sentence-transformers, by folder
+_MODULES = (
+    ("", "Transformer"),
+    ("1_Pooling", "Pooling"),
+)  # sentence-transformers' modules: folder, kind
 
 
 def check_supported(checkpoint: Pretrained) -> None:
@@ -414,7 +417,7 @@ def _make_config(checkpoint: Pretrained) -> dict[str, Any]:
         "torch_dtype": "float32",
         "pad_token_id": special_ids["pad"],
     }
-    if family.model_type != "bert":  # whose other ids transformers would take from its default
+    if family.model_type != "bert":  # transformers' default ids are BERT's
         settings |= {"bos_token_id": special_ids["cls"], "eos_token_id": special_ids["sep"]}
         settings |= {f"{name}_token_id": special_ids[name] for name in ("cls", "sep")}
     return dict(sorted(settings.items())) | _make_task_settings(checkpoint)

@@ -111,7 +111,7 @@ def load_fine_tuned(address: str) -> tuple[Pretrained, TaskLayer]:
         raise Refused(f"{address} has two labels of one name: {layer.labels!r:.80}")
     reads_transform = checkpoint.config.pooler_type == "mlm_transform"
     has_pooler = ("mlm" if reads_transform else "pooler") in checkpoint.params
-    has_pooler = has_pooler or checkpoint.config.bilstm_units > 0  # which it reads instead
+    has_pooler = has_pooler or checkpoint.config.bilstm_units > 0  # the layer reads LSTMs instead
     if not has_pooler and (reads_transform or layer.kind in (CLASSIFY, REGRESS, CHOOSE)):
         raise Refused(f"{address} has no pooler, which its layer reads; export it with one")
     return checkpoint, layer
@@ -207,7 +207,7 @@ def _load_run(address: str, place: str) -> Pretrained:
             restored = reader.restore_params(storage.checkpoints, step, model, mesh)
             params = jax.tree.map(pretrained.to_host, restored, model.declared)
     trained = {name: part for name, part in params.items() if name not in record.untrained}
-    if record.task is not None and "mlm" in trained:  # whose transform the task's layer reads
+    if record.task is not None and "mlm" in trained:  # the task's layer reads its transform
         trained["mlm"] = {k: v for k, v in trained["mlm"].items() if k != "output_bias"}
     recorded = "" if record.task is None else record.task.options.pair_truncation
     return Pretrained(
@@ -216,7 +216,7 @@ def _load_run(address: str, place: str) -> Pretrained:
 
 
 def _choose_step(address: str, workdir: str, step: int | None, storage: workdir_lib.Workdir) -> int:
-    """Return the given step, or that of the newest checkpoint; refuse one that is not there."""
+    """Return the given step or the newest checkpoint's; refuse a step that was not saved."""
     if step is not None:
         saved = directory.find_steps(directory.make_absolute(storage.checkpoints))
         if step not in saved:

@@ -25,7 +25,7 @@ BERT_NUMBERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Hold where a JSON file keeps what ModelConfig says, and what is the same in all such files.
+    """Map the settings of a JSON file to ModelConfig, and hold the constant settings of such files.
 
     Attributes:
       acts: our activation function by the name in the file; the first of several is written.

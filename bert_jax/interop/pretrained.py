@@ -24,13 +24,13 @@ from data_pipeline.vocab import Vocabulary
 class Pretrained:
     """Hold a checkpoint in host memory."""
 
-    address: str  # as the user gave it
+    address: str  # the address that the user gave
     config: ModelConfig  # vocab_size counts rows of the word table, which may exceed the tokens
     params: Params  # nested dict of NumPy float32 arrays, named as in model/bert.py, unpadded
     vocabulary: Vocabulary
     task: TaskLayer | None = None  # meaning of `classifier`; None unless one of our runs wrote it
-    compute: ComputeConfig = ComputeConfig()  # with the compute_dtype of its run, if it is a run
-    pair_truncation: str = GOOGLE  # whose rule truncates pairs of texts
+    compute: ComputeConfig = ComputeConfig()  # a run's has its compute_dtype
+    pair_truncation: str = GOOGLE  # the rule that truncates pairs of texts: whose code has it
     unread: tuple[str, ...] = ()  # names of third-party arrays that belong to no part of a BERT
 
     @property

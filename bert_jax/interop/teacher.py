@@ -73,7 +73,7 @@ def _load_teacher(config: Config) -> Pretrained:
 
 
 def _check_shape(config: Config, theirs: ModelConfig) -> None:
-    """Refuse a teacher whose sizes do not go with those of the student or of its rows."""
+    """Refuse a teacher whose sizes do not go with the student's or its rows."""
     ours, names = config.model, list_objectives(config)
     if theirs.position_embedding_type == "relative":
         raise Refused(
@@ -134,7 +134,7 @@ def identify_teacher(teacher: Pretrained) -> dict[str, Any]:
 def place_teacher(
     teacher: Pretrained, model: Model, mesh: jax.sharding.Mesh, shardings: Params
 ) -> Params:
-    """Place a teacher's parameters on a mesh, partitioned as those of the student."""
+    """Place a teacher's parameters on a mesh, partitioned as the student's."""
     alone = dataclasses.replace(teacher, params=dict(teacher.params))
     params, missing = place_params(alone, model, mesh, seed=0)
     if missing:

@@ -25,8 +25,8 @@ _MAX_LISTED, _MAX_CHARACTERS = 8, 90
 class Tensors:
     """Read the arrays of a third-party checkpoint on demand."""
 
-    place: str  # for messages
-    dims: Mapping[str, tuple[int, ...]]  # by name
+    place: str  # where it is, for messages
+    dims: Mapping[str, tuple[int, ...]]  # name -> sizes
     read: Callable[[str], np.ndarray]
 
 

@@ -41,8 +41,8 @@ _SETTINGS = model_json.Settings(
         **{"type_vocab_size": 16, "initializer_range": 0.02, "layer_norm_eps": 1e-12},
     },
 )
-_COUNTERS = ("global_step", "beta1_power", "beta2_power")  # of an optimizer
-_OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in checkpoints of TF2's Keras
+_COUNTERS = ("global_step", "beta1_power", "beta2_power")  # an optimizer's
+_OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # the mark of TF2 Keras's checkpoints
 
 
 def name_tensor(path: str) -> TensorName:
@@ -98,7 +98,7 @@ def find_prefix(address: str) -> pathlib.Path:
 def read(prefix: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
     """Read the sizes and the arrays of a BERT: encoder, and pooler and heads if it has them.
 
-    The third value has the names of all other arrays, such as those of a task's layer.
+    The third value has the names of all other arrays, such as a task layer's.
 
     Raises:
       Refused: a file is missing or damaged, or not of a BERT.
@@ -156,7 +156,7 @@ def _explain_damage(words: str) -> Iterator[None]:
 
 
 LAST = CONFIG
-_EPSILON = 1e-12  # of every layer norm; Google's code has no other
+_EPSILON = 1e-12  # every layer norm's in Google's code
 
 
 def check_supported(config: ModelConfig, address: str) -> None:

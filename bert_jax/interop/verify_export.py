@@ -29,7 +29,7 @@ SENTENCES = (
 )
 HIDDEN, POOLED, MLM, NSP = "hidden", "pooled", "MLM logits", "NSP logits"
 REPLACED = "replaced-token logits"
-OF_CLS, OF_TOKENS = "[CLS] logits", "token logits"  # of a task's layer, computed on both
+OF_CLS, OF_TOKENS = "[CLS] logits", "token logits"  # a task layer's, computed on both
 _RANDOM_ROWS, _TOKENS = 4, 48
 
 

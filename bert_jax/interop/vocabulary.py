@@ -36,7 +36,7 @@ _RULES = {
     "tokenize_chinese_chars": True,
     "do_basic_tokenize": True,
     "word_tokenizer_type": "basic",  # Japanese BERTs have mecab
-    "subword_tokenizer_type": "wordpiece",  # and some of them cut words to characters
+    "subword_tokenizer_type": "wordpiece",  # some Japanese BERTs cut words to characters
 }
 
 

@@ -50,8 +50,10 @@ class InitialWeights:
 
     checkpoint: Pretrained
     new_tokens: int  # tokens whose rows are means of others'
-    repeated_positions: int = 0  # positions whose rows are those of others; 0 for none
-    parts: Mapping[str, str] = dataclasses.field(default_factory=_PARTS.copy)  # to the model's name
+    repeated_positions: int = 0  # positions whose rows repeat others'; 0 for none
+    parts: Mapping[str, str] = dataclasses.field(
+        default_factory=_PARTS.copy
+    )  # part -> its name in words
     tiled_from: str = ""  # layers and width of the checkpoint if it was smaller, in words
 
     def place(self, model: Model, mesh: jax.sharding.Mesh, seed: int) -> Params:
@@ -239,7 +241,7 @@ def resize(
 
 
 def tile_weights(weights: InitialWeights, model: ModelConfig) -> InitialWeights:
-    """Fill the arrays of a larger model with those of a smaller one, repeated.
+    """Fill the arrays of a larger model with a smaller model's, repeated.
 
     Along each dimension, of n numbers that become m, the source lies in the middle and wraps
     around on both sides: number i is the source's (i - (m - n) // 2) modulo n. Where a dimension

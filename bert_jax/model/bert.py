@@ -30,7 +30,7 @@ from bert_jax.parallel import mesh
 
 Params = dict[str, Any]
 _BILSTM_LAYERS = 2  # paper, section 5.3; section 5.1 leaves their number out
-_TARGETS = 0x7A96E75  # to the seed of dropout, for the stream of the targets
+_TARGETS = 0x7A96E75  # mixed into dropout's seed for the stream of the targets
 _POOLER_ACTS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": jnp.tanh,
     "gelu_erf": functools.partial(ops.gelu, hidden_act="gelu_erf"),
@@ -133,7 +133,7 @@ class Bert(nnx.Module):
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Compute queries, keys and values of a layer, counted from 0: compute dtype[B,S,D] each.
 
-        Arguments are those of encode. Only the layers before it are computed.
+        Arguments are the same as encode's. Only the layers before it are computed.
         """
         x_BSD = self._embed(input_ids_BS, segment_ids_BS, position_ids_BS, dropout)
         views = make_views(self.config, visible, position_ids_BS, segment_ids_BS)
@@ -364,7 +364,7 @@ class Bert(nnx.Module):
 
 
 def _stack_lstms(width: int, units: int) -> nnx.Dict[BiLstm]:
-    """Declare LSTMs on top of each other, the first of which reads vectors of this width."""
+    """Declare LSTMs on top of each other; the first one reads vectors of this width."""
     widths = (width, *[2 * units] * (_BILSTM_LAYERS - 1))
     return nnx.Dict({f"{i:02d}": BiLstm(width, units) for i, width in enumerate(widths)})
 
@@ -380,7 +380,7 @@ class Declared:
     """Describe a parameter before it exists; sizes are those in memory unless logical."""
 
     dims: tuple[int, ...]
-    logical_dims: tuple[int, ...]  # without rows that pad the vocabulary
+    logical_dims: tuple[int, ...]  # sizes without rows that pad the vocabulary
     spec: PartitionSpec
     initial: Initial
     logical_axes: tuple[str | None, ...]  # name of each dimension: mesh.RULES, or None
@@ -396,7 +396,7 @@ class Model:
     """Hold a BERT without parameters, to initialize parameters and bind them."""
 
     config: ModelConfig
-    dtype: jnp.dtype  # of matmuls and of activations between them
+    dtype: jnp.dtype  # dtype of matmuls and of activations between them
     graphdef: Any
     declared: Params  # nested dict of Declared
 

@@ -81,7 +81,7 @@ def hash_places(place: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
 
 
 def fold(x: jax.Array) -> jax.Array:
-    """Compute the first step of hash_places; that of x ^ y is the xor of both steps."""
+    """Compute the first step of hash_places; the step of an xor is the xor of the steps."""
     return x ^ (x >> 16)
 
 

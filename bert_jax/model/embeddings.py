@@ -35,9 +35,9 @@ class Embeddings(nnx.Module):
         shared: "Embeddings | None" = None,
         are_differences: bool = False,
     ) -> None:
-        """Declare tables and norm, or take those of `shared`.
+        """Declare tables and norm, or take the ones in `shared`.
 
-        are_differences: the tables begin at zero and are added to those of other embeddings.
+        are_differences: the tables begin at zero and are added to the tables of other embeddings.
         """
         width, stddev = config.embedding_width, config.initializer_range
         self.word: Table
@@ -55,7 +55,7 @@ class Embeddings(nnx.Module):
             self.position = Table(positions, width, None, of_tables) if is_learned else None
             self.segment = Table(segments, width, None, of_tables) if segments else None
             self.layer_norm = Norm(config, width, choices) if config.embedding_norm else None
-        # What XLNet's targets are instead of their word; its dims are those of Hugging Face.
+        # The vector of XLNet's targets in place of their word; its dims are Hugging Face's.
         is_relative = config.position_embedding_type == "relative"
         drawn = Initial(stddev=stddev)
         self.target = declare((1, 1, width), (None, None, "embed"), drawn) if is_relative else None

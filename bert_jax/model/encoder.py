@@ -35,7 +35,7 @@ class LayerView:
 
     visible: Visible
     rotation: Rotation | None = None
-    relations: Relations | None = None  # where positions are relative
+    relations: Relations | None = None  # set if positions are relative
 
 
 @jax.tree_util.register_dataclass

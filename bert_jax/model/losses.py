@@ -13,7 +13,7 @@ import numpy as np
 from bert_jax.model import ops
 from bert_jax.parallel import mesh
 
-PADDING_LOGIT = -1e9  # of vocabulary rows that exist in memory only: probability 0 in float32
+PADDING_LOGIT = -1e9  # logit of rows that pad the vocabulary: probability 0 in float32
 Losses = tuple[jax.Array, jax.Array]
 
 
@@ -104,7 +104,7 @@ def word_cross_entropy(
     """Compute cross_entropy of word_logits, which are kept for the backward in logits_dtype.
 
     Shapes: as word_logits, int32[B,P] -> float32[B,P] twice. Where a gradient is taken, the loss is
-    that of the kept logits, so that its probabilities add up to one; sums over them are float32.
+    computed from the kept logits, so that its probabilities add up to one; sums are float32.
     """
     losses_N = _word_cross_entropy(
         _flat(h_BPD), table_VD, bias_V, _flat(labels_BP), vocab_size, logits_dtype
@@ -123,7 +123,7 @@ def _word_cross_entropy(
     vocab_size: int,
     logits_dtype: jnp.dtype,
 ) -> Losses:
-    del logits_dtype  # without a gradient nothing is kept
+    del logits_dtype  # nothing is kept where there is no gradient
     return cross_entropy(_word_logits(h_ND, table_VD, bias_V, vocab_size), labels_N)
 
 

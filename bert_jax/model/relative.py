@@ -75,7 +75,7 @@ class RelativeAttention(Residual):
         """Compute the part without residual, norm and dropout of its output: float[B,S,D].
 
         mask is bool[B or 1, 1, S or 1, T], True where a query may attend to a key. The queries are
-        those of the places in positions_BS, by default of all places in order.
+        the places in positions_BS, by default all places in order.
         """
         dtype, by_head = keys_BTD.dtype, ("batch", "heads", None, None)
         q_BSHK, k_BTHK, v_BTHK = (
@@ -129,7 +129,7 @@ class RelativeAttention(Residual):
 
 
 def _align_all(scores_BHSM: jax.Array) -> jax.Array:
-    """Return the score of each key, [B,H,S,T], where query i has those of its distances to them.
+    """Return the score of each key, [B,H,S,T], from the scores of each distance to a query.
 
     Query i meets key j in column S - 1 - i + j. In rows that are one column longer the same entry
     is (2 S - 1) i + j places behind the first key of query 0.

@@ -59,10 +59,10 @@ class Memory:
 class Compiled:
     """A step that fits."""
 
-    text: str  # of the compiled program, with the compiler's estimates of cycles
+    text: str  # the compiled program, with the compiler's estimates of cycles
     memory: Memory
     mesh: dict[str, int]
-    coordinates: list[tuple[int, ...]]  # of the chip of each device of a slice, as the text counts
+    coordinates: list[tuple[int, ...]]  # each device's chip, in the order of the text
     parameters: int
     matmul_dtype: str
     compile_secs: float
@@ -126,7 +126,7 @@ class StepCache:
         return self.folder.expanduser() / f"{key}.json.gz"
 
 
-_MAX_CACHED_BYTES = 512 << 20  # of an unpacked file; a larger one counts as damaged
+_MAX_CACHED_BYTES = 512 << 20  # unpacked; a larger file counts as damaged
 STEP_CACHE = StepCache(pathlib.Path("~/.cache/bert_jax/compiled_steps"))
 
 
@@ -142,7 +142,7 @@ def compile_step(
     """Compile the step of a phase; objectives are of all phases, devices of the slice.
 
     `teacher` has the sizes of config.teacher, if the run has one. A step that was compiled before
-    is read from the cache, if one is given; its compile_secs are those of that compile.
+    is read from the cache, if one is given; its compile_secs are the first compile's.
 
     Raises:
       Refused: the batch or the model does not divide over the devices.

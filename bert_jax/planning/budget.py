@@ -28,9 +28,9 @@ from data_pipeline.store import TEXT
 # Of a budget, what does not go into steps: evaluations, saves, reading, waiting for batches; and at
 # least the seconds of a start, from a slice that is billed to the first step. Both are assumed.
 RESERVE_SHARE, START_SECS = 0.05, 300.0
-SAVE_EVERY_SECS = 480.0  # of steps, in the mean
-MIN_EPOCHS = 0.1  # of the corpus, below which nothing is predicted
-OBJECTIVES = ("mlm_nsp", "mlm")  # whose masked language model the law predicts
+SAVE_EVERY_SECS = 480.0  # mean seconds of steps between saves
+MIN_EPOCHS = 0.1  # epochs of the corpus; nothing is predicted for fewer
+OBJECTIVES = ("mlm_nsp", "mlm")  # the law predicts their masked language model
 # How much faster than assumed a candidate may turn out, and how many are compiled at most.
 _OPTIMISM, _MAX_COMPILED = 1.5, 2
 _CLOSE = 0.01  # nats
@@ -44,7 +44,7 @@ class Budget:
     usd: float
     usd_per_chip_hour: float
     chips: int
-    price: Price  # of the list
+    price: Price  # the list's entry
 
     @property
     def secs(self) -> float:
@@ -123,12 +123,12 @@ class Purchase:
     layer_parameters: int
     budget_dollars: float
     dollars: float  # less than the budget where the text would be read too often
-    steps: list[int]  # of each phase
+    steps: list[int]  # each phase's
     tokens: float
     epochs: float
     predicted_heldout_loss: float
     interval: list[float]
-    speed: str  # of the first phase: compiled, or assumed
+    speed: str  # origin of the first phase's speed: compiled, or assumed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,13 +167,13 @@ class BudgetPlan:
     chosen: Purchase
     half: Purchase | None  # None where that buys too little to predict
     twice: Purchase | None
-    enough_dollars: float  # from which on the predicted loss is at most 0.01 higher
+    enough_dollars: float  # the fewest whose predicted loss is at most 0.01 higher
     candidates: list[Purchase]
     phases: list[PhaseBill]
     reserve_dollars: float
     learning_rate: float
-    settings: dict[str, Any]  # by the names of flags
-    curves: dict[str, list[list[float]]]  # by size: dollars, predicted loss, its interval
+    settings: dict[str, Any]  # flag -> value
+    curves: dict[str, list[list[float]]]  # size -> points of dollars, predicted loss, its interval
     law: dict[str, Any]
     law_in_words: str
     notes: list[str]
@@ -187,10 +187,8 @@ def check(config: Config) -> None:
                 f"--budget predicts the loss of a masked language model, and this config learns "
                 f"{name}; set --config.objective=mlm, or plan without --budget"
             )
-    for key, value in (
-        ("model.share_layers", config.model.share_layers),
-        ("init", config.init),
-    ):
+    shares = config.model.share_layers
+    for key, value in (("model.share_layers", shares), ("init", config.init)):
         if value:
             raise Refused(
                 f"--budget predicts runs of new weights, layer by layer, and config.{key} is "
@@ -208,7 +206,13 @@ def choose(request: BudgetRequest, compile_all: CompileAll) -> BudgetPlan:
     ratios = [point.parameters / point.unique_tokens for point in request.law.points]
     most = count_most_parameters(request.corpus.unique_tokens, ratios)
     candidates = candidates_lib.list_candidates(request.config, tpu_slice, most, notes)
-    _check_start(request)
+    budget = request.budget
+    if budget.secs <= START_SECS:
+        raise Refused(
+            f"${budget.usd:,.2f} pays {tpu_slice.name} for {budget.secs:,.0f} s, and a start alone "
+            f"takes about {START_SECS:.0f} s (assumed); take more than "
+            f"${budget.usd_of(START_SECS):,.2f}, or a smaller slice"
+        )
     while unknown := _choose_to_compile(request, candidates):
         result = candidates_lib.compile_phases(unknown, tpu_slice, compile_all)
         rest = [each for each in candidates if each.shape != unknown.shape]
@@ -243,28 +247,15 @@ def _choose_to_compile(
         return None
     for rival, _ in others:
         if not rival.is_compiled:
-            faster = dataclasses.replace(
-                rival,
-                speeds=tuple(
-                    dataclasses.replace(speed, step_secs=speed.step_secs / _OPTIMISM)
-                    for speed in rival.speeds
-                ),
+            speeds = tuple(
+                dataclasses.replace(speed, step_secs=speed.step_secs / _OPTIMISM)
+                for speed in rival.speeds
             )
+            faster = dataclasses.replace(rival, speeds=speeds)
             possible = _buy(request, faster, request.budget)
             if possible and possible.predicted_heldout_loss < bought.predicted_heldout_loss:
                 return rival
     return None
-
-
-def _check_start(request: BudgetRequest) -> None:
-    """Refuse a budget that pays the slice for less than a start."""
-    budget, name = request.budget, request.tpu_slice.name
-    if budget.secs <= START_SECS:
-        raise Refused(
-            f"${budget.usd:,.2f} pays {name} for {budget.secs:,.0f} s, and a start alone takes "
-            f"about {START_SECS:.0f} s (assumed); take more than "
-            f"${budget.usd_of(START_SECS):,.2f}, or a smaller slice"
-        )
 
 
 def _split_steps(
@@ -340,9 +331,8 @@ def _buy_each(
     Raises:
       Refused: all of them read too little.
     """
-    bought = [(candidate, _buy(request, candidate, budget)) for candidate in candidates]
-    known = [(candidate, purchase) for candidate, purchase in bought if purchase is not None]
-    if not known:
+    ranked = _rank(request, candidates, budget)
+    if not ranked:
         split = [_split_steps(request, candidate, budget) for candidate in candidates]
         most = max(_count_epochs(request, steps) if steps else 0.0 for steps in split)
         raise Refused(
@@ -350,16 +340,16 @@ def _buy_each(
             f"{request.corpus.unique_tokens:,.0f} tokens at the fastest of the sizes, and below "
             f"{MIN_EPOCHS} nothing is predicted; take a larger budget, or a part of the text"
         )
-    return sorted(known, key=lambda pair: pair[1].predicted_heldout_loss)
+    return ranked
 
 
-def _buy_best(
+def _rank(
     request: BudgetRequest, candidates: Sequence[RunCandidate], budget: Budget
-) -> Purchase | None:
-    """Return the best that a budget buys; None where it is too little to predict."""
-    bought = [_buy(request, candidate, budget) for candidate in candidates]
-    known = [purchase for purchase in bought if purchase is not None]
-    return min(known, key=lambda purchase: purchase.predicted_heldout_loss, default=None)
+) -> list[tuple[RunCandidate, Purchase]]:
+    """List what the budget buys of each shape that reads enough, the best first."""
+    bought = [(candidate, _buy(request, candidate, budget)) for candidate in candidates]
+    known = [(candidate, purchase) for candidate, purchase in bought if purchase is not None]
+    return sorted(known, key=lambda pair: pair[1].predicted_heldout_loss)
 
 
 def _build_plan(
@@ -371,6 +361,10 @@ def _build_plan(
     phases = _bill_phases(request, best, chosen)
     in_steps = sum(phase.secs for phase in phases)
     curves = _draw_curves(request, candidates)
+    half, twice = (
+        next((purchase for _, purchase in _rank(request, candidates, budget.times(factor))), None)
+        for factor in (0.5, 2.0)
+    )
     return BudgetPlan(
         topology=request.tpu_slice.name,
         chips=request.tpu_slice.chips,
@@ -387,8 +381,8 @@ def _build_plan(
         tokens=chosen.tokens,
         unique_tokens=request.corpus.unique_tokens,
         chosen=chosen,
-        half=_buy_best(request, candidates, budget.times(0.5)),
-        twice=_buy_best(request, candidates, budget.times(2.0)),
+        half=half,
+        twice=twice,
         enough_dollars=_find_enough(curves, chosen),
         candidates=[purchase for _, purchase in ranked],
         phases=phases,
@@ -469,12 +463,8 @@ def make_settings(
     Warm-ups keep their share of the steps. Saves are SAVE_EVERY_SECS apart.
     """
     given, model = request.config, config.model
-    settings: dict[str, Any] = {
-        "config.model.num_hidden_layers": model.num_hidden_layers,
-        "config.model.hidden_size": model.hidden_size,
-        "config.model.num_attention_heads": model.num_attention_heads,
-        "config.model.intermediate_size": model.intermediate_size,
-    }
+    sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+    settings: dict[str, Any] = {f"config.model.{name}": getattr(model, name) for name in sizes}
     total, given_total = sum(steps), config_lib.total_steps(given)
     settings |= {f"config.phases[{index}].steps": count for index, count in enumerate(steps)}
     for index, phase in enumerate(given.phases):

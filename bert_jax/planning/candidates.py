@@ -81,9 +81,9 @@ class RunCandidate:
     shape: EncoderShape
     config: Config
     layer_parameters: int
-    speeds: tuple[PhaseSpeed, ...]  # of each phase
+    speeds: tuple[PhaseSpeed, ...]  # one per phase
     is_compiled: bool = False
-    has_unpriced_kernels: bool = False  # whose time the compiler's estimate leaves out
+    has_unpriced_kernels: bool = False  # the compiler's estimate leaves their time out
 
 
 def make_compiler(tpu_slice: Slice, screen: Screen) -> CompileAll:

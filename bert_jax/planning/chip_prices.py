@@ -86,10 +86,10 @@ NAMES = {
 
 @dataclasses.dataclass(frozen=True)
 class KernelShape:
-    """The sizes that the price of a row depends on; heads are those of one device.
+    """The sizes that the price of a row depends on; heads are one device's.
 
-    kernel is "attention", of short rows, or "flash", of long ones; window is that of a layer's
-    attention, 0 where it attends to the complete row.
+    kernel is "attention", of short rows, or "flash", of long ones; window is a layer's, 0
+    where it attends to the complete row.
     """
 
     chip: str

@@ -28,13 +28,13 @@ class Estimate:
 
     step_secs: float
     work_secs: float
-    kernel_secs: float  # of these, in kernels
+    kernel_secs: float  # the part of work_secs in kernels
     exposed_secs: float  # waiting for collectives, beside the work
-    cycles: float  # of work
+    cycles: float  # the work's
     rows_per_sec_per_chip: float
     peak_share: float
     kernel_calls: dict[str, int]
-    kernel_cycles: dict[str, float]  # of a call
+    kernel_cycles: dict[str, float]  # cycles per call
     unpriced_kernels: dict[str, int]  # calls of kernels without a known price, counted as 0
     collectives: list[Traffic]
 
@@ -43,9 +43,9 @@ class Estimate:
 class Alternative:
     """Other settings, compiled too."""
 
-    settings: dict[str, Any]  # by the names of flags
+    settings: dict[str, Any]  # flag -> value
     fits: bool
-    memory_bytes: int  # of a chip; needed at least where it does not fit
+    memory_bytes: int  # a chip's; at least needed where it does not fit
     step_secs: float | None
 
 
@@ -61,9 +61,9 @@ class PhasePlan:
     flops_per_row: float
     attention: str
     fits: bool
-    available_bytes: int  # of a chip, to programs
-    memory: Memory | None  # of a chip; None where it does not fit
-    needed_bytes: int  # of a chip, at least
+    available_bytes: int  # a chip's, for programs
+    memory: Memory | None  # a chip's; None where it does not fit
+    needed_bytes: int  # a chip's, at least
     estimate: Estimate | None
     alternatives: list[Alternative]
     compile_secs: float
@@ -186,7 +186,7 @@ def _list_shapes(
 ) -> list[chip_prices.KernelShape]:
     """List the shapes of the kernels that a model may call.
 
-    The name of a kernel with a window has all words of that of one without: it comes first.
+    A kernel with a window comes first: its name has all words of the kernel without one.
     """
     shape = chip_prices.KernelShape(
         chip=tpu_slice.chip.name,

@@ -1,7 +1,7 @@
 """Fit a scaling law to few points, and ours to what was published of BERT.
 
 A ladder has 6 to 12 points and the law 6 constants. Each constant therefore has a prior, taken from
-published laws; the fit is the mode of the posterior, its covariance that of Laplace. Losses are
+published laws; the fit is the mode of the posterior, with Laplace's covariance. Losses are
 compared by their logarithm, and a point far off counts less (Huber).
 
 Source: Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3 and appendix D.3.
@@ -26,7 +26,7 @@ from bert_jax.planning.law import (
 from data_pipeline.io.refused import Refused
 
 # Deviations of the residuals, in shares of the loss: the largest with which anything is predicted,
-# and that of runs that differ by their seed, of small models 0.9 to 2% (docs/results.md).
+# and the usual one between seeds, 0.9 to 2% for small models (docs/results.md).
 MAX_NOISE, USUAL_NOISE = 0.03, 0.01
 _USUAL_WEIGHT = 2.0  # points that USUAL_NOISE is worth beside the residuals
 _HUBER = 1.5  # deviations from which on a residual counts linearly
@@ -54,7 +54,7 @@ Known = tuple[Sequence[float], float, float]  # weights of the constants; mean, 
 
 @dataclasses.dataclass(frozen=True)
 class _Prior:
-    """Rows of what is known beforehand: weights of the constants, the mean and deviation of it."""
+    """Rows of the prior: weights of the constants, the mean and deviation of it."""
 
     weights: np.ndarray  # float[rows,6]
     means: np.ndarray
@@ -241,7 +241,7 @@ def fit_english() -> Law:
         )
         for layers, width, perplexity in TABLE_6
     ]
-    log_size = math.log(12 * 12 * 768**2)  # of Base
+    log_size = math.log(12 * 12 * 768**2)  # Base's layers
     log_tokens = log_size + math.log(_BEST_TOKENS_PER_PARAMETER)
     returns = math.log(_DATA_EXPONENT[0] / _SIZE_EXPONENT[0])
     return fit(

@@ -144,7 +144,7 @@ def read_trip_count(program: HloProgram, loop: Instruction) -> int | None:
 
 
 def list_branches(conditional: Instruction) -> list[str]:
-    """Return the computations of which a conditional runs one."""
+    """Return the computations that a conditional chooses from."""
     listed = re.search(r"branch_computations=\{([^}]*)\}", conditional.rest)
     if listed:
         return [name.strip().lstrip("%") for name in listed.group(1).split(",")]

@@ -31,9 +31,9 @@ class Traffic:
     path: str  # "links" within a slice, or "network" between slices
     calls: int = 0
     result_bytes: float = 0.0
-    wire_bytes: float = 0.0  # that leave a chip
-    secs: float = 0.0  # on the wire
-    exposed_secs: float = 0.0  # of these, while the chip has nothing else to do
+    wire_bytes: float = 0.0  # bytes that leave a chip
+    secs: float = 0.0  # seconds on the wire
+    exposed_secs: float = 0.0  # the part of secs while the chip has nothing else to do
 
     def add(self, other: "Traffic", times: int) -> None:
         """Add the traffic of another, so many times."""
@@ -66,19 +66,19 @@ class Machine:
 
     clock_hz: float
     hbm_bytes_per_sec: float
-    devices: int  # of a slice
+    devices: int  # devices per slice
     ring: Callable[[Sequence[int]], tuple[int, float]]  # device numbers -> chips, bytes/s of each
     hop: Callable[[Sequence[tuple[int, int]]], float]  # senders and receivers -> bytes/s of each
     num_slices: int = 1
-    network_bytes_per_sec: float = 0.0  # of a chip, to other slices; 0: not known
+    network_bytes_per_sec: float = 0.0  # a chip's rate to other slices; 0: not known
 
 
 @dataclasses.dataclass
 class ProgramCost:
     """The cost of a step on one device."""
 
-    cycles: float = 0.0  # of all instructions and priced kernels; collectives apart
-    kernel_cycles: float = 0.0  # of these, in kernels
+    cycles: float = 0.0  # all instructions and priced kernels, no collectives
+    kernel_cycles: float = 0.0  # the part of cycles in kernels
     kernel_calls: Counter[str] = dataclasses.field(default_factory=Counter)
     unpriced_calls: Counter[str] = dataclasses.field(default_factory=Counter)
     traffic: dict[tuple[str, str], Traffic] = dataclasses.field(default_factory=dict)
@@ -93,7 +93,7 @@ class ProgramCost:
         return self.cycles / clock_hz + self.exposed_secs
 
     def add_traffic(self, other: Traffic, times: int = 1) -> None:
-        """Add traffic to that of its kind and path."""
+        """Add traffic to the sum of its kind and path."""
         own = self.traffic.setdefault((other.kind, other.path), Traffic(other.kind, other.path))
         own.add(other, times)
 
@@ -136,7 +136,9 @@ class _Computation:
         self._cost = ProgramCost()
         self._now = 0.0
         self._free_at = {LINKS: 0.0, NETWORK: 0.0}  # when a path can take the next transfer
-        self._started: dict[str, tuple[Traffic, float]] = {}  # by key, with the time of its end
+        self._started: dict[
+            str, tuple[Traffic, float]
+        ] = {}  # key -> a transfer and the time of its end
         self._keys: dict[str, str] = {}  # an instruction that continues a transfer -> its key
 
     def price(self, name: str) -> ProgramCost:
@@ -240,7 +242,7 @@ class _Computation:
                 return True
             return False
         if inner.opcode == "all-reduce" and "scatter" in instruction.attribute("calls"):
-            # Its all-reduce has the unsharded result, of which each device keeps a part.
+            # Its all-reduce has the unsharded result; each device keeps a part.
             transfer = dataclasses.replace(
                 self._transfer("all-gather", inner),
                 kind="reduce-scatter",

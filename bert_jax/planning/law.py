@@ -27,8 +27,8 @@ from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
-LADDER = "ladder.json"  # in the workdir of bert_jax.ladder: {"law": ..., "rungs": [...]}
-CONFIDENCE = 0.9  # of an interval
+LADDER = "ladder.json"  # the file of bert_jax.ladder's workdir: {"law": ..., "rungs": [...]}
+CONFIDENCE = 0.9  # an interval's
 
 MIN_POINTS, MAX_POINTS = 4, 1000
 
@@ -36,9 +36,9 @@ MIN_POINTS, MAX_POINTS = 4, 1000
 class Point(NamedTuple):
     """A run that ended: what it took, and its held-out masked LM loss in nats."""
 
-    parameters: float  # of the encoder's layers
+    parameters: float  # the encoder layers'
     tokens: float  # read, without padding
-    unique_tokens: float  # of the store's training split
+    unique_tokens: float  # tokens of the store's training split
     loss: float
 
 
@@ -87,9 +87,9 @@ class Law:
     vocabulary: str  # its kind and size
     is_own: bool  # the points are of the user's own text, not ours
     constants: Constants
-    covariance: tuple[tuple[float, ...], ...]  # of Constants.to_vector
+    covariance: tuple[tuple[float, ...], ...]  # covariance of Constants.to_vector
     noise: float  # deviation of log loss between runs
-    degrees: float  # of freedom of that deviation
+    degrees: float  # degrees of freedom of the noise
     transfer: float  # deviation of log loss on another text with another vocabulary
     points: tuple[Point, ...]
     residuals: tuple[float, ...]  # log of measured over fitted loss, of each point
@@ -114,12 +114,6 @@ class Law:
         # Beyond e^50 an interval says nothing anyway.
         reach = min(_student_t(self.degrees) * deviation, 50.0)
         return Prediction(*(float(math.exp(log_loss + shift)) for shift in (0.0, -reach, reach)))
-
-    def effective_tokens(self, tokens: float, unique_tokens: float) -> float:
-        """Return what tokens are worth where they are read repeatedly."""
-        return float(
-            _effective_tokens(np.array(tokens), np.array(unique_tokens), self.constants.repeats)
-        )
 
     def describe(self) -> str:
         """Say in a sentence where the constants come from, and how far to trust them."""
@@ -166,7 +160,7 @@ def read_ladder(folder: pathlib.Path) -> Law:
 
 
 def from_json(content: Mapping[str, Any], name: object) -> Law:
-    """Rebuild a law that to_json wrote; name is that of its file.
+    """Rebuild a law that to_json wrote; name is its file's.
 
     Raises:
       DamagedFile: a key is missing, a number is not what a law has.
@@ -239,7 +233,10 @@ def _is_covariance(matrix: np.ndarray) -> bool:
     return bool(values[0] >= -1e-9 * max(values[-1], 1e-9))
 
 
-def _effective_tokens(tokens: np.ndarray, unique_tokens: np.ndarray, repeats: float) -> np.ndarray:
+def count_effective_tokens(
+    tokens: np.ndarray, unique_tokens: np.ndarray, repeats: float
+) -> np.ndarray:
+    """Count what tokens are worth where they are read repeatedly: D' above."""
     unique = np.minimum(tokens, unique_tokens)
     return unique * (1.0 - repeats * np.expm1(-(tokens / unique - 1.0) / repeats))
 
@@ -255,7 +252,7 @@ def compute_log_losses(
     columns = np.array(points, np.float64).T
     log_size, tokens, unique = np.log(columns[0]), columns[1], np.minimum(columns[1], columns[2])
     repeats = np.exp(log_r)
-    worth = _effective_tokens(tokens, unique, repeats)
+    worth = count_effective_tokens(tokens, unique, repeats)
     log_worth = np.log(worth)
     of_size = np.exp(log_a - size_exponent * log_size)
     of_data = np.exp(log_b - data_exponent * log_worth)
@@ -307,6 +304,6 @@ _PARAMETERS_PER_TOKEN = 10.0
 def count_most_parameters(unique_tokens: float, ratios: Sequence[float]) -> float:
     """Return the layer parameters up to which a law says anything of a text of so many tokens.
 
-    ratios are those of the law's points: layer parameters for each unique token.
+    ratios are the law's points': layer parameters for each unique token.
     """
     return unique_tokens * max(_PARAMETERS_PER_TOKEN, 2 * max(ratios))

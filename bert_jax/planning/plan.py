@@ -21,7 +21,7 @@ from bert_jax.train_step.objectives import Objective
 from bert_jax.train_step.schedule import sample_rates
 from bert_jax.trainer import compile, setup
 
-RATE_POINTS = 200  # of the learning rate in a plan
+RATE_POINTS = 200  # points of the learning rate in a plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +34,11 @@ class RunTotals:
     steps: int
     secs: float | None
     days: float | None
-    usd: float | None  # on demand
+    usd: float | None  # price on demand
     usd_per_chip_hour: float | None
     price_read: str
-    epochs: list[float] | None  # of each phase, over the training split
-    sequences_per_row: list[float] | None  # of each phase: mean where rows are packed
+    epochs: list[float] | None  # each phase's, over the training split
+    sequences_per_row: list[float] | None  # each phase's mean where rows are packed
     price_region: str = ""
     price_source: str = ""
     usd_spot: float | None = None
@@ -52,7 +52,7 @@ class ScaleRow:
     topology: str
     chips: int
     rows_per_step: int
-    learning_rate: float  # by the square root of the batch, as You et al. 2020 scale it
+    learning_rate: float  # scaled by the square root of the batch (You et al. 2020)
     fits: bool
     needed_bytes: int
     estimate: Estimate | None

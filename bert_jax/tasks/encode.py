@@ -60,7 +60,7 @@ def encode_texts(
 ) -> EncodedTexts:
     """Encode each text, or each pair of texts, as a row.
 
-    A text that is empty, or of which the vocabulary keeps nothing, becomes an empty segment, so
+    A text that is empty, or that leaves no token of the vocabulary, becomes an empty segment, so
     that every example keeps its position. A pair is cut by the rule of pair_truncation. A single
     text that is longer than a row is cut, or with a stride becomes a row for each of its windows,
     whose starts are so many tokens apart.

@@ -34,7 +34,7 @@ HOW_TO_FIX = (
 _BOM = b"\xef\xbb\xbf"
 _SHOWN_CHARACTERS = 60
 _SHOWN_ROWS = 3
-_PARQUET_ROWS = 64  # in memory at once: a file of some hundred bytes may hold long texts
+_PARQUET_ROWS = 64  # rows in memory at once: a file of some hundred bytes may hold long texts
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # escaped in JSON
 
@@ -48,7 +48,7 @@ class Columns:
 
     path: pathlib.Path
     values: dict[str, list[str]]
-    row_numbers: list[int]  # from 1, as an editor counts lines
+    row_numbers: list[int]  # counted from 1, like lines in an editor
     short_rows: tuple[int, ...] = ()  # numbers of rows skipped because they lack fields
     missing_rows: tuple[int, ...] = ()  # numbers of rows with a null or NaN, here an empty text
 
@@ -67,7 +67,7 @@ def read_columns(
     also: Sequence[str] = (),
     drops_short_rows: bool = False,
 ) -> Columns:
-    """Read the wanted columns of a tsv file, and those of `also` that it has.
+    """Read the wanted columns of a tsv file, and the columns in `also` that it has.
 
     The first row names the columns, unless `header` does. Blank lines are skipped. With
     drops_short_rows a row with too few fields is skipped and noted instead of refused.
@@ -363,7 +363,7 @@ def split_file(options: TaskOptions, split: str, names: Sequence[str]) -> pathli
     key = f"config.data.{split}_file"
     given = {TRAIN: options.train_file, DEV: options.dev_file, TEST: options.test_file}[split]
     folder = pathlib.Path(options.dir).expanduser()
-    if not options.dir or not folder.is_dir():  # or the current folder would be taken for it
+    if not options.dir or not folder.is_dir():  # "" would be the current folder
         raise Refused(
             f"config.data.dir is {options.dir!r}, which is not a folder; give the folder "
             f"of the files of {options.task}, --config.data.dir=DIR"

@@ -17,7 +17,7 @@ PEARSON, SPEARMAN = "pearson", "spearman"
 def class_scores(names: Sequence[str], label_ids_N: np.ndarray, predicted_N: np.ndarray) -> Scores:
     """Compute the named scores of predicted classes: accuracy, Matthews correlation, F1.
 
-    F1 is that of class 1; macro F1 is the mean over all classes that occur in either array.
+    F1 is class 1's; macro F1 is the mean over all classes that occur in either array.
     """
     return {name: _class_score(name, label_ids_N, predicted_N) for name in names}
 

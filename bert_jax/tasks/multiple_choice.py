@@ -29,7 +29,7 @@ from data_pipeline.vocab import Vocabulary
 
 CHOICES = 4
 ENDINGS = [f"ending{number}" for number in range(CHOICES)]
-SWAG_COLUMNS = ("sent1", "sent2", *ENDINGS)  # and label, which test.csv does not have
+SWAG_COLUMNS = ("sent1", "sent2", *ENDINGS)  # label too, but not in test.csv
 CODAH_COLUMNS = ("categories", "prompt", *ENDINGS, "answer")
 _SWAG_FILES = {TRAIN: ("train.csv",), DEV: ("val.csv",), TEST: ("test.csv",)}
 _CODAH_FILES = {  # the second names are those in data/cv_split/fold_N/

@@ -45,11 +45,11 @@ class Layout:
 
     wanted: tuple[str, ...]
     texts: Callable[[Mapping[str, list[str]]], Texts]
-    headers: tuple[tuple[str, ...], ...] = ()  # for tsv files whose first row is data
+    headers: tuple[tuple[str, ...], ...] = ()  # names for tsv files whose first row is data
 
 
 def choose_layout(request: PredictRequest) -> Layout:
-    """Choose the columns that were named, or else those of the task's own files."""
+    """Choose the columns that were named, or else the columns of the task's own files."""
     if request.layer.kind == CHOOSE:
         return _choose_choices(request)
     options = request.layer.options

@@ -34,13 +34,13 @@ class PredictRequest:
     text_column: str | None = None  # None: as in training
     second_text_column: str | None = None  # "": single texts
     null_threshold: float | None = None  # None: as chosen in training
-    probabilities: str = "all"  # or "best": only that of the predicted class
+    probabilities: str = "all"  # "all" classes', or the "best" alone
 
 
 class Predictor(Protocol):
     """Predict an input that was read once and is undamaged."""
 
-    unit: str  # what is counted, as "rows"
+    unit: str  # the counted thing, such as "rows"
     total: int  # how many of them the input has
 
     def run(self, output: pathlib.Path, compute_logits: ComputeLogits) -> list[pathlib.Path]:

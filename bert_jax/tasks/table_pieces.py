@@ -1,6 +1,6 @@
 """Read a table of any length piece by piece, and write it with new columns beside its own.
 
-Formats are those of tasks/files.py, by extension. One piece is in memory at a time.
+The extension decides the format, as in tasks/files.py. One piece is in memory at a time.
 """
 
 import csv
@@ -30,7 +30,7 @@ from bert_jax.tasks.labels import is_header
 from data_pipeline.io.refused import Refused
 
 PIECE_ROWS = 1024
-_PIECE_CHARS = 4 << 20  # of all values together
+_PIECE_CHARS = 4 << 20  # characters in all values together
 _MAX_COLUMNS = 10_000
 _TABS = str.maketrans("\t\r\n", "   ")  # a tsv has no quotes that could hold these
 # Types that JSON and csv do not have: written as Arrow casts them to text.
@@ -47,7 +47,7 @@ class OpenedTable:
     path: pathlib.Path
     wanted: tuple[str, ...]  # columns of text to read
     headers: tuple[tuple[str, ...], ...]  # candidates for the header, as in files.read_rows
-    names: tuple[str, ...]  # of all columns, in their order
+    names: tuple[str, ...]  # all columns, in their order
     rows: int
 
 
@@ -99,7 +99,7 @@ def open_table(
     # The output could not tell two columns of the same name apart.
     header = [] if path.suffix in JSON_LINES else column_names(path)
     twice = [name for name in header if header.count(name) > 1]
-    if twice and set(wanted) <= set(header):  # or it is no row of names
+    if twice and set(wanted) <= set(header):  # otherwise the first row has no names
         raise Refused(
             f"{path} has {header.count(twice[0])} columns {twice[0]!r}; rename one of them, so "
             "that the output can tell them apart"

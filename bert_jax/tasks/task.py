@@ -51,7 +51,7 @@ class Task:
     undefined.
     """
 
-    name: str  # as people write it: "CoLA"
+    name: str  # the usual spelling: "CoLA"
     kind: str  # one of the five above
     classes: int  # C: CLASSIFY and TAG, classes; CHOOSE, choices; REGRESS 1; SPAN 2
     splits: Mapping[str, EncodedRows]
@@ -59,7 +59,7 @@ class Task:
     # Scores a development split from its logits; each score is from 0 to 1 or from -1 to 1.
     score: Callable[[str, np.ndarray], Scores]
     main_score: str  # the score by which "best on dev" is chosen
-    baseline: Scores  # of the first development split, without reading the text
+    baseline: Scores  # scores on the first development split without reading the text
     # Writes the predictions for a split into a folder in the task's own format; returns the paths.
     write_predictions: Callable[[str, np.ndarray, pathlib.Path], list[pathlib.Path]]
     labels: tuple[str, ...] = ()  # names of the classes of CLASSIFY and TAG, by their ids

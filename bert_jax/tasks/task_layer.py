@@ -17,7 +17,7 @@ from data_pipeline.io import small_files
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.spec.fields import check_fields
 
-KEY = "bert_jax"  # in the config.json of an export
+KEY = "bert_jax"  # key in an export's config.json
 _KINDS = (CLASSIFY, REGRESS, CHOOSE, SPAN, TAG)
 # Options that matter only to the run that had them, on its machine.
 _OF_THE_RUN = ("dir", "source", "train_file", "dev_file", "test_file", "train_examples")
@@ -27,12 +27,14 @@ _OF_THE_RUN = ("dir", "source", "train_file", "dev_file", "test_file", "train_ex
 class TaskLayer:
     """Describe the outputs of a task layer."""
 
-    name: str  # of the task, as people write it
-    kind: str  # of bert_jax/tasks/task.py
+    name: str  # the task's name in its usual spelling
+    kind: str  # a kind in bert_jax/tasks/task.py
     labels: tuple[str, ...]  # names of the classes by their ids; none for numbers and spans
     mean: float = 0.0  # predicted number at a logit of 0
-    deviation: float = 1.0  # and what a logit of 1 adds
-    options: TaskOptions = dataclasses.field(default_factory=TaskOptions)  # in training
+    deviation: float = 1.0  # added to it by a logit of 1
+    options: TaskOptions = dataclasses.field(
+        default_factory=TaskOptions
+    )  # the settings of its training
     # SQuAD 2.0: null odds above which a question gets no answer; None: the run chose none.
     null_threshold: float | None = None
 

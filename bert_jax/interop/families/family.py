@@ -38,7 +38,7 @@ _ROW_HEAD = {"pooler": "classifier.dense", "classifier": "classifier.out_proj"}
 ROW_HEAD_NAMES: TaskNames = {**ANSWER_NAMES, CLASSIFY: _ROW_HEAD, REGRESS: _ROW_HEAD}
 _NUMBERED = re.compile(r"layers/(\d+)/(.+)")
 _LEAVES = {"embedding": "weight", "kernel": "weight", "scale": "weight", "bias": "bias"}
-_OLDER = {"scale": "gamma", "bias": "beta"}  # of norms, in 2018
+_OLDER = {"scale": "gamma", "bias": "beta"}  # leaves of norms in 2018
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Names:
     encoder: Mapping[str, str]  # behind the prefix
     heads: Mapping[str, str]  # never behind it
     layer: Mapping[str, str]  # behind the prefix and layer_format
-    layer_format: str  # with {} in the place of the layer's number
-    output_bias: tuple[str, ...]  # of the masked language model's logits
+    layer_format: str  # {} stands for the layer's number
+    output_bias: tuple[str, ...]  # bias of the masked language model's logits
     # Of matrices that lie side by side in one of theirs: its name, which part, how many.
     fused: Mapping[str, tuple[str, int, int]] = dataclasses.field(default_factory=dict)
     # Of arrays that are no module's weight or bias: in a layer, and elsewhere in the encoder.
@@ -109,8 +109,8 @@ class Summary:
 class Family:
     """Describe one kind of encoder: how its config.json and its arrays correspond to ours."""
 
-    model_type: str  # in config.json
-    prefix: str  # of the encoder's arrays in a model with heads
+    model_type: str  # model_type in config.json
+    prefix: str  # prefix of the encoder's arrays in a model with heads
     names: Names
     parse: Callable[[pathlib.Path, Mapping[str, Any]], ModelConfig]
     describe: Callable[[ModelConfig], dict[str, Any]]  # the settings that parse reads
@@ -130,7 +130,7 @@ class Family:
     unheld: tuple[str, ...] = TRAINING
 
     def names_of(self, kind: str | None) -> Names:
-        """Return the names in a class without a task's layer, or in that of a kind of task.
+        """Return the names in the class without a task's layer, or in the class for a kind of task.
 
         The latter predicts no words, so the bias of their logits has no name.
         """
@@ -160,9 +160,9 @@ class Family:
         return dataclasses.replace(described, **ignored) == config
 
     def reads_alike(self, config: ModelConfig, kind: str | None = None) -> bool:
-        """Return whether a layer on rows, or that of a kind of task, reads the same in the family.
+        """Return whether a layer on rows, or a kind of task's layer, reads the same in the family.
 
-        None is the next-sentence head, which reads what is pooled from [CLS].
+        None is the next-sentence head, which reads the vector pooled from [CLS].
         """
         theirs = self.read_back(config)
         if kind in (SPAN, TAG):

@@ -22,7 +22,7 @@ _NUMBERS = {
     "local_attention": "local_attention",
     "layer_norm_eps": "norm_eps",
     "initializer_range": "initializer_range",
-    "hidden_dropout_prob": "attention_dropout",  # of attention's outputs
+    "hidden_dropout_prob": "attention_dropout",  # dropout of attention's outputs
 }
 _FIXED = {
     "norm_bias": False,

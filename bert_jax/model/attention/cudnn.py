@@ -13,7 +13,7 @@ from bert_jax.model.embeddings import Rotation, rotate
 
 # Names of NVIDIA's cards before compute capability 8.0, which cuDNN's attention requires.
 _OLDER_CARDS = re.compile(r"TESLA|QUADRO|TITAN|GTX|XAVIER|RTX 20[5-8]0|\b(?:MX|[PTV])\d+", re.I)
-WIDEST_HEAD = 128  # on every card; from Hopper on cuDNN takes 256
+WIDEST_HEAD = 128  # any card's limit; cuDNN takes 256 from Hopper on
 
 
 def explain_refusal(
@@ -21,7 +21,7 @@ def explain_refusal(
 ) -> str | None:
     """Explain in a sentence why cuDNN does not take this attention; None if it does.
 
-    device is JAX's name of the device (`device.device_kind`); dtype is that of the matmuls.
+    device is JAX's name of the device (`device.device_kind`); dtype is the matmuls'.
     """
     if not is_gpu(device):
         return f"cuDNN attention is for NVIDIA GPUs, not for {device}"
@@ -39,7 +39,7 @@ def explain_refusal(
 
 
 def is_gpu(device: str) -> bool:
-    """Return whether JAX's name of a device is that of an NVIDIA GPU."""
+    """Return whether JAX's name of a device is an NVIDIA GPU's."""
     return device.upper().startswith(("NVIDIA", "TESLA", "QUADRO"))
 
 

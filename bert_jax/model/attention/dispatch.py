@@ -70,8 +70,8 @@ def hide_later(visible: Visible, seq_len: int) -> Visible:
 class Choice:
     """Name the implementation of each kind of layer, and describe the choice for the screen."""
 
-    complete: str  # of layers that attend to the complete row
-    window: str  # of layers with a window
+    complete: str  # layers that attend to the complete row
+    window: str  # layers with a window
     words: str
 
 
@@ -94,75 +94,92 @@ def choose(
     """
     if has_dropout is None:
         has_dropout = model.attention_probs_dropout_prob > 0
-    heads, head_width = model.num_attention_heads, model.hidden_size // model.num_attention_heads
-    only_plain = _explain_plain_only(model, has_dropout)
-    is_gpu = cudnn.is_gpu(device_kind)
+    chooser = _Chooser(setting, device_kind, seq_len, model, dtype, model_size, has_dropout)
+    complete, words = chooser.choose_layer(0)
+    if model.global_attn_every_n_layers == 1:
+        return Choice(complete, complete, words)
+    window, window_words = chooser.choose_layer(model.local_attention)
+    if words != window_words:
+        words = f"{words}; with a window {window_words}"
+    return Choice(complete, window, words)
 
-    shape = (device_kind, seq_len, heads, head_width, dtype)
-    whole = f"requires all heads on one device, not on {model_size}" if model_size > 1 else ""
-    is_dropout_in_the_way = (
-        has_dropout
-        and model.position_embedding_type != "relative"
-        and not whole
-        and flash.explain_refusal(*shape) is None
-    )
 
-    def refuse_kernels(width: int) -> dict[str, str | None]:
-        """Explain why each kernel of this kind of device does not fit; None if it does."""
-        if is_gpu:
-            refusal = cudnn.explain_refusal(*shape) or _explain_plain_only(
-                model, has_dropout, CUDNN
+@dataclasses.dataclass(frozen=True)
+class _Chooser:
+    """Choose the implementation of a layer from the arguments of `choose`."""
+
+    setting: str
+    device_kind: str
+    seq_len: int
+    model: ModelConfig
+    dtype: jnp.dtype
+    model_size: int
+    has_dropout: bool
+
+    @property
+    def only_plain(self) -> str | None:
+        return _explain_plain_only(self.model, self.has_dropout)
+
+    @property
+    def shape(self) -> tuple[str, int, int, int, jnp.dtype]:
+        """Return the arguments of each kernel's explain_refusal."""
+        heads = self.model.num_attention_heads
+        return self.device_kind, self.seq_len, heads, self.model.hidden_size // heads, self.dtype
+
+    def choose_layer(self, width: int) -> tuple[str, str]:
+        """Return the implementation of layers with a window (0: none), and the choice in words."""
+        if self.setting == "plain":
+            return PLAIN, "plain, as config.compute.attention says"
+        if self.setting == "blocks":
+            if self.only_plain:
+                raise Refused(
+                    f"config.compute.attention is 'blocks', but {self.only_plain}; set it to auto, "
+                    "which takes plain attention"
+                )
+            return BLOCKS, "blocks, as config.compute.attention says"
+        blocks_pay = not self.only_plain and _are_blocks_worthwhile(self.seq_len, width)
+        if self.setting == "auto" and cudnn.is_gpu(self.device_kind) and width and blocks_pay:
+            return BLOCKS, BLOCKS  # cuDNN has no window to both sides, only a mask
+        refusals = self._refuse_kernels(width)
+        for name, refusal in refusals.items():
+            if refusal is None:
+                return name, name
+        reasons = [refusal for refusal in refusals.values() if refusal is not None]
+        if self.setting == "kernel":
+            raise Refused(
+                f"config.compute.attention is 'kernel', but {', and '.join(reasons)}; set it to "
+                "auto, which takes another implementation where no kernel fits"
             )
+        return (BLOCKS, BLOCKS) if blocks_pay else (PLAIN, f"plain: {self._explain_plain(reasons)}")
+
+    def _refuse_kernels(self, width: int) -> dict[str, str | None]:
+        """Explain why each kernel of this kind of device does not fit; None if it does."""
+        whole = ""
+        if self.model_size > 1:
+            whole = f"requires all heads on one device, not on {self.model_size}"
+        if cudnn.is_gpu(self.device_kind):
+            refusal = cudnn.explain_refusal(*self.shape)
+            refusal = refusal or _explain_plain_only(self.model, self.has_dropout, CUDNN)
             return {CUDNN: refusal or (f"{CUDNN} {whole}" if whole else None)}
-        short = _explain_unsupported(model, width) or tpu_kernel.explain_refusal(*shape)
-        long = only_plain or flash.explain_refusal(*shape)
+        short = _explain_unsupported(self.model, width) or tpu_kernel.explain_refusal(*self.shape)
+        long = self.only_plain or flash.explain_refusal(*self.shape)
         return {
             KERNEL: short or (f"the attention kernel {whole}" if whole else None),
             FLASH: long or (f"flash attention {whole}" if whole else None),
         }
 
-    def has_worthwhile_blocks(width: int) -> bool:
-        return not only_plain and _are_blocks_worthwhile(seq_len, width)
-
-    def choose_layer(width: int) -> tuple[str, str]:
-        if setting == "plain":
-            return PLAIN, "plain, as config.compute.attention says"
-        if setting == "blocks":
-            if only_plain:
-                raise Refused(
-                    f"config.compute.attention is 'blocks', but {only_plain}; set it to auto, "
-                    "which takes plain attention"
-                )
-            return BLOCKS, "blocks, as config.compute.attention says"
-        if setting == "auto" and is_gpu and width and has_worthwhile_blocks(width):
-            return BLOCKS, BLOCKS  # cuDNN has no window to both sides, only a mask
-        refusals = refuse_kernels(width)
-        for name, refusal in refusals.items():
-            if refusal is None:
-                return name, name
-        reasons = [refusal for refusal in refusals.values() if refusal is not None]
-        if setting == "kernel":
-            raise Refused(
-                f"config.compute.attention is 'kernel', but {', and '.join(reasons)}; set it to "
-                "auto, which takes another implementation where no kernel fits"
-            )
-        if has_worthwhile_blocks(width):
-            return BLOCKS, BLOCKS
-        if is_dropout_in_the_way:
-            rate = model.attention_probs_dropout_prob
-            return PLAIN, (
-                "plain: flash attention takes these rows, but without dropout, which "
-                f"config.model.attention_probs_dropout_prob sets to {rate}; set it to 0.0"
-            )
-        return PLAIN, f"plain: {reasons[0]}"
-
-    complete, words = choose_layer(0)
-    if model.global_attn_every_n_layers == 1:
-        return Choice(complete, complete, words)
-    window, window_words = choose_layer(model.local_attention)
-    if words != window_words:
-        words = f"{words}; with a window {window_words}"
-    return Choice(complete, window, words)
+    def _explain_plain(self, reasons: list[str]) -> str:
+        """Explain plain attention: dropout alone keeps flash attention out, or the first reason."""
+        is_relative = self.model.position_embedding_type == "relative"
+        if not self.has_dropout or is_relative or self.model_size > 1:
+            return reasons[0]
+        if flash.explain_refusal(*self.shape) is not None:
+            return reasons[0]
+        rate = self.model.attention_probs_dropout_prob
+        return (
+            "flash attention takes these rows, but without dropout, which "
+            f"config.model.attention_probs_dropout_prob sets to {rate}; set it to 0.0"
+        )
 
 
 def find_reference(model: ModelConfig) -> str:

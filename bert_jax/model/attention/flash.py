@@ -37,8 +37,8 @@ def explain_refusal(
 ) -> str | None:
     """Explain in a sentence why the kernel does not support this attention; None if it does.
 
-    device is a chip ("v5e") or JAX's name of the device; dtype is that of the matmuls; heads are
-    those of a single device.
+    device is a chip ("v5e") or JAX's name of the device; dtype is the matmuls'; heads are a single
+    device's.
     """
     chip = chips.find_tpu(device) or chips.find_chip(device)
     if chip is None or chip.name not in CHIPS:

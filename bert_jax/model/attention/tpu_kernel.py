@@ -107,8 +107,8 @@ def explain_refusal(
 ) -> str | None:
     """Explain in a sentence why the kernel does not support this attention; None if it does.
 
-    device is a chip ("v5e") or JAX's name of the device (`device.device_kind`); dtype is that of
-    the matmuls; heads are those of a single device.
+    device is a chip ("v5e") or JAX's name of the device (`device.device_kind`); dtype is the
+    matmuls'; heads are a single device's.
     """
     chip = chips.find_tpu(device) or chips.find_chip(device)
     if chip is None or chip.name not in CHIPS:
@@ -147,7 +147,7 @@ def attend(
     The biases are already added to qkv; bias_E is an argument so that it gets a gradient, which
     the kernel sums in float32. A query sees the keys with its own id, and if causal no later key.
     low and high are the words of the dropout masks (bert_jax/model/dropout.py, Dropout.words); the
-    masks equal those of the plain implementation bit for bit. Softmax in float32; weights are
+    masks equal the plain implementation's bit for bit. Softmax in float32; weights are
     rounded to bfloat16 for their matmul, before they are divided by their sum. Without a TPU to
     compile for, the kernel is interpreted.
 
@@ -317,7 +317,7 @@ def backward(
             dv.append(_sum_over_queries(dropped_p_TJ.astype(jnp.bfloat16), do_JL, do_LS, head, row))
             dk.append(_sum_over_queries(ds_TJ, q_JL, q_LS, head, row))
             dq_KS += _sum_over_keys(k_LT, ds_TJ, head, row)
-        factor = 1.0 / row.kept_share  # of dropout, for all three gradients
+        factor = 1.0 / row.kept_share  # dropout's factor of all three gradients
         gradients = (
             jnp.concatenate(dq_KS, axis=0).T * row.scale,
             _join_groups(dk, row),

@@ -30,8 +30,8 @@ class SplitTexts:
 
     texts: list[str]
     second_texts: list[str] | None  # None: single sentences
-    labels: list[str] | None  # as written in the files; None: a test set
-    indices: list[str]  # that number the predictions
+    labels: list[str] | None  # the files' own words; None: a test set
+    indices: list[str]  # the numbers of the predictions
     place: Callable[[int], str]  # names an example in error messages
     short_rows: tuple[int, ...] = ()  # numbers of skipped rows of the file
 

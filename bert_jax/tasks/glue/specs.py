@@ -37,17 +37,17 @@ STSB_MIN, STSB_MAX = 0.0, 5.0
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
-    """Describe a task of GLUE; columns are those of its files (TFDS names some differently)."""
+    """Describe a task of GLUE; columns are named as in its files (TFDS differs)."""
 
     name: str  # also the name of its folder
     text: str
     second: str = ""  # "": single sentences
     label: str = "label"
-    labels: tuple[str, ...] = _NO_YES  # of class 0, 1, ... in the files; (): numbers are predicted
+    labels: tuple[str, ...] = _NO_YES  # labels in the files, class 0 first; (): numbers
     scores: tuple[str, ...] = (ACCURACY,)  # the first one decides
     dev: tuple[SplitFile, ...] = (SplitFile("dev", "dev.tsv", "validation"),)
     test: tuple[SplitFile, ...] = (SplitFile("test", "test.tsv", "test"),)
-    header: tuple[str, ...] = ()  # of train and dev, where the files have none
+    header: tuple[str, ...] = ()  # columns of train and dev files without a header
     index: str = "index"  # the column that numbers a test set's predictions
     drops_short_rows: bool = False  # the published training file has truncated rows
 

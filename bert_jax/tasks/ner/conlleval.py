@@ -86,7 +86,7 @@ class EntityScore:
     """Hold the numbers that conlleval reports for a file."""
 
     overall: Counts
-    by_type: Mapping[str, Counts]  # in the order of their names
+    by_type: Mapping[str, Counts]  # sorted by name
     words: int
     right_tags: int  # words whose tag is the gold one, letter and type
 

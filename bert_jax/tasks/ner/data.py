@@ -1,6 +1,6 @@
 """Read files of words and their entity tags (CoNLL columns; IOB1, IOB2 or BIOES) as IOB2 sentences.
 
-A line is a word, then columns, the last of which is its tag, separated by tabs, or by spaces where
+A line is a word, then columns, the last one its tag, separated by tabs, or by spaces where
 the file has no tab. A blank line ends a sentence, and -DOCSTART- is not a word. A file with one
 column has words without tags.
 """
@@ -36,7 +36,7 @@ class Sentence:
 
     first_line: int  # its number in the file, from 1
     words: tuple[str, ...]
-    tags: tuple[str, ...]  # in IOB2; none where the file has no tags
+    tags: tuple[str, ...]  # IOB2; none where the file has no tags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class TaggedFile:
     path: pathlib.Path
     sentences: tuple[Sentence, ...]
     has_tags: bool
-    note: str  # for the screen: counts, and the scheme of its tags
+    note: str  # a line for the screen: counts, and the scheme of its tags
 
     @property
     def words(self) -> int:
@@ -196,7 +196,7 @@ def _check_tags(path: pathlib.Path, sentences: Sequence[Sentence]) -> str:
 def _bioes_entities(path: pathlib.Path, sentence: Sentence) -> list[Entity]:
     """Return the entities of tags B- I- E- and S-, or B- I- L- and U-."""
     entities: list[Entity] = []
-    start, open_type = 0, ""  # of the entity that has not ended
+    start, open_type = 0, ""  # the entity that has not ended
     for place, tag in enumerate((*sentence.tags, OUTSIDE)):
         letter, kind = split_tag(tag)
         continues, ends = letter in "IEL", letter in "ELSU"

@@ -32,7 +32,7 @@ FILE_NAMES = {
     DEV: ("eng.testa", "emerging.dev.conll", "dev.txt", "valid.txt", "dev.conll"),
     TEST: ("eng.testb", "emerging.test.annotated", "test.txt", "test.conll"),
 }
-Tags = Sequence[Sequence[str]]  # by sentence
+Tags = Sequence[Sequence[str]]  # a sequence per sentence
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,7 +41,7 @@ class AnswerPrediction:
 
     @property
     def null_odds(self) -> float:
-        """Return the logit of no answer minus that of the best text."""
+        """Return the logit of no answer minus the best text's."""
         return self.null.logit - self.candidates[0].logit if self.candidates else np.inf
 
 

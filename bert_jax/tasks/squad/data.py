@@ -43,7 +43,7 @@ class SquadFile:
     """Hold a file of SQuAD."""
 
     path: pathlib.Path
-    version: str  # as written in the file: "1.1", "v2.0" or ""
+    version: str  # the file's own: "1.1", "v2.0" or ""
     paragraphs: tuple[Paragraph, ...]
 
     def questions(self) -> Iterator[SquadQuestion]:

@@ -24,7 +24,7 @@ from data_pipeline.io.atomic import check_new_file, new_file
 
 ENDINGS = (".json",)
 _PIECE_QUESTIONS = 256
-_PIECE_CHARS = 1 << 20  # in all contexts together
+_PIECE_CHARS = 1 << 20  # characters of all contexts together
 
 
 class AnswerPredictor:

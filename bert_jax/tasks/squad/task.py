@@ -34,7 +34,7 @@ _find_first_sentence = re.compile(r".*?[.!?](?=\s|$)", re.DOTALL).match
 def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     """Open SQuAD, version 2.0 if options.has_unanswerable, from config.data.dir.
 
-    Unless named, the files are train-v1.1.json and dev-v1.1.json, or those of v2.0, perhaps with
+    Unless named, the files are train-v1.1.json and dev-v1.1.json, or v2.0's, perhaps with
     .gz. As in run_squad.py, training skips questions whose answer is not where the file says. With
     train_examples only that many first questions are used.
     """
@@ -196,7 +196,7 @@ class _Squad:
     """Score and write the predictions of an opened task."""
 
     options: TaskOptions
-    windows: Mapping[str, SquadWindows]  # of each split
+    windows: Mapping[str, SquadWindows]  # split -> its rows
 
     def score(self, split: str, logits_RS2: np.ndarray) -> Scores:
         """Compute exact match and F1; for SQuAD 2.0 at the threshold that is best for F1 here."""

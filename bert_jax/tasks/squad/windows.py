@@ -43,7 +43,7 @@ class Findings:
 
     in_several_windows: list[str]
     cut: list[str]  # longer than max_query_length
-    without_pieces: list[str]  # without a token of the vocabulary
+    without_pieces: list[str]  # no token of the vocabulary is left
 
 
 def find_pieces(pieces: AlignedPieces, start: int, end: int) -> Span | None:

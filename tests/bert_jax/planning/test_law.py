@@ -10,7 +10,7 @@ import pytest
 from bert_jax.config import ModelConfig
 from bert_jax.planning import law as law_lib
 from bert_jax.planning.fit import TABLE_6, TABLE_6_UNIQUE_TOKENS, fit, fit_english
-from bert_jax.planning.law import Law, Point, from_json, read_ladder
+from bert_jax.planning.law import Law, Point, count_effective_tokens, from_json, read_ladder
 from data_pipeline.io.small_files import DamagedFile
 
 SIZES = [2 * 12 * 64**2, 2 * 12 * 128**2, 3 * 12 * 192**2, 4 * 12 * 256**2]
@@ -100,7 +100,8 @@ def test_an_interval_widens_with_the_distance_and_the_noise():
 def test_repeated_text_is_worth_less_and_never_more_than_its_limit():
     law = fit_own(make_points(0.0))
     repeats = law.constants.repeats
-    worth = [law.effective_tokens(UNIQUE * epochs, UNIQUE) for epochs in (0.5, 1, 2, 4, 1e4)]
+    reads = UNIQUE * np.array([0.5, 1, 2, 4, 1e4])
+    worth = count_effective_tokens(reads, np.full(5, UNIQUE), repeats).tolist()
     assert worth[:2] == pytest.approx([UNIQUE / 2, UNIQUE])
     assert 1.9 * UNIQUE < worth[2] < 2 * UNIQUE and worth[2] < worth[3] < 4 * UNIQUE
     assert worth[4] == pytest.approx(UNIQUE * (1 + repeats))
