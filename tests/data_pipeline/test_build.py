@@ -426,17 +426,6 @@ def test_the_report_says_what_reading_changed_and_saw(tmp_path, capsys):
     assert "5 combining marks" in out
 
 
-@pytest.mark.parametrize("rule", ["line", "blank_line"])
-def test_the_next_command_of_one_sentence_documents_draws_no_pairs(tmp_path, capsys, rule):
-    text = "".join(f"Line of {number} letters\n" for number in range(60))
-    text = text if rule == "line" else text.replace("\n", "\n\n")
-    out, _ = report_of(tmp_path, capsys, text, f"--documents={rule}")
-    assert "--config.objective=mlm --config.data.segments=doc_sentences" in out
-    text = "".join(TWO_SENTENCES.format(number) for number in range(60))
-    out, _ = report_of(tmp_path, capsys, text)
-    assert "--config.objective" not in out
-
-
 @pytest.mark.slow
 def test_the_next_command_of_one_sentence_documents_trains(tmp_path, capsys):
     text = "".join(f"Line of {number} letters\n" for number in range(400))

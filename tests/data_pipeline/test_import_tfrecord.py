@@ -11,9 +11,7 @@ import tokenizers
 
 from data_pipeline.import_tfrecord import main
 from data_pipeline.io.atomic import WORKING
-from data_pipeline.store import open_store, read_manifest
-from data_pipeline.store.writer import verify
-from data_pipeline.vocab.train import train_vocabulary
+from data_pipeline.store import open_store
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(25))]
 SEQ_LEN, SLOTS = 13, 3
@@ -75,18 +73,6 @@ def test_the_store_keeps_a_list_however_the_vocabulary_is_written(folder):
     assert theirs.get_vocab() == {piece: i for i, piece in enumerate(PIECES)}
 
 
-def test_the_rules_of_a_sentencepiece_model_are_recorded(folder, capsys):
-    lines = ["a cat sees a dog", "the dogs see two cats", "no cat has seen it"] * 9
-    model = folder / "spiece.model"
-    model.write_bytes(train_vocabulary("unigram", lambda: iter(lines), 79, True).file_bytes)
-    given = [f"--vocab={model}", f"--input={folder / 'good.tfrecord'}"]
-    assert run(folder, *given, "--sentencepiece_rules=xlnet") == 0
-    vocabulary = open_store(folder / "store").manifest["vocabulary"]
-    assert (vocabulary["file"], vocabulary["sentencepiece_rules"]) == ("vocab.model", "xlnet")
-    assert main([*given, f"--output={folder / 'other'}", "--sentencepiece_rules=bert"]) == 2
-    assert "--sentencepiece_rules" in capsys.readouterr().err
-
-
 def test_googles_own_file_imports_bit_for_bit_and_in_its_order(tmp_path, shared_data):
     golden = shared_data / "golden" / "google_bert_instances"
     vocab = shared_data / "vocab" / "bert-base-uncased" / "vocab.txt"
@@ -146,15 +132,6 @@ def test_gzip_and_several_lengths_in_one_store(folder):
     assert [source["examples"] for source in manifest["sources"]] == [50, 40]
     dtypes = {str(np.load(path).dtype) for path in (folder / "store/examples/13").glob("[!th]*")}
     assert dtypes == {"uint8"}
-
-
-def test_the_manifest_pins_every_array(folder):
-    assert run(folder, f"--input={folder}/good.tfrecord") == 0
-    store = folder / "store"
-    manifest = read_manifest(store)
-    arrays = {path.relative_to(store).as_posix() for path in store.rglob("*.npy")}
-    assert set(manifest["arrays"]) == arrays and len(arrays) == 11
-    verify(store, manifest, lambda done_bytes: None)
 
 
 def changed(**features):

@@ -106,19 +106,6 @@ def test_the_page_and_the_numbers_have_each_distribution_and_the_examples(store,
     assert "manifest" not in numbers
 
 
-def test_a_flipped_byte_is_one_sentence_and_exit_2(tmp_path, capsys):
-    documents = random_documents(12, seed=1)
-    store = write_store(tmp_path / "store", documents[:6], documents[6:])
-    path = store / "train" / "token_ids.npy"
-    content = bytearray(path.read_bytes())
-    content[-2] ^= 1
-    path.write_bytes(content)
-    assert run(store, "--verify") == 2
-    shown, error = capsys.readouterr()
-    assert shown == "" and error.startswith(f"error: {path} has the SHA-256 ")
-    assert error.count("\n") == 1
-
-
 def test_ready_made_examples_are_verified_and_no_more(tmp_path, capsys):
     documents = random_documents(4, seed=1)
     store = write_store(

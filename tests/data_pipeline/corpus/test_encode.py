@@ -8,7 +8,6 @@ import json
 import multiprocessing
 import pathlib
 
-import numpy as np
 import pytest
 
 from data_pipeline.cli import worker_pool
@@ -18,7 +17,6 @@ from data_pipeline.corpus.encode import (
     TextChunk,
     encode_corpus,
     read_chunks,
-    sum_runs,
 )
 from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.options import TextOptions
@@ -68,13 +66,6 @@ def test_a_chunk_that_cleaning_empties_has_nothing_in_it(vocabulary, documents):
         (facts.signatures, (0, 128)),
     ):
         assert array.shape == shape
-
-
-def test_sums_of_runs_are_those_of_a_loop():
-    counts = np.array([3, 1, 4, 1, 5])
-    assert sum_runs(counts, [2, 0, 3]).tolist() == [4, 0, 10]
-    assert sum_runs(np.zeros(0, bool), []).tolist() == []
-    assert sum_runs(np.zeros(0, bool), [0, 0]).tolist() == [0, 0]
 
 
 def test_the_reader_stays_a_bounded_distance_ahead(vocabulary):

@@ -45,14 +45,6 @@ def test_where_the_work_fails_nothing_is_left(tmp_path, was_there):
     assert not was_there or names(output) == []
 
 
-def test_what_a_killed_attempt_left_is_removed(tmp_path):
-    (tmp_path / WORKING).mkdir()
-    (tmp_path / WORKING / "half").touch()
-    with new_folder(Destination(tmp_path, "x")) as folder:
-        (folder / "x").touch()
-    assert names(tmp_path) == ["x"]
-
-
 @pytest.mark.parametrize("moves", range(3))
 def test_after_a_kill_between_the_moves_the_same_work_again_is_whole(tmp_path, monkeypatch, moves):
     (tmp_path / "mine").touch()

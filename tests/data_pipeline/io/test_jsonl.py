@@ -121,23 +121,6 @@ def test_a_line_of_metrics_has_a_split_and_numbers(path, line):
         read_metrics(path)
 
 
-ENTRY = {"began": 1.0, "at": 2.0, "step": 3, "secs": {"training": 1.0}}
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({"began": "x"}, {"at": None}, {"more": 1}),
-        *({"secs": wrong} for wrong in ([], {"training": "long"}, {"sleeping": 1.0})),
-    ],
-)
-def test_an_attempt_of_other_types_is_named(tmp_path, wrong):
-    path = tmp_path / goodput.FILE
-    path.write_text(json.dumps(ENTRY) + "\n" + json.dumps(ENTRY | wrong) + "\n")
-    with pytest.raises(DamagedFile, match=r"attempts\.jsonl, entry 2"):
-        goodput.read_attempts(path)
-
-
 @pytest.mark.parametrize(
     "wrong", [{"rows": 7}, {"rows": {"first": "1"}}, {"reason": None}, {"phase": []}]
 )
@@ -149,20 +132,6 @@ def test_a_bad_step_of_other_types_is_named(tmp_path, wrong):
     (tmp_path / bad_steps.BAD_STEPS).write_text(json.dumps(line | wrong) + "\n")
     with pytest.raises(DamagedFile, match=r"rows|first|reason|phase"):
         bad_steps.read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(b"", b"{}", b"[7]", b"[" * 10**5, b"\0" * 99),
-        b'[{"after_step": "1", "through_step": 2, "reason": "x"}]',
-        b'[{"after_step": 1, "through_step": 2, "reason": "x", "more": 1}]',
-    ],
-)
-def test_what_was_skipped_is_read_or_refused(tmp_path, content):
-    (tmp_path / bad_steps.LEFT_OUT).write_bytes(content)
-    with pytest.raises(DamagedFile, match=r"left_out\.json.*; put the file of this run back"):
-        bad_steps.read_skipped(tmp_path)
 
 
 def test_no_link_is_followed_for_writing(tmp_path):

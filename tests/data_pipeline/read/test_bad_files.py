@@ -60,18 +60,6 @@ INPUTS = {
     "a.jsonl.zst": zstandard.compress(JSON),
 }
 NESTED = b'{"model":' * DEEP + b"1" + b"}" * DEEP
-WRONG = [
-    ("a.jsonl", b"[" * DEEP),
-    ("a.jsonl", b'{"text":' * DEEP + b"}" * DEEP),
-    ("a.jsonl", b'{"text": "a", "b": ' + b"[" * DEEP + b"]" * DEEP + b"}"),
-    ("a.jsonl", NESTED),
-    ("a.jsonl", b'[1]\n"x"\n'),
-    ("a.jsonl", b'{"text": {"a": 1}}\n'),
-    ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}\n"),
-    ("a.parquet", b"PAR1" + TEXT + b"PAR1"),
-    ("a.txt.gz", b"\x1f\x8b\x08" + bytes(40)),
-    ("a.txt", b"PK\x03\x04" + TEXT),
-]
 # What makes bytes that are not the file; each is damage for every kind but text.
 DAMAGES = {
     "empty": lambda whole: b"",
@@ -120,12 +108,6 @@ def test_damaged_input_of_a_build_is_one_sentence(tmp_path, refused, name, damag
     may_pass = (name, damage) in {("a.txt", "cut"), *padded}
     refused(build.main, [*BUILD, f"--input={path}"], may_pass)
     assert (tmp_path / "out").exists() == may_pass
-
-
-@pytest.mark.parametrize(("name", "data"), WRONG)
-def test_nested_input_and_input_of_another_type_are_one_sentence(tmp_path, refused, name, data):
-    (tmp_path / name).write_bytes(data)
-    refused(build.main, [*BUILD, f"--input={tmp_path / name}"])
 
 
 @pytest.mark.parametrize("put", [folder, fifo, link_to_itself])

@@ -35,14 +35,6 @@ def test_lines_with_long_words_go_before_documents_are_measured():
     assert clean_documents(DOCUMENTS, CleaningOptions(), counts) is DOCUMENTS
 
 
-def test_the_longest_word_that_can_be_asked_for_is_measured():
-    counts: collections.Counter[str] = collections.Counter()
-    options = CleaningOptions(max_word_chars=1_000_000)
-    options.check()
-    longest = "x" * 1_000_000
-    assert clean_documents([[longest, longest + "x"]], options, counts) == [[longest]]
-
-
 @pytest.mark.parametrize(
     ("sentences", "left"), [("split", ["So it is."]), ("lines", ["Good.", "Fine.", "So it is."])]
 )

@@ -1,17 +1,13 @@
 """Files to documents: every format, every rule, every kind of bad file."""
 
-import bz2
 import gzip
 import json
-import lzma
 import pathlib
 import tracemalloc
 import unicodedata
 
 import pytest
-import zstandard
 
-from data_pipeline.io.refused import Refused
 from data_pipeline.read import gutenberg, lines
 from data_pipeline.read.documents import read_documents
 from data_pipeline.read.options import TextOptions
@@ -57,25 +53,6 @@ def test_plain_text_is_documents_by_its_rule(tmp_path, name, content, options, e
     assert read(write(tmp_path / name, content), options) == expected
 
 
-@pytest.mark.parametrize(
-    "compress", [gzip.compress, bz2.compress, lzma.compress, zstandard.compress]
-)
-@pytest.mark.parametrize("name", ["a.txt", "a.txt.xz", "a.bz2"])
-def test_compression_is_known_by_content_not_by_name(tmp_path, compress, name):
-    path = tmp_path / name
-    path.write_bytes(compress(b"one\n" * 9999))
-    done: list[int] = []
-    assert list(read_documents(source_of(path), LINES, done.append)) == [["one"] * 9999]
-    assert sum(done) == path.stat().st_size
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json.zst", "a.jsonl.bz2", "a.jsonl.xz"])
-def test_a_file_named_json_must_be_json_lines(tmp_path, name):
-    data = b"prose\n" if name == "a.jsonl" else bz2.compress(b"prose\n")
-    with pytest.raises(Refused, match=r"line 1 is not JSON"):
-        read(write(tmp_path / name, data))
-
-
 @pytest.mark.slow
 def test_a_line_of_50_megabytes_is_read_in_a_few_times_its_size(tmp_path):
     path = write(tmp_path / "a.txt", b"word " * 10_000_000)
@@ -109,31 +86,6 @@ VISIBLE_MARKS = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u08e2"  # of c
 def is_invisible(line: str) -> bool:
     hidden = (c.isspace() or unicodedata.category(c) in ("Cc", "Cf") for c in line)
     return all(hidden) and not any(mark in line for mark in VISIBLE_MARKS)
-
-
-WIKI = """<doc id="1" url="https://x?curid=1" title="AT&amp;T">
-AT&amp;T
-
-First paragraph.
-AT&amp;T
-
-</doc>
-
-<doc id="2" url="x" title="Stub">
-Stub
-
-</doc>
-<doc id="3" url="x" title="Other">
-No title line here.
-</doc>
-"""
-
-
-@pytest.mark.parametrize("documents", ["blank_line", "file", "gutenberg", "chapters"])
-def test_wiki_articles_are_documents_without_their_title(tmp_path, documents):
-    path = write(tmp_path / "wiki_00", WIKI)
-    expected = [["First paragraph.", "AT&amp;T"], [], ["No title line here."]]
-    assert read(path, TextOptions(documents)) == expected
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz", "wiki_00", "wiki_00.gz"])
@@ -210,13 +162,6 @@ def test_bad_files_are_refused_by_name_and_place(tmp_path, name, data, sentence)
     with pytest.raises(ValueError, match=sentence):
         for source in find_sources(str(tmp_path / name), LINES):
             list(read_documents(source, LINES))
-
-
-def test_the_offset_counts_from_the_start_of_the_text(tmp_path):
-    good = b"a line of text\n" * 200_000
-    path = write(tmp_path / "a.gz", b"\xef\xbb\xbf" + good + b"\xff")
-    with pytest.raises(ValueError, match=rf"byte 0xff at byte offset {len(good) + 3}"):
-        read(path)
 
 
 @pytest.mark.parametrize(

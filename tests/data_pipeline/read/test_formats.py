@@ -277,10 +277,3 @@ def test_bytes_that_the_fallback_lacks_are_replaced_and_counted(tmp_path):
 def test_a_fallback_without_ascii_is_refused(encoding):
     with pytest.raises(Refused, match=f"--fallback_encoding is '{encoding}'"):
         TextOptions(fallback_encoding=encoding).check()
-
-
-def test_the_advice_for_bytes_that_are_not_utf_8_guesses_no_encoding(tmp_path):
-    (tmp_path / "a").write_bytes(b"caf\xe9\n")
-    with pytest.raises(Refused, match=r"iconv -f ENCODING .*--fallback_encoding=cp1252") as raised:
-        find_sources(f"{tmp_path}/a", TextOptions())
-    assert "latin" not in str(raised.value).lower()

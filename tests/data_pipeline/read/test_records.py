@@ -58,13 +58,6 @@ def test_a_tsv_may_be_written_without_quotes(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ","), ("a.tsv", "\t")])
-def test_a_column_without_a_name_is_not_the_one_to_read(tmp_path, name, delimiter):
-    rows = [delimiter.join(row) for row in (("", "text"), ("first", "One."), ("second", "Two."))]
-    with pytest.raises(Refused, match=r"its columns are .*text; .*--text_key=COLUMN"):
-        read(tmp_path / name, "\n".join(rows).encode())
-
-
 @pytest.mark.parametrize("key", ["", "body", "id;text;label"])
 @pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ";"), ("a.tsv", "\t")])
 def test_a_table_without_the_column_is_refused_with_its_columns(tmp_path, name, delimiter, key):

@@ -33,10 +33,3 @@ def test_bins_follow_each_other_and_are_even_or_four_a_doubling():
     assert [one.last + 1 for one in found.bins] == edges[1:]
     even = measure_lengths([np.array([3, 19])], is_even=True)
     assert [(one.first, one.last) for one in even.bins] == [(n, n) for n in range(3, 20)]
-
-
-def test_bars_of_doublings_have_the_share_as_their_area():
-    found = measure_lengths([np.array(LENGTHS)])
-    area = sum((bar.right - bar.left) * bar.height for bar in found.bars())
-    assert area == pytest.approx(1.0)
-    assert found.bars()[0].right - found.bars()[0].left == 1.0  # from 1 to 2

@@ -43,14 +43,6 @@ def points(path: ElementTree.Element) -> np.ndarray:
     return np.array(re.findall(r"[\d.]+", path.get("d")), float).reshape(-1, 2)
 
 
-@pytest.mark.parametrize("rank_counts", [[(1, 1)], [(1, 5 * 10**8), (10, 10**4), (70_000, 1)]])
-def test_the_curve_falls_from_left_to_right(rank_counts):
-    svg = ElementTree.fromstring(page.draw_rank_curve(rank_counts))
-    (path,) = (path for path in svg.iter("path") if "stroke: var(--bar)" in path.get("style"))
-    xs, ys = points(path).T
-    assert len(xs) == len(rank_counts) and sorted(xs) == [*xs] and sorted(ys) == [*ys]
-
-
 @pytest.mark.parametrize(
     ("text", "flag"),
     [

@@ -38,19 +38,6 @@ def test_answers_stand_under_what_hides_them():
     assert shown.index("undo") + 2 == answers.index("##able")
 
 
-def test_lines_keep_to_the_width_and_lose_no_token():
-    rng = np.random.default_rng(4)
-    tokens = tuple(
-        ShownToken(f"word{i}", True, *(("answer", "kept") if rng.random() < 0.2 else ()))
-        for i in range(200)
-    )
-    lines = list(lay_out_example(ShownExample(True, tokens), 40))
-    assert max(line.cell_len for line in lines) <= 40
-    text = " ".join(line.plain for line in lines)
-    assert text.split().count("answer") == sum(token.original is not None for token in tokens)
-    assert [word for word in text.split() if word != "answer"] == [one.text for one in tokens]
-
-
 def test_neither_markup_nor_control_characters_reach_the_terminal():
     tokens = (
         ShownToken("[bold red]", True),

@@ -85,16 +85,6 @@ def test_a_step_a_million_steps_on_is_made_from_its_number_alone(monkeypatch, op
     assert_same(second, source_of(options).rows(5 + 8 * (far + 1) + np.arange(8)))
 
 
-@pytest.mark.fault(14, "a stream begins at steps 0, 1, 6, 19 and 20 of 20")
-def test_a_stream_from_a_later_step_is_the_rest_of_the_stream(source):
-    whole = list(read(source, 16, last_step=20))
-    for start in (1, 6, 19, 20):
-        rest = list(read(source, 16, last_step=20, first_step=start))
-        assert len(rest) == 20 - start
-        for left, right in zip(rest, whole[start:], strict=True):
-            assert_same(left, right)
-
-
 @pytest.mark.parametrize("group_sequences", [1, 7, 64, 5000])
 def test_the_size_of_a_group_changes_nothing(source, group_sequences):
     other = source_of(source.options, group_sequences=group_sequences)

@@ -138,13 +138,3 @@ def test_ids_beyond_the_vocabulary_are_refused(store):
     damaged = dataclasses.replace(source, arrays=source.arrays | {"input_ids": ids})
     with pytest.raises(ValueError, match="beyond the 200 pieces of the store's vocabulary"):
         damaged.rows(np.arange(4))
-
-
-def test_an_array_of_another_import_is_refused(exported, tmp_path):
-    output = tmp_path / "store"
-    flags = [f"--input={exported}/*.tfrecord", f"--vocab={exported}/vocab.txt"]
-    assert import_tfrecord.main([*flags, f"--output={output}"]) == 0
-    path = output / "examples" / str(SEQ_LEN) / "segment_ids.npy"
-    np.save(path, np.load(path)[:-1])
-    with pytest.raises(ValueError, match="the manifest says uint8"):
-        stream(open_store(output))

@@ -136,7 +136,7 @@ def test_masks_that_rounding_adds_have_slots_too():
 
 # CRC-32 of the first 40 rows of epochs 0 and 2. Where one changes, a run that was stopped would go
 # on with other examples: raise HASH_VERSION in spec/hashing.py or WALKS_VERSION in
-# sampling/epochs.py with it.
+# sampling/walks.py with it.
 FROZEN = {
     "nsp": ({}, 0xC8B525A0),
     "exact": ({"exact": True}, 0x00012195),

@@ -93,15 +93,6 @@ def test_every_setting_of_masks_reaches_the_rules_of_the_rows():
     assert open_source(SPLIT, pieces, exact, SEQ_LEN, 6).assembly.mask_rules.exact
 
 
-def test_special_ids_come_from_the_caller():
-    special_ids = {"pad": 3, "unk": 4, "cls": 5, "sep": 6, "mask": 7}
-    rows = source_of(special_ids=special_ids).rows(np.arange(80))
-    ids, visible = rows["input_ids"], rows["input_mask"] == 1
-    assert (ids[:, 0] == 5).all() and (ids[~visible] == 3).all() and (~visible).any()
-    assert ((ids == 6).sum(axis=1) >= 2).all() and (ids == 7).sum() > 100
-    assert not (ids == SPECIAL_IDS["mask"]).any() and not (ids == SPECIAL_IDS["sep"]).any()
-
-
 @pytest.mark.parametrize(("packed_examples", "smoothing"), [(1, 0.0), (4, 0.0), (4, 0.7)])
 def test_a_row_is_the_same_alone_and_among_others_in_any_order(packed_examples, smoothing):
     changed = {"packed_examples": packed_examples, "masked_lm_smoothing": smoothing}
@@ -171,17 +162,6 @@ def test_seeds_draw_differently():
         source_of(random_seed=seed).rows(np.arange(20))["input_ids"] for seed in (12345, 1)
     )
     assert (base == other).all(axis=1).sum() == 0
-
-
-def test_memory_maps_give_the_rows_of_plain_arrays(tmp_path):
-    arrays = {}
-    for name in ("token_ids", "sentence_offsets", "document_offsets", "token_counts"):
-        array = getattr(SPLIT, name)
-        np.save(tmp_path / name, array.astype(np.uint16) if name == "token_ids" else array)
-        arrays[name] = np.load(tmp_path / f"{name}.npy", mmap_mode="r")
-    mapped = source_of(Split("train", **arrays)).rows(np.arange(99))
-    assert_same(mapped, source_of().rows(np.arange(99)))
-    assert {type(array) for array in mapped.values()} == {np.ndarray}
 
 
 def test_a_corpus_of_single_sentences_is_all_random_and_long_ones_fill_the_row():

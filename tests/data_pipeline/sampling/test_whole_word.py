@@ -18,7 +18,6 @@ CONTINUES = np.arange(VOCAB_SIZE) >= 500
 WHOLE_WORDS = MaskRules(
     0.15, 20, VOCAB_SIZE, MASK, masking="whole_word", is_continuation_V=CONTINUES
 )
-TOKENS = dataclasses.replace(WHOLE_WORDS, masking="token")
 EXACT = dataclasses.replace(WHOLE_WORDS, exact=True)
 NGRAMS = dataclasses.replace(WHOLE_WORDS, masking="ngram")
 SHORT_NGRAMS = dataclasses.replace(NGRAMS, longest_ngram=1)
@@ -199,20 +198,6 @@ def test_words_of_one_token_are_masked_as_tokens_are(rules):
         fields.append((shown, *mask_rows(shown, is_text, length, keys, rules)))
     for tokens, words in zip(*fields, strict=True):
         np.testing.assert_array_equal(tokens, words)
-
-
-@pytest.mark.parametrize("rules", [TOKENS, WHOLE_WORDS, EXACT, NGRAMS])
-def test_a_row_is_masked_the_same_alone_and_among_others(rules):
-    ids, is_text, length = random_rows(60, 64)
-    keys = hashing.hash64(2, np.arange(60))
-    together = ids.copy()
-    fields = mask_rows(together, is_text, length, keys, rules)
-    for pick in (*np.arange(60)[:, None], np.asarray([39, 3, 20])):
-        some = ids[pick]
-        picked = mask_rows(some, is_text[pick], length[pick], keys[pick], rules)
-        np.testing.assert_array_equal(some, together[pick])
-        for one, all_rows in zip(picked, fields, strict=True):
-            np.testing.assert_array_equal(one, all_rows[pick])
 
 
 def test_each_token_of_a_word_is_replaced_by_a_draw_of_its_own():

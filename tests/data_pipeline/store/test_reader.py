@@ -84,13 +84,6 @@ def test_a_colon_in_a_path_is_no_address(built):
     assert open_store(built.rename(built.with_name("a:b"))).vocab_size == VOCAB_SIZE
 
 
-def test_a_folder_without_a_manifest_is_not_a_store(built):
-    assert store.is_store(built)
-    (built / "manifest.json").unlink()
-    assert not store.is_store(built)
-    refused(built, r"is not a store: .*python -m data_pipeline\.build --input")
-
-
 def test_a_file_of_text_in_place_of_a_store_is_the_input_of_a_build(tmp_path):
     text = tmp_path / "news.jsonl"
     text.write_text('{"text": "A line."}\n')

@@ -1,7 +1,5 @@
 """Byte-level BPE against the tokenizers library on whole texts, and the files that are refused."""
 
-import gzip
-import itertools
 import json
 import pathlib
 
@@ -163,18 +161,6 @@ def test_two_files_are_the_file_that_transformers_makes_of_them(tmp_path):
     (tmp_path / "merges.txt").unlink()
     with pytest.raises(ValueError, match=r"no merges\.txt beside it"):
         load_vocabulary(tmp_path / "vocab.json")
-
-
-def test_real_text_has_the_librarys_ids(loaded, shared_data):
-    vocabulary, library = loaded
-    english = next((shared_data / "pretrain" / "gutenberg").glob("Alice*.txt.gz"))
-    chinese = shared_data / "multilingual" / "zh_gsdsimp-ud-dev.conllu.gz"
-    lines = []
-    for path in (english, chinese):
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            lines += list(itertools.islice(file.read().split("\n"), 1000))
-    expected = [encoding.ids for encoding in library.encode_batch(lines, add_special_tokens=False)]
-    assert id_lists(vocabulary, lines) == expected
 
 
 def test_words_start_at_spaces_and_characters_have_their_pieces(loaded):

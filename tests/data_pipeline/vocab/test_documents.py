@@ -3,8 +3,6 @@
 import gzip
 import json
 import pathlib
-import subprocess
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -13,10 +11,8 @@ import sentencepiece
 import tokenizers
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 
-from data_pipeline.store import open_store
 from data_pipeline.vocab import Vocabulary, load_vocabulary
-from data_pipeline.vocab.train import train_sentencepiece
-from tests.data_pipeline.encoded import SPECIALS, WORDS, train_model
+from tests.data_pipeline.encoded import SPECIALS, train_model
 from tests.data_pipeline.vocab.test_byte_level import make_file
 
 SENTENCES = [
@@ -146,15 +142,6 @@ def test_documents_have_the_ids_of_a_sentencepiece_model(tmp_path, settings):
     check(load_vocabulary(tmp_path / "a.model"), processor.Encode)
 
 
-def test_a_model_trained_here_encodes_sentences_as_before(tmp_path):
-    model = train_sentencepiece("unigram", lambda: WORDS, 99, lowercase=True)
-    (tmp_path / "a.model").write_bytes(model)
-    vocabulary = load_vocabulary(tmp_path / "a.model")
-    ids, lengths = vocabulary.encode_documents(WORDS, [len(WORDS)])
-    alone, alone_lengths = vocabulary.encode(WORDS)
-    assert np.array_equal(ids, alone) and np.array_equal(lengths, alone_lengths)
-
-
 def write_gpt_neox(folder: pathlib.Path, shared_data: pathlib.Path) -> pathlib.Path:
     """Write GPT-NeoX's tokenizer with ModernBERT's special tokens."""
     file = shared_data / "vocab" / "gpt_neox" / "20B_tokenizer.json.gz"
@@ -178,29 +165,6 @@ def test_gpt_neox_with_modernberts_tokens_has_the_librarys_ids(tmp_path, shared_
     assert encoded == list(map(whole, lines))
     documents = [[s.strip() for s in lines[i : i + 7] if s.strip()] for i in range(0, 600, 7)]
     check(vocabulary, whole, documents)
-
-
-@pytest.mark.slow
-def test_a_store_of_gpt_neox_has_the_librarys_tokens_of_each_document(tmp_path, shared_data):
-    path = write_gpt_neox(tmp_path, shared_data)
-    book = shared_data / "pretrain" / "gutenberg" / "Alice-s-Adventures-in-Wonderland_11.txt.gz"
-    with gzip.open(book, "rt", encoding="utf-8") as file:
-        paragraphs = [" ".join(text.split()) for text in file.read().split("\n\n")]
-    texts = [text for text in paragraphs if len(text) > 80][:200]
-    corpus = tmp_path / "corpus.txt"
-    lines = "\n\n".join(texts).replace(". ", ".\n")
-    corpus.write_text(lines, encoding="utf-8")
-    argv = [f"--input={corpus}", f"--output={tmp_path}/store", f"--vocab={path}", "--workers=1"]
-    command = [sys.executable, "-m", "data_pipeline.build", *argv, "--sentences=lines"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    store = open_store(tmp_path / "store")
-    whole = make_whole(path)
-    documents = []
-    for split in (store.train, store.heldout):
-        ends = split.sentence_offsets[split.document_offsets[1:-1]]
-        documents += [ids.tolist() for ids in np.split(split.token_ids, ends)]
-    assert sorted(documents) == sorted(map(whole, texts))
 
 
 def test_an_added_token_that_begins_a_sentence_has_the_space_before_it(tmp_path):

@@ -99,10 +99,3 @@ def test_an_unpaired_surrogate_is_the_replacement_character(request, tmp_path, k
     pieces, expected = (PieceAligner(vocabulary).encode(each) for each in (text, replaced))
     for name in ("ids_T", "starts_T", "ends_T"):
         assert getattr(pieces, name).tolist() == getattr(expected, name).tolist()
-
-
-def test_a_word_is_the_same_wherever_it_stands(letters):
-    aligner = PieceAligner(letters)
-    once, twice = aligner.encode("smith"), aligner.encode("smith a smith")
-    assert twice.ids_T[-1] == once.ids_T[0]
-    assert (twice.starts_T[-1], twice.ends_T[-1]) == (8, 13)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from data_pipeline.vocab import load_vocabulary
-from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
 from data_pipeline.vocab.train import train_sentencepiece
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
 from tests.data_pipeline.encoded import SPECIALS, WORDS, id_lists, train_model
@@ -151,19 +150,6 @@ def test_a_missing_file_a_renamed_model_and_an_uncased_list_where_case_is_kept_a
         load_vocabulary(renamed)
     with pytest.raises(ValueError, match=r"--lowercase is false, but .* no piece with a capital"):
         load_vocabulary(uncased, lowercase=False)
-
-
-def test_a_tokenizer_json_is_the_list_that_made_it(uncased, tmp_path):
-    vocabulary = load_vocabulary(uncased)
-    write_tokenizer_json(vocabulary, tmp_path)
-    again = load_vocabulary(tmp_path / "tokenizer.json", lowercase=False)  # the file decides
-    assert (again.kind, again.lowercase) == ("wordpiece", True)
-    assert again.pieces() == vocabulary.pieces()
-    assert again.special_ids == vocabulary.special_ids
-    assert np.array_equal(again.is_continuation, vocabulary.is_continuation)
-    assert again.file_bytes == (tmp_path / "tokenizer.json").read_bytes()
-    texts = ["Unaffable w\u00f6rds, \u4e2d\u6587!", "", "[SEP] " + "x" * 150]
-    assert id_lists(again, texts) == id_lists(vocabulary, texts)
 
 
 def test_special_pieces_beyond_the_list_have_their_ids(tmp_path):
