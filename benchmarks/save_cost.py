@@ -3,29 +3,43 @@
 python -m benchmarks.save_cost [--config=configs/base.py] on what is there; the folder is removed.
 """
 
+import dataclasses
 import pathlib
 import statistics
+import sys
 import tempfile
 import time
 
 import jax
-from absl import app
 
 from bert_jax.checkpoint import arrays
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.config import CheckpointConfig, MeshConfig, StoreFacts, resolve
+from bert_jax.config import CheckpointConfig, Config, MeshConfig, StoreFacts, resolve
 from bert_jax.model import bert
 from bert_jax.parallel import mesh
 from bert_jax.runtime import cli
+from bert_jax.runtime.cli import GivenConfig
 from bert_jax.train_step import optimizers, state
+from data_pipeline.cli.flags import Command
 
-CONFIG = cli.config_flag()
 SAVES = 4  # the first one compiles
 
 
-def main(_: list[str]) -> None:
+@dataclasses.dataclass(frozen=True)
+class SaveCostFlags:
+    """Declare the flags."""
+
+    config: GivenConfig[Config] = cli.config_flag(is_required=False)
+
+
+EXAMPLE = "python -m benchmarks.save_cost --config=configs/base.py"
+COMMAND = Command("benchmarks.save_cost", __doc__, SaveCostFlags, EXAMPLE)
+
+
+def main() -> None:
     """Save a fresh state several times and print seconds."""
-    config = resolve(cli.load_config(CONFIG), store=StoreFacts(30522))
+    flags = COMMAND.read(sys.argv[1:])
+    config = resolve(flags.config.load("configs/base.py"), store=StoreFacts(30522))
     devices = mesh.make_mesh(MeshConfig())
     jax.set_mesh(devices)
     model = bert.build(config.model, jax.default_backend())
@@ -57,4 +71,4 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    main()
