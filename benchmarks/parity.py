@@ -8,7 +8,7 @@
 Four parts, of which --parts names some. `losses`: 50 steps without dropout, whose losses must
 agree. `seeds`: paired runs with dropout, the scores on the development set side by side, and the
 time of each process from its start to its end, the sides in turn; the seeds of a task share one
-folder of compiled programs, as those of bert_jax.grid do. `vectors`: mean vectors of
+folder of compiled programs, as a grid's do. `vectors`: mean vectors of
 sentences, the sides in turn. `pretraining`: a new BERT of 4 layers of 256 on a store's batches, 200
 steps without dropout, whose losses must agree, then paired runs with dropout. What is finished
 stands in --json_out at once. The weights of the others are a BERT of 6 layers from the package

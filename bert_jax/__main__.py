@@ -40,13 +40,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "doctor": ("bert_jax.doctor", "whether this machine is fit for a run"),
     },
     "research": {
-        "study": ("bert_jax.study", "a table of systems compared over seeds, on one store"),
-        "grid": ("bert_jax.grid", "the best rate and epochs of a task, over seeds"),
-        "probe": ("bert_jax.probe", "a task's score from each checkpoint of a run"),
+        "study": ("bert_jax.study", "systems, settings or checkpoints compared, over seeds"),
         "ladder": ("bert_jax.ladder", "a scaling law of your text, from small models"),
-        "baseline": ("bert_jax.baseline", "vectors or a biLM from before BERT, on a store"),
-        "frozen_task": ("bert_jax.frozen_task", "a task on frozen vectors, or on counts of tokens"),
-        "feature_ner": ("bert_jax.feature_ner", "named entities on a frozen model, by a BiLSTM"),
+        "baseline": ("bert_jax.baseline", "what came before BERT, and tasks on frozen vectors"),
     },
 }
 MODULES = {name: module for commands in GROUPS.values() for name, (module, _) in commands.items()}

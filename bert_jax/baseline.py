@@ -1,14 +1,7 @@
-"""Train what came before BERT on a store: python -m bert_jax.baseline KIND --store=STORE ...
+"""Train what came before BERT on a store, and learn tasks on frozen vectors.
 
-    skipgram    a vector for each token, by skip-gram with negative sampling (word2vec)
-    bilm        LSTMs that read left to right and right to left (ELMo, over tokens)
-
-    --store=STORE    folder that data_pipeline.build wrote
-    --workdir=DIR    a new folder, or one of the same training, to resume it
-    --seed=0         and other settings of the kind
-
-Writes DIR/summary.json. skipgram also writes DIR/vectors.npz, a vector for each token of the
-vocabulary, in the format of bert_jax.features.
+The first argument says what: skipgram and bilm train, task learns a task on their vectors or on a
+BERT's, ner finds named entities as the paper does on a frozen BERT.
 """
 
 import dataclasses
@@ -17,94 +10,209 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from absl import flags
-
-from bert_jax.lab.baselines.settings import BASELINES
-from bert_jax.runtime import absl_cli as cli
+from bert_jax.config.schema import FinetuneConfig
+from bert_jax.lab.baselines.settings import BILM, SKIPGRAM, BiLM, SkipGram, Tagger, Training
+from bert_jax.runtime import cli
+from bert_jax.runtime.cli import GivenConfig
+from data_pipeline.cli.flags import Command, Kinds, flag
 from data_pipeline.io.refused import Refused
-from data_pipeline.spec.fields import describe_setting
+
+_MODULE = "bert_jax.baseline"
 
 
-def _define_settings() -> dict[str, flags.FlagHolder]:
-    """Define a flag for each setting of any kind; None means the default of the kind."""
-    words: dict[str, list[str]] = {}
-    is_whole: dict[str, bool] = {}
-    for kind, options in BASELINES.items():
-        for field in dataclasses.fields(options):
-            words.setdefault(field.name, []).append(f"{kind}: {describe_setting(field)}")
-            is_whole[field.name] = isinstance(field.default, int)
-    return {
-        name: (flags.DEFINE_integer if is_whole[name] else flags.DEFINE_float)(
-            name, None, " | ".join(words[name])
-        )
-        for name in words
-    }
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BaselineFlags:
+    """Declare the flags of every training; `settings` has those of its kind."""
+
+    store: str = flag("", "folder that data_pipeline.build wrote", is_required=True)
+    workdir: str = flag(
+        "", "new folder, or one of the same training, to resume it", metavar="DIR", is_required=True
+    )
+    settings: Any
 
 
-_STORE = flags.DEFINE_string("store", "", "folder that data_pipeline.build wrote")
-_WORKDIR = flags.DEFINE_string("workdir", "", "folder of the baseline")
-_SETTINGS = _define_settings()
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SkipGramFlags(BaselineFlags):
+    """Declare the flags of skipgram."""
 
-USAGE = f"python -m bert_jax.baseline {'|'.join(BASELINES)} --store=STORE --workdir=DIR"
+    settings: SkipGram
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BiLMFlags(BaselineFlags):
+    """Declare the flags of bilm."""
+
+    settings: BiLM
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskFlags:
+    """Declare the flags of task."""
+
+    kind: str = flag(
+        "",
+        "vectors: tf-idf of tokens, skip-gram, all layers of a biLM, skip-gram and the biLM's last "
+        "layer, or the last four layers of a BERT",
+        choices=("counts", "skipgram", "elmo", "taglm", "bert"),
+        is_positional=True,
+        is_required=True,
+    )
+    from_: str = flag(
+        "",
+        "STORE of counts; SKIPGRAM; BILM of elmo; SKIPGRAM,BILM of taglm; CHECKPOINT of bert",
+        metavar="PLACE,...",
+        is_required=True,
+    )
+    config: GivenConfig[FinetuneConfig] = cli.config_flag(
+        FinetuneConfig, about=" of the task, of which only config.data and config.seed are read"
+    )
+    workdir: str = flag(
+        "", "new folder, for summary.json and predictions", metavar="DIR", is_required=True
+    )
+    tagger: Tagger
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NerFlags:
+    """Declare the flags of ner."""
+
+    checkpoint: str = flag("", "hf:DIR, google:PREFIX or orbax:WORKDIR", is_required=True)
+    data_dir: str = flag(
+        "", "folder of the training, dev and test files", metavar="DIR", is_required=True
+    )
+    output: str = flag("", "new folder", metavar="DIR", is_required=True)
+    features: str = flag(
+        "concatenated_last_four",
+        "which vectors, or all: embeddings, second_to_last, last, weighted_last_four, "
+        "concatenated_last_four, weighted_all; several separated by commas",
+    )
+    max_seq_length: int = flag(
+        0, "tokens of a row at most; 0: 128, or the model's positions if fewer", minimum=0
+    )
+    training: Training
+
+    def __post_init__(self) -> None:
+        if pathlib.Path(self.output).exists():
+            raise Refused(f"--output is {self.output}, which exists already; give a new folder")
+
+
+_RUN = f"python -m {_MODULE}"
+COMMAND = Kinds(
+    _MODULE,
+    __doc__,
+    {
+        SKIPGRAM: Command(
+            f"{_MODULE} {SKIPGRAM}",
+            "Train a vector for each token, by skip-gram with negative sampling (word2vec).\n\n"
+            "Writes summary.json and vectors.npz, in the format of bert_jax.features.",
+            SkipGramFlags,
+            f"{_RUN} {SKIPGRAM} --store=stores/mine --workdir=runs/skipgram",
+        ),
+        BILM: Command(
+            f"{_MODULE} {BILM}",
+            "Train LSTMs that read left to right and right to left (ELMo, over tokens).",
+            BiLMFlags,
+            f"{_RUN} {BILM} --store=stores/mine --workdir=runs/bilm",
+        ),
+        "task": Command(
+            f"{_MODULE} task",
+            "Learn a task on token counts or frozen vectors.\n\n"
+            "Classes and numbers by a linear model on the mean vector of a text, tags by a BiLSTM. "
+            "summary.json has the names of a fine-tuning's.",
+            TaskFlags,
+            f"{_RUN} task counts --from=stores/mine --config=configs/finetune/glue.py:task=rte "
+            "--config.data.dir=DIR --workdir=runs/counts",
+        ),
+        "ner": Command(
+            f"{_MODULE} ner",
+            "Find named entities on the vectors of a frozen BERT, by a BiLSTM (table 7 of the "
+            "paper).\n\nThe vectors of all layers are computed once; the epoch that is best on dev "
+            "counts.",
+            NerFlags,
+            f"{_RUN} ner --checkpoint=hf:CK --data_dir=DIR --output=runs/frozen_ner --features=all",
+        ),
+    },
+)
 
 if __name__ == "__main__":
-    cli.check_command_line(USAGE)
+    cli.check_command_line(COMMAND)
 
 import jax
 
-from bert_jax.lab.baselines import bilm, skipgram, training
-from bert_jax.lab.baselines.settings import BILM, SKIPGRAM
+from bert_jax.lab.baselines import bilm, frozen_ner, frozen_task, skipgram, training
 from bert_jax.logging.console import Screen, duration
 from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import Store
 
-_TRAIN: dict[str, Callable[[pathlib.Path, Store, Any, Screen], None]] = {
-    SKIPGRAM: skipgram.train,
-    BILM: bilm.train,
+_TRAIN: dict[type[Any], Callable[[pathlib.Path, Store, Any, Screen], None]] = {
+    SkipGram: skipgram.train,
+    BiLM: bilm.train,
 }
 
 
-def _main(log: LibraryLog, arguments: list[str]) -> int:
+def _train(log: LibraryLog, flags: BaselineFlags) -> int:
+    folder, settings = pathlib.Path(flags.workdir), flags.settings
     with cli.preparing():
-        if not arguments or arguments[0] not in BASELINES:
-            given = repr(arguments[0]) if arguments else "missing"
-            raise Refused(f"KIND is {given}; it must be one of {', '.join(BASELINES)}; {USAGE}")
-        cli.refuse_arguments(arguments[1:], USAGE)
-        kind = arguments[0]
-        settings = _read_settings(kind, BASELINES[kind])
-        for flag in (_STORE, _WORKDIR):
-            if not flag.value:
-                raise Refused(f"--{flag.name} is missing; {USAGE}")
         log.hold()
-        store = training.open_text(_STORE.value)
+        store = training.open_text(flags.store)
         jax.devices()  # refuses a missing device before anything is written
-        folder = pathlib.Path(_WORKDIR.value)
+        kind = SKIPGRAM if isinstance(settings, SkipGram) else BILM
         training.claim_baseline(folder, kind, settings, store)
     screen = Screen(is_writer=True)
-    screen.table(f"{kind} on {_STORE.value}", [(k, str(v)) for k, v in vars(settings).items()])
+    screen.table(f"{kind} on {flags.store}", [(k, str(v)) for k, v in vars(settings).items()])
     if training.read_summary(folder) is None:
-        _TRAIN[kind](folder, store, settings, screen)
+        _TRAIN[type(settings)](folder, store, settings, screen)
     summary = training.read_summary(folder) or {}
     rows = [(name, str(value)) for name, value in summary.items() if name != "seconds"]
     screen.table("done", [*rows, ("time", duration(summary["seconds"])), ("in", str(folder))])
     return 0
 
 
-def _read_settings(kind: str, options: type[Any]) -> Any:
-    """Build the settings of a kind from the flags; refuse a flag of another kind."""
-    given = {name: flag.value for name, flag in _SETTINGS.items() if flag.value is not None}
-    names = [field.name for field in dataclasses.fields(options)]
-    for name in given.keys() - set(names):
-        raise Refused(f"--{name} is no setting of {kind}; choose from {', '.join(names)}")
-    settings = options(**given)
-    check_fields(settings, "--")
-    return settings
+def _learn_task(log: LibraryLog, flags: TaskFlags) -> int:
+    with cli.preparing():
+        config = flags.config.load()
+        if config.init:
+            raise Refused(
+                f"config.init is {config.init}; give it as --from, and leave config.init out"
+            )
+        log.hold()
+        learning = frozen_task.open_learning(
+            flags.kind, flags.from_.split(","), config, flags.tagger, pathlib.Path(flags.workdir)
+        )
+    learning.run(Screen(is_writer=True))
+    return 0
+
+
+def _find_entities(log: LibraryLog, flags: NerFlags) -> int:
+    with cli.preparing():
+        kinds = frozen_ner.parse_features(flags.features)
+        log.hold()
+        checkpoint, task = frozen_ner.open_task(
+            flags.checkpoint, flags.data_dir, flags.max_seq_length, kinds
+        )
+    output = pathlib.Path(flags.output)
+    frozen_ner.find_entities(
+        checkpoint, task, kinds, flags.training, output, Screen(is_writer=True)
+    )
+    return 0
+
+
+_WORK: dict[type[Any], Callable[[LibraryLog, Any], int]] = {
+    SkipGramFlags: _train,
+    BiLMFlags: _train,
+    TaskFlags: _learn_task,
+    NerFlags: _find_entities,
+}
+
+
+def _main(log: LibraryLog, flags: Any) -> int:
+    return _WORK[type(flags)](log, flags)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(_main, USAGE, "the same command resumes", argv=argv, outlives_reader=True)
+    how_to_resume = "the same command resumes a training and starts a task again; ner needs a new "
+    return cli.run(COMMAND, _main, f"{how_to_resume}--output", argv=argv, outlives_reader=True)
 
 
 if __name__ == "__main__":

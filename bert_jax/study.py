@@ -1,104 +1,188 @@
-"""Compare systems on your own text: python -m bert_jax.study --config=configs/studies/quick.py ...
+"""Compare systems or settings over several seeds, each run in a process and a folder of its own.
 
-    --config.store=STORE    the store that all rows train on
-    --workdir=DIR           a folder for each run; study.md, study.json, study.png
-    --task="NAME FILE KEY=VALUE ..."  a task that all rows learn: a config of finetune and its flags
-    --share=DIR             another study, whose finished runs are used if they are equal
-    --parallel=1            runs at once, each on a GPU or TPU chip of its own
-    --plan                  print tokens, operations and time of each row, and run nothing
-    --topology=v5e:4x4      with --plan: price a slice of TPU chips too
+Without a kind: systems on one store, all with equal tokens or operations, scored alike. Prints
+means, standard deviations, and the differences that are larger than chance. The kind grid compares
+rates and epochs of a fine-tuning, probe the checkpoints of a run of pre-training.
 
-Trains each row of the study once per seed, all with equal tokens or operations, and scores them
-alike. Prints means, standard deviations, and the differences that are larger than chance. The same
-command resumes: finished runs are not repeated, and rows and seeds may be added. If a run fails,
-the others still run, and the exit code is 1.
+The same command resumes: finished runs are not repeated, and rows, seeds and values may be added.
+If a run fails, the others still run, and the exit code is 1.
 """
 
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from absl import flags, logging
+from absl import logging
 
-from bert_jax.lab.study_config import StudyConfig
-from bert_jax.runtime import absl_cli as cli
+from bert_jax.config.schema import FinetuneConfig
+from bert_jax.lab.study_config import StudyConfig, StudyTask
+from bert_jax.runtime import cli
+from bert_jax.runtime.cli import GivenConfig
+from data_pipeline.cli.flags import Command, Kinds, flag
+from data_pipeline.io.address import is_address
 from data_pipeline.io.refused import Refused
 
-_CONFIG = cli.config_flag(StudyConfig)
-_WORKDIR = flags.DEFINE_string("workdir", None, "folder of the study and of its runs")
-_TASKS = flags.DEFINE_multi_string(
-    "task", [], 'a task, in addition to the config: "NAME FILE KEY=VALUE ..."; may be repeated'
-)
-_SHARE = flags.DEFINE_multi_string(
-    "share", [], "workdir of another study, whose finished runs are used if equal; may be repeated"
-)
-_SCORE = flags.DEFINE_string(
-    "score", "", "score this finished run, such as BERT-seed0, and stop; used by the study itself"
-)
-_PARALLEL = flags.DEFINE_integer(
-    "parallel",
-    1,
-    "runs at once, on a GPU or TPU chip each; on CPUs they share the cores",
-    lower_bound=1,
-)
-_PLAN = flags.DEFINE_bool("plan", False, "print the cost of the study, and run nothing")
-_MEASURE = flags.DEFINE_bool(
-    "measure", True, "with --plan: time short steps, which takes seconds for each row"
-)
-_TOPOLOGY = flags.DEFINE_string(
-    "topology", None, "with --plan: a slice to price by operations, such as v5e:4x4"
-)
+_PARALLEL = "runs at once, on a GPU or TPU chip each; on CPUs they share the cores"
 
-USAGE = (
-    "python -m bert_jax.study --config=configs/studies/quick.py --config.store=STORE --workdir=DIR"
+
+def check_folder(workdir: str) -> None:
+    """Raise Refused if --workdir is no folder of this machine."""
+    if is_address(workdir):
+        raise Refused(f"--workdir is {workdir}; give a folder on this machine for the runs")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyFlags:
+    """Declare the flags of a comparison of systems."""
+
+    config: GivenConfig[StudyConfig] = cli.config_flag(StudyConfig)
+    workdir: str = flag("", "folder of the study and of its runs", metavar="DIR", is_required=True)
+    task: tuple[str, ...] = flag(
+        (),
+        "task that all rows learn, in addition to the config's: a config of finetune and its "
+        "settings; may be repeated",
+        metavar='"NAME FILE KEY=VALUE ..."',
+    )
+    share: tuple[str, ...] = flag(
+        (),
+        "workdir of another study, whose finished runs are used if equal; may be repeated",
+        metavar="DIR",
+    )
+    score: str = flag(
+        "",
+        "finished run to score, such as BERT-seed0, and stop; used by the study itself",
+        metavar="RUN",
+    )
+    parallel: int = flag(1, _PARALLEL, minimum=1)
+    plan: bool = flag(False, "print the cost of the study, and run nothing", "plan")
+    measure: bool = flag(True, "time short steps, which takes seconds for each row", "plan")
+    topology: str | None = flag(
+        None, "slice to price by operations, such as v5e:4x4", "plan", metavar="TYPE:SHAPE"
+    )
+
+    def __post_init__(self) -> None:
+        check_folder(self.workdir)
+        if self.topology and not self.plan:
+            raise Refused(f"--topology={self.topology} is for --plan; add it, or leave it out")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GridFlags:
+    """Declare the flags of grid."""
+
+    config: GivenConfig[FinetuneConfig] = cli.config_flag(FinetuneConfig)
+    workdir: str = flag(
+        "",
+        "folder of the runs, of the table as grid.json, and of grid.png",
+        metavar="DIR",
+        is_required=True,
+    )
+    learning_rates: str = flag("5e-5,4e-5,3e-5,2e-5", "learning rates to try", metavar="X,...")
+    epochs: str = flag("2,3,4", "passes over the training split, to try", metavar="X,...")
+    seeds: str = flag(
+        "0", "seeds of the task's layer, of dropout and of the order of examples", metavar="N,..."
+    )
+    score: str = flag("", "deciding score, as in summary.json: dev_accuracy; empty: the task's own")
+    parallel: int = flag(1, _PARALLEL, minimum=1)
+
+    def __post_init__(self) -> None:
+        check_folder(self.workdir)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProbeFlags:
+    """Declare the flags of probe."""
+
+    workdir: str = flag(
+        "", "run of pre-training, or gs://...; it is only read", metavar="RUN", is_required=True
+    )
+    config: GivenConfig[FinetuneConfig] = cli.config_flag(FinetuneConfig)
+    probe_dir: str = flag(
+        "",
+        "folder of the scores, their picture and the fine-tunings; by default RUN-probe",
+        metavar="DIR",
+    )
+    every: int = flag(1, "smallest distance of the fine-tuned checkpoints", minimum=1, unit="steps")
+    platform: str = flag(
+        "cpu", "JAX's platform for the fine-tunings (cpu, cuda, tpu); the run uses the accelerator"
+    )
+
+    def __post_init__(self) -> None:
+        if not self.probe_dir and is_address(self.workdir):
+            raise Refused(
+                f"--probe_dir is missing, and {self.workdir} is a bucket: give a folder of this "
+                "host"
+            )
+
+
+_RUN, _RTE = "python -m bert_jax.study", "--config=configs/finetune/glue.py:task=rte"
+COMMAND = Kinds(
+    "bert_jax.study",
+    __doc__,
+    {
+        "": Command(
+            "bert_jax.study",
+            "Compare systems on one store, over several seeds.",
+            StudyFlags,
+            f"{_RUN} --config=configs/studies/quick.py --config.store=stores/mine "
+            "--workdir=runs/study",
+        ),
+        "grid": Command(
+            "bert_jax.study grid",
+            "Fine-tune with each combination of rates, epochs and seeds.\n\n"
+            "Reports which setting is best on the development set: mean and standard deviation "
+            "over the seeds.",
+            GridFlags,
+            f"{_RUN} grid {_RTE} --config.init=CHECKPOINT --config.data.dir=DIR "
+            "--workdir=runs/grid --seeds=0,1,2",
+        ),
+        "probe": Command(
+            "bert_jax.study probe",
+            "Fine-tune from the checkpoints of a run while it pre-trains.\n\n"
+            "Every checkpoint is fine-tuned with the same seed, the newest first. The probe ends "
+            "when the run has ended and all checkpoints are done.",
+            ProbeFlags,
+            f"{_RUN} probe --workdir=runs/base {_RTE} --config.data.dir=DIR",
+        ),
+    },
 )
 
 if __name__ == "__main__":
-    cli.check_command_line(USAGE)
+    cli.check_command_line(COMMAND)
 
-from bert_jax.lab import plan
-from bert_jax.lab.runner import Study
-from bert_jax.lab.study_config import StudyTask
+from bert_jax.lab import grid, plan, probe
+from bert_jax.lab.study import Study
 from bert_jax.logging.console import Screen
 from bert_jax.planning.chip_prices import read_prices
 from bert_jax.planning.slices import Slice, find_slice
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
-from data_pipeline.io.address import is_address
 
 
-def _main(log: LibraryLog, arguments: list[str]) -> int:
+def _compare(log: LibraryLog, flags: StudyFlags) -> int:
     with cli.preparing():
-        logging.set_verbosity(logging.ERROR)
-        cli.refuse_arguments(arguments, USAGE)
-        config = cli.load_config(StudyConfig, _CONFIG)
-        tasks = () if _SCORE.value else (*config.tasks, *map(_read_task, _TASKS.value))
+        config = flags.config.load()
+        tasks = () if flags.score else (*config.tasks, *map(_read_task, flags.task))
         config = dataclasses.replace(config, tasks=tasks)
-        if not _WORKDIR.value or is_address(_WORKDIR.value):
-            raise Refused(
-                f"--workdir is {_WORKDIR.value or 'missing'}; give a folder on this machine for "
-                f"the runs of the study; {USAGE}"
-            )
-        if _TOPOLOGY.value and not _PLAN.value:
-            raise Refused(f"--topology={_TOPOLOGY.value} is for --plan; add it, or leave it out")
-        tpu_slice = find_slice(_TOPOLOGY.value) if _TOPOLOGY.value else None
-        shared = [pathlib.Path(folder) for folder in _SHARE.value]
+        tpu_slice = find_slice(flags.topology) if flags.topology else None
+        shared = [pathlib.Path(folder) for folder in flags.share]
         own_command = [sys.executable, "-m", "bert_jax.study", *sys.argv[1:]]
-        study = Study(config, pathlib.Path(_WORKDIR.value), shared, own_command)
-        scored = study.find_run(_SCORE.value) if _SCORE.value else None
-        if scored is None and not _PLAN.value:
+        study = Study(config, pathlib.Path(flags.workdir), shared, own_command)
+        scored = study.find_run(flags.score) if flags.score else None
+        if scored is None and not flags.plan:
             study.claim()
         log.hold()
     screen = Screen(is_writer=True)
     if scored is not None:
         study.score(scored, screen)
         return DONE
-    _show_plan(study, tpu_slice, screen)
-    if _PLAN.value:
+    _show_plan(study, flags, tpu_slice, screen)
+    if flags.plan:
         return DONE
-    results = study.run(screen, _PARALLEL.value)
+    results = study.run(screen, flags.parallel)
     # Imported here, so that refusals do not wait for matplotlib.
     from bert_jax.lab import report
 
@@ -114,35 +198,80 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
 
 def _read_task(text: str) -> StudyTask:
     name, _, rest = text.strip().partition(" ")
-    file, _, task_flags = rest.strip().partition(" ")
+    file, _, settings = rest.strip().partition(" ")
     if not file:
         raise Refused(
-            f"--task is {text!r}; give a name, a config file and its flags: "
+            f"--task is {text!r}; give a name, a config file and its settings: "
             '"rte configs/finetune/glue.py:task=rte data.dir=DIR"'
         )
-    return StudyTask(name, file, task_flags)
+    return StudyTask(name, file, settings)
 
 
-def _show_plan(study: Study, tpu_slice: Slice | None, screen: Screen) -> None:
+def _show_plan(study: Study, flags: StudyFlags, tpu_slice: Slice | None, screen: Screen) -> None:
     """Print the cost of each row over its seeds; with --plan also its time.
 
     Without --plan no step is timed, since the runs of the study need the accelerator.
     """
     config = study.config
     plans = plan.plan_rows(config.rows, study.costs, config.seeds)
-    if _PLAN.value:
-        measuring = screen if _MEASURE.value else None
+    if flags.plan:
+        measuring = screen if flags.measure else None
         plans = plan.time_rows(plans, config.rows, config.seeds, config.store, measuring)
     prices = read_prices() if tpu_slice else None
     make_console(highlight=False).print(plan.make_table(plans, tpu_slice, prices))
-    if _PLAN.value:
+    if flags.plan:
         for line in plan.describe_total(plans, tpu_slice, prices):
             screen.print(line)
 
 
+def _try_settings(log: LibraryLog, flags: GridFlags) -> int:
+    with cli.preparing():
+        runs = grid.list_runs(flags.learning_rates, flags.epochs, flags.seeds)
+        settings = grid.fix_settings(flags.config, runs)
+        given = grid.Grid(
+            pathlib.Path(flags.workdir),
+            runs,
+            [sys.executable, "-m", "bert_jax.finetune", *flags.config.list_arguments()],
+            settings,
+            flags.score,
+        )
+        given.claim()
+        log.hold()
+    return given.run(Screen(is_writer=True), flags.parallel)
+
+
+def _follow(log: LibraryLog, flags: ProbeFlags) -> int:
+    with cli.preparing():
+        config = flags.config.load()
+        if config.init:
+            raise Refused(
+                f"config.init is {config.init}; a probe starts from the checkpoints of --workdir: "
+                "remove it"
+            )
+        log.hold()
+        folder = pathlib.Path(flags.probe_dir or f"{flags.workdir.rstrip('/')}-probe")
+        arguments = flags.config.list_arguments()
+        follower = probe.open_probe(
+            flags.workdir, folder, config, arguments, flags.every, flags.platform
+        )
+    return probe.run_probe(follower)
+
+
+_WORK: dict[type[Any], Callable[[LibraryLog, Any], int]] = {
+    StudyFlags: _compare,
+    GridFlags: _try_settings,
+    ProbeFlags: _follow,
+}
+
+
+def _main(log: LibraryLog, flags: Any) -> int:
+    logging.set_verbosity(logging.ERROR)
+    return _WORK[type(flags)](log, flags)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(_main, USAGE, "the same command resumes", argv=argv, outlives_reader=True)
+    return cli.run(COMMAND, _main, "the same command resumes", argv=argv, outlives_reader=True)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ import fsspec
 import jax
 import numpy as np
 import pytest
-from absl import flags
 
 from data_pipeline import build
 from data_pipeline.cli import main
@@ -38,15 +37,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_debug_key_reuse", True)
 
-
-def _redefine(values: flags.FlagValues, name: str, flag: flags.Flag) -> None:
-    flag.allow_override = True
-    _define(values, name, flag)
-
-
-# A command defines its flags where it is imported, and the process of the tests imports several.
-_define = flags.FlagValues.__setitem__
-flags.FlagValues.__setitem__ = _redefine
 
 SHARED_DATA = ROOT.parent / "shared" / "data"
 

@@ -270,9 +270,7 @@ def absl_in_a_library(root: pathlib.Path) -> list[str]:
     return [
         str(found)
         for found in imports(root)
-        if found.is_of("absl")
-        and found.module != "bert_jax.runtime.absl_cli"
-        and rank(found.module) != commands
+        if found.is_of("absl") and rank(found.module) != commands
     ]
 
 

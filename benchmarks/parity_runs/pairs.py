@@ -113,7 +113,7 @@ class Pairs:
     def ours(self, case: Case, folder: pathlib.Path, compiled: pathlib.Path) -> Ran:
         """Fine-tune by the entry, in a folder of its own; a loss a step is recorded.
 
-        Compiled programs are kept in the last folder: bert_jax.grid has one for all its seeds.
+        Compiled programs are kept in the last folder: a grid has one for all its seeds.
 
         Raises:
           RuntimeError: it failed; its words stand on stderr.

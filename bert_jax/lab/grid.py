@@ -1,20 +1,156 @@
-"""Run a grid of fine-tunings one after another, report each, and summarize them at the end."""
+"""Fine-tune with every combination of learning rates, epochs and seeds, and compare the settings.
+
+A run that has left its summary and its predictions is finished and never started again, so a
+stopped grid resumes where it was.
+"""
 
 import dataclasses
+import functools
+import itertools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bert_jax.lab import grid_runs
-from bert_jax.lab.grid_runs import GridOutcome, GridRun
+from bert_jax import config as config_lib
+from bert_jax.config import FinetuneConfig, validate
+from bert_jax.lab import runs as runs_lib
+from bert_jax.lab.runs import Lane
 from bert_jax.logging.console import BAD, FAINT, Screen
+from bert_jax.runtime import workdir_lock
+from bert_jax.runtime.cli import GivenConfig
 from bert_jax.runtime.exit_codes import DONE, FAILED
-from bert_jax.runtime.resume import differing_settings
 from data_pipeline.cli.main import REFUSED
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
+
+NUMBERS = "grid.json"  # the grid's table and its settings
+# The settings that a grid varies, and the flags that do so.
+_VARIED = {
+    "optim.learning_rate": "learning_rates",
+    "epochs": "epochs",
+    "seed": "seeds",
+    "data.order_seed": "seeds",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class GridRun:
+    """Name a fine-tuning run of the grid by the settings that differ between runs."""
+
+    learning_rate: float
+    epochs: float
+    seed: int  # of the task's layer, of dropout and of the order of examples
+
+    @property
+    def name(self) -> str:
+        """Return the name of its folder in the grid's."""
+        return f"rate{format_rate(self.learning_rate)}_epochs{self.epochs:g}_seed{self.seed}"
+
+    @property
+    def flags(self) -> list[str]:
+        """Return its flags that differ between runs."""
+        return [
+            f"--config.optim.learning_rate={self.learning_rate!r}",
+            f"--config.epochs={self.epochs!r}",
+            f"--config.seed={self.seed}",
+            f"--config.data.order_seed={self.seed}",
+        ]
+
+    def set_in(self, config: FinetuneConfig) -> FinetuneConfig:
+        """Return the config of the run."""
+        return dataclasses.replace(
+            config,
+            optim=dataclasses.replace(config.optim, learning_rate=self.learning_rate),
+            epochs=self.epochs,
+            seed=self.seed,
+            data=dataclasses.replace(config.data, order_seed=self.seed),
+        )
+
+    def in_words(self) -> str:
+        """Describe it for the screen."""
+        return f"{describe_setting(self.learning_rate, self.epochs)}, seed {self.seed}"
+
+
+@dataclasses.dataclass(frozen=True)
+class GridOutcome:
+    """Hold the scores of a finished run, or why it has none."""
+
+    run: GridRun
+    scores: Mapping[str, float]  # of the development sets by name; none where it failed
+    baseline: Mapping[str, float]  # by the same names: scored without reading the text
+    error: str = ""  # why it failed, or was not run yet
+
+    @property
+    def is_finished(self) -> bool:
+        return bool(self.scores)
+
+
+def list_runs(rates: str, epochs: str, seeds: str) -> list[GridRun]:
+    """Return every combination of numbers joined by commas; seeds of a setting follow each other.
+
+    Raises:
+      Refused: a list has something else, nothing, or a number twice.
+    """
+    values = (
+        _parse_numbers("learning_rates", rates, float),
+        _parse_numbers("epochs", epochs, float),
+        _parse_numbers("seeds", seeds, int),
+    )
+    return [GridRun(*each) for each in itertools.product(*values)]
+
+
+def _parse_numbers(flag: str, text: str, kind: Callable[[str], Any]) -> list[Any]:
+    try:
+        values = [kind(part) for part in text.split(",")]
+    except ValueError as error:
+        raise Refused(f"--{flag} is {text}; it must be numbers separated by commas") from error
+    if len(set(values)) < len(values):
+        raise Refused(f"--{flag} is {text}; give each number once")
+    return values
+
+
+def fix_settings(given: GivenConfig[FinetuneConfig], runs: Sequence[GridRun]) -> dict[str, Any]:
+    """Return the settings that all runs share, by their keys, after checking every run.
+
+    Raises:
+      Refused: a setting of a run is not allowed, or the command line sets one that is varied.
+    """
+    for override in given.overrides:
+        if override.path in _VARIED:
+            flag = _VARIED[override.path]
+            raise Refused(f"--config.{override.path} is varied by the grid; give --{flag}")
+    config = given.load()
+    for run in runs:
+        validate.check_finetune(run.set_in(config))
+    settings = config_lib.flatten(config_lib.recorded(config))
+    return {key: value for key, value in settings.items() if key not in _VARIED}
+
+
+def format_rate(rate: float) -> str:
+    """Write 0.00005 as 5e-5."""
+    digits, exponent = f"{rate:.6e}".split("e")
+    return f"{float(digits):g}e{int(exponent)}"
+
+
+def describe_setting(learning_rate: float, epochs: float) -> str:
+    """Write a setting as "rate 5e-5, 3 epochs"."""
+    return f"rate {format_rate(learning_rate)}, {epochs:g} epoch{'s' * (epochs != 1)}"
+
+
+def read_outcome(folder: pathlib.Path, run: GridRun, error: str = "not run yet") -> GridOutcome:
+    """Read what a run has left in the grid's folder; error is why it may not be finished."""
+    left = runs_lib.read_scores(folder / run.name)
+    return GridOutcome(run, {}, {}, error) if left is None else GridOutcome(run, *left)
+
+
+def choose_score(outcomes: Sequence[GridOutcome], requested: str = "") -> str:
+    """Name the score that decides; the requested one, even "", before a run is finished."""
+    finished = next((outcome for outcome in outcomes if outcome.is_finished), None)
+    if finished is None:
+        return requested
+    return runs_lib.choose_score(finished.scores, finished.baseline, requested)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,13 +160,12 @@ class Grid:
     folder: pathlib.Path
     runs: Sequence[GridRun]
     command: Sequence[str]  # of a run; the run's own flags and its workdir are added
-    task: str
     fixed: dict[str, Any]  # the settings that all runs share, by their keys
     score: str = ""  # the score that decides; "": the task's own
 
-    def check(self) -> None:
-        """Refuse a folder whose runs would not compare with these, or a damaged grid.json."""
-        path = self.folder / grid_runs.NUMBERS
+    def claim(self) -> None:
+        """Lock the folder; refuse one whose runs would not compare, or a damaged grid.json."""
+        path = self.folder / NUMBERS
         if path.is_file():
             try:
                 numbers = small_files.read_object(path, self.folder)
@@ -40,78 +175,76 @@ class Grid:
                     f"{error}; delete it if this is the grid of these settings, and it is written "
                     "again, or give another --workdir"
                 ) from None
-            differing = differing_settings(before, self.fixed)
-            if differing:
-                was = ", ".join(f"config.{key}={was!r}" for key, (was, _) in differing.items())
-                raise Refused(
-                    f"--workdir={self.folder} holds a grid with {was}; runs of other settings do "
-                    "not compare: set it so again, or give another --workdir"
+            runs_lib.refuse_others(f"--workdir={self.folder} holds a grid", before, self.fixed)
+        choose_score(self._read_outcomes(), self.score)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        workdir_lock.lock_folder(self.folder)
+
+    def _read_outcomes(self) -> list[GridOutcome]:
+        return [read_outcome(self.folder, run) for run in self.runs]
+
+    def run(self, screen: Screen, parallel: int = 1) -> int:
+        """Run what is not finished, report each run, show the table and return the exit code."""
+        # Here, so that a refusal or --help does not wait for matplotlib.
+        from bert_jax.lab import grid_report
+
+        outcomes = self._read_outcomes()
+        finished = sum(outcome.is_finished for outcome in outcomes)
+        before = f", {finished} of them finished before" if finished else ""
+        screen.print(f"{len(outcomes)} runs in {self.folder}{before}")
+
+        def work(number: int, lane: Lane) -> str:
+            run = self.runs[number]
+            label = f"run {number + 1} of {len(self.runs)}: {run.in_words()}"
+            workdir = self.folder / run.name
+            command = [*self.command, *run.flags, f"--workdir={workdir}"]
+            error = lane.run(label, command, workdir)
+            outcomes[number] = read_outcome(self.folder, run, error)
+            return outcomes[number].error
+
+        def report(number: int, error: str) -> None:
+            code, _, message = error.partition(": ")
+            if code == f"exit code {REFUSED}" and not any(o.is_finished for o in outcomes):
+                # The others would be refused too.
+                raise Refused(message.removeprefix("error: "))
+            score = choose_score(outcomes, self.score)
+            comparison = grid_report.GridComparison(outcomes, score)
+            grid_report.write_numbers(self.folder, comparison, self.fixed)
+            label = f"{number + 1}/{len(outcomes)}  {self.runs[number].in_words()}"
+            if error:
+                screen.print(f"{label}  failed: {error}", BAD)
+            else:
+                screen.print(f"{label}  {score} {outcomes[number].scores[score]:.4f}")
+
+        runs_lib.run_all(
+            [
+                runs_lib.ScheduledRun(
+                    outcome.run.name,
+                    (),
+                    functools.partial(work, number),
+                    functools.partial(report, number),
                 )
-        outcomes = self.read_outcomes()
-        if self.score and any(outcome.is_finished for outcome in outcomes):
-            grid_runs.main_score(outcomes, self.score)
-
-    def read_outcomes(self) -> list[GridOutcome]:
-        """Read what each run has left so far."""
-        return [grid_runs.read_outcome(self.folder, run) for run in self.runs]
-
-
-def run_grid(grid: Grid) -> int:
-    """Run what is not finished, show the table and return the exit code."""
-    # Here, so that a refusal or --help does not wait for matplotlib.
-    from bert_jax.lab import grid_report
-
-    screen = Screen(is_writer=True)
-    grid.folder.mkdir(parents=True, exist_ok=True)
-    outcomes = grid.read_outcomes()
-    finished = sum(outcome.is_finished for outcome in outcomes)
-    before = f", {finished} of them finished before" if finished else ""
-    screen.print(f"{len(outcomes)} runs in {grid.folder}{before}")
-    for number, outcome in enumerate(outcomes):
-        if outcome.is_finished:
-            continue
-        outcome = outcomes[number] = _run(screen, grid, number)
-        code, _, message = outcome.error.partition(": ")
-        if code == f"exit code {REFUSED}" and not any(o.is_finished for o in outcomes):
-            # The others would be refused too.
-            raise Refused(message.removeprefix("error: "))
-        score = _score(grid, outcomes)
-        comparison = grid_report.GridComparison(outcomes, score)
-        grid_report.write_numbers(grid.folder, comparison, grid.fixed)
-        label = f"{number + 1}/{len(outcomes)}  {outcome.run.in_words()}"
-        if outcome.is_finished:
-            screen.print(f"{label}  {score} {outcome.scores[score]:.4f}")
-        else:
-            screen.print(f"{label}  failed: {outcome.error}", BAD)
-    failed = sum(not outcome.is_finished for outcome in outcomes)
-    if failed == len(outcomes):
-        screen.print(f"no run came to its end; their logs are {grid.folder}/*.log", BAD)
-        return FAILED
-    score = _score(grid, outcomes)
-    comparison = grid_report.GridComparison(outcomes, score)
-    grid_report.write_numbers(grid.folder, comparison, grid.fixed)
-    title = f"{grid.task}: {score.replace('_', ' ')}"
-    picture_title = f"{title}, mean ± standard deviation over seeds"
-    grid_report.write_picture(grid.folder, comparison, picture_title)
-    make_console(highlight=False).print(grid_report.build_table(comparison))
-    screen.table(title, grid_report.closing_rows(grid.folder, comparison))
-    if failed:
-        screen.print(
-            f"{failed} of {len(outcomes)} failed; the same command tries them again", FAINT
+                for number, outcome in enumerate(outcomes)
+                if not outcome.is_finished
+            ],
+            screen,
+            parallel,
         )
-    return FAILED if failed else DONE
-
-
-def _run(screen: Screen, grid: Grid, number: int) -> GridOutcome:
-    run = grid.runs[number]
-    workdir = grid.folder / run.name
-    label = f"run {number + 1} of {len(grid.runs)}: {run.in_words()}"
-    command = [*grid.command, *run.flags, f"--workdir={workdir}"]
-    error = grid_runs.run_command(screen, label, command, workdir)
-    return grid_runs.read_outcome(grid.folder, run, error)
-
-
-def _score(grid: Grid, outcomes: Sequence[GridOutcome]) -> str:
-    if not any(outcome.is_finished for outcome in outcomes):
-        return grid.score
-    return grid_runs.main_score(outcomes, grid.score)
+        failed = sum(not outcome.is_finished for outcome in outcomes)
+        if failed == len(outcomes):
+            screen.print(f"no run came to its end; their logs are {self.folder}/*.log", BAD)
+            return FAILED
+        score = choose_score(outcomes, self.score)
+        comparison = grid_report.GridComparison(outcomes, score)
+        grid_report.write_numbers(self.folder, comparison, self.fixed)
+        title = f"{self.fixed['data.task']}: {score.replace('_', ' ')}"
+        grid_report.write_picture(
+            self.folder, comparison, f"{title}, mean ± standard deviation over seeds"
+        )
+        make_console(highlight=False).print(grid_report.build_table(comparison))
+        screen.table(title, grid_report.closing_rows(self.folder, comparison))
+        if failed:
+            screen.print(
+                f"{failed} of {len(outcomes)} failed; the same command tries them again", FAINT
+            )
+        return FAILED if failed else DONE

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import io
 import itertools
 import pathlib
 import statistics
@@ -12,15 +11,14 @@ from typing import Any
 import rich.box
 import rich.table
 import rich.text
-from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 
-from bert_jax.lab.grid_runs import NUMBERS, GridOutcome, describe_setting, format_rate
+from bert_jax.lab.grid import NUMBERS, GridOutcome, describe_setting, format_rate
 from bert_jax.logging import plots
 from bert_jax.logging.console import BAD, FAINT, GOOD
-from data_pipeline.io.atomic import write_file, write_json
+from data_pipeline.io.atomic import write_json
 
 PICTURE = "grid.png"
 _NAMED_TIES = 3
@@ -211,10 +209,7 @@ _SHIFT = 0.012  # share of the axis between lines, so that their error bars do n
 
 def write_picture(folder: pathlib.Path, grid: GridComparison, title: str) -> None:
     """Write grid.png: the score over the learning rate, a line for each number of epochs."""
-    picture = io.BytesIO()
-    with style.context(["default", plots.LOOK]):
-        draw_figure(grid, title).savefig(picture, format="png")
-    write_file(folder / PICTURE, picture.getvalue())
+    plots.save(folder / PICTURE, lambda: draw_figure(grid, title))
 
 
 def draw_figure(grid: GridComparison, title: str) -> Figure:

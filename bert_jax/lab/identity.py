@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config import Config, flatten, recorded
-from bert_jax.config.schema import FinetuneConfig, with_length
+from bert_jax.config import flatten, recorded
+from bert_jax.config.schema import with_length
 from bert_jax.lab.row_kinds.pretrained import PER_SEED
 from bert_jax.lab.row_kinds.row_kind import load_task, split_names
+from bert_jax.lab.runs import refuse_others
 from bert_jax.lab.study_config import StudyTask
 from bert_jax.runtime.resume import differing_settings
 from bert_jax.tasks.registry import open_task
@@ -31,7 +32,6 @@ FILE = "study_settings.json"
 _PATHS = ("data.store", "data.dir", "init")  # settings that are identified by content instead
 _TASK_POSITIONS = 512  # row length at which the files of a task are read
 _READS = "reads"  # in the settings of a row: names of other rows
-_HOW_TO_FIX = "or another --workdir"
 
 Settings = Mapping[str, Any]
 
@@ -40,17 +40,11 @@ Settings = Mapping[str, Any]
 class Identity:
     """Hold what the runs of a study depend on."""
 
-    store: str
-    store_digest: str  # "" in files of earlier versions
+    store: str  # its path, for messages
+    store_digest: str
     seq_len: int
     rows: Mapping[str, Settings]
-    tasks: Mapping[str, Any]  # Settings; in files of earlier versions a list, [config file, flags]
-
-    def has_store_of(self, other: "Identity") -> bool:
-        """Return whether both train on the same text."""
-        if self.store_digest and other.store_digest:
-            return self.store_digest == other.store_digest
-        return self.store == other.store
+    tasks: Mapping[str, Settings]
 
     def find_equal_rows(self, other: "Identity", name: str) -> list[str]:
         """Return the names of the rows that are equal to row `name` of another study."""
@@ -58,17 +52,26 @@ class Identity:
 
     def _is_equal_row(self, own: str, other: "Identity", name: str) -> bool:
         """Compare rows by their settings and those of the rows that they read, not by names."""
-        rows = self.rows[own], other.rows[name]
-        if _differences(*({**row, _READS: ""} for row in rows)):
+        mine, theirs = self.rows[own], other.rows[name]
+        if not _are_equal({**mine, _READS: ""}, {**theirs, _READS: ""}):
             return False
-        reads = [split_names(row.get(_READS, "")) for row in rows]
+        reads = [split_names(row.get(_READS, "")) for row in (mine, theirs)]
         return len(reads[0]) == len(reads[1]) and all(
-            self._is_equal_row(mine, other, theirs) for mine, theirs in zip(*reads, strict=True)
+            self._is_equal_row(first, other, second) for first, second in zip(*reads, strict=True)
         )
 
     def find_equal_tasks(self, task: Settings) -> list[str]:
         """Return the names of the tasks that are equal to this one."""
-        return [name for name, own in self.tasks.items() if not _task_differences(own, task)]
+        return [name for name, own in self.tasks.items() if _are_equal(own, task)]
+
+
+def _are_equal(ours: Settings, theirs: Settings) -> bool:
+    return not differing_settings(flatten(ours), flatten(theirs))
+
+
+def describe_settings(settings: Settings) -> Settings:
+    """Return the settings that identify runs: without seeds, and places known by content."""
+    return {key: value for key, value in settings.items() if key not in (*PER_SEED, *_PATHS)}
 
 
 def read(folder: pathlib.Path) -> Identity | None:
@@ -76,8 +79,7 @@ def read(folder: pathlib.Path) -> Identity | None:
     path = folder / FILE
     if not path.is_file():
         return None
-    content = {"store_digest": "", **small_files.read_object(path, folder)}
-    return parse_record(content, Identity, path)
+    return parse_record(small_files.read_object(path, folder), Identity, path)
 
 
 def write(folder: pathlib.Path, identity: Identity, before: Identity | None) -> None:
@@ -96,47 +98,21 @@ def check_same(folder: pathlib.Path, before: Identity, now: Identity) -> None:
       Refused: the store, seq_len, a row or a task differs; names it and both values.
     """
     holds = f"--workdir={folder} holds a study"
-    if not before.has_store_of(now):
+    if before.store_digest != now.store_digest:
         raise Refused(
-            f"{holds} of the store {before.store}, not {now.store}; give that store, {_HOW_TO_FIX}"
+            f"{holds} of the store {before.store}, not {now.store}; give that store, or another "
+            "--workdir"
         )
-    if before.seq_len != now.seq_len:
-        raise Refused(
-            f"{holds} with config.seq_len={before.seq_len}, not {now.seq_len}; give that, "
-            f"{_HOW_TO_FIX}"
-        )
-    for name in now.rows.keys() & before.rows.keys():
-        for difference in _differences(before.rows[name], now.rows[name]):
-            raise Refused(
-                f"{holds} whose row {name} has {difference}; give the row another name, "
-                f"{_HOW_TO_FIX}"
-            )
-    for name in now.tasks.keys() & before.tasks.keys():
-        for difference in _task_differences(before.tasks[name], now.tasks[name]):
-            raise Refused(
-                f"{holds} whose task {name} has {difference}; give the task another name, "
-                f"{_HOW_TO_FIX}"
-            )
-
-
-def _differences(before: Settings, now: Settings, config: Any = None) -> list[str]:
-    """Describe the settings that differ; a setting that one side lacks has its default there."""
-    defaults = flatten(recorded(Config() if config is None else config))
-    differing = differing_settings({**defaults, **before}, {**defaults, **now})
-    return [
-        f"{key}={was!r}, not {new!r}"
-        for key, (was, new) in differing.items()
-        if key not in (*PER_SEED, *_PATHS)
+    rows, tasks = before.rows.keys() & now.rows.keys(), before.tasks.keys() & now.tasks.keys()
+    shared = [
+        {
+            "config.seq_len": identity.seq_len,
+            "row": {name: identity.rows[name] for name in rows},
+            "task": {name: identity.tasks[name] for name in tasks},
+        }
+        for identity in (before, now)
     ]
-
-
-def _task_differences(before: Any, now: Settings) -> list[str]:
-    if isinstance(before, list):
-        later = [now["config"], now["flags"]]
-        return [] if before == later else [f"{' '.join(before)}, not {' '.join(later)}"]
-    if before["examples"] != now["examples"]:
-        return [f"examples {before['examples']:.12}, not {now['examples']:.12}"]
-    return _differences(before["settings"], now["settings"], FinetuneConfig())
+    refuse_others(holds, *shared)
 
 
 def describe_task(task: StudyTask, store: Store) -> Settings:
@@ -154,9 +130,5 @@ def describe_task(task: StudyTask, store: Store) -> Settings:
         labels = {**rows.labels, **rows.token_labels}
         for array in (rows.token_ids, rows.offsets, rows.second_starts, *labels.values()):
             sha256.update(np.ascontiguousarray(array).tobytes())
-    return {
-        "config": task.config,
-        "flags": task.flags,
-        "settings": flatten(recorded(config)),
-        "examples": sha256.hexdigest(),
-    }
+    settings = describe_settings(flatten(recorded(config)))
+    return {"settings": settings, "examples": sha256.hexdigest()}

@@ -1,20 +1,17 @@
 """Report a ladder: a table of its rungs, and a picture of loss against operations with the law."""
 
-import io
 import pathlib
 from collections.abc import Sequence
 
 import numpy as np
 import rich.box
 import rich.table
-from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bert_jax.lab.ladder import Forecast, Ladder, RungResult
 from bert_jax.logging import plots
 from bert_jax.planning.law import CONFIDENCE, Law, count_in_words
-from data_pipeline.io.atomic import write_file
 
 PICTURE = "ladder.png"
 # Okabe and Ito's colours, apart for colour-blind eyes; they repeat after the eighth width.
@@ -60,10 +57,7 @@ def describe_forecasts(forecasts: Sequence[Forecast]) -> list[str]:
 
 def draw(ladder: Ladder, folder: pathlib.Path) -> None:
     """Write ladder.png."""
-    picture = io.BytesIO()
-    with style.context(["default", plots.LOOK]):
-        draw_figure(ladder).savefig(picture, format="png")
-    write_file(folder / PICTURE, picture.getvalue())
+    plots.save(folder / PICTURE, lambda: draw_figure(ladder))
 
 
 def draw_figure(ladder: Ladder) -> Figure:

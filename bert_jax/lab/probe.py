@@ -8,42 +8,43 @@ PROBE_DIR/probe.json     the run that is probed, and the config of the fine-tuni
 """
 
 import dataclasses
-import io
 import os
 import pathlib
 import shutil
 import sys
+import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 from etils import epath
-from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from bert_jax.checkpoint import directory
-from bert_jax.config import flatten
+from bert_jax.config import FinetuneConfig, recorded, validate
+from bert_jax.config.schema import with_length
+from bert_jax.lab import runs
+from bert_jax.lab.runs import Lane
 from bert_jax.logging import plots
 from bert_jax.logging.console import FAINT, Screen, duration
 from bert_jax.logging.metrics_writer import PROBE_SCORES, SUMMARY
+from bert_jax.runtime import run_record
+from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.exit_codes import DONE
-from bert_jax.runtime.resume import differing_settings
 from bert_jax.runtime.run_record import CHECKPOINTS
-from data_pipeline.cli import child_process
+from bert_jax.runtime.workdir import COMPILED
+from bert_jax.tasks.registry import open_task
 from data_pipeline.io import small_files
-from data_pipeline.io.atomic import write_file, write_json
 from data_pipeline.io.jsonl import append_record, read_records
 from data_pipeline.io.refused import Refused
-from data_pipeline.io.small_files import DamagedFile, parse_record
+from data_pipeline.io.small_files import parse_record
 
 PROBE, PICTURE = "probe.json", "probe.png"
 
 
 _LOOK_SECS = 10.0  # between two looks at the run's folder
 _NICE = 10  # on the same cores the pre-training run has priority
-_COMPILED = "compiled"  # programs, which all fine-tunings share
-_DELETED_AFTER_SCORING = (CHECKPOINTS, _COMPILED)  # within the folder of a fine-tuning
+_DELETED_AFTER_SCORING = (CHECKPOINTS, COMPILED)  # within the folder of a fine-tuning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,34 +93,39 @@ def next_step(
     return None
 
 
-def claim_folder(folder: pathlib.Path, probed: Mapping[str, Any]) -> None:
-    """Record what is probed in a new folder, or check that the folder has the same probe.
+def open_probe(
+    run: str,
+    folder: pathlib.Path,
+    config: FinetuneConfig,
+    config_arguments: list[str],
+    every_steps: int,
+    platform: str,
+) -> Probe:
+    """Read the record of a run and the files of the task, and claim the folder of the probe.
 
-    probed is the address of the run, as "run", and the fine-tuning's settings, as "config".
+    Raises:
+      Refused: there is no such run, the task cannot be read, or the folder holds something else.
     """
-    path = folder / PROBE
-    if path.exists():
-        try:
-            before = small_files.read_object(path, folder)
-        except DamagedFile as error:
-            raise DamagedFile(f"{error}; put a copy of it back, or give a new folder") from None
-
-        def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
-            config = record.get("config")
-            return {"run": record.get("run"), **flatten(config if isinstance(config, dict) else {})}
-
-        settings = differing_settings(settings_of(before), settings_of(probed))
-        if settings:
-            differing = [f"{key} = {was!r}, now {now!r}" for key, (was, now) in settings.items()]
-            raise Refused(
-                f"{folder} holds a probe with {'; '.join(differing)}: scores would not compare; "
-                "give another --probe_dir, or the settings of that probe to resume it"
-            )
-        return
-    if folder.exists() and any(folder.iterdir()):
-        raise Refused(f"--probe_dir={folder} is not empty and holds no probe; give a new folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, probed)
+    validate.check_finetune(dataclasses.replace(config, init=f"orbax:{run}"))
+    with tempfile.TemporaryDirectory(prefix="bert_jax-") as scratch:
+        storage = workdir_lib.fetch_workdir(run, pathlib.Path(scratch))
+        record = run_record.read(storage.home)
+        positions = record.config.model.max_position_embeddings
+        task = open_task(with_length(config.data, positions), record.vocabulary)
+    probed = {"run": run, "config": recorded(config)}
+    runs.claim_folder(folder, PROBE, probed, "probe", "--probe_dir")
+    return Probe(
+        run=run,
+        run_folder=directory.make_absolute(epath.Path(run)),
+        folder=folder,
+        config_arguments=config_arguments,
+        task=task.name,
+        score=task.main_score,
+        baseline=task.baseline[task.main_score],
+        summary_key=f"heldout_{task.main_record}",
+        every_steps=every_steps,
+        platform=platform,
+    )
 
 
 def read_scores(folder: pathlib.Path) -> list[ProbeScore]:
@@ -169,22 +175,15 @@ def _fine_tune(probe: Probe, step: int, screen: Screen) -> ProbeScore | None:
     command += [f"--config.init=orbax:{probe.run}@{step}", f"--workdir={workdir}"]
     # Its checkpoints are deleted before its score is written: it cannot resume.
     command += ["--config.checkpoint.fresh=True"]
-    environment = {
-        "JAX_PLATFORMS": probe.platform,
-        "JAX_COMPILATION_CACHE_DIR": str((probe.folder / _COMPILED).resolve()),
-    }
     start = time.monotonic()
     label = f"fine-tuning from step {step:,}"
     log.unlink(missing_ok=True)
-    with screen.spinning(label):
-        code = child_process.run(command, log, environment)
-    if code != DONE:
+    if error := Lane(screen, {"JAX_PLATFORMS": probe.platform}).run(label, command, workdir):
         if step not in probe.saved_steps():
             screen.print(f"step {step:,} was deleted by the run before it was read", FAINT)
             shutil.rmtree(workdir, ignore_errors=True)
             return None
-        error = child_process.last_error(log)
-        raise Refused(f"{label} ended with exit code {code}: {error}; see {log}")
+        raise Refused(f"{label} ended with {error}; see {log}")
     summary = small_files.read_object(workdir / SUMMARY, workdir)
     score = small_files.field(summary, probe.summary_key, float, workdir / SUMMARY)
     for name in _DELETED_AFTER_SCORING:
@@ -205,10 +204,8 @@ def _closing_rows(probe: Probe, scores: Sequence[ProbeScore]) -> list[tuple[str,
 
 def write_picture(probe: Probe, scores: Sequence[ProbeScore]) -> pathlib.Path:
     """Draw the curve of one score or more into the probe's folder; return its path."""
-    picture, path = io.BytesIO(), probe.folder / PICTURE
-    with style.context(["default", plots.LOOK]):
-        draw_figure(probe, scores).savefig(picture, format="png")
-    write_file(path, picture.getvalue())
+    path = probe.folder / PICTURE
+    plots.save(path, lambda: draw_figure(probe, scores))
     return path
 
 

@@ -1,7 +1,6 @@
 """Report a study: the table on the terminal, study.md, study.json and study.png."""
 
 import dataclasses
-import io
 import itertools
 import pathlib
 from collections.abc import Sequence
@@ -10,13 +9,12 @@ from typing import Any
 import rich.box
 import rich.table
 import rich.text
-from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bert_jax.lab.row_kinds.kinds import OWN_MEASURES
 from bert_jax.lab.row_kinds.row_kind import COMMON
-from bert_jax.lab.runner import RowResult
+from bert_jax.lab.study import RowResult
 from bert_jax.logging import plots
 from bert_jax.logging.statistics import (
     CONFIDENCE,
@@ -231,10 +229,7 @@ def write(folder: pathlib.Path, report: Report) -> None:
     write_json(folder / NUMBERS, report.numbers())
     write_file(folder / PAGE, report.page().encode())
     if report.measures:
-        picture = io.BytesIO()
-        with style.context(["default", plots.LOOK]):
-            report.picture().savefig(picture, format="png")
-        write_file(folder / PICTURE, picture.getvalue())
+        plots.save(folder / PICTURE, report.picture)
 
 
 def _compare(ours: RowResult, theirs: RowResult, measure: str) -> Interval | None:

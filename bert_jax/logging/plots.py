@@ -6,7 +6,7 @@ import itertools
 import logging
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,11 +102,16 @@ def draw_curves(
     lines = read_metrics(workdir / METRICS)
     if not list_panels(lines):
         return None
+    save(workdir / CURVES, lambda: make_figure(lines, phases, schedule))
+    return workdir / CURVES
+
+
+def save(path: pathlib.Path, draw: Callable[[], Figure]) -> None:
+    """Draw a figure in our look and write it as PNG."""
     picture = io.BytesIO()
     with style.context(["default", LOOK]):  # ignore the machine's matplotlibrc
-        make_figure(lines, phases, schedule).savefig(picture, format="png")
-    write_file(workdir / CURVES, picture.getvalue())
-    return workdir / CURVES
+        draw().savefig(picture, format="png")
+    write_file(path, picture.getvalue())
 
 
 def list_panels(lines: Sequence[Line]) -> list[str]:

@@ -1,10 +1,8 @@
 """Describe what a budget buys: rows for the screen, and a picture of loss against dollars."""
 
-import io
 import pathlib
 from collections.abc import Iterable
 
-from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -14,7 +12,6 @@ from bert_jax.planning.budget import BudgetPlan, Purchase
 from bert_jax.planning.chip_prices import format_dollars
 from bert_jax.planning.law import count_in_words
 from bert_jax.trainer.heldout import MANY_EPOCHS
-from data_pipeline.io.atomic import write_file
 
 Rows = list[tuple[str, str]]
 # Okabe and Ito's colours, apart for colour-blind eyes, from the smallest shape to the largest.
@@ -110,10 +107,7 @@ def _predict(purchase: Purchase) -> str:
 
 def draw(plan: BudgetPlan, path: pathlib.Path) -> None:
     """Write the picture to path, a .png."""
-    picture = io.BytesIO()
-    with style.context(["default", plots.LOOK]):
-        draw_figure(plan).savefig(picture, format="png")
-    write_file(path, picture.getvalue())
+    plots.save(path, lambda: draw_figure(plan))
 
 
 def draw_figure(plan: BudgetPlan) -> Figure:

@@ -20,7 +20,7 @@ from bert_jax.config import Config, overrides
 from bert_jax.config.overrides import Override
 from bert_jax.runtime.exit_codes import DONE, FAILED, describe_failure
 from data_pipeline.cli import main
-from data_pipeline.cli.flags import Command, flag
+from data_pipeline.cli.flags import Command, Kinds, flag
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.main import REFUSED, asks_for_help, describe_os_error
 from data_pipeline.cli.stderr_log import LibraryLog
@@ -145,7 +145,7 @@ def preparing() -> Iterator[None]:
         raise kind(describe_os_error(error)) from error
 
 
-def check_command_line(command: Command[Any]) -> None:
+def check_command_line(command: Command[Any] | Kinds) -> None:
     """Print --help or the error of a wrong flag or variable and exit, or else return.
 
     A command calls it as a program, before it imports JAX and what builds on it, so that these
@@ -194,7 +194,7 @@ def check_jax_settings(environment: Mapping[str, str]) -> None:
 
 
 def run(
-    command: Command[Values],
+    command: Command[Values] | Kinds,
     work: Callable[[LibraryLog, Values], int],
     how_to_resume: str,
     argv: Sequence[str] | None = None,

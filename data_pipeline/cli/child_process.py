@@ -1,4 +1,4 @@
-"""Run other commands as child processes with their output in a log, as bert_jax.grid does."""
+"""Run other commands as child processes with their output in a log, as a study does."""
 
 import contextlib
 import os

@@ -8,9 +8,10 @@ import argparse
 import dataclasses
 import difflib
 import shutil
+import sys
 import textwrap
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from data_pipeline.cli.terminal import INDENT, wrap_command, wrap_text
@@ -183,6 +184,46 @@ class Command(Generic[Values]):
                     similar += with_parts.suggest(written)
         hint = f"did you mean {' or '.join(similar)}?" if similar else "--help lists the flags"
         return f"{shorten(given)}: there is no such flag; {hint}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Kinds:
+    """Hold the commands among which the first argument chooses, as in `study grid --workdir=DIR`.
+
+    The command called "" takes a command line without such a word.
+    """
+
+    module: str
+    about: str | None  # its docstring
+    commands: Mapping[str, Command[Any]]
+
+    def read(self, arguments: Sequence[str]) -> Any:
+        """Read and check the flags of the kind that the first argument names.
+
+        Raises:
+          Refused: there is no such kind, or its Command refuses the rest.
+        """
+        word = _first_word(arguments)
+        if word not in self.commands:
+            example = next(iter(self.commands.values())).example
+            given = repr(shorten(word)) if word else "missing"
+            raise Refused(
+                f"KIND is {given}; it must be one of {', '.join(filter(None, self.commands))}; as "
+                f"in: {example}"
+            )
+        return self.commands[word].read(arguments[1:] if word else arguments)
+
+    def format_help(self) -> str:
+        """Write the help of the kind that this process's command line names, or of all kinds."""
+        chosen = self.commands.get(_first_word(sys.argv[1:]) or "?")
+        if chosen is not None:
+            return chosen.format_help()
+        helps = [command.format_help() for command in self.commands.values()]
+        return "\n".join([(self.about or "").strip(), "", *helps])
+
+
+def _first_word(arguments: Sequence[str]) -> str:
+    return arguments[0] if arguments and not arguments[0].startswith("-") else ""
 
 
 class _Parser(argparse.ArgumentParser):

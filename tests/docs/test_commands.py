@@ -45,15 +45,15 @@ TASK = [*ROWS, "--config.epochs=1"]
 # What is added to the commands of a module, so that they are done in seconds.
 ADDED = {
     "bert_jax.finetune": TASK,
-    "bert_jax.grid": ROWS,
-    "bert_jax.probe": [*TASK, "--every=6"],
-    "bert_jax.feature_ner": ["--units=3", "--epochs=1", "--max_seq_length=16"],
+    "bert_jax.study grid": ROWS,
+    "bert_jax.study probe": [*TASK, "--every=6"],
+    "bert_jax.baseline ner": ["--units=3", "--epochs=1", "--max_seq_length=16"],
     "bert_jax.baseline": ["--width=3"],
-    "bert_jax.study": ["--plan", "--nomeasure"],  # tests/bert_jax/lab runs a small one
+    "bert_jax.study": ["--plan", "--measure=false"],  # tests/bert_jax/lab runs a small one
     # tests/bert_jax/lab runs a small one. With rungs so wide the text is not too short for what
     # the page predicts.
-    "bert_jax.ladder": ["--plan", "--nomeasure", "--widths=64,320"],
-    "bert_jax.frozen_task": ["--units=3", "--epochs=1", "--config.data.max_seq_length=16"],
+    "bert_jax.ladder": ["--plan", "--measure=false", "--widths=64,320"],
+    "bert_jax.baseline task": ["--units=3", "--epochs=1", "--config.data.max_seq_length=16"],
     "bert_jax.benchmark": [*LAYERS, "--seq_len=16", "--batch_size=8", "--secs=0.2"],
     "bert_jax.doctor": [*LAYERS, "--step_secs=0.1"],
     "bert_jax.plan": [*LAYERS, "--seq_len=128", "--per_chip_batch=8"],
@@ -105,7 +105,7 @@ def flags_for(module: str, words: list[str]) -> list[str]:
     if module == "bert_jax.train":
         has_sizes = any(word.startswith("--config.init=") for word in words)
         return [ROLLED, *PHASES] if has_sizes else [*LAYERS, *PHASES]
-    flags = ADDED.get(module, [])
+    flags = ADDED.get(" ".join([module, *words[3:4]]), ADDED.get(module, []))
     if module == "bert_jax.benchmark" and not any("data.store=" in word for word in words):
         flags = [*flags, "--config.model.vocab_size=300"]
     if module == "bert_jax.plan" and any(word.startswith("--budget") for word in words):

@@ -398,8 +398,8 @@ _STUDIES = (
     (
         WIRING,
         "lab/identity.py",
-        'now["settings"], FinetuneConfig())',
-        'now["settings"])',
+        "settings = describe_settings(flatten(recorded(config)))",
+        "settings = flatten(recorded(config))",
         "lab/test_study.py::test_a_task_is_its_examples_and_settings",
     ),
     (

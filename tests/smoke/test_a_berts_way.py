@@ -179,7 +179,7 @@ def test_each_checkpoint_gets_its_score_and_the_run_is_only_read(forked, trained
     before = files_of(trained)
     arguments = [*TASK, "--config.epochs=1", f"--config.data.dir={small}"]
     arguments += [f"--workdir={trained}", "--every=40"]
-    done = run("bert_jax.probe", *arguments)
+    done = run("bert_jax.study", "probe", *arguments)
     assert files_of(trained) == before
     folder = trained.with_name("run-probe")
     lines = [json.loads(line) for line in (folder / PROBE_SCORES).read_text().splitlines()]
@@ -192,6 +192,6 @@ def test_each_checkpoint_gets_its_score_and_the_run_is_only_read(forked, trained
         assert not (folder / f"step-{step}" / "checkpoints").exists()
     assert (folder / probe.PICTURE).exists()
     assert "the run has ended" in done.stdout
-    again = forked("bert_jax.probe", *arguments)
+    again = forked("bert_jax.study", "probe", *arguments)
     assert "2 checkpoints have their score" in again.stdout
     assert (folder / PROBE_SCORES).read_text().count("\n") == 2

@@ -179,7 +179,7 @@ def test_each_kind_of_features_leaves_its_scores_and_predictions(forked, small, 
     kinds, output = ["last", "weighted_all"], tmp_path / "output"
     usual = [f"--checkpoint={small}/bare", f"--data_dir={small}", "--max_seq_length=16"]
     few = [f"--features={','.join(kinds)}", "--units=3", "--epochs=2", f"--output={output}"]
-    said = forked("bert_jax.feature_ner", *usual, *few).stdout
+    said = forked("bert_jax.baseline", "ner", *usual, *few).stdout
     scores = json.loads((output / "scores.json").read_text())
     assert list(scores) == kinds
     for kind, best in scores.items():

@@ -19,19 +19,14 @@ ARGUMENTS = {
     "doctor": RUN,
     "convert": ["--from={checkpoint}", "--to=orbax:{new}", "--initialize_missing=true"],
     "evaluate": ["--checkpoint={checkpoint}", "--sentences={small}/words.txt"],
-    "feature_ner": [
-        *("--checkpoint={checkpoint}", "--data_dir={small}", "--output={new}"),
-        *("--max_seq_length=16", "--features=last"),
-    ],
     "baseline": ["skipgram", "--store={store}", "--workdir={new}"],
-    "frozen_task": ["bert", *TABLE, "--from={checkpoint}", "--workdir={new}"],
     "fill_mask": ["--checkpoint={checkpoint}", "a [MASK] ."],
     "features": ["--checkpoint={checkpoint}", "--input={small}/in.txt", "--output={new}.npz"],
 }
 
 # They compute nothing by themselves, or what they start ends as above.
 WITHOUT = {"build", "inspect", "grow_vocab", "plan", "replay", "report", "score"}
-OF_OTHERS = {"grid", "ladder", "probe", "study", "verify_resume"}
+OF_OTHERS = {"ladder", "study", "verify_resume"}
 NEEDS_A_FINE_TUNED_MODEL = {"predict"}
 
 

@@ -16,6 +16,7 @@ NER = (
     *("--checkpoint={small}/bare", "--data_dir={small}"),
     *("--max_seq_length=16", "--output={new}"),
 )
+COUNTS = ("--from={store}", "--config=configs/finetune/table.py", ROOM)
 FEATURES = ("--checkpoint={small}/checkpoint", "--input={small}/in.txt", "--output={new}.npz")
 EVALUATE = ("--checkpoint=hf:{small}/checkpoint",)
 RUN, CHECKPOINT = "--workdir={run}", "--checkpoint={run}"
@@ -57,14 +58,24 @@ REFUSALS = {
             ),
         ],
     ),
-    "grid": (
-        RTE,
+    "study": (
+        (),
         [
-            ((), "--workdir is missing"),
-            (("--config.epochs", "2"), "--config.epochs is varied by the grid"),
-            (("--seeds=0,0",), "--seeds is 0,0"),
-            (("--epochs=two",), "--epochs is two"),
-            (("--learning_rates=0.0,1e-5",), "config.optim.learning_rate is 0.0"),
+            (("gird",), "KIND is 'gird'; it must be one of grid, probe"),
+            ((ROOM,), "--config is missing"),
+            (("grid", *RTE), "--workdir is missing"),
+            (("grid", *RTE, ROOM, "--config.epochs", "2"), "--config.epochs is varied by the grid"),
+            (("grid", *RTE, ROOM, "--seeds=0,0"), "--seeds is 0,0"),
+            (("grid", *RTE, ROOM, "--epochs=two"), "--epochs is two"),
+            (
+                ("grid", *RTE, ROOM, "--learning_rates=0.0,1e-5"),
+                "config.optim.learning_rate is 0.0",
+            ),
+            (("probe", *TABLE), "--workdir is missing"),
+            (("probe", *TABLE, ROOM, "--every=0"), "--every is 0"),
+            (("probe", *TABLE, "--workdir=gs://bucket/run"), "--probe_dir is missing"),
+            (("probe", ROOM, *TABLE, "--config.init=hf:there"), "config.init is hf:there"),
+            (("probe", ROOM, *TABLE), "{new} holds no run of bert_jax"),
         ],
     ),
     "ladder": (
@@ -81,16 +92,6 @@ REFUSALS = {
             ((ROOM, STORE, "--config.objective=causal"), "config.objective is 'causal'; a ladder"),
             ((ROOM, STORE, "--max_operations=1e9"), "more than --max_operations=1e+09; take"),
             ((ROOM, STORE, "--learning_rate=-1"), "config.optim.learning_rate is -1"),
-        ],
-    ),
-    "probe": (
-        (),
-        [
-            ((), "--workdir is missing"),
-            ((ROOM, "--every=0"), "--every is 0"),
-            (("--workdir=gs://bucket/run",), "--probe_dir is missing"),
-            ((ROOM, *TABLE, "--config.init=hf:there"), "config.init is hf:there"),
-            ((ROOM, *TABLE), "{new} holds no run of bert_jax"),
         ],
     ),
     "convert": (
@@ -139,37 +140,29 @@ REFUSALS = {
             (("--max_seq_length=20",), "--max_seq_length is 20; it must be from 3 to 19"),
         ],
     ),
-    "feature_ner": (
-        NER,
-        [
-            (("--data_dir=",), "--data_dir is missing"),
-            (("--units=0",), "--units is 0"),
-            (("--features=first",), "'first' is none of embeddings, "),
-            (("--features=weighted_last_four",), "has 2 layers, not four"),
-            (("--max_seq_length=20",), "the checkpoint has 19 positions"),
-        ],
-    ),
     "baseline": (
-        ("--store={store}", ROOM),
+        (),
         [
-            ((), "KIND is missing; it must be one of skipgram, bilm"),
+            ((), "KIND is missing; it must be one of skipgram, bilm, task, ner"),
             (("glove",), "KIND is 'glove'; it must be one of skipgram, bilm"),
-            (("skipgram", "--window=0"), "--window is 0; it must be 1 or more"),
-            (("bilm", "--window=3"), "--window is no setting of bilm; choose from width"),
-            (("skipgram", "--workdir="), "--workdir is missing"),
-            (("skipgram", "--workdir={small}"), "is not empty and holds no baseline"),
-            (("skipgram", "--store={small}"), "is not a store"),
-        ],
-    ),
-    "frozen_task": (
-        ("--config=configs/finetune/table.py", ROOM),
-        [
-            (("--from={store}",), "KIND is missing; it must be one of counts, skipgram, elmo, t"),
-            (("counts",), "--from is missing"),
-            (("taglm", "--from={small}"), "taglm takes SKIPGRAM,BILM"),
-            (("elmo", "--from={small}"), "{small}, which holds no finished baseline; train one"),
-            (("counts", "--from={store}", "--config.init=x"), "config.init is x; give it as --fr"),
-            (("counts", "--from={store}"), "config.data.dir is missing"),
+            (("skipgram", "--store={store}", ROOM, "--window=0"), "--window is 0; it must be 1 or"),
+            (("bilm", "--store={store}", ROOM, "--window=3"), "--window=3: there is no such flag"),
+            (("skipgram", "--store={store}"), "--workdir is missing"),
+            (
+                ("skipgram", "--store={store}", "--workdir={small}"),
+                "is not empty and holds no baseline",
+            ),
+            (("skipgram", ROOM, "--store={small}"), "is not a store"),
+            (("task", *COUNTS), "KIND is missing"),
+            (("task", "taglm", *COUNTS), "taglm takes SKIPGRAM,BILM"),
+            (("task", "elmo", *COUNTS), "{store}, which holds no finished baseline; train one"),
+            (("task", "counts", *COUNTS, "--config.init=x"), "config.init is x; give it as --fr"),
+            (("task", "counts", *COUNTS), "config.data.dir is missing"),
+            (("ner", *NER, "--data_dir="), "--data_dir is missing"),
+            (("ner", *NER, "--units=0"), "--units is 0"),
+            (("ner", *NER, "--features=first"), "'first' is none of embeddings, "),
+            (("ner", *NER, "--features=weighted_last_four"), "has 2 layers, not four"),
+            (("ner", *NER, "--max_seq_length=20"), "the checkpoint has 19 positions"),
         ],
     ),
     "fill_mask": (

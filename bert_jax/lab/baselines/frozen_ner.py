@@ -6,10 +6,11 @@ Dimensions: B rows of a batch, S sequence, K layers, D width, T tokens of a spli
 import contextlib
 import dataclasses
 import functools
+import json
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,14 +18,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from bert_jax.config.schema import TaskOptions, with_length
 from bert_jax.inference import batches
 from bert_jax.inference.hidden_states import VECTORS, Layers, choose_layers, compute_vectors
+from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained, place_model
 from bert_jax.lab.baselines import bilstm
 from bert_jax.lab.baselines.settings import Training
 from bert_jax.logging.console import Screen
 from bert_jax.model.bert import Heads
+from bert_jax.tasks.ner import task as ner
 from bert_jax.tasks.task import Scores, Task
+from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream, choose_seq_len
 
@@ -58,6 +63,77 @@ class Features:
     name: str  # for the screen
     layers: Layers
     is_joined: bool
+
+
+def parse_features(text: str) -> list[str]:
+    """Return the kinds of FEATURES that --features names, separated by commas, or all."""
+    kinds = list(FEATURES) if text == "all" else text.split(",")
+    for kind in kinds:
+        if kind not in FEATURES:
+            raise Refused(
+                f"--features is {text!r}; {kind!r} is none of {', '.join(FEATURES)}; give some of "
+                "them separated by commas, or all"
+            )
+    return kinds
+
+
+def open_task(
+    address: str, data_dir: str, max_seq_length: int, kinds: Sequence[str]
+) -> tuple[Pretrained, Task]:
+    """Read a checkpoint and the files of named entities; refuse what does not fit together."""
+    checkpoint = load.load(address)
+    model = checkpoint.config
+    positions = model.max_position_embeddings
+    if max_seq_length > positions:
+        raise Refused(
+            f"--max_seq_length is {max_seq_length}; the checkpoint has {positions} positions: give "
+            "that or less"
+        )
+    if model.num_hidden_layers < 4 and any("four" in kind for kind in kinds):
+        raise Refused(
+            f"--features is {','.join(kinds)!r}, but {address} has {model.num_hidden_layers} "
+            f"layers, not four; give others of "
+            f"{', '.join(kind for kind in FEATURES if 'four' not in kind)}"
+        )
+    options = TaskOptions(task="ner", dir=data_dir, max_seq_length=max_seq_length)
+    task = ner.open_task(with_length(options, positions), checkpoint.vocabulary)
+    check_room(task, *_count_arrays(checkpoint))
+    return checkpoint, task
+
+
+def _count_arrays(checkpoint: Pretrained) -> tuple[int, int]:
+    """Return how many vectors a token has, and their width."""
+    return checkpoint.config.num_hidden_layers + 1, checkpoint.config.hidden_size
+
+
+def find_entities(
+    checkpoint: Pretrained,
+    task: Task,
+    kinds: Sequence[str],
+    training: Training,
+    output: pathlib.Path,
+    screen: Screen,
+) -> None:
+    """Train on each kind of features; write scores.json and the predictions into a new folder."""
+    output.mkdir(parents=True)
+    layers = checkpoint.config.num_hidden_layers
+    screen.table("named entities on frozen vectors", task.describe_files(screen.text_width))
+    scores_by_kind = {}
+    run = compile_layers(checkpoint)
+    with cache_vectors(run, _count_arrays(checkpoint), task, screen) as vectors:
+        for kind in kinds:
+            best = train_tagger(task, vectors, choose_features(kind, layers), training, screen)
+            scores_by_kind[kind] = {"epoch": best.epoch, **best.scores}
+            (output / kind).mkdir()
+            for split, logits in best.logits.items():
+                task.write_predictions(split, logits, output / kind)
+            content = json.dumps(scores_by_kind, indent=1) + "\n"
+            write_file(output / "scores.json", content.encode())
+    rows = [
+        (kind, f"{task.main_score} {scores[task.main_score]:.4f} on dev, epoch {scores['epoch']}")
+        for kind, scores in scores_by_kind.items()
+    ]
+    screen.table("done", [*rows, ("written to", str(output))])
 
 
 def choose_features(kind: str, layers: int) -> Features:

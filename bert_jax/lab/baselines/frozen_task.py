@@ -5,20 +5,28 @@ Classification and regression: a linear model. Tagging: the BiLSTM of frozen_ner
 Dimensions: N rows, C classes, K arrays of a token, D width of each, V vocabulary.
 """
 
+import dataclasses
 import pathlib
 import tempfile
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
+from bert_jax.config.schema import FinetuneConfig, with_length
 from bert_jax.inference import batches
 from bert_jax.inference.hidden_states import VECTORS, choose_layers
 from bert_jax.lab.baselines import frozen_ner
+from bert_jax.lab.baselines import training as training_lib
 from bert_jax.lab.baselines.frozen_ner import Features
-from bert_jax.lab.baselines.settings import Training
-from bert_jax.lab.baselines.vectors import Encoder
-from bert_jax.logging.console import Screen
+from bert_jax.lab.baselines.settings import Tagger, Training
+from bert_jax.lab.baselines.vectors import Encoder, open_encoder
+from bert_jax.lab.runs import claim_folder
+from bert_jax.logging.console import Screen, duration
+from bert_jax.logging.metrics_writer import PREDICTIONS
+from bert_jax.tasks.registry import open_task
 from bert_jax.tasks.task import CLASSIFY, REGRESS, TAG, Task
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import EncodedRows
@@ -32,6 +40,62 @@ _LOWEST_LOGIT = -1e3  # of a class without training rows
 
 Matrix = Any  # float32[N,F], dense or sparse
 Logits = dict[str, np.ndarray]  # of every split but train
+
+
+@dataclasses.dataclass(frozen=True)
+class Learning:
+    """Hold a task and the frozen vectors that it is learned on, in a claimed folder."""
+
+    kind: str
+    task: Task
+    encoder: Encoder
+    training: Training
+    folder: pathlib.Path
+
+    def run(self, screen: Screen) -> None:
+        """Learn the task unless the folder has its summary; show the scores."""
+        task, started = self.task, time.monotonic()
+        screen.table(f"{task.name} on {self.kind}", task.describe_files(screen.text_width))
+        summary = training_lib.read_summary(self.folder)
+        if summary is None:
+            logits = learn(task, self.encoder, self.training.seed, self.training, screen)
+            write_predictions(task, logits, self.folder / PREDICTIONS)
+            majority = {f"majority_dev_{name}": value for name, value in task.baseline.items()}
+            summary = {"kind": self.kind, "task": task.name, **score(task, logits), **majority}
+            summary["seconds"] = round(time.monotonic() - started, 1)
+            training_lib.write_summary(self.folder, summary)
+        baseline = (
+            f"{task.main_score} {task.baseline[task.main_score]:.4f} without reading the text"
+        )
+        hidden = ("seconds", *(name for name in summary if name.startswith("majority_")))
+        rows = [(name, str(value)) for name, value in summary.items() if name not in hidden]
+        secs = duration(summary["seconds"])
+        screen.table(
+            "done", [*rows, ("baseline", baseline), ("time", secs), ("in", str(self.folder))]
+        )
+
+
+def open_learning(
+    kind: str,
+    addresses: Sequence[str],
+    config: FinetuneConfig,
+    tagger: Tagger,
+    folder: pathlib.Path,
+) -> Learning:
+    """Open the vectors and the files of a task, and claim the folder.
+
+    Raises:
+      Refused: they do not fit together, or the folder holds something else.
+    """
+    encoder = open_encoder(kind, addresses)
+    data = with_length(config.data, encoder.positions)
+    task = open_task(data, encoder.vocabulary)
+    check_task(task, encoder, kind)
+    training = Training(**dataclasses.asdict(tagger), seed=config.seed)
+    settings = {**dataclasses.asdict(data), **dataclasses.asdict(training)}
+    record = {"kind": kind, "from": addresses, "digest": encoder.digest, "settings": settings}
+    claim_folder(folder, training_lib.RECORD, record, "baseline")
+    return Learning(kind, task, encoder, training, folder)
 
 
 def check_task(task: Task, encoder: Encoder, kind: str) -> None:

@@ -52,11 +52,17 @@ BASELINES: dict[str, type[Any]] = {SKIPGRAM: SkipGram, BILM: BiLM}  # kind -> it
 
 
 @dataclasses.dataclass(frozen=True)
-class Training:
-    """Set how the BiLSTM is trained; the paper gives only its layers and width."""
+class Tagger:
+    """Set the BiLSTM that learns tags; the paper gives only its layers and width."""
 
-    units: int = 768  # of each direction
-    epochs: int = 10
-    batch_size: int = 32  # rows
-    learning_rate: float = 1e-3  # of Adam, decayed linearly to 0
-    seed: int = 0
+    units: int = setting(768, "LSTM units in each direction", minimum=1)
+    epochs: int = setting(10, "passes over the training files", minimum=1)
+    learning_rate: float = setting(1e-3, "Adam's at the beginning, decayed linearly to 0", above=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Training(Tagger):
+    """Set how the BiLSTM is trained."""
+
+    batch_size: int = setting(32, "rows of a step", minimum=1)
+    seed: int = setting(0, "seed of the BiLSTM and of the order of the rows")

@@ -17,10 +17,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from bert_jax.lab.runs import claim_folder
 from bert_jax.logging.console import Screen
-from bert_jax.runtime import workdir_lock
 from data_pipeline.io import small_files
-from data_pipeline.io.atomic import check_no_file, write_file, write_json
+from data_pipeline.io.atomic import write_file, write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import TEXT, Store, open_store
@@ -62,40 +62,8 @@ def claim_baseline(folder: pathlib.Path, kind: str, settings: Any, store: Store)
         **{name: words[name] for name in ("lowercase", RECORDED) if name in words},
         "vocabulary": store.vocab_path.name,
     }
-    claim_folder(folder, record)
+    claim_folder(folder, RECORD, record, "baseline")
     write_file(folder / store.vocab_path.name, small_files.read_bytes(store.vocab_path))
-
-
-def claim_folder(folder: pathlib.Path, record: Mapping[str, Any]) -> None:
-    """Lock a folder and write the record of what is computed there, or check that it is the same.
-
-    The record is JSON; its "settings" are compared one by one.
-
-    Raises:
-      Refused: the folder has another record or other files, or another process works there.
-    """
-    path = folder / RECORD
-    check_no_file(folder, "--workdir")
-    if path.exists():
-        before = small_files.read_object(path, folder)
-        wanted = {**record, **record["settings"]}
-        recorded = {**before, **small_files.field(before, "settings", dict, path)}
-        differing = [
-            f"{name} = {recorded.get(name)!r:.80}, now {wanted.get(name)!r:.80}"
-            for name in sorted((recorded.keys() | wanted.keys()) - {"settings"})
-            if recorded.get(name) != wanted.get(name)
-        ]
-        if differing:
-            raise Refused(
-                f"--workdir={folder} holds a baseline with {'; '.join(differing)}; give a new "
-                "folder, or the former settings to resume it"
-            )
-    elif folder.exists() and {entry.name for entry in folder.iterdir()} - {workdir_lock.FILE}:
-        raise Refused(f"--workdir={folder} is not empty and holds no baseline; give a new folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    workdir_lock.lock_folder(folder)
-    if not path.exists():
-        write_json(path, dict(record))
 
 
 @dataclasses.dataclass(frozen=True)

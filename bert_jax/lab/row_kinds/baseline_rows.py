@@ -4,14 +4,13 @@
 """
 
 import dataclasses
-import math
 import pathlib
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from bert_jax.lab.baselines import bilm, skipgram, training, vectors
-from bert_jax.lab.baselines.settings import BASELINES, BILM, SKIPGRAM, BiLM, SkipGram, Training
+from bert_jax.lab.baselines.settings import BASELINES, BILM, SKIPGRAM, BiLM, SkipGram, Tagger
 from bert_jax.lab.row_kinds.row_kind import (
     RowCost,
     RowKind,
@@ -27,7 +26,7 @@ from bert_jax.lab.study_config import StudyRow, StudyTask
 from bert_jax.logging.console import Screen
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
-from data_pipeline.spec.fields import check_fields
+from data_pipeline.spec.fields import check_fields, parse_text
 from data_pipeline.store import open_store
 
 # A measure of a baseline's summary -> what the rows that have it do.
@@ -36,7 +35,6 @@ OWN_MEASURES = {
     "heldout_bilm_loss": "predict the next token in both directions",
 }
 _TOKENS = "tokens"  # in the flags of a row: positions to read, in place of steps or epochs
-_TAGGER_SETTINGS = ("units", "epochs", "learning_rate")
 _HAS_NO_MASKS = {
     vectors.COUNTS: "counts predict no words",
     SKIPGRAM: "its vectors do not depend on context",
@@ -52,24 +50,11 @@ def load_settings(row: StudyRow, store: str) -> Any:
       Refused: there is no such setting, or its value is not allowed.
     """
     refuse_settings(row, "config", "finetune")
-    options = BASELINES[row.kind]
-    fields: dict[str, Any] = {
-        field.name: type(field.default) for field in dataclasses.fields(options)
-    }
-    del fields["seed"]  # that of the run
-    values: dict[str, Any] = {}
     texts = parse_settings(row.flags)
     tokens = texts.pop(_TOKENS, None)
-    for name, text in texts.items():
-        if name not in fields:
-            raise Refused(
-                f"its flags have {name}, which is no setting of {row.kind}; choose from "
-                f"{', '.join([*fields, _TOKENS])}"
-            )
-        values[name] = _parse_number(fields[name], name, text)
-    settings = options(**values)
+    settings = BASELINES[row.kind](**_parse_numbers(BASELINES[row.kind], texts, "flags"))
     if tokens is not None:
-        count = _parse_number(float, _TOKENS, tokens)
+        count = parse_text(float, tokens)
         if isinstance(settings, BiLM):
             length: dict[str, float] = {
                 "steps": round(count / (settings.batch_size * settings.seq_len))
@@ -81,11 +66,21 @@ def load_settings(row: StudyRow, store: str) -> Any:
     return settings
 
 
-def _parse_number(kind: type[int] | type[float], name: str, text: str) -> int | float:
-    try:
-        return kind(text)
-    except ValueError:
-        raise Refused(f"its {name} is {text}; {name} must be a number") from None
+def _parse_numbers(kind: type[Any], texts: dict[str, str], part: str) -> dict[str, Any]:
+    """Parse the settings of a dataclass but its seed, which is the run's."""
+    types: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(kind)}
+    types.pop("seed", None)
+    for name in texts.keys() - types.keys():
+        raise Refused(
+            f"its {part} has {name}, which is no setting here; choose from {', '.join(types)}"
+        )
+    values = {}
+    for name, text in texts.items():
+        try:
+            values[name] = parse_text(types[name], text)
+        except Refused as error:
+            raise Refused(f"its {part} has {name}={text}; {error}") from None
+    return values
 
 
 def _check(row: StudyRow, store: str) -> dict[str, Any]:
@@ -106,17 +101,9 @@ def describe_tagger(row: StudyRow) -> dict[str, dict[str, float]]:
 
 
 def load_tagger(row: StudyRow) -> dict[str, float]:
-    """Read the settings of a row's tagger, flags of bert_jax.frozen_task, by their names."""
-    values: dict[str, float] = {}
-    for name, text in parse_settings(row.tagger, "tagger").items():
-        if name not in _TAGGER_SETTINGS:
-            raise Refused(
-                f"its tagger has {name}, which is no setting of a tagger; choose from "
-                f"{', '.join(_TAGGER_SETTINGS)}"
-            )
-        values[name] = _parse_number(type(getattr(Training, name)), name, text)
-        if not 0 < values[name] < math.inf:
-            raise Refused(f"its tagger has {name}={text}; {name} must be above 0")
+    """Read the settings of a row's tagger, flags of `baseline task`, by their names."""
+    values = _parse_numbers(Tagger, parse_settings(row.tagger, "tagger"), "tagger")
+    check_fields(Tagger(**values), "its tagger")
     return values
 
 
@@ -188,7 +175,7 @@ def build_frozen_command(
     if name == "ner" and kind == vectors.COUNTS:
         return "counts have no vector for each word, so they learn no tags"
     return [
-        *(sys.executable, "-m", "bert_jax.frozen_task", kind, f"--from={addresses}"),
+        *(sys.executable, "-m", "bert_jax.baseline", "task", kind, f"--from={addresses}"),
         *(f"--config={task.config}", f"--workdir={folder}", *build_flags(task.flags)),
         *(f"--config.seed={run.seed}", f"--config.data.order_seed={run.seed}"),
         *(f"--{setting}={value}" for setting, value in load_tagger(run.row).items()),

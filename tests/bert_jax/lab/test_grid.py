@@ -6,9 +6,15 @@ import sys
 
 import pytest
 
-from bert_jax.lab import grid_runs
-from bert_jax.lab.grid import Grid, run_grid
-from bert_jax.lab.grid_runs import GridOutcome, GridRun, all_runs
+from bert_jax.lab.grid import (
+    Grid,
+    GridOutcome,
+    GridRun,
+    choose_score,
+    list_runs,
+    read_outcome,
+)
+from bert_jax.logging.console import Screen
 from data_pipeline.io.refused import Refused
 
 # Stands in for fine-tuning: the accuracy is 0.4 + 1000 rates + a hundredth of the seed.
@@ -29,7 +35,13 @@ scores = {'heldout_dev_accuracy': accuracy, 'majority_dev_accuracy': 0.5}
 
 def grid(folder: pathlib.Path, failure: str = "", score: str = "", **fixed: object) -> Grid:
     command = [sys.executable, "-c", RUN.replace("FAILURE", failure)]
-    return Grid(folder, all_runs([2e-5, 5e-5], [3.0], [0, 1]), command, "rte", fixed, score)
+    fixed["data.task"] = "rte"
+    return Grid(folder, list_runs("2e-5,5e-5", "3", "0,1"), command, fixed, score)
+
+
+def run_grid(given: Grid, parallel: int = 1) -> int:
+    given.claim()
+    return given.run(Screen(is_writer=True), parallel)
 
 
 def starts(folder: pathlib.Path) -> int:
@@ -48,13 +60,13 @@ def test_a_grid_ends_with_a_table_a_picture_and_the_best(tmp_path, capsys):
     assert (tmp_path / "grid.png").stat().st_size > 1000
     assert (tmp_path / "rate2e-5_epochs3_seed0.log").is_file()
     # The same again runs nothing, and other settings are refused.
-    grid(tmp_path, init="hf:x").check()
+    grid(tmp_path, init="hf:x").claim()
     assert run_grid(grid(tmp_path, init="hf:x")) == 0 and starts(tmp_path) == 4
     assert "4 runs in" in (again := capsys.readouterr().out) and "4 of them finished" in again
-    with pytest.raises(ValueError, match=r"holds a grid with config\.init='hf:x'; runs of other s"):
-        grid(tmp_path, init="hf:y").check()
+    with pytest.raises(ValueError, match=r"holds a grid with init='hf:x', not 'hf:y'"):
+        grid(tmp_path, init="hf:y").claim()
     with pytest.raises(ValueError, match="--score is 'dev_f1'; the scores of these runs are dev_a"):
-        grid(tmp_path, score="dev_f1", init="hf:x").check()
+        grid(tmp_path, score="dev_f1", init="hf:x").claim()
 
 
 def test_a_run_that_fails_is_said_and_tried_again_by_the_same_command(tmp_path, capsys):
@@ -85,7 +97,7 @@ def leave_summary(folder: pathlib.Path, run: GridRun, **numbers: object) -> None
 
 
 def test_every_combination_has_a_folder_of_its_own():
-    runs = grid_runs.all_runs([5e-5, 2.5e-5, 1e-4], [2.0, 3.5], [0, 7])
+    runs = list_runs("5e-5,2.5e-5,1e-4", "2,3.5", "0,7")
     assert len({run.name for run in runs}) == len(runs) == 12
     assert runs[0] == GridRun(5e-5, 2.0, 0) and runs[1] == GridRun(5e-5, 2.0, 7)
     assert ONE_RUN.name == "rate5e-5_epochs3_seed1"
@@ -107,35 +119,35 @@ def test_scores_are_those_of_the_development_sets_in_the_summary(tmp_path):
     }
     heldout = {f"heldout_{name}": value for name, value in scores.items()}
     leave_summary(tmp_path, ONE_RUN, **heldout, majority_dev_matched_accuracy=0.35, steps=12)
-    found = grid_runs.read_outcome(tmp_path, ONE_RUN)
+    found = read_outcome(tmp_path, ONE_RUN)
     assert found == GridOutcome(ONE_RUN, scores, {"dev_matched_accuracy": 0.35})
-    assert found.is_finished and grid_runs.main_score([found]) == "dev_matched_accuracy"
-    assert grid_runs.main_score([found], "dev_mismatched_accuracy") == "dev_mismatched_accuracy"
+    assert found.is_finished and choose_score([found]) == "dev_matched_accuracy"
+    assert choose_score([found], "dev_mismatched_accuracy") == "dev_mismatched_accuracy"
     with pytest.raises(ValueError, match="--score is 'f1'; the scores of these runs are dev_match"):
-        grid_runs.main_score([found], "f1")
+        choose_score([found], "f1")
     # Without a request, the score with the first baseline decides.
     scores = {"dev_loss": 1.0, "dev_pearson": 0.5, "dev_spearman": 0.4}
     one = GridOutcome(ONE_RUN, scores, {"dev_spearman": 0.0, "dev_pearson": 0.0})
     failed = GridOutcome(ONE_RUN, {}, {}, "exit code 1: error")
-    assert grid_runs.main_score([failed, one]) == "dev_spearman"
+    assert choose_score([failed, one]) == "dev_spearman"
 
 
 def test_a_run_without_a_summary_or_predictions_is_not_finished(tmp_path):
-    assert grid_runs.read_outcome(tmp_path, ONE_RUN) == GridOutcome(ONE_RUN, {}, {}, "not run yet")
+    assert read_outcome(tmp_path, ONE_RUN) == GridOutcome(ONE_RUN, {}, {}, "not run yet")
     leave_summary(tmp_path, ONE_RUN, heldout_dev_accuracy=0.8)
-    assert grid_runs.read_outcome(tmp_path, ONE_RUN).is_finished
+    assert read_outcome(tmp_path, ONE_RUN).is_finished
     (tmp_path / ONE_RUN.name / "predictions").rmdir()
-    outcome = grid_runs.read_outcome(tmp_path, ONE_RUN, "exit code 1: full")
+    outcome = read_outcome(tmp_path, ONE_RUN, "exit code 1: full")
     assert outcome == GridOutcome(ONE_RUN, {}, {}, "exit code 1: full")
 
 
 def test_what_is_no_run_of_fine_tuning_is_refused(tmp_path):
     leave_summary(tmp_path, ONE_RUN, heldout_mlm_loss=2.0)
     with pytest.raises(ValueError, match=r"has no scores of a development set; is .* another kind"):
-        grid_runs.read_outcome(tmp_path, ONE_RUN)
+        read_outcome(tmp_path, ONE_RUN)
     (tmp_path / ONE_RUN.name / "summary.json").write_text("{")
     with pytest.raises(ValueError, match=r"summary\.json is not the summary of a run .*; delete"):
-        grid_runs.read_outcome(tmp_path, ONE_RUN)
+        read_outcome(tmp_path, ONE_RUN)
     (tmp_path / "grid.json").write_text('{"score": "dev_accuracy"}')
     with pytest.raises(ValueError, match="'config'"):
-        grid(tmp_path).check()
+        grid(tmp_path).claim()

@@ -7,8 +7,8 @@ import pytest
 import rich.console
 
 from bert_jax.lab import grid_report
+from bert_jax.lab.grid import GridOutcome, GridRun
 from bert_jax.lab.grid_report import GridComparison
-from bert_jax.lab.grid_runs import GridOutcome, GridRun
 
 SCORE = "dev_accuracy"
 BASELINE = {SCORE: 0.5}

@@ -10,7 +10,7 @@ from bert_jax.lab import ladder as ladder_lib
 from bert_jax.lab import ladder_report
 from bert_jax.lab.ladder import Forecast, Ladder, RungResult
 from bert_jax.lab.row_kinds.pretrained import load_row
-from bert_jax.lab.runner import Study
+from bert_jax.lab.study import Study
 from bert_jax.logging.metrics_writer import SUMMARY
 from bert_jax.planning.law import LADDER, Point, count_layer_parameters, read_ladder
 from bert_jax.runtime.cli import find_config

@@ -5,10 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.lab import probe
+from bert_jax.lab import probe, runs
 from bert_jax.lab.probe import Probe, ProbeScore
 from bert_jax.logging.metrics_writer import PROBE_SCORES
 from data_pipeline.io.jsonl import append_record
+
+
+def claim(folder, probed):
+    runs.claim_folder(folder, probe.PROBE, probed, "probe", "--probe_dir")
 
 
 @pytest.mark.parametrize(
@@ -32,11 +36,11 @@ def test_the_next_checkpoint(saved, done, every_steps, has_ended, wanted):
 def test_a_folder_goes_on_with_the_same_probe_and_refuses_another(tmp_path):
     folder = tmp_path / "probe"
     probed = {"run": "runs/mine", "config": {"epochs": 1.0, "phases": ()}}
-    probe.claim_folder(folder, probed)
-    probe.claim_folder(folder, probed)
+    claim(folder, probed)
+    claim(folder, probed)
     other = {"run": "runs/mine", "config": {"epochs": 2.0, "phases": ()}}
-    with pytest.raises(ValueError, match=r"epochs = 1.0, now 2.0"):
-        probe.claim_folder(folder, other)
+    with pytest.raises(ValueError, match=r"config.epochs=1.0, not 2.0"):
+        claim(folder, other)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +53,7 @@ def test_a_folder_goes_on_with_the_same_probe_and_refuses_another(tmp_path):
 )
 def test_other_folders_are_refused(tmp_path, file, content, words):
     (tmp_path / file).write_text(f"{content}\n")
-    read = probe.read_scores if file == PROBE_SCORES else lambda path: probe.claim_folder(path, {})
+    read = probe.read_scores if file == PROBE_SCORES else lambda path: claim(path, {})
     with pytest.raises(ValueError, match=words):
         read(tmp_path)
 

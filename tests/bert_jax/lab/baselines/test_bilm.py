@@ -14,7 +14,7 @@ from bert_jax.logging.console import Screen
 from bert_jax.model import ops
 from data_pipeline.store import open_store
 
-GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "golden" / "lstm_projection.npz"
+GOLDEN = pathlib.Path(__file__).resolve().parents[3] / "golden" / "lstm_projection.npz"
 VOCAB = 13
 SETTINGS = BiLM(width=4, units=7, clip=0.4, batch_size=5, seq_len=11, steps=6, seed=3)
 

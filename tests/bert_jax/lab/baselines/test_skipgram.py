@@ -148,7 +148,7 @@ def test_a_folder_of_another_training_or_with_damage_is_refused(tiny_store, tmp_
     settings = SkipGram(seed=3)
     training.claim_baseline(run, "skipgram", settings, store)
     training.claim_baseline(run, "skipgram", settings, store)
-    with pytest.raises(ValueError, match="seed = 3, now 4"):
+    with pytest.raises(ValueError, match="seed=3, not 4"):
         training.claim_baseline(run, "skipgram", dataclasses.replace(settings, seed=4), store)
     tables = skipgram.init_tables(settings, store.vocab_size)
     training._save(run / training.STATE, tables, 1, 0.0)

@@ -2,17 +2,15 @@
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
-import queue
-import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator, Sequence
 
-from bert_jax.lab import grid_runs, identity
+from bert_jax.lab import identity
 from bert_jax.lab.identity import Identity
 from bert_jax.lab.row_kinds.kinds import find_kind
-from bert_jax.lab.row_kinds.row_kind import COMMON, RowCost, RowKind, Run, load_task, split_names
+from bert_jax.lab.row_kinds.row_kind import RowCost, RowKind, Run, load_task, split_names
+from bert_jax.lab.runs import Lane, ScheduledRun, choose_score, read_scores, run_all
 from bert_jax.lab.study_config import StudyConfig, StudyRow, StudyTask
 from bert_jax.logging.console import BAD, Screen
 from bert_jax.runtime import workdir_lock
@@ -22,8 +20,6 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import open_store
 
-_POLL_SECS = 1.0  # between checks for a signal, which another thread may have received
-_MAX_LOCKED_SECS = 120.0  # to wait until a run of a killed study has saved and released its folder
 SCORES = "scores.json"  # RUN-scores.json: scores computed after training
 
 
@@ -36,74 +32,6 @@ class RowResult:
     scores: dict[str, dict[int, float]] = dataclasses.field(default_factory=dict)
     missing: dict[str, str] = dataclasses.field(default_factory=dict)  # measure -> reason
     errors: list[str] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass(frozen=True)
-class Lane:
-    """Run commands one at a time, on a device that no other lane uses."""
-
-    screen: Screen
-    environment: Mapping[str, str]
-    check: Callable[[], None]
-
-    def run(self, label: str, command: Sequence[str], folder: pathlib.Path) -> str:
-        """Run a command that works in a folder; return "" or its error.
-
-        If another process still works there, such as the run of a killed study, wait for it to save
-        and end. After that the command starts anyway; its error names the process.
-        """
-        end = time.monotonic() + _MAX_LOCKED_SECS
-        if workdir_lock.is_locked(folder):
-            with self.screen.spinning(f"{label}: another process still works in {folder}"):
-                while workdir_lock.is_locked(folder) and time.monotonic() < end:
-                    self.check()
-                    time.sleep(_POLL_SECS)
-        return grid_runs.run_command(
-            self.screen, label, command, folder, self.environment, self.check
-        )
-
-
-class Lanes:
-    """Hand out a fixed number of lanes: the runs that may take place at once."""
-
-    def __init__(self, count: int) -> None:
-        """Create the lanes; if there are several, each sees only the device of its number."""
-        self._count, self._is_stopped = count, threading.Event()
-        self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for number in range(count):
-            self._free.put(number)
-
-    def stop(self) -> None:
-        """Interrupt the commands of all lanes within a second."""
-        self._is_stopped.set()
-
-    @contextlib.contextmanager
-    def enter(self, screen: Screen) -> Iterator[Lane]:
-        """Wait for a free lane and yield it; only a single lane shows its progress."""
-        number = self._free.get()
-        is_alone = self._count == 1
-        environment = {} if is_alone else _select_device(number)
-        try:
-            yield Lane(screen if is_alone else Screen(is_writer=False), environment, self._check)
-        finally:
-            self._free.put(number)
-
-    def _check(self) -> None:
-        if self._is_stopped.is_set():
-            raise KeyboardInterrupt
-
-
-def _select_device(number: int) -> dict[str, str]:
-    """Return the environment of a process that sees a single GPU or TPU chip of this host.
-
-    CUDA and libtpu read these variables; on a CPU nothing does.
-    """
-    return {
-        "CUDA_VISIBLE_DEVICES": str(number),
-        "TPU_VISIBLE_CHIPS": str(number),
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
-        "TPU_PROCESS_BOUNDS": "1,1,1",
-    }
 
 
 class Study:
@@ -149,7 +77,7 @@ class Study:
         for number, row in enumerate(config.rows):
             with _prefix_errors("row", row.name):
                 kind = find_kind(row)
-                rows[row.name] = kind.check(row, config.store)
+                rows[row.name] = identity.describe_settings(kind.check(row, config.store))
                 self._check_reads(row, config.rows[:number])
                 self.costs.append(kind.cost(row, config.store, store.vocab_size))
         tasks = {}
@@ -172,7 +100,7 @@ class Study:
         other = identity.read(folder)
         if other is None:
             raise Refused(f"--share={folder} holds no study; give the workdir of a study")
-        if not other.has_store_of(self._identity):
+        if other.store_digest != self._identity.store_digest:
             raise Refused(
                 f"--share={folder} is a study of the store {other.store}, not "
                 f"{self._identity.store}; its runs do not compare with these: leave it out"
@@ -228,41 +156,31 @@ class Study:
         self.folder.mkdir(parents=True, exist_ok=True)
         identity.write(self.folder, self._identity, self._before)
         results = [RowResult(row) for row in self.config.rows]
-        lanes = Lanes(parallel)
-        done: dict[tuple[str, int], Future[None]] = {}
 
-        def attempt(result: RowResult, seed: int) -> None:
-            """Run a row once the rows that it reads have run; record its error."""
-            wait([done[name, seed] for name in split_names(result.row.reads)])
-            with lanes.enter(screen) as lane:
-                try:
-                    error = self._run(lane, result, seed)
-                except (OSError, RuntimeError, ValueError) as unreadable:
-                    # A file of this run; the other runs continue.
-                    is_sentence = isinstance(unreadable, Refused)  # written for users
-                    error = f"{'' if is_sentence else type(unreadable).__name__ + ': '}{unreadable}"
-                if error:
-                    result.errors.append(f"seed {seed}: {error}")
-                    screen.print(f"{result.row.name}, seed {seed} failed: {error}", BAD)
+        def report(result: RowResult, seed: int, error: str) -> None:
+            if error:
+                result.errors.append(f"seed {seed}: {error}")
+                screen.print(f"{result.row.name}, seed {seed} failed: {error}", BAD)
 
-        with ThreadPoolExecutor(parallel) as pool:
-            try:
-                try:
-                    # Threads take the oldest task first, so a run waits only for runs that have
-                    # begun. Rows that wait come last: they block no run that could begin.
-                    for seed in range(self.config.seeds):
-                        for result in sorted(results, key=lambda result: bool(result.row.reads)):
-                            done[result.row.name, seed] = pool.submit(attempt, result, seed)
-                    _wait_for(done.values())
-                finally:
-                    lanes.stop()
-            except BaseException:
-                lanes.stop()  # again: a second signal may have come during the first call
-                pool.shutdown(cancel_futures=True)
-                raise
+        # Rows that wait come last: they block no run that could begin.
+        ordered = sorted(results, key=lambda result: bool(result.row.reads))
+        run_all(
+            [
+                ScheduledRun(
+                    self.locate_run(result.row, seed).name,
+                    [f"{name}-seed{seed}" for name in split_names(result.row.reads)],
+                    functools.partial(self._run, result, seed),
+                    functools.partial(report, result, seed),
+                )
+                for seed in range(self.config.seeds)
+                for result in ordered
+            ],
+            screen,
+            parallel,
+        )
         return results
 
-    def _run(self, lane: Lane, result: RowResult, seed: int) -> str:
+    def _run(self, result: RowResult, seed: int, lane: Lane) -> str:
         """Train, score and fine-tune a run, except for what is done; return "" or the error."""
         row, folder = result.row, self.locate_run(result.row, seed)
         kind = find_kind(row)
@@ -275,7 +193,7 @@ class Study:
             if error := lane.run(label, kind.command(run), folder):
                 return error
         result.seeds.add(seed)
-        if not _has_scores(self._scores_path(run)) and (error := self._score(lane, kind, run)):
+        if not self._scores_path(run).is_file() and (error := self._score(lane, kind, run)):
             return error
         for measure, value in small_files.read_object(self._scores_path(run), self.folder).items():
             if isinstance(value, str):
@@ -377,28 +295,14 @@ class Study:
         learned = _read_task(folder)
         if learned is None:
             return f"{task.name}: {folder} has no summary"
-        score = grid_runs.deciding_score(*learned)
+        score = choose_score(*learned)
         result.scores.setdefault(f"{task.name}_{score}", {})[run.seed] = learned[0][score]
         return ""
 
 
-def _wait_for(futures: Collection[Future[None]]) -> None:
-    """Wait until all have ended; raise the exception of the first that fails."""
-    waited = wait(futures, _POLL_SECS, FIRST_EXCEPTION)
-    while waited.not_done and not any(future.exception() for future in waited.done):
-        waited = wait(futures, _POLL_SECS, FIRST_EXCEPTION)
-    for future in waited.done:
-        future.result()
-
-
 def _read_task(folder: pathlib.Path) -> tuple[dict[str, float], dict[str, float]] | None:
     """Read the scores of a task and their baselines; the folder may be a link."""
-    return grid_runs.read_scores(folder.resolve())
-
-
-def _has_scores(path: pathlib.Path) -> bool:
-    """Return whether a file has all common measures; studies of earlier versions had fewer."""
-    return path.is_file() and small_files.read_object(path).keys() >= set(COMMON)
+    return read_scores(folder.resolve())
 
 
 @contextlib.contextmanager

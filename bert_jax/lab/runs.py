@@ -1,0 +1,273 @@
+"""Run commands as child processes, several at once, in a folder that knows what its runs are.
+
+A run has a name, a folder, and the runs that it reads; what finished is its own to know. A folder
+records what its runs depend on, and is refused to runs that would not compare with them.
+"""
+
+import contextlib
+import dataclasses
+import pathlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from bert_jax.config import flatten
+from bert_jax.logging.console import Screen, duration
+from bert_jax.logging.metrics_writer import METRICS, PREDICTIONS, SUMMARY
+from bert_jax.runtime import workdir_lock
+from bert_jax.runtime.exit_codes import DONE
+from bert_jax.runtime.resume import differing_settings
+from bert_jax.runtime.workdir import COMPILED
+from data_pipeline.cli import child_process
+from data_pipeline.io import small_files
+from data_pipeline.io.atomic import check_no_file, write_json
+from data_pipeline.io.jsonl import read_metrics
+from data_pipeline.io.refused import Refused
+
+_POLL_SECS = 1.0  # between checks for a signal, which another thread may have received
+_MAX_LOCKED_SECS = 120.0  # to wait until a run of a killed command has saved and left its folder
+_HELDOUT, _MAJORITY, _DEV = "heldout_", "majority_", "dev"
+
+
+@dataclasses.dataclass(frozen=True)
+class Lane:
+    """Run commands one at a time, on a device that no other lane uses."""
+
+    screen: Screen
+    environment: Mapping[str, str]
+    check: Callable[[], None] = lambda: None  # called every second; what it raises interrupts
+
+    def run(self, label: str, command: Sequence[str], folder: pathlib.Path) -> str:
+        """Run a command that works in a folder, with its log beside; return "" or its error.
+
+        If another process still works there, such as the run of a killed study, wait for it to save
+        and end. After that the command starts anyway; its error names the process.
+        """
+        end = time.monotonic() + _MAX_LOCKED_SECS
+        if workdir_lock.is_locked(folder):
+            with self.screen.spinning(f"{label}: another process still works in {folder}"):
+                while workdir_lock.is_locked(folder) and time.monotonic() < end:
+                    self.check()
+                    time.sleep(_POLL_SECS)
+        log, began = folder.parent / f"{folder.name}.log", time.monotonic()
+        with self.screen.spinning(label) as show:
+
+            def show_progress() -> None:
+                self.check()
+                step = _read_last_step(folder)
+                progress = f", step {step:,}" if step else ""
+                show(f"{label}{progress}, {duration(time.monotonic() - began)}")
+
+            code = child_process.run(
+                command,
+                log,
+                # Runs share most compiled programs: evaluation, and training with other seeds.
+                {
+                    "JAX_COMPILATION_CACHE_DIR": str((folder.parent / COMPILED).resolve()),
+                    **self.environment,
+                },
+                show_progress,
+            )
+        return "" if code == DONE else f"exit code {code}: {child_process.last_error(log)}"
+
+
+def _read_last_step(workdir: pathlib.Path) -> int:
+    """Return the last step that a run has logged, 0 before that."""
+    try:
+        lines = read_metrics(workdir / METRICS)
+    except ValueError:
+        return 0
+    return int(lines[-1]["step"]) if lines else 0
+
+
+class _Lanes:
+    """Hand out a fixed number of lanes: the runs that may take place at once."""
+
+    def __init__(self, count: int) -> None:
+        """Create the lanes; if there are several, each sees only the device of its number."""
+        self._count, self._is_stopped = count, threading.Event()
+        self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for number in range(count):
+            self._free.put(number)
+
+    def stop(self) -> None:
+        """Interrupt the commands of all lanes within a second."""
+        self._is_stopped.set()
+
+    @contextlib.contextmanager
+    def enter(self, screen: Screen) -> Iterator[Lane]:
+        """Wait for a free lane and yield it; only a single lane shows its progress."""
+        number = self._free.get()
+        is_alone = self._count == 1
+        environment = {} if is_alone else _select_device(number)
+        try:
+            yield Lane(screen if is_alone else Screen(is_writer=False), environment, self._check)
+        finally:
+            self._free.put(number)
+
+    def is_stopped(self) -> bool:
+        """Return whether stop was called."""
+        return self._is_stopped.is_set()
+
+    def _check(self) -> None:
+        if self.is_stopped():
+            raise KeyboardInterrupt
+
+
+def _select_device(number: int) -> dict[str, str]:
+    """Return the environment of a process that sees a single GPU or TPU chip of this host.
+
+    CUDA and libtpu read these variables; on a CPU nothing does.
+    """
+    return {
+        "CUDA_VISIBLE_DEVICES": str(number),
+        "TPU_VISIBLE_CHIPS": str(number),
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+        "TPU_PROCESS_BOUNDS": "1,1,1",
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduledRun:
+    """Hold a run: what it does in a lane, and who hears how it ended.
+
+    work    returns "" or an error; an unreadable file of the run is its error too
+    report  is called with that, by one run at a time; what it raises ends all runs
+    """
+
+    name: str
+    reads: Collection[str]  # names of earlier runs
+    work: Callable[[Lane], str]
+    report: Callable[[str], None]
+
+
+def run_all(runs: Sequence[ScheduledRun], screen: Screen, parallel: int) -> None:
+    """Do the work of runs in their order, `parallel` at once; a run waits for those it reads.
+
+    Runs that read others come last within their group, so that they block no run that could begin.
+    """
+    lanes, reporting = _Lanes(parallel), threading.Lock()
+    done: dict[str, Future[None]] = {}
+
+    def attempt(run: ScheduledRun) -> None:
+        wait([done[name] for name in run.reads])
+        with lanes.enter(screen) as lane:
+            if lanes.is_stopped():
+                return
+            try:
+                error = run.work(lane)
+            except (OSError, RuntimeError, ValueError) as unreadable:
+                # A file of this run; the other runs continue.
+                is_sentence = isinstance(unreadable, Refused)  # written for users
+                error = f"{'' if is_sentence else type(unreadable).__name__ + ': '}{unreadable}"
+            with reporting:
+                try:
+                    run.report(error)
+                except BaseException:
+                    lanes.stop()
+                    raise
+
+    with ThreadPoolExecutor(parallel) as pool:
+        try:
+            try:
+                # Threads take the oldest task first: a run waits only for runs that have begun.
+                for run in runs:
+                    done[run.name] = pool.submit(attempt, run)
+                _wait_for(done.values())
+            finally:
+                lanes.stop()
+        except BaseException:
+            lanes.stop()  # again: a second signal may have come during the first call
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _wait_for(futures: Collection[Future[None]]) -> None:
+    """Wait until all have ended; raise the exception of a run that failed before others."""
+    waited = wait(futures, _POLL_SECS, FIRST_EXCEPTION)
+    while waited.not_done and not any(future.exception() for future in waited.done):
+        waited = wait(futures, _POLL_SECS, FIRST_EXCEPTION)
+    # A run that was interrupted because another failed comes after that.
+    for future in sorted(waited.done, key=lambda f: isinstance(f.exception(), KeyboardInterrupt)):
+        future.result()
+
+
+def refuse_others(holder: str, before: Any, now: Any) -> None:
+    """Raise Refused if a folder's record of its runs differs; `holder` says what holds which runs.
+
+    Both are trees as JSON has them; every setting that differs is named by its path.
+    """
+    differing = differing_settings(flatten(before), flatten(now))
+    if differing:
+        words = [f"{key}={was!r:.80}, not {new!r:.80}" for key, (was, new) in differing.items()]
+        raise Refused(
+            f"{holder} with {'; '.join(words)}: these runs would not compare; set it so again, or "
+            "give another folder"
+        )
+
+
+def claim_folder(
+    folder: pathlib.Path, file: str, record: Mapping[str, Any], kind: str, flag: str = "--workdir"
+) -> None:
+    """Lock a folder for runs of a kind and write their record, or check that it has the same.
+
+    Raises:
+      Refused: the folder has another record or other files, or another process works there.
+    """
+    path = folder / file
+    check_no_file(folder, flag)
+    if path.exists():
+        refuse_others(
+            f"{flag}={folder} holds a {kind}", small_files.read_object(path, folder), record
+        )
+    elif folder.exists() and {entry.name for entry in folder.iterdir()} - {workdir_lock.FILE}:
+        raise Refused(f"{flag}={folder} is not empty and holds no {kind}; give a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    workdir_lock.lock_folder(folder)
+    if not path.exists():
+        write_json(path, dict(record))
+
+
+def read_scores(workdir: pathlib.Path) -> tuple[dict[str, float], dict[str, float]] | None:
+    """Return scores and baselines of a finished fine-tuning; None of one that is not."""
+    path = workdir / SUMMARY
+    if not path.is_file() or not (workdir / PREDICTIONS).is_dir():
+        return None
+    try:
+        summary = small_files.read_object(path, workdir.parent)
+    except Refused as error:
+        raise Refused(
+            f"{path} is not the summary of a run ({error}); delete {path.parent} to have it run "
+            "again"
+        ) from error
+    scores = _select_scores(summary, _HELDOUT)
+    if not scores:
+        raise Refused(
+            f"{path} has no scores of a development set; is {path.parent} another kind of run? "
+            "Give another --workdir"
+        )
+    return scores, _select_scores(summary, _MAJORITY)
+
+
+def _select_scores(summary: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    return {
+        name.removeprefix(prefix): float(value)
+        for name, value in summary.items()
+        if name.startswith(f"{prefix}{_DEV}") and isinstance(value, int | float)
+    }
+
+
+def choose_score(
+    scores: Mapping[str, float], baseline: Mapping[str, float], requested: str = ""
+) -> str:
+    """Name the score that decides: the requested one, or the first that has a baseline.
+
+    A task lists its baseline in the order of its scores, the deciding one first.
+    """
+    names = [name for name in scores if not name.endswith("_loss")]
+    if requested and requested not in names:
+        raise Refused(f"--score is {requested!r}; the scores of these runs are {', '.join(names)}")
+    return requested or next((name for name in baseline if name in names), names[0])
