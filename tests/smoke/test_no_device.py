@@ -25,7 +25,10 @@ ARGUMENTS = {
 }
 
 # They compute nothing by themselves, or what they start ends as above.
-WITHOUT = {"build", "inspect", "grow_vocab", "plan", "replay", "report", "score"}
+WITHOUT = {
+    *("build", "inspect", "grow_vocab", "import_tfrecord", "export_tfrecord", "store_speed"),
+    *("python_docs", "config", "plan", "replay", "report", "score"),
+}
 OF_OTHERS = {"ladder", "study", "verify_resume"}
 NEEDS_A_FINE_TUNED_MODEL = {"predict"}
 
