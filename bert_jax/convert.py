@@ -8,7 +8,8 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 
-from bert_jax.config.schema import DISCRIMINATOR, HIDDEN_ACTS, PARTS
+from bert_jax.config.model_schema import HIDDEN_ACTS
+from bert_jax.config.schema import DISCRIMINATOR, PARTS
 from bert_jax.runtime import cli
 from data_pipeline.cli.flags import Command, flag
 from data_pipeline.io.refused import Refused

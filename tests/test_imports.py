@@ -144,7 +144,7 @@ class Closure:
 CLOSURES = (
     Closure(
         "bert_jax.train",
-        most=141,
+        most=142,
         without=(
             *("data_pipeline.read", "data_pipeline.corpus", "data_pipeline.report"),
             *("bert_jax.finetuning", "bert_jax.lab"),
@@ -153,7 +153,7 @@ CLOSURES = (
     ),
     Closure(
         "bert_jax.train_step.step",
-        most=56,
+        most=58,
         without=(
             *("data_pipeline.read", "data_pipeline.vocab", "data_pipeline.store"),
             *("bert_jax.logging", "bert_jax.runtime", "bert_jax.checkpoint", "bert_jax.trainer"),

@@ -1,8 +1,8 @@
 """Define every setting of a run: dataclasses with defaults, checks, and a ConfigDict view.
 
 In: a config file and flags. Out: a Config or a FinetuneConfig, and a checked ResolvedRun.
-Read schema (the settings), config_dict, overrides (flags), resolve (a Config to a ResolvedRun) and
-validate (the checks).
+Read schema and model_schema (the settings), phases (what follows from them), config_dict,
+overrides (flags), resolve (a Config to a ResolvedRun) and validate (the checks).
 """
 
 from bert_jax.config.config_dict import (
@@ -13,28 +13,8 @@ from bert_jax.config.config_dict import (
     settings_from,
     to_config_dict,
 )
-from bert_jax.config.resolve import ResolvedRun, StoreFacts, resolve
-from bert_jax.config.schema import (
-    CAUSAL,
-    DISTILLATION,
-    MAX_WINDOW_STEPS,
-    RELATION_DISTILLATION,
-    RTD,
-    CheckpointConfig,
-    ComputeConfig,
-    Config,
-    DistillConfig,
-    EvalConfig,
-    FinetuneConfig,
-    GuardConfig,
-    HostsConfig,
-    LogConfig,
-    MeshConfig,
-    ModelConfig,
-    OptimConfig,
-    Phase,
-    RunConfig,
-    TaskOptions,
+from bert_jax.config.model_schema import ComputeConfig, ModelConfig
+from bert_jax.config.phases import (
     data_in_evaluations,
     data_in_phase,
     first_row,
@@ -46,6 +26,27 @@ from bert_jax.config.schema import (
     ramp_batch,
     total_steps,
     weights_in_phase,
+)
+from bert_jax.config.resolve import ResolvedRun, StoreFacts, resolve
+from bert_jax.config.schema import (
+    CAUSAL,
+    DISTILLATION,
+    MAX_WINDOW_STEPS,
+    RELATION_DISTILLATION,
+    RTD,
+    CheckpointConfig,
+    Config,
+    DistillConfig,
+    EvalConfig,
+    FinetuneConfig,
+    GuardConfig,
+    HostsConfig,
+    LogConfig,
+    MeshConfig,
+    OptimConfig,
+    Phase,
+    RunConfig,
+    TaskOptions,
 )
 
 __all__ = [

@@ -7,15 +7,9 @@ import dataclasses
 from collections.abc import Mapping
 
 from bert_jax.config import validate
-from bert_jax.config.schema import (
-    CAUSAL,
-    OF_HEADS,
-    Config,
-    ModelConfig,
-    Phase,
-    list_objectives,
-    predictions_for,
-)
+from bert_jax.config.model_schema import OF_HEADS, ModelConfig
+from bert_jax.config.phases import list_objectives, predictions_for
+from bert_jax.config.schema import CAUSAL, Config, Phase
 from data_pipeline.io.refused import Refused
 
 # Fields of config.model that a run sets, vocab_size by its store and is_causal by its objectives;

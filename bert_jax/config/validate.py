@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 
 from bert_jax.config.config_dict import flatten
+from bert_jax.config.model_schema import THETAS, ModelConfig
+from bert_jax.config.phases import list_init_layers, list_objectives
 from bert_jax.config.schema import (
     BIDIRECTIONAL,
     CAUSAL,
@@ -18,15 +20,11 @@ from bert_jax.config.schema import (
     MASKED,
     RELATION_DISTILLATION,
     RTD,
-    THETAS,
     Config,
     DistillConfig,
     FinetuneConfig,
     MeshConfig,
-    ModelConfig,
     SharedConfig,
-    list_init_layers,
-    list_objectives,
 )
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile

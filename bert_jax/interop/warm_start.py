@@ -22,7 +22,7 @@ from bert_jax.config import (
     ResolvedRun,
     list_objectives,
 )
-from bert_jax.config.schema import list_init_layers
+from bert_jax.config.phases import list_init_layers
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import (
     Pretrained,

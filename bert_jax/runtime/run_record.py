@@ -24,7 +24,7 @@ from bert_jax.config import (
     recorded,
     settings_from,
 )
-from bert_jax.config.schema import THETAS
+from bert_jax.config.model_schema import THETAS
 from bert_jax.config.validate import check_sizes
 from bert_jax.logging.metrics_writer import (
     BAD_STEPS,

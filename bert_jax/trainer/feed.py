@@ -14,7 +14,7 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.config import ResolvedRun, StoreFacts
-from bert_jax.config.schema import THETAS
+from bert_jax.config.model_schema import THETAS
 from bert_jax.logging.console import Screen
 from bert_jax.runtime.run_record import PINNED, STORE_DIGEST, Provenance
 from data_pipeline import store as store_lib

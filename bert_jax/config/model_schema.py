@@ -1,0 +1,290 @@
+"""Declare the settings of the encoder, and of how it is computed."""
+
+import dataclasses
+
+from data_pipeline.spec.fields import setting
+
+HIDDEN_ACTS = ("gelu_tanh", "gelu_erf", "silu")
+POOLER_TYPES = ("tanh", "gelu_erf", "relu", "mlm_transform")
+# Fields of ModelConfig that heads alone read.
+OF_HEADS = ("pooler_type", "classifier_pooling", "head_act")
+THETAS = ("global_rope_theta", "local_rope_theta")  # fields of ModelConfig and of Phase
+COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """Size and shape of the encoder. Names come from Google's bert_config.json.
+
+    Published BERTs stay below a quarter of each maximum: what lies beyond is damage or a slip.
+    """
+
+    vocab_size: int = setting(
+        0, "size of the vocabulary; 0 takes the store's", unit="tokens", minimum=0, maximum=1 << 22
+    )
+    hidden_size: int = setting(768, "width of the encoder", minimum=1, maximum=1 << 16)
+    num_hidden_layers: int = setting(12, "layers of the encoder", minimum=1, maximum=1 << 10)
+    num_attention_heads: int = setting(
+        12, "attention heads of a layer, which divide hidden_size", minimum=1, maximum=1 << 12
+    )
+    intermediate_size: int = setting(
+        3072, "width between the two matrices of the feed-forward part", minimum=1, maximum=1 << 18
+    )
+    hidden_act: str = setting(
+        "gelu_tanh",
+        "activation function; gelu_tanh is Google BERT's, gelu_erf Hugging Face's \"gelu\"",
+        choices=HIDDEN_ACTS,
+    )
+    head_act: str = setting(
+        "",
+        "activation function of the masked language model's head; empty takes hidden_act (Hugging "
+        "Face's RoBERTa and ELECTRA have gelu_erf there, whatever their encoder has)",
+        choices=("", *HIDDEN_ACTS),
+    )
+    hidden_dropout_prob: float = setting(
+        0.1, "dropout rate of hidden vectors, where dropout_sites says", minimum=0, below=1
+    )
+    attention_probs_dropout_prob: float = setting(
+        0.1, "dropout rate of the attention probabilities", minimum=0, below=1
+    )
+    max_position_embeddings: int = setting(
+        512, "longest sequence; rows of the table of learned positions", minimum=1, maximum=1 << 20
+    )
+    type_vocab_size: int = setting(
+        2,
+        "segments that are told apart; sentence pairs need 2, 0 has no segment table",
+        minimum=0,
+        maximum=1 << 12,
+    )
+    initializer_range: float = setting(
+        0.02, "standard deviation of the truncated normal of new weights", above=0
+    )
+    layer_norm_eps: float = setting(
+        1e-12, "addition to the variance in layer normalization", above=0
+    )
+    embedding_size: int = setting(
+        0,
+        "width of the embeddings; 0 takes hidden_size, another is mapped to it (ALBERT, ELECTRA)",
+        minimum=0,
+        maximum=1 << 16,
+    )
+    embedding_projection: bool = setting(
+        False,
+        "embeddings are mapped to the encoder's width even if they have it (Hugging Face's ALBERT)",
+    )
+    position_embedding_type: str = setting(
+        "learned",
+        "how positions enter: a table added to the embeddings, rotated queries and keys, or "
+        "distances (and segments) in the scores of an attention without biases (XLNet)",
+        choices=("learned", "rotary", "relative"),
+    )
+    global_rope_theta: float = setting(
+        10_000.0,
+        "base of the rotary wavelengths where a layer attends to the complete row",
+        above=1,
+    )
+    local_rope_theta: float = setting(
+        10_000.0, "base of the rotary wavelengths in layers with a window", above=1
+    )
+    local_attention: int = setting(
+        0,
+        "width of the window that a layer attends to, half on each side; 0 has no window",
+        unit="tokens",
+        minimum=0,
+    )
+    global_attn_every_n_layers: int = setting(
+        1,
+        "layers from one that attends to the complete row to the next, beginning with the first; "
+        "those between have the window",
+        minimum=1,
+    )
+    norm_position: str = setting(
+        "post",
+        "normalization after each residual sum (post), or before attention and feed-forward part "
+        "and after the last layer (pre)",
+        choices=("post", "pre"),
+    )
+    norm_type: str = setting(
+        "layer_norm", "kind of normalization", choices=("layer_norm", "rms_norm")
+    )
+    norm_bias: bool = setting(True, "normalization has a bias")
+    embedding_norm: bool = setting(
+        True, "normalization of the embeddings; the first pre-norm attention then has none"
+    )
+    linear_bias: bool = setting(True, "linear maps inside the encoder have a bias")
+    gated_mlp: bool = setting(
+        False, "feed-forward part with a gate: GeGLU, or with hidden_act silu SwiGLU"
+    )
+    is_causal: bool = setting(
+        False,
+        "a token attends to itself and those before it, in pre-training and after it; a classifier "
+        "then reads the last token, as [CLS] sees nothing; a last phase of the causal objective "
+        "sets it (Hugging Face: is_decoder)",
+    )
+    share_layers: bool = setting(False, "all layers have the same weights (ALBERT)")
+    dropout_sites: str = setting(
+        "all",
+        "where hidden_dropout_prob applies: embeddings and each layer's outputs, or attention's "
+        "outputs alone",
+        choices=("all", "attention"),
+    )
+    mlm_transform: bool = setting(
+        True, "the masked language model's head has a dense layer and a norm before its decoder"
+    )
+    pooler_type: str = setting(
+        "tanh",
+        "what a classifier reads of [CLS]: a layer of its own with this activation (tanh as in "
+        "BERT, gelu_erf as in ELECTRA, relu as in DistilBERT), or the transform of the masked "
+        "language model's head (ModernBERT), which a layer on tokens then reads too",
+        choices=POOLER_TYPES,
+    )
+    classifier_pooling: str = setting(
+        "cls",
+        "what that is computed from: the vector of [CLS], or the mean of all tokens' vectors, "
+        "[CLS] and [SEP] among them (ModernBERT); a next-sentence head always reads [CLS]",
+        choices=("cls", "mean"),
+    )
+    initializer: str = setting(
+        "bert",
+        "bert draws all weights with initializer_range; megatron divides it by sqrt(2 x layers) "
+        "for the maps back to the residual stream",
+        choices=("bert", "megatron"),
+    )
+
+    generator_hidden_size: int = setting(
+        0,
+        "width of the generator of replaced-token detection; 0 has none",
+        minimum=0,
+        maximum=1 << 16,
+        source="ELECTRA: 1/4 of hidden_size in Small and Large, 1/3 in Base",
+    )
+    generator_num_hidden_layers: int = setting(
+        0, "layers of the generator; 0 takes num_hidden_layers", minimum=0, maximum=1 << 10
+    )
+    generator_num_attention_heads: int = setting(
+        0,
+        "attention heads of the generator; 0 takes one for each 64 of its width, at least one",
+        minimum=0,
+        maximum=1 << 12,
+    )
+    generator_intermediate_size: int = setting(
+        0,
+        "feed-forward width of the generator; 0 takes 4 x its width",
+        minimum=0,
+        maximum=1 << 18,
+    )
+    generator_embeddings: str = setting(
+        "shared",
+        "what generator and encoder share of their embeddings: the same tables and norm (ELECTRA), "
+        "or gdes: the encoder adds its own difference to the generator's tables, which its loss "
+        "does not move (DeBERTaV3)",
+        choices=("shared", "gdes"),
+    )
+    bilstm_units: int = setting(
+        0,
+        "cells of a direction of two bidirectional LSTMs that a fine-tuning initializes on top of "
+        "the encoder; its layer reads them in place of a pooler or of tokens; 0 has none",
+        minimum=0,
+        maximum=1 << 16,
+        source="BERT paper, section 5.1: + BiLSTM",
+    )
+
+    @property
+    def mlm_act(self) -> str:
+        """Return the activation function of the masked language model's head."""
+        return self.head_act or self.hidden_act
+
+    @property
+    def embedding_width(self) -> int:
+        """Return the width of the embeddings."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def maps_embeddings(self) -> bool:
+        """Return whether a layer maps the embeddings to the encoder's width."""
+        return self.embedding_projection or self.embedding_width != self.hidden_size
+
+    @property
+    def has_equal_layers(self) -> bool:
+        """Return whether layers differ in nothing but their weights: no window, no first norm."""
+        has_window = self.global_attn_every_n_layers > 1
+        return not has_window and not (self.norm_position == "pre" and self.embedding_norm)
+
+    @property
+    def encoder_alone(self) -> "ModelConfig":
+        """Return the model without a generator."""
+        return dataclasses.replace(
+            self,
+            generator_hidden_size=0,
+            generator_num_hidden_layers=0,
+            generator_num_attention_heads=0,
+            generator_intermediate_size=0,
+            generator_embeddings="shared",
+        )
+
+    @property
+    def generator(self) -> "ModelConfig | None":
+        """Return the model of the generator, whose embeddings are as wide; None without one.
+
+        Source: google-research/electra run_pretraining.py get_generator_config.
+        """
+        width = self.generator_hidden_size
+        if width == 0:
+            return None
+        return dataclasses.replace(
+            self.encoder_alone,
+            hidden_size=width,
+            embedding_size=self.embedding_width,
+            num_hidden_layers=self.generator_num_hidden_layers or self.num_hidden_layers,
+            num_attention_heads=self.generator_num_attention_heads or max(1, width // 64),
+            intermediate_size=self.generator_intermediate_size or 4 * width,
+        )
+
+    def dropout_rate(self, site: str) -> float:
+        """Return the rate for hidden vectors of a site: "embeddings", "attention" or "mlp"."""
+        return self.hidden_dropout_prob if self.dropout_sites in ("all", site) else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ComputeConfig:
+    """How the step computes the same loss: for its time, its memory and its rounding.
+
+    A run may resume with other choices, except of compute_dtype, which changes every product.
+    "auto" of the three that round is the exact choice where matmuls are in float32, the cheap one
+    where they are in bfloat16, whose own rounding is coarser (docs/design/model_numerics.md).
+    """
+
+    compute_dtype: str = setting(
+        "auto",
+        "dtype of matmuls and activations; auto is bfloat16 on accelerators, float32 on CPU",
+        choices=COMPUTE_DTYPES,
+    )
+    attention: str = setting(
+        "auto",
+        "attention of a layer; plain has all scores of a row at once, blocks a block of them at a "
+        "time; kernel is one of the two TPU kernels or cuDNN's on GPUs, refused where none "
+        "supports the shapes; auto takes a kernel where it can, else blocks where rows are long "
+        "and attention_probs_dropout_prob is 0, else plain",
+        choices=("auto", "plain", "kernel", "blocks"),
+    )
+    layer_norm_variance: str = setting(
+        "auto",
+        "formula of the variance; two_pass is mean((x - m)^2), single_pass mean(x^2) - m^2",
+        choices=("auto", "two_pass", "single_pass"),
+    )
+    mlm_logits_dtype: str = setting(
+        "auto", "dtype of the logits that are kept for the backward pass", choices=COMPUTE_DTYPES
+    )
+    gelu_backward: str = setting(
+        "auto",
+        "derivative of gelu; recomputed from its input, or saved in the forward pass",
+        choices=("auto", "recomputed", "saved"),
+    )
+    remat: str = setting(
+        "none",
+        "rematerialization; layer computes each layer again in the backward pass, to save memory",
+        choices=("none", "layer"),
+    )
+    rolled_layers: bool = setting(
+        False, "one compiled layer in a loop, which compiles sooner and runs slower"
+    )

@@ -1,0 +1,147 @@
+"""Compute what follows from the phases of a config: steps, rows, rates, objectives."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from bert_jax.config.model_schema import THETAS, ModelConfig
+from bert_jax.config.schema import CAUSAL, Config, Phase, RunConfig
+from data_pipeline.io.refused import Refused
+from data_pipeline.spec.options import PretrainOptions, parse_store_weights
+
+
+def predictions_for(seq_len: int, masked_lm_prob: float) -> int:
+    """Return the prediction slots that a full row of seq_len tokens needs.
+
+    A row of l tokens has max(1, round(l * masked_lm_prob)) predictions; rounding up fits them all.
+    """
+    wanted = math.ceil(seq_len * masked_lm_prob - 1e-9)  # 0.15 * 140 may be 21.000000000000004
+    return max(1, min(wanted, seq_len - 3))
+
+
+def ramp_batch(phase: Phase, first: int, tokens: int, multiple: int) -> tuple[Phase, ...]:
+    """Precede a phase by shorter ones whose batch grows from `first` to the phase's, linearly.
+
+    Each is `multiple` rows larger than the one before and has an equal share of `tokens`, to the
+    nearest step of the sum so far. Tokens are positions, padding counted, as in
+    optim.warmup_tokens. The steps of `phase` itself are unchanged; a schedule that it restarts is
+    restarted at the first of the phases. Each phase compiles and ends with an evaluation.
+
+    Raises:
+      Refused: `multiple` is not a whole part of the growth, or a share of tokens has no step.
+
+    Source: Warner et al. 2024, section 2.2.3: ModernBERT-Base grows from 768 to 4,608 in 50 B.
+    """
+    growth = phase.batch_size - first
+    if first < 1 or growth < 1 or multiple < 1 or growth % multiple:
+        raise Refused(
+            f"the batch grows from first = {first} to batch_size = {phase.batch_size} by multiple "
+            f"= {multiple}; it must grow by a whole number of multiples, from 1 or more rows"
+        )
+    sizes = range(first, phase.batch_size, multiple)
+    share, trained, ramp = tokens / len(sizes), 0, []
+    for number, batch_size in enumerate(sizes, 1):
+        step_tokens = batch_size * phase.seq_len
+        steps = round((number * share - trained) / step_tokens)
+        if steps < 1:
+            raise Refused(
+                f"tokens = {tokens:,} gives each of {len(sizes)} batch sizes {share:,.0f} tokens, "
+                f"and a step of {batch_size} rows has {step_tokens:,}; take more tokens or a "
+                "larger multiple"
+            )
+        ramp.append(dataclasses.replace(phase, batch_size=batch_size, steps=steps))
+        trained += steps * step_tokens
+    after = [
+        dataclasses.replace(
+            later,
+            restart_learning_rate=0.0,
+            restart_warmup_steps=0,
+            restart_decay="",
+            restart_end_learning_rate=0.0,
+        )
+        for later in (*ramp[1:], phase)
+    ]
+    return ramp[0], *after
+
+
+def list_init_layers(config: Config) -> list[int]:
+    """List the numbers in config.init_layers; [] takes all layers.
+
+    Raises:
+      Refused: it is not a list of numbers joined by commas.
+    """
+    texts = config.init_layers.split(",") if config.init_layers else []
+    if not all(text.isascii() and text.isdecimal() and len(text) <= 4 for text in texts):
+        raise Refused(
+            f"config.init_layers is {config.init_layers!r:.60}; it must be numbers of layers "
+            "joined by commas, as 0,2,4,7,9,11, or empty to take all layers"
+        )
+    return [int(text) for text in texts]
+
+
+def list_objectives(config: Config) -> list[str]:
+    """List the name of each phase's objective."""
+    return [phase.objective or config.objective for phase in config.phases]
+
+
+def model_in_phase(config: RunConfig, index: int) -> ModelConfig:
+    """Return the model as a phase trains it: its rotary bases, and left to right if causal."""
+    phase, model = config.phases[index], config.model
+    thetas = {name: getattr(phase, name) or getattr(model, name) for name in THETAS}
+    is_causal = model.is_causal or phase.objective == CAUSAL
+    return dataclasses.replace(model, is_causal=is_causal, **thetas)
+
+
+def data_in_phase(config: Config, index: int) -> PretrainOptions:
+    """Return the options of sampling by which a phase trains: with its masking rate."""
+    rate = config.phases[index].masked_lm_prob or config.data.masked_lm_prob
+    return dataclasses.replace(config.data, masked_lm_prob=rate)
+
+
+def weights_in_phase(config: Config, index: int, tokens: Sequence[int]) -> tuple[float, ...]:
+    """Return the share of the phase's rows from each store, which has so many tokens to train on.
+
+    Shares sum to 1. They are the weights of the phase, else in proportion to tokens to the power of
+    its temperature; where it has neither, config.data decides.
+    """
+    if len(tokens) == 1:
+        return (1.0,)
+    phase, data = config.phases[index], config.data
+    key, text = f"config.phases[{index}].store_weights", phase.store_weights
+    if not text and not phase.store_temperature:
+        key, text = "config.data.store_weights", data.store_weights
+    if text:
+        return parse_store_weights(text, len(tokens), key)
+    temperature = phase.store_temperature or data.store_temperature
+    scaled = [(count / max(tokens)) ** temperature for count in tokens]
+    return tuple(size / math.fsum(scaled) for size in scaled)
+
+
+def data_in_evaluations(config: Config) -> PretrainOptions:
+    """Return the options of sampling with the masking rate of evaluations, the same for phases."""
+    rate = config.eval.masked_lm_prob or config.data.masked_lm_prob
+    return dataclasses.replace(config.data, masked_lm_prob=rate)
+
+
+def total_steps(config: RunConfig) -> int:
+    """Return the optimizer steps of all phases."""
+    return sum(phase.steps for phase in config.phases)
+
+
+def phase_start(config: RunConfig, index: int) -> int:
+    """Return the number of steps before a phase."""
+    return sum(phase.steps for phase in config.phases[:index])
+
+
+def phase_of_step(config: RunConfig, step: int) -> int:
+    """Return the index of the phase that contains a step, counted from 1 over all phases."""
+    return sum(step > phase_start(config, index) for index in range(len(config.phases))) - 1
+
+
+def first_row(config: Config, index: int) -> int:
+    """Return a phase's first row in the stream of its length, after earlier such phases."""
+    return sum(
+        phase.steps * phase.batch_size
+        for phase in config.phases[:index]
+        if phase.seq_len == config.phases[index].seq_len
+    )
