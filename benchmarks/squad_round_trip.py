@@ -14,7 +14,7 @@ import pathlib
 import subprocess
 from collections.abc import Sequence
 
-from bert_jax.tasks.squad.data import Answer, answer_span, read_squad
+from bert_jax.tasks.squad.data import Answer, find_answer_span, read_squad
 from bert_jax.tasks.squad.metrics import exact_match
 from bert_jax.tasks.squad.windows import find_pieces
 from data_pipeline.vocab import load_vocabulary
@@ -30,7 +30,7 @@ def golds(paths: Sequence[pathlib.Path]) -> list[Gold]:
         for paragraph in read_squad(path).paragraphs:
             for question in paragraph.questions:
                 for answer in question.answers:
-                    if answer_span(paragraph.context, answer):
+                    if find_answer_span(paragraph.context, answer):
                         key = paragraph.context, answer.answer_start, answer.text
                         found[key] = paragraph.context, answer
     return list(found.values())
@@ -41,7 +41,7 @@ def by_characters(answers: Sequence[Gold], vocab: pathlib.Path) -> list[str]:
     aligner = PieceAligner(load_vocabulary(vocab))
     texts = []
     for context, answer in answers:
-        pieces, span = aligner.encode(context), answer_span(context, answer)
+        pieces, span = aligner.encode(context), find_answer_span(context, answer)
         first, last = find_pieces(pieces, *span)
         texts.append(context[pieces.starts_T[first] : pieces.ends_T[last]])
     return texts

@@ -28,7 +28,7 @@ from bert_jax.interop import (
 )
 from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.load import GOOGLE, HF, SCHEMES
-from bert_jax.interop.pretrained import Pretrained, build_model_of_parts, place_params, to_host
+from bert_jax.interop.pretrained import Pretrained, build_model_of_parts, copy_to_host, place_params
 from bert_jax.interop.tensor_names import OPTIONAL_PARTS
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
@@ -180,7 +180,7 @@ def initialize_missing(checkpoint: Pretrained, missing: Sequence[str], seed: int
         model = bert.build(checkpoint.config, jax.default_backend())
         params, _ = place_params(checkpoint, model, mesh, seed)
         initialized = {
-            part: jax.tree.map(to_host, params[part], model.declared[part]) for part in missing
+            part: jax.tree.map(copy_to_host, params[part], model.declared[part]) for part in missing
         }
     return dataclasses.replace(checkpoint, params=checkpoint.params | initialized)
 

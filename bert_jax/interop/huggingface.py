@@ -87,7 +87,7 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]
     settings = read_json(directory / CONFIG)
     # What our own key says of a layer is checked where the layer is read.
     is_known = task_layer.KEY not in settings and _read_class(settings) in family.classes
-    names = family.names_of(kind)
+    names = family.choose_names(kind)
     with contextlib.ExitStack() as stack:
         tensors = _open_tensors(directory, stack)
         prefix = family.prefix
@@ -346,7 +346,7 @@ def choose_architecture(checkpoint: Pretrained) -> str:
     """Return the class of transformers with these heads, or with the layer of this task."""
     family = _family_of(checkpoint)
     if checkpoint.task is not None:
-        return family.task_class(checkpoint.task.kind)
+        return family.name_task_class(checkpoint.task.kind)
     if checkpoint.heads.rtd and family.discriminator:
         return family.discriminator
     if checkpoint.config.is_causal:
@@ -385,7 +385,7 @@ def _naming(checkpoint: Pretrained) -> Callable[[str], TensorName]:
     # The class without heads alone has names without a prefix.
     prefix = "" if choose_architecture(checkpoint) == family.encoder else family.prefix
     kind = checkpoint.task.kind if checkpoint.task else None
-    return functools.partial(family.names_of(kind).name_tensor, prefix=prefix)
+    return functools.partial(family.choose_names(kind).name_tensor, prefix=prefix)
 
 
 def read_back(checkpoint: Pretrained) -> Pretrained:

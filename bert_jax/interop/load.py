@@ -205,7 +205,7 @@ def _load_run(address: str, place: str) -> Pretrained:
             tensor_names.check_layers(dims, record.config, source)
             model = pretrained.build_model_of_parts(record.config, dims)
             restored = reader.restore_params(storage.checkpoints, step, model, mesh)
-            params = jax.tree.map(pretrained.to_host, restored, model.declared)
+            params = jax.tree.map(pretrained.copy_to_host, restored, model.declared)
     trained = {name: part for name, part in params.items() if name not in record.untrained}
     if record.task is not None and "mlm" in trained:  # the task's layer reads its transform
         trained["mlm"] = {k: v for k, v in trained["mlm"].items() if k != "output_bias"}

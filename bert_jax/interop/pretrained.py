@@ -210,7 +210,7 @@ def place_params(
     return params, [path for path in declared_by_path if path not in given]
 
 
-def to_host(leaf: jax.Array, declared: Declared) -> np.ndarray:
+def copy_to_host(leaf: jax.Array, declared: Declared) -> np.ndarray:
     """Copy an array of a model to the host, without the rows that pad the vocabulary."""
     return np.asarray(leaf)[tuple(slice(0, size) for size in declared.logical_dims)]
 

@@ -22,7 +22,7 @@ from bert_jax.model.layers import (
     LayerNumber,
     Linear,
     Residual,
-    residual_stddev,
+    compute_residual_stddev,
 )
 from bert_jax.model.relative import Relations, RelativeAttention, make_relations
 from bert_jax.parallel import mesh
@@ -96,7 +96,7 @@ class Attention(Residual):
         self.query = Linear(width, all_heads, stddev, has_bias)
         self.key = Linear(width, all_heads, stddev, has_bias)
         self.value = Linear(width, all_heads, stddev, has_bias)
-        self.output = Linear(all_heads, width, residual_stddev(config), has_bias)
+        self.output = Linear(all_heads, width, compute_residual_stddev(config), has_bias)
         self.heads = heads
         self.head_width = config.hidden_size // heads
         self.config = config

@@ -12,7 +12,7 @@ from flax import nnx
 from bert_jax.config import ModelConfig
 from bert_jax.model import ops
 from bert_jax.model.layers import Choices, Initial, Linear, Norm, declare
-from bert_jax.model.losses import Losses, word_cross_entropy, word_logits
+from bert_jax.model.losses import Losses, compute_word_logits, word_cross_entropy
 
 # To the gates i, f, g, o: Jozefowicz et al. 2015, section 2.2.
 _FORGET_BIAS = np.array([0, 1, 0, 0], np.float32)
@@ -49,7 +49,7 @@ class MaskedLmHead(nnx.Module):
     def compute_logits(self, x_BPD: jax.Array, word_table_VD: jax.Array) -> jax.Array:
         """Compute the logits: float32[B,P,V]."""
         table_VD = ops.gather_weight(word_table_VD, x_BPD.dtype)
-        return word_logits(
+        return compute_word_logits(
             self.transform_vectors(x_BPD), table_VD, self.output_bias[...], self.vocab_size
         )
 

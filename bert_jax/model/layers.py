@@ -152,7 +152,7 @@ class Residual(nnx.Module):
         return self.layer_norm(x_BSD) if self.is_pre_norm and self.layer_norm else x_BSD
 
 
-def residual_stddev(config: ModelConfig) -> float:
+def compute_residual_stddev(config: ModelConfig) -> float:
     """Return the standard deviation of new weights that write to the residual stream.
 
     Source: Shoeybi et al. 2019 (Megatron-LM), section 5.1.
@@ -174,7 +174,7 @@ class FeedForward(Residual):
         stddev, has_bias = config.initializer_range, config.linear_bias
         self.intermediate = Linear(width, units, stddev, has_bias)
         self.gated = Linear(width, units, stddev, has_bias) if config.gated_mlp else None
-        self.output = Linear(units, width, residual_stddev(config), has_bias)
+        self.output = Linear(units, width, compute_residual_stddev(config), has_bias)
         self.hidden_act = config.hidden_act
         self.saves_derivative = choices.gelu_saves_derivative
 

@@ -62,7 +62,7 @@ def _cross_entropy_backward(saved: ops.Saved, cotangents: Losses) -> tuple[jax.A
 cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
-def word_logits(
+def compute_word_logits(
     h_BPD: jax.Array, table_VD: jax.Array, bias_V: jax.Array, vocab_size: int
 ) -> jax.Array:
     """Compute the logits of the word table and its bias, float32[B,P,V]; none past vocab_size.
@@ -101,10 +101,10 @@ def word_cross_entropy(
     vocab_size: int,
     logits_dtype: jnp.dtype,
 ) -> Losses:
-    """Compute cross_entropy of word_logits, which are kept for the backward in logits_dtype.
+    """Compute cross_entropy of word logits, which are kept for the backward in logits_dtype.
 
-    Shapes: as word_logits, int32[B,P] -> float32[B,P] twice. Where a gradient is taken, the loss is
-    computed from the kept logits, so that its probabilities add up to one; sums are float32.
+    Shapes: as compute_word_logits, int32[B,P] -> float32[B,P] twice. Where a gradient is taken, the
+    loss is computed from the kept logits, so that its probabilities add up to one.
     """
     losses_N = _word_cross_entropy(
         _flat(h_BPD), table_VD, bias_V, _flat(labels_BP), vocab_size, logits_dtype

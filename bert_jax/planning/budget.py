@@ -53,10 +53,10 @@ class Budget:
 
     @property
     def step_secs(self) -> float:
-        """Return how long it pays steps; the rest is in reserve_for."""
+        """Return how long it pays steps; the rest is in compute_reserve."""
         return self.secs - max(START_SECS, RESERVE_SHARE * self.secs)
 
-    def usd_of(self, secs: float) -> float:
+    def price_secs(self, secs: float) -> float:
         """Return the price of some seconds of the slice."""
         return secs / 3600 * self.usd_per_chip_hour * self.chips
 
@@ -65,7 +65,7 @@ class Budget:
         return dataclasses.replace(self, usd=factor * self.usd)
 
 
-def reserve_for(step_secs: float) -> float:
+def compute_reserve(step_secs: float) -> float:
     """Return the seconds that a run pays beside so many of steps."""
     return max(START_SECS, RESERVE_SHARE / (1 - RESERVE_SHARE) * step_secs)
 
@@ -211,7 +211,7 @@ def choose(request: BudgetRequest, compile_all: CompileAll) -> BudgetPlan:
         raise Refused(
             f"${budget.usd:,.2f} pays {tpu_slice.name} for {budget.secs:,.0f} s, and a start alone "
             f"takes about {START_SECS:.0f} s (assumed); take more than "
-            f"${budget.usd_of(START_SECS):,.2f}, or a smaller slice"
+            f"${budget.price_secs(START_SECS):,.2f}, or a smaller slice"
         )
     while unknown := _choose_to_compile(request, candidates):
         result = candidates_lib.compile_phases(unknown, tpu_slice, compile_all)
@@ -305,7 +305,7 @@ def _buy(request: BudgetRequest, candidate: RunCandidate, budget: Budget) -> Pur
         size=candidate.shape.name,
         layer_parameters=candidate.layer_parameters,
         budget_dollars=budget.usd,
-        dollars=budget.usd_of(_count_secs(candidate, steps)),
+        dollars=budget.price_secs(_count_secs(candidate, steps)),
         steps=steps,
         tokens=tokens,
         epochs=epochs,
@@ -320,7 +320,7 @@ def _count_secs(candidate: RunCandidate, steps: Sequence[int]) -> float:
     in_steps = sum(
         count * speed.step_secs for count, speed in zip(steps, candidate.speeds, strict=True)
     )
-    return in_steps + reserve_for(in_steps)
+    return in_steps + compute_reserve(in_steps)
 
 
 def _buy_each(
@@ -386,7 +386,7 @@ def _build_plan(
         enough_dollars=_find_enough(curves, chosen),
         candidates=[purchase for _, purchase in ranked],
         phases=phases,
-        reserve_dollars=budget.usd_of(reserve_for(in_steps)),
+        reserve_dollars=budget.price_secs(compute_reserve(in_steps)),
         learning_rate=request.config.optim.learning_rate,
         settings=make_settings(best.config, chosen.steps, phases, request),
         curves=curves,
@@ -449,7 +449,7 @@ def _bill_phases(request: BudgetRequest, best: RunCandidate, chosen: Purchase) -
                 peak_share=speed.peak_share,
                 speed=speed.origin,
                 secs=secs,
-                dollars=request.budget.usd_of(secs),
+                dollars=request.budget.price_secs(secs),
             )
         )
     return bills

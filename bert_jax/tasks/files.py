@@ -76,7 +76,7 @@ def read_columns(
       Refused: a column is missing, a row has another number of fields, text is not UTF-8, or
         there are no rows.
     """
-    rows = fields_of_rows(path)
+    rows = split_rows(path)
     names = list(header) if header else next(rows, (0, []))[1]
     if not names:
         raise Refused(f"{path} is empty; copy or download it again")
@@ -110,15 +110,15 @@ def check_columns(
             )
 
 
-def fields_of_rows(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
+def split_rows(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and the fields of each row of a tsv that is not blank."""
-    for number, line in decoded_lines(path):
+    for number, line in decode_lines(path):
         text = line.removesuffix("\n").removesuffix("\r")
         if text:
             yield number, text.split("\t")
 
 
-def decoded_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
+def decode_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of a UTF-8 file with their numbers and line ends; drop a byte order mark."""
     with small_files.open_regular(path) as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_BYTES + 1), b""), 1):
@@ -181,7 +181,7 @@ def read_table(path: pathlib.Path, wanted: Sequence[str]) -> Columns:
     numbers, missing = list[int](), list[int]()
     for number, row in read_rows(path, wanted):
         for name in wanted:
-            values[name].append(text_of(path, number, name, row[name]))
+            values[name].append(format_value(path, number, name, row[name]))
         numbers.append(number)
         if any(is_missing(row[name]) for name in wanted):
             missing.append(number)
@@ -205,7 +205,7 @@ def read_rows(
     if path.suffix == TSV:
         return _tsv_rows(path, wanted, how_to_fix, headers)
     if path.suffix == CSV:
-        return csv_rows(path, wanted, how_to_fix)
+        return read_csv_rows(path, wanted, how_to_fix)
     if path.suffix in JSON_LINES:
         return _json_rows(path, wanted, how_to_fix)
     if path.suffix == PARQUET:
@@ -216,14 +216,14 @@ def read_rows(
     )
 
 
-def column_names(path: pathlib.Path) -> list[str]:
+def read_column_names(path: pathlib.Path) -> list[str]:
     """Return the names of a table's columns; none where its first row cannot be read."""
     if path.suffix == PARQUET:
         try:
             return list(pq.read_schema(path).names)
         except pa.ArrowException as error:
             raise Refused(f"{path} is not a complete Parquet file; copy it again") from error
-    _, line = next(decoded_lines(path), (1, ""))
+    _, line = next(decode_lines(path), (1, ""))
     if path.suffix in JSON_LINES:
         return list(small_files.parse_json(line.encode(), path)) if line.startswith("{") else []
     return next(csv.reader([line], delimiter="," if path.suffix == CSV else "\t"), [])
@@ -246,7 +246,7 @@ def describe_missing(path: pathlib.Path, numbers: Sequence[int]) -> tuple[str, .
     )
 
 
-def text_of(path: pathlib.Path, number: int, name: str, value: Any) -> str:
+def format_value(path: pathlib.Path, number: int, name: str, value: Any) -> str:
     """Return a value of a table as text, null and NaN as ""; refuse a list or an object."""
     if is_missing(value):
         return ""
@@ -262,7 +262,7 @@ def _tsv_rows(
     path: pathlib.Path, wanted: Sequence[str], how_to_fix: str, headers: Sequence[Sequence[str]]
 ) -> Rows:
     names: Sequence[str] = ()
-    for number, fields in fields_of_rows(path):
+    for number, fields in split_rows(path):
         if not names:
             fitting = [header for header in headers if len(header) == len(fields)]
             if set(wanted) <= set(fields) or not fitting:
@@ -274,10 +274,10 @@ def _tsv_rows(
         yield number, dict(zip(names, fields, strict=True))
 
 
-def csv_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Rows:
+def read_csv_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Rows:
     """Yield the rows of a csv file with the line each begins in (a text may have several)."""
     names = list[str]()
-    for number, fields in read_fields(str(path), (line for _, line in decoded_lines(path))):
+    for number, fields in read_fields(str(path), (line for _, line in decode_lines(path))):
         if not names:
             names = fields
             check_columns(path, names, wanted, how_to_fix)
@@ -287,7 +287,7 @@ def csv_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Rows
 
 
 def _json_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Rows:
-    for number, line in decoded_lines(path):
+    for number, line in decode_lines(path):
         if not line.strip():
             continue
         record = small_files.parse_json(line.encode(), f"{path} row {number}")
@@ -311,14 +311,14 @@ def _json_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Ro
 
 
 def _parquet_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Rows:
-    batches = parquet_batches(path, wanted, how_to_fix, list(wanted))
+    batches = read_parquet_batches(path, wanted, how_to_fix, list(wanted))
     rows = (row for batch in batches for row in batch.to_pylist())
     for number, row in enumerate(rows, 1):
         check_not_header(path, number, row)
         yield number, row
 
 
-def parquet_batches(
+def read_parquet_batches(
     path: pathlib.Path, wanted: Sequence[str], how_to_fix: str, columns: list[str] | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield a Parquet file a few rows at a time; columns=None means all of them."""

@@ -14,7 +14,7 @@ F1, MACRO_F1, ACCURACY = "f1", "macro_f1", "accuracy"
 PEARSON, SPEARMAN = "pearson", "spearman"
 
 
-def class_scores(names: Sequence[str], label_ids_N: np.ndarray, predicted_N: np.ndarray) -> Scores:
+def score_classes(names: Sequence[str], label_ids_N: np.ndarray, predicted_N: np.ndarray) -> Scores:
     """Compute the named scores of predicted classes: accuracy, Matthews correlation, F1.
 
     F1 is class 1's; macro F1 is the mean over all classes that occur in either array.
@@ -34,7 +34,7 @@ def _class_score(name: str, label_ids_N: np.ndarray, predicted_N: np.ndarray) ->
     return float(metrics.accuracy_score(label_ids_N, predicted_N))
 
 
-def number_scores(values_N: np.ndarray, predicted_N: np.ndarray) -> Scores:
+def score_numbers(values_N: np.ndarray, predicted_N: np.ndarray) -> Scores:
     """Compute Spearman's and Pearson's correlation; 0 where one side is constant."""
     if len(values_N) < 2 or np.ptp(values_N) == 0.0 or np.ptp(predicted_N) == 0.0:
         return {SPEARMAN: 0.0, PEARSON: 0.0}
@@ -46,9 +46,9 @@ def number_scores(values_N: np.ndarray, predicted_N: np.ndarray) -> Scores:
     }
 
 
-def majority_scores(
+def score_majority(
     names: Sequence[str], train_label_ids_N: np.ndarray, label_ids_N: np.ndarray
 ) -> Scores:
     """Score the prediction of the training split's most frequent class everywhere."""
     most_frequent = np.bincount(train_label_ids_N).argmax()
-    return class_scores(names, label_ids_N, np.full_like(label_ids_N, most_frequent))
+    return score_classes(names, label_ids_N, np.full_like(label_ids_N, most_frequent))

@@ -19,8 +19,8 @@ import numpy as np
 
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.encode import encode_texts
-from bert_jax.tasks.files import DEV, TEST, TRAIN, csv_rows, read_columns, read_splits
-from bert_jax.tasks.metrics import ACCURACY, class_scores, majority_scores
+from bert_jax.tasks.files import DEV, TEST, TRAIN, read_columns, read_csv_rows, read_splits
+from bert_jax.tasks.metrics import ACCURACY, score_classes, score_majority
 from bert_jax.tasks.task import CHOOSE, Example, Scores, Task
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
@@ -38,30 +38,18 @@ _CODAH_FILES = {  # the second names are those in data/cv_split/fold_N/
 
 
 @dataclasses.dataclass(frozen=True)
-class ChoiceQuestion:
-    """Hold a context, four ways to continue it, and which of them is right."""
-
-    context: str  # segment 0
-    choices: tuple[str, ...]  # segment 1 of each row
-    answer: int | None  # the index of the right choice; None: the file has no answers
-
-
-@dataclasses.dataclass(frozen=True)
 class ChoiceFile:
-    """Hold the questions of a file; all have an answer, or none has."""
+    """Hold the texts of a file, four rows a question, and its right choices."""
 
     path: pathlib.Path
-    questions: tuple[ChoiceQuestion, ...]
+    contexts: list[str]  # segment 0 of each row
+    choices: list[str]  # segment 1 of each row
+    answers_N: np.ndarray | None  # int32, from 0; None: the file has no answers
 
     @property
-    def has_answers(self) -> bool:
-        """Return whether the file has a column of answers."""
-        return self.questions[0].answer is not None
-
-    @property
-    def answers_N(self) -> np.ndarray:
-        """Return the right choices of a file with answers, int32[N], counted from 0."""
-        return np.array([question.answer for question in self.questions], np.int32)
+    def questions(self) -> int:
+        """Count the questions."""
+        return len(self.contexts) // CHOICES
 
 
 def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
@@ -72,30 +60,36 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
 
 def read_swag(path: pathlib.Path) -> ChoiceFile:
     """Read a csv file of SWAG by the names of its columns."""
-    questions = []
+    columns: dict[str, list[str]] = {name: [] for name in SWAG_COLUMNS}
+    answers = []
     how_to_fix = "give SWAG's train.csv, val.csv or test.csv, not train_full.csv"
-    for number, row in csv_rows(path, SWAG_COLUMNS, how_to_fix):
-        choices = tuple(f"{row['sent2']} {row[name]}" for name in ENDINGS)
-        label = row.get("label")
-        answer = None if label is None else _answer_index(label, f"{path} row {number}")
-        questions.append(ChoiceQuestion(row["sent1"], choices, answer))
-    if not questions:
+    for number, row in read_csv_rows(path, SWAG_COLUMNS, how_to_fix):
+        for name, values in columns.items():
+            values.append(row[name])
+        if "label" in row:
+            answers.append(_answer_index(row["label"], f"{path} row {number}"))
+    if not columns["sent1"]:
         raise Refused(f"{path} has no questions below its header")
-    return ChoiceFile(path, tuple(questions))
+    return ChoiceFile(path, *lay_out(columns), np.array(answers, np.int32) if answers else None)
 
 
 def read_codah(path: pathlib.Path) -> ChoiceFile:
     """Read a tsv file of CODAH, whose rows have seven columns."""
     columns = read_columns(path, CODAH_COLUMNS, header=CODAH_COLUMNS)
-    values = columns.values
-    endings = zip(*(values[name] for name in ENDINGS), strict=True)
-    questions = [
-        ChoiceQuestion(prompt, choices, _answer_index(answer, columns.place(number)))
-        for number, (prompt, choices, answer) in enumerate(
-            zip(values["prompt"], endings, values["answer"], strict=True)
-        )
+    labels = columns.values["answer"]
+    answers = [_answer_index(label, columns.place(number)) for number, label in enumerate(labels)]
+    return ChoiceFile(path, *lay_out(columns.values), np.array(answers, np.int32))
+
+
+def lay_out(columns: Mapping[str, list[str]]) -> tuple[list[str], list[str]]:
+    """Return both texts of four rows a question; of SWAG, sent2 begins each ending."""
+    contexts = columns.get("prompt") or columns["sent1"]
+    begun = [f"{text} " for text in columns.get("sent2", [])] or [""] * len(contexts)
+    endings = zip(*(columns[name] for name in ENDINGS), strict=True)
+    choices = [
+        start + ending for start, four in zip(begun, endings, strict=True) for ending in four
     ]
-    return ChoiceFile(path, tuple(questions))
+    return [context for context in contexts for _ in range(CHOICES)], choices
 
 
 def _answer_index(text: str, place: str) -> int:
@@ -112,7 +106,7 @@ def build_task(
 ) -> Task:
     """Build the task of the files that were read; training and development need answers."""
     for split in (TRAIN, DEV):
-        if not files[split].has_answers:
+        if files[split].answers_N is None:
             raise Refused(
                 f"{files[split].path} has no column of answers; as the {split} file of "
                 f"{options.task} it needs one"
@@ -120,8 +114,10 @@ def build_task(
     splits, notes = {}, []
     for split, file in files.items():
         splits[split], findings = encode_questions(split, file, vocabulary, options)
-        notes += [f"{split} ({file.path.name}): {len(file.questions):,} questions", *findings]
-    train_answers_N = files[TRAIN].answers_N
+        notes += [f"{split} ({file.path.name}): {file.questions:,} questions", *findings]
+    train_answers_N, dev_answers_N = (
+        np.asarray(files[split].answers_N, np.int32) for split in (TRAIN, DEV)
+    )
     return Task(
         name=options.task.upper(),
         kind=CHOOSE,
@@ -130,39 +126,35 @@ def build_task(
         dev_splits=(DEV,),
         score=functools.partial(_score, files),
         main_score=ACCURACY,
-        baseline=majority_scores([ACCURACY], train_answers_N, files[DEV].answers_N),
+        baseline=score_majority([ACCURACY], train_answers_N, dev_answers_N),
         write_predictions=functools.partial(_write_predictions, files),
         notes=(
             *notes,
             f"the baseline always chooses ending {np.bincount(train_answers_N).argmax()}, the most "
             "frequent answer of train; chance scores a quarter",
         ),
-        example=_take_example(files[TRAIN].questions[0]),
+        example=_take_example(files[TRAIN], int(train_answers_N[0])),
     )
 
 
-def _take_example(question: ChoiceQuestion) -> Example:
-    answer = question.answer or 0
-    return Example((question.context, question.choices[answer]), f"ending {answer}")
+def _take_example(train: ChoiceFile, answer: int) -> Example:
+    return Example((train.contexts[0], train.choices[answer]), f"ending {answer}")
 
 
 def encode_questions(
     split: str, file: ChoiceFile, vocabulary: Vocabulary, options: TaskOptions
 ) -> tuple[EncodedRows, list[str]]:
     """Encode a question as four rows; return the rows and notes on empty and truncated texts."""
-    contexts = [question.context for question in file.questions for _ in range(CHOICES)]
-    choices = [choice for question in file.questions for choice in question.choices]
-    most = options.max_seq_length
-    encoded = encode_texts(
-        contexts, choices, vocabulary, most, pair_truncation=options.pair_truncation
-    )
-    labels = {"label_ids": file.answers_N} if file.has_answers else {}
+    most, rule = options.max_seq_length, options.pair_truncation
+    encoded = encode_texts(file.contexts, file.choices, vocabulary, most, pair_truncation=rule)
+    labels = {} if file.answers_N is None else {"label_ids": file.answers_N}
     rows = dataclasses.replace(encoded.rows, labels=labels, rows_per_example=CHOICES)
     return rows, encoded.notes(split, most)
 
 
 def _score(files: Mapping[str, ChoiceFile], split: str, logits_NC: np.ndarray) -> Scores:
-    return class_scores([ACCURACY], files[split].answers_N, logits_NC.argmax(axis=-1))
+    answers_N = np.asarray(files[split].answers_N, np.int32)
+    return score_classes([ACCURACY], answers_N, logits_NC.argmax(axis=-1))
 
 
 def _write_predictions(
@@ -175,7 +167,7 @@ def _write_predictions(
     """
     file, path = files[split], folder / f"{split}.csv"
     columns = {"pred": logits_NC.argmax(axis=-1)}
-    if file.has_answers:
+    if file.answers_N is not None:
         columns["label"] = file.answers_N
     lines = [",".join(["", *columns])]
     for number, values in enumerate(zip(*columns.values(), strict=True)):
@@ -192,9 +184,9 @@ def read_accuracy(path: pathlib.Path) -> Scores:
     )
     pairs = [
         [_answer_index(row[name], f"{path} row {number}") for name in ("pred", "label")]
-        for number, row in csv_rows(path, ("pred", "label"), how_to_fix)
+        for number, row in read_csv_rows(path, ("pred", "label"), how_to_fix)
     ]
     if not pairs:
         raise Refused(f"{path} has no rows below its header")
     chosen_N, answers_N = np.array(pairs).T
-    return class_scores([ACCURACY], answers_N, chosen_N)
+    return score_classes([ACCURACY], answers_N, chosen_N)

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from bert_jax.tasks import table_pieces
 from bert_jax.tasks.encode import EncodedTexts, encode_texts, join_windows
-from bert_jax.tasks.files import SUFFIXES, TSV, column_names, describe_missing
+from bert_jax.tasks.files import SUFFIXES, TSV, describe_missing, read_column_names
 from bert_jax.tasks.glue.specs import DIAGNOSTIC, STSB_MAX, STSB_MIN, TASKS
-from bert_jax.tasks.multiple_choice import CHOICES, CODAH_COLUMNS, ENDINGS, SWAG_COLUMNS
+from bert_jax.tasks.multiple_choice import CHOICES, CODAH_COLUMNS, SWAG_COLUMNS, lay_out
 from bert_jax.tasks.predicting import (
     ComputeLogits,
     PredictRequest,
@@ -66,7 +66,7 @@ def choose_layout(request: PredictRequest) -> Layout:
     if not first:
         raise Refused(
             f"--text_column is missing: the column of {request.path} with the texts; its columns "
-            f"are {list_names(column_names(request.path))}"
+            f"are {list_names(read_column_names(request.path))}"
         )
 
     def texts(columns: Mapping[str, list[str]]) -> Texts:
@@ -81,21 +81,8 @@ def _choose_choices(request: PredictRequest) -> Layout:
     if name == "codah" or (not name and request.path.suffix == TSV):
         # The prompt and its endings; a test set has perhaps no answers.
         headers = (CODAH_COLUMNS, CODAH_COLUMNS[:-1])
-        return Layout(CODAH_COLUMNS[1:-1], _choice_texts, headers)
-    return Layout(SWAG_COLUMNS, _choice_texts)
-
-
-def _choice_texts(columns: Mapping[str, list[str]]) -> Texts:
-    """Return the texts of four rows a question; of SWAG, sent2 begins each ending."""
-    if "prompt" in columns:
-        contexts, begun = columns["prompt"], [""] * len(columns["prompt"])
-    else:
-        contexts, begun = columns["sent1"], [f"{text} " for text in columns["sent2"]]
-    endings = zip(*(columns[name] for name in ENDINGS), strict=True)
-    seconds = [
-        start + ending for start, choices in zip(begun, endings, strict=True) for ending in choices
-    ]
-    return [context for context in contexts for _ in range(CHOICES)], seconds
+        return Layout(CODAH_COLUMNS[1:-1], lay_out, headers)
+    return Layout(SWAG_COLUMNS, lay_out)
 
 
 class TablePredictor:
@@ -112,7 +99,7 @@ class TablePredictor:
         check_request(request, output, SUFFIXES, "a table", 4 + min(len(wanted), 2))
         self._table = table_pieces.open_table(request.path, wanted, _HOW_TO_FIX, headers, show)
         self.total = self._table.rows
-        self._new = table_pieces.free_names(self._table.names, list(self._kinds()))
+        self._new = table_pieces.choose_free_names(self._table.names, list(self._kinds()))
         self._cut = self._empty = self._replaced = self._not_finite = self._in_windows = 0
         self._missing_rows = list[int]()
 

@@ -22,8 +22,8 @@ from bert_jax.tasks.files import (
     TEST,
     TRAIN,
     Columns,
-    column_names,
     describe_missing,
+    read_column_names,
     read_table,
     split_file,
 )
@@ -32,9 +32,9 @@ from bert_jax.tasks.metrics import (
     ACCURACY,
     MACRO_F1,
     SPEARMAN,
-    class_scores,
-    majority_scores,
-    number_scores,
+    score_classes,
+    score_majority,
+    score_numbers,
 )
 from bert_jax.tasks.task import CLASSIFY, REGRESS, Example, Scores, Task
 from data_pipeline.io.atomic import write_file
@@ -61,10 +61,10 @@ class Classes:
 
     @property
     def baseline(self) -> Scores:
-        return majority_scores(_SCORES, self.ids[TRAIN], self.ids[DEV])
+        return score_majority(_SCORES, self.ids[TRAIN], self.ids[DEV])
 
     def score(self, split: str, logits: np.ndarray) -> Scores:
-        return class_scores(_SCORES, self.ids[split], logits.argmax(axis=1))
+        return score_classes(_SCORES, self.ids[split], logits.argmax(axis=1))
 
     def columns(self, logits: np.ndarray) -> dict[str, list[str]]:
         """Return the columns to write: the predicted class of each row and its probability."""
@@ -137,14 +137,14 @@ class Numbers:
 
     @property
     def baseline(self) -> Scores:
-        return number_scores(self.values[DEV], np.zeros_like(self.values[DEV]))
+        return score_numbers(self.values[DEV], np.zeros_like(self.values[DEV]))
 
     @property
     def note(self) -> str:
         return f"numbers of mean {self.mean:.4g} and standard deviation {self.deviation:.4g}"
 
     def score(self, split: str, logits: np.ndarray) -> Scores:
-        return number_scores(self.values[split], logits[:, 0])
+        return score_numbers(self.values[split], logits[:, 0])
 
     def columns(self, logits: np.ndarray) -> dict[str, list[str]]:
         """Return the column to write: the predicted number of each row."""
@@ -241,7 +241,7 @@ def _read(options: TaskOptions) -> dict[str, Columns]:
         if not options.text_column or not options.label_column:
             raise Refused(
                 "config.data.text_column and config.data.label_column must both be set; the "
-                f"columns of {path} are {list_names(column_names(path))}"
+                f"columns of {path} are {list_names(read_column_names(path))}"
             )
         label = [] if split == TEST else [options.label_column]
         files[split] = read_table(path, [*texts, *label])

@@ -20,11 +20,11 @@ from bert_jax.tasks.files import (
     PARQUET,
     TSV,
     check_not_header,
-    column_names,
+    format_value,
     is_missing,
-    parquet_batches,
+    read_column_names,
+    read_parquet_batches,
     read_rows,
-    text_of,
 )
 from bert_jax.tasks.labels import is_header
 from data_pipeline.io.refused import Refused
@@ -97,7 +97,7 @@ def open_table(
     if not rows:
         raise Refused(f"{path} has no rows; copy or download it again")
     # The output could not tell two columns of the same name apart.
-    header = [] if path.suffix in JSON_LINES else column_names(path)
+    header = [] if path.suffix in JSON_LINES else read_column_names(path)
     twice = [name for name in header if header.count(name) > 1]
     if twice and set(wanted) <= set(header):  # otherwise the first row has no names
         raise Refused(
@@ -122,7 +122,7 @@ def read_pieces(table: OpenedTable, how_to_fix: str = "") -> Iterator[TablePiece
                 f"{path} row {number} has more than {_MAX_COLUMNS:,} columns; is it a table?"
             )
         for name in wanted:
-            texts[name].append(text_of(path, number, name, record[name]))
+            texts[name].append(format_value(path, number, name, record[name]))
         if any(is_missing(record[name]) for name in wanted):
             missing.append(number)
         records.append(record)
@@ -144,7 +144,7 @@ def _parquet_pieces(table: OpenedTable, how_to_fix: str) -> Iterator[TablePiece]
         missing = set[int]()
         for name in table.wanted:
             values = list(enumerate(arrow.column(name).to_pylist(), number + 1))
-            texts[name] = [text_of(table.path, row, name, value) for row, value in values]
+            texts[name] = [format_value(table.path, row, name, value) for row, value in values]
             missing |= {row for row, value in values if is_missing(value)}
         for i, row in enumerate(zip(*texts.values(), strict=True)):
             if is_header(table.wanted, row):
@@ -152,7 +152,7 @@ def _parquet_pieces(table: OpenedTable, how_to_fix: str) -> Iterator[TablePiece]
                 check_not_header(table.path, number + i + 1, record)
         return TablePiece(texts, [], arrow, sorted(missing))
 
-    for batch in parquet_batches(table.path, table.wanted, how_to_fix, None):
+    for batch in read_parquet_batches(table.path, table.wanted, how_to_fix, None):
         waiting.append(batch)
         rows, chars = sum(map(len, waiting)), sum(part.nbytes for part in waiting)
         if rows >= PIECE_ROWS or chars > _PIECE_CHARS:
@@ -178,7 +178,7 @@ def _plain(arrow: pa.Table) -> pa.Table:
     return arrow
 
 
-def free_names(taken: Sequence[str], wanted: Sequence[str]) -> dict[str, str]:
+def choose_free_names(taken: Sequence[str], wanted: Sequence[str]) -> dict[str, str]:
     """Name each new column; append _2, _3, ... to a name that the table already has."""
     names: dict[str, str] = {}
     used = set(taken)

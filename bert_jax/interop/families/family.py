@@ -129,7 +129,7 @@ class Family:
     # Settings of training alone, and others that its config.json does not hold.
     unheld: tuple[str, ...] = TRAINING
 
-    def names_of(self, kind: str | None) -> Names:
+    def choose_names(self, kind: str | None) -> Names:
         """Return the names in the class without a task's layer, or in the class for a kind of task.
 
         The latter predicts no words, so the bias of their logits has no name.
@@ -139,7 +139,7 @@ class Family:
         heads = {**self.names.heads, **self.task_names.get(kind, {})}
         return dataclasses.replace(self.names, heads=heads, output_bias=())
 
-    def task_class(self, kind: str) -> str:
+    def name_task_class(self, kind: str) -> str:
         """Return the class of transformers with the layer of a kind of task."""
         return self.encoder.removesuffix("Model") + self.class_ends[kind]
 
@@ -147,7 +147,7 @@ class Family:
     def classes(self) -> frozenset[str]:
         """Return the classes of transformers whose arrays are all read."""
         heads = (self.masked_lm, self.pretraining, self.discriminator, self.causal_lm)
-        tasks = map(self.task_class, self.class_ends)
+        tasks = map(self.name_task_class, self.class_ends)
         return frozenset((self.encoder, *filter(None, heads), *tasks))
 
     def fits(self, config: ModelConfig) -> bool:

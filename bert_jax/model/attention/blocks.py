@@ -52,7 +52,7 @@ def attend(
     return ops.einsum("bhst,bthk->bshk", weights_BHST, v_BTHK, ("batch", None, "heads", None))
 
 
-def window_block(width: int) -> int:
+def choose_window_block(width: int) -> int:
     """Return the block size for a window of this width."""
     return max(width // 2, MIN_WINDOW_BLOCK)
 
@@ -74,7 +74,7 @@ def attend_window(
     Source: Beltagy et al. 2020 (Longformer), section 3.1.
     """
     batch, seq_len = ids_BS.shape
-    block, reach = window_block(width), width // 2
+    block, reach = choose_window_block(width), width // 2
     blocks = -(-seq_len // block)
     around = block + 2 * reach
     # Positions of each block's queries and keys in the row; some lie outside of it.

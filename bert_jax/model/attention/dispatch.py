@@ -215,7 +215,7 @@ def _are_blocks_worthwhile(seq_len: int, width: int) -> bool:
     if not width:
         return seq_len >= LONG_ROW
     # A block of queries sees far fewer keys than the row has.
-    return seq_len > 2 * blocks.window_block(width) + width
+    return seq_len > 2 * blocks.choose_window_block(width) + width
 
 
 def choose_here(

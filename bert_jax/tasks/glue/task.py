@@ -21,7 +21,7 @@ from bert_jax.tasks.glue.specs import (
     TASKS,
     GlueTask,
 )
-from bert_jax.tasks.metrics import MATTHEWS, class_scores, majority_scores, number_scores
+from bert_jax.tasks.metrics import MATTHEWS, score_classes, score_majority, score_numbers
 from bert_jax.tasks.task import CLASSIFY, REGRESS, Example, Scores, Task
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
@@ -131,8 +131,8 @@ def _read_score(text: str, place: str) -> float:
 
 def _baseline(task: GlueTask, train_N: np.ndarray, dev_N: np.ndarray) -> Scores:
     if task.is_regression:
-        return number_scores(dev_N, np.full_like(dev_N, train_N.mean()))
-    return majority_scores(task.scores, train_N, dev_N)
+        return score_numbers(dev_N, np.full_like(dev_N, train_N.mean()))
+    return score_majority(task.scores, train_N, dev_N)
 
 
 def _score(
@@ -140,12 +140,12 @@ def _score(
 ) -> Scores:
     """Compute the official scores of a development set."""
     if task.is_regression:
-        return number_scores(labels[split], logits[:, 0])
+        return score_numbers(labels[split], logits[:, 0])
     names, scored_as = [MATTHEWS], f"{DIAGNOSTIC}_"
     if split != DIAGNOSTIC_LABELLED:
         names = list(task.scores)
         scored_as = next(file.scored_as for file in task.dev if file.split == split)
-    return _rename(scored_as, class_scores(names, labels[split], logits.argmax(axis=1)))
+    return _rename(scored_as, score_classes(names, labels[split], logits.argmax(axis=1)))
 
 
 def _rename(scored_as: str, scores: Scores) -> Scores:

@@ -11,7 +11,7 @@ import pathlib
 import re
 from collections.abc import Iterator, Sequence
 
-from bert_jax.tasks.files import decoded_lines
+from bert_jax.tasks.files import decode_lines
 from bert_jax.tasks.ner.conlleval import (
     OUTSIDE,
     Entity,
@@ -53,7 +53,7 @@ class TaggedFile:
         """Count the words of all sentences."""
         return sum(len(sentence.words) for sentence in self.sentences)
 
-    def tags_by_line(self) -> Iterator[tuple[int, str]]:
+    def list_tags(self) -> Iterator[tuple[int, str]]:
         """Yield every tag with the number of its line."""
         for sentence in self.sentences:
             yield from enumerate(sentence.tags, sentence.first_line)
@@ -93,7 +93,7 @@ def refuse_numbers(path: pathlib.Path) -> None:
     followers = counted = 0
     before: int | None = None  # -1: the line before begins with no number
     numbered = list[tuple[int, str]]()
-    for number, line in itertools.islice(decoded_lines(path), _CHECKED_LINES):
+    for number, line in itertools.islice(decode_lines(path), _CHECKED_LINES):
         columns = line.split()
         if not columns or columns[0] == _DOCUMENT:
             before = None
@@ -119,9 +119,9 @@ def refuse_numbers(path: pathlib.Path) -> None:
 
 def read_columns(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
     """Yield each line's number and columns; none for a line that ends a sentence."""
-    has_tabs = any("\t" in line for _, line in decoded_lines(path) if line.strip())
+    has_tabs = any("\t" in line for _, line in decode_lines(path) if line.strip())
     expected = since = 0
-    for number, line in decoded_lines(path):
+    for number, line in decode_lines(path):
         line = line.rstrip("\r\n")
         if not line.strip():
             yield number, []

@@ -45,7 +45,7 @@ class WordRows:
     position_W: np.ndarray  # int64, within the row
     unknown_words: int  # words without a token; each is [UNK] in its row
 
-    def tags_from(self, logits_NSC: np.ndarray, classes: Sequence[str]) -> Tags:
+    def choose_tags(self, logits_NSC: np.ndarray, classes: Sequence[str]) -> Tags:
         """Return the likeliest tag of each word, by sentence."""
         class_W = logits_NSC[self.row_W, self.position_W].argmax(axis=-1)
         ends = np.cumsum([len(sentence.words) for sentence in self.file.sentences])[:-1]
@@ -72,7 +72,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     }
     train, dev = splits[TRAIN], splits[DEV]
     first = train.file.sentences[0]
-    by_word = score_entities(dev.gold, most_frequent_tags(train.file, dev.file))
+    by_word = score_entities(dev.gold, tag_by_frequency(train.file, dev.file))
     empty = score_entities(dev.gold, [[OUTSIDE] * len(tags) for tags in dev.gold])
     return Task(
         name="NER",
@@ -100,7 +100,7 @@ def _check_types(train: TaggedFile) -> tuple[str, ...]:
     """Refuse types of entities that only a machine tells apart; see labels.check_labels."""
     types = (
         (split_tag(tag)[1], f"{train.path} row {line}")
-        for line, tag in train.tags_by_line()
+        for line, tag in train.list_tags()
         if tag != OUTSIDE
     )
     return check_labels(count_labels(types), "the last column")
@@ -115,14 +115,14 @@ def _classes(files: Mapping[str, TaggedFile]) -> tuple[str, ...]:
                 "ner it must have tags in its last column"
             )
     train = files[TRAIN]
-    kinds = sorted({split_tag(tag)[1] for _, tag in train.tags_by_line() if tag != OUTSIDE})
+    kinds = sorted({split_tag(tag)[1] for _, tag in train.list_tags() if tag != OUTSIDE})
     if not kinds:
         raise Refused(
             f"{train.path} has no entity: all its {train.words:,} words have the tag O, so "
             "there is nothing to learn"
         )
     for file in files.values():
-        for line, tag in file.tags_by_line():
+        for line, tag in file.list_tags():
             if tag != OUTSIDE and split_tag(tag)[1] not in kinds:
                 raise Refused(
                     f"{file.path} row {line} has an entity of type {split_tag(tag)[1]!r:.60}, "
@@ -163,7 +163,7 @@ def encode_words(
         number_of = {name: number for number, name in enumerate(classes)}
         place_W = framed.offsets[row_W] + position_W
         label_ids_T = np.zeros(len(framed.token_ids), np.int32)
-        label_ids_T[place_W] = [number_of[tag] for _, tag in file.tags_by_line()]
+        label_ids_T[place_W] = [number_of[tag] for _, tag in file.list_tags()]
         label_weights_T = np.zeros(len(framed.token_ids), np.float32)
         label_weights_T[place_W] = 1.0
         token_labels = {"label_ids": label_ids_T, "label_weights": label_weights_T}
@@ -185,7 +185,7 @@ def _windows(words_of_tokens: Sequence[list[int]], most: int) -> list[list[list[
     return windows
 
 
-def most_frequent_tags(train: TaggedFile, file: TaggedFile) -> Tags:
+def tag_by_frequency(train: TaggedFile, file: TaggedFile) -> Tags:
     """Tag each word of a file with its most frequent tag in training; O if it is not there."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for sentence in train.sentences:
@@ -199,7 +199,7 @@ def _score(
     splits: Mapping[str, WordRows], classes: Sequence[str], split: str, logits_NSC: np.ndarray
 ) -> Scores:
     words = splits[split]
-    return _scores(score_entities(words.gold, words.tags_from(logits_NSC, classes)))
+    return _scores(score_entities(words.gold, words.choose_tags(logits_NSC, classes)))
 
 
 def _scores(score: EntityScore) -> Scores:
@@ -227,7 +227,7 @@ def _write_predictions(
     words = splits[split]
     path = folder / f"{split}.conll"
     lines = []
-    tags = words.tags_from(logits_NSC, classes)
+    tags = words.choose_tags(logits_NSC, classes)
     for sentence, predicted in zip(words.file.sentences, tags, strict=True):
         texts = [word.replace(" ", "_") for word in sentence.words]
         columns = (texts, sentence.tags, predicted) if sentence.tags else (texts, predicted)

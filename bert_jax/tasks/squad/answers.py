@@ -45,7 +45,7 @@ class AnswerPrediction:
         return self.null.logit - self.candidates[0].logit if self.candidates else np.inf
 
 
-def best_answers(
+def find_best_answers(
     windows: SquadWindows,
     logits_RS2: np.ndarray,
     n_best_size: int,
@@ -61,7 +61,7 @@ def best_answers(
     Shapes: float32[R,S,2] start and end logits of all rows in order; S is at least the longest row.
     Source: run_squad.py@eedf5716ce write_predictions.
     """
-    for question, rows in enumerate(windows.rows_of()):
+    for question, rows in enumerate(windows.split_rows_by_question()):
         spans = [
             (int(windows.first_piece_R[row]), int(windows.window_pieces_R[row])) for row in rows
         ]
@@ -122,7 +122,7 @@ def _candidates(
     return tuple(best.values())
 
 
-def n_best(
+def list_best(
     prediction: AnswerPrediction, n_best_size: int, has_unanswerable: bool
 ) -> list[AnswerSpan]:
     """Return the best candidates; with has_unanswerable, no answer is always among them."""
@@ -136,7 +136,7 @@ def n_best(
     return best or [prediction.null]
 
 
-def to_documents(
+def make_documents(
     prediction: AnswerPrediction, n_best_size: int, threshold: float | None
 ) -> tuple[str, list[dict[str, str | float]], float]:
     """Return a question's answer, its best texts with probabilities, and its null odds.
@@ -144,7 +144,7 @@ def to_documents(
     With a threshold (SQuAD 2.0) the answer is empty where the null odds are above it.
     """
     is_null = threshold is not None and prediction.null_odds > threshold
-    best = n_best(prediction, n_best_size, threshold is not None)
+    best = list_best(prediction, n_best_size, threshold is not None)
     shares = scipy.special.softmax([candidate.logit for candidate in best])
     texts: list[dict[str, str | float]] = [
         {
@@ -165,9 +165,9 @@ def write_files(
     n_best_size: int,
     threshold: float | None,
 ) -> list[pathlib.Path]:
-    """Write the files of run_squad.py, to_documents of every question; return their paths."""
+    """Write the files of run_squad.py, make_documents of every question; return their paths."""
     documents = {
-        question_id: to_documents(prediction, n_best_size, threshold)
+        question_id: make_documents(prediction, n_best_size, threshold)
         for question_id, prediction in by_id.items()
     }
     names = ["predictions.json", "nbest_predictions.json"]

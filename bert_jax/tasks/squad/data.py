@@ -194,7 +194,7 @@ def _field(record: Any, name: str, kind: type, place: str) -> Any:
     return record[name]
 
 
-def answer_span(context: str, answer: Answer) -> tuple[int, int] | None:
+def find_answer_span(context: str, answer: Answer) -> tuple[int, int] | None:
     """Find the first character of an answer in its context and the one after its last; or None.
 
     As in run_squad.py, the answer may begin elsewhere within the words at answer_start, and its

@@ -30,7 +30,7 @@ def normalize(text: str) -> str:
     return " ".join(_find_articles.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
-def gold_texts(questions: Iterable[SquadQuestion]) -> dict[str, list[str]]:
+def collect_gold_texts(questions: Iterable[SquadQuestion]) -> dict[str, list[str]]:
     """Return the right answers of each question by its id; none where it is unanswerable."""
     return {question.id: [answer.text for answer in question.answers] for question in questions}
 
@@ -137,7 +137,7 @@ def score_file(
     official script fails.
     """
     file = read_squad(data)
-    golds = gold_texts(file.questions())
+    golds = collect_gold_texts(file.questions())
     answers = _by_question(predictions, "a text", str)
     missing = golds.keys() - answers.keys()
     if missing and file.has_unanswerable:

@@ -74,9 +74,9 @@ class AnswerPredictor:
         self._cut += len(findings.cut)
         logits_RS2 = compute_logits(windows.rows, len(windows.questions))
         most, most_tokens = options.n_best_size, options.max_answer_length
-        predictions = answers.best_answers(windows, logits_RS2, most, most_tokens, texts=most)
+        predictions = answers.find_best_answers(windows, logits_RS2, most, most_tokens, texts=most)
         for question, prediction in zip(windows.questions, predictions, strict=True):
-            documents = answers.to_documents(prediction, most, self._threshold)
+            documents = answers.make_documents(prediction, most, self._threshold)
             self._unanswered += not documents[0]
             for write, document in zip(writers, documents, strict=False):
                 write(question.id, document)

@@ -18,7 +18,7 @@ from bert_jax.tasks.squad.data import (
     Paragraph,
     SquadFile,
     SquadQuestion,
-    answer_span,
+    find_answer_span,
     read_json_object,
     read_squad,
 )
@@ -53,7 +53,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         dev_splits=(DEV,),
         score=squad.score,
         main_score="f1",
-        baseline=best_constant(paragraphs[TRAIN], paragraphs[DEV], options.has_unanswerable),
+        baseline=score_best_constant(paragraphs[TRAIN], paragraphs[DEV], options.has_unanswerable),
         write_predictions=squad.write_predictions,
         notes=tuple(notes),
         example=_take_example(paragraphs[TRAIN][0]),
@@ -105,7 +105,7 @@ def _select_training(file: SquadFile, options: TaskOptions, notes: list[str]) ->
             questions += 1
             _check_answered(file, question, options)
             several += len(question.answers) > 1
-            if question.answers and not answer_span(paragraph.context, question.answers[0]):
+            if question.answers and not find_answer_span(paragraph.context, question.answers[0]):
                 misplaced.append(question.id)
             else:
                 learned.append(question)
@@ -141,7 +141,7 @@ def _check_development(file: SquadFile, options: TaskOptions, notes: list[str]) 
     for paragraph in file.paragraphs:
         for question in paragraph.questions:
             _check_answered(file, question, options)
-            if not all(answer_span(paragraph.context, answer) for answer in question.answers):
+            if not all(find_answer_span(paragraph.context, answer) for answer in question.answers):
                 misplaced.append(question.id)
     if misplaced:
         notes.append(
@@ -201,7 +201,7 @@ class _Squad:
     def score(self, split: str, logits_RS2: np.ndarray) -> Scores:
         """Compute exact match and F1; for SQuAD 2.0 at the threshold that is best for F1 here."""
         by_id = self._predictions(split, logits_RS2, texts=1)
-        golds = metrics.gold_texts(self.windows[split].questions)
+        golds = metrics.collect_gold_texts(self.windows[split].questions)
         answers = {question_id: prediction.text for question_id, prediction in by_id.items()}
         exact, f1s = metrics.score_questions(golds, answers, self.options.has_unanswerable)
         if not self.options.has_unanswerable:
@@ -224,7 +224,7 @@ class _Squad:
         threshold, written = None, []
         kept = folder / THRESHOLD_FILE
         if self.options.has_unanswerable and split == DEV:
-            threshold = _threshold(by_id, metrics.gold_texts(self.windows[split].questions))
+            threshold = _threshold(by_id, metrics.collect_gold_texts(self.windows[split].questions))
             folder.mkdir(parents=True, exist_ok=True)
             write_file(kept, f"{json.dumps({THRESHOLD: threshold})}\n".encode())
             written.append(kept)
@@ -239,7 +239,7 @@ class _Squad:
         self, split: str, logits_RS2: np.ndarray, texts: int
     ) -> dict[str, AnswerPrediction]:
         windows, options = self.windows[split], self.options
-        predictions = squad_answers.best_answers(
+        predictions = squad_answers.find_best_answers(
             windows, logits_RS2, options.n_best_size, options.max_answer_length, texts
         )
         return dict(zip((question.id for question in windows.questions), predictions, strict=True))
@@ -272,7 +272,7 @@ def _by_answerability(
     return scores
 
 
-def best_constant(
+def score_best_constant(
     train: Sequence[Paragraph], dev: Sequence[Paragraph], has_unanswerable: bool
 ) -> Scores:
     """Score the best of four ways to answer dev without reading the question.
@@ -286,7 +286,9 @@ def best_constant(
         if question.answers
     ]
     most_frequent = collections.Counter(answers).most_common(1)[0][0] if answers else ""
-    golds = metrics.gold_texts(question for paragraph in dev for question in paragraph.questions)
+    golds = metrics.collect_gold_texts(
+        question for paragraph in dev for question in paragraph.questions
+    )
     best: Scores = {"f1": -1.0}
     for answer_of in (
         lambda context: "",

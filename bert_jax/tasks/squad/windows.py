@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_jax.config.schema import TaskOptions
-from bert_jax.tasks.squad.data import Paragraph, SquadQuestion, answer_span
+from bert_jax.tasks.squad.data import Paragraph, SquadQuestion, find_answer_span
 from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows, join_rows
 from data_pipeline.labelled.windows import Span, cut_windows
@@ -31,7 +31,7 @@ class SquadWindows:
     first_piece_R: np.ndarray  # int32[R]
     window_pieces_R: np.ndarray  # int32[R]
 
-    def rows_of(self) -> list[range]:
+    def split_rows_by_question(self) -> list[range]:
         """Return the row numbers of each question, Q ranges."""
         bounds = np.searchsorted(self.question_R, np.arange(len(self.questions) + 1))
         return [range(start, end) for start, end in itertools.pairwise(bounds)]
@@ -106,5 +106,5 @@ def _encode(vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:
 def _answer_pieces(question: SquadQuestion, context: str, pieces: AlignedPieces) -> Span | None:
     if not question.answers:
         return None
-    span = answer_span(context, question.answers[0])
+    span = find_answer_span(context, question.answers[0])
     return span and find_pieces(pieces, *span)

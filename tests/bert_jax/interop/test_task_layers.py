@@ -94,9 +94,9 @@ def test_logits_are_those_of_transformers_and_names_come_back(kind, golden, fold
     np.testing.assert_allclose(ours, theirs, atol=TOLERANCE)
 
     family = FAMILIES[json.loads(str(golden[f"{kind}/config"]))["model_type"]]
-    assert family.task_class(layer.kind) == kind.split()[0]
+    assert family.name_task_class(layer.kind) == kind.split()[0]
     assert family.reads_alike(config, layer.kind)
-    names = family.names_of(layer.kind)
+    names = family.choose_names(layer.kind)
     again = rename(params, lambda path: names.name_tensor(path, family.prefix))
     assert sorted(again) == sorted(arrays)
     for name, array in again.items():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.losses import cross_entropy, word_cross_entropy, word_logits
+from bert_jax.model.losses import compute_word_logits, cross_entropy, word_cross_entropy
 from bert_jax.parallel import mesh
 from tests.bert_jax.model.test_ops import numeric_gradient
 
@@ -130,6 +130,6 @@ def test_logits_kept_in_bfloat16_have_the_loss_and_gradients_of_what_is_kept(wor
 
 def test_rows_past_the_vocabulary_have_no_weight(words):
     h, table, bias, _, _ = words
-    logits = word_logits(*on_device(words, jnp.float32)[:3], VOCAB)
+    logits = compute_word_logits(*on_device(words, jnp.float32)[:3], VOCAB)
     assert (jax.nn.softmax(logits)[..., VOCAB:] == 0).all()
     np.testing.assert_allclose(logits[..., :VOCAB], (h @ table.T + bias)[..., :VOCAB], atol=1e-5)

@@ -7,7 +7,6 @@ from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks import multiple_choice
 from bert_jax.tasks.multiple_choice import (
     ChoiceFile,
-    ChoiceQuestion,
     encode_questions,
     read_codah,
     read_swag,
@@ -27,8 +26,9 @@ def vocabulary(tmp_path):
 
 
 def questions_of(tmp_path, answers, name="file", context="a b", choices=("c", "d", "e", "c c")):
-    questions = tuple(ChoiceQuestion(context, tuple(choices), answer) for answer in answers)
-    return ChoiceFile(tmp_path / name, questions)
+    count = len(answers)
+    answers_N = None if answers[0] is None else np.array(answers, np.int32)
+    return ChoiceFile(tmp_path / name, [context] * 4 * count, [*choices] * count, answers_N)
 
 
 @pytest.fixture
@@ -85,20 +85,20 @@ def test_no_half_of_the_predictions_is_left(task, tmp_path):
 def test_a_question_of_swag_is_a_sentence_and_a_begun_one_with_each_ending(tmp_path):
     row = '0,v,1,x,"It, is\n""so"".",He,gold,"a,b",c,d,e,0'  # quotes, commas and lines in a field
     (tmp_path / "a.csv").write_text(f"{HEADER},label\n{row}\n{ROW},2\n")
-    quoted, plain = read_swag(tmp_path / "a.csv").questions
-    assert quoted == ChoiceQuestion('It, is\n"so".', ("He a,b", "He c", "He d", "He e"), 0)
-    assert plain.choices == ("He runs", "He sits", "He stands", "He walks")
-    assert plain.answer == 2
+    file = read_swag(tmp_path / "a.csv")
+    assert file.contexts == ['It, is\n"so".'] * 4 + ["It is."] * 4
+    quoted, plain = ["He a,b", "He c", "He d", "He e"], ["runs", "sits", "stands", "walks"]
+    assert file.choices == [*quoted, *(f"He {word}" for word in plain)]
+    assert file.answers_N.tolist() == [0, 2]
     (tmp_path / "test.csv").write_text(f"{HEADER}\n{ROW}\n")
-    assert not read_swag(tmp_path / "test.csv").has_answers
+    assert read_swag(tmp_path / "test.csv").answers_N is None
 
 
 def test_a_question_of_codah_is_the_prompt_with_each_ending(tmp_path):
     (tmp_path / "a.tsv").write_text('\tHe said "no". He\t"runs\tsits"\tstands\twalks\t1\r\n')
-    (question,) = read_codah(tmp_path / "a.tsv").questions
-    assert question == ChoiceQuestion(
-        'He said "no". He', ('"runs', 'sits"', "stands", "walks"), answer=1
-    )
+    file = read_codah(tmp_path / "a.tsv")
+    assert file.contexts == ['He said "no". He'] * 4 and file.answers_N.tolist() == [1]
+    assert file.choices == ['"runs', 'sits"', "stands", "walks"]
 
 
 @pytest.mark.parametrize(
@@ -144,6 +144,6 @@ def test_codahs_folds_have_as_many_questions_as_published(shared_data, uncased):
     task = multiple_choice.open_task(options, load_vocabulary(uncased))
     counts = {split: rows.examples for split, rows in task.splits.items()}
     assert counts == {"train": 1665, "dev": 556, "test": 555}
-    assert len(read_codah(folder / "full_data.tsv").questions) == sum(counts.values())
+    assert read_codah(folder / "full_data.tsv").questions == sum(counts.values())
     # grep -c '3$' of both files: 3 is training's most frequent, right 143 times in 556.
     assert task.baseline == {"accuracy": pytest.approx(143 / 556)}

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert_jax.tasks import table_pieces
-from bert_jax.tasks.table_pieces import TableWriter, free_names, open_table
+from bert_jax.tasks.table_pieces import TableWriter, choose_free_names, open_table
 from tests.bert_jax.tasks.tables import write_table
 
 ROWS = [
@@ -40,7 +40,7 @@ def read(path):
 def through(source, output, added=("n",)):
     """Write a table beside the number of each row; the pieces that it went through in."""
     table = open_table(source, ["text"], "")
-    kinds = {free_names(table.names, list(added))[name]: pa.int64() for name in added}
+    kinds = {choose_free_names(table.names, list(added))[name]: pa.int64() for name in added}
     writer, rows, sizes = TableWriter(output, output.suffix, table, kinds), 0, []
     for piece in table_pieces.read_pieces(table):
         sizes.append(piece.rows)
@@ -78,7 +78,7 @@ def test_columns_of_the_same_name_get_a_number(tmp_path):
     rows = [{"text": "a", "n": "own", "n_2": "too"}]
     through(write_table(tmp_path / "in.csv", rows), tmp_path / "out.jsonl")
     assert read(tmp_path / "out.jsonl") == [{**rows[0], "n_3": 0}]
-    assert free_names(["p"], ["p", "q"]) == {"p": "p_2", "q": "q"}
+    assert choose_free_names(["p"], ["p", "q"]) == {"p": "p_2", "q": "q"}
     (tmp_path / "twice.csv").write_text("text,x,x\na,b,c\n")
     with pytest.raises(ValueError, match=r"has 2 columns 'x'"):
         open_table(tmp_path / "twice.csv", ["text"], "")

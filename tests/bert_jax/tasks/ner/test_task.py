@@ -200,10 +200,10 @@ def test_predictions_equal_to_gold_score_1_through_windows(open_ner, dev_words, 
     dev = ("anna B-PER\nbert I-PER\nrome B-LOC\n" * 5) + "runs O\n"
     task = open_ner(dev=dev, max_seq_length=5)
     rows = dev_words(task, max_seq_length=5)
-    numbers = np.array([task.labels.index(tag) for _, tag in rows.file.tags_by_line()])
+    numbers = np.array([task.labels.index(tag) for _, tag in rows.file.list_tags()])
     logits = logits_saying(task, "dev", numbers, rows)
     assert task.score("dev", logits)["f1"] == 1.0
-    assert score_entities(rows.gold, rows.tags_from(logits, task.labels)).overall.correct == 10
+    assert score_entities(rows.gold, rows.choose_tags(logits, task.labels)).overall.correct == 10
 
 
 @pytest.mark.usefixtures("killed_while_writing")

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from bert_jax.tasks.squad.answers import best_answers, n_best, write_files
+from bert_jax.tasks.squad.answers import find_best_answers, list_best, write_files
 from bert_jax.tasks.squad.data import Paragraph
 from bert_jax.tasks.squad.windows import make_windows
 from tests.bert_jax.tasks.squad_samples import letter_vocabulary, options, pointing, question
@@ -59,7 +59,7 @@ def test_the_best_answers_are_those_of_a_search_through_all_spans(vocabulary, ma
     length = int(windows.rows.lengths_N.max()) + 3
     logits = np.random.default_rng(5).normal(size=(windows.rows.examples, length, 2))
     logits = logits.astype(np.float32)
-    found = list(best_answers(windows, logits, length, 4, texts=7))
+    found = list(find_best_answers(windows, logits, length, 4, texts=7))
     for which, prediction in enumerate(found):
         best = list(dict.fromkeys(text for _, text in by_search(windows, which, logits, 4)))[:7]
         assert [one.text for one in prediction.candidates] == best
@@ -90,7 +90,7 @@ def test_the_text_is_cut_from_the_context_as_it_stands(vocabulary, first, last, 
     names = [pieces[one] for one in windows.rows.token_ids[: windows.rows.offsets[1]]]
     start = names.index(first, 3)  # behind [CLS] who [SEP]
     places = np.array([[start, names.index(last, start)], [0, 0]])
-    prediction = next(best_answers(windows, pointing(windows.rows, places), 20, 30, texts=1))
+    prediction = next(find_best_answers(windows, pointing(windows.rows, places), 20, 30, texts=1))
     assert prediction.text == text
 
 
@@ -99,27 +99,27 @@ def test_an_answer_is_in_the_context_and_not_too_long(vocabulary):
     end_of_row = int(windows.rows.lengths_N[0]) - 2
     # The start in the question, the end at the end: the start is free, and 5 pieces at most.
     logits = pointing(windows.rows, np.array([[1, end_of_row], [0, 0]]))
-    prediction = next(best_answers(windows, logits, end_of_row, 5, texts=20))
+    prediction = next(find_best_answers(windows, logits, end_of_row, 5, texts=20))
     assert prediction.text.endswith("today")
     assert all(len(one.text.split()) <= 5 for one in prediction.candidates)
     # With one start and one end it still answers where [CLS] and the question are higher.
     logits = pointing(windows.rows, np.array([[0, 0], [1, 1]]))
     logits[:, 7, :] = 5
-    assert next(best_answers(windows, logits, 1, 30, texts=3)).text != ""
+    assert next(find_best_answers(windows, logits, 1, 30, texts=3)).text != ""
 
 
 def test_a_context_without_pieces_has_no_answer(vocabulary):
     windows = windows_of(vocabulary, context="\x07")
     logits = np.ones((2, 9, 2), np.float32)
-    prediction = next(best_answers(windows, logits, 20, 30, texts=20))
+    prediction = next(find_best_answers(windows, logits, 20, 30, texts=20))
     assert prediction.text == "" and prediction.null_odds == math.inf
-    assert n_best(prediction, 20, False) == n_best(prediction, 20, True) == [prediction.null]
+    assert list_best(prediction, 20, False) == list_best(prediction, 20, True) == [prediction.null]
 
 
 def test_the_files_are_those_of_run_squad(vocabulary, tmp_path):
     windows = windows_of(vocabulary, max_seq_length=64)
     logits = pointing(windows.rows, np.array([[9, 9], [0, 0]]))
-    found = dict(zip("pq", best_answers(windows, logits, 3, 30, texts=3), strict=True))
+    found = dict(zip("pq", find_best_answers(windows, logits, 3, 30, texts=3), strict=True))
     written = write_files(tmp_path, found, 3, threshold=0.0)
     assert [path.name for path in written] == [
         "predictions.json",
@@ -143,7 +143,7 @@ def test_the_files_are_those_of_run_squad(vocabulary, tmp_path):
 def test_without_unanswerable_questions_nothing_is_said_of_them(vocabulary, tmp_path):
     windows = windows_of(vocabulary, max_seq_length=64)
     logits = pointing(windows.rows, np.array([[0, 0], [0, 0]]))
-    found = dict(zip("pq", best_answers(windows, logits, 3, 30, texts=3), strict=True))
+    found = dict(zip("pq", find_best_answers(windows, logits, 3, 30, texts=3), strict=True))
     written = write_files(tmp_path / "dev", found, 3, threshold=None)
     assert [path.name for path in written] == ["predictions.json", "nbest_predictions.json"]
     answers, n_bests = (json.loads(path.read_text()) for path in written)

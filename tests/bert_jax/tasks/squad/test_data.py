@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from bert_jax.tasks.squad.data import Answer, answer_span, read_squad
+from bert_jax.tasks.squad.data import Answer, find_answer_span, read_squad
 
 QA = {
     "id": "q1",
@@ -110,6 +110,6 @@ def test_mistakes_are_named_by_place(tmp_path, content, words):
 )
 def test_where_an_answer_stands(text, answer_start, expected):
     context = "Joe Smith (1895-1943). born \n in Bonn"
-    assert answer_span(context, Answer(text, answer_start)) == expected
+    assert find_answer_span(context, Answer(text, answer_start)) == expected
     if expected:
         assert context[slice(*expected)].split() == text.split()

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.squad.data import Paragraph
-from bert_jax.tasks.squad.task import best_constant, open_task
+from bert_jax.tasks.squad.task import open_task, score_best_constant
 from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.tasks.squad_samples import (
     letter_vocabulary,
@@ -137,7 +137,7 @@ def test_the_best_constant_answer(opened, opened_2):
     assert opened.baseline == pytest.approx({"f1": (2 / 9 + 2 / 5) / 2, "exact_match": 0})
     assert opened_2.baseline == {"f1": 0.5, "exact_match": 0.5}
     often = [Paragraph("Eve", (question("t", "Who?", ("Eve", 0)),))]
-    assert best_constant(often, DEV, False) == {"f1": 0.5, "exact_match": 0.5}
+    assert score_best_constant(often, DEV, False) == {"f1": 0.5, "exact_match": 0.5}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_jax.tasks.squad.answers import best_answers
+from bert_jax.tasks.squad.answers import find_best_answers
 from bert_jax.tasks.squad.data import Paragraph
 from bert_jax.tasks.squad.windows import make_windows
 from data_pipeline.labelled.windows import choose_windows, cut_windows
@@ -86,7 +86,7 @@ def test_rows_of_another_template_have_their_answers_where_cls_stands(vocabulary
     assert rows.labels["start_positions"].tolist() == [10, last[1]]
     logits = np.zeros((2, last[0] + 3, 2), np.float32)
     logits[[0, 1], last] = 5.0
-    for prediction in best_answers(windows, logits, 20, 30, texts=1):
+    for prediction in find_best_answers(windows, logits, 20, 30, texts=1):
         assert prediction.null.logit == 10.0 and prediction.null_odds == 10.0
 
 
@@ -105,7 +105,7 @@ def test_an_answer_outside_of_a_window_is_at_cls(vocabulary):
     assert tokens(vocabulary, rows, 2) == "[CLS] who sang [SEP] ( 1895 - 96 ) slept [SEP]"
     assert rows.labels["start_positions"].tolist() == [7, 4, 0, 0, 0, 0, 6, 0, 0]
     assert rows.labels["end_positions"].tolist() == [7, 4, 0, 0, 0, 0, 10, 0, 0]
-    assert [list(of_question) for of_question in windows.rows_of()][1] == [3, 4, 5]
+    assert [list(of_question) for of_question in windows.split_rows_by_question()][1] == [3, 4, 5]
     assert findings.in_several_windows == ["q", "n", "c"]
 
 
