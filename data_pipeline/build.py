@@ -54,13 +54,7 @@ from data_pipeline.store.writer import (
     describe_vocabulary,
     write_manifest,
 )
-from data_pipeline.vocab import (
-    FILE_NAMES,
-    Vocabulary,
-    load_recorded,
-    load_vocabulary,
-    token_dtype,
-)
+from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_recorded, load_vocabulary, token_dtype
 from data_pipeline.vocab.sentencepiece_rules import RECORDED
 from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
 from data_pipeline.vocab.train import TEXT_CHARS, TRAINED, read_training_text, train_vocabulary
@@ -201,10 +195,7 @@ def _build_folder(
 
 
 def _make_vocabulary(
-    building: pathlib.Path,
-    flags: BuildFlags,
-    sources: list[Source],
-    console: rich.console.Console,
+    building: pathlib.Path, flags: BuildFlags, sources: list[Source], console: rich.console.Console
 ) -> tuple[Vocabulary, float | None]:
     """Write the vocabulary that is given or trained on the input; return it and its coverage."""
     coverage = None

@@ -222,10 +222,7 @@ def encode_corpus(
 
 
 def _make_encoder(
-    vocab_path: pathlib.Path,
-    rules: Mapping[str, Any],
-    text: TextOptions,
-    cleaning: CleaningOptions,
+    vocab_path: pathlib.Path, rules: Mapping[str, Any], text: TextOptions, cleaning: CleaningOptions
 ) -> ChunkEncoder:
     """Make the encoder of a worker process, whose vocabulary keeps a cache of words."""
     # Nothing in a worker makes cycles, and each collection would visit the lists of a whole chunk.

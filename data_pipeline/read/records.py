@@ -11,12 +11,7 @@ from typing import Any
 
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import check_unicode, list_names, name_kind
-from data_pipeline.read.lines import (
-    MAX_DOCUMENT_BYTES,
-    HeadEndsError,
-    add_size,
-    split_paragraphs,
-)
+from data_pipeline.read.lines import MAX_DOCUMENT_BYTES, HeadEndsError, add_size, split_paragraphs
 
 _SHOWN_CHARACTERS = 40
 _OPEN = "unexpected end of data"  # what csv says inside quotes

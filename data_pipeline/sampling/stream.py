@@ -117,11 +117,7 @@ class PretrainSource(ExampleSource):
 
 
 def open_examples(
-    store: Store,
-    split: Split,
-    options: PretrainOptions,
-    seq_len: int,
-    max_predictions_per_seq: int,
+    store: Store, split: Split, options: PretrainOptions, seq_len: int, max_predictions_per_seq: int
 ) -> ExampleSource:
     """Make the stream of rows of a store's split: drawn from its text, or ready-made in it.
 

@@ -15,10 +15,7 @@ from data_pipeline.vocab.wordpiece import replace_surrogates
 WORD_START = "\u2581"
 NONE, ALBERT, XLNET = "none", "albert", "xlnet"  # ALBERT's lowercase, XLNet's keep case
 _ACCENTS, _SPACES = "+keep_accents", "+keep_spaces"
-CHOICES = (
-    NONE,
-    *map("".join, itertools.product((ALBERT, XLNET), ("", _ACCENTS), ("", _SPACES))),
-)
+CHOICES = (NONE, *map("".join, itertools.product((ALBERT, XLNET), ("", _ACCENTS), ("", _SPACES))))
 RECORDED = "sentencepiece_rules"  # key of manifests and records; without it: NONE
 _QUOTES = ("``", "''")
 

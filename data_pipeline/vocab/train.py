@@ -122,11 +122,7 @@ def read_training_text(
 
 
 def _train_wordpiece(
-    read_text: ReadText,
-    alphabet: list[str],
-    vocab_size: int,
-    lowercase: bool,
-    reserved_pieces: int,
+    read_text: ReadText, alphabet: list[str], vocab_size: int, lowercase: bool, reserved_pieces: int
 ) -> list[str]:
     """Learn WordPiece pieces by merging the most frequent pairs; return them in id order.
 

@@ -12,12 +12,7 @@ import pytest
 
 from data_pipeline.cli import worker_pool
 from data_pipeline.corpus import encode
-from data_pipeline.corpus.encode import (
-    ChunkEncoder,
-    TextChunk,
-    encode_corpus,
-    read_chunks,
-)
+from data_pipeline.corpus.encode import ChunkEncoder, TextChunk, encode_corpus, read_chunks
 from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sources import find_sources

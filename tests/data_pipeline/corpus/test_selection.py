@@ -128,15 +128,8 @@ def test_the_lines_that_stay_keep_the_ids_of_the_whole_document(tmp_path):
     library.train_from_iterator(itertools.chain(*documents), vocab_size=300, show_progress=False)
     library.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
     library.save(str(tmp_path / "tokenizer.json"))
-    store = open_store(
-        build(
-            tmp_path,
-            "store",
-            documents,
-            tmp_path / "tokenizer.json",
-            "--drop_duplicate_lines=true",
-        )
-    )
+    vocab = tmp_path / "tokenizer.json"
+    store = open_store(build(tmp_path, "store", documents, vocab, "--drop_duplicate_lines=true"))
     expected, seen = [], set()
     for lines in documents:
         encoding = library.encode(" ".join(lines))

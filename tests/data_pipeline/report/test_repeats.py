@@ -6,12 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from data_pipeline.report.repeats import (
-    HashSample,
-    Repeats,
-    find_sentences,
-    hash_split,
-)
+from data_pipeline.report.repeats import HashSample, Repeats, find_sentences, hash_split
 from data_pipeline.store.findings import estimate_copies
 from tests.data_pipeline.corpora import Document, split_of
 

@@ -15,11 +15,7 @@ from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sources import find_sources
 from data_pipeline.vocab import load_vocabulary, train
-from data_pipeline.vocab.train import (
-    BERT_HEAD,
-    read_training_text,
-    train_vocabulary,
-)
+from data_pipeline.vocab.train import BERT_HEAD, read_training_text, train_vocabulary
 from tests.data_pipeline.multilingual import sentences
 
 # Many pairs of characters are equally frequent: what ties are broken by shows in the result.
