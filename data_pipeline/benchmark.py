@@ -1,4 +1,4 @@
-"""Measure how fast a store gives training batches: python -m data_pipeline.benchmark --help."""
+"""Measure how fast a store gives training batches, by stage and through tf.data."""
 
 import contextlib
 import dataclasses
@@ -138,7 +138,7 @@ class StoreBenchmarkFlags:
 
 COMMAND = Command(
     "data_pipeline.benchmark",
-    "Measure how fast a store gives training batches, by stage and through tf.data.",
+    __doc__,
     StoreBenchmarkFlags,
     "python -m data_pipeline.benchmark --store=stores/corpus --seq_len=128 --packed_examples=8",
 )

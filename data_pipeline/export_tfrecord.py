@@ -1,4 +1,4 @@
-"""Write a store's examples as TFRecords: python -m data_pipeline.export_tfrecord --help."""
+"""Write the examples of a store as TFRecords with Google BERT's features."""
 
 import concurrent.futures
 import dataclasses
@@ -82,12 +82,7 @@ class ExportFlags:
         return f"{self.split}-{number:05}-of-{self.shards:05}.tfrecord{ending}"
 
 
-COMMAND = Command(
-    "data_pipeline.export_tfrecord",
-    "Write the examples of a store as TFRecords with Google BERT's features.",
-    ExportFlags,
-    EXAMPLE,
-)
+COMMAND = Command("data_pipeline.export_tfrecord", __doc__, ExportFlags, EXAMPLE)
 
 
 MANIFEST = "export.json"

@@ -1,4 +1,8 @@
-"""Add the words of a field to a vocabulary: python -m data_pipeline.grow_vocab --help."""
+"""Add to a checkpoint's vocab.txt the words of a corpus that cost most tokens.
+
+A word costs tokens where the list cuts it into pieces. bert_jax.train --config.init begins the rows
+of the new words at the mean of their pieces' rows.
+"""
 
 import dataclasses
 import pathlib
@@ -61,13 +65,7 @@ class GrowFlags:
             check_is_local(f"--{name}", getattr(self, name))
 
 
-COMMAND = Command(
-    "data_pipeline.grow_vocab",
-    "Add to a checkpoint's vocab.txt the words of a corpus whose cutting into pieces costs most "
-    "tokens. bert_jax.train --config.init begins their rows at the mean of those pieces' rows.",
-    GrowFlags,
-    EXAMPLE,
-)
+COMMAND = Command("data_pipeline.grow_vocab", __doc__, GrowFlags, EXAMPLE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,7 @@
-"""Make a store of ready-made examples from TFRecords: python -m data_pipeline.import_tfrecord."""
+"""Make a store that bert_jax trains from out of TFRecords with Google BERT's features.
+
+create_pretraining_data.py of Google's repository writes such records.
+"""
 
 import contextlib
 import dataclasses
@@ -109,13 +112,7 @@ class ImportFlags:
         return _HOLDOUT if self.holdout is None else self.holdout
 
 
-COMMAND = Command(
-    "data_pipeline.import_tfrecord",
-    "Make a store that bert_jax trains from out of TFRecords with Google BERT's features, as "
-    "create_pretraining_data.py writes them.",
-    ImportFlags,
-    EXAMPLE,
-)
+COMMAND = Command("data_pipeline.import_tfrecord", __doc__, ImportFlags, EXAMPLE)
 
 _BLOCK_ROWS = 1 << 14
 _HELD_OUT, _TRAINED_ON = 0, 1  # marks of examples whose file decides their split

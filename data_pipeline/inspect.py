@@ -1,4 +1,4 @@
-"""Report on the health of a store: python -m data_pipeline.inspect --help."""
+"""Count and draw what is in a store, and report what looks wrong about it."""
 
 import dataclasses
 import json
@@ -40,7 +40,7 @@ class InspectFlags:
 
 COMMAND = Command(
     "data_pipeline.inspect",
-    "Count and draw what is in a store, and report what looks wrong about it.",
+    __doc__,
     InspectFlags,
     "python -m data_pipeline.inspect --store=stores/corpus --html=report.html",
 )

@@ -1,4 +1,4 @@
-"""Write a corpus from Python's documentation: python -m data_pipeline.python_docs OUTPUT.jsonl
+"""Write the documentation that this Python carries as JSON lines.
 
 The running Python carries about 2 MB of English prose, so nothing is downloaded. A document is a
 topic of pydoc_data, or the docstrings of a module of the standard library in the order of the file.
@@ -43,7 +43,7 @@ class PythonDocsFlags:
 
 COMMAND = Command(
     "data_pipeline.python_docs",
-    "Write the documentation that this Python carries as JSON lines.",
+    __doc__,
     PythonDocsFlags,
     "python -m data_pipeline.python_docs docs.jsonl",
 )
