@@ -13,32 +13,32 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.step.workers import Worker
-from bert_jax.interop import load, verify_export
+from bert_jax.interop import export, load
 from bert_jax.interop.pretrained import Pretrained
 from data_pipeline.labelled.framing import frame
 
 WORKER = "benchmarks.parity_runs.exported_model_worker"
 NAMES = {
-    "pooled": verify_export.POOLED,
-    "mlm": verify_export.MLM,
-    "nsp": verify_export.NSP,
-    "rtd": verify_export.REPLACED,
-    "cls": verify_export.OF_CLS,
-    "tokens": verify_export.OF_TOKENS,
+    "pooled": export.POOLED,
+    "mlm": export.MLM,
+    "nsp": export.NSP,
+    "rtd": export.REPLACED,
+    "cls": export.OF_CLS,
+    "tokens": export.OF_TOKENS,
 }
 
 
 def compute_ours(model: Pretrained, texts: Sequence[str]) -> dict[str, np.ndarray]:
     """Compute our outputs for the rows of the check, and the token ids of texts."""
-    rows = verify_export.make_rows(model.vocabulary, model.config.max_position_embeddings)
+    rows = export.make_rows(model.vocabulary, model.config.max_position_embeddings)
     special_ids, ids_BS = model.vocabulary.special_ids, rows["input_ids"]
     # RoBERTa would count no position for a token that is padding.
     is_padding_BS = (ids_BS == special_ids["pad"]) & (rows["input_mask"] > 0)
     rows["input_ids"] = np.where(is_padding_BS, special_ids["unk"], ids_BS)
     if model.config.type_vocab_size < 2 and model.config.position_embedding_type != "relative":
         rows["segment_ids"] = np.zeros_like(ids_BS)
-    outputs = verify_export.compute_outputs(model, rows)
-    layers = [value for name, value in outputs.items() if name.startswith(verify_export.HIDDEN)]
+    outputs = export.compute_outputs(model, rows)
+    layers = [value for name, value in outputs.items() if name.startswith(export.HIDDEN)]
     heads = {short: outputs[name] for short, name in NAMES.items() if name in outputs}
     template, most = model.vocabulary.template, model.config.max_position_embeddings
     framed = []
@@ -65,7 +65,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "ours.npz"
-        np.savez(file, **compute_ours(load.load(f"hf:{given.model}"), verify_export.SENTENCES))
+        np.savez(file, **compute_ours(load.load(f"hf:{given.model}"), export.SENTENCES))
         worker = Worker(pathlib.Path(given.torch).absolute(), WORKER)
         try:
             versions = worker.ask("name_versions")

@@ -56,7 +56,7 @@ if __name__ == "__main__":
 
 import jax
 
-from bert_jax.benchmarking import checks, kernel_check, measure
+from bert_jax.benchmarking import checks, measure
 from bert_jax.benchmarking.checks import FINE, SKIPPED, WRONG, CheckResult
 from bert_jax.config import MeshConfig
 from bert_jax.logging.console import BAD, FAINT, Screen
@@ -169,7 +169,7 @@ def _list_parts(config: Config, source: Any, flags: DoctorFlags) -> list[Part]:
         ("collectives", lambda: checks.check_collectives(whole)),
         (
             f"attention kernel at {seq_len}",
-            lambda: kernel_check.check_kernel(local, config.model, seq_len),
+            lambda: checks.check_kernel(local, config.model, seq_len),
         ),
         ("losses", check_losses),
         ("step", check_step),

@@ -1,5 +1,5 @@
 """Time a training step on the devices of this machine, and check that the machine is fit for a run.
 
 In: a config. Out: a StepReport, printed by `measure_report`, or a list of CheckResult. Read
-`measure`, then `synthetic` (rows without a store), `measure_report`, `checks` and `kernel_check`.
+`measure`, then `synthetic` (rows without a store), `measure_report` and `checks`.
 """

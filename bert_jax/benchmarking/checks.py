@@ -17,6 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from bert_jax.benchmarking import measure, measure_report, synthetic
 from bert_jax.config import Config, ModelConfig, Phase, resolve
+from bert_jax.model.attention import verify
 from bert_jax.parallel import chips
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning import aot_compile, estimate, slices
@@ -24,6 +25,7 @@ from bert_jax.planning.aot_compile import TooLarge
 from bert_jax.runtime.code_version import describe_code
 from bert_jax.runtime.malloc import find_accelerators
 from bert_jax.train_step import metrics, objectives
+from bert_jax.trainer.compile import choose_attention, find_kernels_of
 from bert_jax.trainer.feed import StoreFeed
 from data_pipeline.io.address import is_address
 from data_pipeline.io.bucket import Bucket
@@ -180,6 +182,28 @@ def _time(program: Any, array: jax.Array, turns: int = 5) -> float:
         jax.block_until_ready(program(array))
         took.append(time.perf_counter() - start)
     return min(took)
+
+
+def check_kernel(mesh: Mesh, model: ModelConfig, seq_len: int) -> CheckResult:
+    """Compare each kernel for these devices with the reference, as a run does before it starts."""
+    part = f"attention kernel at {seq_len}"
+    dtype = jnp.dtype("bfloat16")
+    kernels = find_kernels_of("auto", mesh, seq_len, model, dtype)
+    if not kernels:
+        words = choose_attention("auto", mesh, seq_len, model, dtype).words
+        return CheckResult(part, SKIPPED, words)
+    made = [verify.check_kernel(kernel, shape, mesh) for kernel, shape in kernels]
+    numbers = {
+        check.kernel: {"errors": check.errors, "wrong_mask_bits": check.wrong_mask_bits}
+        for check in made
+    }
+    wrong = [check for check in made if not check.is_sound]
+    if wrong:
+        sentence = "; ".join(check.describe() for check in wrong)
+        advice = "a run takes another implementation; report it with this file"
+        return CheckResult(part, WRONG, f"{sentence}; {advice}", numbers)
+    sentence = "; ".join(check.describe() for check in made)
+    return CheckResult(part, FINE, f"{sentence}; dropout masks are equal to the bit", numbers)
 
 
 def find_slice_of(devices: Sequence[Any]) -> slices.Slice | None:

@@ -5,5 +5,5 @@ arrays under bert_jax's names), or a verified export.
 
 Read load and pretrained first; then tensor_names, families/ (the encoders of transformers) and the
 formats (huggingface, tf1, with model_json, vocabulary, hub), warm_start (a run that begins with a
-checkpoint) and teacher, and export with verify_export and model_card.
+checkpoint) and teacher, and export with model_card.
 """

@@ -20,7 +20,7 @@ import jax
 from bert_jax.checkpoint import directory, reader
 from bert_jax.config import MeshConfig
 from bert_jax.config.schema import DISCRIMINATOR, GENERATOR
-from bert_jax.interop import hub, huggingface, model_json, pretrained, tensor_names, tf1, vocabulary
+from bert_jax.interop import hub, huggingface, pretrained, tensor_names, tf1, vocabulary
 from bert_jax.interop.pretrained import Pretrained, select_part
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import run_record
@@ -141,9 +141,8 @@ def split_address(address: str) -> tuple[str, str]:
         return GOOGLE, address
     if (folder / run_record.FILE).is_file():
         return ORBAX, address
-    if (folder / huggingface.CONFIG).is_file():  # older runs of bert_jax have a file of that name
-        is_run = "fixed" in model_json.read_json(folder / huggingface.CONFIG)
-        return (ORBAX if is_run else HF), address
+    if (folder / huggingface.CONFIG).is_file():
+        return HF, address
     raise Refused(f"{address} holds no checkpoint; {_HOW_TO_FIX}")
 
 

@@ -11,7 +11,7 @@ import jax
 import pytest
 
 from bert_jax import doctor
-from bert_jax.benchmarking import checks, kernel_check
+from bert_jax.benchmarking import checks
 from bert_jax.benchmarking.checks import FINE, SKIPPED, WRONG
 from bert_jax.config import MeshConfig, ModelConfig
 from bert_jax.model import attention
@@ -84,7 +84,7 @@ def test_the_pace_of_a_slow_and_a_fast_step_can_be_read():
 
 
 def test_the_kernel_needs_a_tpu_or_a_gpu():
-    verdict = kernel_check.check_kernel(mesh.make_mesh(MeshConfig()), KERNEL_SIZES, 128)
+    verdict = checks.check_kernel(mesh.make_mesh(MeshConfig()), KERNEL_SIZES, 128)
     assert verdict.outcome == SKIPPED
     assert "cpu" in verdict.sentence
 
@@ -154,11 +154,11 @@ def test_a_kernel_that_differs_is_wrong(monkeypatch):
         asked.append(arguments[:4])
         return [(attention.KERNEL, shape)]
 
-    monkeypatch.setattr(kernel_check, "find_kernels_of", find)
+    monkeypatch.setattr(checks, "find_kernels_of", find)
     for error, outcome in ((1.9, FINE), (2.1, WRONG)):
         check = verify.KernelCheck(attention.KERNEL, shape, {"output": error}, 0)
         monkeypatch.setattr(verify, "check_kernel", lambda *arguments, check=check: check)
-        verdict = kernel_check.check_kernel(devices, KERNEL_SIZES, 128)
+        verdict = checks.check_kernel(devices, KERNEL_SIZES, 128)
         assert verdict.outcome == outcome
         assert verdict.numbers[attention.KERNEL]["errors"] == {"output": error}
     assert asked == [("auto", devices, 128, KERNEL_SIZES)] * 2

@@ -212,14 +212,14 @@ _INTEROP = (
 _MACHINE = (
     (
         RULE,
-        "benchmarking/kernel_check.py",
+        "benchmarking/checks.py",
         "for check in made if not check.is_sound",
         "for check in made if not check.errors",
         "test_doctor.py::test_a_kernel_that_differs_is_wrong",
     ),
     (
         WIRING,
-        "benchmarking/kernel_check.py",
+        "benchmarking/checks.py",
         'find_kernels_of("auto", mesh, seq_len, model',
         'find_kernels_of("auto", mesh, 512, model',
         "test_doctor.py::test_a_kernel_that_differs_is_wrong",

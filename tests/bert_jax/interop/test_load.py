@@ -10,7 +10,7 @@ import pytest
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import Config, MeshConfig, Phase
-from bert_jax.interop import load, pretrained, verify_export
+from bert_jax.interop import export, load, pretrained
 from bert_jax.model import bert
 from bert_jax.model.bert import Heads
 from bert_jax.parallel import mesh
@@ -139,8 +139,8 @@ def test_a_hundred_sentences_are_as_in_pytorch(minilm):
     assert rows.token_ids.tolist() == golden["input_ids"].tolist()
     batch = rows.batch(np.arange(100), 64, special_ids["pad"])
     fields = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
-    outputs = verify_export.compute_outputs(read, fields)
-    hidden_LBSD = np.stack([outputs[f"{verify_export.HIDDEN} of layer {i}"] for i in range(7)])
+    outputs = export.compute_outputs(read, fields)
+    hidden_LBSD = np.stack([outputs[f"{export.HIDDEN} of layer {i}"] for i in range(7)])
     for row, (places, values) in enumerate(zip(golden["places"], golden["values"], strict=True)):
         computed = hidden_LBSD[:, row, places[:, 0], places[:, 1]]
         np.testing.assert_allclose(computed, values, rtol=0, atol=1e-4)
