@@ -9,7 +9,7 @@ The annotations of a dataclass or TypedDict declare what a file of JSON holds fo
     class Row(TypedDict):
         steps: Annotated[int, 0, 1 << 48]   # bounds, both included
         names: list[str]
-        note: NotRequired[str]              # in a dataclass: a field with a default
+        note: NotRequired[str]              # a dataclass has a field with a default
 
 A TypedDict stays the object it is, and may have more keys; a dataclass is built, and may not.
 """
@@ -245,7 +245,7 @@ def read_record(path: pathlib.Path, kind: type[Value], root: pathlib.Path | None
 def parse_record(content: Any, kind: type[Value], name: object) -> Value:
     """Return parsed JSON as an annotated type, or raise DamagedFile with the name and the key.
 
-    A bool is no int, an int is a float, and what is annotated as a tuple is a list in JSON.
+    A bool is no int, an int is a float, and a field annotated as a tuple is a list in JSON.
     """
     return cast(Value, _parse(content, kind, str(name)))
 

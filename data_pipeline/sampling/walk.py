@@ -215,7 +215,7 @@ def _find_next_chunks(
     first_N = start_N + block.base
     targets_N = draw_targets(rules, np.broadcast_to(documents_N, start_N.shape), first_N)
     wanted_N = block.starts_S[start_N] + targets_N
-    if rules.has_pairs:  # as many as reach the target; the excess will be cut
+    if rules.has_pairs:  # sentences are taken until the target is reached; the excess is cut
         chunk_end_N = np.searchsorted(block.starts_S, wanted_N)
         least = 1 if rules.exact else 2
     else:  # the whole sentences that fit

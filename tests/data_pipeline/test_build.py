@@ -170,7 +170,7 @@ def test_a_tokenizer_json_gives_the_store_of_the_list_it_was_made_from(
     one, two = open_store(tmp_path / "one"), open_store(tmp_path / "two")
     assert two.vocab_path.name == "tokenizer.json"
     given = (tmp_path / "one" / "tokenizer.json").read_bytes()
-    assert two.vocab_path.read_bytes() == given  # as it came, to the byte
+    assert two.vocab_path.read_bytes() == given  # the same bytes
     assert not (tmp_path / "two" / "vocab.txt").exists()
     assert one.manifest["arrays"] == two.manifest["arrays"]
 
@@ -393,7 +393,7 @@ def test_characters_in_words_too_long_for_wordpiece_are_counted(tmp_path, capsys
     lost = long * is_found
     characters = sum(len(word) for word in text.split())
     assert manifest["counted"]["characters"] == characters
-    assert abs(manifest["counted"]["long_word_characters"] - lost) <= 1  # with the full stop
+    assert abs(manifest["counted"]["long_word_characters"] - lost) <= 1  # the full stop counts too
     assert (f"{lost / characters:.1%} of the characters are lost" in out) == is_found
     assert ("--train_vocab=unigram" in out) == is_found
 

@@ -87,7 +87,7 @@ def test_ctrl_c_stops_the_processes_and_leaves_nothing(corpus, vocab_path, tmp_p
     corpus.write_text(corpus_text(80_000))
     process = start(*flags(corpus, tmp_path / "store", vocab_path, "--workers=2"))
     wait_until_it_encodes(process, tmp_path / "store")
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers, too
+    os.killpg(process.pid, signal.SIGINT)  # a terminal signals the workers, too
     _, error = process.communicate(timeout=20)
     assert process.returncode == 130
     assert error == "interrupted; nothing was written\n"

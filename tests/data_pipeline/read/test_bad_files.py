@@ -104,7 +104,7 @@ BUILD = ["--output=OUT", "--vocab=VOCAB", "--workers=1"]
 def test_damaged_input_of_a_build_is_one_sentence(tmp_path, refused, name, damage):
     path = tmp_path / name
     path.write_bytes(DAMAGES[damage](INPUTS[name]))
-    padded = {("a.txt.gz", "ends in nuls"), ("a.txt.xz", "ends in nuls")}  # as tar does
+    padded = {("a.txt.gz", "ends in nuls"), ("a.txt.xz", "ends in nuls")}  # tar pads files so
     may_pass = (name, damage) in {("a.txt", "cut"), *padded}
     refused(build.main, [*BUILD, f"--input={path}"], may_pass)
     assert (tmp_path / "out").exists() == may_pass

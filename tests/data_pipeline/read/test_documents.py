@@ -80,7 +80,7 @@ def test_naughty_strings_are_documents_as_they_are(shared_data, tmp_path):
         assert [document for (document,) in read(lines)] == [s.strip() for s in strings]
 
 
-VISIBLE_MARKS = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u08e2"  # of category Cf
+VISIBLE_MARKS = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u08e2"  # their category is Cf
 
 
 def is_invisible(line: str) -> bool:

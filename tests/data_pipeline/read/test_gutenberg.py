@@ -114,7 +114,7 @@ def parts(numbers: list[list[str]], before: str) -> str:
 @pytest.mark.parametrize(
     "numbers",
     [
-        [["1", "2", "3"], ["4", "5"], ["6"]],  # as in Treasure Island
+        [["1", "2", "3"], ["4", "5"], ["6"]],  # Treasure Island has such headings
         [["1.", "2.", "3."], ["1.", "2."], ["1."]],
         [["1", "2", "4"], ["5", "7"], ["1"]],  # two that a scan lost
         [["  1", "  2", "  3"], ["  4", "  5"], ["  6"]],

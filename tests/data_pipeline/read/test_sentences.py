@@ -73,7 +73,7 @@ def test_wide_spaces_neither_stop_sentencex_nor_get_lost():
 
 
 def test_a_panic_of_sentencex_is_a_sentence_about_the_text(monkeypatch):
-    class PanicException(BaseException):  # as Rust's bindings name theirs
+    class PanicException(BaseException):  # the name that Rust's bindings use
         pass
 
     def panic(language: str, text: str) -> list[str]:

@@ -16,7 +16,7 @@ from data_pipeline.read.sources import Source, find_sources
 
 OPTIONS = TextOptions()
 TEXTS = [f"Article {i}.\n\nIts «second» paragraph.\r\n" * (1 + i % 5) for i in range(401)]
-LENGTHS = [149, 0, 252]  # of the shards; TFDS leaves a shard empty where a data set is small
+LENGTHS = [149, 0, 252]  # texts a shard; TFDS leaves one empty if a data set is small
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tests.data_pipeline.stores import FIRST_WORD, SPECIALS, UNK, random_documen
 
 # Words, pieces that go on with one, placeholders and pieces that no text has.
 PIECES = [*(f"w{i}" for i in range(30)), *(f"##c{i}" for i in range(20)), "[unused0]", "no", "##no"]
-USED = 50  # of PIECES, from the first on
+USED = 50  # so many of the first PIECES are used
 PLANTED = [[7, 8, 9], [UNK, 30]]
 
 

@@ -79,7 +79,7 @@ def test_a_step_a_million_steps_on_is_made_from_its_number_alone(monkeypatch, op
     monkeypatch.setattr(walks, "walk_corpus", noted)
     far = 10**6
     first, second = read(source, 8, first_row=5, first_step=far, last_step=far + 2)
-    # The walk of the first batch, and that of the next epoch ahead of need.
+    # The walk of the first batch, and the next epoch's ahead of need.
     assert 1 <= len(walked) <= 2
     assert_same(first, source.rows(5 + 8 * far + np.arange(8)))
     assert_same(second, source_of(options).rows(5 + 8 * (far + 1) + np.arange(8)))

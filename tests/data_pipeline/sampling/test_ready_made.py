@@ -95,15 +95,9 @@ def test_no_held_out_example_is_trained_on(store):
 
 @pytest.mark.parametrize(
     ("sizes", "words"),
-    [
-        ((128, SLOTS), f"seq_len is 128, but .* examples of {SEQ_LEN} tokens: give --seq_len"),
-        (
-            (SEQ_LEN, 5),
-            f"max_predictions_per_seq is 5, but .* have {SLOTS}: give --max_predictions_per_seq or",
-        ),
-    ],
+    [((128, SLOTS), "seq_len is 128, but"), ((SEQ_LEN, 5), "max_predictions_per_seq is 5, but")],
 )
-def test_another_length_than_that_of_the_records_is_refused(store, sizes, words):
+def test_a_length_unlike_the_records_is_refused(store, sizes, words):
     with pytest.raises(ValueError, match=words):
         open_stored_examples(store, "train", PretrainOptions(), *sizes)
 

@@ -157,7 +157,7 @@ def chosen_by_ours(segments: list[list[int]], rules: MaskRules, rows: int) -> np
     )
     chosen = np.zeros((rows, 32), bool)
     np.put_along_axis(chosen, positions, True, axis=1)
-    chosen[:, 0] = False  # where unused slots point
+    chosen[:, 0] = False  # unused slots point there
     return chosen
 
 

@@ -14,7 +14,7 @@ from tests.data_pipeline.stores import UNK, write_store
 
 DOCUMENTS = [[[5, 6], [7]], [[8, 9, 10]], [[5], [5], [UNK, 6]]]
 PIECES = [f"piece{i}" for i in range(6)]
-VOCAB_SIZE = 11  # with the five special pieces
+VOCAB_SIZE = 11  # five of them are special pieces
 
 
 @pytest.fixture

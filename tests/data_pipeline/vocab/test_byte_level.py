@@ -140,7 +140,7 @@ def test_a_pair_is_framed_as_the_library_does(loaded):
 
 
 def test_two_files_are_the_file_that_transformers_makes_of_them(tmp_path):
-    """Kept as a tokenizer.json, whose ids, special tokens and pairs are those of RoBERTa's."""
+    """Kept as a tokenizer.json, whose ids, special tokens and pairs are RoBERTa's."""
     vocabulary = load_vocabulary(write_two_files(tmp_path))
     assert (
         json.loads(vocabulary.file_bytes)["model"]["vocab"]

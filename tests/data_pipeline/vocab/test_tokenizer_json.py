@@ -29,7 +29,7 @@ from tests.data_pipeline.multilingual import sentences
 
 LANGUAGES = ("en", "de", "zh")
 WHITE_SPACE = ["", "  ", " a  b ", "\u3000", "a\u3000b", "tab\there", "nb\u00a0space \u200b", "ﷺ"]
-MAX_MARKED_LINES = 4  # of blns.txt, letters under heaps of combining marks
+MAX_MARKED_LINES = 4  # lines of blns.txt with heaps of combining marks
 
 
 BERTS = {
