@@ -261,6 +261,11 @@ trainer_in_the_pipeline = forbid("trainer", *NEVER_IN_DATA_PIPELINE, within="dat
 jax_in_tasks = forbid("jax_in_tasks", "jax", within="bert_jax.tasks")
 orbax_elsewhere = forbid("orbax_elsewhere", "orbax", outside=["bert_jax.checkpoint"])
 flax_elsewhere = forbid("flax_elsewhere", "flax", outside=["bert_jax.model"])
+flags_of_absl = forbid("flags_of_absl", "absl.flags", "absl.app")
+# Beam has a parser of its own, whose errors argparse raises.
+argparse_elsewhere = forbid(
+    "argparse_elsewhere", "argparse", outside=["data_pipeline.cli", "data_pipeline.corpus.beam"]
+)
 # In a wheel configs/ is bert_jax/configs, so `from configs import` works in a clone only.
 configs_importing_configs = forbid("configs_importing_configs", "configs")
 
@@ -350,7 +355,9 @@ RULES = [
     ),
     (orbax_elsewhere, STEP, "import orbax.checkpoint as ocp", "import jax"),
     (flax_elsewhere, STEP, "from flax import nnx", "from jax import numpy"),
-    (absl_in_a_library, TRAINER, "from absl import flags", "import sys"),
+    (absl_in_a_library, TRAINER, "from absl import logging", "import sys"),
+    (flags_of_absl, "bert_jax/plan.py", "from absl import flags", "from absl import logging"),
+    (argparse_elsewhere, "bert_jax/plan.py", "import argparse", "import sys"),
     (
         *(configs_importing_configs, "configs/large.py"),
         *("from configs import base", "from bert_jax import config"),

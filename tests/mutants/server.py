@@ -19,7 +19,7 @@ import pytest
 
 # Libraries that most tests import, and nothing of the tree, which has the edit.
 LIBRARIES = (
-    *("jax", "jax.numpy", "flax.nnx", "optax", "orbax.checkpoint", "ml_collections", "absl.flags"),
+    *("jax", "jax.numpy", "flax.nnx", "optax", "orbax.checkpoint", "ml_collections"),
     *(
         "hypothesis",
         "fsspec",
