@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_jax.config import Config
-from bert_jax.runtime import cli, malloc
+from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig
 from data_pipeline.cli.flags import Command, flag
 
@@ -51,7 +51,6 @@ COMMAND = Command(
 
 if __name__ == "__main__":
     cli.check_command_line(COMMAND)
-    malloc.keep_freed_memory()
 
 import jax
 import numpy as np

@@ -14,7 +14,7 @@ from typing import Any
 from absl import logging
 
 from bert_jax.config import Config
-from bert_jax.runtime import cli, malloc
+from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig, RunFlags
 from data_pipeline.cli.flags import Command
 
@@ -37,7 +37,6 @@ COMMAND = Command(
 
 if __name__ == "__main__":
     cli.check_command_line(COMMAND)
-    malloc.keep_freed_memory()
 
 from bert_jax import config as config_lib
 from bert_jax.config import overrides

@@ -7,11 +7,6 @@ import math
 import time
 from typing import Any
 
-from bert_jax.runtime import malloc
-
-if __name__ == "__main__":
-    malloc.keep_freed_memory()  # as bert_jax.train does, before JAX starts threads
-
 import flax
 import jax
 import numpy as np

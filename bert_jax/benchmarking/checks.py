@@ -23,7 +23,6 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning import aot_compile, estimate, slices
 from bert_jax.planning.aot_compile import TooLarge
 from bert_jax.runtime.code_version import describe_code
-from bert_jax.runtime.malloc import find_accelerators
 from bert_jax.train_step import metrics, objectives
 from bert_jax.trainer.compile import choose_attention, find_kernels_of
 from bert_jax.trainer.feed import StoreFeed
@@ -32,6 +31,8 @@ from data_pipeline.io.bucket import Bucket
 from data_pipeline.io.errors import explain_errors
 
 FINE, WRONG, SKIPPED = "fine", "wrong", "skipped"
+# Device files of TPUs and of NVIDIA's cards. /dev/vfio/vfio and /dev/accel are on other hosts too.
+_DEVICE_FILES = ("dev/accel[0-9]*", "dev/vfio/[0-9]*", "dev/nvidia[0-9]*")
 _MEGABYTE = 10**6
 
 
@@ -43,6 +44,11 @@ class CheckResult:
     outcome: str
     sentence: str
     numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def find_accelerators(root: pathlib.Path = pathlib.Path("/")) -> list[pathlib.Path]:
+    """Return the device files of this host's accelerators; needs no JAX."""
+    return [path for files in _DEVICE_FILES for path in sorted(root.glob(files))]
 
 
 def check_software(root: pathlib.Path = pathlib.Path("/")) -> CheckResult:

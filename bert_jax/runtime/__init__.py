@@ -2,5 +2,5 @@
 
 In: the command line and a workdir. Out: a config, joined processes, a locked workdir, an exit code.
 Read cli, exit_codes, startup, workdir, workdir_lock, run_record, resume, code_version,
-watchdog, preemption, goodput, profiler, malloc.
+watchdog, preemption, goodput, profiler.
 """
