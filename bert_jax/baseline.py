@@ -98,7 +98,6 @@ class NerFlags:
 
 _RUN = f"python -m {_MODULE}"
 COMMAND = Kinds(
-    _MODULE,
     __doc__,
     {
         SKIPGRAM: Command(

@@ -117,7 +117,9 @@ def _main(log: LibraryLog, flags: LadderFlags) -> int:
             study.claim()
         log.hold()
     screen = Screen(is_writer=True)
-    _show_plan(study, flags, screen)
+    total = sum(cost.operations for cost in study.costs)
+    screen.print(f"{total:.3g} operations: {SHARE:.0%} of a run of {total / SHARE:.3g}")
+    plan.show(study.config, study.costs, screen, flags.plan, flags.measure)
     if flags.plan:
         return DONE
     results = study.run(screen, flags.parallel)
@@ -173,20 +175,6 @@ def _check_operations(study: Study, most: float | None) -> None:
             f"the rungs take {total:.3g} operations, more than --max_operations={most:g}; take "
             f"narrower --widths, or --tokens of {most / total:.2g} times as many"
         )
-
-
-def _show_plan(study: Study, flags: LadderFlags, screen: Screen) -> None:
-    """Print what each rung takes; only with --plan how long, since that takes the device."""
-    rows, store = study.config.rows, study.config.store
-    plans = plan.plan_rows(rows, study.costs, 1)
-    if flags.plan:
-        plans = plan.time_rows(plans, rows, 1, store, screen if flags.measure else None)
-    make_console(highlight=False).print(plan.make_table(plans, None, None))
-    total = sum(cost.operations for cost in study.costs)
-    screen.print(f"{total:.3g} operations: {SHARE:.0%} of a run of {total / SHARE:.3g}")
-    if flags.plan:
-        for line in plan.describe_total(plans, None, None):
-            screen.print(line)
 
 
 def _finish(

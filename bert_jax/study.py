@@ -119,7 +119,6 @@ class ProbeFlags:
 
 _RUN, _RTE = "python -m bert_jax.study", "--config=configs/finetune/glue.py:task=rte"
 COMMAND = Kinds(
-    "bert_jax.study",
     __doc__,
     {
         "": Command(
@@ -155,8 +154,7 @@ if __name__ == "__main__":
 from bert_jax.lab import grid, plan, probe
 from bert_jax.lab.study import Study
 from bert_jax.logging.console import Screen
-from bert_jax.planning.chip_prices import read_prices
-from bert_jax.planning.slices import Slice, find_slice
+from bert_jax.planning.slices import find_slice
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
@@ -179,7 +177,7 @@ def _compare(log: LibraryLog, flags: StudyFlags) -> int:
     if scored is not None:
         study.score(scored, screen)
         return DONE
-    _show_plan(study, flags, tpu_slice, screen)
+    plan.show(config, study.costs, screen, flags.plan, flags.measure, tpu_slice)
     if flags.plan:
         return DONE
     results = study.run(screen, flags.parallel)
@@ -205,23 +203,6 @@ def _read_task(text: str) -> StudyTask:
             '"rte configs/finetune/glue.py:task=rte data.dir=DIR"'
         )
     return StudyTask(name, file, settings)
-
-
-def _show_plan(study: Study, flags: StudyFlags, tpu_slice: Slice | None, screen: Screen) -> None:
-    """Print the cost of each row over its seeds; with --plan also its time.
-
-    Without --plan no step is timed, since the runs of the study need the accelerator.
-    """
-    config = study.config
-    plans = plan.plan_rows(config.rows, study.costs, config.seeds)
-    if flags.plan:
-        measuring = screen if flags.measure else None
-        plans = plan.time_rows(plans, config.rows, config.seeds, config.store, measuring)
-    prices = read_prices() if tpu_slice else None
-    make_console(highlight=False).print(plan.make_table(plans, tpu_slice, prices))
-    if flags.plan:
-        for line in plan.describe_total(plans, tpu_slice, prices):
-            screen.print(line)
 
 
 def _try_settings(log: LibraryLog, flags: GridFlags) -> int:

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import itertools
 import pathlib
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLoc
 from bert_jax.lab.grid import NUMBERS, GridOutcome, describe_setting, format_rate
 from bert_jax.logging import plots
 from bert_jax.logging.console import BAD, FAINT, GOOD
+from bert_jax.logging.statistics import mean_and_deviation
 from data_pipeline.io.atomic import write_json
 
 PICTURE = "grid.png"
@@ -42,11 +42,11 @@ class GridSetting:
         return [outcome.scores[score] for outcome in self.outcomes]
 
     def mean(self, score: str) -> float:
-        return statistics.fmean(self.values(score))
+        return mean_and_deviation(self.values(score))[0]
 
     def deviation(self, score: str) -> float | None:
         """Return the standard deviation of a sample (divided by N - 1); None of a single run."""
-        return statistics.stdev(self.values(score)) if len(self.outcomes) > 1 else None
+        return mean_and_deviation(self.values(score))[1]
 
     def in_words(self, score: str) -> str:
         """Write its mean and spread."""
@@ -201,8 +201,6 @@ def write_numbers(folder: pathlib.Path, grid: GridComparison, config: dict[str, 
     write_json(folder / NUMBERS, numbers)
 
 
-# Okabe and Ito's colours, those of the curves first.
-_COLOURS = (plots.TRAIN, plots.HELDOUT, "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 _MARKERS = "osD^vP"
 _SHIFT = 0.012  # share of the axis between lines, so that their error bars do not overlap
 
@@ -253,7 +251,7 @@ def _draw_line(
     ax: Axes, points: Sequence[tuple[float, GridSetting]], score: str, number: int, label: str
 ) -> None:
     """Draw the settings of a line at their places on the axis, from left to right."""
-    colour = _COLOURS[number % len(_COLOURS)]
+    colour = plots.COLOURS[number % len(plots.COLOURS)]
     ax.errorbar(
         [place for place, _ in points],
         [setting.mean(score) for _, setting in points],

@@ -14,11 +14,6 @@ from bert_jax.logging import plots
 from bert_jax.planning.law import CONFIDENCE, Law, count_in_words
 
 PICTURE = "ladder.png"
-# Okabe and Ito's colours, apart for colour-blind eyes; they repeat after the eighth width.
-_COLOURS = (
-    *("#0072B2", "#E69F00", "#009E73", "#CC79A7"),
-    *("#56B4E9", "#D55E00", "#999999", "#000000"),
-)
 
 
 def make_table(ladder: Ladder) -> rich.table.Table:
@@ -70,7 +65,7 @@ def draw_figure(ladder: Ladder) -> Figure:
     widths = sorted(
         {each.width for each in ladder.outcomes} | {each.width for each in ladder.forecasts}
     )
-    colours = {width: _COLOURS[i % len(_COLOURS)] for i, width in enumerate(widths)}
+    colours = {width: plots.COLOURS[i % len(plots.COLOURS)] for i, width in enumerate(widths)}
     for width in widths:
         _draw_width(axes, ladder, width, colours[width])
     if any(not each.is_used for each in ladder.outcomes):

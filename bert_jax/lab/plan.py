@@ -16,13 +16,14 @@ from bert_jax.lab.baselines.training import measure_steps
 from bert_jax.lab.row_kinds.baseline_rows import build_steps
 from bert_jax.lab.row_kinds.pretrained import load_row
 from bert_jax.lab.row_kinds.row_kind import RowCost
-from bert_jax.lab.study_config import StudyRow
+from bert_jax.lab.study_config import StudyConfig, StudyRow
 from bert_jax.logging.console import Screen, duration
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.planning.chip_prices import Prices, format_dollars
+from bert_jax.planning.chip_prices import Prices, format_dollars, read_prices
 from bert_jax.planning.slices import Slice
 from bert_jax.train_step import objectives
 from bert_jax.trainer import setup
+from data_pipeline.cli.terminal import make_console
 
 # Share of a chip's peak that a step is assumed to reach: about that of Base and Large by the
 # compiler's estimate (docs/results.md). Small models reach less.
@@ -46,6 +47,28 @@ class StudyRowPlan:
         if not self.secs:
             return "-"
         return duration(self.secs) if self.is_measured else f"at least {duration(self.secs)}"
+
+
+def show(
+    config: StudyConfig,
+    costs: Sequence[RowCost],
+    screen: Screen,
+    is_timed: bool,
+    is_measured: bool,
+    tpu_slice: Slice | None = None,
+) -> None:
+    """Print the cost of each row over its seeds, and how long it takes here if is_timed.
+
+    Steps are measured only then, since the runs of a study need the accelerator.
+    """
+    plans = plan_rows(config.rows, costs, config.seeds)
+    if is_timed:
+        measuring = screen if is_measured else None
+        plans = time_rows(plans, config.rows, config.seeds, config.store, measuring)
+    prices = read_prices() if tpu_slice else None
+    make_console(highlight=False).print(make_table(plans, tpu_slice, prices))
+    for line in describe_total(plans, tpu_slice, prices) if is_timed else ():
+        screen.print(line)
 
 
 def plan_rows(rows: Sequence[StudyRow], costs: Sequence[RowCost], seeds: int) -> list[StudyRowPlan]:

@@ -71,6 +71,11 @@ NARROW, NARROWEST = 0.16, 0.05  # shares of the axis that "length 128" and "128"
 
 # Okabe and Ito's blue and vermilion: apart for colour-blind eyes, and in grey.
 TRAIN, HELDOUT, GREY, FAINT = "#0072B2", "#D55E00", "#595959", "#D9D9D9"
+# Okabe and Ito's colours, apart for colour-blind eyes.
+COLOURS = (
+    *("#0072B2", "#E69F00", "#009E73", "#CC79A7"),
+    *("#56B4E9", "#D55E00", "#999999", "#000000"),
+)
 LOOK = {
     "figure.dpi": 150,
     "font.size": 9.5,

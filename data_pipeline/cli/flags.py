@@ -193,8 +193,7 @@ class Kinds:
     The command called "" takes a command line without such a word.
     """
 
-    module: str
-    about: str | None  # its docstring
+    about: str | None  # the docstring of the module
     commands: Mapping[str, Command[Any]]
 
     def read(self, arguments: Sequence[str]) -> Any:

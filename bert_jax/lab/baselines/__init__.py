@@ -3,6 +3,6 @@
 In: a store and the settings of a kind. Out: a workdir with weights, vectors.npz (skip-gram) and
 summary.json, which the same command resumes; scores of a task on the frozen vectors.
 
-Read rows.py (cut the text into rows), training.py (the workdir and the training loop), then
+Read training.py (rows of the text, the workdir and the training loop), then
 skipgram.py and bilm.py. vectors.py computes frozen vectors, frozen_task.py learns a task on them.
 """

@@ -21,8 +21,8 @@ import optax
 
 from bert_jax.lab.baselines import bilstm, training
 from bert_jax.lab.baselines.bilstm import DIRECTIONS
-from bert_jax.lab.baselines.rows import cut_documents, frame_rows
 from bert_jax.lab.baselines.settings import BILM, BiLM
+from bert_jax.lab.baselines.training import cut_documents, frame_rows
 from bert_jax.logging.console import Screen
 from bert_jax.model import ops
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream

@@ -20,8 +20,8 @@ import numpy as np
 from bert_jax.inference import vector_files
 from bert_jax.inference.hidden_states import Group, Layers
 from bert_jax.lab.baselines import training
-from bert_jax.lab.baselines.rows import cut_documents
 from bert_jax.lab.baselines.settings import SKIPGRAM, SkipGram
+from bert_jax.lab.baselines.training import cut_documents
 from bert_jax.logging.console import Screen
 from data_pipeline.io.atomic import new_file
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream, make_plain_rows

@@ -1,4 +1,4 @@
-"""Manage the workdir of a baseline, and run its steps so that a killed command resumes.
+"""Cut a store into rows, and run the steps of a baseline so that a killed command resumes.
 
 WORKDIR/baseline.json   kind, settings and digest of the store
        /vocab.txt       the store's vocabulary, named as in the store
@@ -23,7 +23,8 @@ from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file, write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
-from data_pipeline.store import TEXT, Store, open_store
+from data_pipeline.labelled.rows import EncodedRows, make_plain_rows
+from data_pipeline.store import TEXT, Split, Store, open_store
 from data_pipeline.vocab.sentencepiece_rules import RECORDED
 
 RECORD, STATE, SUMMARY = "baseline.json", "state.npz", "summary.json"
@@ -50,6 +51,31 @@ def open_text(address: str) -> Store:
             "a baseline reads running text; give a store that data_pipeline.build wrote from text"
         )
     return store
+
+
+def cut_documents(split: Split, longest: int) -> EncodedRows:
+    """Cut each document into rows of `longest` tokens; the last row of a document may be shorter.
+
+    Rows have no [CLS] and no [SEP].
+    """
+    bounds_D = np.asarray(split.sentence_offsets)[split.document_offsets]
+    rows_D = -(-np.diff(bounds_D) // longest)
+    first_D = np.cumsum(rows_D) - rows_D  # number of a document's first row
+    document_R = np.repeat(np.arange(len(rows_D)), rows_D)
+    starts_R = bounds_D[document_R] + longest * (np.arange(len(document_R)) - first_D[document_R])
+    ids = np.asarray(split.token_ids, np.int32)
+    return make_plain_rows(ids, np.append(starts_R, split.tokens))
+
+
+def frame_rows(rows: EncodedRows, first_id: int, last_id: int) -> EncodedRows:
+    """Put the token first_id before each row, and last_id after it."""
+    offsets = rows.offsets + 2 * np.arange(len(rows.offsets))
+    is_text = np.ones(offsets[-1], bool)
+    is_text[offsets[:-1]] = is_text[offsets[1:] - 1] = False
+    ids = np.full(offsets[-1], last_id, np.int32)
+    ids[offsets[:-1]] = first_id
+    ids[is_text] = rows.token_ids
+    return make_plain_rows(ids, offsets)
 
 
 def claim_baseline(folder: pathlib.Path, kind: str, settings: Any, store: Store) -> None:

@@ -71,7 +71,7 @@ def test_a_grid_ends_with_a_table_a_picture_and_the_best(tmp_path, capsys):
 
 def test_a_run_that_fails_is_said_and_tried_again_by_the_same_command(tmp_path, capsys):
     failure = "if rate == 5e-5 and seed == 0: sys.exit('error: the guard of bad numbers')"
-    assert run_grid(grid(tmp_path, failure)) == 1
+    assert run_grid(grid(tmp_path, failure), parallel=2) == 1
     said = capsys.readouterr().out
     assert "3/4  rate 5e-5, 3 epochs, seed 0  failed: exit code 1: error: the guard of bad" in said
     assert "4/4  rate 5e-5, 3 epochs, seed 1  dev_accuracy 0.4600" in said

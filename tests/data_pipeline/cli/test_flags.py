@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from data_pipeline.cli.flags import Command, flag
+from data_pipeline.cli.flags import Command, Kinds, flag
 
 
 class Dotted:
@@ -111,3 +111,19 @@ def test_help_has_sections_defaults_an_example_and_the_width_of_the_terminal(mon
     assert "--top=N guesses of a mask; 1 or more; default 5" in words
     assert "--multihost several processes; default false" in words
     assert "how many of 100%; 1 or more" in words
+
+
+def test_the_first_argument_chooses_a_kind(monkeypatch):
+    small = Command("some.command small", "Small.", Hosts, "python -m some.command small")
+    kinds = Kinds("About all.", {"": COMMAND, "small": small})
+    assert kinds.read(["small", "--count=3"]) == Hosts(False, 3)
+    assert kinds.read(GIVEN).checkpoint == "ck"
+    for arguments in (["smal"], []):
+        commands = {"": COMMAND, "small": small} if arguments else {"small": small}
+        with pytest.raises(ValueError, match="it must be one of small"):
+            Kinds(None, commands).read(arguments)
+    monkeypatch.setattr("sys.argv", ["x", "small", "--help"])
+    assert kinds.format_help() == small.format_help()
+    monkeypatch.setattr("sys.argv", ["x", "--help"])
+    assert kinds.format_help().startswith("About all.")
+    assert small.format_help() in kinds.format_help()

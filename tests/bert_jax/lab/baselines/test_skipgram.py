@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.lab.baselines import rows as rows_lib
 from bert_jax.lab.baselines import skipgram, training
 from bert_jax.lab.baselines.settings import SkipGram
 from bert_jax.logging.console import Screen
@@ -93,7 +92,7 @@ def test_pairs_are_neighbours_within_a_row_nearer_ones_more_often():
 
 def test_rows_are_cut_from_documents_and_lose_nothing(tiny_store):
     split = open_store(tiny_store).train
-    rows = rows_lib.cut_documents(split, 17)
+    rows = training.cut_documents(split, 17)
     assert np.array_equal(rows.token_ids, split.token_ids)
     bounds = split.sentence_offsets[split.document_offsets]
     wanted = [np.arange(a, b, 17) for a, b in itertools.pairwise(bounds)]
