@@ -45,9 +45,9 @@ def checkpoint(tmp_path_factory):
 def vocabulary(tmp_path):
     """A function from pieces to a vocabulary of them."""
 
-    def made(pieces, lowercase=True):
+    def made(pieces):
         (tmp_path / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
-        return load_vocabulary(tmp_path / "vocab.txt", lowercase, checks_case=False)
+        return load_vocabulary(tmp_path / "vocab.txt", True, checks_case=False)
 
     return made
 
@@ -87,38 +87,21 @@ def test_what_is_drawn_is_said(checkpoint, vocabulary):
 
 
 @pytest.mark.parametrize(
-    ("pieces", "lowercase", "words"),
+    ("theirs", "ours", "pieces", "words"),
     [
-        ([*PIECES[:6], "whale", *PIECES[7:]], True, r"piece 6 of .* 'whale', .* 'cat': the rows"),
-        (PIECES[:12], True, r"ends after 12 pieces, .* continues with '\[unused7\]'; build"),
-        (PIECES, False, "--lowercase=false, .* is read with true; build"),
+        ({}, {}, [*PIECES[:6], "whale", *PIECES[7:]], "piece 6 of .* 'whale', .* 'cat'"),
+        ({}, {}, PIECES[:12], r"after 12 pieces, .* '\[unused7\]'"),
+        ({}, {"lowercase": False}, PIECES, "--lowercase=false, .* true"),
+        ({"sentencepiece_rules": "albert"}, {}, PIECES, "rules=none, .* albert"),
+        ({}, {"kind": BYTE_LEVEL}, PIECES, r"byte_level .* config\.init=.* wordpiece .*--vocab="),
+        ({"kind": SENTENCEPIECE}, {"kind": SENTENCEPIECE}, [*PIECES, "cats"], "of 14 .* of 13"),
     ],
 )
-def test_another_vocabulary_is_refused(checkpoint, vocabulary, pieces, lowercase, words):
-    with pytest.raises(ValueError, match=words):
-        fit_vocabulary(checkpoint, vocabulary(pieces, lowercase))
-
-
-def test_text_prepared_by_other_rules_is_refused(checkpoint, vocabulary):
-    ruled = dataclasses.replace(checkpoint.vocabulary, sentencepiece_rules="albert")
-    words = r"built with --sentencepiece_rules=none, .* is read with albert"
+def test_another_vocabulary_is_refused(checkpoint, vocabulary, theirs, ours, pieces, words):
+    known = dataclasses.replace(checkpoint.vocabulary, **theirs)
+    given = dataclasses.replace(vocabulary(pieces), **ours)
     with pytest.raises(Refused, match=words):
-        fit_vocabulary(dataclasses.replace(checkpoint, vocabulary=ruled), vocabulary(PIECES))
-
-
-def test_a_vocabulary_of_another_kind_names_both_kinds_and_the_setting(checkpoint, vocabulary):
-    other = dataclasses.replace(vocabulary(PIECES), kind=BYTE_LEVEL)
-    words = r"is a byte_level vocabulary, that of config\.init=.* a wordpiece one; .*--vocab="
-    with pytest.raises(ValueError, match=words):
-        fit_vocabulary(checkpoint, other, "config.init")
-
-
-def test_a_sentencepiece_vocabulary_does_not_grow(checkpoint, vocabulary):
-    known = dataclasses.replace(checkpoint.vocabulary, kind=SENTENCEPIECE)
-    of_model = dataclasses.replace(checkpoint, vocabulary=known)
-    longer = dataclasses.replace(vocabulary([*PIECES, "cats"]), kind=SENTENCEPIECE)
-    with pytest.raises(ValueError, match=r"is a sentencepiece vocabulary of 14 pieces, .* of 13"):
-        fit_vocabulary(of_model, longer)
+        fit_vocabulary(dataclasses.replace(checkpoint, vocabulary=known), given, "config.init")
 
 
 def test_sizes_are_the_checkpoints_and_dropout_the_configs(checkpoint):
