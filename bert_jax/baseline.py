@@ -22,7 +22,7 @@ _MODULE = "bert_jax.baseline"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BaselineFlags:
-    """Declare the flags of every training; `settings` has those of its kind."""
+    """Declare the flags of every training; `settings` has the flags of its kind."""
 
     store: str = flag("", "folder that data_pipeline.build wrote", is_required=True)
     workdir: str = flag(
@@ -64,7 +64,7 @@ class TaskFlags:
         is_required=True,
     )
     config: GivenConfig[FinetuneConfig] = cli.config_flag(
-        FinetuneConfig, about=" of the task, of which only config.data and config.seed are read"
+        FinetuneConfig, about=" of the task; only config.data and config.seed are read"
     )
     workdir: str = flag(
         "", "new folder, for summary.json and predictions", metavar="DIR", is_required=True

@@ -20,7 +20,7 @@ from bert_jax.runtime.cli import GivenConfig, ProcessFlags
 from data_pipeline.cli.flags import Command, flag
 from data_pipeline.io.refused import Refused
 
-_BASE, _SMALL = "configs/base.py", "configs/quickstart.py"  # without --config; on a CPU
+_BASE, _SMALL = "configs/base.py", "configs/quickstart.py"  # defaults; the second is a CPU's
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -87,7 +87,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.lines import LineCounts, check_lines, group_rows, open_lines
 from data_pipeline.labelled.rows import EncodedRows
 
-_GROUP_BYTES = 256 << 20  # of vectors in memory before they are written
+_GROUP_BYTES = 256 << 20  # vectors are written once so many bytes are in memory
 _MAX_GROUP_TOKENS = 1 << 18  # pooled vectors are small, but their rows take memory too
 
 
@@ -142,7 +142,7 @@ def _extract(
         for group in _compute_groups(flags, groups, checkpoint, layers, max_seq_length, show):
             write(group)
             tokens += len(group.rows.token_ids)
-            del group  # its vectors, before those of the next are computed
+            del group  # its vectors must go before the next are computed
         if not counts.lines:
             raise Refused(f"--input is {flags.input}, which holds no line: nothing was written")
         secs = time.monotonic() - started
@@ -182,7 +182,7 @@ def _compute_groups(
             return
         windows = slide(rows, max_seq_length, flags.windows, checkpoint.vocabulary.template)
         results = batches.run_rows(step, model, windows.rows, flags.batch_size)
-        # No name holds the vectors: they end before those of the next group are computed.
+        # No name holds the vectors: they end before the next group is computed.
         yield Group(
             first_line, rows, collect_vectors(show_count(results), windows, bool(flags.pool))
         )

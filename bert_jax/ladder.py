@@ -99,7 +99,7 @@ from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.store import TEXT, Store, open_store
 
-SHARE = 0.05  # of the run that a ladder is for
+SHARE = 0.05  # a ladder costs this share of the run that it is for
 
 
 def _main(log: LibraryLog, flags: LadderFlags) -> int:

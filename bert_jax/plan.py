@@ -157,7 +157,7 @@ from data_pipeline.cli.main import find_python
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_file_path
 
-CURVE_WIDTH, CURVE_HEIGHT = 60, 4  # of the learning-rate plot on the screen, in characters
+CURVE_WIDTH, CURVE_HEIGHT = 60, 4  # characters of the learning-rate plot
 
 
 def _main(log: LibraryLog, flags: PlanFlags) -> int:

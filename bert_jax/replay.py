@@ -68,10 +68,10 @@ ROWS_A_CALL = 1024
 class ReplayedRow:
     """A row of a global batch, and its place in the stream of its phase."""
 
-    position: int  # in the phase's stream
+    position: int  # a place in the phase's stream
     store: str  # its short name; "" where there is one
-    epoch: int  # of the store
-    index: int  # within the epoch
+    epoch: int  # the store's
+    index: int  # a place within the epoch
     examples: tuple[ShownExample, ...]
 
 

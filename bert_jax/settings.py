@@ -55,7 +55,7 @@ class SettingsGroup:
 
 
 def list_all() -> dict[type[Any], list[SettingsGroup]]:
-    """Return the groups of each kind of config; fine-tuning's without those of pre-training."""
+    """Return the groups of each kind of config; fine-tuning's without pre-training's."""
     study = StudyConfig(rows=(StudyRow(),), tasks=(StudyTask(),))
     return {
         Config: list(_list_groups(Config())),

@@ -100,7 +100,7 @@ class Kill:
     """Record when the processes of an attempt were killed."""
 
     moment: str  # what the run was doing
-    secs: float  # since the attempt started
+    secs: float  # time since the attempt started
     step: int  # the last step that the attempt recorded, or resumed from
     attempts: int  # number of attempts that had started training by then
 
@@ -259,7 +259,7 @@ def _last(workdir: pathlib.Path, began: float) -> dict[str, Any] | None:
 
 
 def _half_saved(workdir: pathlib.Path) -> set[tuple[str, int]]:
-    """List uncommitted checkpoints, including those of killed processes."""
+    """List uncommitted checkpoints, including the checkpoints of killed processes."""
     unfinished = set()
     for path in (workdir / CHECKPOINTS).glob(f"*{UNCOMMITTED}*"):
         try:
@@ -311,7 +311,7 @@ def _compare_lines(
         return [f"{name}: {len(first)} lines and {len(second)}"]
     for number, (a, b) in enumerate(zip(first, second, strict=True), 1):
         for key in sorted((a.keys() | b.keys()) - set(TIMINGS)):
-            if repr(a.get(key)) != repr(b.get(key)):  # by repr, so that nan equals nan
+            if repr(a.get(key)) != repr(b.get(key)):  # texts, so that nan equals nan
                 step = f", step {a['step']}" if "step" in a else ""
                 return [f"{name}, line {number}{step}: {key} is {a.get(key)} and {b.get(key)}"]
     return []

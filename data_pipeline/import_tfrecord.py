@@ -100,7 +100,7 @@ class ImportFlags:
         if self.heldout_input and self.holdout is not None:
             raise Refused(
                 f"--holdout is {self.holdout} and --heldout_input is {self.heldout_input}; "
-                "held-out examples are either a share of --input or those of --heldout_input: "
+                "held-out examples are a share of --input, or all of --heldout_input: "
                 "leave one of them out"
             )
 

@@ -243,7 +243,7 @@ def write(checkpoint: Pretrained, target: Target, initialized: tuple[str, ...]) 
         for kind, difference in largest.items():
             if not difference <= TOLERANCE:
                 raise Refused(
-                    f"the {kind} of what was written differ from those of {checkpoint.address} by "
+                    f"the {kind} of what was written differ from {checkpoint.address} by "
                     f"up to {difference:.1e}, more than {TOLERANCE:g}: nothing was "
                     "kept; check the disk, and report this"
                 )

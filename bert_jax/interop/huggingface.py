@@ -293,7 +293,7 @@ def check_supported(checkpoint: Pretrained) -> None:
     if kind not in (None, TAG, SPAN) and config.is_causal:
         raise Refused(
             f"{checkpoint.address} has a task's layer that reads the last token of a causal model "
-            "(config.model.is_causal), and those of transformers read [CLS]: orbax:DIR keeps any"
+            "(config.model.is_causal), and transformers reads [CLS]: orbax:DIR keeps any"
         )
     head_act = family.read_back(config).mlm_act
     if "mlm" in checkpoint.params and config.mlm_transform and config.mlm_act != head_act:
@@ -374,7 +374,7 @@ def _family_of(checkpoint: Pretrained) -> Family:
     if family is None:
         raise Refused(
             f"{checkpoint.address} has an encoder of its own, which none of transformers' classes "
-            f"computes; those of {', '.join(FAMILIES)} can be exported: orbax:DIR keeps any"
+            f"computes; models of {', '.join(FAMILIES)} can be exported: orbax:DIR keeps any"
         )
     return family
 

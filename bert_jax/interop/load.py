@@ -220,7 +220,7 @@ def _choose_step(address: str, workdir: str, step: int | None, storage: workdir_
         saved = directory.find_steps(directory.make_absolute(storage.checkpoints))
         if step not in saved:
             raise Refused(
-                f"{address}: {workdir} has no checkpoint of step {step}; it has those of "
+                f"{address}: {workdir} has no checkpoint of step {step}; it has checkpoints of "
                 f"{', '.join(map(str, saved)) or 'none'}"
             )
         return step

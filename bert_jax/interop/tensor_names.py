@@ -25,7 +25,7 @@ _MAX_LISTED, _MAX_CHARACTERS = 8, 90
 class Tensors:
     """Read the arrays of a third-party checkpoint on demand."""
 
-    place: str  # where it is, for messages
+    place: str  # the place, as messages name it
     dims: Mapping[str, tuple[int, ...]]  # name -> sizes
     read: Callable[[str], np.ndarray]
 
@@ -111,7 +111,7 @@ def read_params(
             wrong.append(f"{name} as {list(tensors.dims[name])} in place of {list(expected)}")
     if wrong:
         raise Refused(
-            f"{tensors.place} holds {list_names(wrong)}; the sizes are those of the config.json or "
+            f"{tensors.place} holds {list_names(wrong)}; the sizes come from the config.json or "
             "bert_config.json beside it: give the one that belongs to these arrays"
         )
     for path, name in names.items():

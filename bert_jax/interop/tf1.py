@@ -115,7 +115,7 @@ def read(prefix: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
     if _OBJECTS in tensors.dims:
         raise Refused(
             f"{prefix} is a checkpoint of TF2 objects, whose names depend on the program; only "
-            "those of Google's TF1 code are read: export it from the program that wrote it"
+            "names of Google's TF1 code are read: export it from the program that wrote it"
         )
     params, unread = read_params(
         tensors,

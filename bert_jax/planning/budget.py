@@ -237,8 +237,8 @@ def _choose_to_compile(
 ) -> RunCandidate | None:
     """Return the candidate to compile next; None where the best of them is known to be the best.
 
-    That is the one of the lowest predicted loss, then any that would be it if it were faster than
-    assumed by _OPTIMISM.
+    The next is the candidate of the lowest predicted loss, then any that would have that loss if it
+    were faster than assumed by _OPTIMISM.
     """
     (best, bought), *others = _buy_each(request, candidates, request.budget)
     if not best.is_compiled:
@@ -404,7 +404,7 @@ def _write_notes(request: BudgetRequest, best: RunCandidate) -> list[str]:
         theirs, ours = (count_in_words(n) for n in (law.points[0].unique_tokens, unique))
         notes.append(
             f"the ladder was trained on {law.corpus}, {theirs} tokens, and this text has {ours}: "
-            "its constants may not be those of this text"
+            "its constants may not fit this text"
         )
     given = EncoderShape(model.num_hidden_layers, model.hidden_size)
     if request.config.optim.transfer == "none" and law.is_own:

@@ -60,7 +60,7 @@ def read_prices(path: pathlib.Path = FILE) -> Prices:
     by_chip: dict[str, Price] = {}
     for price in listed:
         if price.chip in by_chip:
-            raise Refused(f"{path} has two prices of {price.chip}; keep that of your region")
+            raise Refused(f"{path} has two prices of {price.chip}; keep the price of your region")
         by_chip[price.chip] = price
     return Prices(path, by_chip)
 

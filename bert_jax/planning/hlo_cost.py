@@ -135,7 +135,7 @@ class _Computation:
         self._kernels = kernels
         self._cost = ProgramCost()
         self._now = 0.0
-        self._free_at = {LINKS: 0.0, NETWORK: 0.0}  # when a path can take the next transfer
+        self._free_at = {LINKS: 0.0, NETWORK: 0.0}  # times when a path can take the next transfer
         self._started: dict[
             str, tuple[Traffic, float]
         ] = {}  # key -> a transfer and the time of its end

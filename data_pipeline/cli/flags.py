@@ -255,7 +255,7 @@ def _find_width() -> int:
 def _list_flags(
     kind: Any, title: str = "", names: Sequence[str] | None = None
 ) -> Iterator[tuple[str, "dataclasses.Field[Any]"]]:
-    """Yield the fields that are flags, with those of nested dataclasses, and their sections."""
+    """Yield the fields that are flags, nested dataclasses included, and their sections."""
     for field in dataclasses.fields(kind):
         form = _get_form(field)
         own = ARGUMENTS if form.is_positional else form.section or title

@@ -21,7 +21,7 @@ from types import TracebackType
 _STDOUT = 1
 _FRAMES, _PLAIN_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 _FRAME_SECS = 0.1
-_OWN_CLOCK_SECS = 2.0  # from here on a piece of work shows its own time beside the command's
+_OWN_CLOCK_SECS = 2.0  # longer work shows its own time next to the command's
 _CLEAR = "\r\x1b[K"
 
 
@@ -59,7 +59,7 @@ class LiveLine:
         self._words, self._since_secs = "", 0.0
         self._printing = 0  # active hidden() contexts
         self._is_drawn = False
-        self._lock = threading.RLock()  # of the terminal, and of what is drawn there
+        self._lock = threading.RLock()  # guards the terminal and what is drawn there
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -136,7 +136,7 @@ class LiveLine:
                 return
 
     def _draw(self) -> None:
-        self._is_drawn = _has_terminal()  # or other output may be there now
+        self._is_drawn = _has_terminal()  # other output may be there now
         if not self._is_drawn:
             return
         now = time.monotonic()
@@ -204,7 +204,7 @@ def _has_terminal() -> bool:
     """Return whether this command is in the foreground of its terminal."""
     try:
         return os.tcgetpgrp(_STDOUT) == os.getpgrp()
-    except OSError:  # not this session's terminal: no other job of it has it
+    except OSError:  # another session's terminal: none of our jobs has it
         return True
 
 

@@ -17,7 +17,7 @@ from data_pipeline.cli.live_line import escape
 
 INDENT = "  "
 _WIDEST = 100
-_WORD = re.compile(r"(?:'[^']*'|\"[^\"]*\"|\\.|[^\s'\"\\])+")  # of a command for a shell
+_WORD = re.compile(r"(?:'[^']*'|\"[^\"]*\"|\\.|[^\s'\"\\])+")  # a word of a shell's command
 
 
 def make_console(**options: Any) -> Console:

@@ -1,4 +1,4 @@
-"""Run tasks in worker processes, each of which keeps one object between its tasks."""
+"""Run tasks in worker processes, which keep one object each between their tasks."""
 
 import contextlib
 import multiprocessing

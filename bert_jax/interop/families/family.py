@@ -45,9 +45,9 @@ _OLDER = {"scale": "gamma", "bias": "beta"}  # leaves of norms in 2018
 class Names:
     """Hold the names of a family's modules by ours; a part of ours that is absent has no name."""
 
-    encoder: Mapping[str, str]  # behind the prefix
+    encoder: Mapping[str, str]  # names follow the prefix
     heads: Mapping[str, str]  # never behind it
-    layer: Mapping[str, str]  # behind the prefix and layer_format
+    layer: Mapping[str, str]  # names follow the prefix and layer_format
     layer_format: str  # {} stands for the layer's number
     output_bias: tuple[str, ...]  # bias of the masked language model's logits
     # Of matrices that lie side by side in one of theirs: its name, which part, how many.

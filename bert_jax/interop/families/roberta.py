@@ -35,7 +35,7 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
     rows = config.max_position_embeddings - _SKIPPED
     if rows < 1:
         raise Refused(
-            f"{path} says max_position_embeddings = {rows + _SKIPPED}, of which RoBERTa never "
+            f"{path} says max_position_embeddings = {rows + _SKIPPED}, and RoBERTa never "
             f"reads the first {_SKIPPED}; put the file back that the checkpoint came with"
         )
     return dataclasses.replace(config, max_position_embeddings=rows)

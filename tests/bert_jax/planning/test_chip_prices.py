@@ -38,7 +38,10 @@ ENTRY = {"chip": "v5e", "usd_on_demand": 1.2, "region": "", "source": "", "read"
         ('{"prices": [3]}', "item 0 is a whole number"),
         ('{"prices": [{"chip": "v5e"}]}', "item 0 has no key 'usd_on_demand'; write it"),
         (json.dumps({"prices": [ENTRY | {"usd": 1}]}), "item 0 has the unknown key 'usd'"),
-        (json.dumps({"prices": [ENTRY, ENTRY]}), "two prices of v5e; keep that of your region"),
+        (
+            json.dumps({"prices": [ENTRY, ENTRY]}),
+            "two prices of v5e; keep the price of your region",
+        ),
     ],
 )
 def test_another_file_is_refused(text, words, tmp_path):
