@@ -108,9 +108,13 @@ def make_splitter() -> tokenizers.pre_tokenizers.PreTokenizer:
 
 
 def is_trained_here(settings: Mapping[str, Any]) -> bool:
-    """Return whether a parsed tokenizer.json is of byte-level BPE with our special tokens first."""
+    """Return whether a parsed tokenizer.json is byte-level BPE with our tokens and splitter.
+
+    Others with the same tokens may have ByteLevel alone, which puts a space behind each of them.
+    """
     head = [token["content"] for token in settings.get("added_tokens", [])[: len(_HEAD)]]
-    return tuple(head) == _HEAD and settings["model"].get("type") == "BPE"
+    has_splitter = (settings.get("pre_tokenizer") or {}).get("type") == "Sequence"
+    return tuple(head) == _HEAD and settings["model"].get("type") == "BPE" and has_splitter
 
 
 def train_byte_level(texts: Iterable[str], vocab_size: int, reserved_pieces: int) -> bytes:
