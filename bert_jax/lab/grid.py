@@ -41,7 +41,7 @@ class GridRun:
 
     learning_rate: float
     epochs: float
-    seed: int  # of the task's layer, of dropout and of the order of examples
+    seed: int  # decides the task's layer, dropout and the order of examples
 
     @property
     def name(self) -> str:
@@ -78,8 +78,8 @@ class GridOutcome:
     """Hold the scores of a finished run, or why it has none."""
 
     run: GridRun
-    scores: Mapping[str, float]  # of the development sets by name; none where it failed
-    baseline: Mapping[str, float]  # by the same names: scored without reading the text
+    scores: Mapping[str, float]  # development scores by name; empty where it failed
+    baseline: Mapping[str, float]  # the same names: scores without reading the text
     error: str = ""  # why it failed, or was not run yet
 
     @property
@@ -159,7 +159,7 @@ class Grid:
 
     folder: pathlib.Path
     runs: Sequence[GridRun]
-    command: Sequence[str]  # of a run; the run's own flags and its workdir are added
+    command: Sequence[str]  # a run's, to which its own flags and its workdir are added
     fixed: dict[str, Any]  # the settings that all runs share, by their keys
     score: str = ""  # the score that decides; "": the task's own
 

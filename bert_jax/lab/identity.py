@@ -31,7 +31,7 @@ from data_pipeline.vocab import load_recorded
 FILE = "study_settings.json"
 _PATHS = ("data.store", "data.dir", "init")  # settings that are identified by content instead
 _TASK_POSITIONS = 512  # row length at which the files of a task are read
-_READS = "reads"  # in the settings of a row: names of other rows
+_READS = "reads"  # a setting of a row: names of other rows
 
 Settings = Mapping[str, Any]
 
@@ -51,7 +51,7 @@ class Identity:
         return [own for own in self.rows if self._is_equal_row(own, other, name)]
 
     def _is_equal_row(self, own: str, other: "Identity", name: str) -> bool:
-        """Compare rows by their settings and those of the rows that they read, not by names."""
+        """Compare rows by settings, also of the rows that they read, not by names."""
         mine, theirs = self.rows[own], other.rows[name]
         if not _are_equal({**mine, _READS: ""}, {**theirs, _READS: ""}):
             return False

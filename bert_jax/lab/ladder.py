@@ -36,9 +36,9 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import Store
 
-OBJECTIVES = ("mlm_nsp", "mlm")  # whose masked LM loss the law is of
+OBJECTIVES = ("mlm_nsp", "mlm")  # the law is about their masked LM loss
 FIRST_PHASE = "configs/first_phase.py"
-UNIGRAM_LOSS, NGRAM_LOSS = "unigram_mlm_loss", "ngram_mlm_loss"  # of a summary
+UNIGRAM_LOSS, NGRAM_LOSS = "unigram_mlm_loss", "ngram_mlm_loss"  # keys of a summary
 _BATCH = "phases[0].batch_size"  # the one setting of a rung that a user may override
 _MIN_STEPS, _MIN_ROWS = 500, 8
 _WIDTH_OF_A_LAYER, _NARROW_HEAD = 64, 32
@@ -67,7 +67,7 @@ class Rung:
 
     width: int
     layers: int
-    parameters: int  # of the layers
+    parameters: int  # the layers' weights
     steps: int
     row: StudyRow
 
@@ -80,7 +80,7 @@ class RungResult:
     width: int
     layers: int
     parameters: int
-    tokens: float  # without padding
+    tokens: float  # padding is not counted
     unique_tokens: float
     operations: float
     loss: float
@@ -112,7 +112,7 @@ class Forecast:
     loss: float
     low: float
     high: float
-    command: str  # that trains it
+    command: str  # trains it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,7 +273,7 @@ def refuse_overfitting(rungs: Sequence[Rung], asked: Sequence[Rung], unique_toke
             raise Refused(
                 f"--predict asks for a width of {rung.width}, {rung.parameters:,} parameters of "
                 f"layers, on {unique_tokens:,} tokens of text; a model of more than {most:,.0f} "
-                "overfits them, of which the law knows nothing: ask for a narrower width, or "
+                "overfits them, and the law knows nothing of that: ask for a narrower width, or "
                 "build a store of more text"
             )
 

@@ -28,7 +28,7 @@ from data_pipeline.cli.terminal import make_console
 # Share of a chip's peak that a step is assumed to reach: about that of Base and Large by the
 # compiler's estimate (docs/results.md). Small models reach less.
 PEAK_SHARE = 0.4
-_PRODUCT_WIDTH, _PRODUCTS = 512, 40  # of the matrix products that time an operation here
+_PRODUCT_WIDTH, _PRODUCTS = 512, 40  # sizes of the matrix products that time an operation
 _MAX_STEP_SECS = 2.0  # a step that would take longer, by its operations, is not measured
 _MEASURED = measure.Length(0, 0.5)
 
@@ -39,7 +39,7 @@ class StudyRowPlan:
 
     name: str
     cost: RowCost
-    secs: float | None = None  # on this machine; None if not estimated
+    secs: float | None = None  # time on this machine; None if not estimated
     is_measured: bool = False  # else secs is a lower bound
 
     def in_words(self) -> str:

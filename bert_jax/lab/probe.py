@@ -42,23 +42,23 @@ from data_pipeline.io.small_files import parse_record
 PROBE, PICTURE = "probe.json", "probe.png"
 
 
-_LOOK_SECS = 10.0  # between two looks at the run's folder
-_NICE = 10  # on the same cores the pre-training run has priority
-_DELETED_AFTER_SCORING = (CHECKPOINTS, COMPILED)  # within the folder of a fine-tuning
+_LOOK_SECS = 10.0  # pause between two looks at the run's folder
+_NICE = 10  # the pre-training run has priority on shared cores
+_DELETED_AFTER_SCORING = (CHECKPOINTS, COMPILED)  # parts of a fine-tuning's folder
 
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
     """Describe which run is probed, by which fine-tuning, and where the scores are kept."""
 
-    run: str  # as given by --workdir
+    run: str  # the folder as it was given
     run_folder: epath.Path
     folder: pathlib.Path
-    config_arguments: list[str]  # of the command line, for each fine-tuning
+    config_arguments: list[str]  # each fine-tuning's, from the command line
     task: str
     score: str  # the task's main score
     baseline: float  # scored without reading the text
-    summary_key: str  # of the score in a fine-tuning's summary
+    summary_key: str  # names the score in a fine-tuning's summary
     every_steps: int
     platform: str
 
@@ -71,9 +71,9 @@ class Probe:
 class ProbeScore:
     """Hold the score of a fine-tuning from a checkpoint."""
 
-    step: int  # of the run that is probed
+    step: int  # the probed run's
     score: float
-    secs: float  # of the fine-tuning, including its start
+    secs: float  # time of the fine-tuning, including its start
 
 
 def next_step(

@@ -25,7 +25,7 @@ from bert_jax.logging.statistics import (
 from data_pipeline.io.atomic import write_file, write_json
 
 NUMBERS, PAGE, PICTURE = "study.json", "study.md", "study.png"
-_PANELS = 3  # in a line of the picture
+_PANELS = 3  # panels per line of the picture
 _LOWER_IS_BETTER = ("loss", "perplexity")  # ends of the names of such measures
 
 
@@ -59,7 +59,7 @@ class Report:
         self.results, self.paper = results, paper
         self.reference = reference or results[0].row.name
         measures = dict.fromkeys(m for result in results for m in result.scores)
-        # Measures of all rows come first, those of single objectives last.
+        # Measures of all rows come first, measures of single objectives last.
         self.measures = sorted(measures, key=lambda m: (m not in COMMON, m in OWN_MEASURES))
         self.differences = [
             Difference(measure, ours.row.name, theirs.row.name, interval)

@@ -27,8 +27,8 @@ from data_pipeline.io.atomic import check_no_file, write_json
 from data_pipeline.io.jsonl import read_metrics
 from data_pipeline.io.refused import Refused
 
-_POLL_SECS = 1.0  # between checks for a signal, which another thread may have received
-_MAX_LOCKED_SECS = 120.0  # to wait until a run of a killed command has saved and left its folder
+_POLL_SECS = 1.0  # pause between checks for a signal, which another thread may have got
+_MAX_LOCKED_SECS = 120.0  # a run of a killed command saves and leaves its folder meanwhile
 _HELDOUT, _MAJORITY, _DEV = "heldout_", "majority_", "dev"
 
 

@@ -28,7 +28,7 @@ class RowResult:
     """Hold the scores of a row by measure and seed, reasons for missing ones, and its errors."""
 
     row: StudyRow
-    seeds: set[int] = dataclasses.field(default_factory=set)  # of trained runs
+    seeds: set[int] = dataclasses.field(default_factory=set)  # seeds of trained runs
     scores: dict[str, dict[int, float]] = dataclasses.field(default_factory=dict)
     missing: dict[str, str] = dataclasses.field(default_factory=dict)  # measure -> reason
     errors: list[str] = dataclasses.field(default_factory=list)
@@ -204,7 +204,7 @@ class Study:
         return "; ".join(filter(None, errors))
 
     def _link_equal_run(self, screen: Screen, row: StudyRow, seed: int) -> None:
-        """Link the folder of a run to that of a finished, equal run of a shared study.
+        """Link the folder of a run to the folder of a finished, equal run of a shared study.
 
         A kind that trains nothing is linked too, so that its tasks are found.
         """

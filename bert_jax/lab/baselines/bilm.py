@@ -205,7 +205,7 @@ def _select_inputs(fields: Batch) -> Batch:
 def _score_heldout(
     store: Store, params: Params, settings: BiLM, screen: Screen
 ) -> dict[str, float | None]:
-    """Compute the mean held-out loss of a token, and that of each direction; None without text."""
+    """Compute the mean held-out loss per token, and per direction; None without text."""
     rows = make_rows(store, store.heldout.name, settings.seq_len)
     rows = rows.first(_MAX_HELDOUT_ROWS)
     names = ("heldout_loss", _FORWARD_LOSS, _BACKWARD_LOSS)

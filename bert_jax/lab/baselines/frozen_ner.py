@@ -51,7 +51,7 @@ Vectors = Mapping[str, np.ndarray]  # float32[T,K,D] by split
 class FrozenNerResult:
     """Hold the best epoch on dev."""
 
-    epoch: int  # from 1
+    epoch: int  # the first is 1
     scores: Scores
     logits: Mapping[str, np.ndarray]  # float32[N,S,C] of every split but train
 
@@ -60,7 +60,7 @@ class FrozenNerResult:
 class Features:
     """Select which of the arrays of a token the BiLSTM reads, mixed or joined."""
 
-    name: str  # for the screen
+    name: str  # a name on the screen
     layers: Layers
     is_joined: bool
 

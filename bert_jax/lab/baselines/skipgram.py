@@ -210,7 +210,7 @@ def _score_heldout(store: Store, tables: Tables, settings: SkipGram) -> float | 
     index_B = np.arange(np.searchsorted(rows.offsets[1:], _MAX_HELDOUT_TOKENS, side="right"))
     if not len(index_B):
         return None
-    # Three seeds, so that they differ from those of any step, which are two.
+    # Three seeds, so that they differ from the two of any step.
     pairs = make_pairs(rows, index_B, settings.window, np.ones(store.vocab_size), (0, 0, 0))
     key_and_rate = jax.random.key(1), jnp.float32(0.0)
     batch = (pairs.centers_NP, pairs.contexts_NP, pairs.weights_NP)

@@ -29,8 +29,8 @@ from data_pipeline.vocab.sentencepiece_rules import RECORDED
 
 RECORD, STATE, SUMMARY = "baseline.json", "state.npz", "summary.json"
 _SAVE_SECS = 60.0
-_MIN_STEPS = 3  # to measure
-_LINES = 10  # of a whole training, on the screen
+_MIN_STEPS = 3  # fewer are not timed
+_LINES = 10  # lines on the screen per training
 _STEP, _SECS, _LEAF = "step", "secs", "leaf_"
 
 State = Any  # a tree of arrays
@@ -126,7 +126,7 @@ def measure_steps(steps: Steps, secs: float) -> float:
 
 
 def run_steps(folder: pathlib.Path, training: Steps, screen: Screen) -> BaselineResult:
-    """Run the steps after those of the saved state; save the state every minute and at the end.
+    """Run the steps that follow the saved state; save the state every minute and at the end.
 
     Raises:
       DamagedFile: the folder's state is damaged.

@@ -41,7 +41,7 @@ class Encoder:
     positions: int  # most tokens of a row
     arrays: int  # K
     width: int  # D; 0 for counts, which have no vectors of tokens
-    digest: str  # of the weights: equal digests give equal vectors
+    digest: str  # the weights' digest: equal ones give equal vectors
     run: Callable[
         [EncodedRows], batches.Results
     ]  # yields VECTORS float32[B,S,K,D], longest rows first

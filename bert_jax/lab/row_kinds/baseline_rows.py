@@ -34,7 +34,7 @@ OWN_MEASURES = {
     "heldout_skipgram_loss": "tell a neighbor from negatives",
     "heldout_bilm_loss": "predict the next token in both directions",
 }
-_TOKENS = "tokens"  # in the flags of a row: positions to read, in place of steps or epochs
+_TOKENS = "tokens"  # a flag of a row: positions to read, instead of steps or epochs
 _HAS_NO_MASKS = {
     vectors.COUNTS: "counts predict no words",
     SKIPGRAM: "its vectors do not depend on context",

@@ -57,11 +57,11 @@ OWN_MEASURES = {
     "heldout_nsp_accuracy": "predict whether a sentence is the next",
     "heldout_rtd_auc": "detect replaced tokens",
 }
-HELDOUT_LOSS = "heldout_mlm_loss"  # of a summary, and the score of a rung
+HELDOUT_LOSS = "heldout_mlm_loss"  # a summary's key, and the score of a rung
 _SCORED_ROWS_PER_STEP, _MAX_SCORED_ROWS = 64, 1 << 20
 _SENTENCES = 256  # scored for the pseudo-perplexity
-_STEP = "step"  # in the flags of a `checkpoint` row
-_ADDRESS = "checkpoint"  # in the flags of a `given` row
+_STEP = "step"  # a flag of a `checkpoint` row
+_ADDRESS = "checkpoint"  # a flag of a `given` row
 
 
 def load_row(row: StudyRow, store: str) -> Config:

@@ -17,7 +17,7 @@ from bert_jax.runtime.cli import find_config
 from data_pipeline.io.refused import Refused
 
 MASKED_WORDS = "masked_words_loss"  # nats, on the same words for every row
-PSEUDO_PERPLEXITY = "pseudo_perplexity"  # of the same sentences for every row
+PSEUDO_PERPLEXITY = "pseudo_perplexity"  # every row scores the same sentences
 COMMON = (MASKED_WORDS, PSEUDO_PERPLEXITY)  # measures of every kind, or why it has none
 
 Scores = Mapping[str, float | str]  # a number, or the reason why there is none
