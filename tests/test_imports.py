@@ -28,7 +28,7 @@ FOLDERS = {
         *("planning", "benchmarking", "lab"),
     ),
 }
-MAX_MODULES_PER_FOLDER = 14
+MAX_MODULES_PER_FOLDER = 13
 NEVER_IN_DATA_PIPELINE = {"jax", "jaxlib", "flax", "optax", "orbax", "bert_jax"}
 VAGUE_MODULES = {"utils", "util", "helpers", "helper", "common", "misc"}
 BANNED_NAMES = {
