@@ -103,14 +103,14 @@ def train(fault: str, steps: int, store: str, folder: pathlib.Path, more: Sequen
         stream.PretrainSource.make_rows_of_part = make_rows  # type: ignore[method-assign]
     if fault == "unshuffled":
         stream.hashing.permute = lambda key, index_B, size: index_B  # type: ignore[assignment]
-    write = metrics_writer.Records.write
+    write = metrics_writer.MetricsFile.on_record
 
     def write_and_stop(records: Any, step: int, split: str, numbers: Any) -> None:
         write(records, step, split, numbers)
         if step >= steps:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    metrics_writer.Records.write = write_and_stop  # type: ignore[method-assign]
+    metrics_writer.MetricsFile.on_record = write_and_stop  # type: ignore[method-assign]
     command = [f"--config={CONFIG}", f"--config.data.store={store}", f"--workdir={folder}"]
     sys.argv = ["bert_jax.train", *command, *flags, *more]
     runpy.run_module("bert_jax.train", run_name="__main__")

@@ -21,7 +21,7 @@ from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.packing import choose_packing, pack_examples
 from data_pipeline.labelled.rows import build_rows
 from data_pipeline.vocab.template import make_bert_template
-from tests.bert_jax.finetuning.test_bilstm import by_hand as by_hand_lstm
+from tests.bert_jax.lab.baselines.test_bilstm import by_hand as by_hand_lstm
 from tests.bert_jax.tiny_models import MODEL, VOCAB
 
 BERT = make_bert_template({"cls": 2, "sep": 3})

@@ -188,7 +188,7 @@ def test_an_entry_shows_the_line_before_it_imports_a_library(package):
         f"import {package}\n"
         "heavy = {'numpy', 'jax', 'rich', 'absl', 'tensorflow'} & set(sys.modules)\n"
         "time.sleep(0.3)\n"
-        "print('heavy:', heavy)\n"
+        "print(f'heavy: {heavy}')\n"
     )
     assert terminal.end() == 0
     assert "importing libraries" in terminal.text and "heavy: set()" in terminal.text
