@@ -65,7 +65,7 @@ from bert_jax.runtime import exit_codes
 from bert_jax.train_step import objectives
 from bert_jax.trainer import setup
 from bert_jax.trainer.feed import StoreFeed
-from bert_jax.trainer.summary import model_rows
+from bert_jax.trainer.summary import list_model_rows
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_file_path
 
@@ -98,7 +98,7 @@ def _main(log: LibraryLog, flags: BenchmarkFlags) -> int:
             config.compute,
             objective.heads,
         )
-        rows = model_rows(config, mesh, model)  # refuses a kernel that does not fit
+        rows = list_model_rows(config, mesh, model)  # refuses a kernel that does not fit
         if teacher is not None:
             sizes = f"{teacher.num_hidden_layers} layers of {teacher.hidden_size}"
             rows = [*rows, ("teacher", f"{sizes} as {config.teacher}, with random weights")]

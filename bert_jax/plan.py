@@ -318,7 +318,7 @@ def _show(request: PlanRequest, plan: Plan, screen: Screen) -> None:
         rows = plan_report.format_phase(phase, sequences[index] if sequences else None)
         screen.table(plan_report.format_phase_title(phase, index), rows)
     curve = render_rates_as_text(request.config, CURVE_WIDTH, CURVE_HEIGHT)
-    warnings = heldout.too_many_epochs(request.config, request.corpus.epochs or [])
+    warnings = heldout.warn_of_repetition(request.config, request.corpus.epochs or [])
     screen.table("the run", plan_report.format_run(plan, request.prices, curve, warnings))
     if plan.scale:
         title = "as many rows a chip on other slices; the rate by the square root of the batch"

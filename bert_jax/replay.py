@@ -54,7 +54,7 @@ from bert_jax import config as config_lib
 from bert_jax.runtime import run_record
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.trainer import bad_steps
-from bert_jax.trainer.feed import StoreFeed, open_stores, short_digest
+from bert_jax.trainer.feed import StoreFeed, join_digests, open_stores
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.report.rows import ShownExample, ShownToken, show_row
@@ -134,7 +134,7 @@ def _main(log: LibraryLog, flags: ReplayFlags) -> int:
         log.hold()
         data = dataclasses.replace(run.config.data, store=flags.store or run.config.data.store)
         stores = open_stores(data)
-        if short_digest(stores) != run.store_digest:
+        if join_digests(stores) != run.store_digest:
             places = ", ".join(str(store.directory) for store in stores)
             raise Refused(
                 f"{places} is not the store that the run of {workdir} was trained on; "

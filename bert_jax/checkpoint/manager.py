@@ -20,7 +20,7 @@ from bert_jax.checkpoint import directory as directory_lib
 from bert_jax.checkpoint import fingerprint, reader
 from bert_jax.checkpoint import restore as restore_lib
 from bert_jax.checkpoint.directory import RECEIPT, RECEIPT_FILE, STATE, Folder, Retention
-from bert_jax.checkpoint.restore import Damaged, Say, no_intact_checkpoint, shorten_error
+from bert_jax.checkpoint.restore import Damaged, Say, make_no_intact_checkpoint, shorten_error
 from bert_jax.config import CheckpointConfig
 from bert_jax.model.bert import Model
 from bert_jax.parallel import processes
@@ -220,7 +220,7 @@ class Checkpoints:
             is_checkpoint = restore_lib.holds_files(checkpoint)
             problems[step] = outcome.problem if is_checkpoint else ""
         if any(problems.values()):
-            raise no_intact_checkpoint(directory, [text for text in problems.values() if text])
+            raise make_no_intact_checkpoint(directory, [text for text in problems.values() if text])
         restore_lib.quarantine(directory, problems, "the run starts at step 0", say)
         self._manager.reload()
         self._newest = None

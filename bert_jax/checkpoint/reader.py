@@ -15,7 +15,7 @@ from etils import epath
 from bert_jax.checkpoint import arrays
 from bert_jax.checkpoint import directory as directory_lib
 from bert_jax.checkpoint.directory import STATE, Folder, find_steps
-from bert_jax.checkpoint.restore import describe_error, no_intact_checkpoint
+from bert_jax.checkpoint.restore import describe_error, make_no_intact_checkpoint
 from bert_jax.model.bert import Declared, Model, Params
 from data_pipeline.io.errors import explain
 from data_pipeline.io.refused import Refused
@@ -45,7 +45,7 @@ def find_newest_step(directory: Folder) -> int | None:
     """
     step, damaged = find_readable_step(directory_lib.make_absolute(directory))
     if step is None and damaged:
-        raise no_intact_checkpoint(directory, damaged)
+        raise make_no_intact_checkpoint(directory, damaged)
     return step
 
 

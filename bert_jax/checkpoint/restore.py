@@ -45,7 +45,7 @@ class NoIntactCheckpoint(Refused):
     """Signal that checkpoints exist, but none can be restored."""
 
 
-def no_intact_checkpoint(directory: Folder, problems: Sequence[str]) -> NoIntactCheckpoint:
+def make_no_intact_checkpoint(directory: Folder, problems: Sequence[str]) -> NoIntactCheckpoint:
     """Build the error for a directory where no checkpoint can be restored."""
     return NoIntactCheckpoint(
         f"{directory} holds {len(problems)} checkpoints and none is whole ({'; '.join(problems)}); "

@@ -15,7 +15,7 @@ from bert_jax.interop import load
 from bert_jax.interop.pretrained import PlacedModel, place_masked_lm, refuse_causal
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Bert
-from bert_jax.trainer.feed import open_stores, short_digest
+from bert_jax.trainer.feed import join_digests, open_stores
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import build_rows
@@ -108,7 +108,7 @@ def open_stores_of_run(address: str, wish: str) -> tuple[Store, ...]:
             "text out; give one, or ask your own sentences with fill_mask"
         )
     stores = open_stores(run.config.data)
-    if short_digest(stores) != run.store_digest:
+    if join_digests(stores) != run.store_digest:
         raise Refused(
             f"{run.config.data.store} is not the store that the run of {address} was trained on; "
             "put that one back, or ask your own sentences with fill_mask"

@@ -12,7 +12,7 @@ from bert_jax.train_step import metrics
 from bert_jax.train_step import step as step_lib
 from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, PERMUTATION
 from bert_jax.trainer import baselines
-from bert_jax.trainer.feed import single_pass
+from bert_jax.trainer.feed import take_single_pass
 from data_pipeline.io.refused import Refused
 from data_pipeline.sampling import batches as pretrain
 from data_pipeline.sampling.stream import open_examples
@@ -50,7 +50,7 @@ def score_store(
         source = open_examples(
             store,
             store.heldout if selection.split == HELDOUT else store.train,
-            single_pass(options, store),
+            take_single_pass(options, store),
             seq_len=selection.seq_len,
             max_predictions_per_seq=predictions_for(selection.seq_len, options.masked_lm_prob),
         )

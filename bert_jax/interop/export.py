@@ -59,7 +59,7 @@ def write_run(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     (folder / name).write_bytes(vocabulary.file_bytes)
     settings = Config(phases=(), model=checkpoint.config, compute=checkpoint.compute)
     pinned = run_record.make_vocabulary_record(vocabulary, name)
-    record = run_record.converted(checkpoint.address, settings, pinned)
+    record = run_record.describe_converted(checkpoint.address, settings, pinned)
     mesh = mesh_lib.make_mesh(MeshConfig(), jax.local_devices()[:1])
     with jax.set_mesh(mesh):
         dims = {path: leaf.shape for path, leaf in name_leaves(checkpoint.params).items()}

@@ -105,7 +105,7 @@ def read_init(
     record, _ = run_record.find(storage.home, lambda: read_newest_run(storage.checkpoints))
     if record is None:  # refused later, for the checkpoints without a record
         return None, None
-    return run_record.model_of(record, storage.home), None
+    return run_record.parse_model(record, storage.home), None
 
 
 def read_sizes(config: Config) -> ModelConfig | None:

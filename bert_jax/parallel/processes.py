@@ -185,7 +185,7 @@ def report_failure(code: int, reason: str, process: int | None = None) -> None:
     post(_FAILING, f"{code} {reason}", process)
 
 
-def failures() -> dict[int, tuple[int, str]]:
+def read_failures() -> dict[int, tuple[int, str]]:
     """Return exit code and reason of each process that ends or has ended early, as far as known."""
     posts = read_posts(_FAILING) | read_posts(_LEAVING)
     split = {number: text.partition(" ") for number, text in posts.items()}
@@ -240,4 +240,4 @@ def _tell(code: int, reason: str) -> None:
 
 
 def _find_dead() -> set[int]:
-    return {process for process, (_, reason) in failures().items() if reason == DIED}
+    return {process for process, (_, reason) in read_failures().items() if reason == DIED}

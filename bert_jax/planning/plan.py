@@ -212,7 +212,7 @@ def _plan_phase(
         doing = f"{label}{words}, compiling for {tpu_slice.name}"
         screen.print_without_line(doing)
         key = _compile_key(changed, index, tpu_slice, teacher)
-        secs = compile.secs_of(key)
+        secs = compile.read_secs(key)
         past = "" if secs is None else f", {duration(secs)} last time"
         began = time.perf_counter()
         with screen.spinning(doing + past):
@@ -236,7 +236,7 @@ def _compile_key(config: Config, index: int, tpu_slice: Slice, teacher: ModelCon
     ]
     parts += [] if teacher is None else [teacher, config.distill]
     fields = [dataclasses.asdict(part) for part in parts]
-    return compile.key_of(
+    return compile.make_key(
         [config.objective, tpu_slice.name, tpu_slice.num_slices, _read_versions(), *fields]
     )
 

@@ -189,7 +189,7 @@ class Ledger:
         return [("attempts", f"this is number {len(self._before) + 1}, {since} after the first")]
 
 
-def closing_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def list_closing_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the rows of the closing table from a summary: each kind that took time."""
     secs = summary["wall_secs"]
     whole = max(sum(secs.values()), 1e-9)

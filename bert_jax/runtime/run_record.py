@@ -222,7 +222,7 @@ def _read_thetas(
     return tuple(phases)
 
 
-def model_of(record: Mapping[str, Any], workdir: pathlib.Path) -> ModelConfig:
+def parse_model(record: Mapping[str, Any], workdir: pathlib.Path) -> ModelConfig:
     """Return the model's sizes in the record of a run; Refused if it is from another version."""
     with _written_by_this_version(workdir):
         config = settings_from(ModelConfig, ConfigDict(record["config"]["model"]))
@@ -237,7 +237,7 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
       Refused: there is no run, or it is from another version.
     """
     record, path = _read(workdir), record_path(workdir)
-    config, task = model_of(record, workdir), None
+    config, task = parse_model(record, workdir), None
     with _written_by_this_version(workdir):
         dtype = record["config"].get("compute", {}).get("compute_dtype", "auto")
         compute = settings_from(ComputeConfig, ConfigDict({"compute_dtype": dtype}))
@@ -271,7 +271,9 @@ def _null_threshold(workdir: pathlib.Path) -> float | None:
     return float(small_files.field(small_files.read_object(path, workdir), THRESHOLD, float, path))
 
 
-def converted(origin: str, config: Config, vocabulary: Mapping[str, Any]) -> dict[str, Any]:
+def describe_converted(
+    origin: str, config: Config, vocabulary: Mapping[str, Any]
+) -> dict[str, Any]:
     """Build the record of a converted third-party checkpoint, which is stored like a run.
 
     `vocabulary` is make_vocabulary_record of the file stored beside it.
@@ -372,10 +374,10 @@ def write(
 ) -> None:
     """Write run.json and a copy of the vocabulary, each atomically."""
     write_file(workdir / provenance.vocabulary["file"], read_file(provenance.vocab_path))
-    write_json(workdir / FILE, of_run(config, provenance, changes, parts))
+    write_json(workdir / FILE, build_record(config, provenance, changes, parts))
 
 
-def of_run(
+def build_record(
     config: RunConfig,
     provenance: Provenance,
     changes: Sequence[Change] = (),

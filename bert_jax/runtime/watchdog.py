@@ -182,7 +182,7 @@ class Watchdog:
         """Wait until another process reports its end, then end this one."""
         while not self._ended.wait(LISTEN_SECS):
             try:
-                others = processes.failures()
+                others = processes.read_failures()
             except jax.errors.JaxRuntimeError:
                 continue  # service lost or slow: jax ends the process, or it recovers
             others.pop(processes.number(), None)
@@ -213,7 +213,7 @@ class Watchdog:
                 self._say(f"{processes.name_process(0)} {DIED}")
             os._exit(FAILED)
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            if number not in processes.failures():  # else it has failed and said why
+            if number not in processes.read_failures():  # else it has failed and said why
                 processes.report_failure(FAILED, DIED, number)
 
 

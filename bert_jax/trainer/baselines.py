@@ -22,7 +22,7 @@ def _count_words(store: Store) -> np.ndarray:
     return counts_V
 
 
-def unigram_mlm_loss(store: Store, batches: Sequence[HostBatch]) -> float:
+def compute_unigram_mlm_loss(store: Store, batches: Sequence[HostBatch]) -> float:
     """Compute the masked-token cross-entropy (nats) of training-split unigram frequencies.
 
     Uses add-one smoothing over the vocabulary without [PAD], [CLS], [SEP] and [MASK].
@@ -34,7 +34,7 @@ def unigram_mlm_loss(store: Store, batches: Sequence[HostBatch]) -> float:
     return total / max(weight, 1.0)
 
 
-def unigram_causal_loss(store: Store, batches: Sequence[HostBatch]) -> float:
+def compute_unigram_causal_loss(store: Store, batches: Sequence[HostBatch]) -> float:
     """Compute the next-token cross-entropy (nats) of training-split unigram frequencies.
 
     As unigram_mlm_loss for every token but the first of a row, before masks. [SEP], which the store
@@ -54,7 +54,7 @@ def list_next_tokens(batch: HostBatch) -> np.ndarray:
     return restore_masked(batch)["input_ids"][:, 1:][batch["input_mask"][:, 1:] > 0]
 
 
-def majority_nsp_accuracy(batches: Sequence[HostBatch]) -> float:
+def compute_majority_nsp_accuracy(batches: Sequence[HostBatch]) -> float:
     """Compute the accuracy of always predicting the more frequent next-sentence label."""
     weight = sum(float(b["next_sentence_weights"].sum()) for b in batches)
     random_next = sum(
@@ -67,7 +67,7 @@ def majority_nsp_accuracy(batches: Sequence[HostBatch]) -> float:
 Show = Callable[[str], None]  # shows on the live line what is done
 
 
-def ngram_mlm_loss(
+def compute_ngram_mlm_loss(
     store: Store, batches: Sequence[HostBatch], show: Show, hides_targets: bool = False
 ) -> float:
     """Compute the masked-token cross-entropy (nats) of counts beside the tokens left and right.
@@ -93,7 +93,7 @@ def ngram_mlm_loss(
     return _count_neighbors(store, predictions, ngrams.BOTH_SIDES, show)
 
 
-def ngram_causal_loss(store: Store, batches: Sequence[HostBatch], show: Show) -> float:
+def compute_ngram_causal_loss(store: Store, batches: Sequence[HostBatch], show: Show) -> float:
     """Compute the next-token cross-entropy (nats) of counts behind the two tokens before it.
 
     As unigram_causal_loss for [SEP]; behind a special token nothing is known.
@@ -157,14 +157,14 @@ def compute_baselines(
             continue
         baselines[f"uniform_{name}_loss"] = math.log(store.vocab_size)
         if name == "causal":
-            baselines["unigram_causal_loss"] = unigram_causal_loss(store, batches)
+            baselines["unigram_causal_loss"] = compute_unigram_causal_loss(store, batches)
             if has_text:
-                baselines["ngram_causal_loss"] = ngram_causal_loss(store, batches, show)
+                baselines["ngram_causal_loss"] = compute_ngram_causal_loss(store, batches, show)
             continue
-        baselines[f"unigram_{name}_loss"] = unigram_mlm_loss(store, batches)
+        baselines[f"unigram_{name}_loss"] = compute_unigram_mlm_loss(store, batches)
         if has_text:
-            loss = ngram_mlm_loss(store, batches, show, hides_targets=name == "permutation")
+            loss = compute_ngram_mlm_loss(store, batches, show, hides_targets=name == "permutation")
             baselines[f"ngram_{name}_loss"] = loss
     if "nsp" in terms:
-        baselines["majority_nsp_accuracy"] = majority_nsp_accuracy(batches)
+        baselines["majority_nsp_accuracy"] = compute_majority_nsp_accuracy(batches)
     return baselines

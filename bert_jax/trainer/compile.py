@@ -311,12 +311,12 @@ FILE = pathlib.Path("~/.cache/bert_jax/compile_secs.json")
 _MAX_ENTRIES = 1000  # entries kept; the oldest are deleted first
 
 
-def key_of(parts: Any) -> str:
+def make_key(parts: Any) -> str:
     """Hash the inputs of a compile, any JSON-serializable value."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def secs_of(key: str, path: pathlib.Path = FILE) -> float | None:
+def read_secs(key: str, path: pathlib.Path = FILE) -> float | None:
     """Return how many seconds a compile took, None if unknown or the file is damaged."""
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         secs = read_object(path.expanduser()).get(key)

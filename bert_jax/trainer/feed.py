@@ -186,7 +186,7 @@ def _check_mixable(stores: Sequence[Store]) -> None:
             )
 
 
-def short_digest(stores: Sequence[Store]) -> str:
+def join_digests(stores: Sequence[Store]) -> str:
     """Return the start of each store's digest, as written to the record of a run."""
     return ",".join(store.digest[:12] for store in stores)
 
@@ -198,7 +198,7 @@ _FIXED_PHASE = (
 )
 
 
-def single_pass(options: PretrainOptions, store: Store) -> PretrainOptions:
+def take_single_pass(options: PretrainOptions, store: Store) -> PretrainOptions:
     """Return the options for evaluation, so that scores of runs with other rows are comparable.
 
     Rows are unpacked, and there is a single pass over the split.
@@ -272,7 +272,7 @@ class StoreFeed:
         slots = phase.max_predictions_per_seq
         if split != store_lib.TRAIN:
             train_rate = options.masked_lm_prob
-            options = single_pass(config_lib.data_in_evaluations(self.config), store)
+            options = take_single_pass(config_lib.data_in_evaluations(self.config), store)
             if options.masked_lm_prob != train_rate:
                 slots = config_lib.predictions_for(phase.seq_len, options.masked_lm_prob)
         kind = (number, split, phase.seq_len, slots, options.masked_lm_prob)
@@ -307,7 +307,7 @@ class StoreFeed:
             **phases,
             "hash_version (of this bert_jax)": HASH_VERSION,
             "walks_version (of this bert_jax)": WALKS_VERSION,
-            STORE_DIGEST: short_digest(self.stores),
+            STORE_DIGEST: join_digests(self.stores),
         }
         if len(self.stores) > 1:
             for i in range(len(self.config.phases)):

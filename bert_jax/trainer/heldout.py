@@ -207,11 +207,11 @@ def _check_next_sentences(rows: HostBatch) -> None:
     )
 
 
-MANY_EPOCHS = 256  # more repetition costs quality; source in too_many_epochs
+MANY_EPOCHS = 256  # more repetition costs quality; source in warn_of_repetition
 PAPER_EPOCHS = 40  # Devlin et al. 2019, appendix A.2
 
 
-def corpus_rows(feed: StoreFeed, phases: Sequence[RunPhase]) -> list[tuple[str, str]]:
+def describe_corpus(feed: StoreFeed, phases: Sequence[RunPhase]) -> list[tuple[str, str]]:
     """Describe the corpus and the phases of a pre-training run, as labels and texts."""
     config, rows = feed.config, list[tuple[str, str]]()
     for store in feed.stores:
@@ -221,7 +221,7 @@ def corpus_rows(feed: StoreFeed, phases: Sequence[RunPhase]) -> list[tuple[str, 
         if len(feed.stores) > 1:
             others.insert(0, _describe_mixture(feed, index))
         rows += [(f"phase {index}", lengths), *(("", text) for text in others)]
-    return [*rows, *too_many_epochs(config, [facts.per_step["epochs"] for facts in phases])]
+    return [*rows, *warn_of_repetition(config, [facts.per_step["epochs"] for facts in phases])]
 
 
 def _describe_store(store: Store, label: str) -> list[tuple[str, str]]:
@@ -278,7 +278,7 @@ def _describe_phase(phase: Phase, facts: RunPhase, packed_examples: int) -> list
     ]
 
 
-def too_many_epochs(config: Config, epochs: Sequence[float]) -> list[tuple[str, str]]:
+def warn_of_repetition(config: Config, epochs: Sequence[float]) -> list[tuple[str, str]]:
     """Return a warning and its fix if a run repeats its text too often; else [].
 
     `epochs` is the number of passes over the training split, per phase.

@@ -38,7 +38,7 @@ from bert_jax.trainer.data_check import DataCheck, describe_damage
 from bert_jax.trainer.prefetch import PlacedBatch, StepsInFlight, place_ahead
 from bert_jax.trainer.readings import Progress, RunningPhase, StepClock, StepReader
 from bert_jax.trainer.setup import Setup, begin_anew, open_checkpoints, restore_or_initialize
-from bert_jax.trainer.summary import opening_rows
+from bert_jax.trainer.summary import list_opening_rows
 from data_pipeline.io.refused import Refused
 
 COMPILE_AHEAD_SECS = 900.0  # time before the end of a phase when the next one starts compiling
@@ -146,7 +146,7 @@ def _restore_or_initialize(
 
 def _show_opening(setup: Setup, ledger: Ledger, done: int | None) -> None:
     """Print the first block; `done` is the step of the restored checkpoint."""
-    rows = opening_rows(setup, done)
+    rows = list_opening_rows(setup, done)
     rows += [*setup.storage.rows(), *ledger.opening_rows()]
     setup.screen.table(f"{setup.feed.provenance.learns} in {setup.storage.address}", rows)
 

@@ -132,7 +132,7 @@ def _train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
     title = (
         "wall time" if count == 1 else f"wall time over {count} attempts and the stops between them"
     )
-    setup.screen.table(title, goodput.closing_rows(summary))
+    setup.screen.table(title, goodput.list_closing_rows(summary))
     finish(setup, summary)
     return exit_codes.DONE
 

@@ -36,7 +36,7 @@ from bert_jax.train_step.state import TrainState
 from bert_jax.trainer import bad_steps, fresh_start
 from bert_jax.trainer.compile import StepParts, build_parts, settle_kernels
 from bert_jax.trainer.feed import Feed, RunPhase, StoreFeed, open_stores, read_facts
-from bert_jax.trainer.heldout import corpus_rows, count_phase, find_in_data
+from bert_jax.trainer.heldout import count_phase, describe_corpus, find_in_data
 from bert_jax.trainer.readings import Progress
 from data_pipeline.io import jsonl
 from data_pipeline.io.refused import Refused
@@ -117,7 +117,7 @@ def build_setup(
         feed.check()
         phases = [count_phase(feed, index, each, show) for index, each in enumerate(objectives)]
         findings = find_in_data(feed, phases) if jax.process_index() == 0 else []
-    rows = corpus_rows(feed, phases)
+    rows = describe_corpus(feed, phases)
     theirs = None if teacher is None else teacher.config
 
     def build(attention: str | None) -> StepParts:
@@ -261,7 +261,7 @@ def open_checkpoints(
     `report` is called with the error of a save, where other processes must hear of it.
     """
     record = setup.parts.record
-    made = run_record.of_run(setup.config, setup.feed.provenance, setup.changes, record)
+    made = run_record.build_record(setup.config, setup.feed.provenance, setup.changes, record)
     return Checkpoints(
         setup.storage.checkpoints, setup.config.checkpoint, setup.parts.model, made, report
     )

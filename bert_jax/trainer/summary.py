@@ -15,7 +15,7 @@ from bert_jax.trainer.prefetch import BATCHES_AHEAD
 from bert_jax.trainer.setup import Setup
 
 
-def opening_rows(setup: Setup, done: int | None) -> list[tuple[str, str]]:
+def list_opening_rows(setup: Setup, done: int | None) -> list[tuple[str, str]]:
     """Describe devices, model, data, host work and the first step, as (label, text) rows.
 
     `done` is the step of the newest checkpoint, None for a new run.
@@ -29,7 +29,7 @@ def opening_rows(setup: Setup, done: int | None) -> list[tuple[str, str]]:
     if setup.parts.attention:
         compute = dataclasses.replace(config.compute, attention=setup.parts.attention)
         chosen = dataclasses.replace(config, compute=compute)
-    rows = [*model_rows(chosen, mesh, model), *setup.data_rows]
+    rows = [*list_model_rows(chosen, mesh, model), *setup.data_rows]
     if rates := schedule.describe_rates(config.optim, config.model.num_hidden_layers, total):
         rows.append(("rates", rates))
     if scaled := mup.describe(config):
@@ -46,7 +46,9 @@ def opening_rows(setup: Setup, done: int | None) -> list[tuple[str, str]]:
     return [*rows, ("steps", f"{total:,}, {start}")]
 
 
-def model_rows(config: RunConfig, mesh: jax.sharding.Mesh, model: Model) -> list[tuple[str, str]]:
+def list_model_rows(
+    config: RunConfig, mesh: jax.sharding.Mesh, model: Model
+) -> list[tuple[str, str]]:
     """Describe the devices, the model and its attention.
 
     Raises:
@@ -62,11 +64,11 @@ def model_rows(config: RunConfig, mesh: jax.sharding.Mesh, model: Model) -> list
     return [
         ("devices", f"{mesh.size} x {mesh.devices.flat[0].device_kind}, mesh {axes}"),
         ("model", words),
-        ("attention", attention_in_words(config, mesh, model)),
+        ("attention", describe_attention(config, mesh, model)),
     ]
 
 
-def attention_in_words(config: RunConfig, mesh: jax.sharding.Mesh, model: Model) -> str:
+def describe_attention(config: RunConfig, mesh: jax.sharding.Mesh, model: Model) -> str:
     """Name the attention implementation of each phase, with the reason if it is not the kernel.
 
     Raises Refused if config.compute.attention requires the kernel and it does not fit a phase.

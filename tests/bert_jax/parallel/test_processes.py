@@ -39,5 +39,5 @@ def test_three_processes_agree_and_name_the_one_that_does_not_answer():
 
 def test_one_process_agrees_with_itself():
     assert processes.agree("anything", "alone", 0.0) == ["alone"]
-    assert (processes.number(), processes.count(), processes.failures()) == (0, 1, {})
+    assert (processes.number(), processes.count(), processes.read_failures()) == (0, 1, {})
     assert processes.name_processes([0, 2, 5]) == "processes 0, 2 and 5"

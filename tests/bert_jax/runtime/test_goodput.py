@@ -156,7 +156,7 @@ def test_the_opening_and_the_closing_say_what_was_before(clock, tmp_path):
     second = Ledger(tmp_path, clock.secs, True)
     assert second.opening_rows() == [("attempts", "this is number 2, 1:30:02 after the first")]
     second.resume_from(50)
-    rows = dict(goodput.closing_rows(second.summary()))
+    rows = dict(goodput.list_closing_rows(second.summary()))
     assert rows["all"].strip() == "1:30:02"
     assert rows["training"].split()[:2] == ["1:00:00", "66.6%"]
     assert rows["stopped"].split()[:2] == ["30:00", "33.3%"]

@@ -14,7 +14,7 @@ from bert_jax.train_step import mup, optimizers
 from bert_jax.train_step.objectives import MLM_NSP
 from bert_jax.train_step.objectives.objective import find_visible
 from bert_jax.trainer.setup import build_setup
-from bert_jax.trainer.summary import opening_rows
+from bert_jax.trainer.summary import list_opening_rows
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.tiny_models import CONFIG, random_batch
 
@@ -240,7 +240,7 @@ def test_a_run_begins_and_descends_with_them(tiny_store, tmp_path):
     kernel, bias = (directions["layers"]["00"]["mlp"]["output"][n] for n in ("kernel", "bias"))
     decay = config.optim.weight_decay * params["layers"]["00"]["mlp"]["output"]["kernel"]
     np.testing.assert_allclose(kernel - decay, 0.5 * bias[0], rtol=1e-4)
-    (words,) = [text for label, text in opening_rows(setup, None) if label == "transfer"]
+    (words,) = [text for label, text in list_opening_rows(setup, None) if label == "transfer"]
     assert words == (
         "tuned at width 64; kernels are 2 times as wide here and have 0.5 of the learning rate"
     )

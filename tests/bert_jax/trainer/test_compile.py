@@ -76,12 +76,12 @@ def test_what_the_user_set_stays(tmp_path):
 
 def test_the_last_time_of_each_key_is_kept_and_the_oldest_go_first(tmp_path, monkeypatch):
     path = tmp_path / "new" / "secs.json"
-    a, b = compile.key_of([{"x": 1, "y": 2}]), compile.key_of([{"x": 1, "y": 3}])
-    assert compile.key_of([{"y": 2, "x": 1}]) == a != b
-    assert compile.secs_of(a, path) is None
+    a, b = compile.make_key([{"x": 1, "y": 2}]), compile.make_key([{"x": 1, "y": 3}])
+    assert compile.make_key([{"y": 2, "x": 1}]) == a != b
+    assert compile.read_secs(a, path) is None
     for key, secs in ((a, 12.34), (b, 1), (a, 56.78)):
         compile.remember(key, secs, path)
-    assert (compile.secs_of(a, path), compile.secs_of(b, path)) == (56.8, 1.0)
+    assert (compile.read_secs(a, path), compile.read_secs(b, path)) == (56.8, 1.0)
     monkeypatch.setattr(compile, "_MAX_ENTRIES", 2)
     compile.remember("c", 1, path)
     assert list(json.loads(path.read_text())) == [a, "c"]
@@ -95,9 +95,9 @@ def test_the_last_time_of_each_key_is_kept_and_the_oldest_go_first(tmp_path, mon
 def test_a_damaged_file_knows_nothing_and_is_written_anew(tmp_path, damage):
     path = tmp_path / "secs.json"
     path.write_bytes(damage)
-    assert compile.secs_of("key", path) is None
+    assert compile.read_secs("key", path) is None
     compile.remember("key", 5, path)
-    assert compile.secs_of("key", path) == 5
+    assert compile.read_secs("key", path) == 5
 
 
 def test_a_home_that_cannot_be_written_or_is_none_is_left_alone(tmp_path):
@@ -105,7 +105,7 @@ def test_a_home_that_cannot_be_written_or_is_none_is_left_alone(tmp_path):
     compile.remember("key", 5, tmp_path / "file" / "secs.json")
     (tmp_path / "secs.json").mkdir()
     compile.remember("key", 5, tmp_path / "secs.json")
-    assert compile.secs_of("key", tmp_path / "secs.json") is None
+    assert compile.read_secs("key", tmp_path / "secs.json") is None
 
 
 COMPILE = """

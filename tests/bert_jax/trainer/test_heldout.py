@@ -17,8 +17,8 @@ from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, Objective
 from bert_jax.trainer import baselines, heldout
 from bert_jax.trainer.compile import build_parts
 from bert_jax.trainer.feed import StoreFeed
-from bert_jax.trainer.heldout import corpus_rows, count_phase, estimate_step, too_many_epochs
-from bert_jax.trainer.summary import opening_rows
+from bert_jax.trainer.heldout import count_phase, describe_corpus, estimate_step, warn_of_repetition
+from bert_jax.trainer.summary import list_opening_rows
 from data_pipeline import build
 from data_pipeline import store as store_lib
 from data_pipeline.sampling import walk as chunks
@@ -53,9 +53,9 @@ def opening(feed, phases, done=None, devices=1):
     """The first block of a run that is otherwise not built."""
     config = feed.config
     parts = build_parts(config, [MLM_NSP], devices=jax.devices()[:devices])
-    rows = corpus_rows(feed, phases)
+    rows = describe_corpus(feed, phases)
     setup = SimpleNamespace(config=config, parts=parts, data_rows=rows, profiled=None, changes=())
-    return opening_rows(setup, done)
+    return list_opening_rows(setup, done)
 
 
 def test_counts_are_those_of_the_heldout_examples(config, feed):
@@ -257,9 +257,9 @@ def test_baselines_are_those_counted_by_hand(tiny_store):
     total = len(tokens) + len(pieces)
     share = {piece: ((tokens == piece).sum() + 1) / total for piece in (5, 6, 7)}
     expected = -sum(math.log(share[piece]) for piece in (5, 6, 6, 7, 5)) / 5
-    assert baselines.unigram_mlm_loss(store, batches) == pytest.approx(expected, rel=1e-9)
-    assert baselines.majority_nsp_accuracy(batches) == pytest.approx(2 / 3)
-    assert baselines.majority_nsp_accuracy(batches[:1]) == 1.0
+    assert baselines.compute_unigram_mlm_loss(store, batches) == pytest.approx(expected, rel=1e-9)
+    assert baselines.compute_majority_nsp_accuracy(batches) == pytest.approx(2 / 3)
+    assert baselines.compute_majority_nsp_accuracy(batches[:1]) == 1.0
 
 
 @pytest.fixture
@@ -284,18 +284,18 @@ def test_neighbors_are_those_of_the_masked_row_and_special_ones_are_hidden(tiny_
         "masked_lm_positions": np.array([[2, 4, 5, 0]]),
         "input_mask": np.array([[1, 1, 1, 1, 1, 1, 1, 0]]),
     }
-    baselines.ngram_mlm_loss(store, [batch], print)
+    baselines.compute_ngram_mlm_loss(store, [batch], print)
     assert asked.pop() == ([[8, 7, 9], [10, 9, 11], [11, hidden, hidden]], (-1, 1))
-    baselines.ngram_mlm_loss(store, [batch], print, hides_targets=True)
+    baselines.compute_ngram_mlm_loss(store, [batch], print, hides_targets=True)
     assert asked.pop() == ([[8, 7, 9], [10, 9, hidden], [11, hidden, hidden]], (-1, 1))
-    loss = baselines.ngram_causal_loss(store, [batch], print)
+    loss = baselines.compute_ngram_causal_loss(store, [batch], print)
     before = [[7, hidden, hidden], [8, hidden, 7], [9, 7, 8], [10, 8, 9], [11, 9, 10]]
     assert asked.pop() == (before, (-2, -1))  # and [SEP], one of six
     assert loss == pytest.approx((5 * (1 + math.log(6 / 5)) + math.log(6)) / 6)
     packs = np.array([[101, 7, 102, 9, 10, 102, 0, 0]], np.int32)
     two = batch | {"input_ids": packs, "masked_lm_weights": np.zeros((1, 4), np.float32)}
     two["input_mask"] = (packs > 0).astype(np.int32)
-    baselines.ngram_causal_loss(store, [two], print)
+    baselines.compute_ngram_causal_loss(store, [two], print)
     assert asked.pop()[0] == [[7, hidden, hidden], [9, hidden, hidden], [10, hidden, 9]]
 
 
@@ -327,9 +327,9 @@ BASE = Config(
 
 def test_absurd_passes_are_warned_of_once_with_flags_that_mend_them():
     for few in ([], [40.0, 0.4], [200.0, 56.0]):
-        assert too_many_epochs(BASE, few) == []
+        assert warn_of_repetition(BASE, few) == []
     epochs = [14_000.0, 3_562.0]  # BERT-Base on 8 MB
-    (label, text), (_, flags) = too_many_epochs(BASE, epochs)
+    (label, text), (_, flags) = warn_of_repetition(BASE, epochs)
     assert label.startswith("!")
     assert "17,562 passes" in text and "439 times as much text" in text
     given = dict(re.findall(r"--config\.(\S+)=(\d+)", flags))

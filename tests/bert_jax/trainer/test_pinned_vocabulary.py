@@ -124,7 +124,7 @@ def test_a_run_does_not_resume_over_a_changed_list(run, workdir, change):
 
 def test_a_checkpoint_of_another_vocabulary_is_not_resumed(run, workdir):
     setup = prepare(run[1], workdir)
-    made = run_record.of_run(setup.config, setup.feed.provenance)
+    made = run_record.build_record(setup.config, setup.feed.provenance)
     made["vocabulary"]["sha256"] = "0" * 64
     checkpoints = Checkpoints(workdir / "checkpoints", CheckpointConfig(), setup.parts.model, made)
     abstract = state.make_abstract_state(setup.parts.model, setup.parts.tx, setup.parts.shardings)
