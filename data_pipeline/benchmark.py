@@ -224,14 +224,14 @@ def _time_stages(source: PretrainSource, secs: float) -> Iterator[Stage]:
     """Time each stage from numbers of rows to arrays on the output of the stage before it."""
     index_B = np.arange(min(_count_rows_of_a_call(source), source.rows_in_epoch(0)))
     drawn = source.draw(0, index_B)
-    rules, token_ids = source.assembly.mask_rules, source.split.token_ids
+    rules, token_ids = source.layout.mask_rules, source.split.token_ids
 
     def micros(call: Callable[[], object]) -> float:
         return _time_calls(call, secs) / len(drawn.keys_M) * 1e6
 
     yield Stage("which text", micros(lambda: source.draw(0, index_B)))
-    yield Stage("text", micros(lambda: gather_text(drawn.spans, token_ids, source.assembly)))
-    text = gather_text(drawn.spans, token_ids, source.assembly)
+    yield Stage("text", micros(lambda: gather_text(drawn.spans, token_ids, source.layout)))
+    text = gather_text(drawn.spans, token_ids, source.layout)
     masks = mask_text(text, drawn.spans, drawn.keys_M, rules)  # the calls below mask it again
     yield Stage("masks", micros(lambda: mask_text(text, drawn.spans, drawn.keys_M, rules)))
     if source.shape.examples == 1:

@@ -172,7 +172,7 @@ def describe_phase(feed: TaskFeed) -> RunPhase:
         per_step=per_step,
         baseline=baseline,
         heldout_examples=sum(task.splits[name].examples for name in task.dev_splits),
-        make_heldout_batches=[batch.fields for _, batch in batches],
+        heldout_batches=[batch.fields for _, batch in batches],
         score=functools.partial(_score_dev_sets, feed, batches),
         show=show,
     )

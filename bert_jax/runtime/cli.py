@@ -146,10 +146,10 @@ def preparing() -> Iterator[None]:
 
 
 def check_command_line(command: Command[Any] | Kinds) -> None:
-    """Print --help or the error of a wrong flag or variable and exit, or else return.
+    """Print --help, or the error of a wrong flag or variable, and exit; return if all is well.
 
-    A command calls it as a program, before it imports JAX and what builds on it, so that these
-    answers do not wait for the imports.
+    A command run as a program calls this before it imports JAX, so that these answers do not wait
+    for slow imports.
     """
     if asks_for_help(sys.argv[1:]):
         LINE.show("")
@@ -182,7 +182,7 @@ _JAX_SETTINGS = {
 
 
 def check_jax_settings(environment: Mapping[str, str]) -> None:
-    """Raise Refused if a variable of JAX has a value under which the commands are not right."""
+    """Raise Refused if a JAX environment variable has a value that bert_jax does not support."""
     for name, (accepted, reason) in _JAX_SETTINGS.items():
         value = environment.get(name)
         if value is not None and value.lower() not in accepted:
@@ -201,12 +201,12 @@ def run(
     leave: Callable[[int, str], None] = lambda code, message: None,
     outlives_reader: bool = False,
 ) -> int:
-    """Do what data_pipeline.cli.main.run_main does, with the exit codes of runtime/exit_codes.py.
+    """Run a command and return its exit code, one of runtime/exit_codes.py.
 
-    `argv` replaces sys.argv[1:]. After its setup an OSError has exit code 1, a FloatingPointError
-    from the guard against bad steps 3. `how_to_resume` is appended to the line of such an error and
-    of interrupted work. A command that outlives its reader goes on without a screen when nobody
-    reads its stdout any more; others end with code 141.
+    Wraps data_pipeline.cli.main.run_main. `argv` replaces sys.argv[1:]. After the setup, an OSError
+    gives exit code 1 and a FloatingPointError (from the guard against bad steps) 3. `how_to_resume`
+    is appended to the message of an OSError and of an interruption. When nobody reads stdout any
+    more, a command with outlives_reader continues without a screen; others end with code 141.
     """
     if argv is not None:
         sys.argv[1:] = argv

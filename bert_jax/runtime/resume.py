@@ -47,7 +47,7 @@ def can_resume(
     provenance: Provenance,
     record: Mapping[str, Any] | None,
 ) -> bool:
-    """Return True if the workdir holds a run that this config and data continue, False if none.
+    """Return True if this config and data can resume the workdir's run, False if it has no run.
 
     `record` is the result of run_record.find. A missing copy of the vocabulary is written again.
 
@@ -168,9 +168,10 @@ def differing_settings(
 def list_differences(
     record: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """Return what keeps two records from being of one run: key to the values of both, {} if same.
+    """Return the fixed settings and vocabulary fields that differ: key to both values.
 
-    Fields of a vocabulary that one record lacks are not compared.
+    {} means that both records are of the same run. Vocabulary fields that only one record has are
+    not compared.
     """
     words, others = read_pinned(record), read_pinned(given)
     shared = (words.keys() & others.keys()) - {"file"}

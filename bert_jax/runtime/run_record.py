@@ -200,7 +200,7 @@ class TrainedModel:
     thetas: tuple[tuple[int, dict[str, float]], ...]  # last step and bases per phase
 
     def config_at(self, step: int) -> ModelConfig:
-        """Return the model as the phase that ends with or after a step trains it."""
+        """Return the model's config in the phase that trains a step, counted from 1."""
         phases = [thetas for end, thetas in self.thetas if step <= end]
         changed: dict[str, Any] = {**phases[0]} if phases else {}
         return dataclasses.replace(self.config, **changed)
@@ -325,7 +325,7 @@ def _read_vocabulary(workdir: pathlib.Path, record: dict[str, Any]) -> Vocabular
 def read_template(
     workdir: pathlib.Path, record: Mapping[str, Any], vocabulary: Vocabulary
 ) -> template.Template:
-    """Return the template of a run's rows; a run of pre-training has the rows of a store."""
+    """Return the template of special tokens of a run's rows; in pre-training it is the store's."""
     path, special_ids = record_path(workdir), vocabulary.special_ids
     if template.RECORDED not in record["vocabulary"]:
         return template.make_store_template(vocabulary.template, special_ids)
@@ -349,8 +349,8 @@ def _written_by_this_version(workdir: pathlib.Path) -> Iterator[None]:
 def fixed_settings(config: RunConfig, provenance: Provenance) -> dict[str, Any]:
     """Return the settings that a resumed run must keep, by config key, data settings included.
 
-    With other values it would be a different run, or would not continue with unseen examples. What
-    is not here may change; the rest of config.compute affects only rounding.
+    With other values it would be a different run, or would not continue with unseen examples. All
+    other settings may change; those of config.compute affect only rounding.
     """
     model = {f"model.{k}": v for k, v in dataclasses.asdict(config.model).items()}
     steps = {f"phases[{i}].steps": phase.steps for i, phase in enumerate(config.phases[:-1])}
@@ -386,8 +386,8 @@ def build_record(
     """Build the record of a run: settings, code, packages, data and machines.
 
     It is stored as run.json, and in each checkpoint's receipt, from which a lost run.json is
-    restored. `parts` holds what building the model told: the parts that no objective trains, the
-    checks of its kernels.
+    restored. `parts` is StepParts.record: the parts of the model that no objective trains, and
+    the results of the kernel checks.
     """
     return {
         "fixed": fixed_settings(config, provenance),

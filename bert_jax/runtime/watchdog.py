@@ -98,8 +98,8 @@ class Watchdog:
     def report(self, error: BaseException) -> None:
         """Tell the other processes of a failure, before this one cleans up in a bounded time.
 
-        May be called from any thread. A single process, and one that has failed already, does
-        nothing.
+        May be called from any thread. Does nothing in a single-process run, or after an earlier
+        report.
         """
         if processes.count() == 1 or self._has_failed.is_set():
             return
@@ -111,9 +111,9 @@ class Watchdog:
 
     @contextlib.contextmanager
     def reporting(self) -> Iterator[None]:
-        """Report an error of the block that this process may be the only one to meet.
+        """Report an error raised inside the context, as other processes may not have it.
 
-        A stop, damaged data and bad numbers end all processes alike.
+        A stop, a Refused and a FloatingPointError are not reported: every process raises those.
         """
         try:
             yield

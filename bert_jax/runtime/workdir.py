@@ -97,9 +97,9 @@ _FILES = sorted({*RECORDS, VERIFIED, workdir_lock.FILE} - set(_FOLDERS))
 
 
 def check_entries(home: pathlib.Path) -> None:
-    """Raise Refused for a file where a run has a folder, and for a folder where it has a file.
+    """Raise Refused if a name that a run uses for a folder is a file, or the other way round.
 
-    A link to a folder is one; a link to nothing is neither.
+    Symbolic links are followed; a broken link is refused.
     """
     for names, kind, is_right in (
         (_FOLDERS, "folder", pathlib.Path.is_dir),

@@ -5,8 +5,8 @@
     bucket    WORKDIR/lock is an object that the run rewrites every few seconds. Another run waits
               to see whether it changes; if not, the holder is dead.
 
-A run whose host loses the bucket for longer may lose its workdir to another run. It notices before
-it publishes or saves again, and stops.
+If a host loses the bucket for longer than this wait, another run may take over its workdir. The
+first run notices this before it publishes or saves again, and stops.
 """
 
 import contextlib
@@ -104,9 +104,9 @@ def is_locked(folder: pathlib.Path) -> bool:
 
 
 def was_locked_here(folder: pathlib.Path) -> bool:
-    """Return whether the last lock of a folder, free or not, is of a process of this host.
+    """Return whether a folder was last locked by a process of this host, even if free now.
 
-    A copy of a bucket's lock, and one of a file system without locks, are of no process here.
+    False for a copy of a bucket's lock, and on a file system without locks.
     """
     try:
         holder = _read(small_files.read_bytes(folder / FILE, None, _MAX_BYTES))

@@ -1,4 +1,4 @@
-"""Compute what models without context score on held-out batches: the reference lines of a run."""
+"""Compute baseline scores on held-out batches, from token and n-gram counts alone."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -37,8 +37,8 @@ def compute_unigram_mlm_loss(store: Store, batches: Sequence[HostBatch]) -> floa
 def compute_unigram_causal_loss(store: Store, batches: Sequence[HostBatch]) -> float:
     """Compute the next-token cross-entropy (nats) of training-split unigram frequencies.
 
-    As unigram_mlm_loss for every token but the first of a row, before masks. [SEP], which the store
-    does not count, is as frequent as in these rows.
+    Like unigram_mlm_loss, but over the unmasked tokens of each row except the first. The store has
+    no count for [SEP], so its frequency is taken from these rows.
     """
     ids_N = np.concatenate([list_next_tokens(batch) for batch in batches])
     separator = store.special_ids["sep"]
@@ -50,7 +50,7 @@ def compute_unigram_causal_loss(store: Store, batches: Sequence[HostBatch]) -> f
 
 
 def list_next_tokens(batch: HostBatch) -> np.ndarray:
-    """Return the tokens that rows of one example each hold behind the first one: int32[N]."""
+    """Return all tokens except the first of each row, for unpacked rows: int32[N]."""
     return restore_masked(batch)["input_ids"][:, 1:][batch["input_mask"][:, 1:] > 0]
 
 
@@ -70,12 +70,12 @@ Show = Callable[[str], None]  # shows on the live line what is done
 def compute_ngram_mlm_loss(
     store: Store, batches: Sequence[HostBatch], show: Show, hides_targets: bool = False
 ) -> float:
-    """Compute the masked-token cross-entropy (nats) of counts beside the tokens left and right.
+    """Compute the masked-token cross-entropy (nats) of a count model of both neighboring tokens.
 
-    They are read in the masked row: [MASK] and the other special tokens are hidden, so that the
-    other neighbor or the unigram decides, and a replaced neighbor is taken as it stands, which is
-    what an encoder sees. The token shown at the place itself is not read. With hides_targets the
-    neighbors that are predicted too are hidden, whatever stands there.
+    Neighbors are read from the masked row, as an encoder sees it: a neighbor replaced by a random
+    token is used as it is. [MASK] and other special tokens count as unknown; then the prediction
+    uses the other neighbor, or the unigram counts. The token shown at the target position is not
+    read. With hides_targets, neighbors that are targets themselves also count as unknown.
     """
     tokens, neighbors = [], []
     for batch in batches:
@@ -94,9 +94,9 @@ def compute_ngram_mlm_loss(
 
 
 def compute_ngram_causal_loss(store: Store, batches: Sequence[HostBatch], show: Show) -> float:
-    """Compute the next-token cross-entropy (nats) of counts behind the two tokens before it.
+    """Compute the next-token cross-entropy (nats) of a count model of the two preceding tokens.
 
-    As unigram_causal_loss for [SEP]; behind a special token nothing is known.
+    [SEP] is treated as in unigram_causal_loss. After a special token only unigram counts are used.
     """
     tokens, neighbors = [], []
     for batch in batches:
@@ -144,10 +144,10 @@ def compute_baselines(
     show: Show = lambda words: None,
     counts_neighbors: bool = True,
 ) -> dict[str, float]:
-    """Compute what models that learn nothing score in each term of an objective that has one.
+    """Compute the baseline scores for each term of an objective that has a baseline.
 
-    counts_neighbors: whether the batches are of other text than the training split. Ready-made
-    examples have no text to count neighbors in.
+    counts_neighbors: whether to count neighboring tokens in the training split; False if the
+    batches contain text of that split. Ready-made examples have no text to count in.
     """
     terms = jax.eval_shape(objective.weights, batches[0])
     baselines = {}

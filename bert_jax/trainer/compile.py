@@ -230,7 +230,7 @@ class Programs:
         """Compile the evaluations of a phase, one per held-out batch shape."""
         if index in self._ahead:
             self._ahead[index].result()
-        for batch in self._phases[index].make_heldout_batches:
+        for batch in self._phases[index].heldout_batches:
             self._compile_evaluation(index, batch)
 
     def evaluation(self, index: int, batch: PlacedBatch) -> jax.stages.Compiled:
@@ -240,7 +240,7 @@ class Programs:
     def _compile(self, index: int) -> None:
         for shape in self._feed.batch_shapes(index, first_step=0):
             self._compile_step(index, shape)
-        for batch in self._phases[index].make_heldout_batches:
+        for batch in self._phases[index].heldout_batches:
             self._compile_evaluation(index, batch)
 
     def _compile_step(self, index: int, shape: BatchShape) -> None:
@@ -341,10 +341,11 @@ def remember(key: str, secs: float, path: pathlib.Path = FILE) -> None:
 def settle_kernels(
     build: Callable[[str | None], StepParts], record: Mapping[str, Any] | None, screen: Screen
 ) -> tuple[StepParts, list[Finding]]:
-    """Build the parts of a run without the kernels that are wrong on its devices.
+    """Check the attention kernels of a run, and build its parts without any that compute wrongly.
 
-    `build` takes a replacement of config.compute.attention, or None. `record` is the record of the
-    run to resume: what it says of a kernel is kept. Every process must call this.
+    `build` receives a value that replaces config.compute.attention, or None. `record` is the record
+    of the run to resume; kernels that it has a result for are not checked again. Every process must
+    call this. Returns the parts, and a finding if a kernel was replaced.
 
     Raises:
       Refused: a kernel differs, and config.compute.attention requires it, or no other
@@ -385,7 +386,7 @@ def settle_kernels(
 
 
 def find_kernels(parts: StepParts) -> dict[str, tuple[str, AttentionShape]]:
-    """Find each kernel that the layers of a run call, with the shape of its rows, by a key."""
+    """Find the kernels that a run calls: description -> (kernel, shape of its rows)."""
     setting, device = parts.config.compute.attention, parts.mesh.devices.flat[0].device_kind
     teacher = parts.teacher.config if parts.teacher else None
     kernels = {}

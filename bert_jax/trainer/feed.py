@@ -74,7 +74,7 @@ class RunPhase:
     per_step: dict[str, float]  # estimated counts (tokens, examples), named as in summary.json
     baseline: dict[str, float]  # scores of a context-free model, named as in the records
     heldout_examples: int
-    make_heldout_batches: Sequence[HostBatch]  # global batches, the same in every evaluation
+    heldout_batches: Sequence[HostBatch]  # global batches, the same in every evaluation
     score: Callable[[Sequence[Any]], dict[str, float]]  # the results of eval_step, one per batch
     show: Callable[[Screen, int, dict[str, float]], None]  # prints scores next to the baselines
 
@@ -106,7 +106,7 @@ def open_stores(
 ) -> tuple[Store, ...]:
     """Open the stores that config.data names, after copying those in a bucket once per host.
 
-    `advance` receives the bytes copied so far and the total, of each.
+    `advance` receives, for each store, the bytes copied so far and the total.
 
     Raises:
       Refused: there is no store; the message shows the command that builds one. Several have
@@ -199,9 +199,9 @@ _FIXED_PHASE = (
 
 
 def take_single_pass(options: PretrainOptions, store: Store) -> PretrainOptions:
-    """Return the options for evaluation, so that scores of runs with other rows are comparable.
+    """Return the options for evaluation: unpacked rows, and a single pass over the split.
 
-    Rows are unpacked, and there is a single pass over the split.
+    Scores are then comparable between runs that pack or repeat their training rows differently.
     """
     alone = dataclasses.replace(options, packed_examples=1)
     if store.kind != store_lib.TEXT:
@@ -263,8 +263,8 @@ class StoreFeed:
     def open_split(self, index: int, number: int, split: str = store_lib.TRAIN) -> ExampleSource:
         """Open the rows of a split of one store, at a phase's length.
 
-        Evaluations keep their masking rate in every phase, with the slots that it needs. Sources
-        are cached, as phases may share them.
+        Evaluations use the same masking rate, and enough prediction slots for it, in every phase.
+        Sources are cached, as phases may share them.
         """
         store = self.stores[number]
         phase = self.config.phases[index]
@@ -370,9 +370,9 @@ class StoreFeed:
         return source.rows(np.arange(min(most, source.rows_in_epoch(0))))
 
     def make_heldout_batches(self, index: int, number: int = 0) -> list[HostBatch]:
-        """Return the fixed held-out batches of a store, at a phase's length, of micro-batch size.
+        """Return a store's fixed held-out batches, with a phase's row length and micro-batch size.
 
-        Each store has as large a part of config.eval.examples.
+        config.eval.examples is divided equally among the stores.
         """
         phase = self.config.phases[index]
         return batches.make_heldout_batches(

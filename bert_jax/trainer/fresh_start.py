@@ -27,10 +27,10 @@ _STRAYS_NAMED = 3
 
 
 def is_due(storage: Workdir, fresh: bool, limit_secs: float) -> bool:
-    """Return whether old records must be moved before the start, as process 0 finds.
+    """Return whether old records must be moved before the start; process 0 decides for all.
 
-    Raises Refused if they must be and `fresh`, config.checkpoint.fresh, is not set, and OSError if
-    process 0 cannot read them now.
+    Raises Refused if they must be moved but `fresh` (config.checkpoint.fresh) is not set, and
+    OSError if process 0 cannot read them now.
     """
     kind, words = _agreed(_look(storage, fresh) if processes.number() == 0 else "", limit_secs)
     if kind == "refused":

@@ -44,8 +44,8 @@ class HeldoutPart:
 def score_stores(parts: Sequence[HeldoutPart], results: Sequence[Any]) -> dict[str, float]:
     """Compute means over the held-out examples from the sums of each batch, in the parts' order.
 
-    The score of a single store of several has its name: "mlm_loss/NAME". A score without a name is
-    the mean over all stores, weighted by their shares of the phase.
+    With several stores, each store's scores are named "mlm_loss/STORE". A score without a store's
+    name is the mean over all stores, weighted by their shares of the phase.
     """
     totals, waiting = [], iter(results)
     for part in parts:
@@ -116,7 +116,7 @@ def count_phase(
         per_step=per_step,
         baseline=baseline,
         heldout_examples=examples,
-        make_heldout_batches=batches,
+        heldout_batches=batches,
         score=functools.partial(score_stores, parts),
         show=functools.partial(show_stores, [part.store for part in parts], baseline),
     )

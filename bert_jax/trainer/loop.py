@@ -97,7 +97,7 @@ def open_run(setup: Setup, stop: Stop, watchdog: Watchdog) -> Iterator["Training
 
 
 def open_listeners(setup: Setup) -> list[Listener]:
-    """Open what follows a run on process 0: its files, the watch and W&B; none on the others."""
+    """Open the listeners on process 0 (record files, monitoring, W&B); return none elsewhere."""
     if jax.process_index() > 0:
         return []
     file = MetricsFile(setup.workdir)
@@ -269,6 +269,11 @@ class TrainingRun:
             listener.on_record(step, split, numbers)
 
     def _batches(self) -> contextlib.AbstractContextManager[Iterator[PlacedBatch]]:
+        """Place the batches of a phase on the devices, ahead of the steps.
+
+        The way of a batch: feed.train_batches (rows of a store, by sampling/batches.py, as NumPy),
+        mesh.place_batch_rows (this process's rows to its devices), place_ahead (a thread).
+        """
         running, mesh = self.running, self.setup.parts.mesh
         batch_size = running.phase.batch_size
         rows = mesh_lib.process_rows(batch_size, mesh)
@@ -438,7 +443,7 @@ class TrainingRun:
         with self.work.doing(goodput.EVALUATING, words):
             with self.ledger.spent(goodput.COMPILING):
                 self.programs.compile_evaluations(index)
-            for batch in facts.make_heldout_batches:
+            for batch in facts.heldout_batches:
                 self._stop_if_asked()
                 placed = mesh_lib.place_batch(batch, self.setup.parts.mesh)
                 evaluate = self.programs.evaluation(index, placed)

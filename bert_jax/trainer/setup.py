@@ -256,9 +256,9 @@ def _find_done_steps(storage: Workdir, total: int, profiled: Window | None) -> i
 def open_checkpoints(
     setup: Setup, report: Callable[[OSError], None] = lambda error: None
 ) -> Checkpoints:
-    """Open the checkpoints of a run, which the caller must close; OSError if it cannot be.
+    """Open the checkpoints of a run, which the caller must close; OSError if this fails.
 
-    `report` is called with the error of a save, where other processes must hear of it.
+    `report` is called with the error of a failed save, to notify the other processes.
     """
     record = setup.parts.record
     made = run_record.build_record(setup.config, setup.feed.provenance, setup.changes, record)
@@ -301,7 +301,10 @@ def begin_anew(setup: Setup) -> Setup:
 
 
 def resolve_alone(config: Config) -> ResolvedRun:
-    """Resolve a config without a workdir; without a store by the vocabulary of BERT or its init."""
+    """Resolve a config without a workdir.
+
+    Without a store, the vocabulary size is that of the config, of its init or of BERT.
+    """
     from bert_jax.interop import warm_start
 
     sizes = warm_start.read_sizes(config)

@@ -28,15 +28,15 @@ def train_batches(
     last_step: int,
     rows: np.ndarray,
 ) -> Generator[dict[str, np.ndarray], None, None]:
-    """Yield rows of the global batches of batch_size of steps first_step to last_step - 1.
+    """Yield one process's rows of each global batch, for steps first_step to last_step - 1.
 
-    `rows` are the numbers of one process's rows in each batch, in its order: int[n]. first_row and
-    the steps count as in compute_positions. Any step can be made again by starting there. Closing
-    the iterator ends its threads. Steps go through tf.data: several a NumPy call, then single,
-    prefetched.
+    `rows` are the numbers, within the global batch, of the rows that this process makes: int[n].
+    first_row and steps are counted as in compute_positions. Starting at any step yields the same
+    batches again. Closing the iterator ends its threads. A NumPy call makes several steps at once;
+    tf.data splits them into single steps and prefetches those.
 
     Raises:
-      Refused: from the iterator, what making a row raises.
+      Refused: raised by the iterator if a row cannot be made.
     """
     # Imported here: held-out batches and sources need no TensorFlow.
     import tensorflow as tf
@@ -91,9 +91,9 @@ def make_heldout_batches(
 ) -> list[dict[str, np.ndarray]]:
     """Make whole batches of the first `examples` rows of epoch 0, the same at every call.
 
-    There are fewer if the epoch has fewer. The last batch is padded with rows of zero weights whose
-    only visible token is [CLS], so that no mean over a row divides by zero. Give a source with one
-    example in a row: scores are then comparable, whatever training packs.
+    An epoch with fewer rows gives fewer batches. The last batch is padded with rows of weight 0
+    whose only visible token is [CLS], so that no mean over a row divides by zero. Pass an unpacked
+    source (one example per row), so that scores do not depend on how training packs its rows.
 
     Raises:
       Refused: examples is below 1.

@@ -36,11 +36,12 @@ class MaskRules:
 
 
 def count_predictions(length_B: np.ndarray, text_B: np.ndarray, rules: MaskRules) -> np.ndarray:
-    """Count the tokens to predict in rows of `length` tokens; `text` tokens are not special.
+    """Count the tokens to predict in each row.
 
-    A half is rounded to the even number, as Python's round does.
+    length_B counts all tokens of a row, text_B those that are not special. Halves are rounded to
+    the nearest even number, like Python's round.
 
-    Shapes: int[B], int[B] -> int64[B], from 1 to max_predictions_per_seq and to the tokens of text.
+    Shapes: int[B], int[B] -> int64[B], at least 1, at most max_predictions_per_seq and text_B.
     """
     wanted_B = np.maximum(np.rint(length_B * rules.masked_lm_prob).astype(np.int64), 1)
     return np.minimum(wanted_B, np.minimum(rules.max_predictions_per_seq, text_B))
@@ -69,9 +70,9 @@ def mask_rows(
     """Choose the tokens to predict, replace them in place, and return positions, ids and weights.
 
     Of the chosen tokens 80% become [MASK], 10% stay, 10% become any id, unless the rules have
-    other shares. Each draw depends on the row's key and the position alone, and with weights on the
-    tokens of the row. Whole words can leave slots unused where no word left is short enough; tokens
-    do only where all others have no weight.
+    other shares. Each draw depends only on the row's key and the position, and with weights_V on
+    the row's tokens too. Whole words can leave slots unused if all remaining words are too long;
+    single tokens do so only if all remaining tokens have weight 0.
 
     Shapes: int32[B,S] (changed), bool[B,S] False at [CLS], [SEP] and padding, int[B] the number of
     tokens, uint64[B] -> int32[B,P] ascending, int32[B,P], float32[B,P]; unused slots hold 0.

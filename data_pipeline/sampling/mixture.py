@@ -17,9 +17,9 @@ PARTS = 100_000  # weights are rounded to multiples of 1 / PARTS
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """An endless order of K stores, one a row, which repeats a period of P rows.
+    """An endless sequence that names one of K stores for each row, with a period of P rows.
 
-    Of the first n rows, store k has less than one more or less than n times its weight.
+    Among the first n rows, the count of each store differs from n times its weight by less than 1.
     """
 
     store_P: np.ndarray  # int64
@@ -27,7 +27,7 @@ class Schedule:
     quotas_K: np.ndarray  # int64: rows of each store in the period
 
     def locate(self, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the store of each row, and how many rows before it are of that store."""
+        """Return the store of each row, and the number of earlier rows from the same store."""
         period_B, rest_B = np.divmod(np.asarray(rows_B, np.int64), len(self.store_P))
         store_B = self.store_P[rest_B]
         return store_B, period_B * self.quotas_K[store_B] + self.earlier_P[rest_B]
@@ -46,7 +46,7 @@ class Schedule:
 
 @functools.cache
 def make_schedule(weights: tuple[float, ...]) -> Schedule:
-    """Order stores by their weights, 0 or more, which sum to 1; equal ones have one schedule.
+    """Make the schedule for store weights, each 0 or more, that sum to 1; cached by the weights.
 
     Each row goes to the store that would soonest have too few rows, unless it would then have too
     many. Source: Tijdeman 1980, "The chairman assignment problem".
@@ -95,9 +95,9 @@ class Stretch:
 
 
 def chain(schedules: Sequence[tuple[int, Schedule]]) -> tuple[Stretch, ...]:
-    """Lay schedules behind each other, each for so many rows; the last goes on without end.
+    """Concatenate schedules, given as (rows, schedule) pairs; the last one never ends.
 
-    No store leaves out or repeats a row where the schedule changes; equal ones are one stretch.
+    No store skips or repeats a row where the schedule changes. Equal neighbors are merged.
     """
     stretches: list[Stretch] = []
     start = 0
@@ -114,7 +114,7 @@ def chain(schedules: Sequence[tuple[int, Schedule]]) -> tuple[Stretch, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class MixedSource(ExampleSource):
-    """The streams of several stores as one; each store's rows keep the order they have alone."""
+    """A single stream that mixes several stores; each store's rows keep their own order."""
 
     sources: Sequence[ExampleSource]  # one per store, all of one shape
     stretches: Sequence[Stretch]
@@ -134,7 +134,7 @@ class MixedSource(ExampleSource):
 
     @property
     def mean_rows_per_epoch(self) -> float:
-        """Return the rows until a store has been read once: the first to be."""
+        """Return the number of rows after which the first store has been read once completely."""
         return min(
             source.mean_rows_per_epoch / weight
             for source, weight in zip(self.sources, self.weights_K.tolist(), strict=True)
@@ -155,7 +155,7 @@ class MixedSource(ExampleSource):
         return self.find_parts(positions)[0]
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the epoch of each row in the stream of its store, and its index there."""
+        """Return each row's epoch and index in that epoch, counted in its own store's stream."""
         store_B, own_B = self.find_parts(positions)
         epoch_B, index_B = np.empty_like(own_B), np.empty_like(own_B)
         for number, source in enumerate(self.sources):

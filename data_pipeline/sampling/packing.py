@@ -16,10 +16,10 @@ _BLOCK_EXAMPLES = 1 << 15
 class RowPlan:
     """The rows of an epoch and the examples in each, which can be looked up row by row.
 
-    Rows of the same composition (the lengths of their examples) follow each other: the C
-    compositions are kept, not the rows. The k-th row of a composition takes, for its n-th example,
-    the k-th of a series of places in `order_E`, which holds the E examples sorted by length. Made
-    by plan_rows.
+    A composition is the list of example lengths in a row. Rows of the same composition are
+    consecutive, so only the C compositions are stored. `order_E` holds the E examples sorted by
+    length. Row k of a composition takes as its n-th example the one at index
+    first_place_CN[c, n] + k * place_step_CN[c, n] of order_E. Made by plan_rows.
     """
 
     rows: int
@@ -43,16 +43,16 @@ class RowPlan:
 def plan_rows(lengths_E: np.ndarray, key: int, seq_len: int, most_examples: int) -> RowPlan:
     """Put every example into exactly one row of at most seq_len tokens and most_examples examples.
 
-    Best fit, longest first: each example goes where it leaves the least room. Examples of equal
-    length are assigned by a hash of the key. Rows of one composition are consecutive: shuffle them
-    before use.
+    Best fit, longest first: each example goes into the row where it leaves the least free space.
+    Examples of equal length are ordered by a hash with `key`. Rows with equal example lengths are
+    consecutive, so shuffle the rows before use.
 
-    Shapes: uint16[E] or another integer, tokens of each example with its special pieces: from 1 to
-    seq_len. E is below 2**32.
-    Memory: 4 bytes an example, 8 more while the plan is made.
+    Shapes: lengths_E is uint16[E] or another integer type: the tokens of each example, special
+    tokens included, from 1 to seq_len. E is below 2**32.
+    Memory: 4 bytes per example, and 8 more while the plan is being made.
 
-    Source: Krell et al. 2021, "Efficient sequence packing without cross-contamination", whose
-    packing works on the histogram of lengths too.
+    Source: Krell et al. 2021, "Efficient sequence packing without cross-contamination", which also
+    packs from the histogram of lengths.
     """
     order_E, examples_L = _sort_by_length(lengths_E, key, seq_len)
     rows_by_composition = _fit_rows(examples_L, seq_len, most_examples)

@@ -76,7 +76,10 @@ def resolve_spans(split: Split, walk: Walk, examples_B: np.ndarray, epoch_key: i
 
 
 def measure_examples(split: Split, walk: Walk) -> np.ndarray:
-    """Count the tokens of each example of a walk with its special ones, in any epoch: uint16[N]."""
+    """Count the tokens of each example of a walk, special tokens included: uint16[N].
+
+    The counts are the same in every epoch.
+    """
     lengths_N = np.empty(len(walk), np.uint16)
     for start in range(0, len(walk), _LENGTHS_AT_A_TIME):
         examples_B = np.arange(start, min(start + _LENGTHS_AT_A_TIME, len(walk)))
@@ -90,10 +93,10 @@ def measure_examples(split: Split, walk: Walk) -> np.ndarray:
 def truncate_pairs(
     a_tokens_B: np.ndarray, b_tokens_B: np.ndarray, rules: WalkRules
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Drop tokens of the longer of A and B, of B on a tie, until they fit; return their lengths.
+    """Compute the lengths of A and B after dropping tokens of the longer one (on a tie B) to fit.
 
-    Each dropped token comes from the front or the back with equal chance. An example without B has
-    room for one token more: its second [SEP] is missing.
+    resolve_spans drops each of them from the front or the back with equal chance. An example
+    without B may have one token more, as it has no second [SEP].
 
     Shapes: int64[B], int64[B] -> int64[B], int64[B] with a sum of at most rules.text_tokens.
 

@@ -82,11 +82,11 @@ def open_stored_examples(
     seq_len: int,
     max_predictions_per_seq: int,
 ) -> StoredExamples:
-    """Open the stream of examples of a split of a store of ready-made examples.
+    """Open the stream of a split of a store that holds ready-made examples.
 
     Raises:
-      Refused: examples of another length than the store has, a setting that the examples fix
-        already, an array missing or changed.
+      Refused: the store has no examples of this seq_len or with this number of slots, a setting
+        that is fixed in the examples is changed, or an array is missing or damaged.
     """
     options.check()
     _check_options(store, options)

@@ -39,14 +39,14 @@ class Masks:
     weights_BP: np.ndarray  # float32, 0 in unused slots
 
 
-def gather_text(spans: Spans, token_ids_T: np.ndarray, assembly: RowLayout) -> Text:
+def gather_text(spans: Spans, token_ids_T: np.ndarray, layout: RowLayout) -> Text:
     """Gather the text of examples from the store and put the special tokens around it.
 
     Raises:
       Refused: a token id beyond the vocabulary.
     """
-    special = assembly.special_ids
-    position_S = np.arange(assembly.seq_len)
+    special = layout.special_ids
+    position_S = np.arange(layout.seq_len)
     first_sep_B, last_B = spans.a_and_ends_B + 1, spans.length_B - 1
     is_after_a_BS = position_S > first_sep_B[:, None]
     # The token at position p is A's number p - 1, or B's number p - first_sep - 1. Special
@@ -60,7 +60,7 @@ def gather_text(spans: Spans, token_ids_T: np.ndarray, assembly: RowLayout) -> T
         is_end_BS[end_rows_K, end_positions_K] = True
         source_BS -= np.cumsum(is_end_BS, axis=1)
     stored_BS = token_ids_T.take(source_BS, mode="clip")
-    _check_ids(stored_BS, assembly.mask_rules.vocab_size)
+    _check_ids(stored_BS, layout.mask_rules.vocab_size)
     ids_BS = stored_BS.astype(np.int32)
     is_token_BS = position_S <= last_B[:, None]
     ids_BS[~is_token_BS] = special["pad"]
@@ -121,10 +121,10 @@ def pack_rows(
     shape: RowShape,
     pad_id: int,
 ) -> dict[str, np.ndarray]:
-    """Put examples into rows, one after another; masks and text stay as they are.
+    """Pack examples into rows, one after another, without changing their text or masks.
 
-    Shapes: text, masks and spans of M examples in the order of the rows, int64[B] that add up to M
-    -> schema.PACKED_FIELDS of B rows of `shape`.
+    Shapes: text, masks and spans hold M examples in the order of the rows; examples_in_row_B is
+    int64[B] with sum M -> schema.PACKED_FIELDS of B rows of `shape`.
     """
     rows, seq_len = len(examples_in_row_B), shape.seq_len
     row_M = np.repeat(np.arange(rows), examples_in_row_B)

@@ -11,7 +11,7 @@ from data_pipeline.spec.schema import RowShape
 
 
 class ExampleSource(abc.ABC):
-    """An endless stream of rows: position p is index i of epoch e, epochs without a gap."""
+    """An endless stream of rows, one epoch after another: position p is index i of epoch e."""
 
     shape: RowShape  # how much a row holds; its fields, their dtypes and dimensions
     options: PretrainOptions  # decide how rows are sampled, made and kept in memory
@@ -60,13 +60,13 @@ class ExampleSource(abc.ABC):
         return batch
 
     def find_parts(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the part of the stream that makes each row, and the row's index in it."""
+        """Return the part (epoch, or store of a mixture) of each row, and the row's index in it."""
         return self.locate(positions)
 
     @abc.abstractmethod
     def make_rows_of_part(self, part: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
-        """Make the rows with these numbers within an epoch, or a store: int64[B] -> `shape`."""
+        """Make rows by their index in a part (see find_parts): int64[B] -> fields of `shape`."""
 
     def find_stores(self, positions: np.ndarray) -> np.ndarray:
-        """Return the number of the store that each row is from: int64[B]; 0 of a single one."""
+        """Return the number of each row's store: int64[B]; 0 if there is only one store."""
         return np.zeros(len(positions), np.int64)

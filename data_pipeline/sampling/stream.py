@@ -62,7 +62,7 @@ class PretrainSource(ExampleSource):
     split: Split
     facts: WalkFacts
     walks: WalkCache
-    assembly: RowLayout
+    layout: RowLayout
 
     def rows_in_epoch(self, epoch: int) -> int:
         """Return the number of rows in an epoch, which has each example of its walk once."""
@@ -85,8 +85,8 @@ class PretrainSource(ExampleSource):
 
     def make_rows_of_part(self, part: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
         drawn = self.draw(part, index_B)
-        text = gather_text(drawn.spans, self.split.token_ids, self.assembly)
-        masks = mask_text(text, drawn.spans, drawn.keys_M, self.assembly.mask_rules)
+        text = gather_text(drawn.spans, self.split.token_ids, self.layout)
+        masks = mask_text(text, drawn.spans, drawn.keys_M, self.layout.mask_rules)
         if self.shape.examples == 1:
             return make_rows(text, masks, drawn.spans)
         in_row_B, pad_id = drawn.examples_in_row_B, self.special_ids["pad"]
@@ -190,7 +190,7 @@ def open_source(
         split=plain,
         facts=facts,
         walks=WalkCache(plain, options, seq_len, facts),
-        assembly=RowLayout(seq_len, dict(pieces.special_ids), mask_rules),
+        layout=RowLayout(seq_len, dict(pieces.special_ids), mask_rules),
     )
 
 

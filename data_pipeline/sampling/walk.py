@@ -80,10 +80,10 @@ def make_rules(
 
 
 def draw_targets(rules: WalkRules, document_N: np.ndarray, first_N: np.ndarray) -> np.ndarray:
-    """Draw how many tokens a chunk aims at: the most that fit, or sometimes a lower number.
+    """Draw the target length of each chunk in tokens: the maximum, or sometimes a lower number.
 
-    Google draws the number once for a document, which makes passes differ in size by 2-15% and
-    16-21% of pairs short; drawn for each chunk, the share of short pairs is short_seq_prob.
+    Google draws it once per document (rules.exact); then passes differ in size by 2-15%, and 16-21%
+    of the pairs are short. Drawn once per chunk, the share of short pairs is short_seq_prob.
 
     Shapes: integer[N], integer[N] -> int64[N].
 
@@ -115,8 +115,8 @@ def split_chunks(
 def walk_corpus(split: Split, rules: WalkRules, block_sentences: int = _BLOCK_SENTENCES) -> Walk:
     """Find the chunks of one pass over all documents of a split.
 
-    Memory: 10 bytes a chunk, twice while the blocks are joined, and some 10 MiB for a block of a
-    million sentences. The result is the same for any block size.
+    Memory: 10 bytes per chunk, twice that while the blocks are joined, and about 10 MiB for a block
+    of a million sentences. The result does not depend on the block size.
 
     Raises:
       Refused: a document without sentences or a sentence without tokens.
@@ -181,7 +181,10 @@ def _open_block(split: Split, rules: WalkRules, start: int, stop: int) -> _Block
 def walk_block(
     split: Split, rules: WalkRules, bounds_G: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find the chunks between the first and the last bound: first sentence, document, sentences."""
+    """Find the chunks between the first and the last bound.
+
+    Returns first sentence, document and number of sentences of each chunk, as in Walk.
+    """
     block = _open_block(split, rules, int(bounds_G[0]), int(bounds_G[-1]))
     sentences = len(block.ends_S)
     chunk_sentences_S = np.zeros(sentences, np.uint16)

@@ -34,18 +34,20 @@ def choose_words(
 ) -> np.ndarray:
     """Choose up to count tokens of each row, as runs of 1 to longest_ngram whole words.
 
-    Each word in random order, until the count is reached, starts a run of n words, where n is drawn
-    with chance in proportion to 1/n. A run ends early at the end of its segment, and it is cut back
-    by whole words to what still fits into the count. It is skipped if not even one word fits, or
-    if a word in it is taken. With longest_ngram = 1 that is Google's rule for whole words.
+    Words are visited in random order until count_B tokens are chosen. Each visited word starts a
+    run of n words, with n drawn with probability proportional to 1/n. A run ends at the end of its
+    segment at the latest, and loses its last words until its tokens fit into the remaining count.
+    It is skipped if not even one word fits, or if one of its words is already chosen. With
+    longest_ngram = 1 this is Google's rule for whole words.
 
     Args:
       is_continuation_V: pieces that continue the word of the piece before them.
-      joins_segments: a word continues behind a special token, as Google's; longest_ngram is 1.
+      joins_segments: whether a word may continue after a special token, as in Google's code;
+        requires longest_ngram = 1.
       counters: first counters of two draws for each position: the order, and the lengths of runs.
 
     Shapes: int32[B,S], bool[B,S] False at [CLS], [SEP] and padding, int64[B], uint64[B], bool[V]
-    -> bool[B,S] with at most count True in a row: fewer where no word left is short enough.
+    -> bool[B,S], at most count_B True per row; fewer if all remaining words are too long.
 
     Source: create_masked_lm_predictions in create_pretraining_data.py, google-research/
     bert@eedf5716ce and albert@0cf7f5745e, which lets a run continue behind a [SEP].
@@ -82,10 +84,11 @@ def choose_words(
 def make_sort_keys(
     is_candidate_BS: np.ndarray, row_keys_B: np.ndarray, counter: int
 ) -> tuple[np.ndarray, np.uint32]:
-    """Make keys that sort the candidates of each row into random order: uint32[B,S], and a mask.
+    """Make keys that sort each row's candidates into random order: uint32[B,S], and a bit mask.
 
-    A key is a hash with the position in its lowest bits, which the mask gives: sorting needs no
-    second array. The keys of other positions are NEVER, behind all candidates.
+    The lowest bits of a key hold its position and the others a hash, so the keys can be sorted in
+    place; key & mask is the position. Positions that are no candidates get the key NEVER, which
+    sorts last.
     """
     position_S = np.arange(is_candidate_BS.shape[1], dtype=np.uint32)
     low_mask = np.uint32((1 << max(1, (len(position_S) - 1).bit_length())) - 1)

@@ -43,9 +43,9 @@ def test_a_run_stopped_by_one_signal_after_the_other_is_saved_each_time(tiny_sto
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 @pytest.mark.parametrize("start", [["-m", "bert_jax.train"], ["-m", "bert_jax", "train"]])
-def test_ctrl_c_while_libraries_are_imported_ends_at_once(start):
+def test_ctrl_c_while_libraries_are_imported_ends_at_once(start, tmp_path):
     process = subprocess.Popen(
-        [sys.executable, *start, "--config=configs/large.py"],
+        [sys.executable, *start, "--config=configs/large.py", f"--workdir={tmp_path}"],
         cwd=ROOT,
         env=environment(),
         stdout=subprocess.PIPE,

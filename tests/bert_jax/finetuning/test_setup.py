@@ -373,7 +373,7 @@ def test_the_score_that_decides_has_the_name_that_it_is_recorded_under(tmp_path)
     sums = {"terms": {TERM: Term(jnp.float32(1.0), jnp.float32(1.0))}, "weights": {TERM: 2.0}}
     results = [
         sums | {"outputs": np.zeros((len(batch["label_ids"]), 3), np.float32)}
-        for batch in phase.make_heldout_batches
+        for batch in phase.heldout_batches
     ]
     assert task.main_record == "dev_matched_accuracy"
     assert task.main_record in phase.score(results)

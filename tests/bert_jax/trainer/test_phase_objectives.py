@@ -14,10 +14,9 @@ from bert_jax.interop import export, load
 from bert_jax.interop.pretrained import place_masked_lm, refuse_causal
 from bert_jax.logging import plots
 from bert_jax.logging.console import Screen
-from bert_jax.runtime import run_record
 from bert_jax.runtime.preemption import Interrupted
 from bert_jax.train_step.metrics import TIMINGS
-from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP
+from bert_jax.train_step.objectives import CAUSAL, MLM_NSP
 from bert_jax.trainer.feed import open_store
 from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
     begun,
@@ -109,23 +108,6 @@ def test_a_run_cannot_resume_with_another_objective_in_a_phase(config, whole):
     other = dataclasses.replace(config, phases=phases)
     with pytest.raises(ValueError, match=r"config\.phases\[1\]\.objective = 'mlm_nsp'.*'causal'"):
         prepare(other, whole[0])
-
-
-def test_a_run_of_before_phases_had_objectives_resumes(config, tmp_path):
-    config = dataclasses.replace(config, phases=(Phase(steps=3, **SIZES),), objective="mlm")
-    train(config, tmp_path / "run")
-    path = tmp_path / "run" / run_record.FILE
-    record = json.loads(path.read_text())
-    del record["fixed"]["phases[0].objective"]
-    del record["fixed"]["model.is_causal"]
-    del record["config"]["phases"][0]["objective"]
-    del record["config"]["model"]["is_causal"]
-    path.write_text(json.dumps(record))
-    setup = prepare(config, tmp_path / "run")
-    assert list(setup.parts.objectives) == [MLM]
-    assert begun(setup).step == 3
-    assert setup.parts.untrained == ("pooler", "nsp")
-    assert run_record.read(tmp_path / "run").config.phases[0].objective == "mlm"
 
 
 def test_a_causal_run_is_exported_as_a_decoder_and_refused_as_a_masked_model(config, tmp_path):
