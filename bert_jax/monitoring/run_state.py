@@ -61,11 +61,6 @@ class RunState:
             if self.curves.last("heldout", f"{term}_loss") is not None
         ]
 
-    @property
-    def is_fine_tuning(self) -> bool:
-        """Return whether the run learns a task, by its settings."""
-        return "data.task" in self.settings
-
     def list_terms(self) -> list[str]:
         """List the parts of the loss that have an accuracy, such as mlm and nsp."""
         names = [*self.curves.list_measures("train"), *self.curves.list_measures("heldout")]

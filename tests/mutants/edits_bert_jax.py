@@ -94,7 +94,7 @@ _CONFIG = (
         "config/test_schema.py::test_rows_of_phases_of_one_length_follow_each_other",
     ),
 )
-_DIAGNOSIS = (
+_MONITORING = (
     (
         WIRING,
         "monitoring/curves.py",
@@ -209,7 +209,7 @@ _INTEROP = (
         "::test_hidden_states_loss_and_gradients_are_those_of_transformers[RobertaForMaskedLM]",
     ),
 )
-_MACHINE = (
+_BENCHMARKING = (
     (
         RULE,
         "benchmarking/checks.py",
@@ -308,7 +308,7 @@ _PARALLEL = (
         "::test_a_long_axis_takes_rounds_of_reduce_scatters_or_on_v5e_an_all_reduce",
     ),
 )
-_PERF = (
+_PLANNING = (
     (
         RULE,
         "planning/hlo_cost.py",
@@ -324,7 +324,7 @@ _PERF = (
         "planning/test_plan_report.py::test_a_plan_has_the_cost_on_demand_and_on_spot_chips",
     ),
 )
-_REPORTING = (
+_LOGGING = (
     (
         RULE,
         "logging/statistics.py",
@@ -378,7 +378,7 @@ _RUNTIME = (
         "runtime/test_run_record.py::test_what_would_be_another_run_is_refused_by_name",
     ),
 )
-_SCALING = (
+_BUDGETS = (
     (
         RULE,
         "planning/fit.py",
@@ -394,7 +394,7 @@ _SCALING = (
         "planning/test_law.py::test_ours_meets_the_table_and_runs_that_it_has_not_seen",
     ),
 )
-_STUDIES = (
+_LAB = (
     (
         WIRING,
         "lab/identity.py",
@@ -610,8 +610,17 @@ _TRAINER = (
 BERT_JAX = make_mutants(
     "bert_jax",
     (
-        *(*_TOP, *_BASELINES, *_CHECKPOINT, *_CONFIG, *_DIAGNOSIS, *_FINETUNING, *_INFERENCE),
-        *(*_INTEROP, *_MACHINE, *_MODEL, *_PARALLEL, *_PERF, *_REPORTING, *_RUNTIME, *_SCALING),
-        *(*_STUDIES, *_TASKS, *_TRAIN_STEP, *_TRAINER),
+        *(*_TOP, *_BASELINES, *_CHECKPOINT, *_CONFIG, *_MONITORING, *_FINETUNING, *_INFERENCE),
+        *(
+            *_INTEROP,
+            *_BENCHMARKING,
+            *_MODEL,
+            *_PARALLEL,
+            *_PLANNING,
+            *_LOGGING,
+            *_RUNTIME,
+            *_BUDGETS,
+        ),
+        *(*_LAB, *_TASKS, *_TRAIN_STEP, *_TRAINER),
     ),
 )
