@@ -59,18 +59,3 @@ def test_without_linux_all_cores_are_used_and_none_can_be_named(opened, monkeypa
     assert benchmark.main([opened, "--cores=1"]) == 2
     assert capsys.readouterr().err.startswith("error: --cores is 1; only Linux can bind")
     assert benchmark._choose_core_counts(0) == [os.cpu_count()]
-
-
-def test_what_cannot_be_measured_is_one_line_and_exit_2(opened, tmp_path, monkeypatch, capsys):
-    allowed = "this process may use 1 to" if sys.platform == "linux" else "only Linux can"
-    for flags, sentence in (
-        (["--cores=9999"], f"error: --cores is 9999; {allowed}"),
-        (["--seq_len=3"], "error: seq_len is 3; "),
-        (["--seq_len=32", "--packed_examples=64"], "error: packed_examples is 64; a row of 32 tok"),
-    ):
-        assert benchmark.main([opened, *flags]) == 2
-        assert capsys.readouterr().err.startswith(sentence)
-    monkeypatch.undo()
-    assert benchmark.main([f"--store={tmp_path / 'absent'}"]) == 2
-    error = capsys.readouterr().err
-    assert "is not a store" in error and error.count("\n") == 1

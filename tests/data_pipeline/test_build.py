@@ -175,43 +175,6 @@ def test_a_tokenizer_json_gives_the_store_of_the_list_it_was_made_from(
     assert one.manifest["arrays"] == two.manifest["arrays"]
 
 
-# Flags beside --input and --output, and the sentence that refuses them: rules between flags.
-BAD_FLAGS = {
-    "--vocab=VOCAB --input=": "--input is missing",
-    "--vocab=VOCAB --output=": "--output is missing",
-    "": "one of --vocab=FILE and --train_vocab",
-    "--vocab=VOCAB --train_vocab=wordpiece": "both are given",
-    "--train_vocab=sentencepiece --vocab_size=99": "--train_vocab is 'sentencepiece'; it must be",
-    "--train_vocab=wordpiece": "--vocab_size is missing; --train_vocab needs",
-    "--vocab=VOCAB --vocab_size=9": "--vocab_size is 9, but the pieces of --vo",
-    "--train_vocab=bpe --vocab_size=99 --reserved_pieces=100": "--reserved_pieces is 100; it must",
-    "--vocab=VOCAB --reserved_pieces=3": "--reserved_pieces is 3, but the pieces of --vocab=",
-    "--vocab=VOCAB --character_coverage=1": "--character_coverage is 1.0, but the pieces of --vo",
-    "--vocab=VOCAB --scratch=/tmp": "--scratch is /tmp, but --output=",
-    "--vocab=VOCAB --near_duplicate_threshold=0.9": "0.9, but --near_duplicates is keep",
-    "--vocab=VOCAB --lower_case=true": "did you mean --lowercase?",
-    "--vocab=s3://b/vocab.txt": "--vocab is s3://b/vocab.txt, but this",
-    "--train_vocab=bpe --vocab_size=99 --output=/dev/null/out": "but /dev/null is a file; give a",
-    "--train_vocab=bpe --vocab_size=99 --sentencepiece_rules=albert": "is albert, but --train_vo",
-    "--vocab=VOCAB --output=CORPUS": "which is a file; give a fo",
-}
-
-
-@pytest.mark.parametrize("given, sentence", BAD_FLAGS.items(), ids=str)
-def test_bad_flags_are_one_sentence_before_training_and_write_nothing(
-    given, sentence, corpus, vocab_path, tmp_path, capsys, monkeypatch
-):
-    monkeypatch.setattr(build, "train_vocabulary", lambda *given: pytest.fail("trained"))
-    before = contents(tmp_path)
-    given = given.replace("VOCAB", str(vocab_path)).replace("CORPUS", str(corpus))
-    assert main([f"--input={corpus}", f"--output={tmp_path}/out", *given.split()]) == 2
-    error = capsys.readouterr().err
-    assert re.match(r"error: .*\n$", error)
-    assert sentence in error
-    assert contents(tmp_path) == before
-    assert not (tmp_path / "out").exists()
-
-
 FAR = (b"a " * 13 + b"aa\n\n") * 40_000  # more than is read at once
 BAD_CORPORA = {
     "bad utf-8 far inside": (FAR + b"\xff", "byte 0xff at byte offset 1200000"),

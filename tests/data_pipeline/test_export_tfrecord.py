@@ -87,26 +87,6 @@ def test_the_default_is_a_pass_for_each_walk_of_the_split(tiny_store, tmp_path):
     assert facts["examples"] == sum(map(source.rows_in_epoch, range(3)))
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--packed_examples=2"], "--packed_examples"),
-        (["--compression=zip"], "--compression is 'zip'; it must be one of none, gzip"),
-        (["--shards=10000"], "--shards is 10000; the"),
-        (["--shards=0"], "--shards is 0; it must be from 1 to 99999"),
-        (["--seq_len=4"], "seq_len is 4"),
-        (["--output=FOLDER"], "a folder with other files; give a new folder, or empty it first"),
-    ],
-)
-def test_a_mistake_is_one_sentence_and_leaves_nothing(tiny_store, tmp_path, capsys, flags, words):
-    (tmp_path / "notes").write_text("mine")
-    flags = [flag.replace("FOLDER", str(tmp_path)) for flag in flags]
-    assert main([f"--store={tiny_store}", f"--output={tmp_path / 'out'}", *flags]) == 2
-    error = capsys.readouterr().err
-    assert words in error and error.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
-
-
 def of_sentence_order(store, output, *flags):
     """Some examples are of one sentence, whose order there is nothing to tell of."""
     sizes = ["--seq_len=13", "--max_predictions_per_seq=2", "--segments=sop", "--epochs=1"]

@@ -65,24 +65,6 @@ def test_slots_are_left_alone_where_that_is_asked_for(run, tmp_path):
     assert names == {"grown.txt", "text.txt", "vocab.txt"}
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ({"min_count": 50}, "cuts none into pieces; give more text, a lower --min_count"),
-        ({"vocab": ""}, "--vocab is missing"),
-        ({"output": "gs://bucket/vocab.txt"}, "--output is gs://bucket/vocab.txt"),
-        ({"output": "/no/folder/vocab.txt"}, "but there is no folder /no/folder; make it first"),
-        ({"output": "/etc/hostname"}, "which is there already; give another name"),
-        ({"output": "grown.json"}, "names another kind of vocabulary"),
-    ],
-)
-def test_mistakes_get_one_sentence(run, tmp_path, flags, words):
-    code, printed = run(**flags)
-    assert code == 2 and printed.err.count("\n") == 1
-    assert printed.err.startswith("error: ") and words in printed.err
-    assert not (tmp_path / "grown.txt").exists()
-
-
 def test_words_are_counted_and_those_that_save_most_tokens_come_first(tmp_path):
     """Numbers are not among them; what is unknown would be known."""
     counter = WordCounter(lowercase=True)

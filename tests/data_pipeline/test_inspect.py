@@ -126,26 +126,3 @@ def test_a_split_of_one_document_is_reported_without_rows(tmp_path, capsys):
     assert run(store, f"--html={out}") == 0
     assert "held out and 2 are needed" in capsys.readouterr().out
     assert sum(tag == "svg" for tag, _ in Page(out.read_text(encoding="utf-8")).tags) == 4
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["FOLDER/absent"], "FOLDER/absent is not a store"),
-        (["gs://bucket/store", "--verify"], "the store is gs:/bucket/store, but this "),
-        (["STORE", "--html=FOLDER/no/x"], "--html is FOLDER/no/x, but there is no folder "),
-        (["STORE", "--html=FOLDER"], "--html is FOLDER, which is a folder; give the name of"),
-        (["STORE", "--json_out=FOLDER"], "--json_out is FOLDER, which is a folder; give the name"),
-    ],
-)
-def test_what_cannot_be_inspected_is_refused_before_anything_is_measured(
-    store, tmp_path, capsys, monkeypatch, arguments, sentence
-):
-    monkeypatch.setattr(inspect, "measure", None)
-    assert (
-        run(*(a.replace("FOLDER", f"{tmp_path}").replace("STORE", f"{store}") for a in arguments))
-        == 2
-    )
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: {sentence.replace('FOLDER', str(tmp_path))}")
-    assert error.count("\n") == 1
