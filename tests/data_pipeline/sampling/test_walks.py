@@ -80,24 +80,16 @@ def test_everything_that_the_counts_depend_on_has_a_sidecar_of_its_own(tmp_path)
     assert len(list((tmp_path / "walks").iterdir())) == 10
 
 
+RIGHT = {"random_share": 0.4, "examples": [9, 9, 9], "rows": [9, 9, 9]}
+WRONG = [
+    *({"random_share": None}, {"random_share": 4.0}, {"examples": [9, 9]}, {"examples": {"a": 1}}),
+    *({"examples": [9, 9, last]} for last in (0, -1, 1e30, 1 << 70)),
+    *({"rows": 3}, {"rows": [9, 9, "3"]}, {"rows": None}),
+]
+
+
 @pytest.mark.parametrize(
-    "damage",
-    [
-        "",
-        "{",
-        "[1, 2, 3]",
-        '{"examples": [9, 9, 9], "rows": [9, 9, 9]}',
-        '{"random_share": 0.4, "examples": [9, 9], "rows": [9, 9]}',
-        '{"random_share": 0.4, "examples": [9, 9, 0], "rows": [9, 9, 9]}',
-        '{"random_share": 0.4, "examples": [9, 9, 9], "rows": 3}',
-        '{"random_share": 4.0, "examples": [9, 9, 9], "rows": [9, 9, 9]}',
-        '{"random_share": 0.4, "examples": [9, 9, 1e30], "rows": [9, 9, 9]}',
-        f'{{"random_share": 0.4, "examples": [9, 9, {1 << 70}], "rows": [9, 9, 9]}}',
-        '{"random_share": 0.4, "examples": [9, 9, -1], "rows": [9, 9, 9]}',
-        '{"random_share": 0.4, "examples": [9, 9, 9], "rows": [9, 9, "3"]}',
-        '{"random_share": 0.4, "examples": {"a": 1}, "rows": [9, 9, 9]}',
-        '{"random_share": 0.4, "examples": [9, 9, 9], "rows": null}',
-    ],
+    "damage", ["", "{", "[1, 2, 3]", *(json.dumps(RIGHT | changed) for changed in WRONG)]
 )
 def test_a_damaged_sidecar_is_written_anew(tmp_path, damage):
     find(tmp_path)

@@ -99,23 +99,17 @@ HEADERS = {
     "no such dtype": {"descr": "<q9", "fortran_order": False, "shape": (10,)},
     "no dtype": {"fortran_order": False, "shape": (10,)},
     "a list": [1, 2],
+    "nested": "(" * 9000,
 }
 
 
 @pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
 def test_a_header_that_lies_is_named(store, little_memory, header):
-    text = repr(header).encode().ljust(118) + b"\n"
+    text = str(header).encode().ljust(118) + b"\n"
     path = store / ARRAY
     body = path.read_bytes()[128:]
     path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + body)
     with pytest.raises(ValueError, match=r"train/token_ids\.npy .*copy the store again"):
-        open_store(store)
-
-
-def test_a_nested_header_is_named(store, little_memory):
-    text = (b"(" * 9000).ljust(9500) + b"\n"
-    (store / ARRAY).write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
-    with pytest.raises(ValueError, match=r"token_ids\.npy is damaged"):
         open_store(store)
 
 
@@ -127,7 +121,8 @@ CHANGES = [
     *(("vocabulary file", "../secret.txt"), ("vocabulary file", "/etc/hostname")),
     *(("vocabulary size", 1 << 60), ("vocabulary lowercase", "yes"), ("vocabulary", None)),
     *(("vocabulary special_ids mask", None), ("vocabulary special_ids mask", 999)),
-    *(("token_dtype", "spam"), ("token_dtype", []), ("kind", 5)),
+    *(("token_dtype", "spam"), ("token_dtype", []), ("token_dtype", "uint32"), ("kind", 5)),
+    *(("format", "other"), ("format_version", 2), ("format_version", "2" * 5000), ("splits", {})),
 ]
 
 
@@ -140,7 +135,7 @@ def test_a_changed_manifest_is_one_sentence(store, keys, value):
     if value is None:
         del record[last]
     (store / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(ValueError, match=r"manifest\.json|leads out of|is not the name|token"):
+    with pytest.raises(ValueError, match="manifest|leads out of|is not the name|token|version"):
         open_store(store)
 
 
@@ -154,16 +149,6 @@ def test_no_digest_is_taken_of_a_file_outside(store, name):
     assert "SHA-256" not in str(error.value)
     with pytest.raises(ValueError, match="has names that no store has"):
         cache._read_checksums("gs://bucket/store", read_manifest(store))
-
-
-@pytest.mark.parametrize("damage", [empty, cut, random, nul_bytes, nested, huge, fifo, folder])
-def test_damaged_facts_of_walks_are_counted_again(store, damage):
-    split = open_store(store).train
-    sidecar = Sidecar(store / "walks", "digest")
-    before = find_walk_facts(split, PretrainOptions(), 16, sidecar)
-    (path,) = (store / "walks").iterdir()
-    damage(path)
-    assert find_walk_facts(split, PretrainOptions(), 16, sidecar) == before
 
 
 def test_facts_of_walks_are_not_kept_outside(store, tmp_path):
