@@ -12,8 +12,8 @@ from data_pipeline.read.options import TextOptions
 from data_pipeline.store import FORMAT, FORMAT_VERSION, HELDOUT, MANIFEST, TRAIN
 from data_pipeline.store.writer import SplitWriter, compute_digest, describe_arrays, hash_file
 from tests.data_pipeline.corpora import Document
+from tests.data_pipeline.encoded import SPECIALS
 
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 UNK, FIRST_WORD = 1, 5
 
 

@@ -23,9 +23,9 @@ from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import open_store
 from data_pipeline.vocab import load_vocabulary
 from tests.data_pipeline import wordpiece_oracle
+from tests.data_pipeline.encoded import SPECIALS
 from tests.faults.runs import ROOT
 
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from data_pipeline.report.health import measure
 from data_pipeline.store import HELDOUT, TRAIN, open_store
-from tests.data_pipeline.stores import FIRST_WORD, SPECIALS, UNK, random_documents, write_store
+from tests.data_pipeline.encoded import SPECIALS
+from tests.data_pipeline.stores import FIRST_WORD, UNK, random_documents, write_store
 
 # Words, pieces that go on with one, placeholders and pieces that no text has.
 PIECES = [*(f"w{i}" for i in range(30)), *(f"##c{i}" for i in range(20)), "[unused0]", "no", "##no"]

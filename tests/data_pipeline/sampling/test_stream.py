@@ -59,32 +59,16 @@ def test_rows_follow_the_schema_and_the_layout(seq_len):
 
 def test_every_setting_of_masks_reaches_the_rules_of_the_rows():
     """Each has a value that is not its default; the counts weigh as 1 / sqrt, special ids not."""
-    options = PretrainOptions(
-        dupe_factor=1,
-        masked_lm_prob=0.2,
-        mask_token_share=0.7,
-        random_token_share=0.2,
-        masking="ngram",
-        longest_ngram=5,
-        masked_lm_smoothing=0.0,
-    )
+    changed = {"masked_lm_prob": 0.2, "mask_token_share": 0.7, "random_token_share": 0.2}
+    changed |= {"masking": "ngram", "longest_ngram": 5}
+    options = PretrainOptions(dupe_factor=1, masked_lm_smoothing=0.0, **changed)
     continues_V = np.arange(500) % 2 == 0
     pieces = VocabInfo(500, SPECIAL_IDS, continues_V, np.arange(500))
     rules = open_source(SPLIT, pieces, options, SEQ_LEN, 6).layout.mask_rules
     given = {field.name: getattr(rules, field.name) for field in fields(rules)}
     assert given.pop("is_continuation_V") is continues_V
-    assert given == {
-        "masked_lm_prob": 0.2,
-        "max_predictions_per_seq": 6,
-        "vocab_size": 500,
-        "mask_id": SPECIAL_IDS["mask"],
-        "mask_token_share": 0.7,
-        "random_token_share": 0.2,
-        "masking": "ngram",
-        "longest_ngram": 5,
-        "exact": False,
-        "weights_V": None,
-    }
+    sizes = {"max_predictions_per_seq": 6, "vocab_size": 500, "mask_id": SPECIAL_IDS["mask"]}
+    assert given == changed | sizes | {"exact": False, "weights_V": None}
     smoothed = PretrainOptions(dupe_factor=1, masked_lm_smoothing=0.5)
     weights_V = open_source(SPLIT, pieces, smoothed, SEQ_LEN, 6).layout.mask_rules.weights_V
     assert weights_V[[400, 225]].tolist() == [1 / 20, 1 / 15]

@@ -135,7 +135,7 @@ def test_a_changed_manifest_is_one_sentence(store, keys, value):
     if value is None:
         del record[last]
     (store / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(ValueError, match="manifest|leads out of|is not the name|token|version"):
+    with pytest.raises(ValueError, match=r"manifest|leads out of|is not the name|token|version"):
         open_store(store)
 
 

@@ -12,9 +12,8 @@ from data_pipeline.read.sources import find_sources
 from data_pipeline.vocab import load_vocabulary, wordpiece
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
 from tests.data_pipeline import wordpiece_oracle
-from tests.data_pipeline.encoded import id_lists
+from tests.data_pipeline.encoded import SPECIALS, id_lists
 
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TRICKY = [
     "Hello, World!  It's naïve caf\u00e9 Ünïcode",
     "a [SEP] b [MASK] [CLS]",
@@ -124,9 +123,7 @@ def test_nothing_encodes_to_nothing(uncased):
 
 @pytest.mark.parametrize("char", ["\ue000", "\U000f0000", "\U0010fffd"])
 def test_private_use_characters_are_dropped_as_hugging_face_drops_them(tmp_path, char):
-    path = tmp_path / "vocab.txt"
-    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ab", "##c"]))
-    vocabulary = load_vocabulary(path)
+    vocabulary = load_vocabulary(write(tmp_path, [*SPECIALS, "ab", "##c"]))
     theirs = tokenizers.Tokenizer.from_str(make_tokenizer_json(vocabulary))
     for text in (f"a{char}b", char, f"ab {char} abc"):
         ids, _ = vocabulary.encode([text])
