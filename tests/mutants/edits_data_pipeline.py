@@ -70,7 +70,7 @@ _CORPUS = (
         "corpus/selection.py",
         "for writer, side in ((train, False), (heldout, True)):",
         "for writer, side in ((train, True), (heldout, False)):",
-        "corpus/test_selection.py::test_what_stays_goes_to_its_split_in_the_order_of_the_input",
+        "test_build.py::test_the_store_holds_what_plain_python_makes_of_the_text",
     ),
     (
         RULE,

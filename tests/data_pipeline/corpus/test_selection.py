@@ -16,17 +16,10 @@ import tokenizers
 
 from data_pipeline.build import main
 from data_pipeline.corpus import encode, near_duplicates
-from data_pipeline.corpus.encode import ChunkFacts, EncodedChunk
 from data_pipeline.corpus.selection import (
     choose_heldout,
-    drop_emptied_documents,
-    select,
-    write_splits,
 )
-from data_pipeline.corpus.spool import Spool
-from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.store import Split, open_store
-from data_pipeline.store.writer import SplitWriter
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LINES = [f"{a}{b} {b}{a} {a}." for a in "abcdefgh" for b in "ijklmnop"]
@@ -270,75 +263,3 @@ def test_one_document_below_the_threshold_gets_company_and_stays():
 def test_a_corpus_that_cannot_be_parted_is_refused(names, sentence):
     with pytest.raises(ValueError, match=sentence):
         choose_heldout(hashes_of(names), 0.01)
-
-
-def random_chunks(rng: np.random.Generator) -> list[EncodedChunk]:
-    chunks = []
-    for documents in (5, 0, 1, 30):
-        lines = rng.integers(1, 4, documents)
-        sentences = rng.integers(1, 6, lines.sum())
-        tokens = rng.integers(1, 9, sentences.sum())
-        facts = ChunkFacts(
-            line_lengths=sentences,
-            line_hashes=np.zeros((len(sentences), 0), np.uint64),
-            document_lengths=lines,
-            document_hashes=rng.integers(0, 2**63, documents).astype(np.uint64) * np.uint64(2),
-            text_hashes=np.zeros((documents, 0), np.uint64),
-            signatures=np.zeros((documents, 0), np.uint32),
-        )
-        ids = rng.integers(0, 50, tokens.sum()).astype(np.uint16)
-        chunks.append(EncodedChunk(ids, tokens, facts, {}, {}, {}))
-    return chunks
-
-
-def plain_documents(chunk: EncodedChunk) -> list[list[list[list[int]]]]:
-    """Documents of lines of sentences of ids."""
-    tokens, lengths = iter(chunk.token_ids.tolist()), iter(chunk.sentence_lengths.tolist())
-    sentences = iter(chunk.facts.line_lengths.tolist())
-    return [
-        [
-            [[next(tokens) for _ in range(next(lengths))] for _ in range(next(sentences))]
-            for _ in range(lines)
-        ]
-        for lines in chunk.facts.document_lengths
-    ]
-
-
-def read_documents(directory: pathlib.Path) -> list[list[list[int]]]:
-    ids, sentences, documents = (
-        np.load(directory / f"{name}.npy").tolist()
-        for name in ("token_ids", "sentence_offsets", "document_offsets")
-    )
-    return [
-        [ids[sentences[s] : sentences[s + 1]] for s in range(documents[d], documents[d + 1])]
-        for d in range(len(documents) - 1)
-    ]
-
-
-@pytest.mark.parametrize("share_left_out", [0.0, 0.4])
-def test_what_stays_goes_to_its_split_in_the_order_of_the_input(share_left_out, tmp_path):
-    rng = np.random.default_rng(7)
-    chunks = random_chunks(rng)
-    spool = Spool(tmp_path / "spool")
-    for chunk in chunks:
-        spool.append(chunk)
-    selection = select(spool, CleaningOptions(), {})
-    selection.keeps_document[:] = rng.random(spool.documents) >= share_left_out
-    selection.keeps_line[:] = rng.random(spool.lines) >= share_left_out
-    keeps_document, keeps_line = map(iter, (selection.keeps_document, selection.keeps_line))
-    expected: dict[bool, list[list[list[int]]]] = {False: [], True: []}
-    for chunk in chunks:
-        for value, lines in zip(chunk.facts.document_hashes, plain_documents(chunk), strict=True):
-            sentences = [s for line in lines if next(keeps_line) for s in line]
-            if next(keeps_document) and sentences:
-                expected[int(value) < 0.3 * 2**64].append(sentences)
-    drop_emptied_documents(spool, selection)
-    writers = [SplitWriter(tmp_path / n, np.dtype(np.uint16), 50, 1) for n in ("train", "heldout")]
-    done: list[int] = []
-    is_heldout = choose_heldout(selection.side_hashes[selection.keeps_document], 0.3)
-    write_splits(spool, selection, is_heldout, *writers, done.append)
-    for writer in writers:
-        writer.close()
-    assert read_documents(tmp_path / "train") == expected[False]
-    assert read_documents(tmp_path / "heldout") == expected[True]
-    assert sum(done) == spool.tokens_bytes
