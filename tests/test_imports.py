@@ -70,6 +70,16 @@ def modules(root: pathlib.Path) -> dict[str, pathlib.Path]:
     }
 
 
+def read_nodes(path: pathlib.Path) -> list[ast.AST]:
+    """Return every node of a file's syntax tree, the outer ones first."""
+    return _parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _parse(text: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(text)))
+
+
 def imports(root: pathlib.Path) -> Iterable[Import]:
     return _imports_of_this_tree() if root == ROOT else _read_imports(root)
 
@@ -81,15 +91,15 @@ def _imports_of_this_tree() -> tuple[Import, ...]:
 
 def _read_imports(root: pathlib.Path) -> Iterator[Import]:
     for module, path in modules(root).items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        nodes = read_nodes(path)
         inside = {
             node
-            for outer in ast.walk(tree)
+            for outer in nodes
             if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
             or (isinstance(outer, ast.If) and ast.unparse(outer.test) == "TYPE_CHECKING")
             for node in ast.walk(outer)
         }
-        for node in ast.walk(tree):
+        for node in nodes:
             for name in names_imported(node, module, is_package=path.name == "__init__.py"):
                 yield Import(module, name, node.lineno, node not in inside)
 
@@ -213,7 +223,7 @@ def unlisted_modules(root: pathlib.Path) -> list[str]:
 def class_names_used_twice(root: pathlib.Path) -> list[str]:
     homes = collections.defaultdict(list)
     for module, path in modules(root).items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in read_nodes(path):
             if isinstance(node, ast.ClassDef) and not in_package(module, "configs"):
                 homes[node.name].append(module)
     return [f"{name}: {', '.join(found)}" for name, found in homes.items() if len(found) > 1]
@@ -225,7 +235,7 @@ def superlative_constants(root: pathlib.Path) -> list[str]:
     return [
         f"{module} line {node.lineno}: {node.id}"
         for module, path in modules(root).items()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in read_nodes(path)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and pattern.match(node.id)
     ]
 
@@ -321,7 +331,7 @@ def banned_names(root: pathlib.Path) -> list[str]:
     """Return parameters and variables named by a word that says nothing."""
     broken = []
     for module, path in modules(root).items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in read_nodes(path):
             is_variable = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
             name = node.id if is_variable else node.arg if isinstance(node, ast.arg) else ""
             if name in BANNED_NAMES:
