@@ -18,8 +18,6 @@ from data_pipeline.build import main
 from data_pipeline.corpus import encode
 from data_pipeline.read.cleaning import REASONS
 from data_pipeline.report import build as build_report
-from data_pipeline.sampling.stream import open_examples
-from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import open_store
 from data_pipeline.vocab import load_vocabulary
 from tests.data_pipeline import wordpiece_oracle
@@ -161,19 +159,6 @@ def test_a_vocabulary_is_trained_and_kept_in_the_store(corpus, tmp_path, kind, s
     assert theirs.encode(line, add_special_tokens=False).ids == first.tolist()
 
 
-def test_a_tokenizer_json_gives_the_store_of_the_list_it_was_made_from(
-    corpus, vocab_path, tmp_path
-):
-    assert main(flags(corpus, tmp_path / "one", vocab_path)) == 0
-    assert main(flags(corpus, tmp_path / "two", tmp_path / "one" / "tokenizer.json")) == 0
-    one, two = open_store(tmp_path / "one"), open_store(tmp_path / "two")
-    assert two.vocab_path.name == "tokenizer.json"
-    given = (tmp_path / "one" / "tokenizer.json").read_bytes()
-    assert two.vocab_path.read_bytes() == given  # the same bytes
-    assert not (tmp_path / "two" / "vocab.txt").exists()
-    assert one.manifest["arrays"] == two.manifest["arrays"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["--workers=1", "--workers=2"])
 def test_bad_text_found_half_way_leaves_nothing(workers, corpus, vocab_path, tmp_path, capsys):
@@ -187,22 +172,6 @@ def test_bad_text_found_half_way_leaves_nothing(workers, corpus, vocab_path, tmp
         assert "byte 0xff at byte offset 1200000" in capsys.readouterr().err
         assert contents(tmp_path) == before
         assert output.exists() == (output.name == "store")
-
-
-def test_a_finished_store_is_replaced_only_when_told_to(corpus, vocab_path, tmp_path, capsys):
-    output = tmp_path / "store"
-    assert main(flags(corpus, output, vocab_path)) == 0
-    before = contents(output)
-    corpus.write_text(corpus_text(70))
-    assert main(flags(corpus, output, vocab_path)) == 2
-    assert "finished store; give another folder, or replace it with --overwrite=true" in (
-        capsys.readouterr().err
-    )
-    assert contents(output) == before
-    more = ("--train_vocab=unigram", "--vocab_size=80", "--overwrite=true")
-    assert main(flags(corpus, output, None, *more)) == 0
-    assert open_store(output).vocab_path.name == "vocab.model"
-    assert not (output / "vocab.txt").exists()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -257,41 +226,6 @@ def test_the_next_command_has_the_config_for_so_much_text(tokens, config):
     manifest = {"splits": {"train": {"tokens": tokens}}}
     assert build_report._choose_config(manifest) == f"configs/{config}.py"
     assert (ROOT / "configs" / f"{config}.py").is_file()
-
-
-@pytest.mark.parametrize("documents", [2, 3, 4])
-def test_the_report_gives_a_command_only_for_a_store_that_can_train(
-    documents, corpus, vocab_path, tmp_path, capsys
-):
-    corpus.write_text("\n\n".join(f"Line of {c}.\nAnother one." for c in "abcd"[:documents]))
-    assert main(flags(corpus, tmp_path / "store", vocab_path)) == 0
-    shown = capsys.readouterr().out
-    if documents < 4:
-        assert f"1 of {documents} documents is held out and 2 are needed" in shown
-        assert "Give 4 or more documents that differ" in shown
-        assert "bert_jax.train" not in shown and "\n  next\n" not in shown
-        return
-    assert "bert_jax.train" in shown
-    opened = open_store(tmp_path / "store")
-    for split in (opened.train, opened.heldout):
-        source = open_examples(opened, split, PretrainOptions(), 16, 3)
-        assert source.rows(np.arange(2))["input_ids"].shape == (2, 16)
-
-
-def test_copies_but_for_digits_go_to_one_side_and_the_finding_says_so(
-    corpus, vocab_path, tmp_path, capsys
-):
-    customers = [f"Customer {number}.\nOwes {number * 7 % 1000:03d}." for number in range(100, 900)]
-    others = [f"Line of {a}{b}.\nAnother one." for a in "abcdefgh" for b in "ijklmnop"]
-    corpus.write_text("\n\n".join(customers + others))
-    assert main(flags(corpus, tmp_path / "store", vocab_path, "--holdout=0.3")) == 0
-    (finding,) = (
-        line for line in capsys.readouterr().out.splitlines() if "--holdout asked for" in line
-    )
-    heldout = open_store(tmp_path / "store").manifest["splits"]["heldout"]["documents"]
-    assert 2 <= heldout <= len(others)  # no customer, who are too many for that side
-    assert f"{heldout} of 864 documents are held out" in finding
-    assert "alike but for case, white space and digits, which go to one side together" in finding
 
 
 @pytest.mark.parametrize("rule", ["blank_line", "file", "chapters"])

@@ -162,6 +162,7 @@ COMMANDS = {
     "python_docs": (python_docs.main, []),
 }
 TRAIN = "--train_vocab=bpe --vocab_size=99"
+BUCKET = f"{TRAIN} --output=memory://bucket/x"
 ONE_DEVICE = "this process may use 1 to" if sys.platform == "linux" else "only Linux can"
 # Flags beside those above, and a part of the sentence that refuses them.
 REFUSALS = {
@@ -181,6 +182,10 @@ REFUSALS = {
         "--vocab=VOCAB --lower_case=true": "did you mean --lowercase?",
         "--vocab=s3://b/vocab.txt": "--vocab is s3://b/vocab.txt, but this",
         f"{TRAIN} --output=/dev/null/out": "but /dev/null is a file",
+        f"{TRAIN} --output=memory://bucket": "names no folder in a bucket",
+        f"{TRAIN} --output=nosuch://a/b": "no file system that fsspec knows",
+        f"{BUCKET} --scratch=/nowhere/at/all": "--scratch is /nowhere/at/all, where no folder can",
+        f"{BUCKET} --scratch=gs://a/b": "--scratch is gs://a/b, but this takes local",
         f"{TRAIN} --sentencepiece_rules=albert": "is albert, but --train_vo",
         "--vocab=VOCAB --output=TEXT": "which is a file",
     },

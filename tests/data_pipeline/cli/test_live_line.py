@@ -90,15 +90,6 @@ def test_what_is_printed_stands_above_the_line_and_nothing_is_left_of_it():
     assert terminal.text.rindex("importing") > terminal.text.rindex("compiling")
 
 
-def test_an_error_of_ours_clears_the_line():
-    terminal = Terminal(
-        PRELUDE + "LINE.start('importing')\ntime.sleep(0.3)\nraise ValueError('ours')"
-    )
-    assert terminal.end() == 1
-    assert "importing" in terminal.text and "importing" not in "".join(terminal.screen)
-    assert "ValueError: ours" in terminal.screen
-
-
 def test_a_forked_process_leaves_the_line_alone():
     terminal = Terminal(
         PRELUDE + "LINE.start('importing')\ntime.sleep(0.3)\n"

@@ -7,7 +7,6 @@ import re
 import unicodedata
 
 import numpy as np
-import pytest
 
 from data_pipeline.corpus import dedup
 from data_pipeline.corpus.dedup import HashBuckets, fold_text, hash_document, hash_texts
@@ -48,27 +47,10 @@ EVERY_CHARACTER = [
 ]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        " \t\x1c\n ",
-        "One  TWO\n\x0b\x1fthree 1984 ",
-        "Straße  NO. 17 – “Ünïcode”",
-        "no-break\u00a0space, ideographic\u3000space, next\u0085line",
-        "Arabic-Indic ١٢٣, superscript ², fraction ½, full width １２",
-        "İstanbul ΟΔΥΣΣΕΥΣ ﬁ",
-    ],
-)
-def test_folding_is_casefold_split_and_digits(text):
-    assert fold_text([text]) == plain([text])
-    assert fold_text([text, "", text]) == plain([text, "", text])
-
-
 def test_folding_any_character_alone_or_beside_others():
     for character in EVERY_CHARACTER:
         text = f"A{character}  {character}9"
-        assert fold_text([text]) == plain([text]), hex(ord(character))
+        assert fold_text([text, "", text]) == plain([text, "", text]), hex(ord(character))
 
 
 def test_the_hash_is_blind_to_case_space_and_digits_only():

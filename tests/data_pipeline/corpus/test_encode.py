@@ -41,26 +41,16 @@ def test_a_chunk_ends_at_a_number_of_documents_too(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("documents", [[], [[]], [["word."], []], [["word."], ["Word. " * 100]]])
 def test_a_chunk_that_cleaning_empties_has_nothing_in_it(vocabulary, documents):
-    cleaning = CleaningOptions(
-        min_document_chars=100_000,
-        drop_duplicate_documents=True,
-        drop_duplicate_lines=True,
-        near_duplicates="drop",
-    )
+    drops = {"drop_duplicate_documents": True, "drop_duplicate_lines": True}
+    cleaning = CleaningOptions(min_document_chars=100_000, near_duplicates="drop", **drops)
     chunk = TextChunk(documents, {0: len(documents)})
     encoded = ChunkEncoder(vocabulary, TextOptions(), cleaning).encode(chunk)
     assert encoded.counts["short_documents"] == len(documents)
+    assert encoded.token_ids.shape == encoded.sentence_lengths.shape == (0,)
     facts = encoded.facts
-    for array, shape in (
-        (encoded.token_ids, (0,)),
-        (encoded.sentence_lengths, (0,)),
-        (facts.line_lengths, (0,)),
-        (facts.line_hashes, (0, 2)),
-        (facts.document_lengths, (0,)),
-        (facts.text_hashes, (0, 2)),
-        (facts.signatures, (0, 128)),
-    ):
-        assert array.shape == shape
+    assert facts.line_lengths.shape == facts.document_lengths.shape == (0,)
+    assert facts.line_hashes.shape == facts.text_hashes.shape == (0, 2)
+    assert facts.signatures.shape == (0, 128)
 
 
 def test_the_reader_stays_a_bounded_distance_ahead(vocabulary):

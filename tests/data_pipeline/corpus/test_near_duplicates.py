@@ -87,13 +87,6 @@ def test_clusters_are_those_of_comparing_all_with_all(tmp_path, monkeypatch):
     assert len(set(expected)) == 21
 
 
-def test_documents_that_are_not_kept_join_no_cluster(tmp_path):
-    one = random.Random(5).choices(WORDS, k=100)
-    keeps = np.array([False, True, True])
-    found = find_clusters(signatures_of([one] * 3), keeps, 0.8, tmp_path / "bands")
-    assert found.first_D.tolist() == [0, 1, 1]
-
-
 def random_signatures(rng: np.random.Generator, documents: int) -> np.ndarray:
     return rng.integers(0, 2**32, (documents, 128), np.uint32)
 

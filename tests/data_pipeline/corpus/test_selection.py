@@ -12,7 +12,6 @@ import re
 
 import numpy as np
 import pytest
-import tokenizers
 
 from data_pipeline.build import main
 from data_pipeline.corpus import encode, near_duplicates
@@ -114,31 +113,6 @@ def test_the_first_of_equal_documents_and_lines_stays(
     assert not drop_lines or dropped["duplicate_lines"] > 50
 
 
-def test_the_lines_that_stay_keep_the_ids_of_the_whole_document(tmp_path):
-    documents = [["One first.", "Same line.", "Two."], ["Same line.", "Three."], ["Four.", "Two."]]
-    documents += [[f"Line {number} of many.", "Two.", "Last."] for number in range(20)]
-    library = tokenizers.ByteLevelBPETokenizer()
-    library.train_from_iterator(itertools.chain(*documents), vocab_size=300, show_progress=False)
-    library.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
-    library.save(str(tmp_path / "tokenizer.json"))
-    vocab = tmp_path / "tokenizer.json"
-    store = open_store(build(tmp_path, "store", documents, vocab, "--drop_duplicate_lines=true"))
-    expected, seen = [], set()
-    for lines in documents:
-        encoding = library.encode(" ".join(lines))
-        ends = np.cumsum([len(line) + 1 for line in lines])
-        line_T = np.searchsorted(ends - 1, [start for start, _ in encoding.offsets], side="right")
-        kept = [number for number, line in enumerate(lines) if line not in seen]
-        seen.update(lines)
-        if kept:
-            expected.append(np.array(encoding.ids)[np.isin(line_T, kept)].tolist())
-    found = []
-    for split in (store.train, store.heldout):
-        ends = split.sentence_offsets[split.document_offsets[1:-1]]
-        found += [ids.tolist() for ids in np.split(split.token_ids, ends)]
-    assert sorted(found) == sorted(expected)
-
-
 def near_copies() -> list[list[str]]:
     """Forty families of a text of 60 words and three copies with one word changed."""
     rng = random.Random(9)
@@ -156,20 +130,6 @@ def near_copies() -> list[list[str]]:
 
 def family(document: list[str]) -> str:
     return document[0].replace(" ", "")[20:80]
-
-
-def test_near_duplicates_are_dropped_but_for_the_first(vocab, tmp_path):
-    documents = near_copies()
-    store = build(tmp_path, "store", documents, vocab, "--near_duplicates=drop", "--workers=2")
-    first = {family(document): document for document in reversed(documents)}
-    found = lines_of(store)
-    assert sorted(found["train"] + found["heldout"]) == sorted(
-        [line.replace(" ", "") for line in document] for document in first.values()
-    )
-    manifest = open_store(store).manifest
-    assert manifest["dropped"]["near_duplicate_documents"] == 120
-    near = manifest["near_duplicates"]
-    assert near == {"clusters": 40, "documents": 160, "documents_given_up": 0}
 
 
 def test_what_is_given_up_is_in_the_manifest_and_the_report(vocab, tmp_path, monkeypatch, capsys):
@@ -244,12 +204,6 @@ def test_two_documents_if_they_can_be_and_at_most_half_with_copies_together(copi
     possible = {held for held in sums if 1 <= held <= len(hashes) // 2}
     assert min(2, max(possible)) <= held.sum() <= len(hashes) // 2
     assert all(len(set(held[hashes == value])) == 1 for value in hashes)
-
-
-def test_one_document_below_the_threshold_gets_company_and_stays():
-    hashes = np.sort(hashes_of([f"document {i}" for i in range(30)]))
-    share = float(hashes[0] + hashes[1]) / 2 / 2**64  # between the two lowest
-    np.testing.assert_array_equal(choose_heldout(hashes, share)(hashes), np.arange(30) < 2)
 
 
 @pytest.mark.parametrize(

@@ -33,18 +33,6 @@ def test_files_appear_together_and_the_last_one_last(tmp_path, monkeypatch):
     assert len(moved) == 3 and moved[-1] == "a_manifest"
 
 
-@pytest.mark.parametrize("was_there", [False, True])
-def test_where_the_work_fails_nothing_is_left(tmp_path, was_there):
-    output = tmp_path / "out"
-    if was_there:
-        output.mkdir()
-    with pytest.raises(KeyboardInterrupt), new_folder(Destination(output, "x")) as folder:
-        (folder / "half").touch()
-        raise KeyboardInterrupt
-    assert output.exists() == was_there
-    assert not was_there or names(output) == []
-
-
 @pytest.mark.parametrize("moves", range(3))
 def test_after_a_kill_between_the_moves_the_same_work_again_is_whole(tmp_path, monkeypatch, moves):
     (tmp_path / "mine").touch()

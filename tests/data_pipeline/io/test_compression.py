@@ -64,13 +64,6 @@ def test_a_file_that_is_cut_off_is_refused(kind, share):
         read(whole[: int(share * len(whole))])
 
 
-@pytest.mark.parametrize("kind", COMPRESS)
-def test_a_file_of_many_streams_is_read_to_its_end(kind):
-    pieces = [TEXT[start : start + 9973] for start in range(0, len(TEXT), 9973)]
-    assert len(pieces) > 40
-    assert read(b"".join(map(COMPRESS[kind], pieces)), block_bytes=1009) == TEXT
-
-
 def overwritten(data: bytes, start: int, instead: bytes) -> bytes:
     return data[:start] + instead + data[start + len(instead) :]
 

@@ -34,17 +34,6 @@ def test_a_full_disk_is_called_so_with_its_room(error, tmp_path):
     assert text.errno == errno.ENOSPC and not is_transient(error)
 
 
-def test_a_disk_that_is_read_only_or_refuses_says_so(tmp_path):
-    for number, words in (
-        (errno.EROFS, "is read-only; mount it"),
-        (errno.EACCES, "lacks the permission"),
-    ):
-        text = explain(OSError(number, os.strerror(number), "/w/x"), "/w")
-        assert words in str(text) and text.errno == number
-    assert explain(ValueError("another thing"), "/w") is None
-    assert explain(FileNotFoundError(errno.ENOENT, "No such file"), "/w") is None
-
-
 @pytest.mark.parametrize(
     "error",
     [

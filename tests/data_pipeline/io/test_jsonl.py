@@ -6,7 +6,6 @@ import os
 import pytest
 
 from bert_jax.runtime import goodput
-from bert_jax.trainer import bad_steps
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.jsonl import (
     append_record,
@@ -119,19 +118,6 @@ def test_a_line_of_metrics_has_a_split_and_numbers(path, line):
     path.write_text(json.dumps({"step": 1, "split": "train"} | line) + "\n")
     with pytest.raises(DamagedFile, match=next(iter(line))):
         read_metrics(path)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"rows": 7}, {"rows": {"first": "1"}}, {"reason": None}, {"phase": []}]
-)
-def test_a_bad_step_of_other_types_is_named(tmp_path, wrong):
-    rows = {"first": 1, "last": 2, "epochs": []}
-    line = {"step": 1, "phase": 0, "reason": "x", "rows": rows}
-    (tmp_path / bad_steps.BAD_STEPS).write_text(json.dumps(line) + "\n")
-    assert bad_steps.read(tmp_path) == [line]
-    (tmp_path / bad_steps.BAD_STEPS).write_text(json.dumps(line | wrong) + "\n")
-    with pytest.raises(DamagedFile, match=r"rows|first|reason|phase"):
-        bad_steps.read(tmp_path)
 
 
 def test_no_link_is_followed_for_writing(tmp_path):

@@ -66,10 +66,3 @@ def test_a_record_is_an_object_with_the_dataclasses_that_it_holds(tmp_path):
 def test_the_first_wrong_key_is_named_by_its_path(wrong, words):
     with pytest.raises(DamagedFile, match=rf"^x\.json: {words}"):
         parse_record(RIGHT | wrong, Table, "x.json")
-
-
-@pytest.mark.parametrize("key", ["name", "points"])
-def test_a_missing_key_is_named(key):
-    content = {name: value for name, value in RIGHT.items() if name != key}
-    with pytest.raises(DamagedFile, match=rf"^x\.json has no key '{key}'"):
-        parse_record(content, Table, "x.json")

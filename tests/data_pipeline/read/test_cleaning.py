@@ -8,9 +8,6 @@ import pytest
 
 from data_pipeline.build import main
 from data_pipeline.read.cleaning import REASONS, CleaningOptions, clean_documents
-from data_pipeline.read.documents import read_documents
-from data_pipeline.read.options import TextOptions
-from data_pipeline.read.sources import find_sources
 from data_pipeline.store import open_store
 
 DOCUMENTS = [["Ｆｕｌｌ ﬁle", "e\u0301 and é"], ["plain"], ["long " + "x" * 21, "x" * 20], []]
@@ -35,21 +32,6 @@ def test_lines_with_long_words_go_before_documents_are_measured():
     assert clean_documents(DOCUMENTS, CleaningOptions(), counts) is DOCUMENTS
 
 
-@pytest.mark.parametrize(
-    ("sentences", "left"), [("split", ["So it is."]), ("lines", ["Good.", "Fine.", "So it is."])]
-)
-def test_a_line_of_split_plain_text_is_the_whole_block(sentences, left, tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text(f"Good.\n{'x' * 50}\nFine.\n\nSo it is.\n")
-    options = TextOptions(sentences=sentences)
-    (source,) = find_sources(str(path), options)
-    counts: collections.Counter[str] = collections.Counter()
-    documents = list(read_documents(source, options))
-    found = clean_documents(documents, CleaningOptions(max_word_chars=40), counts)
-    assert [line for document in found for line in document] == left
-    assert counts["lines_with_long_words"] == 1
-
-
 def test_the_report_and_the_manifest_say_what_was_cleaned(tmp_path, capsys):
     corpus = tmp_path / "corpus.jsonl"
     texts = ["\n".join(lines) for lines in DOCUMENTS] + [f"text no. {c}" for c in "abcde"] * 2
@@ -58,22 +40,10 @@ def test_the_report_and_the_manifest_say_what_was_cleaned(tmp_path, capsys):
     argv += ["--train_vocab=wordpiece", "--vocab_size=138", "--sentences=lines", "--holdout=0.5"]
     argv += ["--normalize=nfkc", "--min_document_chars=6", "--max_word_chars=20"]
     assert main([*argv, "--drop_duplicate_documents=true", "--drop_duplicate_lines=true"]) == 0
-    shown = capsys.readouterr().out
-    for words in (
-        "2 short documents",
-        "1 lines with long words",
-        "5 duplicate documents",
-        "1 documents were not in nfkc",
-    ):
-        assert words in shown
+    assert "1 documents were not in nfkc" in capsys.readouterr().out
     store = open_store(tmp_path / "store")
     cleaned = {"lines_with_long_words": 1, "short_documents": 2, "duplicate_documents": 5}
     assert store.manifest["dropped"] == dict.fromkeys(REASONS, 0) | cleaned
-    assert store.manifest["changed"] == {
-        "normalized_documents": 1,
-        "cut_combining_marks": 0,
-        "files_in_fallback_encoding": 0,
-        "replaced_bytes": 0,
-    }
+    assert store.manifest["changed"]["normalized_documents"] == 1
     assert store.manifest["build"]["max_word_chars"] == 20
     assert "ｆ" not in store.vocab_path.read_text()  # trained on what is stored

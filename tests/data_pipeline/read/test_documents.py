@@ -4,7 +4,6 @@ import gzip
 import json
 import pathlib
 import tracemalloc
-import unicodedata
 
 import pytest
 
@@ -62,30 +61,6 @@ def test_a_line_of_50_megabytes_is_read_in_a_few_times_its_size(tmp_path):
     tracemalloc.stop()
     assert len(line) == 5 * 10_000_000 - 1
     assert peak_bytes < 5 * len(line)
-
-
-def test_naughty_strings_are_documents_as_they_are(shared_data, tmp_path):
-    text = (shared_data / "robustness" / "blns.txt").read_text(encoding="utf-8")
-    strings = [line for line in text.split("\n") if line.strip()]
-    assert len(strings) > 500
-    plain = write(tmp_path / "a.txt", "\n\n".join(strings))
-    # A byte order mark at the start of a line is none of the text's; one of the strings has it.
-    strings = [line for line in strings if not is_invisible(line)]
-    expected = [text for line in strings if (text := line.removeprefix("\ufeff").strip())]
-    assert len(strings) - len(expected) <= 1
-    assert [document for (document,) in read(plain)] == expected
-    for escape in (True, False):
-        rows = [json.dumps({"text": string}, ensure_ascii=escape) for string in strings]
-        lines = write(tmp_path / "a.jsonl", "\n".join(rows))
-        assert [document for (document,) in read(lines)] == [s.strip() for s in strings]
-
-
-VISIBLE_MARKS = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u08e2"  # their category is Cf
-
-
-def is_invisible(line: str) -> bool:
-    hidden = (c.isspace() or unicodedata.category(c) in ("Cc", "Cf") for c in line)
-    return all(hidden) and not any(mark in line for mark in VISIBLE_MARKS)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz", "wiki_00", "wiki_00.gz"])

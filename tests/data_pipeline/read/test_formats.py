@@ -1,6 +1,5 @@
 """What a file is by its content, its name and its place, and many bad files in one go."""
 
-import bz2
 import gzip
 import io
 import json
@@ -12,7 +11,7 @@ import pytest
 
 from data_pipeline.io.refused import Refused
 from data_pipeline.read import documents
-from data_pipeline.read.documents import Source, read_documents, read_sources
+from data_pipeline.read.documents import read_documents, read_sources
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sources import find_sources
 
@@ -59,11 +58,6 @@ def test_a_name_that_promises_another_format_is_refused(tmp_path, name, data, wo
         find_sources(f"{tmp_path}/*", TextOptions())
     if b"\0" not in data:
         assert read(tmp_path / name, format="text")
-
-
-def test_a_name_that_promises_another_compression_is_read(tmp_path):
-    (tmp_path / "a.gz").write_bytes(bz2.compress(TEXT))
-    assert read(tmp_path / "a.gz") == [["One text. Two sentences."], ["Another text."]]
 
 
 def test_all_bad_files_are_named_in_one_go_and_many_are_counted(tmp_path):
@@ -226,21 +220,6 @@ def test_the_characters_at_a_seam_decide_how_lines_join(tmp_path, left, right, b
     assert joined == [left + between + right, "b"]
 
 
-def test_hyphens_at_the_ends_of_wrapped_lines_are_counted(tmp_path):
-    (tmp_path / "a").write_text("hy-\nphen well-\nknown\u00ad\nx -\ny 5-\n6 --\nend-\n\nnext-\n")
-    for rule, sentences, count in (
-        ("blank_line", "split", 3),
-        ("file", "split", 3),
-        ("file", "lines", 0),
-    ):
-        counts = documents.Counts()
-        options = TextOptions(rule, sentences)
-        source = Source(str(tmp_path / "a"), 1)
-        (first, *_), *_ = read_documents(source, options, counts=counts)
-        assert counts["hyphenated_lines"] == count
-        assert first.startswith("hy-")
-
-
 TEXTS_BY_ENCODING = {
     "cp1252": "Der Größte sagte „nein“ – für 5 €.",
     "cp1251": "Это было давно, в городе.",
@@ -262,15 +241,6 @@ def test_a_fallback_encoding_reads_the_lines_that_are_not_utf_8(tmp_path, encodi
     read_all = [text for _, (text,) in read_sources(enumerate(sources), options, counts=counts)]
     assert read_all == [text] * 9 + ["zwölf €", "ASCII"]
     assert counts == {"files_in_fallback_encoding": 1, "replaced_bytes": 0}
-
-
-def test_bytes_that_the_fallback_lacks_are_replaced_and_counted(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(b'{"text": "caf\xe9 \x81 \x8d"}\n')
-    counts = documents.Counts()
-    options = TextOptions(fallback_encoding="cp1252")
-    (source,) = find_sources(f"{tmp_path}/*", options)
-    assert list(read_documents(source, options, counts=counts)) == [["café \ufffd \ufffd"]]
-    assert counts == {"files_in_fallback_encoding": 1, "replaced_bytes": 2}
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "cp037", "x", "hex", "utf-7", "idna"])

@@ -2,13 +2,12 @@
 
 import gzip
 import pathlib
-import re
 
 import pytest
 
 from data_pipeline.io.refused import Refused
 from data_pipeline.read import lines
-from data_pipeline.read.lines import read_lines, split_paragraphs
+from data_pipeline.read.lines import read_lines
 
 
 def read(path: pathlib.Path, data: bytes) -> list[str]:
@@ -24,22 +23,6 @@ def test_a_line_ends_as_on_any_system(tmp_path, monkeypatch, block_bytes, end, l
     expected = ["one", "", "zwölf €", "", "", "𝒳"]
     data = "".join(line + end for line in expected) + last
     assert read(tmp_path / "a", data.encode()) == expected + [last] * bool(last)
-
-
-@pytest.mark.parametrize("block_bytes", [1, 2, 3, 1 << 20])
-def test_ends_may_be_mixed_in_a_file(tmp_path, monkeypatch, block_bytes):
-    monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
-    text = "one\rtwo\r\nthree\nfour\r\rsix\n\rlast\r"
-    found = read(tmp_path / "a", text.encode())
-    assert [line for line in found if line] == [
-        line for line in re.split(r"\r\n|\r|\n", text) if line
-    ]
-    assert text.splitlines() == found
-
-
-def test_other_control_characters_are_text(tmp_path):
-    controls = "".join(map(chr, (*range(1, 10), 11, 12, *range(14, 32), 127, 0x85, 0x2028)))
-    assert read(tmp_path / "a", f"a{controls}b\n".encode()) == [f"a{controls}b"]
 
 
 @pytest.mark.parametrize("block_bytes", [1, 4, 1 << 20])
@@ -82,20 +65,3 @@ def test_bytes_that_are_not_utf_8_are_refused_at_their_place(tmp_path, case, end
         read(tmp_path / "a", b"12345" + end + data)
     with pytest.raises(ValueError, match=rf"/a is not UTF-8: {sentence}"):
         read(tmp_path / "a", gzip.compress(b"12345" + end + data))
-
-
-def test_paragraphs_of_a_text_are_its_lines_with_text_in_them():
-    assert split_paragraphs("one\r\n\r\n two \rthree\n\n\u2028four\n") == [
-        "one",
-        "two",
-        "three",
-        "four",
-    ]
-    assert split_paragraphs(" \r\n") == []
-
-
-def test_a_line_beyond_the_limit_is_refused_by_its_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "MAX_DOCUMENT_BYTES", 1000)
-    monkeypatch.setattr(lines, "_BLOCK_BYTES", 512)
-    with pytest.raises(ValueError, match=r"/a line 3 has a document of more than"):
-        read(tmp_path / "a", b"one\ntwo\n" + b"x" * 3000)

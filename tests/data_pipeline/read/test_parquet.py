@@ -76,18 +76,6 @@ def test_a_column_that_no_text_packs_so_small_is_refused(tmp_path, monkeypatch):
         read(path)
 
 
-def test_a_row_without_text_is_an_empty_document(tmp_path):
-    path = tmp_path / "table"
-    pq.write_table(pa.table({"body": ["one", None, ""]}), path)
-    assert read(path, key="body") == [["one"], [], []]
-
-
-def test_a_table_without_rows_holds_no_document(tmp_path):
-    path = tmp_path / "table"
-    pq.write_table(pa.table({"text": pa.array([], pa.string())}), path)
-    assert read(path) == []
-
-
 def test_cut_off_and_damaged_tables_are_refused(tmp_path):
     path = tmp_path / "table"
     pq.write_table(pa.table({"text": TEXTS}), path, write_page_checksum=True)

@@ -85,13 +85,6 @@ def test_a_broken_row_is_refused_by_its_number(tmp_path, row, words):
         read(tmp_path / "a.csv", table, text_key="text")
 
 
-def test_a_table_is_read_as_its_lines_by_format_text(tmp_path):
-    assert read(tmp_path / "a.csv", "id,text\n1,a\n\n2,b", format="text") == [
-        ["id,text 1,a"],
-        ["2,b"],
-    ]
-
-
 def test_a_head_that_ends_within_a_row_is_no_damage(tmp_path, monkeypatch):
     table = write_table(",", "\n", [*TEXTS, "line\n" * 3000, *TEXTS])
     expected = read(tmp_path / "a.csv", table, text_key="text")

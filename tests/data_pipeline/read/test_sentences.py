@@ -127,8 +127,3 @@ def test_windows_cut_where_the_whole_paragraph_is_cut():
     assert split_sentences([" ".join(sentences)], TextOptions()) == sentences
     speech = ["“I went."] + [f"Then number {i} went." for i in range(2000)] + ["So?”", "He left."]
     assert split_sentences([" ".join(speech)], TextOptions()) == speech
-
-
-def test_what_no_window_can_cut_is_one_sentence():
-    paragraph = "word and " * 3000 + "no end."
-    assert split_sentences([paragraph], TextOptions()) == [paragraph]

@@ -1,23 +1,14 @@
 """Sources: what --input names, and what is refused before anything is read."""
 
-import bz2
-import gzip
-import json
 import os
 import pathlib
-import pickle
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 
-from data_pipeline import build
-from data_pipeline.read.documents import read_documents
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sources import Source, find_sources
-from data_pipeline.store import open_store
 
 OPTIONS = TextOptions()
 BOOK = "Title\n\n*** START OF THE PROJECT GUTENBERG EBOOK DAYS ***\n\nCHAPTER I\n\nA day.\n"
@@ -63,23 +54,6 @@ def test_a_name_that_is_not_utf_8_is_refused_at_the_start(tmp_path):
         find_sources(f"{tmp_path}/*", OPTIONS)
 
 
-def test_a_source_of_a_bucket_is_read_as_a_file_is(tmp_path):
-    memory = fsspec.filesystem("memory")
-    text = "".join(f"Line {i}.\r\n" + "\r\n" * (i % 7 == 0) for i in range(100_000))
-    memory.pipe("/sources/a.txt", text.encode())
-    memory.pipe("/sources/b.txt.gz", gzip.compress(text.encode()))
-    (tmp_path / "a.txt").write_text(text, newline="")
-    (local,) = find_sources(f"{tmp_path}/a.txt", OPTIONS)
-    sources = find_sources("memory://sources/*", OPTIONS)
-    expected = list(read_documents(local, OPTIONS))
-    for source in sources:
-        told: list[int] = []
-        sent = pickle.loads(pickle.dumps(source))
-        assert list(read_documents(sent, OPTIONS, told.append)) == expected
-        assert sum(told) == source.stored_bytes
-    memory.rm("/sources", recursive=True)
-
-
 def parquet(path: pathlib.Path, **columns: list[object]) -> None:
     pq.write_table(pa.table(columns), path)
 
@@ -105,28 +79,6 @@ def test_bad_input_is_refused_before_anything_is_read(tmp_path):
         find_sources("memory://no/*", OPTIONS)
     with pytest.raises(ValueError, match="--input is empty; give files or globs"):
         find_sources(" , ", OPTIONS)
-
-
-def test_the_same_documents_give_the_same_store_in_any_format_and_place(tmp_path):
-    texts = [f"Document {i} says this.\nIts second paragraph is the {i * i}th." for i in range(60)]
-    rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
-    wiki = "".join(f'<doc id="{i}" title="">\n{text}\n</doc>\n' for i, text in enumerate(texts))
-    parquet(tmp_path / "table", text=texts)
-    (tmp_path / "rows.jsonl").write_text(rows)
-    (tmp_path / "rows.zst").write_bytes(zstandard.compress(rows.encode()))
-    (tmp_path / "wiki.bz2").write_bytes(bz2.compress(wiki.encode()))
-    digests = set()
-    for number, entry in enumerate(
-        [f"{tmp_path}/{name}" for name in ("table", "rows.jsonl", "rows.zst", "wiki.bz2")]
-        + [f"file://{tmp_path}/table"]
-    ):
-        output = tmp_path / str(number)
-        flags = ["--train_vocab=wordpiece", "--vocab_size=170", "--workers=1", "--holdout=0.1"]
-        assert build.main([f"--input={entry}", f"--output={output}", *flags]) == 0
-        manifest = open_store(output).manifest
-        assert [source["path"] for source in manifest["sources"]] == [entry]
-        digests.add(manifest["digest"])
-    assert len(digests) == 1
 
 
 def test_files_that_are_no_gutenberg_books_are_counted_and_refused(tmp_path):

@@ -86,10 +86,3 @@ def test_pieces_are_counted_over_both_splits(documents, health):
     assert [count for _, count in pieces.most_frequent[: len(by_rank)]] == by_rank[:40]
     assert all(by_rank[rank - 1] == count for rank, count in pieces.rank_counts)
     assert [pieces.rank_counts[0][0], pieces.rank_counts[-1][0]] == [1, len(by_rank)]
-
-
-def test_a_store_that_gives_no_pairs_is_measured_without_rows(tmp_path):
-    store = write_store(tmp_path / "store", [PLANTED, PLANTED], [PLANTED], PIECES)
-    found = measure(open_store(store), 32, 4)
-    assert (found.rows, found.examples) == (None, ())
-    assert found.copies.leaked_documents.copies == 1

@@ -51,15 +51,6 @@ def test_rows_are_those_of_best_fit_one_example_at_a_time(examples, seq_len, mos
     )
 
 
-def test_rows_are_looked_up_in_any_order():
-    plan = plan_rows(lengths_like_berts(5000, 512, seed=2), 3, 512, 8)
-    in_order = plan.find_examples(np.arange(plan.rows))
-    assert in_order.shape == (plan.rows, 8) and in_order.dtype == np.int64
-    picked = np.random.default_rng(0).integers(0, plan.rows, 3000)
-    np.testing.assert_array_equal(plan.find_examples(picked), in_order[picked])
-    assert plan.find_examples(np.arange(0)).shape == (0, 8)
-
-
 def test_the_key_decides_who_shares_a_row_and_nothing_else():
     lengths = lengths_like_berts(30_000, 128, seed=4)
     first, again, other = (plan_rows(lengths, key, 128, 8) for key in (1, 1, 2))

@@ -121,22 +121,6 @@ def test_exact_takes_the_same_document_after_ten_failed_draws():
     assert pairs_seen == 120_000 and abs(same - expected) < 4.5 * math.sqrt(expected)
 
 
-def test_a_sentence_longer_than_the_sequence_is_cut_on_both_sides():
-    split = split_of(numbered([[500], [700]]))
-    walk = walk_corpus(split, rules_of())
-    fronts = []
-    for epoch in range(400):
-        spans = resolve_spans(split, walk, np.arange(2), epoch_key=hashing.derive_key(epoch))
-        assert spans.label_B.all()
-        assert spans.a_tokens_B.tolist() == spans.b_tokens_B.tolist() == [17, 17]
-        fronts.append((int(spans.a_start_B[0]), int(spans.b_start_B[0]) - 500))
-    a_front, b_front = np.asarray(fronts).T
-    for front, cut in ((a_front, 483), (b_front, 683)):
-        scores = (front - cut / 2) / math.sqrt(cut / 4)
-        assert abs(scores.mean()) * 20 < 4.5 and 0.8 < scores.std() < 1.2
-    assert abs(np.corrcoef(a_front, b_front)[0, 1]) * 20 < 4.5
-
-
 def sentence_of(split: Split, token: np.ndarray) -> np.ndarray:
     return np.searchsorted(split.sentence_offsets, token, side="right") - 1
 
@@ -166,15 +150,3 @@ def test_in_sop_the_second_segment_follows_or_precedes():
         alone += int((~has_b).sum())
     pairs_seen = 40 * len(walk) - alone
     assert alone > 100 and abs(swapped / pairs_seen - 0.5) < 4.5 * 0.5 / math.sqrt(pairs_seen)
-
-
-@pytest.mark.parametrize("segments", ["nsp", "sop", "doc_sentences", "full_sentences"])
-def test_lengths_are_those_of_the_resolved_examples_in_every_epoch(monkeypatch, segments):
-    monkeypatch.setattr(pairs, "_LENGTHS_AT_A_TIME", 17)
-    split = split_of(varied(50, seed=6))
-    walk = walk_corpus(split, rules_of(segments=segments))
-    lengths_N = pairs.measure_examples(split, walk)
-    assert lengths_N.dtype == np.uint16 and len(lengths_N) == len(walk) > 100
-    for epoch_key in (1, 2):
-        spans = resolve_spans(split, walk, np.arange(len(walk)), epoch_key)
-        np.testing.assert_array_equal(lengths_N, spans.length_B)

@@ -111,15 +111,6 @@ def test_full_sentences_read_on_over_the_ends_of_documents(
     assert (crossings > 0) == (stretch_sentences > 1)
 
 
-def test_full_sentences_stop_at_other_places_in_another_walk(monkeypatch):
-    monkeypatch.setattr(chunks, "_STRETCH_SENTENCES", 50)
-    walks = [
-        walk_corpus(MIXED, rules_of(short=0.0, segments="full_sentences", key=key))
-        for key in (1, 2)
-    ]
-    assert walks[0].first_sentence_N.tolist() != walks[1].first_sentence_N.tolist()
-
-
 def test_targets_are_drawn_per_document_when_exact_and_per_chunk_else():
     first = np.arange(20_000)
     document = first // 10

@@ -1,7 +1,6 @@
 """Whole words and runs of words are masked by Google's rules, checked one row at a time."""
 
 import dataclasses
-import math
 import random
 
 import numpy as np
@@ -184,42 +183,6 @@ def test_whole_words_are_chosen_as_often_as_by_googles_own_rule(segments):
     for row in theirs:
         row[pairs_oracle.masked(ids[:length].tolist(), oracle, rng)[1]] = True
     assert_same_shares(chosen_by_ours(segments, rules, 30_000), theirs)
-
-
-@pytest.mark.parametrize("rules", [WHOLE_WORDS, EXACT])
-def test_words_of_one_token_are_masked_as_tokens_are(rules):
-    ids, is_text, length = random_rows(300, 64)
-    ids %= 500
-    keys = hashing.hash64(4, np.arange(300))
-    fields = []
-    for masking in ("token", "whole_word"):
-        shown = ids.copy()
-        rules = dataclasses.replace(rules, masking=masking)
-        fields.append((shown, *mask_rows(shown, is_text, length, keys, rules)))
-    for tokens, words in zip(*fields, strict=True):
-        np.testing.assert_array_equal(tokens, words)
-
-
-def test_each_token_of_a_word_is_replaced_by_a_draw_of_its_own():
-    rows = 20_000
-    ids, is_text, length = row_of([2] * 10, seq_len=24)
-    ids_BS = np.repeat(ids[None].astype(np.int32), rows, axis=0)
-    keys = hashing.hash64(9, np.arange(rows))
-    positions, labels, weights = mask_rows(
-        ids_BS, np.repeat(is_text[None], rows, axis=0), np.full(rows, length), keys, WHOLE_WORDS
-    )
-    # 22 tokens ask for 3; the second word does not fit.
-    assert (weights.sum(axis=1) == 2).all()
-    seen = np.take_along_axis(ids_BS, positions, axis=1)[:, :2]
-    chance_hit = 0.1 / VOCAB_SIZE
-    is_mask, is_same = seen == MASK, seen == labels[:, :2]
-    for share, expected, draws in (
-        (is_mask.mean(), 0.8 + chance_hit, 2 * rows),
-        (is_same.mean(), 0.1 + chance_hit, 2 * rows),
-        (is_mask.all(axis=1).mean(), (0.8 + chance_hit) ** 2, rows),
-        (is_same.all(axis=1).mean(), (0.1 + chance_hit) ** 2, rows),
-    ):
-        assert abs(share - expected) < 4 * math.sqrt(expected * (1 - expected) / draws)
 
 
 def test_words_need_to_be_told_apart():

@@ -13,7 +13,7 @@ import pytest
 from data_pipeline.io import atomic
 from data_pipeline.sampling.walks import Sidecar, find_walk_facts
 from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.store import cache, open_store, read_manifest
+from data_pipeline.store import open_store, read_manifest
 from data_pipeline.store.writer import verify
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.wordpiece import MAX_PIECES
@@ -147,8 +147,16 @@ def test_no_digest_is_taken_of_a_file_outside(store, name):
     with pytest.raises(ValueError, match=r"leads out of|is not the name of a file") as error:
         verify(store, read_manifest(store), ignore)
     assert "SHA-256" not in str(error.value)
-    with pytest.raises(ValueError, match="has names that no store has"):
-        cache._read_checksums("gs://bucket/store", read_manifest(store))
+
+
+@pytest.mark.parametrize("damage", [huge, fifo, folder])
+def test_damaged_facts_of_walks_are_counted_again(store, damage):
+    split = open_store(store).train
+    sidecar = Sidecar(store / "walks", "digest")
+    before = find_walk_facts(split, PretrainOptions(), 16, sidecar)
+    (path,) = (store / "walks").iterdir()
+    damage(path)
+    assert find_walk_facts(split, PretrainOptions(), 16, sidecar) == before
 
 
 def test_facts_of_walks_are_not_kept_outside(store, tmp_path):

@@ -155,23 +155,6 @@ def test_a_build_that_fails_leaves_nothing_in_the_bucket_or_the_scratch_folder(
     assert objects(bucket) == {} and not list((tmp_path / "scratch").iterdir())
 
 
-@pytest.mark.parametrize(
-    "given, sentence",
-    [
-        (["--output=memory://bucket"], "names no folder in a bucket"),
-        (["--output=nosuch://a/b"], "no file system that fsspec knows"),
-        (["--output=STORE"], "--scratch is"),
-        (["--scratch=/nowhere/at/all"], "--scratch is /nowhere/at/all, where no folder can be"),
-        (["--scratch=gs://a/b"], "--scratch is gs://a/b, but this takes local"),
-    ],
-)
-def test_places_that_cannot_be_are_refused_in_a_sentence(bucket, argv, capsys, given, sentence):
-    assert main([*argv, *given]) == 2
-    error = capsys.readouterr().err
-    assert sentence in error and error.count("\n") == 1
-    assert objects(bucket) == {}
-
-
 def test_too_little_room_for_the_scratch_folder_is_said_first(bucket, argv, capsys, monkeypatch):
     usage = upload.shutil.disk_usage(pathlib.Path("/"))
     monkeypatch.setattr(upload.shutil, "disk_usage", lambda path: usage._replace(free=3))

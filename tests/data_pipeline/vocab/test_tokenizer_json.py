@@ -177,24 +177,6 @@ def test_pieces_are_those_of_the_library(settings):
     assert model.has_byte_fallback == settings.get("byte_fallback", False)
 
 
-def test_rules_are_those_that_the_model_was_trained_with():
-    names = (
-        *("adds_space_before_text", "removes_extra_spaces", "marks_spaces", "space_ends_a_word"),
-        "charsmap",
-    )
-    rules = {
-        "normalization_rule_name": "identity",
-        **{"add_dummy_prefix": False, "remove_extra_whitespaces": False},
-        "treat_whitespace_as_suffix": True,
-    }
-    for settings, expected in (
-        ({}, (True, True, True, False, True)),
-        (rules, (False, False, True, True, False)),
-    ):
-        model = read_model(train_model(**settings))
-        assert tuple(bool(getattr(model, name)) for name in names) == expected
-
-
 @pytest.mark.parametrize("name", ["list", "bytes"])
 def test_a_file_that_the_library_reads_otherwise_is_refused(uncased, tmp_path, monkeypatch, name):
     """The gate names the text: here accents are kept, or a space stands behind [MASK]."""

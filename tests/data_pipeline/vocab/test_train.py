@@ -6,16 +6,14 @@ import pathlib
 import re
 import subprocess
 import sys
-import unicodedata
 
-import numpy as np
 import pytest
 
 from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sources import find_sources
 from data_pipeline.vocab import load_vocabulary, train
-from data_pipeline.vocab.train import BERT_HEAD, read_training_text, train_vocabulary
+from data_pipeline.vocab.train import read_training_text, train_vocabulary
 from tests.data_pipeline.multilingual import sentences
 
 # Many pairs of characters are equally frequent: what ties are broken by shows in the result.
@@ -104,39 +102,6 @@ def read_trained(folder: pathlib.Path, kind: str, file_bytes: bytes, lowercase: 
     path = folder / ("vocab.txt" if kind == "wordpiece" else "vocab.model")
     path.write_bytes(file_bytes)
     return load_vocabulary(path, lowercase)
-
-
-@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
-@pytest.mark.parametrize("lowercase", [True, False])
-@pytest.mark.parametrize("language, size", [("de", 2500), ("zh", 2200)])
-def test_other_languages_have_vocabularies_too(
-    shared_data, tmp_path, kind, lowercase, language, size
-):
-    text = sentences(shared_data, language)
-    file_bytes = trained(kind, text, size, lowercase, 0, 0.9995)
-    vocabulary = read_trained(tmp_path, kind, file_bytes, lowercase)
-    assert (vocabulary.size, vocabulary.lowercase) == (size, lowercase)
-    ids, lengths = vocabulary.encode(text)
-    assert 0 < (ids == vocabulary.special_ids["unk"]).mean() < 0.01  # the rarest characters
-    assert len(ids) < sum(map(len, text)) * (0.5 if language == "de" else 1.0)
-    if kind != "wordpiece":
-        rule = str.lower if lowercase else str
-        (same,) = {
-            vocabulary.decode(part.tolist())
-            == " ".join(unicodedata.normalize("NFKC", rule(line)).split())
-            for line, part in zip(text, np.split(ids, np.cumsum(lengths)[:-1]), strict=True)
-            if vocabulary.special_ids["unk"] not in part
-        }
-        assert same
-
-
-def test_german_words_are_pieces_and_keep_what_case_says(shared_data):
-    text = sentences(shared_data, "de")
-    cased = wordpieces(lambda: text, 2500, lowercase=False)
-    uncased = wordpieces(lambda: text, 2500, lowercase=True)
-    assert {"für", "Ä", "ß", "Die", "##ung"} <= set(cased)
-    assert {"fur", "ß", "die", "##ung"} <= set(uncased)
-    assert not [p for p in uncased[len(BERT_HEAD) :] if p != p.lower() or "ä" in p or "ü" in p]
 
 
 def test_each_chinese_character_is_a_piece_and_sentencepiece_joins_them(shared_data, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.train import train_sentencepiece
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
-from tests.data_pipeline.encoded import SPECIALS, WORDS, id_lists, train_model
+from tests.data_pipeline.encoded import WORDS, id_lists, train_model
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +77,6 @@ def test_words_of_sentencepiece_start_at_spaces_signs_and_unspaced_scripts(tmp_p
     assert {p for p in "donïve30" if not of_text[p]} == set()
     assert of_text["<0xE4>"]
     assert of_text["<0x41>"]
-
-
-def test_each_chinese_character_is_a_word_of_wordpiece(tmp_path):
-    pieces = [*SPECIALS, "我", "喜", "##喜", "a", "##b"]
-    loaded = load_vocabulary(write(tmp_path, "\n".join(pieces)))
-    (ids,) = id_lists(loaded, ["我喜ab"])
-    assert [loaded.pieces()[i] for i in ids] == ["我", "喜", "a", "##b"]
-    assert loaded.is_continuation[ids].tolist() == [False, False, False, True]
 
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##aff", "##able", "é", "力", "!"]
