@@ -14,10 +14,9 @@ from data_pipeline.cli.main import STOP_SIGNALS
 from data_pipeline.io import atomic
 from data_pipeline.io.atomic import FILES, WORKING
 from tests.data_pipeline.test_build import contents, corpus_text, flags, write_vocabulary
+from tests.faults.runs import ROOT
 
 pytestmark = pytest.mark.slow
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ import pytest
 from data_pipeline.io.atomic import WORKING
 from data_pipeline.store import cache, open_store
 from data_pipeline.store.cache import fetch_store
-
-ROOT = pathlib.Path(__file__).parents[3]
+from tests.faults.runs import ROOT
 
 # Copies a store; says when it begins, then waits for a file to appear, then says what it copied.
 PROCESS = """

@@ -18,13 +18,8 @@ from tests.data_pipeline.multilingual import sentences
 
 # Many pairs of characters are equally frequent: what ties are broken by shows in the result.
 TEXT = [f"{a}{b}{c}{d} Été {a}{c}!" for a in "bcdf" for b in "aeiou" for c in "lmnr" for d in "xyz"]
-TRAIN = """
-import hashlib, sys
-from data_pipeline.vocab.train import train_vocabulary
-from tests.data_pipeline.vocab.test_train import TEXT
-trained = train_vocabulary(sys.argv[1], lambda: TEXT, int(sys.argv[2]), True)
-print(hashlib.sha256(trained.file_bytes).hexdigest())
-"""
+SIZES = {"wordpiece": 180, "unigram": 110, "bpe": 150}
+TRAIN = "from tests.data_pipeline.vocab import test_train; print(*test_train.hash_trained())"
 
 
 def wordpieces(read_text, size, lowercase, coverage=None) -> list[str]:
@@ -62,21 +57,24 @@ def test_rare_characters_have_pieces_where_the_alphabet_is_small(
     tmp_path, monkeypatch, kind, asked, small, taken
 ):
     monkeypatch.setattr(train, "_SMALL_ALPHABET", small)  # share of the vocabulary
-    size = {"wordpiece": 180, "unigram": 110, "bpe": 150}[kind]
-    trained = train_vocabulary(kind, lambda: NOVEL, size, True, 0, asked)
+    trained = train_vocabulary(kind, lambda: NOVEL, SIZES[kind], True, 0, asked)
     assert trained.character_coverage == taken
     vocabulary = read_trained(tmp_path, kind, trained.file_bytes)
     ids, _ = vocabulary.encode(["\u2019 \u0434"])
     assert (vocabulary.special_ids["unk"] in ids) == (taken < 1)
 
 
-@pytest.mark.parametrize("kind, size", [("wordpiece", 180), ("unigram", 110), ("bpe", 150)])
-def test_another_process_trains_the_same_bytes(kind, size):
-    here = hashlib.sha256(train_vocabulary(kind, lambda: TEXT, size, True).file_bytes).hexdigest()
+def hash_trained() -> list[str]:
+    return [
+        hashlib.sha256(train_vocabulary(kind, lambda: TEXT, size, True).file_bytes).hexdigest()
+        for kind, size in SIZES.items()
+    ]
+
+
+def test_another_process_trains_the_same_bytes():
     root = pathlib.Path(__file__).parents[3]
-    program = [sys.executable, "-c", TRAIN, kind, str(size)]
-    there = subprocess.check_output(program, cwd=root, text=True)
-    assert there.strip() == here
+    there = subprocess.check_output([sys.executable, "-c", TRAIN], cwd=root, text=True)
+    assert there.split() == hash_trained()
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
