@@ -9,8 +9,6 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_jax.tasks.encode import encode_texts
-from data_pipeline.labelled.framing import frame
 from data_pipeline.vocab import BYTE_LEVEL, Vocabulary, load_vocabulary
 from data_pipeline.vocab.byte_level import BYTES, train_byte_level
 from data_pipeline.vocab.offsets import PieceAligner
@@ -121,22 +119,6 @@ def test_random_texts_have_the_librarys_ids_and_come_back(loaded, text):
         (ids,) = id_lists(vocabulary, [text])
         is_prefixed = adds_space(library)
         assert vocabulary.decode(ids) == (text.removeprefix(" ") if is_prefixed else text)
-
-
-def test_a_pair_is_framed_as_the_library_does(loaded):
-    """RoBERTa's has two separators between the texts."""
-    vocabulary, library = loaded
-    ids = id_lists(vocabulary, PAIR)
-    row = frame(*ids, vocabulary.template, 64)
-    assert row.token_ids == library.encode(*PAIR).ids
-    assert row.segment_ids == library.encode(*PAIR).type_ids
-    assert row.token_ids[row.second_start : -1] == ids[1]
-    framed = encode_texts(PAIR[:1], PAIR[1:], vocabulary, 64).rows
-    assert framed.token_ids.tolist() == row.token_ids
-    cut = frame(*ids, vocabulary.template, 9).token_ids
-    library.enable_truncation(9, strategy="longest_first")
-    assert len(cut) == len(library.encode(*PAIR).ids) == 9
-    library.no_truncation()
 
 
 def test_two_files_are_the_file_that_transformers_makes_of_them(tmp_path):
