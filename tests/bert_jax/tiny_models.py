@@ -113,3 +113,16 @@ def config_and_data(config: Config) -> tuple[Config, Provenance]:
     """Return the resolved config of a run on its store, and its data as a record names them."""
     feed = open_feed(config)
     return feed.config, feed.provenance
+
+
+def with_setting(config, path: str, value: object):
+    """Change the setting of a config at a path, such as phases[0].steps, to a value of any type."""
+    part, _, rest = path.partition(".")
+    name, _, index = part.partition("[")
+    if index:
+        parts, number = list(getattr(config, name)), int(index[:-1])
+        parts[number] = with_setting(parts[number], rest, value)
+        return dataclasses.replace(config, **{name: tuple(parts)})
+    if rest:
+        value = with_setting(getattr(config, name), rest, value)
+    return dataclasses.replace(config, **{name: value})

@@ -2,6 +2,8 @@
 
 import dataclasses
 import importlib
+import pathlib
+import re
 import sys
 
 import pytest
@@ -22,60 +24,27 @@ from bert_jax.model.bert import Heads
 from bert_jax.parallel import mesh
 from bert_jax.train_step import objectives
 from bert_jax.trainer.setup import build_setup
-from configs import (
-    albert,
-    base,
-    distilbert,
-    electra,
-    ettin,
-    large,
-    left_to_right,
-    minilm,
-    modernbert,
-    neobert,
-    quickstart,
-    roberta,
-    small,
-    tiny,
-    xlnet,
-)
-from tests.bert_jax.config.test_validate import changed, phase
+from tests.bert_jax.config.test_validate import changed
+from tests.bert_jax.tiny_models import with_setting
 
-continued = importlib.import_module("configs.continue")  # a word of Python's
-
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+CONFIGS = {
+    path.stem: importlib.import_module(f"configs.{path.stem}")
+    for path in sorted((ROOT / "configs").glob("[a-z]*.py"))
+}
 EVERY_CONFIG = [
-    (tiny,),
-    *((quickstart, f"model={model}") for model in quickstart.MODELS),
-    (small, ""),
-    (continued, ""),
-    (base, ""),
-    (base, "recipe=paper"),
-    (base, "recipe=tokens"),
-    (large, ""),
-    (large, "recipe=paper"),
-    (large, "recipe=tokens"),
-    (large, "recipe=lamb64k"),
-    (left_to_right, ""),
-    (left_to_right, "recipe=no_nsp"),
-    *(
-        (electra, f"size={size},embeddings={sharing}")
-        for size in electra.SIZES
-        for sharing in ("shared", "gdes")
-    ),
-    *(
-        (file, f"size={size}")
-        for file in (albert, roberta, xlnet, modernbert, ettin)
-        for size in file.SIZES
-    ),
-    (modernbert, "masks=falling"),
-    (neobert,),
-    (distilbert,),
-    (minilm,),
+    *((name,) for name in CONFIGS),
+    *((name, f"size={size}") for name in CONFIGS for size in getattr(CONFIGS[name], "SIZES", ())),
+    *(("electra", f"size={size},embeddings=gdes") for size in CONFIGS["electra"].SIZES),
+    *(("quickstart", f"model={model}") for model in CONFIGS["quickstart"].MODELS),
+    *((name, f"recipe={recipe}") for name in ("base", "large") for recipe in ("paper", "tokens")),
+    *(("large", "recipe=lamb64k"), ("left_to_right", "recipe=no_nsp")),
+    ("modernbert", "masks=falling"),
 ]
 
 
-def read(file, *arguments):
-    return config_lib.settings_from(Config, file.get_config(*arguments))
+def read(name, *arguments):
+    return config_lib.settings_from(Config, CONFIGS[name].get_config(*arguments))
 
 
 @pytest.mark.parametrize("given", EVERY_CONFIG)
@@ -86,7 +55,7 @@ def test_every_config_resolves_and_is_consistent(given):
 
 
 def test_to_continue_is_to_begin_with_a_checkpoint(tiny_store, tmp_path, monkeypatch):
-    config = read(continued)
+    config = read("continue")
     assert config.init == "hf:google-bert/bert-base-uncased"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
@@ -99,7 +68,7 @@ def test_to_continue_is_to_begin_with_a_checkpoint(tiny_store, tmp_path, monkeyp
 
 
 def test_recipes_are_those_of_their_papers():
-    config = read(base)
+    config = read("base")
     assert [(p.seq_len, p.steps, p.batch_size) for p in config.phases] == [
         (128, 900_000, 256),
         (512, 100_000, 256),
@@ -107,8 +76,8 @@ def test_recipes_are_those_of_their_papers():
     assert (config.optim.learning_rate, config.optim.warmup_steps) == (1e-4, 10_000)
     assert config_lib.total_steps(config) == 1_000_000
     # As many tokens in every step.
-    assert {p.seq_len * p.batch_size for p in read(large, "recipe=tokens").phases} == {131_072}
-    config = read(large, "recipe=lamb64k")  # NVIDIA's
+    assert {p.seq_len * p.batch_size for p in read("large", "recipe=tokens").phases} == {131_072}
+    config = read("large", "recipe=lamb64k")  # NVIDIA's
     first, second = config.phases
     assert (first.batch_size, first.steps) == (65_536, 7038)
     assert (second.batch_size, second.steps) == (32_768, 1563)
@@ -119,7 +88,7 @@ def test_recipes_are_those_of_their_papers():
 
 def test_recipes_of_other_encoders_are_those_of_their_papers():
     for size, rate, warmup_steps in (("base", 6e-4, 24_000), ("large", 4e-4, 30_000)):
-        config = read(roberta, f"size={size}")  # table 9
+        config = read("roberta", f"size={size}")  # table 9
         (phase,) = config.phases
         assert (phase.seq_len, phase.steps, phase.batch_size) == (512, 500_000, 8192)
         optim = config.optim
@@ -127,64 +96,43 @@ def test_recipes_of_other_encoders_are_those_of_their_papers():
         assert (optim.beta1, optim.beta2, optim.epsilon) == (0.9, 0.98, 1e-6)
         assert (optim.clip_norm, optim.weight_decay) == (0.0, 0.01)
         assert config.data.segments == "full_sentences" and config.data.new_masks_each_epoch
-    config = read(albert)
+    config = read("albert")
     (phase,) = config.phases
     assert (phase.seq_len, phase.steps, phase.batch_size) == (512, 125_000, 4096)
     assert (config.optim.name, config.optim.learning_rate) == ("lamb", 0.00176)
     assert config.optim.warmup_steps == 3125
     assert (config.data.segments, config.data.masking) == ("sop", "ngram")
     assert config.objective == "mlm_nsp"
-    assert config_lib.list_objectives(read(left_to_right)) == ["causal"] * 2
-    assert config_lib.list_objectives(read(left_to_right, "recipe=no_nsp")) == ["mlm"] * 2
+    assert config_lib.list_objectives(read("left_to_right")) == ["causal"] * 2
+    assert config_lib.list_objectives(read("left_to_right", "recipe=no_nsp")) == ["mlm"] * 2
 
 
 @pytest.mark.parametrize(
-    ("size", "count"),
-    # Of transformers' AlbertModel with these sizes, 5.23; Base by hand: tables 3,906,048 with their
-    # norm, their map 99,072, the layer 7,087,872, the pooler 590,592.
+    ("name", "vocab_size", "heads", "counts"),
+    # From transformers' AlbertModel and ModernBertForMaskedLM with these sizes, 5.23; ALBERT's Base
+    # by hand: tables 3,906,048 with their norm, their map 99,072, the layer 7,087,872, the pooler
+    # 590,592.
     [
-        ("base", 11_683_584),
-        ("large", 17_683_968),
-        ("xlarge", 58_724_864),
-        ("xxlarge", 222_595_584),
+        ("albert", 30_000, Heads(mlm=False, nsp=False), [11683584, 17683968, 58724864, 222595584]),
+        ("modernbert", 50_368, Heads(mlm=True, nsp=False), [149655232, 395881664]),
+        (
+            *("ettin", 50_368, Heads(mlm=True, nsp=False)),
+            [16913600, 32081344, 68457664, 149655232, 395881664, 1031314112],
+        ),
     ],
 )
-def test_an_albert_of_its_vocabulary_has_the_parameters_of_the_original(size, count):
-    model = dataclasses.replace(read(albert, f"size={size}").model, vocab_size=30_000)
-    assert bert.build(model, "tpu", heads=Heads(mlm=False, nsp=False)).parameter_count == count
-
-
-@pytest.mark.parametrize(
-    ("size", "count"),
-    # Of transformers' ModernBertForMaskedLM with these sizes, 5.23.
-    [("base", 149_655_232), ("large", 395_881_664)],
-)
-def test_a_modernbert_of_its_vocabulary_has_the_parameters_of_the_original(size, count):
-    model = dataclasses.replace(read(modernbert, f"size={size}").model, vocab_size=50_368)
-    assert bert.build(model, "tpu", heads=Heads(mlm=True, nsp=False)).parameter_count == count
-
-
-@pytest.mark.parametrize(
-    ("size", "count"),
-    # Of transformers' ModernBertForMaskedLM with these sizes, 5.23.
-    [
-        ("17m", 16_913_600),
-        ("32m", 32_081_344),
-        ("68m", 68_457_664),
-        ("150m", 149_655_232),
-        ("400m", 395_881_664),
-        ("1b", 1_031_314_112),
-    ],
-)
-def test_an_ettin_of_its_vocabulary_has_the_parameters_of_the_original(size, count):
-    model = dataclasses.replace(read(ettin, f"size={size}").model, vocab_size=50_368)
-    assert bert.build(model, "tpu", heads=Heads(mlm=True, nsp=False)).parameter_count == count
+def test_each_size_of_its_vocabulary_has_the_parameters_of_the_original(
+    name, vocab_size, heads, counts
+):
+    for size, count in zip(CONFIGS[name].SIZES, counts, strict=True):
+        model = dataclasses.replace(read(name, f"size={size}").model, vocab_size=vocab_size)
+        assert bert.build(model, "tpu", heads=heads).parameter_count == count
 
 
 @pytest.mark.parametrize("tokens", [2_000 * 10**9, 20 * 10**9])
 def test_ettins_phases_have_its_tokens_masks_and_rates(tokens):
     """Source: JHU-CLSP/ettin-encoder-vs-decoder, pretraining/configs/standard/base."""
-    config = read(ettin, f"size=150m,tokens={tokens}")
+    config = read("ettin", f"size=150m,tokens={tokens}")
     *short, long, decayed = config.phases
     seen = [each.steps * each.batch_size * each.seq_len for each in config.phases]
     slack = 0.02 if tokens < 10**12 else 1e-3  # a step of long rows has 38 million tokens
@@ -201,7 +149,7 @@ def test_ettins_phases_have_its_tokens_masks_and_rates(tokens):
 
 def test_neobert_has_the_sizes_and_masks_of_its_paper():
     """Layers of 4 x 768^2 + 3 x 768 x 2,048 and two norms, a norm, the table, a bias a word."""
-    config = read(neobert)
+    config = read("neobert")
     model = dataclasses.replace(config.model, vocab_size=30_522)
     layers = 28 * (4 * 768**2 + 3 * 768 * 2048 + 2 * 768)
     count = bert.build(model, "tpu", heads=Heads(mlm=True, nsp=False, pooler=False)).parameter_count
@@ -212,7 +160,7 @@ def test_neobert_has_the_sizes_and_masks_of_its_paper():
 
 
 def test_mmberts_masks_fall_from_phase_to_phase():
-    constant, falling = (read(modernbert, f"masks={name}") for name in ("constant", "falling"))
+    constant, falling = (read("modernbert", f"masks={name}") for name in ("constant", "falling"))
     assert [each.masked_lm_prob for each in falling.phases[-3:]] == [0.3, 0.15, 0.05]
     assert [each.store_temperature for each in falling.phases[-3:]] == [0.7, 0.5, 0.3]
     same = {"masked_lm_prob": 0.3, "store_temperature": 0.0}
@@ -223,7 +171,7 @@ def test_mmberts_masks_fall_from_phase_to_phase():
 @pytest.mark.parametrize("tokens", [2_019 * 10**9, 20 * 10**9])
 def test_modernberts_phases_have_its_tokens_shares_and_rates(tokens):
     """Source: AnswerDotAI/ModernBERT, yamls of pre-training, extension and decay."""
-    config = read(modernbert, f"size=base,tokens={tokens}")
+    config = read("modernbert", f"size=base,tokens={tokens}")
     *short, long, decayed = config.phases
     seen = [each.steps * each.batch_size * each.seq_len for each in config.phases]
     assert sum(seen) == pytest.approx(tokens, rel=1e-3)
@@ -248,7 +196,7 @@ def test_modernberts_phases_have_its_tokens_shares_and_rates(tokens):
 )
 def test_an_unknown_argument_of_a_config_is_refused(text, words):
     with pytest.raises(ValueError, match=words):
-        large.get_config(text)
+        read("large", text)
 
 
 def test_the_vocabulary_size_comes_from_the_store_or_agrees_with_it():
@@ -284,40 +232,33 @@ def test_mesh_shapes(preset, sizes, shape):
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("settings", "way_out"),
     [
-        (changed(mesh=MeshConfig(preset="ddp")), "'ddp'; it must be one of dp, zero1, fsdp, tp"),
+        ({"mesh.preset": "ddp"}, "dp, zero1, fsdp, tp"),
+        ({"mesh.model_size": 3, "mesh.preset": "tp"}, "try one of [1, 2, 4, 8]"),
+        ({"mesh.model_size": 16, "mesh.preset": "tp"}, "needs 16 devices"),
+        ({"mesh.fsdp_size": 3, "mesh.preset": "fsdp"}, "8 devices left"),
+        ({"phases[0].batch_size": 250}, "try 248 or 256"),
+        ({"phases[0].batch_size": 16, "phases[0].micro_batches": 4}, "try 32"),
+        ({"model.num_attention_heads": 12, "mesh.preset": "tp", "mesh.model_size": 8}, "8 devices"),
         (
-            changed(mesh=MeshConfig(preset="tp", model_size=3)),
-            r"model_size is 3, .* 8 devices; try one of \[1, 2, 4, 8\]",
-        ),
-        (
-            changed(mesh=MeshConfig(preset="tp", model_size=16)),
-            "model_size is 16, which needs 16 devices or more, and there are 8",
-        ),
-        (
-            changed(mesh=MeshConfig(preset="fsdp", fsdp_size=3)),
-            r"fsdp_size is 3, .* 8 devices left",
-        ),
-        (phase(batch_size=250), r"batch_size is 250, not a multiple of 8 .*; try 248 or 256"),
-        (phase(micro_batches=4, batch_size=16), "not a multiple of 32 .*4 micro-batches.*; try 32"),
-        (
-            changed(mesh=MeshConfig(preset="tp", model_size=8)),
-            "num_attention_heads is 12, not a multiple of the 8 devices on mesh axis model",
-        ),
-        (
-            changed(
-                objective="relation_distillation",
-                distill=config_lib.DistillConfig(relation_heads=6),
-                mesh=MeshConfig(preset="tp", model_size=4),
-            ),
-            "distill.relation_heads is 6, not a multiple of the 4 devices on mesh axis model",
+            {
+                "distill.relation_heads": 6,
+                "objective": "relation_distillation",
+                **{"mesh.preset": "tp", "mesh.model_size": 4},
+            },
+            "4 devices",
         ),
     ],
 )
-def test_a_mesh_that_does_not_fit_is_refused(config, words):
-    with pytest.raises(ValueError, match=words):
+def test_a_mesh_that_does_not_fit_is_refused_by_the_key_named_first(settings, way_out):
+    config = changed()
+    for path, value in settings.items():
+        config = with_setting(config, path, value)
+    key, value = next(iter(settings.items()))
+    with pytest.raises(ValueError, match=re.escape(way_out)) as refused:
         mesh.check_divides(config, 8)
+    assert f"config.{key} is {value!r}" in str(refused.value)
 
 
 def test_the_state_is_cut_along_the_first_whole_dimension_that_divides():
@@ -403,7 +344,7 @@ def test_a_ramp_that_does_not_fit_is_refused(first, tokens, multiple, words):
 
 def test_electras_generators_are_a_quarter_and_a_third_as_wide():
     for size, width, embedding, heads in (("small", 64, 128, 1), ("base", 256, 768, 4)):
-        generator = read(electra, f"size={size}").model.generator
+        generator = read("electra", f"size={size}").model.generator
         sizes = generator.hidden_size, generator.embedding_size, generator.num_attention_heads
         assert sizes == (width, embedding, heads)
         assert (generator.intermediate_size, generator.num_hidden_layers) == (4 * width, 12)

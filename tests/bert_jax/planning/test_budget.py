@@ -20,7 +20,7 @@ from bert_jax.planning.law import Point
 from bert_jax.trainer.feed import StoreFeed
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import open_store
-from tests.bert_jax.tiny_models import resolved
+from tests.bert_jax.tiny_models import resolved, with_setting
 
 V5E = slices.find_slice("v5e:2x2")
 PHASES = (Phase(128, 900, batch_size=64), Phase(512, 100, batch_size=16))
@@ -196,30 +196,13 @@ def test_saves_of_the_chosen_run_are_minutes_apart():
 
 
 def test_the_settings_are_a_run_that_can_be_trained():
-    optim = OptimConfig(learning_rate=2e-4, warmup_steps=50)
-    config = dataclasses.replace(
-        CONFIG,
-        optim=optim,
-        phases=(
-            CONFIG.phases[0],
-            dataclasses.replace(
-                CONFIG.phases[1], restart_learning_rate=1e-4, restart_warmup_steps=7
-            ),
-        ),
-    )
+    config = with_setting(CONFIG, "optim.learning_rate", 2e-4)
+    config = with_setting(config, "phases[1].restart_learning_rate", 1e-4)
+    config = with_setting(config, "phases[1].restart_warmup_steps", 7)
     plan = choose(request(config=config), Compiler())
     trained = config
     for flag, value in plan.settings.items():
-        *path, field = flag.removeprefix("config.").split(".")
-        (part,) = path
-        if part.startswith("phases["):
-            phases = list(trained.phases)
-            index = int(part.removeprefix("phases[").removesuffix("]"))
-            phases[index] = dataclasses.replace(phases[index], **{field: value})
-            trained = dataclasses.replace(trained, phases=tuple(phases))
-        else:
-            changed = dataclasses.replace(getattr(trained, part), **{field: value})
-            trained = dataclasses.replace(trained, **{part: changed})
+        trained = with_setting(trained, flag.removeprefix("config."), value)
     validate.check(trained)
     assert [phase.steps for phase in trained.phases] == plan.chosen.steps
     scale = sum(plan.chosen.steps) / 1000

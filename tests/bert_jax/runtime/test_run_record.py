@@ -18,7 +18,7 @@ from bert_jax.runtime import resume, run_record
 from bert_jax.runtime.run_record import Change
 from data_pipeline.io import small_files
 from data_pipeline.spec.options import PretrainOptions
-from tests.bert_jax.tiny_models import config_and_data, resolved
+from tests.bert_jax.tiny_models import config_and_data, resolved, with_setting
 
 
 @pytest.fixture
@@ -45,20 +45,6 @@ def check(workdir, config):
     assert problem == ""
     resume.can_resume(workdir, *config_and_data(config), record)
     return record
-
-
-def with_setting(config, path, value):
-    """The config with the setting at a path, such as phases[0].steps, changed."""
-    part, _, rest = path.partition(".")
-    name, _, index = part.partition("[")
-    if not rest:
-        return dataclasses.replace(config, **{name: value})
-    before = getattr(config, name)
-    if not index:
-        return dataclasses.replace(config, **{name: with_setting(before, rest, value)})
-    parts, number = list(before), int(index[:-1])
-    parts[number] = with_setting(parts[number], rest, value)
-    return dataclasses.replace(config, **{name: tuple(parts)})
 
 
 def test_a_run_goes_on_with_its_settings(config, workdir):
