@@ -1,7 +1,10 @@
 """Ways in which a file that a command reads may be damaged, for tables of tests."""
 
+import json
 import os
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -65,3 +68,17 @@ def folder(path: pathlib.Path) -> None:
     """Put a folder in its place."""
     path.unlink()
     path.mkdir()
+
+
+def flip_a_bit(path: pathlib.Path) -> None:
+    """Change a bit in the middle."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def edit_json(path: pathlib.Path, change: Callable[[Any], object]) -> None:
+    """Let a function change the content of a JSON file."""
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))

@@ -88,7 +88,11 @@ def begun(setup):
 
 def lines_of(workdir):
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in TIMINGS} for line in lines]
+    return list(map(without_timings, lines))
+
+
+def without_timings(numbers):
+    return {name: value for name, value in numbers.items() if name not in TIMINGS}
 
 
 def final_state(workdir, config, devices=1):
@@ -127,13 +131,24 @@ def whole_run(config, workdir, devices=1):
 def stopped(config, compiled_once, tmp_path_factory):
     """The folder of the same run, stopped at step 4, started again and stopped at step 11."""
     workdir = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.MonkeyPatch.context() as patched:
-        stop_at(patched, {4, 11}, signal.SIGTERM)
-        for step in (4, 11):
+    stop_in_turn(config, workdir, (4, 11), signal.SIGTERM)
+    return workdir
+
+
+def stop_in_turn(config, workdir, steps, number=signal.SIGINT):
+    """Start a run once for each of these steps, and stop it there."""
+    for step in steps:
+        with pytest.MonkeyPatch.context() as patched:
+            stop_at(patched, {step}, number)
             with pytest.raises(Interrupted) as stop:
                 train(config, workdir)
-            assert (stop.value.step, stop.value.signal_number) == (step, signal.SIGTERM)
-    return workdir
+            assert (stop.value.step, stop.value.signal_number) == (step, number)
+
+
+def train_with_stops(config, workdir, steps):
+    """Train to the end, stopped after each of these steps and started again; the summary."""
+    stop_in_turn(config, workdir, steps)
+    return train(config, workdir)
 
 
 @pytest.fixture(scope="module")

@@ -102,14 +102,21 @@ def check_text(text: str, estimate: dict[str, Any]) -> None:
 
 
 @needs_libtpu
-def test_what_cannot_be_planned_is_refused_in_a_sentence(forked):
+def test_what_cannot_be_planned_is_refused_in_a_sentence(forked, tiny_store, tmp_path):
+    store, prices = f"--config.data.store={tiny_store}", tmp_path / "prices.json"
+    shipped = json.loads((ROOT / "bert_jax/planning/prices.json").read_text())
+    others = [price for price in shipped["prices"] if price["chip"] != "v5e"]
+    prices.write_text(json.dumps({**shipped, "prices": others}))
     refused = {
         "there is no such TPU slice; there are v5e:1x1": ["--topology=v5e:5x5"],
-        "--per_chip_batch is 0; it must be 1 or more": ["--per_chip_batch=0"],
-        "batch_size is 90, not a multiple of 16": ["--config.phases[0].batch_size=90"],
-        "config.mesh.model_size is 2, which needs 2 devices or more, and there is 1;": [
+        "--per_chip_batch is 0": ["--per_chip_batch=0"],
+        "batch_size is 90": ["--config.phases[0].batch_size=90"],
+        "config.mesh.model_size is 2": [
             *("--scale=16,1", "--config.mesh.preset=tp", "--config.mesh.model_size=2")
         ],
+        "--budget, --days say the same thing": ["--budget=300", "--days=4"],
+        "prices.json has no price for v5e": ["--budget=300", f"--prices={prices}", store],
+        "$1.00 pays v5e:4x4 for 188 s": ["--budget=1", store],
     }
     for sentence, given in refused.items():
         ran = forked("bert_jax.plan", *SMALL, *given, code=2)
@@ -143,26 +150,6 @@ def test_a_budget_buys_the_only_size_for_so_little_text(tiny_store, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
     train = planned.stdout.partition("to train it: ")[2]
     assert f"--config.data.store={tiny_store}" in train and "--workdir=" in train
-
-
-@needs_libtpu
-def test_a_budget_that_cannot_be_planned_is_refused_in_a_sentence(forked, tiny_store, tmp_path):
-    store, prices = f"--config.data.store={tiny_store}", tmp_path / "prices.json"
-    shipped = json.loads((ROOT / "bert_jax/planning/prices.json").read_text())
-    others = [price for price in shipped["prices"] if price["chip"] != "v5e"]
-    prices.write_text(json.dumps({**shipped, "prices": others}))
-    refused = {
-        "--budget, --days say the same thing; give one of them": ["--budget=300", "--days=4"],
-        "prices.json has no price for v5e; give it usd_on_demand": [
-            *("--budget=300", f"--prices={prices}", store)
-        ],
-        "$1.00 pays v5e:4x4 for 188 s, and a start alone takes": ["--budget=1", store],
-    }
-    for sentence, given in refused.items():
-        ran = forked("bert_jax.plan", *SMALL, *given, code=2)
-        assert ran.stdout == ""
-        assert ran.stderr.startswith("error: ") and ran.stderr.count("\n") == 1
-        assert sentence in ran.stderr
 
 
 def keys(kind: Any) -> set[str]:

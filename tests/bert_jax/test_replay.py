@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_jax import config as config_lib
 from bert_jax import replay
 from bert_jax.config import Config, Phase
 from data_pipeline.report.rows import show_row
@@ -28,10 +27,6 @@ def config(tiny_store):
     )
 
 
-def feed_of(config):
-    return open_feed(config)
-
-
 def test_a_row_by_hand(tmp_path):
     row = {
         "input_ids": np.array([2, 5, 4, 7, 8, 3, 9, 9, 8, 3, 0, 0]),
@@ -52,22 +47,6 @@ def test_a_row_by_hand(tmp_path):
     assert example.is_random
 
 
-@pytest.mark.parametrize("step", [1, 9, 10, 13, 14, 18])
-def test_the_rows_are_those_that_the_run_is_fed(config, step):
-    feed = feed_of(config)
-    index = [1, 9, 10, 13, 14, 18].index(step) // 2
-    phase = config.phases[index]
-    first_step = step - 1 - [0, 9, 13][index]
-    fed = next(feed.train_batches(index, first_step, np.arange(phase.batch_size)))
-    made = feed.open_source(index).rows(feed.locate_step(step).positions_B)
-    for name, array in fed.items():
-        np.testing.assert_array_equal(array, made[name], name)
-    assert config_lib.phase_of_step(config, step) == index
-    # A phase of a length that came before resumes in its stream.
-    assert feed.locate_step(14).positions_B[0] == 9 * 16
-    assert feed.locate_step(10).positions_B[0] == 0
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"packed_examples": 3, "short_seq_prob": 0.5}, {"segments": "doc_sentences"}]
 )
@@ -76,7 +55,7 @@ def test_every_token_of_a_step_is_shown_and_each_hidden_one_with_its_answer(
 ):
     data = dataclasses.replace(config.data, **options)
     objective = "mlm_nsp" if data.has_next_sentences else "mlm"
-    feed = feed_of(dataclasses.replace(config, data=data, objective=objective))
+    feed = open_feed(dataclasses.replace(config, data=data, objective=objective))
     vocabulary = load_vocabulary(feed.stores[0].vocab_path, checks_case=False)
     batch = feed.open_source(1).rows(feed.locate_step(11).positions_B)
     rows = list(replay.replay_rows(feed, vocabulary, 11, None))
@@ -85,7 +64,7 @@ def test_every_token_of_a_step_is_shown_and_each_hidden_one_with_its_answer(
     text = " ".join(part for example in examples for part in replay.segment_texts(example))
     assert text.count("->") == int(batch["masked_lm_weights"].sum())
     causal = dataclasses.replace(config, data=data, objective="causal")
-    restored = replay.replay_rows(feed_of(causal), vocabulary, 11, None)
+    restored = replay.replay_rows(open_feed(causal), vocabulary, 11, None)
     for row, masked in zip(restored, rows, strict=True):
         tokens = [token for example in row.examples for token in example.tokens]
         hidden = [token for example in masked.examples for token in example.tokens]

@@ -16,6 +16,7 @@ from bert_jax.config import CheckpointConfig
 from bert_jax.train_step import state
 from data_pipeline.io.refused import Refused
 from tests.bert_jax.tiny_models import CONFIG, MODEL, setting
+from tests.damages import empty, flip_a_bit
 
 SMALL = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, num_hidden_layers=1))
 
@@ -58,12 +59,6 @@ def assert_is(step, found, saved):
     jax.tree.map(np.testing.assert_array_equal, found[0], saved[1][step])
 
 
-def flip_a_bit(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
 def zero_a_page(path):
     content = bytearray(path.read_bytes())
     middle = len(content) // 2
@@ -73,10 +68,6 @@ def zero_a_page(path):
 
 def cut_off(path):
     os.truncate(path, path.stat().st_size // 2)
-
-
-def empty(path):
-    path.write_bytes(b"")
 
 
 def lose(path):
@@ -102,11 +93,7 @@ DATA, INDEX = "state/ocdbt.process_0/d/*", "state/d/*"
         (INDEX, lose, r"array \S+ cannot be read from .*/d/"),
         ("state/manifest.ocdbt", flip_a_bit, r"array \S+ cannot be read from .*/manifest.ocdbt"),
         ("state/manifest.ocdbt", lose, r"array \S+ cannot be read from .*/8/state"),
-        (
-            "state/_METADATA",
-            lambda path: path.write_bytes(b""),
-            "/8/state/_METADATA is not what was written",
-        ),
+        ("state/_METADATA", empty, "/8/state/_METADATA is not what was written"),
         ("state/_METADATA", lose, "/8/state/_METADATA is missing"),
         ("state/array_metadatas/*", cut_off, "/process_0 is not what was written"),
         ("receipt/receipt.json", flip_a_bit, "/8/receipt/receipt.json is not what was written"),

@@ -14,9 +14,8 @@ from bert_jax.logging import metrics_writer
 from bert_jax.logging import metrics_writer as log
 from bert_jax.logging.metrics_writer import MetricsFile, WandbWriter
 from bert_jax.runtime import run_record
-from bert_jax.runtime.preemption import Interrupted
 from bert_jax.trainer import fresh_start
-from tests.bert_jax.small_runs import compiled_once, config, stop_at, train
+from tests.bert_jax.small_runs import compiled_once, config, train, train_with_stops
 
 __all__ = ["compiled_once", "config"]  # fixtures
 
@@ -94,13 +93,9 @@ def test_a_second_start_continues_under_the_id_with_the_names_and_steps_of_metri
 
 
 @pytest.mark.long
-def test_a_run_that_is_stopped_and_continued(config, wandb, tmp_path, monkeypatch):
+def test_a_run_that_is_stopped_and_continued(config, wandb, tmp_path):
     asked = dataclasses.replace(config, phases=config.phases[:1], log=LogConfig(wandb="berts"))
-    with monkeypatch.context() as patched:
-        stop_at(patched, {5})
-        with pytest.raises(Interrupted):
-            train(asked, tmp_path / "run")
-    train(asked, tmp_path / "run")
+    train_with_stops(asked, tmp_path / "run", (5,))
     assert wandb.begun[0]["id"] == wandb.begun[1]["id"] and wandb.ended == [1, 0]
     assert wandb.lines == as_sent(tmp_path / "run")
     train(dataclasses.replace(asked, log=LogConfig()), tmp_path / "run")  # it may be left out again

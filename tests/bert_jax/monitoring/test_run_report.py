@@ -13,6 +13,7 @@ from bert_jax.monitoring.comparison import compare, describe_settings
 from bert_jax.monitoring.run_report import describe_verdict, list_facts, render_page
 from bert_jax.monitoring.run_state import read_run
 from data_pipeline.store import MANIFEST
+from tests.damages import edit_json
 from tests.data_pipeline.stores import random_documents, write_store
 
 
@@ -48,9 +49,7 @@ def make_run(folder, losses=(6.0, 5.0), rate=0.1, seed=0, store="abc", steps=20)
 
 
 def edit_record(folder, **settings):
-    record = json.loads((folder / "run.json").read_text())
-    record["config"] |= settings
-    (folder / "run.json").write_text(json.dumps(record))
+    edit_json(folder / "run.json", lambda record: record["config"].update(settings))
 
 
 def test_the_verdict_and_the_receipt_are_those_of_the_files(tmp_path):
@@ -113,10 +112,9 @@ def test_dollars_and_positions_follow_from_chips_and_steps(tmp_path):
         {"steps": 15, "batch_size": 2, "seq_len": 16},
     ]
     edit_record(folder, phases=phases)
-    record = json.loads((folder / "run.json").read_text())
     code = {"bert_jax": "0.1.0", "commit": "0123456789abcdef", "python": "3.11.7", "packages": {}}
-    record |= {"devices": "8 x TPU v3", "processes": 2, "code": code}
-    (folder / "run.json").write_text(json.dumps(record))
+    other = {"devices": "8 x TPU v3", "processes": 2, "code": code}
+    edit_json(folder / "run.json", lambda record: record.update(other))
     (folder / "summary.json").unlink()
     (tmp_path / "a-probe").mkdir()
     (tmp_path / "a-probe" / "probe.jsonl").write_text('{"step": 10, "score": 0.75, "secs": 1.0}\n')
@@ -139,8 +137,7 @@ def test_the_data_are_those_of_the_store_if_it_is_the_run_s(tmp_path):
     assert facts["train split"] == "3 documents, 120 sentences, 600 tokens"
     assert facts["vocabulary"] == "wordpiece, 205 entries, lower case"
     assert facts["sources"] == "corpus.txt"
-    manifest = json.loads((tmp_path / "store" / MANIFEST).read_text())
-    (tmp_path / "store" / MANIFEST).write_text(json.dumps(manifest | {"digest": 64 * "1"}))
+    edit_json(tmp_path / "store" / MANIFEST, lambda manifest: manifest.update(digest=64 * "1"))
     run = read_run(folder)
     assert "other contents" in run.missing[-1] and "sources" not in dict(list_facts(run))
 

@@ -19,6 +19,7 @@ from bert_jax.runtime.run_record import Change
 from data_pipeline.io import small_files
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.tiny_models import config_and_data, resolved, with_setting
+from tests.damages import edit_json
 
 
 @pytest.fixture
@@ -31,12 +32,6 @@ def workdir(config, tmp_path):
     """Hold the record of a run."""
     run_record.write(tmp_path, *config_and_data(config))
     return tmp_path
-
-
-def rewrite(workdir, change):
-    shown = json.loads((workdir / "run.json").read_text())
-    change(shown)
-    (workdir / "run.json").write_text(json.dumps(shown))
 
 
 def check(workdir, config):
@@ -97,14 +92,14 @@ def test_how_data_is_read_and_the_step_computes_may_change(config, workdir, path
 @pytest.mark.fault(20, "a receipt whose vocabulary lies outside of the workdir")
 @pytest.mark.parametrize("file", ["../vocab.txt", "/etc/passwd", "a/../../b.txt", 7, None, ""])
 def test_a_receipt_names_no_file_elsewhere(workdir, file):
-    rewrite(workdir, lambda shown: shown["vocabulary"].update(file=file))
+    edit_json(workdir / "run.json", lambda shown: shown["vocabulary"].update(file=file))
     with pytest.raises(small_files.DamagedFile, match=r"run.json|leads out of|not the name"):
         run_record.read(workdir)
 
 
 @pytest.mark.parametrize("kernels", [5, {"flash attention": 5}])
 def test_damaged_verdicts_on_kernels_are_named(workdir, kernels):
-    rewrite(workdir, lambda shown: shown.update({run_record.KERNELS: kernels}))
+    edit_json(workdir / "run.json", lambda shown: shown.update({run_record.KERNELS: kernels}))
     with pytest.raises(small_files.DamagedFile, match=r"run\.json"):
         run_record.find(workdir, dict)
 
@@ -120,7 +115,7 @@ def test_a_config_json_of_hugging_face_beside_a_run_is_left_alone(config, workdi
 
 
 def test_a_setting_that_is_no_more_is_said_to_be_of_another_version(workdir):
-    rewrite(workdir, lambda shown: shown["config"]["data"].update(whole_words=True))
+    edit_json(workdir / "run.json", lambda shown: shown["config"]["data"].update(whole_words=True))
     with pytest.raises(ValueError, match="was written by another version of bert_jax"):
         run_record.read(workdir)
 

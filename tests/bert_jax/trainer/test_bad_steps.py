@@ -11,7 +11,6 @@ import pytest
 from bert_jax.config import CheckpointConfig, EvalConfig, GuardConfig, OptimConfig
 from bert_jax.logging.metrics_writer import MetricsFile
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.runtime.preemption import Interrupted
 from bert_jax.train_step import guard
 from bert_jax.train_step import state as state_lib
 from bert_jax.trainer import bad_steps
@@ -24,8 +23,8 @@ from tests.bert_jax.small_runs import (
     final_state,
     lines_of,
     prepare,
-    stop_at,
     train,
+    train_with_stops,
 )
 
 __all__ = ["compiled_once", "config"]  # fixtures
@@ -89,11 +88,7 @@ def test_bad_steps_are_left_out_recorded_and_the_same_after_a_resume(
     poison(monkeypatch, {2, 4, 5, 6, 9})
     summary = train(short, tmp_path / "whole")
     screen = capsys.readouterr().out
-    with monkeypatch.context() as patched:
-        stop_at(patched, {5})
-        with pytest.raises(Interrupted):
-            train(short, tmp_path / "parts")
-    again = train(short, tmp_path / "parts")
+    again = train_with_stops(short, tmp_path / "parts", (5,))
     assert summary["skipped_steps"] == again["skipped_steps"] == 5
     whole = assert_same_run(tmp_path / "whole", tmp_path / "parts", short)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(whole))

@@ -28,6 +28,7 @@ from data_pipeline.store import writer
 from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.small_runs import small_config, train
 from tests.bert_jax.tiny_models import MODEL, resolved
+from tests.damages import flip_a_bit
 
 ADDRESS = "memory://bucket/store"
 ARRAY = "train/token_ids.npy"
@@ -157,15 +158,6 @@ def store(tiny_store, tmp_path):
     return shutil.copytree(tiny_store, tmp_path / "store")
 
 
-def flip_a_bit(store):
-    path = store / ARRAY
-    status = path.stat()
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    return status
-
-
 def checked(store, workdir):
     """What a check that reads all of it finds."""
     workdir.mkdir(exist_ok=True)
@@ -191,7 +183,7 @@ def test_a_flipped_bit_stops_the_run_whatever_was_found_before(store, tmp_path, 
     elif known is not None:
         workdir.mkdir()
         (workdir / data_check.VERIFIED).write_bytes(known)
-    flip_a_bit(store)
+    flip_a_bit(store / ARRAY)
     for _ in range(2):
         assert f"{ARRAY} has the SHA-256" in checked(store, workdir)
 
@@ -262,7 +254,7 @@ def test_parts_of_a_shared_store_are_all_of_it_once():
 
 
 def test_damage_names_the_process_and_its_host(store, tmp_path, monkeypatch):
-    flip_a_bit(store)
+    flip_a_bit(store / ARRAY)
     as_one_of_two(monkeypatch, {}, 1)
     check = DataCheck([store_lib.open_store(store)], tmp_path, Stop(), 60.0)
     check._thread.join()
@@ -312,7 +304,7 @@ def test_a_run_is_stopped_and_what_it_saved_quarantined(store, tmp_path, monkeyp
     config = small_config(store, steps=6, checkpoint=saves, log_every_steps=2)
     workdir, released = tmp_path / "run", threading.Event()
     whole = (store / ARRAY).read_bytes()
-    flip_a_bit(store)
+    flip_a_bit(store / ARRAY)
     advance = DataCheck._advance
 
     def held(self, read_bytes):

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.config import CheckpointConfig
 from bert_jax.inference import store_scores
 from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import load, pretrained
@@ -108,26 +107,6 @@ def test_the_scores_of_a_run_are_found_again(whole):
         assert again[name] == pytest.approx(whole.summary[key], rel=1e-5), name
 
 
-@pytest.mark.slow
-def test_a_run_of_masked_words_alone_in_packed_rows(config, tmp_path, capsys):
-    data = dataclasses.replace(
-        config.data, segments="doc_sentences", packed_examples=3, short_seq_prob=0.5
-    )
-    config = dataclasses.replace(
-        config, objective="mlm", data=data, phases=config.phases[1:], log_every_steps=1
-    )
-    summary = train(config, tmp_path)
-    assert {"heldout_mlm_loss", "unigram_mlm_loss"} < summary.keys()
-    assert not [name for name in summary if "nsp" in name]
-    (seen,) = summary["phases"]
-    assert seen["rows_per_step"] == 8 < seen["examples_per_step"] <= 24
-    assert seen["examples_per_step"] <= seen["predictions_per_step"] < seen["tokens_per_step"]
-    assert not [name for line in lines_of(tmp_path) for name in line if "nsp" in name]
-    screen = capsys.readouterr().out
-    assert "4 steps of 8 rows of 24, up to 3 examples in a row" in screen
-    assert "NSP" not in screen and "nsp" not in screen
-
-
 def test_a_finished_run_started_again_only_evaluates(config, whole, tmp_path):
     workdir = whole.copy(tmp_path / "run")
     again = train(config, workdir)
@@ -178,19 +157,6 @@ def test_files_that_a_run_would_write_over_are_refused_and_others_are_left(confi
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt", "store"]
     prepare(config, tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
-@pytest.mark.slow
-def test_a_run_that_logs_the_step_it_compiled_for_goes_on(config, tmp_path):
-    """Of such an interval nothing was timed: no pace, no time left."""
-    every = dataclasses.replace(
-        config, log_every_steps=1, checkpoint=CheckpointConfig(every_steps=1, keep=1)
-    )
-    train(every, tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    paces = [line.get("sequences_per_sec") for line in lines if line["split"] == "train"]
-    assert paces[0] is None and None not in (paces[2], paces[5])
-    assert 0.0 not in paces
 
 
 def test_a_disk_without_room_for_the_checkpoints_is_refused(config, tmp_path, monkeypatch):

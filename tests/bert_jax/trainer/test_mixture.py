@@ -1,7 +1,6 @@
 """Runs on several stores: shares by phase, a score for each, and what is refused."""
 
 import dataclasses
-import json
 import shutil
 
 import jax
@@ -15,8 +14,6 @@ from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_masked_lm
 from bert_jax.logging.console import Screen
-from bert_jax.runtime.preemption import Interrupted
-from bert_jax.train_step.metrics import TIMINGS
 from bert_jax.trainer.feed import StoreFeed, open_store, open_stores
 from data_pipeline import build
 from data_pipeline.spec.options import PretrainOptions
@@ -25,10 +22,11 @@ from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
     compiled_once,
     lines_of,
     small_config,
-    stop_at,
     train,
+    train_with_stops,
 )
 from tests.bert_jax.tiny_models import open_feed
+from tests.damages import edit_json
 
 WORDS = ["rain", "snow", "wind", "cloud", "storm", "sun", "fog", "hail"]
 
@@ -144,9 +142,9 @@ def test_stores_that_do_not_mix_are_refused(tiny_store, weather, tmp_path):
     shutil.copytree(tiny_store, copy)
     ruled = tmp_path / "ruled"
     shutil.copytree(weather, ruled)
-    manifest = json.loads((ruled / "manifest.json").read_text())
-    manifest["vocabulary"]["sentencepiece_rules"] = "xlnet"
-    (ruled / "manifest.json").write_text(json.dumps(manifest))
+    edit_json(
+        ruled / "manifest.json", lambda m: m["vocabulary"].update(sentencepiece_rules="xlnet")
+    )
     for second, words in (
         (other, r"different vocabularies \(size 200 and .*, sha256 .*\); build .* with --vocab="),
         (ruled, r"different vocabularies \(sentencepiece_rules None and xlnet\); build"),
@@ -189,22 +187,11 @@ def test_contradicting_shares_are_refused_by_their_key(data, phase, words):
         validate.check(config)
 
 
-def numbers(workdir):
-    return [{k: v for k, v in line.items() if k not in TIMINGS} for line in lines_of(workdir)]
-
-
 @pytest.mark.slow
-def test_a_stopped_run_resumes_bit_for_bit_and_scores_each_store(
-    config, feed, tmp_path, monkeypatch
-):
+def test_a_stopped_run_resumes_bit_for_bit_and_scores_each_store(config, feed, tmp_path):
     summary = train(config, tmp_path / "whole")
-    for step in (6, 8):
-        stop_at(monkeypatch, {step})
-        with pytest.raises(Interrupted):
-            train(config, tmp_path / "run")
-        monkeypatch.undo()
-    train(config, tmp_path / "run")
-    assert numbers(tmp_path / "run") == numbers(tmp_path / "whole")
+    train_with_stops(config, tmp_path / "run", (6, 8))
+    assert lines_of(tmp_path / "run") == lines_of(tmp_path / "whole")
     ours, theirs = (load.load(str(tmp_path / name)) for name in ("run", "whole"))
     np.testing.assert_equal(ours.params, theirs.params)
     # Another mixture would go on with rows that the run has seen.

@@ -1,7 +1,6 @@
 """A vocabulary that was changed after the checkpoint was written, wherever it is read."""
 
 import dataclasses
-import json
 import shutil
 
 import pytest
@@ -16,6 +15,7 @@ from bert_jax.trainer.feed import open_store
 from data_pipeline.io.refused import Refused
 from tests.bert_jax.small_checkpoints import tensors, write
 from tests.bert_jax.small_runs import begun, prepare, small_config
+from tests.damages import edit_json
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +43,6 @@ def removed(lines):
 def rewrite_list(path, change):
     lines = path.read_text().splitlines()
     path.write_text("".join(f"{line}\n" for line in change(lines)))
-
-
-def rewrite_record(workdir, change):
-    shown = json.loads((workdir / "run.json").read_text())
-    change(shown)
-    (workdir / "run.json").write_text(json.dumps(shown))
 
 
 def merge(content, change):
@@ -80,8 +74,9 @@ def test_a_changed_list_is_refused_by_name(workdir, reader, change):
 def test_a_list_changed_with_its_record_is_not_the_checkpoints(workdir, change):
     """The metadata of the checkpoint is what was trained; run.json may have been mended too."""
     rewrite_list(workdir / "vocab.txt", change)
-    rewrite_record(
-        workdir, lambda shown: [shown["vocabulary"].pop(name) for name in ("sha256", "size")]
+    edit_json(
+        workdir / "run.json",
+        lambda shown: [shown["vocabulary"].pop(name) for name in ("sha256", "size")],
     )
     with pytest.raises(ValueError, match=r"is not the vocabulary of checkpoint 0 of"):
         load.load(str(workdir))
@@ -98,7 +93,7 @@ def test_a_list_changed_with_its_record_is_not_the_checkpoints(workdir, change):
 def test_another_case_or_size_is_refused_before_anything_is_built(workdir, part, change, words):
     if part == "config":
         change = {"model": {"num_hidden_layers": change}}
-    rewrite_record(workdir, lambda shown: merge(shown[part], change))
+    edit_json(workdir / "run.json", lambda shown: merge(shown[part], change))
     with pytest.raises(ValueError, match=words):
         load.load(str(workdir))
 
@@ -139,7 +134,7 @@ def test_a_converted_checkpoint_has_it_too(tmp_path):
     export.write(held, to, ())
     assert load.load(str(tmp_path / "ours")).vocabulary.digest == held.vocabulary.digest
     rewrite_list(tmp_path / "ours" / "vocab.txt", exchanged)
-    rewrite_record(tmp_path / "ours", lambda shown: shown["vocabulary"].pop("sha256"))
+    edit_json(tmp_path / "ours" / "run.json", lambda shown: shown["vocabulary"].pop("sha256"))
     with pytest.raises(ValueError, match="not the vocabulary of checkpoint 0"):
         load.load(str(tmp_path / "ours"))
 

@@ -105,6 +105,11 @@ class Leaf:
         return np.zeros(1, dtype)
 
 
+def reader(config, screen, record):
+    setup = SimpleNamespace(config=config, screen=screen, input_advice="")
+    return StepReader(setup, record, None, SimpleNamespace(goodput=1.0, write=print), Progress())
+
+
 @pytest.mark.parametrize("resumed", [0, 95, 98, 99])
 def test_the_first_line_of_a_resumed_run_has_the_pace_of_its_steps(now, monkeypatch, resumed):
     monkeypatch.setattr(metrics, "flatten", lambda sums: {"skipped": 0.0})
@@ -118,15 +123,8 @@ def test_the_first_line_of_a_resumed_run_has_the_pace_of_its_steps(now, monkeypa
         expected_end=lambda secs: None,
         input_bound=lambda share, advice: None,
     )
-    progress = Progress()
-    readings = StepReader(
-        SimpleNamespace(config=config, screen=screen, input_advice=""),
-        lambda step, split, line: lines.update({step: line}),
-        None,
-        SimpleNamespace(goodput=1.0, write=lambda: None),
-        progress,
-    )
-    timer = StepClock(progress, BATCH, 1.0)
+    readings = reader(config, screen, lambda step, split, line: lines.update({step: line}))
+    timer = StepClock(readings._progress, BATCH, 1.0)
     running = RunningPhase(0, phase, SimpleNamespace(examples_per_row=1.0), 0, timer)
     ends = {resumed + 1: now[0]}
     readings.add(resumed + 1, {"x": Leaf(now, now[0])})  # the step that was compiled for
@@ -148,19 +146,6 @@ def test_the_first_line_of_a_resumed_run_has_the_pace_of_its_steps(now, monkeypa
     assert others == pytest.approx([BATCH / STEP_SECS] * len(others), rel=0.05)
     secs = [secs - (1000 - step) * STEP_SECS for step, secs in left if secs is not None]
     assert secs == pytest.approx([0.0] * len(secs), abs=100.0)
-
-
-def reader(config, screen=None, record=None):
-    setup = SimpleNamespace(config=config, screen=screen, input_advice="")
-    return StepReader(setup, record, None, SimpleNamespace(goodput=1.0, write=print), Progress())
-
-
-def test_positions_that_are_left_are_those_of_the_phase_and_of_all_later_ones():
-    """At step 12, the second of 5 of the second phase: 3 of 6 rows of 32, and 7 of 2 of 64."""
-    phases = (Phase(16, 10, batch_size=8), Phase(32, 5, batch_size=6), Phase(64, 7, batch_size=2))
-    running = RunningPhase(1, phases[1], SimpleNamespace(), 10, None)
-    left = reader(Config(phases=phases)).positions_left(running, 12)
-    assert left == 3 * 6 * 32 + 7 * 2 * 64
 
 
 def test_a_line_has_examples_a_second_and_the_seconds_of_all_positions_that_are_left(now):

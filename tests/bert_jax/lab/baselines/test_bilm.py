@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import expit as sigmoid
 
 from bert_jax.lab.baselines import bilm, bilstm, training
 from bert_jax.lab.baselines.settings import BiLM
@@ -56,10 +57,6 @@ def test_outputs_and_gradients_are_pytorch_s(torch_lstm):
         wanted = from_torch(torch_lstm, "gradient", end)
         for array, gradient in wanted.items():
             np.testing.assert_allclose(of_params[name][array], gradient, atol=5e-6)
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 def read_by_hand(params, ids, direction, settings):

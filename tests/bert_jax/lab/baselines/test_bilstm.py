@@ -3,12 +3,9 @@
 import jax
 import numpy as np
 import pytest
+from scipy.special import expit as sigmoid
 
 from bert_jax.lab.baselines import bilstm
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 def by_hand(direction, x_SD):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import expit as sigmoid
 
 from bert_jax.lab.baselines import skipgram, training
 from bert_jax.lab.baselines.settings import SkipGram
@@ -16,10 +17,6 @@ from data_pipeline.labelled.rows import build_rows
 from data_pipeline.store import open_store
 
 VOCAB, WIDTH, NEGATIVES = 11, 7, 3
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 def descend_by_hand(vectors, contexts, pairs, rate):
