@@ -15,9 +15,14 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, MeshConfig, OptimConfig, Phase
+from bert_jax.inference import store_scores
+from bert_jax.inference.store_scores import ScoredRows
+from bert_jax.interop.pretrained import place_masked_lm
+from bert_jax.logging.console import Screen
 from bert_jax.runtime.preemption import Interrupted
 from bert_jax.train_step.metrics import TIMINGS
 from bert_jax.trainer import compile, loop
+from bert_jax.trainer.feed import open_store
 from bert_jax.trainer.setup import build_setup, open_checkpoints, restore_or_initialize
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.tiny_models import MODEL
@@ -93,6 +98,15 @@ def lines_of(workdir):
 
 def without_timings(numbers):
     return {name: value for name, value in numbers.items() if name not in TIMINGS}
+
+
+def score_heldout(config, checkpoint, seq_len=16, store=None, examples=21):
+    """What a loaded checkpoint scores on the held-out rows of a store, the config's by default."""
+    asked = ScoredRows(
+        store or open_store(config.data), "heldout", config.data, seq_len=seq_len, examples=examples
+    )
+    model = place_masked_lm(checkpoint, jax.devices()[:1])
+    return store_scores.score_store(model, asked, 16, Screen(is_writer=False))
 
 
 def final_state(workdir, config, devices=1):

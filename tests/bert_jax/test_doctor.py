@@ -83,12 +83,6 @@ def test_the_pace_of_a_slow_and_a_fast_step_can_be_read():
     assert checks.describe_pace(0.0105, 6095.2) == "10.5 ms, 6,095 rows a second"
 
 
-def test_the_kernel_needs_a_tpu_or_a_gpu():
-    verdict = checks.check_kernel(mesh.make_mesh(MeshConfig()), KERNEL_SIZES, 128)
-    assert verdict.outcome == SKIPPED
-    assert "cpu" in verdict.sentence
-
-
 def test_collectives_are_timed_between_all_devices():
     assert checks.check_collectives(mesh.make_mesh(MeshConfig()), megabytes=1).numbers["psum"] > 0
     alone = mesh.make_mesh(MeshConfig(), jax.devices()[:1])

@@ -1,14 +1,13 @@
 """bert-jax: the entries by their names, beside python -m."""
 
-import pathlib
 import subprocess
 import sys
 
 import pytest
 
 from bert_jax import __main__, __version__
+from tests.faults.runs import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 # What takes most of a second to import, and no answer about flags needs.
 SLOW = ("jax", "flax", "optax", "orbax", "tensorflow", "tensorboardX", "matplotlib", "scipy")
 # Runs each module named by its arguments in a child, with a flag; prints what is not as it should.

@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.util
 import json
-import pathlib
 import re
 import subprocess
 import sys
@@ -13,8 +12,8 @@ import pytest
 
 from bert_jax.planning.budget import BudgetPlan
 from bert_jax.planning.plan import Plan
+from tests.faults.runs import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = (
     "--config=configs/tiny.py",
     "--config.model.num_hidden_layers=1",

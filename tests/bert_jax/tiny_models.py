@@ -1,6 +1,7 @@
 """Small configurations and random batches that the tests share. Sizes tell dimensions apart."""
 
 import dataclasses
+import pathlib
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from bert_jax.parallel import mesh
 from bert_jax.runtime.run_record import Provenance
 from bert_jax.train_step import optimizers, state, step
 from bert_jax.trainer.feed import StoreFeed, open_stores, read_facts
+from data_pipeline import build
 from data_pipeline.spec.schema import row_shape
 
 VOCAB = 211  # odd: vocabulary rows are padded on every mesh
@@ -126,3 +128,9 @@ def with_setting(config, path: str, value: object):
     if rest:
         value = with_setting(getattr(config, name), rest, value)
     return dataclasses.replace(config, **{name: value})
+
+
+def build_store(text: pathlib.Path, folder: pathlib.Path, *flags: str) -> pathlib.Path:
+    """Build a store from a text file; flags choose its vocabulary and its parts."""
+    assert build.main([f"--input={text}", f"--output={folder}", "--workers=1", *flags]) == 0
+    return folder

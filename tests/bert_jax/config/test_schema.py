@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import pathlib
 import re
 import sys
 
@@ -26,8 +25,8 @@ from bert_jax.train_step import objectives
 from bert_jax.trainer.setup import build_setup
 from tests.bert_jax.config.test_validate import changed
 from tests.bert_jax.tiny_models import with_setting
+from tests.faults.runs import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
 CONFIGS = {
     path.stem: importlib.import_module(f"configs.{path.stem}")
     for path in sorted((ROOT / "configs").glob("[a-z]*.py"))
@@ -186,19 +185,6 @@ def test_modernberts_phases_have_its_tokens_shares_and_rates(tokens):
     assert config.eval.masked_lm_prob == 0.15
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("recip=paper", r"sets 'recip'; this config takes \['recipe'\]"),
-        ("paper", r"'paper' is not NAME=VALUE; this config takes \['recipe'\]"),
-        ("recipe=lamb", r"lamb64k.*paper"),
-    ],
-)
-def test_an_unknown_argument_of_a_config_is_refused(text, words):
-    with pytest.raises(ValueError, match=words):
-        read("large", text)
-
-
 def test_the_vocabulary_size_comes_from_the_store_or_agrees_with_it():
     assert config_lib.resolve(Config(), store=StoreFacts(8192)).model.vocab_size == 8192
     stated = Config(model=ModelConfig(vocab_size=30_522))
@@ -238,6 +224,8 @@ def test_mesh_shapes(preset, sizes, shape):
         ({"mesh.model_size": 3, "mesh.preset": "tp"}, "try one of [1, 2, 4, 8]"),
         ({"mesh.model_size": 16, "mesh.preset": "tp"}, "needs 16 devices"),
         ({"mesh.fsdp_size": 3, "mesh.preset": "fsdp"}, "8 devices left"),
+        ({"mesh.num_slices": 3}, "the 8 devices"),
+        ({"mesh.model_size": 4, "mesh.preset": "tp", "mesh.num_slices": 4}, "there are 2"),
         ({"phases[0].batch_size": 250}, "try 248 or 256"),
         ({"phases[0].batch_size": 16, "phases[0].micro_batches": 4}, "try 32"),
         ({"model.num_attention_heads": 12, "mesh.preset": "tp", "mesh.model_size": 8}, "8 devices"),

@@ -178,6 +178,19 @@ RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO
         {"data.packed_examples": 22},
         {"mesh.model_size": 3},
         {"mesh.fsdp_size": 2, "mesh.preset": "dp+tp"},
+        *(
+            {"data.store_weights": shares, "data.store": "a,b"}
+            for shares in ("0.7,0.2", "0.7,0.2,0.1", "0.7;0.3", "1.5,-0.5", "nan,1")
+        ),
+        {"data.store_weights": "1.0", "data.store": "a"},
+        {"data.store": "a,,b"},
+        {"data.store_weights": ".5,.5", "data.store_temperature": 0.5, "data.store": "a,b"},
+        {"phases[0].store_weights": "1,1", "data.store": "a,b"},
+        {
+            "phases[0].store_weights": ".5,.5",
+            **{"phases[0].store_temperature": 0.5, "data.store": "a,b"},
+        },
+        {"phases[0].store_weights": "1", "data.store": "a"},
         {"data.window_stride": 64, "data": TaskOptions(task="squad")},
         {"data.window_stride": 64, "data": TaskOptions(task="table", second_text_column="b")},
         {"data.window_stride": 64, "data": TaskOptions(task="table", train_examples=9)},

@@ -81,7 +81,6 @@ def test_what_the_user_sets_is_kept_and_later_phases_are_not_there():
 @pytest.mark.parametrize(
     ("flags", "widths", "words"),
     [
-        (["--config.objective=causal"], WIDTHS, "config.objective is 'causal'"),
         (["--config.init=hf:DIR"], WIDTHS, "config.init is hf:DIR"),
         ([], [64, 100], "--widths has 100"),
         (["--config.model.hidden_size=9"], WIDTHS, "hidden_size=9: a ladder decides it"),

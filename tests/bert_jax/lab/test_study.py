@@ -337,11 +337,36 @@ def test_equal_runs_of_another_study_are_shared(config, tmp_path, fakes):
         Study(config, first, [tmp_path])
 
 
-def test_rows_that_read_equal_runs_share_what_they_learned(config, tmp_path, fakes):
+def write_pets(folder, label="dog", more=""):
+    """A task of two texts, of which the second has this label, in a folder."""
+    folder.mkdir(exist_ok=True)
     for split in ("train", "dev"):
-        (tmp_path / f"{split}.csv").write_text("text,label\na cat,cat\na dog,dog\n")
-    columns = f"data.dir={tmp_path} data.text_column=text data.label_column=label"
-    pets = StudyTask("pets", "configs/finetune/table.py", columns)
+        (folder / f"{split}.csv").write_text(f"text,label\na cat,cat\na dog,{label}\n")
+    columns = f"data.dir={folder} data.text_column=text data.label_column=label"
+    return StudyTask("pets", "configs/finetune/table.py", f"{columns} {more}")
+
+
+def test_a_task_is_its_examples_and_settings(config, tiny_store, tmp_path, fakes):
+    def describe(task):
+        return identity.describe_task(task, open_store(tiny_store))
+
+    first, same = (write_pets(tmp_path / name, "pet") for name in "ab")
+    other = write_pets(tmp_path / "c")
+    known = identity.Identity("", "", 16, {}, {"pets": describe(first)})
+    assert known.find_equal_tasks(describe(same)) == ["pets"]
+    assert known.find_equal_tasks(describe(other)) == []
+    assert known.find_equal_tasks(describe(write_pets(tmp_path / "b", "pet", "epochs=4"))) == []
+    study = dataclasses.replace(config, tasks=(first,))
+    with pytest.raises(ValueError, match=r"row BERT: .*epoch=4"):
+        Study(dataclasses.replace(study, rows=(changed(BERT, finetune="epoch=4"),)), tmp_path)
+    Study(study, tmp_path / "study").run(SILENT)
+    Study(dataclasses.replace(study, tasks=(same,)), tmp_path / "study")
+    with pytest.raises(ValueError, match=r"task\.pets\.examples="):
+        Study(dataclasses.replace(study, tasks=(other,)), tmp_path / "study")
+
+
+def test_rows_that_read_equal_runs_share_what_they_learned(config, tmp_path, fakes):
+    pets = write_pets(tmp_path)
     counts = StudyRow("counts", kind="counts")
     config = dataclasses.replace(config, rows=(BERT, FROZEN, counts), tasks=(pets,), seeds=1)
     first, second = tmp_path / "first", tmp_path / "second"
@@ -400,33 +425,6 @@ def test_a_folder_has_one_study_at_once(config, tmp_path):
         with pytest.raises(ValueError, match="is in use by the run of process"):
             study.claim()
     study.claim()
-
-
-def test_a_task_is_its_examples_and_settings(config, tiny_store, tmp_path, fakes):
-    for name, label in (("a", "pet"), ("b", "pet"), ("c", "dog")):
-        (tmp_path / name).mkdir()
-        for split in ("train", "dev"):
-            rows = "text,label\na cat,cat\na dog," + label + "\n"
-            (tmp_path / name / f"{split}.csv").write_text(rows)
-
-    def task_in(folder, more=""):
-        flags = f"data.dir={tmp_path / folder} data.text_column=text data.label_column=label"
-        return StudyTask("pets", "configs/finetune/table.py", f"{flags} {more}")
-
-    def describe(folder, more=""):
-        return identity.describe_task(task_in(folder, more), open_store(tiny_store))
-
-    known = identity.Identity("", "", 16, {}, {"pets": describe("a")})
-    assert known.find_equal_tasks(describe("b")) == ["pets"]
-    assert known.find_equal_tasks(describe("c")) == []
-    assert known.find_equal_tasks(describe("b", "epochs=4")) == []
-    study = dataclasses.replace(config, tasks=(task_in("a"),))
-    with pytest.raises(ValueError, match=r"row BERT: .*epoch=4"):
-        Study(dataclasses.replace(study, rows=(changed(BERT, finetune="epoch=4"),)), tmp_path)
-    Study(study, tmp_path / "study").run(SILENT)
-    Study(dataclasses.replace(study, tasks=(task_in("b"),)), tmp_path / "study")
-    with pytest.raises(ValueError, match=r"task\.pets\.examples="):
-        Study(dataclasses.replace(study, tasks=(task_in("c"),)), tmp_path / "study")
 
 
 def test_report_has_means_differences_reasons_and_failures(tmp_path):

@@ -99,13 +99,6 @@ copying gs://bucket/store, 5.00 GB
     )
 
 
-def test_the_lines_of_a_small_run_fit_80_columns(plain, capsys):
-    numbers = TRAIN | {"mlm_accuracy": 0.625, "nsp_accuracy": 0.875}
-    plain.training_line(1_240, 1_240, numbers | {"sequences_per_sec": 876.0}, 3_599)
-    plain.heldout_line(1_240, numbers, BASELINE)
-    assert all(len(line) <= 80 for line in capsys.readouterr().out.splitlines())
-
-
 def test_a_copy_shows_how_far_it_is(plain, line):
     with plain.copying("gs://bucket/store") as advance:
         advance(3 * 10**9, 5 * 10**9)

@@ -176,11 +176,6 @@ def test_a_damaged_file_is_named_and_the_rest_is_read(tmp_path):
     assert run.list_heldout_terms() == ["mlm"]
 
 
-def test_what_is_no_run_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="holds no run of bert_jax"):
-        read_run(tmp_path)
-
-
 @pytest.mark.parametrize(("base", "is_more"), [(5.9, True), (5.0, False)])
 def test_a_difference_counts_if_it_is_larger_than_the_noise_between_seeds(tmp_path, base, is_more):
     table = {"a0": (0.1, 4.9), "a1": (0.1, 5.1), "b0": (0.2, base), "b1": (0.2, base + 0.2)}

@@ -54,21 +54,6 @@ def test_devices_that_lie_otherwise_are_refused(devices, num_slices, words):
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        (MeshConfig(num_slices=3), "num_slices is 3, which does not divide the 8 devices"),
-        (
-            MeshConfig(preset="tp", model_size=4, num_slices=4),
-            "model_size is 4, which needs 4 devices of a slice or more, and there are 2",
-        ),
-    ],
-)
-def test_slices_divide_the_devices(config, words):
-    with pytest.raises(ValueError, match=words):
-        mesh.mesh_shape(config, 8)
-
-
-@pytest.mark.parametrize(
     ("config", "sizes"),
     [
         (MeshConfig(preset="zero1", num_slices=2), (2, 4, 1, 1)),

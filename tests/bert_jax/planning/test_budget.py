@@ -11,7 +11,7 @@ from bert_jax import config as config_lib
 from bert_jax.config import Config, ModelConfig, OptimConfig, Phase, validate
 from bert_jax.model import flops
 from bert_jax.planning import budget, budget_report, candidates, slices
-from bert_jax.planning.aot_compile import Compiled, Memory, TooLarge
+from bert_jax.planning.aot_compile import TooLarge
 from bert_jax.planning.budget import Budget, BudgetRequest, CorpusFacts, choose
 from bert_jax.planning.candidates import FAMILY, EncoderShape, reshape
 from bert_jax.planning.chip_prices import Price
@@ -20,6 +20,7 @@ from bert_jax.planning.law import Point
 from bert_jax.trainer.feed import StoreFeed
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import open_store
+from tests.bert_jax.planning.test_aot_compile import STEP
 from tests.bert_jax.tiny_models import resolved, with_setting
 
 V5E = slices.find_slice("v5e:2x2")
@@ -68,15 +69,7 @@ class Compiler:
         if config.model.hidden_size in self.too_large:
             return TooLarge(40 * 2**30, 16 * 2**30)
         cycles = round(step_secs_of(config, index, self.peak_share) * 1.5e9)
-        return Compiled(
-            text=TEXT.format(cycles),
-            memory=Memory(0, 0, 0, 0, 0),
-            mesh={"slice": 1, "data": 4, "fsdp": 1, "model": 1},
-            coordinates=[(0, 0), (0, 1), (1, 0), (1, 1)],
-            parameters=12_345,
-            matmul_dtype="bfloat16",
-            compile_secs=60.0,
-        )
+        return dataclasses.replace(STEP, text=TEXT.format(cycles))
 
 
 def buy_by_hand(asked: BudgetRequest, shape: EncoderShape, peak_share=0.4):

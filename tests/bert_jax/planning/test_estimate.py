@@ -7,6 +7,7 @@ import pytest
 from bert_jax.config import Config, MeshConfig, ModelConfig, Phase
 from bert_jax.planning import chip_prices, estimate, slices
 from bert_jax.planning.aot_compile import Compiled, Memory, TooLarge
+from tests.bert_jax.planning.test_aot_compile import STEP
 
 V5E = slices.find_slice("v5e:2x2")
 GIB = 2**30
@@ -27,16 +28,8 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 """
 
 
-def compiled(size: int = GIB) -> Compiled:
-    return Compiled(
-        text=TEXT,
-        memory=Memory(0, 0, 0, size, 0),
-        mesh={"slice": 1, "data": 4, "fsdp": 1, "model": 1},
-        coordinates=[(0, 0), (0, 1), (1, 0), (1, 1)],
-        parameters=110,
-        matmul_dtype="bfloat16",
-        compile_secs=1.0,
-    )
+def compiled() -> Compiled:
+    return dataclasses.replace(STEP, text=TEXT, memory=Memory(0, 0, 0, GIB, 0))
 
 
 def test_an_estimate_is_work_and_what_collectives_add(monkeypatch):
@@ -64,10 +57,15 @@ def test_a_price_is_asked_for_the_heads_of_a_device(monkeypatch):
     assert asked == [chip_prices.KernelShape("v5e", 128, 6, 64, True), flash]
 
 
-def test_the_kernels_of_a_teacher_have_its_own_price_or_none(monkeypatch):
-    scope = ', metadata={op_name="jit(step)/of_the_teacher/layer"}\n'
+def add_kernel(scope):
+    """The program with the attention kernel once more, in a scope."""
     (own,) = [line for line in TEXT.splitlines() if "%attention_forward" in line]
-    text = TEXT.replace(own, own.replace("forward.2", "forward.3") + scope + own)
+    other = own.replace("forward.2", "forward.3") + f', metadata={{op_name="{scope}"}}\n'
+    return TEXT.replace(own, other + own)
+
+
+def test_the_kernels_of_a_teacher_have_its_own_price_or_none(monkeypatch):
+    text = add_kernel("jit(step)/of_the_teacher/layer")
     teacher = dataclasses.replace(MODEL, num_attention_heads=6)
     config = dataclasses.replace(CONFIG, objective="distillation", teacher="hf:DIR")
     for theirs, cycles, unpriced in ((3_000.0, 8 * 13_000, 1), (None, 8 * 10_000, 2)):
@@ -91,9 +89,7 @@ def test_the_kernels_of_a_teacher_have_its_own_price_or_none(monkeypatch):
 
 
 def test_the_kernels_of_a_generator_have_its_own_price(monkeypatch):
-    scope = ', metadata={op_name="jit(step)/jvp(of_the_generator)/attention_forward"}\n'
-    (own,) = [line for line in TEXT.splitlines() if "%attention_forward" in line]
-    text = TEXT.replace(own, own.replace("forward.2", "forward.3") + scope + own)
+    text = add_kernel("jit(step)/jvp(of_the_generator)/attention_forward")
     electra = dataclasses.replace(MODEL, generator_hidden_size=256)
     config = dataclasses.replace(CONFIG, objective="rtd", model=electra)
 

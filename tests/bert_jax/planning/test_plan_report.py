@@ -23,23 +23,19 @@ def request(**price):
 def test_a_plan_has_the_cost_on_demand_and_on_spot_chips():
     phase, _ = make_phase(lambda config, words: make_compiled())
     hours = phase.steps * phase.estimate.step_secs / 3600
+
+    def describe(run, asked):
+        return "\n".join(text for _, text in plan_report._cost(run, asked.prices, "v5e"))
+
     run = plan._add_up(request(usd_spot=0.5), [phase])
     assert run.usd == pytest.approx(4 * hours * 1.2)
     assert run.usd_spot == pytest.approx(4 * hours * 0.5)
-    assert plan._add_up(request(), [phase]).usd_spot is None
-
-
-def test_the_screen_says_what_spot_chips_cost():
-    phase, _ = make_phase(lambda config, words: make_compiled())
-
-    def describe(asked):
-        run = plan._add_up(asked, [phase])
-        return "\n".join(text for _, text in plan_report._cost(run, asked.prices, "v5e"))
-
-    words = describe(request(usd_spot=0.5))
+    words = describe(run, request(usd_spot=0.5))
     assert "on demand, at $1.20 per chip-hour in here" in words
     assert "on spot chips, at $0.50 per chip-hour" in words and "https://there" in words
-    assert "has no price for v5e spot; give it usd_spot" in describe(request())
+    without = plan._add_up(request(), [phase])
+    assert without.usd_spot is None
+    assert "has no price for v5e spot; give it usd_spot" in describe(without, request())
 
 
 @pytest.mark.parametrize(

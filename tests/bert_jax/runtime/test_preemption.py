@@ -34,23 +34,6 @@ with Stop().noted():
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_one_process_notes_a_signal_and_a_second_one_is_the_old_one(number):
-    before = signal.getsignal(number)
-    heard = []
-    signal.signal(number, lambda *_: heard.append(number))
-    stop = Stop()
-    with stop.noted():
-        assert not stop.is_asked()
-        signal.raise_signal(number)
-        assert stop.is_asked() and stop.signal_number == number and not heard
-        signal.raise_signal(number)
-        assert heard == [number]
-    signal.raise_signal(number)
-    assert heard == [number] * 2
-    signal.signal(number, before)
-
-
 @pytest.fixture
 def heard():
     """The signals that reach the handlers from before."""
@@ -61,6 +44,19 @@ def heard():
     yield numbers
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_process_notes_a_signal_and_a_second_one_is_the_old_one(heard, number):
+    stop = Stop()
+    with stop.noted():
+        assert not stop.is_asked()
+        signal.raise_signal(number)
+        assert stop.is_asked() and stop.signal_number == number and not heard
+        signal.raise_signal(number)
+        assert heard == [number]
+    signal.raise_signal(number)
+    assert heard == [number] * 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import signal
 import socket
 import subprocess
@@ -17,8 +16,8 @@ from bert_jax.runtime import workdir_lock
 from bert_jax.runtime.workdir_lock import Lease, is_locked, lock_folder
 from data_pipeline.io.bucket import Bucket
 from data_pipeline.io.small_files import DamagedFile
+from tests.faults.runs import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
 HOLDER = """
 import pathlib, sys, time
 from bert_jax.runtime.workdir_lock import lock_folder

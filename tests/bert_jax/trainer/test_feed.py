@@ -119,17 +119,11 @@ def test_a_teacher_is_its_weights_its_vocabulary_and_its_config(schedule, monkey
     monkeypatch.setattr(teacher_lib, "hash_weights", lambda teacher: "the same")
     store, config = schedule[0].stores, schedule[0].config
     words = load_vocabulary(store[0].vocab_path, True)
-    before, after = (
-        feed.StoreFeed(
-            store,
-            config,
-            teacher_lib.identify_teacher(
-                Pretrained("hf:x", dataclasses.replace(MODEL, hidden_act=act), {}, words)
-            ),
-        ).provenance
-        for act in ("gelu", "relu")
-    )
-    records = {"fixed": before.fixed}, {"fixed": after.fixed}
+    records = []
+    for act in ("gelu", "relu"):
+        held = Pretrained("hf:x", dataclasses.replace(MODEL, hidden_act=act), {}, words)
+        taught = feed.StoreFeed(store, config, teacher_lib.identify_teacher(held))
+        records.append({"fixed": taught.provenance.fixed})
     assert list_differences(*records) == {"teacher.hidden_act": ("gelu", "relu")}
 
 

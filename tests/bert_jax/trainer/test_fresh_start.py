@@ -18,6 +18,7 @@ from bert_jax.trainer import fresh_start, loop
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from tests.bert_jax.small_runs import begun, prepare, small_config
+from tests.damages import edit_json
 
 LINE = '{"step": 6, "split": "train", "loss": 5.0}\n'
 ATTEMPT = '{"began": 1.0, "at": 2.0, "step": 6, "secs": {"training": 1.0}}\n'
@@ -59,6 +60,13 @@ def contents(workdir):
         for path in sorted(workdir.rglob("*"))
         if path.name != "lock"
     }
+
+
+def rewrite_receipt(checkpoint, **changes):
+    path = checkpoint / "receipt" / "receipt.json"
+    content = json.loads(path.read_text()) | changes
+    content.pop("sha256")
+    path.write_text(directory.seal(content))
 
 
 def removed(checkpoints):
@@ -147,9 +155,8 @@ def test_records_without_a_checkpoint_are_refused_or_moved_with_fresh(
 def test_each_record_shows_progress(config, workdir, name):
     removed(workdir / "checkpoints")
     if name == "run.json":
-        shown = json.loads((workdir / name).read_text())
-        shown["changes"] = [{"since_step": 6, "setting": "seed", "before": 1, "now": 0}]
-        (workdir / name).write_text(json.dumps(shown))
+        change = {"since_step": 6, "setting": "seed", "before": 1, "now": 0}
+        edit_json(workdir / name, lambda shown: shown.update(changes=[change]))
     else:
         (workdir / name).write_text(PROGRESS[name])
     with pytest.raises(Refused, match=name):
@@ -234,10 +241,7 @@ def test_what_the_other_processes_do_is_what_process_0_found(monkeypatch, tmp_pa
 def test_the_block_names_the_step_that_was_restored(config, workdir, ends_at_once, capsys):
     checkpoints = workdir / "checkpoints"
     shutil.copytree(checkpoints / "0", checkpoints / "7")
-    path = checkpoints / "7" / "receipt" / "receipt.json"
-    content = json.loads(path.read_text()) | {"step": 7}
-    content.pop("sha256")
-    path.write_text(directory.seal(content))
+    rewrite_receipt(checkpoints / "7", step=7)
     for data in (checkpoints / "7" / "state").rglob("d/*"):
         data.write_bytes(data.read_bytes()[:-1] + b"~")
     shutil.copytree(checkpoints / "0", checkpoints / "09")
@@ -301,10 +305,6 @@ def test_metrics_that_end_in_nuls_are_resumed_and_kept(config, workdir, capsys):
 
 
 def test_an_unknown_number_in_a_receipt_is_one_sentence(config, workdir):
-    path = workdir / "checkpoints" / "0" / "receipt" / "receipt.json"
-    content = json.loads(path.read_text())
-    content.pop("sha256")
-    content["numbers"]["luck"] = 7.0
-    path.write_text(directory.seal(content))
+    rewrite_receipt(workdir / "checkpoints" / "0", numbers={"luck": 7.0})
     with pytest.raises(DamagedFile, match="luck"):
         begun(prepare(config, workdir))

@@ -19,13 +19,12 @@ from bert_jax.trainer.compile import build_parts
 from bert_jax.trainer.feed import StoreFeed
 from bert_jax.trainer.heldout import count_phase, describe_corpus, estimate_step, warn_of_repetition
 from bert_jax.trainer.summary import list_opening_rows
-from data_pipeline import build
 from data_pipeline import store as store_lib
 from data_pipeline.sampling import walk as chunks
 from data_pipeline.sampling import walks
 from data_pipeline.sampling.stream import open_examples
 from data_pipeline.spec.options import PretrainOptions
-from tests.bert_jax.tiny_models import MODEL, open_feed
+from tests.bert_jax.tiny_models import MODEL, build_store, open_feed, with_setting
 
 
 @pytest.fixture
@@ -213,11 +212,11 @@ def test_next_sentences_that_nobody_could_learn_are_refused(tmp_path, segments, 
     """Documents of one sentence each: no B follows an A."""
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(f"word {number} and more" for number in range(200)))
-    flags = ["--train_vocab=wordpiece", "--vocab_size=150", "--holdout=0.2", "--workers=1"]
-    assert build.main([f"--input={text}", f"--output={tmp_path / 'store'}", *flags]) == 0
+    flags = ["--train_vocab=wordpiece", "--vocab_size=150", "--holdout=0.2"]
+    store = build_store(text, tmp_path / "store", *flags)
     config = Config(
         phases=(Phase(seq_len=24, steps=60, batch_size=10, max_predictions_per_seq=4),),
-        data=PretrainOptions(store=str(tmp_path / "store"), segments=segments),
+        data=PretrainOptions(store=str(store), segments=segments),
     )
     feed = open_feed(config)
     with pytest.raises(ValueError, match=f"rows of the training split {state}: .*objective=mlm"):
@@ -337,15 +336,8 @@ def test_absurd_passes_are_warned_of_once_with_flags_that_mend_them():
     steps = [int(given[f"phases[{index}].steps"]) for index in (0, 1)]
     passes = sum(e * s / p.steps for e, s, p in zip(epochs, steps, BASE.phases, strict=True))
     assert passes == pytest.approx(40, rel=0.01)
-    phases = (
-        dataclasses.replace(BASE.phases[0], steps=steps[0]),
-        dataclasses.replace(
-            BASE.phases[1],
-            steps=steps[1],
-            restart_warmup_steps=int(given["phases[1].restart_warmup_steps"]),
-        ),
-    )
-    optim = dataclasses.replace(BASE.optim, warmup_steps=int(given["optim.warmup_steps"]))
-    mended = dataclasses.replace(BASE, phases=phases, optim=optim)
+    mended = with_setting(BASE, "data.store", "s")
+    for name, value in given.items():
+        mended = with_setting(mended, name, int(value))
     assert config_lib.total_steps(mended) == sum(steps)
-    validate.check(dataclasses.replace(mended, data=dataclasses.replace(BASE.data, store="s")))
+    validate.check(mended)

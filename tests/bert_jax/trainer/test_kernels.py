@@ -60,10 +60,6 @@ def build(tiny_store, tmp_path):
     return build
 
 
-def with_attention(setup, name):
-    return dataclasses.replace(setup.config.compute, attention=name)
-
-
 def test_a_sound_kernel_is_checked_once_and_recorded(build, errors):
     setup = build()
     lengths = sorted({phase.seq_len for phase in setup.config.phases})
@@ -88,7 +84,7 @@ def test_a_kernel_that_differs_is_replaced_now_and_at_each_resume(build, errors)
 
 def test_a_kernel_that_is_required_and_differs_is_refused(build, errors):
     errors["error"] = 2.5
-    compute = with_attention(build(), "kernel")
+    compute = dataclasses.replace(build().config.compute, attention="kernel")
     with pytest.raises(Refused, match=r"config\.compute\.attention is 'kernel'.*set it to auto"):
         build(compute=compute)
 

@@ -1,6 +1,5 @@
 """A run of the loop: it learns, stops and resumes to the same bits, and refuses what cannot be."""
 
-import dataclasses
 import json
 import shutil
 
@@ -15,8 +14,6 @@ from bert_jax.logging.console import Screen
 from bert_jax.runtime import goodput, run_record
 from bert_jax.train_step.metrics import TIMINGS
 from bert_jax.trainer.feed import open_store
-from data_pipeline import build
-from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.small_runs import (
     compiled_once,
     config,
@@ -28,6 +25,7 @@ from tests.bert_jax.small_runs import (
     train,
     whole,
 )
+from tests.bert_jax.tiny_models import build_store, with_setting
 
 __all__ = ["compiled_once", "config", "moved", "stopped", "whole"]  # fixtures
 
@@ -170,27 +168,16 @@ def test_a_disk_without_room_for_the_checkpoints_is_refused(config, tmp_path, mo
 @pytest.mark.slow
 def test_a_run_cannot_go_on_with_fewer_steps_than_it_has(config, whole, tmp_path):
     workdir = whole.copy(tmp_path / "run")
-    first, last = config.phases
-    fewer = dataclasses.replace(config, phases=(first, dataclasses.replace(last, steps=2)))
     with pytest.raises(ValueError, match=r"a run of 13 steps, .* end after 11"):
-        train(fewer, workdir)
-    more = dataclasses.replace(config, phases=(first, dataclasses.replace(last, steps=6)))
-    assert train(more, workdir)["steps"] == 15
+        train(with_setting(config, "phases[1].steps", 2), workdir)
+    assert train(with_setting(config, "phases[1].steps", 6), workdir)["steps"] == 15
 
 
 @pytest.mark.fault(15, "a store of the same text with another vocabulary")
 def test_a_store_with_another_vocabulary_is_refused(config, tiny_store, tmp_path):
     prepare(config, tmp_path / "run")
-    arguments = {
-        "input": tiny_store.parent / "text.txt",
-        "output": tmp_path / "store",
-        "train_vocab": "wordpiece",
-        "vocab_size": 190,
-        "sentences": "lines",
-        "holdout": 0.1,
-        "workers": 1,
-    }
-    assert build.main([f"--{name}={value}" for name, value in arguments.items()]) == 0
-    other = dataclasses.replace(config, data=PretrainOptions(store=str(tmp_path / "store")))
+    flags = ["--train_vocab=wordpiece", "--vocab_size=190", "--sentences=lines", "--holdout=0.1"]
+    store = build_store(tiny_store.parent / "text.txt", tmp_path / "store", *flags)
+    other = with_setting(config, "data.store", str(store))
     with pytest.raises(ValueError, match=r"data.store \(digest of its contents\) = .* says"):
         train(other, tmp_path / "run")

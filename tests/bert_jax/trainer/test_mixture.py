@@ -3,29 +3,24 @@
 import dataclasses
 import shutil
 
-import jax
 import numpy as np
 import pytest
 
 from bert_jax import replay
-from bert_jax.config import CheckpointConfig, Config, EvalConfig, OptimConfig, Phase, validate
-from bert_jax.inference import store_scores
-from bert_jax.inference.store_scores import ScoredRows
+from bert_jax.config import CheckpointConfig, EvalConfig, OptimConfig, Phase
 from bert_jax.interop import load
-from bert_jax.interop.pretrained import place_masked_lm
-from bert_jax.logging.console import Screen
 from bert_jax.trainer.feed import StoreFeed, open_store, open_stores
-from data_pipeline import build
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
     compiled_once,
     lines_of,
+    score_heldout,
     small_config,
     train,
     train_with_stops,
 )
-from tests.bert_jax.tiny_models import open_feed
+from tests.bert_jax.tiny_models import build_store, open_feed
 from tests.damages import edit_json
 
 WORDS = ["rain", "snow", "wind", "cloud", "storm", "sun", "fog", "hail"]
@@ -38,10 +33,8 @@ def build_small(folder, vocab, documents):
     )
     folder.mkdir()
     (folder / "text.txt").write_text(text)
-    flags = [f"--input={folder / 'text.txt'}", "--sentences=lines", "--workers=1", "--holdout=0.2"]
-    flags += [f"--output={folder / 'store'}", *vocab]
-    assert build.main(flags) == 0
-    return folder / "store"
+    flags = ["--sentences=lines", "--holdout=0.2", *vocab]
+    return build_store(folder / "text.txt", folder / "store", *flags)
 
 
 @pytest.fixture(scope="module")
@@ -152,39 +145,10 @@ def test_stores_that_do_not_mix_are_refused(tiny_store, weather, tmp_path):
     ):
         with pytest.raises(ValueError, match=words):
             open_stores(PretrainOptions(store=f"{tiny_store}, {second}"))
+    with pytest.raises(ValueError, match="names a twice; name it once"):
+        PretrainOptions(store="a,b,a").check()
     with pytest.raises(ValueError, match="names 2 stores, and this reads one"):
         open_store(PretrainOptions(store=f"{tiny_store},{weather}"))
-
-
-PHASE = Phase(seq_len=16, steps=5, batch_size=8)
-
-
-@pytest.mark.parametrize(
-    ("data", "phase", "words"),
-    [
-        (
-            {"store_weights": "0.7,0.2"},
-            {},
-            "sums to 0.9; it must be 1: divided by .* 0.7778,0.2222",
-        ),
-        ({"store_weights": "0.7,0.2,0.1"}, {}, "3 shares for the 2 stores"),
-        ({"store_weights": "0.7;0.3"}, {}, "must be numbers, such as 0.7,0.3"),
-        ({"store_weights": "1.5,-0.5"}, {}, "each share must be from 0 to 1"),
-        ({"store_weights": "nan,1"}, {}, "each share must be from 0 to 1"),
-        ({"store_weights": "1.0", "store": "a"}, {}, "names 1 store and shares are of several"),
-        ({"store": "a,b,a"}, {}, "names a twice; name it once"),
-        ({"store": "a,,b"}, {}, "nothing before or after a comma"),
-        ({"store_weights": ".5,.5", "store_temperature": 0.5}, {}, "leave one of them out"),
-        ({}, {"store_weights": "1,1"}, r"config\.phases\[0\]\.store_weights .* sums to 2"),
-        ({}, {"store_weights": ".5,.5", "store_temperature": 0.5}, "leave one of them out"),
-        ({"store": "a"}, {"store_weights": "1"}, r"phases\[0\]\.store_weights .* names 1 store"),
-    ],
-)
-def test_contradicting_shares_are_refused_by_their_key(data, phase, words):
-    options = PretrainOptions(**{"store": "a,b"} | data)
-    config = Config(phases=(dataclasses.replace(PHASE, **phase),), data=options)
-    with pytest.raises(ValueError, match=words):
-        validate.check(config)
 
 
 @pytest.mark.slow
@@ -201,9 +165,7 @@ def test_a_stopped_run_resumes_bit_for_bit_and_scores_each_store(config, feed, t
     # Each store's score is what it has by itself; the mixture's is their mean by the shares.
     own = []
     for name, store in zip(feed.store_names, feed.stores, strict=True):
-        asked = ScoredRows(store, "heldout", config.data, seq_len=16, examples=12)
-        model = place_masked_lm(ours, jax.devices()[:1])
-        scores = store_scores.score_store(model, asked, 16, Screen(is_writer=False))
+        scores = score_heldout(config, ours, store=store, examples=12)
         assert summary[f"heldout_mlm_loss/{name}"] == pytest.approx(scores["mlm_loss"], rel=1e-5)
         unigram = summary[f"unigram_mlm_loss/{name}"]
         assert unigram == pytest.approx(scores["unigram_mlm_loss"])

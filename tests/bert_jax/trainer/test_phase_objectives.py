@@ -3,24 +3,19 @@
 import dataclasses
 import json
 
-import jax
 import numpy as np
 import pytest
 
 from bert_jax.config import CheckpointConfig, EvalConfig, OptimConfig, Phase
-from bert_jax.inference import store_scores
-from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import export, load
-from bert_jax.interop.pretrained import place_masked_lm, refuse_causal
+from bert_jax.interop.pretrained import refuse_causal
 from bert_jax.logging import plots
-from bert_jax.logging.console import Screen
 from bert_jax.train_step.objectives import CAUSAL, MLM_NSP
-from bert_jax.trainer.feed import open_store
 from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
-    begun,
     compiled_once,
     lines_of,
     prepare,
+    score_heldout,
     small_config,
     train,
     train_with_stops,
@@ -108,11 +103,7 @@ def test_a_causal_run_is_exported_as_a_decoder_and_refused_as_a_masked_model(con
     target = export.parse_target(f"hf:{tmp_path / 'hf'}")
     assert export.find_missing(saved, target) == ()
     export.write(saved, target, ())
-    store = open_store(config.data)
-    asked = ScoredRows(store, "heldout", config.data, seq_len=16, examples=21)
-    scores = store_scores.score_store(
-        place_masked_lm(saved, jax.devices()[:1]), asked, 16, Screen(is_writer=False)
-    )
+    scores = score_heldout(config, saved)
     for name in ("causal_loss", "causal_accuracy", "causal_perplexity"):
         assert scores[name] == pytest.approx(summary[f"heldout_{name}"], rel=1e-5)
     assert scores["unigram_causal_loss"] == pytest.approx(summary["unigram_causal_loss"])

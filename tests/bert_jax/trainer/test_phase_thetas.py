@@ -2,21 +2,15 @@
 
 import dataclasses
 
-import jax
 import pytest
 
 from bert_jax.config import CheckpointConfig, EvalConfig, OptimConfig, Phase
-from bert_jax.inference import store_scores
-from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import load
-from bert_jax.interop.pretrained import place_masked_lm
-from bert_jax.logging.console import Screen
-from bert_jax.trainer.feed import open_store
 from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
-    begun,
     compiled_once,
     lines_of,
     prepare,
+    score_heldout,
     small_config,
     train,
 )
@@ -52,12 +46,6 @@ def workdir(config, tmp_path_factory):
     return workdir
 
 
-def heldout_loss(config, checkpoint):
-    asked = ScoredRows(open_store(config.data), "heldout", config.data, seq_len=16, examples=21)
-    model = place_masked_lm(checkpoint, jax.devices()[:1])
-    return store_scores.score_store(model, asked, 16, Screen(is_writer=False))["mlm_loss"]
-
-
 @pytest.mark.parametrize(("step", "index"), [(4, 0), (8, 1)])
 def test_a_checkpoint_is_read_with_the_base_it_was_trained_with(config, workdir, step, index):
     saved = load.load(f"orbax:{workdir}@{step}")
@@ -65,10 +53,10 @@ def test_a_checkpoint_is_read_with_the_base_it_was_trained_with(config, workdir,
     (line,) = [
         line for line in lines_of(workdir) if (line["split"], line["step"]) == ("heldout", step)
     ]
-    assert heldout_loss(config, saved) == pytest.approx(line["mlm_loss"], rel=1e-5)
+    assert score_heldout(config, saved)["mlm_loss"] == pytest.approx(line["mlm_loss"], rel=1e-5)
     other = dataclasses.replace(saved.config, global_rope_theta=THETAS[1 - index])
-    turned = heldout_loss(config, dataclasses.replace(saved, config=other))
-    assert abs(turned / line["mlm_loss"] - 1) > 1e-3
+    turned = score_heldout(config, dataclasses.replace(saved, config=other))
+    assert abs(turned["mlm_loss"] / line["mlm_loss"] - 1) > 1e-3
 
 
 def test_a_base_belongs_to_the_run(config, workdir):
