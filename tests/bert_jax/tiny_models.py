@@ -80,12 +80,18 @@ class Setting:
         return state.init_state(self.model, self.tx, self.where, seed)
 
 
-def setting(config: Config, devices: int, preset: str = "dp", model_size: int = 2) -> Setting:
+def setting(
+    config: Config,
+    devices: int,
+    preset: str = "dp",
+    model_size: int = 2,
+    heads: bert.Heads = bert.PRETRAINING,
+) -> Setting:
     """Build the model of a config on the first so many devices and make its mesh current."""
     arranged = MeshConfig(preset=preset, model_size=model_size)
     of = mesh.make_mesh(arranged, jax.devices()[:devices])
     jax.set_mesh(of)
-    model = bert.build(config.model, "cpu", of.shape["model"], config.compute)
+    model = bert.build(config.model, "cpu", of.shape["model"], config.compute, heads)
     tx = optimizers.make_optimizer(config.optim)
     where = state.make_shardings(model, tx, of, arranged)
     return Setting(config, of, model, tx, where)

@@ -8,15 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.config import ComputeConfig, MeshConfig, ModelConfig
-from bert_jax.model import attention, bert
-from bert_jax.model.dropout import Dropout, number_rows
+from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.model import attention
 from bert_jax.model.layers import resolve_choices
-from bert_jax.parallel import mesh
-from bert_jax.train_step import step
 from bert_jax.train_step.objectives import MLM_NSP
-from tests.bert_jax.tiny_models import MODEL, random_batch
-from tests.bert_jax.train_step.test_step import assert_same, logical
+from tests.bert_jax.tiny_models import CONFIG, MODEL, random_batch, setting
+from tests.bert_jax.train_step.gradients import assert_same, compute, draw
 
 
 def test_auto_is_exact_in_float32_and_cheap_in_bfloat16():
@@ -37,27 +34,9 @@ def test_auto_is_exact_in_float32_and_cheap_in_bfloat16():
     )
 
 
-def losses_and_gradients(model_config, batch, compute, devices=1, preset="dp"):
-    of = mesh.make_mesh(MeshConfig(preset=preset), jax.devices()[:devices])
-    jax.set_mesh(of)
-    model = bert.build(model_config, "cpu", of.shape["model"], compute)
-    rng = np.random.default_rng(3)
-
-    def drawn(of):
-        padding = [(0, held - real) for held, real in zip(of.dims, of.logical_dims, strict=True)]
-        values = of.initial.constant + rng.normal(0, 0.1, of.logical_dims)
-        return jax.device_put(np.pad(values, padding).astype(np.float32), of.spec)
-
-    params = jax.tree.map(drawn, model.declared)  # model.init would compile a program a shape
-
-    def run(params, batch):
-        rows_B = number_rows(len(batch["input_ids"]))
-        dropout = Dropout(seed=jnp.uint32(3), step=jnp.uint32(5), rows_B=rows_B)
-        return step.compute_gradients(model, MLM_NSP, params, batch, dropout)
-
-    grads, terms, weights = jax.jit(run)(params, mesh.place_batch(batch, of))
-    losses = {name: float(term.loss_sum / weights[name]) for name, term in terms.items()}
-    return losses, logical(grads, model)
+def losses_and_gradients(model, batch, how, devices=1, preset="dp"):
+    at = setting(dataclasses.replace(CONFIG, model=model, compute=how), devices, preset)
+    return compute(at, MLM_NSP, draw(at.model), batch, drops=True)
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +45,15 @@ def plain():
 
 
 @pytest.mark.parametrize(
-    ("compute", "devices", "preset"),
+    ("how", "devices", "preset"),
     [
         (ComputeConfig(remat="layer"), 1, "dp"),
         (ComputeConfig(remat="layer", rolled_layers=True), 4, "tp"),
     ],
 )
-def test_rolled_and_recomputed_layers_have_the_losses_and_gradients(
-    plain, compute, devices, preset
-):
+def test_rolled_and_recomputed_layers_have_the_losses_and_gradients(plain, how, devices, preset):
     """Dropout on: its masks go by the number of the layer."""
-    assert_same(losses_and_gradients(MODEL, random_batch(), compute, devices, preset), plain)
+    assert_same(losses_and_gradients(MODEL, random_batch(), how, devices, preset), plain)
 
 
 CHOICE = ("auto", "TPU v5 lite", 128, ModelConfig(), jnp.dtype("bfloat16"), 1)
@@ -216,10 +193,10 @@ def test_the_kernel_in_the_model_is_the_plain_attention(monkeypatch, name, rate)
         calls.append(sizes)
         return name if visible.ids_BS is not None else attention.PLAIN
 
-    compute = ComputeConfig(compute_dtype="bfloat16")
-    expected = losses_and_gradients(model, batch, compute)
+    how = ComputeConfig(compute_dtype="bfloat16")
+    expected = losses_and_gradients(model, batch, how)
     monkeypatch.setattr(attention, "choose_here", always)
-    got = losses_and_gradients(model, batch, compute)
+    got = losses_and_gradients(model, batch, how)
     assert calls[0] == (128, model, jnp.bfloat16, rate > 0)
     assert got[0] == pytest.approx(expected[0], rel=2e-3)
 

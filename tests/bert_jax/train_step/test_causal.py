@@ -12,7 +12,7 @@ from bert_jax.train_step import metrics, step
 from bert_jax.train_step.objectives import CAUSAL, find_pooled
 from tests.bert_jax.packed_rows import packed
 from tests.bert_jax.tiny_models import CONFIG, MODEL, VOCAB, random_batch, setting
-from tests.bert_jax.train_step.test_step import assert_same, logical, on_mesh
+from tests.bert_jax.train_step.gradients import assert_same, compute, draw, on_mesh
 
 SHALLOW = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, num_hidden_layers=1))
 MASK = 3
@@ -38,24 +38,7 @@ def masked_batch(seed=0):
 
 @pytest.fixture(scope="module")
 def params():
-    """Away from the start, where heads are near zero and biases at it."""
-    at = setting(SHALLOW, 1)
-    rng = np.random.default_rng(3)
-    return jax.tree.map(
-        lambda leaf: leaf + rng.normal(0, 0.1, leaf.shape).astype(np.float32),
-        logical(at.model.init(jax.random.key(7)), at.model),
-    )
-
-
-def losses_and_gradients(params, batch, devices=1, micro_batches=1, preset="dp"):
-    at = setting(SHALLOW, devices, preset)
-
-    def run(params, batch):
-        return step.compute_gradients(at.model, CAUSAL, params, batch, None, micro_batches)
-
-    grads, terms, weights = jax.jit(run)(on_mesh(params, at), mesh.place_batch(batch, at.mesh))
-    numbers = metrics.flatten({"terms": terms, "weights": weights})
-    return metrics.compute_means(metrics.add_step({}, numbers)), logical(grads, at.model)
+    return draw(setting(SHALLOW, 1).model)
 
 
 def evaluate(params, batch, config=SHALLOW):
@@ -173,8 +156,9 @@ def test_packed_rows_have_the_metrics_and_gradients_of_their_examples(
     batch, _ = masked_batch()
     ends = np.cumsum([1, 3, 2, 2] * 2)
     rows = packed(batch, np.split(np.arange(16), ends[:-1]) + [[]] * 8, 59, 17, 3)
-    expected = losses_and_gradients(params, batch)
-    assert_same(losses_and_gradients(params, rows, devices, micro_batches, preset), expected)
+    expected = compute(setting(SHALLOW, 1), CAUSAL, params, batch)
+    at = setting(SHALLOW, devices, preset)
+    assert_same(compute(at, CAUSAL, params, rows, micro_batches=micro_batches), expected)
 
 
 def test_a_classifier_reads_the_last_token_of_a_causal_model():

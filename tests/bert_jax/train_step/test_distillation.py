@@ -3,24 +3,19 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.config import DistillConfig, MeshConfig
-from bert_jax.model import bert
+from bert_jax.config import DistillConfig
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Heads
-from bert_jax.model.dropout import Dropout, number_rows
 from bert_jax.parallel import mesh
-from bert_jax.train_step import metrics, optimizers, state, step
 from bert_jax.train_step.objectives import DISTILLATION
 from bert_jax.train_step.objectives.distillation import make_distillation
-from bert_jax.train_step.step import Teacher
 from tests.bert_jax.packed_rows import side_by_side
-from tests.bert_jax.tiny_models import CONFIG, VOCAB, Setting, random_batch
+from tests.bert_jax.tiny_models import CONFIG, VOCAB, random_batch, setting
+from tests.bert_jax.train_step.gradients import assert_same, compute, draw, on_mesh
 from tests.bert_jax.train_step.test_objectives import MAX_EXAMPLES, ROW_LEN, ROW_SLOTS
-from tests.bert_jax.train_step.test_step import assert_same, logical, on_mesh
 
 pytestmark = pytest.mark.slow
 
@@ -34,48 +29,18 @@ def at(devices=1, preset="dp", model_size=2):
     """A student of one layer and the model of its teacher of two, on so many devices."""
     student = dataclasses.replace(CONFIG.model, num_hidden_layers=1)
     config = dataclasses.replace(CONFIG, model=student)
-    arranged = MeshConfig(preset=preset, model_size=model_size)
-    of = mesh.make_mesh(arranged, jax.devices()[:devices])
-    jax.set_mesh(of)
-    built = bert.build(config.model, "cpu", of.shape["model"])
-    tx = optimizers.make_optimizer(config.optim)
-    teacher = bert.build(CONFIG.model, "cpu", of.shape["model"], heads=WORDS)
-    settings = [
-        Setting(config, of, model, tx, state.make_shardings(model, tx, of, arranged))
-        for model in (built, teacher)
-    ]
-    return tuple(settings)
-
-
-def draw(model, seed):
-    rng = np.random.default_rng(seed)
-    return jax.tree.map(
-        lambda leaf: leaf + rng.normal(0, 0.2, leaf.shape).astype(np.float32),
-        logical(model.init(jax.random.key(seed)), model),
-    )
+    teacher = setting(CONFIG, devices, preset, model_size, WORDS)
+    return setting(config, devices, preset, model_size), teacher
 
 
 @pytest.fixture(scope="module")
 def params():
-    of, teacher = at()
-    return draw(of.model, 3), draw(teacher.model, 4)
+    return tuple(draw(each.model, 0.2, seed) for seed, each in enumerate(at(), 3))
 
 
-def run(setting, params, batch, drops=True, micro_batches=1, objective=OBJECTIVE):
-    (of, teacher), (ours, theirs) = setting, params
-
-    def compute(ours, theirs, batch):
-        rows = number_rows(len(batch["input_ids"]))
-        dropout = Dropout(jnp.uint32(3), jnp.uint32(5), rows) if drops else None
-        taught = Teacher(teacher.model, theirs)
-        return step.compute_gradients(
-            of.model, objective, ours, batch, dropout, micro_batches, taught=taught
-        )
-
-    placed = mesh.place_batch(batch, of.mesh)
-    grads, terms, weights = jax.jit(compute)(on_mesh(ours, of), on_mesh(theirs, teacher), placed)
-    numbers = metrics.flatten({"terms": terms, "weights": weights})
-    return metrics.compute_means(metrics.add_step({}, numbers)), logical(grads, of.model)
+def run(settings, params, batch, drops=True, micro_batches=1, objective=OBJECTIVE):
+    (student, teacher), (ours, theirs) = settings, params
+    return compute(student, objective, ours, batch, drops, micro_batches, (teacher, theirs))
 
 
 def see(of, params, batch):

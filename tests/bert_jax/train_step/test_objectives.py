@@ -17,7 +17,7 @@ from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import open_store
 from tests.bert_jax import packed_rows
 from tests.bert_jax.tiny_models import CONFIG, abstract_batch, random_batch, setting
-from tests.bert_jax.train_step.test_step import assert_same, logical, on_mesh
+from tests.bert_jax.train_step.gradients import assert_same, compute, draw
 
 SHALLOW = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, num_hidden_layers=1))
 EXAMPLES = 32
@@ -36,25 +36,7 @@ def side_by_side():
 
 @pytest.fixture(scope="module")
 def params():
-    """Away from the start, where heads are near zero and biases at it."""
-    at = setting(SHALLOW, 1)
-    rng = np.random.default_rng(3)
-    return jax.tree.map(
-        lambda leaf: leaf + rng.normal(0, 0.1, leaf.shape).astype(np.float32),
-        logical(at.model.init(jax.random.key(7)), at.model),
-    )
-
-
-def losses_and_gradients(objective, params, batch, devices=1, micro_batches=1):
-    at = setting(SHALLOW, devices)
-
-    def run(params, batch):
-        return step.compute_gradients(at.model, objective, params, batch, None, micro_batches)
-
-    placed = mesh.place_batch(batch, at.mesh)
-    grads, terms, weights = jax.jit(run)(on_mesh(params, at), placed)
-    numbers = metrics.flatten({"terms": terms, "weights": weights})
-    return metrics.compute_means(metrics.add_step({}, numbers)), logical(grads, at.model)
+    return draw(setting(SHALLOW, 1).model)
 
 
 @pytest.mark.parametrize(
@@ -63,8 +45,9 @@ def losses_and_gradients(objective, params, batch, devices=1, micro_batches=1):
 def test_packed_rows_have_the_metrics_and_gradients_of_their_examples(
     params, objective, devices, micro_batches
 ):
-    expected = losses_and_gradients(objective, params, one_by_one())
-    got = losses_and_gradients(objective, params, side_by_side(), devices, micro_batches)
+    expected = compute(setting(SHALLOW, 1), objective, params, one_by_one())
+    at = setting(SHALLOW, devices)
+    got = compute(at, objective, params, side_by_side(), micro_batches=micro_batches)
     terms = {"mlm", "nsp"} if objective is MLM_NSP else {"mlm"}
     assert {name for name in expected[0] if name.endswith("_accuracy")} == {
         f"{term}_accuracy" for term in terms
@@ -104,7 +87,7 @@ def test_a_batch_with_nothing_to_weigh_has_no_nan(params):
     batch = one_by_one()
     for name in ("masked_lm_weights", "next_sentence_weights"):
         batch[name] = np.zeros_like(batch[name])
-    losses, grads = losses_and_gradients(MLM_NSP, params, batch)
+    losses, grads = compute(setting(SHALLOW, 1), MLM_NSP, params, batch)
     assert losses["mlm_loss"] == losses["nsp_loss"] == losses["nsp_accuracy"] == 0.0
     assert all((leaf == 0.0).all() for leaf in jax.tree.leaves(grads))
 

@@ -12,13 +12,12 @@ from bert_jax.model.dropout import Dropout, number_rows
 from bert_jax.model.embeddings import Embeddings
 from bert_jax.model.encoder import Layer
 from bert_jax.parallel import mesh
-from bert_jax.train_step import metrics, step
 from bert_jax.train_step.objectives import PERMUTATION
 from bert_jax.train_step.objectives.objective import restore_ids
 from bert_jax.train_step.objectives.permutation import draw_order
 from tests.bert_jax import packed_rows
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
-from tests.bert_jax.train_step.test_step import assert_same, logical, on_mesh
+from tests.bert_jax.train_step.gradients import assert_same, compute, draw, on_mesh
 
 pytestmark = pytest.mark.slow
 SHAPE = {
@@ -52,26 +51,7 @@ def side_by_side():
 
 @pytest.fixture(scope="module")
 def params():
-    """Away from the start, where biases are zero and scales are one."""
-    at = setting(CONFIG, 1)
-    rng = np.random.default_rng(3)
-    return jax.tree.map(
-        lambda leaf: leaf + rng.normal(0, 0.1, leaf.shape).astype(np.float32),
-        logical(at.model.init(jax.random.key(7)), at.model),
-    )
-
-
-def losses_and_gradients(params, batch, devices=1, preset="dp", drops=False):
-    at = setting(CONFIG, devices, preset)
-    rows = len(batch["input_ids"])
-
-    def run(params, batch):
-        dropout = Dropout(jnp.uint32(3), jnp.uint32(5), number_rows(rows)) if drops else None
-        return step.compute_gradients(at.model, PERMUTATION, params, batch, dropout)
-
-    grads, terms, weights = jax.jit(run)(on_mesh(params, at), mesh.place_batch(batch, at.mesh))
-    numbers = metrics.flatten({"terms": terms, "weights": weights})
-    return metrics.compute_means(metrics.add_step({}, numbers)), logical(grads, at.model)
+    return draw(setting(CONFIG, 1).model)
 
 
 def test_tokens_are_put_back_and_unused_slots_change_nothing():
@@ -142,14 +122,15 @@ def test_each_stream_drops_out_by_masks_of_its_own(params, monkeypatch):
 
 
 def test_packed_rows_have_the_losses_and_gradients_of_their_examples(params):
-    expected = losses_and_gradients(params, one_by_one())
-    assert_same(losses_and_gradients(params, side_by_side()), expected)
+    expected = compute(setting(CONFIG, 1), PERMUTATION, params, one_by_one())
+    assert_same(compute(setting(CONFIG, 1), PERMUTATION, params, side_by_side()), expected)
 
 
 @pytest.mark.parametrize("preset", ["zero1", "zero1+tp", "fsdp"])
 def test_eight_devices_have_the_losses_and_gradients_of_one(params, preset):
-    expected = losses_and_gradients(params, one_by_one(), drops=True)
-    assert_same(losses_and_gradients(params, one_by_one(), 8, preset, drops=True), expected)
+    expected = compute(setting(CONFIG, 1), PERMUTATION, params, one_by_one(), drops=True)
+    at = setting(CONFIG, 8, preset)
+    assert_same(compute(at, PERMUTATION, params, one_by_one(), drops=True), expected)
 
 
 def test_a_masked_token_is_predicted_from_all_others_but_masked_ones(params):

@@ -6,18 +6,16 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.config import DistillConfig, MeshConfig
-from bert_jax.model import bert
+from bert_jax.config import DistillConfig
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Heads
 from bert_jax.parallel import mesh
-from bert_jax.train_step import optimizers, state
 from bert_jax.train_step.objectives.relation_distillation import make_relation_distillation
 from tests.bert_jax.packed_rows import side_by_side
-from tests.bert_jax.tiny_models import CONFIG, Setting, random_batch
-from tests.bert_jax.train_step.test_distillation import draw, run
+from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
+from tests.bert_jax.train_step.gradients import assert_same, draw, on_mesh
+from tests.bert_jax.train_step.test_distillation import run
 from tests.bert_jax.train_step.test_objectives import MAX_EXAMPLES, ROW_LEN, ROW_SLOTS
-from tests.bert_jax.train_step.test_step import assert_same, on_mesh
 
 pytestmark = pytest.mark.slow
 
@@ -47,17 +45,9 @@ STUDENT = dataclasses.replace(CONFIG.model, hidden_size=48)
 
 def at(teacher=ROBERTA, devices=1, preset="dp", student=STUDENT):
     """A student of two layers and its teacher of three, of other widths."""
-    arranged = MeshConfig(preset=preset, model_size=2)
-    of = mesh.make_mesh(arranged, jax.devices()[:devices])
-    jax.set_mesh(of)
-    config = dataclasses.replace(CONFIG, model=student)
-    tx = optimizers.make_optimizer(config.optim)
-    built = bert.build(student, "cpu", of.shape["model"])
-    taught = bert.build(teacher, "cpu", of.shape["model"], heads=ENCODER)
-    return tuple(
-        Setting(config, of, model, tx, state.make_shardings(model, tx, of, arranged))
-        for model in (built, taught)
-    )
+    of_teacher = dataclasses.replace(CONFIG, model=teacher)
+    taught = setting(of_teacher, devices, preset, heads=ENCODER)
+    return setting(dataclasses.replace(CONFIG, model=student), devices, preset), taught
 
 
 def make_batch():
@@ -73,8 +63,8 @@ def make_batch():
     }
 
 
-def drawn(setting):
-    return tuple(draw(each.model, seed) for seed, each in enumerate(setting, 3))
+def draw_both(settings):
+    return tuple(draw(each.model, 0.2, seed) for seed, each in enumerate(settings, 3))
 
 
 def unmask(batch):
@@ -117,11 +107,10 @@ def relate(x, length):
 
 @pytest.mark.parametrize("teacher", [ROBERTA, MODERN], ids=["roberta", "modernbert"])
 def test_losses_are_those_of_numpy(teacher):
-    setting, batch = at(teacher), make_batch()
-    params = drawn(setting)
-    means, grads = run(setting, params, batch, drops=False, objective=OBJECTIVE)
-    ours = see(setting[0], params[0], batch, 1)
-    theirs = see(setting[1], params[1], batch, 1)
+    settings, batch = at(teacher), make_batch()
+    params = draw_both(settings)
+    means, grads = run(settings, params, batch, drops=False, objective=OBJECTIVE)
+    ours, theirs = (see(*each, batch, 1) for each in zip(settings, params, strict=True))
     expected = {}
     for name, student, taught in zip(("query", "key", "value"), ours, theirs, strict=True):
         gaps = []
@@ -141,7 +130,7 @@ def test_losses_are_those_of_numpy(teacher):
 
 def test_a_student_that_is_its_teacher_has_nothing_to_learn():
     student, teacher = at(teacher=STUDENT)
-    params = drawn((student, teacher))
+    params = draw_both((student, teacher))
     same = {name: params[0][name] for name in params[1]}
     means, grads = run(
         (student, teacher), (params[0], same), make_batch(), drops=False, objective=OBJECTIVE
@@ -152,7 +141,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn():
 
 def test_packed_rows_meshes_and_micro_batches_agree():
     batch = make_batch()
-    params = drawn(at())
+    params = draw_both(at())
     expected = run(at(), params, batch, drops=False, objective=OBJECTIVE)
     rows = side_by_side(batch, ROW_LEN, ROW_SLOTS, MAX_EXAMPLES)
     assert_same(run(at(), params, rows, drops=False, objective=OBJECTIVE), expected)

@@ -7,18 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.config import MeshConfig, OptimConfig
-from bert_jax.model import bert
+from bert_jax.config import OptimConfig
 from bert_jax.model.attention import hide_padding
-from bert_jax.model.dropout import Dropout, number_rows
 from bert_jax.parallel import mesh
-from bert_jax.train_step import metrics, optimizers, state, step
+from bert_jax.train_step import metrics, step
 from bert_jax.train_step.objectives import MLM, Objective
 from bert_jax.train_step.objectives.rtd import RTD, make_rtd, sample_tokens
 from tests.bert_jax.packed_rows import packed
-from tests.bert_jax.tiny_models import CONFIG, VOCAB, Setting, random_batch
+from tests.bert_jax.tiny_models import CONFIG, VOCAB, random_batch, setting
+from tests.bert_jax.train_step.gradients import assert_same, compute, draw, logical, on_mesh
 from tests.bert_jax.train_step.test_objectives import MAX_EXAMPLES, ROW_LEN, ROW_SLOTS
-from tests.bert_jax.train_step.test_step import assert_same, logical, on_mesh
 
 SIZES = {
     "num_hidden_layers": 1,
@@ -33,12 +31,7 @@ def at(devices=1, preset="dp", sharing="shared", **changes):
     """The model of RTD on so many devices, its mesh made current."""
     model = dataclasses.replace(CONFIG.model, **SIZES, generator_embeddings=sharing)
     config = dataclasses.replace(CONFIG, model=model, **changes)
-    arranged = MeshConfig(preset=preset)
-    of = mesh.make_mesh(arranged, jax.devices()[:devices])
-    jax.set_mesh(of)
-    built = bert.build(config.model, "cpu", of.shape["model"], heads=RTD.heads)
-    tx = optimizers.make_optimizer(config.optim)
-    return Setting(config, of, built, tx, state.make_shardings(built, tx, of, arranged))
+    return setting(config, devices, preset, heads=RTD.heads)
 
 
 def batch_of(batch_size=16):
@@ -50,30 +43,9 @@ def batch_of(batch_size=16):
     return batch
 
 
-def draw(of):
-    """Away from the start, where heads are near zero and biases at it."""
-    rng = np.random.default_rng(3)
-    return jax.tree.map(
-        lambda leaf: leaf + rng.normal(0, 0.1, leaf.shape).astype(np.float32),
-        logical(of.model.init(jax.random.key(7)), of.model),
-    )
-
-
 @pytest.fixture(scope="module")
 def params():
-    return draw(at())
-
-
-def run(of, params, batch, objective=RTD, drops=True, micro_batches=1):
-    def compute(params, batch):
-        rows = number_rows(len(batch["input_ids"]))
-        dropout = Dropout(jnp.uint32(3), jnp.uint32(5), rows) if drops else None
-        return step.compute_gradients(of.model, objective, params, batch, dropout, micro_batches)
-
-    placed = mesh.place_batch(batch, of.mesh)
-    grads, terms, weights = jax.jit(compute)(on_mesh(params, of), placed)
-    numbers = metrics.flatten({"terms": terms, "weights": weights})
-    return metrics.compute_means(metrics.add_step({}, numbers)), logical(grads, of.model)
+    return draw(at().model)
 
 
 def test_metrics_are_those_that_numpy_computes_from_the_logits(params):
@@ -160,7 +132,7 @@ def test_tokens_are_sampled_as_often_as_the_softmax_says():
 def test_the_loss_of_the_detection_moves_no_weight_of_the_generator(params):
     of, batch = at(), batch_of()
     alone = one_term("rtd")
-    grads = run(of, params, batch, alone)[1]
+    grads = compute(of, alone, params, batch, drops=True)[1]
     assert all((leaf == 0.0).all() for leaf in jax.tree.leaves(grads["generator"]))
     for part in ("embeddings", "layers", "rtd"):
         assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(grads[part])), part
@@ -177,15 +149,15 @@ def one_term(name):
 @pytest.mark.slow
 def test_with_gdes_each_loss_moves_its_own_tables():
     of, batch = at(sharing="gdes"), batch_of()
-    params = draw(of)
+    params = draw(of.model)
     tables = ("word", "position", "segment", "layer_norm")
-    detection = run(of, params, batch, one_term("rtd"))[1]
+    detection = compute(of, one_term("rtd"), params, batch, drops=True)[1]
     assert all((leaf == 0.0).all() for leaf in jax.tree.leaves(detection["generator"]))
     assert sorted(set(tables) & set(detection["generator"]["embeddings"])) == sorted(tables)
     for table in tables:
         leaves = jax.tree.leaves(detection["embeddings"][table])
         assert all(np.abs(leaf).max() > 0 for leaf in leaves), table
-    words = run(of, params, batch, one_term("mlm"))[1]
+    words = compute(of, one_term("mlm"), params, batch, drops=True)[1]
     for part in ("embeddings", "layers", "rtd"):
         assert all((leaf == 0.0).all() for leaf in jax.tree.leaves(words[part])), part
 
@@ -230,9 +202,9 @@ def test_eight_devices_and_micro_batches_have_the_metrics_and_gradients_of_one(
     sharing, preset, micro_batches
 ):
     one, batch = at(sharing=sharing), batch_of()
-    params = draw(one)
-    expected = run(one, params, batch)
-    got = run(at(8, preset, sharing), params, batch, micro_batches=micro_batches)
+    params = draw(one.model)
+    expected = compute(one, RTD, params, batch, drops=True)
+    got = compute(at(8, preset, sharing), RTD, params, batch, True, micro_batches)
     assert 0.0 < expected[0]["rtd_replaced_share"] < 0.5
     assert_same(got, expected)
 
@@ -250,7 +222,7 @@ def test_packed_rows_have_the_metrics_and_gradients_of_their_examples(params):
     beside = packed(batch, of_row, ROW_LEN, ROW_SLOTS, MAX_EXAMPLES)
     model = dataclasses.replace(of.config.model, max_position_embeddings=24)
     assert model == of.config.model
-    assert_same(run(of, params, beside, drops=False), run(of, params, batch, drops=False))
+    assert_same(compute(of, RTD, params, beside), compute(of, RTD, params, batch))
 
 
 @pytest.mark.slow

@@ -10,13 +10,12 @@ import pytest
 
 from bert_jax.config import ComputeConfig, OptimConfig
 from bert_jax.model.attention import blocks
-from bert_jax.model.dropout import Dropout, number_rows
 from bert_jax.parallel import mesh
-from bert_jax.train_step import metrics, state, step
+from bert_jax.train_step import state
 from bert_jax.train_step.objectives import MLM
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
+from tests.bert_jax.train_step.gradients import assert_same, compute, draw, on_mesh
 from tests.bert_jax.train_step.test_objectives import one_by_one, side_by_side
-from tests.bert_jax.train_step.test_step import assert_same, logical, on_mesh
 
 SHAPES = {
     "modernbert": {
@@ -63,38 +62,19 @@ def config(request):
 
 @pytest.fixture(scope="module")
 def params(config):
-    """Away from the start, where biases are zero and scales are one."""
-    at = setting(config, 1)
-    rng = np.random.default_rng(3)
-    return jax.tree.map(
-        lambda leaf: leaf + rng.normal(0, 0.1, leaf.shape).astype(np.float32),
-        logical(at.model.init(jax.random.key(7)), at.model),
-    )
-
-
-def losses_and_gradients(config, params, batch, devices=1, preset="dp", drops=False):
-    at = setting(config, devices, preset)
-    rows = len(batch["input_ids"])
-
-    def run(params, batch):
-        dropout = Dropout(jax.numpy.uint32(3), jax.numpy.uint32(5), number_rows(rows))
-        return step.compute_gradients(at.model, MLM, params, batch, dropout if drops else None)
-
-    grads, terms, weights = jax.jit(run)(on_mesh(params, at), mesh.place_batch(batch, at.mesh))
-    numbers = metrics.flatten({"terms": terms, "weights": weights})
-    return metrics.compute_means(metrics.add_step({}, numbers)), logical(grads, at.model)
+    return draw(setting(config, 1).model)
 
 
 def test_packed_rows_have_the_losses_and_gradients_of_their_examples(config, params):
-    expected = losses_and_gradients(config, params, one_by_one())
-    assert_same(losses_and_gradients(config, params, side_by_side()), expected)
+    expected = compute(setting(config, 1), MLM, params, one_by_one())
+    assert_same(compute(setting(config, 1), MLM, params, side_by_side()), expected)
 
 
 @pytest.mark.parametrize("preset", ["zero1+tp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_eight_devices_have_the_losses_and_gradients_of_one(config, params, preset):
     batch = random_batch()
-    expected = losses_and_gradients(config, params, batch, drops=True)
-    assert_same(losses_and_gradients(config, params, batch, 8, preset, drops=True), expected)
+    expected = compute(setting(config, 1), MLM, params, batch, drops=True)
+    assert_same(compute(setting(config, 8, preset), MLM, params, batch, drops=True), expected)
 
 
 @pytest.mark.slow
@@ -114,16 +94,11 @@ def test_a_shared_layer_gets_the_sum_over_its_copies_and_a_single_trust_ratio():
         optim=OptimConfig(name="lamb", learning_rate=0.1, warmup_steps=0, clip_norm=0.0),
     )
     apart = dataclasses.replace(config, model=dataclasses.replace(shared, share_layers=False))
-    at = setting(config, 1)
-    rng = np.random.default_rng(3)
-    params = jax.tree.map(
-        lambda leaf: leaf + rng.normal(0, 0.1, leaf.shape).astype(np.float32),
-        logical(at.model.init(jax.random.key(7)), at.model),
-    )
+    params = draw(setting(config, 1).model)
     copies = params | {"layers": {f"{i:02d}": params["layers"]["00"] for i in range(3)}}
     batch = random_batch()
-    loss, grads = losses_and_gradients(config, params, batch)
-    loss_of_copies, grads_of_copies = losses_and_gradients(apart, copies, batch)
+    loss, grads = compute(setting(config, 1), MLM, params, batch)
+    loss_of_copies, grads_of_copies = compute(setting(apart, 1), MLM, copies, batch)
     total = jax.tree.map(lambda *each: sum(each), *grads_of_copies["layers"].values())
     summed = grads_of_copies | {"layers": {"00": total}}
     assert_same((loss, grads), (loss_of_copies, summed))
@@ -152,6 +127,5 @@ def test_blocks_of_packed_rows_on_eight_devices_are_the_plain_attention(
     in_blocks = dataclasses.replace(plain, compute=ComputeConfig(attention="blocks"))
     monkeypatch.setattr(blocks, "BLOCK", 16)
     monkeypatch.setattr(blocks, "MIN_WINDOW_BLOCK", 8)
-    expected = losses_and_gradients(plain, params, one_by_one())
-    got = losses_and_gradients(in_blocks, params, side_by_side(), 8, "zero1+tp")
-    assert_same(got, expected)
+    expected = compute(setting(plain, 1), MLM, params, one_by_one())
+    assert_same(compute(setting(in_blocks, 8, "zero1+tp"), MLM, params, side_by_side()), expected)

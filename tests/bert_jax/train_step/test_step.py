@@ -14,6 +14,7 @@ from bert_jax.parallel import collectives, mesh
 from bert_jax.train_step import state, step
 from bert_jax.train_step.objectives import MLM_NSP
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
+from tests.bert_jax.train_step.gradients import assert_same, compute, logical, on_mesh
 
 MESHES = [  # preset, devices, length of the model axis, micro-batches
     pytest.param("dp", 8, 2, 1, marks=pytest.mark.slow),
@@ -27,44 +28,6 @@ MESHES = [  # preset, devices, length of the model axis, micro-batches
 ]
 
 
-def logical(tree, model):
-    """Host copies without the padded vocabulary rows."""
-    return jax.tree.map(
-        lambda leaf, of: np.asarray(leaf)[tuple(slice(0, size) for size in of.logical_dims)],
-        tree,
-        model.declared,
-    )
-
-
-def on_mesh(tree, at):
-    """The reverse: vocabulary rows padded, laid out as the model says."""
-    return jax.tree.map(
-        lambda leaf, of, where: jax.device_put(
-            np.pad(leaf, [(0, held - has) for held, has in zip(of.dims, leaf.shape, strict=True)]),
-            where,
-        ),
-        tree,
-        at.model.declared,
-        at.where.params,
-    )
-
-
-def loss_and_gradients(params, devices, preset, model_size, micro_batches=1):
-    at = setting(CONFIG, devices, preset, model_size)
-
-    def run(params, batch):
-        dropout = Dropout(
-            seed=jax.numpy.uint32(3), step=jax.numpy.uint32(5), rows_B=number_rows(16)
-        )
-        return step.compute_gradients(at.model, MLM_NSP, params, batch, dropout, micro_batches)
-
-    grads, terms, weights = jax.jit(run)(
-        on_mesh(params, at), mesh.place_batch(random_batch(), at.mesh)
-    )
-    losses = {name: float(term.loss_sum / weights[name]) for name, term in terms.items()}
-    return losses, logical(grads, at.model)
-
-
 @pytest.fixture(scope="module")
 def params():
     at = setting(CONFIG, 1)
@@ -73,26 +36,15 @@ def params():
 
 @pytest.fixture(scope="module")
 def one_device(params):
-    return loss_and_gradients(params, 1, "dp", 1)
-
-
-def assert_same(got, expected):
-    for name, loss in expected[0].items():
-        assert got[0][name] == pytest.approx(loss, rel=2e-6), name
-    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected[1]))
-    jax.tree.map(
-        lambda g, e: np.testing.assert_allclose(g, e, rtol=2e-5, atol=2e-6 * largest),
-        got[1],
-        expected[1],
-    )
+    return compute(setting(CONFIG, 1), MLM_NSP, params, random_batch(), drops=True)
 
 
 @pytest.mark.parametrize(("preset", "devices", "model_size", "micro_batches"), MESHES)
 def test_devices_and_micro_batches_give_the_losses_and_gradients_of_one(
     params, one_device, preset, devices, model_size, micro_batches
 ):
-    got = loss_and_gradients(params, devices, preset, model_size, micro_batches)
-    assert_same(got, one_device)
+    at = setting(CONFIG, devices, preset, model_size)
+    assert_same(compute(at, MLM_NSP, params, random_batch(), True, micro_batches), one_device)
 
 
 @pytest.mark.parametrize("devices", [2, pytest.param(8, marks=pytest.mark.slow)])
@@ -101,7 +53,8 @@ def test_the_exchange_of_large_v5e_slices_gives_the_losses_and_gradients_of_one(
 ):
     monkeypatch.setitem(collectives.ALL_TO_ALL_CHIPS, collectives.V5E, 1)
     monkeypatch.setattr(mesh, "device_kind", lambda _: collectives.V5E)
-    assert_same(loss_and_gradients(params, devices, "zero1", 1), one_device)
+    at = setting(CONFIG, devices, "zero1", 1)
+    assert_same(compute(at, MLM_NSP, params, random_batch(), drops=True), one_device)
 
 
 @pytest.mark.parametrize(
