@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from bert_jax.checkpoint.arrays import name_leaves
-from bert_jax.config import MeshConfig, ModelConfig
+from bert_jax.config import ModelConfig
 from bert_jax.interop import huggingface, tf1
 from bert_jax.interop.families import FAMILIES, find_family
 from bert_jax.interop.pretrained import Heads, Pretrained, place_params
-from bert_jax.interop.tensor_names import Tensors, read_params, rename
 from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
 from bert_jax.parallel import mesh as mesh_lib
@@ -22,9 +21,14 @@ from bert_jax.train_step import step
 from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, Objective, encode_batch
 from bert_jax.train_step.objectives.objective import fill_masked
 from bert_jax.train_step.objectives.rtd import sum_detections
+from tests.bert_jax.interop.golden_models import (
+    assert_comes_back,
+    make_mesh,
+    read_arrays,
+    read_golden,
+)
 from tests.golden import encoders, long_rows
 
-GOLDEN = pathlib.Path(encoders.__file__).with_suffix(".npz")
 # One compiles for seconds: the others are for the slow gear.
 KINDS = [
     pytest.param(kind, marks=() if kind == "ModernBertForMaskedLM" else pytest.mark.slow)
@@ -36,11 +40,7 @@ TOLERANCE = 1e-5
 @pytest.fixture(params=KINDS)
 def case(request):
     """One class: its family, our config and parameters, and what Hugging Face computes."""
-    with np.load(GOLDEN) as file:
-        prefix = f"{request.param}/"
-        golden = {
-            name.removeprefix(prefix): file[name] for name in file.files if name.startswith(prefix)
-        }
+    golden = read_golden(encoders, f"{request.param}/")
     settings = json.loads(str(golden["config"]))
     family = FAMILIES[settings["model_type"]]
     config = family.parse(pathlib.Path("config.json"), settings)
@@ -51,19 +51,6 @@ def case(request):
     }
     dims = {name: array.shape for name, array in gradients.items()}
     return family, config, golden, gradients, dims
-
-
-def read(family, config, dims, read_tensor):
-    params, unread = read_params(
-        Tensors("golden", dims, read_tensor),
-        lambda path: family.names.name_tensor(path, family.prefix),
-        config,
-        ignored=(),
-        stems=(family.prefix,),
-        config_name="config.json",
-    )
-    assert unread == ()
-    return params
 
 
 def rows_of_the_golden(is_causal):
@@ -98,14 +85,14 @@ DETECTION = Objective(lambda rows: {"rtd": rows["input_mask"].sum() * 1.0}, dete
 
 def test_hidden_states_loss_and_gradients_are_those_of_transformers(case):
     family, config, golden, gradients, dims = case
-    params = read(family, config, dims, lambda name: encoders.weights(name, dims[name]))
-    expected = read(family, config, dims, gradients.__getitem__)
+    params = read_arrays(family, config, dims, lambda name: encoders.weights(name, dims[name]))
+    expected = read_arrays(family, config, dims, gradients.__getitem__)
     heads = Heads(mlm="mlm" in params, nsp="nsp" in params, rtd="rtd" in params)
     batch = encoders.batch()
     objective = CAUSAL if config.is_causal else MLM_NSP if heads.nsp else MLM
     if heads.rtd:
         objective = DETECTION
-    mesh = mesh_lib.make_mesh(MeshConfig(preset="dp"), jax.local_devices()[:1])
+    mesh = make_mesh()
     with jax.set_mesh(mesh):
         model = bert.build(config, "cpu", heads=heads)
         placed = mesh_lib.place_batch(rows_of_the_golden(config.is_causal), mesh)
@@ -136,8 +123,7 @@ def test_hidden_states_loss_and_gradients_are_those_of_transformers(case):
 @pytest.mark.slow
 def test_rows_of_4096_are_those_of_transformers():
     """Rotary positions and windows of ModernBERT, in rows that attend by blocks."""
-    with np.load(pathlib.Path(long_rows.__file__).with_suffix(".npz")) as file:
-        golden = {name: file[name] for name in file.files}
+    golden = read_golden(long_rows)
     family = FAMILIES["modernbert"]
     config = family.parse(pathlib.Path("config.json"), json.loads(str(golden["config"])))
     shapes = json.loads(str(golden["shapes"]))
@@ -146,10 +132,10 @@ def test_rows_of_4096_are_those_of_transformers():
     def read_tensor(name):
         return long_rows.weights(name.removeprefix(family.prefix), dims[name])
 
-    params = read(family, config, dims, read_tensor)
+    params = read_arrays(family, config, dims, read_tensor)
     batch = {name: array.astype(np.int32) for name, array in long_rows.batch().items()}
     batch["segment_ids"] = np.zeros_like(batch["input_ids"])
-    mesh = mesh_lib.make_mesh(MeshConfig(preset="dp"), jax.local_devices()[:1])
+    mesh = make_mesh()
     with jax.set_mesh(mesh):
         model = bert.build(config, "cpu", heads=Heads(mlm=False, nsp=False, pooler=False))
         checkpoint = Pretrained("golden", config, params, vocabulary=None)
@@ -169,14 +155,8 @@ def test_rows_of_4096_are_those_of_transformers():
 
 
 def test_a_config_and_its_arrays_come_back_as_they_went(case):
-    family, config, _, gradients, dims = case
-    assert family.fits(config)
-    assert family.parse(pathlib.Path("config.json"), family.describe(config)) == config
-    params = read(family, config, dims, gradients.__getitem__)
-    again = rename(params, lambda path: family.names.name_tensor(path, family.prefix))
-    assert sorted(again) == sorted(gradients)
-    for name, array in again.items():
-        np.testing.assert_array_equal(array, gradients[name])
+    family, config, _, gradients, _ = case
+    assert_comes_back(family, config, gradients)
 
 
 def test_settings_of_training_alone_change_no_family(case):

@@ -9,15 +9,15 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.config import MeshConfig
 from bert_jax.interop import export, load
 from bert_jax.interop.families import FAMILIES, find_family
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.tensor_names import nest
 from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
 from bert_jax.parallel import mesh as mesh_lib
+from tests.bert_jax.interop.golden_models import make_mesh
 from tests.bert_jax.small_checkpoints import SIZES, tensors, write
+from tests.bert_jax.train_step.gradients import draw
 
 PATH = pathlib.Path("config.json")
 WIDTH = {"embedding_size": 14, "hidden_size": 14}
@@ -40,20 +40,6 @@ def normalize(x, norm, epsilon):
     return x * norm["scale"] + norm.get("bias", 0)
 
 
-def draw_params(model):
-    """Random arrays of a model, no bias of which is zero."""
-    rng = np.random.default_rng(3)
-    leaves = jax.tree_util.tree_leaves_with_path(model.declared)
-    return nest(
-        {
-            jax.tree_util.keystr(path, simple=True, separator="/"): rng.normal(
-                0, 0.5, leaf.dims
-            ).astype(np.float32)
-            for path, leaf in leaves
-        }
-    )
-
-
 @pytest.mark.parametrize(
     ("kind", "changes", "hidden_act", "expected"),
     [
@@ -69,10 +55,10 @@ def draw_params(model):
 def test_the_head_has_the_activation_of_its_class(kind, changes, hidden_act, expected):
     config = parse(kind, **changes)
     assert config.hidden_act == hidden_act
-    mesh = mesh_lib.make_mesh(MeshConfig(preset="dp"), jax.local_devices()[:1])
+    mesh = make_mesh()
     with jax.set_mesh(mesh):
         model = bert.build(config, "cpu", heads=bert.Heads(nsp=False, pooler=False))
-        params = draw_params(model)
+        params = draw(model, 0.5)
         x_BSD = np.random.default_rng(4).normal(0, 1, (2, 5, 14)).astype(np.float32)
         rows = mesh_lib.place_batch({"x": x_BSD, "at": np.tile(np.arange(5), (2, 1))}, mesh)
         logits = model.bind(params).compute_mlm_logits(rows["x"], rows["at"])
@@ -88,10 +74,10 @@ def test_alberts_embeddings_are_mapped_though_they_are_wide_enough():
     config, electra = parse("albert", **WIDTH), parse("electra", **WIDTH)
     assert config.embedding_projection and not electra.maps_embeddings
     assert not parse("albert", embedding_size=6).embedding_projection
-    mesh = mesh_lib.make_mesh(MeshConfig(preset="dp"), jax.local_devices()[:1])
+    mesh = make_mesh()
     with jax.set_mesh(mesh):
         model = bert.build(config, "cpu", heads=bert.Heads(nsp=False, pooler=False))
-        params = draw_params(model)
+        params = draw(model, 0.5)
         ids = np.arange(8, dtype=np.int32).reshape(2, 4)
         rows = mesh_lib.place_batch({"ids": ids, "mask": np.ones_like(ids)}, mesh)
         visible = hide_padding(rows["mask"])

@@ -7,9 +7,8 @@ import types
 import jax
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
-from bert_jax.config import ComputeConfig, MeshConfig, ModelConfig
+from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.config.resolve import merge_sizes
 from bert_jax.finetuning.objectives import OBJECTIVES
 from bert_jax.interop import export, huggingface
@@ -21,9 +20,9 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.vocab.template import make_bert_template, make_xlnet_template
+from tests.bert_jax.interop.golden_models import make_mesh, read_golden, write_folder
 from tests.golden import encoders, task_layers
 
-GOLDEN = task_layers.__file__.removesuffix(".py") + ".npz"
 TOLERANCE = 1e-5
 # One of each family compiles in the quick gear; the others are for the slow one.
 QUICK = ("ElectraForSequenceClassification", "ModernBertForSequenceClassification of the mean")
@@ -39,23 +38,13 @@ XLNET_ROWS = make_xlnet_template({"cls": 2, "sep": 3})
 
 @pytest.fixture(scope="module")
 def golden():
-    with np.load(GOLDEN) as file:
-        return {name: file[name] for name in file.files}
+    return read_golden(task_layers)
 
 
 @pytest.fixture
 def folder(golden, tmp_path):
-    """A function that writes the folder of a class, as save_pretrained does."""
-
-    def write(kind, **changes):
-        shapes = json.loads(str(golden[f"{kind}/shapes"]))
-        arrays = {name: encoders.weights(name, tuple(dims)) for name, dims in shapes.items()}
-        save_file(arrays, tmp_path / huggingface.WEIGHTS, metadata={"format": "pt"})
-        settings = json.loads(str(golden[f"{kind}/config"])) | changes
-        (tmp_path / huggingface.CONFIG).write_text(json.dumps(settings))
-        return tmp_path, arrays
-
-    return write
+    """A function that writes the folder of a class; it returns the folder and the arrays."""
+    return lambda kind, **changes: (tmp_path, write_folder(tmp_path, golden, kind, **changes))
 
 
 def batch_of(kind):
@@ -75,7 +64,7 @@ def test_logits_are_those_of_transformers_and_names_come_back(kind, golden, fold
     assert unread == ()
     layer = huggingface.read_task_layer(path, config, len(params["classifier"]["bias"]), BERT)
     outputs = OBJECTIVES[layer.kind].outputs
-    mesh = mesh_lib.make_mesh(MeshConfig(preset="dp"), jax.local_devices()[:1])
+    mesh = make_mesh()
     with jax.set_mesh(mesh):
         heads = Heads(mlm=False, nsp=False, classes=len(params["classifier"]["bias"]))
         compute = ComputeConfig(compute_dtype="float32")

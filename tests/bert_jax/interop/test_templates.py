@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 import tokenizers
-from safetensors.numpy import save_file
 
 from bert_jax.config import ComputeConfig
 from bert_jax.finetuning.objectives import OBJECTIVES
@@ -22,9 +21,9 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import EncodedRows, join_rows
 from data_pipeline.spec.schema import GOOGLE, TRANSFORMERS
 from data_pipeline.vocab.template import make_bert_template, make_xlnet_template
-from tests.golden import encoders, templates
+from tests.bert_jax.interop.golden_models import read_golden, write_folder
+from tests.golden import templates
 
-GOLDEN = pathlib.Path(templates.__file__).with_suffix(".npz")
 TOLERANCE = 1e-5
 FLOAT32 = ComputeConfig(compute_dtype="float32")
 
@@ -33,8 +32,7 @@ RULED = ("Albert", "XLNet")  # a SentencePiece model read by its authors' rules
 
 @pytest.fixture(scope="module")
 def golden():
-    with np.load(GOLDEN) as file:
-        return {name: file[name] for name in file.files}
+    return read_golden(templates)
 
 
 @pytest.fixture
@@ -47,10 +45,7 @@ def folder(golden, tmp_path):
         for name in golden:
             if name.startswith(f"{kind}/files/"):
                 (place / name.rpartition("/")[2]).write_bytes(golden[name].tobytes())
-        shapes = json.loads(str(golden[f"{kind}/shapes"]))
-        arrays = {name: encoders.weights(name, tuple(dims)) for name, dims in shapes.items()}
-        save_file(arrays, place / huggingface.WEIGHTS, metadata={"format": "pt"})
-        (place / huggingface.CONFIG).write_text(str(golden[f"{kind}/config"]))
+        write_folder(place, golden, kind)
         return place
 
     return write

@@ -8,13 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.config import MeshConfig
 from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.pretrained import Heads, Pretrained, place_params
-from bert_jax.interop.tensor_names import Tensors, read_params, rename
+from bert_jax.interop.tensor_names import rename
 from bert_jax.model import bert
 from bert_jax.model.attention import Visible, hide_padding
 from bert_jax.parallel import mesh as mesh_lib
+from tests.bert_jax.interop.golden_models import (
+    assert_comes_back,
+    make_mesh,
+    read_arrays,
+    read_golden,
+)
 from tests.golden import xlnet
 from tests.golden.encoders import weights
 
@@ -23,20 +28,14 @@ TOLERANCE = 1e-5
 FAMILY = FAMILIES["xlnet"]
 
 
-def name_tensor(path):
-    return FAMILY.names.name_tensor(path, FAMILY.prefix)
-
-
 @pytest.fixture(scope="module")
 def golden():
-    with np.load(pathlib.Path(xlnet.__file__).with_suffix(".npz")) as file:
-        return {name: file[name] for name in file.files}
+    return read_golden(xlnet)
 
 
 @pytest.fixture(scope="module")
-def gradients(golden):
-    start = "gradient/"
-    return {name[len(start) :]: array for name, array in golden.items() if name.startswith(start)}
+def gradients():
+    return read_golden(xlnet, "gradient/")
 
 
 @pytest.fixture(scope="module")
@@ -44,24 +43,10 @@ def config(golden):
     return FAMILY.parse(pathlib.Path("config.json"), json.loads(str(golden["config"])))
 
 
-def read(config, gradients, read_tensor):
-    dims = {name: array.shape for name, array in gradients.items()}
-    params, unread = read_params(
-        Tensors("golden", dims, read_tensor),
-        name_tensor,
-        config,
-        ignored=(),
-        stems=(FAMILY.prefix,),
-        config_name="config.json",
-    )
-    assert unread == ()
-    return params
-
-
 def test_streams_loss_and_gradients_are_those_of_transformers(golden, gradients, config):
     dims = {name: array.shape for name, array in gradients.items()}
-    params = read(config, gradients, lambda name: weights(name, dims[name]))
-    mesh = mesh_lib.make_mesh(MeshConfig(preset="dp"), jax.local_devices()[:1])
+    params = read_arrays(FAMILY, config, dims, lambda name: weights(name, dims[name]))
+    mesh = make_mesh()
     with jax.set_mesh(mesh):
         batch = {name: array.astype(np.int32) for name, array in xlnet.batch().items()}
         ranks, places = batch["ranks"], batch["positions"]
@@ -97,7 +82,9 @@ def test_streams_loss_and_gradients_are_those_of_transformers(golden, gradients,
     np.testing.assert_allclose(targets, golden["targets"], atol=TOLERANCE)
     assert float(value) == pytest.approx(float(golden["loss"]), abs=TOLERANCE)
     del gradient["pooler"]  # which no class of the language model has
-    renamed = rename(jax.device_get(gradient), name_tensor)
+    renamed = rename(
+        jax.device_get(gradient), lambda path: FAMILY.names.name_tensor(path, FAMILY.prefix)
+    )
     assert sorted(renamed) == sorted(gradients)
     for name, theirs in gradients.items():
         ours = renamed[name][: len(theirs)]  # without rows that pad the vocabulary
@@ -105,9 +92,4 @@ def test_streams_loss_and_gradients_are_those_of_transformers(golden, gradients,
 
 
 def test_a_config_and_its_arrays_come_back_as_they_went(gradients, config):
-    assert FAMILY.fits(config)
-    assert FAMILY.parse(pathlib.Path("config.json"), FAMILY.describe(config)) == config
-    again = rename(read(config, gradients, gradients.__getitem__), name_tensor)
-    assert sorted(again) == sorted(gradients)
-    for name, array in again.items():
-        np.testing.assert_array_equal(array, gradients[name])
+    assert_comes_back(FAMILY, config, gradients)
