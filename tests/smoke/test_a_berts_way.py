@@ -68,20 +68,6 @@ def test_it_is_scored_on_rows_of_its_own_length(forked, trained, tmp_path):
     assert json.loads(scores.read_text())["seq_len"] == 64
 
 
-def test_transformers_reads_it_and_gives_the_same_vectors(exported):
-    transformers = pytest.importorskip("transformers")
-    torch = pytest.importorskip("torch")
-    model = transformers.AutoModel.from_pretrained(exported / "export").eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(exported / "export")
-    batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
-    with torch.no_grad():
-        hidden = model(**batch).last_hidden_state.numpy()
-    mask = batch["attention_mask"].numpy()[:, :, None]
-    expected = (hidden * mask).sum(axis=1) / mask.sum(axis=1)
-    vectors = np.load(exported / "from_export.npz")["vectors"]
-    np.testing.assert_allclose(vectors, expected, atol=1e-4)
-
-
 def test_its_vectors_are_those_of_the_run(forked, trained, exported):
     given = vectors_of(exported, "from_run")
     forked("bert_jax.features", f"--checkpoint=orbax:{trained}", *given)

@@ -124,26 +124,11 @@ LONG = [CLS, *range(10, 21), SEP]  # 11 tokens
 SPANS = [(0, 5), (3, 5), (6, 5)]
 
 
-@pytest.fixture
-def slid():
+def test_a_long_row_is_cut_into_windows_with_marks_of_their_own():
     """A short row, a long one, a pair that is longer than a window, another short one."""
     pair = ([CLS, 7, 7, 7, SEP, 8, 8, 8, SEP], 5)
     rows = build_rows([([CLS, 5, SEP], 3), (LONG, 13), pair, ([CLS, SEP], 2)])
-    return rows, slide(rows, 7, 3, BERT)
-
-
-def window_results(windows, dims=(2,), **others):
-    """Vectors that name their window and place, of two batches in another order than the rows."""
-    ends = np.diff(windows.rows.offsets)
-    order = np.argsort(-ends, kind="stable")
-    for index_B in (order[:2], order[2:]):
-        numbers = 100.0 * index_B[:, None] + np.arange(ends[index_B].max())
-        vectors = np.broadcast_to(numbers[..., None], (*numbers.shape, *dims)).astype(np.float32)
-        yield index_B, {"vectors": vectors, **others}
-
-
-def test_a_long_row_is_cut_into_windows_with_marks_of_their_own(slid):
-    rows, windows = slid
+    windows = slide(rows, 7, 3, BERT)
     parts = np.split(windows.rows.token_ids, windows.rows.offsets[1:-1])
     long = [[CLS, *range(10 + first, 10 + first + length), SEP] for first, length in SPANS]
     expected = [[CLS, 5, SEP], *long, [CLS, 7, 7, 7, SEP, 8, 8, 8, SEP], [CLS, SEP]]
@@ -151,25 +136,6 @@ def test_a_long_row_is_cut_into_windows_with_marks_of_their_own(slid):
     assert windows.rows.second_starts.tolist() == [3, 7, 7, 7, 5, 2]
     assert windows.row_W.tolist() == [0, 1, 1, 1, 2, 3]
     assert slide(rows, 7, 0, BERT).rows is rows and slide(rows, 13, 3, BERT).rows is rows
-
-
-def test_each_token_has_the_vector_of_the_window_with_most_context(slid):
-    _, windows = slid
-    vectors = collect_vectors(window_results(windows), windows, is_pooled=False)
-    # Windows 1, 2 and 3 are the long row's. Token 3 has 1 token behind it in the first, none
-    # before it in the second; token 4 has none behind it, and 1 before it in the second.
-    best = []
-    for token in range(11):
-        context = {
-            number: min(token - first, first + length - 1 - token)
-            for number, (first, length) in enumerate(SPANS)
-            if first <= token < first + length
-        }
-        best.append(max(context, key=lambda number: (context[number], -number)))
-    assert best == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2]
-    long = [100.0, *(100 * (b + 1) + 1 + t - SPANS[b][0] for t, b in enumerate(best)), 306.0]
-    expected = [0, 1, 2, *long, *range(400, 409), 500, 501]
-    np.testing.assert_array_equal(vectors, np.stack([expected] * 2, axis=1))
 
 
 @pytest.mark.parametrize("is_normalized", [False, True])

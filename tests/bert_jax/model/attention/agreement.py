@@ -13,5 +13,6 @@ def draw(rows, seq_len, width):
 def assert_close(got, expected):
     """To one unit of bfloat16: of the spread on average, two of the largest at most."""
     for g, e in zip(got, expected, strict=True):
+        g, e = np.asarray(g, np.float32), np.asarray(e, np.float32)
         assert np.abs(g - e).mean() < 2**-8 * e.std()
         assert np.abs(g - e).max() < 2**-7 * np.abs(e).max()

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from bert_jax.config import MeshConfig
 from bert_jax.model import attention
-from bert_jax.model.attention import flash, flash_body
+from bert_jax.model.attention import flash, flash_body, tpu_kernel
 from bert_jax.model.embeddings import make_rotation, rotate
 from bert_jax.parallel import mesh
 from tests.bert_jax.model.attention.agreement import assert_close, draw
@@ -153,32 +153,36 @@ def test_chunks_of_other_examples_are_not_read():
         np.testing.assert_array_equal(g[:, ids[0] != 1], e[:, ids[0] != 1])
 
 
-TAKEN = {
-    "device": "TPU v5 lite",
-    "seq_len": 8192,
-    "heads": 12,
-    "head_width": 64,
-    "dtype": jnp.dtype(jnp.bfloat16),
-}
+TAKEN = {"device": "TPU v5 lite", "heads": 12, "head_width": 64, "dtype": jnp.dtype(jnp.bfloat16)}
+SEQ_LEN = {tpu_kernel: 128, flash: 8192}
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("kernel", "change", "reason"),
     [
-        ({"device": "TPU v3"}, "for TPU v4, v5e, v5p, v6e, tpu7x, not for TPU v3"),
-        ({"device": "cpu"}, "not for cpu"),
-        ({"seq_len": 1000}, "of a multiple of 128 tokens, not 1000"),
-        ({"seq_len": 16384}, "up to 8192 tokens on v5e, not 16384"),
-        ({"device": "v4", "seq_len": 2048}, "up to 1024 tokens on v4"),
-        ({"heads": 3}, "in pairs, not 3"),
-        ({"head_width": 32}, "width 64 or 128, not 32"),
-        ({"dtype": jnp.dtype(jnp.float32)}, "in bfloat16, not in float32"),
+        *(
+            (kernel, change, reason)
+            for kernel in (tpu_kernel, flash)
+            for change, reason in (
+                ({"device": "TPU v3"}, "for TPU v4, v5e, v5p, v6e, tpu7x, not for TPU v3"),
+                ({"device": "cpu"}, "not for cpu"),
+                ({"heads": 3}, "in pairs, not 3"),
+                ({"head_width": 80}, "width 64 or 128, not 80"),
+                ({"dtype": jnp.dtype(jnp.float32)}, "in bfloat16, not in float32"),
+                ({"heads": 3, "head_width": 128}, None),
+                ({}, None),
+            )
+        ),
+        (tpu_kernel, {"seq_len": 320}, "128, 256, 384, 512 tokens, not 320"),
+        (tpu_kernel, {"device": "TPU v4", "seq_len": 384}, "up to 256 tokens on v4"),
+        (tpu_kernel, {"device": "v4"}, None),
+        (tpu_kernel, {"seq_len": 512}, None),
+        (flash, {"seq_len": 1000}, "of a multiple of 128 tokens, not 1000"),
+        (flash, {"seq_len": 16384}, "up to 8192 tokens on v5e, not 16384"),
+        (flash, {"device": "v4", "seq_len": 2048}, "up to 1024 tokens on v4"),
+        (flash, {"device": "v5p", "seq_len": 4096}, None),
     ],
 )
-def test_flash_attention_says_why_it_does_not_fit(change, reason):
-    assert reason in flash.explain_refusal(**(TAKEN | change))
-
-
-def test_flash_attention_takes_long_rows_and_wide_heads():
-    for change in ({}, {"device": "v5p", "seq_len": 4096}, {"heads": 3, "head_width": 128}):
-        assert flash.explain_refusal(**(TAKEN | change)) is None
+def test_each_kernel_says_why_it_does_not_fit(kernel, change, reason):
+    refusal = kernel.explain_refusal(**(TAKEN | {"seq_len": SEQ_LEN[kernel]} | change))
+    assert refusal is None if reason is None else reason in refusal

@@ -13,6 +13,7 @@ from bert_jax.model import attention
 from bert_jax.model.attention import tpu_kernel
 from bert_jax.model.dropout import Dropout, keep_mask, number_rows
 from bert_jax.parallel import mesh
+from tests.bert_jax.model.attention.agreement import assert_close, draw
 
 BATCH = 8
 
@@ -85,14 +86,6 @@ def arrays_both_ways(heads, rate, is_causal=False):
     return jax.jit(run)
 
 
-def assert_close(got, expected):
-    """To one unit of bfloat16: of the spread on average, two of the largest at most."""
-    for g, e in zip(got, expected, strict=True):
-        g, e = np.asarray(g, np.float32), np.asarray(e, np.float32)
-        assert np.abs(g - e).mean() < 2**-8 * e.std()
-        assert np.abs(g - e).max() < 2**-7 * np.abs(e).max()
-
-
 CASES = [
     # seq_len, heads, head_width, ids, rate, is_causal
     (128, 4, 64, padded_ids, 0.1, False),
@@ -105,10 +98,8 @@ CASES = [
 
 @pytest.mark.parametrize(("seq_len", "heads", "head_width", "ids", "rate", "is_causal"), CASES)
 def test_the_kernel_is_the_plain_implementation(seq_len, heads, head_width, ids, rate, is_causal):
-    rng = np.random.default_rng(seq_len)
     width = heads * head_width
-    qkv, dout = (rng.normal(size=(BATCH, seq_len, n * width)) for n in (3, 1))
-    qkv_BSE, dout_BSD = (on_rows(jnp.asarray(x, jnp.bfloat16)) for x in (qkv, dout))
+    qkv_BSE, dout_BSD = map(on_rows, draw(BATCH, seq_len, width))
     bias_E = jnp.zeros(3 * width, jnp.float32)
     others = (on_rows(ids(seq_len)), *dropout_words())
     got = kernel_both_ways(heads, rate, is_causal)(qkv_BSE, bias_E, dout_BSD, *others)
@@ -150,33 +141,3 @@ def test_the_mask_is_that_of_the_plain_implementation_in_both_directions(seq_len
         np.asarray(dqkv, np.float32)[..., 2 * heads * 64 :].reshape(BATCH, seq_len, heads, 64) > 0,
         by_window.transpose(1, 3, 0, 2),
     )
-
-
-TAKEN = {
-    "device": "TPU v5 lite",
-    "seq_len": 128,
-    "heads": 12,
-    "head_width": 64,
-    "dtype": jnp.dtype(jnp.bfloat16),
-}
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"device": "TPU v3"}, "for TPU v4, v5e, v5p, v6e, tpu7x, not for TPU v3"),
-        ({"device": "cpu"}, "not for cpu"),
-        ({"seq_len": 320}, "128, 256, 384, 512 tokens, not 320"),
-        ({"device": "TPU v4", "seq_len": 384}, "up to 256 tokens on v4"),
-        ({"heads": 3}, "in pairs, not 3"),
-        ({"head_width": 80}, "width 64 or 128, not 80"),
-        ({"dtype": jnp.dtype(jnp.float32)}, "in bfloat16, not in float32"),
-    ],
-)
-def test_what_it_does_not_take_is_said(change, said):
-    assert said in tpu_kernel.explain_refusal(**(TAKEN | change))
-
-
-def test_what_it_takes():
-    for change in ({}, {"device": "v4"}, {"seq_len": 512}, {"heads": 3, "head_width": 128}):
-        assert tpu_kernel.explain_refusal(**(TAKEN | change)) is None
