@@ -199,7 +199,7 @@ def _finish(
     ladder = ladder_lib.Ladder(outcomes, law, error, forecasts)
     ladder.write(study.folder)
     ladder_report.draw(ladder, study.folder)
-    make_console(highlight=False).print(ladder_report.make_table(ladder))
+    make_console(highlight=False).print(ladder_report.build_table(ladder))
     for line in [*ladder.notes(), *ladder_report.describe_forecasts(forecasts)]:
         screen.print(line)
     screen.print(f"{study.folder / LADDER}, {ladder_report.PICTURE}")

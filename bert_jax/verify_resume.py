@@ -65,8 +65,6 @@ if __name__ == "__main__":
 
 import jax
 import numpy as np
-import rich.box
-import rich.table
 
 from bert_jax import config as config_lib
 from bert_jax.checkpoint import reader
@@ -79,7 +77,7 @@ from bert_jax.train_step.metrics import TIMINGS
 from bert_jax.trainer import bad_steps
 from data_pipeline.cli import child_process
 from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.cli.terminal import make_console
+from data_pipeline.cli.terminal import make_console, make_table
 from data_pipeline.io import small_files
 from data_pipeline.io.jsonl import read_metrics, read_records
 
@@ -407,15 +405,16 @@ def _train_both(flags: VerifyResumeFlags, config: Config, screen: Screen) -> Kil
 
 def _show(run: KilledRun) -> None:
     """Show a line for each kill."""
-    table = rich.table.Table(box=rich.box.SIMPLE)
-    for column in ("kill", "after", "it was", "at step", "resumed from", "steps repeated"):
-        table.add_column(column, justify="left" if column == "it was" else "right")
-    for number, (kill, (step, again)) in enumerate(
-        zip(run.kills, run.list_resumes(), strict=True), 1
-    ):
-        cells = str(number), f"{kill.secs:.1f} s", kill.moment
-        table.add_row(*cells, f"{kill.step:,}", f"{step:,}", f"{again:,}")
-    make_console().print(table)
+    heads = ("kill", "after", "it was", "at step", "resumed from", "steps repeated")
+    pairs = zip(run.kills, run.list_resumes(), strict=True)
+    rows = [
+        [
+            *(f"{number}", f"{kill.secs:.1f} s", kill.moment),
+            *(f"{kill.step:,}", f"{step:,}", f"{again:,}"),
+        ]
+        for number, (kill, (step, again)) in enumerate(pairs, 1)
+    ]
+    make_console().print(make_table(heads, rows, left=(2,)))
 
 
 def _verdict(run: KilledRun, comparison: RunComparison, screen: Screen) -> int:

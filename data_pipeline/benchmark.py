@@ -12,14 +12,12 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 
 import numpy as np
-import rich.box
 import rich.console
-import rich.table
 
 from data_pipeline.cli.flags import Command, flag, section
 from data_pipeline.cli.main import run_main
 from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.cli.terminal import make_console
+from data_pipeline.cli.terminal import make_console, make_table
 from data_pipeline.io.atomic import check_file_path
 from data_pipeline.io.refused import Refused
 from data_pipeline.sampling.batches import train_batches
@@ -83,29 +81,23 @@ def print_measurement(measured: Measurement, console: rich.console.Console) -> N
         f"later\n  {measured.sequences_in_row:.2f} examples a row, {measured.text_share:.1%} of "
         "its positions are text"
     )
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2))
-    table.add_column("on one core, in NumPy")
-    table.add_column("us a sequence", justify="right")
-    table.add_column("sequences/s", justify="right")
-    for stage in measured.stages:
-        rate = 1e6 / stage.microseconds_a_sequence
-        table.add_row(stage.name, f"{stage.microseconds_a_sequence:.2f}", f"{rate:,.0f}")
-    rate = measured.numpy_sequences_per_sec
-    table.add_row("all, rows in any order", f"{1e6 / rate:.2f}", f"{rate:,.0f}")
-    console.print(table)
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2))
-    table.add_column("through tf.data")
-    for name in ("sequences/s", "tokens/s", "rows/s", "of NumPy's"):
-        table.add_column(name, justify="right")
-    for line in measured.by_cores:
-        table.add_row(
+    rates = [(stage.name, 1e6 / stage.microseconds_a_sequence) for stage in measured.stages]
+    rates.append(("all, rows in any order", measured.numpy_sequences_per_sec))
+    heads: Sequence[str] = ("on one core, in NumPy", "us a sequence", "sequences/s")
+    rows = [(name, f"{1e6 / rate:.2f}", f"{rate:,.0f}") for name, rate in rates]
+    console.print(make_table(heads, rows))
+    heads = ("through tf.data", "sequences/s", "tokens/s", "rows/s", "of NumPy's")
+    lines = [
+        (
             f"{line.cores} core{'' if line.cores == 1 else 's'}",
             f"{line.sequences_per_sec:,.0f}",
             f"{line.tokens_per_sec:,.0f}",
             f"{line.rows_per_sec:,.0f}",
-            f"{line.sequences_per_sec / rate:.0%}",
+            f"{line.sequences_per_sec / measured.numpy_sequences_per_sec:.0%}",
         )
-    console.print(table)
+        for line in measured.by_cores
+    ]
+    console.print(make_table(heads, lines))
 
 
 _WARM_UP_GROUPS = 3

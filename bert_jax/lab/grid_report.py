@@ -7,7 +7,6 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import rich.box
 import rich.table
 import rich.text
 from matplotlib.axes import Axes
@@ -18,6 +17,7 @@ from bert_jax.lab.grid import NUMBERS, GridOutcome, describe_setting, format_rat
 from bert_jax.logging import plots
 from bert_jax.logging.console import BAD, FAINT, GOOD
 from bert_jax.logging.statistics import mean_and_deviation
+from data_pipeline.cli.terminal import make_table
 from data_pipeline.io.atomic import write_json
 
 PICTURE = "grid.png"
@@ -123,27 +123,29 @@ class GridComparison:
 
 def build_table(grid: GridComparison) -> rich.table.Table:
     """Build a table of the settings; the best is marked if it is above the baseline."""
-    rows = rich.table.Table(box=rich.box.SIMPLE)
-    for column in ("learning rate", "epochs", "runs", "mean", "spread", "lowest", "highest"):
-        rows.add_column(column, justify="right")
+    rows: list[list[str | rich.text.Text]] = []
     for setting in grid.settings:
         deviation, values = setting.deviation(grid.score), setting.values(grid.score)
         is_complete = setting.planned == len(values)
         runs = f"{len(values)}" if is_complete else f"{len(values)} of {setting.planned}"
-        rows.add_row(
-            format_rate(setting.learning_rate),
+        cells: list[str | rich.text.Text] = [
             f"{setting.epochs:g}",
             rich.text.Text(runs, "" if is_complete else BAD),
             f"{setting.mean(grid.score):.4f}",
             "" if deviation is None else f"{deviation:.4f}",
             f"{min(values):.4f}",
             f"{max(values):.4f}",
-            style=f"bold {GOOD}" if setting is grid.best and grid.beats_baseline else "",
-        )
+        ]
+        rows.append([format_rate(setting.learning_rate), *cells])
     if grid.baseline is not None:
-        cells = ["baseline", "", "", f"{grid.baseline:.4f}", "", "", ""]
-        rows.add_row(*cells, style=FAINT)
-    return rows
+        rows.append(["baseline", "", "", f"{grid.baseline:.4f}", "", "", ""])
+    heads = ("learning rate", "epochs", "runs", "mean", "spread", "lowest", "highest")
+    table = make_table(heads, rows, left=())
+    if grid.beats_baseline:
+        table.rows[grid.settings.index(grid.best)].style = f"bold {GOOD}"
+    if grid.baseline is not None:
+        table.rows[-1].style = FAINT
+    return table
 
 
 def closing_rows(folder: pathlib.Path, grid: GridComparison) -> list[tuple[str, str]]:

@@ -4,7 +4,6 @@ import pathlib
 from collections.abc import Sequence
 
 import numpy as np
-import rich.box
 import rich.table
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,29 +11,24 @@ from matplotlib.figure import Figure
 from bert_jax.lab.ladder import Forecast, Ladder, RungResult
 from bert_jax.logging import plots
 from bert_jax.planning.law import CONFIDENCE, Law, count_in_words
+from data_pipeline.cli.terminal import make_table
 
 PICTURE = "ladder.png"
 
 
-def make_table(ladder: Ladder) -> rich.table.Table:
+def build_table(ladder: Ladder) -> rich.table.Table:
     """Build the table of the rungs, with the law's loss beside theirs."""
-    heads = ("rung", "size", "tokens", "epochs", "operations", "loss", "law", "off")
-    table = rich.table.Table(*heads, box=rich.box.SIMPLE)
+    rows = []
     for each in ladder.outcomes:
-        cells = _describe_size(each)
-        cells += [f"{each.operations:.3g}", f"{each.loss:.3f}"]
+        cells = [each.name, count_in_words(each.parameters), count_in_words(each.tokens)]
+        cells += [f"{each.tokens / each.unique_tokens:.2g}", f"{each.operations:.3g}"]
+        law = ["-", "-"]
         if ladder.law is not None and each.is_used:
             fitted = ladder.law.predict(*each.point[:3]).loss
-            cells += [f"{fitted:.3f}", f"{each.loss / fitted - 1:+.1%}"]
-        table.add_row(*cells, *["-"] * (len(heads) - len(cells)))
-    return table
-
-
-def _describe_size(outcome: RungResult) -> list[str]:
-    return [
-        *(outcome.name, count_in_words(outcome.parameters), count_in_words(outcome.tokens)),
-        f"{outcome.tokens / outcome.unique_tokens:.2g}",
-    ]
+            law = [f"{fitted:.3f}", f"{each.loss / fitted - 1:+.1%}"]
+        rows.append([*cells, f"{each.loss:.3f}", *law])
+    heads = ("rung", "size", "tokens", "epochs", "operations", "loss", "law", "off")
+    return make_table(heads, rows)
 
 
 def describe_forecasts(forecasts: Sequence[Forecast]) -> list[str]:

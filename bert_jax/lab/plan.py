@@ -5,7 +5,6 @@ import time
 from collections.abc import Sequence
 
 import jax
-import rich.box
 import rich.table
 
 from bert_jax import config as config_lib
@@ -23,7 +22,7 @@ from bert_jax.planning.chip_prices import Prices, format_dollars, read_prices
 from bert_jax.planning.slices import Slice
 from bert_jax.train_step import objectives
 from bert_jax.trainer import setup
-from data_pipeline.cli.terminal import make_console
+from data_pipeline.cli.terminal import make_console, make_table
 
 # Share of a chip's peak that a step is assumed to reach: about that of Base and Large by the
 # compiler's estimate (docs/results.md). Small models reach less.
@@ -66,7 +65,7 @@ def show(
         measuring = screen if is_measured else None
         plans = time_rows(plans, config.rows, config.seeds, config.store, measuring)
     prices = read_prices() if tpu_slice else None
-    make_console(highlight=False).print(make_table(plans, tpu_slice, prices))
+    make_console(highlight=False).print(build_table(plans, tpu_slice, prices))
     for line in describe_total(plans, tpu_slice, prices) if is_timed else ():
         screen.print(line)
 
@@ -150,19 +149,19 @@ def _measure_phase(config: ResolvedRun, index: int) -> float:
     return measure.measure(program, [batch], _MEASURED).step_secs.median
 
 
-def make_table(
-    plans: Sequence[StudyRowPlan], tpu_slice: Slice | None, table: Prices | None
+def build_table(
+    plans: Sequence[StudyRowPlan], tpu_slice: Slice | None, prices: Prices | None
 ) -> rich.table.Table:
     """Build the table of a study's plan, with a column for the slice if one is given."""
     is_timed = any(plan.secs is not None for plan in plans)
     heads = ["row", "tokens", "operations"]
     heads += (["here"] if is_timed else []) + ([tpu_slice.name] if tpu_slice else [])
-    grid = rich.table.Table(*heads, box=rich.box.SIMPLE)
+    rows = []
     for plan in plans:
         cells = [plan.name, f"{plan.cost.tokens:,.0f}", f"{plan.cost.operations:.3g}"]
-        on_slice = [describe_slice([plan], tpu_slice, table)] if tpu_slice else []
-        grid.add_row(*cells, *([plan.in_words()] if is_timed else []), *on_slice)
-    return grid
+        cells += [plan.in_words()] if is_timed else []
+        rows.append(cells + ([describe_slice([plan], tpu_slice, prices)] if tpu_slice else []))
+    return make_table(heads, rows)
 
 
 def describe_slice(plans: Sequence[StudyRowPlan], tpu_slice: Slice, table: Prices | None) -> str:

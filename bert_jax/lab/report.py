@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import rich.box
 import rich.table
 import rich.text
 from matplotlib.axes import Axes
@@ -22,6 +21,7 @@ from bert_jax.logging.statistics import (
     mean_and_deviation,
     paired_difference,
 )
+from data_pipeline.cli.terminal import make_table
 from data_pipeline.io.atomic import write_file, write_json
 
 NUMBERS, PAGE, PICTURE = "study.json", "study.md", "study.png"
@@ -141,10 +141,7 @@ class Report:
         tables = []
         for header, *lines in filter(None, (self._means(), self.comparison())):
             heads = [name.replace("_", " ") for name in header]  # may break between words
-            table = rich.table.Table(*heads, box=rich.box.SIMPLE)
-            for cells in lines:
-                table.add_row(*(_to_text(cell) for cell in cells))
-            tables.append(table)
+            tables.append(make_table(heads, [[*map(_to_text, cells)] for cells in lines]))
         return tables
 
     def _means(self) -> list[list[str]]:

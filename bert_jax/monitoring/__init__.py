@@ -4,7 +4,6 @@ In: lines of metrics.jsonl, a config, batches of examples. Out: findings, each a
 name of its rule and what to try; the trainer asks while it trains. And curves of a run of any
 length, live or killed, at most some thousand points each.
 
-Read curves.py and run_state.py for the records of a run, usage.py for costs, data and code,
-comparison.py for how several differ, run_report.py for words and the page; rules.py, data.py and
-watch.py for findings.
+Read curves.py and run_state.py for the records of a run, comparison.py for how several differ,
+run_report.py for words, costs and the page; rules.py, data.py and watch.py for findings.
 """

@@ -14,32 +14,37 @@ Source: Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3; Muennighoff et al.
 """
 
 import dataclasses
-import functools
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from bert_jax.config import ModelConfig
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
-from data_pipeline.io.small_files import DamagedFile
+from data_pipeline.io.small_files import DamagedFile, parse_record
 
 LADDER = "ladder.json"  # the file of bert_jax.ladder's workdir: {"law": ..., "rungs": [...]}
 CONFIDENCE = 0.9  # an interval's
 
 MIN_POINTS, MAX_POINTS = 4, 1000
 
+# Ranges that a file may have; predictions take logarithms, which must not overflow.
+Amount = Annotated[float, 1e-30, 1e30]
+_Factor = Annotated[float, 1e-30, 1e60]
+_Exponent = Annotated[float, 1e-30, 3.0]
+_Number = Annotated[float, -1e6, 1e6]
+
 
 class Point(NamedTuple):
     """A run that ended: what it took, and its held-out masked LM loss in nats."""
 
-    parameters: float  # the encoder layers'
-    tokens: float  # read, without padding
-    unique_tokens: float  # tokens of the store's training split
-    loss: float
+    parameters: Amount  # the encoder layers'
+    tokens: Amount  # read, without padding
+    unique_tokens: Amount  # tokens of the store's training split
+    loss: Amount
 
 
 class Prediction(NamedTuple):
@@ -54,12 +59,12 @@ class Prediction(NamedTuple):
 class Constants:
     """The constants of the law, E, A, a, B, b and R of the module's docstring."""
 
-    irreducible: float
-    size_factor: float
-    size_exponent: float
-    data_factor: float
-    data_exponent: float
-    repeats: float
+    irreducible: _Factor
+    size_factor: _Factor
+    size_exponent: _Exponent
+    data_factor: _Factor
+    data_exponent: _Exponent
+    repeats: _Factor
 
     def to_vector(self) -> np.ndarray:
         """Return (log E, log A, a, log B, b, log R), the order of a covariance."""
@@ -87,12 +92,12 @@ class Law:
     vocabulary: str  # its kind and size
     is_own: bool  # the points are of the user's own text, not ours
     constants: Constants
-    covariance: tuple[tuple[float, ...], ...]  # covariance of Constants.to_vector
-    noise: float  # deviation of log loss between runs
-    degrees: float  # degrees of freedom of the noise
-    transfer: float  # deviation of log loss on another text with another vocabulary
+    covariance: tuple[tuple[_Number, ...], ...]  # covariance of Constants.to_vector
+    noise: Annotated[float, 0, 1e6]  # deviation of log loss between runs
+    degrees: Annotated[float, 1, 1e6]  # degrees of freedom of the noise
+    transfer: Annotated[float, 0, 1e6]  # deviation of log loss on other text and vocabulary
     points: tuple[Point, ...]
-    residuals: tuple[float, ...]  # log of measured over fitted loss, of each point
+    residuals: tuple[_Number, ...]  # log of measured over fitted loss, of each point
 
     def predict(self, parameters: float, tokens: float, unique_tokens: float) -> Prediction:
         """Predict the loss of a run with its interval, wider the further it is from the points.
@@ -165,65 +170,15 @@ def from_json(content: Mapping[str, Any], name: object) -> Law:
     Raises:
       DamagedFile: a key is missing, a number is not what a law has.
     """
-    field = functools.partial(small_files.field, content, name=name)
-    values = _read_numbers(field("constants", dict), tuple(_CONSTANTS), f"{name}: constants")
-    constants = Constants(**values)
-    points = tuple(
-        Point(**_read_numbers(point, Point._fields, f"{name}: points"))
-        for point in field("points", list)[: MAX_POINTS + 1]
-    )
-    residuals = _read_list(field("residuals", list), f"{name}: residuals")
-    rows = [_read_list(row, f"{name}: covariance") for row in field("covariance", list)[:7]]
-    scales = {key: float(field(key, float)) for key in ("noise", "degrees", "transfer")}
-    if not MIN_POINTS <= len(points) <= MAX_POINTS or len(residuals) != len(points):
+    law = parse_record(content, Law, name)
+    if not MIN_POINTS <= len(law.points) <= MAX_POINTS or len(law.residuals) != len(law.points):
         raise DamagedFile(
             f"{name}: a law has {MIN_POINTS} to {MAX_POINTS} points, and a residual of each"
         )
+    rows = law.covariance
     if [len(row) for row in rows] != [6] * 6 or not _is_covariance(np.array(rows)):
         raise DamagedFile(f"{name}: the covariance is not that of 6 constants")
-    if not all(0 <= value < 1e6 for value in scales.values()) or scales["degrees"] < 1:
-        raise DamagedFile(f"{name}: noise, degrees or transfer is out of range")
-    return Law(
-        corpus=field("corpus", str)[:200],
-        vocabulary=field("vocabulary", str)[:200],
-        is_own=field("is_own", bool),
-        constants=constants,
-        covariance=tuple(map(tuple, rows)),
-        noise=scales["noise"],
-        degrees=scales["degrees"],
-        transfer=scales["transfer"],
-        points=points,
-        residuals=tuple(residuals),
-    )
-
-
-# The range of each constant that a file may have; to_vector takes logarithms, which must not
-# overflow in a prediction.
-_CONSTANTS = {field.name: (1e-30, 1e60) for field in dataclasses.fields(Constants)} | {
-    "size_exponent": (0.0, 3.0),
-    "data_exponent": (0.0, 3.0),
-}
-
-
-def _read_numbers(content: object, keys: Sequence[str], name: str) -> dict[str, float]:
-    """Read numbers above 0 by their keys, each in the range of its constant."""
-    if not isinstance(content, dict):
-        raise DamagedFile(f"{name}: {small_files.name_kind(content)}, not an object")
-    values = {key: float(small_files.field(content, key, float, name)) for key in keys}
-    for key, value in values.items():
-        low, high = _CONSTANTS.get(key, (0.0, 1e30))
-        if not low < value < high:
-            raise DamagedFile(f"{name}: {key} is {value:g}; it lies between {low:g} and {high:g}")
-    return values
-
-
-def _read_list(content: object, name: str) -> list[float]:
-    if not isinstance(content, list) or len(content) > MAX_POINTS:
-        raise DamagedFile(f"{name}: not a list of at most {MAX_POINTS} numbers")
-    values = [float(small_files.field({"x": value}, "x", float, name)) for value in content]
-    if not all(abs(value) < 1e6 for value in values):
-        raise DamagedFile(f"{name}: has a number that no law has")
-    return values
+    return law
 
 
 def _is_covariance(matrix: np.ndarray) -> bool:

@@ -5,12 +5,14 @@ Without a terminal a paragraph or a command is one line, for grep and for pastin
 
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.measure import Measurement
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from data_pipeline.cli.live_line import escape
@@ -72,6 +74,18 @@ def wrap_command(command: str, columns: int, indent: str = "") -> list[str]:
         else:
             line += f" {word}" if line.strip() else word
     return [*lines, line]
+
+
+def make_table(
+    heads: Sequence[str], rows: Iterable[Sequence[str | Text]], left: Collection[int] = (0,)
+) -> Table:
+    """Make a table of texts; columns are aligned right, but for `left`, counted from 0."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="left" if number in left else "right")
+    for cells in rows:
+        table.add_row(*cells)
+    return table
 
 
 def print_paragraph(console: Console, text: str, style: str = "") -> None:

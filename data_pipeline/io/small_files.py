@@ -11,7 +11,8 @@ The annotations of a dataclass or TypedDict declare what a file of JSON holds fo
         names: list[str]
         note: NotRequired[str]              # a dataclass has a field with a default
 
-A TypedDict stays the object it is, and may have more keys; a dataclass is built, and may not.
+A TypedDict stays the object it is, and may have more keys; a dataclass is built, and may not; a
+NamedTuple without defaults is built too.
 """
 
 import dataclasses
@@ -260,7 +261,7 @@ def _parse(value: Any, kind: Any, name: str) -> Any:
     if origin in (types.UnionType, typing.Union):
         (some,) = (each for each in arguments if each is not type(None))
         return None if value is None else _parse(value, some, name)
-    if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
+    if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind) or hasattr(kind, "_fields"):
         return _parse_fields(value, kind, name)
     if origin is Literal:
         if value not in arguments:
@@ -280,9 +281,8 @@ def _parse(value: Any, kind: Any, name: str) -> Any:
 
 def _parse_fields(value: Any, kind: Any, name: str) -> Any:
     check_kind(value, dict, name)
-    is_dataclass = dataclasses.is_dataclass(kind)
     hints = typing.get_type_hints(kind, include_extras=True)
-    if is_dataclass:
+    if dataclasses.is_dataclass(kind):
         own = dataclasses.fields(kind)
         optional = {
             field.name
@@ -293,7 +293,7 @@ def _parse_fields(value: Any, kind: Any, name: str) -> Any:
         if unknown := sorted(value.keys() - hints.keys()):
             raise DamagedFile(f"{name} has the unknown key {unknown[0]!r:.80}")
     else:
-        optional = set(kind.__optional_keys__)
+        optional = set(getattr(kind, "__optional_keys__", ()))
     fields = {}
     for key, hint in hints.items():
         if key in value:
@@ -301,7 +301,7 @@ def _parse_fields(value: Any, kind: Any, name: str) -> Any:
             fields[key] = _parse(value[key], inner, f"{name}: {key!r:.80}")
         elif key not in optional:
             raise DamagedFile(f"{name} has no key {key!r:.80}")
-    return kind(**fields) if is_dataclass else {**value, **fields}
+    return {**value, **fields} if typing.is_typeddict(kind) else kind(**fields)
 
 
 def list_names(names: Sequence[str]) -> str:

@@ -5,13 +5,12 @@ import shlex
 from typing import Any
 
 import numpy as np
-import rich.box
 import rich.console
 import rich.markup
 import rich.table
 
 from data_pipeline.cli.main import find_python
-from data_pipeline.cli.terminal import print_command, print_fact, print_paragraph
+from data_pipeline.cli.terminal import make_table, print_command, print_fact, print_paragraph
 from data_pipeline.corpus.lost_characters import describe_lost_characters
 from data_pipeline.read.cleaning import (
     CHARACTERS,
@@ -32,6 +31,7 @@ from data_pipeline.report.findings import add_splits, can_be_trained_on, find_in
 from data_pipeline.store import HELDOUT, TRAIN
 
 _MAX_FILES = 3
+_COUNTS = ("documents", "sentences", "tokens")
 _LABEL_WIDTH = 11
 _BYTES_A_TOKEN = 4.5  # English text has about this many
 # The config for text of fewer bytes: README has "a few MB", "tens of MB" and so on.
@@ -158,32 +158,27 @@ def _list_reading(manifest: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _counts_table(store: pathlib.Path, manifest: dict[str, Any]) -> rich.table.Table:
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2))
-    table.add_column("")
-    for name in ("train", "held out", "both"):
-        table.add_column(name, justify="right")
     splits = manifest["splits"]
     both = {key: add_splits(manifest, key) for key in splits[TRAIN]}
     both["longest_sentence_tokens"] = manifest["longest_sentence_tokens"]
     columns = (splits[TRAIN], splits[HELDOUT], both)
-    bytes_on_disk = [
+    sizes = [
         sum(path.stat().st_size for path in (store / split).iterdir()) for split in (TRAIN, HELDOUT)
     ]
-    for key in ("documents", "sentences", "tokens"):
-        table.add_row(key, *(f"{split[key]:,}" for split in columns))
-    table.add_row("on disk", *map(_size, [*bytes_on_disk, sum(bytes_on_disk)]))
-    for label, part, whole in (
-        ("sentences per document", "sentences", "documents"),
-        ("tokens per sentence", "tokens", "sentences"),
-    ):
-        table.add_row(label, *(f"{split[part] / split[whole]:.1f}" for split in columns))
-    table.add_row("longest sentence", *(f"{s['longest_sentence_tokens']:,}" for s in columns))
-    for label, part, whole in (
-        ("unknown tokens", "unknown_tokens", "tokens"),
-        ("documents of one sentence", "one_sentence_documents", "documents"),
-    ):
-        table.add_row(label, *(f"{split[part] / split[whole]:.2%}" for split in columns))
-    return table
+
+    def divide(label: str, part: str, whole: str, form: str) -> list[str]:
+        return [label, *(format(split[part] / split[whole], form) for split in columns)]
+
+    rows = [
+        *([key, *(f"{split[key]:,}" for split in columns)] for key in _COUNTS),
+        ["on disk", *map(_size, [*sizes, sum(sizes)])],
+        divide("sentences per document", "sentences", "documents", ".1f"),
+        divide("tokens per sentence", "tokens", "sentences", ".1f"),
+        ["longest sentence", *(f"{split['longest_sentence_tokens']:,}" for split in columns)],
+        divide("unknown tokens", "unknown_tokens", "tokens", ".2%"),
+        divide("documents of one sentence", "one_sentence_documents", "documents", ".2%"),
+    ]
+    return make_table(("", "train", "held out", "both"), rows)
 
 
 def describe_file_count(count: int) -> str:

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-import rich.box
 import rich.console
 import rich.table
 import rich.text
 from rich.cells import cell_len
 
-from data_pipeline.cli.terminal import print_paragraph
+from data_pipeline.cli.terminal import make_table, print_paragraph
 from data_pipeline.corpus.lost_characters import describe_lost_characters
 from data_pipeline.report.build import list_changes
 from data_pipeline.report.health import Health
@@ -111,10 +110,8 @@ def print_health(
     console: rich.console.Console, health: Health, findings: Sequence[StoreFinding]
 ) -> None:
     """Print the whole report."""
-    counts = _new_table("train", "held out")
-    for label, values in list_counts(health):
-        counts.add_row(_INDENT + label, *values)
-    console.print(counts)
+    counts = [(_INDENT + label, *values) for label, values in list_counts(health)]
+    console.print(make_table(("", "train", "held out"), counts))
     console.print(_lengths_table(health))
     pieces = health.pieces
     facts = list_health_facts(health)
@@ -144,22 +141,14 @@ def make_printable(text: str) -> str:
     )
 
 
-def _new_table(*columns: str) -> rich.table.Table:
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    table.add_column("", no_wrap=True)
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
 def _lengths_table(health: Health) -> rich.table.Table:
-    table = _new_table("shape", "5%", "median", "95%", "longest", "mean")
+    rows = []
     for label, lengths in list_lengths(health):
         percents = (lengths.percentiles[percent] for percent in (5, 50, 95))
         values = [f"{value:,}" for value in (*percents, lengths.longest)]
         mean = f"{lengths.mean:,.0f}" if lengths.mean >= 1000 else f"{lengths.mean:.1f}"
-        table.add_row(_INDENT + label, draw_blocks(lengths), *values, mean)
-    return table
+        rows.append([_INDENT + label, draw_blocks(lengths), *values, mean])
+    return make_table(("", "shape", "5%", "median", "95%", "longest", "mean"), rows)
 
 
 def draw_blocks(lengths: Lengths, columns: int = _SHAPE_COLUMNS) -> str:

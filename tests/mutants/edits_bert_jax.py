@@ -397,8 +397,8 @@ _BUDGETS = (
 _LAB = (
     (
         WIRING,
-        "lab/identity.py",
-        "settings = describe_settings(flatten(recorded(config)))",
+        "lab/study.py",
+        "settings = _describe_settings(flatten(recorded(config)))",
         "settings = flatten(recorded(config))",
         "lab/test_study.py::test_a_task_is_its_examples_and_settings",
     ),

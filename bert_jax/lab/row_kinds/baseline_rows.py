@@ -151,7 +151,8 @@ def _read_scores(run: Run, seq_len: int, screen: Screen) -> Scores:
     return {**explain_missing(_HAS_NO_MASKS[run.row.kind]), f"heldout_{run.row.kind}_loss": value}
 
 
-def _check_without_run(row: StudyRow, store: str) -> dict[str, Any]:
+def check_without_run(row: StudyRow, store: str) -> dict[str, Any]:
+    """Identify a row of frozen vectors that trains no run."""
     refuse_settings(row, "config", "flags", "finetune")
     return {"kind": row.kind, "reads": row.reads, **describe_tagger(row)}
 
@@ -161,32 +162,23 @@ def count_no_cost(row: StudyRow, store: str, vocab_size: int) -> RowCost:
     return RowCost(0.0, 0.0)
 
 
-def _explain_no_loss(run: Run, seq_len: int, screen: Screen) -> Scores:
-    return explain_missing(_HAS_NO_MASKS[run.row.kind])
-
-
-def build_frozen_command(
-    kind: str, addresses: str, run: Run, task: StudyTask, folder: pathlib.Path
-) -> list[str] | str:
-    """Build the argv that learns a task on frozen vectors, or return the reason why it cannot."""
-    name = load_task(task).data.task
-    if name in ("squad", "swag", "codah"):
-        return "linear models on frozen vectors learn no spans and no multiple choice"
-    if name == "ner" and kind == vectors.COUNTS:
-        return "counts have no vector for each word, so they learn no tags"
-    return [
-        *(sys.executable, "-m", "bert_jax.baseline", "task", kind, f"--from={addresses}"),
-        *(f"--config={task.config}", f"--workdir={folder}", *build_flags(task.flags)),
-        *(f"--config.seed={run.seed}", f"--config.data.order_seed={run.seed}"),
-        *(f"--{setting}={value}" for setting, value in load_tagger(run.row).items()),
-    ]
-
-
-def _make_task_command(
+def make_frozen_command(
     kind: str, locate: Callable[[Run], str]
 ) -> Callable[[Run, StudyTask, pathlib.Path], list[str] | str]:
+    """Make the task_command of a kind whose tasks are learned on frozen vectors."""
+
     def build(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str] | str:
-        return build_frozen_command(kind, locate(run), run, task, folder)
+        name = load_task(task).data.task
+        if name in ("squad", "swag", "codah"):
+            return "linear models on frozen vectors learn no spans and no multiple choice"
+        if name == "ner" and kind == vectors.COUNTS:
+            return "counts have no vector for each word, so they learn no tags"
+        return [
+            *(sys.executable, "-m", "bert_jax.baseline", "task", kind, f"--from={locate(run)}"),
+            *(f"--config={task.config}", f"--workdir={folder}", *build_flags(task.flags)),
+            *(f"--config.seed={run.seed}", f"--config.data.order_seed={run.seed}"),
+            *(f"--{setting}={value}" for setting, value in load_tagger(run.row).items()),
+        ]
 
     return build
 
@@ -197,23 +189,23 @@ SKIPGRAM_ROW = RowKind(
     command=_build_command,
     is_finished=_is_finished,
     scores=_read_scores,
-    task_command=_make_task_command(vectors.SKIPGRAM, lambda run: str(run.folder)),
+    task_command=make_frozen_command(vectors.SKIPGRAM, lambda run: str(run.folder)),
 )
 BILM_ROW = dataclasses.replace(
     SKIPGRAM_ROW,
-    task_command=_make_task_command(vectors.ELMO, lambda run: str(run.folder)),
+    task_command=make_frozen_command(vectors.ELMO, lambda run: str(run.folder)),
 )
 COUNTS_ROW = RowKind(
-    check=_check_without_run,
+    check=check_without_run,
     cost=count_no_cost,
     command=None,
     is_finished=_is_finished,
-    scores=_explain_no_loss,
-    task_command=_make_task_command(vectors.COUNTS, lambda run: run.store),
+    scores=lambda run, *_: explain_missing(_HAS_NO_MASKS[run.row.kind]),
+    task_command=make_frozen_command(vectors.COUNTS, lambda run: run.store),
 )
 TAGLM_ROW = dataclasses.replace(
     COUNTS_ROW,
-    task_command=_make_task_command(
+    task_command=make_frozen_command(
         vectors.TAGLM, lambda run: ",".join(str(source) for source in run.sources)
     ),
     reads=(SKIPGRAM, BILM),

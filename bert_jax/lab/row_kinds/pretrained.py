@@ -9,6 +9,7 @@ read the run of another row: `checkpoint` fine-tunes it with its own settings or
 import dataclasses
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ from bert_jax.interop import load
 from bert_jax.interop.pretrained import hash_weights, place_masked_lm
 from bert_jax.lab.baselines.vectors import BERT
 from bert_jax.lab.row_kinds.baseline_rows import (
-    build_frozen_command,
+    check_without_run,
     count_no_cost,
-    describe_tagger,
+    make_frozen_command,
 )
 from bert_jax.lab.row_kinds.row_kind import (
     MASKED_WORDS,
@@ -176,17 +177,20 @@ def choose_sentences(split: Split, longest: int) -> list[np.ndarray]:
     return [np.asarray(ids[offsets[i] : offsets[i + 1]], np.int32) for i in chosen]
 
 
-def _finetune(run: Run, task: StudyTask, folder: pathlib.Path, address: str) -> list[str]:
-    return [
-        *(sys.executable, "-m", "bert_jax.finetune", f"--config={task.config}"),
-        *(f"--workdir={folder}", f"--config.init={address}"),
-        *(*build_flags(task.flags), *build_flags(run.row.finetune)),
-        *(f"--config.seed={run.seed}", f"--config.data.order_seed={run.seed}"),
-    ]
+def _make_finetune_command(
+    locate: Callable[[Run], str], *more: str
+) -> Callable[[Run, StudyTask, pathlib.Path], list[str]]:
+    """Make the task_command of a kind whose runs have a checkpoint at an address."""
 
+    def build(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
+        return [
+            *(sys.executable, "-m", "bert_jax.finetune", f"--config={task.config}"),
+            *(f"--workdir={folder}", f"--config.init={locate(run)}"),
+            *(*build_flags(task.flags), *build_flags(run.row.finetune)),
+            *(f"--config.seed={run.seed}", f"--config.data.order_seed={run.seed}", *more),
+        ]
 
-def _finetune_run(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
-    return _finetune(run, task, folder, f"orbax:{run.folder}")
+    return build
 
 
 def _check_checkpoint(row: StudyRow, store: str) -> dict[str, Any]:
@@ -220,22 +224,9 @@ def _score_checkpoint(run: Run, seq_len: int, screen: Screen) -> Scores:
     return {**scores, **{name: own[key] for name, key in names.items() if key in own}}
 
 
-def _finetune_checkpoint(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
-    return _finetune(run, task, folder, _locate_checkpoint(run))
-
-
 def _check_untrained(row: StudyRow, store: str) -> dict[str, Any]:
     refuse_settings(row, "config", "flags", "tagger")
     return {"kind": row.kind, "reads": row.reads, "finetune": row.finetune}
-
-
-def _score_untrained(run: Run, seq_len: int, screen: Screen) -> Scores:
-    return explain_missing("it is not pre-trained")
-
-
-def _finetune_untrained(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
-    command = _finetune(run, task, folder, f"orbax:{run.sources[0]}")
-    return [*command, "--config.from_scratch=True"]
 
 
 def _parse_address(row: StudyRow) -> str:
@@ -267,30 +258,13 @@ def _score_given(run: Run, seq_len: int, screen: Screen) -> Scores:
     return score_masked_words(address, run.store, seq_len, screen)
 
 
-def _finetune_given(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
-    return _finetune(run, task, folder, _parse_address(run.row))
-
-
-def _check_frozen(row: StudyRow, store: str) -> dict[str, Any]:
-    refuse_settings(row, "config", "flags", "finetune")
-    return {"kind": row.kind, "reads": row.reads, **describe_tagger(row)}
-
-
-def _score_frozen(run: Run, seq_len: int, screen: Screen) -> Scores:
-    return explain_missing(f"the same as of {run.row.reads}")
-
-
-def _build_frozen_command(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str] | str:
-    return build_frozen_command(BERT, f"orbax:{run.sources[0]}", run, task, folder)
-
-
 PRETRAIN = RowKind(
     check=_check,
     cost=_count_cost,
     command=_build_command,
     is_finished=_is_finished,
     scores=_score_run,
-    task_command=_finetune_run,
+    task_command=_make_finetune_command(lambda run: f"orbax:{run.folder}"),
     scores_on_device=True,
 )
 RUNG = dataclasses.replace(PRETRAIN, scores=_score_rung, scores_on_device=False)
@@ -300,27 +274,27 @@ CHECKPOINT = RowKind(
     command=None,
     is_finished=_is_finished,
     scores=_score_checkpoint,
-    task_command=_finetune_checkpoint,
+    task_command=_make_finetune_command(_locate_checkpoint),
     reads=("pretrain",),
     scores_on_device=True,
 )
 UNTRAINED = dataclasses.replace(
     CHECKPOINT,
     check=_check_untrained,
-    scores=_score_untrained,
-    task_command=_finetune_untrained,
+    scores=lambda *_: explain_missing("it is not pre-trained"),
+    task_command=_make_finetune_command(_locate_checkpoint, "--config.from_scratch=True"),
     scores_on_device=False,
 )
 GIVEN = dataclasses.replace(
     CHECKPOINT,
     check=_check_given,
     scores=_score_given,
-    task_command=_finetune_given,
+    task_command=_make_finetune_command(lambda run: _parse_address(run.row)),
     reads=(),
 )
 FROZEN = dataclasses.replace(
     UNTRAINED,
-    check=_check_frozen,
-    scores=_score_frozen,
-    task_command=_build_frozen_command,
+    check=check_without_run,
+    scores=lambda run, *_: explain_missing(f"the same as of {run.row.reads}"),
+    task_command=make_frozen_command(BERT, _locate_checkpoint),
 )

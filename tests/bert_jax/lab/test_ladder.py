@@ -142,7 +142,7 @@ def test_a_run_on_the_plateau_is_left_out_and_the_picture_has_every_rung(tiny_st
     dots = sum(len(collection.get_offsets()) for collection in axes.collections)
     assert dots >= len(outcomes)
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["64", "128", "256"]
-    table = ladder_report.make_table(ladder)
+    table = ladder_report.build_table(ladder)
     assert table.row_count == 7 and list(table.columns[-1].cells)[-1] == "-"
 
 

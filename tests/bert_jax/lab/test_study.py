@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import ModelConfig, overrides
-from bert_jax.lab import identity, plan, report, runs
+from bert_jax.lab import plan, report, runs
 from bert_jax.lab import study as study_lib
 from bert_jax.lab.row_kinds.baseline_rows import build_steps
 from bert_jax.lab.row_kinds.kinds import KINDS
@@ -309,7 +309,7 @@ def test_a_study_whose_store_has_moved_resumes(config, tiny_store, tmp_path, fak
     shutil.copytree(tiny_store, moved)
     Study(dataclasses.replace(config, store=str(moved)), folder).run(SILENT)
     assert started == []
-    path = folder / identity.FILE
+    path = folder / study_lib.FILE
     path.write_text(json.dumps({**json.loads(path.read_text()), "store_digest": "another"}))
     with pytest.raises(ValueError, match="holds a study of the store"):
         Study(config, folder)
@@ -348,11 +348,11 @@ def write_pets(folder, label="dog", more=""):
 
 def test_a_task_is_its_examples_and_settings(config, tiny_store, tmp_path, fakes):
     def describe(task):
-        return identity.describe_task(task, open_store(tiny_store))
+        return study_lib.describe_task(task, open_store(tiny_store))
 
     first, same = (write_pets(tmp_path / name, "pet") for name in "ab")
     other = write_pets(tmp_path / "c")
-    known = identity.Identity("", "", 16, {}, {"pets": describe(first)})
+    known = study_lib.Identity("", "", 16, {}, {"pets": describe(first)})
     assert known.find_equal_tasks(describe(same)) == ["pets"]
     assert known.find_equal_tasks(describe(other)) == []
     assert known.find_equal_tasks(describe(write_pets(tmp_path / "b", "pet", "epochs=4"))) == []
