@@ -61,23 +61,28 @@ def small_config(store, steps=9, **settings):
     return Config(**plain | settings)
 
 
+LOGGED_OFTEN = {
+    "seed": 3,
+    "optim": OptimConfig(learning_rate=3e-3, warmup_steps=2),
+    "log_every_steps": 3,
+}
+
+
 @pytest.fixture(scope="module")
 def config(tiny_store):
     first = Phase(seq_len=16, steps=9, batch_size=16, max_predictions_per_seq=3)
     return small_config(
         tiny_store,
-        seed=3,
         phases=(first, Phase(seq_len=24, steps=4, batch_size=8, max_predictions_per_seq=4)),
-        optim=OptimConfig(learning_rate=3e-3, warmup_steps=2),
         eval=EvalConfig(every_steps=4, examples=21),
         checkpoint=CheckpointConfig(every_steps=5, keep=2),
-        log_every_steps=3,
+        **LOGGED_OFTEN,
     )
 
 
-def prepare(config, workdir, devices=1):
+def prepare(config, workdir, devices=1, profiled=None):
     """A run on the first so many devices, checked."""
-    return build_setup(config, workdir, jax.devices()[:devices])
+    return build_setup(config, workdir, jax.devices()[:devices], profiled)
 
 
 def train(config, workdir, devices=1):

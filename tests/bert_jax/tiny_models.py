@@ -39,6 +39,8 @@ CONFIG = Config(
     phases=(Phase(seq_len=19, steps=11, batch_size=16, max_predictions_per_seq=5),),
     optim=OptimConfig(learning_rate=1e-2, warmup_steps=3),
 )
+# One layer, where more of them do the same.
+SMALL = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, num_hidden_layers=1))
 
 
 def random_batch(seed: int = 0, batch_size: int = 16, seq_len: int = 19, predictions: int = 5):

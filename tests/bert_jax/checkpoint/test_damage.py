@@ -15,10 +15,8 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
 from bert_jax.train_step import state
 from data_pipeline.io.refused import Refused
-from tests.bert_jax.tiny_models import CONFIG, MODEL, setting
+from tests.bert_jax.tiny_models import SMALL, setting
 from tests.damages import empty, flip_a_bit
-
-SMALL = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, num_hidden_layers=1))
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,7 @@ from bert_jax.checkpoint.directory import check_space
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
 from bert_jax.train_step import state
-from tests.bert_jax.tiny_models import CONFIG, MODEL, setting
-
-SMALL = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, num_hidden_layers=1))
+from tests.bert_jax.tiny_models import SMALL, setting
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from etils import epath
 
-from bert_jax.checkpoint import directory, manager
+from bert_jax.checkpoint import directory
 from bert_jax.config import CheckpointConfig
 from bert_jax.runtime import run_record
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.trainer import fresh_start, loop
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
+from tests.bert_jax.checkpoint.test_manager import fill_disk
 from tests.bert_jax.small_runs import begun, prepare, small_config
 from tests.damages import edit_json
 
@@ -116,10 +117,7 @@ def test_a_run_stopped_before_its_first_step_goes_on_from_step_0(
 
 
 def test_a_run_that_cannot_save_ends_before_its_first_step(config, tmp_path, monkeypatch):
-    def full(content):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(manager.directory_lib, "seal", full)
+    fill_disk(monkeypatch)
     with pytest.raises(OSError, match=r"saving the checkpoint of step 0 failed, no space is left"):
         loop.train(prepare(config, tmp_path))
     assert not (tmp_path / "metrics.jsonl").exists()

@@ -15,8 +15,7 @@ from bert_jax.config import CheckpointConfig, EvalConfig, OptimConfig, Phase
 from bert_jax.runtime.profiler import Window
 from bert_jax.trainer import compile, loop, prefetch, readings
 from bert_jax.trainer.feed import StoreFeed
-from bert_jax.trainer.setup import build_setup
-from tests.bert_jax.small_runs import compiled_programs_kept_in, small_config
+from tests.bert_jax.small_runs import compiled_programs_kept_in, prepare, small_config
 
 pytestmark = pytest.mark.slow
 
@@ -34,10 +33,6 @@ def config(tiny_store):
         checkpoint=CheckpointConfig(every_steps=100, keep=1),
         log_every_steps=4,
     )
-
-
-def prepare(config, workdir, profiled=None):
-    return build_setup(config, workdir, jax.devices()[:1], profiled)
 
 
 class Waits:
@@ -133,7 +128,7 @@ def run(config, tmp_path_factory):
         patched.setattr(loop.TrainingRun, "_take", noted_take)
         patched.setattr(prefetch, "_end_secs", noted_end)
         patched.setattr(readings, "INPUT_BOUND_SHARE", 1e-9)
-        setup = prepare(config, seen.workdir, Window(16, 17))
+        setup = prepare(config, seen.workdir, profiled=Window(16, 17))
         waits = Waits(patched)
         with compiled_programs_kept_in(seen.workdir):
             seen.summary = loop.train(setup)
@@ -154,12 +149,8 @@ def test_within_an_interval_nothing_waits_for_a_result_but_the_thread_that_times
         9: ["device_get"],
     }
     assert list(shares(run.workdir)) == [4, 8, 12, 16, 20]
-    others = [
-        name
-        for step in range(2, BEFORE_END + 1)
-        for name, is_main in run.waits[step]
-        if not is_main
-    ]
+    calls = [call for step in range(2, BEFORE_END + 1) for call in run.waits[step]]
+    others = [name for name, is_main in calls if not is_main]
     assert set(others) == {"block_until_ready"}
     assert len(others) <= BEFORE_END
 
@@ -200,7 +191,7 @@ def test_a_profile_of_some_steps_is_written_and_its_place_is_said(run, config):
     assert f"profile: {trace}" in run.out
     assert "https://ui.perfetto.dev" in run.out
     with pytest.raises(ValueError, match="has all its 20 steps already"):
-        prepare(config, run.workdir, Window(4, 5))
+        prepare(config, run.workdir, profiled=Window(4, 5))
 
 
 def test_an_error_of_a_compile_ahead_is_raised_when_the_step_is_asked_for(

@@ -14,9 +14,8 @@ from bert_jax.model.attention.verify import KernelCheck
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import run_record
 from bert_jax.trainer import compile
-from bert_jax.trainer.setup import build_setup
 from data_pipeline.io.refused import Refused
-from tests.bert_jax.small_runs import small_config
+from tests.bert_jax.small_runs import prepare, small_config
 
 pytestmark = pytest.mark.usefixtures("kernels_on_the_cpu")
 
@@ -54,8 +53,7 @@ def build(tiny_store, tmp_path):
     config = small_config(tiny_store, phases=phases, eval=EvalConfig(every_steps=100, examples=8))
 
     def build(**changes):
-        changed = dataclasses.replace(config, **changes)
-        return build_setup(changed, tmp_path / "run", jax.devices()[:1])
+        return prepare(dataclasses.replace(config, **changes), tmp_path / "run")
 
     return build
 

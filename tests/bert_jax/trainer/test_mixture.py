@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from bert_jax import replay
-from bert_jax.config import CheckpointConfig, EvalConfig, OptimConfig, Phase
+from bert_jax.config import CheckpointConfig, EvalConfig, Phase
 from bert_jax.interop import load
 from bert_jax.trainer.feed import StoreFeed, open_store, open_stores
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
+    LOGGED_OFTEN,
     compiled_once,
     lines_of,
     score_heldout,
@@ -50,14 +51,12 @@ def config(tiny_store, weather):
     last = dataclasses.replace(first, steps=5, store_weights="0.25,0.75")
     return small_config(
         tiny_store,
-        seed=3,
         objective="mlm",
         data=PretrainOptions(store=f"{tiny_store},{weather}", store_temperature=0.5),
         phases=(first, last),
-        optim=OptimConfig(learning_rate=3e-3, warmup_steps=2),
         eval=EvalConfig(every_steps=6, examples=24),
         checkpoint=CheckpointConfig(every_steps=5, keep=3),
-        log_every_steps=3,
+        **LOGGED_OFTEN,
     )
 
 

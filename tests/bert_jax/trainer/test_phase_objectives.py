@@ -6,12 +6,13 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.config import CheckpointConfig, EvalConfig, OptimConfig, Phase
+from bert_jax.config import CheckpointConfig, EvalConfig, Phase
 from bert_jax.interop import export, load
 from bert_jax.interop.pretrained import refuse_causal
 from bert_jax.logging import plots
 from bert_jax.train_step.objectives import CAUSAL, MLM_NSP
 from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
+    LOGGED_OFTEN,
     compiled_once,
     lines_of,
     prepare,
@@ -30,12 +31,10 @@ SIZES = {"seq_len": 16, "batch_size": 16, "max_predictions_per_seq": 3}
 def config(tiny_store):
     return small_config(
         tiny_store,
-        seed=3,
         phases=(Phase(steps=7, objective="causal", **SIZES), Phase(steps=6, **SIZES)),
-        optim=OptimConfig(learning_rate=3e-3, warmup_steps=2),
         eval=EvalConfig(every_steps=4, examples=21),
         checkpoint=CheckpointConfig(every_steps=5, keep=3),
-        log_every_steps=3,
+        **LOGGED_OFTEN,
     )
 
 

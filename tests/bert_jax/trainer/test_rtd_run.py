@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.checkpoint.arrays import name_leaves
-from bert_jax.config import CheckpointConfig, EvalConfig, MeshConfig, OptimConfig, Phase
+from bert_jax.config import CheckpointConfig, EvalConfig, MeshConfig, Phase
 from bert_jax.config.schema import GENERATOR
 from bert_jax.inference.fill_mask import guess_tokens, read_question
 from bert_jax.interop import export, load
@@ -20,6 +20,7 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step.objectives import RTD
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
+    LOGGED_OFTEN,
     begun,
     compiled_once,
     final_state,
@@ -39,13 +40,11 @@ pytestmark = pytest.mark.slow
 def config(tiny_store):
     plain = small_config(
         tiny_store,
-        seed=3,
         objective="rtd",
         phases=(Phase(seq_len=16, steps=12, batch_size=16),),
-        optim=OptimConfig(learning_rate=3e-3, warmup_steps=2),
         eval=EvalConfig(every_steps=6, examples=21),
         checkpoint=CheckpointConfig(every_steps=5, keep=3),
-        log_every_steps=3,
+        **LOGGED_OFTEN,
         data=PretrainOptions(
             store=str(tiny_store),
             segments="doc_sentences",

@@ -128,10 +128,6 @@ def test_a_direction_sees_nothing_of_what_it_predicts(model):
     assert not is_same[:6, width:].all(axis=1).any()
 
 
-class Killed(Exception):
-    pass
-
-
 @pytest.mark.slow
 def test_it_learns_and_a_killed_training_resumes_to_the_same_weights(
     tiny_store, tmp_path, monkeypatch
@@ -146,12 +142,12 @@ def test_it_learns_and_a_killed_training_resumes_to_the_same_weights(
 
     def save_and_die(path, state, step, secs):
         save(path, state, step, secs)
-        raise Killed
+        raise RuntimeError("killed")
 
     with monkeypatch.context() as patch:
         patch.setattr(training, "_SAVE_SECS", 0.0)
         patch.setattr(training, "_save", save_and_die)
-        with pytest.raises(Killed):
+        with pytest.raises(RuntimeError, match="killed"):
             bilm.train(folders[1], store, settings, screen)
     bilm.train(folders[1], store, settings, screen)
     like = bilm.init_state(settings, store.vocab_size)

@@ -103,10 +103,6 @@ def test_a_token_of_a_tenth_of_the_text_is_kept_at_the_rate_of_word2vec():
     assert keep[1] < keep[0]
 
 
-class Killed(Exception):
-    pass
-
-
 @pytest.mark.slow
 def test_a_killed_training_resumes_to_the_same_vectors(tiny_store, tmp_path, monkeypatch, capsys):
     store = open_store(tiny_store)
@@ -121,10 +117,10 @@ def test_a_killed_training_resumes_to_the_same_vectors(tiny_store, tmp_path, mon
     def save_and_die(path, state, step, secs):
         save(path, state, step, secs)
         if step == 7:
-            raise Killed
+            raise RuntimeError("killed")
 
     monkeypatch.setattr(training, "_save", save_and_die)
-    with pytest.raises(Killed):
+    with pytest.raises(RuntimeError, match="killed"):
         skipgram.train(tmp_path / "killed", store, settings, screen)
     assert training.read_summary(tmp_path / "killed") is None
     monkeypatch.setattr(training, "_save", save)
