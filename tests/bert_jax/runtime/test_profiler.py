@@ -23,19 +23,18 @@ def test_a_window_inside_the_run_is_taken(first, last, done):
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "done", "words"),
+    ("first", "last", "done", "allowed"),
     [
-        (10, 14, 0, "which begins at step 1 and ends with step 13; give steps from 1 to 13"),
-        (100, 105, 0, "ends with step 13"),
-        (7, 9, 7, "which resumes at step 8 and ends with step 13; give steps from 8 to 13"),
-        (1, 2, 7, "resumes at step 8"),
-        (1, 2, 13, "has all its 13 steps already; trace one in another --workdir"),
+        (10, 14, 0, "give steps from 1 to 13"),
+        (100, 105, 0, "give steps from 1 to 13"),
+        (7, 9, 7, "give steps from 8 to 13"),
+        (1, 2, 7, "give steps from 8 to 13"),
+        (1, 2, 13, "has all its 13 steps already"),
     ],
 )
-def test_a_window_outside_what_is_left_of_the_run_is_refused(first, last, done, words):
-    with pytest.raises(ValueError, match=words) as error:
+def test_a_window_outside_what_is_left_of_the_run_is_refused(first, last, done, allowed):
+    with pytest.raises(ValueError, match=rf"--profile_steps={first}:{last}\b.*{allowed}"):
         check_window(Window(first, last), done, 13)
-    assert f"--profile_steps={first}:{last}" in str(error.value)
 
 
 def test_no_window_traces_nothing(tmp_path):
