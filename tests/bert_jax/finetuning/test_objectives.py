@@ -56,18 +56,36 @@ def rows_of(kind):
     return build_rows(rows, labels, choices)
 
 
-def evaluated(kind, batch, devices=1, config=MODEL):
-    """Loss sum, right ones, weight and outputs of a batch."""
-    of = mesh.make_mesh(MeshConfig(preset="dp"), jax.devices()[:devices])
+def build(kind, devices=1, config=MODEL, preset="dp"):
+    """A mesh made current, the model of a kind on it, and its parameters.
+
+    A fresh layer hardly tells classes apart, so that all parameters are made larger.
+    """
+    of = mesh.make_mesh(MeshConfig(preset=preset), jax.devices()[:devices])
     jax.set_mesh(of)
     heads = bert.Heads(mlm=False, nsp=False, classes=CLASSES[kind])
-    model = bert.build(config, "cpu", heads=heads)
-    # Logits that tell classes apart: those of a fresh layer hardly do.
-    params = jax.tree.map(lambda leaf: 9.0 * leaf, model.init(jax.random.key(1)))
+    model = bert.build(config, "cpu", of.shape["model"], heads=heads)
+    return of, model, jax.tree.map(lambda leaf: 9.0 * leaf, model.init(jax.random.key(1)))
+
+
+def evaluated(kind, batch, devices=1, config=MODEL):
+    """Loss sum, right ones, weight and outputs of a batch."""
+    of, model, params = build(kind, devices, config)
     found = step.make_eval_step(model, OBJECTIVES[kind])(params, mesh.place_batch(batch, of))
     term = found["terms"][TERM]
     right = None if term.correct_sum is None else float(term.correct_sum)
     return float(term.loss_sum), right, float(found["weights"][TERM]), np.array(found["outputs"])
+
+
+def assert_same(got, expected):
+    assert got[0] == pytest.approx(expected[0], rel=1e-5)
+    assert got[1:3] == expected[1:3]
+
+
+def pack(rows):
+    packing = choose_packing(rows.lengths_N[None])
+    assert packing.rows < EXAMPLES and packing.examples > 1
+    return pack_examples(rows, np.arange(EXAMPLES), packing, pad_id=0)
 
 
 def by_hand(kind, logits, batch):
@@ -110,23 +128,17 @@ def test_sums_are_those_of_the_logits_and_rows_that_fill_up_count_for_nothing(ki
 @pytest.mark.parametrize("kind", [CHOOSE, SPAN])
 def test_longer_rows_and_more_devices_change_no_sum(kind):
     rows, index = rows_of(kind), np.array([0, 1, 2, 3, 4, 5, 6, -1])
-    loss, right, weight, logits = evaluated(kind, rows.batch(index, 19, pad_id=0))
+    one = evaluated(kind, rows.batch(index, 19, pad_id=0))
     other = evaluated(kind, rows.batch(index, 24, pad_id=0), devices=8)
-    assert other[0] == pytest.approx(loss, rel=1e-5)
-    assert other[1:3] == (right, weight)
-    inside = logits.shape[1]
-    np.testing.assert_allclose(other[3][:7, :inside], logits[:7], atol=1e-4)
+    assert_same(other, one)
+    np.testing.assert_allclose(other[3][:7, : one[3].shape[1]], one[3][:7], atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", PACKED)
 def test_examples_beside_each_other_learn_as_examples_alone(kind):
     rows, index = rows_of(kind), np.arange(EXAMPLES)
     alone = evaluated(kind, rows.batch(np.array([*index, -1]), 19, pad_id=0))
-    packing = choose_packing(rows.lengths_N[None])
-    assert packing.rows < EXAMPLES and packing.examples > 1
-    beside = evaluated(kind, pack_examples(rows, index, packing, pad_id=0))
-    assert beside[0] == pytest.approx(alone[0], rel=1e-5)
-    assert beside[1:3] == alone[1:3]
+    assert_same(evaluated(kind, pack(rows)), alone)
 
 
 @pytest.mark.slow
@@ -137,12 +149,8 @@ def test_the_mean_of_an_example_is_of_its_own_tokens(kind, reads):
     rows, index = rows_of(kind), np.arange(EXAMPLES)
     batch = rows.batch(np.array([*index, -1]), 24, pad_id=0)
     alone = evaluated(kind, batch, config=config)
-    packing = choose_packing(rows.lengths_N[None])
-    beside = evaluated(kind, pack_examples(rows, index, packing, pad_id=0), config=config)
-    spread = evaluated(kind, batch, devices=8, config=config)
-    for other in (beside, spread):
-        assert other[0] == pytest.approx(alone[0], rel=1e-5)
-        assert other[1:3] == alone[1:3]
+    assert_same(evaluated(kind, pack(rows), config=config), alone)
+    assert_same(evaluated(kind, batch, devices=8, config=config), alone)
 
 
 @pytest.mark.slow
@@ -156,11 +164,7 @@ def test_a_causal_model_classifies_by_its_last_token():
     longer = rows.batch(np.array([*index, -1]), 24, pad_id=0)
     same = evaluated(CLASSIFY, longer, config=causal)
     np.testing.assert_allclose(same[3][:EXAMPLES], alone[3][:EXAMPLES], atol=1e-4)
-    packing = choose_packing(rows.lengths_N[None])
-    packed = pack_examples(rows, index, packing, pad_id=0)
-    beside = evaluated(CLASSIFY, packed, config=causal)
-    assert beside[0] == pytest.approx(alone[0], rel=1e-5)
-    assert beside[1:3] == alone[1:3]
+    assert_same(evaluated(CLASSIFY, pack(rows), config=causal), alone)
 
 
 def read_rows(lstms, x_SD):
@@ -185,15 +189,9 @@ def test_lstms_read_each_example_for_itself(kind, pooling):
     rows, index = rows_of(kind), np.arange(EXAMPLES)
     batch = rows.batch(np.array([*index, -1]), 24, pad_id=0)
     alone = evaluated(kind, batch, config=config)
-    packing = choose_packing(rows.lengths_N[None])
-    beside = evaluated(kind, pack_examples(rows, index, packing, pad_id=0), config=config)
-    assert beside[0] == pytest.approx(alone[0], rel=1e-5)
-    assert beside[1:3] == alone[1:3]
+    assert_same(evaluated(kind, pack(rows), config=config), alone)
     # The encoder's vectors, read by the equations.
-    of = mesh.make_mesh(MeshConfig(preset="dp"), jax.devices()[:1])
-    jax.set_mesh(of)
-    model = bert.build(config, "cpu", heads=bert.Heads(mlm=False, nsp=False, classes=CLASSES[kind]))
-    params = jax.tree.map(lambda leaf: 9.0 * leaf, model.init(jax.random.key(1)))
+    of, model, params = build(kind, config=config)
     assert "pooler" not in params
     placed = mesh.place_batch(batch, of)
     hidden_BSD = model.bind(params).encode(
@@ -217,10 +215,7 @@ def test_gradients_of_lstms_are_the_same_on_eight_devices():
     batch = rows_of(SPAN).batch(np.array([*range(EXAMPLES), -1]), 19, pad_id=0)
     grads = []
     for devices, preset in ((1, "dp"), (8, "fsdp+tp")):
-        of = mesh.make_mesh(MeshConfig(preset=preset), jax.devices()[:devices])
-        jax.set_mesh(of)
-        heads = bert.Heads(mlm=False, nsp=False, classes=2)
-        model = bert.build(config, "cpu", of.shape["model"], heads=heads)
+        of, model, _ = build(SPAN, devices, config, preset)
 
         def loss(params, batch, model=model):
             return OBJECTIVES[SPAN].terms(model.bind(params), batch, None)[TERM].loss_sum
@@ -234,11 +229,8 @@ def test_gradients_of_lstms_are_the_same_on_eight_devices():
 
 @pytest.mark.slow
 def test_nothing_is_dropped_out_before_the_layer_of_spans():
-    of = mesh.make_mesh(MeshConfig(preset="dp"), jax.devices()[:1])
-    jax.set_mesh(of)
-    heads = bert.Heads(mlm=False, nsp=False, classes=CLASSES[SPAN])
-    model = bert.build(dataclasses.replace(MODEL, hidden_dropout_prob=0.5), "cpu", heads=heads)
-    bound = model.bind(jax.tree.map(lambda leaf: 9.0 * leaf, model.init(jax.random.key(1))))
+    of, model, params = build(SPAN, config=dataclasses.replace(MODEL, hidden_dropout_prob=0.5))
+    bound = model.bind(params)
     batch = rows_of(SPAN).batch(np.arange(EXAMPLES), 19, pad_id=0)
     placed = mesh.place_batch(batch, of)
     dropout = Dropout(jnp.uint32(3), jnp.uint32(5), number_rows(EXAMPLES))
@@ -255,11 +247,7 @@ def test_nothing_is_dropped_out_before_the_layer_of_spans():
 @pytest.mark.parametrize("kind", [CLASSIFY, CHOOSE, TAG])
 def test_a_layer_reads_what_is_dropped_out_as_the_encoder_is(kind):
     """By the same masks; the choices of a question are rows of their own, numbered in order."""
-    of = mesh.make_mesh(MeshConfig(preset="dp"), jax.devices()[:1])
-    jax.set_mesh(of)
-    heads = bert.Heads(mlm=False, nsp=False, classes=CLASSES[kind])
-    model = bert.build(dataclasses.replace(MODEL, hidden_dropout_prob=0.5), "cpu", heads=heads)
-    params = jax.tree.map(lambda leaf: 9.0 * leaf, model.init(jax.random.key(1)))
+    of, model, params = build(kind, config=dataclasses.replace(MODEL, hidden_dropout_prob=0.5))
     rows = rows_of(kind)
     batch = rows.batch(np.arange(EXAMPLES), 19, pad_id=0)
     placed = mesh.place_batch(batch, of)

@@ -82,6 +82,20 @@ def run(config, workdir, devices=1):
     return setup, loop.train(setup)
 
 
+def run_until_cut_off(config, workdir, monkeypatch, step):
+    """End a run right after it has saved this step."""
+    save = loop.TrainingRun._save
+
+    def save_and_die(self):
+        save(self)
+        if self.step == step:
+            raise RuntimeError("cut off")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="cut off"):
+        patch.setattr(loop.TrainingRun, "_save", save_and_die)
+        run(config, workdir)
+
+
 @pytest.fixture(scope="module")
 def finished(config, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("run")
@@ -170,17 +184,7 @@ def test_predictions_are_of_the_last_checkpoint_and_score_as_the_run_says(finish
 @pytest.mark.slow
 def test_a_run_that_was_cut_off_ends_as_one_that_was_not(finished, config, tmp_path, monkeypatch):
     _, summary, whole = finished
-    save = loop.TrainingRun._save
-
-    def save_once_and_die(self):
-        save(self)
-        if self.step == 40:
-            raise RuntimeError("cut off")
-
-    monkeypatch.setattr(loop.TrainingRun, "_save", save_once_and_die)
-    with pytest.raises(RuntimeError, match="cut off"):
-        run(config, tmp_path)
-    monkeypatch.undo()
+    run_until_cut_off(config, tmp_path, monkeypatch, step=40)
     run(config, tmp_path)
     left, right = (read_arrays(of / "checkpoints", summary["steps"]) for of in (whole, tmp_path))
     assert left.keys() == right.keys()
@@ -199,16 +203,7 @@ def test_a_run_with_lstms_resumes_is_read_back_and_has_no_place_elsewhere(
         optim=dataclasses.replace(config.optim, learning_rate=1e-2),
     )
     workdir = tmp_path / "run"
-    save = loop.TrainingRun._save
-
-    def save_once_and_die(self):
-        save(self)
-        raise RuntimeError("cut off")
-
-    monkeypatch.setattr(loop.TrainingRun, "_save", save_once_and_die)
-    with pytest.raises(RuntimeError, match="cut off"):
-        run(config, workdir)
-    monkeypatch.undo()
+    run_until_cut_off(config, workdir, monkeypatch, step=20)
     setup, summary = run(config, workdir)
     assert summary["heldout_dev_accuracy"] > lines(workdir, "heldout")[-1]["majority_dev_accuracy"]
     (path,) = predict.write_predictions(setup, summary["steps"])
@@ -362,12 +357,15 @@ def test_a_fine_tuned_model_is_read_back_and_may_be_fine_tuned_again(finished, c
     assert np.any(fresh["classifier"]["kernel"] != held["params/classifier/kernel"])
 
 
-def test_the_score_that_decides_has_the_name_that_it_is_recorded_under(tmp_path):
+def open_glue(name, tmp_path):
+    options = TaskOptions(task=name, dir=str(write_glue(tmp_path / "glue")), max_seq_length=128)
     vocabulary = small_vocabulary(tmp_path)
-    folder = write_glue(tmp_path / "glue")
-    options = TaskOptions(task="mnli", dir=str(folder), max_seq_length=128)
-    task = open_task(options, vocabulary)  # of several development sets
     config = FinetuneConfig(init="hf:none", data=options, batch_size=2)
+    return open_task(options, vocabulary), config, vocabulary
+
+
+def test_the_score_that_decides_has_the_name_that_it_is_recorded_under(tmp_path):
+    task, config, vocabulary = open_glue("mnli", tmp_path)  # it has several development sets
     feed = TaskFeed(task, vocabulary, finetuning.resolve_config(config, task, ModelConfig()))
     phase = describe_phase(feed)
     sums = {"terms": {TERM: Term(jnp.float32(1.0), jnp.float32(1.0))}, "weights": {TERM: 2.0}}
@@ -380,11 +378,7 @@ def test_the_score_that_decides_has_the_name_that_it_is_recorded_under(tmp_path)
 
 
 def test_a_causal_checkpoint_stays_causal(tmp_path):
-    vocabulary = small_vocabulary(tmp_path)
-    folder = write_glue(tmp_path / "glue")
-    options = TaskOptions(task="cola", dir=str(folder), max_seq_length=128)
-    task = open_task(options, vocabulary)
-    config = FinetuneConfig(init="hf:none", data=options, batch_size=2)
+    task, config, _ = open_glue("cola", tmp_path)
     for is_causal in (False, True):
         resolved = finetuning.resolve_config(config, task, ModelConfig(is_causal=is_causal))
         assert resolved.model.is_causal == is_causal

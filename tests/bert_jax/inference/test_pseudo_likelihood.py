@@ -94,9 +94,3 @@ def test_the_perplexity_of_all_is_over_their_tokens():
 def test_rows_that_cannot_be_scored_are_named(checkpoint, sentence, words):
     with pytest.raises(ValueError, match=words):
         pseudo_likelihood.encode_sentences(checkpoint.vocabulary, ["a cat", sentence], "FILE", 19)
-
-
-def test_a_checkpoint_without_the_head_is_refused(checkpoint, tmp_path):
-    bare = small_checkpoints.write(tmp_path, small_checkpoints.tensors(has_heads=False))
-    with pytest.raises(ValueError, match="has no masked language model's head, so it predicts no"):
-        pretrained.place_masked_lm(load.load(f"hf:{bare}"))
