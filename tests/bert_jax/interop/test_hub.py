@@ -18,28 +18,7 @@ from tests.bert_jax import small_checkpoints
 from tests.faults.runs import ROOT
 
 SHA = "1" * 40
-FETCH = """
-import sys
-from bert_jax.interop import hub
-for where in sys.argv[1:]:
-    try:
-        print("folder", hub.fetch(where))
-    except (ValueError, OSError) as error:
-        print(type(error).__name__, error)
-"""
-
 pytest.importorskip("huggingface_hub")
-
-UPLOAD = """
-import sys
-from bert_jax.interop import hub
-folder, name, is_public = sys.argv[1:]
-try:
-    hub.check_upload(name, is_public == "public")
-    print("page", hub.upload(folder, name, is_public == "public"))
-except (ValueError, OSError) as error:
-    print(type(error).__name__, error)
-"""
 
 
 class StandIn(http.server.BaseHTTPRequestHandler):
@@ -131,71 +110,88 @@ def server(tmp_path):
     held.folder = small_checkpoints.write(tmp_path / "published", small_checkpoints.tensors())
     (held.folder / "README.md").write_text("a card")
     (held.folder / "pytorch_model.bin").write_bytes(b"a pickle")
-    threading.Thread(target=held.serve_forever, daemon=True).start()
+    threading.Thread(target=held.serve_forever, args=(0.01,), daemon=True).start()
     yield held
     held.shutdown()
     held.server_close()
 
 
-def fetch(server, home, *names, **changed):
-    return carry_out(server, home, ["-c", FETCH, *names], **changed).stdout.splitlines()
+@pytest.fixture
+def asked_here(server, tmp_path, monkeypatch):
+    """This process asks the stand-in, whose cache is tmp_path/home/cache, without a token."""
+    from huggingface_hub import constants
+
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home" / "cache"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "home" / "token"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    hub.fetch.cache_clear()
+    yield server
+    hub.fetch.cache_clear()
 
 
-def upload(server, home, folder, name, is_public="", **changed):
-    command = ["-c", UPLOAD, str(folder), name, is_public]
-    (line,) = carry_out(server, home, command, **changed).stdout.splitlines()
-    return line
+@pytest.fixture
+def cut_off_from_hub(asked_here, monkeypatch):
+    """A function that cuts this process off: it asks nobody, or nobody answers."""
+    from huggingface_hub import constants
+
+    def cut_off(how):
+        hub.fetch.cache_clear()
+        names = {"offline": ("HF_HUB_OFFLINE", True), "nobody": ("ENDPOINT", "http://127.0.0.1:9")}
+        monkeypatch.setattr(constants, *names[how])
+
+    return cut_off
 
 
-def carry_out(server, home, arguments, code=0, **changed):
-    settings = {
-        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
-        "HF_HOME": str(home),
-        "HF_HUB_OFFLINE": "0",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-    }
-    environment = {k: v for k, v in os.environ.items() if k != "HF_TOKEN"} | settings | changed
-    how = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, "timeout": 120}
-    done = subprocess.run([sys.executable, *arguments], **how)
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "hf_secret" not in done.stdout + done.stderr
-    return done
+def upload(folder, name, is_public=False):
+    hub.check_upload(name, is_public)
+    return hub.upload(folder, name, is_public)
 
 
-@pytest.mark.slow
-def test_a_model_is_downloaded_read_and_taken_from_the_cache_offline(server, tmp_path):
-    home = tmp_path / "home"
-    announced, folder = fetch(server, home, "org/small")
-    assert announced.startswith(f"hf:org/small at {SHA[:12]} of the Hugging Face hub: 3 files, ")
-    place = folder.removeprefix("folder ")
-    ours = load.load(f"hf:{server.folder}")
-    theirs = load.load(f"hf:{place}")
+def test_a_model_is_downloaded_read_and_taken_from_the_cache_offline(
+    asked_here, cut_off_from_hub, capsys
+):
+    folder = hub.fetch("org/small")
+    announced = f"hf:org/small at {SHA[:12]} of the Hugging Face hub: 3 files, "
+    assert capsys.readouterr().out.startswith(announced)
+    ours, theirs = load.load(f"hf:{asked_here.folder}"), load.load(f"hf:{folder}")
     assert theirs.config == ours.config and theirs.vocabulary.pieces() == ours.vocabulary.pieces()
-    assert not [one for one in server.asked if "README" in one or "pytorch" in one]
-    server.asked.clear()
-    fetch(server, home, "org/small")
-    assert not [one for one in server.asked if one.startswith("GET /org/")]
-    assert fetch(server, home, "org/small", HF_HUB_OFFLINE="1") == [folder]
-    nobody = {"HF_ENDPOINT": "http://127.0.0.1:9"}
-    assert fetch(server, home, "org/small", **nobody) == [folder]
+    assert not [one for one in asked_here.asked if "README" in one or "pytorch" in one]
+    asked_here.asked.clear()
+    hub.fetch.cache_clear()
+    assert hub.fetch("org/small") == folder
+    assert not [one for one in asked_here.asked if one.startswith("GET /org/")]
+    for how in ("nobody", "offline"):
+        cut_off_from_hub(how)
+        assert hub.fetch("org/small") == folder
 
 
-@pytest.mark.slow
-def test_what_the_hub_does_not_give_is_a_sentence(server, tmp_path):
-    names = ["org/none", "org/gated", "org/small@v9"]
-    unknown, gated, revision = fetch(server, tmp_path / "home", *names)
-    assert unknown.startswith("Refused the checkpoint 'hf:org/none' is not a folder")
-    assert "no such model, or not for this account" in unknown
-    assert gated.startswith("Refused hf:org/gated is for accounts") and "HF_TOKEN" in gated
-    assert revision == "Refused org/small has no revision 'v9' on the Hugging Face hub"
-    (said,) = fetch(server, tmp_path / "home", "org/small", HF_HUB_OFFLINE="1")
-    assert said.startswith("OSError hf:org/small is neither a folder of this machine nor in the")
-    assert said.endswith("; give hf:DIR, or try again with a network")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("org/none", "'hf:org/none' is not a folder.*no such model, or not for this account"),
+        ("org/gated", "^hf:org/gated is for accounts.*HF_TOKEN"),
+        ("org/small@v9", "^org/small has no revision 'v9' on the Hugging Face hub$"),
+    ],
+)
+@pytest.mark.usefixtures("asked_here")
+def test_what_the_hub_does_not_give_is_refused(name, words):
+    with pytest.raises(Refused, match=words):
+        hub.fetch(name)
+
+
+def test_a_file_that_the_hub_lacks_is_named(asked_here, cut_off_from_hub):
     for name in ("model.safetensors", "config.json"):
-        (server.folder / name).unlink()
-        (said,) = fetch(server, tmp_path / "home", "org/small")
-        assert said.startswith("Refused hf:org/small on the Hugging Face hub") and name in said
+        (asked_here.folder / name).unlink()
+        with pytest.raises(Refused, match=f"^hf:org/small on the Hugging Face hub.*{name}"):
+            hub.fetch("org/small")
+    cut_off_from_hub("offline")
+    with pytest.raises(OSError, match=r"^hf:org/small is neither .* try again with a network$"):
+        hub.fetch("org/small")
 
 
 NO_INFO = {
@@ -212,22 +208,6 @@ NO_INFO = {
     "a size that is a text": {"siblings": [{"rfilename": "config.json", "size": "5"}]},
     "deep": b"[" * 100_000,
 }
-
-
-@pytest.fixture
-def asked_here(server, tmp_path, monkeypatch):
-    """This process asks the stand-in, whose cache is tmp_path/home/cache."""
-    from huggingface_hub import constants
-
-    endpoint = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home" / "cache"))
-    template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    hub.fetch.cache_clear()
-    yield server
-    hub.fetch.cache_clear()
 
 
 @pytest.mark.parametrize("kind", NO_INFO)
@@ -274,62 +254,79 @@ def test_redirects_in_a_circle_end(asked_here, monkeypatch):
         hub.fetch("org/circle")
 
 
-def test_a_hub_that_is_late_may_be_asked_again(asked_here, monkeypatch):
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+def test_a_hub_that_is_late_may_be_asked_again(cut_off_from_hub):
+    cut_off_from_hub("nobody")
     with pytest.raises(ConnectionError, match="hf:org/other is neither a folder"):
         hub.fetch("org/other")
 
 
-@pytest.mark.slow
-def test_an_export_is_uploaded_privately_unless_it_is_to_be_public(server, tmp_path):
+def test_an_export_is_uploaded_privately_unless_it_is_to_be_public(
+    asked_here, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
     folder = small_checkpoints.write(tmp_path / "export", small_checkpoints.tensors())
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
-    for is_public in ("", "public"):
-        server.uploaded.clear()
-        said = upload(server, tmp_path / "home", folder, "me/mine", is_public, HF_TOKEN="hf_secret")
-        assert said.startswith("page http://127.0.0.1:") and said.endswith("/me/mine")
-        assert server.uploaded == files
-        (created,) = server.created
+    for is_public in (False, True):
+        asked_here.uploaded.clear()
+        page = upload(folder, "me/mine", is_public)
+        assert page.startswith("http://127.0.0.1:") and page.endswith("/me/mine")
+        assert asked_here.uploaded == files
+        created = asked_here.created.pop()
         assert created["name"] == "mine" and created.get("organization", "me") == "me"
         is_private = created.get("private") is True or created.get("visibility") == "private"
-        assert is_private is not bool(is_public)  # the key is another since huggingface_hub 2
-        server.created.clear()
-    server.is_full = True
-    said = upload(server, tmp_path / "home", folder, "me/mine", HF_TOKEN="hf_secret")
-    assert said.startswith("OSError the Hugging Face hub cannot be asked: ") and "507" in said
+        assert is_private is not is_public  # the key is another since huggingface_hub 2
+    asked_here.is_full = True
+    with pytest.raises(OSError, match=r"^the Hugging Face hub cannot be asked: .*507"):
+        upload(folder, "me/mine")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "token", "changed", "kind", "words"),
+    ("name", "token", "offline", "kind", "words"),
     [
-        ("me/mine", "", {}, "Refused", "HF_TOKEN"),
-        ("me/mine", "hf_wrong", {}, "Refused", "does not accept the token"),
-        ("you/mine", "hf_secret", {}, "Refused", "may write to me, org"),
-        ("org/open", "hf_secret", {}, "Refused", "--public=true"),
-        ("me/mine", "hf_secret", {"HF_HUB_OFFLINE": "1"}, "OSError", "asked"),
-        ("me/mine", "hf_secret", {"HF_ENDPOINT": "http://127.0.0.1:9"}, "ConnectionError", "asked"),
+        ("me/mine", "", "", Refused, "HF_TOKEN"),
+        ("me/mine", "hf_wrong", "", Refused, "does not accept the token"),
+        ("you/mine", "hf_secret", "", Refused, "may write to me, org"),
+        ("org/open", "hf_secret", "", Refused, "--public=true"),
+        ("me/mine", "hf_secret", "offline", OSError, "asked"),
+        ("me/mine", "hf_secret", "nobody", ConnectionError, "asked"),
     ],
 )
-def test_what_cannot_be_uploaded_is_a_sentence(server, tmp_path, name, token, changed, kind, words):
-    changed = changed | ({"HF_TOKEN": token} if token else {})
-    said = upload(server, tmp_path / "home", server.folder, name, **changed)
-    assert said.startswith(f"{kind} ") and words in said
-    assert not server.created and not server.uploaded
+def test_what_cannot_be_uploaded_is_refused(
+    asked_here, cut_off_from_hub, monkeypatch, name, token, offline, kind, words
+):
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    if offline:
+        cut_off_from_hub(offline)
+    with pytest.raises(kind, match=words) as refused:
+        upload(asked_here.folder, name)
+    assert "hf_secret" not in str(refused.value)
+    assert not asked_here.created and not asked_here.uploaded
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_full", [False, True])
 def test_convert_uploads_what_it_has_proven(server, tmp_path, is_full):
-    server.is_full = is_full
-    out = tmp_path / "out"
+    server.is_full, out = is_full, tmp_path / "out"
+    settings = {
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_HUB_OFFLINE": "0",
+        "HF_TOKEN": "hf_secret",
+        "JAX_PLATFORMS": "cpu",
+    }
     given = [f"--from=hf:{server.folder}", f"--to=hf:{out}", "--push_to_hub=me/mine"]
-    settings = {"HF_TOKEN": "hf_secret", "JAX_PLATFORMS": "cpu"}
-    command = ["-m", "bert_jax.convert", *given]
-    done = carry_out(server, tmp_path / "home", command, int(is_full), **settings)
+    done = subprocess.run(
+        [sys.executable, "-m", "bert_jax.convert", *given],
+        cwd=ROOT,
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == is_full, done.stdout + done.stderr
+    assert "hf_secret" not in done.stdout + done.stderr
     written = [path for path in out.rglob("*") if path.is_file()]
     files = {path.relative_to(out).as_posix(): path.read_bytes() for path in written}
     assert "model.safetensors" in files and not any(b"hf_secret" in data for data in files.values())
