@@ -134,7 +134,7 @@ def test_sizes_are_the_checkpoints_and_dropout_the_configs(checkpoint):
     assert with_store.model.vocab_size == larger.vocab_size
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def config(tiny_store):
     return Config(
         seed=3,
@@ -155,15 +155,30 @@ def begun(config, workdir):
     return jax.tree.map(np.asarray, state.params), setup
 
 
-def test_a_run_begins_with_a_checkpoint_and_needs_it_once(config, tmp_path):
+@pytest.fixture(scope="module")
+def begun_first(config, tmp_path_factory):
+    """The parameters of a run that has begun, its setup and its workdir."""
+    workdir = tmp_path_factory.mktemp("begun") / "first"
+    return *begun(config, workdir), workdir
+
+
+@pytest.fixture
+def first(begun_first, tmp_path):
+    """Its parameters and its setup; tmp_path/first is its workdir."""
+    *made, workdir = begun_first
+    shutil.copytree(workdir, tmp_path / "first")
+    return made
+
+
+def test_a_run_begins_with_a_checkpoint_and_needs_it_once(config, first, tmp_path):
     """It is another run with another checkpoint, or without."""
-    before, first = begun(config, tmp_path / "first")
+    before, setup = first
     going_on = dataclasses.replace(
         config, init=f"orbax:{tmp_path / 'first'}", seed=5, model=ModelConfig()
     )
     after, second = begun(going_on, tmp_path / "second")
     jax.tree.map(np.testing.assert_array_equal, after, before)
-    assert second.parts.model.config == first.parts.model.config
+    assert second.parts.model.config == setup.parts.model.config
     count = second.parts.model.parameter_count
     assert ("weights", f"{count:,} from {second.config.init}") in second.data_rows
     (tmp_path / "first").rename(tmp_path / "gone")
@@ -177,9 +192,9 @@ def test_a_run_begins_with_a_checkpoint_and_needs_it_once(config, tmp_path):
 
 
 @pytest.mark.slow
-def test_learned_positions_are_repeated_for_longer_rows(config, tmp_path):
+def test_learned_positions_are_repeated_for_longer_rows(config, first, tmp_path):
     """24 positions become 59: twice whole, and the first 11; all else is the checkpoint's."""
-    before, _ = begun(config, tmp_path / "first")
+    before, _ = first
     phase = Phase(seq_len=57, steps=9, batch_size=16, max_predictions_per_seq=9)
     longer = dataclasses.replace(
         config,
@@ -231,8 +246,8 @@ def test_relative_positions_end_as_the_run_says():
         assert merged == dataclasses.replace(saved, max_position_embeddings=positions)
 
 
+@pytest.mark.usefixtures("first")
 def test_phases_are_checked_against_the_checkpoints_positions(config, tmp_path):
-    begun(config, tmp_path / "first")
     phase = Phase(seq_len=64, steps=9, batch_size=16, max_predictions_per_seq=9)
     longer = dataclasses.replace(
         config, init=str(tmp_path / "first"), model=ModelConfig(), phases=(phase,)
@@ -286,12 +301,12 @@ def test_a_shallow_run_begins_with_layers_of_a_deep_one(config, tmp_path):
         begun(dataclasses.replace(shallow, init_layers="0,2"), tmp_path / "shallow")
 
 
+@pytest.mark.usefixtures("first")
 def test_a_teacher_of_another_width_teaches_relations_and_no_cosine(config, tmp_path):
-    begun(config, tmp_path / "teacher")
     relations = DistillConfig(relation_heads=16)
     student = dataclasses.replace(
         config,
-        teacher=f"orbax:{tmp_path / 'teacher'}",
+        teacher=f"orbax:{tmp_path / 'first'}",
         objective="relation_distillation",
         distill=relations,
         model=dataclasses.replace(config.model, hidden_size=48),
@@ -425,9 +440,9 @@ def test_embeddings_that_would_need_no_map_any_more_are_not_tiled(checkpoint):
     assert enlarge(mapped, given, "A").embedding_size == 14
 
 
-def test_a_run_begins_tiled_and_resumes_without_the_smaller_one(config, tmp_path):
+def test_a_run_begins_tiled_and_resumes_without_the_smaller_one(config, first, tmp_path):
     """It needs config.init_tile, takes longer rows beside, and is another run without it."""
-    before, _ = begun(config, tmp_path / "first")
+    before, _ = first
     sizes = {"hidden_size": 48, "num_attention_heads": 6, "num_hidden_layers": 3}
     larger = dataclasses.replace(
         config,
