@@ -23,7 +23,7 @@ import rich.table
 from bert_jax.lab.row_kinds.pretrained import score_masked_words
 from bert_jax.lab.row_kinds.row_kind import MASKED_WORDS
 from bert_jax.logging.console import Screen
-from bert_jax.logging.statistics import CONFIDENCE, paired_difference
+from bert_jax.logging.statistics import CONFIDENCE, compare_paired
 from configs.quickstart import MODELS
 
 SEQ_LEN = 64  # of the last phase
@@ -110,7 +110,7 @@ def report(runs: dict[str, list[dict[str, float]]], console: rich.console.Consol
 
 
 def _describe_difference(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    difference = paired_difference(ours, theirs)
+    difference = compare_paired(ours, theirs)
     words = "larger than chance" if difference.is_beyond_chance else "within chance"
     return f"{difference.mean:+.4f} ± {difference.half_width:.4f}, {words}"
 

@@ -285,7 +285,11 @@ def compare_runs(first: pathlib.Path, second: pathlib.Path) -> RunComparison:
     bad_lines = [read_records(folder / bad_steps.BAD_STEPS) for folder in folders]
     differences = _compare_lines("metrics", *lines)
     differences += _compare_lines("bad steps", *bad_lines)
-    differences += _compare_lines("the summary", *[[_summary(folder)] for folder in folders])
+    summaries = [
+        [small_files.read_object(path, path.parent) if path.exists() else {}]
+        for path in (folder / metrics_writer.SUMMARY for folder in folders)
+    ]
+    differences += _compare_lines("the summary", *summaries)
     step, other_step = [reader.find_newest_step(folder / CHECKPOINTS) for folder in folders]
     if step is None or step != other_step:
         differences.append(f"the newest checkpoints are of steps {step} and {other_step}")
@@ -294,11 +298,6 @@ def compare_runs(first: pathlib.Path, second: pathlib.Path) -> RunComparison:
     differences += _compare_arrays(*arrays)
     numbers = sum(array.size for array in arrays[0].values())
     return RunComparison(len(arrays[0]), numbers, len(lines[0]), step, tuple(differences))
-
-
-def _summary(folder: pathlib.Path) -> dict[str, Any]:
-    path = folder / metrics_writer.SUMMARY
-    return small_files.read_object(path, folder) if path.exists() else {}
 
 
 def _compare_lines(

@@ -24,7 +24,7 @@ from benchmarks.step.cases import NOT_PREDICTED, hf_batch
 from benchmarks.step.workers import ROOT, Worker
 from bert_jax.config import Config, overrides, resolve
 from bert_jax.logging.metrics_writer import METRICS, SUMMARY
-from bert_jax.logging.statistics import paired_difference
+from bert_jax.logging.statistics import compare_paired
 from bert_jax.runtime.cli import find_config
 from bert_jax.trainer.feed import HostBatch, StoreFeed, open_stores, read_facts
 
@@ -106,7 +106,7 @@ def compare_seeds(
     results: dict[str, Any] = {"steps": steps, "dropout_rate": _DROPOUT, "runs": runs}
     if seeds > 1:
         losses = ([run[side]["heldout"]["mlm"] for run in runs] for side in SIDES)
-        difference = paired_difference(*losses)
+        difference = compare_paired(*losses)
         results["mlm_difference"] = dataclasses.asdict(difference)
         results["is_beyond_chance"] = bool(difference.is_beyond_chance)
     return results

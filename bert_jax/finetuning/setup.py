@@ -51,7 +51,7 @@ def build_finetuning(
     """
     began = time.time() if began is None else began
     validate.check_finetune(config)
-    storage = workdir if isinstance(workdir, Workdir) else workdir_lib.local_workdir(workdir)
+    storage = workdir if isinstance(workdir, Workdir) else workdir_lib.open_local_workdir(workdir)
     screen = Screen(is_writer=jax.process_index() == 0)
     with screen.spinning(f"reading {config.init}"):
         checkpoint = load.load(config.init)

@@ -193,6 +193,12 @@ class Grid:
         before = f", {finished} of them finished before" if finished else ""
         screen.print(f"{len(outcomes)} runs in {self.folder}{before}")
 
+        def compare() -> grid_report.GridComparison:
+            """Compare what is finished, and write the numbers."""
+            comparison = grid_report.GridComparison(outcomes, choose_score(outcomes, self.score))
+            grid_report.write_numbers(self.folder, comparison, self.fixed)
+            return comparison
+
         def work(number: int, lane: Lane) -> str:
             run = self.runs[number]
             label = f"run {number + 1} of {len(self.runs)}: {run.in_words()}"
@@ -207,9 +213,7 @@ class Grid:
             if code == f"exit code {REFUSED}" and not any(o.is_finished for o in outcomes):
                 # The others would be refused too.
                 raise Refused(message.removeprefix("error: "))
-            score = choose_score(outcomes, self.score)
-            comparison = grid_report.GridComparison(outcomes, score)
-            grid_report.write_numbers(self.folder, comparison, self.fixed)
+            score = compare().score
             label = f"{number + 1}/{len(outcomes)}  {self.runs[number].in_words()}"
             if error:
                 screen.print(f"{label}  failed: {error}", BAD)
@@ -234,15 +238,13 @@ class Grid:
         if failed == len(outcomes):
             screen.print(f"no run came to its end; their logs are {self.folder}/*.log", BAD)
             return FAILED
-        score = choose_score(outcomes, self.score)
-        comparison = grid_report.GridComparison(outcomes, score)
-        grid_report.write_numbers(self.folder, comparison, self.fixed)
-        title = f"{self.fixed['data.task']}: {score.replace('_', ' ')}"
+        comparison = compare()
+        title = f"{self.fixed['data.task']}: {comparison.score.replace('_', ' ')}"
         grid_report.write_picture(
             self.folder, comparison, f"{title}, mean ± standard deviation over seeds"
         )
         make_console(highlight=False).print(grid_report.build_table(comparison))
-        screen.table(title, grid_report.closing_rows(self.folder, comparison))
+        screen.table(title, grid_report.list_closing_rows(self.folder, comparison))
         if failed:
             screen.print(
                 f"{failed} of {len(outcomes)} failed; the same command tries them again", FAINT

@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLoc
 from bert_jax.lab.grid import NUMBERS, GridOutcome, describe_setting, format_rate
 from bert_jax.logging import plots
 from bert_jax.logging.console import BAD, FAINT, GOOD
-from bert_jax.logging.statistics import mean_and_deviation
+from bert_jax.logging.statistics import summarize_values
 from data_pipeline.cli.terminal import make_table
 from data_pipeline.io.atomic import write_json
 
@@ -42,11 +42,11 @@ class GridSetting:
         return [outcome.scores[score] for outcome in self.outcomes]
 
     def mean(self, score: str) -> float:
-        return mean_and_deviation(self.values(score))[0]
+        return summarize_values(self.values(score))[0]
 
     def deviation(self, score: str) -> float | None:
         """Return the standard deviation of a sample (divided by N - 1); None of a single run."""
-        return mean_and_deviation(self.values(score))[1]
+        return summarize_values(self.values(score))[1]
 
     def in_words(self, score: str) -> str:
         """Write its mean and spread."""
@@ -148,7 +148,7 @@ def build_table(grid: GridComparison) -> rich.table.Table:
     return table
 
 
-def closing_rows(folder: pathlib.Path, grid: GridComparison) -> list[tuple[str, str]]:
+def list_closing_rows(folder: pathlib.Path, grid: GridComparison) -> list[tuple[str, str]]:
     """Return labels and texts: the best setting with all its scores, the best run, the files."""
     best, first, score = grid.best, grid.best_run, grid.score
     seeds = f"{len(best.outcomes)} seed{'s' * (len(best.outcomes) > 1)}"

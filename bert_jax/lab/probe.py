@@ -76,7 +76,7 @@ class ProbeScore:
     secs: float  # time of the fine-tuning, including its start
 
 
-def next_step(
+def choose_step(
     saved: Collection[int], done: Collection[int], every_steps: int, has_ended: bool
 ) -> int | None:
     """Choose the checkpoint to fine-tune from next; None if there is nothing to do now.
@@ -148,7 +148,7 @@ def run_probe(probe: Probe) -> int:
     while True:
         has_ended = (probe.run_folder / SUMMARY).exists()  # first: the last save precedes it
         done = [score.step for score in scores]
-        step = next_step(probe.saved_steps(), done, probe.every_steps, has_ended)
+        step = choose_step(probe.saved_steps(), done, probe.every_steps, has_ended)
         if step is not None:
             score = _fine_tune(probe, step, screen)
             if score is not None:

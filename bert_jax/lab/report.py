@@ -18,8 +18,8 @@ from bert_jax.logging import plots
 from bert_jax.logging.statistics import (
     CONFIDENCE,
     Interval,
-    mean_and_deviation,
-    paired_difference,
+    compare_paired,
+    summarize_values,
 )
 from data_pipeline.cli.terminal import make_table
 from data_pipeline.io.atomic import write_file, write_json
@@ -153,7 +153,7 @@ class Report:
         for result in self.results:
             measures = {}
             for measure, values in result.scores.items():
-                mean, deviation = mean_and_deviation(list(values.values()))
+                mean, deviation = summarize_values(list(values.values()))
                 measures[measure] = {
                     "mean": mean,
                     "standard_deviation": deviation,
@@ -208,7 +208,7 @@ class Report:
             values = list(result.scores.get(measure, {}).values())
             if not values:
                 continue
-            mean, deviation = mean_and_deviation(values)
+            mean, deviation = summarize_values(values)
             axes.scatter(values, [place] * len(values), s=14, color=plots.TRAIN, alpha=0.4)
             axes.errorbar(
                 mean, place, xerr=deviation or 0.0, color=plots.TRAIN, marker="o", capsize=3
@@ -234,11 +234,11 @@ def _compare(ours: RowResult, theirs: RowResult, measure: str) -> Interval | Non
     seeds = sorted(first.keys() & second.keys())
     if len(seeds) < 2:
         return None
-    return paired_difference([first[s] for s in seeds], [second[s] for s in seeds])
+    return compare_paired([first[s] for s in seeds], [second[s] for s in seeds])
 
 
 def _describe_mean(values: Sequence[float]) -> str:
-    mean, deviation = mean_and_deviation(values)
+    mean, deviation = summarize_values(values)
     digits = _decimals(mean)
     return (
         f"{mean:.{digits}f}" if deviation is None else f"{mean:.{digits}f} ± {deviation:.{digits}f}"

@@ -19,7 +19,7 @@ from bert_jax.logging.console import Screen, duration
 from bert_jax.logging.metrics_writer import METRICS, PREDICTIONS, SUMMARY
 from bert_jax.runtime import workdir_lock
 from bert_jax.runtime.exit_codes import DONE
-from bert_jax.runtime.resume import differing_settings
+from bert_jax.runtime.resume import compare_settings
 from bert_jax.runtime.workdir import COMPILED
 from data_pipeline.cli import child_process
 from data_pipeline.io import small_files
@@ -200,7 +200,7 @@ def refuse_others(holder: str, before: Any, now: Any) -> None:
 
     Both are trees as JSON has them; every setting that differs is named by its path.
     """
-    differing = differing_settings(flatten(before), flatten(now))
+    differing = compare_settings(flatten(before), flatten(now))
     if differing:
         words = [f"{key}={was!r:.80}, not {new!r:.80}" for key, (was, new) in differing.items()]
         raise Refused(

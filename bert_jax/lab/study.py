@@ -31,7 +31,7 @@ from bert_jax.lab.runs import (
 from bert_jax.lab.study_config import StudyConfig, StudyRow, StudyTask
 from bert_jax.logging.console import BAD, Screen
 from bert_jax.runtime import workdir_lock
-from bert_jax.runtime.resume import differing_settings
+from bert_jax.runtime.resume import compare_settings
 from bert_jax.tasks.registry import open_task
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
@@ -90,7 +90,7 @@ class Identity:
 
 
 def _are_equal(ours: Settings, theirs: Settings) -> bool:
-    return not differing_settings(flatten(ours), flatten(theirs))
+    return not compare_settings(flatten(ours), flatten(theirs))
 
 
 def _describe_settings(settings: Settings) -> Settings:

@@ -340,7 +340,9 @@ def spread(places: Sequence[float], apart: float) -> list[float]:
     groups: list[list[float]] = []
     for place in places:
         groups.append([place])
-        while len(groups) > 1 and _top(groups[-2], apart) + apart > _bottom(groups[-1], apart):
+        while len(groups) > 1 and (
+            _bottom(groups[-2], apart) + apart * len(groups[-2]) > _bottom(groups[-1], apart)
+        ):
             last = groups.pop()
             groups[-1] += last
     return [
@@ -350,10 +352,6 @@ def spread(places: Sequence[float], apart: float) -> list[float]:
 
 def _bottom(group: Sequence[float], apart: float) -> float:
     return sum(group) / len(group) - apart * (len(group) - 1) / 2
-
-
-def _top(group: Sequence[float], apart: float) -> float:
-    return _bottom(group, apart) + apart * (len(group) - 1)
 
 
 def _describe_progress(phases: Sequence[Phase], last_step: int) -> str:

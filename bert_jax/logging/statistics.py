@@ -23,7 +23,7 @@ class Interval:
         return abs(self.mean) > self.half_width
 
 
-def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+def compare_paired(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     """Compute the mean of ours - theirs, paired by seed, with its interval by Student's t.
 
     Two pairs or more are needed.
@@ -34,12 +34,12 @@ def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Interva
     return Interval(float(differences.mean()), float(t * error))
 
 
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
+def summarize_values(values: Sequence[float]) -> tuple[float, float | None]:
     """Return mean and sample standard deviation (N - 1), which is None for a single run."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
-def unpaired_difference(
+def compare_unpaired(
     ours: Sequence[float], theirs: Sequence[float], groups: Sequence[Sequence[float]]
 ) -> Interval | None:
     """Compute the mean of ours less the mean of theirs, with its interval by Student's t.

@@ -14,7 +14,7 @@ _OF_EXAMPLES = (("data.",), (".seq_len", ".masked_lm_prob"))
 _MAX_SETTINGS = 20
 
 
-def differing_settings(runs: Sequence[RunState]) -> dict[str, list[Any]]:
+def compare_settings(runs: Sequence[RunState]) -> dict[str, list[Any]]:
     """Return the settings that differ between runs, with a value per run, None if it has none.
 
     Seeds and places are left out.
@@ -31,7 +31,7 @@ def differing_settings(runs: Sequence[RunState]) -> dict[str, list[Any]]:
 def describe_settings(runs: Sequence[RunState]) -> list[str]:
     """Say in a sentence each which settings differ, and in which runs."""
     sentences = []
-    differing = differing_settings(runs)
+    differing = compare_settings(runs)
     for key, values in list(differing.items())[:_MAX_SETTINGS]:
         names: dict[str, list[str]] = collections.defaultdict(list)
         for run, value in zip(runs, values, strict=True):
@@ -52,7 +52,7 @@ def compare(runs: Sequence[RunState]) -> list[str]:
     """
     if len({run.store for run in runs}) > 1:
         return ["Their stores differ, so their losses cannot be compared."]
-    differing = differing_settings(runs)
+    differing = compare_settings(runs)
     groups: dict[tuple[str, ...], list[RunState]] = collections.defaultdict(list)
     sentences = []
     for index, run in enumerate(runs):
@@ -63,7 +63,8 @@ def compare(runs: Sequence[RunState]) -> list[str]:
         else:
             groups[tuple(str(values[index]) for values in differing.values())].append(run)
     if len(groups) > 1:
-        others = [key for key in differing if _changes_examples(key)]
+        starts, ends = _OF_EXAMPLES
+        others = [key for key in differing if key.startswith(starts) or key.endswith(ends)]
         if others:
             sentences.append(
                 f"Held-out examples may differ too, by {', '.join(others)}: compare such losses "
@@ -82,13 +83,8 @@ def compare(runs: Sequence[RunState]) -> list[str]:
     return sentences
 
 
-def _changes_examples(key: str) -> bool:
-    starts, ends = _OF_EXAMPLES
-    return key.startswith(starts) or key.endswith(ends)
-
-
 def _compare_term(groups: Sequence[Sequence[RunState]], term: str) -> list[str]:
-    from bert_jax.logging.statistics import unpaired_difference  # scipy, which takes a second
+    from bert_jax.logging.statistics import compare_unpaired  # scipy, which takes a second
 
     measure = f"{term}_loss"
     table = []
@@ -103,7 +99,7 @@ def _compare_term(groups: Sequence[Sequence[RunState]], term: str) -> list[str]:
     for members, losses in list(zip(groups, table, strict=True))[1:]:
         gap = statistics.fmean(losses) - statistics.fmean(table[0])
         names = f"{members[0].folder.name} - {groups[0][0].folder.name}"
-        interval = unpaired_difference(losses, table[0], table)
+        interval = compare_unpaired(losses, table[0], table)
         if interval is None:
             sentences.append(f"{names}: {gap:+.4f} {term} loss, noise unknown.")
             continue

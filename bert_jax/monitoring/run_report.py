@@ -286,7 +286,8 @@ def _draw(runs: Sequence[RunState], term: str) -> str:
             if len(heldout[0]):
                 name = f"{number + 1}:  " * (len(runs) > 1)
                 labels.append((float(heldout[1][-1]), f"{name}{heldout[1][-1]:.3f}", color))
-        for word, value in _list_lines(runs, term).items():
+        is_one_store = len({run.store for run in runs}) == 1
+        for word, value in runs[0].reference_lines(term).items() if is_one_store else ():
             axes.plot([0, end], [value] * 2, color=page.QUIET, linewidth=0.8, clip_on=False)
             look = {"horizontalalignment": "right", "textcoords": "offset points"}
             axes.annotate(word, (end, value), (-1, 2), **look)
@@ -307,8 +308,3 @@ def _draw(runs: Sequence[RunState], term: str) -> str:
             )
         axes.set_xlabel("step")
         return page.render_svg(figure, f"{term} loss by step", {})
-
-
-def _list_lines(runs: Sequence[RunState], term: str) -> Mapping[str, float]:
-    """Return the reference lines of a term; none for runs on different stores."""
-    return runs[0].reference_lines(term) if len({run.store for run in runs}) == 1 else {}

@@ -31,7 +31,11 @@ def format_choice(plan: BudgetPlan) -> Rows:
             "train",
             f"{chosen.size}, {count_in_words(chosen.layer_parameters)} parameters in its layers",
         ),
-        ("read", _describe_reading(plan)),
+        (
+            "read",
+            f"{count_in_words(chosen.tokens)} tokens in {sum(chosen.steps):,} steps: "
+            f"{chosen.epochs:,.1f} epochs of the store's {count_in_words(plan.unique_tokens)}",
+        ),
         ("expect", f"held-out MLM loss {_predict(chosen)}, the interval with 90%"),
         ("", plan.law_in_words),
         ("rate", f"{plan.learning_rate:.2e}{warmup}"),
@@ -46,12 +50,6 @@ def format_choice(plan: BudgetPlan) -> Rows:
         words = f"{format_dollars(plan.enough_dollars)} is predicted to come within 0.01 of that"
         rows.append(("enough", f"{words}: more text would bring more than more money"))
     return rows + [("note", note) for note in plan.notes]
-
-
-def _describe_reading(plan: BudgetPlan) -> str:
-    chosen, unique = plan.chosen, count_in_words(plan.unique_tokens)
-    read = f"{count_in_words(chosen.tokens)} tokens in {sum(chosen.steps):,} steps"
-    return f"{read}: {chosen.epochs:,.1f} epochs of the store's {unique}"
 
 
 def format_bill(plan: BudgetPlan) -> Rows:

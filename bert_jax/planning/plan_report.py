@@ -33,7 +33,11 @@ def format_slice(plan: Plan, tpu_slice: Slice) -> Rows:
             f"{shape['hidden_size']}; matmuls in {plan.matmul_dtype or 'bfloat16'}",
         ),
         ("vocabulary", _vocabulary(plan)),
-        ("mesh", _mesh(plan)),
+        (
+            "mesh",
+            f"preset {plan.config['mesh']['preset']}"
+            + (f": {describe_axes(plan.mesh)}" if plan.mesh else ""),
+        ),
     ]
     return rows + [("note", note) for note in plan.notes]
 
@@ -45,13 +49,6 @@ def _vocabulary(plan: Plan) -> str:
         "config": f"{size}, as the config says; no config.data.store to compare with",
         "assumed": f"{size}, BERT's: neither config.data.store nor config.model.vocab_size says",
     }[plan.vocabulary_from]
-
-
-def _mesh(plan: Plan) -> str:
-    preset = f"preset {plan.config['mesh']['preset']}"
-    if plan.mesh is None:
-        return preset
-    return f"{preset}: {describe_axes(plan.mesh)}"
 
 
 def format_phase_title(plan: PhasePlan, index: int) -> str:
@@ -111,7 +108,7 @@ def _collectives(estimate: Estimate) -> Rows:
     rows = [
         (
             "" if number else "collectives",
-            f"{traffic.kind:18} {traffic.calls:4} x  {_megabytes(traffic.wire_bytes):>10} over the "
+            f"{traffic.kind:18} {traffic.calls:4} x  {traffic.wire_bytes / 1e6:>7,.1f} MB over the "
             f"{traffic.path:7}  {_ms(traffic.secs):>9}, waited for {_ms(traffic.exposed_secs)}",
         )
         for number, traffic in enumerate(estimate.collectives)
@@ -203,10 +200,6 @@ def _gib(size: float) -> str:
 def _length(secs: float) -> str:
     """Write seconds as 59 s, or as the clock does from a minute on."""
     return f"{secs:.0f} s" if 1 <= secs < 59.5 else "under 1 s" if secs < 1 else duration(secs)
-
-
-def _megabytes(size: float) -> str:
-    return f"{size / 1e6:,.1f} MB"
 
 
 def _ms(secs: float) -> str:

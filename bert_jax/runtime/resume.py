@@ -20,7 +20,7 @@ from bert_jax.runtime.run_record import (
     RECORDS,
     Change,
     Provenance,
-    fixed_settings,
+    list_fixed_settings,
     read_pinned,
 )
 from data_pipeline.io import small_files
@@ -75,7 +75,7 @@ def can_resume(
             f"--workdir={workdir} holds a run of {record.get('learns', 'pre-training')}, and this "
             f"is one of {provenance.learns}; give another --workdir{begin}"
         )
-    given = {"fixed": fixed_settings(config, provenance), "vocabulary": provenance.vocabulary}
+    given = {"fixed": list_fixed_settings(config, provenance), "vocabulary": provenance.vocabulary}
     differing = list_differences(record, given)
     if differing:
         raise Refused(
@@ -108,7 +108,7 @@ def check_processes_agree(
     given = {
         "fixed": {
             **flatten(dataclasses.asdict(config)),
-            **fixed_settings(config, provenance),
+            **list_fixed_settings(config, provenance),
             **weights,
         },
         "vocabulary": dict(provenance.vocabulary),
@@ -150,7 +150,7 @@ def list_changes(record: Mapping[str, Any] | None, config: RunConfig, step: int)
     return list(listed.values())
 
 
-def differing_settings(
+def compare_settings(
     before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
     """Return the settings that must agree within a run but differ: key to both values.
@@ -175,7 +175,7 @@ def list_differences(
     """
     words, others = read_pinned(record), read_pinned(given)
     shared = (words.keys() & others.keys()) - {"file"}
-    return differing_settings(record.get("fixed", {}), given.get("fixed", {})) | differing_settings(
+    return compare_settings(record.get("fixed", {}), given.get("fixed", {})) | compare_settings(
         *(
             {f"{_OF_VOCABULARY}{name}": fields[name] for name in shared}
             for fields in (words, others)

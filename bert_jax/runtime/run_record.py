@@ -250,15 +250,11 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
     if task is not None:
         task = dataclasses.replace(task, null_threshold=_null_threshold(workdir))
     vocabulary = _read_vocabulary(workdir, record)
-    untrained, thetas = _untrained(record, path), _read_thetas(record, path)
+    untrained: tuple[str, ...] = ()  # parts that no objective trains
+    if CONVERTED not in record and task is None:
+        untrained = tuple(small_files.field(record, UNTRAINED, list, path))
+    thetas = _read_thetas(record, path)
     return TrainedModel(config, compute, vocabulary, untrained, task, thetas)
-
-
-def _untrained(record: dict[str, Any], path: pathlib.Path) -> tuple[str, ...]:
-    """Return the parts of the model that a run's objective does not train."""
-    if CONVERTED in record or _is_of_a_task(record):
-        return ()
-    return tuple(small_files.field(record, UNTRAINED, list, path))
 
 
 def _null_threshold(workdir: pathlib.Path) -> float | None:
@@ -346,7 +342,7 @@ def _written_by_this_version(workdir: pathlib.Path) -> Iterator[None]:
         ) from error
 
 
-def fixed_settings(config: RunConfig, provenance: Provenance) -> dict[str, Any]:
+def list_fixed_settings(config: RunConfig, provenance: Provenance) -> dict[str, Any]:
     """Return the settings that a resumed run must keep, by config key, data settings included.
 
     With other values it would be a different run, or would not continue with unseen examples. All
@@ -390,7 +386,7 @@ def build_record(
     the results of the kernel checks.
     """
     return {
-        "fixed": fixed_settings(config, provenance),
+        "fixed": list_fixed_settings(config, provenance),
         "learns": provenance.learns,
         **(parts or {}),
         "vocabulary": dict(provenance.vocabulary),

@@ -186,7 +186,7 @@ class Workdir:
             self.lease.close()
 
 
-def local_workdir(folder: pathlib.Path) -> Workdir:
+def open_local_workdir(folder: pathlib.Path) -> Workdir:
     """Return the Workdir of a local folder."""
     return Workdir(folder, str(folder), folder / CHECKPOINTS)
 
@@ -202,8 +202,8 @@ def open_workdir(address: str, scratch: str, number: int) -> Workdir:
       OSError: the bucket refuses or does not answer, or the folder is not writable.
     """
     if not is_address(address):
-        return local_workdir(pathlib.Path(address))
-    home = scratch_home(address, scratch, number)
+        return open_local_workdir(pathlib.Path(address))
+    home = locate_home(address, scratch, number)
     bucket, workdir = _in_bucket(address, home)
     check_folder(home)
     if number > 0:
@@ -232,13 +232,13 @@ def fetch_workdir(address: str, into: pathlib.Path) -> Workdir:
       OSError: the bucket refuses or does not answer.
     """
     if not is_address(address):
-        return local_workdir(pathlib.Path(address))
+        return open_local_workdir(pathlib.Path(address))
     bucket, workdir = _in_bucket(address, into)
     _fetch(bucket, into)
     return workdir
 
 
-def scratch_home(address: str, scratch: str, number: int = 0) -> pathlib.Path:
+def locate_home(address: str, scratch: str, number: int = 0) -> pathlib.Path:
     """Return the local folder for an address, with a recognizable name."""
     words = re.sub(r"[^\w.-]+", "-", address.partition("://")[2]).strip("-")
     digest = hashlib.sha256(address.rstrip("/").encode()).hexdigest()[:8]

@@ -93,7 +93,7 @@ def build_setup(
         # Here: other runs read no checkpoint.
         from bert_jax.interop import pretrained, warm_start
         from bert_jax.interop import teacher as teacher_lib
-    storage = workdir if isinstance(workdir, Workdir) else workdir_lib.local_workdir(workdir)
+    storage = workdir if isinstance(workdir, Workdir) else workdir_lib.open_local_workdir(workdir)
     screen = Screen(is_writer=jax.process_index() == 0)
     facts, sizes, checkpoint = read_facts(config.data), None, None
     if config.init:

@@ -12,7 +12,7 @@ import pytest
 from etils import epath
 
 from bert_jax.checkpoint.directory import holds_files, quarantine
-from bert_jax.runtime.workdir import check_bucket, scratch_home
+from bert_jax.runtime.workdir import check_bucket, locate_home
 from data_pipeline import build
 from data_pipeline.io import address
 from data_pipeline.io.bucket import Bucket
@@ -125,7 +125,7 @@ def training(bucket, scratch, *flags, store):
         *flags,
         f"--config.data.store={store}",
         f"--scratch={scratch}",
-        workdir=scratch_home(RUN, str(scratch)),
+        workdir=locate_home(RUN, str(scratch)),
         address=RUN,
         **bucket.environment,
     ) as run:

@@ -12,7 +12,7 @@ import pytest
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
 from bert_jax.logging.metrics_writer import MetricsFile
-from bert_jax.runtime.workdir import local_workdir
+from bert_jax.runtime.workdir import open_local_workdir
 from bert_jax.train_step import state
 from data_pipeline.io.jsonl import read_records
 from tests.bert_jax import tiny_models
@@ -43,7 +43,7 @@ def test_a_disk_that_cannot_be_written_is_found_before_the_run(tmp_path, harm, w
     with disk(folder, 1 << 20):
         harm(folder)
         with pytest.raises(OSError, match=words):
-            local_workdir(folder / "run").claim(is_writer=True)
+            open_local_workdir(folder / "run").claim(is_writer=True)
 
 
 @pytest.mark.fault(6, "the workdir, or the checkpoints in it, belong to another user")
@@ -62,7 +62,7 @@ def test_a_folder_of_another_user_is_found_before_the_run(tmp_path, refused):
         action = "writing a file as a test"
         words = f"^{tmp_path / refused}: {action} failed, this user lacks the permission"
         with pytest.raises(OSError, match=words):
-            local_workdir(tmp_path / "run").claim(is_writer=True)
+            open_local_workdir(tmp_path / "run").claim(is_writer=True)
     finally:
         os.seteuid(0)
 

@@ -52,7 +52,7 @@ def test_means_and_standard_deviations_of_a_sample_by_hand(tmp_path):
     assert higher.deviation(SCORE) is None
     # The best setting has all its seeds, and the best run need not.
     assert GRID.best == low and GRID.best_run.run == GridRun(5e-5, 3.0, 0)
-    assert grid_report.closing_rows(tmp_path, GRID)[:6] == [
+    assert grid_report.list_closing_rows(tmp_path, GRID)[:6] == [
         ("best", "rate 3e-5, 2 epochs, the mean of 3 seeds"),
         ("", "dev_accuracy 0.7000 ± 0.1000"),
         ("", "no better than its seeds differ: rate 5e-5, 2 epochs"),
@@ -90,7 +90,7 @@ def test_a_best_among_ties_or_below_the_baseline_is_called_so(tmp_path, accuraci
         for seed, accuracy in enumerate(runs)
     ]
     grid = GridComparison(outcomes, SCORE)
-    rows = grid_report.closing_rows(tmp_path, grid)
+    rows = grid_report.list_closing_rows(tmp_path, grid)
     assert rows[0][1].startswith("none: no mean is above the baseline, 0.5000") == (not beats)
     assert sum("no better than its seeds differ" in text for _, text in rows) == bool(tied)
     marked = shown(grid, force_terminal=True, color_system="standard")

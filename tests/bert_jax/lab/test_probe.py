@@ -30,7 +30,7 @@ def claim(folder, probed):
     ],
 )
 def test_the_next_checkpoint(saved, done, every_steps, has_ended, wanted):
-    assert probe.next_step(saved, done, every_steps, has_ended) == wanted
+    assert probe.choose_step(saved, done, every_steps, has_ended) == wanted
 
 
 def test_a_folder_goes_on_with_the_same_probe_and_refuses_another(tmp_path):

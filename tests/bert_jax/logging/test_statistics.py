@@ -3,29 +3,29 @@
 import pytest
 import scipy.stats
 
-from bert_jax.logging.statistics import paired_difference, unpaired_difference
+from bert_jax.logging.statistics import compare_paired, compare_unpaired
 
 
 def test_a_paired_difference_is_that_of_scipy():
     ours, theirs = [4.61, 4.58, 4.66], [4.50, 4.55, 4.57]
     tested = scipy.stats.ttest_rel(ours, theirs)
     interval = tested.confidence_interval(0.95)
-    difference = paired_difference(ours, theirs)
+    difference = compare_paired(ours, theirs)
     assert difference.mean == pytest.approx((interval.low + interval.high) / 2)
     assert difference.half_width == pytest.approx((interval.high - interval.low) / 2)
     assert difference.is_beyond_chance == (tested.pvalue < 0.05)
 
 
 def test_a_difference_that_seeds_share_is_beyond_chance():
-    assert paired_difference([3.0, 4.0, 5.0], [2.9, 3.9, 4.9001]).is_beyond_chance
-    assert not paired_difference([3.0, 4.0, 5.0], [3.1, 3.9, 5.0]).is_beyond_chance
+    assert compare_paired([3.0, 4.0, 5.0], [2.9, 3.9, 4.9001]).is_beyond_chance
+    assert not compare_paired([3.0, 4.0, 5.0], [3.1, 3.9, 5.0]).is_beyond_chance
 
 
 def test_an_unpaired_difference_is_that_of_scipy():
     ours, theirs = [4.61, 4.58, 4.66], [4.50, 4.55, 4.57, 4.49]
     interval = scipy.stats.ttest_ind(ours, theirs).confidence_interval(0.95)
-    difference = unpaired_difference(ours, theirs, [ours, theirs])
+    difference = compare_unpaired(ours, theirs, [ours, theirs])
     assert difference is not None
     assert difference.mean == pytest.approx((interval.low + interval.high) / 2)
     assert difference.half_width == pytest.approx((interval.high - interval.low) / 2)
-    assert unpaired_difference([1.0], [2.0], [[1.0], [2.0]]) is None
+    assert compare_unpaired([1.0], [2.0], [[1.0], [2.0]]) is None

@@ -14,7 +14,7 @@ from bert_jax.runtime.workdir import (
     check_entries,
     check_folder,
     fetch_workdir,
-    local_workdir,
+    open_local_workdir,
     open_workdir,
 )
 from data_pipeline.io.bucket import Bucket
@@ -202,7 +202,7 @@ def test_a_fetch_that_was_cut_off_is_made_again(memory, tmp_path, monkeypatch, h
 
 
 def test_a_folder_is_its_own_workdir(tmp_path):
-    run = local_workdir(tmp_path / "run")
+    run = open_local_workdir(tmp_path / "run")
     run.publish()
     assert not run.home.exists()
     run.claim(is_writer=False)
