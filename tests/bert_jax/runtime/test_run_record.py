@@ -67,6 +67,9 @@ def test_a_run_goes_on_with_its_settings(config, workdir):
         ("phases[0].seq_len", 64),
         ("phases[0].steps", 5),
         ("phases[1].max_predictions_per_seq", 70),
+        ("phases[1].objective", "causal"),
+        ("phases[0].global_rope_theta", 7.0),
+        ("model.generator_hidden_size", 32),
     ],
 )
 def test_what_would_be_another_run_is_refused_by_name(config, tmp_path, path, value):

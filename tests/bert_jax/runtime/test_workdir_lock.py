@@ -134,10 +134,16 @@ def test_a_dead_run_of_another_host_is_waited_for_and_followed(bucket, monkeypat
     lease.close()
 
 
-def test_a_dead_process_of_this_host_is_followed_at_once(bucket):
-    gone = subprocess.Popen([sys.executable, "-c", ""])
+@pytest.fixture
+def gone_pid():
+    """The number of a process that has ended."""
+    gone = subprocess.Popen(["true"])
     gone.wait()
-    for pid in (gone.pid, os.getpid()):  # or the number was given again
+    return gone.pid
+
+
+def test_a_dead_process_of_this_host_is_followed_at_once(bucket, gone_pid):
+    for pid in (gone_pid, os.getpid()):  # or the number was given again
         lock = workdir_lock._holder(run="x", renewed=3, home="h") | {"pid": pid}
         bucket.write("lock", json.dumps(lock).encode())
         begun = time.monotonic()
@@ -153,17 +159,15 @@ def test_a_half_written_lock_is_nobodys(bucket):
 
 
 @pytest.mark.parametrize("other", [{"pids": "pid:[7]"}, {"boot": "another"}, {"pids": None}])
-def test_a_pid_that_means_nothing_here_tells_of_no_death(bucket, other):
+def test_a_pid_that_means_nothing_here_tells_of_no_death(bucket, gone_pid, other):
     """Two containers of one host name: the other's pid is no process here, and it lives."""
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    lock = {**workdir_lock._holder(run="x"), **other, "pid": gone.pid}
+    lock = {**workdir_lock._holder(run="x"), **other, "pid": gone_pid}
     bucket.write("lock", json.dumps(lock | {"renewed": 3}).encode())
     renewal = threading.Timer(
         0.1, lambda: bucket.write("lock", json.dumps(lock | {"renewed": 4}).encode())
     )
     renewal.start()
-    with pytest.raises(ValueError, match=f"in use by the run of process {gone.pid}"):
+    with pytest.raises(ValueError, match=f"in use by the run of process {gone_pid}"):
         Lease(bucket)
     renewal.join()
 

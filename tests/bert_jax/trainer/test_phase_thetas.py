@@ -57,9 +57,3 @@ def test_a_checkpoint_is_read_with_the_base_it_was_trained_with(config, workdir,
     other = dataclasses.replace(saved.config, global_rope_theta=THETAS[1 - index])
     turned = score_heldout(config, dataclasses.replace(saved, config=other))
     assert abs(turned["mlm_loss"] / line["mlm_loss"] - 1) > 1e-3
-
-
-def test_a_base_belongs_to_the_run(config, workdir):
-    phases = tuple(dataclasses.replace(phase, global_rope_theta=7.0) for phase in config.phases)
-    with pytest.raises(ValueError, match=r"phases\[0\]\.global_rope_theta = 0\.0.*7\.0"):
-        prepare(dataclasses.replace(config, phases=phases), workdir)

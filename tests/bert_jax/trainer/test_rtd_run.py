@@ -99,10 +99,7 @@ def test_a_run_stopped_twice_ends_as_one_never_stopped(config, whole, tmp_path):
     np.testing.assert_equal(ours.opt_state, theirs.opt_state)
 
 
-def test_a_resumed_run_keeps_its_generator_and_may_weigh_it_otherwise(config, whole, tmp_path):
-    other = dataclasses.replace(config.model, generator_hidden_size=32)
-    with pytest.raises(ValueError, match=r"model\.generator_hidden_size = 16"):
-        train(dataclasses.replace(config, model=other), whole.copy(tmp_path / "other"))
+def test_a_resumed_run_may_weigh_its_generator_otherwise(config, whole, tmp_path):
     train(dataclasses.replace(config, rtd_weight=25.0), whole.copy(tmp_path / "weight"))
 
 
