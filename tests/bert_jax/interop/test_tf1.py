@@ -82,11 +82,7 @@ def test_layers_that_the_config_does_not_name_are_refused(exported):
     prefix = exported()
     path = prefix.with_name("bert_config.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 1}))
-    words = (
-        r"holds bert/encoder/layer_1/attention/.*, which the model of its bert_config\.json "
-        "has no use for"
-    )
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=r"holds bert/encoder/layer_1/.*bert_config\.json"):
         load.load(f"google:{prefix}")
 
 

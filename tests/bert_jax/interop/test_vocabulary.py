@@ -98,10 +98,7 @@ def test_files_that_contradict_each_other_in_case_are_refused(tmp_path):
     ("tokenizer_config", "words"),
     [
         ({"do_lower_case": True, "strip_accents": False}, "strip_accents is False, not True"),
-        (
-            {"do_lower_case": True, "tokenize_chinese_chars": False},
-            "tokenize_chinese_chars is False",
-        ),
+        ({"do_lower_case": True, "tokenize_chinese_chars": False}, "tokenize_chinese_chars"),
         ({"do_lower_case": False, "word_tokenizer_type": "mecab"}, "word_tokenizer_type is mecab"),
         ({"subword_tokenizer_type": "character"}, "subword_tokenizer_type is character, not word"),
         ({"do_basic_tokenize": False}, "do_basic_tokenize is False, not True; give a checkpoint"),
@@ -134,6 +131,9 @@ def test_a_list_that_its_tokenizer_json_contradicts_is_refused(tmp_path):
             vocabulary.read(write(folder, changed))
 
 
+ALBERT = {"tokenizer_class": "AlbertTokenizer"}
+
+
 def write_model(path):
     content = pathlib.Path(sentencepiece_rules.__file__).with_suffix(".json").read_text()
     path.write_bytes(base64.b64decode(json.loads(content)["model"]))
@@ -146,11 +146,7 @@ def write_model(path):
         ("xlnet", {}, "xlnet"),
         ("bert", {}, "none"),
         ("albert", {"do_lower_case": False, "keep_accents": True}, "xlnet+keep_accents"),
-        (
-            "bert",
-            {"tokenizer_class": "AlbertTokenizer", "remove_space": False},
-            "albert+keep_spaces",
-        ),
+        ("bert", ALBERT | {"remove_space": False}, "albert+keep_spaces"),
         ("albert", {"tokenizer_class": "PreTrainedTokenizerFast"}, "none"),
     ],
 )

@@ -111,10 +111,7 @@ def test_sizes_are_the_checkpoints_and_dropout_the_configs(checkpoint):
     assert merged == dataclasses.replace(held, vocab_size=0, hidden_dropout_prob=0.3)
     for other, words in (
         (ModelConfig(hidden_size=96), "config.model.hidden_size is 96, but config.init=A has 32;"),
-        (
-            ModelConfig(max_position_embeddings=23),
-            "max_position_embeddings is 23, .* has 24; leave",
-        ),
+        (ModelConfig(max_position_embeddings=23), "max_position_embeddings is 23, .* has 24"),
         (ModelConfig(hidden_act="gelu_erf"), "hidden_act is 'gelu_erf', .* has 'gelu_tanh'; leave"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -316,10 +313,7 @@ def test_a_teacher_of_another_width_teaches_relations_and_no_cosine(config, tmp_
     assert "mlm" not in setup.frozen[0] and "mlm" in setup.parts.untrained
     for changes, refused in (
         ({"objective": "distillation", "distill": DistillConfig()}, r"hidden_size is .*cosine_wei"),
-        (
-            {"distill": dataclasses.replace(relations, teacher_layer=9)},
-            r"teacher_layer is 9, .*las",
-        ),
+        ({"distill": dataclasses.replace(relations, teacher_layer=9)}, "teacher_layer is 9"),
         ({"distill": dataclasses.replace(relations, relation_heads=48)}, r"divide the width of"),
     ):
         with pytest.raises(ValueError, match=refused):

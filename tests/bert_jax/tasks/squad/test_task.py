@@ -148,10 +148,7 @@ def test_the_best_constant_answer(opened, opened_2):
         ({"dev_file": "absent.json"}, "absent.json is not a file; .* or the file as --config.data"),
         ({"train_file": "dev-v2.0.json"}, "dev-v2.0.json question d3 has no answer, and in SQuAD"),
         ({"dev_file": "dev-v2.0.json"}, "question d3 has no answer, .*squad.py:version=2.0"),
-        (
-            {"train_file": "bad.json"},
-            "bad.json has no question to learn from: none of its 1 answers",
-        ),
+        ({"train_file": "bad.json"}, "bad.json has no question to learn from"),
     ],
 )
 def test_mistakes_get_one_sentence(folder, vocabulary, changed, words):
