@@ -5,5 +5,5 @@ name of its rule and what to try; the trainer asks while it trains. And curves o
 length, live or killed, at most some thousand points each.
 
 Read curves.py and run_state.py for the records of a run, comparison.py for how several differ,
-run_report.py for words, costs and the page; rules.py, data.py and watch.py for findings.
+run_report.py for words, costs and the page; rules.py and watch.py for findings.
 """

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.monitoring import data
+from bert_jax.trainer import heldout
 
 TOPICS, WORDS, SEQ_LEN = 50, 20, 32
 COUNTS_V = np.full(1300, 10)
@@ -48,7 +48,7 @@ def make_rows(rows, examples=1, seed=0):
 def test_shared_words_are_those_of_sets(examples):
     rows = make_rows(20, examples)
     example_BS = rows.get("example_ids", rows["input_mask"])
-    examples_M, share_M = data.share_words(
+    examples_M, share_M = heldout.share_words(
         rows["input_ids"], rows["segment_ids"], example_BS, COUNTS_V
     )
     for where, share in zip(examples_M, share_M, strict=True):
@@ -63,17 +63,17 @@ def test_shared_words_are_those_of_sets(examples):
 @pytest.mark.parametrize("examples", [1, 3])
 def test_inverted_labels_are_found_and_right_ones_are_not(examples):
     rows = make_rows(300, examples)
-    assert data.find_in_pairs(rows, COUNTS_V) == []
+    assert heldout.find_in_pairs(rows, COUNTS_V) == []
     inverted = rows | {"next_sentence_labels": 1 - rows["next_sentence_labels"]}
-    (found,) = data.find_in_pairs(inverted, COUNTS_V)
+    (found,) = heldout.find_in_pairs(inverted, COUNTS_V)
     assert (found.rule, found.step) == ("next_sentence_inverted", 0)
     few = {name: array[:20] for name, array in inverted.items()}
-    assert data.find_in_pairs(few, COUNTS_V) == []
+    assert heldout.find_in_pairs(few, COUNTS_V) == []
     unlabelled = inverted | {"next_sentence_weights": 0 * rows["next_sentence_weights"]}
-    assert data.find_in_pairs(unlabelled, COUNTS_V) == []
+    assert heldout.find_in_pairs(unlabelled, COUNTS_V) == []
 
 
 def test_labels_by_chance_are_not_inverted():
     rows = make_rows(300)
     labels = np.random.default_rng(1).integers(2, size=300)
-    assert data.find_in_pairs(rows | {"next_sentence_labels": labels}, COUNTS_V) == []
+    assert heldout.find_in_pairs(rows | {"next_sentence_labels": labels}, COUNTS_V) == []
