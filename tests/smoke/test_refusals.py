@@ -26,10 +26,7 @@ REFUSALS = {
         (),
         [
             ((), "--config is missing"),
-            (
-                ("--config=configs/huge.py", ROOM),
-                "there is no such file; bundled are configs/albert.py",
-            ),
+            (("--config=configs/huge.py", ROOM), "bundled are configs/albert.py"),
             (("--config=configs/large.py:recipe=x", "--print_config"), "recipe is 'x'; this conf"),
             (("--config=configs/tiny.py:x=1", ROOM), "sets 'x'; this config takes []"),
             (("--config=configs/base.py:tokens", ROOM), "'tokens' is not NAME=VALUE; this config"),
@@ -38,10 +35,7 @@ REFUSALS = {
             ((TINY,), "--workdir is missing"),
             ((TINY, ROOM), "config.data.store is empty; build a store"),
             ((TINY, ROOM, "--config.optm.learning_rate=1"), "did you mean --config.optim"),
-            (
-                (TINY, ROOM, "--config.phases[7].steps=1"),
-                "this config has 2 phases, counted from 0",
-            ),
+            ((TINY, ROOM, "--config.phases[7].steps=1"), "2 phases, counted from 0"),
             ((TINY, "--workdir=README.md"), "README.md, which is a file; give a folder"),
             ((TINY, ROOM, "--process_id=1"), "add --multihost"),
             ((TINY, ROOM, "--profile_steps=9:7"), "--profile_steps=9:7 is not FIRST:LAST"),
@@ -52,10 +46,7 @@ REFUSALS = {
         [
             ((), "--workdir is missing"),
             (("--workdir=README.md/here",), "but README.md is a file; give a folder"),
-            (
-                (ROOM, "--kills=25", "--config.checkpoint.every_steps=10"),
-                "log_every_steps is 20: in 400 steps the run would be over before 25 kills",
-            ),
+            ((ROOM, "--kills=25", "--config.checkpoint.every_steps=10"), "log_every_steps is 20"),
         ],
     ),
     "study": (
@@ -98,19 +89,13 @@ REFUSALS = {
         (),
         [
             ((), "--from is missing"),
-            (
-                ("--from=hf:{small}/bare", "--to=hf:{small}/bare"),
-                "a folder with other files; give a ",
-            ),
+            (("--from=hf:{small}/bare", "--to=hf:{small}/bare"), "a folder with other files"),
             (
                 ("--from=hf:{small}/bare", "--to=hf:{new}", "--push_to_hub=m"),
                 "--push_to_hub is 'm'",
             ),
             (("--from=/nowhere", "--to=hf:{new}"), "'/nowhere' is not a folder of this machine"),
-            (
-                ("--from=hf:{small}/bare", "--to=google:{new}/"),
-                "--hidden_act=gelu_tanh that the approximation",
-            ),
+            (("--from=hf:{small}/bare", "--to=google:{new}/"), "--hidden_act=gelu_tanh"),
         ],
     ),
     "evaluate": (
@@ -130,10 +115,7 @@ REFUSALS = {
     "features": (
         FEATURES,
         [
-            (
-                ("--input=/nowhere",),
-                "/nowhere, which is not a file; give a text file, a pipe, or - for s",
-            ),
+            (("--input=/nowhere",), "/nowhere, which is not a file"),
             (("--input={small}/latin",), "/latin is not UTF-8: byte 0xe9 at byte offset 4"),
             (("--output={small}/in.txt", "--format=npz"), "which is there already; give another"),
             (("--layers=3",), "--layers is '3', but the checkpoint has 2 layers: 0 is the embed"),
@@ -148,10 +130,7 @@ REFUSALS = {
             (("skipgram", "--store={store}", ROOM, "--window=0"), "--window is 0; it must be 1 or"),
             (("bilm", "--store={store}", ROOM, "--window=3"), "--window=3: there is no such flag"),
             (("skipgram", "--store={store}"), "--workdir is missing"),
-            (
-                ("skipgram", "--store={store}", "--workdir={small}"),
-                "is not empty and holds no baseline",
-            ),
+            (("skipgram", "--store={store}", "--workdir={small}"), "holds no baseline"),
             (("skipgram", ROOM, "--store={small}"), "is not a store"),
             (("task", *COUNTS), "KIND is missing"),
             (("task", "taglm", *COUNTS), "taglm takes SKIPGRAM,BILM"),
@@ -174,10 +153,7 @@ REFUSALS = {
             ((RUN, "a [MASK]"), "did you mean --checkpoint?"),
             (("--checkpoint=orbax:{new}", "a [MASK]"), "holds no run of bert_jax"),
             (("--checkpoint={small}/bare", "a [MASK]"), "has no masked language model's head"),
-            (
-                ("--checkpoint={small}/checkpoint", "--heldout=1"),
-                "/checkpoint is not the workdir of a run that was trained here",
-            ),
+            (("--checkpoint={small}/checkpoint", "--heldout=1"), "is not the workdir of a run"),
         ],
     ),
     "replay": (
@@ -192,10 +168,7 @@ REFUSALS = {
     "doctor": (
         (),
         [
-            (
-                ("--config=configs/tiny.py", "--process_id=1"),
-                "--process_id is for a run of several",
-            ),
+            (("--config=configs/tiny.py", "--process_id=1"), "--process_id is for"),
             (("--config=configs/tiny.py", "--config.data.store=there"), "there"),
         ],
     ),
@@ -212,20 +185,11 @@ REFUSALS = {
         (),
         [
             ((), "--task is missing"),
-            (
-                ("--task=x", "--predictions=p"),
-                "--task is 'x'; it must be one of squad, ner, swag, codah",
-            ),
+            (("--task=x", "--predictions=p"), "--task is 'x'"),
             (("--task=squad",), "--predictions is missing"),
             (("--task=squad", "--predictions=p"), "--data is missing"),
-            (
-                ("--task=ner", "--predictions=p", "--data=x"),
-                "--data and --null_odds are for squad",
-            ),
-            (
-                ("--task=ner", "--predictions=p", "--null_threshold=0.5"),
-                "--null_threshold is 0.5",
-            ),
+            (("--task=ner", "--predictions=p", "--data=x"), "--data and --null_odds"),
+            (("--task=ner", "--predictions=p", "--null_threshold=0.5"), "--null_threshold is 0.5"),
         ],
     ),
 }

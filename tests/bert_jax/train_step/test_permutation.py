@@ -15,9 +15,10 @@ from bert_jax.parallel import mesh
 from bert_jax.train_step.objectives import PERMUTATION
 from bert_jax.train_step.objectives.objective import restore_ids
 from bert_jax.train_step.objectives.permutation import draw_order
-from tests.bert_jax import packed_rows
+from tests.bert_jax.packed_rows import side_by_side
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
 from tests.bert_jax.train_step.gradients import assert_same, compute, draw, on_mesh
+from tests.bert_jax.train_step.test_objectives import EXAMPLES, MAX_EXAMPLES, ROW_LEN, ROW_SLOTS
 
 pytestmark = pytest.mark.slow
 SHAPE = {
@@ -29,7 +30,6 @@ SHAPE = {
 
 
 CONFIG = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, **SHAPE))
-EXAMPLES, ROW_LEN, ROW_SLOTS, MOST = 32, 59, 17, 3
 UNUSED = 1e-30  # a weight that is above 0 and adds nothing
 
 
@@ -42,11 +42,6 @@ def one_by_one():
             np.int32
         )
     }
-
-
-def side_by_side():
-    """The same examples in half as many rows."""
-    return packed_rows.side_by_side(one_by_one(), ROW_LEN, ROW_SLOTS, MOST)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +118,15 @@ def test_each_stream_drops_out_by_masks_of_its_own(params, monkeypatch):
 
 def test_packed_rows_have_the_losses_and_gradients_of_their_examples(params):
     expected = compute(setting(CONFIG, 1), PERMUTATION, params, one_by_one())
-    assert_same(compute(setting(CONFIG, 1), PERMUTATION, params, side_by_side()), expected)
+    assert_same(
+        compute(
+            setting(CONFIG, 1),
+            PERMUTATION,
+            params,
+            side_by_side(one_by_one(), ROW_LEN, ROW_SLOTS, MAX_EXAMPLES),
+        ),
+        expected,
+    )
 
 
 @pytest.mark.parametrize("preset", ["zero1", "zero1+tp", "fsdp"])
