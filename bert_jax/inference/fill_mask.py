@@ -20,7 +20,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import build_rows
 from data_pipeline.store import EXAMPLES, Split, Store
-from data_pipeline.vocab import BYTE_LEVEL, WORD_START, WORDPIECE, Vocabulary
+from data_pipeline.vocab import WORD_START, WORDPIECE, Vocabulary
 
 MASK = "[MASK]"
 _HELDOUT_TOKENS = (8, 25)  # fewest and most tokens of a held-out sentence to ask about
@@ -60,8 +60,8 @@ def read_question(model: PlacedModel, sentence: str) -> Question:
     before, after = vocabulary.template.margins(is_pair=False)
     token_ids: list[int] = []
     mask_positions: list[int] = []
-    if vocabulary.kind == BYTE_LEVEL:  # the guess brings the space before it
-        parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
+    # A guess brings the space before it.
+    parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
     ids, lengths = vocabulary.encode(parts)
     ids_of_parts = np.split(ids, np.cumsum(lengths)[:-1])
     for number, (part, part_ids) in enumerate(zip(parts, ids_of_parts, strict=True)):

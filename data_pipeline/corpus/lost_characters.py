@@ -13,7 +13,7 @@ import tokenizers
 
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import MANIFEST
-from data_pipeline.vocab import BYTE_LEVEL, WORD_START, Vocabulary
+from data_pipeline.vocab import WORD_START, Vocabulary
 from data_pipeline.vocab.grow import UNUSED
 
 _RECORDED = 100  # characters in a manifest, the most frequent ones
@@ -26,8 +26,8 @@ class LostCharacters:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._normalize = vocabulary.normalize
-        if vocabulary.kind == BYTE_LEVEL:
-            self._normalize = lambda text: ""  # every byte has a piece
+        if vocabulary.has_all_bytes:
+            self._normalize = lambda text: ""
         longest = vocabulary.max_word_chars
         self._max_word_chars = longest if longest < _NO_LIMIT_CHARS else 0
         self._find_long_runs = re.compile(rf"(?<!\S)\S{{{self._max_word_chars + 1},}}").findall

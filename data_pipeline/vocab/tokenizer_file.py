@@ -20,7 +20,7 @@ import numpy as np
 import tokenizers
 
 from data_pipeline.io.refused import Refused
-from data_pipeline.vocab.byte_level import BYTE_OF, decode_piece
+from data_pipeline.vocab.byte_level import BYTE_OF, SPACE, decode_piece
 from data_pipeline.vocab.documents import encode_documents_whole, flatten_ids
 from data_pipeline.vocab.special_tokens import find_special_ids
 from data_pipeline.vocab.template import A, Template, make_bert_template, read_template
@@ -29,6 +29,8 @@ from data_pipeline.vocab.wordpiece import MAX_PIECES, find_words, replace_surrog
 WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
 WORDPIECE, BPE, UNIGRAM = "WordPiece", "BPE", "Unigram"  # the library's names
 SENTENCEPIECE_BPE = "SentencePiece BPE"  # which the library names BPE too
+# A byte of a character that a vocabulary with SentencePiece's fallback has no piece for.
+BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 # Bytes that no text in UTF-8 has: some published vocabularies lack their pieces.
 _NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 # A cut here is exact: GPT-2's splitter ends a match before a single space between words, and NFC
@@ -55,6 +57,7 @@ class TokenizerFile:
     cut: Cut | None
     # Whether a text has the ids that it has behind a space, within another text.
     ignores_space_before: bool
+    adds_space_before: bool  # whether a text begins with a space's mark or piece
     continuation_mark: str  # WORDPIECE: begins the pieces that continue a word
     max_word_chars: int  # WORDPIECE: a longer word is unknown; 0: none is too long
 
@@ -63,10 +66,16 @@ class TokenizerFile:
         pieces = [self.pieces[i] for i in ids]
         if self.model == WORDPIECE:
             return " ".join(pieces).replace(f" {self.continuation_mark}", "")
-        if self.model in (UNIGRAM, SENTENCEPIECE_BPE):
-            return "".join(pieces).replace(WORD_START, " ").removeprefix(" ")
-        text = b"".join(map(decode_piece, pieces)).decode("utf-8", errors="replace")
-        return text.removeprefix(" ") if self.ignores_space_before else text
+        to_bytes = decode_piece if self.model == BPE else _decode_marked
+        text = b"".join(map(to_bytes, pieces)).decode("utf-8", errors="replace")
+        return text.removeprefix(" ") if self.adds_space_before else text
+
+
+def _decode_marked(piece: str) -> bytes:
+    """Return the bytes of a piece in which WORD_START stands for a space, or of a byte's piece."""
+    if BYTE_PIECE.fullmatch(piece):
+        return bytes([int(piece[3:5], 16)])
+    return piece.replace(WORD_START, " ").encode()
 
 
 def find_failures() -> tuple[type[BaseException], ...]:
@@ -174,6 +183,7 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
         starts = ["a", *(token["content"] + "a" for token in extra)]
         ignores_space = [encode_text(text).ids == encode_text(f" {text}").ids for text in starts]
         lowercase = "A" not in normalize("A")
+        first_piece = (encode_text("a").tokens or [""])[0]
     if ignores_space[0] and not all(ignores_space):
         cut = None
     return TokenizerFile(
@@ -185,6 +195,7 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
         template=template,
         cut=cut,
         ignores_space_before=ignores_space[0],
+        adds_space_before=first_piece.startswith((WORD_START, SPACE)),
         continuation_mark=rules["model"].get("continuing_subword_prefix") or "",
         max_word_chars=rules["model"].get("max_input_chars_per_word", 0),
     )
@@ -234,6 +245,13 @@ def _list_steps(rules: Mapping[str, Any]) -> set[str]:
     return {step["type"] for step in (*splitter, *_flatten(rules["normalizer"], "normalizers"))}
 
 
+def _marks_spaces(rules: Mapping[str, Any]) -> bool:
+    """Return whether WORD_START takes the place of a space, as in Llama's and Gemma's files."""
+    steps = _flatten(rules["normalizer"], "normalizers")
+    written = [step.get("content") for step in steps if step["type"] == "Replace"]
+    return WORD_START in written or "Metaspace" in _list_steps(rules)
+
+
 def _check_model(
     path: pathlib.Path, rules: Mapping[str, Any], kind: str, id_of: Mapping[str, int]
 ) -> None:
@@ -243,7 +261,7 @@ def _check_model(
         ("its merges are dropped at random", bool(model.get("dropout"))),
         (
             "its BPE is neither byte-level, as ModernBERT's is, nor SentencePiece's",
-            kind == SENTENCEPIECE_BPE and "Metaspace" not in _list_steps(rules),
+            kind == SENTENCEPIECE_BPE and not _marks_spaces(rules),
         ),
         (
             "its pieces within words have no mark, such as ##",

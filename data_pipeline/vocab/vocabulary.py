@@ -25,7 +25,7 @@ from data_pipeline.vocab.documents import (
 from data_pipeline.vocab.sentencepiece_model import read_model
 from data_pipeline.vocab.special_tokens import find_special_ids
 from data_pipeline.vocab.template import Template, make_bert_template
-from data_pipeline.vocab.tokenizer_file import WORD_START
+from data_pipeline.vocab.tokenizer_file import BYTE_PIECE, WORD_START
 from data_pipeline.vocab.wordpiece import (
     MAX_WORD_CHARS,
     WordEncoder,
@@ -45,9 +45,6 @@ _KINDS = {
     tokenizer_file.BPE: BYTE_LEVEL,
 }
 
-_BYTE_PIECE = re.compile(
-    "<0x[0-9A-F]{2}>"
-)  # a piece of SentencePiece models that fall back to bytes
 # Scripts that put no space between words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese.
 _NO_SPACES = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
@@ -91,11 +88,20 @@ class Vocabulary:
     # without spaces to its ids and the characters that each covers.
     sentencepiece_rules: str = sentencepiece_rules.NONE
     encode_aligned: Callable[[str], tuple[list[int], list[tuple[int, int]]]] | None = None
+    adds_space_before: bool = False  # whether a text begins with a space's mark or piece
     max_word_chars: int = 0  # WORDPIECE: a longer word is unknown; 0: none is too long
 
     @property
     def size(self) -> int:
         return len(self._pieces)
+
+    @property
+    def has_all_bytes(self) -> bool:
+        """Return whether a character without a piece is encoded as its bytes, so none is lost."""
+        return (
+            self.kind == BYTE_LEVEL
+            or sum(map(bool, map(BYTE_PIECE.fullmatch, self._pieces))) == 256
+        )
 
     @property
     def digest(self) -> str:
@@ -130,7 +136,7 @@ class Vocabulary:
 
     def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode words as they stand behind a space, each by itself."""
-        if self.kind == BYTE_LEVEL:
+        if self.kind != WORDPIECE and not self.adds_space_before:
             words = [f" {word}" if word and not word.startswith(" ") else word for word in words]
         return self.encode(words)
 
@@ -263,6 +269,7 @@ def _load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: 
         _pieces=file.pieces,
         encode_text=encode_text,
         continuation_mark=file.continuation_mark,
+        adds_space_before=file.adds_space_before,
         max_word_chars=file.max_word_chars,
     )
 
@@ -321,7 +328,8 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes, rules: str) -> Vocabula
         ids, spans = encoder.encode_prepared(text)
         return ids, [start for start, _ in spans]
 
-    is_alone = read_model(data).adds_space_before_text and not any(
+    adds_space = read_model(data).adds_space_before_text
+    is_alone = adds_space and not any(
         WORD_START in piece[1:].rstrip(WORD_START) for piece in pieces
     )
     return Vocabulary(
@@ -343,12 +351,13 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes, rules: str) -> Vocabula
         _pieces=tuple(pieces),
         sentencepiece_rules=rules,
         encode_aligned=encoder.encode_aligned,
+        adds_space_before=adds_space,
     )
 
 
 def _starts_word(piece: str) -> bool:
     """Return whether a SentencePiece piece begins a word."""
-    if _BYTE_PIECE.fullmatch(piece):
+    if BYTE_PIECE.fullmatch(piece):
         return False
     first = piece[:1]
     is_punctuation = first in string.punctuation or unicodedata.category(first).startswith("P")

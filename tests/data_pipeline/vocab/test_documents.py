@@ -11,6 +11,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 
+from data_pipeline.corpus.lost_characters import LostCharacters
 from data_pipeline.vocab import Vocabulary, load_vocabulary
 from tests.data_pipeline.encoded import SPECIALS, train_model
 from tests.data_pipeline.vocab.test_byte_level import make_file
@@ -83,6 +84,23 @@ def make_unigram(scheme: str, split: bool) -> tokenizers.Tokenizer:
     return tokenizer
 
 
+def make_fallback(prepends: bool) -> tokenizers.Tokenizer:
+    """Return BPE as Gemma's (mmBERT's) or, with a mark before each text, Llama's."""
+    letters = sorted(set("".join(SENTENCES).replace(" ", "\u2581")) - {"w"})
+    bytes_of = [f"<0x{byte:02X}>" for byte in range(256)]
+    pieces = [*SPECIALS, *bytes_of, *letters, "\u2581b", "al", "\u2581bal", "d\u2581"]
+    merges = [("\u2581", "b"), ("a", "l"), ("\u2581b", "al"), ("d", "\u2581")]
+    id_of = {piece: i for i, piece in enumerate(pieces)}
+    tokenizer = tokenizers.Tokenizer(
+        models.BPE(id_of, merges, unk_token="[UNK]", fuse_unk=True, byte_fallback=True)
+    )
+    marks = [normalizers.Replace(" ", "\u2581")]
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581")] * prepends + marks)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.add_special_tokens([*SPECIALS, "[E1]"])
+    return tokenizer
+
+
 BERT = normalizers.BertNormalizer
 SPLIT = pre_tokenizers.BertPreTokenizer
 TOKENIZERS = {
@@ -105,6 +123,8 @@ TOKENIZERS = {
         for scheme in ("always", "first", "never")
         for split in (True, False)
     },
+    "byte fallback": make_fallback(prepends=False),
+    "byte fallback, a mark before each text": make_fallback(prepends=True),
 }
 BYTE_LEVEL = ["trained", "roberta", "modernbert"]
 
@@ -119,6 +139,23 @@ def test_documents_have_the_librarys_ids(tmp_path, name):
     ids, lengths = vocabulary.encode(SENTENCES)
     alone = [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
     assert alone == [whole(sentence) for sentence in SENTENCES]
+
+
+@pytest.mark.parametrize("prepends", [False, True])
+def test_a_vocabulary_that_falls_back_to_bytes_marks_words_and_loses_nothing(tmp_path, prepends):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(make_fallback(prepends).to_str())
+    vocabulary = load_vocabulary(path)
+    ids, _ = vocabulary.encode(["a balw \u00e9"])
+    starts = ["\u2581"] * prepends
+    pieces = [*starts, "a", "\u2581bal", "<0x77>", "\u2581", "<0xC3>", "<0xA9>"]
+    assert [vocabulary.pieces()[i] for i in ids] == pieces
+    assert vocabulary.decode(ids) == "a balw \u00e9"
+    continues = {"a", "<0x77>", "<0xC3>", "<0xA9>"}
+    assert vocabulary.is_continuation[ids].tolist() == [piece in continues for piece in pieces]
+    word, _ = vocabulary.encode_words(["bal"])
+    assert [vocabulary.pieces()[i] for i in word] == ["\u2581bal"]
+    assert LostCharacters(vocabulary).count(["a balw \u00e9"]) == {}
 
 
 def test_a_token_belongs_to_the_sentence_that_it_begins_in(tmp_path):
