@@ -25,6 +25,7 @@ from data_pipeline.vocab.special_tokens import SPECIAL_PIECES
 from data_pipeline.vocab.train import TRAINED, train_vocabulary
 
 FAMILIES_DRAWN = ("bert", "roberta", "albert", "electra", "distilbert", "xlnet", "modernbert")
+FAMILIES_DRAWN += ("xlm-roberta",)
 _TASKS = {CLASSIFY: ("no", "yes", "perhaps"), TAG: ("O", "B"), SPAN: ()}
 _ACTS = ("gelu", "gelu_new", "gelu_pytorch_tanh")
 _MAX_TEXTS = 300  # per file
@@ -56,7 +57,7 @@ def read_texts(data: pathlib.Path, console: rich.console.Console) -> list[str]:
 def make_vocabularies(
     family: str, texts: Sequence[str], folder: pathlib.Path
 ) -> tuple[Vocabulary, ...]:
-    """Train a vocabulary of each kind on texts; RoBERTa's are byte-level, with padding as id 1."""
+    """Train a vocabulary of each kind on texts; where padding is id 1, the family's own kind."""
     folder.mkdir(parents=True, exist_ok=True)
     if family == "roberta":
         tokenizer = tokenizers.ByteLevelBPETokenizer()
@@ -64,6 +65,23 @@ def make_vocabularies(
             texts, vocab_size=400, special_tokens=_SPECIAL_OF_ROBERTA, show_progress=False
         )
         tokenizer.save_model(str(folder))
+        return (vocabulary.read(folder),)
+    if family == "xlm-roberta":
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram())
+        tokenizer.normalizer = tokenizers.normalizers.NFKC()
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+        trainer = tokenizers.trainers.UnigramTrainer(
+            vocab_size=400,
+            special_tokens=_SPECIAL_OF_ROBERTA,
+            unk_token="<unk>",
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(texts[:_MAX_TEXTS], trainer)
+        ends = [(token, tokenizer.token_to_id(token)) for token in ("<s>", "</s>")]
+        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+            single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=ends
+        )
+        tokenizer.save(str(folder / "tokenizer.json"))
         return (vocabulary.read(folder),)
     made = []
     for kind, trained in TRAINED.items():
@@ -91,7 +109,7 @@ def draw_config(family: str, rng: np.random.Generator, vocab_size: int) -> Model
     bert_like = sizes | {
         **{"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads},
         **{"intermediate_size": units, "hidden_act": choose(*_ACTS), "layer_norm_eps": epsilon},
-        "type_vocab_size": 1 if family == "roberta" else choose(2, 3),
+        "type_vocab_size": 1 if "roberta" in family else choose(2, 3),
         "embedding_size": choose(width, 6, 11),
     }
     distilbert = {"dim": width, "n_layers": layers, "n_heads": heads, "hidden_dim": units}

@@ -360,7 +360,7 @@ def choose_architecture(checkpoint: Pretrained) -> str:
 
 def find_pairs(checkpoint: Pretrained) -> str:
     """Return the config.data.segments that a model of this kind has learned pairs from."""
-    family = find_family(checkpoint.config, checkpoint.vocabulary.special_ids["pad"])
+    family = _find_family(checkpoint)
     return Family.pairs if family is None else family.pairs
 
 
@@ -369,8 +369,13 @@ def find_model_type(checkpoint: Pretrained) -> str:
     return _family_of(checkpoint).model_type
 
 
+def _find_family(checkpoint: Pretrained) -> Family | None:
+    words = checkpoint.vocabulary
+    return find_family(checkpoint.config, words.special_ids["pad"], words.kind)
+
+
 def _family_of(checkpoint: Pretrained) -> Family:
-    family = find_family(checkpoint.config, checkpoint.vocabulary.special_ids["pad"])
+    family = _find_family(checkpoint)
     if family is None:
         raise Refused(
             f"{checkpoint.address} has an encoder of its own, which none of transformers' classes "

@@ -27,6 +27,11 @@ _LOWERCASES = {
     **dict.fromkeys(("albert", "AlbertTokenizer", "AlbertTokenizerFast"), True),
     **dict.fromkeys((XLNET, "XLNetTokenizer", "XLNetTokenizerFast"), False),
 }
+# Tokenizers and models whose ids are not those in the SentencePiece model beside them.
+_SHIFTED = {
+    *("camembert", "CamembertTokenizer", "CamembertTokenizerFast"),
+    *("xlm-roberta", "XLMRobertaTokenizer", "XLMRobertaTokenizerFast"),
+}
 # A word table may have more rows than tokens: up to a multiple, or a share of its rows.
 _PADDED_TO = 128
 _MAX_SPARE = 10  # a tenth
@@ -83,6 +88,12 @@ def _find_rules(directory: pathlib.Path) -> str:
     paths = (directory / TOKENIZER_CONFIG, directory / CONFIG)
     settings, config = (model_json.read_json(path) if path.is_file() else {} for path in paths)
     of_class = settings.get("tokenizer_class") or config.get("model_type")
+    if {of_class, config.get("model_type")} & _SHIFTED:
+        raise Refused(
+            f"{directory} has a SentencePiece model and no {TOKENIZER}, and {of_class} gives its "
+            f"pieces other ids than the model does; write the {TOKENIZER} with transformers "
+            "(AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR))"
+        )
     lowercase = _LOWERCASES.get(of_class) if isinstance(of_class, str) else None
     if lowercase is None and of_class != ANY_CLASS:
         lowercase = _LOWERCASES.get(str(config.get("model_type")))

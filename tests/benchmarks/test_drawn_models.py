@@ -14,4 +14,6 @@ def test_a_drawn_shape_is_of_its_family(family):
     for config in drawn:
         assert FAMILIES[family].fits(config)
         if family != "electra":  # whose wide embeddings are a BERT's too
-            assert find_family(config, pad_id=1 if family == "roberta" else 0) is FAMILIES[family]
+            described = FAMILIES[family]
+            found = find_family(config, described.pad_id or 0, described.vocabulary_kind)
+            assert found is described

@@ -10,6 +10,7 @@ import pathlib
 
 FILE = pathlib.Path(__file__).with_suffix(".json")
 KINDS = ("bert", "roberta", "albert", "electra", "distilbert", "xlnet", "modernbert")
+KINDS += ("xlm-roberta", "camembert")
 
 
 def main() -> None:

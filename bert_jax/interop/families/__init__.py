@@ -9,22 +9,32 @@ from bert_jax.interop.families import albert, bert, distilbert, electra, modernb
 from bert_jax.interop.families.family import Family
 
 FAMILIES: dict[str, Family] = {
-    module.FAMILY.model_type: module.FAMILY
-    for module in (bert, modernbert, roberta, albert, electra, distilbert, xlnet)
+    family.model_type: family
+    for family in (
+        *(bert.FAMILY, modernbert.FAMILY, roberta.FAMILY, roberta.XLM_ROBERTA, roberta.CAMEMBERT),
+        *(albert.FAMILY, electra.FAMILY, distilbert.FAMILY, xlnet.FAMILY),
+    )
 }
 
 
-def find_family(config: ModelConfig, pad_id: int = 0) -> Family | None:
+def find_family(config: ModelConfig, pad_id: int = 0, vocabulary_kind: str = "") -> Family | None:
     """Return the family whose config.json can describe an encoder; None if none can.
 
-    pad_id is the vocabulary's: RoBERTa counts positions from it, and fits where it is RoBERTa's.
+    pad_id and vocabulary_kind are the vocabulary's: RoBERTa counts positions from the padding's id,
+    and fits where it is RoBERTa's; with a SentencePiece vocabulary it is an XLM-RoBERTa.
     """
     fitting = [
         family
         for family in FAMILIES.values()
-        if family.pad_id in (None, pad_id) and family.fits(config)
+        if family.pad_id in (None, pad_id)
+        and family.vocabulary_kind in ("", vocabulary_kind)
+        and family.fits(config)
     ]
-    return max(fitting, key=lambda family: family.pad_id is not None, default=None)
+
+    def count_demands(family: Family) -> int:
+        return (family.pad_id is not None) + bool(family.vocabulary_kind)
+
+    return max(fitting, key=count_demands, default=None)
 
 
 __all__ = ["FAMILIES", "Family", "find_family"]

@@ -126,6 +126,7 @@ class Family:
     pairs: str = "nsp"  # config.data.segments of what its head of sentence pairs learned
     summary: Summary | None = None  # None: classes of rows read the first token
     pad_id: int | None = None  # id of the padding, if positions follow from it
+    vocabulary_kind: str = ""  # vocabularies that its published models have; empty: any kind
     # Settings of training alone, and others that its config.json does not hold.
     unheld: tuple[str, ...] = TRAINING
 

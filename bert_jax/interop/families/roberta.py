@@ -1,5 +1,7 @@
 """Read and write RoBERTa: BERT with one segment type and two unread rows of positions.
 
+XLM-RoBERTa and CamemBERT compute the same, in classes of their own.
+
 Source: modeling_roberta.py, configuration_roberta.py@transformers 5.23; Liu et al. 2019.
 """
 
@@ -12,9 +14,11 @@ from bert_jax.config import ModelConfig
 from bert_jax.interop.families import bert
 from bert_jax.interop.families.family import ROW_HEAD_NAMES, Family
 from data_pipeline.io.refused import Refused
+from data_pipeline.vocab import SENTENCEPIECE
 
 _SKIPPED = 2  # positions count from pad_token_id + 1
 _PAD_ID = 1
+_XLM_DEFAULTS = {"vocab_size": 30522}
 _SETTINGS = dataclasses.replace(
     bert.SETTINGS, defaults=bert.DEFAULTS | {"vocab_size": 50265}, head_act="gelu_erf"
 )
@@ -76,4 +80,18 @@ FAMILY = Family(
     encoder="RobertaModel",
     task_names=ROW_HEAD_NAMES,
     pad_id=_PAD_ID,
+)
+XLM_ROBERTA = dataclasses.replace(
+    FAMILY,
+    model_type="xlm-roberta",
+    masked_lm="XLMRobertaForMaskedLM",
+    encoder="XLMRobertaModel",
+    parse=lambda path, settings: parse(path, {**_XLM_DEFAULTS, **settings}),
+    vocabulary_kind=SENTENCEPIECE,
+)
+CAMEMBERT = dataclasses.replace(
+    XLM_ROBERTA,
+    model_type="camembert",
+    masked_lm="CamembertForMaskedLM",
+    encoder="CamembertModel",
 )

@@ -124,10 +124,15 @@ def test_a_summary_of_another_token_than_cls_is_refused(kind, folder):
 
 
 def test_roberta_is_chosen_by_its_padding_alone():
-    """Hugging Face counts RoBERTa's positions from the padding's id; a BERT has any."""
+    """Hugging Face counts RoBERTa's positions from the padding's id; a BERT has any.
+
+    With SentencePiece's pieces it is an XLM-RoBERTa.
+    """
     config = ModelConfig(vocab_size=9, type_vocab_size=1)
     assert find_family(config, pad_id=0).model_type == "bert"
     assert find_family(config, pad_id=1).model_type == "roberta"
+    assert find_family(config, 1, "byte_level").model_type == "roberta"
+    assert find_family(config, 1, "sentencepiece").model_type == "xlm-roberta"
     assert find_family(dataclasses.replace(config, type_vocab_size=2), 1).model_type == "bert"
 
 
@@ -136,7 +141,7 @@ def test_a_transform_goes_with_the_layer_that_reads_it(address, folder, tmp_path
     """Without the layer it would be half of a masked language model's head."""
     path, _ = folder("ModernBertForTokenClassification")
     config, params, _ = huggingface.read(path)
-    words = types.SimpleNamespace(special_ids={"pad": 0})
+    words = types.SimpleNamespace(kind="wordpiece", special_ids={"pad": 0})
     checkpoint = Pretrained("hf:tagger", config, params, words)
     assert "mlm" in params and not checkpoint.heads.mlm
     kept = export.keep_supported(checkpoint, export.parse_target(f"{address}:{tmp_path / 'new'}"))
@@ -149,7 +154,7 @@ XLNET |= {"type_vocab_size": 0, "mlm_transform": False}
 
 def fine_tuned(kind, **model):
     config = ModelConfig(vocab_size=9, **model)
-    words = types.SimpleNamespace(special_ids={"pad": 0})
+    words = types.SimpleNamespace(kind="wordpiece", special_ids={"pad": 0})
     return Pretrained("orbax:run", config, {}, words, task=TaskLayer("Mine", kind, ()))
 
 
