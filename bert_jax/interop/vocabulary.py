@@ -88,7 +88,7 @@ def _find_rules(directory: pathlib.Path) -> str:
     paths = (directory / TOKENIZER_CONFIG, directory / CONFIG)
     settings, config = (model_json.read_json(path) if path.is_file() else {} for path in paths)
     of_class = settings.get("tokenizer_class") or config.get("model_type")
-    if {of_class, config.get("model_type")} & _SHIFTED:
+    if {str(of_class), str(config.get("model_type"))} & _SHIFTED:
         raise Refused(
             f"{directory} has a SentencePiece model and no {TOKENIZER}, and {of_class} gives its "
             f"pieces other ids than the model does; write the {TOKENIZER} with transformers "

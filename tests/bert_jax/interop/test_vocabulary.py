@@ -173,3 +173,17 @@ def test_a_bare_model_whose_text_others_prepare_is_refused(tmp_path, setting):
     path.write_text(json.dumps(setting))
     with pytest.raises(Refused, match=next(iter(setting))):
         vocabulary.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("config.json", {"model_type": "xlm-roberta"}),
+        ("tokenizer_config.json", {"tokenizer_class": "CamembertTokenizer"}),
+    ],
+)
+def test_a_bare_model_whose_ids_its_tokenizer_shifts_is_refused(tmp_path, name, settings):
+    write_model(tmp_path / "sentencepiece.bpe.model")
+    (tmp_path / name).write_text(json.dumps(settings))
+    with pytest.raises(Refused, match=r"no tokenizer\.json"):
+        vocabulary.read(tmp_path)
