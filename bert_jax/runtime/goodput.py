@@ -118,8 +118,8 @@ class Ledger:
             self._count()
             self._kinds.pop()
 
-    def waited(self, secs: float) -> None:
-        """Move seconds from training to waiting for input."""
+    def move_to_waiting(self, secs: float) -> None:
+        """Count `secs` of training as waiting for input instead."""
         self._secs[TRAINING] -= secs
         self._secs[WAITING] += secs
 
@@ -127,7 +127,7 @@ class Ledger:
         """Record that the state of this step was restored or initialized.
 
         After a roll-back this starts another attempt, as later steps are repeated. An attempt that
-        finds the run finished does not count: its timings stay as they were at its end.
+        starts when the run is finished does not count: the timings of the run's end stay.
         """
         self._counts = not (is_finished and self._before)
         if self._first is not None:
@@ -171,7 +171,7 @@ class Ledger:
 
     @property
     def goodput(self) -> float:
-        """Return the share of wall time since the first start spent in training that was kept."""
+        """Return the share of wall time since the first start spent on kept training steps."""
         secs = sum_by_kind(self._attempts())
         return max(0.0, secs[TRAINING]) / max(sum(secs.values()), 1e-9)
 
@@ -182,7 +182,7 @@ class Ledger:
         return {"goodput": self.goodput, "wall_secs": secs, "attempts": len(attempts)}
 
     def opening_rows(self) -> list[tuple[str, str]]:
-        """Return the row about earlier attempts; [] for the first or one that does not count."""
+        """Return the screen row about earlier attempts; [] if none or this one does not count."""
         if not self._before or not self._counts:
             return []
         since = duration(self._began - self._before[0][0].began)

@@ -27,12 +27,11 @@ class Interrupted(Exception):
 class Stop:
     """Detect requests to stop: a signal or a preemption notice to any process.
 
-    A single process handles all STOP_SIGNALS. Then a second Ctrl-C or SIGTERM has its usual effect;
-    the others may repeat: a terminal that closes sends SIGHUP twice. SIGHUP, SIGUSR1 and SIGUSR2
-    stay ignored where they were, as SIGHUP is under nohup. With several processes, jax's C++
-    handler of SIGTERM notifies all of them, as does a preemption notice. A Python handler would
-    silently replace it, so the other signals are forwarded as SIGTERM, and a second SIGINT ends the
-    process.
+    In a single process, handle all STOP_SIGNALS: a second SIGINT or SIGTERM has its default effect,
+    and repeats of the others are harmless (a closing terminal sends SIGHUP twice). SIGHUP, SIGUSR1
+    and SIGUSR2 stay ignored if the parent ignored them, as nohup does. With several processes,
+    forward the other signals as SIGTERM, because a Python handler of SIGTERM would replace jax's,
+    which notifies all processes; a second SIGINT ends the process.
     """
 
     def __init__(self) -> None:
@@ -47,10 +46,10 @@ class Stop:
         return self._signals[0] if self._signals else signal.SIGTERM
 
     def is_asked(self) -> bool:
-        """Return whether to stop now; the same on every process.
+        """Return whether to stop now; the answer is the same on every process.
 
-        All processes must call this at the same points of the run. Calls are counted, and all
-        processes stop at a call that none has passed yet.
+        Call this method at the same points on every process: processes are matched by their number
+        of calls, and all stop at the first call that no process has made yet.
         """
         if not processes.are_joined():
             return bool(self._signals) or self._is_asked_here
@@ -67,7 +66,7 @@ class Stop:
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """Handle signals that arrive inside the context."""
+        """Install handlers that record stop signals while the context is active."""
         numbers = [number for number in STOP_SIGNALS if _is_handled_here(number)]
         before: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
 

@@ -1,6 +1,7 @@
 """Decide whether a run may resume the one in its workdir, and list what changes when it does.
 
-`can_resume` compares the fixed settings of run_record.py, the data and the vocabulary;
+`can_resume` compares the fixed settings of run_record.py, the data and the vocabulary, as the
+first of the checks that trainer/setup.py:check_start orders;
 `list_changes` lists the settings that a later start may change. `list_differences` compares two
 records of a run: of two starts, of two processes, of a checkpoint and the run that reads it.
 """
@@ -49,7 +50,7 @@ def can_resume(
 ) -> bool:
     """Return True if this config and data can resume the workdir's run, False if it has no run.
 
-    `record` is the result of run_record.find. A missing copy of the vocabulary is written again.
+    `record` is the result of run_record.find. A missing copy of the vocabulary is no error.
 
     Raises Refused if the workdir holds anything else: another run, or records without a run.
     """

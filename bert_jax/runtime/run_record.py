@@ -346,7 +346,7 @@ def list_fixed_settings(config: RunConfig, provenance: Provenance) -> dict[str, 
     """Return the settings that a resumed run must keep, by config key, data settings included.
 
     With other values it would be a different run, or would not continue with unseen examples. All
-    other settings may change; those of config.compute affect only rounding.
+    other settings may change; the remaining ones of config.compute affect only rounding.
     """
     model = {f"model.{k}": v for k, v in dataclasses.asdict(config.model).items()}
     steps = {f"phases[{i}].steps": phase.steps for i, phase in enumerate(config.phases[:-1])}

@@ -96,7 +96,7 @@ class Watchdog:
             self._work = outer
 
     def report(self, error: BaseException) -> None:
-        """Tell the other processes of a failure, before this one cleans up in a bounded time.
+        """Report a failure to the other processes, and limit this one's time to clean up.
 
         May be called from any thread. Does nothing in a single-process run, or after an earlier
         report.
@@ -111,7 +111,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def reporting(self) -> Iterator[None]:
-        """Report an error raised inside the context, as other processes may not have it.
+        """Report an error raised inside the context, because other processes may not raise it.
 
         A stop, a Refused and a FloatingPointError are not reported: every process raises those.
         """
@@ -207,7 +207,7 @@ class Watchdog:
         processes.watch_connections(self._lose, self._ended, LISTEN_SECS)
 
     def _lose(self, number: int) -> None:
-        """Say that a process has died; end with it, or let all hear of it."""
+        """Handle the death of a process: exit if it was process 0, else report it to all."""
         if number == 0:  # jax ends this process next, as its service is gone
             with contextlib.suppress(OSError):
                 self._say(f"{processes.name_process(0)} {DIED}")

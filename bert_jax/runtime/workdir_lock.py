@@ -139,7 +139,7 @@ class Lease:
     """Hold the lock of a bucket, renewed in a thread until it is released or taken over."""
 
     def __init__(self, bucket: Bucket, **more: Any) -> None:
-        """Acquire the lock, if necessary from a dead run; `more` is stored in it.
+        """Acquire the lock, also from a holder whose run is dead; store `more` in it.
 
         Raises:
           Refused: a live run holds it.
@@ -206,7 +206,7 @@ class Lease:
 
 
 def _is_gone_from_here(holder: dict[str, Any]) -> bool:
-    """Return whether a holder was a process of this kernel and namespace that has ended."""
+    """Return whether a holder was a process of this boot and pid namespace, and has ended."""
     here = {"host": socket.gethostname(), **_numbering()}
     if "pids" not in here or any(holder.get(name) != value for name, value in here.items()):
         return False

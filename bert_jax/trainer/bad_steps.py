@@ -36,7 +36,7 @@ from data_pipeline.io.small_files import DamagedFile, parse_record
 
 
 def read(workdir: pathlib.Path) -> list[dict[str, Any]]:
-    """Read the bad steps that a run recorded; [] without a file, DamagedFile for other lines."""
+    """Read the bad steps that a run recorded: [] without a file. Raises DamagedFile."""
     path = workdir / BAD_STEPS
     lines = read_records(path)
     for number, line in enumerate(lines, 1):

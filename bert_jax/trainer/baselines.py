@@ -16,7 +16,7 @@ NEVER_TARGETS = ("pad", "cls", "sep", "mask")
 
 
 def _count_words(store: Store) -> np.ndarray:
-    """Count the training split's tokens, one added to each, none of NEVER_TARGETS: float64[V]."""
+    """Return the training split's token counts plus one, 0 for NEVER_TARGETS: float64[V]."""
     counts_V = np.asarray(store.train.token_counts, np.float64) + 1.0
     counts_V[[store.special_ids[name] for name in NEVER_TARGETS]] = 0.0
     return counts_V
@@ -37,8 +37,8 @@ def compute_unigram_mlm_loss(store: Store, batches: Sequence[HostBatch]) -> floa
 def compute_unigram_causal_loss(store: Store, batches: Sequence[HostBatch]) -> float:
     """Compute the next-token cross-entropy (nats) of training-split unigram frequencies.
 
-    Like unigram_mlm_loss, but over the unmasked tokens of each row except the first. The store has
-    no count for [SEP], so its frequency is taken from these rows.
+    Like compute_unigram_mlm_loss, but over the unmasked tokens of each row except the first. The
+    store has no count for [SEP], so its frequency is taken from these rows.
     """
     ids_N = np.concatenate([list_next_tokens(batch) for batch in batches])
     separator = store.special_ids["sep"]
@@ -96,7 +96,8 @@ def compute_ngram_mlm_loss(
 def compute_ngram_causal_loss(store: Store, batches: Sequence[HostBatch], show: Show) -> float:
     """Compute the next-token cross-entropy (nats) of a count model of the two preceding tokens.
 
-    [SEP] is treated as in unigram_causal_loss. After a special token only unigram counts are used.
+    [SEP] is treated as in compute_unigram_causal_loss. After a special token only unigram counts
+    are used.
     """
     tokens, neighbors = [], []
     for batch in batches:

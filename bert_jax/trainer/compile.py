@@ -78,7 +78,7 @@ class StepParts:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Return what the record of the run says of the parts."""
+        """Return the entries of the run record about the parts."""
         kernels = {run_record.KERNELS: dict(self.kernels)} if self.kernels else {}
         return {run_record.UNTRAINED: list(self.untrained), **kernels}
 
@@ -173,10 +173,10 @@ def lower_step(parts: StepParts, index: int, batch: BatchShape) -> jax.stages.Lo
 
 
 def compiles_ahead(mesh: Mesh) -> bool:
-    """Return whether a phase may be compiled while another trains.
+    """Return whether one phase may be compiled while another trains.
 
-    Not on GPUs: XLA tunes kernels by timing them, which concurrent steps would distort. Not on CPUs
-    with several processes: compiling occupies the threads that exchange gradients: a deadlock.
+    False on GPUs, where concurrent steps distort XLA's timing of kernels, and on CPUs with several
+    processes, where compiling blocks the threads that exchange gradients: a deadlock.
     """
     platform = mesh.devices.flat[0].platform
     return bool(platform == "tpu" or (platform == "cpu" and jax.process_count() == 1))
@@ -341,7 +341,7 @@ def remember(key: str, secs: float, path: pathlib.Path = FILE) -> None:
 def settle_kernels(
     build: Callable[[str | None], StepParts], record: Mapping[str, Any] | None, screen: Screen
 ) -> tuple[StepParts, list[Finding]]:
-    """Check the attention kernels of a run, and build its parts without any that compute wrongly.
+    """Check the attention kernels of a run, and build its parts without those that are wrong.
 
     `build` receives a value that replaces config.compute.attention, or None. `record` is the record
     of the run to resume; kernels that it has a result for are not checked again. Every process must
@@ -402,9 +402,9 @@ def find_kernels(parts: StepParts) -> dict[str, tuple[str, AttentionShape]]:
 def find_kernels_of(
     setting: str, mesh: Mesh, seq_len: int, model: ModelConfig, dtype: jnp.dtype
 ) -> list[tuple[str, AttentionShape]]:
-    """Find the kernels of one encoder at one length, with the shape of their rows.
+    """Return the kernels that one encoder uses at one row length, with the shapes of their rows.
 
-    Evaluation drops nothing, so it may take a kernel that training does not.
+    Evaluation is included: it has no dropout and may use a kernel that training does not.
     """
     shapes: dict[tuple[str, int], AttentionShape] = {}
     for rate in (model.attention_probs_dropout_prob, 0.0):

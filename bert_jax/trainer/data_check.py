@@ -108,7 +108,7 @@ class DataCheck:
                 self._record(outcome)
 
     def _verify(self, stores: Sequence[Store], own: Container[pathlib.Path]) -> str:
-        """Read the files of this process; return _VERIFIED, or "" where that cannot be said."""
+        """Verify this process's share of the files; return _VERIFIED, "" if one is damaged."""
         try:
             for store in stores:
                 writer.verify(store.directory, store.manifest, self._advance, own)
@@ -157,7 +157,7 @@ class DataCheck:
 def _share_out(
     files: Mapping[str, Sequence[int] | None], number: int, count: int
 ) -> set[pathlib.Path]:
-    """Return the files that one of `count` processes reads, so that all read as many bytes."""
+    """Return the files that one of `count` processes reads, about equal bytes for each process."""
     shares: list[set[pathlib.Path]] = [set() for _ in range(count)]
     share_bytes = [0] * count
     sizes = {name: status[0] if status else 0 for name, status in files.items()}
@@ -189,9 +189,9 @@ def _mark_files(stores: Sequence[Store]) -> dict[str, Any]:
 
 
 def _identify_disk(folder: pathlib.Path) -> tuple[str, bool]:
-    """Return a name of the disk of a folder, and whether it is one that hosts share.
+    """Return an identifier of a folder's disk, and whether hosts share the disk.
 
-    A network disk is named by its source, another one by this boot of this host.
+    Identify a network disk by its mount source, and a local disk by the host's boot.
     """
     device = folder.stat().st_dev
     boot = socket.gethostname()

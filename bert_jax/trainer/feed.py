@@ -60,7 +60,7 @@ class Feed(Protocol):
     def train_batches(
         self, index: int, first_step: int, rows: np.ndarray
     ) -> Generator[HostBatch, None, None]:
-        """Yield rows of the batches of a phase from a step, counted within it, to its last."""
+        """Yield this process's rows of each batch of a phase, from a step within it to its last."""
 
     def locate_step(self, step: int) -> StepRows:
         """Find the rows of a step, counted from 1 over all phases."""
@@ -340,7 +340,7 @@ class StoreFeed:
     def train_batches(
         self, index: int, first_step: int, rows: np.ndarray
     ) -> Generator[HostBatch, None, None]:
-        """Yield rows of the batches of a phase from a step, counted within it, to its last."""
+        """Yield this process's rows of each batch of a phase, from a step within it to its last."""
         phase = self.config.phases[index]
         return batches.train_batches(
             self.open_source(index),

@@ -38,7 +38,7 @@ _FEW_LABELS = 32  # up to this many labels may be equal by chance
 
 @dataclasses.dataclass(frozen=True)
 class HeldoutPart:
-    """Count the held-out batches of one store."""
+    """Hold the number of held-out batches of one store, and the weight of the store's sums."""
 
     store: str  # its short name
     batches: int
@@ -141,7 +141,7 @@ _MIXED_EXAMPLES = 1e6  # scale of the sums of all stores; means do not depend on
 
 @dataclasses.dataclass(frozen=True)
 class _HeldoutCounts:
-    """The held-out batches of a store, what training sees in as many examples, and baselines."""
+    """Hold a store's held-out batches, the counts of as many training examples, and baselines."""
 
     batches: Sequence[HostBatch]
     examples: int
@@ -413,7 +413,7 @@ def share_words(
 
 
 def _are_inverted(share_M: np.ndarray, is_random_M: np.ndarray) -> bool:
-    """Return whether texts labelled as random share clearly more words: float64[M], bool[M]."""
+    """Return whether texts labeled random share clearly more words: float64[M], bool[M]."""
     random_N, true_N = share_M[is_random_M], share_M[~is_random_M]
     if min(len(random_N), len(true_N)) < 30:
         return False

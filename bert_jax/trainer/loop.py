@@ -152,7 +152,7 @@ def _show_opening(setup: Setup, ledger: Ledger, done: int | None) -> None:
 
 
 def _describe_change(config: RunConfig, index: int) -> str:
-    """Say what makes the loss jump where a phase begins; "" for nothing."""
+    """Name the changes at the start of a phase that can make the loss jump; "" for none."""
     phase, before = config.phases[index], config.phases[max(0, index - 1)]
     news = []
     if phase.seq_len != before.seq_len:
@@ -214,7 +214,7 @@ class TrainingRun:
         facts = self.setup.phases[index]
         start = config_lib.phase_start(self.config, index)
         clock = StepClock(
-            self.progress, phase.batch_size, facts.examples_per_row, self.ledger.waited
+            self.progress, phase.batch_size, facts.examples_per_row, self.ledger.move_to_waiting
         )
         self.running = running = RunningPhase(index, phase, facts, start, clock)
         if start < self.step <= running.end and self._owes_evaluation():
@@ -227,7 +227,7 @@ class TrainingRun:
         self.index += 1
 
     def roll_back(self, bad: RollBack) -> None:
-        """Go back to the newest checkpoint, and leave out the steps up to the bad one."""
+        """Restore the newest checkpoint, and skip the steps up to and including the bad one."""
         self._free_state()
         state, progress = _restore_or_initialize(self.setup, self.checkpoints, self.work)
         self.skipped.add(int(state.step), bad, self.bad_steps)
@@ -257,7 +257,7 @@ class TrainingRun:
             self.screen.print("a phase is still being compiled, which ends by itself alone")
 
     def _free_state(self) -> None:
-        """End what works with the state, and free its memory, which a roll-back needs."""
+        """Stop everything that uses the state, and release its memory before a roll-back."""
         if self._has_state:
             self._has_state = False
             self._show_trace(self.profiler.close())
@@ -271,8 +271,9 @@ class TrainingRun:
     def _batches(self) -> contextlib.AbstractContextManager[Iterator[PlacedBatch]]:
         """Place the batches of a phase on the devices, ahead of the steps.
 
-        The way of a batch: feed.train_batches (rows of a store, by sampling/batches.py, as NumPy),
-        mesh.place_batch_rows (this process's rows to its devices), place_ahead (a thread).
+        The way of a batch: place_ahead (prefetch.py, a thread) asks train_batches (trainer/feed.py)
+        for NumPy rows, which sampling/batches.py makes of a store; place_batch_rows
+        (parallel/mesh.py) puts this process's rows on its devices.
         """
         running, mesh = self.running, self.setup.parts.mesh
         batch_size = running.phase.batch_size
@@ -291,7 +292,7 @@ class TrainingRun:
         # Wait until the other processes have compiled it as well.
         with self.work.doing(goodput.TRAINING, words):
             self._take(batches)
-            self.ledger.waited(self.in_flight.wait_for_all())
+            self.ledger.move_to_waiting(self.in_flight.wait_for_all())
         self._restart_clock()  # training time begins here
         self._after_step()
         while self.step < running.end:
@@ -413,7 +414,7 @@ class TrainingRun:
     def _refuse_damaged_data(self, waits: bool = False) -> None:
         """Raise Refused on every process if data are damaged; with `waits`, verify all files first.
 
-        Checkpoints saved since this process started are quarantined before.
+        First quarantine the checkpoints saved since this process started.
         """
         with self.work.doing(goodput.SAVING, "verifying the store"):
             problem = self.data_check.problem(self.config.hosts.stuck_secs, waits)

@@ -44,8 +44,8 @@ class StepsInFlight:
     def make_room(self) -> float:
         """Wait until another step may be dispatched.
 
-        Return the seconds that the devices idled for lack of a batch before the steps that it
-        waited for. Errors of those steps are raised here.
+        Return how many seconds the devices were idle, without a batch, before the steps that this
+        call waited for. Raise any error of those steps.
         """
         return self._wait_until_at_most(STEPS_AHEAD - 1)
 

@@ -71,7 +71,7 @@ def join_processes(flags: ProcessFlags, hosts: HostsConfig, log: LibraryLog) -> 
 
 
 def leave(code: int, message: str) -> None:
-    """Exit a failed process at once with os._exit.
+    """Exit with os._exit if the run failed; otherwise take leave of the other processes and return.
 
     A normal exit would wait: for the other processes, or five minutes for a failed Orbax save.
     """
@@ -138,7 +138,7 @@ def _train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
 
 
 def _curves(setup: Setup) -> str:
-    """Plot the curves; return their path or, as a failed plot must not fail the run, the reason."""
+    """Plot the curves; return the path, or why not, as a failed plot must not fail the run."""
     if jax.process_index() > 0:
         return ""
     from bert_jax.logging import plots  # here: matplotlib takes a sixth of the time to start

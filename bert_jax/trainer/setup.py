@@ -192,11 +192,12 @@ def check_start(
         record, problem = run_record.find(
             storage.home, lambda: read_newest_run(storage.checkpoints)
         )
-        resume.can_resume(storage.home, config, provenance, record)
-        jsonl.read_metrics(storage.home / METRICS)  # every record can be read and continued
-        bad_steps.read(storage.home)
-        goodput.read_attempts(storage.home / goodput.FILE)
-        bad_steps.read_skipped(storage.home)
+        if resume.can_resume(storage.home, config, provenance, record):
+            # Every record can be read and continued.
+            jsonl.read_metrics(storage.home / METRICS)
+            bad_steps.read(storage.home)
+            goodput.read_attempts(storage.home / goodput.FILE)
+            bad_steps.read_skipped(storage.home)
         done = _find_done_steps(storage, config_lib.total_steps(config), profiled)
     mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
     if jax.process_count() > 1:
@@ -291,7 +292,7 @@ def restore_or_initialize(setup: Setup, checkpoints: Checkpoints) -> tuple[Train
 
 
 def begin_anew(setup: Setup) -> Setup:
-    """Move the records of a run that cannot be restored to before-fresh-N/; start at step 0."""
+    """Move the records of an unrestorable run to before-fresh-N/, and start a new run at step 0."""
     config, storage, provenance = setup.config, setup.storage, setup.feed.provenance
     vocabulary = provenance.vocabulary["file"]
     fresh_start.quarantine(storage, vocabulary, config.hosts.stuck_secs, setup.screen.print)

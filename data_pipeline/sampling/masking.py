@@ -18,7 +18,7 @@ _LAST = np.uint64(2**64 - 1)  # a sort key behind all candidates
 
 @dataclasses.dataclass(frozen=True)
 class MaskRules:
-    """Which tokens are predicted, how many of them, and what replaces them."""
+    """Say which tokens are predicted, how many of them, and what replaces them."""
 
     masked_lm_prob: float  # share of the row's tokens, special ones included
     max_predictions_per_seq: int
@@ -117,7 +117,7 @@ def _choose_positions(is_text_BS: np.ndarray, row_keys_B: np.ndarray, slots: int
 
 
 def _take_smallest(keys_BS: np.ndarray, slots: int, filler: np.unsignedinteger[Any]) -> np.ndarray:
-    """Sort the `slots` smallest keys of each row, and reorder `keys_BS`: [B,P], or fillers."""
+    """Return the `slots` smallest keys of each row in order, [B,P]; reorder `keys_BS` in place."""
     rows, seq_len = keys_BS.shape
     if slots < seq_len:
         keys_BS.partition(slots - 1, axis=1)
@@ -130,11 +130,10 @@ def _take_smallest(keys_BS: np.ndarray, slots: int, filler: np.unsignedinteger[A
 def _choose_by_weight(
     weight_BS: np.ndarray, is_text_BS: np.ndarray, row_keys_B: np.ndarray, slots: int
 ) -> np.ndarray:
-    """Choose `slots` positions of text without replacement, by weight: float64[B,S] -> int32[B,P].
+    """Sample `slots` text positions without replacement, by weight: float64[B,S] -> int32[B,P].
 
-    Each draw takes a position that is left with a chance in proportion to its weight: so do the
-    smallest of exponential times with these rates (Efraimidis and Spirakis 2006). Past the
-    tokens of a row the order means nothing.
+    Draw an exponential time per position, with the weight as its rate, and take the smallest
+    times (Efraimidis and Spirakis 2006). Slots past the text of a row have no meaningful order.
     """
     position_S = np.arange(is_text_BS.shape[1], dtype=np.uint32)
     bits_BS = hashing.hash32(row_keys_B, position_S + np.uint32(_CHOOSE))
@@ -180,9 +179,9 @@ def _replace(
     row_keys_B: np.ndarray,
     rules: MaskRules,
 ) -> np.ndarray:
-    """Put [MASK], any id or the token itself at the used positions; the tokens there: int32[B,P].
+    """Put [MASK], a random id or the id itself at used positions; return the original: int32[B,P].
 
-    Unused slots hold position 0, and 0 in the result.
+    Unused slots point to position 0, and their entries in the result are 0.
     """
     original_BP = np.take_along_axis(input_ids_BS, positions_BP, axis=1)
     counters_BP = positions_BP.astype(np.uint32)

@@ -17,7 +17,7 @@ PARTS = 100_000  # weights are rounded to multiples of 1 / PARTS
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """An endless sequence that names one of K stores for each row, with a period of P rows.
+    """Name one of K stores for each row of an endless sequence, with a period of P rows.
 
     Among the first n rows, the count of each store differs from n times its weight by less than 1.
     """
@@ -52,7 +52,7 @@ def make_schedule(weights: tuple[float, ...]) -> Schedule:
     many. Source: Tijdeman 1980, "The chairman assignment problem".
 
     Raises:
-      Refused: a weight is above 0 and would be rounded to it.
+      Refused: a positive weight would be rounded to 0.
     """
     quotas_K = _round_to_parts(weights)
     quotas_K //= math.gcd(*quotas_K.tolist())
@@ -70,7 +70,7 @@ def make_schedule(weights: tuple[float, ...]) -> Schedule:
 
 
 def _round_to_parts(weights: Sequence[float]) -> np.ndarray:
-    """Round weights to whole parts of PARTS, whose sum is that: int64[K]."""
+    """Return the weights as integers that sum to PARTS: float64[K] -> int64[K]."""
     exact_K = np.asarray(weights, np.float64) * PARTS
     parts_K = np.floor(exact_K + 1e-6).astype(np.int64)  # 0.29 * 100,000 is below 29,000
     missing = PARTS - int(parts_K.sum())
@@ -87,7 +87,7 @@ def _round_to_parts(weights: Sequence[float]) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Stretch:
-    """A schedule from position `start` on; store k goes on at row first_K[k] of its stream."""
+    """Continue a schedule at position `start`; store k goes on at row first_K[k] of its own."""
 
     start: int
     schedule: Schedule
@@ -114,7 +114,7 @@ def chain(schedules: Sequence[tuple[int, Schedule]]) -> tuple[Stretch, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class MixedSource(ExampleSource):
-    """A single stream that mixes several stores; each store's rows keep their own order."""
+    """Mix several stores in one stream; each store's rows keep their own order."""
 
     sources: Sequence[ExampleSource]  # one per store, all of one shape
     stretches: Sequence[Stretch]
@@ -134,7 +134,7 @@ class MixedSource(ExampleSource):
 
     @property
     def mean_rows_per_epoch(self) -> float:
-        """Return the number of rows after which the first store has been read once completely."""
+        """Return the number of rows after which any one store has been read completely."""
         return min(
             source.mean_rows_per_epoch / weight
             for source, weight in zip(self.sources, self.weights_K.tolist(), strict=True)
@@ -147,7 +147,7 @@ class MixedSource(ExampleSource):
         return float(self.weights_K @ np.array(means))
 
     def rows_in_epoch(self, epoch: int) -> int:
-        """Return the rows until a store has been read once, in every epoch."""
+        """Return the length of each epoch: the rows after which some store has been read once."""
         del epoch
         return max(1, int(self.mean_rows_per_epoch))
 

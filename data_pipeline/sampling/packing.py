@@ -14,7 +14,7 @@ _BLOCK_EXAMPLES = 1 << 15
 
 @dataclasses.dataclass(frozen=True)
 class RowPlan:
-    """The rows of an epoch and the examples in each, which can be looked up row by row.
+    """Hold the rows of an epoch and the examples in each, to be looked up row by row.
 
     A composition is the list of example lengths in a row. Rows of the same composition are
     consecutive, so only the C compositions are stored. `order_E` holds the E examples sorted by
@@ -77,9 +77,9 @@ def plan_rows(lengths_E: np.ndarray, key: int, seq_len: int, most_examples: int)
 
 
 def _sort_by_length(lengths_E: np.ndarray, key: int, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sort the examples by length, equal ones in hashed order; count the examples of each length.
+    """Return the examples sorted by length, ties in hashed order, and the number of each length.
 
-    A sort key is the length, a hash and the example's number in one word: no second array to sort.
+    Pack length, hash and example number into one word, so that no second array is sorted.
     """
     number_bits = max(1, (len(lengths_E) - 1).bit_length())
     hash_bits = 64 - number_bits - seq_len.bit_length()
@@ -101,9 +101,9 @@ def _sort_by_length(lengths_E: np.ndarray, key: int, seq_len: int) -> tuple[np.n
 
 
 def _fit_rows(examples_L: np.ndarray, seq_len: int, most: int) -> dict[tuple[int, ...], int]:
-    """Fit examples into rows, best fit and longest first; count the rows of each composition.
+    """Fit examples into rows, best fit, longest first; return the number of rows per composition.
 
-    Among rows with the same room the one with the fewest examples is taken. Equal rows are filled
+    Break ties in favor of rows with the fewest examples. Equal rows are filled
     together, so the work does not grow with the number of examples. That is still best fit: a row
     that has just taken an example has the least room for another of its length.
     """
@@ -129,7 +129,7 @@ def _fit_rows(examples_L: np.ndarray, seq_len: int, most: int) -> dict[tuple[int
 
 
 class _OpenRows:
-    """Rows that may take more examples, by their room and their number of examples."""
+    """Hold rows that may take more examples, by their room and their number of examples."""
 
     def __init__(self) -> None:
         self._kinds: list[tuple[int, int]] = []  # (room, examples), ascending

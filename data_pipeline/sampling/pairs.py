@@ -15,10 +15,10 @@ _LENGTHS_AT_A_TIME = 1 << 18
 
 @dataclasses.dataclass(frozen=True)
 class Spans:
-    """The text of B examples as slices of the split's token_ids.
+    """Hold the text of B examples as slices of the split's token_ids.
 
     An example is [CLS] A [SEP] B [SEP]; if B has no tokens, [CLS] A [SEP]. In full_sentences A
-    may continue into the next document: the B examples contain K document ends, each marked by an
+    may cross document ends: the B examples contain K of them, each marked by an
     additional [SEP].
     """
 
@@ -199,7 +199,7 @@ def _choose_random_segments(
     document_N: np.ndarray,
     wanted_tokens_N: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose sentences of other documents, from a random one on until there are enough tokens.
+    """Choose consecutive sentences of a random document, enough for each pair's wanted tokens.
 
     Shapes: int64[N] three times -> first sentence int64[N], sentence after the last int64[N].
     """

@@ -23,7 +23,7 @@ _OPEN_OPTIONS = (*OPTIONS_OF_A_RUN, "random_seed", "segments")
 
 @dataclasses.dataclass(frozen=True)
 class StoredExamples(ExampleSource):
-    """The stream of examples of one split at one sequence length. Made by open_stored_examples."""
+    """Stream the examples of one split at one sequence length. Made by open_stored_examples."""
 
     shape: RowShape
     options: PretrainOptions

@@ -13,7 +13,7 @@ from data_pipeline.spec.schema import RowShape
 
 @dataclasses.dataclass(frozen=True)
 class RowLayout:
-    """Settings that turn spans of text into rows."""
+    """Hold the settings that turn spans of text into rows."""
 
     seq_len: int
     special_ids: Mapping[str, int]  # keys: pad, unk, cls, sep, mask
@@ -22,7 +22,7 @@ class RowLayout:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """Padded rows of text and special tokens, before anything is masked."""
+    """Hold padded rows of text and special tokens, before anything is masked."""
 
     ids_BS: np.ndarray  # int32
     is_token_BS: np.ndarray  # bool, False at padding
@@ -32,7 +32,7 @@ class Text:
 
 @dataclasses.dataclass(frozen=True)
 class Masks:
-    """The tokens to predict in each row."""
+    """Hold the tokens to predict in each row."""
 
     positions_BP: np.ndarray  # int32, ascending
     ids_BP: np.ndarray  # int32

@@ -11,7 +11,7 @@ from data_pipeline.spec.schema import RowShape
 
 
 class ExampleSource(abc.ABC):
-    """An endless stream of rows, one epoch after another: position p is index i of epoch e."""
+    """Stream rows without end, one epoch after another: position p is index i of epoch e."""
 
     shape: RowShape  # how much a row holds; its fields, their dtypes and dimensions
     options: PretrainOptions  # decide how rows are sampled, made and kept in memory

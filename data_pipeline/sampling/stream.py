@@ -35,7 +35,7 @@ MIN_SEQ_LEN = 5  # [CLS] a [SEP] b [SEP]: one token of text on each side
 
 @dataclasses.dataclass(frozen=True)
 class VocabInfo:
-    """The properties of a vocabulary that the sampler needs."""
+    """Hold the properties of a vocabulary that the sampler needs."""
 
     size: int
     special_ids: dict[str, int]  # keys: pad, unk, cls, sep, mask
@@ -45,7 +45,7 @@ class VocabInfo:
 
 @dataclasses.dataclass(frozen=True)
 class SampledText:
-    """The text chosen for B rows, before it is gathered: M examples in the order of the rows."""
+    """Hold the text chosen for B rows, before it is gathered: M examples in row order."""
 
     spans: pairs.Spans  # M examples
     keys_M: np.ndarray  # uint64, for the masks
@@ -54,7 +54,7 @@ class SampledText:
 
 @dataclasses.dataclass(frozen=True)
 class PretrainSource(ExampleSource):
-    """The stream of rows of one split at one sequence length. Made by open_source."""
+    """Stream the rows of one split at one sequence length. Made by open_source."""
 
     shape: RowShape
     options: PretrainOptions
@@ -121,7 +121,7 @@ def open_examples(
 ) -> ExampleSource:
     """Make the stream of rows of a store's split: drawn from its text, or ready-made in it.
 
-    The first time, the walks over a text are counted.
+    The first opening of a text store counts its walks, and keeps the counts in the sidecar.
 
     Raises:
       Refused: a setting, or a store that cannot give examples with these settings.

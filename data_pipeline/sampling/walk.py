@@ -31,7 +31,7 @@ _STRETCH_SENTENCES = 1 << 13
 
 @dataclasses.dataclass(frozen=True)
 class WalkRules:
-    """Everything that a walk depends on, except the corpus."""
+    """Hold everything that a walk depends on, except the corpus."""
 
     key: int  # hash of the seed, the sequence length and the walk's number
     seq_len: int
@@ -54,7 +54,7 @@ class WalkRules:
 
 @dataclasses.dataclass(frozen=True)
 class Walk:
-    """All chunks of one pass over a split, N of them, in the order of the corpus."""
+    """Hold the N chunks of one pass over a split, in the order of the corpus."""
 
     rules: WalkRules
     first_sentence_N: np.ndarray  # uint32
@@ -135,7 +135,7 @@ def walk_corpus(split: Split, rules: WalkRules, block_sentences: int = _BLOCK_SE
 
 
 def _find_bounds(split: Split, rules: WalkRules) -> np.ndarray:
-    """Find the sentences at which a chunk must end: int64[G+1], of documents or longer stretches.
+    """Return the sentence offsets that no chunk may cross, int64[G+1]: document or stretch starts.
 
     A stretch ends with the first document past a multiple of _STRETCH_SENTENCES, which is shifted
     for each walk: rows do not stay short at the same places in all of them.
@@ -152,7 +152,7 @@ def _find_bounds(split: Split, rules: WalkRules) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class _Block:
-    """S sentences of whole documents, a part of a walk; numbers count within the block."""
+    """Hold S sentences of whole documents, a part of a walk; numbers count within the block."""
 
     base: int  # first sentence of the block, counted from the start of the split
     first_document: int

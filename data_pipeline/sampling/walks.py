@@ -55,7 +55,7 @@ def balance_random_share(split: Split, rules: WalkRules) -> float:
 
 
 def _sample_documents(split: Split) -> list[tuple[int, int]]:
-    """Choose ranges of documents, all of a small split, with about _SENTENCES sentences."""
+    """Return ranges of documents with about _SENTENCES sentences in total; all of a small split."""
     offsets_D = split.document_offsets
     if split.sentences <= _SENTENCES:
         return [(0, split.documents)]
@@ -82,7 +82,7 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class PlannedWalk:
-    """A walk, and the plan of its rows."""
+    """Hold a walk, and the plan of its rows."""
 
     walk: Walk
     plan: RowPlan | None  # None: one example in a row
@@ -98,7 +98,7 @@ class PlannedWalk:
 
 @dataclasses.dataclass(frozen=True)
 class WalkFacts:
-    """Counts of the K walks of a split, known before any of them is built."""
+    """Hold counts of the K walks of a split, known before any of them is built."""
 
     random_share: float  # WalkRules.random_share
     examples_K: tuple[int, ...]
@@ -106,7 +106,7 @@ class WalkFacts:
 
 
 class _KeptFacts(TypedDict):
-    """WalkFacts in a file."""
+    """Hold WalkFacts in a file."""
 
     random_share: Annotated[float, 0.0, 1.0]
     examples: list[Annotated[int, 1, MAX_COUNT]]
@@ -115,7 +115,7 @@ class _KeptFacts(TypedDict):
 
 @dataclasses.dataclass(frozen=True)
 class Sidecar:
-    """The folder that keeps walk facts, and the digest of the corpus they belong to."""
+    """Hold the folder of walk facts, and the digest of the corpus that they belong to."""
 
     folder: pathlib.Path
     corpus_digest: str

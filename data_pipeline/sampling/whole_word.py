@@ -11,9 +11,9 @@ NEVER = np.uint32(0xFFFFFFFF)
 
 @dataclasses.dataclass(frozen=True)
 class _Words:
-    """The W words of B rows, row after row, and some empty ones behind them.
+    """Hold the W words of B rows, row after row, followed by empty words as padding.
 
-    Tokens of text are numbered through all rows, without special tokens and padding.
+    Number the text tokens consecutively over all rows, without special tokens and padding.
     """
 
     first_token_W: np.ndarray  # int32
@@ -106,7 +106,7 @@ def _find_words(
     empty_words: int,
     joins_segments: bool,
 ) -> _Words:
-    """Split each row into words; every segment starts one, with joins_segments only every row."""
+    """Split each row into words, which end with their segment unless joins_segments is set."""
     opens_segment_BS = is_text_BS.copy()
     opens_segment_BS[:, 1:] &= ~is_text_BS[:, :-1]
     starts_BS = ~is_continuation_V.take(input_ids_BS)

@@ -52,7 +52,7 @@ def test_every_moment_is_of_the_innermost_kind(clock, tmp_path):
             clock.secs += 1.0
         passes(ledger, clock, saving=0.5)
         clock.secs += 7.5
-    ledger.waited(2.5)
+    ledger.move_to_waiting(2.5)
     with contextlib.suppress(KeyError), ledger.spent("saving"):
         clock.secs += 0.25
         raise KeyError
