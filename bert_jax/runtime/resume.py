@@ -1,7 +1,7 @@
 """Decide whether a run may resume the one in its workdir, and list what changes when it does.
 
-`can_resume` compares the fixed settings of run_record.py, the data and the vocabulary, as the
-first of the checks that trainer/setup.py:check_start orders;
+`can_resume` compares the fixed settings of run_record.py, the data and the vocabulary, as one
+of the checks that trainer/setup.py:check_start orders;
 `list_changes` lists the settings that a later start may change. `list_differences` compares two
 records of a run: of two starts, of two processes, of a checkpoint and the run that reads it.
 """

@@ -108,7 +108,7 @@ class DataCheck:
                 self._record(outcome)
 
     def _verify(self, stores: Sequence[Store], own: Container[pathlib.Path]) -> str:
-        """Verify this process's share of the files; return _VERIFIED, "" if one is damaged."""
+        """Verify this process's share of the files; return _VERIFIED, "" if one is wrong."""
         try:
             for store in stores:
                 writer.verify(store.directory, store.manifest, self._advance, own)
@@ -191,7 +191,7 @@ def _mark_files(stores: Sequence[Store]) -> dict[str, Any]:
 def _identify_disk(folder: pathlib.Path) -> tuple[str, bool]:
     """Return an identifier of a folder's disk, and whether hosts share the disk.
 
-    Identify a network disk by its mount source, and a local disk by the host's boot.
+    Identify a network disk by its mount source, a local one by the host's boot and device.
     """
     device = folder.stat().st_dev
     boot = socket.gethostname()
