@@ -37,7 +37,13 @@ from data_pipeline.read.cleaning import CHANGES, COUNTS, FILES_WITHOUT_TEXT, REA
 from data_pipeline.read.documents import Source, read_sources
 from data_pipeline.read.sources import find_sources
 from data_pipeline.report.build import describe_file_count, print_report
-from data_pipeline.report.progress import progress_bar
+from data_pipeline.report.progress import progress_bar, show_progress
+from data_pipeline.report.vocabularies import (
+    load_compared,
+    print_comparison,
+    read_compared,
+    score_vocabulary,
+)
 from data_pipeline.store import FORMAT, FORMAT_VERSION, HELDOUT, MANIFEST, TRAIN
 from data_pipeline.store.examples import FOLDER as EXAMPLES_FOLDER
 from data_pipeline.store.upload import (
@@ -79,10 +85,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build(flags: BuildFlags, console: rich.console.Console) -> None:
     """Make the store that the flags describe, or raise and leave --output as it was.
 
+    With --compare_vocabs print how each vocabulary suits the text instead.
+
     Raises:
       Refused, OSError: the flags, the input, the vocabulary or the output are wrong.
     """
     started_secs = time.perf_counter()
+    if flags.compare_vocabs:
+        _compare_vocabularies(flags, console)
+        return
     if flags.address:
         _build_in_bucket(flags, console, started_secs)
         return
@@ -91,6 +102,19 @@ def build(flags: BuildFlags, console: rich.console.Console) -> None:
     seconds = time.perf_counter() - started_secs
     folder = pathlib.Path(flags.output)
     print_report(console, folder, manifest, seconds, _describe_runner(flags))
+
+
+def _compare_vocabularies(flags: BuildFlags, console: rich.console.Console) -> None:
+    with LINE.doing("reading the vocabularies"):
+        loaded = load_compared(flags.compare_vocabs.split(","), flags.sentencepiece_rules)
+    with LINE.doing("listing the files"):
+        sources = find_sources(flags.input, flags.text)
+    text = read_compared(sources, flags.text, flags.cleaning)
+    scores = {}
+    for path, vocabulary in loaded.items():
+        with show_progress(f"encoding by {path}", text.chars) as advance:
+            scores[path] = score_vocabulary(vocabulary, text, advance)
+    print_comparison(console, text, scores)
 
 
 def _build_in_bucket(flags: BuildFlags, console: rich.console.Console, started_secs: float) -> None:

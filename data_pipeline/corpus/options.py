@@ -36,7 +36,7 @@ class BuildFlags:
         "JSON object), csv, tsv, Parquet or Arrow; each plain, or as .gz, .bz2, .xz or .zst",
         is_required=True,
     )
-    output: str = flag("", "the folder of the store to make, local or gs://", is_required=True)
+    output: str = flag("", "the folder of the store to make, local or gs://")
     scratch: str = flag(
         "",
         "folder where a store for gs:// is built before it is copied; default: the system's "
@@ -51,6 +51,12 @@ class BuildFlags:
         "",
         "file: a vocab.txt, a tokenizer.json of WordPiece, byte-level BPE or Unigram, the "
         "vocab.json of a RoBERTa beside its merges.txt, or a SentencePiece *.model",
+        _VOCABULARY,
+    )
+    compare_vocabs: str = flag(
+        "",
+        "instead of a build: measure these vocabularies on the input, FILE[,FILE], and write "
+        "nothing; a vocab.txt is lowercased unless it has capitals",
         _VOCABULARY,
     )
     train_vocab: str = flag(
@@ -129,9 +135,17 @@ def check_flags(flags: BuildFlags) -> BuildFlags:
     """Return the flags with the number of workers.
 
     Raises:
-      Refused: an address such as gs:// for --vocab or --scratch, two flags that exclude each other,
-        a runner that is not installed.
+      Refused: no --output, an address such as gs:// for --vocab or --scratch, two flags that
+        exclude each other, a runner that is not installed.
     """
+    if flags.compare_vocabs:
+        _check_comparison(flags)
+        return flags
+    if not flags.output:
+        raise Refused(
+            "--output is missing: the folder of the store to make, local or gs://; as in: "
+            f"{EXAMPLE}"
+        )
     if flags.scratch and not flags.address:
         raise Refused(
             f"--scratch is {flags.scratch}, but --output={flags.output} is a folder here, in "
@@ -142,6 +156,19 @@ def check_flags(flags: BuildFlags) -> BuildFlags:
     _check_vocabulary(flags)
     _check_runner(flags)
     return dataclasses.replace(flags, workers=flags.workers or os.cpu_count() or 1)
+
+
+def _check_comparison(flags: BuildFlags) -> None:
+    """Raise Refused for a flag that a comparison of vocabularies does not read."""
+    for field in dataclasses.fields(BuildFlags):
+        is_read = field.name in ("input", "text", "cleaning", "compare_vocabs", RECORDED)
+        if not is_read and getattr(flags, field.name) != field.default:
+            raise Refused(
+                f"--{field.name} is {getattr(flags, field.name)}, but --compare_vocabs builds "
+                "nothing: it reads the input, shows each vocabulary on it and ends; omit one"
+            )
+    for path in flags.compare_vocabs.split(","):
+        check_is_local("--compare_vocabs", path)
 
 
 def _check_vocabulary(flags: BuildFlags) -> None:

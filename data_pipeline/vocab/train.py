@@ -111,14 +111,26 @@ def read_training_text(
     limit_chars: int,
     advance: Callable[[int], None] = lambda stored_bytes: None,
 ) -> Iterator[str]:
-    """Yield sentences, at most an equal share of `limit_chars` from each source's start.
+    """Yield the sentences of read_training_documents."""
+    for sentences in read_training_documents(sources, options, cleaning, limit_chars, advance):
+        yield from sentences
+
+
+def read_training_documents(
+    sources: Sequence[Source],
+    options: TextOptions,
+    cleaning: CleaningOptions,
+    limit_chars: int,
+    advance: Callable[[int], None] = lambda stored_bytes: None,
+) -> Iterator[list[str]]:
+    """Yield documents as sentences, an equal share of `limit_chars` from each source's start.
 
     They are cleaned like the text of the store, except that duplicates are kept.
     """
     counts: collections.Counter[str] = collections.Counter()  # not used here
     for document in read_equal_shares(sources, options, limit_chars, advance):
         for cleaned in clean_documents([document], cleaning, counts):
-            yield from split_sentences(cleaned, options)
+            yield split_sentences(cleaned, options)
 
 
 def _train_wordpiece(

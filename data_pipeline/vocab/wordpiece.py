@@ -179,9 +179,9 @@ def join_pieces(pieces: Sequence[str]) -> bytes:
 
 def check_case(path: pathlib.Path, pieces: Sequence[str], lowercase: bool) -> None:
     """Raise Refused if a list's case contradicts the flag: all such words would be unknown."""
-    words = [piece for piece in pieces if not piece.startswith("[")]
-    capitals = sum(piece != piece.lower() for piece in words)
-    if lowercase and capitals > len(words) // 100:
+    words = _list_words(pieces)
+    capitals = _count_capitals(words)
+    if lowercase and is_cased(pieces):
         raise Refused(
             f"--lowercase is true, but {capitals} of the {len(pieces)} pieces of {path} have "
             "capitals and could never occur: it is a cased vocabulary; use --lowercase=false"
@@ -191,3 +191,17 @@ def check_case(path: pathlib.Path, pieces: Sequence[str], lowercase: bool) -> No
             f"--lowercase is false, but {path} has no piece with a capital, so every capitalised "
             "word would be [UNK]: it is an uncased vocabulary; use --lowercase=true"
         )
+
+
+def is_cased(pieces: Sequence[str]) -> bool:
+    """Return whether more than one in a hundred pieces has capitals, special pieces aside."""
+    words = _list_words(pieces)
+    return _count_capitals(words) > len(words) // 100
+
+
+def _list_words(pieces: Sequence[str]) -> list[str]:
+    return [piece for piece in pieces if not piece.startswith("[")]
+
+
+def _count_capitals(words: Sequence[str]) -> int:
+    return sum(piece != piece.lower() for piece in words)

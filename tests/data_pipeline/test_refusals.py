@@ -169,6 +169,10 @@ REFUSALS = {
     "build": {
         "--vocab=VOCAB --input=": "--input is missing",
         "--vocab=VOCAB --output=": "--output is missing",
+        "--compare_vocabs=VOCAB": "--output is ",
+        "--output= --compare_vocabs=VOCAB --workers=2": "--workers is 2, but --compare_vocabs",
+        "--output= --compare_vocabs=gs://a/b.txt": "--compare_vocabs is gs://a/b.txt, but this",
+        "--output= --compare_vocabs=VOCAB,/no/vocab.txt": "--compare_vocabs has /no/vocab.txt",
         "": "one of --vocab=FILE and --train_vocab",
         "--vocab=VOCAB --train_vocab=wordpiece": "both are given",
         "--train_vocab=sentencepiece --vocab_size=99": "--train_vocab is 'sentencepiece'",
