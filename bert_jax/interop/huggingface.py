@@ -371,7 +371,9 @@ def find_model_type(checkpoint: Pretrained) -> str:
 
 def _find_family(checkpoint: Pretrained) -> Family | None:
     words = checkpoint.vocabulary
-    return find_family(checkpoint.config, words.special_ids["pad"], words.kind)
+    # The classes of families with a kind of vocabulary shift the ids of a bare SentencePiece model.
+    kind = words.kind if words.file_name == vocabulary.TOKENIZER else ""
+    return find_family(checkpoint.config, words.special_ids["pad"], kind)
 
 
 def _family_of(checkpoint: Pretrained) -> Family:

@@ -21,7 +21,8 @@ def find_family(config: ModelConfig, pad_id: int = 0, vocabulary_kind: str = "")
     """Return the family whose config.json can describe an encoder; None if none can.
 
     pad_id and vocabulary_kind are the vocabulary's: RoBERTa counts positions from the padding's id,
-    and fits where it is RoBERTa's; with a SentencePiece vocabulary it is an XLM-RoBERTa.
+    and fits where it is RoBERTa's; with SentencePiece's pieces in a tokenizer.json it is an
+    XLM-RoBERTa. The kind is empty for a vocabulary in another file.
     """
     fitting = [
         family

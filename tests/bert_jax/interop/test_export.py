@@ -14,11 +14,16 @@ from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.inference import fill_mask
 from bert_jax.interop import export as conversion
 from bert_jax.interop import huggingface, load, pretrained
+from bert_jax.interop.families import FAMILIES
+from bert_jax.interop.pretrained import Heads, Pretrained
+from bert_jax.model import bert
 from bert_jax.runtime import run_record
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io.atomic import new_folder
 from data_pipeline.io.refused import Refused
+from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.small_checkpoints import PIECES, SIZES, tensors, write
+from tests.data_pipeline.encoded import train_model
 
 TANH = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12}
 
@@ -272,3 +277,25 @@ def test_two_processes_do_not_write_one_folder(whole, tmp_path):
         (files / huggingface.LAST).write_text("whole")
         conversion.write(whole, to, ())
     assert (to.folder / huggingface.LAST).read_text() == "whole"
+
+
+def test_a_bare_model_with_robertas_padding_is_read_back_as_a_roberta(whole, tmp_path):
+    """The tokenizers of XLM-RoBERTa would shift its ids, and no tokenizer.json has its rules."""
+    names = {"pad_piece": "[PAD]", "unk_piece": "[UNK]", "bos_piece": "[CLS]", "eos_piece": "[SEP]"}
+    ids = {"unk_id": 0, "pad_id": 1, "bos_id": 2, "eos_id": 3, "control_symbols": "[MASK]"}
+    across = {"split_by_whitespace": False, "vocab_size": 40}
+    path = tmp_path / "own.model"
+    path.write_bytes(
+        train_model(["a cat sees dogs", "dogs see a cat"] * 9, **names, **ids, **across)
+    )
+    words = load_vocabulary(path)
+    settings = SIZES | {"vocab_size": words.size, "type_vocab_size": 1, "pad_token_id": 1}
+    config = FAMILIES["roberta"].parse(path, settings)
+    model = bert.build(config, "cpu", heads=Heads(mlm=False, nsp=False, pooler=False))
+    params = jax.tree.map(lambda leaf: np.ones(leaf.logical_dims, np.float32), model.declared)
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    huggingface.write(Pretrained("own", config, params, words), folder)
+    assert not (folder / "tokenizer.json").exists()
+    read = load.load(f"hf:{folder}")
+    assert read.config == config and read.vocabulary.digest == words.digest

@@ -171,7 +171,7 @@ def test_settings_of_training_alone_change_no_family(case):
     "changes", [{"norm_type": "rms_norm", "norm_position": "pre"}, {"gated_mlp": True}]
 )
 def test_a_shape_of_no_family_is_said_to_be_one(changes):
-    words = types.SimpleNamespace(kind="wordpiece", special_ids={"pad": 0})
+    words = types.SimpleNamespace(file_name="vocab.txt", special_ids={"pad": 0})
     checkpoint = Pretrained("orbax:run", ModelConfig(vocab_size=9, **changes), {}, words)
     with pytest.raises(ValueError, match=r"orbax:run has an encoder of its own.*orbax:DIR keeps"):
         huggingface.check_supported(checkpoint)

@@ -141,7 +141,7 @@ def test_a_transform_goes_with_the_layer_that_reads_it(address, folder, tmp_path
     """Without the layer it would be half of a masked language model's head."""
     path, _ = folder("ModernBertForTokenClassification")
     config, params, _ = huggingface.read(path)
-    words = types.SimpleNamespace(kind="wordpiece", special_ids={"pad": 0})
+    words = types.SimpleNamespace(file_name="vocab.txt", special_ids={"pad": 0})
     checkpoint = Pretrained("hf:tagger", config, params, words)
     assert "mlm" in params and not checkpoint.heads.mlm
     kept = export.keep_supported(checkpoint, export.parse_target(f"{address}:{tmp_path / 'new'}"))
@@ -154,7 +154,7 @@ XLNET |= {"type_vocab_size": 0, "mlm_transform": False}
 
 def fine_tuned(kind, **model):
     config = ModelConfig(vocab_size=9, **model)
-    words = types.SimpleNamespace(kind="wordpiece", special_ids={"pad": 0})
+    words = types.SimpleNamespace(file_name="vocab.txt", special_ids={"pad": 0})
     return Pretrained("orbax:run", config, {}, words, task=TaskLayer("Mine", kind, ()))
 
 
