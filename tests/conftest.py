@@ -22,6 +22,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 # A name that is no folder is looked for on the hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Commands that tests start are then not restarted with it.
+os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
 
 import fsspec
 import jax

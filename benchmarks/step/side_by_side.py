@@ -63,8 +63,12 @@ def both_sides(other: Theirs, platform: str) -> Iterator[tuple[Worker, Worker]]:
     # Two programs on one GPU: neither may take all of its memory at its start.
     settings = {"JAX_PLATFORMS": platform, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     theirs = Worker(other.python, other.module, settings=settings)
+    # Our commands restart with this setting (decision 77); exported, it is that of both sides.
+    huge_pages = {"GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")}
     ours = Worker(
-        pathlib.Path(sys.executable), "benchmarks.step.bert_jax_worker", settings=settings
+        pathlib.Path(sys.executable),
+        "benchmarks.step.bert_jax_worker",
+        settings=settings | huge_pages,
     )
     try:
         yield theirs, ours

@@ -146,7 +146,7 @@ def preparing() -> Iterator[None]:
 
 
 def check_command_line(command: Command[Any] | Kinds) -> None:
-    """Print --help, or the error of a wrong flag or variable, and exit; return if all is well.
+    """Print --help, or the error of a wrong flag or variable, and exit; else use huge pages.
 
     A command run as a program calls this before it imports JAX, so that these answers do not wait
     for slow imports.
@@ -161,6 +161,29 @@ def check_command_line(command: Command[Any] | Kinds) -> None:
     except Refused as error:
         LibraryLog().say(f"error: {error}")
         sys.exit(REFUSED)
+    use_huge_pages()
+
+
+_HUGE_PAGES = "glibc.malloc.hugetlb"
+
+
+def use_huge_pages(setting: str = "/sys/kernel/mm/transparent_hugepage/enabled") -> None:
+    """Restart a command's process with huge pages in malloc, where the kernel has them on request.
+
+    On a CPU, XLA allocates its temporary arrays anew for every step, and each page costs a fault:
+    huge pages have 2 MiB instead of 4 KiB. glibc reads GLIBC_TUNABLES only when a process starts; a
+    value that the user set stays. A program that imports bert_jax is not restarted (decision 77).
+    """
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    try:
+        is_on_request = "[madvise]" in pathlib.Path(setting).read_text()
+        has_glibc = bool(os.confstr("CS_GNU_LIBC_VERSION"))
+    except (OSError, ValueError):
+        return
+    if main.is_starting() and is_on_request and has_glibc and _HUGE_PAGES not in tunables:
+        LINE.close()
+        os.environ["GLIBC_TUNABLES"] = ":".join(filter(None, [tunables, f"{_HUGE_PAGES}=1"]))
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 _OFF, _ON = ("n", "no", "f", "false", "off", "0"), ("y", "yes", "t", "true", "on", "1")

@@ -73,6 +73,11 @@ def start() -> None:
     show_imports()
 
 
+def is_starting() -> bool:
+    """Return whether `start` began this process and `begin_work` was not called yet."""
+    return _state["is_starting"]
+
+
 def end_on_ctrl_c() -> None:
     """Make Ctrl-C clear the live line and end the process, if Python's own handler is in place.
 

@@ -178,3 +178,33 @@ def test_an_address_is_looked_at_before_anything_is_asked(address, words):
     expected = contextlib.nullcontext() if words is None else pytest.raises(ValueError, match=words)
     with expected:
         cli.check_address(address)
+
+
+def _start(tmp_path, kernel: str, tunables: str, begins: str = "main.start()") -> str:
+    """Let a command's process use huge pages; return its tunables and arguments after that."""
+    setting = tmp_path / "enabled"
+    setting.write_text(kernel)
+    code = (
+        "import os, sys\nfrom bert_jax.runtime import cli\nfrom data_pipeline.cli import main\n"
+        f"{begins}\ncli.use_huge_pages({str(setting)!r})\n"
+        "print(os.environ.get('GLIBC_TUNABLES'), *sys.argv[1:])"
+    )
+    variables = {**os.environ, "GLIBC_TUNABLES": tunables}
+    command = [sys.executable, "-c", code, "--a b"]
+    return subprocess.run(
+        command, env=variables, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's tunables")
+@pytest.mark.parametrize(
+    ("kernel", "tunables", "begins", "after"),
+    [
+        ("always [madvise] never", "glibc.x=2", "main.start()", "glibc.x=2:glibc.malloc.hugetlb=1"),
+        ("always madvise [never]", "glibc.x=2", "main.start()", "glibc.x=2"),
+        ("always [madvise] never", "glibc.malloc.hugetlb=0", "main.start()", None),
+        ("always [madvise] never", "glibc.x=2", "pass", "glibc.x=2"),
+    ],
+)
+def test_a_command_restarts_once_to_get_huge_pages(tmp_path, kernel, tunables, begins, after):
+    assert _start(tmp_path, kernel, tunables, begins) == f"{after or tunables} --a b\n"
