@@ -39,6 +39,8 @@ EVERY_CONFIG = [
     *((name, f"recipe={recipe}") for name in ("base", "large") for recipe in ("paper", "tokens")),
     *(("large", "recipe=lamb64k"), ("left_to_right", "recipe=no_nsp")),
     ("modernbert", "masks=falling"),
+    *(("continue", f"family={family}") for family in CONFIGS["continue"].RECIPES),
+    ("continue", "family=mmbert,first=causal,tokens=1_000_000"),
 ]
 
 
@@ -64,6 +66,19 @@ def test_to_continue_is_to_begin_with_a_checkpoint(tiny_store, tmp_path, monkeyp
     with pytest.raises(ValueError, match=f"'{config.init}' .*pip install huggingface_hub"):
         build_setup(given, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_continuation_is_as_long_as_its_tokens_and_replays_its_share():
+    config = read("continue", "family=mmbert,tokens=262_144_000,first=causal,replay=0.25")
+    _, masked, decayed = config.phases
+    assert [phase.steps for phase in config.phases] == [900, 900, 200]  # a fifth of 10,000
+    assert config_lib.list_objectives(config) == ["causal", "mlm", "mlm"]
+    assert (masked.masked_lm_prob, decayed.masked_lm_prob) == (0.15, 0.05)
+    assert decayed.restart_learning_rate == config.optim.learning_rate
+    assert (config.optim.warmup_steps, config.data.store_weights) == (100, "0.75,0.25")
+    for argument in ("family=gpt", "first=left", "tokens=many"):
+        with pytest.raises(ValueError, match=argument.split("=")[1]):
+            read("continue", argument)
 
 
 def test_recipes_are_those_of_their_papers():
