@@ -163,7 +163,7 @@ CLOSURES = (
     ),
     Closure(
         "bert_jax.train_step.step",
-        most=58,
+        most=59,
         without=(
             *("data_pipeline.read", "data_pipeline.vocab", "data_pipeline.store"),
             *("bert_jax.logging", "bert_jax.runtime", "bert_jax.checkpoint", "bert_jax.trainer"),

@@ -9,6 +9,11 @@ POOLER_TYPES = ("tanh", "gelu_erf", "relu", "mlm_transform")
 # Fields of ModelConfig that heads alone read.
 OF_HEADS = ("pooler_type", "classifier_pooling", "head_act")
 THETAS = ("global_rope_theta", "local_rope_theta")  # fields of ModelConfig and of Phase
+# Fields of ModelConfig that disentangled attention alone reads.
+DISENTANGLED = (
+    *("pos_att_type", "position_buckets", "max_relative_positions"),
+    *("share_att_key", "norm_rel_ebd", "position_biased_input"),
+)
 COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
 
 
@@ -74,9 +79,42 @@ class ModelConfig:
     )
     position_embedding_type: str = setting(
         "learned",
-        "how positions enter: a table added to the embeddings, rotated queries and keys, or "
-        "distances (and segments) in the scores of an attention without biases (XLNet)",
-        choices=("learned", "rotary", "relative"),
+        "how positions enter: a table added to the embeddings, rotated queries and keys, "
+        "distances (and segments) in the scores of an attention without biases (XLNet), or "
+        "distances from a learned table in the scores (DeBERTa)",
+        choices=("learned", "rotary", "relative", "disentangled"),
+    )
+    pos_att_type: str = setting(
+        "c2p|p2c",
+        "scores that disentangled attention adds: each query with the distance to a key (c2p), "
+        "each key with the distance from a query (p2c), or both",
+        choices=("c2p|p2c", "c2p", "p2c"),
+    )
+    position_buckets: int = setting(
+        0,
+        "buckets of distances to either side, whose table disentangled attention reads: the "
+        "nearer half have one distance each, the others ever more up to max_relative_positions; "
+        "0 has a row for each distance",
+        minimum=0,
+        maximum=1 << 16,
+        source="DeBERTaV3: 256",
+    )
+    max_relative_positions: int = setting(
+        512,
+        "distance from which disentangled attention tells none apart",
+        unit="tokens",
+        minimum=1,
+        maximum=1 << 16,
+    )
+    share_att_key: bool = setting(
+        True,
+        "disentangled attention maps distances by the queries' and keys' own weights (DeBERTaV3)",
+    )
+    norm_rel_ebd: bool = setting(
+        True, "disentangled attention normalizes its table of distances (DeBERTaV3)"
+    )
+    position_biased_input: bool = setting(
+        False, "disentangled attention has a table of positions in the embeddings too (DeBERTa)"
     )
     global_rope_theta: float = setting(
         10_000.0,
@@ -203,6 +241,16 @@ class ModelConfig:
     def maps_embeddings(self) -> bool:
         """Return whether a layer maps the embeddings to the encoder's width."""
         return self.embedding_projection or self.embedding_width != self.hidden_size
+
+    @property
+    def has_position_table(self) -> bool:
+        """Return whether the embeddings have a vector for each position."""
+        return self.position_embedding_type == "learned" or self.position_biased_input
+
+    @property
+    def scores_distances(self) -> bool:
+        """Return whether attention's scores have terms of distances, which no kernel computes."""
+        return self.position_embedding_type in ("relative", "disentangled")
 
     @property
     def has_equal_layers(self) -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from bert_jax.config.config_dict import flatten
-from bert_jax.config.model_schema import THETAS, ModelConfig
+from bert_jax.config.model_schema import DISENTANGLED, THETAS, ModelConfig
 from bert_jax.config.phases import list_init_layers, list_objectives
 from bert_jax.config.schema import (
     BIDIRECTIONAL,
@@ -57,6 +57,17 @@ def check_sizes(model: ModelConfig, name: object) -> None:
             f"{name} has num_attention_heads = {model.num_attention_heads}, which does not divide "
             f"hidden_size = {model.hidden_size}; put back the file that belongs to these arrays"
         )
+
+
+def check_buckets(model: ModelConfig) -> tuple[bool, str]:
+    """Return whether every distance of a row has a bucket, and what is allowed."""
+    buckets, reach = model.position_buckets, model.max_relative_positions - 1
+    has_own = model.max_position_embeddings - 1 <= buckets // 2
+    return (
+        buckets == 0 or (buckets > 1 and (has_own or buckets // 2 < reach)),
+        f"with config.model.max_relative_positions = {reach + 1} it must be 0, or from 2 to "
+        f"{max(2 * reach - 1, 2)}",
+    )
 
 
 def check(config: Config) -> None:
@@ -195,25 +206,31 @@ def _list_architecture_rules(config: SharedConfig) -> Iterator[Rule]:
         model.position_embedding_type != "rotary" or head_width % 2 == 0,
         f"it rotates pairs of numbers, and a head has {head_width}: change num_attention_heads",
     )
-    for key in THETAS:
-        yield (
-            f"model.{key}",
-            model.position_embedding_type == "rotary"
-            or getattr(model, key) == getattr(ModelConfig, key),
-            f"config.model.position_embedding_type = {model.position_embedding_type!r} has none: "
-            "leave it out, or choose rotary",
-        )
+    for kind, keys in (("rotary", THETAS), ("disentangled", DISENTANGLED)):
+        for key in keys:
+            yield (
+                f"model.{key}",
+                model.position_embedding_type == kind
+                or getattr(model, key) == getattr(ModelConfig, key),
+                f"config.model.position_embedding_type = {model.position_embedding_type!r} has "
+                f"none: leave it out, or choose {kind}",
+            )
+    yield "model.position_buckets", *check_buckets(model)
     is_relative = model.position_embedding_type == "relative"
     for key, fits, allowed in (
         ("hidden_size", model.hidden_size % 2 == 0, "distances have pairs of a sine and a cosine"),
         ("type_vocab_size", model.type_vocab_size == 0, "segments enter by the attention: 0"),
         ("embedding_size", model.embedding_width == model.hidden_size, "leave it at 0"),
         ("embedding_projection", not model.embedding_projection, "leave it false"),
-        ("global_attn_every_n_layers", model.global_attn_every_n_layers == 1, "leave it at 1"),
-        ("is_causal", not model.is_causal, "leave it false"),
     ):
         chosen = "position_embedding_type is 'relative': "
         yield f"model.{key}", fits or not is_relative, chosen + allowed
+    for key, fits, allowed in (
+        ("global_attn_every_n_layers", model.global_attn_every_n_layers == 1, "leave it at 1"),
+        ("is_causal", not model.is_causal, "leave it false"),
+    ):
+        chosen = f"position_embedding_type is {model.position_embedding_type!r}: "
+        yield f"model.{key}", fits or not model.scores_distances, chosen + allowed
     yield (
         "model.pooler_type",
         model.pooler_type != "mlm_transform" or model.mlm_transform,

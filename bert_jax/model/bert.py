@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.model import ops
 from bert_jax.model.attention import Visible
+from bert_jax.model.disentangled import DistanceTable
 from bert_jax.model.dropout import CLASSIFIER_INPUT, Dropout
 from bert_jax.model.embeddings import Embeddings
 from bert_jax.model.encoder import Layer, LayerView, Targets, Views, make_views
@@ -73,6 +74,8 @@ class Bert(nnx.Module):
         sizes = config.generator if heads.generator else None
         has_base = sizes is not None and config.generator_embeddings == "gdes"
         self.embeddings = Embeddings(config, padded_vocab_size, choices, shared, has_base)
+        is_disentangled = config.position_embedding_type == "disentangled"
+        self.distances = DistanceTable(config, choices) if is_disentangled else None
         own = 1 if config.share_layers else config.num_hidden_layers
         self.layers = nnx.Dict({f"{i:02d}": Layer(config, choices, i) for i in range(own)})
         is_pre_norm = config.norm_position == "pre"
@@ -116,7 +119,7 @@ class Bert(nnx.Module):
         Layers are applied as config.compute.remat and rolled_layers say.
         """
         x_BSD = self._embed(input_ids_BS, segment_ids_BS, position_ids_BS, dropout)
-        views = make_views(self.config, visible, position_ids_BS, segment_ids_BS)
+        views = self._make_views(visible, position_ids_BS, segment_ids_BS)
         x_BSD = self._apply_layers(
             x_BSD, lambda layer, x_BSD, number: layer(x_BSD, views, number, dropout)
         )
@@ -136,7 +139,7 @@ class Bert(nnx.Module):
         Arguments are the same as encode's. Only the layers before it are computed.
         """
         x_BSD = self._embed(input_ids_BS, segment_ids_BS, position_ids_BS, dropout)
-        views = make_views(self.config, visible, position_ids_BS, segment_ids_BS)
+        views = self._make_views(visible, position_ids_BS, segment_ids_BS)
         x_BSD = self._apply_layers(
             x_BSD, lambda layer, x_BSD, number: layer(x_BSD, views, number, dropout), number
         )
@@ -153,6 +156,13 @@ class Bert(nnx.Module):
         return self.embeddings(
             input_ids_BS, segment_ids_BS, position_ids_BS, self.dtype, dropout, base
         )
+
+    def _make_views(
+        self, visible: Visible, position_ids_BS: jax.Array | None, segment_ids_BS: jax.Array
+    ) -> Views:
+        seq_len, table = segment_ids_BS.shape[1], self.distances
+        distances_RD = None if table is None else table(seq_len, self.dtype)
+        return make_views(self.config, visible, position_ids_BS, segment_ids_BS, distances_RD)
 
     def _layers_in_order(self) -> list[Layer]:
         layers = list(self.layers.values())
@@ -243,7 +253,7 @@ class Bert(nnx.Module):
         returns: only they pass a pre-norm model's final norm.
         """
         hidden = [self._embed(input_ids_BS, segment_ids_BS, None, None)]
-        views = make_views(self.config, visible, None, segment_ids_BS)
+        views = self._make_views(visible, None, segment_ids_BS)
         for number, layer in enumerate(self._layers_in_order()):
             hidden.append(layer(hidden[-1], views, number, None))
         if self.layer_norm is not None:

@@ -19,6 +19,7 @@ HASH_VERSION = 2  # version of the masks; incremented by any change to their bit
 # Where dropout is applied in a layer; the masks of the embeddings and of what a task's layer reads
 # count as one more layer's, as does the noise by which a generator samples tokens.
 ATTENTION_WEIGHTS, ATTENTION_OUTPUT, MLP_OUTPUT, CLASSIFIER_INPUT, SAMPLED_TOKENS = range(5)
+DISTANCES = 5  # the table of disentangled attention, in every layer
 # The axes along which elements share a hash: of hidden vectors [B,S,D] and of weights [B,H,S,T].
 POSITIONS, KEYS = 1, 3
 Words = tuple[jax.Array, jax.Array]  # uint32[B] each: a mask is hashed from them and the place

@@ -51,8 +51,8 @@ class Embeddings(nnx.Module):
             of_tables = 0.0 if are_differences else stddev
             self.word = Table(padded_vocab_size, width, "vocab", of_tables)
             positions, segments = config.max_position_embeddings, config.type_vocab_size
-            is_learned = config.position_embedding_type == "learned"
-            self.position = Table(positions, width, None, of_tables) if is_learned else None
+            has_table = config.has_position_table
+            self.position = Table(positions, width, None, of_tables) if has_table else None
             self.segment = Table(segments, width, None, of_tables) if segments else None
             self.layer_norm = Norm(config, width, choices) if config.embedding_norm else None
         # The vector of XLNet's targets in place of their word; its dims are Hugging Face's.

@@ -14,6 +14,7 @@ from flax import nnx
 from bert_jax.config import ModelConfig
 from bert_jax.model import attention, ops
 from bert_jax.model.attention import Visible, blocks, cudnn, flash, tpu_kernel
+from bert_jax.model.disentangled import DistanceScores
 from bert_jax.model.dropout import ATTENTION_OUTPUT, ATTENTION_WEIGHTS, KEYS, Dropout
 from bert_jax.model.embeddings import Rotation, make_rotation, rotate
 from bert_jax.model.layers import (
@@ -36,6 +37,7 @@ class LayerView:
     visible: Visible
     rotation: Rotation | None = None
     relations: Relations | None = None  # set if positions are relative
+    distances_RD: jax.Array | None = None  # set if they are disentangled
 
 
 @jax.tree_util.register_dataclass
@@ -52,6 +54,7 @@ def make_views(
     visible: Visible,
     position_ids_BS: jax.Array | None,
     segment_ids_BS: jax.Array,
+    distances_RD: jax.Array | None = None,
 ) -> Views:
     """Make what every layer of one kind shares: the visible keys, and what positions enter by."""
     seq_len = segment_ids_BS.shape[1]
@@ -60,6 +63,8 @@ def make_views(
     if config.position_embedding_type == "relative":
         relations = make_relations(segment_ids_BS, config.hidden_size)
         return Views(LayerView(visible, relations=relations), None)
+    if distances_RD is not None:
+        return Views(LayerView(visible, distances_RD=distances_RD), None)
 
     def view(visible: Visible, theta: float) -> LayerView:
         if config.position_embedding_type != "rotary":
@@ -91,12 +96,14 @@ class Attention(Residual):
         is_normed = config.norm_position == "pre" and config.embedding_norm and number == 0
         super().__init__(config, choices, "attention", ATTENTION_OUTPUT, has_norm=not is_normed)
         heads = config.num_attention_heads
+        is_disentangled = config.position_embedding_type == "disentangled"
         width, all_heads = (config.hidden_size, "embed"), (config.hidden_size, "heads")
         stddev, has_bias = config.initializer_range, config.linear_bias
         self.query = Linear(width, all_heads, stddev, has_bias)
         self.key = Linear(width, all_heads, stddev, has_bias)
         self.value = Linear(width, all_heads, stddev, has_bias)
         self.output = Linear(all_heads, width, compute_residual_stddev(config), has_bias)
+        self.distances = DistanceScores(config) if is_disentangled else None
         self.heads = heads
         self.head_width = config.hidden_size // heads
         self.config = config
@@ -146,7 +153,13 @@ class Attention(Residual):
             q_BSHK, k_BTHK = rotate(q_BSHK, view.rotation), rotate(k_BTHK, view.rotation)
         visible = view.visible
         if chosen == attention.PLAIN or visible.ids_BS is None:
-            out_BSHK = attention.attend(q_BSHK, k_BTHK, v_BTHK, visible.mask, drop)
+            terms: list[jax.Array] = []
+            if self.distances is not None and view.distances_RD is not None:
+                maps = (self.query, self.key)
+                terms = self.distances.score(
+                    q_BSHK, k_BTHK, view.distances_RD, *maps, layer, dropout
+                )
+            out_BSHK = attention.attend(q_BSHK, k_BTHK, v_BTHK, visible.mask, drop, terms)
         elif visible.width:
             out_BSHK = blocks.attend_window(
                 q_BSHK, k_BTHK, v_BTHK, visible.ids_BS, visible.width, visible.is_causal

@@ -11,7 +11,8 @@ from bert_jax.config import (
 
 FORMULA = (
     "6 x weights of the layers x positions + 12 x width x pairs of positions of all layers "
-    "(attention) + 6 x (width + vocabulary) x embedding width x masked positions (masked LM) "
+    "(attention; disentangled 6 x more for each of its terms, without the map of its table) "
+    "+ 6 x (width + vocabulary) x embedding width x masked positions (masked LM) "
     "+ 6 x (width + 2) x width (pooler, next sentence); left to right every position is predicted "
     "from the pairs with those before it; with a generator its own as masked LM, and the encoder's "
     "6 x (width + 1) x width x positions (replaced tokens) in place of masked LM and pooler; with "
@@ -74,7 +75,9 @@ def _count_encoder(model: ModelConfig, seq_len: int) -> int:
     pairs += windowed_layers * count_window_pairs(seq_len, model.local_attention)
     if model.is_causal:
         pairs = (pairs + layers * seq_len) // 2  # a position and itself are one pair
-    attention = 12 * width * pairs
+    terms = len(model.pos_att_type.split("|"))
+    is_disentangled = model.position_embedding_type == "disentangled"
+    attention = (12 + 6 * terms * is_disentangled) * width * pairs
     mapped = 6 * model.embedding_width * width * seq_len if model.maps_embeddings else 0
     return every + attention + mapped
 

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 
 from bert_jax.config import ModelConfig
 from bert_jax.model import ops
-from bert_jax.model.attention.blocks import HIDDEN_SCORE
+from bert_jax.model.attention import blocks
 from bert_jax.model.dropout import ATTENTION_OUTPUT, ATTENTION_WEIGHTS, KEYS, Dropout
 from bert_jax.model.layers import Choices, Initial, LayerNumber, Residual, declare
 
@@ -108,27 +108,25 @@ class RelativeAttention(Residual):
         segment_BHSE = score(self.segment_bias, "bshk,ehk->bhse", segments_EHK)
         keys_BT = queries_BS = relations.segment_ids_BS
         if positions_BS is None:
-            position_BHST = _align_all(position_BHSM)
+            position_BHST = align_distances(position_BHSM)
         else:
             position_BHST = _align(position_BHSM, positions_BS, keys_BT.shape[1])
             queries_BS = ops.gather_positions(keys_BT, positions_BS)
         is_other = queries_BS[:, None, :, None] != keys_BT[:, None, None, :]
         segment_BHST = jnp.where(is_other, segment_BHSE[..., 1:], segment_BHSE[..., :1])
         scores_BHST = (content_BHST + position_BHST + segment_BHST) * q_BSHK.shape[-1] ** -0.5
-        scores_BHST = scores_BHST + jnp.where(mask, 0.0, HIDDEN_SCORE)
-        weights_BHST = jax.nn.softmax(scores_BHST, axis=-1).astype(dtype)
-        if dropout is not None:
-            weights_BHST = dropout.apply(
-                weights_BHST, self.weights_rate, layer, ATTENTION_WEIGHTS, KEYS
-            )
-        out_BSHK = ops.einsum(
-            "bhst,bthk->bshk", weights_BHST, v_BTHK, ("batch", None, "heads", None)
-        )
+
+        def drop(weights_BHST: jax.Array) -> jax.Array:
+            if dropout is None:
+                return weights_BHST
+            return dropout.apply(weights_BHST, self.weights_rate, layer, ATTENTION_WEIGHTS, KEYS)
+
+        out_BSHK = blocks.weigh_values(scores_BHST, v_BTHK, mask, drop)
         output_DHK = ops.gather_weight(self.output[...], dtype)
         return ops.einsum("bshk,dhk->bsd", out_BSHK, output_DHK, ("batch", None, None))
 
 
-def _align_all(scores_BHSM: jax.Array) -> jax.Array:
+def align_distances(scores_BHSM: jax.Array) -> jax.Array:
     """Return the score of each key, [B,H,S,T], from the scores of each distance to a query.
 
     Query i meets key j in column S - 1 - i + j. In rows that are one column longer the same entry

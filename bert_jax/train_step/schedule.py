@@ -121,7 +121,7 @@ def scale_rates(config: OptimConfig, params: Tree, rate: jax.Array, step: jax.Ar
 
     def rate_of(path: tuple[Any, ...], _: Any) -> jax.Array:
         part, group, of_group = path[0].key, 0, rate
-        if part == "embeddings":
+        if part in ("embeddings", "distances"):
             group = layers + 1
         elif part == "layers":
             group = layers - int(path[1].key)

@@ -256,6 +256,20 @@ _MODEL = (
     ),
     (
         RULE,
+        "model/disentangled.py",
+        "by_key = score(k_BSHK, self.query or query, rows_M)",
+        "by_key = score(k_BSHK, self.query or query, rows_M[::-1])",
+        "model/test_disentangled.py::test_terms_are_products_with_the_distance_between_query_and_key",
+    ),
+    (
+        RULE,
+        "model/disentangled.py",
+        "np.float32(near - 1)) + near",
+        "np.float32(near)) + near",
+        "model/test_disentangled.py::test_distances_have_the_buckets_of_transformers",
+    ),
+    (
+        RULE,
         "model/dropout.py",
         "jnp.uint32(layer * 64 + site)",
         "jnp.uint32(layer * 4 + site)",
@@ -271,15 +285,15 @@ _MODEL = (
     (
         RULE,
         "model/attention/blocks.py",
-        "jnp.asarray(q_BSHK.shape[-1] ** -0.5, dtype)",
-        "jnp.asarray(q_BSHK.shape[1] ** -0.5, dtype)",
+        "scale = (q_BSHK.shape[-1] * (1 + len(terms))) ** -0.5",
+        "scale = (q_BSHK.shape[1] * (1 + len(terms))) ** -0.5",
         "model/test_bert.py::test_outputs_are_those_of_a_numpy_bert",
     ),
     (
         WIRING,
         "model/attention/blocks.py",
-        "weights_BHST = drop(jax.nn.softmax(scores_BHST, axis=-1).astype(dtype))",
-        "weights_BHST = jax.nn.softmax(scores_BHST, axis=-1).astype(dtype)",
+        "weights_BHST = drop(jax.nn.softmax(scores_BHST, axis=-1).astype(v_BTHK.dtype))",
+        "weights_BHST = jax.nn.softmax(scores_BHST, axis=-1).astype(v_BTHK.dtype)",
         "model/test_bert.py::test_outputs_are_those_of_a_numpy_bert",
     ),
 )

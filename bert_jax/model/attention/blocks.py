@@ -34,21 +34,35 @@ def attend(
     v_BTHK: jax.Array,
     mask: jax.Array,
     drop: Callable[[jax.Array], jax.Array],
+    terms: Sequence[jax.Array] = (),
 ) -> jax.Array:
     """Compute softmax(q k / sqrt(K)) v, with the softmax in float32 and dropout on the weights.
 
     Shapes: float[B,S,H,K], float[B,T,H,K] twice, bool[B or 1, 1, S or 1, T] -> float[B,S,H,K].
     mask is True where a query may attend to a key; drop is applied to the weights[B,H,S,T].
+    terms are scores to add, float32[B,H,S,T]; the sum of N + 1 scores is divided by
+    sqrt((N + 1) K).
 
-    Source: Vaswani et al. 2017, section 3.2.1; modeling.py@eedf5716ce attention_layer.
+    Source: Vaswani et al. 2017, section 3.2.1; modeling.py@eedf5716ce attention_layer;
+    He et al. 2021 (DeBERTa), equation 4.
     """
-    dtype = q_BSHK.dtype
-    scale = jnp.asarray(q_BSHK.shape[-1] ** -0.5, dtype)
-    scores_BHST = ops.einsum(
-        "bshk,bthk->bhst", q_BSHK * scale, k_BTHK, ("batch", "heads", None, None), jnp.float32
-    )
+    scale = (q_BSHK.shape[-1] * (1 + len(terms))) ** -0.5
+    q_BSHK = q_BSHK * jnp.asarray(scale, q_BSHK.dtype)
+    scores_BHST = ops.einsum("bshk,bthk->bhst", q_BSHK, k_BTHK, _SCORES, jnp.float32)
+    for term_BHST in terms:
+        scores_BHST = scores_BHST + term_BHST * scale
+    return weigh_values(scores_BHST, v_BTHK, mask, drop)
+
+
+def weigh_values(
+    scores_BHST: jax.Array,
+    v_BTHK: jax.Array,
+    mask: jax.Array,
+    drop: Callable[[jax.Array], jax.Array],
+) -> jax.Array:
+    """Compute the mean of the values by the softmax of float32 scores: float[B,S,H,K]."""
     scores_BHST = scores_BHST + jnp.where(mask, 0.0, HIDDEN_SCORE)
-    weights_BHST = drop(jax.nn.softmax(scores_BHST, axis=-1).astype(dtype))
+    weights_BHST = drop(jax.nn.softmax(scores_BHST, axis=-1).astype(v_BTHK.dtype))
     return ops.einsum("bhst,bthk->bshk", weights_BHST, v_BTHK, ("batch", None, "heads", None))
 
 

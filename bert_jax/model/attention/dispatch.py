@@ -170,8 +170,7 @@ class _Chooser:
 
     def _explain_plain(self, reasons: list[str]) -> str:
         """Explain plain attention: dropout alone keeps flash attention out, or the first reason."""
-        is_relative = self.model.position_embedding_type == "relative"
-        if not self.has_dropout or is_relative or self.model_size > 1:
+        if not self.has_dropout or self.model.scores_distances or self.model_size > 1:
             return reasons[0]
         if flash.explain_refusal(*self.shape) is not None:
             return reasons[0]
@@ -192,8 +191,8 @@ def _explain_plain_only(
     model: ModelConfig, has_dropout: bool, name: str = "attention of long rows"
 ) -> str | None:
     """Explain why blocks, flash attention and cuDNN do not support this model; None if they do."""
-    if model.position_embedding_type == "relative":
-        return f"{name} has no relative positions"
+    if model.scores_distances:
+        return f"{name} has no {model.position_embedding_type} positions"
     if has_dropout:
         rate = model.attention_probs_dropout_prob
         return (

@@ -130,6 +130,13 @@ RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO
         {"optim.warmup_steps": 10},
         {"phases": ()},
         {"model.position_embedding_type": "rotary", "model.num_attention_heads": 256},
+        {"model.position_buckets": 8},
+        {"model.position_buckets": 1, "model.position_embedding_type": "disentangled"},
+        {
+            **{"model.position_buckets": 16, "model.max_relative_positions": 9},
+            "model.position_embedding_type": "disentangled",
+        },
+        {"model.is_causal": True, "model.position_embedding_type": "disentangled"},
         {"model.bilstm_units": 8},
         {"model.local_attention": 128},
         {"model.local_attention": 0, "model.global_attn_every_n_layers": 3},

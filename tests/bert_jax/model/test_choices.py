@@ -138,7 +138,10 @@ def test_long_rows_take_what_keeps_no_scores(setting, device, seq_len, model, co
         ({"seq_len": 131}, "an even number of tokens, not 131"),
         ({"dtype": jnp.dtype("float32")}, "in bfloat16, not in float32"),
         ({"model_size": 2}, "cuDNN attention requires all heads on one device, not on 2"),
-        ({"model": ModelConfig(position_embedding_type="relative")}, "no relative positions"),
+        *(
+            ({"model": ModelConfig(position_embedding_type=name)}, f"no {name} positions")
+            for name in ("relative", "disentangled")
+        ),
         ({"model": ModelConfig()}, "cuDNN attention has no dropout .* sets to 0.1"),
         ({"model": ModelConfig(num_attention_heads=4)}, "a multiple of 8 up to 128, not 192"),
     ],

@@ -52,9 +52,14 @@ def test_windows_gates_and_narrow_embeddings_cost_what_they_multiply():
     saved = 12 * width * (seq_len**2 - pairs)  # the second of three layers has a window
     gated = dataclasses.replace(plain, gated_mlp=True)
     narrow = dataclasses.replace(plain, embedding_size=5)
+    one_term = dataclasses.replace(
+        plain, position_embedding_type="disentangled", pos_att_type="c2p"
+    )
     before = flops.count_train_flops(plain, seq_len, 2)
     assert flops.count_train_flops(windowed, seq_len, 2) == before - saved
     assert flops.count_train_flops(gated, seq_len, 2) == before + 6 * 3 * width * 10 * seq_len
+    terms = 6 * 3 * width * seq_len**2
+    assert flops.count_train_flops(one_term, seq_len, 2) == before + terms
     head = 6 * width * (width - 5) * 2
     assert flops.count_train_flops(narrow, seq_len, 2) == before - head + 6 * 5 * width * seq_len
 

@@ -1,0 +1,96 @@
+"""Disentangled attention: its terms against NumPy, buckets, packed rows, devices.
+
+tests/bert_jax/interop/test_families.py has Hugging Face's results.
+"""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.model.disentangled import number_distances
+from bert_jax.train_step.objectives import MLM
+from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
+from tests.bert_jax.train_step.gradients import assert_same, compute, draw, on_mesh
+from tests.bert_jax.train_step.test_objectives import one_by_one, side_by_side
+
+SHAPE = {
+    "position_embedding_type": "disentangled",
+    "type_vocab_size": 0,
+    "position_buckets": 8,
+    "max_relative_positions": 18,
+    "num_hidden_layers": 1,
+}
+
+
+def configure(**changes):
+    return dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, **SHAPE | changes))
+
+
+@pytest.mark.parametrize(
+    ("buckets", "reach", "expected"),
+    [
+        # What make_log_bucket_position of transformers 5.24 and 4.57.6 gives from -9 to 9.
+        (8, 24, "2 2 3 3 3 4 5 6 7 8 9 10 11 12 13 13 13 14 14"),
+        (6, 9, "0 1 1 1 1 2 3 4 5 6 7 8 9 10 11 11 11 11 11"),
+        (7, 13, "2 2 2 3 3 3 4 5 6 7 8 9 10 11 11 11 12 12 12"),
+        (0, 5, "0 0 0 0 0 1 2 3 4 5 6 7 8 9 9 9 9 9 9"),  # without buckets
+        (64, 24, " ".join(map(str, range(55, 74)))),  # a bucket for each distance
+    ],
+)
+def test_distances_have_the_buckets_of_transformers(buckets, reach, expected):
+    config = configure(position_buckets=buckets, max_relative_positions=reach).model
+    assert number_distances(config, 10).tolist() == [*map(int, expected.split())]
+
+
+@pytest.mark.parametrize("terms", ["c2p|p2c", "c2p", "p2c"])
+@pytest.mark.parametrize("share", [True, False])
+def test_terms_are_products_with_the_distance_between_query_and_key(terms, share):
+    """Against loops over queries and keys: He et al. 2021, equation 4, as the authors' code."""
+    config = configure(pos_att_type=terms, share_att_key=share)
+    at = setting(config, 1)
+    params = draw(at.model)
+    rng = np.random.default_rng(5)
+    batch, seq_len, heads, width = 2, 7, 4, 8
+    q, k = rng.normal(size=(2, batch, seq_len, heads, width)).astype(np.float32)
+    table = rng.normal(size=(2 * 8, heads * width)).astype(np.float32)
+    rows = number_distances(config.model, seq_len)
+    with jax.set_mesh(at.mesh):
+        attention = at.model.bind(on_mesh(params, at)).layers["00"].attention
+        maps = (attention.query, attention.key)
+        read = table[rows[0] : rows[-1] + 1]
+        scores = attention.distances.score(
+            *map(jax.numpy.asarray, (q, k, read)), *maps, layer=0, dropout=None
+        )
+    layer = params["layers"]["00"]["attention"]
+
+    def vector(name, distance):
+        linear = layer[name] if share else layer["distances"][name]
+        mapped = table[rows[distance + seq_len - 1]] @ linear["kernel"] + linear["bias"]
+        return mapped.reshape(heads, width)
+
+    expected = {"c2p": np.zeros((batch, heads, seq_len, seq_len))}
+    expected["p2c"] = expected["c2p"].copy()
+    for i in range(seq_len):
+        for j in range(seq_len):
+            if "c2p" in terms:
+                expected["c2p"][:, :, i, j] = (q[:, i] * vector("key", i - j)).sum(-1)
+            if "p2c" in terms:
+                expected["p2c"][:, :, i, j] = (k[:, j] * vector("query", i - j)).sum(-1)
+    for name, score in zip(terms.split("|"), scores, strict=True):
+        np.testing.assert_allclose(score, expected[name], atol=2e-5)
+
+
+@pytest.mark.slow
+def test_packed_rows_and_eight_devices_have_the_losses_and_gradients_of_examples():
+    """A table of positions too, and maps of its own, which are on two devices."""
+    config = configure(share_att_key=False, position_biased_input=True)
+    at = setting(config, 1)
+    params = draw(at.model)
+    expected = compute(at, MLM, params, one_by_one())
+    assert_same(compute(at, MLM, params, side_by_side()), expected)
+    batch = random_batch()
+    expected = compute(at, MLM, params, batch, drops=True)
+    for preset in ("zero1+tp", "fsdp"):
+        assert_same(compute(setting(config, 8, preset), MLM, params, batch, drops=True), expected)
