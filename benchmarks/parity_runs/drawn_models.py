@@ -25,7 +25,7 @@ from data_pipeline.vocab.special_tokens import SPECIAL_PIECES
 from data_pipeline.vocab.train import TRAINED, train_vocabulary
 
 FAMILIES_DRAWN = ("bert", "roberta", "albert", "electra", "distilbert", "xlnet", "modernbert")
-FAMILIES_DRAWN += ("xlm-roberta",)
+FAMILIES_DRAWN += ("xlm-roberta", "deberta-v2")
 _TASKS = {CLASSIFY: ("no", "yes", "perhaps"), TAG: ("O", "B"), SPAN: ()}
 _ACTS = ("gelu", "gelu_new", "gelu_pytorch_tanh")
 _MAX_TEXTS = 300  # per file
@@ -120,6 +120,17 @@ def draw_config(family: str, rng: np.random.Generator, vocab_size: int) -> Model
         "xlnet": {
             **xlnet,
             **{"d_inner": units, "ff_activation": choose(*_ACTS), "layer_norm_eps": epsilon},
+        },
+        "deberta-v2": bert_like
+        | {
+            **{"embedding_size": width, "type_vocab_size": choose(0, 0, 2)},
+            **{"relative_attention": True, "pos_att_type": choose("p2c|c2p", "c2p", "p2c")},
+            **{"position_buckets": choose(-1, 4, 7, 16, 128), "share_att_key": choose(True, False)},
+            **{
+                "max_relative_positions": choose(-1, 90),
+                "norm_rel_ebd": choose("layer_norm", "none"),
+            },
+            "position_biased_input": choose(True, False),
         },
         "modernbert": {
             **{name: bert_like[name] for name in (*sizes, "hidden_size", "num_hidden_layers")},

@@ -102,7 +102,10 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]
             tensors,
             functools.partial(names.name_tensor, prefix=prefix),
             config,
-            ignored=[family.decoder, *(prefix + name for name in _BUFFERS), *of_layer],
+            ignored=[
+                *(family.decoder, *of_layer),
+                *(prefix + name for name in (*_BUFFERS, *family.ignored)),
+            ],
             stems=("",) if is_known else (prefix,) if prefix else names.list_stems(prefix),
             config_name=CONFIG,
         )

@@ -10,7 +10,7 @@ import pathlib
 
 FILE = pathlib.Path(__file__).with_suffix(".json")
 KINDS = ("bert", "roberta", "albert", "electra", "distilbert", "xlnet", "modernbert")
-KINDS += ("xlm-roberta", "camembert")
+KINDS += ("xlm-roberta", "camembert", "deberta-v2")
 
 
 def main() -> None:

@@ -19,7 +19,11 @@ SIZES |= {"intermediate_size": 10, "vocab_size": VOCAB, "max_position_embeddings
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
-# Class of transformers -> its config. attn_implementation: the one without fused kernels.
+DEBERTA = {"relative_attention": True, "position_buckets": 8, "norm_rel_ebd": "layer_norm"}
+DEBERTA |= {"share_att_key": True, "pos_att_type": "p2c|c2p", "position_biased_input": False}
+
+# Class of transformers, and which of several -> its config. attn_implementation: the one without
+# fused kernels.
 MODELS = {
     "BertForMaskedLM": SIZES | NO_DROPOUT,
     "BertLMHeadModel": SIZES | NO_DROPOUT | {"is_decoder": True},
@@ -31,6 +35,12 @@ MODELS = {
     "AlbertForMaskedLM": SIZES | NO_DROPOUT | {"embedding_size": 7},
     "ElectraForMaskedLM": SIZES | NO_DROPOUT | {"embedding_size": 7},
     "ElectraForPreTraining": SIZES | NO_DROPOUT | {"embedding_size": 7},
+    # v3's settings; what DeBERTa-v2 has otherwise, without buckets, and the other head.
+    "DebertaV2ForMaskedLM": SIZES | NO_DROPOUT | DEBERTA,
+    "DebertaV2ForMaskedLM by v2's": SIZES
+    | NO_DROPOUT
+    | {"relative_attention": True, "pos_att_type": "p2c", "max_relative_positions": 7}
+    | {"type_vocab_size": 2, "legacy": False, "tie_word_embeddings": False},
     "DistilBertForMaskedLM": {"dim": 12, "n_layers": 4, "n_heads": 3, "hidden_dim": 10}
     | {"vocab_size": VOCAB, "max_position_embeddings": 24, "dropout": 0.0}
     | {"attention_dropout": 0.0},
@@ -85,7 +95,7 @@ def main() -> None:
     inputs = {name: torch.tensor(array) for name, array in batch().items()}
     arrays = {}
     for kind, sizes in MODELS.items():
-        model_class = getattr(transformers, kind)
+        model_class = getattr(transformers, kind.split()[0])
         config = model_class.config_class(**sizes, attn_implementation="eager")
         model = model_class(config).eval()
         with torch.no_grad():

@@ -29,8 +29,8 @@ def models() -> dict[str, dict[str, Any]]:
     """Return the config of each class, by its name."""
     configs = {}
     for kind, sizes in encoders.MODELS.items():
-        stem, is_family, _ = kind.partition("ForMaskedLM")
-        for task in TASKS if is_family else ():
+        stem = kind.removesuffix("ForMaskedLM")
+        for task in TASKS if stem != kind else ():
             labels = {"num_labels": CLASSES} if "Classification" in task else {}
             configs[stem + task] = sizes | labels
     for task in ("ForSequenceClassification", "ForMultipleChoice"):

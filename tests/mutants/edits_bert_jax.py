@@ -194,6 +194,13 @@ _INTEROP = (
         "trainer/test_phase_thetas.py::test_a_checkpoint_is_read_with_the_base_it_was_trained_with",
     ),
     (
+        RULE,
+        "interop/families/deberta.py",
+        '"relative_attention": True, "conv_kernel_size": 0, ',
+        '"relative_attention": True, ',
+        "interop/test_huggingface.py::test_a_config_of_something_else_is_refused",
+    ),
+    (
         WIRING,
         "interop/families/roberta.py",
         "config, max_position_embeddings=rows)",

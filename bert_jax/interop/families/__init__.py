@@ -5,14 +5,23 @@ file; `FAMILIES` lists them. Read family (what each declares), then bert and the
 """
 
 from bert_jax.config import ModelConfig
-from bert_jax.interop.families import albert, bert, distilbert, electra, modernbert, roberta, xlnet
+from bert_jax.interop.families import (
+    albert,
+    bert,
+    deberta,
+    distilbert,
+    electra,
+    modernbert,
+    roberta,
+    xlnet,
+)
 from bert_jax.interop.families.family import Family
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
         *(bert.FAMILY, modernbert.FAMILY, roberta.FAMILY, roberta.XLM_ROBERTA, roberta.CAMEMBERT),
-        *(albert.FAMILY, electra.FAMILY, distilbert.FAMILY, xlnet.FAMILY),
+        *(albert.FAMILY, electra.FAMILY, distilbert.FAMILY, xlnet.FAMILY, deberta.FAMILY),
     )
 }
 

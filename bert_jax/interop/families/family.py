@@ -50,6 +50,8 @@ class Names:
     layer: Mapping[str, str]  # names follow the prefix and layer_format
     layer_format: str  # {} stands for the layer's number
     output_bias: tuple[str, ...]  # bias of the masked language model's logits
+    # Other names that modules of heads have in some checkpoints.
+    other_heads: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # Of matrices that lie side by side in one of theirs: its name, which part, how many.
     fused: Mapping[str, tuple[str, int, int]] = dataclasses.field(default_factory=dict)
     # Of arrays that are no module's weight or bias: in a layer, and elsewhere in the encoder.
@@ -82,6 +84,8 @@ class Names:
         names = [f"{name}.{_LEAVES[leaf]}"]
         if module.endswith("layer_norm"):
             names.append(f"{name}.{_OLDER[leaf]}")
+        if module in self.other_heads:
+            names.append(f"{self.other_heads[module]}.{_LEAVES[leaf]}")
         skipped = self.skipped_positions if module == "embeddings/position" else 0
         return TensorName(tuple(names), leaf == "kernel", part, parts, skipped)
 
@@ -125,6 +129,7 @@ class Family:
     class_ends: Mapping[str, str] = dataclasses.field(default_factory=lambda: CLASS_ENDS)
     pairs: str = "nsp"  # config.data.segments of what its head of sentence pairs learned
     summary: Summary | None = None  # None: classes of rows read the first token
+    ignored: tuple[str, ...] = ()  # the encoder's arrays that files may hold and the class drops
     pad_id: int | None = None  # id of the padding, if positions follow from it
     vocabulary_kind: str = ""  # vocabularies that its published models have; empty: any kind
     # Settings of training alone, and others that its config.json does not hold.

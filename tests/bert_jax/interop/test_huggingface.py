@@ -144,10 +144,22 @@ def test_a_decoder_reads_from_left_to_right(held, is_decoder, tmp_path):
     assert config.is_causal == is_decoder
 
 
+DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": ["c2p"]}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"hidden_act": "relu"}, "hidden_act = 'relu'; bert_jax computes gelu, gelu_new"),
+        ({"model_type": "deberta"}, "model_type = 'deberta'; bert_jax reads .*deberta-v2"),
+        *(
+            (DEBERTA | {name: value}, f"{name} = {value!r}")
+            for name, value in {
+                **{"conv_kernel_size": 3, "relative_attention": False, "attention_head_size": 9},
+                **{"embedding_size": 9, "norm_rel_ebd": "batch_norm", "position_buckets": 1},
+                **{"pos_att_type": "p2p", "pooler_hidden_act": "mish"},
+            }.items()
+        ),
         ({"model_type": "gpt2"}, "model_type = 'gpt2'; bert_jax reads bert, modernbert, roberta"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ({"is_decoder": True, "add_cross_attention": True}, "add_cross_attention = True"),

@@ -7,6 +7,7 @@ import types
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.config.resolve import merge_sizes
@@ -106,6 +107,15 @@ def test_pooling_of_another_kind_is_refused(kind, key, value, folder):
     path, _ = folder(kind, **{key: value})
     with pytest.raises(ValueError, match=f"{key} = {value!r}"):
         huggingface.read(path)
+
+
+def test_a_deberta_may_hold_what_microsofts_files_do(folder):
+    """A table of positions that nothing reads, the detector's head, and no class."""
+    path, arrays = folder("DebertaV2ForTokenClassification", architectures=None)
+    more = ("deberta.embeddings.position_embeddings.weight", "mask_predictions.dense.weight")
+    arrays |= dict.fromkeys(more, np.ones((24, 12), np.float32))
+    save_file(arrays, path / huggingface.WEIGHTS)
+    assert huggingface.read(path)[2] == more[1:]
 
 
 @pytest.mark.parametrize("kind", ["XLNetForSequenceClassification", "XLNetForMultipleChoice"])

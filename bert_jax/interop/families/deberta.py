@@ -1,0 +1,155 @@
+"""Read and write DeBERTa-v2 with the settings of v3: distances in the scores, no convolution.
+
+The head of the masked language model has two sets of names, which compute the same: those of
+`legacy` are written, both are read.
+
+Source: modeling_deberta_v2.py, configuration_deberta_v2.py@transformers 5.24; He et al. 2023.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.config import ModelConfig
+from bert_jax.config.validate import check_buckets
+from bert_jax.interop.families import bert
+from bert_jax.interop.families.family import ACTS, ANSWER_NAMES, Family
+from bert_jax.interop.model_json import BERT_NUMBERS, Settings
+from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS
+from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
+
+_SETTINGS = Settings(
+    ACTS,
+    {name: name for name in BERT_NUMBERS if name != "type_vocab_size"},
+    flags={name: name for name in ("share_att_key", "position_biased_input")},
+    checked={"relative_attention": True, "conv_kernel_size": 0, "quantization_config": None},
+    written={
+        **{"relative_attention": True, "legacy": True, "tie_word_embeddings": True},
+        "pooler_dropout": 0.0,
+    },
+    shape={"position_embedding_type": "disentangled"},
+    defaults={
+        **bert.DEFAULTS,
+        **{"vocab_size": 128100, "hidden_size": 1536, "num_hidden_layers": 24},
+        **{"num_attention_heads": 24, "intermediate_size": 6144, "layer_norm_eps": 1e-7},
+        **{"type_vocab_size": 0, "relative_attention": False, "position_biased_input": True},
+    },
+)
+_POOLER_ACTS = {"gelu": "gelu_erf", "tanh": "tanh", "relu": "relu"}
+_NORMS = {"none": False, "layer_norm": True}
+_TERMS = ("c2p", "p2c")
+_POOLER = {"pooler": "pooler.dense"}
+
+
+def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
+    """Return the sizes and choices in the settings of a config.json.
+
+    Raises:
+      Refused: a size is missing or impossible; a setting is none of DeBERTaV3's.
+    """
+    config = _SETTINGS.parse(path, settings)
+
+    def choose(name: str, default: str, known: Mapping[str, Any]) -> Any:
+        value = settings.get(name, default)
+        if not isinstance(value, str) or value.lower() not in known:
+            raise Refused(
+                f"{path} says {name} = {value!r:.80}; bert_jax computes {', '.join(known)}: give a "
+                "checkpoint with one of these"
+            )
+        return known[value.lower()]
+
+    for name, size in (
+        ("embedding_size", config.hidden_size),
+        ("pooler_hidden_size", config.hidden_size),
+        ("attention_head_size", config.hidden_size // config.num_attention_heads),
+    ):
+        if settings.get(name, size) != size:
+            raise Refused(
+                f"{path} says {name} = {settings[name]!r:.80}; bert_jax reads such a model with "
+                f"{size} alone, which follows from its other sizes: give a checkpoint of that kind"
+            )
+    terms = settings.get("pos_att_type")
+    listed = terms.lower().split("|") if isinstance(terms, str) else terms
+    if not isinstance(listed, list) or not listed or not set(map(str, listed)) <= {*_TERMS}:
+        raise Refused(
+            f"{path} says pos_att_type = {terms!r:.80}; bert_jax computes {' and '.join(_TERMS)}, "
+            "or one of them: give a checkpoint of that kind"
+        )
+    sizes = {
+        name: small_files.field(settings, name, int, path, default)
+        for name, default in (
+            *(("position_buckets", -1), ("max_relative_positions", -1)),
+            ("type_vocab_size", 0),
+        )
+    }
+    reach = sizes["max_relative_positions"]
+    config = dataclasses.replace(
+        config,
+        type_vocab_size=sizes["type_vocab_size"],
+        pos_att_type="|".join(term for term in _TERMS if term in listed),
+        position_buckets=max(sizes["position_buckets"], 0),
+        max_relative_positions=reach if reach > 0 else config.max_position_embeddings,
+        norm_rel_ebd=choose("norm_rel_ebd", "none", _NORMS),
+        pooler_type=choose("pooler_hidden_act", "gelu", _POOLER_ACTS),
+    )
+    has_buckets, allowed = check_buckets(config)
+    if not has_buckets:
+        raise Refused(f"{path} says position_buckets = {config.position_buckets}; {allowed}")
+    return config
+
+
+def describe(config: ModelConfig) -> dict[str, Any]:
+    """Return the settings of a config.json for a model.
+
+    Raises:
+      KeyError: its classes pool by no such activation function.
+    """
+    return _SETTINGS.describe(config) | {
+        "type_vocab_size": config.type_vocab_size,
+        "pos_att_type": config.pos_att_type.split("|"),
+        "position_buckets": config.position_buckets or -1,
+        "max_relative_positions": config.max_relative_positions,
+        "norm_rel_ebd": "layer_norm" if config.norm_rel_ebd else "none",
+        "pooler_hidden_act": {ours: theirs for theirs, ours in _POOLER_ACTS.items()}.get(
+            config.pooler_type, "gelu"
+        ),
+        "pooler_hidden_size": config.hidden_size,
+    }
+
+
+FAMILY = Family(
+    model_type="deberta-v2",
+    prefix="deberta.",
+    names=dataclasses.replace(
+        bert.NAMES,
+        encoder={
+            **bert.ENCODER_WITHOUT_POOLER,
+            "distances/table": "encoder.rel_embeddings",
+            "distances/layer_norm": "encoder.LayerNorm",
+        },
+        heads={name: theirs for name, theirs in bert.NAMES.heads.items() if name != "nsp"},
+        layer={
+            **bert.NAMES.layer,
+            "attention/query": "attention.self.query_proj",
+            "attention/key": "attention.self.key_proj",
+            "attention/value": "attention.self.value_proj",
+            "attention/distances/key": "attention.self.pos_key_proj",
+            "attention/distances/query": "attention.self.pos_query_proj",
+        },
+        output_bias=(*bert.NAMES.output_bias, "lm_predictions.lm_head.bias"),
+        other_heads={
+            "mlm/transform": "lm_predictions.lm_head.dense",
+            "mlm/layer_norm": "lm_predictions.lm_head.LayerNorm",
+        },
+    ),
+    parse=parse,
+    describe=describe,
+    decoder="cls.predictions.decoder.weight",
+    masked_lm="DebertaV2ForMaskedLM",
+    encoder="DebertaV2Model",
+    # Published without position_biased_input, and with its table.
+    ignored=("embeddings.position_embeddings.weight",),
+    task_names={**ANSWER_NAMES, CLASSIFY: _POOLER, REGRESS: _POOLER, CHOOSE: _POOLER},
+)
