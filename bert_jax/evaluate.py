@@ -1,14 +1,14 @@
-"""Score a checkpoint on a store, and the likelihood of your sentences by it.
+"""Score a checkpoint on a store, the likelihood of sentences by it, or a search by its vectors.
 
 A store is scored by masked words and next sentences, or by a causal model's next tokens; sentences
-by their pseudo-log-likelihood.
+by their pseudo-log-likelihood; a search by nDCG@10, recall@100 and MRR@10 next to BM25's.
 """
 
 import dataclasses
 import json
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bert_jax.runtime import cli
@@ -18,6 +18,9 @@ from data_pipeline.spec.options import SEGMENTS
 from data_pipeline.store import HELDOUT, TRAIN
 
 _MIN_SEQ_LEN, _USUAL_SEQ_LEN = 8, 128  # 128: of the first phase of the paper's configs
+_USUAL_QRELS = "test"
+_OF_STORE = ("seq_len", "examples", "segments")
+_OF_RETRIEVAL = ("pool", "normalize", "max_seq_length")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +42,12 @@ class EvaluateFlags:
         "a store",
         metavar="STORE",
     )
-    split: str = flag(HELDOUT, "part of the store", "a store", choices=(HELDOUT, TRAIN))
+    split: str = flag(
+        "",
+        f"part of the store, {HELDOUT} if not set, or {TRAIN}; of --retrieval the name of a file "
+        f"in qrels/, {_USUAL_QRELS} if not set",
+        "a store",
+    )
     seq_len: int | None = flag(
         None,
         f"tokens of an example at most; {_USUAL_SEQ_LEN}, or all that the model has, if not set",
@@ -60,14 +68,45 @@ class EvaluateFlags:
         metavar="FILE",
     )
 
+    retrieval: str = flag(
+        "",
+        "folder in BEIR's layout, searched by exact products of pooled vectors and by BM25: "
+        "corpus.jsonl, queries.jsonl, qrels/test.tsv",
+        "retrieval",
+        metavar="DIR",
+    )
+    pool: str = flag(
+        "mean",
+        "one vector a text: [CLS]'s, or the mean of all",
+        "retrieval",
+        choices=("cls", "mean"),
+    )
+    normalize: bool = flag(
+        True, "divide each vector by its length: cosines, not dot products", "retrieval"
+    )
+    max_seq_length: int = flag(
+        0, "tokens that a text is cut to, [CLS] and [SEP] too; 0: all positions", "retrieval"
+    )
+
     def __post_init__(self) -> None:
-        if self.sentences and not self.store:
-            for name in ("split", "seq_len", "examples", "segments"):
-                if getattr(self, name) != getattr(EvaluateFlags, name):
-                    raise Refused(
-                        f"--{name} is of a store, and only sentences are scored here; give --store "
-                        "too, or leave it out"
-                    )
+        if self.retrieval and (self.store or self.sentences):
+            raise Refused("--retrieval stands alone: give --store and --sentences another command")
+        if not self.retrieval:
+            self._refuse_set(_OF_RETRIEVAL, "retrieval: give --retrieval too, or leave it out")
+            if self.split not in ("", HELDOUT, TRAIN):
+                raise Refused(f"--split is {self.split!r}; of a store it is {HELDOUT} or {TRAIN}")
+        if self.retrieval:
+            self._refuse_set(_OF_STORE, "a store, and --retrieval is scored here: leave it out")
+        elif self.sentences and not self.store:
+            self._refuse_set(
+                ("split", *_OF_STORE),
+                "a store, and only sentences are scored here; give --store too, or leave it out",
+            )
+
+    def _refuse_set(self, names: Sequence[str], problem: str) -> None:
+        for name in names:
+            if getattr(self, name) != getattr(EvaluateFlags, name):
+                raise Refused(f"--{name} is of {problem}")
 
 
 COMMAND = Command(
@@ -80,27 +119,41 @@ COMMAND = Command(
 if __name__ == "__main__":
     cli.check_command_line(COMMAND)
 
+import numpy as np
+
 from bert_jax.config import data_in_evaluations
-from bert_jax.inference import pseudo_likelihood, store_scores
+from bert_jax.inference import hidden_states, pseudo_likelihood, retrieval, store_scores
+from bert_jax.inference.hidden_states import Extraction
 from bert_jax.inference.pseudo_likelihood import Score
+from bert_jax.inference.retrieval import Collection
 from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import huggingface, load
-from bert_jax.interop.pretrained import check_masked_lm, place_masked_lm, refuse_causal
+from bert_jax.interop.pretrained import (
+    Pretrained,
+    check_masked_lm,
+    place_masked_lm,
+    place_model,
+    refuse_causal,
+)
 from bert_jax.interop.warm_start import InitialWeights, fit_vocabulary
 from bert_jax.logging.console import Screen, list_lines
+from bert_jax.model.bert import Heads
 from bert_jax.runtime.run_record import PretrainingRun
 from bert_jax.trainer.feed import open_store
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_new_file, new_file
-from data_pipeline.labelled.lines import STDIN, check_lines, open_lines
+from data_pipeline.labelled.lines import STDIN, LineCounts, check_lines, group_rows, open_lines
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.vocab import load_recorded
 
 _SHOWN_SENTENCES = 20
+_GROUP_TOKENS = 1 << 17  # whose vectors are searched at once
 _SHOWN_CHARS = 60
 
 
 def _main(log: LibraryLog, flags: EvaluateFlags) -> int:
+    if flags.retrieval:
+        return _search(log, flags)
     with cli.preparing():
         if flags.sentences:
             check_lines(flags.sentences, "--sentences")
@@ -149,13 +202,13 @@ def _select(flags: EvaluateFlags, run: PretrainingRun | None, screen: Screen) ->
     elif flags.sentences:
         return None
     elif not options.store:
-        raise Refused("there is nothing to score: give --store or --sentences")
+        raise Refused("there is nothing to score: give --store, --sentences or --retrieval")
     if flags.segments:
         options = dataclasses.replace(options, segments=flags.segments)
     options.check()
     with screen.copying(options.store) as advance:
         store = open_store(options, advance)
-    return ScoredRows(store, flags.split, options, flags.seq_len or 0, flags.examples)
+    return ScoredRows(store, flags.split or HELDOUT, options, flags.seq_len or 0, flags.examples)
 
 
 def _read_sentences(file: str) -> tuple[list[str], str]:
@@ -199,12 +252,109 @@ def _score(
             }
             lines.append({"sentence": sentence, **numbers})
         _show_sentences(sentences, scores, flags.output, screen)
-    if flags.output:
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        with new_file(pathlib.Path(flags.output)) as unfinished:
-            unfinished.write_text(text, encoding="utf-8")
-        screen.print(f"wrote {flags.output}")
+    _write(flags.output, lines, screen)
     return 0
+
+
+def _write(output: str, lines: Sequence[dict[str, Any]], screen: Screen) -> None:
+    if output:
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        with new_file(pathlib.Path(output)) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
+        screen.print(f"wrote {output}")
+
+
+def _search(log: LibraryLog, flags: EvaluateFlags) -> int:
+    """Score --retrieval: rank its documents by BM25, then by the checkpoint's vectors."""
+    split = flags.split or _USUAL_QRELS
+    screen = Screen(is_writer=True)
+    with cli.preparing():
+        if flags.output:
+            check_new_file(pathlib.Path(flags.output), "--output")
+        retrieval.import_bm25s()
+        with screen.spinning(f"reading {flags.retrieval}"):
+            collection = retrieval.read_collection(pathlib.Path(flags.retrieval), split)
+        log.hold()
+        with screen.spinning(f"reading {flags.checkpoint}"):
+            checkpoint = load.load(flags.checkpoint)
+        if flags.pool == hidden_states.CLS:
+            refuse_causal(checkpoint, "so its [CLS] sees no other token: give --pool=mean")
+        length = hidden_states.choose_length(
+            flags.max_seq_length, checkpoint.config.max_position_embeddings
+        )
+    documents, queries = collection.documents, collection.queries
+    with screen.spinning(f"BM25 counts the words of {len(documents):,} documents") as show:
+        by_words = retrieval.rank_by_words(
+            documents, queries, lambda done: show(f"BM25: {done:,} of {len(queries):,} queries")
+        )
+    layers = hidden_states.choose_layers("-1", checkpoint.config.num_hidden_layers)
+    extraction = hidden_states.Extraction(
+        layers, flags.pool, flags.normalize, length, 0, flags.batch_size
+    )
+    counts = LineCounts()
+    by_vectors = _rank_by_vectors(checkpoint, collection, extraction, counts, screen)
+    scores = {
+        flags.checkpoint: retrieval.measure(by_vectors, collection.grades),
+        "BM25": retrieval.measure(by_words, collection.grades),
+    }
+    facts: dict[str, Any] = {"retrieval": flags.retrieval, "split": split}
+    facts |= {"queries": len(queries), "documents": len(documents)}
+    _show_search(facts, scores, extraction, counts, screen)
+    _write(flags.output, [{"system": name} | facts | each for name, each in scores.items()], screen)
+    return 0
+
+
+def _show_search(
+    facts: dict[str, Any],
+    scores: dict[str, dict[str, float]],
+    extraction: Extraction,
+    counts: LineCounts,
+    screen: Screen,
+) -> None:
+    measure = "cosines" if extraction.normalize else "dot products"
+    pool = "mean of all tokens" if extraction.pool == hidden_states.MEAN else "[CLS]"
+    vectors = f"{pool}, {measure}, {counts.cut:,} texts cut to {extraction.max_seq_length} tokens"
+    numbers = f"{facts['documents']:,} documents, {facts['queries']:,} queries of {facts['split']}"
+    rows = [("collection", numbers), ("vectors", vectors)]
+    for name, means in zip(("", "BM25"), scores.values(), strict=True):
+        words = (
+            f"{key.replace('ndcg', 'nDCG').replace('mrr', 'MRR')} {value:.4f}"
+            for key, value in means.items()
+        )
+        rows.append((name, ", ".join(words)))
+    screen.table(f"retrieval, {facts['retrieval']}", rows)
+
+
+def _rank_by_vectors(
+    checkpoint: Pretrained,
+    collection: Collection,
+    extraction: Extraction,
+    counts: LineCounts,
+    screen: Screen,
+) -> list[np.ndarray]:
+    """Rank the documents by the products of their vectors with the queries'."""
+    model = place_model(checkpoint, Heads(mlm=False, nsp=False))
+    step = hidden_states.compile_vectors(model, extraction)
+
+    def compute(texts: Sequence[str], unit: str) -> Iterator[np.ndarray]:
+        groups = group_rows(
+            texts,
+            checkpoint.vocabulary,
+            extraction.max_seq_length,
+            _GROUP_TOKENS,
+            counts,
+            has_pairs=False,
+        )
+        with screen.spinning(f"{unit}: compiling") as show:
+
+            def advance(done: int) -> None:
+                show(f"{done:,} of {len(texts):,} {unit} have their vectors")
+
+            for group in hidden_states.compute_groups(step, model, groups, extraction, advance):
+                yield group.vectors
+
+    queries_QD = np.concatenate(list(compute(collection.queries, "queries")))
+    return retrieval.rank_by_vectors(queries_QD, compute(collection.documents, "documents"))
 
 
 def _make_store_rows(selection: ScoredRows, means: dict[str, float]) -> list[tuple[str, str]]:

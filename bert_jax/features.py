@@ -10,11 +10,10 @@ hundred megabytes of vectors at most.
 """
 
 import dataclasses
-import functools
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from bert_jax.runtime import cli
 from data_pipeline.cli.flags import Command, flag
@@ -67,15 +66,15 @@ COMMAND = Command(
 if __name__ == "__main__":
     cli.check_command_line(COMMAND)
 
-from bert_jax.inference import batches, vector_files
+from bert_jax.inference import vector_files
 from bert_jax.inference.hidden_states import (
     CLS,
-    Group,
+    Extraction,
     Layers,
     choose_layers,
-    collect_vectors,
-    compute_vectors,
-    slide,
+    choose_length,
+    compile_vectors,
+    compute_groups,
 )
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained, place_model, refuse_causal
@@ -104,42 +103,48 @@ def _main(log: LibraryLog, flags: FeaturesFlags) -> int:
         if flags.pool == CLS:
             refuse_causal(checkpoint, "so its [CLS] sees no other token: give --pool=mean")
         layers = choose_layers(flags.layers, checkpoint.config.num_hidden_layers)
-        positions = checkpoint.config.max_position_embeddings
-        most = flags.max_seq_length or positions
-        if not 3 <= most <= positions:
-            raise Refused(
-                f"--max_seq_length is {most}; it must be from 3 to {positions}, the positions that "
-                "the checkpoint has, or 0 for all of them"
-            )
-    return _extract(flags, checkpoint, layers, most, kind)
+        most = choose_length(flags.max_seq_length, checkpoint.config.max_position_embeddings)
+        extraction = Extraction(
+            layers, flags.pool, flags.normalize, most, flags.windows, flags.batch_size
+        )
+    return _extract(flags, checkpoint, extraction, kind)
 
 
 def _extract(
-    flags: FeaturesFlags, checkpoint: Pretrained, layers: Layers, max_seq_length: int, kind: str
+    flags: FeaturesFlags, checkpoint: Pretrained, extraction: Extraction, kind: str
 ) -> int:
     output = pathlib.Path(flags.output)
     screen = Screen(is_writer=True)
     counts = LineCounts()
     started = time.monotonic()
+    layers = extraction.layers
     vectors_bytes = 4 * len(layers.numbers) * checkpoint.config.hidden_size
     most_tokens = min(_GROUP_BYTES // vectors_bytes, _MAX_GROUP_TOKENS)
     pieces = checkpoint.vocabulary.pieces()
     groups = group_rows(
         open_lines(flags.input),
         checkpoint.vocabulary,
-        max_seq_length,
+        extraction.max_seq_length,
         most_tokens,
         counts,
         keeps_long=flags.windows > 0,
         pair_truncation=checkpoint.pair_truncation,
     )
     tokens = 0
+    unit = "windows" if flags.windows else "lines"
     with (
         screen.spinning("compiling") as show,
         new_file(output) as unfinished,
         vector_files.open_writer(unfinished, kind, pieces, layers, bool(flags.pool)) as write,
     ):
-        for group in _compute_groups(flags, groups, checkpoint, layers, max_seq_length, show):
+        model = place_model(checkpoint, Heads(mlm=False, nsp=False))
+        step = compile_vectors(model, extraction)
+        groups = _explain_refusals(groups)
+
+        def show_count(done: int) -> None:
+            show(f"{done:,} {unit} have their vectors")
+
+        for group in compute_groups(step, model, groups, extraction, show_count):
             write(group)
             tokens += len(group.rows.token_ids)
             del group  # its vectors must go before the next are computed
@@ -150,43 +155,12 @@ def _extract(
     return 0
 
 
-def _compute_groups(
-    flags: FeaturesFlags,
-    groups: Iterator[EncodedRows],
-    checkpoint: Pretrained,
-    layers: Layers,
-    max_seq_length: int,
-    show: Callable[[str], None],
-) -> Iterator[Group]:
-    """Yield the groups with their vectors, computed on all devices."""
-    model = place_model(checkpoint, Heads(mlm=False, nsp=False))
-    compute = functools.partial(
-        compute_vectors, layers=layers, pool=flags.pool, normalize=flags.normalize
-    )
-    step = batches.compile_step(model.model, compute)
-    first_line = done = 0
-
-    def show_count(results: batches.Results) -> batches.Results:
-        nonlocal done
-        for index_B, outputs in results:
-            yield index_B, outputs
-            done += len(index_B)
-            show(f"{done:,} {'windows' if flags.windows else 'lines'} have their vectors")
-
-    while True:
-        try:
-            rows = next(groups, None)
-        except Refused as error:
-            raise Refused(f"{error}; nothing was written") from error
-        if rows is None:
-            return
-        windows = slide(rows, max_seq_length, flags.windows, checkpoint.vocabulary.template)
-        results = batches.run_rows(step, model, windows.rows, flags.batch_size)
-        # No name holds the vectors: they end before the next group is computed.
-        yield Group(
-            first_line, rows, collect_vectors(show_count(results), windows, bool(flags.pool))
-        )
-        first_line += rows.examples
+def _explain_refusals(groups: Iterator[EncodedRows]) -> Iterator[EncodedRows]:
+    """Yield the groups; a text that is refused on the way leaves no output."""
+    try:
+        yield from groups
+    except Refused as error:
+        raise Refused(f"{error}; nothing was written") from error
 
 
 def _make_summary(

@@ -7,13 +7,16 @@ of a group.
 """
 
 import dataclasses
+import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.inference import batches
+from bert_jax.interop.pretrained import PlacedModel
 from bert_jax.model import ops
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Bert
@@ -36,6 +39,18 @@ class Layers:
 
     numbers: tuple[int, ...]  # the given ones: -1 is the last layer, 0 the embeddings
     is_single: bool  # a number was asked for, not a list: the vectors have no dimension K
+
+
+@dataclasses.dataclass(frozen=True)
+class Extraction:
+    """Choose the vectors of a text, how it is cut into rows, and how many rows run at once."""
+
+    layers: Layers
+    pool: str  # CLS, MEAN, or "" for the vectors of all tokens
+    normalize: bool
+    max_seq_length: int
+    stride: int  # of the windows over a longer text; 0 cuts it
+    batch_size: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +86,56 @@ def choose_layers(text: str, layers: int) -> Layers:
     if not numbers or any(not -layers - 1 <= number <= layers for number in numbers):
         raise Refused(f"--layers is {text!r}, but {known}")
     return Layers(tuple(numbers), is_single=bool(re.fullmatch(r"-?\d+", text)))
+
+
+def choose_length(given: int, positions: int) -> int:
+    """Return the tokens of a row: --max_seq_length, or for 0 all positions of the model.
+
+    Raises:
+      Refused: the model has fewer positions, or no token fits between the special ones.
+    """
+    most = given or positions
+    if not 3 <= most <= positions:
+        raise Refused(
+            f"--max_seq_length is {most}; it must be from 3 to {positions}, the positions that "
+            "the checkpoint has, or 0 for all of them"
+        )
+    return most
+
+
+def compile_vectors(model: PlacedModel, extraction: Extraction) -> batches.Step:
+    """Return the step that computes the chosen vectors; it serves any number of groups."""
+    layers, pool, normalize = extraction.layers, extraction.pool, extraction.normalize
+    compute = functools.partial(compute_vectors, layers=layers, pool=pool, normalize=normalize)
+    return batches.compile_step(model.model, compute)
+
+
+def compute_groups(
+    step: batches.Step,
+    model: PlacedModel,
+    groups: Iterable[EncodedRows],
+    extraction: Extraction,
+    advance: Callable[[int], None],
+) -> Iterator[Group]:
+    """Yield the groups with their vectors; call `advance` with the windows finished so far."""
+    first_line = done = 0
+
+    def count(results: batches.Results) -> batches.Results:
+        nonlocal done
+        for index_B, outputs in results:
+            yield index_B, outputs
+            done += len(index_B)
+            advance(done)
+
+    template = model.vocabulary.template
+    for rows in groups:
+        windows = slide(rows, extraction.max_seq_length, extraction.stride, template)
+        results = batches.run_rows(step, model, windows.rows, extraction.batch_size)
+        # No name holds the vectors: they end before the next group is computed.
+        yield Group(
+            first_line, rows, collect_vectors(count(results), windows, bool(extraction.pool))
+        )
+        first_line += rows.examples
 
 
 def compute_vectors(

@@ -77,16 +77,18 @@ def group_rows(
     counts: LineCounts,
     keeps_long: bool = False,
     pair_truncation: str = GOOGLE,
+    has_pairs: bool = True,
 ) -> Iterator[EncodedRows]:
     """Yield the rows of all lines in their order, in groups of at most most_tokens tokens.
 
     Longer lines than max_seq_length are cut, pairs by the rule of pair_truncation; with keeps_long,
     pairs alone. An empty line is a row
     of [CLS] [SEP]: rows and lines keep the same numbers. `counts` runs a line ahead of the groups.
+    Without has_pairs a text with bars in it is one text.
     """
     group: list[FramedRow] = []
     tokens = 0
-    settings = vocabulary, max_seq_length, counts, keeps_long, pair_truncation
+    settings = vocabulary, max_seq_length, counts, keeps_long, pair_truncation, has_pairs
     for row in _rows(iter(lines), *settings):
         if group and tokens + len(row.token_ids) > most_tokens:
             yield build_rows(group)
@@ -104,10 +106,14 @@ def _rows(
     counts: LineCounts,
     keeps_long: bool,
     pair_truncation: str,
+    has_pairs: bool,
 ) -> Iterator[FramedRow]:
     template = vocabulary.template
     while texts := [line.strip() for line in itertools.islice(lines, _LINES_AT_ONCE)]:
-        pairs = [match.groups() if (match := _PAIR.fullmatch(text)) else (text,) for text in texts]
+        matches = [_PAIR.fullmatch(text) if has_pairs else None for text in texts]
+        pairs = [
+            match.groups() if match else (text,) for match, text in zip(matches, texts, strict=True)
+        ]
         flat_ids, lengths = vocabulary.encode([segment for pair in pairs for segment in pair])
         segments = iter(np.split(flat_ids, lengths.cumsum()[:-1]))
         for text, pair in zip(texts, pairs, strict=True):

@@ -33,7 +33,7 @@ def opens_json_lines(line: str) -> bool:
         return type(json.loads(line)) is dict
     except json.JSONDecodeError:
         return False
-    except (ValueError, RecursionError):  # JSON that Python cannot parse: _record reports it
+    except (ValueError, RecursionError):  # JSON that Python cannot parse: parse_object reports it
         return True
 
 
@@ -47,7 +47,7 @@ def read_json_lines(address: str, lines: Iterable[str], text_key: str) -> Iterat
         if not line.strip():
             continue
         place = f"{address} line {number}"
-        record = _record(place, line)
+        record = parse_object(place, line)
         text = find_value(record, text_key)
         if text is MISSING:
             keys = list_names(_list_keys(record))
@@ -94,7 +94,8 @@ def _list_keys(record: Mapping[str, Any]) -> list[str]:
     return keys
 
 
-def _record(place: str, line: str) -> dict[str, Any]:
+def parse_object(place: str, line: str) -> dict[str, Any]:
+    """Parse a line of JSON lines; raise Refused, with its place, if it is no object."""
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:

@@ -9,6 +9,7 @@ import sys
 import gcsfs
 import numpy as np
 import pytest
+import pytrec_eval
 
 from bert_jax import score
 from bert_jax.interop import export, load
@@ -33,7 +34,9 @@ def test_parts_that_are_missing_or_of_no_bert_are_said(forked, tmp_path):
     assert "no part of a BERT, and skipped: linear.weight\n" in done.stdout
     assert "  hidden        differ by 0.0e+00 at most\n" in done.stdout
     said = forked("bert_jax.evaluate", f"--checkpoint=orbax:{tmp_path / 'alone'}", code=2).stderr
-    assert said.startswith("error: there is nothing to score: give --store or --sentences")
+    assert said.startswith(
+        "error: there is nothing to score: give --store, --sentences or --retrieval"
+    )
 
 
 @pytest.mark.long
@@ -122,6 +125,48 @@ def test_sentences_are_scored_a_line_each(forked, small, tmp_path):
     total = sum(line["pseudo_log_likelihood"] for line in lines)
     table = out.splitlines()
     assert f"{total:.2f}" in table[-2] and table[-2].endswith("all 2, 1 tokens unknown")
+
+
+def test_a_search_is_scored_by_the_vectors_that_features_writes(forked, small, tmp_path):
+    """trec_eval on the products of the vectors gives the same numbers; BM25 stands next to them."""
+    words = ["a", "cat", "dog", "sees", "dogs", "cats", "."]
+    rng = np.random.default_rng(7)
+    texts = [" ".join(rng.choice(words, rng.integers(1, 12)).tolist()) for _ in range(70)]
+    texts[3] += " ||| a cat"  # no pair in a collection
+    ids = sorted(f"{number}" for number in range(70))
+    (tmp_path / "qrels").mkdir()
+    for name, count in (("corpus", 70), ("queries", 20)):
+        lines = [{"_id": key, "text": text} for key, text in zip(ids, texts, strict=True)]
+        written = "".join(json.dumps(line) + "\n" for line in lines[:count])
+        (tmp_path / f"{name}.jsonl").write_text(written)
+    qrels = {
+        query: {ids[document]: int(rng.integers(0, 4)) for document in rng.permutation(70)[:40]}
+        for query in ids[:20]
+    }
+    lines = [f"{q}\t{d}\t{grade}" for q, grades in qrels.items() for d, grade in grades.items()]
+    (tmp_path / "qrels" / "dev.tsv").write_text("\n".join(lines))
+    given = f"--checkpoint=hf:{small}/checkpoint"
+    flags = [f"--retrieval={tmp_path}", "--split=dev", "--pool=cls", "--normalize=false"]
+    out = forked("bert_jax.evaluate", given, *flags, f"--output={tmp_path / 'o.jsonl'}").stdout
+
+    (tmp_path / "in.txt").write_text("\n".join(text.replace("|||", "|| |") for text in texts))
+    flags = [f"--input={tmp_path / 'in.txt'}", f"--output={tmp_path / 'o.npz'}", "--pool=cls"]
+    forked("bert_jax.features", given, *flags)
+    with np.load(tmp_path / "o.npz") as arrays:
+        scores_QN = arrays["vectors"][:20] @ arrays["vectors"].T
+    run = {
+        query: dict(zip(ids, row.tolist(), strict=True))
+        for query, row in zip(ids, scores_QN.astype(float), strict=False)
+    }
+    measures = {"ndcg_cut_10": "ndcg@10", "recall_100": "recall@100"}
+    seen = pytrec_eval.RelevanceEvaluator(qrels, set(measures)).evaluate(run)
+    vectors, bm25 = map(json.loads, (tmp_path / "o.jsonl").read_text().splitlines())
+    for measure, name in measures.items():
+        expected = np.mean([numbers[measure] for numbers in seen.values()])
+        assert vectors[name] == pytest.approx(expected, abs=1e-4)
+    assert bm25["system"] == "BM25" and bm25["ndcg@10"] != vectors["ndcg@10"]
+    assert "70 documents, 20 queries of dev" in out
+    assert f"BM25          nDCG@10 {bm25['ndcg@10']:.4f}, recall@100 " in out
 
 
 @pytest.fixture(scope="module")

@@ -101,7 +101,7 @@ REFUSALS = {
     "evaluate": (
         EVALUATE,
         [
-            ((), "there is nothing to score: give --store or --sentences"),
+            ((), "there is nothing to score: give --store, --sentences or --retrieval"),
             (("--output=/no/folder/x",), "but there is no folder /no/folder; make it first"),
             (("--output={store}/manifest.json",), "which is there already; give another name"),
             (("--store={store}",), "piece 1 of "),
@@ -110,6 +110,12 @@ REFUSALS = {
                 "has no masked language model's head",
             ),
             (("--checkpoint={run}", "--examples=16", "--seq_len=65"), "--seq_len is 65"),
+            (("--store={store}", "--split=test"), "--split is 'test'; of a store it is heldout or"),
+            (("--sentences={small}/in.txt", "--split=train"), "--split is of a store, and only"),
+            (("--retrieval={small}",), "{small}, which has no corpus.jsonl; BEIR's layout is"),
+            (("--retrieval={small}", "--seq_len=16"), "--seq_len is of a store"),
+            (("--retrieval={small}", "--store={store}"), "--retrieval stands alone"),
+            (("--store={store}", "--pool=cls"), "--pool is of retrieval: give --retrieval too"),
         ],
     ),
     "features": (
