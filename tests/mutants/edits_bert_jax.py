@@ -177,6 +177,20 @@ _INFERENCE = (
         "inside: tuple[Any, ...] = (np.sort(index_B), *map",
         "inference/test_batches.py::test_outputs_are_collected_in_the_order_of_the_examples",
     ),
+    (
+        RULE,
+        "inference/retrieval.py",
+        "for number, name in enumerate(sorted(texts))",
+        "for number, name in enumerate(texts)",
+        "inference/test_retrieval.py::test_a_collection_has_its_documents_by_id_and_its_graded_queries",
+    ),
+    (
+        RULE,
+        "inference/retrieval.py",
+        "    first += len(vectors_BD)",
+        "    first += len(best)",
+        "inference/test_retrieval.py::test_scores_equal_trec_evals",
+    ),
 )
 _INTEROP = (
     (
