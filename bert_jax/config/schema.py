@@ -490,6 +490,13 @@ class FinetuneConfig(SharedConfig):
     evaluations_per_epoch: int = setting(
         1, "evaluations of the development sets in an epoch; another one ends the run", minimum=1
     )
+    causal_weight: float = setting(
+        0.0,
+        "factor of the loss of next tokens, by which a left-to-right model goes on learning the "
+        "language of the task's texts; 0 leaves it out",
+        minimum=0,
+        source="GPT: 0.5",
+    )
     warmup_share: float = setting(0.1, "share of the steps that warm up", minimum=0, below=1)
     optim: OptimConfig = OptimConfig(learning_rate=5e-5, warmup_steps=0)
     checkpoint: CheckpointConfig = CheckpointConfig(keep=1)

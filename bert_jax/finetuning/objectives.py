@@ -10,6 +10,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from bert_jax.config import CAUSAL
 from bert_jax.model.bert import Bert
 from bert_jax.model.dropout import Dropout
 from bert_jax.model.losses import cross_entropy
@@ -22,18 +23,20 @@ from bert_jax.train_step.objectives import (
     find_pooled,
     sum_term,
 )
+from bert_jax.train_step.objectives.causal import count_next_tokens, sum_next_tokens
 
 TERM = "task"  # name of the loss in the metrics
 PACKED = (CLASSIFY, REGRESS, TAG)  # kinds that are trained on rows of several examples
 
 
-def _cls_logits(bert: Bert, batch: Batch, dropout: Dropout | None = None) -> jax.Array:
+def _cls_logits(
+    bert: Bert, batch: Batch, hidden_BSD: jax.Array, dropout: Dropout | None
+) -> jax.Array:
     """Compute float32[B,C] through the pooler.
 
     It reads [CLS], in a causal model the last token, or the mean of all tokens; with LSTMs on the
     encoder their last outputs.
     """
-    hidden_BSD = encode_batch(bert, batch, dropout)
     pooled = bert.pool(hidden_BSD, find_pooled(bert, batch), _example_ids(batch))
     return bert.compute_class_logits(pooled, dropout)
 
@@ -43,27 +46,40 @@ def _example_ids(batch: Batch) -> jax.Array:
     return batch.get("example_ids", batch["input_mask"])
 
 
-def _token_logits(bert: Bert, batch: Batch, dropout: Dropout | None = None) -> jax.Array:
+def _token_logits(
+    bert: Bert, batch: Batch, hidden_BSD: jax.Array, dropout: Dropout | None
+) -> jax.Array:
     """Compute float32[B,S,C] from every token."""
-    hidden_BSD = encode_batch(bert, batch, dropout)
     tokens_BSD = bert.transform_tokens(hidden_BSD, _example_ids(batch))
     return bert.compute_class_logits(tokens_BSD, dropout)
 
 
-def _span_logits(bert: Bert, batch: Batch, dropout: Dropout | None = None) -> jax.Array:
+def _span_logits(
+    bert: Bert, batch: Batch, hidden_BSD: jax.Array, dropout: Dropout | None
+) -> jax.Array:
     """Compute float32[B,S,2] from every token, without dropout before the layer.
 
     Source: run_squad.py@eedf5716ce create_model.
     """
-    hidden_BSD = encode_batch(bert, batch, dropout)
     return bert.compute_class_logits(bert.transform_tokens(hidden_BSD, _example_ids(batch)))
 
 
-def _choice_logits(bert: Bert, batch: Batch, dropout: Dropout | None = None) -> jax.Array:
-    """Compute float32[B,C], one logit for each of an example's rows [B,C,S].
+def _choice_logits(
+    bert: Bert, batch: Batch, hidden_BSD: jax.Array, dropout: Dropout | None
+) -> jax.Array:
+    """Compute float32[B,C], one logit for each of an example's rows.
 
     Source: Devlin et al. 2019, section 4.4.
     """
+    examples, rows = len(batch["example_weights"]), len(hidden_BSD)
+    logits_R1 = _cls_logits(bert, batch, hidden_BSD, dropout)
+    return jnp.reshape(logits_R1, (examples, rows // examples))
+
+
+def _unfold_choices(batch: Batch, dropout: Dropout | None) -> tuple[Batch, Dropout | None]:
+    """Make the choices of an example rows of their own: [B,C,S] -> [B*C,S]."""
+    if batch["input_ids"].ndim == 2:
+        return batch, dropout
     examples, choices, _ = batch["input_ids"].shape
     of_rows = ("input_ids", "input_mask", "segment_ids", "cls_positions")
     rows = {
@@ -76,35 +92,27 @@ def _choice_logits(bert: Bert, batch: Batch, dropout: Dropout | None = None) -> 
         rows_BC = rows_BC + jnp.arange(choices, dtype=jnp.uint32)
         rows_R = jnp.reshape(rows_BC, (examples * choices,))
         dropout = dataclasses.replace(dropout, rows_B=rows_R)
-    return jnp.reshape(_cls_logits(bert, rows, dropout), (examples, choices))
+    return {**batch, **rows}, dropout
 
 
-def _example_weights(batch: Batch) -> dict[str, jax.Array]:
-    return {TERM: jnp.sum(batch["example_weights"])}
+def _weigh_examples(batch: Batch) -> jax.Array:
+    return jnp.sum(batch["example_weights"])
 
 
-def _label_loss(logits_BC: jax.Array, batch: Batch) -> dict[str, Term]:
-    return {TERM: sum_term(logits_BC, batch["label_ids"], batch["example_weights"])}
+def _sum_labels(logits_BC: jax.Array, batch: Batch) -> Term:
+    return sum_term(logits_BC, batch["label_ids"], batch["example_weights"])
 
 
-def _classify(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
-    return _label_loss(_cls_logits(bert, batch, dropout), batch)
-
-
-def _choose(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
-    return _label_loss(_choice_logits(bert, batch, dropout), batch)
-
-
-def _regress(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
+def _sum_distances(logits_BC: jax.Array, batch: Batch) -> Term:
     """Compute the squared distance to the label.
 
     Source: run_classifier.py of huggingface/pytorch-pretrained-BERT, STS-B.
     """
-    missed_B = _cls_logits(bert, batch, dropout)[..., 0] - batch["label_values"]
-    return {TERM: Term(jnp.sum(missed_B * missed_B * batch["example_weights"]), None)}
+    missed_B = logits_BC[..., 0] - batch["label_values"]
+    return Term(jnp.sum(missed_B * missed_B * batch["example_weights"]), None)
 
 
-def _span(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
+def _sum_spans(logits_BSE: jax.Array, batch: Batch) -> Term:
     """Average the cross entropies of start and end over all positions of the row.
 
     A row counts as correct if its start and its end are both the most likely ones.
@@ -112,7 +120,6 @@ def _span(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
     Source: run_squad.py@eedf5716ce model_fn_builder compute_loss. Unlike there, padding is masked
     out of the softmax, so that the length of a batch does not change the loss.
     """
-    logits_BSE = _span_logits(bert, batch, dropout)
     seen_BS = batch["input_mask"] > 0
     nll, right = [], []
     for number, name in enumerate(("start_positions", "end_positions")):
@@ -122,27 +129,61 @@ def _span(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
         right.append(right_B)
     weights_B = batch["example_weights"]
     loss_sum = jnp.sum((nll[0] + nll[1]) / 2.0 * weights_B)
-    return {TERM: Term(loss_sum, jnp.sum(right[0] * right[1] * weights_B))}
+    return Term(loss_sum, jnp.sum(right[0] * right[1] * weights_B))
 
 
-def _tag_weights(batch: Batch) -> dict[str, jax.Array]:
-    return {TERM: jnp.sum(batch["label_weights"])}
+def _weigh_tags(batch: Batch) -> jax.Array:
+    return jnp.sum(batch["label_weights"])
 
 
-def _tag(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
+def _sum_tags(logits_BSC: jax.Array, batch: Batch) -> Term:
     """Average over words, whose first tokens carry the labels.
 
     Source: Devlin et al. 2019, section 5.3.
     """
-    logits_BSC = _token_logits(bert, batch, dropout)
-    return {TERM: sum_term(logits_BSC, batch["label_ids"], batch["label_weights"])}
+    return sum_term(logits_BSC, batch["label_ids"], batch["label_weights"])
 
 
-# Tasks on tokens do not use the pooler: its parameters stay as they are.
-OBJECTIVES: dict[str, Objective] = {
-    CLASSIFY: Objective(_example_weights, _classify, outputs=_cls_logits),
-    REGRESS: Objective(_example_weights, _regress, outputs=_cls_logits),
-    CHOOSE: Objective(_example_weights, _choose, outputs=_choice_logits),
-    SPAN: Objective(_example_weights, _span, ("pooler",), _span_logits),
-    TAG: Objective(_tag_weights, _tag, ("pooler",), _token_logits),
+# Logits, loss and weight of a kind. Tasks on tokens do not use the pooler: its parameters stay as
+# they are.
+_KINDS = {
+    CLASSIFY: (_cls_logits, _sum_labels, _weigh_examples, ()),
+    REGRESS: (_cls_logits, _sum_distances, _weigh_examples, ()),
+    CHOOSE: (_choice_logits, _sum_labels, _weigh_examples, ()),
+    SPAN: (_span_logits, _sum_spans, _weigh_examples, ("pooler",)),
+    TAG: (_token_logits, _sum_tags, _weigh_tags, ("pooler",)),
 }
+
+
+def make_objective(kind: str, causal_weight: float = 0.0) -> Objective:
+    """Build the objective of a kind of task, for a causal model with the loss of next tokens.
+
+    The second loss is a mean over the tokens of a batch, times causal_weight; 0 leaves it out.
+
+    Source: Radford et al. 2018, section 3.2, equation 5.
+    """
+    compute_logits, sum_losses, weigh, untrained = _KINDS[kind]
+
+    def count(batch: Batch) -> dict[str, jax.Array]:
+        counts = {TERM: weigh(batch)}
+        if causal_weight:
+            counts[CAUSAL] = count_next_tokens(_unfold_choices(batch, None)[0])
+        return counts
+
+    def sum_terms(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
+        batch, dropout = _unfold_choices(batch, dropout)
+        hidden_BSD = encode_batch(bert, batch, dropout)
+        terms = {TERM: sum_losses(compute_logits(bert, batch, hidden_BSD, dropout), batch)}
+        if causal_weight:
+            term = sum_next_tokens(bert, batch, batch["input_ids"], hidden_BSD)
+            terms[CAUSAL] = dataclasses.replace(term, scale=causal_weight)
+        return terms
+
+    def compute_outputs(bert: Bert, batch: Batch) -> jax.Array:
+        batch, _ = _unfold_choices(batch, None)
+        return compute_logits(bert, batch, encode_batch(bert, batch, None), None)
+
+    return Objective(count, sum_terms, untrained, compute_outputs)
+
+
+OBJECTIVES = {kind: make_objective(kind) for kind in _KINDS}

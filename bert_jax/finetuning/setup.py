@@ -15,7 +15,7 @@ from bert_jax.config import ModelConfig, validate
 from bert_jax.config.resolve import merge_sizes
 from bert_jax.config.schema import FinetuneConfig, FinetuneRun, with_length
 from bert_jax.finetuning.feed import TaskFeed, describe_phase
-from bert_jax.finetuning.objectives import OBJECTIVES, PACKED
+from bert_jax.finetuning.objectives import PACKED, make_objective
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained, hash_for_others, place_params
 from bert_jax.logging.console import Screen
@@ -66,6 +66,12 @@ def build_finetuning(
             f"config.data.max_seq_length is {config.data.max_seq_length}, and {config.init} has "
             f"{positions} positions; set it to {positions} or less"
         )
+    if config.causal_weight and not checkpoint.config.is_causal:
+        raise Refused(
+            f"config.causal_weight is {config.causal_weight}, and {config.init} reads both sides "
+            "of a token, so it would see the tokens that it predicts; leave it at 0, or begin with "
+            "a left-to-right model"
+        )
     with screen.spinning(f"reading the examples of {config.data.task}"):
         task = open_task(config.data, checkpoint.vocabulary)
     device_count = jax.device_count() if devices is None else len(devices)
@@ -79,10 +85,11 @@ def build_finetuning(
     digest = hash_for_others(checkpoint)
     start = check_start(feed.config, feed.provenance, storage, devices, profiled, digest)
     phase = describe_phase(feed)
-    heads = bert.Heads(mlm=False, nsp=False, classes=task.head_width)
+    weight = config.causal_weight
+    heads = bert.Heads(mlm=weight > 0, nsp=False, classes=task.head_width)
 
     def build(attention: str | None) -> StepParts:
-        objectives = (OBJECTIVES[task.kind],)
+        objectives = (make_objective(task.kind, weight),)
         return build_parts(feed.config, objectives, heads, devices, attention=attention)
 
     parts, wrong_kernels = settle_kernels(build, start.record, screen)

@@ -4,10 +4,11 @@
         --config.store=runs/quickstart/store --workdir=DIR
         --task="reviews configs/finetune/table.py data.dir=DIR data.train_file=train.csv ..."
 
-Give a task: these rows share hardly any other measure. ULMFiT fine-tunes the runs of GPT with a
-learning rate for each layer and a slanted triangular schedule; history.py:unfreeze=N, with the
-steps of an epoch of the task, also unfreezes one layer an epoch. TagLM is meant for tagging. CoVe
-is missing: it learns to translate, and a store has no sentence pairs in two languages.
+Give a task: these rows share hardly any other measure. GPT_and_text fine-tunes the runs of GPT with
+the loss of next tokens, times 0.5, beside the task's, as the paper does; ULMFiT with a learning
+rate for each layer and a slanted triangular schedule; history.py:unfreeze=N, with the steps of an
+epoch of the task, also unfreezes one layer an epoch. TagLM is meant for tagging. CoVe is missing:
+it learns to translate, and a store has no sentence pairs in two languages.
 """
 
 import ml_collections
@@ -20,7 +21,7 @@ _TOKENS = "tokens=3809280"  # as many positions as a run of configs/quickstart.p
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Build eight rows, four of which train runs; three seeds."""
+    """Build nine rows, four of which train runs; three seeds."""
     unfreeze = c.arguments(text, unfreeze="0")["unfreeze"]
     ulmfit = f"optim.layer_rate_decay=0.385 optim.unfreeze_every_steps={unfreeze}"
     rows = (
@@ -29,6 +30,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
         StudyRow("ELMo", kind="bilm", flags=_TOKENS, paper="71.0", tagger=_TAGGER),
         StudyRow("TagLM", kind="taglm", reads="skip-gram,ELMo", tagger=_TAGGER),
         StudyRow("GPT", config="configs/quickstart.py:model=left_to_right", paper="75.1"),
+        StudyRow("GPT_and_text", kind="checkpoint", reads="GPT", finetune="causal_weight=0.5"),
         StudyRow(
             "ULMFiT",
             kind="checkpoint",

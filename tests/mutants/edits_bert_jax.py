@@ -136,7 +136,7 @@ _FINETUNING = (
         WIRING,
         "finetuning/objectives.py",
         "return bert.compute_class_logits(bert.transform_tokens(hidden_BSD, _example_ids(batch)))",
-        "return _token_logits(bert, batch, dropout)",
+        "return _token_logits(bert, batch, hidden_BSD, dropout)",
         "finetuning/test_objectives.py::test_nothing_is_dropped_out_before_the_layer_of_spans",
     ),
     (
@@ -146,6 +146,13 @@ _FINETUNING = (
         "rows_BC = dropout.rows_B[:, None]",
         "finetuning/test_objectives.py"
         "::test_a_layer_reads_what_is_dropped_out_as_the_encoder_is[choose]",
+    ),
+    (
+        RULE,
+        "finetuning/objectives.py",
+        "scale=causal_weight",
+        "scale=1.0",
+        "finetuning/test_objectives.py::test_a_causal_model_also_learns_the_texts_of_its_task",
     ),
     (
         RULE,

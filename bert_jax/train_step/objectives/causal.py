@@ -29,8 +29,20 @@ def _weigh_positions(batch: Batch) -> jax.Array:
     return jnp.pad(is_followed_BS.astype(jnp.float32), [(0, 0), (0, 1)])
 
 
+def count_next_tokens(batch: Batch) -> jax.Array:
+    """Count the tokens that have another one before them in their example: float32[]."""
+    return jnp.sum(_weigh_positions(batch))
+
+
 def _count(batch: Batch) -> dict[str, jax.Array]:
-    return {"causal": jnp.sum(_weigh_positions(batch))}
+    return {"causal": count_next_tokens(batch)}
+
+
+def sum_next_tokens(bert: Bert, batch: Batch, ids_BS: jax.Array, hidden_BSD: jax.Array) -> Term:
+    """Sum the losses of tokens, each predicted from the hidden vector of the token before it."""
+    labels_BS = jnp.pad(ids_BS[:, 1:], [(0, 0), (0, 1)])
+    losses = bert.compute_target_losses(hidden_BSD, labels_BS)
+    return sum_losses(losses, _weigh_positions(batch))
 
 
 def _predict_next_tokens(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
@@ -42,9 +54,7 @@ def _predict_next_tokens(bert: Bert, batch: Batch, dropout: Dropout | None) -> d
         dropout,
         batch.get("position_ids"),
     )
-    labels_BS = jnp.pad(ids_BS[:, 1:], [(0, 0), (0, 1)])
-    losses = bert.compute_target_losses(hidden_BSD, labels_BS)
-    return {"causal": sum_losses(losses, _weigh_positions(batch))}
+    return {"causal": sum_next_tokens(bert, batch, ids_BS, hidden_BSD)}
 
 
 # The loss is a mean over all tokens, [SEP] included, except the first of each example.

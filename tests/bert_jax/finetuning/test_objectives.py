@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 from scipy.special import log_softmax
 
 from bert_jax.config import MeshConfig
-from bert_jax.finetuning.objectives import OBJECTIVES, PACKED, TERM
+from bert_jax.finetuning.objectives import OBJECTIVES, PACKED, TERM, make_objective
 from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.dropout import CLASSIFIER_INPUT, Dropout, number_rows
@@ -165,6 +165,35 @@ def test_a_causal_model_classifies_by_its_last_token():
     same = evaluated(CLASSIFY, longer, config=causal)
     np.testing.assert_allclose(same[3][:EXAMPLES], alone[3][:EXAMPLES], atol=1e-4)
     assert_same(evaluated(CLASSIFY, pack(rows), config=causal), alone)
+
+
+@pytest.mark.parametrize("kind", [CHOOSE, TAG])
+def test_a_causal_model_also_learns_the_texts_of_its_task(kind):
+    """Radford et al. 2018, equation 5, an example at a time; packed rows have the same sums."""
+    causal, index = dataclasses.replace(MODEL, is_causal=True), np.array([*range(EXAMPLES), -1])
+    of = mesh.make_mesh(MeshConfig(preset="dp"), jax.devices()[:1])
+    jax.set_mesh(of)
+    heads = bert.Heads(nsp=False, classes=CLASSES[kind])
+    model = bert.build(causal, "cpu", 1, heads=heads)
+    params = jax.tree.map(lambda leaf: 9.0 * leaf, model.init(jax.random.key(1)))
+    evaluate = step.make_eval_step(model, make_objective(kind, 0.5))
+    rows = rows_of(kind)
+    batches = [rows.batch(index, 19, pad_id=0)] + ([pack(rows)] if kind == TAG else [])
+    names = ("input_ids", "segment_ids", "input_mask")
+    ids_RS, segments_RS, mask_RS = (np.reshape(batches[0][name], (-1, 19)) for name in names)
+    bound = model.bind(params)
+    hidden_RSD = bound.encode(ids_RS, segments_RS, hide_padding(jnp.asarray(mask_RS)))
+    logits_RSV = np.array(bound.compute_target_logits(hidden_RSD), np.float64)
+    loss, weight = 0.0, 0
+    for row, length in enumerate(mask_RS.sum(axis=1)):
+        for at in range(1, length):
+            loss -= log_softmax(logits_RSV[row, at - 1])[ids_RS[row, at]]
+            weight += 1
+    for batch in batches:
+        found = evaluate(params, mesh.place_batch(batch, of))
+        term = found["terms"]["causal"]
+        assert float(term.loss_sum) == pytest.approx(loss, rel=1e-5)
+        assert (term.scale, float(found["weights"]["causal"])) == (0.5, weight)
 
 
 def read_rows(lstms, x_SD):

@@ -374,6 +374,12 @@ def test_the_score_that_decides_has_the_name_that_it_is_recorded_under(tmp_path)
     assert task.main_record in phase.score(results)
 
 
+def test_next_tokens_are_not_learned_by_a_model_that_sees_them(config, tmp_path):
+    given = dataclasses.replace(config, causal_weight=0.5)
+    with pytest.raises(Refused, match=r"causal_weight is 0\.5"):
+        finetuning.build_finetuning(given, tmp_path)
+
+
 def test_a_causal_checkpoint_stays_causal(tmp_path):
     task, config, _ = open_glue("cola", tmp_path)
     for is_causal in (False, True):
