@@ -111,9 +111,9 @@ def _find_rules(directory: pathlib.Path) -> str:
 def _refuse_preparation(path: pathlib.Path, settings: Mapping[str, Any]) -> None:
     """Raise if other code than ALBERT's or XLNet's prepares text for a SentencePiece model.
 
-    Source: BertJapaneseTokenizer@transformers 4.57.
+    Source: BertJapaneseTokenizer, DebertaV2Tokenizer@transformers 4.57.
     """
-    for name in ("do_lower_case", "word_tokenizer_type"):
+    for name in ("do_lower_case", "word_tokenizer_type", "split_by_punct"):
         if settings.get(name):
             raise Refused(
                 f"{path} has {name} = {json.dumps(settings[name])}, and text for a SentencePiece "

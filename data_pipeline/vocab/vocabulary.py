@@ -23,7 +23,7 @@ from data_pipeline.vocab.documents import (
     flatten_ids,
 )
 from data_pipeline.vocab.sentencepiece_model import read_model
-from data_pipeline.vocab.special_tokens import find_special_ids
+from data_pipeline.vocab.special_tokens import SPECIAL_PIECES, find_special_ids
 from data_pipeline.vocab.template import Template, make_bert_template
 from data_pipeline.vocab.tokenizer_file import BYTE_PIECE, WORD_START
 from data_pipeline.vocab.wordpiece import (
@@ -310,6 +310,8 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes, rules: str) -> Vocabula
             "another name, as in vocab.txt"
         ) from error
     pieces = [processor.IdToPiece(i) for i in range(processor.GetPieceSize())]
+    if set(pieces).isdisjoint(SPECIAL_PIECES["mask"]):  # DeBERTa's tokenizers append it
+        pieces.append(SPECIAL_PIECES["mask"][0])
     special_ids = find_special_ids(path, pieces, {})
     for special_id in set(special_ids.values()) - {special_ids["unk"]}:
         if special_id in processor.Encode(pieces[special_id]):
@@ -347,7 +349,8 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes, rules: str) -> Vocabula
         ),
         normalize=lambda text: str(processor.Normalize(encoder.prepare(text))),
         template=make_bert_template(special_ids),
-        decode=lambda ids: processor.Decode([int(i) for i in ids]),
+        # An appended [MASK] is left out, as a model's own special pieces are.
+        decode=lambda ids: processor.Decode([int(i) for i in ids if i < processor.GetPieceSize()]),
         _pieces=tuple(pieces),
         sentencepiece_rules=rules,
         encode_aligned=encoder.encode_aligned,

@@ -6,16 +6,18 @@ import json
 import pathlib
 
 import pytest
+import sentencepiece
 import tokenizers
 
 from bert_jax.interop import vocabulary
 from bert_jax.runtime import run_record
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import load_vocabulary
-from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
+from data_pipeline.vocab.tokenizer_json import make_tokenizer_json, write_tokenizer_json
 from data_pipeline.vocab.train import train_vocabulary
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
 from tests.bert_jax.small_checkpoints import PIECES
+from tests.data_pipeline.encoded import WORDS, train_model
 from tests.golden import sentencepiece_rules
 
 
@@ -164,7 +166,31 @@ def test_a_bare_model_is_read_by_the_rules_of_its_authors(tmp_path, model_type, 
         run_record.check_vocabulary(other, record, "the run")
 
 
-@pytest.mark.parametrize("setting", [{"do_lower_case": True}, {"word_tokenizer_type": "mecab"}])
+def test_a_model_without_a_mask_has_one_behind_its_pieces(tmp_path):
+    """DeBERTa-v3's, with its added_tokens.json; exported, the tokenizers library says the same."""
+    specials = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}
+    names = {f"{name}_piece": piece for name, piece in specials.items()}
+    names |= {f"{name}_id": number for number, name in enumerate(specials)}
+    (tmp_path / "spm.model").write_bytes(train_model(**names))
+    processor = sentencepiece.SentencePieceProcessor(str(tmp_path / "spm.model"))
+    mask = processor.GetPieceSize()
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"[MASK]": mask}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "deberta-v2"}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
+    read = vocabulary.read(tmp_path)
+    assert read.special_ids == {"pad": 0, "cls": 1, "sep": 2, "unk": 3, "mask": mask}
+    assert (read.size, read.pieces()[-1]) == (mask + 1, "[MASK]")
+    ids = processor.Encode(WORDS[7])
+    assert read.encode([WORDS[7]])[0].tolist() == ids
+    assert read.decode([*ids[:2], mask, *ids[2:]]) == processor.Decode(ids)
+    written = tokenizers.Tokenizer.from_str(make_tokenizer_json(read))
+    assert written.encode(f"{WORDS[7]} [MASK]").ids == [1, *ids, mask, 2]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"do_lower_case": True}, {"word_tokenizer_type": "mecab"}, {"split_by_punct": True}],
+)
 def test_a_bare_model_whose_text_others_prepare_is_refused(tmp_path, setting):
     write_model(tmp_path / "spiece.model")
     path = tmp_path / "tokenizer_config.json"
