@@ -113,15 +113,15 @@ def _load(flags: GrowFlags, output: pathlib.Path) -> Vocabulary:
     vocabulary = load_vocabulary(flags.vocab, flags.lowercase)
     if vocabulary.kind == SENTENCEPIECE:
         raise Refused(
-            f"--vocab is {flags.vocab}, a SentencePiece model: its pieces carry scores that were "
-            "learned together, and a word cannot be added to them; go on with it as it is, or "
-            "begin from a checkpoint with a vocab.txt"
+            f"--vocab is {flags.vocab}, SentencePiece's: its pieces carry scores that were learned "
+            "together, and a word cannot be added to them; go on with it as it is, or add tokens "
+            "to its tokenizer.json by Tokenizer.add_tokens of tokenizers"
         )
     if vocabulary.kind == BYTE_LEVEL:
         raise Refused(
             f"--vocab is {flags.vocab}, a byte-level BPE: a word can only be reached by merges, "
-            "which were learned in order; go on with it as it is, or begin from a checkpoint with "
-            "a vocab.txt"
+            "which were learned in order; go on with it as it is, or add tokens to its "
+            "tokenizer.json by Tokenizer.add_tokens of tokenizers"
         )
     return vocabulary
 

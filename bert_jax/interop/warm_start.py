@@ -200,10 +200,10 @@ def select_layers(checkpoint: Pretrained, numbers: Sequence[int]) -> Pretrained:
 def fit_vocabulary(checkpoint: Pretrained, vocabulary: Vocabulary, key: str = "") -> InitialWeights:
     """Give a checkpoint rows for a vocabulary: its own, or its own grown by new tokens.
 
-    New tokens take [unusedN] slots or follow at the end. The row of a new token in the word table
-    is the mean of the rows of the tokens that it was cut into, as is its bias of the masked
-    language model's logits. Rows without a token, by which some tables are padded, are dropped.
-    Errors name `key`, the setting that gave the checkpoint, if any.
+    New tokens follow at the end, or take [unusedN] slots of WordPiece. The row of a new token in
+    the word table is the mean of the rows of the tokens that it was cut into, as is its bias of the
+    masked language model's logits. Rows without a token, by which some tables are padded, are
+    dropped. Errors name `key`, the setting that gave the checkpoint, if any.
 
     Raises:
       Refused: the vocabulary is another one; names the first token that differs.
@@ -211,7 +211,7 @@ def fit_vocabulary(checkpoint: Pretrained, vocabulary: Vocabulary, key: str = ""
     known, pieces = checkpoint.vocabulary, vocabulary.pieces()
     name = f"{key}={checkpoint.address}" if key else checkpoint.address
     new = _new_tokens(known, vocabulary, name)
-    ids, lengths = known.encode([pieces[i].removeprefix("##") for i in new])
+    ids, lengths = known.encode(vocabulary.spell(new))
     cut_into, unknown = np.split(ids, np.cumsum(lengths)[:-1]), [known.special_ids["unk"]]
 
     def grow(rows: np.ndarray) -> np.ndarray:
@@ -332,7 +332,7 @@ def _new_tokens(known: Vocabulary, vocabulary: Vocabulary, address: str) -> list
     theirs, ours = known.pieces(), vocabulary.pieces()
     how_to_fix = (
         f"build the store with --vocab={known.path}, or with that list grown by python -m "
-        "data_pipeline.grow_vocab"
+        "data_pipeline.grow_vocab or, of another kind, by Tokenizer.add_tokens of tokenizers"
     )
     for i, (their, our) in enumerate(zip(theirs, ours, strict=False)):
         if their != our and not (known.kind == WORDPIECE and UNUSED.fullmatch(their)):
@@ -344,12 +344,6 @@ def _new_tokens(known: Vocabulary, vocabulary: Vocabulary, address: str) -> list
         raise Refused(
             f"{vocabulary.path} ends after {len(ours):,} pieces, the vocabulary of {address} "
             f"continues with {theirs[len(ours)]!r}; {how_to_fix}"
-        )
-    if known.kind != WORDPIECE and len(ours) > len(theirs):
-        raise Refused(
-            f"{vocabulary.path} is a {known.kind} vocabulary of {len(ours):,} pieces, that of "
-            f"{address} one of {len(theirs):,}; build the store with "
-            f"--vocab={known.path}"
         )
     if known.sentencepiece_rules != vocabulary.sentencepiece_rules:
         raise Refused(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import pathlib
 import re
 import string
@@ -133,6 +134,19 @@ class Vocabulary:
             is_word = is_text and piece.startswith(byte_level.SPACE)
             readable.append(WORD_START + text[1:] if is_word else text if is_text else piece)
         return readable
+
+    def spell(self, ids: Sequence[int]) -> list[str]:
+        """Return the text that each token stands for, as another vocabulary would encode it.
+
+        A space before a word is in it where `encode` needs one.
+        """
+        if self.kind == WORDPIECE:
+            return [self._pieces[i].removeprefix(self.continuation_mark) for i in ids]
+        added: set[str] = set()  # tokens whose spelling is no piece's
+        if self.file_name == TOKENIZER_JSON:
+            settings = json.loads(self.file_bytes.decode("utf-8-sig"))
+            added = {token["content"] for token in settings.get("added_tokens", ())}
+        return [self._pieces[i] if self._pieces[i] in added else self.decode([i]) for i in ids]
 
     def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode words as they stand behind a space, each by itself."""
