@@ -1,8 +1,9 @@
 """Run a command: read its flags and --config, print errors as one line, return the exit code.
 
-A command is `main(argv) -> int`. It passes run() its Command and a function that does its setup
-inside preparing() and then its work. As a program it first calls check_command_line(), between its
-flags and its slow imports. RunFlags are the flags of the commands that train.
+A command is a function `main(argv) -> int`, which calls `run` with its Command and a function for
+its work; that function sets up within `preparing`. A command's module calls `check_command_line`
+after it declares its flags and before its slow imports. RunFlags are the flags of the commands that
+train.
 """
 
 import contextlib

@@ -54,7 +54,7 @@ Attempt = Sequence[Entry]
 
 
 def read_attempts(path: pathlib.Path) -> list[Attempt]:
-    """Read the attempts in a file; [] without a file. Incomplete lines are skipped.
+    """Read the attempts in a file; return none if there is no file. Skip incomplete lines.
 
     Raises:
       DamagedFile: a line is not a valid entry.

@@ -1,9 +1,9 @@
 """Decide whether a run may resume the one in its workdir, and list what changes when it does.
 
-`can_resume` compares the fixed settings of run_record.py, the data and the vocabulary, as one
-of the checks that trainer/setup.py:check_start orders;
-`list_changes` lists the settings that a later start may change. `list_differences` compares two
-records of a run: of two starts, of two processes, of a checkpoint and the run that reads it.
+`can_resume` compares the fixed settings of run_record.py, the data and the vocabulary, as one of
+the checks that trainer/setup.py:check_start orders; `list_changes` lists the settings that a later
+start may change. `list_differences` compares two records of a run: those that two starts or two
+processes wrote, or a checkpoint's and its run's.
 """
 
 import dataclasses
@@ -84,7 +84,7 @@ def can_resume(
             f"{describe_differences(differing, '', 'this config says')}; give another --workdir, "
             "or the settings of that run to resume it"
         )
-    if has_other_copy and record["vocabulary"]["file"] == copy.name:
+    if has_other_copy:
         raise Refused(
             f"{copy} is not {provenance.vocab_path}, which the run is trained with; remove it, and "
             "the run writes it again, or give the data of the run that lies here"

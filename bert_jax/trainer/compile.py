@@ -3,8 +3,8 @@
 `build_parts` builds mesh, model and optimizer; `lower_step` traces the step. Training,
 bert_jax.benchmark and bert_jax.plan all compile through these two. Compiled programs are cached in
 the workdir for later starts. `settle_kernels` checks the attention kernels of a run at their first
-use, and does without kernels that are wrong on these devices. Compile times for TPUs are recorded
-in a small file in the user's home folder.
+use, and turns off kernels that are wrong on these devices. Compile times for TPUs are recorded in a
+small file in the user's home folder.
 """
 
 import contextlib

@@ -355,8 +355,8 @@ def find_in_pairs(rows: Mapping[str, np.ndarray], counts_V: np.ndarray) -> list[
         Finding(
             "next_sentence_inverted",
             0,
-            f"texts labelled as random share {shares[0]:.1%} of their words with the text before, "
-            f"those labelled as next {shares[1]:.1%}: the labels look inverted.",
+            f"texts labeled as random share {shares[0]:.1%} of their words with the text before, "
+            f"those labeled as next {shares[1]:.1%}: the labels look inverted.",
             "Label 0 is the true next sentence, 1 a random one. The loss looks as good if they are "
             "inverted, but software that reads the checkpoint by BERT's convention will be wrong.",
         )

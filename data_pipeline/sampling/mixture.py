@@ -87,7 +87,7 @@ def _round_to_parts(weights: Sequence[float]) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Stretch:
-    """Continue a schedule at position `start`; store k goes on at row first_K[k] of its own."""
+    """Continue a schedule at position `start`; store k goes on at its row first_K[k]."""
 
     start: int
     schedule: Schedule

@@ -103,9 +103,9 @@ def _sort_by_length(lengths_E: np.ndarray, key: int, seq_len: int) -> tuple[np.n
 def _fit_rows(examples_L: np.ndarray, seq_len: int, most: int) -> dict[tuple[int, ...], int]:
     """Fit examples into rows, best fit, longest first; return the number of rows per composition.
 
-    Break ties in favor of rows with the fewest examples. Equal rows are filled
-    together, so the work does not grow with the number of examples. That is still best fit: a row
-    that has just taken an example has the least room for another of its length.
+    Break ties in favor of rows with the fewest examples. Equal rows are filled together, so the
+    work does not grow with the number of examples. That is still best fit: a row that has just
+    taken an example has the least room for another of its length.
     """
     open_rows = _OpenRows()
     closed: dict[tuple[int, ...], int] = {}

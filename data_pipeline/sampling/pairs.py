@@ -18,8 +18,7 @@ class Spans:
     """Hold the text of B examples as slices of the split's token_ids.
 
     An example is [CLS] A [SEP] B [SEP]; if B has no tokens, [CLS] A [SEP]. In full_sentences A
-    may cross document ends: the B examples contain K of them, each marked by an
-    additional [SEP].
+    may cross document ends: the B examples contain K of them, each marked by an additional [SEP].
     """
 
     first_sentence_B: np.ndarray  # int64, names the example within its walk
@@ -201,9 +200,11 @@ def _choose_random_segments(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Choose consecutive sentences of a random document, enough for each pair's wanted tokens.
 
+    With rules.exact the document is the pair's own at times, as in Google's code.
+
     Shapes: int64[N] three times -> first sentence int64[N], sentence after the last int64[N].
     """
-    # Any document but the pair's own.
+    # Every document but the pair's own.
     bits = hashing.hash64(hashing.derive_key(rules.key, Purpose.OTHER_DOCUMENT), first_N)
     other_N = hashing.draw_below(bits, split.documents - 1)
     other_N += other_N >= document_N

@@ -137,8 +137,9 @@ def walk_corpus(split: Split, rules: WalkRules, block_sentences: int = _BLOCK_SE
 def _find_bounds(split: Split, rules: WalkRules) -> np.ndarray:
     """Return the sentence offsets that no chunk may cross, int64[G+1]: document or stretch starts.
 
-    A stretch ends with the first document past a multiple of _STRETCH_SENTENCES, which is shifted
-    for each walk: rows do not stay short at the same places in all of them.
+    A stretch ends before the first document that begins past a multiple of _STRETCH_SENTENCES,
+    counted from an offset that each walk draws, so that the last rows of stretches, which stay
+    short, are not the same in every walk.
     """
     offsets_D = split.document_offsets
     if rules.segments != "full_sentences":

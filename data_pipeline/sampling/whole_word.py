@@ -143,9 +143,12 @@ def _take_runs(
     longest: int,
     is_taken_W: np.ndarray,
 ) -> np.ndarray:
-    """Take a run in each of N rows from the given word on, if it fits; count its tokens: int64[N].
+    """Take a run of words from the given word on in each of N rows, if it fits in its room.
 
-    Marks the words in is_taken_W. Without drawn lengths a run is one word.
+    Mark the words as taken in is_taken_W. Without drawn lengths a run is one word.
+
+    Returns:
+      int64[N], the tokens of each run; 0 where none was taken.
     """
     token_N = words.first_token_W[first_N]
     is_free_N = ~is_taken_W[first_N]

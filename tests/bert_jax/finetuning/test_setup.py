@@ -431,11 +431,3 @@ def test_a_run_keeps_one_file_of_a_vocab_json_and_its_merges(config, tmp_path):
     assert read.path == tmp_path / "run" / "tokenizer.json"
     ids = [words.encode(["a cat sees"])[0].tolist() for words in (began_with, read)]
     assert ids[0] == ids[1] and read.digest == began_with.digest
-    # As earlier versions left it: half of the vocabulary.
-    path = tmp_path / "run" / "run.json"
-    path.write_text(path.read_text().replace("tokenizer.json", "vocab.json"))
-    read.path.rename(tmp_path / "run" / "vocab.json").write_bytes(
-        (checkpoint / "vocab.json").read_bytes()
-    )
-    build(config, tmp_path / "run")
-    assert run_record.read_model(tmp_path / "run").vocabulary.digest == read.digest
