@@ -5,8 +5,9 @@
 
 Each family of encoders is drawn in odd shapes with random weights, as a pre-trained model and with
 the layer of a task, and exported by what `bert_jax.convert` runs. transformers reads the folder:
-hidden states and logits must agree to 1e-5, ids of every text exactly. transformers then saves what
-it read, and reading that must give the arrays of the beginning.
+hidden states, logits, pseudo-log-likelihoods per token and gradients must agree to 1e-5, ids of
+every text exactly. transformers then saves the model that it read, and reading the copy must give
+the arrays of the beginning.
 
 Two environments are made where no interpreter is given: the newest transformers, and 4.57.
 """

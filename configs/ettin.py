@@ -13,10 +13,11 @@ changes its corpus with each phase; one run here has one store.
 Expect (model card): GLUE 88.9 for 150m, where ModernBERT-Base has 88.4; 90.8 for 400m. Not yet
 measured with this code.
 
-Source of sizes, batches, tokens and rates: Weller et al. 2025, and pretraining/configs/standard of
-JHU-CLSP/ettin-encoder-vs-decoder. Four things differ: the batch grows from 768 rows (there from
-one device's 24 to 144), long rows have 8,192 tokens (there 7,999), no special token is masked, and
-1b has the tokens of the others (there a third of them in the last two phases).
+Source of sizes, batches, tokens and rates: Weller et al. 2025; pretraining/configs/standard of
+JHU-CLSP/ettin-encoder-vs-decoder, and the table of sizes in its pretraining/README.md@321d8ee. The
+published weights have not been tried with this code. Four things differ: the batch grows from 768
+rows (there from one device's 24 to 144), long rows have 8,192 tokens (there 7,999), no special
+token is masked, and 1b has the tokens of the others (there a third of them in the last two phases).
 """
 
 import dataclasses

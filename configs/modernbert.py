@@ -12,7 +12,7 @@ of two trillion: batch sizes, rates and shares of the phases stay.
 masks=constant   30% of the tokens in all three phases (the paper)
 masks=falling    30, 15 and 5%, and of several stores (--config.data.store=EN,DE,...) shares by
                  their tokens to the power of 0.7, 0.5 and 0.3 (mmBERT; which languages enter when
-                 is up to config.phases[i].store_weights)
+                 is up to config.phases[i].store_weights; its sizes are in docs/guide/models.md)
 
 Slice: 64 chips and more (the paper's machine: 8 H100).
 Corpus: 2 trillion tokens of English web text, code and papers, in 50,368 byte-level pieces:

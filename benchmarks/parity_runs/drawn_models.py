@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import json
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import jax
 import numpy as np
 import rich.console
 import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from benchmarks.step.workers import ROOT
 from bert_jax.config import ModelConfig
@@ -20,7 +22,7 @@ from bert_jax.interop.tensor_names import nest
 from bert_jax.model import bert
 from bert_jax.tasks.task import CLASSIFY, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
-from data_pipeline.vocab import Vocabulary, load_vocabulary
+from data_pipeline.vocab import TOKENIZER_JSON, WORD_START, Vocabulary, load_vocabulary
 from data_pipeline.vocab.special_tokens import SPECIAL_PIECES
 from data_pipeline.vocab.train import TRAINED, train_vocabulary
 
@@ -32,7 +34,9 @@ _MAX_TEXTS = 300  # per file
 _OF_SHARED = ("robustness/blns.txt", "multilingual/de_gsd-ud-dev.conllu.gz")
 _OF_SHARED += ("multilingual/zh_gsdsimp-ud-dev.conllu.gz",)
 _SPECIAL_OF_ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # sorted by id
-_SPELLINGS = {*_SPECIAL_OF_ROBERTA, *itertools.chain(*SPECIAL_PIECES.values())}
+_SPECIAL_OF_CAMEMBERT = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<s>", "</s>", "<mask>"]
+_SPECIAL_OF_GEMMA = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+_SPELLINGS = {*_SPECIAL_OF_GEMMA, *_SPECIAL_OF_ROBERTA, *itertools.chain(*SPECIAL_PIECES.values())}
 
 
 def read_texts(data: pathlib.Path, console: rich.console.Console) -> list[str]:
@@ -67,23 +71,16 @@ def make_vocabularies(
         tokenizer.save_model(str(folder))
         return (vocabulary.read(folder),)
     if family == "xlm-roberta":
-        tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram())
-        tokenizer.normalizer = tokenizers.normalizers.NFKC()
-        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
-        trainer = tokenizers.trainers.UnigramTrainer(
-            vocab_size=400,
-            special_tokens=_SPECIAL_OF_ROBERTA,
-            unk_token="<unk>",
-            show_progress=False,
+        specials = (_SPECIAL_OF_ROBERTA, _SPECIAL_OF_CAMEMBERT)
+        return tuple(
+            _save(_train_unigram(texts, special), "<s> $A </s>", "<s> $A </s> </s> $B </s>", folder)
+            for special in specials
         )
-        tokenizer.train_from_iterator(texts[:_MAX_TEXTS], trainer)
-        ends = [(token, tokenizer.token_to_id(token)) for token in ("<s>", "</s>")]
-        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-            single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=ends
-        )
-        tokenizer.save(str(folder / "tokenizer.json"))
-        return (vocabulary.read(folder),)
     made = []
+    if family == "modernbert":
+        gemma, neox = _train_as_gemma(texts), _train_as_neox(texts)
+        made.append(_save(gemma, "<bos> $A <eos>", "<bos> $A <eos> $B <eos>", folder))
+        made.append(_save(neox, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", folder))
     for kind, trained in TRAINED.items():
         for lowercase in (True, False) if kind == "wordpiece" else (False,):
             words = train_vocabulary(kind, lambda: iter(texts[:_MAX_TEXTS]), 400, lowercase)
@@ -92,6 +89,69 @@ def make_vocabularies(
             path.write_bytes(words.file_bytes)
             made.append(load_vocabulary(path, lowercase, checks_case=False))
     return tuple(made)
+
+
+def _train_unigram(texts: Sequence[str], special: Sequence[str]) -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=400, special_tokens=[*special], unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(texts[:_MAX_TEXTS], trainer)
+    return tokenizer
+
+
+def _train_as_gemma(texts: Sequence[str]) -> tokenizers.Tokenizer:
+    """Train BPE that writes \u2581 for a space and falls back to bytes, as mmBERT's does."""
+    tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", WORD_START)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(WORD_START, "merged_with_next")
+    pieces = [*_SPECIAL_OF_GEMMA, *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, limit_alphabet=100, special_tokens=pieces, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts[:_MAX_TEXTS], trainer)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    settings = json.loads(tokenizer.to_str())
+    added = settings["added_tokens"]
+    settings["added_tokens"] = [t for t in added if t["content"] in _SPECIAL_OF_GEMMA]
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
+    tokenizer.add_tokens([tokenizers.AddedToken(2 * WORD_START, normalized=False), "<unused0>"])
+    return tokenizer
+
+
+def _train_as_neox(texts: Sequence[str]) -> tokenizers.Tokenizer:
+    """Train byte-level BPE with runs of spaces as added tokens, as ModernBERT's and Ettin's is."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts[:_MAX_TEXTS], trainer)
+    tokenizer.add_tokens([tokenizers.AddedToken(" " * run, normalized=True) for run in (4, 3, 2)])
+    special = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
+    tokenizer.add_special_tokens(
+        [tokenizers.AddedToken(token, lstrip=token == "[MASK]") for token in special]
+    )
+    return tokenizer
+
+
+def _save(
+    tokenizer: tokenizers.Tokenizer, single: str, pair: str, folder: pathlib.Path
+) -> Vocabulary:
+    """Save a tokenizer with these rows of a text and of a pair; return it as it is read."""
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single=single,
+        pair=pair,
+        special_tokens=[
+            (token, tokenizer.token_to_id(token)) for token in single.split() if token != "$A"
+        ],
+    )
+    own = folder / f"tokenizer-{len(list(folder.iterdir()))}"
+    own.mkdir()
+    tokenizer.save(str(own / TOKENIZER_JSON))
+    return vocabulary.read(own)
 
 
 def draw_config(family: str, rng: np.random.Generator, vocab_size: int) -> ModelConfig:

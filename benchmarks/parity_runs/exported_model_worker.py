@@ -78,9 +78,47 @@ def compare_outputs(model: Any, kind: str, ours: dict[str, np.ndarray]) -> dict[
             difference = np.abs(value.numpy() - ours[name])
             has_tokens = name in ("mlm", "rtd", "tokens")
             differences[name] = (difference[seen] if has_tokens else difference).max()
+    if "pll" in ours:
+        differences |= compare_likelihoods(model, ours) | compare_gradients(model, rows, ours)
     if not differences.keys() - {"hidden"} and not kind.endswith("Model"):
         differences["no head"] = float("inf")
     return {name: float(value) for name, value in differences.items()}
+
+
+def predict_words(model: Any, **inputs: torch.Tensor) -> torch.Tensor:
+    """Return the logits of the masked language model's head."""
+    out = model(**inputs)
+    return out.prediction_logits if hasattr(out, "prediction_logits") else out.logits
+
+
+def compare_likelihoods(model: Any, ours: dict[str, np.ndarray]) -> dict[str, float]:
+    """Return the largest difference of sentences' pseudo-log-likelihoods, per token."""
+    inputs = {"input_ids": "pll_input_ids", "attention_mask": "pll_input_mask"}
+    rows = {name: torch.tensor(ours[row], dtype=torch.long) for name, row in inputs.items()}
+    number = np.arange(len(ours["pll_positions"]))
+    with torch.no_grad():
+        logits = predict_words(model, **rows)[number, ours["pll_positions"]]
+    nats = torch.log_softmax(logits, -1).numpy()[number, ours["pll_masked_ids"]]
+    sums = np.bincount(ours["pll_sentence"], weights=nats, minlength=len(ours["pll"]))
+    tokens = np.bincount(ours["pll_sentence"], minlength=len(ours["pll"]))
+    return {"likelihood": float(np.max(np.abs(sums - ours["pll"]) / np.maximum(tokens, 1)))}
+
+
+def compare_gradients(
+    model: Any, rows: dict[str, torch.Tensor], ours: dict[str, np.ndarray]
+) -> dict[str, float]:
+    """Return the largest difference of the gradients of the loss, relative where they exceed 1."""
+    is_predicted = torch.tensor(ours["predicted"])
+    logits = predict_words(model, **rows)[is_predicted]
+    torch.nn.functional.cross_entropy(logits, rows["input_ids"][is_predicted]).backward()
+    theirs = dict(model.named_parameters(remove_duplicate=False))
+    worst = 0.0
+    for name in (name for name in ours if name.startswith("gradient_")):
+        gradient = theirs[name.removeprefix("gradient_")].grad
+        expected = np.zeros(ours[name].shape) if gradient is None else gradient.numpy()
+        scale = max(1.0, float(np.abs(expected).max()))
+        worst = max(worst, float(np.abs(expected - ours[name]).max()) / scale)
+    return {"gradients": worst}
 
 
 def find_other_ids(tokenizer: Any, ours: dict[str, np.ndarray]) -> list[str]:

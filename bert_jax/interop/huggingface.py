@@ -322,7 +322,7 @@ def drop_unnamed(checkpoint: Pretrained) -> Pretrained:
     Raises:
       Refused: there is no such class.
     """
-    name_tensor, given = _naming(checkpoint), name_leaves(checkpoint.params)
+    name_tensor, given = choose_naming(checkpoint), name_leaves(checkpoint.params)
     has_pooler = _family_of(checkpoint).reads_alike(checkpoint.config)
     kept = {
         path: leaf
@@ -389,7 +389,7 @@ def _family_of(checkpoint: Pretrained) -> Family:
     return family
 
 
-def _naming(checkpoint: Pretrained) -> Callable[[str], TensorName]:
+def choose_naming(checkpoint: Pretrained) -> Callable[[str], TensorName]:
     """Return the names of arrays, by our paths, in the class that choose_architecture returns."""
     family = _family_of(checkpoint)
     # The class without heads alone has names without a prefix.
@@ -409,7 +409,7 @@ def write(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     """Write all files of a model, sentence-transformers' among them, to an empty folder."""
     _write_tokeniser(checkpoint, folder)
     _write_pooling(checkpoint, folder)
-    arrays = rename(checkpoint.params, _naming(checkpoint))
+    arrays = rename(checkpoint.params, choose_naming(checkpoint))
     weights, config = folder / WEIGHTS, folder / CONFIG
     safetensors.numpy.save_file(arrays, weights, metadata={"format": "pt"})
     write_json(config, _make_config(checkpoint))
