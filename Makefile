@@ -17,6 +17,9 @@
 # make exports        exports of drawn models of each family in transformers, the newest and 4.57:
 #                     hidden states, logits, ids, and back; SHAPES=1 draws fewer, and
 #                     EXPORTS_PYTHONS=A/bin/python,B/bin/python takes environments that are there
+# make hand_over      the same exports in sentence-transformers, GLiNER and ONNX Runtime, each in an
+#                     environment of its own: vectors, hidden states, logits; SHAPES=1 draws fewer, and
+#                     HAND_OVER_PYTHONS=A/bin/python,B/bin/python,C/bin/python takes those that are there
 # make docs           this manual as a site in build/site, every link checked
 # make docs-reference write the pages of settings and commands again, from the code
 # make check          what a commit must pass: format, lint, types, tests
@@ -33,6 +36,7 @@ PARITY_VENV ?=
 EDITS ?=
 SHAPES ?= 10
 EXPORTS_PYTHONS ?=
+HAND_OVER_PYTHONS ?=
 PYTEST_FLAGS ?= -n 2 --dist=worksteal
 BIN := $(VENV)/bin
 READY := $(VENV)/.requirements-installed
@@ -41,7 +45,7 @@ RUNS := $(VENV)/.ready-to-run
 
 QUICKSTART := runs/quickstart
 
-.PHONY: help setup quickstart test test-slow test-all faults mutants families parity exports docs docs-reference check lint types format requirements clean
+.PHONY: help setup quickstart test test-slow test-all faults mutants families parity exports hand_over docs docs-reference check lint types format requirements clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -98,6 +102,12 @@ exports: export XLA_FLAGS := --xla_backend_optimization_level=0
 exports: $(READY)
 	@$(BIN)/python -m benchmarks.exports --shapes=$(SHAPES) \
 		$(if $(EXPORTS_PYTHONS),--torch_pythons=$(EXPORTS_PYTHONS)) --json_out=build/exports.json
+
+hand_over: export JAX_PLATFORMS := cpu
+hand_over: export XLA_FLAGS := --xla_backend_optimization_level=0
+hand_over: $(READY)
+	@$(BIN)/python -m benchmarks.hand_over --shapes=$(SHAPES) \
+		$(if $(HAND_OVER_PYTHONS),--pythons=$(HAND_OVER_PYTHONS)) --json_out=build/hand_over.json
 
 # The variable silences the theme's notice of its successor (docs/design/architecture.md, decision 40).
 docs: export NO_MKDOCS_2_WARNING := 1

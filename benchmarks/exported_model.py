@@ -1,8 +1,7 @@
 """An exported folder in transformers, beside ours: python -m benchmarks.exported_model --help.
 
-Prints the largest difference of the hidden states of all layers and of what the heads give, whether
-the tokeniser gives our ids, and, where sentence-transformers is installed, the largest difference
-of its sentence vectors from the mean of our last layer.
+Prints the largest difference of the hidden states of all layers and of what the heads give, and
+whether the tokenizer gives our ids. Other libraries: benchmarks/hand_over.py.
 """
 
 import argparse

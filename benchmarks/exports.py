@@ -36,10 +36,10 @@ from data_pipeline.vocab import TOKENIZER_JSON, load_vocabulary
 TOLERANCE = 1e-5
 WORKER = "benchmarks.parity_runs.exported_model_worker"
 # Of PyTorch the build without CUDA: a tenth of the size.
-_TORCH = ("--extra-index-url=https://download.pytorch.org/whl/cpu", "torch")
+TORCH = ("--extra-index-url=https://download.pytorch.org/whl/cpu", "torch")
 ENVIRONMENTS = {
-    ".venv-exports-newest": (*_TORCH, "transformers"),
-    ".venv-exports-4.57": (*_TORCH, "transformers==4.57.6"),
+    ".venv-exports-newest": (*TORCH, "transformers"),
+    ".venv-exports-4.57": (*TORCH, "transformers==4.57.6"),
 }
 
 

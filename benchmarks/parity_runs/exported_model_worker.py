@@ -1,9 +1,8 @@
-"""Run transformers and sentence-transformers as one side of exported_model.py and exports.py.
+"""Run transformers as one side of exported_model.py and exports.py.
 
-Runs in an environment of its own, and reads a folder as a user of these libraries does.
+Runs in an environment of its own, and reads a folder as its user does.
 """
 
-import importlib.util
 import json
 import pathlib
 from typing import Any
@@ -38,8 +37,6 @@ def compare(folder: str, file: str, again: str = "") -> dict[str, Any]:
         tokenizer.save_pretrained(again)
     # In float64: transformers' float32 alone can be off by more than 1e-5.
     differences = compare_outputs(model.double().eval(), kind, ours)
-    if importlib.util.find_spec("sentence_transformers") is not None and not again:
-        differences["means"] = compare_means(folder, ours)
     return {
         "kind": kind,
         "differences": differences,
@@ -131,23 +128,6 @@ def find_other_ids(tokenizer: Any, ours: dict[str, np.ndarray]) -> list[str]:
         if tokenizer(words, truncation=True)["input_ids"] != expected:
             other.append(words)
     return other
-
-
-def compare_means(folder: str, ours: dict[str, np.ndarray]) -> float:
-    """Return the largest difference from our mean vectors, over the sentences of one segment."""
-    import sentence_transformers
-
-    model = sentence_transformers.SentenceTransformer(folder)
-    texts = [bytes.fromhex(str(text)).decode() for text in ours["texts"]]
-    ids = torch.tensor(ours["row_input_ids"][: len(texts)], dtype=torch.long)
-    mask = torch.tensor(ours["row_input_mask"][: len(texts)], dtype=torch.long)
-    encoder = transformers.AutoModel.from_pretrained(folder).eval()
-    with torch.no_grad():
-        hidden = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
-    means = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-    fit = [i for i, length in enumerate(ours["text_lengths"]) if length == int(mask[i].sum())]
-    vectors = model.encode(texts, convert_to_numpy=True)
-    return float(np.abs(vectors[fit] - means.numpy()[fit]).max())
 
 
 if __name__ == "__main__":
