@@ -26,7 +26,7 @@ from absl import app, flags
 
 from bert_jax.config import CheckpointConfig, Config, ModelConfig, Phase
 from bert_jax.parallel import mesh
-from bert_jax.train_step import state, step
+from bert_jax.train_step import schedule, state, step
 from bert_jax.train_step.objectives import MLM_NSP
 from bert_jax.trainer.setup import Setup, build_setup
 from data_pipeline.spec.options import PretrainOptions
@@ -82,6 +82,7 @@ class Side:
             setup.parts.model, setup.parts.tx, setup.parts.shardings, setup.config.seed
         )
         self._rows = np.arange(phase.batch_size)
+        self._pace = schedule.make_pace_of(setup.config)(1)
 
     def run(self, batches: Iterator[Batch], steps: int) -> float:
         """Seconds of some steps, until the last state is there."""
@@ -90,7 +91,7 @@ class Side:
             placed = mesh.place_batch_rows(
                 batch, self._setup.parts.mesh, len(self._rows), self._rows
             )
-            self._state, _ = self._take(self._state, placed)
+            self._state, _ = self._take(self._state, placed, self._pace)
         jax.block_until_ready(self._state)
         return time.perf_counter() - start
 

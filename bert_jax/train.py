@@ -16,7 +16,7 @@ from absl import logging
 from bert_jax.config import Config
 from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig, RunFlags
-from data_pipeline.cli.flags import Command
+from data_pipeline.cli.flags import Command, flag
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,12 @@ class TrainFlags:
 
     config: GivenConfig[Config] = cli.config_flag()
     run: RunFlags
+    branch: str = flag(
+        "",
+        "checkpoint of another run to begin with, with its optimizer and position; this config may "
+        "change what comes after the step",
+        metavar="RUN@STEP",
+    )
 
 
 COMMAND = Command(
@@ -43,6 +49,7 @@ from bert_jax.config import overrides
 from bert_jax.runtime import profiler
 from bert_jax.trainer import feed, run
 from bert_jax.trainer import setup as setup_lib
+from bert_jax.trainer.fresh_start import parse_trunk
 from bert_jax.trainer.setup import Setup
 from data_pipeline.cli.main import find_python
 from data_pipeline.cli.stderr_log import LibraryLog
@@ -60,8 +67,9 @@ def _main(log: LibraryLog, flags: TrainFlags) -> int:
             return cli.print_config(config_lib.resolve(config, store=facts))
         steps = flags.run.profile_steps
         profiled = profiler.read_window(steps) if steps else None
+        trunk = parse_trunk(flags.branch) if flags.branch else None
         with run.prepare_process(flags.run, config.hosts, log) as (workdir, watchdog):
-            setup = setup_lib.build_setup(config, workdir, profiled=profiled, began=began)
+            setup = setup_lib.build_setup(config, workdir, None, profiled, began, trunk)
             kept = overrides.find_kept_settings(config, flags.config.overrides)
             rows = [*kept, *setup.data_rows]
             setup = dataclasses.replace(setup, data_rows=rows)

@@ -25,7 +25,7 @@ from bert_jax.config import (
 )
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.train_step import state
+from bert_jax.train_step import schedule, state
 from bert_jax.train_step.objectives import Objective
 from bert_jax.trainer.compile import StepParts, build_parts, lower_step
 from data_pipeline.io.refused import Refused
@@ -143,12 +143,13 @@ def compile_step(
             f"{_describe_step(config)} needs {memory_bytes / 1e9:.1f} GB on a device by the "
             f"compiler's account, and {device.device_kind} has {limit / 1e9:.1f} GB; {_HOW_TO_FIX}"
         )
+    pace = schedule.make_pace_of(config)(1)  # all steps cost the same
     return Program(
         config=config,
         model=parts.model,
         mesh=parts.mesh,
         first_state=lambda: state.init_state(parts.model, parts.tx, parts.shardings, config.seed),
-        take=compiled,
+        take=lambda state, batch, *frozen: compiled(state, batch, pace, *frozen),
         compile_secs=compile_secs,
         memory_bytes=memory_bytes,
         teacher=parts.teacher,

@@ -226,12 +226,29 @@ class Checkpoints:
         self._newest = None
         return None
 
+    def restore_other(
+        self, checkpoint: Folder, abstract: TrainState
+    ) -> tuple[TrainState, dict[str, Any]]:
+        """Restore the state and the counters of another run, whose record the caller has compared.
+
+        Nothing is written to that run. Every process must call this.
+
+        Raises:
+          Refused: the checkpoint is damaged, or has different arrays.
+          OSError: it cannot be read now.
+        """
+        path = directory_lib.make_absolute(checkpoint)
+        outcome = self._restore_one(path, abstract, is_own=False)
+        if isinstance(outcome, Damaged):
+            raise Refused(f"{outcome.problem}; branch from another step, or put a whole copy there")
+        return outcome
+
     def _restore_one(
-        self, checkpoint: epath.Path, abstract: TrainState
+        self, checkpoint: epath.Path, abstract: TrainState, is_own: bool = True
     ) -> tuple[TrainState, dict[str, Any]] | Damaged:
         """Restore the state and the counters of a checkpoint; the same on every process."""
         unpadded = map_like_params(arrays_lib.describe_unpadded, abstract, self._model.declared)
-        outcome = restore_lib.agree(checkpoint, lambda: self._read(checkpoint, unpadded))
+        outcome = restore_lib.agree(checkpoint, lambda: self._read(checkpoint, unpadded, is_own))
         if isinstance(outcome, Damaged):
             return outcome
         arrays, receipt = outcome.content
@@ -240,14 +257,17 @@ class Checkpoints:
         problem = arrays_lib.describe_damage(checkpoint, state, unpadded, receipt["leaves"])
         return Damaged(problem) if problem else (state, receipt["numbers"])
 
-    def _read(self, checkpoint: epath.Path, unpadded: TrainState) -> tuple[Any, dict[str, Any]]:
+    def _read(
+        self, checkpoint: epath.Path, unpadded: TrainState, is_own: bool
+    ) -> tuple[Any, dict[str, Any]]:
         """Read the arrays that this process needs, and the receipt.
 
-        Raises Refused if the run that saved the checkpoint had other arrays or settings.
+        Raises Refused if the run that saved the checkpoint had other arrays, or if this run saved
+        it with other settings.
         """
         receipt = directory_lib.read_receipt(checkpoint)
         arrays_lib.check_arrays(checkpoint, receipt, unpadded)
-        differing = resume.list_differences(receipt["run"], self._run)
+        differing = resume.list_differences(receipt["run"], self._run) if is_own else {}
         if differing:
             words = resume.describe_differences(differing, "", "this run says")
             raise Refused(

@@ -115,6 +115,14 @@ class OptimConfig:
     decay_power: float = setting(
         1.0, "power of (1 - step / steps); 1 is linear, 0.5 NVIDIA's for LAMB", above=0
     )
+    decay_steps: int = setting(
+        0,
+        "last steps of each schedule, over which its rate decays; before them it stays at its "
+        "peak; 0 decays from the start or the warm-up on",
+        unit="steps",
+        minimum=0,
+        source="Hägele et al. 2024: 10 to 20% of the run",
+    )
     end_learning_rate: float = setting(0.0, "learning rate at the end of the decay", minimum=0)
     decay_counts_warmup: bool = setting(
         True,

@@ -67,12 +67,14 @@ RECORDS = (
 )
 
 STORE_DIGEST = "data.store (digest of its contents)"  # key of a fixed setting
+MIXTURE = "mixture_version (of this bert_jax)"  # key of a fixed setting of several stores
 # Settings of config.optim that a resumed run must keep: the state, or what its weights mean.
 FIXED_OF_OPTIM = ("name", "transfer", "transfer_base_width", "transfer_base_head_width")
 # Fields of a vocabulary in run records, checkpoints and store manifests.
 PINNED = ("file", "size", "lowercase", "sha256", RECORDED)
 UNTRAINED, KERNELS = "untrained", "kernels"  # keys of what StepParts.record holds
 CONVERTED = "converted_from"  # marks a checkpoint converted from other code
+BRANCH = "branch"  # entry of a run that began with another's checkpoint: its trunk and the step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +117,7 @@ def record_path(workdir: pathlib.Path) -> pathlib.Path:
     return workdir / FILE
 
 
-def _checked(record: dict[str, Any], name: object) -> dict[str, Any]:
+def check_record(record: dict[str, Any], name: object) -> dict[str, Any]:
     """Check the types of the fields that later code reads unchecked; return the record."""
     config = small_files.field(record, "config", dict, name)
     for key in {"model", "compute", "data"} & config.keys():
@@ -152,13 +154,13 @@ def find(
     """
     path = record_path(workdir)
     try:
-        return _checked(small_files.read_object(path, workdir), path), ""
+        return check_record(small_files.read_object(path, workdir), path), ""
     except (FileNotFoundError, DamagedFile) as error:
         is_missing = isinstance(error, FileNotFoundError)
         problem = f"{path} is missing" if is_missing else str(error)
     run = dict(saved())
     try:
-        return _checked(run, "the receipt of the newest checkpoint"), problem
+        return check_record(run, "the receipt of the newest checkpoint"), problem
     except DamagedFile:  # there is none, or it is older than the record in it
         if is_missing:
             return None, ""
@@ -179,13 +181,24 @@ def read(workdir: pathlib.Path) -> PretrainingRun:
         raise Refused(
             f"{workdir} holds a run of {record['learns']}; give the workdir of a pre-training run"
         )
-    with _written_by_this_version(workdir):
-        phases = tuple(ConfigDict(phase) for phase in record["config"]["phases"])
-        config = settings_from(ResolvedRun, ConfigDict(record["config"] | {"phases": phases}))
+    config = parse_config(record, record_path(workdir))
+    with _written_by_this_version(record_path(workdir)):
         digest = record["fixed"][STORE_DIGEST]
-    check_sizes(config.model, record_path(workdir))
     vocabulary = _read_vocabulary(workdir, record)
     return PretrainingRun(config, vocabulary, digest, record.get(CONVERTED, ""))
+
+
+def parse_config(record: Mapping[str, Any], path: object) -> ResolvedRun:
+    """Return the settings in the record of a pre-training run, which was read from `path`.
+
+    Raises:
+      Refused: the record is from another version.
+    """
+    with _written_by_this_version(path):
+        phases = tuple(ConfigDict(phase) for phase in record["config"]["phases"])
+        config = settings_from(ResolvedRun, ConfigDict(record["config"] | {"phases": phases}))
+    check_sizes(config.model, path)
+    return config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,7 +237,7 @@ def _read_thetas(
 
 def parse_model(record: Mapping[str, Any], workdir: pathlib.Path) -> ModelConfig:
     """Return the model's sizes in the record of a run; Refused if it is from another version."""
-    with _written_by_this_version(workdir):
+    with _written_by_this_version(record_path(workdir)):
         config = settings_from(ModelConfig, ConfigDict(record["config"]["model"]))
     check_sizes(config, record_path(workdir))
     return config
@@ -238,7 +251,7 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
     """
     record, path = _read(workdir), record_path(workdir)
     config, task = parse_model(record, workdir), None
-    with _written_by_this_version(workdir):
+    with _written_by_this_version(record_path(workdir)):
         dtype = record["config"].get("compute", {}).get("compute_dtype", "auto")
         compute = settings_from(ComputeConfig, ConfigDict({"compute_dtype": dtype}))
         if _is_of_a_task(record):
@@ -292,7 +305,7 @@ def _read(workdir: pathlib.Path) -> dict[str, Any]:
             "python -m bert_jax.train"
         )
     try:
-        return _checked(small_files.read_object(path, workdir), path)
+        return check_record(small_files.read_object(path, workdir), path)
     except DamagedFile as error:
         raise DamagedFile(
             f"{error}; put a copy of it back, or start the command that trained there again, which "
@@ -330,14 +343,14 @@ def read_template(
 
 
 @contextlib.contextmanager
-def _written_by_this_version(workdir: pathlib.Path) -> Iterator[None]:
+def _written_by_this_version(path: object) -> Iterator[None]:
     try:
         yield
     except DamagedFile:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Refused(
-            f"{record_path(workdir)} was written by another version of bert_jax; read it with that "
+            f"{path} was written by another version of bert_jax; read it with that "
             "version, or start the training command again with this one"
         ) from error
 

@@ -62,13 +62,25 @@ def _phases_of(config: RunConfig, ramp: Ramp) -> list[tuple[int, int, int]]:
     return phases
 
 
+def _measure_end(config: RunConfig, ramp: Ramp) -> float:
+    """Return the length of a schedule's last decay_steps steps, in the unit it is counted in."""
+    if not config.optim.warmup_tokens:
+        return float(config.optim.decay_steps)
+    left, tokens = config.optim.decay_steps, 0
+    for _, steps, tokens_per_step in reversed(_phases_of(config, ramp)):
+        tokens += min(left, steps) * tokens_per_step
+        left -= min(left, steps)
+    return float(tokens)
+
+
 def make_schedule(config: RunConfig) -> Callable[[jax.Array], jax.Array]:
     """Make the function from a step (int32, from 0) to its learning rate (float32), 0 at step 0.
 
     During warm-up peak * step / warmup_steps, then end + (peak - end) * f(share done), where f(x)
     is (1 - x) ** power, 1 or 1 - sqrt(x) (config.optim.decay). The share is counted from the
     schedule's start (decay_counts_warmup, Google's rule) or from the end of warm-up; in steps, or
-    with warmup_tokens in tokens.
+    with warmup_tokens in tokens. With decay_steps it is counted over that many last steps, and
+    before them the rate is the peak exactly: runs that end at other steps have it in common.
 
     Source: optimization.py@eedf5716ce create_optimizer; Hägele et al. 2024, section 4 (1-sqrt).
     """
@@ -88,6 +100,8 @@ def make_schedule(config: RunConfig) -> Callable[[jax.Array], jax.Array]:
             done = (step - ramp.first_step).astype(jnp.float32)
             length, warmup = float(ramp.steps), float(ramp.warmup_steps)
         skipped = 0.0 if optim.decay_counts_warmup else warmup
+        if optim.decay_steps:
+            skipped = max(warmup, length - _measure_end(config, ramp))
         left = 1.0 - jnp.clip((done - skipped) / max(length - skipped, 1.0), 0.0, 1.0)
         share = {
             "polynomial": left**optim.decay_power,
@@ -95,7 +109,10 @@ def make_schedule(config: RunConfig) -> Callable[[jax.Array], jax.Array]:
             "one_minus_sqrt": 1.0 - jnp.sqrt(1.0 - left),
         }[ramp.decay]
         warming = ramp.peak * done / max(warmup, 1.0)
-        return jnp.where(done < warmup, warming, (ramp.peak - ramp.end) * share + ramp.end)
+        now = (ramp.peak - ramp.end) * share + ramp.end
+        if optim.decay_steps:
+            now = jnp.where(done <= skipped, ramp.peak, now)
+        return jnp.where(done < warmup, warming, now)
 
     def rate(step: jax.Array) -> jax.Array:
         now = jnp.zeros((), jnp.float32)
@@ -104,6 +121,29 @@ def make_schedule(config: RunConfig) -> Callable[[jax.Array], jax.Array]:
         return now
 
     return rate
+
+
+class Pace(NamedTuple):
+    """Hold what the compiled step takes from the schedule: arguments, so that no schedule is in it.
+
+    Runs that share a part of their steps thereby share the program of these steps, and their bits.
+    """
+
+    rate: Any  # float32 [], the learning rate
+    starts_phase: Any  # bool [], whether the step is the first of a phase
+
+
+def compute_rates(config: RunConfig) -> np.ndarray:
+    """Return the learning rate of every step of a run: float32[steps]."""
+    steps_N = jnp.arange(config_lib.total_steps(config), dtype=jnp.int32)
+    return np.asarray(jax.jit(make_schedule(config))(steps_N))
+
+
+def make_pace_of(config: RunConfig) -> Callable[[int], Pace]:
+    """Make the function from the number of steps before a step to its pace, on the host."""
+    rates_N, count = compute_rates(config), len(config.phases)
+    starts = {config_lib.phase_start(config, index) for index in range(count)}
+    return lambda step: Pace(rates_N[min(step, len(rates_N) - 1)], np.bool_(step in starts))
 
 
 def scale_rates(config: OptimConfig, params: Tree, rate: jax.Array, step: jax.Array) -> Tree:
@@ -165,7 +205,10 @@ def sample_rates(config: RunConfig, most: int = 2000) -> tuple[np.ndarray, np.nd
     bends = [
         ramp.first_step + step
         for ramp in list_ramps(config)
-        for step in (-1, 0, ramp.warmup_steps - 1, ramp.warmup_steps)
+        for step in (
+            *(-1, 0, ramp.warmup_steps - 1, ramp.warmup_steps),
+            ramp.steps - config.optim.decay_steps,
+        )
     ]
     even = np.linspace(0, total - 1, min(most, total)).astype(int)
     inside = [step for step in bends if 0 <= step < total]

@@ -10,17 +10,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.sharding import PartitionSpec
 
-from bert_jax.config import Phase, RunConfig, phase_start
+from bert_jax.config import Phase, RunConfig
 from bert_jax.model.bert import Model
 from bert_jax.model.dropout import Dropout, number_rows
 from bert_jax.parallel import collectives
 from bert_jax.train_step import guard, schedule
 from bert_jax.train_step.objectives import MIN_WEIGHT, Batch, Objective, Term
-from bert_jax.train_step.schedule import make_schedule
+from bert_jax.train_step.schedule import Pace
 from bert_jax.train_step.state import TrainState
 
 Sums = dict[str, Any]
@@ -149,20 +148,18 @@ def make_train_step(
     shardings: TrainState,
     teacher: Model | None = None,
 ) -> jax.stages.Wrapped:
-    """Make the jitted step of a phase: (state, batch) -> (next state, sums), state donated.
+    """Make the jitted step of a phase: (state, batch, pace) -> (next state, sums), state donated.
 
-    With a teacher it takes (state, batch, the teacher's parameters).
+    With a teacher it takes (state, batch, pace, the teacher's parameters).
 
     The sums are float32 scalars on the device: {"terms": {name: Term}, "weights": {name: ...},
     "grad_norm", "learning_rate", "guard": Verdict}; train_step/metrics.py computes means of them. A
     bad step changes only the step number.
     """
-    rate = make_schedule(config)
-    starts = np.array([phase_start(config, index) for index in range(len(config.phases))])
     setting = config.mesh.gradient_dtype
     gradient_dtype = None if setting == "auto" else jnp.dtype(setting)
 
-    def step(state: TrainState, batch: Batch, *frozen: Any) -> tuple[TrainState, Sums]:
+    def step(state: TrainState, batch: Batch, pace: Pace, *frozen: Any) -> tuple[TrainState, Sums]:
         dropout = Dropout(
             seed=jnp.uint32(config.seed),
             step=state.step.astype(jnp.uint32),
@@ -183,19 +180,18 @@ def make_train_step(
         verdict, window = guard.judge(
             config.guard,
             state.guard,
-            jnp.any(state.step == starts),
+            pace.starts_phase,
             loss,
             sums["grad_norm"],
             ([(term.loss_sum, term.correct_sum) for term in terms.values()], weights),
         )
         is_bad = verdict.is_bad > 0.0
         direction, opt_state = tx.update(grads, state.opt_state, state.params, is_bad=is_bad)
-        learning_rate = rate(state.step)
-        rates = schedule.scale_rates(config.optim, state.params, learning_rate, state.step)
+        rates = schedule.scale_rates(config.optim, state.params, pace.rate, state.step)
         params = jax.tree.map(lambda p, rate, d: p - rate * d, state.params, rates, direction)
         params |= {name: state.params[name] for name in objective.untrained if name in params}
         params = guard.keep_old_if(is_bad, params, state.params)
-        sums |= {"learning_rate": learning_rate, "guard": verdict}
+        sums |= {"learning_rate": pace.rate, "guard": verdict}
         return TrainState(state.step + 1, params, opt_state, window), sums
 
     options = collectives.compiler_options(shardings.step.mesh)

@@ -6,5 +6,5 @@ setup builds and checks the run, run takes the process to its exit code, loop tr
 loop uses compile (the jitted step), feed and prefetch (batches), data_check (whether the files are
 as they were built), readings (results and times of steps), heldout and baselines (evaluation, and
 what models without context score), bad_steps (roll-backs), summary (the first block on the
-screen). fresh_start guards the records of a lost run.
+screen). fresh_start guards the records of a lost run, and begins a branch of another run.
 """

@@ -198,6 +198,11 @@ def _as_json(ranges: Sequence[SkippedRange]) -> str:
     return json.dumps([dataclasses.asdict(skipped) for skipped in ranges], indent=2)
 
 
+def write_skipped(workdir: pathlib.Path, ranges: Sequence[SkippedRange]) -> None:
+    """Write the skipped ranges of a run."""
+    write_file(workdir / LEFT_OUT, f"{_as_json(ranges)}\n".encode())
+
+
 class SkippedRanges:
     """Keep the skipped ranges of a run, equal on all processes; process 0 writes them."""
 
@@ -230,7 +235,7 @@ class SkippedRanges:
             raise bad_steps.make_error(roll.step, 1, roll.reason, why)
         self._all.append(SkippedRange(after_step, roll.step, roll.reason))
         if processes.number() == 0:
-            write_file(self._workdir / LEFT_OUT, f"{_as_json(self._all)}\n".encode())
+            write_skipped(self._workdir, self._all)
         bad_steps.screen.print(
             f"back at the weights of step {after_step:,}; steps {after_step + 1:,} to "
             f"{roll.step:,} are skipped, the run resumes with step {roll.step + 1:,}",

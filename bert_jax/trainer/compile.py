@@ -36,6 +36,7 @@ from bert_jax.train_step import mup, optimizers
 from bert_jax.train_step import state as state_lib
 from bert_jax.train_step import step as step_lib
 from bert_jax.train_step.objectives import Objective
+from bert_jax.train_step.schedule import Pace
 from bert_jax.train_step.state import TrainState
 from bert_jax.trainer.feed import BatchShape, Feed, HostBatch, RunPhase
 from bert_jax.trainer.prefetch import PlacedBatch
@@ -155,7 +156,7 @@ def build_parts(
 def lower_step(parts: StepParts, index: int, batch: BatchShape) -> jax.stages.Lowered:
     """Lower the training step of a phase for batches of this shape; call .compile() on the result.
 
-    The compiled program maps (state, batch) to (next state, sums); see step.make_train_step.
+    The compiled program maps (state, batch, pace) to (next state, sums); see step.make_train_step.
     """
     take_step = step_lib.make_train_step(
         parts.models[index],
@@ -167,7 +168,12 @@ def lower_step(parts: StepParts, index: int, batch: BatchShape) -> jax.stages.Lo
         parts.teacher,
     )
     placed = mesh_lib.abstract_batch(batch, parts.mesh)
-    arguments = parts.abstract_state, placed, *parts.abstract_frozen
+    whole = parts.shardings.step  # on all devices
+    pace = Pace(
+        jax.ShapeDtypeStruct((), jnp.float32, sharding=whole),
+        jax.ShapeDtypeStruct((), jnp.bool_, sharding=whole),
+    )
+    arguments = parts.abstract_state, placed, pace, *parts.abstract_frozen
     with jax.set_mesh(parts.mesh):
         return take_step.lower(*arguments)
 

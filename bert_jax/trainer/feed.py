@@ -16,14 +16,14 @@ from bert_jax import config as config_lib
 from bert_jax.config import ResolvedRun, StoreFacts
 from bert_jax.config.model_schema import THETAS
 from bert_jax.logging.console import Screen
-from bert_jax.runtime.run_record import PINNED, STORE_DIGEST, Provenance
+from bert_jax.runtime.run_record import MIXTURE, PINNED, STORE_DIGEST, Provenance
 from data_pipeline import store as store_lib
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.main import find_python
 from data_pipeline.io.address import is_address
 from data_pipeline.io.refused import Refused
 from data_pipeline.sampling import batches
-from data_pipeline.sampling.mixture import MixedSource, chain, make_schedule
+from data_pipeline.sampling.mixture import MIXTURE_VERSION, MixedSource, chain, make_schedule
 from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.sampling.stream import open_examples
 from data_pipeline.sampling.walks import WALKS_VERSION
@@ -310,6 +310,7 @@ class StoreFeed:
             STORE_DIGEST: join_digests(self.stores),
         }
         if len(self.stores) > 1:
+            fixed[MIXTURE] = MIXTURE_VERSION
             for i in range(len(self.config.phases)):
                 fixed[f"phases[{i}].store_weights (of each store)"] = list(self.weights(i))
         if self._teacher:

@@ -1,4 +1,8 @@
-"""Protect the records of an earlier run whose checkpoints cannot be restored.
+"""Begin a run that has no checkpoint: protect what is in its workdir, or branch from another run.
+
+A branch begins with the weights, optimizer and position of another run, its trunk, at a step. Its
+config must give the same for every step up to there (runtime/history.py); the checkpoint and the
+records up to it are copied, after which the branch is a run like any other.
 
 If the workdir's records show progress but no checkpoint can be restored, the run is refused before
 anything changes. With config.checkpoint.fresh, the records are moved to WORKDIR/before-fresh-N/ and
@@ -6,33 +10,46 @@ training starts at step 0. The flag has no effect while a checkpoint can be rest
 restart with the same flag resumes.
 """
 
+import dataclasses
 import itertools
+import json
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+from etils import epath
+
+from bert_jax import config as config_lib
 from bert_jax.checkpoint import directory
 from bert_jax.checkpoint.reader import find_newest_step
 from bert_jax.logging.metrics_writer import BAD_STEPS, LEFT_OUT, METRICS, SUMMARY
 from bert_jax.parallel import processes
-from bert_jax.runtime import goodput, run_record
+from bert_jax.runtime import goodput, history, run_record
+from bert_jax.runtime.run_record import BRANCH, CHECKPOINTS, CONVERTED
 from bert_jax.runtime.workdir import Workdir
+from bert_jax.trainer import bad_steps
 from data_pipeline.io import small_files
+from data_pipeline.io.address import is_address
+from data_pipeline.io.atomic import write_file
 from data_pipeline.io.errors import explain_errors
-from data_pipeline.io.jsonl import read_records
+from data_pipeline.io.jsonl import read_lines, read_records
 from data_pipeline.io.refused import Refused
-from data_pipeline.io.small_files import DamagedFile
+from data_pipeline.io.small_files import DamagedFile, parse_record
 
 FOLDER = "before-fresh"  # -1, -2 and so on
 _STRAYS_NAMED = 3
 
 
-def is_due(storage: Workdir, fresh: bool, limit_secs: float) -> bool:
+def is_due(storage: Workdir, fresh: bool, limit_secs: float, first_step: int = 0) -> bool:
     """Return whether old records must be moved before the start; process 0 decides for all.
+
+    `first_step` is the step of the first save, more than 0 for a branch.
 
     Raises Refused if they must be moved but `fresh` (config.checkpoint.fresh) is not set, and
     OSError if process 0 cannot read them now.
     """
-    kind, words = _agreed(_look(storage, fresh) if processes.number() == 0 else "", limit_secs)
+    answer = _look(storage, fresh, first_step) if processes.number() == 0 else ""
+    kind, words = _agreed(answer, limit_secs)
     if kind == "refused":
         raise Refused(words)
     if kind == "unread":
@@ -46,11 +63,11 @@ def _agreed(answer: str, limit_secs: float) -> tuple[str, str]:
     return kind, words
 
 
-def _look(storage: Workdir, fresh: bool) -> str:
+def _look(storage: Workdir, fresh: bool, first_step: int) -> str:
     try:
         if find_newest_step(storage.checkpoints) is not None:
             return "resumes"
-        progress = _progress_in_words(storage.home)
+        progress = _progress_in_words(storage.home, first_step)
     except Refused as error:  # there are checkpoints, and none can be read
         return "fresh" if fresh else f"refused {error}"
     except OSError as error:
@@ -70,22 +87,24 @@ def _look(storage: Workdir, fresh: bool) -> str:
     )
 
 
-def _progress_in_words(home: pathlib.Path) -> str:
+def _progress_in_words(home: pathlib.Path, first_step: int) -> str:
     """List the records in a folder that show steps after the first save; "" if there are none.
 
     A file that cannot be read is listed, as it may have shown progress.
     """
     records = []
-    for name, read in (
-        (METRICS, _last_step_of_lines),
-        (BAD_STEPS, _last_step_of_lines),
-        (goodput.FILE, _last_step_of_attempts),
-        (LEFT_OUT, _ends),
-        (SUMMARY, _ends),
-        (run_record.record_path(home).name, _last_change),
+    for name, list_steps in (
+        (METRICS, _steps_of_lines),
+        (BAD_STEPS, _steps_of_lines),
+        (goodput.FILE, _steps_of_attempts),
+        (LEFT_OUT, _steps_skipped),
+        (SUMMARY, _steps_of_summary),
+        (run_record.record_path(home).name, _steps_of_changes),
     ):
         try:
-            words = read(home / name)
+            steps = list_steps(home / name)
+            last = max((step for step in steps if isinstance(step, int)), default=0)
+            words = f"step {last:,}" if last > first_step else ""
         except FileNotFoundError:
             continue
         except DamagedFile:
@@ -95,26 +114,25 @@ def _progress_in_words(home: pathlib.Path) -> str:
     return ", ".join(records)
 
 
-def _last_step_of_lines(path: pathlib.Path) -> str:
-    return _to_step(line.get("step", 0) for line in read_records(path))
+def _steps_of_lines(path: pathlib.Path) -> Iterable[object]:
+    return [line.get("step", 0) for line in read_records(path)]
 
 
-def _last_step_of_attempts(path: pathlib.Path) -> str:
-    return _to_step(entry.step for attempt in goodput.read_attempts(path) for entry in attempt)
+def _steps_of_attempts(path: pathlib.Path) -> Iterable[object]:
+    return [entry.step for attempt in goodput.read_attempts(path) for entry in attempt]
 
 
-def _last_change(path: pathlib.Path) -> str:
+def _steps_of_changes(path: pathlib.Path) -> Iterable[object]:
     changes = small_files.read_object(path).get("changes", [])
-    return _to_step(change.get("since_step", 0) for change in changes if isinstance(change, dict))
+    return [change.get("since_step", 0) for change in changes if isinstance(change, dict)]
 
 
-def _to_step(steps: Iterable[object]) -> str:
-    last = max((step for step in steps if isinstance(step, int)), default=0)
-    return f"step {last:,}" if last > 0 else ""
+def _steps_of_summary(path: pathlib.Path) -> Iterable[object]:
+    return [small_files.read_object(path).get("steps", 0)]
 
 
-def _ends(path: pathlib.Path) -> str:
-    return "present" if small_files.read_bytes(path).strip() not in (b"", b"[]", b"{}") else ""
+def _steps_skipped(path: pathlib.Path) -> Iterable[object]:
+    return [skipped.through_step for skipped in bad_steps.read_skipped(path.parent)]
 
 
 def _strays(storage: Workdir) -> str:
@@ -168,3 +186,164 @@ def _move(path: directory.Folder, target: directory.Folder) -> None:
     with explain_errors(str(path), "setting it aside"):
         if path.exists() or (isinstance(path, pathlib.Path) and path.is_symlink()):
             directory.move(path, target)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trunk:
+    """Name the checkpoint of another run that a branch begins with."""
+
+    run: str  # the address of its workdir; absolute
+    step: int
+
+    @property
+    def checkpoints(self) -> directory.Folder:
+        """Return the folder of the other run's checkpoints."""
+        return directory.make_absolute(epath.Path(self.run)) / CHECKPOINTS
+
+    def __str__(self) -> str:
+        return f"{self.run}@{self.step}"
+
+
+def parse_trunk(text: str) -> Trunk:
+    """Parse --branch=RUN@STEP; Refused if it names no step."""
+    place, _, step = text.removeprefix("orbax:").rpartition("@")
+    if not place or not (step.isascii() and step.isdecimal() and len(step) <= 18):
+        raise Refused(
+            f"--branch is {text!r}; give the workdir of a run and the step of a checkpoint there, "
+            "as runs/base@4000"
+        )
+    return Trunk(place if is_address(place) else str(pathlib.Path(place).resolve()), int(step))
+
+
+def list_branch(trunk: Trunk | None) -> dict[str, Any]:
+    """Return the entry of a run's record about the trunk that it branches from; {} without one."""
+    return {} if trunk is None else {BRANCH: dataclasses.asdict(trunk)}
+
+
+def find_branch(
+    record: Mapping[str, Any] | None, asked: Trunk | None, address: str
+) -> Trunk | None:
+    """Return the trunk that the run of a record branches from, or the one asked for if it is new.
+
+    Raises:
+      Refused: the run of the record is not the branch that was asked for.
+    """
+    if record is None:
+        return asked
+    entry = small_files.field(record, BRANCH, dict, address, {})
+    trunk = parse_record(entry, Trunk, f"{address}: {BRANCH!r}") if entry else None
+    if asked not in (None, trunk):
+        kind = "one that began at step 0" if trunk is None else f"a branch of {trunk}"
+        raise Refused(
+            f"--branch is {asked}, and --workdir={address} holds a run, {kind}; give another "
+            "--workdir, or leave --branch out to resume the run there"
+        )
+    return trunk
+
+
+def check_branch(
+    trunk: Trunk, config: config_lib.RunConfig, record: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Check that a run may begin with a checkpoint of another.
+
+    `record` is the record of the new run. Versions of code and packages and kinds of devices that
+    differ are returned as phrases: they may change bits, and are the user's to judge.
+
+    Raises:
+      Refused: there is no such checkpoint, or the runs differ in a step up to it.
+    """
+    receipt = _read_trunk(trunk)
+    total = config_lib.total_steps(config)
+    if trunk.step > total:
+        raise Refused(
+            f"--branch is {trunk}, and the phases of this config end after step {total:,}; give "
+            "the last phase more steps, or branch from an earlier step"
+        )
+    ours = json.loads(json.dumps(record))
+    theirs = receipt["run"]
+    path = trunk.checkpoints / str(trunk.step)
+    histories = history.read_history(theirs, path), history.read_history(ours, "this config")
+    numbers = receipt["numbers"]
+    has_bad_steps = bool(numbers.get("skipped_steps") or numbers.get("left_out_steps"))
+    difference = history.find_first_difference(*histories, trunk.step, has_bad_steps)
+    if difference is not None:
+        raise Refused(
+            f"--branch is {trunk}, but {difference.describe()}; a branch may only change what "
+            "comes after its step: set it as it is there, or branch from a step before"
+        )
+    return tuple(
+        f"{name} {before}, here {now}"
+        for name, before, now in (
+            ("commit", *(_name_code(each) for each in (theirs, ours))),
+            *_list_packages(theirs, ours),
+            ("devices", theirs["devices"], ours["devices"]),
+            ("processes", theirs["processes"], ours["processes"]),
+        )
+        if before != now
+    )
+
+
+def _name_code(record: Mapping[str, Any]) -> str:
+    code = record["code"]
+    return f"{str(code.get('commit'))[:12]} (files {code.get('source_digest')})"
+
+
+def _list_packages(
+    theirs: Mapping[str, Any], ours: Mapping[str, Any]
+) -> list[tuple[str, Any, Any]]:
+    before, now = (each["code"].get("packages", {}) for each in (theirs, ours))
+    return [(name, before.get(name), now.get(name)) for name in {**before, **now}]
+
+
+def _read_trunk(trunk: Trunk) -> dict[str, Any]:
+    """Read the receipt of the checkpoint that a branch begins with; the run itself may be going on.
+
+    Raises:
+      Refused: there is none, or its run cannot have branches.
+    """
+    steps = directory.find_steps(directory.make_absolute(trunk.checkpoints))
+    if trunk.step not in steps:
+        listed = ", ".join(f"{step:,}" for step in sorted(steps))
+        raise Refused(
+            f"--branch is {trunk}, and {trunk.run} has no checkpoint of step {trunk.step:,}; "
+            + (f"it has checkpoints of steps {listed}" if steps else "it has none")
+        )
+    receipt = directory.read_receipt(steps[trunk.step])
+    record = run_record.check_record(receipt["run"], steps[trunk.step])
+    if CONVERTED in record or "store" not in record:
+        kind = (
+            f"converted from {record[CONVERTED]} without an optimizer"
+            if CONVERTED in record
+            else f"of {record.get('learns', 'another kind')}"
+        )
+        raise Refused(
+            f"--branch is {trunk}, a checkpoint {kind}, which no pre-training can go on from; "
+            f"--config.init=orbax:{trunk.run} begins with its weights"
+        )
+    if changes := record.get("changes", []):
+        setting, since = changes[0]["setting"], changes[0]["since_step"]
+        raise Refused(
+            f"--branch is {trunk}, a checkpoint of a run whose config.{setting} was changed after "
+            f"step {since:,}, so that no config makes it alone; branch from a step before, or from "
+            "a run whose settings were not changed"
+        )
+    return receipt
+
+
+def copy_records(trunk: Trunk, home: pathlib.Path) -> None:
+    """Copy the records of a trunk up to the step of the branch: metrics, bad steps, skipped steps.
+
+    Raises:
+      DamagedFile: a record of the trunk is damaged.
+    """
+    from bert_jax.interop import load  # here: other runs read no other run
+
+    with load.open_workdir(trunk.run) as source:
+        for name, read in ((METRICS, read_lines), (BAD_STEPS, read_records)):
+            lines = [line for line in read(source.home / name) if line["step"] <= trunk.step]
+            if lines:
+                text = "".join(f"{json.dumps(line)}\n" for line in lines)
+                write_file(home / name, text.encode())
+        ranges = bad_steps.read_skipped(source.home)
+        if earlier := [each for each in ranges if each.through_step <= trunk.step]:
+            bad_steps.write_skipped(home, earlier)

@@ -31,6 +31,7 @@ from bert_jax.runtime.preemption import Interrupted, Stop
 from bert_jax.runtime.profiler import Profiler
 from bert_jax.runtime.watchdog import Watchdog, Work
 from bert_jax.train_step import guard
+from bert_jax.train_step.schedule import make_pace_of
 from bert_jax.train_step.state import TrainState
 from bert_jax.trainer.bad_steps import BadSteps, RollBack, SkippedRanges
 from bert_jax.trainer.compile import Programs
@@ -181,6 +182,7 @@ class TrainingRun:
         self.config, self.screen, self.ledger = setup.config, setup.screen, work.ledger
         self.skipped = SkippedRanges(setup.workdir, self.config)
         self.programs = Programs(setup.parts, setup.feed, setup.phases)
+        self.pace_of = make_pace_of(self.config)
         self.listeners = open_listeners(setup)
         self.summary: dict[str, Any] | None = None
         self._has_state = False
@@ -217,8 +219,10 @@ class TrainingRun:
             self.progress, phase.batch_size, facts.examples_per_row, self.ledger.move_to_waiting
         )
         self.running = running = RunningPhase(index, phase, facts, start, clock)
-        if start < self.step <= running.end and self._owes_evaluation():
-            self._evaluate()  # a stop or a roll-back postponed it
+        if start < self.step <= running.end:
+            self.readings.record_ended(running, self.step)
+            if self._owes_evaluation():
+                self._evaluate()  # a stop, a roll-back or the end of a trunk postponed it
         if self.step < running.end:
             with self.ledger.spent(goodput.TRAINING), self._batches() as batches:
                 self._take_steps(batches)
@@ -326,7 +330,8 @@ class TrainingRun:
         take_step = self.programs.step(self.running.index, batch)
         self.profiler.before(self.step + 1, self.state)
         with jax.profiler.StepTraceAnnotation("step", step_num=self.step + 1):
-            self.state, sums = take_step(self.state, batch, *self.setup.frozen)
+            pace = self.pace_of(self.step)
+            self.state, sums = take_step(self.state, batch, pace, *self.setup.frozen)
         self.step = self.ledger.step = self.step + 1
         self.in_flight.add(sums, asked_secs, got_secs)
         self.readings.add(self.step, sums)

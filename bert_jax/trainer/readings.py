@@ -160,6 +160,11 @@ class StepReader:
         if not self._unread:
             running.clock.end_interval()
 
+    def record_ended(self, running: RunningPhase, step: int) -> None:
+        """Log the open interval of a trunk if the branch begins at the end of its objective."""
+        if self._progress.interval and self._ends_objective(running, step):
+            self._record_interval(running, step)
+
     def _ends_objective(self, running: RunningPhase, step: int) -> bool:
         """Return whether another objective follows, whose losses have other names."""
         following = self._config.phases[running.index + 1 :]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from bert_jax import config as config_lib
 from bert_jax.checkpoint.directory import check_space
@@ -24,7 +25,7 @@ from bert_jax.logging.metrics_writer import BAD_STEPS, METRICS
 from bert_jax.model import bert
 from bert_jax.monitoring.rules import Finding
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.runtime import goodput, profiler, resume, run_record
+from bert_jax.runtime import goodput, history, profiler, resume, run_record
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.profiler import Window
 from bert_jax.runtime.run_record import Change, Provenance
@@ -36,6 +37,7 @@ from bert_jax.train_step.state import TrainState
 from bert_jax.trainer import bad_steps, fresh_start
 from bert_jax.trainer.compile import StepParts, build_parts, settle_kernels
 from bert_jax.trainer.feed import Feed, RunPhase, StoreFeed, open_stores, read_facts
+from bert_jax.trainer.fresh_start import Trunk
 from bert_jax.trainer.heldout import count_phase, describe_corpus, find_in_data
 from bert_jax.trainer.readings import Progress
 from data_pipeline.io import jsonl
@@ -64,6 +66,12 @@ class Setup:
     frozen: tuple[bert.Params, ...] = ()  # parameters of the teacher, if there is one
     findings: Sequence[Finding] = ()  # what looks wrong about the data
     stores: Sequence[Store] = ()  # their files are verified during the first steps
+    trunk: Trunk | None = None  # the checkpoint that the run branches from
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Return the entries of the run record about the parts and the trunk."""
+        return self.parts.record | fresh_start.list_branch(self.trunk)
 
     @property
     def config(self) -> RunConfig:
@@ -82,11 +90,13 @@ def build_setup(
     devices: Sequence[jax.Device] | None = None,
     profiled: Window | None = None,
     began: float | None = None,
+    trunk: Trunk | None = None,
 ) -> Setup:
     """Build a pre-training run, and check all that can be checked before compiling.
 
     Claims the workdir and writes the record of the run there. Wall time is counted from `began`,
-    by default now. The first check that fails raises Refused or OSError.
+    by default now. A new run begins with the checkpoint `trunk` of another one, if given. The first
+    check that fails raises Refused or OSError.
     """
     began = time.time() if began is None else began
     if config.init or config.teacher:
@@ -112,7 +122,10 @@ def build_setup(
         teacher = teacher_lib.read_teacher(run, store, screen)
         identity = teacher_lib.identify_teacher(teacher)
     feed = StoreFeed(stores, run, identity)
-    start = check_start(run, feed.provenance, storage, devices, profiled, digest)
+    start = check_start(run, feed.provenance, storage, devices, profiled, digest, trunk)
+    if start.unlike_trunk:
+        words = f"{start.trunk} was trained with {'; '.join(start.unlike_trunk)}"
+        screen.finding("branch", words, "its bits may differ from those of a run made alone")
     with screen.spinning("counting the examples of the store") as show:
         feed.check()
         phases = [count_phase(feed, index, each, show) for index, each in enumerate(objectives)]
@@ -154,6 +167,7 @@ def build_setup(
         frozen=frozen,
         findings=[*findings, *wrong_kernels],
         stores=stores,
+        trunk=start.trunk,
     )
 
 
@@ -165,6 +179,10 @@ class RunStart:
     record: Mapping[str, Any] | None  # the record of the run to resume
     problem: str  # the damage to the file of that record, "" if none
     done_steps: int | None  # the step of the newest checkpoint, None if there is none
+    trunk: Trunk | None = None  # the checkpoint that the run began or begins with
+    unlike_trunk: Sequence[
+        str
+    ] = ()  # versions and devices that a new branch does not share with it
 
 
 def check_start(
@@ -174,10 +192,12 @@ def check_start(
     devices: Sequence[jax.Device] | None,
     profiled: Window | None,
     weights_digest: str,
+    trunk: Trunk | None = None,
 ) -> RunStart:
     """Check a run against its workdir, devices and other processes; change nothing.
 
-    `weights_digest` names the weights that a new run begins with; "" if they are drawn.
+    `weights_digest` names the weights that a new run begins with; "" if they are drawn. `trunk` is
+    the checkpoint of another run that it branches from.
 
     The first check that fails raises Refused or OSError.
     """
@@ -186,12 +206,15 @@ def check_start(
     if config.log.wandb and jax.process_index() == 0:
         metrics_writer.check_package(config.log.wandb)
     fresh = config.checkpoint.fresh
-    begins_anew = fresh_start.is_due(storage, fresh, config.hosts.stuck_secs)
+    first_step = trunk.step if trunk else 0
+    begins_anew = fresh_start.is_due(storage, fresh, config.hosts.stuck_secs, first_step)
     record, problem, done = None, "", None
+    unlike_trunk: Sequence[str] = ()
     if not begins_anew:
         record, problem = run_record.find(
             storage.home, lambda: read_newest_run(storage.checkpoints)
         )
+        trunk = fresh_start.find_branch(record, trunk, storage.address)
         if resume.can_resume(storage.home, config, provenance, record):
             # Every record can be read and continued.
             jsonl.read_metrics(storage.home / METRICS)
@@ -199,11 +222,14 @@ def check_start(
             goodput.read_attempts(storage.home / goodput.FILE)
             bad_steps.read_skipped(storage.home)
         done = _find_done_steps(storage, config_lib.total_steps(config), profiled)
+    if trunk is not None and done is None:
+        own = run_record.build_record(config, provenance)
+        unlike_trunk = fresh_start.check_branch(trunk, config, own)
     mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
     if jax.process_count() > 1:
         weights = {"init's weights": weights_digest} if weights_digest else {}
         resume.check_processes_agree(config, provenance, weights)
-    return RunStart(begins_anew, record, problem, done)
+    return RunStart(begins_anew, record, problem, done, trunk, unlike_trunk)
 
 
 def claim_workdir(
@@ -227,7 +253,8 @@ def claim_workdir(
             _replace_damaged(storage, start.problem, screen)
         for name in (METRICS, BAD_STEPS, goodput.FILE):
             jsonl.repair_end(storage.home / name, screen.print)
-        run_record.write(storage.home, config, provenance, changes, parts.record)
+        entries = parts.record | fresh_start.list_branch(start.trunk)
+        run_record.write(storage.home, config, provenance, changes, entries)
     return changes
 
 
@@ -261,15 +288,15 @@ def open_checkpoints(
 
     `report` is called with the error of a failed save, to notify the other processes.
     """
-    record = setup.parts.record
-    made = run_record.build_record(setup.config, setup.feed.provenance, setup.changes, record)
+    provenance = setup.feed.provenance
+    made = run_record.build_record(setup.config, provenance, setup.changes, setup.record)
     return Checkpoints(
         setup.storage.checkpoints, setup.config.checkpoint, setup.parts.model, made, report
     )
 
 
 def restore_or_initialize(setup: Setup, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
-    """Restore the newest complete checkpoint, or initialize the state and save it as step 0.
+    """Restore the newest complete checkpoint, or make the first one: of step 0 or of the trunk.
 
     Raises Refused if no existing checkpoint can be restored or only records of an earlier run
     exist, and OSError if a checkpoint cannot be read or the initial state cannot be saved.
@@ -278,17 +305,42 @@ def restore_or_initialize(setup: Setup, checkpoints: Checkpoints) -> tuple[Train
     if restored is not None:
         state, numbers = restored
         return state, parse_record(numbers, Progress, "the receipt of the checkpoint")
-    config = setup.config
-    if fresh_start.is_due(setup.storage, config.checkpoint.fresh, config.hosts.stuck_secs):
+    config, trunk = setup.config, setup.trunk
+    fresh, first_step = config.checkpoint.fresh, trunk.step if trunk else 0
+    if fresh_start.is_due(setup.storage, fresh, config.hosts.stuck_secs, first_step):
         raise NoIntactCheckpoint(
             f"{setup.storage.checkpoints}: the checkpoints of this run are gone"
         )
-    state = state_lib.make_state(setup.initial_params(), setup.parts.tx, setup.parts.shardings)
+    if trunk is None:
+        state = state_lib.make_state(setup.initial_params(), setup.parts.tx, setup.parts.shardings)
+        progress = Progress()
+    else:
+        state, progress = _restore_trunk(setup, trunk, checkpoints)
     jax.block_until_ready(state)
     setup.storage.publish()
-    checkpoints.save(0, state, dataclasses.asdict(Progress()))
+    checkpoints.save(first_step, state, dataclasses.asdict(progress))
     checkpoints.wait()  # report a failed save before the first step
-    return state, Progress()
+    return state, progress
+
+
+def _restore_trunk(
+    setup: Setup, trunk: Trunk, checkpoints: Checkpoints
+) -> tuple[TrainState, Progress]:
+    """Restore the state that a branch begins with, and copy the records up to there.
+
+    The guard counts the good steps of a phase, which may begin elsewhere in the branch. If the
+    trunk has bad steps, its phases are those of the branch, and its count is right.
+    """
+    path = trunk.checkpoints / str(trunk.step)
+    state, numbers = checkpoints.restore_other(path, setup.parts.abstract_state)
+    progress = parse_record(numbers, Progress, f"the receipt of {path}")
+    if not progress.skipped_steps and not progress.left_out_steps:
+        steps = jnp.int32(history.count_phase_steps(setup.config, trunk.step))
+        count = jax.device_put(steps, setup.parts.shardings.guard.count)
+        state = dataclasses.replace(state, guard=dataclasses.replace(state.guard, count=count))
+    if jax.process_index() == 0:
+        fresh_start.copy_records(trunk, setup.workdir)
+    return state, progress
 
 
 def begin_anew(setup: Setup) -> Setup:
@@ -297,7 +349,7 @@ def begin_anew(setup: Setup) -> Setup:
     vocabulary = provenance.vocabulary["file"]
     fresh_start.quarantine(storage, vocabulary, config.hosts.stuck_secs, setup.screen.print)
     if jax.process_index() == 0:
-        run_record.write(storage.home, config, provenance, parts=setup.parts.record)
+        run_record.write(storage.home, config, provenance, parts=setup.record)
     return dataclasses.replace(setup, changes=())
 
 

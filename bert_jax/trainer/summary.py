@@ -23,6 +23,8 @@ def list_opening_rows(setup: Setup, done: int | None) -> list[tuple[str, str]]:
     config, mesh, model = setup.config, setup.parts.mesh, setup.parts.model
     total = config_lib.total_steps(config)
     start = "from the first" if done is None else f"resuming at step {done:,} of {total:,}"
+    if done is None and setup.trunk is not None:
+        start = f"from step {setup.trunk.step:,} of {setup.trunk.run}"
     if done == total:
         start = f"finished before, at step {total:,}: evaluating once more"
     chosen = config

@@ -12,6 +12,7 @@ from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.spec.schema import RowShape
 
+MIXTURE_VERSION = 2  # incremented by any change to which store a row is from
 PARTS = 100_000  # weights are rounded to multiples of 1 / PARTS
 
 
@@ -56,7 +57,8 @@ def make_schedule(weights: tuple[float, ...]) -> Schedule:
     """
     quotas_K = _round_to_parts(weights)
     quotas_K //= math.gcd(*quotas_K.tolist())
-    period, slack = int(quotas_K.sum()), 2 * max(2, len(quotas_K)) - 2
+    # A store without rows changes nothing, also in which order the others take turns.
+    period, slack = int(quotas_K.sum()), 2 * max(2, int((quotas_K > 0).sum())) - 2
     counts_K, store_P = np.zeros_like(quotas_K), np.empty(period, np.int64)
     earlier_P = np.empty(period, np.int64)
     divisors_K = np.maximum(quotas_K, 1)

@@ -18,7 +18,7 @@ from bert_jax.config import (
 from bert_jax.model import bert
 from bert_jax.parallel import mesh
 from bert_jax.runtime.run_record import Provenance
-from bert_jax.train_step import optimizers, state, step
+from bert_jax.train_step import optimizers, schedule, state, step
 from bert_jax.trainer.feed import StoreFeed, open_stores, read_facts
 from data_pipeline import build
 from data_pipeline.spec.schema import row_shape
@@ -76,7 +76,9 @@ class Setting:
 
     def train_step(self, objective):
         config, phase = self.config, self.config.phases[0]
-        return step.make_train_step(self.model, objective, self.tx, config, phase, self.where)
+        take = step.make_train_step(self.model, objective, self.tx, config, phase, self.where)
+        pace_of = schedule.make_pace_of(config)
+        return lambda state, batch: take(state, batch, pace_of(int(state.step)))
 
     def init_state(self, seed=0):
         return state.init_state(self.model, self.tx, self.where, seed)

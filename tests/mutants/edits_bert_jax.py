@@ -385,8 +385,8 @@ _LOGGING = (
     (
         WIRING,
         "train_step/schedule.py",
-        "for step in (-1, 0, ramp.warmup_steps - 1, ramp.warmup_steps)",
-        "for step in (-1, 0)",
+        "*(-1, 0, ramp.warmup_steps - 1, ramp.warmup_steps),",
+        "*(-1, 0),",
         "logging/test_plots.py::test_rates_are_those_of_the_schedule_and_every_bend_is_among_them",
     ),
 )
@@ -524,6 +524,7 @@ _TASKS = (
         "tasks/squad/test_metrics.py::test_version_2_with_odds",
     ),
 )
+_HISTORY = "runtime/test_history.py"
 _WHOLE_STEP = "train_step/test_step.py::test_a_step_is_made_of_the_parts_of_its_own_number"
 _TRAIN_STEP = (
     (
@@ -542,10 +543,31 @@ _TRAIN_STEP = (
     ),
     (
         WIRING,
-        "train_step/step.py",
-        "rate = rate(state.step)",
-        "rate = rate(state.step + 1)",
+        "train_step/schedule.py",
+        "Pace(rates_N[min(step, len",
+        "Pace(rates_N[min(step + 1, len",
         _WHOLE_STEP,
+    ),
+    (
+        RULE,
+        "runtime/history.py",
+        "leaf.config.guard.spike_sigmas > 0)",
+        "False)",
+        f"{_HISTORY}::test_a_phase_that_begins_in_one_run_alone_matters_where_the_guard_judges",
+    ),
+    (
+        WIRING,
+        "runtime/history.py",
+        "(before != now) | (own != own_now)",
+        "own != own_now",
+        f"{_HISTORY}::test_another_store_sampler_dropout_or_device_count_is_a_difference",
+    ),
+    (
+        RULE,
+        "train_step/schedule.py",
+        "now = jnp.where(done <= skipped, ramp.peak, now)",
+        "pass",
+        "train_step/test_optimizers.py::test_a_decay_of_its_last_steps_begins_at_the_peak_exactly",
     ),
     (WIRING, "train_step/step.py", "rate, state.step)", "rate, state.step - 1)", _WHOLE_STEP),
     (WIRING, "train_step/step.py", "jnp.uint32(config.seed)", "jnp.uint32(0)", _WHOLE_STEP),

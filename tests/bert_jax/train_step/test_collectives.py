@@ -13,7 +13,7 @@ from jax.extend import core
 from bert_jax.config import MeshConfig
 from bert_jax.model import bert
 from bert_jax.parallel import mesh
-from bert_jax.train_step import optimizers, state, step
+from bert_jax.train_step import optimizers, schedule, state, step
 from bert_jax.train_step.objectives import MLM_NSP
 from tests.bert_jax.tiny_models import CONFIG, abstract_batch
 
@@ -57,7 +57,8 @@ def of_a_step(config: MeshConfig, micro_batches: int = 1):
         where = state.make_shardings(model, tx, of, config.mesh)
         take_step = step.make_train_step(model, MLM_NSP, tx, config, phase, where)
         first = state.make_abstract_state(model, tx, where)
-        traced = take_step.trace(first, abstract_batch(config, phase, of))
+        pace = schedule.make_pace_of(config)(0)
+        traced = take_step.trace(first, abstract_batch(config, phase, of), pace)
     found = list(exchanges(traced.jaxpr.jaxpr, dict(of.shape)))
     return first.params, found
 

@@ -6,13 +6,14 @@ import types
 from collections import Counter
 
 import jax
+import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from bert_jax.config import ComputeConfig, Config, MeshConfig, ModelConfig
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.train_step import mup, objectives, optimizers, state, step
+from bert_jax.train_step import mup, objectives, optimizers, schedule, state, step
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.spec.schema import row_shape
 
@@ -59,6 +60,7 @@ def count_operations(card, devices, setting="auto"):
         arguments = (
             state.make_abstract_state(model, tx, shardings),
             mesh_lib.abstract_batch(batch, gpus),
+            schedule.Pace(np.float32(0.0), np.bool_(True)),
         )
         lowered = take_step.trace(*arguments).lower(lowering_platforms=("cuda",))
     collectives = "all_to_all|all_reduce|all_gather|reduce_scatter"

@@ -232,6 +232,34 @@ def test_a_schedule_in_tokens_warms_up_holds_and_decays_over_growing_batches():
     np.testing.assert_allclose(rates(config, last), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("in_tokens", [False, True])
+def test_a_decay_of_its_last_steps_begins_at_the_peak_exactly(in_tokens):
+    """The second phase begins a schedule anew; steps of the first have 32 tokens, then 64."""
+    peak, end = 7e-4, 3e-5
+    warm_up = {"warmup_tokens": 320, "warmup_steps": 0} if in_tokens else {"warmup_steps": 10}
+    config = Config(
+        phases=(
+            Phase(16, 50, batch_size=2),
+            Phase(16, 10, batch_size=4),
+            Phase(16, 30, batch_size=2, restart_learning_rate=1e-4),
+        ),
+        optim=OptimConfig(
+            **warm_up,
+            **{"learning_rate": peak, "end_learning_rate": end, "decay_steps": 20},
+            decay="one_minus_sqrt",
+        ),
+    )
+    assert set(rates(config, np.arange(10, 41)).tolist()) == {float(np.float32(peak))}
+    steps = np.array([41, 45, 50, 55, 59])
+    share = (steps - 40) / 20
+    if in_tokens:  # ten steps of 32, and ten of 64
+        share = np.interp(steps, [40, 50, 60], [0, 1 / 3, 1])
+    expected = end + (peak - end) * (1 - np.sqrt(share))
+    np.testing.assert_allclose(rates(config, steps), expected, rtol=1e-5)
+    assert set(rates(config, np.arange(60, 71)).tolist()) == {float(np.float32(1e-4))}
+    assert rates(config, [80])[0] == pytest.approx(end + (1e-4 - end) * (1 - 0.5**0.5), rel=1e-5)
+
+
 def test_a_schedule_in_tokens_may_have_more_than_an_int32_holds():
     """Three billion tokens of warm-up, as ModernBERT's, then a decay of a trillion."""
     phase = Phase(1024, 250_000, batch_size=4096)

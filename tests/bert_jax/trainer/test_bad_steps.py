@@ -11,7 +11,7 @@ import pytest
 from bert_jax.config import CheckpointConfig, EvalConfig, GuardConfig, OptimConfig
 from bert_jax.logging.metrics_writer import MetricsFile
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.train_step import guard
+from bert_jax.train_step import guard, schedule
 from bert_jax.train_step import state as state_lib
 from bert_jax.trainer import bad_steps
 from bert_jax.trainer.bad_steps import make_record
@@ -183,12 +183,14 @@ def by_hand(config, workdir, steps):
     state = state_lib.init_state(parts.model, parts.tx, parts.shardings, config.seed)
     programs = Programs(parts, setup.feed, setup.phases)
     programs.compile_steps(0, 0)
+    pace_of = schedule.make_pace_of(config)
     for step in steps:
         batch = setup.feed.open_source(0).rows(setup.feed.locate_step(step).positions_B)
         number = jax.device_put(np.int32(step - 1), parts.shardings.step)
         placed = mesh_lib.place_batch(batch, parts.mesh)
         take_step = programs.step(0, placed)
-        state, _ = take_step(dataclasses.replace(state, step=number), placed)
+        pace = pace_of(step - 1)
+        state, _ = take_step(dataclasses.replace(state, step=number), placed, pace)
     return jax.tree.map(np.asarray, state.params)
 
 

@@ -1,0 +1,105 @@
+"""A run that branches from another's checkpoint ends as if made alone, or is refused."""
+
+import dataclasses
+import shutil
+
+import jax
+import pytest
+
+from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.config import CheckpointConfig, EvalConfig, OptimConfig, Phase
+from bert_jax.trainer import loop
+from bert_jax.trainer.fresh_start import parse_trunk
+from bert_jax.trainer.setup import build_setup
+from bert_jax.verify_resume import compare_runs
+from data_pipeline.io.refused import Refused
+from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
+    LOGGED_OFTEN,
+    compiled_once,
+    small_config,
+    train,
+)
+
+pytestmark = pytest.mark.slow
+
+STEP = 6
+RATE = OptimConfig(learning_rate=3e-3, warmup_steps=2, decay="constant")
+DECAY = dataclasses.replace(RATE, decay="one_minus_sqrt", decay_steps=3)
+PHASE = Phase(seq_len=16, steps=9, batch_size=16, max_predictions_per_seq=3)
+
+
+@pytest.fixture(scope="module")
+def config(tiny_store):
+    return small_config(
+        tiny_store,
+        phases=(PHASE,),
+        eval=EvalConfig(every_steps=4, examples=21),
+        checkpoint=CheckpointConfig(every_steps=3, keep_every_steps=3),
+        **LOGGED_OFTEN | {"optim": RATE, "log_every_steps": 4},
+    )
+
+
+@pytest.fixture(scope="module")
+def trunk(config, compiled_once, tmp_path_factory):  # noqa: F811
+    workdir = tmp_path_factory.mktemp("trunk") / "run"
+    train(config, workdir)
+    return workdir
+
+
+def branch(config, trunk, workdir, step=STEP):
+    asked = parse_trunk(f"{trunk}@{step}") if trunk else None
+    return loop.train(build_setup(config, workdir, jax.devices()[:1], trunk=asked))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optim": DECAY},
+        {
+            "phases": (
+                dataclasses.replace(PHASE, steps=STEP),
+                dataclasses.replace(PHASE, steps=2, objective="mlm", masked_lm_prob=0.2),
+            )
+        },
+    ],
+)
+def test_a_leaf_ends_as_its_run_made_alone_also_killed_in_its_first_save(
+    settings, config, trunk, tmp_path, monkeypatch, capsys
+):
+    leaf = dataclasses.replace(config, **settings)
+    train(leaf, tmp_path / "alone")
+    copy = shutil.copytree(trunk, tmp_path / "trunk")
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoints, "wait", lambda self: (_ for _ in ()).throw(SystemExit(9)))
+        with pytest.raises(SystemExit):
+            branch(leaf, copy, tmp_path / "leaf")
+    shutil.rmtree(tmp_path / "leaf" / "checkpoints", ignore_errors=True)
+    branch(leaf, copy, tmp_path / "leaf")
+    assert compare_runs(tmp_path / "alone", tmp_path / "leaf").differences == ()
+    assert f"from step {STEP} of {copy}" in capsys.readouterr().out
+    shutil.rmtree(copy)
+    branch(leaf, copy, tmp_path / "leaf")  # resumed, as it is the same branch
+    branch(leaf, "", tmp_path / "leaf")
+    with pytest.raises(Refused, match=f"a branch of {copy}@{STEP}"):
+        branch(leaf, copy, tmp_path / "leaf", step=3)
+
+
+def test_what_a_branch_cannot_begin_with_is_refused(config, trunk, tmp_path):
+    with pytest.raises(Refused, match="no checkpoint of step 5; it has checkpoints of steps 3, 6"):
+        branch(config, trunk, tmp_path / "leaf", step=5)
+    with pytest.raises(Refused, match=r"end after step 4"):
+        short = dataclasses.replace(config, phases=(dataclasses.replace(PHASE, steps=4),))
+        branch(short, trunk, tmp_path / "leaf")
+    with pytest.raises(Refused, match=r"step 1 differs: config.seed = 3 there.*says 8"):
+        branch(dataclasses.replace(config, seed=8), trunk, tmp_path / "leaf")
+    assert not (tmp_path / "leaf").exists()
+    with pytest.raises(Refused, match="holds a run, one that began at step 0"):
+        branch(config, trunk, trunk)
+    changed = shutil.copytree(trunk, tmp_path / "changed")
+    slower = dataclasses.replace(RATE, learning_rate=1e-3)
+    longer = dataclasses.replace(PHASE, steps=12)
+    train(dataclasses.replace(config, optim=slower, phases=(longer,)), changed)
+    with pytest.raises(Refused, match=r"whose config.*was changed after step 9"):
+        branch(config, changed, tmp_path / "leaf", step=12)
+    with pytest.raises(Refused, match="--branch is 'runs/base'"):
+        parse_trunk("runs/base")
