@@ -89,7 +89,8 @@ mutants: $(READY)
 	@$(BIN)/python -m tests.mutants $(EDITS)
 
 families: $(READY)
-	@$(BIN)/python -m pytest -m "long or not long" tests/smoke/test_families.py
+	@$(BIN)/python -m pytest -m "long or not long" tests/smoke/test_families.py \
+		tests/bert_jax/model/test_disentangled.py
 
 parity: export JAX_PLATFORMS := cpu
 parity: $(READY)

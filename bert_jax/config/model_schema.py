@@ -7,12 +7,12 @@ from data_pipeline.spec.fields import setting
 HIDDEN_ACTS = ("gelu_tanh", "gelu_erf", "silu")
 POOLER_TYPES = ("tanh", "gelu_erf", "relu", "mlm_transform")
 # Fields of ModelConfig that heads alone read.
-OF_HEADS = ("pooler_type", "classifier_pooling", "head_act")
+OF_HEADS = ("pooler_type", "classifier_pooling", "head_act", "detects_by_cls")
 THETAS = ("global_rope_theta", "local_rope_theta")  # fields of ModelConfig and of Phase
 # Fields of ModelConfig that disentangled attention alone reads.
 DISENTANGLED = (
     *("pos_att_type", "position_buckets", "max_relative_positions"),
-    *("share_att_key", "norm_rel_ebd", "position_biased_input"),
+    *("share_att_key", "norm_rel_ebd", "position_biased_input", "detects_by_cls"),
 )
 COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
 
@@ -217,6 +217,11 @@ class ModelConfig:
         "or gdes: the encoder adds its own difference to the generator's tables, which its loss "
         "does not move (DeBERTaV3)",
         choices=("shared", "gdes"),
+    )
+    detects_by_cls: bool = setting(
+        False,
+        "the head of replaced-token detection adds [CLS]'s vector to each token's, and normalizes "
+        "the sum (DeBERTaV3)",
     )
     bilstm_units: int = setting(
         0,

@@ -283,9 +283,17 @@ class Bert(nnx.Module):
         table_VD = self.embeddings.word.embedding[...]
         return self.mlm.compute_losses(vectors_BPD, table_VD, labels_BP)
 
-    def compute_replaced_logits(self, hidden_BSD: jax.Array) -> jax.Array:
-        """Compute the logit that a token was replaced, at each position: float32[B,S]."""
-        return self.rtd(hidden_BSD)
+    def compute_replaced_logits(
+        self,
+        hidden_BSD: jax.Array,
+        cls_positions_BN: jax.Array | None = None,
+        example_ids_BS: jax.Array | None = None,
+    ) -> jax.Array:
+        """Compute the logit that a token was replaced, at each position: float32[B,S].
+
+        Packed rows need the last two: their examples' [CLS], and whose each token is.
+        """
+        return self.rtd(hidden_BSD, cls_positions_BN, example_ids_BS)
 
     def compute_nsp_logits(
         self, hidden_BSD: jax.Array, cls_positions_BN: jax.Array | None = None

@@ -70,18 +70,35 @@ class MaskedLmHead(nnx.Module):
 class ReplacedTokenHead(nnx.Module):
     """Compute the logit that a token was replaced: a layer of the width, its activation, a map.
 
-    Source: google-research/electra run_pretraining.py _get_discriminator_output.
+    With config.model.detects_by_cls the layer reads the norm of the token's vector plus [CLS]'s.
+
+    Source: google-research/electra run_pretraining.py _get_discriminator_output; microsoft/DeBERTa
+    replaced_token_detection_model.py LMMaskPredictionHead.
     """
 
     def __init__(self, config: ModelConfig, choices: Choices) -> None:
         width, stddev = config.hidden_size, config.initializer_range
         self.transform = Linear((width, "embed"), (width, None), stddev)
         self.output = Linear((width, None), (1, None), stddev)
+        self.layer_norm = Norm(config, width, choices) if config.detects_by_cls else None
         self.hidden_act = config.hidden_act
         self.saves_derivative = choices.gelu_saves_derivative
 
-    def __call__(self, x_BSD: jax.Array) -> jax.Array:
-        """Compute float[B,S,D] -> float32[B,S]."""
+    def __call__(
+        self,
+        x_BSD: jax.Array,
+        cls_positions_BN: jax.Array | None = None,
+        example_ids_BS: jax.Array | None = None,
+    ) -> jax.Array:
+        """Compute float[B,S,D] -> float32[B,S]; of packed rows also int32[B,N], int32[B,S]."""
+        if self.layer_norm is not None:
+            cls_BSD = x_BSD[:, :1]
+            if cls_positions_BN is not None and example_ids_BS is not None:
+                numbers_N = np.arange(1, cls_positions_BN.shape[1] + 1, dtype=np.int32)
+                is_of_BSN = (example_ids_BS[:, :, None] == numbers_N).astype(x_BSD.dtype)
+                cls_BND = ops.gather_positions(x_BSD, cls_positions_BN)
+                cls_BSD = ops.einsum("bsn,bnd->bsd", is_of_BSN, cls_BND, ("batch", None, None))
+            x_BSD = self.layer_norm(x_BSD + cls_BSD)
         x_BSD = ops.activate(self.transform(x_BSD), self.hidden_act, self.saves_derivative)
         return self.output(x_BSD)[:, :, 0].astype(jnp.float32)
 

@@ -291,6 +291,13 @@ _MODEL = (
     ),
     (
         RULE,
+        "model/heads.py",
+        "x_BSD = self.layer_norm(x_BSD + cls_BSD)",
+        "x_BSD = self.layer_norm(x_BSD) + cls_BSD",
+        "model/test_disentangled.py::test_a_detector_reads_the_norm_of_a_token_plus_its_cls",
+    ),
+    (
+        RULE,
         "model/disentangled.py",
         "np.float32(near - 1)) + near",
         "np.float32(near)) + near",

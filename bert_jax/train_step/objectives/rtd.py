@@ -121,7 +121,9 @@ def make_rtd(weight: float) -> Objective:
         seen_BS = fill_masked(batch, sampled_BP)
         is_replaced_BS = seen_BS != restore_ids(batch)
         hidden_BSD = encode_batch(bert, {**batch, "input_ids": seen_BS}, dropout)
-        logits_BS = bert.compute_replaced_logits(hidden_BSD)
+        logits_BS = bert.compute_replaced_logits(
+            hidden_BSD, batch.get("cls_positions"), batch.get("example_ids")
+        )
         return {
             "mlm": sum_losses(losses, batch["masked_lm_weights"]),
             "rtd": sum_detections(logits_BS, is_replaced_BS, _weigh_tokens(batch), weight),

@@ -4,13 +4,14 @@ tests/bert_jax/interop/test_families.py has Hugging Face's results.
 """
 
 import dataclasses
+import math
 
 import jax
 import numpy as np
 import pytest
 
 from bert_jax.model.disentangled import number_distances
-from bert_jax.train_step.objectives import MLM
+from bert_jax.train_step.objectives import MLM, RTD
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
 from tests.bert_jax.train_step.gradients import assert_same, compute, draw, on_mesh
 from tests.bert_jax.train_step.test_objectives import one_by_one, side_by_side
@@ -82,6 +83,33 @@ def test_terms_are_products_with_the_distance_between_query_and_key(terms, share
         np.testing.assert_allclose(score, expected[name], atol=2e-5)
 
 
+def test_a_detector_reads_the_norm_of_a_token_plus_its_cls():
+    """Against NumPy: He et al. 2023's code, LMMaskPredictionHead, in rows and in packed rows."""
+    config = configure(detects_by_cls=True, hidden_act="gelu_erf")
+    at = setting(config, 1, heads=RTD.heads)
+    params = draw(at.model)
+    head = params["rtd"]
+    x = np.random.default_rng(3).normal(size=(1, 6, 32)).astype(np.float32)
+    with jax.set_mesh(at.mesh):
+        bound = at.model.bind(on_mesh(params, at))
+        places = np.array([[0, 4]], np.int32), np.array([[1, 1, 1, 1, 2, 2]], np.int32)
+        found = bound.compute_replaced_logits(jax.numpy.asarray(x))
+        packed = bound.compute_replaced_logits(*map(jax.numpy.asarray, (x, *places)))
+
+    def compute(cls):
+        total = x + cls
+        centred = total - total.mean(-1, keepdims=True)
+        total = centred / np.sqrt((total.var(-1, keepdims=True)) + config.model.layer_norm_eps)
+        total = total * head["layer_norm"]["scale"] + head["layer_norm"]["bias"]
+        total = total @ head["transform"]["kernel"] + head["transform"]["bias"]
+        total = total * (1 + np.vectorize(math.erf)(total / math.sqrt(2))) / 2
+        return (total @ head["output"]["kernel"] + head["output"]["bias"])[..., 0]
+
+    np.testing.assert_allclose(found, compute(x[:, :1]), atol=2e-5)
+    of_each = np.concatenate([x[:, [0] * 4], x[:, [4] * 2]], axis=1)
+    np.testing.assert_allclose(packed, compute(of_each), atol=2e-5)
+
+
 @pytest.mark.slow
 def test_packed_rows_and_eight_devices_have_the_losses_and_gradients_of_examples():
     """A table of positions too, and maps of its own, which are on two devices."""
@@ -94,3 +122,26 @@ def test_packed_rows_and_eight_devices_have_the_losses_and_gradients_of_examples
     expected = compute(at, MLM, params, batch, drops=True)
     for preset in ("zero1+tp", "fsdp"):
         assert_same(compute(setting(config, 8, preset), MLM, params, batch, drops=True), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_detector_with_tables_of_differences_is_the_same_on_eight_devices():
+    """The generator and the encoder have tables of distances of their own."""
+    sizes = {"generator_hidden_size": 32, "generator_num_attention_heads": 4}
+    sizes |= {"generator_embeddings": "gdes", "position_biased_input": True}
+    config = configure(detects_by_cls=True, **sizes)
+    at = setting(config, 1, heads=RTD.heads)
+    params = draw(at.model)
+    expected = compute(at, RTD, params, random_batch(), drops=True)
+    tables = expected[1]["embeddings"], expected[1]["generator"]["embeddings"]
+    assert all(
+        np.abs(each[name]["embedding"]).max() > 0
+        for each in tables
+        for name in each
+        if name in ("word", "position")
+    )
+    found = compute(
+        setting(config, 8, "zero1+tp", heads=RTD.heads), RTD, params, random_batch(), drops=True
+    )
+    assert_same(found, expected)
