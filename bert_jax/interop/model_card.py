@@ -37,7 +37,11 @@ _HELD_OUT = (
     ("heldout_nsp_accuracy", "next-sentence accuracy", ".1%"),
     ("majority_nsp_accuracy", "always the more frequent label", ".1%"),
 )
-_ACTS = {"gelu_erf": "gelu, exact", "gelu_tanh": "gelu, tanh approximation"}
+_ACTS = {
+    "gelu_erf": "gelu, exact",
+    "gelu_tanh": "gelu, tanh approximation",
+    "silu": "silu",
+}
 
 
 def render(

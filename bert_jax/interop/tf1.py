@@ -169,9 +169,9 @@ def check_supported(config: ModelConfig, address: str) -> None:
         )
     if config.hidden_act not in _SETTINGS.acts.values():
         raise Refused(
-            f"{address} has hidden_act {config.hidden_act}, and Google's code has no exact gelu: "
-            'its "gelu" is the tanh approximation; export to hf:DIR, or say with '
-            "--hidden_act=gelu_tanh that the approximation is meant"
+            f'{address} has hidden_act {config.hidden_act}, and Google\'s "gelu" is the tanh '
+            "approximation; export to hf:DIR, or say with --hidden_act=gelu_tanh that the "
+            "approximation is meant"
         )
     if config.mlm_act != config.hidden_act:
         raise Refused(

@@ -16,6 +16,7 @@ ACTS = {
     "gelu": "gelu_erf",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
 }
 # Settings that matter while training alone; a config.json need not hold them.
 TRAINING = (

@@ -131,9 +131,12 @@ def test_short_floats_are_widened(held, dtype, tmp_path):
 
 @pytest.mark.parametrize(
     ("act", "ours"),
-    [("gelu", "gelu_erf"), ("gelu_new", "gelu_tanh"), ("gelu_pytorch_tanh", "gelu_tanh")],
+    [
+        *(("gelu", "gelu_erf"), ("gelu_new", "gelu_tanh"), ("gelu_pytorch_tanh", "gelu_tanh")),
+        ("silu", "silu"),
+    ],
 )
-def test_both_gelus(held, act, ours, tmp_path):
+def test_activation_functions(held, act, ours, tmp_path):
     _, config = huggingface.read_config(write(tmp_path, held, hidden_act=act))
     assert (config.hidden_act, config.type_vocab_size, config.layer_norm_eps) == (ours, 3, 1e-6)
 
