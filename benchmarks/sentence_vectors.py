@@ -8,7 +8,6 @@ once, which compiles and warms up, and the vectors must agree to 1e-5. Weights a
 """
 
 import argparse
-import json
 import pathlib
 import statistics
 import sys
@@ -63,7 +62,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--python", default="", help="of sentence-transformers, if it is there")
     given = parser.parse_args()
-    console = rich.console.Console()
+    console = rich.console.Console(width=None if sys.stdout.isatty() else 140)
     lines = given.sentences.read_text(encoding="utf-8").split("\n")
     texts = [line.strip() for line in lines if line.strip()][: given.count]
     folder = given.model.absolute()
@@ -71,7 +70,8 @@ def main() -> None:
     python = pathlib.Path(given.python).absolute() if given.python else None
     worker = Worker(python or make_environment(environment, LIBRARIES[_LIBRARY], console), WORKER)
     versions = worker.ask("start", library=_LIBRARY, threads=0)
-    console.print(f"{len(texts):,} sentences, {json.dumps(versions)}")
+    words = ", ".join(f"{name} {version}" for name, version in versions.items())
+    console.print(f"{len(texts):,} sentences, {words}")
     compute = prepare_ours(folder, texts)
     with tempfile.TemporaryDirectory() as place:
         file = pathlib.Path(place) / "ours.npz"

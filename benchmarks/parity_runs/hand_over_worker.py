@@ -89,6 +89,8 @@ def compare_onnx(folder: str, file: str) -> dict[str, Any]:
     """Compare the logits of the ONNX graph that optimum exports, run by ONNX Runtime."""
     from optimum.onnxruntime import ORTModelForMaskedLM
 
+    if transformers.AutoConfig.from_pretrained(folder).model_type == "xlnet":
+        return {"differences": {}, "same_ids": True, "skipped": "optimum exports no XLNet"}
     ours, texts = read_ours(file)
     model = ORTModelForMaskedLM.from_pretrained(folder, export=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
