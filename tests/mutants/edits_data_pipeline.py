@@ -160,6 +160,13 @@ _READ = (
 _REPORT = (
     (
         WIRING,
+        "report/vocabularies.py",
+        "vocabulary.encode_words([*words])",
+        "vocabulary.encode([*words])",
+        "report/test_vocabularies.py::test_columns_are_the_counts_of_the_libraries",
+    ),
+    (
+        WIRING,
         "report/build.py",
         "columns = (splits[TRAIN], splits[HELDOUT], both)",
         "columns = (splits[TRAIN], both, splits[HELDOUT])",

@@ -155,6 +155,8 @@ def test_a_vocabulary_that_falls_back_to_bytes_marks_words_and_loses_nothing(tmp
     assert vocabulary.is_continuation[ids].tolist() == [piece in continues for piece in pieces]
     word, _ = vocabulary.encode_words(["bal"])
     assert [vocabulary.pieces()[i] for i in word] == ["\u2581bal"]
+    again, _ = vocabulary.encode(vocabulary.spell(word))
+    assert again.tolist() == word.tolist()
     assert LostCharacters(vocabulary).count(["a balw \u00e9"]) == {}
 
 
