@@ -41,6 +41,9 @@ class ConvertFlags:
     hidden_act: str | None = flag(
         None, "the gelu to write, if the checkpoint names another", choices=HIDDEN_ACTS
     )
+    with_optimizer: bool = flag(
+        False, "copy a run's checkpoint to orbax:DIR as it is, for others to branch from"
+    )
     push_to_hub: str | None = flag(
         None,
         "name on the Hugging Face hub that an export to hf: is uploaded to",
@@ -76,8 +79,10 @@ from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import list_names
 from bert_jax.logging.console import BAD, Screen
 from bert_jax.runtime.exit_codes import DONE, FAILED
+from bert_jax.trainer import fresh_start
 from data_pipeline.cli.main import find_python
 from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.atomic import new_folder
 from data_pipeline.vocab import WORDPIECE
 
 _PARTS = {"pooler": "pooler", "mlm": "MLM head", "nsp": "NSP head", "rtd": "replaced-token head"}
@@ -96,6 +101,8 @@ def _main(log: LibraryLog, flags: ConvertFlags) -> int:
             hub.check_upload(flags.push_to_hub, flags.public)
         screen = Screen(is_writer=True)
         log.hold()
+        if flags.with_optimizer:
+            return _publish(flags, target, screen)
         with screen.spinning(f"reading {flags.from_}"):
             loaded = load.load(flags.from_, flags.part)
             if flags.hidden_act:
@@ -105,6 +112,25 @@ def _main(log: LibraryLog, flags: ConvertFlags) -> int:
             export.check_exportable(checkpoint, target)
     dropped = [part for part in loaded.params if part not in checkpoint.params]
     return _convert(flags, checkpoint, dropped, target, screen, log.say)
+
+
+def _publish(flags: ConvertFlags, target: Target, screen: Screen) -> int:
+    """Copy a checkpoint with all that a branch begins with."""
+    scheme, place = load.split_address(flags.from_)
+    if scheme != load.ORBAX or target.scheme != load.ORBAX:
+        raise Refused(
+            f"--with_optimizer copies a run's checkpoint, and --from is {flags.from_!r}, --to "
+            f"{flags.to!r}; give orbax:WORKDIR[@STEP] and orbax:DIR"
+        )
+    workdir, step = load.split_step(place)
+    with load.open_workdir(place) as storage:
+        step = load.choose_step(flags.from_, workdir, step, storage)
+    trunk = fresh_start.parse_trunk(f"{workdir}@{step}")
+    with screen.spinning(f"copying {trunk}"), new_folder(target.destination) as files:
+        fresh_start.publish(trunk, files)
+    branch = f"--branch={shlex.quote(str(target.folder))}@{step}"
+    screen.table(f"{flags.to}, step {step:,}", [("branch from it", branch)])
+    return DONE
 
 
 def _convert(

@@ -71,6 +71,8 @@ def _main(log: LibraryLog, flags: ReportFlags) -> int:
         _print(run, usd_per_chip_hour, screen)
         samples.append(_guess(run, flags.guesses, screen) if flags.guesses else [])
     if len(runs) > 1:
+        for line in run_report.draw_tree(runs):
+            screen.print(line)
         for sentence in (*comparison.describe_settings(runs), *comparison.compare(runs)):
             screen.print(sentence)
     if output is not None:

@@ -170,6 +170,15 @@ def move(path: Folder, target: Folder) -> None:
     remote.rmtree()
 
 
+def copy(folder: epath.Path, target: epath.Path) -> None:
+    """Copy the files of a folder, which may be in a bucket, into a new one."""
+    with explain_errors(str(folder), "copying"):
+        for file in _files(folder):
+            end = target / file.relative_to(folder)
+            end.parent.mkdir(parents=True, exist_ok=True)
+            file.copy(end)
+
+
 def remove_uncommitted(directory: epath.Path, timeout_secs: float = 5.0) -> None:
     """Remove what a failed save left in a local directory.
 

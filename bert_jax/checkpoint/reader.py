@@ -12,7 +12,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from bert_jax.checkpoint import arrays
+from bert_jax.checkpoint import arrays, fingerprint
 from bert_jax.checkpoint import directory as directory_lib
 from bert_jax.checkpoint.directory import STATE, Folder, find_steps
 from bert_jax.checkpoint.restore import describe_error, make_no_intact_checkpoint
@@ -125,6 +125,17 @@ def read_param_dims(directory: Folder, step: int) -> dict[str, tuple[int, ...]]:
                 raise DamagedFile(f"checkpoint {step} of {directory} has {name} as {kind!r:.80}")
             dims[name.removeprefix("params/")] = tuple(map(int, sizes[1].split(",")))
     return dims
+
+
+def find_damaged(directory: Folder, step: int) -> list[str]:
+    """Return the arrays of a checkpoint, moments included, that are not what was saved."""
+    receipt = directory_lib.read_receipt(directory_lib.make_absolute(directory) / str(step))
+    arrays_of = read_arrays(directory, step)
+    leaves = [jnp.asarray(array) for array in arrays_of.values()]
+    prints = fingerprint.compute(leaves, [leaf.shape for leaf in leaves])
+    digests = dict(zip(arrays_of, fingerprint.to_hex(np.asarray(prints)), strict=True))
+    saved = {name: text.partition(" ")[2] for name, text in receipt["leaves"].items()}
+    return sorted(name for name in {**saved, **digests} if saved.get(name) != digests.get(name))
 
 
 def read_arrays(directory: Folder, step: int) -> dict[str, np.ndarray]:

@@ -191,7 +191,7 @@ def _load_run(address: str, place: str) -> Pretrained:
     workdir, step = split_step(place)
     with open_workdir(place) as storage:
         record = run_record.read_model(storage.home)
-        step = _choose_step(address, workdir, step, storage)
+        step = choose_step(address, workdir, step, storage)
         source = f"checkpoint {step} of {workdir}"
         config = record.config_at(step)
         words = record.vocabulary
@@ -214,7 +214,7 @@ def _load_run(address: str, place: str) -> Pretrained:
     )
 
 
-def _choose_step(address: str, workdir: str, step: int | None, storage: workdir_lib.Workdir) -> int:
+def choose_step(address: str, workdir: str, step: int | None, storage: workdir_lib.Workdir) -> int:
     """Return the given step or the newest checkpoint's; refuse a step that was not saved."""
     if step is not None:
         saved = directory.find_steps(directory.make_absolute(storage.checkpoints))

@@ -67,15 +67,22 @@ def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED
 
 
 def _list_spent(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> Facts:
-    """List tokens, device hours, and dollars if the chip has a price; a stop costs nothing."""
+    """List tokens, device hours, and dollars if the chip has a price; a stop costs nothing.
+
+    A branch lists what it took itself.
+    """
     facts = []
-    tokens, positions = _count_tokens(run), _count_positions(run)
+    trunk, first_step = run.trunk
+    if trunk:
+        facts.append(
+            ("branch", f"from step {first_step:,} of {trunk}, which took what came before")
+        )
+    tokens, positions = _count_tokens(run, first_step), _count_positions(run, first_step)
     if tokens:
         facts.append(("tokens", f"{tokens:,.0f}"))
     elif positions:
         facts.append(("positions", f"{positions:,}, padding included"))
-    hours = run.device_count * sum(run.secs.values()) / 3600
-    hours -= run.device_count * run.secs.get("stopped", 0.0) / 3600
+    hours = _count_device_hours(run)
     if hours:
         facts.append(("device hours", f"{hours:,.2f} ({run.devices})"))
         chip = find_chip(run.devices.partition(" x ")[2])
@@ -86,22 +93,67 @@ def _list_spent(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> Facts:
     return facts
 
 
-def _count_tokens(run: RunState) -> float:
-    """Return the tokens that a finished run has read, 0 if unknown: padding is not counted."""
+def _count_device_hours(run: RunState) -> float:
+    """Return the hours of a run, its stops left out, times its devices."""
+    secs = sum(run.secs.values()) - run.secs.get("stopped", 0.0)
+    return run.device_count * secs / 3600
+
+
+def draw_tree(runs: Sequence[RunState]) -> list[str]:
+    """Draw branches below their trunks, with what each took itself, and the sum; [] without one.
+
+    The sum is compared with the cost of the same runs made alone, which repeat the steps of trunks.
+    """
+    if not any(run.trunk[0] for run in runs):
+        return []
+    lines: list[str] = []
+    folders = {str(run.folder.resolve()): run for run in runs}
+
+    def draw(run: RunState, depth: int) -> None:
+        trunk, step = run.trunk
+        origin = f" from step {step:,}" if trunk else ""
+        if trunk and trunk not in folders:
+            origin += f" of {trunk}"
+        own = f"{_count_read(run, step):,.0f} tokens, {_count_device_hours(run):,.2f} device hours"
+        lines.append(f"{'   ' * depth}{run.folder.name}{origin}: {own}")
+        for leaf in sorted(runs, key=lambda leaf: leaf.trunk[1]):
+            if folders.get(leaf.trunk[0]) is run and leaf is not run:
+                draw(leaf, depth + 1)
+
+    for run in runs:
+        if run.trunk[0] not in folders:
+            draw(run, 0)
+    paid, alone = (
+        sum(_count_read(run, step) for run, step in counted)
+        for counted in ([(run, run.trunk[1]) for run in runs], [(run, 0) for run in runs])
+    )
+    hours = sum(map(_count_device_hours, runs))
+    words = f"{paid:,.0f} tokens, {hours:,.2f} device hours"
+    return [*lines, f"together: {words}; made alone, the runs read {alone:,.0f} tokens"]
+
+
+def _count_read(run: RunState, first_step: int) -> float:
+    """Count the tokens after a step, or the positions of a run that has not finished."""
+    return _count_tokens(run, first_step) or _count_positions(run, first_step)
+
+
+def _count_tokens(run: RunState, first_step: int = 0) -> float:
+    """Return the tokens, not padding, that a finished run has read after a step; 0 if unknown."""
     phases = run.summary.get("phases")
-    total = 0.0
+    total, skipped = 0.0, first_step
     for index, phase in enumerate(phases if isinstance(phases, list) else []):
         steps = run.settings.get(f"phases[{index}].steps")
         tokens = phase.get("tokens_per_step") if isinstance(phase, dict) else None
         if type(steps) is not int or not isinstance(tokens, float):
             return 0.0
-        total += steps * tokens
+        total += max(0, steps - skipped) * tokens
+        skipped = max(0, skipped - steps)
     return total
 
 
-def _count_positions(run: RunState) -> int:
-    """Return rows times their length up to the last logged step, 0 if unknown."""
-    left, total, index = run.curves.last_step, 0, 0
+def _count_positions(run: RunState, first_step: int = 0) -> int:
+    """Return rows times their length from a step to the last logged one, 0 if unknown."""
+    left, total, index, skipped = run.curves.last_step, 0, 0, first_step
     while left > 0:
         steps, rows, seq_len = (
             run.settings.get(f"phases[{index}].{name}")
@@ -109,8 +161,8 @@ def _count_positions(run: RunState) -> int:
         )
         if type(steps) is not int or type(rows) is not int or type(seq_len) is not int:
             return 0
-        total += min(steps, left) * rows * seq_len
-        left, index = left - steps, index + 1
+        total += max(0, min(steps, left) - skipped) * rows * seq_len
+        left, index, skipped = left - steps, index + 1, max(0, skipped - steps)
     return total
 
 
@@ -198,6 +250,9 @@ def render_page(
         plots = page.render_plots({f"{term} loss (nats)": _draw(runs, term) for term in terms})
         sections.append(page.render_section("Curves", f'<p class="quiet">{words}</p><br>{plots}'))
     if len(runs) > 1:
+        tree = "\n".join(map(escape, draw_tree(runs)))
+        if tree:
+            sections.append(page.render_section("Branches", f"<pre>{tree}</pre>"))
         for heading, sentences in (
             ("Which settings differ", describe_settings(runs)),
             ("Which losses differ", compare(runs)),

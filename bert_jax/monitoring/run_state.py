@@ -48,6 +48,16 @@ class RunState:
         return _select_objects(listed) or self.curves.findings
 
     @property
+    def trunk(self) -> tuple[str, int]:
+        """Return the workdir and the step of the run that this one branches from; ("", 0) if none.
+
+        What the run took up to the step is the trunk's cost.
+        """
+        entry = self.record.get(run_record.BRANCH)
+        folder, step = (entry.get("run"), entry.get("step")) if isinstance(entry, dict) else ("", 0)
+        return (folder, step) if isinstance(folder, str) and type(step) is int else ("", 0)
+
+    @property
     def device_count(self) -> int:
         """Return the number of devices; 0 if unknown."""
         count = self.devices.partition(" ")[0]

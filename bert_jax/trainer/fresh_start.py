@@ -20,7 +20,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax import config as config_lib
-from bert_jax.checkpoint import directory
+from bert_jax.checkpoint import directory, reader
 from bert_jax.checkpoint.reader import find_newest_step
 from bert_jax.logging.metrics_writer import BAD_STEPS, LEFT_OUT, METRICS, SUMMARY
 from bert_jax.parallel import processes
@@ -30,7 +30,7 @@ from bert_jax.runtime.workdir import Workdir
 from bert_jax.trainer import bad_steps
 from data_pipeline.io import small_files
 from data_pipeline.io.address import is_address
-from data_pipeline.io.atomic import write_file
+from data_pipeline.io.atomic import write_file, write_json
 from data_pipeline.io.errors import explain_errors
 from data_pipeline.io.jsonl import read_lines, read_records
 from data_pipeline.io.refused import Refused
@@ -347,3 +347,31 @@ def copy_records(trunk: Trunk, home: pathlib.Path) -> None:
         ranges = bad_steps.read_skipped(source.home)
         if earlier := [each for each in ranges if each.through_step <= trunk.step]:
             bad_steps.write_skipped(home, earlier)
+
+
+def publish(trunk: Trunk, folder: pathlib.Path) -> None:
+    """Copy a checkpoint with its optimizer, position and record into an empty folder.
+
+    The folder is a workdir, which others may branch from.
+
+    Raises:
+      Refused: no run can branch from the checkpoint, or a copied array is not what was saved.
+      OSError: a file cannot be read or written.
+    """
+    from bert_jax.interop import load  # here: other runs read no other run
+
+    record = _read_trunk(trunk)["run"]
+    name, step = record["vocabulary"]["file"], str(trunk.step)
+    directory.copy(
+        directory.make_absolute(trunk.checkpoints) / step, epath.Path(folder) / CHECKPOINTS / step
+    )
+    with load.open_workdir(trunk.run) as source:
+        words = small_files.join_inside(source.home, name)
+        write_file(small_files.join_inside(folder, name), small_files.read_bytes(words))
+    copy_records(trunk, folder)
+    write_json(run_record.record_path(folder), record)
+    if damaged := reader.find_damaged(folder / CHECKPOINTS, trunk.step):
+        raise Refused(
+            f"{trunk}: {damaged[0]} and {len(damaged) - 1} more arrays are not what was saved; "
+            "give another step"
+        )

@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax import report
 from bert_jax.monitoring.comparison import compare, describe_settings
-from bert_jax.monitoring.run_report import describe_verdict, list_facts, render_page
+from bert_jax.monitoring.run_report import describe_verdict, draw_tree, list_facts, render_page
 from bert_jax.monitoring.run_state import read_run
 from data_pipeline.store import MANIFEST
 from tests.damages import edit_json
@@ -229,3 +229,23 @@ def test_runs_on_different_stores_have_no_reference_lines(tmp_path):
     assert ">unigram<" in render_page(runs)
     elsewhere = read_run(make_run(tmp_path / "c", store="xyz"))
     assert ">unigram<" not in render_page([*runs, elsewhere])
+
+
+def test_branches_stand_below_their_trunk_and_shared_steps_are_paid_once(tmp_path):
+    trunk = make_run(tmp_path / "trunk")
+    runs = [read_run(trunk)]
+    assert draw_tree(runs) == []
+    for name, step in (("late", 15), ("early", 5)):
+        folder = make_run(tmp_path / name)
+        entry = {"branch": {"run": str(trunk.resolve()), "step": step}}
+        edit_json(folder / "run.json", lambda record, entry=entry: record.update(entry))
+        runs.append(read_run(folder))
+    assert draw_tree(runs) == [
+        "trunk: 2,560 tokens, 4.00 device hours",
+        "   early from step 5: 1,920 tokens, 4.00 device hours",
+        "   late from step 15: 640 tokens, 4.00 device hours",
+        "together: 5,120 tokens, 12.00 device hours; made alone, the runs read 7,680 tokens",
+    ]
+    assert dict(list_facts(runs[1]))["tokens"] == "640"
+    assert "early from step 5" in render_page(runs)
+    assert draw_tree(runs[1:])[0].startswith(f"late from step 15 of {trunk.resolve()}: 640")
