@@ -198,7 +198,7 @@ def _select(flags: EvaluateFlags, run: PretrainingRun | None, screen: Screen) ->
     """Resolve the store and split to score: --store, else the one the run trained on."""
     options = PretrainOptions() if run is None else data_in_evaluations(run.config)
     if flags.store:
-        options = dataclasses.replace(options, store=flags.store)
+        options = dataclasses.replace(options, store=flags.store, store_weights="")
     elif flags.sentences:
         return None
     elif not options.store:

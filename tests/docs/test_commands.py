@@ -35,8 +35,7 @@ LAYERS = [  # four of them, for features of the last four
 PHASES = [
     *("--config.phases[0].seq_len=16", "--config.phases[0].steps=4"),
     *("--config.phases[1].seq_len=24", "--config.phases[1].steps=2"),
-    *("--config.phases[0].batch_size=8", "--config.phases[0].max_predictions_per_seq=3"),
-    *("--config.phases[1].batch_size=8", "--config.phases[1].max_predictions_per_seq=4"),
+    *("--config.phases[0].batch_size=8", "--config.phases[1].batch_size=8"),
     *("--config.phases[1].restart_learning_rate=1e-3", "--config.phases[1].restart_warmup_steps=1"),
     *("--config.eval.examples=16", "--config.optim.warmup_steps=1"),
 ]
@@ -104,7 +103,8 @@ def flags_for(module: str, words: list[str]) -> list[str]:
     """Give the flags that make a command small."""
     if module == "bert_jax.train":
         has_sizes = any(word.startswith("--config.init=") for word in words)
-        return [ROLLED, *PHASES] if has_sizes else [*LAYERS, *PHASES]
+        plain = ["--config.data.packed_examples=1"] if "continue.py" in words[3] else []
+        return [ROLLED, *PHASES, *plain] if has_sizes else [*LAYERS, *PHASES]
     flags = ADDED.get(" ".join([module, *words[3:4]]), ADDED.get(module, []))
     if module == "bert_jax.benchmark" and not any("data.store=" in word for word in words):
         flags = [*flags, "--config.model.vocab_size=300"]
@@ -159,7 +159,7 @@ def base(forked, tmp_path_factory):
     for name in ("texts", "field", "records", "DIR"):
         (folder / name).mkdir()
     (folder / "texts" / "a.txt").write_text(_small_text(300))
-    (folder / "field" / "a.txt").write_text("the cat sees queequeg near the river .\n\n" * 200)
+    (folder / "field" / "a.txt").write_text(_small_text(200).replace(" cat ", " queequeg "))
     (folder / "sentences.txt").write_text("the cat sees a dog .\na dog hears ||| the old king .\n")
     (folder / "new.csv").write_text("review\nthe cat sees a dog\nmy sister hears the king\n")
     months, goods = "abcdefghijkl", "abcdefghijklmnopqrstuvwxyz"

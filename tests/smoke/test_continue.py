@@ -45,3 +45,5 @@ def test_a_modernbert_is_continued_with_replay(tiny_store, tmp_path, forked):
     assert {"mlm_loss/store", "mlm_loss/general"} <= last.keys()
     model = load.load(str(out)).config
     assert not model.is_causal and model.max_position_embeddings == 1024
+    scored = [f"--checkpoint={out}", f"--store={general}", "--seq_len=16", "--examples=8"]
+    assert "mlm" in forked("bert_jax.evaluate", *scored).stdout  # one store of the mixture
