@@ -51,6 +51,11 @@ class History:
     config: ResolvedRun
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """Return the settings by key; what a record of another commit lacks has its default."""
+        return config_lib.flatten(config_lib.recorded(self.config))
+
+    @property
     def digests(self) -> list[str]:
         """Return the digest of each store."""
         return str(self.record["store"]["digest"]).split(",")
@@ -114,7 +119,7 @@ def _compare_settings(trunk: History, leaf: History) -> Iterator[StepDifference]
 
 def _list_settings(history: History) -> dict[str, Any]:
     record, config = history.record, history.config
-    settings = config_lib.flatten(record["config"])
+    settings = history.settings
     count, _, kind = str(record["devices"]).partition(" x ")
     values = {
         key: value
@@ -216,7 +221,7 @@ def _compare_rates(trunk: History, leaf: History, last_step: int) -> Iterator[St
     differing = np.flatnonzero(before_N != now_N)
     if differing.size:
         step = int(differing[0])
-        settings, others = (config_lib.flatten(each.record["config"]) for each in (trunk, leaf))
+        settings, others = (each.settings for each in (trunk, leaf))
         keys = [
             key
             for key in {**settings, **others}

@@ -139,6 +139,13 @@ def test_a_store_without_rows_may_be_added(config, trunk):
     assert (found.step, found.key) == (1, "config.phases[0].store_weights")
 
 
+def test_a_setting_that_an_earlier_commit_lacked_has_its_default(trunk):
+    theirs = copy.deepcopy(trunk)
+    del theirs["config"]["init_tile"], theirs["config"]["model"]["bilstm_units"]
+    del theirs["fixed"]["model.bilstm_units"]
+    assert compare(theirs, trunk) is None
+
+
 def test_options_of_sampling_are_compared(config, trunk):
     other = dataclasses.replace(
         config, data=PretrainOptions(store=config.data.store, short_seq_prob=0.2)
