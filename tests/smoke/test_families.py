@@ -49,6 +49,12 @@ XLNET = {
     "mlm_transform": False,
     "type_vocab_size": 0,
 }
+DEBERTA = {
+    "position_embedding_type": "disentangled",
+    "position_buckets": 8,
+    "type_vocab_size": 0,
+    "pooler_type": "gelu_erf",
+}
 # Two phases of the same rows, the first of which learns from left to right.
 TWO_OBJECTIVES = [
     "--config=configs/quickstart.py:model=causal_then_masked",
@@ -92,14 +98,16 @@ KINDS = {
     "distilbert": Kind(
         {"type_vocab_size": 0, "pooler_type": "relu"}, "DistilBertForMaskedLM", "DistilBert"
     ),
+    "deberta": Kind(DEBERTA, "DebertaV2ForMaskedLM", "DebertaV2"),
     "left_to_right": Kind({}, "BertLMHeadModel", objective="causal", guesses=""),
     "causal_then_masked": Kind(
         {}, "BertForMaskedLM", "Bert", config=tuple(TWO_OBJECTIVES), skipped="pooler, nsp"
     ),
 }
 WITHOUT_SEGMENTS = ("ModernBertForMaskedLM", "RobertaForMaskedLM", "DistilBertForMaskedLM")
+WITHOUT_SEGMENTS += ("DebertaV2ForMaskedLM",)
 # In make families: the runs above, and the tests of objectives, have the mechanisms of these.
-LONG = ("distilbert", "left_to_right", "causal_then_masked")
+LONG = ("distilbert", "deberta", "left_to_right", "causal_then_masked")
 PARAMS = [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in KINDS]
 
 
