@@ -72,6 +72,7 @@ REPLACED = {
     r"google:DIR/": "google:exports/google/",
     r"hf:sentence-transformers/all-MiniLM-L6-v2": "hf:CHECKPOINT",
     r"--vocab_size=\d+": "--vocab_size=200",
+    r"--max_seq_length=256": "--max_seq_length=16",
     r"packed_examples=8": "packed_examples=4",
     r"--words=1000": "--words=3",
     r"--step=40": "--step=2",
@@ -192,6 +193,11 @@ def base(forked, tmp_path_factory):
         vocabulary = "--vocab=stores/mine/vocab.txt"
         output = f"--output=stores/{name}"
         forked("data_pipeline.build", f"--input={name}.txt", vocabulary, output, cwd=folder)
+    (folder / "xquad" / "qrels").mkdir(parents=True)
+    for name in ("corpus", "queries"):
+        line = '{"_id": "1", "text": "The method returns a list."}\n'
+        (folder / "xquad" / f"{name}.jsonl").write_text(line)
+    (folder / "xquad" / "qrels" / "test.tsv").write_text("1\t1\t1\n")
     for name in ("field", "quickstart"):
         shutil.copytree(folder / "runs" / "mine", folder / "runs" / name)
     shutil.copy(folder / "stores" / "mine" / "vocab.txt", folder)
