@@ -119,6 +119,9 @@ def read_run(folder: pathlib.Path) -> RunState:
     record = read(lambda: small_files.read_object(path, folder), nothing)
     curves = read(lambda: read_curves(folder / METRICS), Curves({}, 0, (), 0))
     attempts = read(lambda: goodput.read_attempts(folder / goodput.FILE), no_attempts)
+    # A run may stop, or save, between two lines of metrics.
+    last_step = max([curves.last_step, *(attempt[-1].step for attempt in attempts[-1:])])
+    curves = dataclasses.replace(curves, last_step=last_step)
     summary, state = nothing, _find_state(folder)
     if (folder / SUMMARY).exists():
         summary = read(lambda: small_files.read_object(folder / SUMMARY, folder), nothing)

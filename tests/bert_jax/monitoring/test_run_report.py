@@ -167,6 +167,14 @@ def test_each_missing_part_is_named_and_the_page_is_written(tmp_path, kept, word
     assert describe_verdict(run) in render_page([run])
 
 
+def test_a_run_stopped_between_two_lines_of_metrics_has_its_last_step(tmp_path):
+    folder = make_run(tmp_path / "a", steps=90)
+    (folder / "summary.json").unlink()
+    with (folder / "attempts.jsonl").open("a") as file:
+        file.write(json.dumps({"began": 0.0, "step": 27, "secs": {}, "at": 3700.0}) + "\n")
+    assert "at step 27 of 90" in describe_verdict(read_run(folder))
+
+
 def test_a_damaged_file_is_named_and_the_rest_is_read(tmp_path):
     folder = make_run(tmp_path / "a")
     (folder / "run.json").write_text('{"config": ')
