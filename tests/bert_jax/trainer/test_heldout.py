@@ -53,7 +53,8 @@ def opening(feed, phases, done=None, devices=1):
     config = feed.config
     parts = build_parts(config, [MLM_NSP], devices=jax.devices()[:devices])
     rows = describe_corpus(feed, phases)
-    setup = SimpleNamespace(config=config, parts=parts, data_rows=rows, profiled=None, changes=())
+    given = {"config": config, "parts": parts, "data_rows": rows}
+    setup = SimpleNamespace(**given, profiled=None, changes=(), trunk=None)
     return list_opening_rows(setup, done)
 
 
