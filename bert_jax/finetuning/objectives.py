@@ -64,20 +64,11 @@ def _span_logits(
     return bert.compute_class_logits(bert.transform_tokens(hidden_BSD, _example_ids(batch)))
 
 
-def _choice_logits(
-    bert: Bert, batch: Batch, hidden_BSD: jax.Array, dropout: Dropout | None
-) -> jax.Array:
-    """Compute float32[B,C], one logit for each of an example's rows.
+def _unfold_choices(batch: Batch, dropout: Dropout | None) -> tuple[Batch, Dropout | None]:
+    """Make the choices of an example rows of their own: [B,C,S] -> [B*C,S].
 
     Source: Devlin et al. 2019, section 4.4.
     """
-    examples, rows = len(batch["example_weights"]), len(hidden_BSD)
-    logits_R1 = _cls_logits(bert, batch, hidden_BSD, dropout)
-    return jnp.reshape(logits_R1, (examples, rows // examples))
-
-
-def _unfold_choices(batch: Batch, dropout: Dropout | None) -> tuple[Batch, Dropout | None]:
-    """Make the choices of an example rows of their own: [B,C,S] -> [B*C,S]."""
     if batch["input_ids"].ndim == 2:
         return batch, dropout
     examples, choices, _ = batch["input_ids"].shape
@@ -149,7 +140,7 @@ def _sum_tags(logits_BSC: jax.Array, batch: Batch) -> Term:
 _KINDS = {
     CLASSIFY: (_cls_logits, _sum_labels, _weigh_examples, ()),
     REGRESS: (_cls_logits, _sum_distances, _weigh_examples, ()),
-    CHOOSE: (_choice_logits, _sum_labels, _weigh_examples, ()),
+    CHOOSE: (_cls_logits, _sum_labels, _weigh_examples, ()),
     SPAN: (_span_logits, _sum_spans, _weigh_examples, ("pooler",)),
     TAG: (_token_logits, _sum_tags, _weigh_tags, ("pooler",)),
 }
@@ -170,18 +161,27 @@ def make_objective(kind: str, causal_weight: float = 0.0) -> Objective:
             counts[CAUSAL] = count_next_tokens(_unfold_choices(batch, None)[0])
         return counts
 
+    def compute(
+        bert: Bert, batch: Batch, dropout: Dropout | None
+    ) -> tuple[Batch, jax.Array, jax.Array]:
+        """Return the batch as rows, their vectors, and the logits of the examples."""
+        rows, dropout = _unfold_choices(batch, dropout)
+        hidden_RSD = encode_batch(bert, rows, dropout)
+        logits = compute_logits(bert, rows, hidden_RSD, dropout)
+        if rows is not batch:
+            logits = jnp.reshape(logits, batch["input_ids"].shape[:2])
+        return rows, hidden_RSD, logits
+
     def sum_terms(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
-        batch, dropout = _unfold_choices(batch, dropout)
-        hidden_BSD = encode_batch(bert, batch, dropout)
-        terms = {TERM: sum_losses(compute_logits(bert, batch, hidden_BSD, dropout), batch)}
+        rows, hidden_RSD, logits = compute(bert, batch, dropout)
+        terms = {TERM: sum_losses(logits, batch)}
         if causal_weight:
-            term = sum_next_tokens(bert, batch, batch["input_ids"], hidden_BSD)
+            term = sum_next_tokens(bert, rows, rows["input_ids"], hidden_RSD)
             terms[CAUSAL] = dataclasses.replace(term, scale=causal_weight)
         return terms
 
     def compute_outputs(bert: Bert, batch: Batch) -> jax.Array:
-        batch, _ = _unfold_choices(batch, None)
-        return compute_logits(bert, batch, encode_batch(bert, batch, None), None)
+        return compute(bert, batch, None)[2]
 
     return Objective(count, sum_terms, untrained, compute_outputs)
 
