@@ -6,6 +6,7 @@ what no test machine has (other hosts, TPUs, buckets) is replaced; scripts of la
 but their flags must be known to them.
 """
 
+import gzip
 import json
 import os
 import pathlib
@@ -17,6 +18,7 @@ import sys
 from collections.abc import Sequence
 
 import pytest
+from tokenizers import BertWordPieceTokenizer
 
 from tests.conftest import _small_text
 from tests.docs import pages
@@ -201,6 +203,11 @@ def base(forked, tmp_path_factory):
     for name in ("field", "quickstart"):
         shutil.copytree(folder / "runs" / "mine", folder / "runs" / name)
     shutil.copy(folder / "stores" / "mine" / "vocab.txt", folder)
+    with gzip.open(folder / "Alice.txt.gz", "wt") as file:
+        marks = "*** {} OF THE PROJECT GUTENBERG EBOOK ALICE ***"
+        file.write(f"{marks.format('START')}\n\n{_small_text(50)}\n\n{marks.format('END')}\n")
+    for name in ("neox", "gemma", "xlmr"):
+        BertWordPieceTokenizer(str(folder / "vocab.txt")).save(str(folder / f"{name}.json"))
     shutil.copytree(folder / "CHECKPOINT", folder / "DIR", dirs_exist_ok=True)
     for name, seq_len in ((128, 16), (512, 24)):
         sizes = [f"--seq_len={seq_len}", "--max_predictions_per_seq=3", "--epochs=1", "--shards=1"]
