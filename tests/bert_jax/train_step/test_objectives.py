@@ -10,7 +10,7 @@ import pytest
 from bert_jax.config import OptimConfig
 from bert_jax.model.attention import hide_padding
 from bert_jax.parallel import mesh
-from bert_jax.train_step import metrics, state, step
+from bert_jax.train_step import metrics, schedule, state, step
 from bert_jax.train_step.objectives import MLM, MLM_NSP, Objective, Term, sum_term
 from data_pipeline.sampling.stream import open_examples
 from data_pipeline.spec.options import PretrainOptions
@@ -75,7 +75,9 @@ def test_unpacked_rows_compile_to_a_step_that_knows_of_no_packing():
 
     def program(objective, config):
         batch = abstract_batch(config, SHALLOW.phases[0], at.mesh)
-        return at.train_step(objective).lower(first, batch).as_text()
+        taken = (at.model, objective, at.tx, at.config, at.config.phases[0], at.where)
+        pace = schedule.Pace(np.float32(0), np.bool_(False))
+        return step.make_train_step(*taken).lower(first, batch, pace).as_text()
 
     plain = Objective(weights=MLM_NSP.weights, terms=terms)
     assert program(MLM_NSP, SHALLOW) == program(plain, SHALLOW)
