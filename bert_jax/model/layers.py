@@ -95,11 +95,8 @@ class Linear(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map float[...,inputs] of two or three dimensions to float[...,outputs], dtype of x."""
-        rows = "bs"[: x.ndim - 1]
-        out_axes = (*("batch", None)[: len(rows)], self.out_axis)
-        y = ops.einsum(
-            f"{rows}d,de->{rows}e", x, ops.gather_weight(self.kernel[...], x.dtype), out_axes
-        )
+        kernel_DE = ops.gather_weight(self.kernel[...], x.dtype)
+        y = ops.apply_kernel(x, kernel_DE, self.out_axis)
         return y if self.bias is None else y + self.bias[...].astype(x.dtype)
 
 

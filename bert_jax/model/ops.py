@@ -37,6 +37,38 @@ def einsum(
     )
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def apply_kernel(x: jax.Array, kernel_DE: jax.Array, out_axis: str | None) -> jax.Array:
+    """Multiply the last dimension of x by a matrix: float[B,D] or float[B,S,D] to [B,E], [B,S,E].
+
+    In the kernel's gradient the narrower array is the first operand. A CPU transposes the first:
+    jax's own rule puts dy there, so that what computes dy runs in the transposed order too.
+    """
+    rows = "bs"[: x.ndim - 1]
+    out_axes = (*("batch", None)[: len(rows)], out_axis)
+    return einsum(f"{rows}d,de->{rows}e", x, kernel_DE, out_axes)
+
+
+def _apply_kernel_forward(
+    x: jax.Array, kernel_DE: jax.Array, out_axis: str | None
+) -> tuple[jax.Array, Saved]:
+    return apply_kernel(x, kernel_DE, out_axis), (x, kernel_DE)
+
+
+def _apply_kernel_backward(out_axis: str | None, saved: Saved, dy: jax.Array) -> Saved:
+    del out_axis
+    x, kernel_DE = saved
+    rows = "bs"[: x.ndim - 1]
+    dx = jnp.einsum(f"{rows}e,de->{rows}d", dy, kernel_DE, out_sharding=jax.typeof(x).sharding)
+    lies = jax.typeof(kernel_DE).sharding
+    if x.shape[-1] <= dy.shape[-1]:
+        return dx, jnp.einsum(f"{rows}d,{rows}e->de", x, dy, out_sharding=lies)
+    return dx, jnp.einsum(f"{rows}e,{rows}d->de", dy, x, out_sharding=lies)
+
+
+apply_kernel.defvjp(_apply_kernel_forward, _apply_kernel_backward)
+
+
 def lookup(table_VD: jax.Array, ids_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """Look up rows of a table.
 
