@@ -217,7 +217,7 @@ def _list_weights(history: History, index: int) -> tuple[float, ...]:
 
 def _compare_rates(trunk: History, leaf: History, last_step: int) -> Iterator[StepDifference]:
     """Compare the learning rates bit by bit, and name a setting of the schedule that differs."""
-    before_N, now_N = (compute_rates(each.config)[:last_step] for each in (trunk, leaf))
+    before_N, now_N = (compute_rates(each.config, last_step) for each in (trunk, leaf))
     differing = np.flatnonzero(before_N != now_N)
     if differing.size:
         step = int(differing[0])

@@ -5,6 +5,7 @@ the encoder's last layer; L for its first; L + 1 for the embeddings, whose word 
 the masked language model's logits.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from bert_jax import config as config_lib
 from bert_jax.config import Config, OptimConfig, RunConfig
 
 Tree = Any
+_BLOCK_STEPS = 4096  # steps whose rates are computed at once
 
 
 class Ramp(NamedTuple):
@@ -133,17 +135,39 @@ class Pace(NamedTuple):
     starts_phase: Any  # bool [], whether the step is the first of a phase
 
 
-def compute_rates(config: RunConfig) -> np.ndarray:
-    """Return the learning rate of every step of a run: float32[steps]."""
-    steps_N = jnp.arange(config_lib.total_steps(config), dtype=jnp.int32)
-    return np.asarray(jax.jit(make_schedule(config))(steps_N))
+def _make_rate_blocks(config: RunConfig) -> Callable[[int], np.ndarray]:
+    """Make the function from a block's number to its rates: float32[_BLOCK_STEPS].
+
+    Each step is computed in the same place of an array of the same length, whatever the length of
+    the run: a loop's remainder may round otherwise.
+    """
+    compute = jax.jit(make_schedule(config))
+    steps_N = np.arange(_BLOCK_STEPS, dtype=np.int32)
+
+    @functools.lru_cache(maxsize=2)
+    def compute_block(block: int) -> np.ndarray:
+        return np.asarray(compute(block * _BLOCK_STEPS + steps_N))
+
+    return compute_block
+
+
+def compute_rates(config: RunConfig, steps: int) -> np.ndarray:
+    """Return the learning rates of the first steps of a run: float32[steps]."""
+    compute_block = _make_rate_blocks(config)
+    blocks = [compute_block(block) for block in range(-(-steps // _BLOCK_STEPS))]
+    return np.concatenate([np.zeros(0, np.float32), *blocks])[:steps]
 
 
 def make_pace_of(config: RunConfig) -> Callable[[int], Pace]:
     """Make the function from the number of steps before a step to its pace, on the host."""
-    rates_N, count = compute_rates(config), len(config.phases)
-    starts = {config_lib.phase_start(config, index) for index in range(count)}
-    return lambda step: Pace(rates_N[min(step, len(rates_N) - 1)], np.bool_(step in starts))
+    compute_block, last = _make_rate_blocks(config), config_lib.total_steps(config) - 1
+    starts = {config_lib.phase_start(config, index) for index in range(len(config.phases))}
+
+    def pace_of(step: int) -> Pace:
+        block, place = divmod(min(step, last), _BLOCK_STEPS)
+        return Pace(compute_block(block)[place], np.bool_(step in starts))
+
+    return pace_of
 
 
 def scale_rates(config: OptimConfig, params: Tree, rate: jax.Array, step: jax.Array) -> Tree:

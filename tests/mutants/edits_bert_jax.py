@@ -565,8 +565,8 @@ _TRAIN_STEP = (
     (
         WIRING,
         "train_step/schedule.py",
-        "Pace(rates_N[min(step, len",
-        "Pace(rates_N[min(step + 1, len",
+        "divmod(min(step, last)",
+        "divmod(min(step + 1, last)",
         _WHOLE_STEP,
     ),
     (

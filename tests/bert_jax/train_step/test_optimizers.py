@@ -260,6 +260,19 @@ def test_a_decay_of_its_last_steps_begins_at_the_peak_exactly(in_tokens):
     assert rates(config, [80])[0] == pytest.approx(end + (1e-4 - end) * (1 - 0.5**0.5), rel=1e-5)
 
 
+def test_a_step_has_the_rate_of_the_schedule_in_runs_of_any_length():
+    optim = OptimConfig(learning_rate=1e-3, warmup_steps=7, decay="one_minus_sqrt", decay_steps=50)
+    short, endless = (Config(optim=optim, phases=(Phase(128, steps),)) for steps in (5003, 10**9))
+    rates_N = schedule.compute_rates(short, 5003)
+    pace_of = schedule.make_pace_of(short)
+    for step in (0, 3, 7, 4095, 4096, 5002):
+        assert pace_of(step).rate == rates_N[step] and pace_of(step).starts_phase == (step == 0)
+        expected = float(schedule.make_schedule(short)(jnp.int32(step)))
+        np.testing.assert_allclose(rates_N[step], expected, rtol=1e-6, atol=1e-9)
+    assert pace_of(9999).rate == rates_N[-1]
+    np.testing.assert_array_equal(schedule.compute_rates(endless, 4900), rates_N[:4900])
+
+
 def test_a_schedule_in_tokens_may_have_more_than_an_int32_holds():
     """Three billion tokens of warm-up, as ModernBERT's, then a decay of a trillion."""
     phase = Phase(1024, 250_000, batch_size=4096)
