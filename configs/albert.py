@@ -57,9 +57,7 @@ SIZES = {
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """ALBERT; text is what follows the colon of --config=configs/albert.py:..."""
-    size = c.arguments(text, size="base")["size"]
-    if size not in SIZES:
-        raise ValueError(f"size is {size!r}; this config has {sorted(SIZES)}")
+    size = c.arguments(text, size=("base", *SIZES))["size"]
     model, rows = SIZES[size]
     config = c.Config(
         model=model,

@@ -23,18 +23,11 @@ import ml_collections
 from bert_jax import config as c
 
 
-def phases(recipe: str) -> tuple[c.Phase, ...]:
-    """Return the paper's two phases, with batch sizes by recipe."""
-    batch_sizes = {"paper": 256, "tokens": 1024}
-    if recipe not in batch_sizes:
-        raise ValueError(f"recipe is {recipe!r}; this config has {sorted(batch_sizes)}")
-    return (
-        c.Phase(128, 900_000, batch_size=batch_sizes[recipe]),
-        c.Phase(512, 100_000, batch_size=256),
-    )
-
-
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """BERT-Base; text is what follows the colon of --config=configs/base.py:..."""
-    recipe = c.arguments(text, recipe="paper")["recipe"]
-    return c.to_config_dict(c.Config(phases=phases(recipe)))
+    recipe = c.arguments(text, recipe=("paper", "tokens"))["recipe"]
+    phases = (
+        c.Phase(128, 900_000, batch_size={"paper": 256, "tokens": 1024}[recipe]),
+        c.Phase(512, 100_000, batch_size=256),
+    )
+    return c.to_config_dict(c.Config(phases=phases))

@@ -153,20 +153,18 @@ RECIPES = {
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """Continue a family; text is what follows the colon of --config=configs/continue.py:..."""
-    chosen = c.arguments(text, family="bert", tokens="", replay="0", first="masked")
-    if chosen["family"] not in RECIPES:
-        raise ValueError(f"family is {chosen['family']!r}; this config has {sorted(RECIPES)}")
-    if chosen["first"] not in ("causal", "masked"):
-        raise ValueError(f"first is {chosen['first']!r}; this config has ['causal', 'masked']")
+    chosen = c.arguments(
+        text, family=("bert", *RECIPES), tokens=0, replay=0.0, first=("masked", "causal")
+    )
     config = RECIPES[chosen["family"]]
     if chosen["tokens"]:
-        config = scale_steps(config, int(chosen["tokens"]))
+        config = scale_steps(config, chosen["tokens"])
     if chosen["first"] == "causal":
         head, *rest = config.phases
         causal = dataclasses.replace(head, steps=max(1, head.steps // 2), objective=c.CAUSAL)
         masked = dataclasses.replace(head, steps=max(1, head.steps - causal.steps))
         config = dataclasses.replace(config, phases=(causal, masked, *rest))
-    if replay := float(chosen["replay"]):
+    if replay := chosen["replay"]:
         data = dataclasses.replace(config.data, store_weights=f"{1 - replay:g},{replay:g}")
         config = dataclasses.replace(config, data=data)
     return c.to_config_dict(config)

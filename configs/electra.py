@@ -47,12 +47,8 @@ SIZES = {
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """ELECTRA; text is what follows the colon of --config=configs/electra.py:..."""
-    chosen = c.arguments(text, size="small", embeddings="shared")
+    chosen = c.arguments(text, size=("small", *SIZES), embeddings=("shared", "gdes"))
     size, sharing = chosen["size"], chosen["embeddings"]
-    if size not in SIZES:
-        raise ValueError(f"size is {size!r}; this config has {sorted(SIZES)}")
-    if sharing not in ("shared", "gdes"):
-        raise ValueError(f"embeddings is {sharing!r}; this config has ['gdes', 'shared']")
     model, phase, rate = SIZES[size]
     return c.to_config_dict(
         c.Config(

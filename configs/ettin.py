@@ -77,10 +77,8 @@ SIZES = {
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """Ettin; text is what follows the colon of --config=configs/ettin.py:..."""
-    chosen = c.arguments(text, size="150m", tokens=str(PAPER_TOKENS))
-    if chosen["size"] not in SIZES:
-        raise ValueError(f"size is {chosen['size']!r}; this config has {sorted(SIZES)}")
-    size, share = SIZES[chosen["size"]], int(chosen["tokens"]) / PAPER_TOKENS
+    chosen = c.arguments(text, size=("150m", *SIZES), tokens=PAPER_TOKENS)
+    size, share = SIZES[chosen["size"]], chosen["tokens"] / PAPER_TOKENS
 
     def steps(tokens: float, seq_len: int) -> int:
         return max(1, round(tokens * share / (ROWS * seq_len)))

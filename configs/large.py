@@ -66,9 +66,7 @@ def lamb64k() -> c.Config:
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """BERT-Large; text is what follows the colon of --config=configs/large.py:..."""
     recipes = {"paper": paper(256), "tokens": paper(1024), "lamb64k": lamb64k()}
-    recipe = c.arguments(text, recipe="paper")["recipe"]
-    if recipe not in recipes:
-        raise ValueError(f"recipe is {recipe!r}; this config has {sorted(recipes)}")
+    recipe = c.arguments(text, recipe=("paper", *recipes))["recipe"]
     config = recipes[recipe]
     if recipe == "lamb64k":
         every = dataclasses.replace(config.checkpoint, every_steps=200)

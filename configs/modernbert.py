@@ -91,14 +91,12 @@ END_OF_DECAY = 0.001  # share of the rate that is left
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """ModernBERT; text is what follows the colon of --config=configs/modernbert.py:..."""
-    chosen = c.arguments(text, size="base", masks="constant", tokens=str(PAPER_TOKENS))
-    if chosen["size"] not in SIZES:
-        raise ValueError(f"size is {chosen['size']!r}; this config has {sorted(SIZES)}")
-    if chosen["masks"] not in MASKS:
-        raise ValueError(f"masks is {chosen['masks']!r}; this config has {sorted(MASKS)}")
+    chosen = c.arguments(
+        text, size=("base", *SIZES), masks=("constant", *MASKS), tokens=PAPER_TOKENS
+    )
     of_short, of_long, of_decay = MASKS[chosen["masks"]]
     temperatures = TEMPERATURES[chosen["masks"]]
-    size, share = SIZES[chosen["size"]], int(chosen["tokens"]) / PAPER_TOKENS
+    size, share = SIZES[chosen["size"]], chosen["tokens"] / PAPER_TOKENS
     first, most = size.batches
     rows_of_long = most // 8  # as many tokens
 

@@ -100,9 +100,7 @@ FIRST_OBJECTIVE = {"causal_then_masked": "causal"}  # of the first phase, where 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """Two layers, two short phases, bias-corrected Adam as in tiny.py; text is after the colon."""
-    name = c.arguments(text, model="bert")["model"]
-    if name not in MODELS:
-        raise ValueError(f"model is {name!r}; this config has {sorted(MODELS)}")
+    name = c.arguments(text, model=("bert", *MODELS))["model"]
     rate, more = RATES.get(name, 3e-3), STEPS.get(name, 1)
     first = FIRST_OBJECTIVE.get(name, "")
     config = c.to_config_dict(

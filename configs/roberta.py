@@ -36,9 +36,7 @@ SIZES = {"base": (BASE, 6e-4, 24_000), "large": (LARGE, 4e-4, 30_000)}
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """RoBERTa; text is what follows the colon of --config=configs/roberta.py:..."""
-    size = c.arguments(text, size="base")["size"]
-    if size not in SIZES:
-        raise ValueError(f"size is {size!r}; this config has {sorted(SIZES)}")
+    size = c.arguments(text, size=("base", *SIZES))["size"]
     model, rate, warmup_steps = SIZES[size]
     config = c.Config(
         model=model,

@@ -34,9 +34,7 @@ SIZES = {
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """XLNet; text is what follows the colon of --config=configs/xlnet.py:..."""
-    size = c.arguments(text, size="base")["size"]
-    if size not in SIZES:
-        raise ValueError(f"size is {size!r}; this config has {sorted(SIZES)}")
+    size = c.arguments(text, size=("base", *SIZES))["size"]
     batch_size = {"base": 256, "large": 8192}[size]
     return c.to_config_dict(
         c.Config(

@@ -11,8 +11,8 @@ from bert_jax import config as c
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """Take steps, dropout and log_every (steps) after the colon."""
-    given = c.arguments(text, steps="200", dropout="0.0", log_every="1")
-    steps, dropout_rate = int(given["steps"]), float(given["dropout"])
+    given = c.arguments(text, steps=200, dropout=0.0, log_every=1)
+    steps, dropout_rate = given["steps"], given["dropout"]
     return c.to_config_dict(
         c.Config(
             model=c.ModelConfig(
@@ -22,6 +22,6 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
             optim=c.OptimConfig(learning_rate=5e-4, warmup_steps=max(1, steps // 10)),
             eval=c.EvalConfig(every_steps=steps, examples=512),
             checkpoint=c.CheckpointConfig(every_steps=steps),
-            log_every_steps=int(given["log_every"]),
+            log_every_steps=given["log_every"],
         )
     )

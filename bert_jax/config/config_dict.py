@@ -72,16 +72,32 @@ def _plain(hint: Any, value: Any, key: str) -> Any:
     return value
 
 
-def arguments(text: str, **defaults: str) -> dict[str, str]:
-    """Parse the text after the colon in --config=FILE:NAME=VALUE,...; `defaults` has all names."""
-    given = {}
+def arguments(text: str, **defaults: str | float | tuple[str, ...]) -> dict[str, Any]:
+    """Parse the text after the colon in --config=FILE:NAME=VALUE,...; `defaults` has all names.
+
+    The default of a choice is a tuple of what is allowed, its own value first; a value has the type
+    of its default.
+
+    Raises:
+      Refused: a name or a value that the config does not have.
+    """
+    given: dict[str, Any] = {
+        name: value[0] if isinstance(value, tuple) else value for name, value in defaults.items()
+    }
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
         if not equals or name not in defaults:
             problem = f" sets {name!r}" if equals else f": {part!r} is not NAME=VALUE"
             raise Refused(f"--config=...:{text}{problem}; this config takes {sorted(defaults)}")
-        given[name] = value
-    return defaults | given
+        allowed = defaults[name]
+        if isinstance(allowed, tuple) and value not in allowed:
+            raise Refused(f"{name} is {value!r}; this config has {sorted(set(allowed))}")
+        try:
+            given[name] = type(given[name])(value)
+        except ValueError:
+            kind = "a whole number" if isinstance(allowed, int) else "a number"
+            raise Refused(f"{name} is {value!r}; this config takes {kind}") from None
+    return given
 
 
 def recorded(config: Any) -> dict[str, Any]:

@@ -19,10 +19,8 @@ LONG_TASKS = ("rte", "stsb")
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """Batches of 32, 3 epochs, 10 for RTE and STS-B; task=NAME and size=SIZE."""
-    given = c.arguments(text, task="", size="small")
+    given = c.arguments(text, task="", size=("small", *RATES))
     task, size = given["task"], given["size"]
-    if size not in RATES:
-        raise ValueError(f"size is {size!r}; this config has {sorted(RATES)}")
     rate, factor = RATES[size]
     optim = c.OptimConfig(
         learning_rate=rate, warmup_steps=0, layer_rate_decay=factor, layer_rate_top=2

@@ -19,11 +19,7 @@ from bert_jax import config as c
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """SQuAD 1.1; version=2.0 for the other."""
-    version = c.arguments(text, version="1.1")["version"]
-    if version not in ("1.1", "2.0"):
-        raise ValueError(
-            f"--config=...:version={version}: there is no such SQuAD; give version=1.1 or 2.0"
-        )
+    version = c.arguments(text, version=("1.1", "2.0"))["version"]
     has_unanswerable = version == "2.0"
     data = c.TaskOptions(task="squad", has_unanswerable=has_unanswerable)
     return c.to_config_dict(

@@ -22,7 +22,7 @@ _TOKENS = "tokens=3809280"  # as many positions as a run of configs/quickstart.p
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """Build nine rows, four of which train runs; three seeds."""
-    unfreeze = c.arguments(text, unfreeze="0")["unfreeze"]
+    unfreeze = c.arguments(text, unfreeze=0)["unfreeze"]
     ulmfit = f"optim.layer_rate_decay=0.385 optim.unfreeze_every_steps={unfreeze}"
     rows = (
         StudyRow("counts", kind="counts"),

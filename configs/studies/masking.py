@@ -31,7 +31,7 @@ _PAPER = "paper, table 8: MNLI NER frozen"
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """Build six rows called MASK-SAME-RANDOM, and six frozen ones with frozen=True; three seeds."""
-    has_frozen = c.arguments(text, frozen="False")["frozen"] == "True"
+    has_frozen = c.arguments(text, frozen=("False", "True"))["frozen"] == "True"
     rows = []
     for (mask, random), figures in _MIXES.items():
         name = f"{mask}-{100 - mask - random}-{random}"

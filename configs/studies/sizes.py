@@ -32,8 +32,8 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     Raises:
       ValueError: width or layers does not divide the paper's sizes.
     """
-    given = c.arguments(text, width="8", layers="3")
-    by_width, by_layers = int(given["width"]), int(given["layers"])
+    given = c.arguments(text, width=8, layers=3)
+    by_width, by_layers = given["width"], given["layers"]
     rows = []
     for (layers, width, heads), figures in _SIZES.items():
         size = width // by_width

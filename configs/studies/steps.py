@@ -20,7 +20,7 @@ _FLAGS = (
     f"phases[1].steps={_LAST - _STEPS[-1]} phases[1].restart_learning_rate=0 "
     "phases[1].restart_warmup_steps=0 "
     f"eval.every_steps={_STEPS[0]} checkpoint.every_steps={_STEPS[0]} "
-    f"checkpoint.keep={_LAST // _STEPS[0]}"
+    f"checkpoint.keep_every_steps={_STEPS[0]}"
 )
 # MNLI dev after 200k, 400k, 600k, 800k and 1M steps. Source: read off the paper's figure 5.
 _MODELS = {

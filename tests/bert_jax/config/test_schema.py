@@ -76,7 +76,7 @@ def test_a_continuation_is_as_long_as_its_tokens_and_replays_its_share():
     assert (masked.masked_lm_prob, decayed.masked_lm_prob) == (0.15, 0.05)
     assert decayed.restart_learning_rate == config.optim.learning_rate
     assert (config.optim.warmup_steps, config.data.store_weights) == (100, "0.75,0.25")
-    for argument in ("family=gpt", "first=left", "tokens=many"):
+    for argument in ("family=gpt", "first=left", "tokens=many", "replay=half"):
         with pytest.raises(ValueError, match=argument.split("=")[1]):
             read("continue", argument)
 
