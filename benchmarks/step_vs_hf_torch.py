@@ -2,10 +2,11 @@
 
     python -m benchmarks.step_vs_hf_torch --json_out=step_vs_hf_torch.json
     python -m benchmarks.step_vs_hf_torch --sizes=roberta,albert,electra,modernbert,xlnet
+    python -m benchmarks.step_vs_hf_torch --sizes=4x256,bert_masked,modernbert --dtype=bfloat16
     python -m benchmarks.step_vs_hf_torch --device=cuda --sizes=base-128,base-512 --turn_secs=2
 
 Both take turns in one run, as in step/side_by_side.py. Theirs has SDPA attention, torch.compile
-and fused AdamW; on a GPU both compute in bfloat16 and keep float32 weights. The first run makes
+and fused AdamW; in bfloat16, the default on a GPU, both keep float32 weights. The first run makes
 their environment (--torch_env); --torch_python=PYTHON takes one that is there, with torch and
 transformers in it. Before anything is timed, both must have the same number of parameters and,
 with their weights in our model, the same losses in float32, a BERT also the same gradients. Of
@@ -27,6 +28,7 @@ WANTED = ("transformers==4.57.6", "torch==2.13.0")
 DEFAULT_SIZES = {"cpu": ["4x256"], "cuda": ["base-128", "base-512", "large-128", "large-512"]}
 
 DEVICE = flags.DEFINE_enum("device", "cpu", list(DEFAULT_SIZES), "of both sides")
+DTYPE = flags.DEFINE_enum("dtype", None, ["float32", "bfloat16"], "by default as the device is")
 ROUNDS = flags.DEFINE_integer("rounds", 10, "turns of each side, at each size", lower_bound=1)
 TURN_SECS = flags.DEFINE_float("turn_secs", 3.0, "about how long a side's turn lasts")
 SIZES = flags.DEFINE_list("sizes", [], f"which of {', '.join(CASES)}; by default as the device is")
@@ -46,6 +48,7 @@ def main(argv: Sequence[str]) -> None:
     unknown = sorted(set(sizes) - CASES.keys())
     if unknown:
         raise app.UsageError(f"--sizes has {unknown[0]!r}; it may name {', '.join(CASES)}")
+    dtype = DTYPE.value or {"cpu": "float32", "cuda": "bfloat16"}[DEVICE.value]
     console = rich.console.Console()
     if TORCH_PYTHON.value:
         python = pathlib.Path(TORCH_PYTHON.value).absolute()
@@ -57,8 +60,8 @@ def main(argv: Sequence[str]) -> None:
         name="Hugging Face's class",
         python=python,
         module="benchmarks.step.hf_torch_worker",
-        timed_as={"device": DEVICE.value, "compiles": COMPILE.value},
-        checked_as={"device": "cpu", "compiles": False},
+        timed_as={"device": DEVICE.value, "dtype": dtype, "compiles": COMPILE.value},
+        checked_as={"device": "cpu", "dtype": "float32", "compiles": False},
         to_ours=hf_names.from_hf_torch,
     )
     cases = {name: CASES[name] for name in sizes}

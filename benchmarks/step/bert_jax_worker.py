@@ -14,7 +14,7 @@ import optax
 
 from benchmarks.step import cases, workers
 from bert_jax.benchmarking import measure
-from bert_jax.config import Config, ModelConfig, OptimConfig, Phase
+from bert_jax.config import ComputeConfig, Config, ModelConfig, OptimConfig, Phase
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_masked_lm
 from bert_jax.model import bert
@@ -25,7 +25,7 @@ _running: dict[str, Any] = {}  # of the size asked for last: model, state, step,
 
 
 def build(
-    size: dict[str, Any], dropout_rate: float, batch_file: str, learning_rate: float
+    size: dict[str, Any], dropout_rate: float, batch_file: str, learning_rate: float, dtype: str
 ) -> dict[str, Any]:
     """Make model, state and batch, compile the step and take it once."""
     batch = dict(np.load(batch_file))
@@ -39,6 +39,7 @@ def build(
             **shape, hidden_dropout_prob=dropout_rate, attention_probs_dropout_prob=dropout_rate
         ),
         objective=name,
+        compute=ComputeConfig(compute_dtype=dtype),
         phases=(
             Phase(
                 seq_len=seq_len,

@@ -15,6 +15,7 @@ PADDING_OF_ROBERTA = 1  # its class counts positions from this id
 # What our side is asked for beside sizes: fields of ModelConfig, and "objective".
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {"objective": "mlm_nsp"},
+    "bert_masked": {"objective": "mlm_nsp"},  # theirs, too, computes logits of masked tokens alone
     "roberta": {
         "objective": "mlm",
         "hidden_act": "gelu_erf",

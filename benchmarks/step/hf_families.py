@@ -68,6 +68,25 @@ def _pair_losses(model: torch.nn.Module, batch: Tensors) -> Tensors:
     }
 
 
+def _bert_masked(size: Mapping[str, Any], dropout_rate: float) -> Theirs:
+    return dataclasses.replace(_bert(size, dropout_rate), losses=_masked_pair_losses)
+
+
+def _masked_pair_losses(model: torch.nn.Module, batch: Tensors) -> Tensors:
+    """Gather the masked positions before the heads, as no class of a BERT does by itself."""
+    hidden, pooled = model.bert(
+        batch["input_ids"],
+        attention_mask=batch["attention_mask"],
+        token_type_ids=batch["token_type_ids"],
+    )[:2]
+    is_asked = batch["labels"] != cases.NOT_PREDICTED
+    cross_entropy = torch.nn.functional.cross_entropy
+    return {
+        "mlm": cross_entropy(model.cls.predictions(hidden[is_asked]), batch["labels"][is_asked]),
+        "nsp": cross_entropy(model.cls.seq_relationship(pooled), batch["next_sentence_labels"]),
+    }
+
+
 def _albert(size: Mapping[str, Any], dropout_rate: float) -> Theirs:
     config = transformers.AlbertConfig(
         **_bert_sizes(size, dropout_rate),
@@ -235,6 +254,7 @@ def make_batch(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 _BUILDERS = {
     "bert": _bert,
+    "bert_masked": _bert_masked,
     "roberta": _roberta,
     "albert": _albert,
     "electra": _electra,

@@ -1,9 +1,9 @@
 """Hugging Face's classes in PyTorch as one side of step_vs_hf_torch.py.
 
 Runs in an environment with torch and transformers; started by the driver. Attention is torch's
-scaled_dot_product_attention, the optimiser its fused AdamW without decay of biases and norms; on a
-GPU the forward runs under bfloat16 autocast with float32 weights. Where a class projects every
-position on the vocabulary, it does so here.
+scaled_dot_product_attention, the optimizer its fused AdamW without decay of biases and norms; in
+bfloat16 the forward runs under autocast with float32 weights. Where a class projects every position
+on the vocabulary, it does so here.
 """
 
 import contextlib
@@ -24,6 +24,7 @@ def build(
     dropout_rate: float,
     batch_file: str,
     learning_rate: float,
+    dtype: str,
     device: str,
     compiles: bool,
 ) -> dict[str, Any]:
@@ -36,6 +37,7 @@ def build(
     _running.update(
         model=model,
         device=torch.device(device),
+        dtype=getattr(torch, dtype),
         optimizer=torch.optim.AdamW(
             _groups(model), lr=learning_rate, betas=(0.9, 0.999), eps=1e-6, fused=True
         ),
@@ -70,9 +72,9 @@ def _place(array: np.ndarray, device: str) -> torch.Tensor:
 
 
 def _precision() -> contextlib.AbstractContextManager[Any]:
-    if _running["device"].type == "cuda":
-        return torch.autocast("cuda", dtype=torch.bfloat16)
-    return contextlib.nullcontext()
+    if _running["dtype"] == torch.float32:
+        return contextlib.nullcontext()
+    return torch.autocast(_running["device"].type, dtype=_running["dtype"])
 
 
 def _wait() -> None:

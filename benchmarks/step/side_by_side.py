@@ -99,7 +99,8 @@ def build(
     }
     theirs, ours = workers
     asked = other.checked_as if checks else other.timed_as
-    built = theirs.ask("build", **request, **asked), ours.ask("build", **request)
+    dtype = asked.get("dtype", "float32")
+    built = theirs.ask("build", **request, **asked), ours.ask("build", **request, dtype=dtype)
     counts = [side["parameters"] for side in built]
     if counts[0] != counts[1]:
         raise ValueError(f"{other.name} has {counts[0]:,} parameters, we {counts[1]:,}")
