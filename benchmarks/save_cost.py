@@ -49,7 +49,7 @@ def main() -> None:
     logical = state.map_like_params(arrays.describe_unpadded, train_state, model.declared)
     prints, calls, commits = [], [], []
     with tempfile.TemporaryDirectory() as folder:
-        checkpoints = Checkpoints(pathlib.Path(folder), CheckpointConfig(keep=1), model)
+        checkpoints = Checkpoints(pathlib.Path(folder), CheckpointConfig(), model)
         for step in range(SAVES):
             begun = time.perf_counter()
             jax.block_until_ready(arrays.compute_fingerprints(train_state, logical))

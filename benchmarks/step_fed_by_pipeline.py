@@ -66,7 +66,7 @@ def config_of(layers: int, width: int, heads: int, seq_len: int, rows: int, pack
                 max_predictions_per_seq=round(0.15 * seq_len),
             ),
         ),
-        checkpoint=CheckpointConfig(every_steps=10**9, keep=1),
+        checkpoint=CheckpointConfig(every_steps=10**9),
     )
 
 

@@ -33,6 +33,7 @@ RECEIPT, RECEIPT_FILE = "receipt", "receipt.json"  # the item of a checkpoint, a
 STATE = "state"  # the item of the arrays
 DAMAGED = "_damaged"  # suffix of the quarantine folder beside checkpoints/
 UNCOMMITTED = ".orbax-checkpoint-tmp"  # a part of the name of an unfinished checkpoint
+NEWEST_KEPT = 2  # the second is there for a run whose newest checkpoint is damaged
 _SEAL = "sha256"
 _STEP = re.compile(r"0|[1-9][0-9]*")  # 070 does not name step 70
 _ARRAYS_OF_STATE = 3  # float32 arrays per parameter: itself and two optimizer moments
@@ -205,7 +206,7 @@ def check_space(
         return
     folder = pathlib.Path(directory).resolve()
     every = config.keep_every_steps
-    kept = config.keep + (total_steps // every if every else 0)
+    kept = NEWEST_KEPT + (total_steps // every if every else 0)
     saved = [path for path in folder.glob("*") if path.name.isdecimal()]
     missing = max(1, kept + 1 - len(saved))
     while not folder.exists():
@@ -216,20 +217,20 @@ def check_space(
         raise Refused(
             f"{folder} has {free / 1e9:,.2f} GB free, the {kept} checkpoints of this run and the "
             f"next one take {needed / 1e9:,.2f} GB; free space, put --workdir on another disk, or "
-            "keep fewer with --config.checkpoint.keep=1"
+            "keep fewer with a larger --config.checkpoint.keep_every_steps, or 0"
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class Retention:
-    """Keep the newest checkpoints, and permanently those at multiples of keep_every_steps."""
+    """Keep the two newest checkpoints, and permanently those at multiples of keep_every_steps."""
 
     config: CheckpointConfig
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         """Return whether to keep each checkpoint, oldest first; Orbax calls this after a save."""
         every = self.config.keep_every_steps
-        newest = len(checkpoints) - self.config.keep
+        newest = len(checkpoints) - NEWEST_KEPT
         return [
             i >= newest or (every > 0 and saved.step > 0 and saved.step % every == 0)
             for i, saved in enumerate(checkpoints)

@@ -98,7 +98,7 @@ class Checkpoints:
         """
         self._report = report
         self._model = model
-        self._every_steps = config.every_steps
+        self._distances = (config.every_steps, config.keep_every_steps)
         self._run = dict(run or {})
         self._directory = directory_lib.make_absolute(directory)
         self._options = ocp.CheckpointManagerOptions(
@@ -123,7 +123,7 @@ class Checkpoints:
 
     def is_due(self, step: int) -> bool:
         """Return whether a save is due after this step."""
-        return step % self._every_steps == 0
+        return any(steps > 0 and step % steps == 0 for steps in self._distances)
 
     def save(
         self, step: int, state: TrainState, numbers: Mapping[str, Any], say: Say = print

@@ -221,10 +221,10 @@ class CheckpointConfig:
     """When a run is saved. It is also saved at its end and on a signal to stop."""
 
     every_steps: int = setting(1000, "distance of checkpoints", unit="steps", minimum=1)
-    keep: int = setting(3, "newest checkpoints kept", minimum=1)
     keep_every_steps: int = setting(
         0,
-        "distance of checkpoints kept for good, a multiple of every_steps; 0 keeps none",
+        "distance of checkpoints that are saved and kept for good, next to the newest two; 0 keeps "
+        "none",
         unit="steps",
         minimum=0,
     )
@@ -507,7 +507,7 @@ class FinetuneConfig(SharedConfig):
     )
     warmup_share: float = setting(0.1, "share of the steps that warm up", minimum=0, below=1)
     optim: OptimConfig = OptimConfig(learning_rate=5e-5, warmup_steps=0)
-    checkpoint: CheckpointConfig = CheckpointConfig(keep=1)
+    checkpoint: CheckpointConfig = CheckpointConfig()
     log_every_steps: int = setting(50, "distance of lines of metrics", unit="steps", minimum=1)
     from_scratch: bool = setting(
         False,

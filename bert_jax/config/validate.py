@@ -168,16 +168,11 @@ def _apply(config: SharedConfig, rules: Iterator[Rule]) -> None:
 
 def _list_shared_rules(config: SharedConfig) -> Iterator[Rule]:
     check_fields(config, "config")
-    model, checkpoint = config.model, config.checkpoint
+    model = config.model
     yield (
         "model.hidden_size",
         model.hidden_size % model.num_attention_heads == 0,
         f"it must be a multiple of num_attention_heads = {model.num_attention_heads}",
-    )
-    yield (
-        "checkpoint.keep_every_steps",
-        checkpoint.keep_every_steps % checkpoint.every_steps == 0,
-        f"0, or a multiple of checkpoint.every_steps = {checkpoint.every_steps}",
     )
     yield from _list_architecture_rules(config)
     yield from _list_mesh_rules(config)

@@ -306,7 +306,6 @@ def _make_settings(recipe: Recipe, model: ModelConfig, steps: int) -> dict[str, 
         "phases[0].restart_end_learning_rate": 0.0,
         "eval.every_steps": steps,
         "checkpoint.every_steps": max(1, steps // 4),
-        "checkpoint.keep": 1,
         "log_every_steps": max(1, steps // 50),
     }
 

@@ -476,9 +476,10 @@ def make_settings(
         settings["config.optim.warmup_tokens"] = max(1, round(given.optim.warmup_tokens * share))
     elif given.optim.warmup_steps:
         settings["config.optim.warmup_steps"] = round(given.optim.warmup_steps * share)
-    if not given.checkpoint.keep_every_steps:
-        mean_secs = sum(bill.secs for bill in bills) / total
-        settings["config.checkpoint.every_steps"] = max(1, round(SAVE_EVERY_SECS / mean_secs))
+    if given.optim.decay_steps:
+        settings["config.optim.decay_steps"] = max(1, round(given.optim.decay_steps * share))
+    mean_secs = sum(bill.secs for bill in bills) / total
+    settings["config.checkpoint.every_steps"] = max(1, round(SAVE_EVERY_SECS / mean_secs))
     return settings
 
 

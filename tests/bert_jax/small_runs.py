@@ -75,7 +75,7 @@ def config(tiny_store):
         tiny_store,
         phases=(first, Phase(seq_len=24, steps=4, batch_size=8, max_predictions_per_seq=4)),
         eval=EvalConfig(every_steps=4, examples=21),
-        checkpoint=CheckpointConfig(every_steps=5, keep=2),
+        checkpoint=CheckpointConfig(every_steps=5),
         **LOGGED_OFTEN,
     )
 

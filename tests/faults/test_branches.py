@@ -16,7 +16,7 @@ SHARED = [
     *TINY,
     *("--config.optim.decay=constant", "--config.optim.warmup_steps=20"),
     *("--config.model.hidden_dropout_prob=0.1", "--config.eval.every_steps=50"),
-    *("--config.checkpoint.every_steps=20", "--config.checkpoint.keep_every_steps=20"),
+    "--config.checkpoint.keep_every_steps=20",
     "--config.log_every_steps=30",
 ]
 LEAVES = {

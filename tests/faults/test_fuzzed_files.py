@@ -38,7 +38,7 @@ def get_config():
         phases=(Phase(seq_len=24, steps=6, batch_size=8, max_predictions_per_seq=4),),
         optim=OptimConfig(learning_rate=1e-3, warmup_steps=2),
         eval=EvalConfig(every_steps=100, examples=16),
-        checkpoint=CheckpointConfig(every_steps=3, keep=2),
+        checkpoint=CheckpointConfig(every_steps=3),
         log_every_steps=2,
     ))
 """

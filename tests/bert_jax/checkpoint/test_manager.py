@@ -50,7 +50,7 @@ def saved(folder, fresh, steps, config):
 
 @pytest.mark.slow
 def test_the_newest_stay_and_every_kth_for_good_but_not_the_fresh_one(tmp_path, fresh):
-    config = CheckpointConfig(keep=2, keep_every_steps=6)
+    config = CheckpointConfig(every_steps=3, keep_every_steps=6)
     saved(tmp_path, fresh, (0, 3, 6, 9), config)
     assert steps_in(tmp_path) == [6, 9]
     saved(tmp_path, fresh, (12, 15, 18), config)
@@ -61,7 +61,7 @@ def test_room_for_those_kept_for_good_is_asked_for(tmp_path, fresh):
     of, _ = fresh
     one = 12 * of.model.parameter_count
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
-    config = CheckpointConfig(keep=1, keep_every_steps=1)
+    config = CheckpointConfig(keep_every_steps=1)
     check_space(tmp_path, config, of.model, total_steps=5)
     with pytest.raises(ValueError, match=r"GB free, the \d+ checkpoints of this run"):
         check_space(tmp_path, config, of.model, total_steps=2 * free // one)

@@ -145,7 +145,6 @@ RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO
         {"model.type_vocab_size": 1},
         {"model.global_rope_theta": 160_000.0},
         {"model.hidden_size": 100},
-        {"checkpoint.keep_every_steps": 7},
         {"data.masked_lm_smoothing": 0.7, "data.masking": "whole_word"},
         {"data.masked_lm_smoothing": 0.7, "data.exact": True},
         {"data.masked_lm_smoothing": 0.7, "data.segments": "doc_sentences", "objective": "causal"},

@@ -67,7 +67,7 @@ def config(tmp_path_factory):
         batch_size=16,
         model=ModelConfig(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.0),
         optim=OptimConfig(name="adamw", learning_rate=2e-2, warmup_steps=0),
-        checkpoint=CheckpointConfig(every_steps=20, keep=3),
+        checkpoint=CheckpointConfig(keep_every_steps=20),
         log_every_steps=10,
     )
 

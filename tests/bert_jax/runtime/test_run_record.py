@@ -168,12 +168,12 @@ def test_changes_add_up_over_starts_and_starts_after_one_step_count_as_one():
 def test_a_receipt_keeps_the_changes(config, tmp_path):
     assert resume.list_changes(None, config, 0) == []
     run_record.write(tmp_path, *config_and_data(config))
-    now = dataclasses.replace(config, checkpoint=CheckpointConfig(keep=7))
+    now = dataclasses.replace(config, checkpoint=CheckpointConfig(every_steps=7))
     listed = resume.list_changes(check(tmp_path, now), now, 500)
-    assert listed == [Change(500, "checkpoint.keep", 3, 7)]
+    assert listed == [Change(500, "checkpoint.every_steps", 1000, 7)]
     run_record.write(tmp_path, *config_and_data(now), listed)
     assert resume.list_changes(check(tmp_path, now), now, 800) == listed
-    assert run_record.read(tmp_path).config.checkpoint.keep == 7
+    assert run_record.read(tmp_path).config.checkpoint.every_steps == 7
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_no_checkpoint_holds_a_number_that_is_not_finite(short, tmp_path, monkey
     wild = dataclasses.replace(
         guarded(short, most_in_a_row=4),
         optim=OptimConfig(learning_rate=1e30, warmup_steps=0, clip_norm=0.0),
-        checkpoint=CheckpointConfig(every_steps=1, keep=10),
+        checkpoint=CheckpointConfig(keep_every_steps=1),
     )
     with pytest.raises(FloatingPointError, match=r"(steps \d to \d were bad|not finite after)"):
         train(wild, tmp_path / "run")
@@ -249,7 +249,7 @@ def test_too_many_rolls_back_to_one_checkpoint_stop_the_run(rolling, tmp_path, m
 @pytest.mark.long
 @pytest.mark.fault(13, "bad steps that each roll back to another checkpoint")
 def test_a_new_checkpoint_in_between_starts_the_count_anew(rolling, tmp_path, monkeypatch):
-    often = dataclasses.replace(rolling, checkpoint=CheckpointConfig(every_steps=2, keep=2))
+    often = dataclasses.replace(rolling, checkpoint=CheckpointConfig(every_steps=2))
     poison(monkeypatch, {3, 5, 7, 9})
     assert train(often, tmp_path)["steps"] == 9
     assert skipped(tmp_path) == [(2, 3), (4, 5), (6, 7), (8, 9)]

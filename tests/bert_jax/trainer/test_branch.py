@@ -36,7 +36,7 @@ def config(tiny_store):
         tiny_store,
         phases=(PHASE,),
         eval=EvalConfig(every_steps=4, examples=21),
-        checkpoint=CheckpointConfig(every_steps=3, keep_every_steps=3),
+        checkpoint=CheckpointConfig(keep_every_steps=3),
         **LOGGED_OFTEN | {"optim": RATE, "log_every_steps": 4},
     )
 

@@ -30,7 +30,7 @@ def config(tiny_store):
         phases=(phase, dataclasses.replace(phase, seq_len=24, steps=7)),
         optim=OptimConfig(learning_rate=1e-3, warmup_steps=2),
         eval=EvalConfig(every_steps=100, examples=8),
-        checkpoint=CheckpointConfig(every_steps=100, keep=1),
+        checkpoint=CheckpointConfig(every_steps=100),
         log_every_steps=4,
     )
 

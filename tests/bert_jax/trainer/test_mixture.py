@@ -55,7 +55,7 @@ def config(tiny_store, weather):
         data=PretrainOptions(store=f"{tiny_store},{weather}", store_temperature=0.5),
         phases=(first, last),
         eval=EvalConfig(every_steps=6, examples=24),
-        checkpoint=CheckpointConfig(every_steps=5, keep=3),
+        checkpoint=CheckpointConfig(keep_every_steps=5),
         **LOGGED_OFTEN,
     )
 

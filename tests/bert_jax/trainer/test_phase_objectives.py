@@ -33,7 +33,7 @@ def config(tiny_store):
         tiny_store,
         phases=(Phase(steps=7, objective="causal", **SIZES), Phase(steps=6, **SIZES)),
         eval=EvalConfig(every_steps=4, examples=21),
-        checkpoint=CheckpointConfig(every_steps=5, keep=3),
+        checkpoint=CheckpointConfig(keep_every_steps=5),
         **LOGGED_OFTEN,
     )
 

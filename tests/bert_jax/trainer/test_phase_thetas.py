@@ -27,7 +27,7 @@ def config(tiny_store):
         phases=(Phase(steps=4, **SIZES), Phase(steps=4, global_rope_theta=THETAS[1], **SIZES)),
         optim=OptimConfig(learning_rate=3e-3, warmup_steps=1),
         eval=EvalConfig(every_steps=4, examples=21),
-        checkpoint=CheckpointConfig(every_steps=4, keep=3),
+        checkpoint=CheckpointConfig(keep_every_steps=4),
         objective="mlm",
     )
     model = dataclasses.replace(

@@ -43,7 +43,7 @@ def config(tiny_store):
         objective="rtd",
         phases=(Phase(seq_len=16, steps=12, batch_size=16),),
         eval=EvalConfig(every_steps=6, examples=21),
-        checkpoint=CheckpointConfig(every_steps=5, keep=3),
+        checkpoint=CheckpointConfig(keep_every_steps=5),
         **LOGGED_OFTEN,
         data=PretrainOptions(
             store=str(tiny_store),
