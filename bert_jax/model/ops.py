@@ -55,15 +55,16 @@ def _apply_kernel_forward(
     return apply_kernel(x, kernel_DE, out_axis), (x, kernel_DE)
 
 
-def _apply_kernel_backward(out_axis: str | None, saved: Saved, dy: jax.Array) -> Saved:
-    del out_axis
+def _apply_kernel_backward(_: str | None, saved: Saved, dy: jax.Array) -> Saved:
     x, kernel_DE = saved
     rows = "bs"[: x.ndim - 1]
     dx = jnp.einsum(f"{rows}e,de->{rows}d", dy, kernel_DE, out_sharding=jax.typeof(x).sharding)
-    lies = jax.typeof(kernel_DE).sharding
+    in_axis, out_axis = jax.typeof(kernel_DE).sharding.spec
     if x.shape[-1] <= dy.shape[-1]:
+        lies = PartitionSpec(in_axis, out_axis)
         return dx, jnp.einsum(f"{rows}d,{rows}e->de", x, dy, out_sharding=lies)
-    return dx, jnp.einsum(f"{rows}e,{rows}d->de", dy, x, out_sharding=lies)
+    lies = PartitionSpec(out_axis, in_axis)
+    return dx, jnp.einsum(f"{rows}e,{rows}d->ed", dy, x, out_sharding=lies).T
 
 
 apply_kernel.defvjp(_apply_kernel_forward, _apply_kernel_backward)
