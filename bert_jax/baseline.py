@@ -1,7 +1,7 @@
 """Train what came before BERT on a store, and learn tasks on frozen vectors.
 
-The first argument says what: skipgram and bilm train, task learns a task on their vectors or on a
-BERT's, ner finds named entities as the paper does on a frozen BERT.
+The first argument says what: skipgram, bilm and cove train, task learns a task on their vectors or
+on a BERT's, ner finds named entities as the paper does on a frozen BERT.
 """
 
 import dataclasses
@@ -11,7 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bert_jax.config.schema import FinetuneConfig
-from bert_jax.lab.baselines.settings import BILM, SKIPGRAM, BiLM, SkipGram, Tagger, Training
+from bert_jax.lab.baselines.settings import (
+    BILM,
+    COVE,
+    SKIPGRAM,
+    BiLM,
+    CoVe,
+    SkipGram,
+    Tagger,
+    Training,
+)
 from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig
 from data_pipeline.cli.flags import Command, Kinds, flag
@@ -46,20 +55,42 @@ class BiLMFlags(BaselineFlags):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class CoVeFlags(BaselineFlags):
+    """Declare the flags of cove."""
+
+    from_: str = flag(
+        "",
+        "workdir of a skip-gram trained on --store: the vectors that the encoder reads",
+        metavar="SKIPGRAM",
+        is_required=True,
+    )
+    parallel: str = flag(
+        "",
+        "aligned texts, a text, a tab and its translation in each line",
+        metavar="FILE.tsv",
+        is_required=True,
+    )
+    target_store: str = flag(
+        "", "store whose vocabulary encodes the translations", metavar="STORE", is_required=True
+    )
+    settings: CoVe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskFlags:
     """Declare the flags of task."""
 
     kind: str = flag(
         "",
         "vectors: tf-idf of tokens, skip-gram, all layers of a biLM, skip-gram and the biLM's last "
-        "layer, or the last four layers of a BERT",
-        choices=("counts", "skipgram", "elmo", "taglm", "bert"),
+        "layer, skip-gram and CoVe's last layer, or the last four layers of a BERT",
+        choices=("counts", "skipgram", "elmo", "taglm", "cove", "bert"),
         is_positional=True,
         is_required=True,
     )
     from_: str = flag(
         "",
-        "STORE of counts; SKIPGRAM; BILM of elmo; SKIPGRAM,BILM of taglm; CHECKPOINT of bert",
+        "STORE of counts; SKIPGRAM; BILM of elmo; SKIPGRAM,BILM of taglm; COVE; CHECKPOINT of bert",
         metavar="PLACE,...",
         is_required=True,
     )
@@ -113,6 +144,13 @@ COMMAND = Kinds(
             BiLMFlags,
             f"{_RUN} {BILM} --store=stores/mine --workdir=runs/bilm",
         ),
+        COVE: Command(
+            f"{_MODULE} {COVE}",
+            "Train an encoder of texts by their translation (CoVe, over tokens).",
+            CoVeFlags,
+            f"{_RUN} {COVE} --store=stores/english --target_store=stores/german "
+            "--from=runs/skipgram --parallel=aligned.tsv --workdir=runs/cove",
+        ),
         "task": Command(
             f"{_MODULE} task",
             "Learn a task on token counts or frozen vectors.\n\n"
@@ -138,14 +176,16 @@ if __name__ == "__main__":
 
 import jax
 
-from bert_jax.lab.baselines import bilm, frozen_ner, frozen_task, skipgram, training
+from bert_jax.lab.baselines import bilm, cove, frozen_ner, frozen_task, skipgram, training
 from bert_jax.logging.console import Screen, duration
 from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.store import Store
+from data_pipeline.store import open_store
 
-_TRAIN: dict[type[Any], Callable[[pathlib.Path, Store, Any, Screen], None]] = {
-    SkipGram: skipgram.train,
-    BiLM: bilm.train,
+# Settings -> the kind, and what trains it: (folder, what it reads, settings, screen).
+_TRAIN: dict[type[Any], tuple[str, Callable[[pathlib.Path, Any, Any, Screen], None]]] = {
+    SkipGram: (SKIPGRAM, skipgram.train),
+    BiLM: (BILM, bilm.train),
+    CoVe: (COVE, cove.train),
 }
 
 
@@ -155,12 +195,18 @@ def _train(log: LibraryLog, flags: BaselineFlags) -> int:
         log.hold()
         store = training.open_text(flags.store)
         jax.devices()  # refuses a missing device before anything is written
-        kind = SKIPGRAM if isinstance(settings, SkipGram) else BILM
-        training.claim_baseline(folder, kind, settings, store)
+        kind, train = _TRAIN[type(settings)]
+        text, others = store, {}
+        if isinstance(flags, CoVeFlags):
+            stores = store, open_store(flags.target_store)
+            path = pathlib.Path(flags.parallel)
+            text = cove.open_texts(path, stores, flags.from_, settings.seq_len)
+            others = text.describe()
+        training.claim_baseline(folder, kind, settings, store, others)
     screen = Screen(is_writer=True)
     screen.table(f"{kind} on {flags.store}", [(k, str(v)) for k, v in vars(settings).items()])
     if training.read_summary(folder) is None:
-        _TRAIN[type(settings)](folder, store, settings, screen)
+        train(folder, text, settings, screen)
     summary = training.read_summary(folder) or {}
     rows = [(name, str(value)) for name, value in summary.items() if name != "seconds"]
     screen.table("done", [*rows, ("time", duration(summary["seconds"])), ("in", str(folder))])
@@ -199,6 +245,7 @@ def _find_entities(log: LibraryLog, flags: NerFlags) -> int:
 _WORK: dict[type[Any], Callable[[LibraryLog, Any], int]] = {
     SkipGramFlags: _train,
     BiLMFlags: _train,
+    CoVeFlags: _train,
     TaskFlags: _learn_task,
     NerFlags: _find_entities,
 }

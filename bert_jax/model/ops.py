@@ -177,10 +177,8 @@ def run_lstm(
         if begins_B1 is not None:
             h_BP, c_BU = (jnp.where(begins_B1, jnp.zeros_like(x), x) for x in carry)
         read_BG = jnp.matmul(h_BP, recurrent, preferred_element_type=jnp.float32)
-        i, f, g, o = jnp.split(entering_BG + read_BG, 4, axis=-1)
-        c_BU = jax.nn.sigmoid(f) * c_BU + jax.nn.sigmoid(i) * jnp.tanh(g)
-        c_BU = _clip(c_BU, clip)
-        h_BP = (jax.nn.sigmoid(o) * jnp.tanh(c_BU)).astype(dtype)
+        h_BP, c_BU = update_cell(entering_BG + read_BG, c_BU, clip)
+        h_BP = h_BP.astype(dtype)
         if "projection" in params:
             h_BP = _clip(h_BP @ params["projection"], clip)
         return (h_BP, c_BU), h_BP
@@ -193,6 +191,18 @@ def run_lstm(
     inputs = entering_SBG, begins_SB1
     _, h_SBP = jax.lax.scan(step, start, inputs, reverse=is_reversed)
     return jnp.swapaxes(h_SBP, 0, 1)
+
+
+def update_cell(
+    gates_BG: jax.Array, c_BU: jax.Array, clip: float = math.inf
+) -> tuple[jax.Array, jax.Array]:
+    """Compute the output and the new cell of an LSTM from the sums i, f, g, o of its gates.
+
+    Shapes: float32[B,4U], float32[B,U] -> float32[B,U] twice.
+    """
+    i, f, g, o = jnp.split(gates_BG, 4, axis=-1)
+    c_BU = _clip(jax.nn.sigmoid(f) * c_BU + jax.nn.sigmoid(i) * jnp.tanh(g), clip)
+    return jax.nn.sigmoid(o) * jnp.tanh(c_BU), c_BU
 
 
 def keep_ends(example_ids_BS: jax.Array, is_first: bool) -> jax.Array:

@@ -7,8 +7,8 @@
 Give a task: these rows share hardly any other measure. GPT_and_text fine-tunes the runs of GPT with
 the loss of next tokens, times 0.5, beside the task's, as the paper does; ULMFiT with a learning
 rate for each layer and a slanted triangular schedule; history.py:unfreeze=N, with the steps of an
-epoch of the task, also unfreezes one layer an epoch. TagLM is meant for tagging. CoVe is missing:
-it learns to translate, and a store has no sentence pairs in two languages.
+epoch of the task, also unfreezes one layer an epoch. TagLM is meant for tagging. CoVe is not
+among the rows: it reads aligned texts besides the store, so its tokens would not be the others'.
 """
 
 import ml_collections

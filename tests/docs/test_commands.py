@@ -54,6 +54,7 @@ ADDED = {
     # tests/bert_jax/lab runs a small one. With rungs so wide the text is not too short for what
     # the page predicts.
     "bert_jax.ladder": ["--plan", "--measure=false", "--widths=64,320"],
+    "bert_jax.baseline cove": ["--units=3", "--steps=2", "--seq_len=16", "--batch_size=4"],
     "bert_jax.baseline task": ["--units=3", "--epochs=1", "--config.data.max_seq_length=16"],
     "bert_jax.benchmark": [*LAYERS, "--seq_len=16", "--batch_size=8", "--secs=0.2"],
     "bert_jax.doctor": [*LAYERS, "--step_secs=0.1"],
@@ -164,6 +165,7 @@ def base(forked, tmp_path_factory):
     (folder / "texts" / "a.txt").write_text(_small_text(300))
     (folder / "field" / "a.txt").write_text(_small_text(200).replace(" cat ", " queequeg "))
     (folder / "sentences.txt").write_text("the cat sees a dog .\na dog hears ||| the old king .\n")
+    (folder / "aligned.tsv").write_text("the cat sees a dog .\ta dog hears the king .\n" * 30)
     (folder / "new.csv").write_text("review\nthe cat sees a dog\nmy sister hears the king\n")
     months, goods = "abcdefghijkl", "abcdefghijklmnopqrstuvwxyz"
     buys = [

@@ -20,6 +20,13 @@ _TOP = (
 )
 _BASELINES = (
     (
+        RULE,
+        "lab/baselines/cove.py",
+        "return (new_states, adjusted_BU), adjusted_BU",
+        "return (new_states, zeros_BU), adjusted_BU",
+        "lab/baselines/test_cove.py::test_states_and_losses_are_those_of_the_equations",
+    ),
+    (
         WIRING,
         "lab/baselines/frozen_task.py",
         'train_TKD = vectors["train"]',

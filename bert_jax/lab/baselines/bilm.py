@@ -9,7 +9,6 @@ Source: Peters et al. 2018, sections 3.1 and 3.2; bilm/training.py of allenai/bi
 computes embeddings from characters and samples the softmax.
 """
 
-import functools
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +16,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from bert_jax.lab.baselines import bilstm, training
 from bert_jax.lab.baselines.bilstm import DIRECTIONS
@@ -28,12 +26,10 @@ from bert_jax.model import ops
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream
 from data_pipeline.store import Store
 
-_CLIP_NORM = 1.0
 _MAX_HELDOUT_ROWS = 1024
 _FORWARD_LOSS, _BACKWARD_LOSS = (f"heldout_{direction}_loss" for direction in DIRECTIONS)
 
 Params = dict[str, Any]  # embeddings float32[V,D], bias float32[V], and a Direction by its name
-State = tuple[Params, optax.OptState]
 Batch = Mapping[str, np.ndarray | jax.Array]
 
 
@@ -72,7 +68,7 @@ def run_layers(
     With a key, dropout is applied to embeddings and outputs.
     """
     embedded = params["embeddings"][ids_BS] * settings.width**0.5
-    embedded = _drop(embedded, settings.dropout, key, 0)
+    embedded = bilstm.drop_out(embedded, settings.dropout, key, 0)
     is_token_BS = jnp.arange(ids_BS.shape[1]) < lengths_B[:, None]
     outputs = {}
     for number, direction in enumerate(DIRECTIONS):
@@ -81,18 +77,11 @@ def run_layers(
         for layer in range(settings.layers):
             lstm = params[f"{layer}_{direction}"]
             out = ops.run_lstm(lstm, x_BSD, is_token_BS, number == 1, settings.clip)
-            out = _drop(out, settings.dropout, key, 1 + number + 2 * layer)
+            out = bilstm.drop_out(out, settings.dropout, key, 1 + number + 2 * layer)
             x_BSD = out + x_BSD if layer else out
             vectors.append(x_BSD)
         outputs[direction] = vectors
     return outputs
-
-
-def _drop(x: jax.Array, rate: float, key: jax.Array | None, number: int) -> jax.Array:
-    if key is None or not rate:
-        return x
-    keeps = jax.random.bernoulli(jax.random.fold_in(key, number), 1 - rate, x.shape)
-    return jnp.where(keeps, x / (1 - rate), 0.0)
 
 
 def compute_vectors(
@@ -119,15 +108,8 @@ def sum_losses(
     pairs = (forward[:, :-1], ids_BS[:, 1:]), (backward[:, 1:], ids_BS[:, :-1])
     weights_BS = mask_BS[:, 1:].astype(jnp.float32)
 
-    @jax.checkpoint
-    def add_row(sums: jax.Array, row: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
-        """Add the losses of a row; the logits of all rows at once would take gigabytes."""
-        hidden_SD, labels_S, weights_S = row
-        logits_SV = hidden_SD @ params["embeddings"].T + params["bias"]
-        losses_S = optax.softmax_cross_entropy_with_integer_labels(logits_SV, labels_S)
-        return sums + jnp.sum(losses_S * weights_S), None
-
-    sums = [jax.lax.scan(add_row, 0.0, (*pair, weights_BS))[0] for pair in pairs]
+    kernel_DV, bias_V = params["embeddings"].T, params["bias"]
+    sums = [bilstm.sum_token_losses(x, kernel_DV, bias_V, ids, weights_BS) for x, ids in pairs]
     return jnp.stack(sums), jnp.sum(weights_BS)
 
 
@@ -146,10 +128,10 @@ def build_steps(store: Store, settings: BiLM) -> training.Steps:
     # The weights use the key of the seed itself.
     key = jax.random.fold_in(jax.random.key(settings.seed), 1)
 
-    def advance(state: State, step: int) -> tuple[State, jax.Array]:
+    def advance(state: training.State, step: int) -> tuple[training.State, jax.Array]:
         (index_B,) = stream.examples_of_steps(step, step + 1)
         batch = _select_inputs(rows.batch(index_B, settings.seq_len, pad_id))
-        return _update(state, batch, jax.random.fold_in(key, step), settings)
+        return training.update(state, _mean_loss, settings, batch, jax.random.fold_in(key, step))
 
     return training.Steps(initial, settings.steps, advance)
 
@@ -170,32 +152,18 @@ def train(folder: pathlib.Path, store: Store, settings: BiLM, screen: Screen) ->
     )
 
 
-@functools.partial(jax.jit, donate_argnums=0, static_argnums=3)
-def _update(state: State, batch: Batch, key: jax.Array, settings: BiLM) -> tuple[State, jax.Array]:
-    """Take a step of Adam on the mean token loss of both directions."""
-
-    def mean_loss(params: Params) -> jax.Array:
-        sums, count = sum_losses(params, batch, settings, key)
-        return jnp.sum(sums) / (2 * count)
-
-    params, opt_state = state
-    loss, grads = jax.value_and_grad(mean_loss)(params)
-    updates, opt_state = _build_optimizer(settings).update(grads, opt_state, params)
-    return (optax.apply_updates(params, updates), opt_state), loss
+def _mean_loss(params: Params, settings: BiLM, batch: Batch, key: jax.Array) -> jax.Array:
+    """Compute the mean token loss of both directions."""
+    sums, count = sum_losses(params, batch, settings, key)
+    return jnp.sum(sums) / (2 * count)
 
 
 _score_batch = jax.jit(sum_losses, static_argnums=2)
 
 
-def _build_optimizer(settings: BiLM) -> optax.GradientTransformation:
-    rate = optax.linear_schedule(settings.learning_rate, 0.0, settings.steps)
-    return optax.chain(optax.clip_by_global_norm(_CLIP_NORM), optax.adam(rate))
-
-
-def init_state(settings: BiLM, vocab_size: int) -> State:
+def init_state(settings: BiLM, vocab_size: int) -> training.State:
     """Initialize the state that state.npz keeps: parameters and Adam's moments."""
-    params = init_params(settings, vocab_size)
-    return params, _build_optimizer(settings).init(params)
+    return training.init_state(init_params(settings, vocab_size), settings)
 
 
 def _select_inputs(fields: Batch) -> Batch:

@@ -5,7 +5,7 @@ from typing import Any
 
 from data_pipeline.spec.fields import setting
 
-SKIPGRAM, BILM = "skipgram", "bilm"  # kinds of baselines
+SKIPGRAM, BILM, COVE = "skipgram", "bilm", "cove"  # kinds of baselines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +46,34 @@ class BiLM:
     steps: int = setting(1000, "steps of Adam", minimum=1)
     learning_rate: float = setting(4e-3, "initial learning rate, decayed linearly to 0", above=0)
     seed: int = setting(0, "seed of weights, rows and dropout", minimum=0, maximum=2**32 - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class CoVe:
+    """Hold the size of CoVe's encoder and decoder and how they learn to translate."""
+
+    units: int = setting(
+        300,
+        "LSTM cells of a layer, in each direction of the encoder and in the decoder",
+        minimum=1,
+        source="McCann et al. 2017, section 3",
+    )
+    dropout: float = setting(
+        0.2,
+        "share of the inputs and outputs of all LSTM layers that is dropped",
+        minimum=0,
+        below=1,
+        source="McCann et al. 2017, section 3",
+    )
+    seq_len: int = setting(
+        128,
+        "tokens of the longest text, with [CLS] and [SEP]; a pair with a longer one is left out",
+        minimum=3,
+    )
+    batch_size: int = setting(32, "pairs of a step", minimum=1)
+    steps: int = setting(1000, "steps of Adam", minimum=1)
+    learning_rate: float = setting(2e-3, "initial learning rate, decayed linearly to 0", above=0)
+    seed: int = setting(0, "seed of weights, pairs and dropout", minimum=0, maximum=2**32 - 1)
 
 
 BASELINES: dict[str, type[Any]] = {SKIPGRAM: SkipGram, BILM: BiLM}  # kind -> its settings

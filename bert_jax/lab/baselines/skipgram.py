@@ -24,9 +24,10 @@ from bert_jax.lab.baselines.settings import SKIPGRAM, SkipGram
 from bert_jax.lab.baselines.training import cut_documents
 from bert_jax.logging.console import Screen
 from data_pipeline.io.atomic import new_file
+from data_pipeline.io.small_files import parse_record
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream, make_plain_rows
 from data_pipeline.store import Store
-from data_pipeline.vocab import load_recorded
+from data_pipeline.vocab import Vocabulary, load_recorded
 
 VECTORS = "vectors.npz"
 _MAX_ROW = 1000  # tokens; MAX_SENTENCE_LENGTH of word2vec.c
@@ -155,6 +156,18 @@ def init_tables(settings: SkipGram, vocab_size: int) -> Tables:
     dims = (vocab_size, settings.width)
     draws = jax.random.uniform(jax.random.key(settings.seed), dims, minval=-0.5, maxval=0.5)
     return draws / settings.width, jnp.zeros(dims)
+
+
+def read_table(address: str) -> tuple[np.ndarray, Vocabulary]:
+    """Read the vectors of a finished skip-gram, float32[V,D], and their vocabulary.
+
+    Raises:
+      Refused: the folder holds something else.
+    """
+    folder, content, vocabulary = training.read_baseline(address, SKIPGRAM)
+    settings = parse_record(content, SkipGram, folder / training.RECORD)
+    like = init_tables(settings, vocabulary.size)
+    return np.asarray(training.read_state(folder, like)[0]), vocabulary
 
 
 def build_steps(store: Store, settings: SkipGram) -> training.Steps:

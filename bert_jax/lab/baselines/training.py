@@ -7,15 +7,19 @@ WORKDIR/baseline.json   kind, settings and digest of the store
 """
 
 import dataclasses
+import functools
+import hashlib
 import io
 import pathlib
 import time
 import zipfile
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import jax
 import numpy as np
+import optax
 
 from bert_jax.lab.runs import claim_folder
 from bert_jax.logging.console import Screen
@@ -25,10 +29,12 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.labelled.rows import EncodedRows, make_plain_rows
 from data_pipeline.store import TEXT, Split, Store, open_store
+from data_pipeline.vocab import Vocabulary, load_recorded
 from data_pipeline.vocab.sentencepiece_rules import RECORDED
 
 RECORD, STATE, SUMMARY = "baseline.json", "state.npz", "summary.json"
 _SAVE_SECS = 60.0
+_CLIP_NORM = 1.0
 _MIN_STEPS = 3  # fewer are not timed
 _LINES = 10  # lines on the screen per training
 _STEP, _SECS, _LEAF = "step", "secs", "leaf_"
@@ -78,8 +84,17 @@ def frame_rows(rows: EncodedRows, first_id: int, last_id: int) -> EncodedRows:
     return make_plain_rows(ids, offsets)
 
 
-def claim_baseline(folder: pathlib.Path, kind: str, settings: Any, store: Store) -> None:
-    """Claim a folder with claim_folder for this training, and copy the vocabulary into it."""
+def claim_baseline(
+    folder: pathlib.Path,
+    kind: str,
+    settings: Any,
+    store: Store,
+    others: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Claim a folder with claim_folder for this training, and copy the vocabulary into it.
+
+    others describe what it reads beside the store.
+    """
     words = store.manifest["vocabulary"]
     record = {
         "kind": kind,
@@ -87,9 +102,77 @@ def claim_baseline(folder: pathlib.Path, kind: str, settings: Any, store: Store)
         "store": store.digest,
         **{name: words[name] for name in ("lowercase", RECORDED) if name in words},
         "vocabulary": store.vocab_path.name,
+        **others,
     }
     claim_folder(folder, RECORD, record, "baseline")
     write_file(folder / store.vocab_path.name, small_files.read_bytes(store.vocab_path))
+
+
+def digest_arrays(tree: Any) -> str:
+    """Return the SHA-256 of the arrays of a tree, in the order of their paths."""
+    sha256 = hashlib.sha256()
+    for leaf in jax.tree.leaves(tree):
+        sha256.update(np.ascontiguousarray(leaf).data)
+    return sha256.hexdigest()
+
+
+class AdamSettings(Protocol):
+    """Define the settings of a training by Adam with a linearly decaying rate."""
+
+    @property
+    def learning_rate(self) -> float: ...
+
+    @property
+    def steps(self) -> int: ...
+
+
+def _build_optimizer(settings: AdamSettings) -> optax.GradientTransformation:
+    rate = optax.linear_schedule(settings.learning_rate, 0.0, settings.steps)
+    return optax.chain(optax.clip_by_global_norm(_CLIP_NORM), optax.adam(rate))
+
+
+def init_state(params: Any, settings: AdamSettings) -> State:
+    """Initialize the state that `update` trains: parameters and Adam's moments."""
+    return params, _build_optimizer(settings).init(params)
+
+
+@functools.partial(jax.jit, donate_argnums=0, static_argnums=(1, 2))
+def update(
+    state: State,
+    mean_loss: Callable[..., jax.Array],
+    settings: AdamSettings,
+    *inputs: Any,
+) -> tuple[State, jax.Array]:
+    """Take a step of Adam on mean_loss(params, settings, *inputs); return the loss too."""
+    params, opt_state = state
+    loss, grads = jax.value_and_grad(mean_loss)(params, settings, *inputs)
+    updates, opt_state = _build_optimizer(settings).update(grads, opt_state, params)
+    return (optax.apply_updates(params, updates), opt_state), loss
+
+
+def read_baseline(address: str, kind: str) -> tuple[pathlib.Path, dict[str, object], Vocabulary]:
+    """Read the settings and the vocabulary of a finished baseline.
+
+    Raises:
+      Refused: the folder holds none of this kind.
+    """
+    folder = pathlib.Path(address)
+    path = folder / RECORD
+    if read_summary(folder) is None or not path.exists():
+        raise Refused(
+            f"--from is {address}, which holds no finished baseline; train one with: python -m "
+            f"bert_jax.baseline {kind} --store=STORE --workdir={address}"
+        )
+    record = small_files.read_object(path, folder)
+    if record.get("kind") != kind:
+        raise Refused(
+            f"--from is {address}, which holds {record.get('kind')!r:.40}; give the folder of a "
+            f"{kind}"
+        )
+    name = small_files.field(record, "vocabulary", str, path)
+    small_files.field(record, "lowercase", bool, path)
+    vocabulary = load_recorded(small_files.join_inside(folder, name), record)
+    return folder, small_files.field(record, "settings", dict, path), vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,6 @@ Dimensions: B rows of a batch, S sequence, K arrays of a token, D width of each,
 
 import dataclasses
 import functools
-import hashlib
-import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,8 +15,9 @@ from bert_jax.inference import batches
 from bert_jax.inference.hidden_states import VECTORS, choose_layers, compute_vectors
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_model
-from bert_jax.lab.baselines import bilm, skipgram, training
-from bert_jax.lab.baselines.settings import BILM, SKIPGRAM, BiLM, SkipGram
+from bert_jax.lab.baselines import bilm, cove, skipgram, training
+from bert_jax.lab.baselines.settings import BILM, COVE, SKIPGRAM, BiLM, CoVe
+from bert_jax.lab.baselines.training import digest_arrays, read_baseline
 from bert_jax.model.bert import Heads
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
@@ -70,55 +69,27 @@ def _open_counts(address: str) -> Encoder:
     return Encoder(vocabulary, _MAX_POSITIONS, 0, 0, vocabulary.digest, refuse)
 
 
-def _read_record(address: str, kind: str) -> tuple[pathlib.Path, dict[str, object], Vocabulary]:
-    """Read the settings and the vocabulary of a finished baseline."""
-    folder = pathlib.Path(address)
-    path = folder / training.RECORD
-    if training.read_summary(folder) is None or not path.exists():
-        raise Refused(
-            f"--from is {address}, which holds no finished baseline; train one with: python -m "
-            f"bert_jax.baseline {kind} --store=STORE --workdir={address}"
-        )
-    record = small_files.read_object(path, folder)
-    if record.get("kind") != kind:
-        raise Refused(
-            f"--from is {address}, which holds {record.get('kind')!r:.40}; give the folder of a "
-            f"{kind}"
-        )
-    name = small_files.field(record, "vocabulary", str, path)
-    small_files.field(record, "lowercase", bool, path)
-    vocabulary = load_recorded(small_files.join_inside(folder, name), record)
-    return folder, small_files.field(record, "settings", dict, path), vocabulary
-
-
 def _open_skipgram(address: str) -> Encoder:
-    folder, content, vocabulary = _read_record(address, SKIPGRAM)
-    settings = parse_record(content, SkipGram, folder / training.RECORD)
-    like = skipgram.init_tables(settings, vocabulary.size)
-    table_VD = np.asarray(training.read_state(folder, like)[0])
+    table_VD, vocabulary = skipgram.read_table(address)
 
     def run(rows: EncodedRows) -> batches.Results:
         for index_B, fields in _cut_batches(rows, vocabulary):
             yield index_B, {VECTORS: table_VD[fields["input_ids"][: len(index_B)]][:, :, None]}
 
-    return Encoder(vocabulary, _MAX_POSITIONS, 1, settings.width, _digest(table_VD), run)
+    width = table_VD.shape[1]
+    return Encoder(vocabulary, _MAX_POSITIONS, 1, width, digest_arrays(table_VD), run)
 
 
 def _open_bilm(address: str) -> Encoder:
-    folder, content, vocabulary = _read_record(address, BILM)
+    folder, content, vocabulary = read_baseline(address, BILM)
     settings = parse_record(content, BiLM, folder / training.RECORD)
     like = bilm.init_state(settings, vocabulary.size)
     params, _ = training.read_state(folder, like)
-    compute = jax.jit(functools.partial(bilm.compute_vectors, settings=settings))
-
-    def run(rows: EncodedRows) -> batches.Results:
-        for index_B, fields in _cut_batches(rows, vocabulary):
-            lengths_B = fields["input_mask"].sum(axis=1)
-            vectors = np.asarray(compute(params, fields["input_ids"], lengths_B))
-            yield index_B, {VECTORS: vectors[: len(index_B)]}
-
+    run = _run_reader(
+        functools.partial(bilm.compute_vectors, settings=settings), params, vocabulary
+    )
     arrays, width = 1 + settings.layers, 2 * settings.width
-    return Encoder(vocabulary, _MAX_POSITIONS, arrays, width, _digest(params), run)
+    return Encoder(vocabulary, _MAX_POSITIONS, arrays, width, digest_arrays(params), run)
 
 
 def _open_taglm(tokens: str, address: str) -> Encoder:
@@ -142,6 +113,35 @@ def _open_taglm(tokens: str, address: str) -> Encoder:
     return dataclasses.replace(static, width=width, digest=digest, run=run)
 
 
+def _open_cove(address: str) -> Encoder:
+    folder, content, vocabulary = read_baseline(address, COVE)
+    path = folder / training.RECORD
+    settings, record = parse_record(content, CoVe, path), small_files.read_object(path, folder)
+    width, vocab_size = (
+        small_files.field(record, name, int, path) for name in ("static_width", "target_pieces")
+    )
+    like = cove.init_state(settings, np.zeros((vocabulary.size, width), np.float32), vocab_size)
+    params, _ = training.read_state(folder, like)
+    run = _run_reader(cove.compute_vectors, params, vocabulary)
+    digest = digest_arrays([params["static"], params["encoder"]])
+    return Encoder(vocabulary, _MAX_POSITIONS, 1, width + 2 * settings.units, digest, run)
+
+
+def _run_reader(
+    compute: Callable[..., jax.Array], params: Any, vocabulary: Vocabulary
+) -> Callable[[EncodedRows], batches.Results]:
+    """Return Encoder.run of compute(params, ids_BS, lengths_B), which gives float32[B,S,K,D]."""
+    compiled = jax.jit(compute)
+
+    def run(rows: EncodedRows) -> batches.Results:
+        for index_B, fields in _cut_batches(rows, vocabulary):
+            lengths_B = fields["input_mask"].sum(axis=1)
+            vectors = np.asarray(compiled(params, fields["input_ids"], lengths_B))
+            yield index_B, {VECTORS: vectors[: len(index_B)]}
+
+    return run
+
+
 def _open_bert(address: str) -> Encoder:
     checkpoint = load.load(address)
     config = checkpoint.config
@@ -156,17 +156,9 @@ def _open_bert(address: str) -> Encoder:
             vectors = outputs[VECTORS]
             yield index_B, {VECTORS: vectors.reshape(*vectors.shape[:2], 1, -1)}
 
-    width, digest = count * config.hidden_size, _digest(checkpoint.params)
+    width, digest = count * config.hidden_size, digest_arrays(checkpoint.params)
     positions = config.max_position_embeddings
     return Encoder(checkpoint.vocabulary, positions, 1, width, digest, run)
-
-
-def _digest(arrays: Any) -> str:
-    """Return the SHA-256 of the arrays of a tree, in the order of their paths."""
-    sha256 = hashlib.sha256()
-    for leaf in jax.tree.leaves(arrays):
-        sha256.update(np.ascontiguousarray(leaf).data)
-    return sha256.hexdigest()
 
 
 def _cut_batches(rows: EncodedRows, vocabulary: Vocabulary) -> Iterator[tuple[np.ndarray, Batch]]:
@@ -181,5 +173,6 @@ KINDS: dict[str, tuple[Callable[..., Encoder], tuple[str, ...]]] = {
     SKIPGRAM: (_open_skipgram, ("SKIPGRAM",)),
     ELMO: (_open_bilm, ("BILM",)),
     TAGLM: (_open_taglm, ("SKIPGRAM", "BILM")),
+    COVE: (_open_cove, ("COVE",)),
     BERT: (_open_bert, ("CHECKPOINT",)),
 }

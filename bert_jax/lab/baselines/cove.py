@@ -1,0 +1,340 @@
+"""Train CoVe: a BiLSTM that encodes texts so that an attentional LSTM can translate them.
+
+The encoder reads static vectors, which stay as they are. For a task, the vectors of a token are its
+static vector and the output of the encoder's last layer.
+
+Dimensions: B pairs, S tokens of the source, T of the target, W pieces of the source's vocabulary,
+V of the target's, D width of a static vector, U cells, E = 2U width of the encoder's output.
+Source: McCann et al. 2017, sections 3 and 4.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.lab.baselines import bilstm, skipgram, training
+from bert_jax.lab.baselines.settings import COVE, CoVe
+from bert_jax.logging.console import Screen
+from bert_jax.model import ops
+from bert_jax.tasks.files import split_rows
+from data_pipeline.io.refused import Refused
+from data_pipeline.labelled.rows import (
+    EncodedRows,
+    ExampleStream,
+    choose_seq_len,
+    make_plain_rows,
+)
+from data_pipeline.store import Store
+from data_pipeline.vocab import Vocabulary, load_recorded
+
+_HELDOUT_EVERY = 20  # one pair in so many is held out, by a hash of its source
+_DECODER_LAYERS = 2
+_POOLED_STEPS = 16  # the pairs of so many steps are sorted by length, so that little is padding
+
+Params = dict[str, Any]
+Batch = Mapping[str, np.ndarray | jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class AlignedTexts:
+    """Hold aligned texts as rows [CLS] ... [SEP]: row i of the target translates the source's."""
+
+    sides: tuple[EncodedRows, ...]  # source and target; the held-out pairs are last
+    trained: int  # pairs to train on
+    left_out: int  # pairs without a token on a side, or with more than seq_len
+    pad_ids: tuple[int, ...]  # of both sides
+    static_WD: np.ndarray  # float32
+    vocab_size: int  # V
+
+    @property
+    def examples(self) -> int:
+        """Return the number of pairs, those that are held out too."""
+        return self.sides[0].examples
+
+    @functools.cached_property
+    def lengths_N(self) -> np.ndarray:
+        """Return the tokens of the longer side of each pair: int64[N]."""
+        return np.maximum(*(rows.lengths_N for rows in self.sides))
+
+    def describe(self) -> dict[str, Any]:
+        """Describe what a training reads, for its record."""
+        return {
+            "pairs": training.digest_arrays(
+                [(rows.token_ids, rows.offsets) for rows in self.sides]
+            ),
+            "static": training.digest_arrays(self.static_WD),
+            "static_width": self.static_WD.shape[1],
+            "target_pieces": self.vocab_size,
+        }
+
+    def batch(self, index_B: np.ndarray) -> Batch:
+        """Make a batch of pairs, padded; -1 is a pair without weight."""
+        fields = {}
+        # One length for both sides, as every combination of two is compiled.
+        seq_len = choose_seq_len(int(self.lengths_N[index_B].max()))
+        for name, rows, pad_id in zip(("source", "target"), self.sides, self.pad_ids, strict=True):
+            made = rows.batch(index_B, seq_len, pad_id)
+            fields |= {f"{name}_ids": made["input_ids"], f"{name}_mask": made["input_mask"]}
+        return fields
+
+
+def read_pairs(path: pathlib.Path) -> list[tuple[str, str]]:
+    """Read the lines SOURCE<tab>TARGET of a file; blank ones are skipped.
+
+    Raises:
+      Refused: a line is not UTF-8, has another number of tabs, or nothing on a side, or there is
+        no line.
+    """
+    pairs = []
+    for number, fields in split_rows(path):
+        if len(fields) != 2:
+            raise Refused(
+                f"{path} row {number} has {len(fields) - 1} tabs; a row is a text, one tab and the "
+                "text's translation"
+            )
+        source, target = (field.strip() for field in fields)
+        if not source or not target:
+            side = "behind" if source else "before"
+            raise Refused(
+                f"{path} row {number} has no text {side} its tab; correct or remove the row"
+            )
+        pairs.append((source, target))
+    if not pairs:
+        raise Refused(f"{path} holds no text; a row is a text, one tab and the text's translation")
+    return pairs
+
+
+def open_texts(
+    path: pathlib.Path, stores: tuple[Store, Store], skipgram_folder: str, seq_len: int
+) -> AlignedTexts:
+    """Read aligned texts and the source's static vectors, encode the texts, and hold out some.
+
+    Raises:
+      Refused: read_pairs refuses the file, no pair is left to train on, or the skip-gram has
+        another vocabulary than the source's store.
+    """
+    static_WD, vocabulary = skipgram.read_table(skipgram_folder)
+    vocabularies = [
+        load_recorded(store.vocab_path, store.manifest["vocabulary"]) for store in stores
+    ]
+    if vocabulary.digest != vocabularies[0].digest:
+        raise Refused(
+            f"--from is {skipgram_folder}, whose vocabulary differs from the one of --store, "
+            f"{stores[0].directory}; train the skip-gram on this store"
+        )
+    pairs = read_pairs(path)
+    ids = [
+        _encode([pair[side] for pair in pairs], vocabulary)
+        for side, vocabulary in enumerate(vocabularies)
+    ]
+    lengths = np.array([[len(part) for part in side] for side in ids])
+    (kept_N,) = np.nonzero(((lengths > 0) & (lengths <= seq_len - 2)).all(axis=0))
+    hashes_N = np.array([zlib.crc32(pairs[i][0].encode()) for i in kept_N], np.uint32)
+    is_heldout_N = hashes_N % _HELDOUT_EVERY == 0
+    if is_heldout_N.all():
+        raise Refused(
+            f"{path} has {len(pairs):,} pairs, and none of at most {seq_len} tokens to train on; "
+            "give more pairs, or a larger --seq_len"
+        )
+    order_N = kept_N[np.argsort(is_heldout_N, kind="stable")]
+    return AlignedTexts(
+        tuple(
+            _frame([side[i] for i in order_N], vocabulary)
+            for side, vocabulary in zip(ids, vocabularies, strict=True)
+        ),
+        int(np.sum(~is_heldout_N)),
+        len(pairs) - len(kept_N),
+        tuple(vocabulary.special_ids["pad"] for vocabulary in vocabularies),
+        static_WD,
+        vocabularies[1].size,
+    )
+
+
+def _encode(texts: Sequence[str], vocabulary: Vocabulary) -> list[np.ndarray]:
+    flat_ids, lengths = vocabulary.encode(texts)
+    return np.split(flat_ids, lengths.cumsum()[:-1])
+
+
+def _frame(texts: Sequence[np.ndarray], vocabulary: Vocabulary) -> EncodedRows:
+    offsets = np.cumsum([0, *map(len, texts)])
+    rows = make_plain_rows(np.concatenate(texts).astype(np.int32), offsets)
+    return training.frame_rows(rows, vocabulary.special_ids["cls"], vocabulary.special_ids["sep"])
+
+
+def init_params(settings: CoVe, static_WD: np.ndarray, vocab_size: int) -> Params:
+    """Initialize parameters: kernels uniformly within 1 / sqrt(U), embeddings from a normal."""
+    units = settings.units
+    keys = jax.random.split(jax.random.key(settings.seed), 5 + _DECODER_LAYERS)
+
+    def init_layer(key: jax.Array, inputs: int, outputs: int) -> dict[str, jax.Array]:
+        kernel = bilstm.draw_uniform(key, units, inputs, outputs)
+        return {"kernel": kernel, "bias": jnp.zeros(outputs)}
+
+    return {
+        "static": jnp.array(static_WD),
+        "encoder": bilstm.init_encoder(keys[0], static_WD.shape[1], units),
+        "embeddings": jax.random.normal(keys[1], (vocab_size, units)),
+        "query": init_layer(keys[2], units, 2 * units),  # W_1 and b_1
+        "context": init_layer(keys[3], 3 * units, units),  # W_2 and b_2
+        "output": init_layer(keys[4], units, vocab_size),
+        "decoder": [
+            bilstm.init_lstm(key, units if number else 2 * units, units)
+            for number, key in enumerate(keys[5:])
+        ],
+    }
+
+
+def init_state(settings: CoVe, static_WD: np.ndarray, vocab_size: int) -> training.State:
+    """Initialize the state that state.npz keeps."""
+    return training.init_state(init_params(settings, static_WD, vocab_size), settings)
+
+
+def encode(
+    params: Params,
+    ids_BS: jax.Array,
+    lengths_B: jax.Array,
+    dropout: float = 0.0,
+    key: jax.Array | None = None,
+) -> jax.Array:
+    """Compute the encoder's last layer, float32[B,S,E]; undefined past a row's length.
+
+    The static vectors have no gradient. They are divided by the root mean square of their table:
+    skip-gram vectors of little text are small, and learn nothing at the same learning rate.
+    """
+    static_WD = jax.lax.stop_gradient(params["static"])
+    x_BSD = static_WD[ids_BS] / jnp.sqrt(jnp.mean(jnp.square(static_WD)))
+    return bilstm.run_encoder(params["encoder"], x_BSD, lengths_B, dropout, key)
+
+
+def compute_vectors(params: Params, ids_BS: jax.Array, lengths_B: jax.Array) -> jax.Array:
+    """Concatenate the static vector of each token and its context vector: float32[B,S,1,D+E].
+
+    Source: McCann et al. 2017, section 4.
+    """
+    vectors = params["static"][ids_BS], encode(params, ids_BS, lengths_B)
+    return jnp.concatenate(vectors, axis=-1)[:, :, None]
+
+
+def decode(
+    params: Params,
+    states_BSE: jax.Array,
+    is_token_BS: jax.Array,
+    ids_BT: jax.Array,
+    dropout: float = 0.0,
+    key: jax.Array | None = None,
+) -> jax.Array:
+    """Compute the context-adjusted state after each token of the target: float32[B,T,U].
+
+    The first state of the LSTMs and of the input feeding is 0; the paper gives none.
+
+    Source: McCann et al. 2017, section 3; Luong et al. 2015, sections 3.1 and 3.3.
+    """
+    embedded_BTU = params["embeddings"][ids_BT]
+    zeros_BU = jnp.zeros_like(embedded_BTU[:, 0])
+
+    def read_token(carry: Any, inputs: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
+        lstm_states, adjusted_BU = carry
+        z_BU, number = inputs
+        step_key = None if key is None else jax.random.fold_in(key, number)
+        x = bilstm.drop_out(jnp.concatenate([z_BU, adjusted_BU], axis=-1), dropout, step_key, 0)
+        new_states = []
+        for layer, (lstm, (h_BU, c_BU)) in enumerate(
+            zip(params["decoder"], lstm_states, strict=True), 1
+        ):
+            gates_BG = x @ lstm["input"] + h_BU @ lstm["recurrent"] + lstm["bias"]
+            new_states.append(ops.update_cell(gates_BG, c_BU))
+            x = bilstm.drop_out(new_states[-1][0], dropout, step_key, layer)
+        query_BE = x @ params["query"]["kernel"] + params["query"]["bias"]
+        scores_BS = jnp.einsum("bse,be->bs", states_BSE, query_BE)
+        shares_BS = jax.nn.softmax(jnp.where(is_token_BS, scores_BS, -jnp.inf))
+        context_BE = jnp.einsum("bs,bse->be", shares_BS, states_BSE)
+        joined = jnp.concatenate([context_BE, x], axis=-1)
+        adjusted_BU = jnp.tanh(joined @ params["context"]["kernel"] + params["context"]["bias"])
+        return (new_states, adjusted_BU), adjusted_BU
+
+    start = [(zeros_BU, zeros_BU) for _ in params["decoder"]], zeros_BU
+    z_TBU = jnp.swapaxes(embedded_BTU, 0, 1)
+    _, adjusted_TBU = jax.lax.scan(read_token, start, (z_TBU, jnp.arange(len(z_TBU))))
+    return jnp.swapaxes(adjusted_TBU, 0, 1)
+
+
+def sum_losses(
+    params: Params, settings: CoVe, batch: Batch, key: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Sum the losses of the targets' tokens, each given those before it, and count the tokens."""
+    arrays = {name: jnp.asarray(array) for name, array in batch.items()}
+    mask_BS, ids_BT = arrays["source_mask"], arrays["target_ids"]
+    keys = (None, None) if key is None else jax.random.split(key)
+    lengths_B, rate = jnp.sum(mask_BS, axis=1), settings.dropout
+    states_BSE = encode(params, arrays["source_ids"], lengths_B, rate, keys[0])
+    adjusted_BTU = decode(params, states_BSE, mask_BS > 0, ids_BT[:, :-1], rate, keys[1])
+    weights_BT = arrays["target_mask"][:, 1:].astype(jnp.float32)
+    output, labels_BT = params["output"], ids_BT[:, 1:]
+    total = bilstm.sum_token_losses(
+        adjusted_BTU, output["kernel"], output["bias"], labels_BT, weights_BT
+    )
+    return total, jnp.sum(weights_BT)
+
+
+def _mean_loss(params: Params, settings: CoVe, *inputs: Any) -> jax.Array:
+    total, count = sum_losses(params, settings, *inputs)
+    return total / count
+
+
+_score_batch = jax.jit(sum_losses, static_argnums=1)
+
+
+def build_steps(texts: AlignedTexts, settings: CoVe) -> training.Steps:
+    """Build the training steps on aligned texts."""
+    stream = ExampleStream(
+        texts.sides[0].first(texts.trained), settings.seed, settings.batch_size, texts.pad_ids[0]
+    )
+    # The weights use the key of the seed itself.
+    key = jax.random.fold_in(jax.random.key(settings.seed), 1)
+
+    def advance(state: training.State, step: int) -> tuple[training.State, jax.Array]:
+        first = step - step % _POOLED_STEPS
+        pool = stream.examples_of_steps(first, first + _POOLED_STEPS).ravel()
+        pool = pool[np.argsort(texts.lengths_N[pool], kind="stable")].reshape(_POOLED_STEPS, -1)
+        order = np.random.default_rng((settings.seed, first)).permutation(_POOLED_STEPS)
+        inputs = texts.batch(pool[order[step - first]]), jax.random.fold_in(key, step)
+        return training.update(state, _mean_loss, settings, *inputs)
+
+    initial = init_state(settings, texts.static_WD, texts.vocab_size)
+    return training.Steps(initial, settings.steps, advance)
+
+
+def train(folder: pathlib.Path, texts: AlignedTexts, settings: CoVe, screen: Screen) -> None:
+    """Train on aligned texts in a claimed folder, and write summary.json."""
+    result = training.run_steps(folder, build_steps(texts, settings), screen)
+    with screen.spinning("held-out pairs"):
+        loss = score_heldout(texts, result.state[0], settings)
+    summary = {
+        "kind": COVE,
+        "seed": settings.seed,
+        "steps": settings.steps,
+        "pairs": texts.trained,
+        "heldout_pairs": texts.examples - texts.trained,
+        "left_out_pairs": texts.left_out,
+        "seconds": round(result.secs, 1),
+        "heldout_loss": loss,
+    }
+    training.write_summary(folder, summary)
+
+
+def score_heldout(texts: AlignedTexts, params: Params, settings: CoVe) -> float | None:
+    """Compute the mean loss of a token of the held-out pairs' targets; None without any."""
+    total = count = 0.0
+    for start in range(texts.trained, texts.examples, settings.batch_size):
+        index_B = np.arange(start, start + settings.batch_size)
+        index_B = np.where(index_B < texts.examples, index_B, -1)
+        sums = _score_batch(params, settings, texts.batch(index_B))
+        total, count = total + float(sums[0]), count + float(sums[1])
+    return total / count if count else None
