@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from bert_jax.lab.baselines import bilstm, training
 from bert_jax.lab.baselines.bilstm import DIRECTIONS
@@ -128,10 +129,17 @@ def build_steps(store: Store, settings: BiLM) -> training.Steps:
     # The weights use the key of the seed itself.
     key = jax.random.fold_in(jax.random.key(settings.seed), 1)
 
+    def mean_loss(params: Params, batch: Batch, key: jax.Array) -> jax.Array:
+        """Compute the mean token loss of both directions."""
+        sums, count = sum_losses(params, batch, settings, key)
+        return jnp.sum(sums) / (2 * count)
+
+    update = training.compile_step(mean_loss, _build_optimizer(settings))
+
     def advance(state: training.State, step: int) -> tuple[training.State, jax.Array]:
         (index_B,) = stream.examples_of_steps(step, step + 1)
         batch = _select_inputs(rows.batch(index_B, settings.seq_len, pad_id))
-        return training.update(state, _mean_loss, settings, batch, jax.random.fold_in(key, step))
+        return update(state, batch, jax.random.fold_in(key, step))
 
     return training.Steps(initial, settings.steps, advance)
 
@@ -152,18 +160,17 @@ def train(folder: pathlib.Path, store: Store, settings: BiLM, screen: Screen) ->
     )
 
 
-def _mean_loss(params: Params, settings: BiLM, batch: Batch, key: jax.Array) -> jax.Array:
-    """Compute the mean token loss of both directions."""
-    sums, count = sum_losses(params, batch, settings, key)
-    return jnp.sum(sums) / (2 * count)
-
-
 _score_batch = jax.jit(sum_losses, static_argnums=2)
+
+
+def _build_optimizer(settings: BiLM) -> optax.GradientTransformation:
+    return training.build_optimizer(settings.learning_rate, settings.steps)
 
 
 def init_state(settings: BiLM, vocab_size: int) -> training.State:
     """Initialize the state that state.npz keeps: parameters and Adam's moments."""
-    return training.init_state(init_params(settings, vocab_size), settings)
+    params = init_params(settings, vocab_size)
+    return params, _build_optimizer(settings).init(params)
 
 
 def _select_inputs(fields: Batch) -> Batch:

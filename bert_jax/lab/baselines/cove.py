@@ -12,12 +12,13 @@ import dataclasses
 import functools
 import pathlib
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from bert_jax.lab.baselines import bilstm, skipgram, training
 from bert_jax.lab.baselines.settings import COVE, CoVe
@@ -32,9 +33,11 @@ from data_pipeline.labelled.rows import (
     make_plain_rows,
 )
 from data_pipeline.store import Store
-from data_pipeline.vocab import Vocabulary, load_recorded
+from data_pipeline.vocab import load_recorded
 
 _HELDOUT_EVERY = 20  # one pair in so many is held out, by a hash of its source
+_SHOWN_CHARACTERS = 60
+_HOW_A_ROW_IS = "a row is a text, one tab and its translation"
 _DECODER_LAYERS = 2
 _POOLED_STEPS = 16  # the pairs of so many steps are sorted by length, so that little is padding
 
@@ -46,17 +49,12 @@ Batch = Mapping[str, np.ndarray | jax.Array]
 class AlignedTexts:
     """Hold aligned texts as rows [CLS] ... [SEP]: row i of the target translates the source's."""
 
-    sides: tuple[EncodedRows, ...]  # source and target; the held-out pairs are last
-    trained: int  # pairs to train on
-    left_out: int  # pairs without a token on a side, or with more than seq_len
-    pad_ids: tuple[int, ...]  # of both sides
+    sides: tuple[EncodedRows, EncodedRows]  # source and target, every pair of the file
+    pad_ids: tuple[int, int]
+    trained_N: np.ndarray  # int64: numbers of the pairs to train on
+    heldout_N: np.ndarray  # int64
     static_WD: np.ndarray  # float32
     vocab_size: int  # V
-
-    @property
-    def examples(self) -> int:
-        """Return the number of pairs, those that are held out too."""
-        return self.sides[0].examples
 
     @functools.cached_property
     def lengths_N(self) -> np.ndarray:
@@ -78,7 +76,7 @@ class AlignedTexts:
         """Make a batch of pairs, padded; -1 is a pair without weight."""
         fields = {}
         # One length for both sides, as every combination of two is compiled.
-        seq_len = choose_seq_len(int(self.lengths_N[index_B].max()))
+        seq_len = choose_seq_len(int(self.lengths_N[index_B[index_B >= 0]].max()))
         for name, rows, pad_id in zip(("source", "target"), self.sides, self.pad_ids, strict=True):
             made = rows.batch(index_B, seq_len, pad_id)
             fields |= {f"{name}_ids": made["input_ids"], f"{name}_mask": made["input_mask"]}
@@ -89,25 +87,17 @@ def read_pairs(path: pathlib.Path) -> list[tuple[str, str]]:
     """Read the lines SOURCE<tab>TARGET of a file; blank ones are skipped.
 
     Raises:
-      Refused: a line is not UTF-8, has another number of tabs, or nothing on a side, or there is
-        no line.
+      Refused: a line is not UTF-8, has no tab or several, or nothing on a side; there is no line.
     """
     pairs = []
     for number, fields in split_rows(path):
-        if len(fields) != 2:
-            raise Refused(
-                f"{path} row {number} has {len(fields) - 1} tabs; a row is a text, one tab and the "
-                "text's translation"
-            )
-        source, target = (field.strip() for field in fields)
-        if not source or not target:
-            side = "behind" if source else "before"
-            raise Refused(
-                f"{path} row {number} has no text {side} its tab; correct or remove the row"
-            )
-        pairs.append((source, target))
+        texts = [field.strip() for field in fields]
+        if len(texts) != 2 or not all(texts):
+            shown = "\t".join(fields)[:_SHOWN_CHARACTERS]
+            raise Refused(f"{path} row {number} begins {shown!r}; {_HOW_A_ROW_IS}")
+        pairs.append((texts[0], texts[1]))
     if not pairs:
-        raise Refused(f"{path} holds no text; a row is a text, one tab and the text's translation")
+        raise Refused(f"{path} holds no text; {_HOW_A_ROW_IS}")
     return pairs
 
 
@@ -129,43 +119,30 @@ def open_texts(
             f"--from is {skipgram_folder}, whose vocabulary differs from the one of --store, "
             f"{stores[0].directory}; train the skip-gram on this store"
         )
-    pairs = read_pairs(path)
-    ids = [
-        _encode([pair[side] for pair in pairs], vocabulary)
-        for side, vocabulary in enumerate(vocabularies)
-    ]
-    lengths = np.array([[len(part) for part in side] for side in ids])
-    (kept_N,) = np.nonzero(((lengths > 0) & (lengths <= seq_len - 2)).all(axis=0))
-    hashes_N = np.array([zlib.crc32(pairs[i][0].encode()) for i in kept_N], np.uint32)
+    pairs, sides = read_pairs(path), []
+    for side, vocabulary in enumerate(vocabularies):
+        ids, lengths_N = vocabulary.encode([pair[side] for pair in pairs])
+        rows = make_plain_rows(ids.astype(np.int32), np.append(0, lengths_N.cumsum()))
+        special_ids = vocabulary.special_ids
+        sides.append(training.frame_rows(rows, special_ids["cls"], special_ids["sep"]))
+    lengths = np.array([rows.lengths_N for rows in sides])
+    is_kept_N = (lengths.min(axis=0) > 2) & (lengths.max(axis=0) <= seq_len)
+    hashes_N = np.array([zlib.crc32(source.encode()) for source, _ in pairs])
     is_heldout_N = hashes_N % _HELDOUT_EVERY == 0
-    if is_heldout_N.all():
+    trained_N = np.flatnonzero(is_kept_N & ~is_heldout_N)
+    if not len(trained_N):
         raise Refused(
             f"{path} has {len(pairs):,} pairs, and none of at most {seq_len} tokens to train on; "
             "give more pairs, or a larger --seq_len"
         )
-    order_N = kept_N[np.argsort(is_heldout_N, kind="stable")]
     return AlignedTexts(
-        tuple(
-            _frame([side[i] for i in order_N], vocabulary)
-            for side, vocabulary in zip(ids, vocabularies, strict=True)
-        ),
-        int(np.sum(~is_heldout_N)),
-        len(pairs) - len(kept_N),
-        tuple(vocabulary.special_ids["pad"] for vocabulary in vocabularies),
+        (sides[0], sides[1]),
+        (vocabularies[0].special_ids["pad"], vocabularies[1].special_ids["pad"]),
+        trained_N,
+        np.flatnonzero(is_kept_N & is_heldout_N),
         static_WD,
         vocabularies[1].size,
     )
-
-
-def _encode(texts: Sequence[str], vocabulary: Vocabulary) -> list[np.ndarray]:
-    flat_ids, lengths = vocabulary.encode(texts)
-    return np.split(flat_ids, lengths.cumsum()[:-1])
-
-
-def _frame(texts: Sequence[np.ndarray], vocabulary: Vocabulary) -> EncodedRows:
-    offsets = np.cumsum([0, *map(len, texts)])
-    rows = make_plain_rows(np.concatenate(texts).astype(np.int32), offsets)
-    return training.frame_rows(rows, vocabulary.special_ids["cls"], vocabulary.special_ids["sep"])
 
 
 def init_params(settings: CoVe, static_WD: np.ndarray, vocab_size: int) -> Params:
@@ -192,8 +169,13 @@ def init_params(settings: CoVe, static_WD: np.ndarray, vocab_size: int) -> Param
 
 
 def init_state(settings: CoVe, static_WD: np.ndarray, vocab_size: int) -> training.State:
-    """Initialize the state that state.npz keeps."""
-    return training.init_state(init_params(settings, static_WD, vocab_size), settings)
+    """Initialize the state that state.npz keeps: parameters and Adam's moments."""
+    params = init_params(settings, static_WD, vocab_size)
+    return params, _build_optimizer(settings).init(params)
+
+
+def _build_optimizer(settings: CoVe) -> optax.GradientTransformation:
+    return training.build_optimizer(settings.learning_rate, settings.steps)
 
 
 def encode(
@@ -283,29 +265,30 @@ def sum_losses(
     return total, jnp.sum(weights_BT)
 
 
-def _mean_loss(params: Params, settings: CoVe, *inputs: Any) -> jax.Array:
-    total, count = sum_losses(params, settings, *inputs)
-    return total / count
-
-
 _score_batch = jax.jit(sum_losses, static_argnums=1)
 
 
 def build_steps(texts: AlignedTexts, settings: CoVe) -> training.Steps:
     """Build the training steps on aligned texts."""
-    stream = ExampleStream(
-        texts.sides[0].first(texts.trained), settings.seed, settings.batch_size, texts.pad_ids[0]
-    )
+    count = len(texts.trained_N)
+    stream = ExampleStream(texts.sides[0].first(count), settings.seed, settings.batch_size, 0)
     # The weights use the key of the seed itself.
     key = jax.random.fold_in(jax.random.key(settings.seed), 1)
 
+    def mean_loss(params: Params, batch: Batch, key: jax.Array) -> jax.Array:
+        total, count = sum_losses(params, settings, batch, key)
+        return total / count
+
+    update = training.compile_step(mean_loss, _build_optimizer(settings))
+
     def advance(state: training.State, step: int) -> tuple[training.State, jax.Array]:
         first = step - step % _POOLED_STEPS
-        pool = stream.examples_of_steps(first, first + _POOLED_STEPS).ravel()
+        places = stream.examples_of_steps(first, first + _POOLED_STEPS)
+        pool = texts.trained_N[places.ravel()]
         pool = pool[np.argsort(texts.lengths_N[pool], kind="stable")].reshape(_POOLED_STEPS, -1)
         order = np.random.default_rng((settings.seed, first)).permutation(_POOLED_STEPS)
-        inputs = texts.batch(pool[order[step - first]]), jax.random.fold_in(key, step)
-        return training.update(state, _mean_loss, settings, *inputs)
+        batch = texts.batch(pool[order[step - first]])
+        return update(state, batch, jax.random.fold_in(key, step))
 
     initial = init_state(settings, texts.static_WD, texts.vocab_size)
     return training.Steps(initial, settings.steps, advance)
@@ -320,9 +303,9 @@ def train(folder: pathlib.Path, texts: AlignedTexts, settings: CoVe, screen: Scr
         "kind": COVE,
         "seed": settings.seed,
         "steps": settings.steps,
-        "pairs": texts.trained,
-        "heldout_pairs": texts.examples - texts.trained,
-        "left_out_pairs": texts.left_out,
+        "pairs": len(texts.trained_N),
+        "heldout_pairs": len(texts.heldout_N),
+        "left_out_pairs": len(texts.lengths_N) - len(texts.trained_N) - len(texts.heldout_N),
         "seconds": round(result.secs, 1),
         "heldout_loss": loss,
     }
@@ -332,9 +315,9 @@ def train(folder: pathlib.Path, texts: AlignedTexts, settings: CoVe, screen: Scr
 def score_heldout(texts: AlignedTexts, params: Params, settings: CoVe) -> float | None:
     """Compute the mean loss of a token of the held-out pairs' targets; None without any."""
     total = count = 0.0
-    for start in range(texts.trained, texts.examples, settings.batch_size):
-        index_B = np.arange(start, start + settings.batch_size)
-        index_B = np.where(index_B < texts.examples, index_B, -1)
+    for start in range(0, len(texts.heldout_N), settings.batch_size):
+        index_B = texts.heldout_N[start : start + settings.batch_size]
+        index_B = np.pad(index_B, (0, settings.batch_size - len(index_B)), constant_values=-1)
         sums = _score_batch(params, settings, texts.batch(index_B))
         total, count = total + float(sums[0]), count + float(sums[1])
     return total / count if count else None

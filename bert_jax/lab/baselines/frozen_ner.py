@@ -25,6 +25,7 @@ from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained, place_model
 from bert_jax.lab.baselines import bilstm
 from bert_jax.lab.baselines.settings import Training
+from bert_jax.lab.baselines.training import build_optimizer, compile_step
 from bert_jax.logging.console import Screen
 from bert_jax.model.bert import Heads
 from bert_jax.tasks.ner import task as ner
@@ -42,7 +43,6 @@ FEATURES = {
     "concatenated_last_four": ("-4:", True),
     "weighted_all": ("1:", False),
 }
-_CLIP_NORM = 1.0
 _BATCH_SIZE = 32  # rows that the encoder sees at once
 Vectors = Mapping[str, np.ndarray]  # float32[T,K,D] by split
 
@@ -233,18 +233,18 @@ def train_tagger(
     rows, vectors_TKD = task.splits["train"], vectors["train"]
     steps_per_epoch = -(-rows.examples // training.batch_size)
     steps = steps_per_epoch * training.epochs
-    rate = optax.linear_schedule(training.learning_rate, 0.0, steps)
-    tx = optax.chain(optax.clip_by_global_norm(_CLIP_NORM), optax.adam(rate))
+    tx = build_optimizer(training.learning_rate, steps)
     mixed, width = len(chosen.numbers), vectors_TKD.shape[2]
     if is_joined:
         mixed, width = 1, mixed * width
     key = jax.random.key(training.seed)
     params: Any = bilstm.init_params(key, mixed, width, training.units, task.classes)
-    opt_state = tx.init(params)
-    step, forward = _compile(tx, is_joined)
+    state = params, tx.init(params)
+    step = compile_step(functools.partial(_mean_loss, is_joined=is_joined), tx)
+    forward = jax.jit(functools.partial(_logits, is_joined=is_joined))
 
     def predict_split(split: str) -> np.ndarray:
-        return _split_logits(forward, params, task.splits[split], vectors[split], chosen)
+        return _split_logits(forward, state[0], task.splits[split], vectors[split], chosen)
 
     stream = ExampleStream(rows, training.seed, training.batch_size, 0)
     dev, main = task.dev_splits[0], task.main_score
@@ -253,7 +253,7 @@ def train_tagger(
         for number in range(steps):
             positions = number * training.batch_size + np.arange(training.batch_size)
             batch = build_batch(rows, vectors_TKD, stream.locate(positions)[1], chosen)
-            params, opt_state, loss = step(params, opt_state, batch)
+            state, loss = step(state, batch)
             show(f"{features.name}: step {number + 1:,} of {steps:,}")
             epoch, left = divmod(number + 1, steps_per_epoch)
             if left:
@@ -270,24 +270,11 @@ def train_tagger(
     return best
 
 
-def _compile(
-    tx: optax.GradientTransformation, is_joined: bool
-) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
-    """Compile the step, (params, opt_state, batch) -> both and the loss, and the forward pass."""
-
-    def loss(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
-        logits_BSC = _logits(params, batch, is_joined)
-        nll = optax.softmax_cross_entropy_with_integer_labels(logits_BSC, batch["label_ids"])
-        weights = batch["label_weights"]
-        return jnp.sum(nll * weights) / jnp.maximum(jnp.sum(weights), 1.0)
-
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def step(params: Any, opt_state: Any, batch: Mapping[str, jax.Array]) -> tuple[Any, Any, Any]:
-        value, grads = jax.value_and_grad(loss)(params, batch)
-        updates, opt_state = tx.update(grads, opt_state, params)
-        return optax.apply_updates(params, updates), opt_state, value
-
-    return step, jax.jit(functools.partial(_logits, is_joined=is_joined))
+def _mean_loss(params: Any, batch: Mapping[str, jax.Array], is_joined: bool) -> jax.Array:
+    logits_BSC = _logits(params, batch, is_joined)
+    nll = optax.softmax_cross_entropy_with_integer_labels(logits_BSC, batch["label_ids"])
+    weights = batch["label_weights"]
+    return jnp.sum(nll * weights) / jnp.maximum(jnp.sum(weights), 1.0)
 
 
 def _split_logits(

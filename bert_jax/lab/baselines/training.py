@@ -15,7 +15,7 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -116,38 +116,28 @@ def digest_arrays(tree: Any) -> str:
     return sha256.hexdigest()
 
 
-class AdamSettings(Protocol):
-    """Define the settings of a training by Adam with a linearly decaying rate."""
-
-    @property
-    def learning_rate(self) -> float: ...
-
-    @property
-    def steps(self) -> int: ...
-
-
-def _build_optimizer(settings: AdamSettings) -> optax.GradientTransformation:
-    rate = optax.linear_schedule(settings.learning_rate, 0.0, settings.steps)
+def build_optimizer(learning_rate: float, steps: int) -> optax.GradientTransformation:
+    """Build Adam with a rate that decays linearly to 0 and clipped gradients."""
+    rate = optax.linear_schedule(learning_rate, 0.0, steps)
     return optax.chain(optax.clip_by_global_norm(_CLIP_NORM), optax.adam(rate))
 
 
-def init_state(params: Any, settings: AdamSettings) -> State:
-    """Initialize the state that `update` trains: parameters and Adam's moments."""
-    return params, _build_optimizer(settings).init(params)
+def compile_step(
+    mean_loss: Callable[..., jax.Array], tx: optax.GradientTransformation
+) -> Callable[..., tuple[State, jax.Array]]:
+    """Compile (state, *inputs) -> the state after a step on mean_loss(params, *inputs), the loss.
 
+    A state is parameters and the optimizer's state.
+    """
 
-@functools.partial(jax.jit, donate_argnums=0, static_argnums=(1, 2))
-def update(
-    state: State,
-    mean_loss: Callable[..., jax.Array],
-    settings: AdamSettings,
-    *inputs: Any,
-) -> tuple[State, jax.Array]:
-    """Take a step of Adam on mean_loss(params, settings, *inputs); return the loss too."""
-    params, opt_state = state
-    loss, grads = jax.value_and_grad(mean_loss)(params, settings, *inputs)
-    updates, opt_state = _build_optimizer(settings).update(grads, opt_state, params)
-    return (optax.apply_updates(params, updates), opt_state), loss
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state: State, *inputs: Any) -> tuple[State, jax.Array]:
+        params, opt_state = state
+        loss, grads = jax.value_and_grad(mean_loss)(params, *inputs)
+        updates, opt_state = tx.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    return step
 
 
 def read_baseline(address: str, kind: str) -> tuple[pathlib.Path, dict[str, object], Vocabulary]:
