@@ -196,10 +196,10 @@ def _train(log: LibraryLog, flags: BaselineFlags) -> int:
         store = training.open_text(flags.store)
         jax.devices()  # refuses a missing device before anything is written
         kind, train = _TRAIN[type(settings)]
-        text, others = store, {}
+        text: Any = store
+        others: dict[str, Any] = {}
         if isinstance(flags, CoVeFlags):
-            stores = store, open_store(flags.target_store)
-            path = pathlib.Path(flags.parallel)
+            stores, path = (store, open_store(flags.target_store)), pathlib.Path(flags.parallel)
             text = cove.open_texts(path, stores, flags.from_, settings.seq_len)
             others = text.describe()
         training.claim_baseline(folder, kind, settings, store, others)

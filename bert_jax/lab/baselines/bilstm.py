@@ -125,4 +125,6 @@ def sum_token_losses(
         losses_S = optax.softmax_cross_entropy_with_integer_labels(logits_SV, labels_S)
         return sums + jnp.sum(losses_S * weights_S), None
 
-    return jax.lax.scan(add_row, 0.0, (hidden_BSD, labels_BS, weights_BS))[0]
+    rows = hidden_BSD, labels_BS, weights_BS
+    total, _ = jax.lax.scan(add_row, jnp.zeros(()), rows)
+    return total

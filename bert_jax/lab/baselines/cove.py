@@ -74,7 +74,7 @@ class AlignedTexts:
 
     def batch(self, index_B: np.ndarray) -> Batch:
         """Make a batch of pairs, padded; -1 is a pair without weight."""
-        fields = {}
+        fields: dict[str, np.ndarray] = {}
         # One length for both sides, as every combination of two is compiled.
         seq_len = choose_seq_len(int(self.lengths_N[index_B[index_B >= 0]].max()))
         for name, rows, pad_id in zip(("source", "target"), self.sides, self.pad_ids, strict=True):
@@ -93,8 +93,8 @@ def read_pairs(path: pathlib.Path) -> list[tuple[str, str]]:
     for number, fields in split_rows(path):
         texts = [field.strip() for field in fields]
         if len(texts) != 2 or not all(texts):
-            shown = "\t".join(fields)[:_SHOWN_CHARACTERS]
-            raise Refused(f"{path} row {number} begins {shown!r}; {_HOW_A_ROW_IS}")
+            start = "\t".join(fields)[:_SHOWN_CHARACTERS]
+            raise Refused(f"{path} row {number} begins {start!r}; {_HOW_A_ROW_IS}")
         pairs.append((texts[0], texts[1]))
     if not pairs:
         raise Refused(f"{path} holds no text; {_HOW_A_ROW_IS}")
