@@ -270,14 +270,15 @@ _score_batch = jax.jit(sum_losses, static_argnums=1)
 
 def build_steps(texts: AlignedTexts, settings: CoVe) -> training.Steps:
     """Build the training steps on aligned texts."""
+    # The stream only counts its rows.
     count = len(texts.trained_N)
     stream = ExampleStream(texts.sides[0].first(count), settings.seed, settings.batch_size, 0)
     # The weights use the key of the seed itself.
     key = jax.random.fold_in(jax.random.key(settings.seed), 1)
 
     def mean_loss(params: Params, batch: Batch, key: jax.Array) -> jax.Array:
-        total, count = sum_losses(params, settings, batch, key)
-        return total / count
+        total, tokens = sum_losses(params, settings, batch, key)
+        return total / tokens
 
     update = training.compile_step(mean_loss, _build_optimizer(settings))
 
