@@ -167,7 +167,7 @@ def test_a_causal_model_classifies_by_its_last_token():
     assert_same(evaluated(CLASSIFY, pack(rows), config=causal), alone)
 
 
-@pytest.mark.parametrize("kind", [CHOOSE, TAG])
+@pytest.mark.parametrize("kind", [pytest.param(CHOOSE, marks=pytest.mark.slow), TAG])
 def test_a_causal_model_also_learns_the_texts_of_its_task(kind):
     """Radford et al. 2018, equation 5, an example at a time; packed rows have the same sums."""
     causal, index = dataclasses.replace(MODEL, is_causal=True), np.array([*range(EXAMPLES), -1])

@@ -79,6 +79,7 @@ def test_hugging_face_gets_the_tokeniser(hugging_face):
     assert "| width, heads | 14, 2 |" in card and "/tmp" not in card
 
 
+@pytest.mark.slow
 def test_google_gets_its_names_and_a_run_reads_them_back(whole, tmp_path):
     import tensorflow as tf
 

@@ -70,6 +70,7 @@ def test_the_head_has_the_activation_of_its_class(kind, changes, hidden_act, exp
     np.testing.assert_allclose(logits[..., :vocab], theirs[..., :vocab], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_alberts_embeddings_are_mapped_though_they_are_wide_enough():
     config, electra = parse("albert", **WIDTH), parse("electra", **WIDTH)
     assert config.embedding_projection and not electra.maps_embeddings

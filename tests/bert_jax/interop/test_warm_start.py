@@ -325,6 +325,7 @@ def test_a_shallow_run_begins_with_layers_of_a_deep_one(config, tmp_path):
         begun(dataclasses.replace(shallow, init_layers="0,2"), tmp_path / "shallow")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("first")
 def test_a_teacher_of_another_width_teaches_relations_and_no_cosine(config, tmp_path):
     relations = DistillConfig(relation_heads=16)
@@ -461,6 +462,7 @@ def test_embeddings_that_would_need_no_map_any_more_are_not_tiled(checkpoint):
     assert enlarge(mapped, given, "A").embedding_size == 14
 
 
+@pytest.mark.slow
 def test_a_run_begins_tiled_and_resumes_without_the_smaller_one(config, first, tmp_path):
     """It needs config.init_tile, takes longer rows beside, and is another run without it."""
     before, _ = first

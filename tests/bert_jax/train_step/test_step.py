@@ -18,7 +18,7 @@ from tests.bert_jax.train_step.gradients import assert_same, compute, logical, o
 
 MESHES = [  # preset, devices, length of the model axis, micro-batches
     pytest.param("dp", 8, 2, 1, marks=pytest.mark.slow),
-    ("zero1", 8, 2, 1),
+    pytest.param("zero1", 8, 2, 1, marks=pytest.mark.slow),
     pytest.param("fsdp", 8, 2, 1, marks=pytest.mark.slow),
     pytest.param("tp", 8, 4, 1, marks=pytest.mark.slow),
     ("fsdp+tp", 8, 2, 1),
@@ -58,7 +58,7 @@ def test_the_exchange_of_large_v5e_slices_gives_the_losses_and_gradients_of_one(
 
 
 @pytest.mark.parametrize(
-    ("preset", "model_size"), [("fsdp+tp", 2), pytest.param("zero1", 1, marks=pytest.mark.slow)]
+    ("preset", "model_size"), [("zero1", 1), pytest.param("fsdp+tp", 2, marks=pytest.mark.slow)]
 )
 def test_initial_parameters_do_not_depend_on_the_mesh(params, preset, model_size):
     at = setting(CONFIG, 8, preset, model_size)

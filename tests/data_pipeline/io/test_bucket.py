@@ -13,13 +13,13 @@ from data_pipeline.io.bucket import Bucket
 def memory():
     files = fsspec.filesystem("memory")
     yield files
-    if files.exists("/runs"):
-        files.rm("/runs", recursive=True)
+    if files.exists("/bucket"):
+        files.rm("/bucket", recursive=True)
 
 
 @pytest.fixture
 def bucket(memory):
-    return Bucket("memory://runs/mine", answer_secs=5)
+    return Bucket("memory://bucket/mine", answer_secs=5)
 
 
 def test_an_object_is_written_read_and_deleted(bucket):
@@ -42,8 +42,10 @@ def test_only_the_first_creates(bucket):
 def test_a_request_without_an_answer_ends(bucket, memory, monkeypatch):
     monkeypatch.setattr(type(memory), "cat_file", lambda self, path: time.sleep(3))
     begun = time.monotonic()
-    with pytest.raises(TimeoutError, match=r"^memory://runs/mine: reading a got no answer within"):
-        Bucket("memory://runs/mine", answer_secs=0.1).read("a")
+    with pytest.raises(
+        TimeoutError, match=r"^memory://bucket/mine: reading a got no answer within"
+    ):
+        Bucket("memory://bucket/mine", answer_secs=0.1).read("a")
     assert time.monotonic() - begun < 2
 
 

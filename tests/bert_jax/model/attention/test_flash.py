@@ -112,7 +112,11 @@ def test_flash_attention_is_the_plain_one(
 
 @pytest.mark.parametrize(
     ("seq_len", "is_causal"),
-    [(640, True), (768, False), (1024, True), (1536, False), (8192, False)],
+    [
+        *((768, False), (1024, True), (1536, False)),
+        pytest.param(640, True, marks=pytest.mark.slow),
+        pytest.param(8192, False, marks=pytest.mark.slow),
+    ],
 )
 def test_chunks_hold_the_keys_that_are_seen_and_are_as_few_as_can_be(seq_len, is_causal):
     """Of rows with 1 to 12 examples, the last of which may be padding."""
