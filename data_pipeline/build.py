@@ -65,7 +65,7 @@ from data_pipeline.vocab.sentencepiece_rules import RECORDED
 from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
 from data_pipeline.vocab.train import TEXT_CHARS, TRAINED, read_training_text, train_vocabulary
 
-# The parts of a store besides its manifest, whichever command made it.
+# The parts of a store other than its manifest, whichever command made it.
 _REPLACED = (TRAIN, HELDOUT, EXAMPLES_FOLDER, *FILE_NAMES)
 _LIBRARIES = ("datasketch", "numpy", "sentencepiece", "sentencex", "tokenizers")
 

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def write(output: pathlib.Path, console: rich.console.Console) -> None:
-    """Write the documents, one a line, as {"title": ..., "text": ...}, or nothing.
+    """Write the documents, one per line, as {"title": ..., "text": ...}, or nothing.
 
     Raises:
       Refused: the output is a folder; this Python has no sources to read.

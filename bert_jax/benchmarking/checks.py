@@ -144,7 +144,7 @@ def _train_small(devices: Sequence[jax.Device]) -> list[float]:
 
 
 def check_collectives(mesh: Mesh, megabytes: int = 64) -> CheckResult:
-    """Time an all-gather and a sum over all devices, in bytes a second and device."""
+    """Time an all-gather and a sum over all devices, in bytes per second per device."""
     if mesh.size == 1:
         return CheckResult("collectives", SKIPPED, "there is one device")
     count = mesh.size
@@ -227,7 +227,7 @@ def find_slice_of(devices: Sequence[Any]) -> slices.Slice | None:
 
 
 def check_step(config: Config, secs: float) -> CheckResult:
-    """Time the step of the first phase; on a TPU beside what plan estimates for this slice."""
+    """Time the step of the first phase; on a TPU compare it with plan's estimate for the slice."""
     (objective,) = objectives.find_each(config)
     program = measure.compile_step(config, objective)
     sizes = program.row_shape, program.phase.batch_size, config.model.vocab_size
@@ -257,7 +257,7 @@ def check_step(config: Config, secs: float) -> CheckResult:
 
 
 def describe_pace(step_secs: float, rows_per_sec: float) -> str:
-    """Write the time of a step and its rows a second, readable on slow machines too."""
+    """Write the time of a step and its rows per second, readable on slow machines too."""
     step = f"{1e3 * step_secs:,.1f} ms" if step_secs < 10 else f"{step_secs:,.1f} s"
     rows = f"{rows_per_sec:,.0f}" if rows_per_sec >= 10 else f"{rows_per_sec:.2g}"
     return f"{step}, {rows} rows a second"

@@ -281,7 +281,7 @@ def choose_phase(config: Config, seq_len: int) -> Phase:
 
 
 def set_rows(phase: Phase, rows: int, platform: str, shards: int) -> Phase:
-    """Give a phase so many rows a step; 0 keeps the phase's on TPU, elsewhere a default.
+    """Give a phase so many rows per step; 0 keeps the phase's on TPU, elsewhere a default.
 
     It has no end that a measurement could reach, and starts a schedule as a first phase does.
     shards is the number of parts into which the mesh cuts a batch.

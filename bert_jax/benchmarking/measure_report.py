@@ -55,7 +55,7 @@ class StepReport:
 def make_report(
     program: Program, batches: Sequence[dict[str, np.ndarray]], batches_from: str, timed: Timed
 ) -> StepReport:
-    """Compute rates, utilisation and memory from timed steps."""
+    """Compute rates, utilization and memory from timed steps."""
     shape, rows = program.row_shape, program.phase.batch_size
     devices = program.mesh.devices
     kind = devices.flat[0].device_kind

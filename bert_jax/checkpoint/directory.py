@@ -1,4 +1,4 @@
-"""Keep the books of a checkpoint directory: metadata, retention, quarantine of damaged steps.
+"""Manage a checkpoint directory: metadata, retention, quarantine of damaged steps.
 
 CHECKPOINTS/400/receipt/receipt.json records the arrays of step 400 and the run that saved it. It
 contains its own digest, so a damaged receipt is never mistaken for one of another model.
@@ -31,7 +31,7 @@ Folder: TypeAlias = pathlib.Path | epath.Path  # a local path or a gs:// address
 
 RECEIPT, RECEIPT_FILE = "receipt", "receipt.json"  # the item of a checkpoint, and its one file
 STATE = "state"  # the item of the arrays
-DAMAGED = "_damaged"  # suffix of the quarantine folder beside checkpoints/
+DAMAGED = "_damaged"  # suffix of the quarantine folder next to checkpoints/
 UNCOMMITTED = ".orbax-checkpoint-tmp"  # a part of the name of an unfinished checkpoint
 NEWEST_KEPT = 2  # the second is there for a run whose newest checkpoint is damaged
 _SEAL = "sha256"
@@ -143,7 +143,7 @@ def _files(folder: epath.Path) -> Iterator[epath.Path]:
 
 
 def quarantine(folder: epath.Path) -> epath.Path:
-    """Move a damaged folder into CHECKPOINTS_damaged beside its parent; return its new path."""
+    """Move a damaged folder into CHECKPOINTS_damaged next to its parent; return its new path."""
     with explain_errors(str(folder), "setting it aside"):
         beside = folder.parent.parent / (folder.parent.name + DAMAGED)
         beside.mkdir(parents=True, exist_ok=True)

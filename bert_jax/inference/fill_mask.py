@@ -1,4 +1,4 @@
-"""Guess the tokens of sentences that [MASK] hides.
+"""Guess the tokens that [MASK] hides in sentences.
 
 Dimensions: B sentences, S sequence, P masks of a sentence, V vocabulary.
 """
@@ -39,7 +39,7 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class Guess:
-    """A token that may stand in the place of a mask."""
+    """A token that may replace a mask."""
 
     token: str
     probability: float
@@ -186,7 +186,7 @@ def hide_heldout_words(vocabulary: Vocabulary, heldout: Split, count: int) -> li
 def _find_words(
     token_ids: Sequence[int], tokens: Sequence[str], is_continuation_V: np.ndarray
 ) -> list[int]:
-    """Return the positions of words of a single token, which are no numbers and no signs."""
+    """Return the positions of words of a single token, neither numbers nor signs."""
     positions = []
     for position, token_id in enumerate(token_ids):
         is_word = (

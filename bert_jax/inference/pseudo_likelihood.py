@@ -45,7 +45,7 @@ class Score:
 def encode_sentences(
     vocabulary: Vocabulary, sentences: Sequence[str], place: str, max_positions: int
 ) -> list[np.ndarray]:
-    """Return the token ids of each sentence; `place` names their file in errors, a sentence a row.
+    """Return the token ids of each sentence, one per row; `place` names their file in errors.
 
     Raises:
       Refused: a row has no token, or more than the model has positions for.

@@ -1,4 +1,4 @@
-"""Score a checkpoint on a store, beside the scores of a model without context."""
+"""Score a checkpoint on a store, with the scores of a model without context."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Print what a person sees of a run: its opening block, one line an interval, a live line.
+"""Print what a person sees of a run: its opening block, one line per interval, a live line.
 
 Colors only on a terminal, and not if NO_COLOR is set; rich decides.
 """
@@ -39,7 +39,7 @@ class Screen:
                 self._console.print(line)
 
     def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
-        """Print a block of labelled lines; an empty label continues the line above.
+        """Print a block of labeled lines; an empty label continues the line above.
 
         An empty title is left out. A label that begins with ! marks a warning.
         """
@@ -57,7 +57,7 @@ class Screen:
 
     @property
     def text_width(self) -> int:
-        """Return how many characters fit beside a label of a table, 80 columns without a screen."""
+        """Return how many characters fit next to a label of a table, 80 columns without a screen."""
         return self._console.width - _LABEL_WIDTH - 4
 
     def _wrapped(self, text: str, indent: int = 0) -> list[str]:
@@ -142,7 +142,7 @@ class Screen:
         baseline: Mapping[str, float],
         store: str = "",
     ) -> None:
-        """Print an evaluation, of one store or all, beside the next reference line to pass."""
+        """Print an evaluation of one store or all, with the next reference line to pass."""
         style = ""
         for name in _names(numbers):
             if f"unigram_{name}_loss" in baseline:
@@ -153,7 +153,7 @@ class Screen:
     def scores_line(
         self, step: int, main: str, scores: Mapping[str, float], baseline: Mapping[str, float]
     ) -> None:
-        """Print the scores of a task, the main one first, beside the majority's."""
+        """Print the scores of a task, the main score first, with the majority baseline's."""
         words = [f"{main} {scores[main]:.4f}"]
         style, guessed = "", baseline.get(f"majority_{main}")
         if guessed is not None:
@@ -207,7 +207,7 @@ def _auc(numbers: Mapping[str, float], name: str) -> str:
 
 
 def _beside(numbers: Mapping[str, float], baseline: Mapping[str, float]) -> str:
-    """Format the same beside the baselines: accuracy if that has one, loss otherwise."""
+    """Format the numbers with their baselines: accuracy if it has a baseline, loss otherwise."""
     parts = []
     for name in _names(numbers):
         loss, right = f"{numbers[f'{name}_loss']:.3f}", f"{numbers[f'{name}_accuracy']:.1%}"

@@ -69,9 +69,9 @@ MAX_DOTS = 12  # a curve of at most this many points shows each
 APART = 0.17  # share of a panel's height that separates two values
 NARROW, NARROWEST = 0.16, 0.05  # shares of the axis that "length 128" and "128" fit into
 
-# Okabe and Ito's blue and vermilion: apart for colour-blind eyes, and in grey.
+# Okabe and Ito's blue and vermilion: apart for color-blind eyes, and in gray.
 TRAIN, HELDOUT, GREY, FAINT = "#0072B2", "#D55E00", "#595959", "#D9D9D9"
-# Okabe and Ito's colours, apart for colour-blind eyes.
+# Okabe and Ito's colors, apart for color-blind eyes.
 COLOURS = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7"),
     *("#56B4E9", "#D55E00", "#999999", "#000000"),

@@ -29,7 +29,7 @@ def compare_settings(runs: Sequence[RunState]) -> dict[str, list[Any]]:
 
 
 def describe_settings(runs: Sequence[RunState]) -> list[str]:
-    """Say in a sentence each which settings differ, and in which runs."""
+    """Say in one sentence each which settings differ, and in which runs."""
     sentences = []
     differing = compare_settings(runs)
     for key, values in list(differing.items())[:_MAX_SETTINGS]:
@@ -46,7 +46,7 @@ def describe_settings(runs: Sequence[RunState]) -> list[str]:
 def compare(runs: Sequence[RunState]) -> list[str]:
     """Say how held-out losses of runs differ, and whether that is more than noise.
 
-    Runs whose settings differ in seeds only are of one group. The noise is the standard deviation
+    Runs whose settings differ only in seeds form a group. The noise is the standard deviation
     within groups, pooled; the groups that follow are compared with the first by Student's t.
     Losses are compared on one store only, term by term.
     """

@@ -83,7 +83,7 @@ class CurvesBuilder:
                 del steps[kept:], values[kept:]
 
     def add_record(self, record: Any) -> None:
-        """Add a parsed line of metrics.jsonl; what is no such line is counted as damaged."""
+        """Add a parsed line of metrics.jsonl; any other line is counted as damaged."""
         if not isinstance(record, dict):
             self.damaged_lines += 1
             return
@@ -165,7 +165,7 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 def thin(steps_N: np.ndarray, values_N: np.ndarray, most: int) -> Points:
     """Keep at most `most` points: the first, last, lowest and highest of each span of steps.
 
-    The spans are of one width, so that thinning twice favours no part of the curve. `most` is 4
+    The spans are of one width, so that thinning twice favors no part of the curve. `most` is 4
     or more; the steps rise.
     """
     if len(steps_N) <= most:

@@ -69,7 +69,7 @@ def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED
 def _list_spent(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> Facts:
     """List tokens, device hours, and dollars if the chip has a price; a stop costs nothing.
 
-    A branch lists what it took itself.
+    A branch lists only its own cost.
     """
     facts = []
     trunk, first_step = run.trunk
@@ -100,7 +100,7 @@ def _count_device_hours(run: RunState) -> float:
 
 
 def draw_tree(runs: Sequence[RunState]) -> list[str]:
-    """Draw branches below their trunks, with what each took itself, and the sum; [] without one.
+    """Draw branches below their trunks, with the cost of each, and the sum; [] without one.
 
     The sum is compared with the cost of the same runs made alone, which repeat the steps of trunks.
     """
@@ -269,7 +269,7 @@ def render_page(
 
 
 def _render_verdicts(runs: Sequence[RunState]) -> str:
-    """Render verdict and findings a run, with number and colour of its curves if several."""
+    """Render each run's verdict and findings, with its number and color if there are several."""
     if len(runs) == 1:
         return f"<p>{escape(describe_verdict(runs[0]))}</p>{_render_findings(runs[0])}"
     items = []
@@ -315,7 +315,7 @@ def _color_index(number: int) -> int:
 def _draw(runs: Sequence[RunState], term: str) -> str:
     """Draw the loss of a term: training thin, held-out thick, and the reference lines.
 
-    A run has a number and a colour; both stand with its last value, beside the curves.
+    A run has a number and a color; both are drawn with its last value, next to the curves.
     """
     from matplotlib import style
 
@@ -350,7 +350,7 @@ def _draw(runs: Sequence[RunState], term: str) -> str:
         low, high = axes.get_ylim()
         labels.sort()
         places = spread([(value - low) / (high - low) for value, _, _ in labels], _APART)
-        lift = max(0.0, -min(places, default=0.0))  # what is lower stands over the steps
+        lift = max(0.0, -min(places, default=0.0))  # lower values are drawn over the steps
         for place, (_, text, color) in zip(places, labels, strict=True):
             axes.annotate(
                 text,

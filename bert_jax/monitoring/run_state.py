@@ -51,7 +51,7 @@ class RunState:
     def trunk(self) -> tuple[str, int]:
         """Return the workdir and the step of the run that this one branches from; ("", 0) if none.
 
-        What the run took up to the step is the trunk's cost.
+        The run's cost up to the step is the trunk's.
         """
         entry = self.record.get(run_record.BRANCH)
         folder, step = (entry.get("run"), entry.get("step")) if isinstance(entry, dict) else ("", 0)
@@ -196,5 +196,5 @@ def _read_manifest(store: Any, digest: str) -> tuple[Mapping[str, Any], str]:
 
 
 def _select_objects(value: Any) -> list[dict[str, Any]]:
-    """Return the objects of a list; none if it is no list."""
+    """Return the objects of a list; none if it is not a list."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

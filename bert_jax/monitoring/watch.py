@@ -16,13 +16,13 @@ _MAX_LINES = 1000
 
 @dataclasses.dataclass
 class Watch:
-    """Keep the lines of the newest phase and all findings: a Listener behind the metrics file."""
+    """Keep the lines of the newest phase and all findings: a Listener after the metrics file."""
 
     config: Config
     phases: Sequence[PhaseFacts]
     data_findings: Sequence[Finding]  # known before the first step
     show: Callable[[Finding], None]
-    file: MetricsFile  # keeps the findings too, behind the lines that show them
+    file: MetricsFile  # keeps the findings too, after the lines that show them
     findings: list[Finding] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -35,7 +35,7 @@ _GIB = 2**30
 # neural networks", table 3; of v4: Jouppi et al. 2023, "TPU v4", table 4. Network: of v5e, a pod's
 # bandwidth over its 256 chips; of v6e and tpu7x, the page of tpu7x; of v5p,
 # https://jax-ml.github.io/scaling-book/tpus. Clocks from v5e on follow from the peaks: a core does
-# 4 x 128 x 128 multiplications a cycle, one of v6e and tpu7x 4 x 256 x 256. The compiler's
+# 4 x 128 x 128 multiplications per cycle, on v6e and tpu7x 4 x 256 x 256. The compiler's
 # estimates of large matmuls come near these rates.
 TPUS = (
     Chip("v2", 45e12, 16 * _GIB, 700e9, 62e9, 4, 0, 0.70e9, devices_per_chip=2),

@@ -1,4 +1,4 @@
-"""Exchange weights, sums and gradients between the devices of the batch axes, once a step.
+"""Exchange weights, sums and gradients between the devices of the batch axes, once per step.
 
 In between each device computes on its own rows with unsharded weights, inside one shard_map that is
 manual over the batch axes: nothing else of the model crosses devices along them.
@@ -22,7 +22,7 @@ V5E = "TPU v5 lite"
 ALL_TO_ALL_CHIPS = {V5E: 16, "": 64}  # the most chips of a slice, by kind of device
 JOINED = ("query", "key", "value")  # one matmul computes them in this order
 FIRST_LAYERS = 3  # their gradients are sent after the word table's
-# Options of v5e's compiler that run all-reduces and gathers beside the work (decision 23). Sums of
+# Options of v5e's compiler that overlap all-reduces and gathers with work (decision 23). Sums of
 # less than a MiB are joined; matrices are not, as a joined sum waits for its last gradient.
 ASYNC_ALL_REDUCE: dict[str, bool | int] = {
     "xla_enable_async_all_reduce": True,
@@ -114,9 +114,9 @@ def gather_params(params: Tree, specs: Tree, dtype: jnp.dtype) -> Tree:
 def sums_pieces(devices: mesh.AnyMesh) -> bool:
     """Return whether gradients on this mesh are summed by an all-to-all of their pieces.
 
-    The TPU's compiler runs an all-to-all beside the backward pass, and no reduce-scatter (decision
-    23): but not on v5e slices of more than 16 chips, and over many chips it loads the links in
-    the middle of a slice too much.
+    The TPU's compiler overlaps an all-to-all with the backward pass, but not a reduce-scatter
+    (decision 23). v5e slices of more than 16 chips have no such all-to-all, and over many chips it
+    overloads the links in the middle of a slice.
     """
     chips = devices.size // devices.shape["slice"]
     return chips <= ALL_TO_ALL_CHIPS.get(mesh.device_kind(devices), ALL_TO_ALL_CHIPS[""])
@@ -125,7 +125,7 @@ def sums_pieces(devices: mesh.AnyMesh) -> bool:
 def sums_unsharded(devices: mesh.AnyMesh) -> bool:
     """Return whether gradients are summed by all-reduces; each device keeps its piece.
 
-    On v5e, where no all-to-all can, they run beside the backward pass.
+    Only v5e's compiler overlaps them with the backward pass; it does so where an all-to-all cannot.
     """
     return not sums_pieces(devices) and mesh.device_kind(devices) == V5E
 
@@ -155,10 +155,10 @@ def reduce_scatter(part: jax.Array, axis: str, dim: int) -> jax.Array:
 
 
 def _reduce_scatter_in_rounds(part: jax.Array, axis: str, dim: int) -> jax.Array:
-    """Sum among devices a stride apart, then among neighbours: columns and rows of a TPU slice.
+    """Sum among devices a stride apart, then among neighbors: columns and rows of a TPU slice.
 
-    For a sum over a complete slice of v5e XLA makes the unsharded result on every chip and discards
-    most of it; over a row or a column it does not. Two rounds send as many bytes as one.
+    For a sum over a complete slice of v5e, XLA computes the unsharded result on every chip and
+    discards most of it; over a row or a column it does not. Two rounds send as many bytes as one.
     """
     size = jax.sharding.get_abstract_mesh().shape[axis]
     near = max(n for n in range(1, math.isqrt(size) + 1) if size % n == 0)
@@ -177,8 +177,8 @@ def reduce_scatter_grads(grads: Tree, specs: Tree, dtypes: Tree) -> Tree:
 
     The kernels of queries, keys and values, whose gradients one matmul computes, are sent as one.
     The largest array, the word table, is sent before the matrices of the first layers: all of these
-    are complete at the end of the backward pass, and in this order something is left to compute
-    beside the longest transfer.
+    are complete at the end of the backward pass, and in this order the longest transfer still
+    overlaps with computation.
     """
 
     def scatter(part: jax.Array, spec: PartitionSpec) -> jax.Array:

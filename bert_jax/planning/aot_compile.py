@@ -218,7 +218,7 @@ def _stored_bytes(tree: Any) -> int:
 
 
 def _too_large(error: jax.errors.JaxRuntimeError, devices_per_chip: int) -> TooLarge:
-    """Read from the compiler's error how much memory it needs; raise any other error again."""
+    """Read the needed memory from the compiler's error; raise any other error again."""
     for pattern in _TOO_LARGE:
         if match := pattern.search(str(error)):
             needed, needed_unit, available, available_unit = match.groups()

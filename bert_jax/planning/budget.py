@@ -66,7 +66,7 @@ class Budget:
 
 
 def compute_reserve(step_secs: float) -> float:
-    """Return the seconds that a run pays beside so many of steps."""
+    """Return the overhead, in seconds, of a run whose steps take step_secs in total."""
     return max(START_SECS, RESERVE_SHARE / (1 - RESERVE_SHARE) * step_secs)
 
 
@@ -397,7 +397,7 @@ def _build_plan(
 
 
 def _write_notes(request: BudgetRequest, best: RunCandidate) -> list[str]:
-    """Return what the chosen run should not be trusted with blindly."""
+    """Return the caveats of the chosen run."""
     notes, model, law = list[str](), request.config.model, request.law
     unique = request.corpus.unique_tokens
     if law.is_own and all(point.unique_tokens != unique for point in law.points):

@@ -14,7 +14,7 @@ from bert_jax.planning.law import count_in_words
 from bert_jax.trainer.heldout import MANY_EPOCHS
 
 Rows = list[tuple[str, str]]
-# Okabe and Ito's colours, apart for colour-blind eyes, from the smallest shape to the largest.
+# Okabe and Ito's colors, apart for color-blind eyes, from the smallest shape to the largest.
 _COLOURS = ("#999999", "#56B4E9", "#009E73", "#0072B2", "#E69F00", "#CC79A7")
 _BILL_WIDTH = 40
 _MAX_OF_BEST = 1.6  # times the highest loss of the best size: how high the picture reaches

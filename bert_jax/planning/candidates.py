@@ -17,7 +17,7 @@ from bert_jax.train_step import objectives
 from data_pipeline.io.refused import Refused
 
 # Share of the chips' peak before anything is compiled: rises with the width, up to a limit. With 16
-# rows of 128 a chip the compiler expects 24% of width 512 and 38% of 768, with 64 rows 59%.
+# rows of 128 per chip the compiler expects 24% of width 512 and 38% of 768, with 64 rows 59%.
 _FULL_WIDTH, _MAX_SHARE = 2048, 0.6
 _COMPILES_AT_ONCE = 2  # each takes a core
 
@@ -34,7 +34,7 @@ class EncoderShape:
 
     @property
     def name(self) -> str:
-        """Return what a person calls it, such as 12 x 768."""
+        """Return its usual name, such as 12 x 768."""
         return f"{self.layers} x {self.width}"
 
 

@@ -51,7 +51,7 @@ def read_prices(path: pathlib.Path = FILE) -> Prices:
     """Read a price list, {"prices": [{"chip": "v5e", "usd_on_demand": 1.2, ...}]}.
 
     Raises:
-      Refused: it is none.
+      Refused: it is not a price list.
     """
     try:
         listed = read_record(path, _PriceList)["prices"]

@@ -18,18 +18,18 @@ from bert_jax.train_step.objectives.rtd import GENERATOR_SCOPE
 from bert_jax.train_step.step import TEACHER_SCOPE
 from data_pipeline.spec.schema import row_shape
 
-# Compiles a phase of a config; the words for the screen say of what.
+# Compiles a phase of a config; the words for the screen name it.
 Compile = Callable[[Config, str], Compiled | TooLarge]
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """The compiler's estimate of a step. Nothing of it was measured."""
+    """The compiler's estimate of a step. It was not measured."""
 
     step_secs: float
     work_secs: float
     kernel_secs: float  # the part of work_secs in kernels
-    exposed_secs: float  # waiting for collectives, beside the work
+    exposed_secs: float  # waiting for collectives, added to the work
     cycles: float  # the work's
     rows_per_sec_per_chip: float
     peak_share: float

@@ -1,4 +1,4 @@
-"""Fit a scaling law to few points, and ours to what was published of BERT.
+"""Fit a scaling law to few points, and our own law to BERT's published results.
 
 A ladder has 6 to 12 points and the law 6 constants. Each constant therefore has a prior, taken from
 published laws; the fit is the mode of the posterior, with Laplace's covariance. Losses are
@@ -28,13 +28,13 @@ from data_pipeline.io.refused import Refused
 # Deviations of the residuals, in shares of the loss: the largest with which anything is predicted,
 # and the usual one between seeds, 0.9 to 2% for small models (docs/results.md).
 MAX_NOISE, USUAL_NOISE = 0.03, 0.01
-_USUAL_WEIGHT = 2.0  # points that USUAL_NOISE is worth beside the residuals
+_USUAL_WEIGHT = 2.0  # points that USUAL_NOISE is worth next to the residuals
 _HUBER = 1.5  # deviations from which on a residual counts linearly
 
 # Means and deviations of the priors. Exponents: 0.34 and 0.28 of Hoffmann et al., 0.35 and 0.37 of
-# the same points by Besiroglu et al. 2024 (arXiv 2404.10102), for text that is read from the left.
-# R: 15.4 of text read from the left (Muennighoff et al.), about 500 of masked diffusion, which
-# draws the share of masked words too (Prabhudesai et al. 2025, arXiv 2507.15857); new masks of a
+# the same points by Besiroglu et al. 2024 (arXiv 2404.10102), for causal models.
+# R: 15.4 for causal models (Muennighoff et al.), about 500 for masked diffusion, which also
+# draws the share of masked words (Prabhudesai et al. 2025, arXiv 2507.15857); new masks of a
 # constant share in each pass lie between: their geometric mean, 90% from one to the other.
 _SIZE_EXPONENT, _DATA_EXPONENT = (0.35, 0.12), (0.33, 0.12)
 _LOG_REPEATS = (math.log(88.0), 1.06)
@@ -219,9 +219,9 @@ TABLE_6 = ((3, 768, 5.84), (6, 768, 4.68), (12, 768, 3.99), (12, 1024, 3.54), (2
 # have 3.3 billion words (section 3.1), taken as 1.25 tokens each.
 TABLE_6_TOKENS = 256 * 1e6 * (0.9 * 128 + 0.1 * 512)
 TABLE_6_UNIQUE_TOKENS = 1.25 * 3.3e9
-# All have read as much, so what more tokens bring is known from elsewhere: with a given number of
-# operations masked models are best at 10 to 100 times as many tokens a parameter as models that
-# read from the left (Dervishi et al. 2025, "Training compute-optimal transformer encoder models"),
+# All sizes read the same tokens, so the gain of more tokens comes from elsewhere: at equal
+# operations masked models are best at 10 to 100 times as many tokens per parameter as causal models
+# (Dervishi et al. 2025, "Training compute-optimal transformer encoder models"), which are best at
 # 20 (Hoffmann et al.); there a A / N^a = b B / D^b. Taken at the geometric mean, for N of Base.
 _BEST_TOKENS_PER_PARAMETER, _LOG_RETURNS_DEVIATION = 20 * math.sqrt(10 * 100), 0.7
 # Between corpora and vocabularies: losses without context of our stores, of 4,000 to 30,000 tokens,
@@ -231,7 +231,7 @@ _TRANSFER = 0.1
 
 @functools.cache
 def fit_english() -> Law:
-    """Return the law that is taken where there is no ladder, of BERT's own table of sizes."""
+    """Return the law that is used without a ladder, fitted to BERT's own table of sizes."""
     points = [
         Point(
             parameters=12 * layers * width**2,

@@ -110,7 +110,7 @@ class ProgramCost:
 
 
 def price(text: str, machine: Machine, kernels: Mapping[str, float | None]) -> ProgramCost:
-    """Price `compiled.as_text()`; kernels: cycles a call, by words of the kernel's name.
+    """Price `compiled.as_text()`; kernels: cycles per call, by words of the kernel's name.
 
     Raises:
       Refused: the text is not of a program compiled for a TPU, or a loop's trips are unknown.

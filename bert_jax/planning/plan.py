@@ -47,7 +47,7 @@ class RunTotals:
 
 @dataclasses.dataclass(frozen=True)
 class ScaleRow:
-    """The first phase on a slice of another size, with as many rows a chip."""
+    """The first phase on a slice of another size, with the same rows per chip."""
 
     topology: str
     chips: int
@@ -133,7 +133,7 @@ class PlanRequest:
 
 
 def scale_config(config: Config, tpu_slice: Slice, other: Slice) -> Config:
-    """Keep the first phase alone, with as many rows a chip on another slice as on this one."""
+    """Keep only the first phase, with the same rows per chip on another slice as on this one."""
     phase = config.phases[0]
     rows = phase.batch_size * other.chips // tpu_slice.chips
     return dataclasses.replace(config, phases=(dataclasses.replace(phase, batch_size=rows),))
@@ -246,7 +246,7 @@ def _read_versions() -> dict[str, str]:
 
 
 def _scale(request: PlanRequest, first: PhasePlan, screen: Screen) -> Iterator[ScaleRow]:
-    """Plan the first phase on slices of other sizes, with as many rows a chip."""
+    """Plan the first phase on slices of other sizes, with the same rows per chip."""
     for other in request.other_slices:
         config, plan = scale_config(request.config, request.tpu_slice, other), first
         if other != request.tpu_slice:

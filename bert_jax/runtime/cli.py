@@ -103,7 +103,7 @@ def config_flag(kind: type[Any] = Config, is_required: bool = True, about: str =
 def find_config(path: str, kind: type[Any] = Config) -> str:
     """Find a config file by its path, or a bundled one by its path in the source tree.
 
-    configs/ is beside the package in a source tree and inside it in an installed wheel.
+    configs/ is next to the package in a source tree and inside it in an installed wheel.
     """
     if pathlib.Path(path).is_file():
         return path

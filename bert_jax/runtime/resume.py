@@ -30,7 +30,7 @@ from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.vocab import read_file
 
 _SHOWN_SETTINGS = 8  # most differing settings in an error message
-_OF_VOCABULARY = "vocabulary."  # prefix of keys that are no settings
+_OF_VOCABULARY = "vocabulary."  # prefix of keys that are not settings
 
 
 def check_place(workdir: pathlib.Path, provenance: Provenance) -> None:
@@ -50,7 +50,7 @@ def can_resume(
 ) -> bool:
     """Return True if this config and data can resume the workdir's run, False if it has no run.
 
-    `record` is the result of run_record.find. A missing copy of the vocabulary is no error.
+    `record` is the result of run_record.find. A missing copy of the vocabulary is not an error.
 
     Raises Refused if the workdir holds anything else: another run, or records without a run.
     """

@@ -285,7 +285,7 @@ def describe_converted(
 ) -> dict[str, Any]:
     """Build the record of a converted third-party checkpoint, which is stored like a run.
 
-    `vocabulary` is make_vocabulary_record of the file stored beside it.
+    `vocabulary` is make_vocabulary_record of the file stored with it.
     """
     return {
         CONVERTED: origin,

@@ -1,6 +1,6 @@
 """Turn the files of a task into rows of tokens, and a model's logits into answers and scores.
 
-In: the files of GLUE, SQuAD, SWAG, CODAH, named entities or a table of one's own, and a vocabulary.
+In: the files of GLUE, SQuAD, SWAG, CODAH, named entities or a user's own table, and a vocabulary.
 Out: a `Task` (task.py): encoded rows for training, a score function, predictions in the task's own
 format. NumPy only; the losses are in finetuning/objectives.py.
 

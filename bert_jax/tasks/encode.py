@@ -34,7 +34,7 @@ class EncodedTexts:
         return dataclasses.replace(self.rows, labels=repeated)
 
     def notes(self, split: str, max_seq_length: int) -> list[str]:
-        """Describe the empty and the truncated rows of a split, a line each."""
+        """Describe the empty and the truncated rows of a split, one line each."""
         share = f"{self.truncated / len(self.windows_N):.1%}"
         several = int((self.windows_N > 1).sum())
         windows = f"longer than {max_seq_length}, cut into windows: {self.rows.examples:,} in all"

@@ -18,7 +18,7 @@ _LOOK_ALIKES = str.maketrans(
     "АВЕЅІЈКМНОРСТХаеѕіјорсухΑΒΕΖΗΙΚΜΝΟΡΤΥΧο‐–—−’‘",
     "ABESIJKMHOPCTXaesijopcyxABEZHIKMNOPTYXo----''",
 )
-# Beside the category Cf: variation selectors, fillers and joiners without a glyph.
+# In addition to the category Cf: variation selectors, fillers and joiners without a glyph.
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u2800\ufe00-\ufe0f\U000e0100-\U000e01ef]"
 )

@@ -39,7 +39,7 @@ _CODAH_FILES = {  # the second names are those in data/cv_split/fold_N/
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceFile:
-    """Hold the texts of a file, four rows a question, and its right choices."""
+    """Hold the texts of a file, four rows per question, and its right choices."""
 
     path: pathlib.Path
     contexts: list[str]  # segment 0 of each row
@@ -82,7 +82,7 @@ def read_codah(path: pathlib.Path) -> ChoiceFile:
 
 
 def lay_out(columns: Mapping[str, list[str]]) -> tuple[list[str], list[str]]:
-    """Return both texts of four rows a question; of SWAG, sent2 begins each ending."""
+    """Return both texts of the four rows of each question; in SWAG, sent2 begins each ending."""
     contexts = columns.get("prompt") or columns["sent1"]
     begun = [f"{text} " for text in columns.get("sent2", [])] or [""] * len(contexts)
     endings = zip(*(columns[name] for name in ENDINGS), strict=True)

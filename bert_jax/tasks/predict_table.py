@@ -1,4 +1,4 @@
-"""Predict classes, numbers or choices for the rows of a table: of GLUE, SWAG, CODAH or one's own.
+"""Predict classes, numbers or choices for the rows of GLUE, SWAG, CODAH or a user's own table.
 
 The output has the table's columns, then `prediction`; for classes and choices also `probability`
 (of the prediction) and `probability_LABEL` for each label.

@@ -1,4 +1,4 @@
-"""Open a table of one's own: texts or pairs of texts in columns, classes or numbers to predict.
+"""Open a user's own table: texts or pairs of texts in columns, classes or numbers to predict.
 
 Classes are the labels of the training split. Numbers are learned in standard deviations from the
 mean of the training split.
@@ -123,7 +123,7 @@ def _by_number_then_word(label: str) -> tuple[float, str]:
 class Numbers:
     """Hold numbers to predict; a logit is a number of standard deviations from their mean."""
 
-    values: Mapping[str, np.ndarray]  # float64[N] as they stand in the table
+    values: Mapping[str, np.ndarray]  # float64[N] as they are in the table
     mean: float
     deviation: float  # the standard deviation of the training split
     names, warnings = (), ()
@@ -153,7 +153,7 @@ class Numbers:
 
 
 def learn_numbers(train: Columns, dev: Columns, column: str) -> Numbers:
-    """Read the numbers of both splits; refuse a label that is no number, or all the same."""
+    """Read the numbers of both splits; refuse a label that is not a number, or all the same."""
     values = {
         split: np.array(
             [_number(text, columns.place(i)) for i, text in enumerate(columns.values[column])]

@@ -1,4 +1,4 @@
-"""Read a table of any length piece by piece, and write it with new columns beside its own.
+"""Read a table of any length piece by piece, and write it with new columns after its own.
 
 The extension decides the format, as in tasks/files.py. One piece is in memory at a time.
 """

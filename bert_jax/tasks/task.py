@@ -15,7 +15,7 @@ REGRESS = "regress"  # [CLS] of a row -> float32[N,1]; labels: label_values floa
 CHOOSE = "choose"  # [CLS] of each of an example's rows -> float32[N,C]; labels: label_ids int32[N]
 SPAN = "span"  # every token -> float32[N,S,2]; labels: start_positions, end_positions int32[N]
 TAG = "tag"  # every token -> float32[N,S,C]; token labels: label_ids int32, label_weights float32
-# A run of SQuAD 2.0 keeps beside its predictions the null odds above which no answer is given.
+# With its predictions, a run of SQuAD 2.0 keeps the null odds above which no answer is given.
 THRESHOLD_FILE, THRESHOLD = "null_threshold.json", "null_threshold"
 
 Scores = dict[str, float]

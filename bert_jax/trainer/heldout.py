@@ -1,10 +1,10 @@
 """Prepare a phase before its first step: example counts, held-out batches and baselines.
 
 The baselines are the scores of models that learn nothing on the same held-out predictions: a
-uniform guess, how often each token occurs, and counts of the two tokens beside it.
+uniform guess, how often each token occurs, and counts of its two neighbors.
 
 The data is checked too: true next sentences share more words with the sentence before them than
-random ones do, and the tokens beside a masked one say more about it than word frequencies do.
+random ones do, and the neighbors of a masked token predict it better than word frequencies do.
 """
 
 import dataclasses

@@ -38,7 +38,7 @@ class StepsInFlight:
         return len(self._steps)
 
     def add(self, sums: Any, asked_secs: float, got_secs: float) -> None:
-        """Add a dispatched step; `sums` is the output it returns beside the state."""
+        """Add a dispatched step; `sums` is the output that it returns with the state."""
         self._steps.append((self._thread.submit(_end_secs, sums), asked_secs, got_secs))
 
     def make_room(self) -> float:

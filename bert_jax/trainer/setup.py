@@ -329,7 +329,7 @@ def _restore_trunk(
     """Restore the state that a branch begins with, and copy the records up to there.
 
     The guard counts the good steps of a phase, which may begin elsewhere in the branch. If the
-    trunk has bad steps, its phases are those of the branch, and its count is right.
+    trunk has bad steps, both have the same phases (`history` checks this), and its count is right.
     """
     path = trunk.checkpoints / str(trunk.step)
     state, numbers = checkpoints.restore_other(path, setup.parts.abstract_state)
@@ -356,7 +356,7 @@ def begin_anew(setup: Setup) -> Setup:
 def resolve_alone(config: Config) -> ResolvedRun:
     """Resolve a config without a workdir.
 
-    Without a store, the vocabulary size is that of the config, of its init or of BERT.
+    Without a store, the vocabulary size comes from the config, from its init or from BERT.
     """
     from bert_jax.interop import warm_start
 

@@ -310,7 +310,7 @@ def _add(group: Any, field: "dataclasses.Field[Any]") -> None:
 def _spell_out_booleans(
     arguments: Sequence[str], fields: dict[str, "dataclasses.Field[Any]"]
 ) -> Iterator[str]:
-    """Give --NAME of a boolean its value "true", unless true or false stands behind it."""
+    """Give --NAME of a boolean its value "true", unless true or false follows it."""
     booleans = {_write_name(field) for field in fields.values() if _find_kind(field) is bool}
     ends = arguments.index("--") if "--" in arguments else len(arguments)
     for index, text in enumerate(arguments):

@@ -1,10 +1,10 @@
 """Show at the bottom of the terminal what a command is doing, with a clock.
 
-A thread draws the line; it stands still while an import, or the tracing of a step, holds the
-interpreter's lock. A command that a signal kills leaves it standing.
+A thread draws the line; it freezes while an import, or the tracing of a step, holds the
+interpreter's lock. A command that a signal kills leaves it on the screen.
 
 No line is drawn if standard output is not a terminal, if TERM is "dumb", or while the command is in
-the background (after Ctrl-Z or `&`). NO_COLOR turns colours off.
+the background (after Ctrl-Z or `&`). NO_COLOR turns colors off.
 """
 
 import atexit
@@ -168,7 +168,7 @@ class LiveLine:
         self._thread, self._is_drawn, self._lock = None, False, threading.RLock()
 
 
-LINE = LiveLine()  # one a process, as a terminal has one last line
+LINE = LiveLine()  # one per process, as a terminal has one last line
 
 
 def show_imports() -> None:

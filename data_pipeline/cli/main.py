@@ -42,7 +42,7 @@ class CommandLine(Protocol[Read]):
 
 
 class Stopped(KeyboardInterrupt):
-    """Signal that another signal than Ctrl-C asked the command to stop."""
+    """Signal that a signal other than Ctrl-C asked the command to stop."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signal_number).name}")
@@ -50,7 +50,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class ReaderLeft(Exception):
-    """Signal that nobody reads stdout any more, as after `| head`."""
+    """Signal that stdout has lost its reader, as after `| head`."""
 
 
 def start_command(package: str) -> None:
@@ -114,7 +114,7 @@ def begin_work(outlives_reader: bool = False) -> None:
 
 
 def end_with_reader() -> None:
-    """Make the first text to a stdout without a reader raise ReaderLeft from now on."""
+    """Make the first write to a stdout without a reader raise ReaderLeft from now on."""
     _state["ends_with_reader"] = True
 
 
@@ -125,7 +125,7 @@ _state = {"is_starting": False, "ends_with_reader": False}
 def _stop(number: int, _: Any) -> None:
     """Raise Stopped. A second SIGTERM ends the process at once; the other signals may repeat.
 
-    A terminal that closes sends SIGHUP twice, and systemd sends it behind SIGTERM.
+    A terminal that closes sends SIGHUP twice, and systemd sends it after SIGTERM.
     """
     for other in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(other, signal.SIG_IGN)

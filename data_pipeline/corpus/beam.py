@@ -180,7 +180,7 @@ def _read_group(
 ) -> Iterator[tuple[str, TextChunk]]:
     """Yield the chunks of a group with the names of their files; then write how many there were.
 
-    What is wrong with a source is written to a file, not raised: Beam would try again in vain.
+    Faults of a source are written to a file, not raised: Beam would retry in vain.
     """
     group, sources = numbered
     chunks = 0
@@ -242,7 +242,7 @@ def _end_name(group: int) -> str:
 
 
 def _write(folder: str, name: str, data: bytes) -> None:
-    """Write a file atomically: Beam may do a piece of work twice, even at the same time."""
+    """Write a file atomically: Beam may do the same work twice, even at the same time."""
     from apache_beam.io.filesystems import FileSystems
 
     path = FileSystems.join(folder, name)

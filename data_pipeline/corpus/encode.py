@@ -43,7 +43,7 @@ class TextChunk:
 
 @dataclasses.dataclass(frozen=True)
 class ChunkFacts:
-    """Facts about D documents of L lines besides their tokens; none of them is empty.
+    """Facts about D documents of L lines other than their tokens; none of them is empty.
 
     Lines are separate only if duplicate ones are to be dropped; otherwise a document is one line.
     Arrays that CleaningOptions do not need have no columns.

@@ -75,7 +75,7 @@ def record_lost_characters(counts: Mapping[int, int]) -> dict[str, Any]:
 def describe_lost_characters(manifest: Mapping[str, Any]) -> str:
     """Describe the lost characters of a store and their counts; "" if there are none.
 
-    Raises DamagedFile for a key that is no code point.
+    Raises DamagedFile for a key that is not a code point.
     """
     lost = manifest["lost_characters"]
     if not lost["characters"]:
@@ -90,7 +90,7 @@ def describe_lost_characters(manifest: Mapping[str, Any]) -> str:
 
 
 def _show_character(code: str) -> str:
-    """Name a character; show it too if it cannot control a terminal or join its neighbours."""
+    """Name a character; show it too if it cannot control a terminal or join its neighbors."""
     char = chr(int(code.removeprefix("U+"), 16))
     is_safe = char.isprintable() and not unicodedata.category(char).startswith("M")
     if is_safe and unicodedata.bidirectional(char) not in ("R", "AL", "AN"):

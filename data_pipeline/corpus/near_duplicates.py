@@ -83,8 +83,9 @@ def find_clusters(
 ) -> Clusters:
     """Find the clusters of near duplicates.
 
-    A document that is not kept is in no cluster. Memory: 28 bytes a document at a threshold of 0.8,
-    and a bucket of bands; the signatures may be a memory map. Creates `directory` for the bands.
+    A document that is not kept is in no cluster. Memory: 28 bytes per document at a threshold of
+    0.8, and a bucket of bands; the signatures may be a memory map. Creates `directory` for the
+    bands.
 
     Shapes: uint32[D,P], bool[D].
     """

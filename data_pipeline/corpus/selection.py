@@ -175,7 +175,7 @@ def choose_heldout(hashes: np.ndarray, share: float, documents: str = "") -> IsH
     which changes if a new document joins two clusters. `documents` is the rule that separated
     them (--documents), for the error.
 
-    Memory: 9 bytes a document with the hashes.
+    Memory: 9 bytes per document with the hashes.
 
     Raises:
       Refused: no choice leaves at least one and at most half of the documents.

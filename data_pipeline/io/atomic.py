@@ -121,7 +121,7 @@ class Destination:
 
     path: pathlib.Path
     last: str  # the file that is moved into it last and makes it complete
-    format: str = ""  # value of "format" in an earlier folder's `last`; "": none is recognised
+    format: str = ""  # value of "format" in an earlier folder's `last`; "": none is recognized
     may_overwrite: bool | None = None  # None: the command has no such flag
     replaces: Sequence[str] = ()  # names that are removed even if no new file has them
     flag: str = "--output"  # the flag that gave the path

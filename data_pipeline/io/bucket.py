@@ -1,7 +1,7 @@
 """Read and write whole objects of a folder in a bucket, each request within a time limit.
 
 Only small objects are handled here. TensorStore reads and writes the arrays of checkpoints with its
-own requests to Google; epath handles the names and markers beside them, with the driver used here.
+own requests to Google; epath handles their names and markers, with the driver used here.
 """
 
 import contextlib

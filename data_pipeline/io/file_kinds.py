@@ -1,4 +1,4 @@
-"""Recognize files that stand where another should: a git-lfs pointer, a web page, a dump.
+"""Recognize files in the place of another: a git-lfs pointer, a web page, a dump.
 
 A clone without git-lfs, a download that a server refused and a site saved as text all leave a file
 under the right name. The first bytes show it.
@@ -76,7 +76,7 @@ def find_markup(head: bytes) -> FileKind | None:
 
     Such text opens with a tag, and closes that at its end or has a tag on every other line. A third
     of the tags close one unless they are HTML's: a chat's `<name> words` closes none. The <doc ...>
-    of WikiExtractor is no markup.
+    of WikiExtractor is not markup.
     """
     if (kind := find_stand_in(head)) is not None:
         return kind

@@ -1,7 +1,7 @@
 """Check the lengths of the records of a TFRecord file before TensorFlow allocates memory for them.
 
 A record is its length in 8 bytes, their checksum in 4, the data, and a checksum in 4. TensorFlow
-trusts a length whose checksum fits: one of 2**40 bytes ends the process by a signal.
+trusts a length whose checksum fits: a length of 2**40 bytes ends the process by a signal.
 """
 
 from collections.abc import Iterator

@@ -55,8 +55,8 @@ class DamagedFile(Refused):
 def join_inside(root: pathlib.Path, name: object) -> pathlib.Path:
     """Join a name that was read from a file to its folder.
 
-    Raises DamagedFile if name is no relative path, leads out of root by `..` or by a symbolic link,
-    or cannot be the name of a file.
+    Raises DamagedFile if name is not a relative path, leads out of root by `..` or by a symbolic
+    link, or cannot be the name of a file.
     """
     if not isinstance(name, str) or not is_file_name(name):
         raise DamagedFile(f"{name!r:.80} is not the name of a file in {root}")
@@ -90,7 +90,7 @@ def open_regular(
 ) -> BinaryIO:
     """Open a regular file for reading; with root, one that no link leads out of it.
 
-    Unless `may_stand_in`, a file that stands where another should is refused: a git-lfs pointer, a
+    Unless `may_stand_in`, a file in the place of another is refused: a git-lfs pointer, a
     web page, a server's message.
 
     Raises:
@@ -202,7 +202,9 @@ def read_object(path: pathlib.Path, root: pathlib.Path | None = None) -> dict[st
 def field(
     content: Mapping[str, Any], key: str, kind: type[Value], name: object, default: Any = ...
 ) -> Value:
-    """Return a value of a parsed file after checking its type; a bool is no int, an int is a float.
+    """Return a value of a parsed file after checking its type.
+
+    A bool is not accepted as an int; an int is accepted as a float.
 
     Raises DamagedFile if the key is missing without a default, or its value is of another type.
     """
@@ -215,7 +217,7 @@ def field(
 
 
 def check_kind(value: object, kind: type, name: str) -> None:
-    """Raise DamagedFile if a parsed value is of another type; a bool is no int, an int a float."""
+    """Raise DamagedFile if a parsed value is of another type, by the rules of `field`."""
     accepted: tuple[type, ...] = (int, float) if kind is float else (kind,)
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         wanted = _KINDS.get(kind, kind.__name__)
@@ -246,7 +248,7 @@ def read_record(path: pathlib.Path, kind: type[Value], root: pathlib.Path | None
 def parse_record(content: Any, kind: type[Value], name: object) -> Value:
     """Return parsed JSON as an annotated type, or raise DamagedFile with the name and the key.
 
-    A bool is no int, an int is a float, and a field annotated as a tuple is a list in JSON.
+    A bool is not an int, an int is a float, and a field annotated as a tuple is a list in JSON.
     """
     return cast(Value, _parse(content, kind, str(name)))
 

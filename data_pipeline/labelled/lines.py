@@ -55,7 +55,7 @@ def _is_pipe(address: str) -> bool:
 def open_lines(address: str) -> Iterator[str]:
     """Open the lines of a file, plain or compressed, local or in a bucket, or of a pipe.
 
-    "-" is standard input. Pipes hold plain text; lines end alike in all of them.
+    "-" is standard input. Pipes hold plain text; lines end by the same rules in all of them.
 
     Raises:
       Refused: it cannot be read, is not text or not UTF-8.

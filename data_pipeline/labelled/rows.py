@@ -1,4 +1,4 @@
-"""Make batches of labelled examples: stored flat, shuffled by a seed, cut to their longest row.
+"""Make batches of labeled examples: stored flat, shuffled by a seed, cut to their longest row.
 
 Independent of the task: labels enter a batch under the names of their arrays. Every batch is a
 function of its step, so any step can be repeated. NumPy suffices, as a batch is made while the
@@ -21,7 +21,7 @@ SEQ_LENS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 @dataclasses.dataclass(frozen=True)
 class EncodedRows:
-    """N labelled examples as R = N * rows_per_example framed rows of token ids, T tokens in all.
+    """N labeled examples as R = N * rows_per_example framed rows of token ids, T tokens in all.
 
     Rows of an example follow each other: the choices of a question. `labels` are arrays of N;
     `token_labels` arrays of T, which become [N,S] fields padded with zeros.

@@ -150,7 +150,7 @@ def _normalize(form: Literal["NFC", "NFKC"], line: str, counts: collections.Coun
 
 @functools.cache
 def _long_marks() -> re.Pattern[str]:
-    """Match the marks behind MAX_MARKS of them; a mark decomposes into combining characters."""
+    """Match the marks after MAX_MARKS of them; a mark decomposes into combining characters."""
     marks = "".join(
         char
         for char in map(chr, itertools.chain(range(0x300, 0x20000), range(0xE0000, 0xE1000)))

@@ -52,9 +52,10 @@ def read_documents(
     """Yield the documents of a source, each as its paragraphs (or lines, with --sentences=lines).
 
     In plain text `options.documents` defines a document, and with --sentences=split the lines of a
-    paragraph are joined, as a hard-wrapped line ends in mid-sentence. Every other format has its
-    own documents, in which a line is a paragraph. A file without text has none. `advance` is called
-    with the bytes of the stored file as they are read; what reading changes is added to `counts`.
+    paragraph are joined, as a hard-wrapped line ends in the middle of a sentence. Every other
+    format has its own documents, in which a line is a paragraph. A file without text has none.
+    `advance` is called with the bytes of the stored file as they are read; what reading changes is
+    added to `counts`.
 
     Raises Refused for a file that is gone, damaged, binary, not UTF-8 without a fallback, or not
     what its name or its place promises; for a bad JSON line, a broken <doc>, a table without the

@@ -19,7 +19,7 @@ TEXT, WIKI, JSON, CSV, TSV = "text", "wiki", "json", "csv", "tsv"
 PARQUET, ARROW, TFDS, EMPTY = "parquet", "arrow", "tfds", "empty"
 TABLES = (CSV, TSV)
 LINES = (TEXT, WIKI, JSON, *TABLES)  # what read_lines reads
-KEYED = (JSON, *TABLES, PARQUET, ARROW, TFDS)  # the text stands under --text_key
+KEYED = (JSON, *TABLES, PARQUET, ARROW, TFDS)  # the text is under --text_key
 
 _COMPRESSIONS = {"gz": "gzip", "bz2": "bzip2", "xz": "xz", "zst": "Zstandard"}
 _NAME = re.compile(

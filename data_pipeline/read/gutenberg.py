@@ -1,4 +1,4 @@
-"""Split Project Gutenberg books into chapters, without the licence around them."""
+"""Split Project Gutenberg books into chapters, without the license around them."""
 
 import collections
 import re
@@ -15,7 +15,7 @@ from data_pipeline.read.lines import (
     strip_line,
 )
 
-# A book begins behind the marker since 2004, or the end of the "small print" in older files.
+# A book begins after the marker since 2004, or the end of the "small print" in older files.
 _START = re.compile(
     r"\*\*\*\s*START OF (?:THE|THIS) PROJECT GUTENBERG|\*END\W{0,3}THE SMALL PRINT", re.IGNORECASE
 )
@@ -75,7 +75,7 @@ def may_be_book(head: bytes) -> bool:
 
 
 def describe_strangers(addresses: list[str], files: int) -> str:
-    """Describe which of `files` files are not books as downloaded."""
+    """Describe how many of `files` files are not books as downloaded."""
     which = (
         f"{addresses[0]} is no book"
         if len(addresses) == 1
@@ -98,7 +98,7 @@ def read_chapters(
 
     A chapter begins at a heading: a paragraph of at most three lines after two or more blank lines
     that is named or numbered like a chapter. A bare number, which may be a page number, is a
-    heading only if it is 1 or continues the count. Headings, the licence, title pages, contents and
+    heading only if it is 1 or continues the count. Headings, the license, title pages, contents and
     lists of illustrations are skipped; so are sections with under MIN_CHAPTER_CHARS of prose. A
     book without a heading is one chapter. One chapter is in memory at a time. Raises Refused for
     a chapter over MAX_DOCUMENT_BYTES and, with `needs_licence`, if no marker opens the book.
@@ -124,7 +124,7 @@ def read_chapters(
 
 
 class _Headings:
-    """Tell the headings of a book from its other paragraphs, one paragraph after the other."""
+    """Distinguish the headings of a book from its other paragraphs, one after another."""
 
     def __init__(self) -> None:
         self._number = 0  # the number of the last heading that was a bare one
@@ -132,7 +132,7 @@ class _Headings:
         self._in_notes = False
 
     def is_next(self, blank_lines: int, paragraph: str) -> bool:
-        """Return whether the next paragraph, behind so many blank lines, is a heading."""
+        """Return whether the next paragraph, after so many blank lines, is a heading."""
         bare = _BARE_NUMBER.match(paragraph)
         is_note = self._in_notes and bool(bare or _NUMBERED.match(paragraph))
         is_heading = not is_note and (
@@ -153,14 +153,14 @@ class _Headings:
 
 
 def _book_lines(address: str, lines: Iterable[str], needs_licence: bool) -> Iterator[str]:
-    """Yield the lines between the licence's markers; all of them if no marker opens the book."""
+    """Yield the lines between the license's markers; all of them if no marker opens the book."""
     head: list[str] | None = []
     head_chars = 0
     in_marker = False
     for line in lines:
         if head is not None:
             if _START.match(line):
-                head, in_marker = None, True  # what came before is the licence
+                head, in_marker = None, True  # what came before is the license
             elif len(head) >= _HEADER_LINES or head_chars > _HEADER_CHARS:
                 if needs_licence:
                     raise Refused(describe_strangers([address], files=1))

@@ -185,7 +185,7 @@ class _Decoder:
         self._used_fallback = False
 
     def decode(self, data: bytes, offset: int) -> str:
-        """Decode a block that begins at `offset`; raise Refused for bytes that are no text."""
+        """Decode a block that begins at `offset`; raise Refused for bytes that are not text."""
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:

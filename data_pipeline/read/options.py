@@ -53,7 +53,7 @@ class TextOptions:
         return self.text_key or DEFAULT_KEY
 
     def check(self) -> None:
-        """Raise Refused if a rule is unknown, a language is no code or two rules contradict."""
+        """Raise Refused if a rule is unknown, a language is not a code or two rules contradict."""
         check_fields(self, "--")
         if not re.fullmatch("[a-z]{2,3}", self.language):
             raise Refused(

@@ -24,7 +24,7 @@ _LARGE_BYTES, _MAX_PACKED = 256 << 20, 1000
 _MAGIC = b"PAR1"
 # First bytes of an Arrow file, in which a stream follows, and of a stream as `datasets` writes it.
 _ARROW_FILE, _ARROW_STREAM = b"ARROW1\0\0", b"\xff\xff\xff\xff"
-_ARROW_END_BYTES = 8  # the mark behind the last message
+_ARROW_END_BYTES = 8  # the mark after the last message
 _MAX_MESSAGE_BYTES = 1 << 30  # `datasets` writes 1,000 rows into a message of Arrow
 _SHOWN_COLUMNS = 12
 
@@ -91,7 +91,7 @@ def _arrow_batches(
 ) -> Iterator[pa.Array]:
     """Yield the column of each batch of rows.
 
-    A batch is checked before it is unpacked, and then read behind the messages that describe it.
+    A batch is checked before it is unpacked, and then read after the messages that describe it.
     """
     with open_file(address, _REQUEST_BYTES) as stored, _explain_damage(address, "Arrow"):
         stored.seek(len(_ARROW_FILE) if stored.read(8) == _ARROW_FILE else 0)

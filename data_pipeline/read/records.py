@@ -1,6 +1,6 @@
 """Read documents from files of records: JSON lines, and tables in csv and tsv.
 
-A record is a document; its text stands under --text_key.
+A record is a document; its text is under --text_key.
 """
 
 import csv
@@ -16,7 +16,7 @@ from data_pipeline.read.lines import MAX_DOCUMENT_BYTES, HeadEndsError, add_size
 _SHOWN_CHARACTERS = 40
 _OPEN = "unexpected end of data"  # what csv says inside quotes
 _DIALECT_CHARS = 1 << 15  # a table's start shows how it is written
-# What may stand between the columns; the one that finds the column of the text does.
+# Candidates for the delimiter; the one that finds the column of the text is used.
 _DELIMITERS = {"csv": ",;\t", "tsv": "\t"}
 
 _FORM = (
@@ -40,7 +40,7 @@ def opens_json_lines(line: str) -> bool:
 def read_json_lines(address: str, lines: Iterable[str], text_key: str) -> Iterator[list[str]]:
     """Yield the lines of the text of each line's object.
 
-    A text that is null is a document without text. Raises Refused for a line that is no object,
+    A text that is null is a document without text. Raises Refused for a line that is not an object,
     or has no text under the key.
     """
     for number, line in enumerate(lines, 1):
@@ -95,7 +95,7 @@ def _list_keys(record: Mapping[str, Any]) -> list[str]:
 
 
 def parse_object(place: str, line: str) -> dict[str, Any]:
-    """Parse a line of JSON lines; raise Refused, with its place, if it is no object."""
+    """Parse a line of JSON lines; raise Refused, with its place, if it is not an object."""
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:
@@ -120,7 +120,7 @@ def parse_object(place: str, line: str) -> dict[str, Any]:
 def read_table(address: str, lines: Iterable[str], kind: str, text_key: str) -> Iterator[list[str]]:
     """Yield the lines of the text in each row of a table; `kind` is csv or tsv.
 
-    The first row names the columns, and the first rows show what stands between them. A quoted text
+    The first row names the columns, and the first rows show what separates them. A quoted text
     may have line ends, and quotes that are doubled; a tsv may be written without quoting. Raises
     Refused if text_key is "" or names no column, for a row with another number of fields and
     for a quote that does not close.

@@ -111,7 +111,7 @@ def _lengths(text: str, language: str) -> Iterator[int]:
 def _segments(text: str, language: str) -> list[str]:
     try:
         return list(sentencex.segment(language, text))
-    except BaseException as error:  # a panic of Rust is no Exception, and its class has no module
+    except BaseException as error:  # a Rust panic is not an Exception; its class has no module
         if type(error).__name__ != "PanicException":
             raise
         raise Refused(

@@ -23,7 +23,7 @@ _SHARD = re.compile(r"tfds:(.+)#(.+)/(\d+)")
 _TFRECORD, _ARRAY_RECORD = "tfrecord", "array_record"  # formats that are read
 _BATCH_RECORDS = 64
 _AGAIN = "copy or prepare the data set again"
-_MAX_RECORD_BYTES = 4 * MAX_DOCUMENT_BYTES  # an example has other features beside its text
+_MAX_RECORD_BYTES = 4 * MAX_DOCUMENT_BYTES  # an example has other features than its text
 
 
 def find_shards(entry: str, text_key: str) -> list[StoredFile]:

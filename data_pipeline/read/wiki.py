@@ -24,7 +24,7 @@ _NEXT_ATTRIBUTE = re.compile(r'"(?>\s+)[\w:.-]+="')
 def read_articles(address: str, lines: Iterable[str]) -> Iterator[list[str]]:
     """Yield the lines of each <doc ...> ... </doc>, without the title.
 
-    WikiExtractor writes the title into the tag and once more as the first line. It is no sentence
+    WikiExtractor writes the title into the tag and again as the first line. It is not a sentence
     of the article and would be half of a pair, so it is dropped where it repeats the tag's title.
     """
     article: list[str] | None = None
@@ -68,7 +68,7 @@ def _cut_at_tags(line: str) -> Iterator[str]:
 
 
 def _read_tag(address: str, line: str, number: int) -> tuple[str, str]:
-    """Return the title that a tag names and the text behind the tag."""
+    """Return the title that a tag names and the text after the tag."""
     if tag := _TAG.match(line):
         named = (match for match in _ATTRIBUTE.finditer(tag[0]) if match[1] == "title")
         title = next((match[2] or match[3] or "" for match in named), "")

@@ -1,7 +1,7 @@
 """Measure the health of a store: the numbers that python -m data_pipeline.inspect reports.
 
 Counts, lengths and use of the vocabulary cover the whole store; so do copies, up to the limits in
-report/repeats.py. Rows are a sample. Memory stays under 2 GB besides the store's mapped pages.
+report/repeats.py. Rows are a sample. Memory stays under 2 GB without the store's mapped pages.
 """
 
 import dataclasses

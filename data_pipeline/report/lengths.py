@@ -48,7 +48,7 @@ class Lengths:
     is_even: bool  # bins of one width; else four of them for each doubling, for long tails
 
     def bars(self) -> list[Bar]:
-        """Return the bins as bars: on a linear axis if they are even, else on one of log2."""
+        """Return the bins as bars: on a linear axis if they are even, else on a log2 axis."""
         bars = []
         for each in self.bins:
             left, right = float(each.first), each.last + 1.0
@@ -62,7 +62,7 @@ class Lengths:
 def compute_differences(
     offsets: np.ndarray, values: np.ndarray | None = None
 ) -> Iterator[np.ndarray]:
-    """Yield the differences of neighbouring offsets, or of the values at them: N of int64.
+    """Yield the differences of neighboring offsets, or of the values at them: N of int64.
 
     Shapes: int64[N+1]; int64[V], where offsets are below V. The result comes in chunks.
     """
@@ -106,7 +106,7 @@ def measure_lengths(chunks: Iterable[np.ndarray], is_even: bool = False) -> Leng
 
 
 def _bins(values: np.ndarray, counts: np.ndarray, starts: list[int]) -> tuple[Bin, ...]:
-    """Count the values between neighbouring starts; drop empty bins at both ends."""
+    """Count the values between neighboring starts; drop empty bins at both ends."""
     place = np.searchsorted(values, starts)
     before = np.concatenate([[0], np.cumsum(counts)])[place]
     bins = [

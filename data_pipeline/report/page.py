@@ -20,14 +20,14 @@ from data_pipeline.report.rows import ShownToken
 from data_pipeline.store.findings import StoreFinding
 
 _INCHES = (4.6, 2.4)
-# Colours of the pictures; the page replaces each by its own variable, for light and dark screens.
+# Colors of the pictures; the page replaces each by its own variable, for light and dark screens.
 _COLOURS = {
     "#4a7fb5": "--bar",
     "#c2571a": "--mark",
     "#646c76": "--quiet",
     "#e4e7eb": "--faint",
     "#ffffff": "--paper",
-    # Colours of compared runs: apart for colour-blind eyes (after Okabe and Ito).
+    # Colors of compared runs: apart for color-blind eyes (after Okabe and Ito).
     "#0072b2": "--run1",
     "#d55e00": "--run2",
     "#00845f": "--run3",
@@ -160,7 +160,7 @@ def render_svg(figure: Figure, name: str, titles: dict[str, str]) -> str:
     no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(file, format="svg", metadata=no_metadata)
     svg = file.getvalue()
-    svg = svg[svg.index("</defs>") + len("</defs>") :]  # what stands before is for files
+    svg = svg[svg.index("</defs>") + len("</defs>") :]  # the text before it is for files
     for gid, title in titles.items():
         group = f'<g class="bar"><title>{escape(title)}</title>'
         svg = svg.replace(f'<g id="{gid}">', group)

@@ -31,8 +31,8 @@ class RowHealth:
     packed_padding_share: (
         float  # the share if PACKED_EXAMPLES are in a row; all else is for one in a row
     )
-    tokens: Lengths  # tokens a row, padding not counted
-    masks: Lengths  # predictions a row
+    tokens: Lengths  # tokens per row, padding not counted
+    masks: Lengths  # predictions per row
 
     @property
     def padding_share(self) -> float:

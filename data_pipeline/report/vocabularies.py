@@ -118,7 +118,7 @@ def score_vocabulary(
     text: ComparedText,
     advance: Callable[[int], None] = lambda chars: None,
 ) -> VocabularyScore:
-    """Encode a text as a build does, and its words as they stand behind a space, and measure.
+    """Encode a text as a build does, and its words as they are after a space, and measure.
 
     Raises:
       Refused: a text that the vocabulary's library cannot encode, or of which it makes no token.
@@ -216,7 +216,7 @@ def _measure_fill(split: Split, vocabulary: Vocabulary, packed_examples: int) ->
 def print_comparison(
     console: rich.console.Console, text: ComparedText, scores: dict[str, VocabularyScore]
 ) -> None:
-    """Print a column a vocabulary, with the paths and the size of the text below."""
+    """Print one column per vocabulary, with the paths and the size of the text below."""
     names = string.ascii_uppercase if len(scores) <= 26 else [*map(str, range(1, len(scores) + 1))]
     measures = (
         ("size", lambda score: f"{score.size:,}"),

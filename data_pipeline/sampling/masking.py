@@ -13,7 +13,7 @@ from data_pipeline.spec.schema import restore_ids
 
 # Counters of a row's draws: positions, replacement of each, random id, number of words.
 _CHOOSE, _REPLACE, _RANDOM_ID, _RUN_LENGTH = 0, 1 << 16, 2 << 16, 3 << 16
-_LAST = np.uint64(2**64 - 1)  # a sort key behind all candidates
+_LAST = np.uint64(2**64 - 1)  # a sort key after all candidates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class MaskRules:
     masking: str = "token"  # or "whole_word", or "ngram": runs of 1 to longest_ngram whole words
     longest_ngram: int = 3
     is_continuation_V: np.ndarray | None = None  # bool, pieces that continue a word
-    exact: bool = False  # Google's whole words, which continue behind the [SEP] after A
+    exact: bool = False  # Google's whole words, which continue after the [SEP] after A
     weights_V: np.ndarray | None = (
         None  # float64, a weight per id; 0: never chosen; None: all alike
     )
@@ -94,7 +94,7 @@ def mask_rows(
             weight_BS = rules.weights_V.take(input_ids_BS)
             positions_BP = _choose_by_weight(weight_BS, is_text_BS, row_keys_B, slots)
         used_BP = np.arange(slots) < count_B[:, None]
-        # Unused slots sort behind all positions, then become 0 = [CLS].
+        # Unused slots sort after all positions, then become 0 = [CLS].
         positions_BP[~used_BP] = np.iinfo(np.int32).max
         positions_BP.sort(axis=1)
         positions_BP[~used_BP] = 0
@@ -201,6 +201,6 @@ def _replace(
 
 
 def restore_masked(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return rows of a batch with every token as it stood before masking, and none to predict."""
+    """Return rows of a batch with every token as it was before masking, and none to predict."""
     nothing_BP = np.zeros_like(rows["masked_lm_weights"])
     return {**rows, "input_ids": restore_ids(rows), "masked_lm_weights": nothing_BP}

@@ -26,7 +26,7 @@ class Spans:
     a_tokens_B: np.ndarray  # int64, 1 or more, without the [SEP] of documents
     b_start_B: np.ndarray
     b_tokens_B: np.ndarray
-    label_B: np.ndarray  # bool: B does not follow A (nsp), or stands before it in the text (sop)
+    label_B: np.ndarray  # bool: B does not follow A (nsp), or is before it in the text (sop)
     has_label_B: np.ndarray  # bool
     document_ends_B: np.ndarray  # int64, document ends in each example
     tokens_before_K: np.ndarray  # int64, tokens of A before each of them, in the order of the B
@@ -200,7 +200,7 @@ def _choose_random_segments(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Choose consecutive sentences of a random document, enough for each pair's wanted tokens.
 
-    With rules.exact the document is the pair's own at times, as in Google's code.
+    With rules.exact the document is the pair's own sometimes, as in Google's code.
 
     Shapes: int64[N] three times -> first sentence int64[N], sentence after the last int64[N].
     """

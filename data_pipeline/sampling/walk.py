@@ -171,7 +171,7 @@ def _open_block(split: Split, rules: WalkRules, start: int, stop: int) -> _Block
     _check_no_gaps(split, bounds_D, starts, first, start)
     ends = starts[1:]
     if rules.segments == "full_sentences":
-        # A [SEP] stands between documents: each document shifts the next ones by one token.
+        # There is a [SEP] between documents: each document shifts the next ones by one token.
         document_S = np.repeat(np.arange(len(bounds_D) - 1), np.diff(bounds_D))
         ends = ends + document_S
         starts = starts.copy()

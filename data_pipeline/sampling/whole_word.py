@@ -17,7 +17,7 @@ class _Words:
     """
 
     first_token_W: np.ndarray  # int32
-    opens_segment_W: np.ndarray  # bool, no word of its row stands right before it
+    opens_segment_W: np.ndarray  # bool, no word of its row is right before it
     starts_BS: np.ndarray  # bool
     number_BS: np.ndarray  # int32, of the word that starts here; elsewhere it means nothing
 
@@ -50,7 +50,7 @@ def choose_words(
     -> bool[B,S], at most count_B True per row; fewer if all remaining words are too long.
 
     Source: create_masked_lm_predictions in create_pretraining_data.py, google-research/
-    bert@eedf5716ce and albert@0cf7f5745e, which lets a run continue behind a [SEP].
+    bert@eedf5716ce and albert@0cf7f5745e, which lets a run continue after a [SEP].
     """
     words = _find_words(input_ids_BS, is_text_BS, is_continuation_V, longest_ngram, joins_segments)
     order_key, length_key = counters
@@ -87,7 +87,7 @@ def make_sort_keys(
     """Make keys that sort each row's candidates into random order: uint32[B,S], and a bit mask.
 
     The lowest bits of a key hold its position and the others a hash, so the keys can be sorted in
-    place; key & mask is the position. Positions that are no candidates get the key NEVER, which
+    place; key & mask is the position. Positions that are not candidates get the key NEVER, which
     sorts last.
     """
     position_S = np.arange(is_candidate_BS.shape[1], dtype=np.uint32)

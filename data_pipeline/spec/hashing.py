@@ -64,7 +64,7 @@ def derive_key(key: int, *parts: int) -> int:
 
     Parts name what the key is for, e.g. derive_key(seed, PURPOSE, epoch); each must be 0 or more.
 
-    Source: the finaliser of SplitMix64, Steele, Lea and Flood 2014.
+    Source: the finalizer of SplitMix64, Steele, Lea and Flood 2014.
     """
     mixed = key & _MASK64
     for part in parts:
@@ -80,7 +80,7 @@ def hash64(key: int, counters: np.ndarray) -> np.ndarray:
 
     Shapes: integer[...] -> uint64[...], counters 0 or more.
 
-    Source: the finaliser of SplitMix64, Steele, Lea and Flood 2014.
+    Source: the finalizer of SplitMix64, Steele, Lea and Flood 2014.
     """
     bits = counters.astype(np.uint64)
     bits *= np.uint64(_GOLDEN64)

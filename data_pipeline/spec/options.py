@@ -25,7 +25,7 @@ def parse_store_weights(text: str, stores: int, key: str) -> tuple[float, ...]:
     """Parse the shares of several stores: "0.7,0.3"; `key` names the setting in errors.
 
     Raises:
-      Refused: there are not as many as stores, or a single store; one is no number from 0 to 1;
+      Refused: there are not as many as stores, or a single store; one is not a number from 0 to 1;
         they do not sum to 1.
     """
     if stores < 2:

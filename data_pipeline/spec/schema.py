@@ -23,7 +23,7 @@ class Field:
     dims: str
 
 
-# B rows, S positions, P predictions a row. Order and names follow
+# B rows, S positions, P predictions per row. Order and names follow
 # create_pretraining_data.py@eedf5716ce; unused slots hold 0.
 PRETRAIN_FIELDS: dict[str, Field] = {
     "input_ids": Field(np.int32, "BS"),

@@ -1,4 +1,4 @@
-"""Keep tokenised corpora on disk: memory-mapped arrays of two splits and one manifest.
+"""Keep tokenized corpora on disk: memory-mapped arrays of two splits and one manifest.
 
 Read in this order: reader (the format, and how a store is opened), writer (arrays, manifest,
 verification), cache and upload (from and to a bucket), examples (stores of ready-made examples),

@@ -1,4 +1,4 @@
-"""Copy a store from a bucket to a local folder, once a host, since only local files can be mapped.
+"""Copy a store from a bucket to a local folder, once per host: only local files can be mapped.
 
     CACHE/DIGEST        the copy, made by io.atomic.new_folder: its manifest appears last, after
                         every file was checked against its SHA-256

@@ -19,7 +19,7 @@ _MAX_COMPARED, _FIRST_TOKENS = 50_000, 4096
 
 @dataclasses.dataclass(frozen=True)
 class StoreFinding:
-    """One thing that looks wrong."""
+    """A fault of a store."""
 
     name: str
     value: float  # the count or share that is out of range

@@ -1,4 +1,4 @@
-"""Open a tokenised corpus on disk: memory-mapped arrays of two splits and one manifest.
+"""Open a tokenized corpus on disk: memory-mapped arrays of two splits and one manifest.
 
 docs/reference/files.md lists the files and the keys of the manifest, which are public. A store of
 the kind "examples" (ready-made ones) has the arrays of store/examples.py in place of a text.
@@ -122,7 +122,7 @@ class ExamplesManifest(AnyManifest):
 
 
 # Ids that open_store checks; of a larger store it checks blocks from start to end, so that opening
-# one of 10 GB does not read all of it.
+# a file of 10 GB is not read completely.
 _CHECKED_TOKENS = 1 << 26
 _CHECKED_BLOCKS = 64
 

@@ -114,7 +114,7 @@ def read_examples(
     Shapes: of a feature with F values, int64[N,F] or float32[N,F], N up to 1024.
 
     Raises:
-      Refused: not a TFRecord file, a damaged or empty one, a record that is no example, or
+      Refused: not a TFRecord file, a damaged or empty one, a record that is not an example, or
         of another length than the first; the message names the file and the record.
     """
     shape = None

@@ -75,7 +75,7 @@ class SplitWriter:
     def append(
         self, token_ids: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray
     ) -> None:
-        """Add documents: int[T] ids, int64[S] tokens a sentence, int64[D] sentences a document.
+        """Add documents: int[T] ids, int64[S] tokens per sentence, int64[D] sentences per document.
 
         Raises:
           Refused: an id beyond the vocabulary.

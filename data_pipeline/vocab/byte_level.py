@@ -43,9 +43,9 @@ def decode_piece(piece: str) -> bytes:
 
 
 def join_files(path: pathlib.Path, data: bytes) -> bytes:
-    """Join RoBERTa's vocab.json, of these bytes, and the merges.txt beside it: a tokenizer.json.
+    """Join RoBERTa's vocab.json (these bytes) and the merges.txt next to it to a tokenizer.json.
 
-    tokenizer_config.json beside them says whether a space is put before a text; without one none
+    tokenizer_config.json next to them says whether a space is put before a text; without one none
     is, as in RoBERTa.
 
     Raises:
@@ -97,7 +97,7 @@ def join_files(path: pathlib.Path, data: bytes) -> bytes:
 def make_splitter() -> tokenizers.pre_tokenizers.PreTokenizer:
     """Make the splitter of vocabularies trained here, which puts a space before a text.
 
-    ByteLevel itself would put one behind each special token within a text too.
+    ByteLevel itself would put one after each special token within a text too.
     """
     return tokenizers.pre_tokenizers.Sequence(
         [
@@ -110,7 +110,7 @@ def make_splitter() -> tokenizers.pre_tokenizers.PreTokenizer:
 def is_trained_here(settings: Mapping[str, Any]) -> bool:
     """Return whether a parsed tokenizer.json is byte-level BPE with our tokens and splitter.
 
-    Others with the same tokens may have ByteLevel alone, which puts a space behind each of them.
+    Others with the same tokens may have ByteLevel alone, which puts a space after each of them.
     """
     head = [token["content"] for token in settings.get("added_tokens", [])[: len(_HEAD)]]
     has_splitter = (settings.get("pre_tokenizer") or {}).get("type") == "Sequence"

@@ -1,6 +1,6 @@
 """Encode the sentences of documents to the ids that the documents have, sentences joined by spaces.
 
-Some tokenizers give a word other ids at a text's start than behind a space, or have pieces across
+Some tokenizers give a word other ids at a text's start than after a space, or have pieces across
 words; then a sentence encoded alone has other ids than within its document.
 """
 

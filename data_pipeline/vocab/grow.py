@@ -30,7 +30,7 @@ class CutWord:
 
 
 class WordCounter:
-    """Count words as BERT's tokeniser splits text, normalizing each spelling once."""
+    """Count words as BERT's tokenizer splits text, normalizing each spelling once."""
 
     def __init__(self, lowercase: bool) -> None:
         self._normalizer = make_wordpiece_normalizer(lowercase)
@@ -52,7 +52,7 @@ class WordCounter:
 
 
 def find_cut_words(counts: dict[str, int], vocabulary: Vocabulary, min_count: int) -> list[CutWord]:
-    """Return frequent words with a letter that are no pieces, the ones that save most tokens first.
+    """Return frequent words with a letter that are not pieces; those that save most tokens first.
 
     Words that save the same number are in alphabetical order.
     """

@@ -29,7 +29,7 @@ class SentencepieceModel:
     scores: tuple[float, ...]
     piece_types: tuple[int, ...]
     has_byte_fallback: bool
-    charsmap: bytes  # the compiled table of the normaliser, empty for none
+    charsmap: bytes  # the compiled table of the normalizer, empty for none
     adds_space_before_text: bool
     removes_extra_spaces: bool
     marks_spaces: bool

@@ -63,7 +63,7 @@ class RuledEncoder:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text."""
-        # One thread: the build runs a process a core.
+        # One thread: the build runs a process per core.
         encoded: list[list[int]] = self._processor.Encode(
             [*map(self.prepare, texts)], num_threads=1
         )

@@ -1,4 +1,4 @@
-"""Describe how special tokens stand around a text and around a pair, with the segment of each.
+"""Describe where special tokens go around a text and around a pair, with the segment of each.
 
 BERT has [CLS] A [SEP] and [CLS] A [SEP] B [SEP], XLNet A [SEP] [CLS] with [CLS] in segment 2. The
 post_processor of a tokenizer.json describes both.
@@ -39,7 +39,7 @@ class Template:
         return len(self.parts(is_pair)) - 1 - is_pair
 
     def margins(self, is_pair: bool) -> tuple[int, ...]:
-        """Return how many special tokens stand before, between and after the texts of a row."""
+        """Return how many special tokens are before, between and after the texts of a row."""
         parts = self.parts(is_pair)
         texts = [place for place, (part, _) in enumerate(parts) if isinstance(part, str)]
         bounds = [-1, *texts, len(parts)]

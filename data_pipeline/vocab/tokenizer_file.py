@@ -1,4 +1,4 @@
-"""Run a tokenizer.json by the tokenizers library as it stands, and read what pre-training needs.
+"""Run a tokenizer.json with the tokenizers library, unchanged, and read what pre-training needs.
 
 The library cuts text and gives the ids. Read here are the ids of the special tokens, and the places
 where a text may be cut so that its parts have the ids that they have within it.
@@ -51,11 +51,11 @@ class TokenizerFile:
     pieces: tuple[str, ...]  # sorted by id
     special_ids: dict[str, int]  # keys: pad, unk, cls, sep, mask
     lowercase: bool
-    template: Template  # how special tokens stand around texts
+    template: Template  # where special tokens go around texts
     # Cuts a text where its parts have the ids that they have in it; None where no such place is
     # known, so that whole texts are encoded.
     cut: Cut | None
-    # Whether a text has the ids that it has behind a space, within another text.
+    # Whether a text has the ids that it has after a space, within another text.
     ignores_space_before: bool
     adds_space_before: bool  # whether a text begins with a space's mark or piece
     continuation_mark: str  # WORDPIECE: begins the pieces that continue a word
@@ -113,7 +113,7 @@ def guard(call: Callable[[str], Result], path: pathlib.Path) -> Callable[[str], 
             return call(text if text.isascii() else replace_surrogates(text))
         except find_failures() as error:
             if isinstance(error, Exception) and type(error) is not Exception:
-                raise  # the library raises Exception itself: this is no failure of its own
+                raise  # the library raises Exception itself: this is not an internal failure
             raise Refused(
                 f"--vocab is {path}, by which the tokenizers library cannot read {text[:40]!r} "
                 f"({str(error)[:80]}); give another vocabulary, or remove that text"
@@ -325,7 +325,7 @@ def _find_cut(rules: Mapping[str, Any], extra: Sequence[Mapping[str, Any]]) -> C
 
 
 def is_prefix_of_texts(splitter: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a space is put before a text, but not behind special tokens within it."""
+    """Return whether a space is put before a text, but not after special tokens within it."""
     if [step["type"] for step in splitter] != ["Metaspace", "ByteLevel"]:
         return False
     first, second = splitter
@@ -334,10 +334,10 @@ def is_prefix_of_texts(splitter: Sequence[Mapping[str, Any]]) -> bool:
 
 
 class LibraryEncoder:
-    """Encode texts by the library, each as a whole.
+    """Encode texts with the library, each as a whole.
 
-    One by one: batches of the library use threads of their own where the build runs a process a
-    core.
+    Texts are encoded one by one: the library's batches use their own threads, and the build already
+    runs a process per core.
     """
 
     def __init__(self, encode_text: EncodeText, dtype: np.dtype) -> None:

@@ -4,7 +4,7 @@ It encodes to the ids of Vocabulary.encode, with these differences. [PAD], [UNK]
 [MASK] and SentencePiece's other control pieces stand for themselves if a text spells them out, as
 readers of the file expect. Unigram models may put pieces of equal probability in another order
 ("00 0" for "0 00"): SentencePiece adds in float32. Letters under heaps of combining marks may be
-normalised differently, and if a model falls back to bytes, a "<0x41>" in a text is read as the
+normalized differently, and if a model falls back to bytes, a "<0x41>" in a text is read as the
 byte.
 
 Private-use characters (U+E000 and on) are dropped from WordPiece text, here and in
@@ -95,10 +95,10 @@ _BEHIND = (".", ", and a", " word.", "! ")  # a special token
 def _keeps_text_behind_special_tokens(
     library: tokenizers.Tokenizer, vocabulary: Vocabulary
 ) -> bool:
-    """Return whether text behind a special token should have the ids that it has behind text.
+    """Return whether text after a special token should have the ids that it has after text.
 
     A file of others may do otherwise, which is right there. A model that puts no space before a
-    text cannot keep that behind a special token in this format.
+    text cannot keep that after a special token in this format.
     """
     if vocabulary.file_name == TOKENIZER_JSON:
         return is_trained_here(json.loads(library.to_str()))
@@ -144,7 +144,7 @@ def make_tokenizer_json(vocabulary: Vocabulary) -> str | None:
     None for a SentencePiece model with rules that the format cannot express: the rules of
     sentencepiece_rules.py, words or characters for pieces, spaces that end words, are not marked or
     are kept in runs, pieces across spaces, unused pieces, user-defined ones of BPE or that its
-    normaliser would change.
+    normalizer would change.
     """
     if vocabulary.file_name == TOKENIZER_JSON:
         text = vocabulary.file_bytes.decode("utf-8-sig")

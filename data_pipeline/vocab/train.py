@@ -208,7 +208,7 @@ def _alphabet(counts: collections.Counter[str], coverage: float) -> list[str]:
 
 
 def _inner(alphabet: Iterable[str], lowercase: bool) -> list[str]:
-    """Return the characters as they stand within words.
+    """Return the characters as they are within words.
 
     Punctuation and Chinese characters are words of their own and never continue one.
     """
@@ -232,7 +232,7 @@ def train_sentencepiece(
     """Learn a model of UNIGRAM or BPE; return the bytes of its file.
 
     Ids: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, [unused0] and on, then the pieces.
-    Lower-casing is the model's own normalisation (nmt_nfkc_cf, which keeps accents), so whoever
+    Lower-casing is the model's own normalization (nmt_nfkc_cf, which keeps accents), so whoever
     loads the file gets it right.
     """
     model = io.BytesIO()

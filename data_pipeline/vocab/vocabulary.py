@@ -80,7 +80,7 @@ class Vocabulary:
     encode_documents: EncodeDocuments
     decode: Callable[[Sequence[int]], str]
     normalize: Callable[[str], str]  # a text as its pieces are looked for in it
-    template: Template  # how special tokens stand around texts
+    template: Template  # where special tokens go around texts
     _pieces: tuple[str, ...]
     # The tokenizers library's encoding of a text; None for a SentencePiece model.
     encode_text: tokenizer_file.EncodeText | None = None
@@ -111,7 +111,7 @@ class Vocabulary:
 
     @property
     def recorded_rules(self) -> dict[str, Any]:
-        """Return what `load_recorded` needs beside the file, for manifests and records."""
+        """Return what `load_recorded` needs in addition to the file, for manifests and records."""
         named = self.sentencepiece_rules
         others = {} if named == sentencepiece_rules.NONE else {sentencepiece_rules.RECORDED: named}
         return {"lowercase": self.lowercase, **others}
@@ -142,14 +142,14 @@ class Vocabulary:
         """
         if self.kind == WORDPIECE:
             return [self._pieces[i].removeprefix(self.continuation_mark) for i in ids]
-        added: set[str] = set()  # tokens whose spelling is no piece's
+        added: set[str] = set()  # tokens whose spelling is not a piece
         if self.file_name == TOKENIZER_JSON:
             settings = json.loads(self.file_bytes.decode("utf-8-sig"))
             added = {token["content"] for token in settings.get("added_tokens", ())}
         return [self._pieces[i] if self._pieces[i] in added else self.decode([i]) for i in ids]
 
     def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encode words as they stand behind a space, each by itself."""
+        """Encode words as they are after a space, each alone."""
         if self.kind != WORDPIECE and not self.adds_space_before:
             words = [f" {word}" if word and not word.startswith(" ") else word for word in words]
         return self.encode(words)
@@ -191,8 +191,8 @@ def load_vocabulary(
 ) -> Vocabulary:
     """Read a vocabulary: *.model is SentencePiece, *.json a tokenizer.json, the rest a vocab.txt.
 
-    A tokenizer.json is run by the tokenizers library as it stands; a vocab.json is one half of
-    that, the other is the merges.txt beside it.
+    A tokenizer.json is run with the tokenizers library, unchanged; a vocab.json is one half of
+    that, the other is the merges.txt next to it.
 
     `lowercase` also strips accents, as BERT's uncased models do. A SentencePiece model and a
     tokenizer.json carry their own rules; there `lowercase` is ignored. `checks_case` is for

@@ -15,7 +15,7 @@ from data_pipeline.io.refused import Refused
 
 # Longer words become [UNK]. Source: tokenization.py@eedf5716ce, max_input_chars_per_word=200.
 MAX_WORD_CHARS = 200
-_CACHED_WORDS = 1 << 16  # and as many older ones: together about 20 MB a process
+_CACHED_WORDS = 1 << 16  # and as many older ones: together about 20 MB per process
 _MAX_CACHED_WORD_CHARS = 32  # longer ones rarely recur
 _CHECKED_EVERY = 1000  # sentences: encoded as a whole too
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -116,7 +116,7 @@ class _WordCache(dict[str, bytes]):
 
     def __missing__(self, word: str) -> bytes:
         # One by one: the library's batches cost more for words, and use threads of their own
-        # where the build runs a process a core.
+        # where the build runs a process per core.
         id_bytes = self._older.pop(word, None)
         if id_bytes is None:
             id_bytes = array.array(self._type_code, self._encode_text(word).ids).tobytes()

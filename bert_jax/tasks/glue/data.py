@@ -109,7 +109,7 @@ def _read_split(
 
 
 def _diagnostic(task: GlueTask, folder: pathlib.Path, is_needed: bool) -> dict[str, SplitTexts]:
-    """Read what exists of the diagnostic set: within the task's folder or beside it."""
+    """Read the parts of the diagnostic set that exist, in the task's folder or next to it."""
     labelled = dataclasses.replace(task, text="Premise", second="Hypothesis", label="Label")
     places = (folder / DIAGNOSTIC_FOLDER, folder.parent / DIAGNOSTIC_FOLDER, folder)
     splits = {}

@@ -2,7 +2,7 @@
 
 A row is a sentence; one longer than max_seq_length becomes several rows, cut between words. The
 first token of each word carries its tag, and the tag predicted there is the word's. Source: Devlin
-et al. 2019, section 5.3; unlike the paper's, a row has no neighbouring sentences.
+et al. 2019, section 5.3; unlike the paper's, a row has no neighboring sentences.
 """
 
 import collections

@@ -217,7 +217,7 @@ class _Squad:
     ) -> list[pathlib.Path]:
         """Write the files of run_squad.py into a folder of the split's name.
 
-        For SQuAD 2.0 the null threshold is chosen on dev and kept in null_threshold.json beside the
+        For SQuAD 2.0 the null threshold is chosen on dev and kept in null_threshold.json with the
         folders; a test set, which is predicted after dev, uses it, or 0 if there is none.
         """
         by_id = self._predictions(split, logits_RS2, texts=self.options.n_best_size)
