@@ -7,7 +7,7 @@ from typing import Any
 
 from bert_jax.monitoring.run_state import RunState
 
-SEEDS = ("seed", "data.random_seed")  # two runs that differ in these only are of one setting
+SEEDS = ("seed", "data.random_seed")  # runs that differ only in these have the same setting
 _PLACES = ("data.store", "data.data_cache", "data.dir", *SEEDS)
 # Settings with other beginnings or ends leave the held-out examples as they are.
 _OF_EXAMPLES = (("data.",), (".seq_len", ".masked_lm_prob"))

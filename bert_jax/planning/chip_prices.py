@@ -1,6 +1,6 @@
 """Price a run in dollars, and look up the cycles of the attention kernels.
 
-prices.json has dollars for a chip and an hour with their source, and users may give another list;
+prices.json has dollars per chip-hour with their source, and users may give another list;
 kernel_prices.json has cycles by chip and shape, as counted by benchmarks/kernel_price.py.
 """
 
@@ -21,7 +21,7 @@ MAX_USD = 1_000_000  # dollars per chip and hour, far more than any chip costs
 
 @dataclasses.dataclass(frozen=True)
 class Price:
-    """Dollars for a chip and an hour, and where and when they were read."""
+    """Dollars per chip-hour, and where and when they were read."""
 
     chip: str
     usd_on_demand: Annotated[float, 0, MAX_USD]

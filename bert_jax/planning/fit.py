@@ -29,7 +29,7 @@ from data_pipeline.io.refused import Refused
 # and the usual one between seeds, 0.9 to 2% for small models (docs/results.md).
 MAX_NOISE, USUAL_NOISE = 0.03, 0.01
 _USUAL_WEIGHT = 2.0  # points that USUAL_NOISE is worth next to the residuals
-_HUBER = 1.5  # deviations from which on a residual counts linearly
+_HUBER = 1.5  # deviations beyond which a residual counts linearly
 
 # Means and deviations of the priors. Exponents: 0.34 and 0.28 of Hoffmann et al., 0.35 and 0.37 of
 # the same points by Besiroglu et al. 2024 (arXiv 2404.10102), for causal models.

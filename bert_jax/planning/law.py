@@ -249,7 +249,7 @@ def count_layer_parameters(model: ModelConfig) -> int:
     return model.num_hidden_layers * width * (4 * width + maps * model.intermediate_size)
 
 
-# Layer parameters for a token of text, up to which sizes are predicted where the points of the law
+# Layer parameters per token of text, up to which sizes are predicted where the points of the law
 # have less than half of it. Laws with repeated text do not model overfitting by size: 10.6M
 # parameters on 0.19M tokens ended 19% above their prediction (docs/results.md). The best encoder on
 # 10 million words in 2023 had 1.5 (12 x 384, ELC-BERT, arXiv 2311.02265).
@@ -259,6 +259,6 @@ _PARAMETERS_PER_TOKEN = 10.0
 def count_most_parameters(unique_tokens: float, ratios: Sequence[float]) -> float:
     """Return the layer parameters up to which a law holds for a text of so many tokens.
 
-    ratios are the law's points': layer parameters for each unique token.
+    ratios are the law's points': layer parameters per unique token.
     """
     return unique_tokens * max(_PARAMETERS_PER_TOKEN, 2 * max(ratios))

@@ -190,7 +190,7 @@ def use_huge_pages(setting: str = "/sys/kernel/mm/transparent_hugepage/enabled")
 _OFF, _ON = ("n", "no", "f", "false", "off", "0"), ("y", "yes", "t", "true", "on", "1")
 _PROMOTES = "mixes ranks and types of arrays by JAX's usual rules"
 _PLACES = "copies small arrays between the host and its devices as JAX's functions need them"
-# Settings of JAX under which nothing here is tested: the values that are, and why not others.
+# JAX settings of which not all values are tested here: the tested values, and why not others.
 _JAX_SETTINGS = {
     "JAX_ENABLE_X64": (_OFF, "computes in 32 bits and less"),
     "JAX_DISABLE_JIT": (_OFF, "shards arrays in compiled functions alone"),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 _POLL_SECS = 1.0
 # Becomes the command, and has Linux stop it when the thread that started it is gone, as after
-# SIGKILL. Not by SIGINT, which a shell's background jobs ignore, and their children. Not as
+# SIGKILL. Not by SIGINT, which a shell's background jobs and their children ignore; and not in a
 # preexec_fn, which may block in a process of several threads.
 _WITH_PARENT = f"""
 import ctypes, os, sys

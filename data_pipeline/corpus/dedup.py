@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-# A bucket is sorted in memory at about 60 bytes a hash: 100 million lines take 100 MB.
+# A bucket is sorted in memory at about 60 bytes per hash: 100 million lines take 100 MB.
 _BUCKET_BITS = 6
 _ROWS_IN_MEMORY = 1 << 18  # rows buffered before a write
 

@@ -37,7 +37,7 @@ class Signer:
     """Make signatures of documents that are folded as in data_pipeline.corpus.dedup."""
 
     def __init__(self) -> None:
-        import datasketch  # here: it takes half a second, and most builds do not need it
+        import datasketch  # here: the import takes half a second, and most builds do not need it
 
         self._empty = datasketch.MinHash(SIGNATURE_SIZE, seed=_SEED, hashfunc=int)
 

@@ -55,7 +55,7 @@ def read_json_lines(address: str, lines: Iterable[str], text_key: str) -> Iterat
                 f"{place} has no key {text_key!r}; its keys are {keys}; name the right one with "
                 "--text_key=KEY, a nested one as KEY.KEY"
             )
-        if text is None:  # exports of tables write a missing text so
+        if text is None:  # how exports of tables write a missing text
             yield []
             continue
         if type(text) is not str:

@@ -18,7 +18,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.vocab.special_tokens import find_special_ids
 
 SPACE = "\u0120"  # stands for a space in pieces
-_HEAD = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # vocabularies trained here begin so
+_HEAD = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # vocabularies trained here begin like this
 PIECES, MERGES = "vocab.json", "merges.txt"  # the two files of RoBERTa and GPT-2
 BYTES = tuple(sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()))
 

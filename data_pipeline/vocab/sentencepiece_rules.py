@@ -103,7 +103,7 @@ class RuledEncoder:
             starts += [place] * len(self._prepare_part(word[place : place + width]))
             place += width
         ids, spans = self.encode_prepared(self.prepare(word))
-        if len(starts) != len(self.prepare(word)):  # white space that is none of BERT's
+        if len(starts) != len(self.prepare(word)):  # white space that BERT does not know
             return ids, [(0, len(word))] * len(ids)
         aligned = []
         for start, end in spans:

@@ -26,7 +26,7 @@ from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows
 from data_pipeline.vocab import Vocabulary
 
-# CoNLL-2003 and WNUT-17 as published, and the usual names of one's own files.
+# CoNLL-2003 and WNUT-17 as published, and the usual names of users' own files.
 FILE_NAMES = {
     TRAIN: ("eng.train", "wnut17train.conll", "train.txt", "train.conll"),
     DEV: ("eng.testa", "emerging.dev.conll", "dev.txt", "valid.txt", "dev.conll"),
