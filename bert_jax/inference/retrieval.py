@@ -42,7 +42,7 @@ def read_collection(folder: pathlib.Path, split: str) -> Collection:
     """Read a folder in BEIR's layout; a document is its title and its text, joined by a space.
 
     Raises:
-      Refused: a file or split is missing, a line is none of its format, an id occurs twice or is
+      Refused: a file or split is missing, a line is not in its format, an id occurs twice or is
         unknown, or there is no document or no grade.
     """
     if not folder.is_dir():

@@ -336,7 +336,7 @@ def write_ends(ax: Axes, ends: Sequence[End]) -> None:
 
 
 def spread(places: Sequence[float], apart: float) -> list[float]:
-    """Move ascending places to at least this distance, those that touch around their mean."""
+    """Move ascending places at least this far apart; touching ones spread around their mean."""
     groups: list[list[float]] = []
     for place in places:
         groups.append([place])

@@ -198,7 +198,7 @@ def read_curves(path: pathlib.Path, most_points: int = MAX_POINTS) -> Curves:
 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
-    """Pause the search for cycles, which JSON has none of: it walks all modules again and again."""
+    """Pause garbage collection: JSON has no cycles, and each collection walks all modules."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

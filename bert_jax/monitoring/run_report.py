@@ -36,7 +36,7 @@ def describe_verdict(run: RunState) -> str:
 
 
 def _place(loss: float, lines: Mapping[str, float]) -> str:
-    """Place a loss among its reference lines: the first it is not below, and the last it is."""
+    """Place a loss among its reference lines: the lowest line above it, the highest not above."""
     words = ""
     for name, value in sorted(lines.items(), key=lambda line: -line[1]):
         if name == "ln V":

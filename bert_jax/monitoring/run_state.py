@@ -1,4 +1,4 @@
-"""Read what a run has left in its workdir; a live, killed or older run lacks parts, named each."""
+"""Read the workdir of a run; parts that a live, killed or older run lacks are named."""
 
 import dataclasses
 import math
@@ -181,7 +181,7 @@ def _find_state(folder: pathlib.Path) -> str:
 
 
 def _read_manifest(store: Any, digest: str) -> tuple[Mapping[str, Any], str]:
-    """Read the record of a run's store; if that is gone or another, why there is none."""
+    """Read the manifest of a run's store; if the store is gone or another, return the reason."""
     if not isinstance(store, str) or not store:
         return {}, ""
     if "," in store or is_address(store) or not is_store(pathlib.Path(store)):

@@ -61,7 +61,7 @@ class Budget:
         return secs / 3600 * self.usd_per_chip_hour * self.chips
 
     def times(self, factor: float) -> "Budget":
-        """Return so many times the budget."""
+        """Return the budget multiplied by a factor."""
         return dataclasses.replace(self, usd=factor * self.usd)
 
 

@@ -25,7 +25,7 @@ LINKS, NETWORK = "links", "network"
 
 @dataclasses.dataclass
 class Traffic:
-    """Collectives of one kind, in a step, of one chip."""
+    """The collectives of one kind in a step, for one chip."""
 
     kind: str
     path: str  # "links" within a slice, or "network" between slices

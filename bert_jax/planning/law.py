@@ -39,7 +39,7 @@ _Number = Annotated[float, -1e6, 1e6]
 
 
 class Point(NamedTuple):
-    """A run that ended: what it took, and its held-out masked LM loss in nats."""
+    """A finished run: its size and tokens, and its held-out masked LM loss in nats."""
 
     parameters: Amount  # the encoder layers'
     tokens: Amount  # read, without padding

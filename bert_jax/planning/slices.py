@@ -30,7 +30,7 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "tpu7x": _BOXES + _LARGE_BOXES,
 }
 
-# gcloud's accelerator types: how a version is written, and whether they count its cores (two a
+# gcloud's accelerator types: how a version is written, and whether they count its cores (two per
 # chip) or its chips.
 _GCLOUD = {name: (name, 2) for name in ("v2", "v3", "v4", "v5p")}
 _GCLOUD |= {"v5e": ("v5litepod", 1), "v6e": ("v6e", 1), "tpu7x": ("tpu7x", 2)}
@@ -89,8 +89,8 @@ class Slice:
         """Return the number of chips at these coordinates, and the bytes/s that each can forward.
 
         A chip in a corner has one link along an edge without wrap-around and two along one with
-        it; a collective moves no faster than that chip. Chips with others between them share the
-        links with the groups of those others.
+        it; a collective moves no faster than that chip. A group that is interleaved with others
+        shares its links with them.
         """
         members = {tuple(position) for position in positions}
         along = [[position[axis] for position in members] for axis in range(len(self.dims))]

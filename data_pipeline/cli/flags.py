@@ -188,7 +188,7 @@ class Command(Generic[Values]):
 
 @dataclasses.dataclass(frozen=True)
 class Kinds:
-    """Hold the commands among which the first argument chooses, as in `study grid --workdir=DIR`.
+    """Hold the commands from which the first argument chooses, as in `study grid --workdir=DIR`.
 
     The command called "" takes a command line without such a word.
     """

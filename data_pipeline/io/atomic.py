@@ -57,7 +57,7 @@ def write_json(path: pathlib.Path, content: Any) -> None:
 
 
 def keep_json(path: pathlib.Path, content: Any) -> None:
-    """Keep a result for later starts, in a folder made if needed; do nothing where none can be.
+    """Keep a result for later starts, in a folder that is made if needed and possible.
 
     Several processes may write the same file at once. Without it the result is computed again.
     """

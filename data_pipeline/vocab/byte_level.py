@@ -2,7 +2,7 @@
 
 Each byte of a text is a character of the pieces, a space is Ġ, so every text has ids and none is
 unknown. A piece that lacks Ġ continues the word before it. Vocabularies trained here put a space
-before a text, so its first word has the pieces that it has within one. Others (RoBERTa's own)
+before a text, so that its first word has the same pieces as within a text. Others (RoBERTa's own)
 encode the first word of a text without Ġ.
 """
 
