@@ -210,7 +210,7 @@ def _list_next_steps(checkpoint: Pretrained, target: Target) -> list[tuple[str, 
         kind = huggingface.choose_architecture(checkpoint)
         return [
             ("transformers", f"{kind}.from_pretrained({str(target.folder)!r})"),
-            ("to publish", f"{target.folder / export.CARD} lacks the licence"),
+            ("to publish", f"{target.folder / export.CARD} lacks the license"),
         ]
     if target.scheme == GOOGLE:
         case = "" if checkpoint.vocabulary.lowercase else " --do_lower_case=false"

@@ -63,7 +63,7 @@ def encode_sentences(
         if length > most:
             raise Refused(
                 f"row {row} of {place}, {sentence[:40]!r}..., is {length:,} pieces, the model "
-                f"reads {most:,} beside the special tokens; cut it into sentences"
+                f"reads {most:,} next to the special tokens; cut it into sentences"
             )
     return np.split(ids.astype(np.int32), np.cumsum(lengths_N)[:-1])
 

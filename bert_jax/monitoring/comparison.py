@@ -40,7 +40,7 @@ def describe_settings(runs: Sequence[RunState]) -> list[str]:
         sentences.append(f"{key}: {'; '.join(parts)}.")
     if len(differing) > _MAX_SETTINGS:
         sentences.append(f"{len(differing) - _MAX_SETTINGS:,} more settings differ.")
-    return sentences or ["No setting differs beside seeds and places."]
+    return sentences or ["No setting differs, except seeds and places."]
 
 
 def compare(runs: Sequence[RunState]) -> list[str]:

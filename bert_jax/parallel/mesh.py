@@ -161,7 +161,7 @@ def mesh_shape(config: MeshConfig, device_count: int) -> tuple[int, int, int, in
     if rest % fsdp:
         raise Refused(
             f"config.mesh.fsdp_size is {fsdp}, which does not divide the {rest} devices left "
-            f"beside the model axis; try one of {_divisors(rest)}, or 0 for all of them"
+            f"next to the model axis; try one of {_divisors(rest)}, or 0 for all of them"
         )
     return config.num_slices, rest // fsdp, fsdp, model
 

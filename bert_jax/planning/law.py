@@ -177,7 +177,7 @@ def from_json(content: Mapping[str, Any], name: object) -> Law:
         )
     rows = law.covariance
     if [len(row) for row in rows] != [6] * 6 or not _is_covariance(np.array(rows)):
-        raise DamagedFile(f"{name}: the covariance is not that of 6 constants")
+        raise DamagedFile(f"{name}: the covariance does not belong to 6 constants")
     return law
 
 

@@ -445,12 +445,12 @@ def check_vocabulary(vocabulary: Vocabulary, run: Mapping[str, Any], source: str
     if lowercase != vocabulary.lowercase:
         raise Refused(
             f"{vocabulary.path} is read with lowercase = {json.dumps(vocabulary.lowercase)}, but "
-            f"{source} was trained with {json.dumps(lowercase)}; put back the run record beside it"
+            f"{source} was trained with {json.dumps(lowercase)}; put back its run record"
         )
     if pinned[RECORDED] != vocabulary.sentencepiece_rules:
         raise Refused(
             f"{vocabulary.path} is read with {RECORDED} = {vocabulary.sentencepiece_rules}, but "
-            f"{source} was trained with {pinned[RECORDED]!r:.40}; put back the run record beside it"
+            f"{source} was trained with {pinned[RECORDED]!r:.40}; put back its run record"
         )
 
 

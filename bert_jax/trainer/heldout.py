@@ -377,7 +377,7 @@ def find_in_targets(baseline: Mapping[str, float]) -> list[Finding]:
             Finding(
                 "targets_misplaced",
                 0,
-                f"the tokens beside a masked one predict it worse ({ngram:.2f} nats) than word "
+                f"the tokens next to a masked one predict it worse ({ngram:.2f} nats) than word "
                 f"frequencies do ({unigram:.2f}): targets seem to belong to other places.",
                 "Check that masked_lm_ids are the tokens at masked_lm_positions (python -m "
                 "bert_jax.replay shows them). Text without any order looks like this too.",

@@ -125,7 +125,7 @@ def build_setup(
     start = check_start(run, feed.provenance, storage, devices, profiled, digest, trunk)
     if start.unlike_trunk:
         words = f"{start.trunk} was trained with {'; '.join(start.unlike_trunk)}"
-        screen.finding("branch", words, "its bits may differ from those of a run made alone")
+        screen.finding("branch", words, "its bits may differ from a run made alone")
     with screen.spinning("counting the examples of the store") as show:
         feed.check()
         phases = [count_phase(feed, index, each, show) for index, each in enumerate(objectives)]

@@ -50,7 +50,7 @@ class BuildFlags:
     vocab: str = flag(
         "",
         "file: a vocab.txt, a tokenizer.json of WordPiece, byte-level BPE or Unigram, the "
-        "vocab.json of a RoBERTa beside its merges.txt, or a SentencePiece *.model",
+        "vocab.json of a RoBERTa next to its merges.txt, or a SentencePiece *.model",
         _VOCABULARY,
     )
     compare_vocabs: str = flag(

@@ -172,8 +172,8 @@ def _read_lines_as(
     if kind in formats.TABLES:
         return read_table(address, lines, kind, options.text_key)
     if options.documents in ("gutenberg", "chapters"):
-        needs_licence = options.documents == "gutenberg"
-        return gutenberg.read_chapters(address, lines, needs_licence, counts)
+        needs_license = options.documents == "gutenberg"
+        return gutenberg.read_chapters(address, lines, needs_license, counts)
     if options.documents == "line":
         stripped = map(strip_line, lines)
         return ([line] for line in stripped if line and add_size(address, 0, line))

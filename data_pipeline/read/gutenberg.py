@@ -84,14 +84,14 @@ def describe_strangers(addresses: list[str], files: int) -> str:
     return (
         f"--documents is gutenberg, but {which} as Project Gutenberg sends them: no '*** START OF "
         f"THE PROJECT GUTENBERG EBOOK' in the first {_HEADER_LINES} lines; leave them out, or read "
-        "books without their licence by --documents=chapters"
+        "books without their license by --documents=chapters"
     )
 
 
 def read_chapters(
     address: str,
     lines: Iterable[str],
-    needs_licence: bool = False,
+    needs_license: bool = False,
     counts: collections.Counter[str] | None = None,
 ) -> Iterator[list[str]]:
     """Yield the chapters of one book, each as its paragraphs with the wrapped lines joined.
@@ -101,7 +101,7 @@ def read_chapters(
     heading only if it is 1 or continues the count. Headings, the license, title pages, contents and
     lists of illustrations are skipped; so are sections with under MIN_CHAPTER_CHARS of prose. A
     book without a heading is one chapter. One chapter is in memory at a time. Raises Refused for
-    a chapter over MAX_DOCUMENT_BYTES and, with `needs_licence`, if no marker opens the book.
+    a chapter over MAX_DOCUMENT_BYTES and, with `needs_license`, if no marker opens the book.
 
     Source: the layout rules of Project Gutenberg (two or four blank lines before a chapter).
     """
@@ -110,7 +110,7 @@ def read_chapters(
     is_front = is_kept = True  # a book without headings keeps all of its text
     size_bytes = 0  # the chapter's, or the front matter's
     headings = _Headings()
-    for blank_lines, paragraph in _paragraphs(address, _book_lines(address, lines, needs_licence)):
+    for blank_lines, paragraph in _paragraphs(address, _book_lines(address, lines, needs_license)):
         if headings.is_next(blank_lines, paragraph):
             if is_kept and not is_front and _has_prose(chapter):
                 yield _join(chapter, counts)
@@ -152,7 +152,7 @@ class _Headings:
         return is_heading
 
 
-def _book_lines(address: str, lines: Iterable[str], needs_licence: bool) -> Iterator[str]:
+def _book_lines(address: str, lines: Iterable[str], needs_license: bool) -> Iterator[str]:
     """Yield the lines between the license's markers; all of them if no marker opens the book."""
     head: list[str] | None = []
     head_chars = 0
@@ -162,7 +162,7 @@ def _book_lines(address: str, lines: Iterable[str], needs_licence: bool) -> Iter
             if _START.match(line):
                 head, in_marker = None, True  # what came before is the license
             elif len(head) >= _HEADER_LINES or head_chars > _HEADER_CHARS:
-                if needs_licence:
+                if needs_license:
                     raise Refused(describe_strangers([address], files=1))
                 yield from head
                 head = None
@@ -176,7 +176,7 @@ def _book_lines(address: str, lines: Iterable[str], needs_licence: bool) -> Iter
             return
         else:
             yield line
-    if head and needs_licence:
+    if head and needs_license:
         raise Refused(describe_strangers([address], files=1))
     for line in head or []:
         if _END.match(line):

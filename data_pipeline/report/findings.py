@@ -184,7 +184,7 @@ def _find_copies(copies: Copies) -> Iterator[StoreFinding]:
             "sentence_copies",
             sentences,
             f"{sentences:.0%} of the training sentences are exact copies of an earlier one. "
-            "Look at those that repeat most often. If they are menus, licences or tables, "
+            "Look at those that repeat most often. If they are menus, licenses or tables, "
             "--drop_duplicate_lines=true drops all lines but the first of equal ones.",
         )
     leaked = copies.leaked_documents

@@ -60,7 +60,7 @@ def list_lengths(health: Health) -> list[tuple[str, Lengths]]:
     """List the distributions of the training split, each with its name."""
     train = health.splits[TRAIN]
     rows = [
-        ("sentences a document", train.document_sentences),
+        ("sentences per document", train.document_sentences),
         ("tokens a document", train.document_tokens),
         ("tokens a sentence", train.sentence_tokens),
     ]

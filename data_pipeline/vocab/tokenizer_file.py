@@ -208,7 +208,7 @@ def _open(path: pathlib.Path, data: bytes) -> tokenizers.Tokenizer:
     except find_failures() as error:
         raise Refused(
             f"--vocab is {path}, which is not a tokenizer.json that this version of tokenizers "
-            f"reads ({str(error)[:80]}); copy it again, or give the vocab.txt beside it"
+            f"reads ({str(error)[:80]}); copy it again, or give the vocab.txt next to it"
         ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()

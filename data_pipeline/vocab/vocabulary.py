@@ -227,7 +227,7 @@ def load_vocabulary(
         return _load_sentencepiece(path, data, rules)
     if path.name == byte_level.PIECES and b'"model"' not in data:
         raise Refused(
-            f"--vocab is {path}, which has no {byte_level.MERGES} beside it; copy both or give "
+            f"--vocab is {path}, which has no {byte_level.MERGES} next to it; copy both or give "
             "the tokenizer.json"
         )
     if path.suffix == ".json":

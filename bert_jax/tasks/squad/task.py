@@ -74,7 +74,7 @@ def _read_splits(options: TaskOptions, notes: list[str]) -> dict[str, Sequence[P
     if options.max_seq_length <= options.max_query_length + 3:
         raise Refused(
             f"config.data.max_seq_length is {options.max_seq_length}, which leaves no room for a "
-            f"context beside a question of {options.max_query_length} tokens and three special "
+            f"context next to a question of {options.max_query_length} tokens and three special "
             f"ones; give at least {options.max_query_length + 4}, or a smaller max_query_length"
         )
     if options.source != "files":

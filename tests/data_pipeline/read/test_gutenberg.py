@@ -86,10 +86,10 @@ def test_the_old_small_print_is_a_header_too():
 
 
 @pytest.mark.parametrize("lines", [["a wrapped", "line"], ["prose"] * 2000, ["x" * 999] * 1100])
-def test_a_book_without_its_licence_is_refused_where_it_is_needed(lines):
+def test_a_book_without_its_license_is_refused_where_it_is_needed(lines):
     with pytest.raises(ValueError, match=r"but book\.txt is no book as Project Gutenberg sends"):
-        list(read_chapters(PATH, lines, needs_licence=True))
-    assert list(read_chapters(PATH, BOOK.split("\n"), needs_licence=True)) == list(
+        list(read_chapters(PATH, lines, needs_license=True))
+    assert list(read_chapters(PATH, BOOK.split("\n"), needs_license=True)) == list(
         read_chapters(PATH, BOOK.split("\n"))
     )
 

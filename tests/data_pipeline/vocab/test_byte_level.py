@@ -141,7 +141,7 @@ def test_two_files_are_the_file_that_transformers_makes_of_them(tmp_path):
     with pytest.raises(ValueError, match="id is no whole number"):
         load_vocabulary(tmp_path / "vocab.json")
     (tmp_path / "merges.txt").unlink()
-    with pytest.raises(ValueError, match=r"no merges\.txt beside it"):
+    with pytest.raises(ValueError, match=r"no merges\.txt next to it"):
         load_vocabulary(tmp_path / "vocab.json")
 
 
