@@ -303,7 +303,7 @@ def _plots(health: Health) -> str:
         label.capitalize(): draw_histogram(
             lengths,
             label.split()[0],
-            marks if label in ("tokens a sentence", "tokens a document") else (),
+            marks if label in ("tokens per sentence", "tokens per document") else (),
         )
         for label, lengths in terminal.list_lengths(health)
     }

@@ -61,11 +61,11 @@ def list_lengths(health: Health) -> list[tuple[str, Lengths]]:
     train = health.splits[TRAIN]
     rows = [
         ("sentences per document", train.document_sentences),
-        ("tokens a document", train.document_tokens),
-        ("tokens a sentence", train.sentence_tokens),
+        ("tokens per document", train.document_tokens),
+        ("tokens per sentence", train.sentence_tokens),
     ]
     if health.rows:
-        rows += [("tokens a row", health.rows.tokens), ("masks a row", health.rows.masks)]
+        rows += [("tokens per row", health.rows.tokens), ("masks per row", health.rows.masks)]
     return rows
 
 
@@ -75,7 +75,7 @@ def list_health_facts(health: Health) -> list[tuple[str, str]]:
     case = "lower case" if vocabulary["lowercase"] else "case kept"
     lines = [
         ("vocabulary", f"{vocabulary['kind']}, {pieces.size:,} pieces, {case}"),
-        ("", f"{pieces.used:,} pieces occur; {pieces.pieces_per_word:.2f} pieces a word"),
+        ("", f"{pieces.used:,} pieces occur; {pieces.pieces_per_word:.2f} pieces per word"),
     ]
     if lost := describe_lost_characters(health.manifest):
         lines.append(("characters", lost))
@@ -85,7 +85,7 @@ def list_health_facts(health: Health) -> list[tuple[str, str]]:
             ("", f"{rows.random_share:.1%} of the next sentences are random (the target is 50%)"),
             (
                 "",
-                f"{rows.masks.mean:.1f} masks a row, {rows.padding_share:.1%} padding; "
+                f"{rows.masks.mean:.1f} masks per row, {rows.padding_share:.1%} padding; "
                 f"{rows.packed_padding_share:.1%} with {PACKED_EXAMPLES} examples packed",
             ),
         ]

@@ -68,7 +68,7 @@ def test_a_healthy_store_on_the_screen(store, capsys):
     assert error == ""
     assert re.match(r"OK: the 9 files, [\d,]+ bytes, are those that were built\n", shown)
     assert re.search(r"documents +250 +250 *\n", shown)
-    assert re.search(r"tokens a sentence +\S+ +5 +5 +5 +5 +5\.0", shown)
+    assert re.search(r"tokens per sentence +\S+ +5 +5 +5 +5 +5\.0", shown)
     assert "nothing looks wrong" in shown and "dropped     0 sentences" in shown
     assert shown.count("tokens\n    [CLS]") == 2
 
