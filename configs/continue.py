@@ -6,10 +6,10 @@ r"""Go on training a published encoder on text of your field, on one accelerator
         --config.data.store=STORE,GENERAL
     ... --config=configs/continue.py:family=mmbert,first=causal
 
-family   bert, roberta, xlm-roberta, camembert, modernbert, mmbert, ettin, electra, albert or
-         distilbert: rates, masks and lengths. Sizes and vocabulary are the checkpoint's: build
-         STORE with its vocabulary. Without --config.init it is the family's Base on the Hugging
-         Face hub (extra [hub]).
+family   bert, roberta, xlm-roberta, camembert, modernbert, mmbert, ettin, electra, deberta-v3,
+         albert or distilbert: rates, masks and lengths. Sizes and vocabulary are the checkpoint's:
+         build STORE with its vocabulary. Without --config.init it is the family's Base on the
+         Hugging Face hub (extra [hub]).
 tokens   positions to train on, padding counted; steps and warm-up shrink or grow in proportion.
          Take one to three passes over your text; without it a recipe has 0.3 to 1.6 billion.
 replay   share of the rows from a second store, GENERAL, of the text that the checkpoint learned
@@ -38,7 +38,11 @@ ettin        the same with the masks of its last two phases, 30 and 15%
 electra      a fifth of the rate of its pre-training, as bert's. A published discriminator comes
              without its generator: config.model.generator_hidden_size (64 for Small; 0 for the
              workdir of a run, which has one) is initialized, and teaches little at first
-albert       the same; LAMB's rate by the square root of the batch (You et al. 2020)
+deberta-v3   5e-5 for 256 rows, warm-up of a tenth, weight of the detection: microsoft/DeBERTa,
+             rtd.sh and rtd_task.py, for 100,000 steps that begin with the published generator.
+             Here generator and detector's head are initialized, but for the word table: expect
+             little at first. The generator's sizes are for Base; docs/guide/models.md has the files
+albert       electra's rate; LAMB's rate by the square root of the batch (You et al. 2020)
 distilbert   2e-5, 64 rows of 128: Hugging Face's course, chapter 7.3 (perplexity on IMDb's reviews
              21.8 to 11.3)
 """
@@ -133,6 +137,23 @@ RECIPES = {
             short_seq_prob=0.05,
         ),
         optim=c.OptimConfig(learning_rate=4e-5, warmup_steps=750),
+    ),
+    "deberta-v3": dataclasses.replace(
+        ROBERTA,
+        init="hf:microsoft/deberta-v3-base",
+        objective="rtd",
+        rtd_weight=10.0,
+        rtd_generator_first=True,
+        model=c.ModelConfig(
+            position_embedding_type="disentangled",
+            detects_by_cls=True,
+            generator_hidden_size=768,
+            generator_num_hidden_layers=6,
+            generator_embeddings="gdes",
+            enhanced_mask_decoder=True,
+        ),
+        data=dataclasses.replace(FULL_SENTENCES, mask_token_share=1.0, random_token_share=0.0),
+        optim=c.OptimConfig(learning_rate=5e-5, warmup_steps=1_250),
     ),
     "albert": dataclasses.replace(
         ROBERTA,

@@ -13,6 +13,7 @@ THETAS = ("global_rope_theta", "local_rope_theta")  # fields of ModelConfig and 
 DISENTANGLED = (
     *("pos_att_type", "position_buckets", "max_relative_positions"),
     *("share_att_key", "norm_rel_ebd", "position_biased_input", "detects_by_cls"),
+    "enhanced_mask_decoder",
 )
 COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
 
@@ -218,6 +219,11 @@ class ModelConfig:
         "does not move (DeBERTaV3)",
         choices=("shared", "gdes"),
     )
+    enhanced_mask_decoder: bool = setting(
+        False,
+        "the generator predicts from its last layer, applied twice to queries that begin as the "
+        "input of that layer plus a vector of the position (DeBERTa)",
+    )
     detects_by_cls: bool = setting(
         False,
         "the head of replaced-token detection adds [CLS]'s vector to each token's, and normalizes "
@@ -273,6 +279,7 @@ class ModelConfig:
             generator_num_attention_heads=0,
             generator_intermediate_size=0,
             generator_embeddings="shared",
+            enhanced_mask_decoder=False,
         )
 
     @property
@@ -291,6 +298,7 @@ class ModelConfig:
             num_hidden_layers=self.generator_num_hidden_layers or self.num_hidden_layers,
             num_attention_heads=self.generator_num_attention_heads or max(1, width // 64),
             intermediate_size=self.generator_intermediate_size or 4 * width,
+            enhanced_mask_decoder=self.enhanced_mask_decoder,
         )
 
     def dropout_rate(self, site: str) -> float:

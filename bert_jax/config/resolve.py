@@ -18,6 +18,8 @@ OF_THE_RUN = (
     *("vocab_size", "hidden_dropout_prob", "attention_probs_dropout_prob", "is_causal"),
     "bilstm_units",
 )
+# Fields of config.model that a run may set beside its checkpoint's, which lacks what they add.
+_ADDED = (*OF_HEADS, "enhanced_mask_decoder")
 _TILED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 _OF_A_GENERATOR = tuple(
     field.name for field in dataclasses.fields(ModelConfig) if field.name.startswith("generator_")
@@ -171,13 +173,13 @@ def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelCo
     of_the_run = OF_THE_RUN if saved.generator else (*OF_THE_RUN, *_OF_A_GENERATOR)
     for field in dataclasses.fields(ModelConfig):
         ours, theirs = getattr(given, field.name), getattr(saved, field.name)
-        if field.name not in (*of_the_run, *OF_HEADS) and ours not in (field.default, theirs):
+        if field.name not in (*of_the_run, *_ADDED) and ours not in (field.default, theirs):
             raise Refused(
                 f"config.model.{field.name} is {ours!r}, but config.init={address} has "
                 f"{theirs!r}; leave it out of the config, and the checkpoint's is taken"
             )
     default = ModelConfig()
-    chosen = [name for name in OF_HEADS if getattr(given, name) != getattr(default, name)]
+    chosen = [name for name in _ADDED if getattr(given, name) != getattr(default, name)]
     return dataclasses.replace(
         saved, **{name: getattr(given, name) for name in (*of_the_run, *chosen)}
     )

@@ -400,6 +400,11 @@ class Config(RunConfig):
         minimum=0,
         source="ELECTRA: 50",
     )
+    rtd_generator_first: bool = setting(
+        False,
+        "a step of replaced-token detection updates the generator before the encoder reads its "
+        "tables, and clips the gradients of both apart (DeBERTaV3)",
+    )
     init_layers: str = setting(
         "",
         "layers of the checkpoint in init that the run takes, in this order, numbered from 0 and "

@@ -441,6 +441,8 @@ def _list_replaced_token_rules(config: Config) -> Iterator[Rule]:
     """Allow a generator and the objective that trains it only together."""
     names, model = list_objectives(config), config.model
     if RTD not in names:
+        allowed = "no objective trains a generator: learn rtd, or leave it false"
+        yield "rtd_generator_first", not config.rtd_generator_first, allowed
         yield from _list_without_generator_rules(
             config, "no objective trains one: learn rtd, or leave it out"
         )
@@ -458,6 +460,23 @@ def _list_replaced_token_rules(config: Config) -> Iterator[Rule]:
         model.generator_hidden_size > 0,
         "it needs a generator, and config.model.generator_hidden_size is 0; set that to a quarter "
         f"of config.model.hidden_size = {model.hidden_size} or so",
+    )
+    yield (
+        "rtd_generator_first",
+        not config.rtd_generator_first or model.generator_embeddings == "gdes",
+        "both models train the tables that they share: set config.model.generator_embeddings=gdes, "
+        "or leave it false",
+    )
+    yield (
+        "model.enhanced_mask_decoder",
+        not (model.enhanced_mask_decoder and model.position_biased_input),
+        "it adds positions, which config.model.position_biased_input = True has in the embeddings: "
+        "set one of the two",
+    )
+    yield (
+        "model.enhanced_mask_decoder",
+        not model.enhanced_mask_decoder or model.norm_position == "post",
+        "it reads what is normalized, and config.model.norm_position is 'pre': leave it false",
     )
     yield (
         key,

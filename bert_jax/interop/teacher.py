@@ -80,6 +80,11 @@ def _check_shape(config: Config, theirs: ModelConfig) -> None:
             f"config.teacher={config.teacher} is an XLNet, which predicts in an order, not masked "
             "words; give another one"
         )
+    if theirs.enhanced_mask_decoder:
+        raise Refused(
+            f"config.teacher={config.teacher} is a generator with an enhanced mask decoder, which "
+            "teaches no student; give another one"
+        )
     is_cosine = DISTILLATION in names and config.distill.cosine_weight > 0
     if is_cosine and theirs.hidden_size != ours.hidden_size:
         raise Refused(

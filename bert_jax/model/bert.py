@@ -24,7 +24,15 @@ from bert_jax.model.dropout import CLASSIFIER_INPUT, Dropout
 from bert_jax.model.embeddings import Embeddings
 from bert_jax.model.encoder import Layer, LayerView, Targets, Views, make_views
 from bert_jax.model.heads import BiLstm, MaskedLmHead, ReplacedTokenHead
-from bert_jax.model.layers import Choices, Initial, LayerNumber, Linear, Norm, resolve_choices
+from bert_jax.model.layers import (
+    Choices,
+    Initial,
+    LayerNumber,
+    Linear,
+    Norm,
+    Table,
+    resolve_choices,
+)
 from bert_jax.model.losses import Losses
 from bert_jax.model.relative import make_relations
 from bert_jax.parallel import mesh
@@ -86,6 +94,13 @@ class Bert(nnx.Module):
         self.pooler = Linear(width, pooled, config.initializer_range) if has_pooler else None
         if heads.mlm or (heads.pooler and not has_pooler):
             self.mlm = MaskedLmHead(config, padded_vocab_size, choices)
+        self.decoder_positions = (
+            Table(
+                config.max_position_embeddings, config.hidden_size, None, config.initializer_range
+            )
+            if heads.mlm and config.enhanced_mask_decoder
+            else None
+        )
         if heads.nsp:
             self.nsp = Linear(pooled, (2, None), config.initializer_range)
         if heads.classes:
@@ -118,11 +133,8 @@ class Bert(nnx.Module):
         Shapes: int32[B,S] twice -> compute dtype[B,S,D]. Positions count from 0 unless given.
         Layers are applied as config.compute.remat and rolled_layers say.
         """
-        x_BSD = self._embed(input_ids_BS, segment_ids_BS, position_ids_BS, dropout)
-        views = self._make_views(visible, position_ids_BS, segment_ids_BS)
-        x_BSD = self._apply_layers(
-            x_BSD, lambda layer, x_BSD, number: layer(x_BSD, views, number, dropout)
-        )
+        rows = (input_ids_BS, segment_ids_BS, visible, dropout, position_ids_BS)
+        x_BSD, _ = self._apply_first(self.config.num_hidden_layers, *rows)
         return x_BSD if self.layer_norm is None else self.layer_norm(x_BSD)
 
     def project_layer(
@@ -138,12 +150,27 @@ class Bert(nnx.Module):
 
         Arguments are the same as encode's. Only the layers before it are computed.
         """
+        rows = (input_ids_BS, segment_ids_BS, visible, dropout, position_ids_BS)
+        x_BSD, _ = self._apply_first(number, *rows)
+        return self._layers_in_order()[number].project(x_BSD)
+
+    def _apply_first(
+        self,
+        count: int,
+        input_ids_BS: jax.Array,
+        segment_ids_BS: jax.Array,
+        visible: Visible,
+        dropout: Dropout | None,
+        position_ids_BS: jax.Array | None,
+    ) -> tuple[jax.Array, Views]:
+        """Compute the hidden vectors of the first `count` layers, and what these layers share."""
         x_BSD = self._embed(input_ids_BS, segment_ids_BS, position_ids_BS, dropout)
         views = self._make_views(visible, position_ids_BS, segment_ids_BS)
+        layers = self._layers_in_order()[:count]
         x_BSD = self._apply_layers(
-            x_BSD, lambda layer, x_BSD, number: layer(x_BSD, views, number, dropout), number
+            x_BSD, lambda layer, x_BSD, number: layer(x_BSD, views, number, dropout), layers
         )
-        return self._layers_in_order()[number].project(x_BSD)
+        return x_BSD, views
 
     def _embed(
         self,
@@ -187,16 +214,52 @@ class Bert(nnx.Module):
         relations = make_relations(segment_ids_BS, self.config.hidden_size)
         views = Views(LayerView(visible, relations=relations), None)
         vectors_BPD = self.embeddings.embed_targets(positions_BP.shape, self.dtype)
-        # Each stream has dropout masks of its own.
-        other = dropout and dataclasses.replace(dropout, seed=dropout.seed ^ jnp.uint32(_TARGETS))
+        other = _drop_for_targets(dropout)
 
         def step(layer: Layer, streams: Any, number: LayerNumber) -> Any:
             x_BSD, targets = streams
-            targets = layer.predict(targets, x_BSD, relations, number, other)
+            targets = layer.predict(targets, x_BSD, views, number, other)
             return layer(x_BSD, views, number, dropout), targets
 
         streams = (x_BSD, Targets(vectors_BPD, positions_BP, mask))
-        return self._apply_layers(streams, step)[1].vectors_BPD
+        return self._apply_layers(streams, step, self._layers_in_order())[1].vectors_BPD
+
+    def encode_slots(
+        self,
+        positions_BP: jax.Array,
+        input_ids_BS: jax.Array,
+        segment_ids_BS: jax.Array,
+        visible: Visible,
+        dropout: Dropout | None = None,
+        position_ids_BS: jax.Array | None = None,
+    ) -> jax.Array:
+        """Compute the vectors that predict the tokens at P places of each row: float[B,P,D].
+
+        They are the last layer's or, with config.model.enhanced_mask_decoder, the decoder's: the
+        last layer is applied twice, and reads the layer before it both times. Its first queries are
+        what it reads plus a vector of the place. Other arguments are the same as encode's.
+
+        Source: He et al. 2021 (DeBERTa), section 3.2; microsoft/DeBERTa@4d7fe0b
+        masked_language_model.py EnhancedMaskDecoder, which computes all places and keeps these.
+        """
+        rows = (input_ids_BS, segment_ids_BS, visible, dropout, position_ids_BS)
+        if self.decoder_positions is None:
+            return ops.gather_positions(self.encode(*rows), positions_BP)
+        x_BSD, views = self._apply_first(self.config.num_hidden_layers - 1, *rows)
+        places_BP, mask = positions_BP, visible.mask
+        if position_ids_BS is not None:
+            places_BP = ops.gather_positions(position_ids_BS, positions_BP)
+        if mask.shape[2] > 1:  # packed rows
+            mask = ops.gather_positions(mask[:, 0], positions_BP)[:, None]
+        place_BPD = ops.lookup(self.decoder_positions.embedding[...], places_BP, self.dtype)
+        asking_BPD = ops.gather_positions(x_BSD, positions_BP) + place_BPD
+        other = _drop_for_targets(dropout)
+
+        def step(layer: Layer, targets: Targets, number: LayerNumber) -> Targets:
+            return layer.predict(targets, x_BSD, views, number, other)
+
+        targets = Targets(asking_BPD, positions_BP, mask)
+        return self._apply_layers(targets, step, self._layers_in_order()[-1:] * 2).vectors_BPD
 
     def encode_masked(
         self,
@@ -212,17 +275,16 @@ class Bert(nnx.Module):
         weight 0 are unused.
         """
         if self.config.position_embedding_type != "relative":
-            hidden_BSD = self.encode(input_ids_BS, segment_ids_BS, visible)
-            return ops.gather_positions(hidden_BSD, positions_BP)
+            return self.encode_slots(positions_BP, input_ids_BS, segment_ids_BS, visible)
         is_at_BPS = positions_BP[:, :, None] == jnp.arange(input_ids_BS.shape[1])
         is_known_BS = ~jnp.any(is_at_BPS & (weights_BP > 0)[:, :, None], axis=1)
         mask = visible.mask & is_known_BS[:, None, None, :]
         return self.encode_targets(input_ids_BS, segment_ids_BS, Visible(mask), positions_BP, mask)
 
     def _apply_layers(
-        self, x: Any, step: Callable[[Layer, Any, LayerNumber], Any], count: int | None = None
+        self, x: Any, step: Callable[[Layer, Any, LayerNumber], Any], chosen: list[Layer]
     ) -> Any:
-        """Apply step(layer, x, number) for the layers in order, or for the first `count`."""
+        """Apply step(layer, x, number) for these layers in order, numbered from 0."""
 
         def apply(graphdef: Any, x: Any, weights: Any, number: LayerNumber) -> Any:
             return step(nnx.merge(graphdef, weights), x, number)
@@ -232,7 +294,7 @@ class Bert(nnx.Module):
             apply = jax.checkpoint(
                 apply, prevent_cse=not self.choices.rolled_layers, static_argnums=0
             )
-        layers = [nnx.split(layer) for layer in self._layers_in_order()[:count]]
+        layers = [nnx.split(layer) for layer in chosen]
         if not self.choices.rolled_layers or not layers:
             for number, (graphdef, weights) in enumerate(layers):
                 x = apply(graphdef, x, weights, number)
@@ -379,6 +441,11 @@ class Bert(nnx.Module):
             layer, rate = self.config.num_hidden_layers, self.config.hidden_dropout_prob
             x = dropout.apply(x, rate, layer, CLASSIFIER_INPUT, 1)
         return self.classifier(x).astype(jnp.float32)
+
+
+def _drop_for_targets(dropout: Dropout | None) -> Dropout | None:
+    """Return the dropout of the stream of targets, with masks of its own."""
+    return dropout and dataclasses.replace(dropout, seed=dropout.seed ^ jnp.uint32(_TARGETS))
 
 
 def _stack_lstms(width: int, units: int) -> nnx.Dict[BiLstm]:

@@ -82,36 +82,48 @@ class DistanceScores(nnx.Module):
         key: Linear,
         layer: LayerNumber,
         dropout: Dropout | None,
+        positions_BP: jax.Array | None = None,
     ) -> list[jax.Array]:
         """Compute the configured terms, each float32[B,H,S,S]; query and key are content's maps.
 
         The rows of the table are repeated to one a distance, so that a score's column is a
-        distance, and a shift by the query's place makes it a key (decision 91).
+        distance, and a shift by the query's place makes it a key (decision 91). The queries are the
+        places in positions_BP, by default all places in order.
         """
         if dropout is not None:
             # One mask for the batch: the table has no rows of a batch.
             alone = dataclasses.replace(dropout, rows_B=jnp.zeros((1,), jnp.uint32))
             rate = self.config.dropout_rate("distances")
             distances_RD = alone.apply(distances_RD[None], rate, layer, DISTANCES, POSITIONS)[0]
-        rows_M = number_distances(self.config, q_BSHK.shape[1])
+        rows_M = number_distances(self.config, k_BSHK.shape[1])
 
-        def score(x_BSHK: jax.Array, linear: Linear, rows_M: np.ndarray) -> jax.Array:
+        def score(
+            x_BSHK: jax.Array,
+            linear: Linear,
+            rows_M: np.ndarray,
+            positions_BS: jax.Array | None = None,
+        ) -> jax.Array:
             mapped_RHK = self._map_by_head(linear, distances_RD)
             by_distance_MHK = mapped_RHK.at[rows_M - rows_M.min()].get(
                 out_sharding=mesh.spec(None, "heads", None)
             )
             by_head = ("batch", "heads", None, None)
             return align_distances(
-                ops.einsum("bshk,mhk->bhsm", x_BSHK, by_distance_MHK, by_head, jnp.float32)
+                ops.einsum("bshk,mhk->bhsm", x_BSHK, by_distance_MHK, by_head, jnp.float32),
+                positions_BS,
             )
 
         terms = []
         if "c2p" in self.config.pos_att_type:
             # The first column of query S - 1 is the key S - 1 places before.
-            terms.append(score(q_BSHK, self.key or key, rows_M[::-1]))
+            terms.append(score(q_BSHK, self.key or key, rows_M[::-1], positions_BP))
         if "p2c" in self.config.pos_att_type:
-            by_key = score(k_BSHK, self.query or query, rows_M)
-            terms.append(jnp.swapaxes(by_key, 2, 3))
+            by_query = jnp.swapaxes(score(k_BSHK, self.query or query, rows_M), 2, 3)
+            if positions_BP is not None:
+                by_query = jax.vmap(lambda scores_HST, at_P: scores_HST[:, at_P])(
+                    by_query, positions_BP
+                )
+            terms.append(by_query)
         return terms
 
     def _map_by_head(self, linear: Linear, distances_RD: jax.Array) -> jax.Array:

@@ -82,7 +82,7 @@ def make_views(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Targets:
-    """Hold the places that are predicted, without the token there: P a row."""
+    """Hold the places that are predicted, and the vectors that ask for them: P a row."""
 
     vectors_BPD: jax.Array
     positions_BP: jax.Array  # int32
@@ -112,9 +112,18 @@ class Attention(Residual):
         self.has_window = number % config.global_attn_every_n_layers != 0
 
     def compute(
-        self, x_BSD: jax.Array, views: Views, layer: LayerNumber, dropout: Dropout | None
+        self,
+        x_BSD: jax.Array,
+        views: Views,
+        layer: LayerNumber,
+        dropout: Dropout | None,
+        targets: Targets | None = None,
     ) -> jax.Array:
-        """Compute the part without residual, norm and dropout of its output: float[B,S,D]."""
+        """Compute the part without residual, norm and dropout of its output: float[B,S,D].
+
+        The queries are the vectors of the targets, float[B,P,D], where there are any; only plain
+        attention has targets.
+        """
         view = views.window if self.has_window and views.window is not None else views.complete
         has_dropout = dropout is not None and self.weights_rate > 0
         chosen = attention.choose_here(
@@ -122,7 +131,7 @@ class Attention(Residual):
         )
         if chosen in (attention.KERNEL, attention.FLASH, attention.CUDNN):
             return self._by_kernel(chosen, x_BSD, view, layer, dropout)
-        return self._by_head(chosen, x_BSD, view, layer, dropout)
+        return self._by_head(chosen, x_BSD, view, layer, dropout, targets)
 
     def _by_head(
         self,
@@ -131,6 +140,7 @@ class Attention(Residual):
         view: LayerView,
         layer: LayerNumber,
         dropout: Dropout | None,
+        targets: Targets | None,
     ) -> jax.Array:
         """Attend by an implementation that takes queries, keys and values apart."""
 
@@ -139,27 +149,29 @@ class Attention(Residual):
                 return weights_BHST
             return dropout.apply(weights_BHST, self.weights_rate, layer, ATTENTION_WEIGHTS, KEYS)
 
-        batch, seq_len, width = x_BSD.shape
         by_head = mesh.spec("batch", None, "heads", None)
 
-        def heads_of(y_BSE: jax.Array) -> jax.Array:
-            apart = (batch, seq_len, self.heads, self.head_width)
-            return jnp.reshape(y_BSE, apart, out_sharding=by_head)
+        def map_by_head(linear: Linear, x_BSD: jax.Array) -> jax.Array:
+            apart = (*x_BSD.shape[:2], self.heads, self.head_width)
+            return jnp.reshape(linear(x_BSD), apart, out_sharding=by_head)
 
-        q_BSHK, k_BTHK, v_BTHK = (
-            heads_of(linear(x_BSD)) for linear in (self.query, self.key, self.value)
-        )
+        visible = view.visible
+        asking_BSD, mask, positions_BP = x_BSD, visible.mask, None
+        if targets is not None:
+            asking_BSD, mask = targets.vectors_BPD, targets.mask
+            positions_BP = targets.positions_BP
+        q_BSHK = map_by_head(self.query, asking_BSD)
+        k_BTHK, v_BTHK = (map_by_head(linear, x_BSD) for linear in (self.key, self.value))
         if view.rotation is not None:
             q_BSHK, k_BTHK = rotate(q_BSHK, view.rotation), rotate(k_BTHK, view.rotation)
-        visible = view.visible
         if chosen == attention.PLAIN or visible.ids_BS is None:
             terms: list[jax.Array] = []
             if self.distances is not None and view.distances_RD is not None:
                 maps = (self.query, self.key)
                 terms = self.distances.score(
-                    q_BSHK, k_BTHK, view.distances_RD, *maps, layer, dropout
+                    q_BSHK, k_BTHK, view.distances_RD, *maps, layer, dropout, positions_BP
                 )
-            out_BSHK = attention.attend(q_BSHK, k_BTHK, v_BTHK, visible.mask, drop, terms)
+            out_BSHK = attention.attend(q_BSHK, k_BTHK, v_BTHK, mask, drop, terms)
         elif visible.width:
             out_BSHK = blocks.attend_window(
                 q_BSHK, k_BTHK, v_BTHK, visible.ids_BS, visible.width, visible.is_causal
@@ -169,7 +181,7 @@ class Attention(Residual):
                 q_BSHK, k_BTHK, v_BTHK, visible.ids_BS, visible.is_causal
             )
         together = mesh.spec("batch", None, "heads")
-        return self.output(jnp.reshape(out_BSHK, (batch, seq_len, width), out_sharding=together))
+        return self.output(jnp.reshape(out_BSHK, asking_BSD.shape, out_sharding=together))
 
     def _by_kernel(
         self,
@@ -252,16 +264,24 @@ class Layer(nnx.Module):
         self,
         targets: Targets,
         x_BSD: jax.Array,
-        relations: Relations,
+        views: Views,
         layer: LayerNumber,
         dropout: Dropout | None,
     ) -> Targets:
-        """Compute the stream of the targets, which read x_BSD: XLNet's query stream."""
-        attention = typing.cast(RelativeAttention, self.attention)
+        """Compute the stream of the targets, which read x_BSD.
+
+        It is XLNet's query stream, and a layer of DeBERTa's enhanced mask decoder.
+        """
+        attention, relations = self.attention, views.complete.relations
 
         def attend(vectors_BPD: jax.Array) -> jax.Array:
+            if relations is None:
+                asking = dataclasses.replace(targets, vectors_BPD=vectors_BPD)
+                own = typing.cast(Attention, attention)
+                return own.compute(x_BSD, views, layer, dropout, asking)
             mask, places_BP = targets.mask, targets.positions_BP
-            return attention.compute(vectors_BPD, x_BSD, mask, relations, layer, dropout, places_BP)
+            relative = typing.cast(RelativeAttention, attention)
+            return relative.compute(vectors_BPD, x_BSD, mask, relations, layer, dropout, places_BP)
 
         vectors_BPD = attention.add(targets.vectors_BPD, attend, layer, dropout)
         vectors_BPD = self.mlp.add(vectors_BPD, self.mlp.compute, layer, dropout)

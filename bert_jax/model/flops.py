@@ -15,7 +15,8 @@ FORMULA = (
     "+ 6 x (width + vocabulary) x embedding width x masked positions (masked LM) "
     "+ 6 x (width + 2) x width (pooler, next sentence); left to right every position is predicted "
     "from the pairs with those before it; with a generator its own as masked LM, and the encoder's "
-    "6 x (width + 1) x width x positions (replaced tokens) in place of masked LM and pooler; with "
+    "6 x (width + 1) x width x positions (replaced tokens) in place of masked LM and pooler, with "
+    "an enhanced mask decoder its last layer twice at the masked positions; with "
     "a teacher also a third of its own, without a pooler"
 )
 
@@ -36,6 +37,8 @@ def count_train_flops(model: ModelConfig, seq_len: int, predictions: int) -> flo
         detection = 6 * (width + 1) * width * seq_len
         generator = _count_encoder(model.generator, seq_len)
         generator += _count_masked_lm(model.generator, predictions)
+        if model.enhanced_mask_decoder:
+            generator += _count_decoder(model.generator, seq_len, predictions)
         return float(_count_encoder(model, seq_len) + detection + generator)
     predictions = seq_len if model.is_causal else predictions
     pooler = 6 * (model.hidden_size + 2) * model.hidden_size
@@ -66,20 +69,37 @@ def _count_masked_lm(model: ModelConfig, predictions: int) -> int:
 
 def _count_encoder(model: ModelConfig, seq_len: int) -> int:
     width, layers = model.hidden_size, model.num_hidden_layers
-    mlp_maps = 3 if model.gated_mlp else 2
-    layer_weights = 4 * width**2 + mlp_maps * width * model.intermediate_size
-    every = 6 * layers * layer_weights * seq_len
+    every = 6 * layers * _count_layer_weights(model) * seq_len
     complete_layers = -(-layers // model.global_attn_every_n_layers)
     windowed_layers = layers - complete_layers
     pairs = complete_layers * seq_len**2
     pairs += windowed_layers * count_window_pairs(seq_len, model.local_attention)
     if model.is_causal:
         pairs = (pairs + layers * seq_len) // 2  # a position and itself are one pair
-    terms = len(model.pos_att_type.split("|"))
-    is_disentangled = model.position_embedding_type == "disentangled"
-    attention = (12 + 6 * terms * is_disentangled) * width * pairs
+    attention = _count_terms(model) * width * pairs
     mapped = 6 * model.embedding_width * width * seq_len if model.maps_embeddings else 0
     return every + attention + mapped
+
+
+def _count_layer_weights(model: ModelConfig) -> int:
+    mlp_maps = 3 if model.gated_mlp else 2
+    return (4 * model.hidden_size + mlp_maps * model.intermediate_size) * model.hidden_size
+
+
+def _count_terms(model: ModelConfig) -> int:
+    """Count the operations of attention for a pair of positions and a number of the width."""
+    terms = len(model.pos_att_type.split("|"))
+    return 12 + 6 * terms * (model.position_embedding_type == "disentangled")
+
+
+def _count_decoder(model: ModelConfig, seq_len: int, predictions: int) -> int:
+    """Count what the enhanced mask decoder does more than the last layer, which it replaces.
+
+    Keys and values are mapped once, all else is done twice at the masked positions.
+    """
+    keys = 2 * model.hidden_size**2
+    asking, pairs = 2 * predictions - seq_len, _count_terms(model) * model.hidden_size * seq_len
+    return 6 * (_count_layer_weights(model) - keys) * asking + pairs * asking
 
 
 def count_window_pairs(seq_len: int, window: int) -> int:

@@ -107,10 +107,8 @@ class RelativeAttention(Residual):
         position_BHSM = score(self.position_bias, "bshk,mhk->bhsm", distances_MHK)
         segment_BHSE = score(self.segment_bias, "bshk,ehk->bhse", segments_EHK)
         keys_BT = queries_BS = relations.segment_ids_BS
-        if positions_BS is None:
-            position_BHST = align_distances(position_BHSM)
-        else:
-            position_BHST = _align(position_BHSM, positions_BS, keys_BT.shape[1])
+        position_BHST = align_distances(position_BHSM, positions_BS)
+        if positions_BS is not None:
             queries_BS = ops.gather_positions(keys_BT, positions_BS)
         is_other = queries_BS[:, None, :, None] != keys_BT[:, None, None, :]
         segment_BHST = jnp.where(is_other, segment_BHSE[..., 1:], segment_BHSE[..., :1])
@@ -126,12 +124,15 @@ class RelativeAttention(Residual):
         return ops.einsum("bshk,dhk->bsd", out_BSHK, output_DHK, ("batch", None, None))
 
 
-def align_distances(scores_BHSM: jax.Array) -> jax.Array:
+def align_distances(scores_BHSM: jax.Array, positions_BS: jax.Array | None = None) -> jax.Array:
     """Return the score of each key, [B,H,S,T], from the scores of each distance to a query.
 
     Query i meets key j in column S - 1 - i + j. In rows that are one column longer the same entry
-    is (2 S - 1) i + j places behind the first key of query 0.
+    is (2 S - 1) i + j places behind the first key of query 0. The queries are the places in
+    positions_BS, by default all places in order.
     """
+    if positions_BS is not None:
+        return _shift(scores_BHSM, positions_BS)
     *batch, seq_len, distances = scores_BHSM.shape
     lies = jax.typeof(scores_BHSM).sharding.spec
     wider = jnp.pad(scores_BHSM, [(0, 0)] * (len(batch) + 1) + [(0, 1)])
@@ -144,8 +145,9 @@ def align_distances(scores_BHSM: jax.Array) -> jax.Array:
     return aligned[..., :seq_len]
 
 
-def _align(scores_BHSM: jax.Array, positions_BS: jax.Array, seq_len: int) -> jax.Array:
+def _shift(scores_BHSM: jax.Array, positions_BS: jax.Array) -> jax.Array:
     """Do the same for queries of any places, by shifts of powers of two: [B,H,S,T]."""
+    seq_len = (scores_BHSM.shape[-1] + 1) // 2
     shift_BS = seq_len - 1 - positions_BS
     aligned = scores_BHSM
     for bit in range((seq_len - 1).bit_length()):

@@ -135,8 +135,8 @@ def _scale_directions(scale_of: ScaleOf, directions: Tree) -> Tree:
     )
 
 
-def clip_by_global_norm(clip_norm: float) -> optax.GradientTransformation:
-    """Scale gradients to at most this global norm.
+def clip_by_global_norm(clip_norm: float, apart: str = "") -> optax.GradientTransformation:
+    """Scale gradients to at most this global norm; the part `apart` and the others each to it.
 
     Multiplies by a scalar. optax instead selects between the gradient and a scaled copy, which
     XLA:CPU materializes and reads again for each of the two moments.
@@ -146,6 +146,12 @@ def clip_by_global_norm(clip_norm: float) -> optax.GradientTransformation:
 
     def clipped(grads: Tree, params: Tree | None = None) -> Tree:
         del params
+        if apart:
+            part = {apart: grads[apart]}
+            return clip({name: g for name, g in grads.items() if name != apart}) | clip(part)
+        return clip(grads)
+
+    def clip(grads: Tree) -> Tree:
         scale = clip_norm / jnp.maximum(optax.tree.norm(grads), clip_norm)
         return jax.tree.map(lambda g: g * scale, grads)
 
@@ -166,9 +172,11 @@ def mask_decayed(params: Tree) -> Tree:
 
 
 def make_optimizer(
-    config: OptimConfig, scale_of: ScaleOf | None = None
+    config: OptimConfig, scale_of: ScaleOf | None = None, apart: str = ""
 ) -> optax.GradientTransformationExtraArgs:
     """Make the transformation from gradients to the direction of descent, clipping first.
+
+    The part `apart` of the parameters, if any, is clipped by a norm of its own.
 
     Its update takes is_bad, bool []. A bad step keeps the optimizer state, and its direction, which
     may be NaN, must not be used.
@@ -198,5 +206,5 @@ def make_optimizer(
     if config.name == "lamb":
         parts.append(optax.masked(optax.scale_by_trust_ratio(), mask_decayed))
     if config.clip_norm > 0:
-        parts.insert(0, clip_by_global_norm(config.clip_norm))
+        parts.insert(0, clip_by_global_norm(config.clip_norm, apart))
     return optax.chain(*parts)

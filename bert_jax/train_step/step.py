@@ -14,11 +14,11 @@ import optax
 from jax.sharding import PartitionSpec
 
 from bert_jax.config import Phase, RunConfig
-from bert_jax.model.bert import Model
+from bert_jax.model.bert import Bert, Model
 from bert_jax.model.dropout import Dropout, number_rows
-from bert_jax.parallel import collectives
+from bert_jax.parallel import collectives, mesh
 from bert_jax.train_step import guard, schedule
-from bert_jax.train_step.objectives import MIN_WEIGHT, Batch, Objective, Term
+from bert_jax.train_step.objectives import MIN_WEIGHT, Ahead, Batch, Objective, Term
 from bert_jax.train_step.schedule import Pace
 from bert_jax.train_step.state import TrainState
 
@@ -45,7 +45,10 @@ def _mean_loss(terms: dict[str, Term], weights: dict[str, jax.Array]) -> jax.Arr
 def _accumulate(
     grad: Callable[..., Any], params: Any, batch: Batch, dropout: Dropout | None, micro_batches: int
 ) -> Any:
-    """Sum the results of grad over one device's rows, computed in micro-batches."""
+    """Sum the results of grad over one device's rows, computed in micro-batches.
+
+    The last result is arrays with a row for each row of the batch, which are joined instead.
+    """
     if micro_batches == 1:
         return grad(params, batch, dropout)
 
@@ -59,14 +62,17 @@ def _accumulate(
         return grad(params, rows, dataclasses.replace(dropout, rows_B=rows_B))
 
     parts = jax.tree.map(cut, (dict(batch), None if dropout is None else dropout.rows_B))
-    shapes = jax.eval_shape(part, *jax.tree.map(lambda array: array[0], parts))
+    *shapes, _ = jax.eval_shape(part, *jax.tree.map(lambda array: array[0], parts))
     zeros = jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, out_sharding=leaf.sharding.spec), shapes
     )
-    total, _ = jax.lax.scan(
-        lambda total, rows: (jax.tree.map(jnp.add, total, part(*rows)), None), zeros, parts
-    )
-    return total
+
+    def add(total: Any, rows: Any) -> Any:
+        *sums, made = part(*rows)
+        return jax.tree.map(jnp.add, total, sums), made
+
+    total, made = jax.lax.scan(add, zeros, parts)
+    return *total, jax.tree.map(lambda array: jax.lax.collapse(array, 0, 2), made)
 
 
 def compute_gradients(
@@ -85,38 +91,99 @@ def compute_gradients(
     and devices exchange them once, at the end; kernels' and tables' in gradient_dtype, by default
     the dtype of the matmuls. Without a teacher `taught` is None.
     """
+
+    def compute(bert: Bert, batch: Batch, dropout: Dropout | None) -> tuple[Any, Batch]:
+        return objective.terms(bert, batch, dropout), {}
+
+    *results, _ = _differentiate(
+        model, objective, compute, params, {}, batch, dropout, micro_batches, gradient_dtype, taught
+    )
+    return tuple(results)
+
+
+def _differentiate(
+    model: Model,
+    objective: Objective,
+    compute: Callable[[Bert, Batch, Dropout | None], tuple[dict[str, Term], Batch]],
+    params: Any,
+    fixed: Any,
+    batch: Batch,
+    dropout: Dropout | None,
+    micro_batches: int,
+    gradient_dtype: jnp.dtype | None,
+    taught: Teacher | None = None,
+) -> tuple[Any, dict[str, Term], dict[str, jax.Array], Batch]:
+    """Do the same for `params` alone, the others being `fixed`, and the terms of `compute`.
+
+    Returns the rows that it makes too, sharded as the batch.
+    """
     specs = collectives.specs(params)
     exchanged = jax.tree.map(
         lambda parameter: (
             (gradient_dtype or model.dtype) if parameter.is_matrix else jnp.dtype(jnp.float32)
         ),
-        model.declared,
+        {name: model.declared[name] for name in params},
     )
+    specs_of_fixed = collectives.specs(fixed)
 
     def on_a_device(
-        params: Any, batch: Batch, dropout: Dropout | None, *frozen: Any
-    ) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
+        params: Any, fixed: Any, batch: Batch, dropout: Dropout | None, *frozen: Any
+    ) -> tuple[Any, dict[str, Term], dict[str, jax.Array], Batch]:
         counted = collectives.sum_over_batch(objective.weights(batch))
         weights = {name: jnp.maximum(sum, MIN_WEIGHT) for name, sum in counted.items()}
+        others = collectives.gather_params(fixed, specs_of_fixed, model.dtype)
 
         def loss(params: Any, batch: Batch, dropout: Dropout | None) -> tuple[jax.Array, Any]:
-            terms = objective.terms(model.bind(params), batch, dropout)
-            return _mean_loss(terms, weights), terms
+            terms, rows = compute(model.bind(params | others), batch, dropout)
+            return _mean_loss(terms, weights), (terms, rows)
 
         whole = collectives.gather_params(params, specs, model.dtype)
         teach = _make_teach(objective, taught, frozen)
 
         def grad(params: Any, batch: Batch, dropout: Dropout | None) -> Any:
-            return jax.grad(loss, has_aux=True)(params, teach(batch), dropout)
+            tree, (terms, rows) = jax.grad(loss, has_aux=True)(params, teach(batch), dropout)
+            return tree, terms, rows
 
-        tree, terms = _accumulate(grad, whole, batch, dropout, micro_batches)
+        tree, terms, rows = _accumulate(grad, whole, batch, dropout, micro_batches)
         tree = collectives.reduce_scatter_grads(tree, specs, exchanged)
-        return tree, collectives.sum_over_batch(terms), weights
+        return tree, collectives.sum_over_batch(terms), weights, rows
 
-    out_specs = specs, PartitionSpec(), PartitionSpec()
+    out_specs = specs, PartitionSpec(), PartitionSpec(), mesh.spec("batch")
     frozen = () if taught is None else (taught.params,)
-    arguments = params, dict(batch), dropout, *frozen
+    arguments = params, fixed, dict(batch), dropout, *frozen
     return collectives.map_over_batch(on_a_device, arguments, out_specs)
+
+
+def _differentiate_in_turn(
+    model: Model,
+    objective: Objective,
+    ahead: Ahead,
+    update: Callable[[Any], Any],
+    params: Any,
+    batch: Batch,
+    dropout: Dropout | None,
+    micro_batches: int,
+    gradient_dtype: jnp.dtype | None,
+) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
+    """Compute the gradient of a part, then the others' with the new weights that it gives the part.
+
+    update(gradients) returns all parameters after an update; only the part's are read.
+    """
+    first = {ahead.part: params[ahead.part]}
+    others = {name: tree for name, tree in params.items() if name != ahead.part}
+    ways = dropout, micro_batches, gradient_dtype
+    grads, terms, weights, rows = _differentiate(
+        model, objective, ahead.terms, first, others, batch, *ways
+    )
+    moved = {ahead.part: update(jax.tree.map(jnp.zeros_like, others) | grads)[ahead.part]}
+
+    def compute(bert: Bert, batch: Batch, dropout: Dropout | None) -> tuple[Any, Batch]:
+        return ahead.other_terms(bert, batch, dropout), {}
+
+    other_grads, other_terms, _, _ = _differentiate(
+        model, objective, compute, others, moved, {**batch, **rows}, *ways
+    )
+    return other_grads | grads, terms | other_terms, weights
 
 
 def _make_teach(
@@ -165,16 +232,28 @@ def make_train_step(
             step=state.step.astype(jnp.uint32),
             rows_B=number_rows(phase.batch_size),
         )
-        grads, terms, weights = compute_gradients(
-            model,
-            objective,
-            state.params,
-            batch,
-            dropout,
-            phase.micro_batches,
-            gradient_dtype,
-            taught=None if teacher is None else Teacher(teacher, *frozen),
-        )
+        rates = schedule.scale_rates(config.optim, state.params, pace.rate, state.step)
+
+        def update(grads: Any, is_bad: jax.Array | bool = False) -> tuple[Any, Any]:
+            direction, opt_state = tx.update(grads, state.opt_state, state.params, is_bad=is_bad)
+            move = jax.tree.map(lambda p, rate, d: p - rate * d, state.params, rates, direction)
+            return move, opt_state
+
+        taught = None if teacher is None else Teacher(teacher, *frozen)
+        given = batch, dropout, phase.micro_batches, gradient_dtype
+        if objective.ahead is None:
+            grads, terms, weights = compute_gradients(
+                model, objective, state.params, *given, taught=taught
+            )
+        else:
+            grads, terms, weights = _differentiate_in_turn(
+                model,
+                objective,
+                objective.ahead,
+                lambda grads: update(grads)[0],
+                state.params,
+                *given,
+            )
         sums = {"terms": terms, "weights": weights, "grad_norm": optax.tree.norm(grads)}
         loss = _mean_loss(terms, weights)
         verdict, window = guard.judge(
@@ -186,9 +265,7 @@ def make_train_step(
             ([(term.loss_sum, term.correct_sum) for term in terms.values()], weights),
         )
         is_bad = verdict.is_bad > 0.0
-        direction, opt_state = tx.update(grads, state.opt_state, state.params, is_bad=is_bad)
-        rates = schedule.scale_rates(config.optim, state.params, pace.rate, state.step)
-        params = jax.tree.map(lambda p, rate, d: p - rate * d, state.params, rates, direction)
+        params, opt_state = update(grads, is_bad)
         params |= {name: state.params[name] for name in objective.untrained if name in params}
         params = guard.keep_old_if(is_bad, params, state.params)
         sums |= {"learning_rate": pace.rate, "guard": verdict}

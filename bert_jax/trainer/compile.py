@@ -148,7 +148,10 @@ def build_parts(
             needs_mlm = any(objective.reads_teacher_mlm for objective in objectives)
             read = bert.Heads(mlm=needs_mlm, nsp=False, pooler=False)
             taught = bert.build(teacher, backend, mesh.shape["model"], compute, read)
-        tx = optimizers.make_optimizer(config.optim, mup.find_scales(config))
+        ahead = objectives[0].ahead
+        tx = optimizers.make_optimizer(
+            config.optim, mup.find_scales(config), ahead.part if ahead else ""
+        )
         shardings = state_lib.make_shardings(models[-1], tx, mesh, config.mesh)
     return StepParts(config, objectives, mesh, models, tx, shardings, taught)
 

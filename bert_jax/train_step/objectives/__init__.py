@@ -12,6 +12,7 @@ from bert_jax.train_step.objectives.distillation import DISTILLATION
 from bert_jax.train_step.objectives.mlm_nsp import MLM, MLM_NSP
 from bert_jax.train_step.objectives.objective import (
     MIN_WEIGHT,
+    Ahead,
     Batch,
     Objective,
     Term,
@@ -62,6 +63,7 @@ __all__ = [
     "PERMUTATION",
     "RELATION_DISTILLATION",
     "RTD",
+    "Ahead",
     "Batch",
     "Objective",
     "Term",

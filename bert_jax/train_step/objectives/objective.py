@@ -30,6 +30,19 @@ class Term:
 
 
 @dataclasses.dataclass(frozen=True)
+class Ahead:
+    """Describe the terms of a part of the model that a step updates before the others.
+
+    The other terms are computed with the part's new weights, from the batch and the rows that
+    `terms` adds to it. The part and the others are clipped apart, as by two optimizers.
+    """
+
+    part: str  # a name at the top of the parameters
+    terms: Callable[[Bert, Batch, Dropout | None], tuple[dict[str, Term], Batch]]
+    other_terms: Callable[[Bert, Batch, Dropout | None], dict[str, Term]]
+
+
+@dataclasses.dataclass(frozen=True)
 class Objective:
     """Describe a loss by sums: `weights` and `terms` return dicts with the same names of terms."""
 
@@ -43,6 +56,7 @@ class Objective:
     configure: "Callable[[Config], Objective] | None" = None
     # Computes outputs of a frozen teacher, which `terms` finds in the batch; None without one.
     teach: Callable[[Bert, Batch], dict[str, jax.Array]] | None = None
+    ahead: Ahead | None = None  # set if a step updates one part of the model before the others
     reads_teacher_mlm: bool = False  # whether teach reads the teacher's masked-word head
 
 
@@ -92,6 +106,18 @@ def find_pooled(bert: Bert, batch: Batch) -> jax.Array | None:
 def encode_batch(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
     """Compute the last layer's hidden vectors for packed or plain rows: float[B,S,D]."""
     return bert.encode(
+        batch["input_ids"],
+        batch["segment_ids"],
+        find_visible(batch),
+        dropout,
+        batch.get("position_ids"),
+    )
+
+
+def encode_masked_slots(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
+    """Compute the vectors that predict the masked tokens of packed or plain rows: float[B,P,D]."""
+    return bert.encode_slots(
+        batch["masked_lm_positions"],
         batch["input_ids"],
         batch["segment_ids"],
         find_visible(batch),

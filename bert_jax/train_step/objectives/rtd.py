@@ -10,10 +10,12 @@ import jax.numpy as jnp
 from bert_jax.model.bert import Bert, Heads
 from bert_jax.model.dropout import SAMPLED_TOKENS, Dropout, Words, hash_places
 from bert_jax.train_step.objectives.objective import (
+    Ahead,
     Batch,
     Objective,
     Term,
     encode_batch,
+    encode_masked_slots,
     fill_masked,
     restore_ids,
     sum_losses,
@@ -23,6 +25,7 @@ GENERATOR_SCOPE = "of_the_generator"  # names its operations, for planning/chip_
 WEIGHT = 50.0  # default of config.rtd_weight
 BINS, BIN_WIDTH = 128, 0.125  # the histogram of logits, -8 to 8
 _EVALUATION_SEED = 2020
+_SEEN = "seen_ids"  # field of a batch: its tokens, samples in place of the masked ones
 
 
 def _weigh_tokens(batch: Batch) -> jax.Array:
@@ -94,44 +97,60 @@ def sum_detections(
     return Term(jnp.sum(nll_BS * weights_BS), jnp.sum(right_BS * weights_BS), histogram_KN, scale)
 
 
-def make_rtd(weight: float) -> Objective:
+def _generate(
+    bert: Bert, batch: Batch, dropout: Dropout | None
+) -> tuple[dict[str, Term], dict[str, jax.Array]]:
+    """Return the generator's term, and the rows that the encoder sees, int32[B,S]."""
+    generator, positions_BP = bert.generator, batch["masked_lm_positions"]
+    if generator is None:
+        raise TypeError("this model was built without the generator that rtd trains")
+    generator_dropout = None if dropout is None else dropout.for_generator()
+    with jax.named_scope(GENERATOR_SCOPE):
+        vectors_BPG = encode_masked_slots(generator, batch, generator_dropout)
+    # XLA merges the two products with the word embeddings: the losses store logits in
+    # config.compute.mlm_logits_dtype, sampling reads them in float32.
+    losses = generator.compute_target_losses(vectors_BPG, batch["masked_lm_ids"])
+    logits_BPV = generator.compute_target_logits(vectors_BPG)
+    sampled_BP = sample_tokens(
+        jax.lax.stop_gradient(logits_BPV),
+        positions_BP,
+        make_noise_words(bert, batch, dropout),
+        bert.config.vocab_size,
+    )
+    term = sum_losses(losses, batch["masked_lm_weights"])
+    return {"mlm": term}, {_SEEN: fill_masked(batch, sampled_BP)}
+
+
+def make_rtd(weight: float, generator_first: bool = False) -> Objective:
     """Make the objective: the generator's masked language model + weight * detection.
 
     Detection is a mean over all tokens but padding. A sampled token that equals the original counts
-    as original. No gradient flows through sampling.
+    as original. No gradient flows through sampling. With generator_first a step updates the
+    generator before the encoder reads its tables; the samples are from before the update.
+
+    Source of the order: microsoft/DeBERTa@4d7fe0b rtd_task.py get_decoupled_loss_fn.
     """
 
-    def terms(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
-        generator, positions_BP = bert.generator, batch["masked_lm_positions"]
-        if generator is None:
-            raise TypeError("this model was built without the generator that rtd trains")
-        generator_dropout = None if dropout is None else dropout.for_generator()
-        with jax.named_scope(GENERATOR_SCOPE):
-            hidden_BSG = encode_batch(generator, batch, generator_dropout)
-        # XLA merges the two products with the word embeddings: the losses store logits in
-        # config.compute.mlm_logits_dtype, sampling reads them in float32.
-        losses = generator.compute_mlm_losses(hidden_BSG, positions_BP, batch["masked_lm_ids"])
-        logits_BPV = generator.compute_mlm_logits(hidden_BSG, positions_BP)
-        sampled_BP = sample_tokens(
-            jax.lax.stop_gradient(logits_BPV),
-            positions_BP,
-            make_noise_words(bert, batch, dropout),
-            bert.config.vocab_size,
-        )
-        seen_BS = fill_masked(batch, sampled_BP)
+    def detect(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
+        seen_BS = batch[_SEEN]
         is_replaced_BS = seen_BS != restore_ids(batch)
         hidden_BSD = encode_batch(bert, {**batch, "input_ids": seen_BS}, dropout)
         logits_BS = bert.compute_replaced_logits(
             hidden_BSD, batch.get("cls_positions"), batch.get("example_ids")
         )
-        return {
-            "mlm": sum_losses(losses, batch["masked_lm_weights"]),
-            "rtd": sum_detections(logits_BS, is_replaced_BS, _weigh_tokens(batch), weight),
-        }
+        detections = sum_detections(logits_BS, is_replaced_BS, _weigh_tokens(batch), weight)
+        return {"rtd": detections}
 
-    heads = Heads(mlm=False, nsp=False, pooler=False, rtd=True, generator=True)
+    def terms(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
+        words, rows = _generate(bert, batch, dropout)
+        return words | detect(bert, {**batch, **rows}, dropout)
+
     return Objective(
-        _count, terms, heads=heads, configure=lambda config: make_rtd(config.rtd_weight)
+        _count,
+        terms,
+        heads=Heads(mlm=False, nsp=False, pooler=False, rtd=True, generator=True),
+        configure=lambda config: make_rtd(config.rtd_weight, config.rtd_generator_first),
+        ahead=Ahead("generator", _generate, detect) if generator_first else None,
     )
 
 

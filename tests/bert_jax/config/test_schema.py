@@ -345,6 +345,17 @@ def test_a_ramp_that_does_not_fit_is_refused(first, tokens, multiple, words):
         config_lib.ramp_batch(Phase(64, 9, batch_size=12), first, tokens, multiple)
 
 
+def test_debertas_generators_are_as_wide_and_half_as_deep():
+    """rtd_xsmall.json to rtd_large.json of microsoft/DeBERTa@4d7fe0b."""
+    for size, *sizes in (("xsmall", 384, 12, 6), ("small", 768, 6, 3), ("large", 1024, 24, 12)):
+        model = read("deberta", f"size={size}").model
+        generator = model.generator
+        assert [model.hidden_size, model.num_hidden_layers, generator.num_hidden_layers] == sizes
+        for name in ("hidden_size", "num_attention_heads", "intermediate_size", "embedding_width"):
+            assert getattr(generator, name) == getattr(model, name)
+        assert generator.enhanced_mask_decoder and not model.encoder_alone.enhanced_mask_decoder
+
+
 def test_electras_generators_are_a_quarter_and_a_third_as_wide():
     for size, width, embedding, heads in (("small", 64, 128, 1), ("base", 256, 768, 4)):
         generator = read("electra", f"size={size}").model.generator

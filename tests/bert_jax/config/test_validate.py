@@ -113,6 +113,7 @@ def test_the_settings_are_all_there():
 
 
 RTD = {"objective": "rtd", "data": NO_PAIRS, "model.generator_hidden_size": 192}
+DECODED = {"model.position_embedding_type": "disentangled", **RTD}
 RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO_PAIRS}
 
 
@@ -160,6 +161,13 @@ RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO
         {"init_layers": "0,2", "init": "hf:DIR", **RTD},
         {"init_tile": True, "init": "hf:DIR", **RTD},
         {"optim.layer_rate_decay": 0.8, **RTD},
+        {"rtd_generator_first": True, **RTD},
+        {"rtd_generator_first": True},
+        {"model.enhanced_mask_decoder": True},
+        {"model.enhanced_mask_decoder": True, "model.position_embedding_type": "disentangled"},
+        {"model.enhanced_mask_decoder": True, **RTD},
+        {"model.enhanced_mask_decoder": True, "model.position_biased_input": True, **DECODED},
+        {"model.enhanced_mask_decoder": True, "model.norm_position": "pre", **DECODED},
         {"model.generator_hidden_size": 192},
         {"model.generator_embeddings": "gdes"},
         {"model.generator_hidden_size": 192, "model.generator_num_attention_heads": 5},

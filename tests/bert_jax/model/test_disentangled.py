@@ -10,7 +10,10 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.config import ComputeConfig
+from bert_jax.model.attention import hide_padding
 from bert_jax.model.disentangled import number_distances
+from bert_jax.parallel import mesh
 from bert_jax.train_step.objectives import MLM, RTD
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
 from tests.bert_jax.train_step.gradients import assert_same, compute, draw, on_mesh
@@ -110,6 +113,71 @@ def test_a_detector_reads_the_norm_of_a_token_plus_its_cls():
     np.testing.assert_allclose(packed, compute(of_each), atol=2e-5)
 
 
+def norm(x, layer_norm, eps=1e-12):
+    centred = x - x.mean(-1, keepdims=True)
+    return (
+        centred / np.sqrt(x.var(-1, keepdims=True) + eps) * layer_norm["scale"] + layer_norm["bias"]
+    )
+
+
+def apply_layer(params, config, keys, queries, table, seen):
+    """One layer on queries [S,D] that read keys [S,D], of which seen[S] may be read."""
+    own, heads, length = params["attention"], config.num_attention_heads, len(keys)
+
+    def cut(name, x):
+        return (x @ own[name]["kernel"] + own[name]["bias"]).reshape(len(x), heads, -1)
+
+    q, k, v = cut("query", queries), cut("key", keys), cut("value", keys)
+    rows = number_distances(config, length)[
+        np.arange(length)[:, None] - np.arange(length)[None, :] + length - 1
+    ]
+    scores = np.einsum("ihk,jhk->hij", q, k)
+    scores += np.einsum("ihk,ijhk->hij", q, cut("key", table)[rows])
+    scores += np.einsum("jhk,ijhk->hij", k, cut("query", table)[rows])
+    scores = np.where(seen, scores / np.sqrt(3 * q.shape[-1]), -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    read = np.einsum("hij,jhk->ihk", weights, v).reshape(queries.shape)
+    x = queries + read @ own["output"]["kernel"] + own["output"]["bias"]
+    x = norm(x, own["layer_norm"])
+    mlp = params["mlp"]
+    units = x @ mlp["intermediate"]["kernel"] + mlp["intermediate"]["bias"]
+    units = units * (1 + np.vectorize(math.erf)(units / math.sqrt(2))) / 2
+    return norm(x + units @ mlp["output"]["kernel"] + mlp["output"]["bias"], mlp["layer_norm"])
+
+
+@pytest.mark.slow
+def test_a_mask_decoder_reads_the_layer_before_the_last_twice():
+    """Against NumPy, which decodes every place as EnhancedMaskDecoder of microsoft/DeBERTa does."""
+    config = configure(
+        num_hidden_layers=2,
+        hidden_act="gelu_erf",
+        enhanced_mask_decoder=True,
+        generator_hidden_size=32,
+        generator_num_attention_heads=4,
+        generator_embeddings="gdes",
+    )
+    at = setting(config, 1, heads=RTD.heads)
+    params, batch = draw(at.model), random_batch(batch_size=2)
+    own, model = params["generator"], config.model.generator
+    with jax.set_mesh(at.mesh):
+        generator = at.model.bind(on_mesh(params, at)).generator
+        placed = mesh.place_batch(batch, at.mesh)
+        rows = (placed[name] for name in ("masked_lm_positions", "input_ids", "segment_ids"))
+        found = np.asarray(generator.encode_slots(*rows, hide_padding(placed["input_mask"])))
+    distances = own["distances"]
+    table = norm(distances["table"]["embedding"], distances["layer_norm"])
+    for row, slots in enumerate(batch["masked_lm_positions"]):
+        seen = batch["input_mask"][row] > 0
+        embeddings = own["embeddings"]
+        x = norm(embeddings["word"]["embedding"][batch["input_ids"][row]], embeddings["layer_norm"])
+        x = apply_layer(own["layers"]["00"], model, x, x, table, seen)
+        asking = x + own["decoder_positions"]["embedding"][: len(x)]
+        for _ in range(2):
+            asking = apply_layer(own["layers"]["01"], model, x, asking, table, seen)
+        np.testing.assert_allclose(found[row], asking[slots], atol=2e-5)
+
+
 @pytest.mark.slow
 def test_packed_rows_and_eight_devices_have_the_losses_and_gradients_of_examples():
     """A table of positions too, and maps of its own, which are on two devices."""
@@ -145,3 +213,26 @@ def test_a_detector_with_tables_of_differences_is_the_same_on_eight_devices():
         setting(config, 8, "zero1+tp", heads=RTD.heads), RTD, params, random_batch(), drops=True
     )
     assert_same(found, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("preset", "remat"), [("zero1+tp", "none"), ("fsdp", "layer")])
+def test_a_mask_decoder_is_the_same_on_eight_devices(preset, remat):
+    sizes = {"generator_hidden_size": 32, "generator_num_attention_heads": 4}
+    config = configure(enhanced_mask_decoder=True, **sizes)
+    params, batch = draw(setting(config, 1, heads=RTD.heads).model), random_batch()
+    expected = compute(setting(config, 1, heads=RTD.heads), RTD, params, batch, drops=True)
+    assert np.abs(expected[1]["generator"]["decoder_positions"]["embedding"]).max() > 0
+    config = dataclasses.replace(config, compute=ComputeConfig(remat=remat, rolled_layers=True))
+    other = setting(config, 8, preset, heads=RTD.heads)
+    assert_same(compute(other, RTD, params, batch, drops=True), expected)
+
+
+@pytest.mark.slow
+def test_a_mask_decoder_counts_the_places_of_an_example_in_a_packed_row():
+    """The generator alone, whose masked words take no noise."""
+    config = configure(enhanced_mask_decoder=True)
+    at = setting(config, 1)
+    params = draw(at.model)
+    assert "decoder_positions" in params
+    assert_same(compute(at, MLM, params, side_by_side()), compute(at, MLM, params, one_by_one()))

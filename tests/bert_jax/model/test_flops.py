@@ -64,6 +64,23 @@ def test_windows_gates_and_narrow_embeddings_cost_what_they_multiply():
     assert flops.count_train_flops(narrow, seq_len, 2) == before - head + 6 * 5 * width * seq_len
 
 
+def test_a_mask_decoder_maps_keys_once_and_asks_twice_at_the_masked_positions():
+    """Against the products of a generator of one layer, written out: 6 for each."""
+    width, units, seq_len, slots = 8, 20, 9, 2
+    plain = ModelConfig(
+        **{"vocab_size": 0, "hidden_size": width, "num_hidden_layers": 1, "intermediate_size": 10},
+        position_embedding_type="disentangled",
+        generator_hidden_size=width,
+        generator_intermediate_size=units,
+    )
+    layer = (4 * width**2 + 2 * width * units) * seq_len + 4 * width * seq_len**2
+    asked = (2 * width**2 + 2 * width * units + 4 * width * seq_len) * slots
+    decoder = 2 * width**2 * seq_len + 2 * asked
+    decoded = dataclasses.replace(plain, enhanced_mask_decoder=True)
+    before, after = (flops.count_train_flops(model, seq_len, slots) for model in (plain, decoded))
+    assert after - before == 6 * (decoder - layer)
+
+
 def test_a_teacher_costs_a_third_of_what_it_is_read_for():
     layers = 65.2298e9 + 1.8119e9
     taught = flops.count_teacher_flops
