@@ -118,7 +118,8 @@ class DistanceScores(nnx.Module):
             # The first column of query S - 1 is the key S - 1 places before.
             terms.append(score(q_BSHK, self.key or key, rows_M[::-1], positions_BP))
         if "p2c" in self.config.pos_att_type:
-            by_query = jnp.swapaxes(score(k_BSHK, self.query or query, rows_M), 2, 3)
+            by_key = score(k_BSHK, self.query or query, rows_M)
+            by_query = jnp.swapaxes(by_key, 2, 3)
             if positions_BP is not None:
                 by_query = jax.vmap(lambda scores_HST, at_P: scores_HST[:, at_P])(
                     by_query, positions_BP

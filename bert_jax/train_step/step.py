@@ -23,6 +23,8 @@ from bert_jax.train_step.schedule import Pace
 from bert_jax.train_step.state import TrainState
 
 Sums = dict[str, Any]
+# Returns terms, and arrays with a row for each row of the batch.
+Compute = Callable[[Bert, Batch, Dropout | None], tuple[dict[str, Term], Batch]]
 TEACHER_SCOPE = "of_the_teacher"  # names a teacher's operations, for kernel prices
 
 
@@ -91,20 +93,21 @@ def compute_gradients(
     and devices exchange them once, at the end; kernels' and tables' in gradient_dtype, by default
     the dtype of the matmuls. Without a teacher `taught` is None.
     """
-
-    def compute(bert: Bert, batch: Batch, dropout: Dropout | None) -> tuple[Any, Batch]:
-        return objective.terms(bert, batch, dropout), {}
-
-    *results, _ = _differentiate(
-        model, objective, compute, params, {}, batch, dropout, micro_batches, gradient_dtype, taught
+    ways = dropout, micro_batches, gradient_dtype
+    grads, terms, weights, _ = _differentiate(
+        model, objective, _add_no_rows(objective.terms), params, {}, batch, *ways, taught
     )
-    return tuple(results)
+    return grads, terms, weights
+
+
+def _add_no_rows(terms: Callable[..., dict[str, Term]]) -> Compute:
+    return lambda bert, batch, dropout: (terms(bert, batch, dropout), {})
 
 
 def _differentiate(
     model: Model,
     objective: Objective,
-    compute: Callable[[Bert, Batch, Dropout | None], tuple[dict[str, Term], Batch]],
+    compute: Compute,
     params: Any,
     fixed: Any,
     batch: Batch,
@@ -115,7 +118,7 @@ def _differentiate(
 ) -> tuple[Any, dict[str, Term], dict[str, jax.Array], Batch]:
     """Do the same for `params` alone, the others being `fixed`, and the terms of `compute`.
 
-    Returns the rows that it makes too, sharded as the batch.
+    The last result has its rows, sharded as the batch.
     """
     specs = collectives.specs(params)
     exchanged = jax.tree.map(
@@ -176,10 +179,7 @@ def _differentiate_in_turn(
         model, objective, ahead.terms, first, others, batch, *ways
     )
     moved = {ahead.part: update(jax.tree.map(jnp.zeros_like, others) | grads)[ahead.part]}
-
-    def compute(bert: Bert, batch: Batch, dropout: Dropout | None) -> tuple[Any, Batch]:
-        return ahead.other_terms(bert, batch, dropout), {}
-
+    compute = _add_no_rows(ahead.other_terms)
     other_grads, other_terms, _, _ = _differentiate(
         model, objective, compute, others, moved, {**batch, **rows}, *ways
     )

@@ -36,11 +36,10 @@ def _predict_both(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str
     """Predict words and next sentences from one pass through the encoder."""
     hidden_BSD = encode_batch(bert, batch, dropout)
     vectors_BPD = ops.gather_positions(hidden_BSD, batch["masked_lm_positions"])
+    words = sum_words(bert, batch, vectors_BPD)
     logits = bert.compute_nsp_logits(hidden_BSD, batch.get("cls_positions"))
-    return {
-        "mlm": sum_words(bert, batch, vectors_BPD),
-        "nsp": sum_term(logits, batch["next_sentence_labels"], batch["next_sentence_weights"]),
-    }
+    pairs = sum_term(logits, batch["next_sentence_labels"], batch["next_sentence_weights"])
+    return {"mlm": words, "nsp": pairs}
 
 
 # The masked language model alone, a mean over its predictions. The pooler stays as initialized for

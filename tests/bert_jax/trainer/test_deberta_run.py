@@ -97,7 +97,7 @@ def test_the_encoder_is_exported_and_continued_and_the_generator_kept(config, wh
     settings = json.loads((target.folder / "config.json").read_text())
     assert settings["architectures"] == ["DebertaV2Model"]
     generator = load.load(str(whole.workdir), GENERATOR)
-    with pytest.raises(ValueError, match="none of transformers' classes .*: orbax:DIR keeps any"):
+    with pytest.raises(ValueError, match=r"none of transformers' classes .*: orbax:DIR keeps any"):
         export.keep_supported(generator, export.parse_target(f"hf:{tmp_path / 'generator'}"))
     kept = export.parse_target(f"orbax:{tmp_path / 'generator'}")
     export.write(export.keep_supported(generator, kept), kept, ())
