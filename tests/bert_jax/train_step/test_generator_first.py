@@ -183,3 +183,11 @@ def test_a_joint_step_reads_the_tables_before_the_update(expected):
     later, _ = learn(at(), params, batches[:1], make_rtd(WEIGHT, generator_first=True))
     assert largest_gap(ours["generator"], later["generator"]) < 1e-6
     assert largest_gap(others_of(ours), others_of(later)) > 1e-3
+
+
+def test_a_bad_loss_of_the_generator_leaves_all_parameters_as_they_were(expected):
+    """Though its update is computed before the step is judged."""
+    params, batches, *_ = expected
+    bad = batches[0] | {"masked_lm_weights": np.full_like(batches[0]["masked_lm_weights"], np.inf)}
+    ours, _ = learn(at(), params, [bad], make_rtd(WEIGHT, generator_first=True))
+    assert largest_gap(ours, params) == 0.0
