@@ -35,6 +35,7 @@ class EvaluateFlags:
     )
     output: str = flag("", "the numbers as JSON lines as well, in a new file", metavar="FILE")
     batch_size: int = flag(64, "rows that the model sees at once", minimum=1)
+    int8: bool = cli.int8_flag()
     store: str = flag(
         "",
         "store of the same vocabulary, a folder that data_pipeline.build wrote, or gs://; where "
@@ -230,13 +231,14 @@ def _score(
     sentence_ids: list[Any],
     screen: Screen,
 ) -> int:
-    model = place_masked_lm(weights.checkpoint)
+    model = place_masked_lm(weights.checkpoint, is_int8=flags.int8)
     screen.print(f"weights: {weights.describe()}")
     lines: list[dict[str, Any]] = []
     if selection is not None:
         means = store_scores.score_store(model, selection, flags.batch_size, screen)
         facts: dict[str, Any] = {"store": str(selection.store.directory)}
         facts |= {"store_digest": selection.store.digest, "split": selection.split}
+        facts |= {"int8": True} if flags.int8 else {}
         lines.append(
             {"checkpoint": flags.checkpoint, **facts, "seq_len": selection.seq_len, **means}
         )
@@ -292,13 +294,14 @@ def _search(log: LibraryLog, flags: EvaluateFlags) -> int:
         layers, flags.pool, flags.normalize, length, 0, flags.batch_size
     )
     counts = LineCounts()
-    by_vectors = _rank_by_vectors(checkpoint, collection, extraction, counts, screen)
+    by_vectors = _rank_by_vectors(checkpoint, collection, extraction, counts, screen, flags.int8)
     scores = {
         flags.checkpoint: retrieval.measure(by_vectors, collection.grades),
         "BM25": retrieval.measure(by_words, collection.grades),
     }
     facts: dict[str, Any] = {"retrieval": flags.retrieval, "split": split}
     facts |= {"queries": len(queries), "documents": len(documents)}
+    facts |= {"int8": True} if flags.int8 else {}
     _show_search(facts, scores, extraction, counts, screen)
     _write(flags.output, [{"system": name} | facts | each for name, each in scores.items()], screen)
     return 0
@@ -331,9 +334,10 @@ def _rank_by_vectors(
     extraction: Extraction,
     counts: LineCounts,
     screen: Screen,
+    is_int8: bool,
 ) -> list[np.ndarray]:
     """Rank the documents by the products of their vectors with the queries'."""
-    model = place_model(checkpoint, Heads(mlm=False, nsp=False))
+    model = place_model(checkpoint, Heads(mlm=False, nsp=False), is_int8=is_int8)
     step = hidden_states.compile_vectors(model, extraction)
 
     def compute(texts: Sequence[str], unit: str) -> Iterator[np.ndarray]:

@@ -53,6 +53,7 @@ class FeaturesFlags:
         minimum=0,
     )
     batch_size: int = flag(32, "lines in a batch", minimum=1)
+    int8: bool = cli.int8_flag()
 
 
 COMMAND = Command(
@@ -137,7 +138,7 @@ def _extract(
         new_file(output) as unfinished,
         vector_files.open_writer(unfinished, kind, pieces, layers, bool(flags.pool)) as write,
     ):
-        model = place_model(checkpoint, Heads(mlm=False, nsp=False))
+        model = place_model(checkpoint, Heads(mlm=False, nsp=False), is_int8=flags.int8)
         step = compile_vectors(model, extraction)
         groups = _explain_refusals(groups)
 

@@ -60,6 +60,7 @@ class PredictFlags:
         0, "tokens that a row is cut to, [CLS] and [SEP] too; 0: as in training"
     )
     batch_size: int = flag(64, "rows in a batch", minimum=1)
+    int8: bool = cli.int8_flag()
 
 
 COMMAND = Command(
@@ -153,7 +154,7 @@ def _predict(
 ) -> int:
     started = time.monotonic()
     heads = Heads(mlm=False, nsp=False, classes=checkpoint.heads.classes)
-    model = place_model(checkpoint, heads)
+    model = place_model(checkpoint, heads, is_int8=flags.int8)
     with screen.waiting(f"predicting {rows.total:,} {rows.unit}: compiling") as show:
         logits = Logits(model, layer.kind, rows, show, flags.batch_size)
         try:

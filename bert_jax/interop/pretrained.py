@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import ComputeConfig, MeshConfig, ModelConfig
 from bert_jax.config.schema import GENERATOR
 from bert_jax.interop import tensor_names
-from bert_jax.model import bert
+from bert_jax.model import bert, ops
 from bert_jax.model.bert import Declared, Heads, Model, Params
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.tasks.task_layer import TaskLayer
@@ -115,22 +116,46 @@ def place_model(
     heads: Heads,
     devices: Sequence[jax.Device] | None = None,
     compute: ComputeConfig | None = None,
+    is_int8: bool = False,
 ) -> PlacedModel:
     """Place a checkpoint with some heads, a copy on every device, and make the mesh current.
 
     The devices are all local ones and compute is the checkpoint's unless given. A missing pooler
-    is initialized from seed 0; the caller must not read it then.
+    is initialized from seed 0; the caller must not read it then. `is_int8` takes the kernels of
+    the layers in int8, as quantize_layers does.
     """
     mesh = mesh_lib.make_mesh(MeshConfig(preset="dp"), devices or jax.local_devices())
     jax.set_mesh(mesh)
     compute = compute or checkpoint.compute
     model = bert.build(checkpoint.config, jax.default_backend(), 1, compute, heads)
     params, _ = place_params(checkpoint, model, mesh, seed=0)
+    params = quantize_layers(params) if is_int8 else params
     return PlacedModel(checkpoint, mesh, model, params)
 
 
+def quantize_layers(params: Params) -> Params:
+    """Return a model's parameters with the kernels of its layers in int8.
+
+    Tables, norms, biases and heads stay in float32, and so do XLNet's maps by head.
+    """
+
+    @jax.jit
+    def convert(kernel_DE: jax.Array) -> ops.Int8Kernel:
+        whole_DE = jax.sharding.reshard(kernel_DE, PartitionSpec(None, None))
+        numbers_DE, scale_1E = ops.quantize(whole_DE, axis=0)
+        return ops.Int8Kernel(numbers_DE, scale_1E[0])
+
+    def visit(path: tuple[object, ...], leaf: jax.Array) -> jax.Array | ops.Int8Kernel:
+        name = jax.tree_util.keystr(path[-1:], simple=True)
+        return convert(leaf) if name == "kernel" else leaf
+
+    return params | {"layers": jax.tree_util.tree_map_with_path(visit, params["layers"])}
+
+
 def place_masked_lm(
-    checkpoint: Pretrained, devices: Sequence[jax.Device] | None = None
+    checkpoint: Pretrained,
+    devices: Sequence[jax.Device] | None = None,
+    is_int8: bool = False,
 ) -> PlacedModel:
     """Place a checkpoint that predicts words, with its next-sentence head if it has one.
 
@@ -141,7 +166,8 @@ def place_masked_lm(
     """
     check_masked_lm(checkpoint)
     compute = dataclasses.replace(checkpoint.compute, mlm_logits_dtype="float32")
-    return place_model(checkpoint, Heads(mlm=True, nsp=checkpoint.heads.nsp), devices, compute)
+    heads = Heads(mlm=True, nsp=checkpoint.heads.nsp)
+    return place_model(checkpoint, heads, devices, compute, is_int8)
 
 
 def check_masked_lm(checkpoint: Pretrained) -> None:

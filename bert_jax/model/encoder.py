@@ -194,8 +194,9 @@ class Attention(Residual):
         """Attend by a kernel: one matmul for queries, keys and values, side by side."""
         maps = (self.query, self.key, self.value)
         visible, ids_BS = view.visible, typing.cast(jax.Array, view.visible.ids_BS)
-        kernel_DE = jnp.concatenate(
-            [ops.gather_weight(linear.kernel[...], x_BSD.dtype) for linear in maps], axis=1
+        kernel_DE = jax.tree.map(
+            lambda *parts: jnp.concatenate(parts, axis=-1),
+            *[linear.gather_kernel(x_BSD.dtype) for linear in maps],
         )
         bias_E = jnp.concatenate(
             [
@@ -203,7 +204,7 @@ class Attention(Residual):
                 for linear in maps
             ]
         )
-        qkv_BSE = ops.einsum("bsd,de->bse", x_BSD, kernel_DE, ("batch", None, None))
+        qkv_BSE = ops.multiply(x_BSD, kernel_DE, None)
         if chosen == attention.KERNEL:
             # It computes the bias gradient, so none flows through this addition.
             qkv_BSE = qkv_BSE + jax.lax.stop_gradient(bias_E).astype(x_BSD.dtype)

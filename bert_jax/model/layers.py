@@ -95,9 +95,13 @@ class Linear(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map float[...,inputs] of two or three dimensions to float[...,outputs], dtype of x."""
-        kernel_DE = ops.gather_weight(self.kernel[...], x.dtype)
-        y = ops.apply_kernel(x, kernel_DE, self.out_axis)
+        y = ops.multiply(x, self.gather_kernel(x.dtype), self.out_axis)
         return y if self.bias is None else y + self.bias[...].astype(x.dtype)
+
+    def gather_kernel(self, dtype: jnp.dtype) -> ops.Kernel:
+        """Return the kernel for products in a dtype; in int8 as it is."""
+        kernel = self.kernel.get_value()
+        return kernel if isinstance(kernel, ops.Int8Kernel) else ops.gather_weight(kernel, dtype)
 
 
 class Norm(nnx.Module):

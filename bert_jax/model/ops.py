@@ -1,11 +1,14 @@
 """Compute array functions without parameters, with named layouts: every einsum and lookup is here.
 
-Dimensions: B batch, S and T sequence, P predictions, D width, V vocabulary, U cells of an LSTM.
+Dimensions: B batch, S and T sequence, P predictions, D and E width, V vocabulary, U cells of an
+LSTM.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +19,8 @@ from jax.typing import DTypeLike
 from bert_jax.parallel import mesh
 
 Saved = tuple[jax.Array, ...]  # what a forward pass keeps for its backward pass
+_MAX_INT8 = 127  # -128 is not used, so that the range is symmetric
+_MIN_SCALE = float(np.finfo(np.float32).tiny)  # scale of a vector of zeros
 
 
 def gather_weight(w: jax.Array, dtype: jnp.dtype) -> jax.Array:
@@ -38,7 +43,7 @@ def einsum(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def apply_kernel(x: jax.Array, kernel_DE: jax.Array, out_axis: str | None) -> jax.Array:
+def _multiply_float(x: jax.Array, kernel_DE: jax.Array, out_axis: str | None) -> jax.Array:
     """Multiply the last dimension of x by a matrix: float[B,D] or float[B,S,D] to [B,E], [B,S,E].
 
     In the kernel's gradient the narrower array is the first operand. A CPU transposes the first:
@@ -49,13 +54,13 @@ def apply_kernel(x: jax.Array, kernel_DE: jax.Array, out_axis: str | None) -> ja
     return einsum(f"{rows}d,de->{rows}e", x, kernel_DE, out_axes)
 
 
-def _apply_kernel_forward(
+def _multiply_forward(
     x: jax.Array, kernel_DE: jax.Array, out_axis: str | None
 ) -> tuple[jax.Array, Saved]:
-    return apply_kernel(x, kernel_DE, out_axis), (x, kernel_DE)
+    return _multiply_float(x, kernel_DE, out_axis), (x, kernel_DE)
 
 
-def _apply_kernel_backward(_: str | None, saved: Saved, dy: jax.Array) -> Saved:
+def _multiply_backward(_: str | None, saved: Saved, dy: jax.Array) -> Saved:
     x, kernel_DE = saved
     rows = "bs"[: x.ndim - 1]
     dx = jnp.einsum(f"{rows}e,de->{rows}d", dy, kernel_DE, out_sharding=jax.typeof(x).sharding)
@@ -67,7 +72,49 @@ def _apply_kernel_backward(_: str | None, saved: Saved, dy: jax.Array) -> Saved:
     return dx, jnp.einsum(f"{rows}e,{rows}d->ed", dy, x, out_sharding=lies).T
 
 
-apply_kernel.defvjp(_apply_kernel_forward, _apply_kernel_backward)
+_multiply_float.defvjp(_multiply_forward, _multiply_backward)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Int8Kernel:
+    """Hold a kernel as int8 numbers from -127 to 127, with the scale of each output channel."""
+
+    numbers_DE: jax.Array  # int8
+    scale_E: jax.Array  # float32
+
+    def __getitem__(self, key: Any) -> jax.Array:
+        """Return weights in float32, for what computes with those."""
+        return (self.numbers_DE.astype(jnp.float32) * self.scale_E)[key]
+
+
+Kernel = jax.Array | Int8Kernel
+
+
+def quantize(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+    """Return int8 numbers and their scale along an axis: x is about numbers * scale.
+
+    Source: Dettmers et al. 2022 (LLM.int8()), section 2.1, absmax quantization, by rows of
+    activations and columns of weights as in section 3.1; without outliers in 16 bits.
+    """
+    x = x.astype(jnp.float32)
+    largest = jnp.max(jnp.abs(x), axis=axis, keepdims=True)
+    scale = jnp.maximum(largest, _MIN_SCALE * _MAX_INT8) / _MAX_INT8
+    return jnp.round(x / scale).astype(jnp.int8), scale
+
+
+def multiply(x: jax.Array, kernel: Kernel, out_axis: str | None) -> jax.Array:
+    """Compute x @ kernel, float[B,D] or float[B,S,D] -> float[B,E] or [B,S,E], in the dtype of x.
+
+    With an Int8Kernel the vector of each token becomes int8 numbers too, and sums are int32.
+    """
+    if not isinstance(kernel, Int8Kernel):
+        return _multiply_float(x, kernel, out_axis)
+    rows = "bs"[: x.ndim - 1]
+    out_axes = (*("batch", None)[: len(rows)], out_axis)
+    numbers, scale = quantize(x, axis=-1)
+    sums = einsum(f"{rows}d,de->{rows}e", numbers, kernel.numbers_DE, out_axes, jnp.int32)
+    return (sums.astype(jnp.float32) * scale * kernel.scale_E).astype(x.dtype)
 
 
 def lookup(table_VD: jax.Array, ids_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:

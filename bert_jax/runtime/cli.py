@@ -100,6 +100,12 @@ def config_flag(kind: type[Any] = Config, is_required: bool = True, about: str =
     return flag(None, words, metavar="FILE[:NAME=VALUE,...]", with_parts=with_parts)
 
 
+def int8_flag() -> Any:
+    """Declare the field `int8` of the flags of a command that runs a trained model."""
+    words = "the maps of the layers in int8, a quarter of their bytes; results change a little"
+    return flag(False, words)
+
+
 def find_config(path: str, kind: type[Any] = Config) -> str:
     """Find a config file by its path, or a bundled one by its path in the source tree.
 
