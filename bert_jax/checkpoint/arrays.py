@@ -49,7 +49,8 @@ def describe_unpadded(leaf: Any, declared: Declared) -> jax.ShapeDtypeStruct:
     is_padded = declared.dims != declared.logical_dims
     spec = get_unpadded_spec(declared) if is_padded else leaf.sharding.spec
     sharding = jax.NamedSharding(leaf.sharding.mesh, spec)
-    return jax.ShapeDtypeStruct(declared.logical_dims, leaf.dtype, sharding=sharding)
+    dims = declared.logical_dims if is_padded else leaf.shape  # a phase may have others
+    return jax.ShapeDtypeStruct(dims, leaf.dtype, sharding=sharding)
 
 
 def name_leaves(tree: Any) -> dict[str, Any]:

@@ -195,9 +195,11 @@ class Checkpoints:
             self._report(error)
 
     def restore(
-        self, abstract: TrainState, say: Say = print
+        self, abstract_at: Callable[[int], TrainState], say: Say = print
     ) -> tuple[TrainState, dict[str, Any]] | None:
-        """Restore the newest intact checkpoint, sharded as `abstract`; None if there is none.
+        """Restore the newest intact checkpoint; None if there is none.
+
+        `abstract_at` returns the sizes and shardings of the state after so many steps.
 
         Every process must call this; all restore the same checkpoint. Newer, damaged checkpoints
         are reported, and quarantined once an older one has been restored.
@@ -210,7 +212,7 @@ class Checkpoints:
         directory, problems = self._directory, dict[int, str]()
         for step in restore_lib.list_on_process_0(directory):
             checkpoint = directory / str(step)
-            outcome = self._restore_one(checkpoint, abstract)
+            outcome = self._restore_one(checkpoint, abstract_at(step))
             if not isinstance(outcome, Damaged):
                 consequence = f"the run resumes from step {step:,}"
                 restore_lib.quarantine(directory, problems, consequence, say)

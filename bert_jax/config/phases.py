@@ -1,13 +1,24 @@
 """Compute what follows from the phases of a config: steps, rows, rates, objectives."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 
 from bert_jax.config.model_schema import THETAS, ModelConfig
-from bert_jax.config.schema import CAUSAL, Config, Phase, RunConfig
+from bert_jax.config.schema import (
+    CAUSAL,
+    Config,
+    FinetunePhase,
+    Phase,
+    PruneConfig,
+    RunConfig,
+    SharedConfig,
+)
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions, parse_store_weights
+
+_TILE = 128  # columns of a TPU register
 
 
 def predictions_for(seq_len: int, masked_lm_prob: float) -> int:
@@ -64,7 +75,7 @@ def ramp_batch(phase: Phase, first: int, tokens: int, multiple: int) -> tuple[Ph
     return ramp[0], *after
 
 
-def list_init_layers(config: Config) -> list[int]:
+def list_init_layers(config: SharedConfig) -> list[int]:
     """List the numbers in config.init_layers; [] takes all layers.
 
     Raises:
@@ -79,17 +90,53 @@ def list_init_layers(config: Config) -> list[int]:
     return [int(text) for text in texts]
 
 
+def split_into_rounds(phase: FinetunePhase, prune: PruneConfig) -> tuple[FinetunePhase, ...]:
+    """Cut the phase of a fine-tuning where neurons are removed; the sum of steps stays.
+
+    Sizes fall by equal parts to prune.intermediate_size, rounded up to what divides a mesh and the
+    tiles of a device as the first and the last size do.
+
+    Raises:
+      Refused: nothing would be removed; a round would have no neuron or no step.
+    """
+    first, last, rounds = phase.intermediate_size, prune.intermediate_size, prune.rounds
+    if last == 0:
+        return (phase,)
+    if last >= first:
+        raise Refused(
+            f"config.prune.intermediate_size is {last}, and each feed-forward part of config.init "
+            f"has {first} neurons; give fewer, or 0 to remove none"
+        )
+    unit = math.gcd(first, last, _TILE)
+    units = (first - last) // unit
+    sizes = [first - units * done // rounds * unit for done in range(rounds + 1)]
+    ends = [round(phase.steps * prune.share * done / rounds) for done in range(1, rounds + 1)]
+    lengths = [end - begin for begin, end in itertools.pairwise([0, *ends, phase.steps])]
+    if units < rounds or min(lengths) < 1:
+        raise Refused(
+            f"config.prune.rounds is {rounds}, and there are {ends[-1]:,} steps up to "
+            f"config.prune.share = {prune.share}, and {units:,} times {unit} neurons to remove; "
+            f"take {max(min(ends[-1], units), 1):,} rounds or fewer, or a larger share"
+        )
+    return tuple(
+        dataclasses.replace(phase, steps=steps, intermediate_size=size)
+        for steps, size in zip(lengths, sizes, strict=True)
+    )
+
+
 def list_objectives(config: Config) -> list[str]:
     """List the name of each phase's objective."""
     return [phase.objective or config.objective for phase in config.phases]
 
 
 def model_in_phase(config: RunConfig, index: int) -> ModelConfig:
-    """Return the model as a phase trains it: its rotary bases, and left to right if causal."""
+    """Return the model as a phase trains it: its rotary bases, its neurons, if it is causal."""
     phase, model = config.phases[index], config.model
-    thetas = {name: getattr(phase, name) or getattr(model, name) for name in THETAS}
+    changed = {name: getattr(phase, name) or getattr(model, name) for name in THETAS}
+    if isinstance(phase, FinetunePhase) and phase.intermediate_size:
+        changed["intermediate_size"] = phase.intermediate_size
     is_causal = model.is_causal or phase.objective == CAUSAL
-    return dataclasses.replace(model, is_causal=is_causal, **thetas)
+    return dataclasses.replace(model, is_causal=is_causal, **changed)
 
 
 def data_in_phase(config: Config, index: int) -> PretrainOptions:

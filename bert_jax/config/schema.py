@@ -83,6 +83,13 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True)
+class FinetunePhase(Phase):
+    """A stretch of fine-tuning in which each feed-forward part has so many neurons."""
+
+    intermediate_size: int = setting(0, "config.model.intermediate_size of this phase", minimum=0)
+
+
+@dataclasses.dataclass(frozen=True)
 class OptimConfig:
     """Optimizer and schedule. Defaults: optimization.py@eedf5716ce and paper appendix A.2."""
 
@@ -351,6 +358,12 @@ class SharedConfig:
         "checkpoint that the run begins with: hf:DIR, google:PREFIX or orbax:DIR; pre-training "
         "takes its sizes too, and fresh weights without one",
     )
+    init_layers: str = setting(
+        "",
+        "layers of the checkpoint in init that the run takes, in this order, numbered from 0 and "
+        "joined by commas; empty takes all",
+        source="DistilBERT: 0,2,4,7,9,11 of 12",
+    )
     seed: int = setting(
         0,
         "seed of dropout and of weights that no checkpoint has",
@@ -404,12 +417,6 @@ class Config(RunConfig):
         False,
         "a step of replaced-token detection updates the generator before the encoder reads its "
         "tables, and clips the gradients of both apart (DeBERTaV3)",
-    )
-    init_layers: str = setting(
-        "",
-        "layers of the checkpoint in init that the run takes, in this order, numbered from 0 and "
-        "joined by commas; empty takes all",
-        source="DistilBERT: 0,2,4,7,9,11 of 12",
     )
     data: PretrainOptions = dataclasses.field(default_factory=PretrainOptions)
     init_tile: bool = setting(
@@ -484,6 +491,26 @@ class TaskOptions:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class PruneConfig:
+    """How a fine-tuning removes the neurons that matter least, the same number in every layer.
+
+    They are removed in rounds at equal distances, about as many in each; the steps after the last
+    round train what is left. Layers are left out at the start, by init_layers.
+    """
+
+    intermediate_size: int = setting(
+        0,
+        "neurons that each feed-forward part has at the end; 0 removes none",
+        minimum=0,
+        maximum=1 << 20,
+    )
+    rounds: int = setting(4, "times that neurons are removed", minimum=1, maximum=1000)
+    share: float = setting(
+        0.5, "share of the steps after which the last are removed", above=0, below=1
+    )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(SharedConfig):
     """What a user may set of a fine-tuning run.
@@ -511,6 +538,7 @@ class FinetuneConfig(SharedConfig):
         source="GPT: 0.5",
     )
     warmup_share: float = setting(0.1, "share of the steps that warm up", minimum=0, below=1)
+    prune: PruneConfig = PruneConfig()
     optim: OptimConfig = OptimConfig(learning_rate=5e-5, warmup_steps=0)
     checkpoint: CheckpointConfig = CheckpointConfig()
     log_every_steps: int = setting(50, "distance of lines of metrics", unit="steps", minimum=1)

@@ -94,11 +94,6 @@ def _list_pretraining_rules(config: Config) -> Iterator[Rule]:
         f"config.data.segments = {config.data.segments!r} makes pairs, which need 2 segments",
     )
     yield (
-        "init_layers",
-        not list_init_layers(config) or bool(config.init),
-        "they are layers of a checkpoint, and config.init names none: set it, or leave this empty",
-    )
-    yield (
         "init_tile",
         not config.init_tile or bool(config.init),
         "it fills the model with the weights of a checkpoint, and config.init names none: set it",
@@ -173,6 +168,11 @@ def _list_shared_rules(config: SharedConfig) -> Iterator[Rule]:
         "model.hidden_size",
         model.hidden_size % model.num_attention_heads == 0,
         f"it must be a multiple of num_attention_heads = {model.num_attention_heads}",
+    )
+    yield (
+        "init_layers",
+        not list_init_layers(config) or bool(config.init),
+        "they are layers of a checkpoint, and config.init names none: set it, or leave this empty",
     )
     yield from _list_architecture_rules(config)
     yield from _list_mesh_rules(config)

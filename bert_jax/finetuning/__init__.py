@@ -3,5 +3,6 @@
 In: a FinetuneConfig, a checkpoint, and a task of bert_jax/tasks.
 Out: a `Setup` for the trainer's loop; after the run, predictions in the task's format.
 
-Read setup.py (checkpoint + task -> run), feed.py (batches), objectives.py (losses) and predict.py.
+Read setup.py (checkpoint + task -> run), feed.py (batches), objectives.py (losses), prune.py and
+predict.py.
 """

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.config import phase_start, total_steps
 from bert_jax.config.schema import FinetuneRun, TaskOptions
 from bert_jax.finetuning.objectives import PACKED, TERM
 from bert_jax.inference.batches import collect
@@ -49,7 +50,7 @@ def _sha256(rows: EncodedRows) -> str:
 class TaskFeed:
     """Make the batches of a task's training split as pure functions of the step.
 
-    Examples of the kinds in PACKED share rows (decision 39): the phase of `config` then has the
+    Examples of the kinds in PACKED share rows (decision 39): the phases of `config` then have the
     number and length of rows that hold the examples of any step. Other examples are a row each, or
     the choices of a question, cut to the longest of their batch.
     """
@@ -67,11 +68,11 @@ class TaskFeed:
         self._digest = _sha256(rows)
         self._packed = None
         if task.kind in PACKED:
-            (phase,) = config.phases
-            self._packed = packing.PackedSteps(self._stream, phase.steps, unit)
+            self._packed = packing.PackedSteps(self._stream, total_steps(config), unit)
             layout = self._packed.packing
-            phase = dataclasses.replace(phase, seq_len=layout.seq_len, batch_size=layout.rows)
-            config = dataclasses.replace(config, phases=(phase,))
+            sizes = {"seq_len": layout.seq_len, "batch_size": layout.rows}
+            phases = tuple(dataclasses.replace(phase, **sizes) for phase in config.phases)
+            config = dataclasses.replace(config, phases=phases)
         self.config = config
         # Logits of each development set in the last evaluation, which uses the final weights.
         self.dev_logits: dict[str, np.ndarray] = {}
@@ -85,6 +86,8 @@ class TaskFeed:
         task, config = self.task, self.config
         fixed = {
             "init": config.init,
+            "init_layers": config.init_layers,
+            **{f"prune.{name}": value for name, value in vars(config.prune).items()},
             "batch_size": config.batch_size,
             "step_packing_version (of this bert_jax)": packing.VERSION,
             **_fixed_options(config.data),
@@ -112,11 +115,11 @@ class TaskFeed:
 
     def batch_shapes(self, index: int, first_step: int) -> list[BatchShape]:
         """List the shapes of batches: one if examples are packed, else one for each length."""
-        steps = range(first_step, self.config.phases[index].steps)
+        steps = self._number_steps(index, first_step)
         rows, batch_size = self.task.splits["train"], self.config.batch_size
         if self._packed is not None:
             every_row = np.arange(self._packed.packing.rows)
-            batches = self._packed.batches(first_step, first_step + 1, every_row)
+            batches = self._packed.batches(steps.start, steps.start + 1, every_row)
             return [_shape_of(batch) for batch in batches]
         lengths = sorted({self._stream.seq_len(step) for step in steps})
         nothing = np.full(batch_size, -1, np.int64)
@@ -127,7 +130,13 @@ class TaskFeed:
     ) -> Generator[HostBatch, None, None]:
         """Yield the given rows of each batch from a step to the last."""
         source = self._stream if self._packed is None else self._packed
-        return source.batches(first_step, self.config.phases[index].steps, rows)
+        steps = self._number_steps(index, first_step)
+        return source.batches(steps.start, steps.stop, rows)
+
+    def _number_steps(self, index: int, first_step: int) -> range:
+        """Return the steps of a phase from one within it on, counted from 0 over all phases."""
+        start = phase_start(self.config, index)
+        return range(start + first_step, start + self.config.phases[index].steps)
 
     def locate_step(self, step: int) -> StepRows:
         """Find the examples of a step, counted from 1, in the training split."""
@@ -141,8 +150,8 @@ def _shape_of(batch: HostBatch) -> BatchShape:
     return {name: (array.shape, array.dtype.type) for name, array in batch.items()}
 
 
-def describe_phase(feed: TaskFeed) -> RunPhase:
-    """Describe the one phase of a fine-tuning run, which evaluates the development sets."""
+def describe_phases(feed: TaskFeed) -> list[RunPhase]:
+    """Describe the phases of a fine-tuning run, which evaluate the development sets."""
     task, config = feed.task, feed.config
     shards = feed.unit // config.micro_batches
     batch_size = -(-config.batch_size // feed.unit) * shards
@@ -153,29 +162,30 @@ def describe_phase(feed: TaskFeed) -> RunPhase:
             task.splits[split], batch_size, feed.pad_id, feed.positions_of_model
         )
     ]
-    (phase,) = config.phases
     rows, examples = task.splits["train"], config.batch_size
-    per_step = {
-        "seq_len": float(phase.seq_len),
-        "rows_per_step": float(phase.batch_size * rows.rows_per_example),
-        "examples_per_step": float(examples),
-        "epochs": phase.steps * examples / rows.examples,
-    }
     baseline = {f"majority_dev_{name}": score for name, score in task.baseline.items()}
 
     def show(screen: Screen, step: int, scores: dict[str, float]) -> None:
         """Print the scores, the deciding one first and next to its baseline."""
         screen.scores_line(step, task.main_record, scores, baseline)
 
-    return RunPhase(
-        examples_per_row=examples / phase.batch_size,
-        per_step=per_step,
-        baseline=baseline,
-        heldout_examples=sum(task.splits[name].examples for name in task.dev_splits),
-        heldout_batches=[batch.fields for _, batch in batches],
-        score=functools.partial(_score_dev_sets, feed, batches),
-        show=show,
-    )
+    return [
+        RunPhase(
+            examples_per_row=examples / phase.batch_size,
+            per_step={
+                "seq_len": float(phase.seq_len),
+                "rows_per_step": float(phase.batch_size * rows.rows_per_example),
+                "examples_per_step": float(examples),
+                "epochs": phase.steps * examples / rows.examples,
+            },
+            baseline=baseline,
+            heldout_examples=sum(task.splits[name].examples for name in task.dev_splits),
+            heldout_batches=[batch.fields for _, batch in batches],
+            score=functools.partial(_score_dev_sets, feed, batches),
+            show=show,
+        )
+        for phase in config.phases
+    ]
 
 
 def _score_dev_sets(

@@ -12,12 +12,15 @@ import jax
 from bert_jax import config as config_lib
 from bert_jax.checkpoint.reader import read_newest_run
 from bert_jax.config import ModelConfig, validate
+from bert_jax.config.phases import list_init_layers, split_into_rounds
 from bert_jax.config.resolve import merge_sizes
-from bert_jax.config.schema import FinetuneConfig, FinetuneRun, with_length
-from bert_jax.finetuning.feed import TaskFeed, describe_phase
+from bert_jax.config.schema import FinetuneConfig, FinetunePhase, FinetuneRun, with_length
+from bert_jax.finetuning.feed import TaskFeed, describe_phases
 from bert_jax.finetuning.objectives import PACKED, make_objective
+from bert_jax.finetuning.prune import make_resize
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained, hash_for_others, place_params
+from bert_jax.interop.warm_start import select_layers
 from bert_jax.logging.console import Screen
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
@@ -54,7 +57,7 @@ def build_finetuning(
     storage = workdir if isinstance(workdir, Workdir) else workdir_lib.open_local_workdir(workdir)
     screen = Screen(is_writer=jax.process_index() == 0)
     with screen.spinning(f"reading {config.init}"):
-        checkpoint = load.load(config.init)
+        checkpoint = select_layers(load.load(config.init), list_init_layers(config))
     # Without the layer of an earlier task, so that this task's layer is initialized.
     of_a_task = ("bilstm", "classifier")
     params = {name: part for name, part in checkpoint.params.items() if name not in of_a_task}
@@ -84,33 +87,34 @@ def build_finetuning(
     feed = TaskFeed(task, checkpoint.vocabulary, resolved, unit)
     digest = hash_for_others(checkpoint)
     start = check_start(feed.config, feed.provenance, storage, devices, profiled, digest)
-    phase = describe_phase(feed)
+    phases = describe_phases(feed)
     weight = config.causal_weight
     heads = bert.Heads(mlm=weight > 0, nsp=False, classes=task.head_width)
 
     def build(attention: str | None) -> StepParts:
-        objectives = (make_objective(task.kind, weight),)
+        objectives = [make_objective(task.kind, weight)] * len(feed.config.phases)
         return build_parts(feed.config, objectives, heads, devices, attention=attention)
 
     parts, wrong_kernels = settle_kernels(build, start.record, screen)
     jax.set_mesh(parts.mesh)
 
     def initial_params() -> bert.Params:
-        return place_params(checkpoint, parts.model, parts.mesh, config.seed)[0]
+        return place_params(checkpoint, parts.models[0], parts.mesh, config.seed)[0]
 
     return Setup(
         parts=parts,
         feed=feed,
         input_advice="Batches of a task are made in memory: other work keeps the cores here busy",
-        phases=[phase],
+        phases=phases,
         initial_params=initial_params,
         storage=storage,
         screen=screen,
-        data_rows=_describe_task(feed.config, task, checkpoint, phase, screen),
+        data_rows=_describe_task(feed.config, task, checkpoint, phases, screen),
         changes=claim_workdir(start, parts, feed.provenance, storage, screen),
         profiled=profiled,
         began=began,
         findings=wrong_kernels,
+        resize=make_resize(parts, feed),
     )
 
 
@@ -138,7 +142,7 @@ def _keep_rows(
 def resolve_config(config: FinetuneConfig, task: Task, model: ModelConfig) -> FinetuneRun:
     """Complete the config by what follows from the checkpoint and the examples.
 
-    model is the checkpoint's; the phase, the warm-up and the steps of evaluation follow from the
+    model is the checkpoint's; the phases, the warm-up and the steps of evaluation follow from the
     training split. As in Google's script, steps are examples / batch_size * epochs.
 
     Source: run_classifier.py@eedf5716ce main.
@@ -154,16 +158,17 @@ def resolve_config(config: FinetuneConfig, task: Task, model: ModelConfig) -> Fi
     sized = merge_sizes(config.model, model, config.init)
     # Rounded up: if an epoch is not a multiple of the batch, its last evaluation is at the end.
     evaluated_every = -(-examples // (config.batch_size * config.evaluations_per_epoch))
-    phase = config_lib.Phase(
+    phase = FinetunePhase(
         seq_len=config.data.max_seq_length,
         steps=steps,
         batch_size=config.batch_size,
         micro_batches=config.micro_batches,
+        intermediate_size=model.intermediate_size,
     )
     settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     settings |= {
         "model": dataclasses.replace(sized, vocab_size=model.vocab_size, is_causal=model.is_causal),
-        "phases": (phase,),
+        "phases": split_into_rounds(phase, config.prune),
         "eval": config_lib.EvalConfig(every_steps=evaluated_every),
         "optim": dataclasses.replace(config.optim, warmup_steps=int(steps * config.warmup_share)),
     }
@@ -174,15 +179,15 @@ def _describe_task(
     config: FinetuneRun,
     task: Task,
     checkpoint: Pretrained,
-    task_phase: RunPhase,
+    phases: Sequence[RunPhase],
     screen: Screen,
 ) -> list[tuple[str, str]]:
     """Return labels and texts on the task for the first block on the screen."""
     splits = ", ".join(f"{name} {rows.examples:,}" for name, rows in task.splits.items())
-    (phase,) = config.phases
+    phase = config.phases[0]
     packed = f"in {phase.batch_size:,} rows of {phase.seq_len}"
     layout = packed if task.kind in PACKED else "in rows cut to the longest"
-    epochs = f"{task_phase.per_step['epochs']:,.1f} epochs"
+    epochs = f"{sum(each.per_step['epochs'] for each in phases):,.1f} epochs"
     weights = f"{checkpoint.parameter_count:,} parameters"
     if config.from_scratch:
         weights = "its sizes and vocabulary alone: all weights are initialized"
@@ -193,6 +198,10 @@ def _describe_task(
         *task.describe_files(screen.text_width),
         ("steps of", f"{config.batch_size:,} examples {layout}, {epochs}"),
     ]
+    if len(config.phases) > 1:
+        sizes = " -> ".join(f"{each.intermediate_size:,}" for each in config.phases)
+        steps = ", ".join(f"{config_lib.phase_start(config, i):,}" for i in range(1, len(phases)))
+        rows.append(("prune", f"{sizes} neurons in each layer after steps {steps}"))
     if task.main_score in task.baseline:
         score = f"{task.main_score} {task.baseline[task.main_score]:.3f}"
         rows.append(("baseline", f"{score} without reading the text"))

@@ -201,8 +201,8 @@ def _load_run(address: str, place: str) -> Pretrained:
         mesh = mesh_lib.make_mesh(MeshConfig(), jax.local_devices()[:1])
         with jax.set_mesh(mesh):
             dims = reader.read_param_dims(storage.checkpoints, step)
-            tensor_names.check_layers(dims, record.config, source)
-            model = pretrained.build_model_of_parts(record.config, dims)
+            tensor_names.check_layers(dims, config, source)
+            model = pretrained.build_model_of_parts(config, dims)
             restored = reader.restore_params(storage.checkpoints, step, model, mesh)
             params = jax.tree.map(pretrained.copy_to_host, restored, model.declared)
     trained = {name: part for name, part in params.items() if name not in record.untrained}

@@ -23,6 +23,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from bert_jax.config import (
     RELATION_DISTILLATION,
     Config,
+    FinetuneConfig,
     MeshConfig,
     RunConfig,
     list_objectives,
@@ -238,6 +239,8 @@ def check_divides(config: RunConfig, device_count: int) -> None:
         ("model.hidden_size", sizes.hidden_size, "fsdp", fsdp),
         ("model.embedding_size", sizes.embedding_size, "fsdp", fsdp),  # 0 if it is hidden_size
     ]
+    if isinstance(config, FinetuneConfig):  # 0 if nothing is pruned
+        divided += [("prune.intermediate_size", config.prune.intermediate_size, "model", model)]
     if isinstance(config, Config) and RELATION_DISTILLATION in list_objectives(config):
         divided += [("distill.relation_heads", config.distill.relation_heads, "model", model)]
     for name, size, axis, parts in divided:

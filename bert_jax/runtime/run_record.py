@@ -210,28 +210,31 @@ class TrainedModel:
     vocabulary: Vocabulary  # the workdir's own copy
     untrained: tuple[str, ...]  # parts that no objective has trained
     task: "TaskLayer | None"
-    thetas: tuple[tuple[int, dict[str, float]], ...]  # last step and bases per phase
+    phases: tuple[tuple[int, dict[str, float]], ...]  # last step and changed settings per phase
 
     def config_at(self, step: int) -> ModelConfig:
         """Return the model's config in the phase that trains a step, counted from 1."""
-        phases = [thetas for end, thetas in self.thetas if step <= end]
+        phases = [changed for end, changed in self.phases if step <= end]
         changed: dict[str, Any] = {**phases[0]} if phases else {}
         return dataclasses.replace(self.config, **changed)
 
 
-def _read_thetas(
+def _read_phases(
     record: Mapping[str, Any], path: pathlib.Path
 ) -> tuple[tuple[int, dict[str, float]], ...]:
-    """Return TrainedModel.thetas."""
+    """Return TrainedModel.phases."""
     end, phases = 0, []
     for phase in small_files.field(record["config"], "phases", list, path, []):
         if not isinstance(phase, dict):
             raise DamagedFile(f"{path} has a phase that is no object: {phase!r:.40}")
         end += small_files.field(phase, "steps", int, path)
-        thetas = {
-            name: small_files.field(phase, name, float, path) for name in THETAS if phase.get(name)
+        kinds = dict.fromkeys(THETAS, float) | {"intermediate_size": int}
+        changed = {
+            name: small_files.field(phase, name, kind, path)
+            for name, kind in kinds.items()
+            if phase.get(name)
         }
-        phases.append((end, thetas))
+        phases.append((end, changed))
     return tuple(phases)
 
 
@@ -266,8 +269,8 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
     untrained: tuple[str, ...] = ()  # parts that no objective trains
     if CONVERTED not in record and task is None:
         untrained = tuple(small_files.field(record, UNTRAINED, list, path))
-    thetas = _read_thetas(record, path)
-    return TrainedModel(config, compute, vocabulary, untrained, task, thetas)
+    phases = _read_phases(record, path)
+    return TrainedModel(config, compute, vocabulary, untrained, task, phases)
 
 
 def _null_threshold(workdir: pathlib.Path) -> float | None:

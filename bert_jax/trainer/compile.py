@@ -56,9 +56,10 @@ class StepParts:
     config: RunConfig
     objectives: Sequence[Objective]  # one for each phase
     mesh: Mesh
-    models: Sequence[bert.Model]  # one for each phase; they have the same parameters
+    models: Sequence[bert.Model]  # one for each phase; they have the same parameters, of one size
+    # unless a fine-tuning prunes them
     tx: optax.GradientTransformationExtraArgs
-    shardings: TrainState  # a NamedSharding for each array of the state
+    shardings: TrainState  # a NamedSharding for each array of the last phase's state
     teacher: bert.Model | None = None  # the student's teacher
     # Kernel and shape -> what its check on these devices said (settle_kernels).
     kernels: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -104,8 +105,23 @@ class StepParts:
 
     @property
     def abstract_state(self) -> TrainState:
-        """Return shapes, dtypes and shardings of the state, to compile for and restore into."""
+        """Return shapes, dtypes and shardings of the last phase's state."""
         return state_lib.make_abstract_state(self.model, self.tx, self.shardings)
+
+    def shard_phase(self, index: int) -> TrainState:
+        """Return a NamedSharding for each array of the state in a phase."""
+        model, mesh = self.models[index], self.mesh
+        with jax.set_mesh(mesh):  # the current mesh is thread-local
+            return state_lib.make_shardings(model, self.tx, mesh, self.config.mesh)
+
+    def state_in_phase(self, index: int) -> TrainState:
+        """Return shapes, dtypes and shardings of the state in a phase, to compile for."""
+        model, shardings = self.models[index], self.shard_phase(index)
+        return state_lib.make_abstract_state(model, self.tx, shardings)
+
+    def state_at(self, step: int) -> TrainState:
+        """Return shapes, dtypes and shardings of the state after a step, to restore into."""
+        return self.state_in_phase(config_lib.phase_of_step(self.config, max(step, 1)))
 
 
 def build_parts(
@@ -161,22 +177,23 @@ def lower_step(parts: StepParts, index: int, batch: BatchShape) -> jax.stages.Lo
 
     The compiled program maps (state, batch, pace) to (next state, sums); see step.make_train_step.
     """
+    shardings, first = parts.shard_phase(index), parts.state_in_phase(index)
     take_step = step_lib.make_train_step(
         parts.models[index],
         parts.objectives[index],
         parts.tx,
         parts.config,
         parts.config.phases[index],
-        parts.shardings,
+        shardings,
         parts.teacher,
     )
     placed = mesh_lib.abstract_batch(batch, parts.mesh)
-    whole = parts.shardings.step  # on all devices
+    whole = shardings.step  # on all devices
     pace = Pace(
         jax.ShapeDtypeStruct((), jnp.float32, sharding=whole),
         jax.ShapeDtypeStruct((), jnp.bool_, sharding=whole),
     )
-    arguments = parts.abstract_state, placed, pace, *parts.abstract_frozen
+    arguments = first, placed, pace, *parts.abstract_frozen
     with jax.set_mesh(parts.mesh):
         return take_step.lower(*arguments)
 
@@ -261,7 +278,8 @@ class Programs:
             return
         shape = {name: (array.shape, array.dtype.type) for name, array in batch.items()}
         placed = mesh_lib.abstract_batch(shape, parts.mesh)
-        arguments = parts.abstract_state.params, placed, *parts.abstract_frozen
+        first = parts.state_in_phase(index)
+        arguments = first.params, placed, *parts.abstract_frozen
         evaluate = step_lib.make_eval_step(
             parts.models[index], parts.objectives[index], parts.teacher
         )

@@ -160,6 +160,11 @@ def _describe_change(config: RunConfig, index: int) -> str:
         news.append(f"rows of {phase.seq_len:,}")
     if index and phase.restart_learning_rate:
         news.append(f"learning rate restarts at {phase.restart_learning_rate:g}")
+    sizes = [
+        config_lib.model_in_phase(config, i).intermediate_size for i in (max(0, index - 1), index)
+    ]
+    if sizes[0] != sizes[1]:
+        news.append(f"{sizes[1]:,} of {sizes[0]:,} neurons are left in each layer")
     return ", ".join(news)
 
 
@@ -219,6 +224,9 @@ class TrainingRun:
             self.progress, phase.batch_size, facts.examples_per_row, self.ledger.move_to_waiting
         )
         self.running = running = RunningPhase(index, phase, facts, start, clock)
+        if self.setup.resize is not None and start <= self.step <= running.end:
+            with self.work.doing(goodput.COMPILING, f"phase {index}: removing neurons"):
+                self.state = self.setup.resize(self.state, index)
         if start < self.step <= running.end:
             self.readings.record_ended(running, self.step)
             if self._owes_evaluation():

@@ -67,6 +67,8 @@ class Setup:
     findings: Sequence[Finding] = ()  # what looks wrong about the data
     stores: Sequence[Store] = ()  # their files are verified during the first steps
     trunk: Trunk | None = None  # the checkpoint that the run branches from
+    # (state, index of a phase) -> the state in the sizes of this phase; None if all have the same.
+    resize: Callable[[TrainState, int], TrainState] | None = None
 
     @property
     def record(self) -> dict[str, Any]:
@@ -242,7 +244,7 @@ def claim_workdir(
     config, is_writer = parts.config, jax.process_index() == 0
     total = config_lib.total_steps(config)
     if start.done_steps is None or start.done_steps < total:
-        check_space(storage.checkpoints, config.checkpoint, parts.model, total)
+        check_space(storage.checkpoints, config.checkpoint, parts.models[0], total)
     changes = resume.list_changes(start.record, config, start.done_steps or 0)
     storage.claim(is_writer=is_writer)
     if start.begins_anew:
@@ -301,7 +303,7 @@ def restore_or_initialize(setup: Setup, checkpoints: Checkpoints) -> tuple[Train
     Raises Refused if no existing checkpoint can be restored or only records of an earlier run
     exist, and OSError if a checkpoint cannot be read or the initial state cannot be saved.
     """
-    restored = checkpoints.restore(setup.parts.abstract_state, setup.screen.print)
+    restored = checkpoints.restore(setup.parts.state_at, setup.screen.print)
     if restored is not None:
         state, numbers = restored
         return state, parse_record(numbers, Progress, "the receipt of the checkpoint")
@@ -312,7 +314,8 @@ def restore_or_initialize(setup: Setup, checkpoints: Checkpoints) -> tuple[Train
             f"{setup.storage.checkpoints}: the checkpoints of this run are gone"
         )
     if trunk is None:
-        state = state_lib.make_state(setup.initial_params(), setup.parts.tx, setup.parts.shardings)
+        shardings = setup.parts.shard_phase(0)
+        state = state_lib.make_state(setup.initial_params(), setup.parts.tx, shardings)
         progress = Progress()
     else:
         state, progress = _restore_trunk(setup, trunk, checkpoints)

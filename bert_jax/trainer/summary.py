@@ -20,7 +20,7 @@ def list_opening_rows(setup: Setup, done: int | None) -> list[tuple[str, str]]:
 
     `done` is the step of the newest checkpoint, None for a new run.
     """
-    config, mesh, model = setup.config, setup.parts.mesh, setup.parts.model
+    config, mesh, model = setup.config, setup.parts.mesh, setup.parts.models[0]
     total = config_lib.total_steps(config)
     start = "from the first" if done is None else f"resuming at step {done:,} of {total:,}"
     if done is None and setup.trunk is not None:

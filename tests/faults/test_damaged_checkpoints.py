@@ -130,7 +130,8 @@ def test_a_damaged_checkpoint_in_a_bucket_is_moved_within_it(monkeypatch, harm):
             harm(bucket, "runs/mine/checkpoints/500")
             held = set(bucket.names("runs/mine/checkpoints/500"))
             found = checkpoints.restore(
-                state.make_abstract_state(tiny.model, tiny.tx, tiny.where), said.append
+                lambda step: state.make_abstract_state(tiny.model, tiny.tx, tiny.where),
+                said.append,
             )
             checkpoints.save(500, states[500], {"step": 500})  # as the run will, once it is there
         assert found is not None and found[1] == {"step": 4}

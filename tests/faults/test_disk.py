@@ -111,7 +111,7 @@ def saved_again(setting, fresh, folder):
     """The number saved with the newest checkpoint, which holds the same arrays."""
     again = Checkpoints(folder, CheckpointConfig(), setting.model)
     found, numbers = again.restore(
-        state.make_abstract_state(setting.model, setting.tx, setting.where)
+        lambda step: state.make_abstract_state(setting.model, setting.tx, setting.where)
     )
     again.close()
     jax.tree.map(np.testing.assert_array_equal, found, fresh)

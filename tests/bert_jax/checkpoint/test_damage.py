@@ -44,9 +44,8 @@ def restored(folder, wanted=None):
     said = []
     checkpoints = Checkpoints(folder, CheckpointConfig(), of.model)
     try:
-        found = checkpoints.restore(
-            wanted or state.make_abstract_state(of.model, of.tx, of.where), said.append
-        )
+        abstract = wanted or state.make_abstract_state(of.model, of.tx, of.where)
+        found = checkpoints.restore(lambda step: abstract, said.append)
     finally:
         checkpoints.close()
     return checkpoints.latest_step, found, said

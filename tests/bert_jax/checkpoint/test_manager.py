@@ -168,4 +168,4 @@ def test_parameters_of_other_shapes_are_refused(tmp_path, fresh):
         contextlib.closing(Checkpoints(tmp_path, CheckpointConfig(), of.model)) as checkpoints,
         pytest.raises(ValueError, match=words),
     ):
-        checkpoints.restore(state.make_abstract_state(of.model, of.tx, of.where))
+        checkpoints.restore(lambda step: state.make_abstract_state(of.model, of.tx, of.where))

@@ -18,7 +18,7 @@ from bert_jax.config import CheckpointConfig, MeshConfig, ModelConfig, OptimConf
 from bert_jax.config.schema import FinetuneConfig, TaskOptions, with_length
 from bert_jax.finetuning import predict
 from bert_jax.finetuning import setup as finetuning
-from bert_jax.finetuning.feed import TaskFeed, describe_phase
+from bert_jax.finetuning.feed import TaskFeed, describe_phases
 from bert_jax.finetuning.objectives import TERM
 from bert_jax.interop import export, load
 from bert_jax.model.bert import Heads
@@ -364,7 +364,7 @@ def open_glue(name, tmp_path):
 def test_the_score_that_decides_has_the_name_that_it_is_recorded_under(tmp_path):
     task, config, vocabulary = open_glue("mnli", tmp_path)  # it has several development sets
     feed = TaskFeed(task, vocabulary, finetuning.resolve_config(config, task, ModelConfig()))
-    phase = describe_phase(feed)
+    (phase,) = describe_phases(feed)
     sums = {"terms": {TERM: Term(jnp.float32(1.0), jnp.float32(1.0))}, "weights": {TERM: 2.0}}
     results = [
         sums | {"outputs": np.zeros((len(batch["label_ids"]), 3), np.float32)}

@@ -187,4 +187,4 @@ def test_a_receipt_keeps_the_changes(config, tmp_path):
 )
 def test_damaged_phases_are_named_before_a_model_is_built(phases, words, tmp_path):
     with pytest.raises(small_files.DamagedFile, match=words):
-        run_record._read_thetas({"config": {"phases": phases}}, tmp_path / "run.json")
+        run_record._read_phases({"config": {"phases": phases}}, tmp_path / "run.json")
