@@ -70,8 +70,10 @@ class TaskFeed:
         if task.kind in PACKED:
             self._packed = packing.PackedSteps(self._stream, total_steps(config), unit)
             layout = self._packed.packing
-            sizes = {"seq_len": layout.seq_len, "batch_size": layout.rows}
-            phases = tuple(dataclasses.replace(phase, **sizes) for phase in config.phases)
+            phases = tuple(
+                dataclasses.replace(phase, seq_len=layout.seq_len, batch_size=layout.rows)
+                for phase in config.phases
+            )
             config = dataclasses.replace(config, phases=phases)
         self.config = config
         # Logits of each development set in the last evaluation, which uses the final weights.

@@ -199,8 +199,10 @@ def _describe_task(
         ("steps of", f"{config.batch_size:,} examples {layout}, {epochs}"),
     ]
     if len(config.phases) > 1:
-        sizes = " -> ".join(f"{each.intermediate_size:,}" for each in config.phases)
-        steps = ", ".join(f"{config_lib.phase_start(config, i):,}" for i in range(1, len(phases)))
+        numbers = range(len(phases))
+        models = [config_lib.model_in_phase(config, number) for number in numbers]
+        sizes = " -> ".join(f"{model.intermediate_size:,}" for model in models)
+        steps = ", ".join(f"{config_lib.phase_start(config, number):,}" for number in numbers[1:])
         rows.append(("prune", f"{sizes} neurons in each layer after steps {steps}"))
     if task.main_score in task.baseline:
         score = f"{task.main_score} {task.baseline[task.main_score]:.3f}"

@@ -56,8 +56,7 @@ class StepParts:
     config: RunConfig
     objectives: Sequence[Objective]  # one for each phase
     mesh: Mesh
-    models: Sequence[bert.Model]  # one for each phase; they have the same parameters, of one size
-    # unless a fine-tuning prunes them
+    models: Sequence[bert.Model]  # one for each phase: the same parameters, fewer if pruned
     tx: optax.GradientTransformationExtraArgs
     shardings: TrainState  # a NamedSharding for each array of the last phase's state
     teacher: bert.Model | None = None  # the student's teacher

@@ -168,6 +168,20 @@ _FINETUNING = (
         "(nll[0] + nll[1]) * weights_B",
         "finetuning/test_objectives.py::test_sums_are_those_of_the_logits_and_rows_that_fill_up_count_for_nothing",
     ),
+    (
+        RULE,
+        "finetuning/prune.py",
+        "jnp.square(jnp.sum(w_FD * dw_FD, axis=1))",
+        "jnp.sum(jnp.square(w_FD * dw_FD), axis=1)",
+        "finetuning/test_prune.py::test_importance_is_the_square_of_the_slope_of_each_neurons_gate",
+    ),
+    (
+        WIRING,
+        "finetuning/prune.py",
+        "map_like_params(cut, state, cuts)",
+        "dataclasses.replace(state, params=jax.tree.map(cut, state.params, cuts))",
+        "finetuning/test_prune.py::test_parameters_and_moments_lose_the_same_neurons_on_a_mesh",
+    ),
 )
 _INFERENCE = (
     (
@@ -358,6 +372,13 @@ _MODEL = (
         "weights_BHST = drop(jax.nn.softmax(scores_BHST, axis=-1).astype(v_BTHK.dtype))",
         "weights_BHST = jax.nn.softmax(scores_BHST, axis=-1).astype(v_BTHK.dtype)",
         "model/test_bert.py::test_outputs_are_those_of_a_numpy_bert",
+    ),
+    (
+        RULE,
+        "model/ops.py",
+        "quantize(x, axis=-1)",
+        "quantize(x, axis=None)",
+        "model/test_int8.py::test_a_product_is_of_whole_numbers_with_a_scale_a_token_and_a_channel",
     ),
 )
 _PARALLEL = (
