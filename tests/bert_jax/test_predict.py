@@ -9,6 +9,7 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pyarrow.parquet
 import pytest
 import safetensors.numpy
 
@@ -352,6 +353,11 @@ def test_the_command_predicts_a_table_and_says_what_it_did(forked, tmp_path):
     said = forked("bert_jax.predict", *given, "--probabilities=best").stdout
     assert "23 rows" in said and str(output) in said
     assert "nothing" not in said and pathlib.Path(output).stat().st_size > 0
+    coarse = tmp_path / "coarse.parquet"
+    forked("bert_jax.predict", *given[:2], f"--output={coarse}", "--probabilities=best", "--int8")
+    exact, moved = (pyarrow.parquet.read_table(path)["probability"] for path in (output, coarse))
+    moves = np.abs(np.subtract(exact.to_numpy(), moved.to_numpy()))
+    assert 0 < moves.max() < 0.05
     refused = forked("bert_jax.predict", *given, code=2).stderr
     assert "--output is" in refused and refused.count("\n") == 1
     given[1:] = [f"--input={source}", f"--output={tmp_path / 'other.tsv'}", "--text_column=txt"]

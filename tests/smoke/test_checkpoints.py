@@ -91,6 +91,24 @@ def test_npz_and_json_lines_hold_the_same_vectors(forked, small, tmp_path):
         np.testing.assert_allclose(said, vectors[wanted], atol=6e-7)
 
 
+def test_int8_moves_vectors_and_scores_a_little(forked, small, tmp_path):
+    (tmp_path / "in.txt").write_text("a cat sees a dog .\n")
+    numbers = []
+    for flags in ((), ("--int8",)):
+        given = (f"--checkpoint={small}/checkpoint", *flags)
+        output = tmp_path / f"o{len(flags)}"
+        lines = f"--input={tmp_path}/in.txt", f"--output={output}.npz", "--pool=mean"
+        forked("bert_jax.features", *given, *lines)
+        lines = f"--sentences={tmp_path}/in.txt", f"--output={output}.jsonl"
+        forked("bert_jax.evaluate", *given, *lines)
+        score = json.loads(output.with_suffix(".jsonl").read_text())["pseudo_log_likelihood"]
+        with np.load(output.with_suffix(".npz")) as arrays:
+            numbers.append((arrays["vectors"], score))
+    (vectors, score), (coarse_vectors, coarse_score) = numbers
+    assert 0 < np.abs(coarse_vectors - vectors).max() < 0.05 * np.abs(vectors).max()
+    assert 0 < abs(coarse_score - score) < 0.05 * abs(score)
+
+
 def test_a_long_line_has_the_vectors_of_its_windows(forked, small, tmp_path):
     """40 tokens for 19 positions: beside the line stand its windows, as lines of their own."""
     words = np.random.default_rng(5).choice(["a", "cat", "dog", "sees", "."], 40)
