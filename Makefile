@@ -45,7 +45,7 @@ RUNS := $(VENV)/.ready-to-run
 
 QUICKSTART := runs/quickstart
 
-.PHONY: help setup quickstart test test-slow test-all faults mutants families parity exports hand_over docs docs-reference check lint types format requirements clean
+.PHONY: help setup quickstart test test-slow test-all faults launch-weeks mutants families parity exports hand_over docs docs-reference check lint types format requirements clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -84,6 +84,9 @@ test-all: $(READY)
 
 faults: $(READY)
 	@$(BIN)/python -m tests.faults $(if $(FRESH),--fresh)
+
+launch-weeks: $(READY)
+	@$(BIN)/python -m tests.launch.weeks
 
 mutants: $(READY)
 	@$(BIN)/python -m tests.mutants $(EDITS)

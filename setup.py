@@ -93,10 +93,8 @@ setup(
     package_data={
         "bert_jax": ["py.typed"],
         "bert_jax.planning": ["*.json"],
-        "bert_jax.launch": ["*.sh", "*.env"],
-        "bert_jax.launch.lib": ["*.sh"],
+        "bert_jax.launch": ["*.sh", "*.env", "Dockerfile"],
         "bert_jax.launch.worker": ["*.sh"],
-        "bert_jax.launch.gke": ["*.sh", "Dockerfile"],
         "data_pipeline": ["py.typed"],
     },
     entry_points={"console_scripts": ["bert-jax = bert_jax.__main__:main"]},

@@ -1,21 +1,18 @@
 """A clone, a stand-in for Google Cloud and workers that seem to train, for the scripts of launch/.
 
 A worker is a folder of this machine; ssh and scp are commands that run there. Its python3 brings
-a stand-in for uv, which makes a Python that prints its arguments and, with TRAINER, seems to train.
+a stand-in for uv, which makes a Python that prints its arguments; with TRAINER, it is that.
 """
 
 import contextlib
 import os
 import pathlib
-import pty
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.launch import quick_gcloud
 from tests.launch.scripts import make_clone, write_cluster, write_command
 from tests.launch.tpu_api import TpuApi, serving
 
@@ -28,30 +25,6 @@ mkdir -p "$home"
 cd "$home"
 export HOME=$home HOSTNAME=${home##*/} PATH=$WORKER_PATH
 """
-# One line of PLAN a start: how many checkpoints worker 0 adds, and what then happens: wait, for
-# ever; hang, silent for two hours already; exit CODE [WORKER], where the other workers wait.
-_TRAINER = """\
-trap 'exit 143' TERM
-trap 'echo "stacks of $HOSTNAME"' QUIT
-for flag in "$@"; do
-    if [[ $flag == --workdir=* ]]; then checkpoints=${flag#*=}/checkpoints; fi
-done
-checkpoints=${checkpoints/gs:/$BUCKETS}
-start=$(($(cat "$STARTS/$HOSTNAME" 2>/dev/null || echo 0) + 1))
-echo $start >"$STARTS/$HOSTNAME"
-read -r saves what code worker <<<"$(sed -n "${start}p" "$PLAN")"
-mkdir -p "$checkpoints"
-[[ $HOSTNAME == worker-0 ]] || saves=0
-newest=$(ls "$checkpoints" | sort -n | tail -n 1)
-for ((i = 1; i <= saves; i++)); do
-    mkdir "$checkpoints/$((${newest:-0} + i))"
-    touch "$checkpoints/$((${newest:-0} + i))/commit_success.txt"
-done
-echo "saved $saves"
-[[ $what != exit || -n $worker && $HOSTNAME != "worker-$worker" ]] || exit "$code"
-[[ $what != hang ]] || touch -d '2 hours ago' logs/train.log
-while sleep 0.1; do [[ $what == hang ]] || echo goes on; done
-"""
 # The Python of the environment that the stand-in for uv makes.
 _PYTHON = """\
 #!/usr/bin/env bash
@@ -59,10 +32,6 @@ case "$*" in
     --version) echo Python 3.12.0 ;;
     *"import jax"*) echo jax 0 ;;
     *--print_config*) exit "${TRAIN_EXIT-0}" ;;
-    *bert_jax.doctor*)
-        echo "$HOSTNAME" >>"$STARTS/examined"
-        [[ ! -e $WORKERS/wrong ]] || { rm "$WORKERS/wrong" && exit 1; }
-        ;;
     *bert_jax.train*)
         echo "$HOSTNAME trains: $*"
         [[ -z ${TRAINER-} ]] || exec "$TRAINER" "$@"
@@ -146,7 +115,7 @@ def write_ssh(folder: pathlib.Path) -> None:
 
 
 class Pod:
-    """What a test looks at: the stand-in for the API, the workers, and what watch.sh wrote."""
+    """A clone, the stand-in for the API and the workers, driven by the real gcloud."""
 
     def __init__(self, folder: pathlib.Path, api: TpuApi, **environment: str) -> None:
         self.api = api
@@ -155,12 +124,9 @@ class Pod:
         self.workers = folder / "workers"
         self.workdir = folder / "runs" / "a"
         self.state = folder / "state"
-        self.plan = folder / "plan"
         self.cluster = write_cluster(folder / "cluster.env")
-        (folder / "starts").mkdir()
         self.workers.mkdir()
         write_ssh(self.commands)
-        write_command(folder / "trainer", _TRAINER)
         self.environment = {
             **os.environ,
             "PATH": f"{self.commands}:{os.environ['PATH']}",
@@ -168,8 +134,6 @@ class Pod:
             "WORKER_PATH": make_tools(folder / "tools"),
             "LIBTPU_LOCK": str(folder / "libtpu_lockfile"),
             "TRAINER": str(folder / "trainer"),
-            "STARTS": str(folder / "starts"),
-            "PLAN": str(self.plan),
             **environment,
         }
         api.on_ready, api.on_loss = self.is_ready, self.is_lost
@@ -179,55 +143,19 @@ class Pod:
         write_cluster(pathlib.Path(self.cluster.partition("=")[2]), **changed)
 
     def run(
-        self, script: str, *flags: str, code: int = 0, typed: str | None = None, **changed: str
+        self, script: str, *flags: str, code: int = 0, **changed: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a script of the clone, which must end with this code; `typed` is on its terminal."""
-        ours, its = pty.openpty() if typed is not None else (0, subprocess.DEVNULL)
-        if typed is not None:
-            os.write(ours, typed.encode())
+        """Run a script of the clone, which must end with this code."""
         ran = subprocess.run(
             ["bash", str(self.clone / "launch" / script), self.cluster, *flags],
             capture_output=True,
             text=True,
-            stdin=its,
+            stdin=subprocess.DEVNULL,
             env=self.environment | changed,
             timeout=500,
         )
-        if typed is not None:
-            os.close(ours)
-            os.close(its)
         assert ran.returncode == code, ran.stdout + ran.stderr
         return ran
-
-    def watch_flags(self, *flags: str) -> list[str]:
-        usual = ["--poll_secs=0.05", f"--state_dir={self.state}", "--config=configs/tiny.py"]
-        has_workdir = any(flag.startswith("--workdir") for flag in flags)
-        return [*usual, *flags, *([] if has_workdir else [f"--workdir={self.workdir}"])]
-
-    def watch(self, *flags: str, plan: str = "", code: int = 0) -> str:
-        """Run watch.sh to its end; return its output."""
-        self.plan.write_text(plan)
-        ran = self.run("watch.sh", *self.watch_flags(*flags), code=code)
-        return ran.stdout + ran.stderr
-
-    @contextmanager
-    def watching(self, *flags: str, plan: str = "1 wait\n") -> Iterator[subprocess.Popen]:
-        """Run watch.sh beside the test; its output is stdout, which the test reads to the end."""
-        self.plan.write_text(plan)
-        script = self.clone / "launch" / "watch.sh"
-        watch = subprocess.Popen(
-            ["bash", str(script), self.cluster, *self.watch_flags(*flags)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=self.environment,
-            cwd=self.state.parent,
-        )
-        try:
-            yield watch
-        finally:
-            watch.send_signal(signal.SIGTERM)
-            watch.communicate(timeout=20)
 
     def is_ready(self) -> None:
         (self.workers / "unreachable").unlink(missing_ok=True)
@@ -240,23 +168,6 @@ class Pod:
                 os.killpg(int(pids.read_text().split()[0]), signal.SIGKILL)
         for worker in self.workers.glob("worker-*"):
             shutil.rmtree(worker, ignore_errors=True)
-
-
-@contextmanager
-def quick_pod(folder: pathlib.Path, api: TpuApi) -> Iterator[Pod]:
-    """Make a pod with the stand-in for gcloud."""
-    with serving(api) as address, contextlib.ExitStack() as end:
-        quick = {
-            "API_PORT": address.rpartition(":")[2],
-            "BUCKETS": str(folder / "buckets"),
-            "STOP_GRACE_SECS": "2",
-            "STACKS_SECS": "0.4",
-        }
-        pod = Pod(folder, api, **quick)
-        gcloud = pathlib.Path(quick_gcloud.__file__)
-        write_command(pod.commands / "gcloud", f'exec {sys.executable} -I -S {gcloud} "$@"')
-        end.callback(pod.is_lost)
-        yield pod
 
 
 @contextmanager

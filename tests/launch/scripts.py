@@ -13,25 +13,9 @@ VALUES = {
     "PROJECT": "my-project",
     "ZONE": "us-central2-b",
     "TPU_NAME": "my-tpu",
-    "ACCELERATOR_TYPE": "v5litepod-16",
-    "RUNTIME_VERSION": "v2-alpha-tpuv5-lite",
-    "SPOT": "false",
-    "INTERNAL_IPS": "false",
-    "LABEL": "bert_jax",
-    "REMOTE_DIR": "bert_jax",
-    "REMOTE_PYTHON": ".venv/bin/python",
+    "TOPOLOGY": "v5e:2x4",
 }
-IMAGE = {"GKE_CLUSTER": "my-cluster", "GKE_IMAGE": "us-docker.pkg.dev/my-project/images/bert:1"}
 TRAIN_FLAGS = ("--config=configs/base.py", "--workdir=/mnt/runs/base")
-# Each script that calls gcloud itself, with the flags without which it refuses.
-FLAGS = {
-    "create.sh": (),
-    "setup.sh": ("--revision=HEAD",),
-    "train.sh": TRAIN_FLAGS,
-    "logs.sh": (),
-    "ssh.sh": ("uptime",),
-    "delete.sh": ("--yes",),
-}
 needs_gcloud = pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs gcloud")
 
 
@@ -66,18 +50,6 @@ def commands(script: str | pathlib.Path, *arguments: str) -> list[list[str]]:
     return [shlex.split(line) for line in ran.stdout.splitlines()]
 
 
-def run_lines(lines: str, **options: object) -> subprocess.CompletedProcess[str]:
-    """Run lines of bash after those that the scripts of launch/lib need."""
-    start = f"LAUNCH={LAUNCH}\n"
-    return subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", start + lines],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        **options,
-    )
-
-
 def write_command(path: pathlib.Path, *lines: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Background jobs of a shell ignore SIGQUIT; Python can handle it then, Bash cannot.
@@ -101,7 +73,8 @@ def git(folder: pathlib.Path, *arguments: str) -> str:
 def make_clone(folder: pathlib.Path) -> pathlib.Path:
     """Commit the scripts and what they send as they are now, and a file to be removed later."""
     for name in ("launch", "requirements"):
-        shutil.copytree(LAUNCH.parent / name, folder / name)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(LAUNCH.parent / name, folder / name, ignore=ignored)
     prices = pathlib.Path("bert_jax", "planning", "prices.json")
     (folder / prices).parent.mkdir(parents=True)
     shutil.copy(LAUNCH.parent / prices, folder / prices)

@@ -51,6 +51,7 @@ def laptop(tmp_path):
     (tmp_path / "bucket" / "wheelhouse").mkdir(parents=True)
     return {
         "PATH": f"{tools}:{os.environ['PATH']}",
+        "LAUNCH_PYTHON": sys.executable,  # its python3 is no Python
         "BUCKET_DIR": str(tmp_path / "bucket"),
         "UV_STAND_IN": str(tmp_path / "uv"),
         "URL": URL,
@@ -76,7 +77,7 @@ def test_wheels_and_python_come_into_the_bucket_and_the_mark_last(cluster, clone
 def test_a_download_that_fails_leaves_no_mark(cluster, clone, laptop, tmp_path):
     laptop |= {"URL": URL + "?"}
     ran = run(clone / "launch" / "wheelhouse.sh", cluster(BUCKET="gs://my-bucket"), **laptop)
-    assert ran.returncode == 1
+    assert ran.returncode != 0
     assert list((tmp_path / "bucket" / "wheelhouse").iterdir()) == []
 
 

@@ -93,7 +93,7 @@ class TpuApi:
             name = re.findall("queuedResourceId=([^&]+)", found["query"])[0]
             if name in self.names and self._states[0][0] != "404":
                 return _error(409, f"{name} exists already")
-            self.names[name] = body
+            self.names[name] = body | {"createTime": _read_clock()}
             self._states, self._questions = (self.lives.pop(0) if self.lives else ACTIVE), 0
             self._take_note()
         elif name not in self.names:
@@ -130,7 +130,7 @@ class TpuApi:
         is_ready = bool(self._states) and self._states[0][1] == "READY"
         if is_ready and self._born is None:
             self._born = time.time()
-            self._created = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            self._created = _read_clock()
             self.on_ready()
         if not is_ready and self._born is not None:
             self.existed_secs += time.time() - self._born
@@ -150,6 +150,10 @@ class TpuApi:
                 for address in addresses
             ],
         }
+
+
+def _read_clock() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _error(status: int, message: str) -> tuple[int, dict]:

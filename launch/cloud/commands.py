@@ -1,0 +1,428 @@
+"""Run the scripts of launch/: each `launch/NAME.sh` is an entry to the function of its name."""
+
+import pathlib
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+from . import compute_engine, decide, gke, queued
+from .cluster import DURATION, Arguments, Flag, read_arguments
+from .decide import Rules
+from .job import Job, check_config, find_commit
+from .queued import LOG, on_workers
+from .run import Command, ask, check_login, run_all
+from .text import escape, refuse
+from .watch import Supervisor
+from .wheelhouse import copy_packages
+
+ROADS: dict[str, ModuleType] = {"queued": queued, "compute_engine": compute_engine, "gke": gke}
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_NUMBER = r"[1-9]\d{0,8}"
+_REVISION = Flag("revision", "commit sent to the machines (default: HEAD, all committed)", "COMMIT")
+_WHEELHOUSE = Flag("wheelhouse", "machines install from BUCKET, see launch/wheelhouse.sh")
+_DOCTOR = Flag("doctor", "check all workers with `bert_jax.doctor`; train if nothing is wrong")
+_WORKER = Flag("worker", "a worker, counted from 0, or all", "N|all", r"all|0|[1-9]\d{0,4}")
+_WORKDIR = Flag("workdir", "a folder in a bucket, or on a disk that outlives the slice", "DIR")
+_CONFIG = Flag("config", "config of the training, such as configs/base.py", "FILE")
+_LOOKS = Flag("poll_secs", "seconds between two looks", "N", r"[1-9]\d{0,4}|0\.\d{1,2}", "60")
+_WATCH_FLAGS = (
+    *(_WORKDIR, _REVISION, _WHEELHOUSE, _DOCTOR, _LOOKS),
+    # More than config.hosts.stuck_secs, whose watchdog names what hangs.
+    Flag("hung_secs", "seconds without output after which a run is stuck", "N", _NUMBER, "4000"),
+    Flag("tries", "tries in a row without a newer checkpoint", "N", _NUMBER, "5"),
+    Flag("price", "dollars per chip-hour (default: planning/prices.json)", "USD", r"\d+(\.\d+)?"),
+    Flag("max_usd", "end the run and delete the slice at this cost", "USD", r"\d+(\.\d+)?"),
+    Flag("state_dir", "state and events (default: in ~/.local/state/bert_jax)", "DIR"),
+)
+
+
+def _find_road(given: Arguments) -> ModuleType:
+    cluster = given.cluster
+    names = ("PROJECT", "ZONE", "TPU_NAME", "PROVISIONING", "LABEL", "INTERNAL_IPS", "REMOTE_DIR")
+    cluster.check(*names, "REMOTE_PYTHON")
+    if cluster.get("PROVISIONING") == "flex_start" and cluster.slice.road != "compute_engine":
+        refuse(f"{cluster.path}: PROVISIONING=flex_start is for ROAD=compute_engine; take spot")
+    return ROADS[cluster.slice.road]
+
+
+def _need_queued(given: Arguments, script: str) -> None:
+    if _find_road(given) is not queued:
+        refuse(
+            f"launch/{script}.sh is for ROAD=queued: on {given.cluster.slice.road} the machines "
+            "set themselves up and train once they are created; use launch/pod.sh"
+        )
+
+
+def _check_tools(given: Arguments) -> None:
+    if not given.is_dry_run and given.cluster.slice.road != "gke":
+        check_login()
+
+
+def _make_job(given: Arguments, flags: Sequence[str]) -> Job:
+    cluster = given.cluster
+    python = cluster.get("REMOTE_PYTHON")
+    if not python.endswith("/bin/python") or python == "/bin/python":
+        refuse(
+            f"{cluster.path}: REMOTE_PYTHON is '{python}', and a virtual environment is made "
+            "there, whose Python is FOLDER/bin/python; set it to .venv/bin/python"
+        )
+    commit = "" if cluster.slice.road == "gke" else find_commit(given.values.get("revision", ""))
+    job = Job(cluster, tuple(flags), commit, given.has("wheelhouse"), given.has("doctor"))
+    if job.wheelhouse and not given.is_dry_run and ask(job.pack()[0]).code:
+        refuse(f"{job.wheelhouse}/complete was not found; run launch/wheelhouse.sh first")
+    return job
+
+
+def _need_flags(flags: Sequence[str]) -> None:
+    for name in ("config", "workdir"):
+        if not any(flag.startswith(f"--{name}=") and not flag.endswith("=") for flag in flags):
+            refuse(f"--{name}= is missing, such as --config=configs/base.py --workdir=gs://b/a")
+
+
+def _list_training(given: Arguments) -> list[str]:
+    """Return the flags of training: config and workdir, which are ours as well, first."""
+    own = [f"--{name}={given.values[name]}" for name in ("config", "workdir") if given.has(name)]
+    return [*own, *given.rest]
+
+
+def create(arguments: Sequence[str]) -> int:
+    """Request the slice."""
+    flags = (
+        Flag("wait", "return once it is ready, or after TIME, such as 6h", "[TIME]", DURATION),
+        *(_LOOKS, _REVISION, _WHEELHOUSE),
+    )
+    words = """Requests the slice TPU_NAME, labelled launched_by=LABEL; without that label nothing
+deletes it. It costs money from its creation until launch/delete.sh, whether it trains or not. On
+compute_engine and gke it trains at once: add --config=FILE --workdir=gs://BUCKET/DIR."""
+    given = read_arguments("create", arguments, "[OPTION ...] [TRAIN_FLAG ...]", flags, words)
+    road, cluster = _find_road(given), given.cluster
+    if road.STARTS_ITSELF:
+        _need_flags(given.rest)
+    elif given.rest:
+        refuse(f"'{given.rest[0]}' is no option of launch/create.sh; see launch/create.sh --help")
+    job = _make_job(given, given.rest) if road.STARTS_ITSELF else Job(cluster)
+    check_config(job.flags, job.commit)
+    _check_tools(given)
+    if code := run_all(road.plan("create", job), given.is_dry_run):
+        return code
+    if given.is_dry_run:
+        return run_all(road.questions(job), True) if given.has("wait") else 0
+    print(f"Requested {cluster.name}. It costs money until: {cluster.next_command('delete')}")
+    if not road.STARTS_ITSELF:
+        print(f"Once it is ACTIVE, set it up: {cluster.next_command('setup')}")
+    return _wait(road, job, given) if given.has("wait") else 0
+
+
+def _wait(road: ModuleType, job: Job, given: Arguments) -> int:
+    limit, poll = given.values["wait"] or "2d", float(given.values["poll_secs"])
+    begin, former, failures = time.monotonic(), "", 0
+    while True:
+        answers = road.look(job, ask, time.time())
+        state = answers.slice.kind if answers.slice else "unknown"
+        waited = time.monotonic() - begin
+        if state != former:
+            print(f"{given.cluster.name} is {state} after {waited / 60:.0f} min", flush=True)
+        failures, former = failures + 1 if answers.slice is None else 0, state
+        if state == decide.READY:
+            return 0
+        is_over = state in (decide.LOST, decide.DELETING) or failures == 5
+        if is_over or waited + poll > int(limit[:-1]) * _UNITS[limit[-1]]:
+            words = (
+                f"error: {given.cluster.name} is {state} after {waited:.0f} s; it may cost money"
+            )
+            words += f" until {given.cluster.next_command('delete')} {answers.error}"
+            print(escape(words), file=sys.stderr)
+            return 1
+        time.sleep(poll)
+
+
+def delete(arguments: Sequence[str]) -> int:
+    """Delete the slice with everything on it."""
+    foreign = Flag("force_foreign", "delete it without that label; always asks, on a terminal")
+    words = """Deletes the slice TPU_NAME, running or not, with everything on its machines' disks.
+You confirm by typing its name. One without the label launched_by=LABEL is left alone."""
+    flags = (Flag("yes", "ask for no confirmation"), foreign)
+    given = read_arguments("delete", arguments, "[OPTION ...]", flags, words)
+    road, cluster = _find_road(given), given.cluster
+    job = Job(cluster)
+    _check_tools(given)
+    if given.is_dry_run:
+        return run_all(
+            [road.questions(job)[0], *road.plan("delete", job), *road.plan("clean", job)], True
+        )
+    is_foreign = given.has("force_foreign")
+    if is_foreign or not given.has("yes"):
+        _confirm(cluster.name, "--force_foreign needs one" if is_foreign else "add --yes")
+    answers = road.look(job, ask, time.time())
+    listing = f"gcloud compute tpus tpu-vm list {shlex.join(cluster.place)}"
+    if answers.slice is None or answers.slice.kind == decide.ABSENT:
+        words = f"{cluster.name} was not found {answers.error}; it may still cost money; {listing}"
+        print(escape(words), file=sys.stderr)
+        return 1
+    if not is_foreign and answers.slice.label != cluster.get("LABEL"):
+        refuse(
+            f"{cluster.name} has the label launched_by='{answers.slice.label}', not "
+            f"'{cluster.get('LABEL')}': nothing was deleted; set LABEL, or add --force_foreign"
+        )
+    code = run_all([*road.plan("delete", job), *road.plan("clean", job)])
+    said = "may still cost money" if code else "is being deleted"
+    print(f"{cluster.name} {said}; list what exists: {listing}")
+    return code
+
+
+def _confirm(name: str, otherwise: str) -> None:
+    if not sys.stdin.isatty():
+        refuse(f"the slice's name is read from a terminal, and there is none; {otherwise}")
+    print(f"This deletes {name} and its disks. Type its name to confirm: ", end="", file=sys.stderr)
+    answer = sys.stdin.readline().strip()
+    if answer != name:
+        refuse(f"'{answer}' is not {name}; nothing was deleted, and it still costs money")
+
+
+def setup(arguments: Sequence[str]) -> int:
+    """Install a commit, Python 3.12 and the pinned packages on every worker."""
+    words = """Sends a commit of the clone to all workers, unpacks it in REMOTE_DIR and creates
+REMOTE_PYTHON with Python 3.12 and the packages of requirements/tpu.txt, each checked against its
+hash. Workers need the internet, but for --wheelhouse. One that trains is left unchanged."""
+    given = read_arguments("setup", arguments, "[OPTION ...]", (_REVISION, _WHEELHOUSE), words)
+    _need_queued(given, "setup")
+    _check_tools(given)
+    job = _make_job(given, ())
+    code = run_all(queued.plan("set_up", job), given.is_dry_run)
+    if not code and not given.is_dry_run:
+        train_command = given.cluster.next_command("train", "--config=FILE", "--workdir=DIR")
+        print(f"{given.cluster.name} has commit {job.commit}. Next: {train_command}")
+    return code
+
+
+def train(arguments: Sequence[str]) -> int:
+    """Start training on every worker, or stop it; it runs without this machine."""
+    flags = (
+        *(_CONFIG, _WORKDIR, _DOCTOR),
+        Flag("follow", "then show the output until Ctrl-C, which does not disturb training"),
+        Flag("skip_config_check", "do not resolve the config here, for workers of another commit"),
+        Flag("stop", "SIGTERM to all workers, upon which training saves; SIGKILL 60 s later"),
+    )
+    words = """Starts `python -m bert_jax.train --multihost` with these flags on all workers, and
+returns. Output goes to REMOTE_DIR/logs/train.log, copied to BUCKET/logs/TPU_NAME. Nothing is
+started where a worker trains already, or if the config, resolved here first (by BERT_JAX_PYTHON),
+has a mistake. The same command resumes. Put no secret into it: gcloud logs it on this machine."""
+    given = read_arguments("train", arguments, "[OPTION ...] [TRAIN_FLAG ...]", flags, words)
+    training = _list_training(given)
+    _need_queued(given, "train")
+    job = Job(given.cluster, tuple(training), is_examined=given.has("doctor"))
+    if given.has("stop"):
+        if training:
+            refuse(f"--stop takes no flags of training, but there is '{training[0]}'; remove it")
+        _check_tools(given)
+        return run_all(queued.plan("stop", job), given.is_dry_run)
+    _need_flags(training)
+    if not given.has("skip_config_check"):
+        check_config(training)
+    _check_tools(given)
+    if code := run_all(queued.plan("start", job), given.is_dry_run):
+        stop = given.cluster.next_command("train", "--stop")
+        words = f"{given.cluster.name} may train on some workers only; stop it: {stop}"
+        print(words, file=sys.stderr)
+        return code
+    if not given.is_dry_run:
+        print(f"It trains. Its output: {given.cluster.next_command('logs', '--follow')}")
+    if given.has("follow"):
+        return run_all([_show_log(given, "all", "100", True)], given.is_dry_run)
+    return 0
+
+
+def _show_log(given: Arguments, worker: str, lines: str, follow: bool) -> Command:
+    path = f"{given.cluster.get('REMOTE_DIR')}/{LOG}"
+    # A tail that --follow leaves behind ends when the log grows and nobody reads.
+    tail = f'tail -n {lines}{" -F" * follow} {path} | sed -u "s/^/$HOSTNAME: /"'
+    absent = f'echo "$HOSTNAME: {path} does not exist; launch/train.sh has not run here" >&2'
+    script = f"if [ -f {path} ]; then {tail}; else {absent}; exit 1; fi"
+    return on_workers(given.cluster, worker, script)
+
+
+def logs(arguments: Sequence[str]) -> int:
+    """Show or follow the log of training."""
+    flags = (
+        _WORKER,
+        Flag("lines", "number of lines, from the end", "N", _NUMBER, "100"),
+        Flag("follow", "keep showing lines until Ctrl-C, which does not disturb training"),
+        Flag("bucket", "list the copies in BUCKET/logs/TPU_NAME, and show the newest"),
+    )
+    words = "Shows the end of each worker's log; on compute_engine its newest copy in the bucket."
+    given = read_arguments("logs", arguments, "[OPTION ...]", flags, words)
+    road, cluster, worker = _find_road(given), given.cluster, given.values.get("worker", "all")
+    lines, follow = given.values["lines"], given.has("follow")
+    _check_tools(given)
+    if road is gke:
+        return run_all([gke.show_logs(cluster, int(lines), follow)], given.is_dry_run)
+    if road is compute_engine or given.has("bucket"):
+        if follow:
+            refuse("--follow does not work with the copies in the bucket; remove it")
+        return _show_copies(given, worker)
+    return run_all([_show_log(given, worker, lines, follow)], given.is_dry_run)
+
+
+def _show_copies(given: Arguments, worker: str) -> int:
+    """Show the newest copy: each is WORKER-TIME.log, and a worker's name ends with its number."""
+    folder = f"{given.cluster.need_bucket('so no log was copied')}/logs/{given.cluster.name}"
+    project = f"--project={given.cluster.get('PROJECT')}"
+    listing = Command(["gcloud", "storage", "ls", "--long", f"{folder}/*.log", project])
+    cat = ["gcloud", "storage", "cat"]
+    if given.is_dry_run:
+        return run_all([listing, Command([*cat, f"{folder}/NEWEST.log", project])], True)
+    said = ask(listing)
+    # Size, time of the last copy, address; names that training would not give are skipped.
+    rows = [row for row in map(str.split, said.out.split("\n")) if len(row) == 3]
+    found = sorted((at, address, size) for size, at, address in rows if escape(address) == address)
+    for at, address, size in found:
+        print(f"{size:>10}  {escape(at)}  {address}")
+    if worker != "all":
+        found = [row for row in found if row[1].rpartition("-")[0].endswith(f"-{worker}")]
+    if not found:
+        words = f"error: {folder} has no log of worker {worker}: {said.words}"
+        print(escape(words), file=sys.stderr)
+        return said.code or 1
+    print(f"\n{found[-1][1]}")
+    said = ask(Command([*cat, found[-1][1], project]))
+    for line in said.out.removesuffix("\n").split("\n")[-int(given.values["lines"]) :]:
+        print(escape(line))
+    return said.code
+
+
+def ssh(arguments: Sequence[str]) -> int:
+    """Open a shell on a worker, or run a command on one or all of them."""
+    words = """Opens a shell on a worker, or runs COMMAND, one shell word, in its home folder. It is
+recorded in gcloud's log and in process lists: put no secret into it. Output is not escaped."""
+    given = read_arguments("ssh", arguments, "[OPTION ...] ['COMMAND']", (_WORKER,), words)
+    road, worker = _find_road(given), given.values.get("worker", "0")
+    if len(given.rest) > 1:
+        refuse(f"there are two commands; quote them: launch/ssh.sh '{' '.join(given.rest)}'")
+    remote = "".join(given.rest)
+    if worker == "all" and not remote:
+        refuse("a shell opens on one worker; try --worker=0, or add a command to --worker=all")
+    if road is gke:
+        refuse("launch/ssh.sh reaches no pods; use kubectl exec")
+    _check_tools(given)
+    if road is queued:
+        command = on_workers(given.cluster, worker, remote)
+    else:
+        listing = compute_engine.questions(Job(given.cluster))[1]
+        names = ["INSTANCE"] if given.is_dry_run else compute_engine.find_machines(ask(listing).out)
+        if worker == "all" or int(worker) >= len(names):
+            refuse(f"--worker={worker}: gcloud reaches one machine at a time, of {len(names)}")
+        start = ["gcloud", "compute", "ssh", names[int(worker)], *given.cluster.place]
+        command = Command([*start, *[f"--command={remote}"] * bool(remote)])
+    if given.is_dry_run:
+        return run_all([command], True)
+    return subprocess.run(command.words).returncode
+
+
+def wheelhouse(arguments: Sequence[str]) -> int:
+    """Copy to the bucket what workers without internet install."""
+    flags = (_REVISION, Flag("python", "a Python with pip", "PYTHON", default="python3"))
+    words = """Downloads the packages of requirements/tpu.txt and uv.txt, each checked against its
+hash, and Python 3.12, and copies them to BUCKET/wheelhouse/DIGEST: about 1 GB, once for all commits
+with the same packages. This machine needs the internet, git and curl."""
+    given = read_arguments("wheelhouse", arguments, "[OPTION ...]", flags, words)
+    given.cluster.need_bucket("and the packages go there")
+    if not given.is_dry_run:
+        check_login()
+    revision, python = given.values.get("revision", ""), given.values["python"]
+    return copy_packages(given.cluster, revision, python, given.is_dry_run)
+
+
+_SUPERVISED = """Creates the slice, trains on all its machines, replaces a slice that was preempted
+or lost, restarts a run that failed or is silent, and ends when training has ended. The config is
+resolved here first. It needs a machine that stays on; if that stops, training continues, and the
+same command resumes. It also restarts what launch/train.sh --stop has stopped: end it first. Exit
+code: 0 once training has finished; 2 or 3 as soon as a worker ends so; 1 if it gives up; 130
+after a signal."""
+
+
+def watch(arguments: Sequence[str]) -> int:
+    """Keep a training run going until it ends."""
+    flags = (_CONFIG, *_WATCH_FLAGS, Flag("delete_at_end", "delete the slice at the run's end"))
+    usage = "[OPTION ...] [TRAIN_FLAG ...]"
+    given = read_arguments("watch", arguments, usage, flags, _SUPERVISED)
+    return _supervise(given, _list_training(given), given.has("delete_at_end"))
+
+
+def pod(arguments: Sequence[str]) -> int:
+    """Train a config from start to end on a slice that is created for it and deleted afterwards."""
+    words = f"{_SUPERVISED}\nThe slice is deleted at the end. --workdir: else BUCKET/runs/TPU_NAME."
+    usage = "CONFIG [OPTION ...] [TRAIN_FLAG ...]"
+    given = read_arguments("pod", arguments, usage, _WATCH_FLAGS, words)
+    configs = [word for word in given.rest if not word.startswith("-")]
+    named = [word for word in given.rest if word.startswith("--config=")]
+    if named:
+        refuse(f"'{named[0]}' must be the first word instead: launch/pod.sh {named[0][9:]}")
+    if not configs:
+        refuse("CONFIG is missing, such as launch/pod.sh configs/base.py; see --help")
+    if len(configs) > 1:
+        refuse(f"'{configs[1]}' is a second config after '{configs[0]}'; flags begin with --")
+    if not given.has("workdir"):
+        bucket = given.cluster.need_bucket("and --workdir is not given")
+        given.values["workdir"] = f"{bucket}/runs/{given.cluster.name}"
+    given.values["config"] = configs[0]
+    given.rest.remove(configs[0])
+    return _supervise(given, _list_training(given), True)
+
+
+def _supervise(given: Arguments, training: list[str], is_deleted_at_end: bool) -> int:
+    cluster, values = given.cluster, given.values
+    _need_flags(training)
+    road = _find_road(given)
+    job = _make_job(given, training)
+    if not job.workdir.startswith("gs://" if road.STARTS_ITSELF else ("gs://", "/")):
+        refuse(
+            f"--workdir={job.workdir} is deleted with the machines; give a folder in a bucket, "
+            "such as gs://BUCKET/runs/a, or on queued one on a disk that outlives them, /mnt/runs/a"
+        )
+    price = float(values["price"]) if given.has("price") else cluster.slice.price()
+    max_usd = float(values["max_usd"]) if given.has("max_usd") else None
+    if max_usd is not None and price is None:
+        refuse(f"--max_usd needs a price, and none of {cluster.slice.name} is known; add --price=")
+    check_config(training, job.commit)
+    if given.is_dry_run:
+        return _print_round(road, job)
+    _check_tools(given)
+    rules = Rules(
+        workdir=job.workdir,
+        label=cluster.get("LABEL"),
+        poll_secs=float(values["poll_secs"]),
+        hung_secs=float(values["hung_secs"]),
+        max_tries=int(values["tries"]),
+        starts_itself=road.STARTS_ITSELF,
+        is_examined=given.has("doctor"),
+        is_deleted_at_end=is_deleted_at_end,
+        usd_per_hour=None if price is None else price * cluster.slice.chips,
+        max_usd=max_usd,
+    )
+    name = f"{cluster.get('PROJECT').replace(':', '.')}.{cluster.get('ZONE')}.{cluster.name}"
+    default = pathlib.Path.home() / ".local" / "state" / "bert_jax" / name
+    folder = pathlib.Path(values.get("state_dir", default))
+    supervisor = Supervisor(road, job, rules, folder, ask)
+    ending = " and is deleted at the end" * is_deleted_at_end
+    words = f"trains into {job.workdir}{ending}; commit {job.commit or 'of the image'}"
+    supervisor.say(f"{words}; {rules.max_tries} tries; events: {folder}/events.log")
+    return supervisor.run()
+
+
+def _print_round(road: ModuleType, job: Job) -> int:
+    """Print every command of a supervised run, in the order of its life."""
+    for kind in ("create", "look", "set_up", "start", "stacks", "stop", "delete", "clean"):
+        commands = road.questions(job) if kind == "look" else road.plan(kind, job)
+        if commands:
+            print(f"# {kind}")
+            run_all(commands, True)
+    return 0
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    function.__name__: function
+    for function in (create, delete, setup, train, logs, ssh, wheelhouse, watch, pod)
+}

@@ -1,0 +1,218 @@
+"""Create slices of v5p, v6e and tpu7x as a managed instance group in bulk mode on Compute Engine.
+
+Its machines fetch commit, packages and flags from the bucket at each boot, start training
+themselves (launch/worker/on_boot.sh) and write there what it does. Google restarts a failed slice
+as a whole, but neither a preempted Spot group nor a flex-start one after its days: these are
+deleted and created again.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from . import decide
+from .cluster import LAUNCH, Cluster
+from .decide import Answers, SliceSeen
+from .job import SET_UP_SECS, Job
+from .queued import read_workers
+from .run import Ask, Command
+from .text import dig, dig_any, read_json, read_time
+
+STARTS_ITSELF = True
+FLEX_START_DAYS = 7
+# A record is written every minute; an older one says nothing of a machine now.
+MAX_RECORD_SECS = 900
+# googlecloudsdk/generated_clients/apis/compute/v1: ManagedInstance. PENDING is newer (tpu/docs,
+# 2026).
+_LOST_STATES = {"STOPPING", "STOPPED", "SUSPENDING", "SUSPENDED", "TERMINATED", "DEPROVISIONING"}
+_REPAIRS = {"RECREATING", "RESTARTING", "REFRESHING", "VERIFYING", "STARTING", "RESUMING"}
+_MACHINES = {"PROVISIONING", "STAGING", "RUNNING", "REPAIRING", "STOPPING"}
+
+
+def plan(kind: str, job: Job) -> list[Command]:
+    """Return the commands of an action of the supervisor."""
+    if kind == "create":
+        return [*job.pack(), *_upload(job), *_clean(job.cluster), *_create(job.cluster)]
+    if kind == "delete":
+        return [_managed(job.cluster, "delete", "--quiet", passes="absent")]
+    return _clean(job.cluster) if kind == "clean" else []
+
+
+def _managed(cluster: Cluster, verb: str, *flags: str, passes: str = "") -> Command:
+    words = ["gcloud", "compute", "instance-groups", "managed", verb, cluster.name, *cluster.place]
+    return Command([*words, *flags], passes=passes)
+
+
+def _region(cluster: Cluster) -> str:
+    return cluster.get("ZONE").rpartition("-")[0]
+
+
+def _folder(cluster: Cluster) -> str:
+    return (
+        f"{cluster.need_bucket('and the machines read code and flags there')}/launch/{cluster.name}"
+    )
+
+
+def _upload(job: Job) -> list[Command]:
+    """Return what puts commit and flags into the bucket, and clears earlier records."""
+    cluster, folder = job.cluster, _folder(job.cluster)
+    words = [
+        job.commit,
+        cluster.get("REMOTE_PYTHON"),
+        job.wheelhouse,
+        cluster.get("COORDINATOR_PORT"),
+    ]
+    logs = f"{cluster.bucket}/logs/{cluster.name}"
+    text = "".join(f"{word}\n" for word in [*words, logs, "--multihost", *job.flags])
+    storage = ["gcloud", "storage"]
+    return [
+        Command([*storage, "cp", str(job.archive), f"{folder}/code.tar.gz"], secs=SET_UP_SECS),
+        Command([*storage, "cp", "-", f"{folder}/job.txt"], given=text),
+        Command([*storage, "rm", f"{folder}/records/**"], passes="absent"),
+    ]
+
+
+def _clean(cluster: Cluster) -> list[Command]:
+    """Return what deletes template and policy; a group that is there keeps them."""
+    here = [f"--region={_region(cluster)}", f"--project={cluster.get('PROJECT')}", "--quiet"]
+    return [
+        Command(["gcloud", "compute", kind, "delete", cluster.name, *here], passes="any")
+        for kind in ("instance-templates", "resource-policies")
+    ]
+
+
+def _create(cluster: Cluster) -> list[Command]:
+    slice_, name, region = cluster.slice, cluster.name, _region(cluster)
+    project, provisioning = cluster.get("PROJECT"), cluster.get("PROVISIONING")
+    resources = f"https://www.googleapis.com/compute/v1/projects/{project}/regions/{region}"
+    network = [f"network={cluster.get('NETWORK') or 'default'}"]
+    network += [f"subnet={cluster.get('SUBNETWORK')}"] * bool(cluster.get("SUBNETWORK"))
+    network += ["no-address"] * (cluster.get("INTERNAL_IPS") == "true")
+    model = {
+        "standard": [],
+        "spot": ["--provisioning-model=SPOT", "--instance-termination-action=STOP"],
+        "flex_start": [
+            *("--provisioning-model=FLEX_START", f"--max-run-duration={FLEX_START_DAYS}d"),
+            "--instance-termination-action=DELETE",
+        ],
+    }[provisioning]
+    policy = ["resource-policies", "create", "workload-policy", name, f"--region={region}"]
+    policy += ["--type=HIGH_THROUGHPUT", f"--accelerator-topology={slice_.topology}"]
+    template = ["instance-templates", "create", name, f"--instance-template-region={region}"]
+    template += [f"--machine-type={slice_.generation.machine}", "--maintenance-policy=TERMINATE"]
+    template += [
+        "--image-project=ubuntu-os-accelerator-images",
+        f"--image-family={slice_.generation.image}",
+    ]
+    template += [
+        "--boot-disk-size=200GB",
+        "--scopes=cloud-platform",
+        f"--network-interface={','.join(network)}",
+    ]
+    template += [f"--labels=launched_by={cluster.get('LABEL')}", *model]
+    template += cluster.flags(service_account="SERVICE_ACCOUNT")
+    template += [f"--metadata=bert-jax-folder={_folder(cluster)}"]
+    template += [f"--metadata-from-file=startup-script={LAUNCH / 'worker' / 'on_boot.sh'}"]
+    return [
+        Command(["gcloud", "compute", *policy, f"--project={project}"], passes="exists"),
+        Command(["gcloud", "compute", *template, f"--project={project}"], passes="exists"),
+        _managed(
+            *(cluster, "create", "--size=0", f"--description=launched_by={cluster.get('LABEL')}"),
+            f"--template={resources}/instanceTemplates/{name}",
+            "--target-size-policy-mode=bulk",
+            f"--workload-policy={resources}/resourcePolicies/{name}",
+            "--default-action-on-vm-failure=do-nothing",
+            passes="exists",
+        ),
+        _managed(cluster, "resize", f"--size={slice_.hosts}"),
+    ]
+
+
+def questions(job: Job) -> list[Command]:
+    """Return the questions of a look: to the group, its machines, the bucket."""
+    return [
+        _managed(
+            job.cluster,
+            "describe",
+            "--format=json(creationTimestamp,description,targetSize,status)",
+        ),
+        _managed(
+            job.cluster, "list-instances", "--format=json(instance,instanceStatus,currentAction)"
+        ),
+        _managed(job.cluster, "list-errors", "--limit=1", "--format=json(error)"),
+        Command(["gcloud", "storage", "cat", f"{_folder(job.cluster)}/records/*"]),
+    ]
+
+
+def look(job: Job, ask: Ask, now: float) -> Answers:
+    """Ask for the state of the group and, where all machines run, for their records."""
+    about_group, about_machines, about_errors, about_records = questions(job)
+    said = ask(about_group)
+    if said.is_absent:
+        return Answers(now, SliceSeen(decide.ABSENT))
+    listed = said if said.code else ask(about_machines)
+    if listed.code:
+        return Answers(now, None, listed.words, listed.is_permanent)
+    seen = read_group(read_json(said.out), read_json(listed.out), job.cluster.slice.hosts)
+    if seen is None:
+        return Answers(now, None, f"an answer without a state: {said.out[:200]!r}")
+    if seen.kind != decide.READY:
+        if seen.kind in (decide.QUEUED, decide.STARTING):
+            errors = read_json(ask(about_errors).out)
+            code, words = (dig(errors, 0, "error", key) for key in ("code", "message"))
+            if "QUOTA" in code:  # the group would try for ever
+                return Answers(now, None, f"{code}: {words}", True)
+            seen = SliceSeen(
+                *(seen.kind, f"{seen.words} {code}".strip(), seen.label, seen.created),
+                seen.has_machines,
+            )
+        return Answers(now, seen)
+    records = ask(about_records)
+    workers, junk, _ = read_workers(records.out)
+    young = tuple(
+        worker
+        for worker in workers
+        if now - worker.time < MAX_RECORD_SECS or worker.code in decide.FINAL_CODES
+    )
+    return Answers(now, seen, records.words if records.code else "", False, young, junk)
+
+
+def read_group(group: Any, machines: Any, hosts: int) -> SliceSeen | None:
+    """Return what a group and the list of its machines say; None where they say nothing."""
+    created = read_time(dig(group, "creationTimestamp"))
+    if created is None or not isinstance(machines, list):
+        return None
+    by, _, label = dig(group, "description").partition("=")
+    states = [dig(machine, "instanceStatus") or "PENDING" for machine in machines]
+    actions = {dig(machine, "currentAction") for machine in machines}
+    kind = _find_kind(set(states), actions)
+    if kind == decide.READY and len(machines) < hosts:
+        kind = decide.STARTING
+    if dig_any(group, "targetSize") == 0:  # in bulk mode a group shrinks to nothing or not at all
+        kind = decide.LOST
+    words = (
+        ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
+        or "no machines yet"
+    )
+    has_machines = bool(_MACHINES & set(states))
+    return SliceSeen(
+        kind, words[:200], label if by == "launched_by" else "", created, has_machines, hosts
+    )
+
+
+def _find_kind(states: set[str], actions: Iterable[str]) -> str:
+    if _REPAIRS & set(actions):
+        return decide.STARTING
+    if "DELETING" in actions and states:
+        return decide.DELETING
+    if _LOST_STATES & states:
+        return decide.LOST
+    if states == {"RUNNING"} and set(actions) == {"NONE"}:
+        return decide.READY
+    return decide.STARTING if states & _MACHINES else decide.QUEUED
+
+
+def find_machines(text: str) -> list[str]:
+    """Return the names of a group's machines, in order, from list-instances."""
+    machines = read_json(text)
+    listed = machines if isinstance(machines, list) else []
+    return sorted(filter(None, (dig(machine, "instance").rpartition("/")[2] for machine in listed)))

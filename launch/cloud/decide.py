@@ -1,0 +1,534 @@
+"""Decide what the supervisor of a run does next: a pure function of its state and the answers.
+
+`decide(state, answers)` returns the next state and the actions; it asks nothing, waits for nothing
+and reads no clock. watch.py asks and acts; queued, compute_engine and gke translate what services
+say.
+"""
+
+import dataclasses
+
+# Codes of bert_jax/runtime/exit_codes.py after which the same command would end the same way.
+FINAL_CODES = (2, 3)
+# Looks in a row that do not find a slice which nobody here deleted, do not reach all workers, or
+# find training on some workers only.
+MAX_MISSING, MAX_UNREACHED, MAX_PARTIAL = 3, 5, 2
+MAX_OUTAGE_SECS, MAX_PAUSE_SECS, REPEAT_SECS = 43200, 600, 600
+# An answer may be older than the request that it seems to follow by so much.
+STALE_SECS = 900
+
+# Kinds of a slice's state, whatever its service calls them. QUEUED costs nothing and may last,
+# STARTING has machines and should end, LOST does not come back.
+ABSENT, QUEUED, STARTING, READY = "ABSENT", "QUEUED", "STARTING", "READY"
+LOST, DELETING = "LOST", "DELETING"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """Hold what a run is watched by; starts_itself: its machines start and restart training."""
+
+    workdir: str
+    label: str = "bert_jax"
+    poll_secs: float = 60
+    hung_secs: float = 4000
+    max_tries: int = 5
+    starts_itself: bool = False
+    is_examined: bool = False
+    is_deleted_at_end: bool = False
+    usd_per_hour: float | None = None
+    max_usd: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SliceSeen:
+    """Hold what a service says of the slice; `created`, seconds since 1970, tells slices apart."""
+
+    kind: str
+    words: str = ""
+    label: str = ""
+    created: float = 0
+    has_machines: bool = False
+    workers: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Worker:
+    """Hold what a worker says: running, busy (with another run), ended, never or not.
+
+    starts, time: how often training was started, and when that was written, from a record in a
+    bucket.
+    """
+
+    name: str
+    status: str
+    silent_secs: float = 0
+    code: int = 0
+    starts: int = 0
+    time: float = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """Hold how an action ended; an empty error is success."""
+
+    kind: str
+    error: str = ""
+    is_permanent: bool = False
+    exists: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers:
+    """Hold the answers of one look, or the outcomes of the actions that followed it.
+
+    slice is None where the service gave no answer, and `error` says why. checkpoint: newest
+    complete step, -1 where there is none, None where nobody knows.
+    """
+
+    now: float
+    slice: SliceSeen | None = None
+    error: str = ""
+    is_permanent: bool = False
+    workers: tuple[Worker, ...] = ()
+    junk: tuple[str, ...] = ()
+    checkpoint: int | None = None
+    outcomes: tuple[Outcome, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Action:
+    """Name what to do: create, delete, set_up, start, stop, stacks, last_words, event, wait, end.
+
+    Actions are done in order, up to the first create, delete, set_up or start that fails; where
+    there is one of these, their outcomes are put to `decide` before anything else.
+    """
+
+    kind: str
+    words: str = ""
+    secs: float = 0
+    code: int = 0
+
+
+REPORTED = ("create", "delete", "set_up", "start")
+
+
+@dataclasses.dataclass
+class State:
+    """Hold what the supervisor knows from one look to the next; a JSON file but for the rules."""
+
+    rules: Rules
+    # The newest checkpoint now, and when the last try began; tries since then.
+    checkpoint: int = -1
+    best: int = -1
+    tries: int = 0
+    # Seconds that slices which are gone cost, and since when this one does.
+    spent_secs: float = 0
+    billed_since: float | None = None
+    # The slice that we want, and the one that we want gone, by their times of creation; when the
+    # last one was requested, and a look last found one; whether the last look did.
+    is_expected: bool = False
+    is_there: bool = False
+    created: float = 0
+    condemned: float = 0
+    requested: float = 0
+    seen: float = 0
+    missing: int = 0
+    # What is known of this slice alone.
+    is_ready: bool = False
+    is_set_up: bool = False
+    was_tried: bool = False
+    has_trained: bool = False
+    not_ready_since: float | None = None
+    partial: int = 0
+    unreached: int = 0
+    unreached_since: float = 0
+    unreached_at: int = -1
+    starts: int = 0
+    # An outage of Google Cloud, and the pause that follows a failure; what was said while waiting.
+    unanswered_since: float | None = None
+    pause: float = 0
+    waiting: str = ""
+    waiting_since: float = 0
+    # The end that waits for the slice to be gone.
+    end_code: int | None = None
+    end_words: str = ""
+
+    def count_usd(self, now: float) -> float | None:
+        """Return what the slices have cost, or None without a price."""
+        if self.rules.usd_per_hour is None:
+            return None
+        secs = max(now - self.billed_since, 0) if self.billed_since is not None else 0
+        return (self.spent_secs + secs) / 3600 * self.rules.usd_per_hour
+
+    def forget_slice(self) -> None:
+        """Forget what says nothing of the next slice with this name."""
+        self.is_ready = self.is_set_up = self.was_tried = self.has_trained = False
+        self.not_ready_since = None
+        self.partial = self.unreached = self.starts = self.missing = 0
+
+    def forget_run(self) -> None:
+        """Forget how the run went: the next supervisor has tries of its own."""
+        self.tries = self.condemned = 0
+        self.is_expected = self.has_trained = False
+        self.unanswered_since, self.pause, self.waiting = None, 0, ""
+        self.end_code, self.end_words = None, ""
+
+
+def decide(state: State, answers: Answers) -> tuple[State, list[Action]]:
+    """Return the state after these answers, and what to do; the given state is not changed."""
+    turn = _Turn(dataclasses.replace(state), answers)
+    if answers.outcomes:
+        turn.take_outcomes()
+    else:
+        turn.look()
+    turn.wait()
+    return turn.state, turn.actions
+
+
+class _Turn:
+    """Hold one decision while it is made."""
+
+    def __init__(self, state: State, answers: Answers) -> None:
+        self.state, self.answers = state, answers
+        self.rules, self.now = state.rules, answers.now
+        self.actions: list[Action] = []
+        self.has_failed = False
+
+    def take_outcomes(self) -> None:
+        state = self.state
+        for outcome in self.answers.outcomes:
+            kind, error = outcome.kind, outcome.error
+            if kind == "create" and not error:
+                self.event("requested the slice")
+                state.forget_slice()
+                state.is_expected = state.is_there = True
+            elif kind == "create" and outcome.exists:
+                # Ours from a request whose answer was lost, or one that still goes: a look will
+                # tell.
+                self.event("a slice of that name exists already")
+            elif kind == "create":
+                self.fail(f"the slice could not be requested: {error}", outcome.is_permanent)
+            elif kind == "delete" and error:
+                self.fail(f"the slice could not be deleted: {error}", outcome.is_permanent)
+            elif kind == "set_up":
+                state.is_set_up = not error
+                if error:
+                    self.event(f"the workers could not be set up: {error}")
+            elif kind == "start" and error:
+                # Else the next try would train on workers that the doctor did not pass.
+                state.is_set_up &= not self.rules.is_examined
+                self.event(f"training could not be started: {error}")
+            elif kind == "start":
+                state.has_trained = True
+                tries = f"try {state.tries} of {self.rules.max_tries}"
+                self.event(f"started training, newest checkpoint {self.step}, {tries}")
+
+    # A look at the slice.
+
+    def look(self) -> None:
+        state, answers, seen = self.state, self.answers, self.answers.slice
+        for line in answers.junk:
+            self.event(line)
+        if answers.checkpoint is not None:
+            state.checkpoint = answers.checkpoint
+        self.check_budget()
+        # An answer about a slice that is gone is an old one.
+        is_old = seen is not None and seen.kind != ABSENT and seen.created < state.created
+        is_old |= seen is not None and state.is_expected and seen.created == state.condemned != 0
+        if seen is not None and not is_old:
+            self.look_at_slice(seen)
+            return
+        if seen is None:
+            self.fail(f"the state of the slice is unknown: {answers.error}", answers.is_permanent)
+        if state.end_code is not None and state.created and not self.is_over:
+            self.act("delete")
+
+    def look_at_slice(self, seen: SliceSeen) -> None:
+        state, rules = self.state, self.rules
+        if seen.kind == ABSENT:
+            self.find_none()
+            return
+        if seen.label != rules.label:
+            words = f"the slice has the label launched_by='{seen.label}', not '{rules.label}'"
+            words += ", and is left alone; set LABEL, or change TPU_NAME"
+            self.end(2, words)
+            return
+        if seen.created != state.created:
+            self.stop_billing()
+            state.forget_slice()
+            state.created = seen.created
+        self.bill(seen)
+        state.seen, state.missing, state.is_there = self.now, 0, True
+        state.is_expected = seen.created != state.condemned
+        self.check_budget()
+        if seen.kind == DELETING:
+            state.condemned, state.is_expected = state.created, False
+            self.say_waiting(seen.words)
+        elif state.end_code is not None:
+            self.delete()
+        elif not state.is_expected:
+            self.lose("its deletion was requested, and it still exists")
+        elif seen.kind == LOST or (seen.kind == QUEUED and state.is_ready):
+            self.lose(seen.words)
+        elif seen.kind == QUEUED:
+            self.say_waiting(seen.words)
+        elif seen.kind == STARTING:
+            state.not_ready_since = state.not_ready_since or self.now
+            if self.now - state.not_ready_since >= rules.hung_secs:
+                self.lose(f"{seen.words} for {self.now - state.not_ready_since:.0f} s")
+            else:
+                self.say_waiting(seen.words)
+        else:
+            state.is_ready, state.not_ready_since = True, None
+            if len(self.answers.workers) < seen.workers:
+                self.miss_workers(seen.workers)
+            else:
+                state.unreached = 0
+                self.look_at_workers()
+
+    def find_none(self) -> None:
+        state = self.state
+        is_young = self.now - state.requested < STALE_SECS
+        self.stop_billing()
+        if state.end_code is not None:
+            state.missing += 1
+            # What must not be missed is deleted even so, and looked for once more.
+            if state.missing == 1 and state.created:
+                self.delete()
+            else:
+                state.is_there = False
+                self.end(state.end_code, f"the slice is deleted; {state.end_words}")
+            return
+        state.is_there = False
+        if state.is_expected and is_young:
+            self.say_waiting("requested, and not to be seen yet")
+        elif not state.is_expected or state.created == state.condemned:
+            if self.may_try():
+                state.is_expected, state.requested = False, self.now
+                self.act("create")
+        else:
+            state.missing += 1
+            self.say_waiting(f"not found, look {state.missing} of {MAX_MISSING}")
+            if state.missing == MAX_MISSING:
+                words = (
+                    "gave up: the slice is gone and this supervisor did not delete it; run the same"
+                )
+                self.end(1, f"{words} command to create it again")
+
+    def lose(self, why: str) -> None:
+        """Delete a slice; a later look finds none and asks for another."""
+        state = self.state
+        if state.condemned != state.created:
+            # One that never came to training was a try as well.
+            state.tries += not state.was_tried
+            self.event(f"the slice is lost ({why}); deleting and recreating it")
+        else:
+            self.say_waiting(why)
+        self.delete()
+
+    def delete(self) -> None:
+        self.state.condemned, self.state.is_expected = self.state.created, False
+        self.act("delete")
+
+    # A look at the workers of a slice that is ready.
+
+    def miss_workers(self, count: int) -> None:
+        """Count looks that miss workers; a newer checkpoint shows that they train."""
+        state = self.state
+        state.unreached += 1
+        if state.unreached == 1:
+            state.unreached_at, state.unreached_since = state.checkpoint, self.now
+        self.say_waiting(
+            f"{len(self.answers.workers)} of {count} workers answer", self.answers.error
+        )
+        is_over = state.unreached >= MAX_UNREACHED
+        if self.rules.starts_itself:  # its machines install packages before they can answer
+            is_over = self.now - state.unreached_since >= self.rules.hung_secs
+        if is_over and state.checkpoint > state.unreached_at:
+            self.event(f"training continues nonetheless: checkpoint {self.step} is newer")
+            state.unreached = 0
+        elif is_over:
+            self.lose("its workers cannot be reached")
+
+    def look_at_workers(self) -> None:
+        state, rules, workers = self.state, self.rules, self.answers.workers
+        running = [worker for worker in workers if worker.status == "running"]
+        codes = [worker.code for worker in workers if worker.status == "ended"]
+        final = next((code for code in codes if code in FINAL_CODES), None)
+        failed = [code for code in codes if code not in (0, *FINAL_CODES)]
+        busy = next((worker for worker in workers if worker.status == "busy"), None)
+        silent_secs = min((worker.silent_secs for worker in running), default=0.0)
+        where = f"training runs on {len(running)} of {len(workers)} workers"
+        if rules.starts_itself:
+            state.was_tried = state.has_trained = True
+        state.has_trained |= bool(running)
+        if busy is not None:
+            words = (
+                f"another run than {rules.workdir} trains there (worker {busy.name}); let it end"
+            )
+            self.end(2, f"{words}, or stop it: launch/train.sh --stop")
+        elif not state.has_trained:
+            # Ends of runs that were not ours to see say nothing of the next start.
+            self.start()
+        elif final is not None:
+            self.act("last_words")
+            self.act("stop")
+            words = f"exit code {final} on a worker; a restart would end the same way"
+            self.end_run(final, words)
+        elif codes.count(0) == len(workers):
+            self.end_run(0, "training has finished")
+        elif rules.starts_itself:
+            self.look_at_restarts(silent_secs, where)
+        elif failed:
+            self.event(f"training failed with exit codes {failed}, newest checkpoint {self.step}")
+            self.start(is_stopped_first=True)
+        elif not running:
+            self.start()
+        elif len(running) + len(codes) < len(workers):
+            state.partial += 1
+            self.event(where)
+            if state.partial >= MAX_PARTIAL:
+                self.start(is_stopped_first=True)
+        elif silent_secs >= rules.hung_secs:
+            self.collect_stacks(silent_secs)
+            self.start(is_stopped_first=True)
+        else:
+            state.partial = 0
+            self.say_waiting(where, f"newest checkpoint {self.step}")
+
+    def look_at_restarts(self, silent_secs: float, where: str) -> None:
+        """Count the starts of machines that restart training themselves; a silent one is lost."""
+        state = self.state
+        starts = max(worker.starts for worker in self.answers.workers)
+        if starts > state.starts:
+            if self.may_try():
+                state.starts, state.tries = starts, state.tries + 1
+                self.event(
+                    f"training was started, newest checkpoint {self.step}, try {state.tries}"
+                )
+        elif silent_secs >= self.rules.hung_secs:
+            self.collect_stacks(silent_secs)
+            self.lose("training is silent")
+        else:
+            self.say_waiting(where, f"newest checkpoint {self.step}")
+
+    def collect_stacks(self, silent_secs: float) -> None:
+        self.event(f"no output from training for {silent_secs:.0f} s; its stacks are collected")
+        self.act("stacks")
+
+    def start(self, is_stopped_first: bool = False) -> None:
+        state = self.state
+        state.partial = 0
+        if self.may_try():
+            state.tries, state.was_tried = state.tries + 1, True
+            if is_stopped_first:
+                self.act("stop")
+            if not state.is_set_up:
+                self.act("set_up")
+            self.act("start")
+
+    def may_try(self) -> bool:
+        """Whether a try is left; another checkpoint than at the last one begins a new row."""
+        state = self.state
+        if state.checkpoint != state.best:
+            state.best, state.tries = state.checkpoint, 0
+        if state.tries < self.rules.max_tries:
+            return True
+        self.end_run(
+            1, f"gave up: {state.tries} tries in a row reached no newer checkpoint than {self.step}"
+        )
+        return False
+
+    # Money and ends.
+
+    def bill(self, seen: SliceSeen) -> None:
+        """Count from the last look without machines, else from the creation: never too little."""
+        state = self.state
+        if not seen.has_machines:
+            self.stop_billing()
+        elif state.billed_since is None:
+            state.billed_since = max(state.seen, seen.created)
+
+    def stop_billing(self) -> None:
+        state = self.state
+        if state.billed_since is not None:
+            state.spent_secs += max(self.now - state.billed_since, 0)
+            state.billed_since = None
+
+    def check_budget(self) -> None:
+        state, limit, spent = self.state, self.rules.max_usd, self.state.count_usd(self.now)
+        if state.end_code is None and limit is not None and spent is not None and spent >= limit:
+            state.end_code, state.end_words = 1, f"gave up: --max_usd={limit:g} is spent"
+            self.event("the money is spent; training is stopped and the slice deleted")
+            if state.is_ready and state.is_expected:
+                self.act("stop")
+
+    def end_run(self, code: int, words: str) -> None:
+        """End the run, well or badly; its slice goes first where that was asked for.
+
+        After a failure the slice's disks may be the only trace, unless the workdir is in a bucket.
+        """
+        state = self.state
+        is_kept = code != 0 and not self.rules.workdir.startswith("gs://")
+        if (
+            is_kept
+            or not self.rules.is_deleted_at_end
+            or self.answers.slice is None
+            or self.answers.slice.kind == ABSENT
+        ):
+            self.end(code, words)
+        else:
+            self.event(f"{words}; the slice is deleted")
+            state.end_code, state.end_words = code, words
+            self.delete()
+
+    def fail(self, words: str, is_permanent: bool) -> None:
+        """Note a failed request; end where no retry can help, or an outage is too long."""
+        state = self.state
+        self.has_failed = True
+        state.unanswered_since = state.unanswered_since or self.now
+        outage = self.now - state.unanswered_since
+        if is_permanent or outage >= MAX_OUTAGE_SECS:
+            since = "" if is_permanent else f", for {outage / 3600:.0f} h now"
+            self.end(state.end_code or 1, f"gave up: {words}{since}")
+        else:
+            state.pause = min(2 * max(state.pause, self.rules.poll_secs), MAX_PAUSE_SECS)
+            self.event(f"{words}; retrying in {state.pause:g} s")
+
+    def end(self, code: int, words: str) -> None:
+        self.event(words)
+        self.state.forget_run()
+        self.act("end", words, code=code)
+
+    @property
+    def is_over(self) -> bool:
+        return any(action.kind == "end" for action in self.actions)
+
+    @property
+    def step(self) -> str:
+        return str(self.state.checkpoint) if self.state.checkpoint >= 0 else "-"
+
+    # What is done and said.
+
+    def act(self, kind: str, words: str = "", code: int = 0) -> None:
+        self.actions.append(Action(kind, words, code=code))
+
+    def event(self, words: str) -> None:
+        self.act("event", words)
+        self.state.waiting = ""
+
+    def say_waiting(self, words: str, more: str = "") -> None:
+        """Say what is waited for where that is new, and every ten minutes."""
+        state = self.state
+        if words != state.waiting or self.now - state.waiting_since >= REPEAT_SECS:
+            self.event(f"{words}, {more}" if more else words)
+            state.waiting, state.waiting_since = words, self.now
+
+    def wait(self) -> None:
+        """End the turn with a pause, unless outcomes follow, or this is the end."""
+        state = self.state
+        if self.is_over or any(action.kind in REPORTED for action in self.actions):
+            return
+        if not self.has_failed:
+            state.pause, state.unanswered_since = 0, None
+        secs = state.pause if self.has_failed else self.rules.poll_secs
+        self.actions.append(Action("wait", secs=secs))

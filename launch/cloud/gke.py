@@ -1,0 +1,202 @@
+"""Create a JobSet on a GKE cluster that has node pools of the slice (v4 and later).
+
+JobSet restarts all pods when one fails; GKE recreates a node pool of several hosts as a whole. The
+supervisor sees progress and money, and ends the run. Source of the manifest's fields:
+kubernetes-sigs/jobset v0.12.0, keps/262-ConfigurableFailurePolicy.
+"""
+
+import json
+import re
+from typing import Any
+
+from . import decide
+from .cluster import Cluster
+from .decide import Answers, SliceSeen, Worker
+from .job import Job
+from .run import Ask, Command
+from .text import dig, dig_any, read_json, read_time, refuse
+from .topologies import CHIPS_PER_HOST
+
+STARTS_ITSELF = True
+MAX_RESTARTS = 100
+_EXIT_CODE = re.compile(r"failed with exit code (\d{1,3}) ")
+
+
+def plan(kind: str, job: Job) -> list[Command]:
+    """Return the commands of an action of the supervisor."""
+    if kind == "create":
+        manifest = json.dumps(make_manifest(job), indent=2) + "\n"
+        return [Command(["kubectl", "create", "--filename=-"], given=manifest)]
+    if kind == "delete":
+        return [
+            Command(
+                ["kubectl", "delete", "jobset", job.cluster.name, "--wait=false"], passes="absent"
+            )
+        ]
+    if kind == "last_words":
+        return [show_logs(job.cluster, 20, False)]
+    return []
+
+
+def show_logs(cluster: Cluster, lines: int, follow: bool) -> Command:
+    """Return the command that shows the ends of all pods' logs."""
+    words = [
+        "kubectl",
+        "logs",
+        f"--selector=jobset.sigs.k8s.io/jobset-name={cluster.name}",
+        "--prefix",
+    ]
+    words += [f"--tail={lines}", f"--max-log-requests={cluster.slice.hosts}"]
+    return Command([*words, *["--follow"] * follow])
+
+
+def questions(job: Job) -> list[Command]:
+    """Return the question of a look."""
+    return [
+        Command(
+            ["kubectl", "get", "jobset", job.cluster.name, "--output=json", "--ignore-not-found"]
+        )
+    ]
+
+
+def look(job: Job, ask: Ask, now: float) -> Answers:
+    """Ask for the state of the JobSet."""
+    (about_jobset,) = questions(job)
+    said = ask(about_jobset)
+    if said.code:
+        return Answers(now, None, said.words, said.is_permanent)
+    if not said.out.strip():
+        return Answers(now, SliceSeen(decide.ABSENT))
+    found = read_jobset(read_json(said.out))
+    if found is None:
+        return Answers(now, None, f"an answer without a state: {said.out[:200]!r}")
+    seen, worker = found
+    return Answers(now, seen, workers=(worker,))
+
+
+def read_jobset(body: Any) -> tuple[SliceSeen, Worker] | None:
+    """Return what a JobSet says of the slice, and of its training as if it were one worker."""
+    time = read_time(dig(body, "metadata", "creationTimestamp"))
+    label = dig(body, "metadata", "labels", "launched_by")
+    if time is None:
+        return None
+    status = dig_any(body, "status")
+    state, restarts = dig(status, "terminalState"), dig_any(status, "restarts")
+    has_machines = dig_any(status, "replicatedJobsStatus", 0, "ready") == 1
+    message = _find_message(status)
+    found = _EXIT_CODE.search(message)
+    code = int(found[1]) if found else 1
+    starts = restarts + 1 if isinstance(restarts, int) and 0 <= restarts < 10**6 else 1
+    worker, kind, words = (
+        Worker("jobset", "running", starts=starts),
+        decide.READY,
+        "waiting for pods",
+    )
+    if state == "Completed":
+        worker = Worker("jobset", "ended", starts=starts)
+    elif state == "Failed" and code in decide.FINAL_CODES:
+        worker = Worker("jobset", "ended", code=code, starts=starts)
+    elif state == "Failed":
+        kind, words = decide.LOST, f"Failed: {message}"
+    if dig(body, "metadata", "deletionTimestamp"):
+        kind, words = decide.DELETING, "DELETING"
+    return SliceSeen(kind, words, label, time, has_machines and not state, 1), worker
+
+
+def _find_message(status: Any) -> str:
+    conditions = dig_any(status, "conditions")
+    for condition in conditions if isinstance(conditions, list) else ():
+        if dig(condition, "type") == "Failed":
+            return dig(condition, "message")
+    return ""
+
+
+def make_manifest(job: Job) -> dict[str, Any]:
+    """Return the JobSet; the headless service is made by JobSet from `network`."""
+    cluster = job.cluster
+    slice_, name, label = cluster.slice, cluster.name, cluster.get("LABEL")
+    # JobSet's webhook limits the names of pods.
+    room = 63 - len(f"-slice-0-{slice_.hosts - 1}-abcde")
+    if len(name) > room:
+        refuse(f"{cluster.path}: TPU_NAME is '{name}'; pods' names have room for {room} characters")
+    if not job.workdir.startswith("gs://"):
+        refuse("--workdir=gs://BUCKET/FOLDER is missing: a pod's own disk is deleted with the pod")
+    if cluster.get("PROVISIONING") == "flex_start":
+        refuse("PROVISIONING=flex_start needs a queue of Kueue on gke; take standard or spot")
+    is_spot = cluster.get("PROVISIONING") == "spot"
+    selector = {
+        "cloud.google.com/gke-tpu-accelerator": slice_.generation.gke,
+        "cloud.google.com/gke-tpu-topology": slice_.topology,
+    }
+    if is_spot:
+        selector["cloud.google.com/gke-spot"] = "true"
+    tolerations = [{"key": "google.com/tpu", "operator": "Exists"}]
+    tolerations += [{"key": "cloud.google.com/gke-spot", "operator": "Exists"}] * is_spot
+    # Kubernetes replaces $(NAME) in a command, and takes $$ for $.
+    words = ["python", "-u", "-m", "bert_jax.train", "--multihost", *job.flags]
+    container: dict[str, Any] = {
+        "name": "train",
+        "image": cluster.get("GKE_IMAGE"),
+        "command": [word.replace("$", "$$") for word in words],
+        "resources": {"limits": {"google.com/tpu": CHIPS_PER_HOST}},
+    }
+    if port := cluster.get("COORDINATOR_PORT"):
+        container["env"] = [{"name": "JAX_COORDINATOR_PORT", "value": port}]
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        # A save on SIGTERM has so long; a Spot node itself leaves an ordinary pod 15 s.
+        "terminationGracePeriodSeconds": 60,
+        "nodeSelector": selector,
+        "tolerations": tolerations,
+        "containers": [container],
+    }
+    if account := cluster.get("GKE_SERVICE_ACCOUNT"):
+        pod["serviceAccountName"] = account
+    final = {"containerName": "train", "operator": "In", "values": list(decide.FINAL_CODES)}
+    template = {
+        "parallelism": slice_.hosts,
+        "completions": slice_.hosts,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "FailJob", "onExitCodes": final},
+                {
+                    "action": "FailJob",
+                    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+                },
+            ]
+        },
+        "template": {"metadata": {"labels": {"launched_by": label}}, "spec": pod},
+    }
+    # All matches of podFailurePolicy have one reason; the message names the rule. Whatever
+    # matches none restarts all pods and counts to maxRestarts.
+    rules = [("final", "FailJobSet"), ("disrupted", "RestartJobSetAndIgnoreMaxRestarts")]
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            "name": name,
+            "labels": {"launched_by": label},
+            # One slice holds all pods, and no other job's.
+            "annotations": {
+                "alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"
+            },
+        },
+        "spec": {
+            "network": {"enableDNSHostnames": True, "subdomain": name},
+            "failurePolicy": {
+                "maxRestarts": MAX_RESTARTS,
+                "restartStrategy": "BlockingRecreate",
+                "rules": [
+                    {
+                        "name": rule,
+                        "action": action,
+                        "onJobFailureMessagePatterns": [f".*rule at index {number}.*"],
+                    }
+                    for number, (rule, action) in enumerate(rules)
+                ],
+            },
+            "replicatedJobs": [{"name": "slice", "replicas": 1, "template": {"spec": template}}],
+        },
+    }

@@ -1,0 +1,191 @@
+"""Describe what is sent to machines: a commit of the clone, packages, flags of training."""
+
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+
+from .cluster import ROOT, Cluster
+from .run import Command
+from .text import escape, refuse
+
+SET_UP_SECS = 3600
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Hold a training as the machines get it."""
+
+    cluster: Cluster
+    flags: tuple[str, ...] = ()
+    commit: str = ""
+    from_bucket: bool = False
+    is_examined: bool = False
+
+    @property
+    def workdir(self) -> str:
+        """Return the workdir without a slash at its end: two spellings of a folder are one run."""
+        found = [flag.partition("=")[2] for flag in self.flags if flag.startswith("--workdir=")]
+        return (found[-1].rstrip("/") or found[-1]) if found else ""
+
+    @property
+    def archive(self) -> pathlib.Path:
+        """Return where the commit is packed, in build/, which git ignores."""
+        return ROOT / "build" / "launch" / f"bert_jax-{self.commit}.tar.gz"
+
+    @property
+    def wheelhouse(self) -> str:
+        """Return where the bucket has the packages; '' where they come from the internet."""
+        if not (self.from_bucket or self.cluster.get("INTERNAL_IPS") == "true"):
+            return ""
+        bucket = self.cluster.need_bucket(
+            "but workers install from it with --wheelhouse and INTERNAL_IPS=true"
+        )
+        return f"{bucket}/wheelhouse/{find_digest(self.commit)}"
+
+    def pack(self) -> list[Command]:
+        """Return the commands that check the bucket's packages, and pack the commit."""
+        look = [
+            "gcloud",
+            "storage",
+            "ls",
+            f"{self.wheelhouse}/complete",
+            f"--project={self.cluster.get('PROJECT')}",
+        ]
+        archive = [
+            "git",
+            "-C",
+            str(ROOT),
+            "archive",
+            "--format=tar.gz",
+            f"--output={self.archive}",
+            self.commit,
+        ]
+        make = ["mkdir", "-p", str(self.archive.parent)]
+        return [*[Command(look)] * bool(self.wheelhouse), Command(make), Command(archive)]
+
+
+def _git(*words: str) -> tuple[int, str]:
+    ran = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
+    return ran.returncode, (ran.stdout or ran.stderr).strip()
+
+
+def find_commit(revision: str) -> str:
+    """Return the full hash of a commit of the clone; '' is HEAD, with everything committed."""
+    if shutil.which("git") is None:
+        refuse("git is not on PATH, and a commit of a clone is sent to the workers; install git")
+    code, top = _git("rev-parse", "--show-toplevel")
+    if code or pathlib.Path(top) != ROOT.resolve():
+        refuse(
+            f"{ROOT / 'launch'} is not the launch folder of a clone of bert_jax, and a commit of "
+            f"one is sent; clone bert_jax and run its scripts (git: '{top[:99]}')"
+        )
+    if not revision:
+        changed = _git("status", "--porcelain")[1].split("\n")[0]
+        if changed:
+            refuse(
+                f"{ROOT} has uncommitted changes, such as '{changed}', and a commit is sent; "
+                "commit them, or leave them out with --revision=HEAD"
+            )
+        revision = "HEAD"
+    script = "launch/worker/on_worker_setup.sh"
+    if _git("cat-file", "-e", f"{revision}:{script}")[0]:
+        refuse(f"--revision={revision} is no commit of {ROOT} that holds {script}; see git log")
+    code, commit = _git("rev-parse", f"{revision}^{{commit}}")
+    if code or not re.fullmatch("[0-9a-f]{40,64}", commit):
+        refuse(f"--revision={revision} is no commit of {ROOT}")
+    return commit
+
+
+def find_digest(commit: str) -> str:
+    """Return a name for the packages of a commit: git's hashes of the two files that pin them."""
+    return "-".join(
+        _git("rev-parse", f"{commit}:requirements/{name}.txt")[1][:12] for name in ("tpu", "uv")
+    )
+
+
+def check_config(flags: Sequence[str], commit: str = "") -> None:
+    """Refuse, with the sentence of bert_jax.train, a config that it would refuse on the workers.
+
+    Resolved in the commit that is sent, or in the files here without one; by the first Python here
+    that has bert_jax (BERT_JAX_PYTHON names another). Without any, only the workers resolve it.
+    """
+    path = next(
+        (f.partition("=")[2].partition(":")[0] for f in flags if f.startswith("--config=")), ""
+    )
+    if not path or (os.path.isabs(path) and not os.path.isfile(path)):
+        if path:
+            print(
+                escape(f"note: {path} is not on this machine, so only the workers resolve it"),
+                file=sys.stderr,
+            )
+        return
+    if not commit:
+        # In a wheel the package itself would hide other packages.
+        _resolve(
+            ROOT if (ROOT / "bert_jax" / "train.py").exists() else pathlib.Path.cwd(), path, flags
+        )
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        packed = subprocess.run(["git", "-C", str(ROOT), "archive", commit], capture_output=True)
+        if (
+            packed.returncode
+            or subprocess.run(["tar", "-xf", "-", "-C", folder], input=packed.stdout).returncode
+        ):
+            refuse(f"commit {commit} of {ROOT} could not be unpacked to check {path} in it")
+        _resolve(pathlib.Path(folder), path, flags)
+
+
+def _resolve(folder: pathlib.Path, path: str, flags: Sequence[str]) -> None:
+    named = os.environ.get("BERT_JAX_PYTHON")
+    for name in [named] if named else [str(ROOT / ".venv" / "bin" / "python"), "python3", "python"]:
+        python = shutil.which(name)
+        if python is None:
+            continue
+        # A folder may be a store on the workers alone. A Python without jax fails with 1; 2 means
+        # wrong flags.
+        for more in ([], ["--config.data.store="]):
+            words = [
+                os.path.abspath(python),
+                "-m",
+                "bert_jax.train",
+                *flags,
+                *more,
+                "--print_config",
+            ]
+            ran = subprocess.run(
+                words,
+                cwd=folder,
+                env=os.environ | {"JAX_PLATFORMS": "cpu"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+            )
+            if ran.returncode != 2:
+                break
+        if ran.returncode == 0:
+            _check_data_cache(ran.stdout)
+            return
+        if ran.returncode == 2 and "error: " in ran.stderr:
+            refuse(ran.stderr.rpartition("error: ")[2].split("\n")[0])
+    if not os.path.isabs(path) and not (folder / path).is_file():
+        refuse(f"--config={path}: there is no such file in {ROOT}")
+    print(
+        escape(f"note: no Python here has bert_jax, so only the workers resolve {path}"),
+        file=sys.stderr,
+    )
+
+
+def _check_data_cache(resolved: str) -> None:
+    """Refuse a store in a bucket without a folder for its copies, as the workers would."""
+    store = re.search(r"""\n  store: ["']?(gs://[^\n"']*)""", resolved)
+    if store and "\n  data_cache: ''" in resolved:
+        refuse(
+            f"config.data.store is {store[1]}, which each host copies once, but config.data."
+            "data_cache is empty; add --config.data.data_cache=FOLDER, such as /tmp/stores"
+        )

@@ -1,0 +1,245 @@
+"""Create slices of v4 and v5e (v5p, v6e where asked for) as queued resources of the TPU API.
+
+The supervisor sets up the workers and starts training over ssh. Google repairs nothing here: a
+preempted resource stays SUSPENDED until it is deleted.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+
+from . import decide
+from .cluster import Cluster
+from .decide import Answers, SliceSeen, Worker
+from .job import SET_UP_SECS, Job
+from .run import Ask, Command
+from .text import dig, dig_any, read_json, read_time
+
+STARTS_ITSELF = False
+# Where training writes on a worker, from REMOTE_DIR.
+LOG = "logs/train.log"
+START_SECS, DOCTOR_SECS = 600, 900
+# googlecloudsdk/generated_clients/apis/tpu/v2: QueuedResourceState.State, Node.State.
+QUEUED_KINDS = dict.fromkeys(
+    ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING"), decide.QUEUED
+)
+QUEUED_KINDS |= dict.fromkeys(("SUSPENDING", "SUSPENDED", "FAILED"), decide.LOST)
+QUEUED_KINDS |= {"ACTIVE": decide.READY, "DELETING": decide.DELETING}
+NODE_KINDS = dict.fromkeys(
+    ("PREEMPTED", "TERMINATED", "STOPPING", "STOPPED", "DELETING", "HIDING", "HIDDEN"), decide.LOST
+) | {"READY": decide.READY}
+# An answer behind the word worker: its name, what on_worker_train.sh --status says and, from a
+# bucket, how often it was started and when that was written. A file system's clock may be ahead.
+_ANSWER = re.compile(
+    r"worker (?P<name>[A-Za-z0-9._-]{1,64}) "
+    r"(?:running (?:\d{1,9}|-) (?P<silent>-?\d{1,9}) (?P<at>\d{1,15}|-)"
+    r"|busy (?:\d{1,9}|-)|ended (?P<code>\d{1,3}) (?P<step>\d{1,15}|-)|never started|not set up)"
+    r"(?: starts (?P<starts>\d{1,6}) time (?P<time>\d{1,12}))?",
+    re.ASCII,
+)
+MAX_JUNK_LINES = 3
+
+
+def plan(kind: str, job: Job) -> list[Command]:
+    """Return the commands of an action of the supervisor."""
+    cluster, commit = job.cluster, job.commit
+    if kind == "create":
+        return [Command(_create(cluster), secs=START_SECS)]
+    if kind == "delete":
+        words = ["gcloud", "compute", "tpus", "queued-resources", "delete", cluster.name, "--force"]
+        return [Command([*words, *cluster.place, "--quiet", "--async"], passes="absent")]
+    if kind == "set_up":
+        name = job.archive.name
+        words = [
+            "tpu-vm",
+            "scp",
+            str(job.archive),
+            f"{cluster.name}:{name}",
+            *cluster.place,
+            "--worker=all",
+        ]
+        copy = Command(["gcloud", "compute", "tpus", *words, *_inside(cluster)], secs=SET_UP_SECS)
+        unpack = f"tar -xzOf {name} launch/worker/on_worker_setup.sh >bert_jax-setup.sh && "
+        where = [
+            name,
+            commit,
+            cluster.get("REMOTE_DIR"),
+            cluster.get("REMOTE_PYTHON"),
+            job.wheelhouse,
+        ]
+        script = shlex.join(["bash", "bert_jax-setup.sh", *filter(None, where)])
+        return [*job.pack(), copy, on_workers(cluster, "all", unpack + script, SET_UP_SECS)]
+    if kind == "start":
+        return _start(job)
+    if kind == "stop":
+        return [on_workers(cluster, "all", in_remote_dir(cluster, "--stop"))]
+    if kind == "stacks":
+        return [
+            on_workers(
+                cluster, "all", in_remote_dir(cluster, "--stacks") + ' | sed "s/^/$HOSTNAME: /"'
+            )
+        ]
+    if kind == "last_words":
+        codes = "|".join(map(str, decide.FINAL_CODES))
+        script = f"if grep -qxE '{codes}' {LOG.removesuffix('.log')}.exit_code 2>/dev/null; then "
+        script += f'tail -n 20 {LOG} | sed "s/^/$HOSTNAME: /"; fi'
+        return [
+            on_workers(cluster, "all", f"cd {shlex.quote(cluster.get('REMOTE_DIR'))} && {script}")
+        ]
+    return []
+
+
+def _create(cluster: Cluster) -> list[str]:
+    names = {"valid_until_duration": "VALID_UNTIL", "service_account": "SERVICE_ACCOUNT"}
+    return [
+        *("gcloud", "compute", "tpus", "queued-resources", "create", cluster.name),
+        *(f"--node-id={cluster.name}", f"--accelerator-type={cluster.slice.accelerator_type}"),
+        *(f"--runtime-version={cluster.slice.generation.queued[2]}", *cluster.place),
+        f"--labels=launched_by={cluster.get('LABEL')}",
+        *["--spot"] * (cluster.get("PROVISIONING") == "spot"),
+        *cluster.flags(**names, network="NETWORK", subnetwork="SUBNETWORK"),
+        *["--internal-ips"] * (cluster.get("INTERNAL_IPS") == "true"),
+    ]
+
+
+def _start(job: Job) -> list[Command]:
+    """Return what clears all workers, as a run on some waits for the others; then starts."""
+    cluster, port = job.cluster, job.cluster.get("COORDINATOR_PORT")
+    here = f"cd {shlex.quote(cluster.get('REMOTE_DIR'))} && "
+    environment = f"JAX_COORDINATOR_PORT={port} " if port else ""
+    python, flags = cluster.get("REMOTE_PYTHON"), ["--multihost", *job.flags]
+    commands = [f"bash launch/worker/on_worker_clear.sh {LOG}"]
+    if job.is_examined:
+        known = [flag for flag in flags if re.match(r"--(config[=.[]|workdir=|multihost$)", flag)]
+        words = ["timeout", str(DOCTOR_SECS), python, "-m", "bert_jax.doctor", *known]
+        commands.append(environment + shlex.join([*words, "--json_out=logs/doctor.json"]))
+    logs = f"{cluster.bucket}/logs/{cluster.name}" if cluster.bucket else ""
+    words = ["bash", "launch/worker/on_worker_train.sh", python, LOG, logs, *flags]
+    commands.append(environment + shlex.join(words))
+    secs = START_SECS + DOCTOR_SECS * job.is_examined
+    return [on_workers(cluster, "all", here + command, secs) for command in commands]
+
+
+def _inside(cluster: Cluster) -> list[str]:
+    return ["--internal-ip"] * (cluster.get("INTERNAL_IPS") == "true")
+
+
+def on_workers(cluster: Cluster, worker: str, command: str, secs: float = 180) -> Command:
+    """Return a command run on a worker, by its number, or on all; an empty one is a shell.
+
+    gcloud writes it into its log on this machine, and a worker's process list shows it: no secret
+    in it.
+    """
+    words = [
+        "gcloud",
+        "compute",
+        "tpus",
+        "tpu-vm",
+        "ssh",
+        cluster.name,
+        *cluster.place,
+        f"--worker={worker}",
+    ]
+    return Command(
+        [*words, *[f"--command={command}"] * bool(command), *_inside(cluster)], secs=secs
+    )
+
+
+def in_remote_dir(cluster: Cluster, *words: str) -> str:
+    """Return a command of on_worker_train.sh as it runs on a worker."""
+    script = ["bash", "launch/worker/on_worker_train.sh", words[0], LOG, *words[1:]]
+    return f"cd {shlex.quote(cluster.get('REMOTE_DIR'))} 2>/dev/null && {shlex.join(script)}"
+
+
+def questions(job: Job) -> list[Command]:
+    """Return the questions of a look: to the queued resource, to its node, to all workers."""
+    cluster, words = job.cluster, ["gcloud", "compute", "tpus"]
+    status = in_remote_dir(cluster, "--status", job.workdir)
+    script = f'echo "worker $HOSTNAME $({{ {status}; }} 2>/dev/null || echo not set up)"'
+    fields = ["--format=json(state,createTime,tpu)", "--format=json(state,networkEndpoints)"]
+    return [
+        Command([*words, "queued-resources", "describe", cluster.name, *cluster.place, fields[0]]),
+        Command([*words, "tpu-vm", "describe", cluster.name, *cluster.place, fields[1]]),
+        on_workers(cluster, "all", script),
+    ]
+
+
+def look(job: Job, ask: Ask, now: float) -> Answers:
+    """Ask for the state of the slice and, where it is ready, of its workers."""
+    about_queued, about_node, about_workers = questions(job)
+    said = ask(about_queued)
+    if said.is_absent:
+        return Answers(now, SliceSeen(decide.ABSENT))
+    if said.code:
+        return Answers(now, None, said.words, said.is_permanent)
+    seen = read_queued(read_json(said.out))
+    if seen is None or seen.kind != decide.READY:
+        return Answers(now, seen, f"an answer without a state: {said.out[:200]!r}")
+    node = ask(about_node)
+    if node.code and not node.is_absent:
+        return Answers(now, None, node.words, node.is_permanent)
+    seen = read_node(seen, {} if node.is_absent else read_json(node.out))
+    if seen.kind != decide.READY:
+        return Answers(now, seen)
+    status = ask(about_workers)
+    workers, junk, step = read_workers(status.out)
+    checkpoint = None if job.workdir.startswith("gs://") else step
+    return Answers(now, seen, status.words if status.code else "", False, workers, junk, checkpoint)
+
+
+def read_queued(body: object) -> SliceSeen | None:
+    """Return what a queued resource's description says; None where it is none."""
+    state, created = dig(body, "state", "state"), read_time(dig(body, "createTime"))
+    if state not in QUEUED_KINDS or created is None:
+        return None
+    label = dig(body, "tpu", "nodeSpec", 0, "node", "labels", "launched_by")
+    return SliceSeen(QUEUED_KINDS[state], state, label, created)
+
+
+def read_node(seen: SliceSeen, body: object) -> SliceSeen:
+    """Return the slice with what its node's description says; no node is a lost one."""
+    state, ends = dig(body, "state"), dig_any(body, "networkEndpoints")
+    count = len(ends) if isinstance(ends, list) else 0
+    kind = NODE_KINDS.get(state, decide.STARTING) if body != {} else decide.LOST
+    if kind == decide.READY and not count:
+        kind = decide.STARTING
+    has_machines = body != {} and state not in ("PREEMPTED", "TERMINATED")
+    words = f"ACTIVE, and its node {state or 'GONE'}"
+    return SliceSeen(kind, words, seen.label, seen.created, has_machines, count)
+
+
+def read_workers(text: str) -> tuple[tuple[Worker, ...], tuple[str, ...], int | None]:
+    """Return the workers' answers, events for other lines, and the newest checkpoint.
+
+    Other lines are what a login shell says. A worker has one voice: its second answer is none.
+    """
+    workers: dict[str, Worker] = {}
+    junk, steps = [], []
+    for line in text.split("\n"):
+        if not line.startswith("worker "):
+            continue
+        found = _ANSWER.fullmatch(line)
+        if found is None or found["name"] in workers:
+            junk.append(line)
+            continue
+        name, silent_secs, code, starts = (
+            found["name"],
+            found["silent"],
+            found["code"],
+            found["starts"],
+        )
+        workers[name] = Worker(
+            *(name, line.split(" ")[2], max(int(silent_secs or 0), 0), int(code or 0)),
+            *(int(starts or 0), float(found["time"] or 0)),
+        )
+        step = found["at"] or found["step"]
+        if step is not None:
+            steps.append(-1 if step == "-" else int(step))
+    return tuple(workers.values()), tuple(_describe_junk(junk)), max(steps, default=None)
+
+
+def _describe_junk(lines: list[str]) -> Iterator[str]:
+    for line in lines[:MAX_JUNK_LINES]:
+        yield f"no answer of on_worker_train.sh but '{line[:200]}'"
+    if len(lines) > MAX_JUNK_LINES:
+        yield f"{len(lines) - MAX_JUNK_LINES} more such answers are not listed"

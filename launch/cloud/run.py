@@ -1,0 +1,186 @@
+"""Run gcloud and kubectl with a time limit, and read what they say of a failure."""
+
+import contextlib
+import dataclasses
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
+
+from .text import escape, refuse
+
+# An answer has some kilobytes, and a pod at most 2,048 workers; a line is shown in parts of
+# MAX_LINE.
+MAX_ANSWER, MAX_LINE = 4_000_000, 65536
+ASK_SECS = 180
+TIMED_OUT = 124
+
+_ABSENT = re.compile(r"NOT_FOUND|HTTPError 404|\(NotFound\)|was not found|matched no objects")
+_EXISTS = re.compile(r"ALREADY_EXISTS|already exists|AlreadyExists")
+# A right, a login, a word or a quota for so many chips is missing: a retry cannot help. Too many
+# requests a minute are called quota as well.
+_TRANSIENT = re.compile(r"requests per minute|rate limit|rateLimitExceeded")
+_PERMANENT = re.compile(
+    r"PERMISSION_DENIED|does not have permission|HTTPError 40[13]|\(Forbidden\)|UNAUTHENTICATED"
+    r"|gcloud auth login|INVALID_ARGUMENT|unrecognized arguments|Invalid value|Invalid choice"
+    r"|QUOTA_EXCEEDED|Quota limit|Quota '|[Qq]uota exceeded|could not be started"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """Hold the words of a command, what it reads on stdin, and a failure that does not matter."""
+
+    words: list[str]
+    given: str | None = None
+    passes: str = ""
+    secs: float = ASK_SECS
+
+    def print(self) -> None:
+        """Print the command as a shell reads it."""
+        print(shlex.join(self.words) + (" <<'END'" if self.given is not None else ""))
+        if self.given is not None:
+            print(self.given.rstrip("\n") + "\nEND")
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """Hold what a command wrote, and how it ended."""
+
+    code: int
+    out: str = ""
+    err: str = ""
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether there is no such resource."""
+        return self.code != 0 and bool(_ABSENT.search(self.err))
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is one of that name already."""
+        return self.code != 0 and bool(_EXISTS.search(self.err))
+
+    @property
+    def is_permanent(self) -> bool:
+        """Whether a retry cannot help; every unknown error passes."""
+        return not _TRANSIENT.search(self.err) and bool(
+            self.is_absent or _PERMANENT.search(self.err)
+        )
+
+    @property
+    def words(self) -> str:
+        """Return the error in one line: gcloud's ERROR, else the last line."""
+        lines = [line for line in self.err.split("\n") if line.strip()]
+        first = next((line for line in lines if line.startswith("ERROR: ")), None)
+        return (first or (lines[-1] if lines else "no message")).removeprefix("ERROR: ")[:500]
+
+
+Ask = Callable[[Command], Answer]
+
+
+def ask(command: Command) -> Answer:
+    """Run a command and all that it starts for at most `secs`, and show nothing of it."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        source = subprocess.DEVNULL if command.given is None else subprocess.PIPE
+        try:
+            child = subprocess.Popen(
+                command.words, stdin=source, stdout=out, stderr=err, start_new_session=True
+            )
+        except OSError as error:
+            return Answer(127, "", f"{command.words[0]} could not be started: {error}")
+        try:
+            child.communicate((command.given or "").encode() or None, timeout=command.secs)
+        except BaseException as error:  # also a signal to us
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(1)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return Answer(
+                TIMED_OUT, _read(out), f"{_read(err)}\nno answer within {command.secs:g} s"
+            )
+        return Answer(child.returncode, _read(out), _read(err))
+
+
+def _read(file: Any) -> str:
+    file.seek(0)
+    return file.read(MAX_ANSWER).decode("utf-8", "surrogateescape")
+
+
+def ask_all(commands: Sequence[Command], ask: Ask) -> Answer:
+    """Run commands until one fails in a way that matters; return the last answer."""
+    answer = Answer(0)
+    for command in commands:
+        answer = ask(command)
+        passes = {"": False, "any": True, "exists": answer.exists, "absent": answer.is_absent}
+        if answer.code and passes[command.passes]:
+            answer = Answer(0, answer.out, answer.err)
+        if answer.code:
+            break
+    return answer
+
+
+def run_all(commands: Sequence[Command], is_dry_run: bool = False) -> int:
+    """Run commands for a person until one fails, or print them; return the code."""
+    for command in commands:
+        if is_dry_run:
+            command.print()
+        elif command.passes:
+            if (said := ask_all([command], ask)).code:
+                print(escape(f"error: {said.words}"), file=sys.stderr)
+                return said.code
+        elif code := _run(command):
+            return code
+    return 0
+
+
+def _run(command: Command) -> int:
+    source = subprocess.DEVNULL if command.given is None else subprocess.PIPE
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command.words, stdin=source, **pipes) as child:
+        assert child.stdout and child.stderr
+        errors = threading.Thread(target=_show, args=(child.stderr, sys.stderr))
+        errors.start()
+        if child.stdin:
+            child.stdin.write((command.given or "").encode())
+            child.stdin.close()
+        with contextlib.suppress(KeyboardInterrupt):
+            _show(child.stdout, sys.stdout)
+        errors.join()
+        return child.wait()
+
+
+def _show(source: Any, file: TextIO) -> None:
+    while line := source.readline(MAX_LINE):
+        text = line.decode("utf-8", "surrogateescape")
+        print(
+            escape(text.removesuffix("\n")), end="\n" * text.endswith("\n"), file=file, flush=True
+        )
+
+
+def check_login() -> None:
+    """Refuse where gcloud is not on PATH or has no account."""
+    if shutil.which("gcloud") is None:
+        refuse(
+            "gcloud is not on PATH; install it (https://cloud.google.com/sdk/docs/install) and run "
+            "'gcloud auth login', or print the command with --dry-run"
+        )
+    # The list has the account of a machine inside Google Cloud, but not what two properties name.
+    for words in (
+        ["auth", "list", "--filter=status:ACTIVE", "--format=value(account)"],
+        ["config", "get", "auth/access_token_file"],
+        ["config", "get", "auth/credential_file_override"],
+    ):
+        if ask(Command(["gcloud", *words])).out.strip():
+            return
+    refuse("gcloud is not logged in, as 'gcloud auth list' shows; run 'gcloud auth login'")

@@ -1,0 +1,129 @@
+"""List the TPU slices that the scripts can create, and Google Cloud's names for each."""
+
+import dataclasses
+import json
+import math
+import pathlib
+import re
+
+from .text import refuse
+
+PRICES = pathlib.Path(__file__).parents[2] / "bert_jax" / "planning" / "prices.json"
+# Slices of several hosts have machines of so many chips.
+CHIPS_PER_HOST = 4
+MAX_CHIPS = 9216
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+    """Name one TPU generation as each of Google's services does.
+
+    dims: edges of a topology. roads: the ways to create a slice, the default first. queued: prefix
+    of the accelerator type and what it counts per chip, and the runtime version of the Cloud TPU
+    API. machine, image: machine type and image family on Compute Engine. gke: value of the node
+    label gke-tpu-accelerator.
+    """
+
+    dims: int
+    roads: tuple[str, ...]
+    gke: str
+    machine: str = ""
+    queued: tuple[str, int, str] = ("", 0, "")
+    image: str = ""
+
+
+_IMAGE = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
+# Sources: cloud.google.com/tpu/docs/runtimes (runtime versions), /tpu/docs/tpus-and-migs (groups:
+# v5p, v6e, tpu7x), GKE's "About TPUs"; images: gke-labs/tpu-operator, vllm-project/ci-infra.
+GENERATIONS = {
+    "v4": Generation(
+        *(3, ("queued", "gke"), "tpu-v4-podslice", "ct4p-hightpu-4t"),
+        ("v4", 2, "tpu-ubuntu2204-base"),
+    ),
+    "v5e": Generation(
+        *(2, ("queued", "gke"), "tpu-v5-lite-podslice", "ct5lp-hightpu-4t"),
+        ("v5litepod", 1, "v2-alpha-tpuv5-lite"),
+    ),
+    "v5p": Generation(
+        *(3, ("compute_engine", "queued", "gke"), "tpu-v5p-slice", "ct5p-hightpu-4t"),
+        *(("v5p", 2, "v2-alpha-tpuv5"), _IMAGE),
+    ),
+    "v6e": Generation(
+        *(2, ("compute_engine", "queued", "gke"), "tpu-v6e-slice", "ct6e-standard-4t"),
+        *(("v6e", 1, "v2-alpha-tpuv6e"), _IMAGE),
+    ),
+    "tpu7x": Generation(
+        *(3, ("compute_engine", "gke"), "tpu7x", "tpu7x-standard-4t"),
+        image="ubuntu-accel-2404-amd64-tpu-tpu7x",
+    ),
+}
+ROADS = ("queued", "compute_engine", "gke")
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """Hold a slice such as v5e:8x8 and the road on which it is created."""
+
+    name: str
+    topology: str
+    road: str
+
+    @property
+    def generation(self) -> Generation:
+        """Return the row of the table."""
+        return GENERATIONS[self.name]
+
+    @property
+    def chips(self) -> int:
+        """Count the chips."""
+        return math.prod(map(int, self.topology.split("x")))
+
+    @property
+    def hosts(self) -> int:
+        """Count the machines, which have four chips each."""
+        return self.chips // CHIPS_PER_HOST
+
+    @property
+    def accelerator_type(self) -> str:
+        """Return the Cloud TPU API's name of the slice."""
+        prefix, per_chip, _ = self.generation.queued
+        return f"{prefix}-{self.chips * per_chip}"
+
+    def price(self) -> float | None:
+        """Return the dollars per chip-hour on demand, or None where they are not known."""
+        if not PRICES.exists():
+            return None
+        rows = json.loads(PRICES.read_text())["prices"]
+        return next((row["usd_on_demand"] for row in rows if row["chip"] == self.name), None)
+
+
+def find_slice(topology: str, road: str, origin: str) -> Slice:
+    """Return the slice of TOPOLOGY on ROAD; an empty road is the generation's default.
+
+    Exits with 2 where no road offers it.
+    """
+    name, _, shape = topology.partition(":")
+    if name not in GENERATIONS:
+        refuse(
+            f"{origin}: TOPOLOGY is '{topology}', and '{name}' is none of "
+            f"{', '.join(GENERATIONS)}; write it as `plan` does, such as TOPOLOGY=v5e:8x8"
+        )
+    generation = GENERATIONS[name]
+    road = road or generation.roads[0]
+    if road not in generation.roads:
+        refuse(
+            f"{origin}: TOPOLOGY={topology} is not offered on ROAD={road}, only on "
+            f"{' or '.join(generation.roads)}"
+        )
+    example = "8x8" if generation.dims == 2 else "4x4x4"
+    found = Slice(name, shape, road)
+    if (
+        not re.fullmatch("x".join([r"[1-9]\d?"] * generation.dims), shape)
+        or found.chips % CHIPS_PER_HOST
+        or found.chips > MAX_CHIPS
+    ):
+        refuse(
+            f"{origin}: TOPOLOGY is '{topology}', which is no slice of {name} with "
+            f"{CHIPS_PER_HOST} chips per host; try TOPOLOGY={name}:{example}"
+        )
+    return found

@@ -1,0 +1,267 @@
+"""Keep a run going until it ends: look, decide, act, with the state on disk and two locks."""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import math
+import os
+import pathlib
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType, ModuleType
+from typing import Any
+
+from . import decide
+from .decide import REPORTED, Action, Answers, Outcome, Rules, State
+from .job import Job
+from .run import Ask, Command, ask_all
+from .text import dig, escape, read_json, read_time, refuse
+
+RENEW_SECS, MAX_LOCK_AGE_SECS = 600, 3600
+
+
+def read_state(path: pathlib.Path, rules: Rules) -> State:
+    """Return the state that an earlier supervisor left; what another run cost is not ours."""
+    if not path.exists():
+        return State(rules)
+    kinds = {field.name: field.type for field in dataclasses.fields(State)}
+    body = read_json(path.read_text(errors="replace"))
+    values = body if isinstance(body, dict) else {"state": body}
+    workdir = values.pop("workdir", None)
+    for name, value in values.items():
+        kind = str(kinds.get(name, ""))
+        is_number = (
+            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        )
+        is_right = is_number and ("int" in kind or "float" in kind)
+        is_right |= (isinstance(value, bool) and "bool" in kind) or (
+            isinstance(value, str) and "str" in kind
+        )
+        if not (is_right or (value is None and "None" in kind)):
+            words = f"{name}={value!r}"[:100]
+            refuse(f"{path} holds {words}, which the supervisor did not write; remove it")
+    state = State(rules, **values)
+    if workdir != rules.workdir:
+        kept = {name: values.get(name, 0) for name in ("created", "condemned", "seen", "is_there")}
+        state = State(rules, **kept, billed_since=state.billed_since)
+    # Whether a slice that went meanwhile was deleted on purpose is not known; the user asks for
+    # one now.
+    state.is_expected = False
+    return state
+
+
+def write_state(path: pathlib.Path, state: State) -> None:
+    """Write the state as a whole, or not at all."""
+    values = {
+        f.name: getattr(state, f.name) for f in dataclasses.fields(State) if f.name != "rules"
+    }
+    new = path.with_suffix(".new")
+    with new.open("w") as file:
+        json.dump(values | {"workdir": state.rules.workdir}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def lock_here(folder: pathlib.Path) -> Any:
+    """Return a lock that ends with this process, or refuse where another supervisor has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / "lock").open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        refuse(
+            f"process {file.read(20).strip()} supervises this slice already: {folder}/events.log"
+        )
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file
+
+
+class BucketLock:
+    """Hold an object of the bucket against supervisors on other machines.
+
+    Its content names host and folder; it is renewed, and taken over from another after an hour.
+    """
+
+    def __init__(self, address: str, owner: str, ask: Ask, clock: Callable[[], float]) -> None:
+        self.address, self.owner, self.ask, self.clock = address, owner, ask, clock
+        self.renewed = 0.0
+
+    def take(self) -> str:
+        """Take or renew the lock; return who else has it, '' where it is ours."""
+        if self.clock() - self.renewed < RENEW_SECS:
+            return ""
+        generation = "0"
+        said = self.ask(
+            Command(["gcloud", "storage", "objects", "describe", self.address, "--format=json"])
+        )
+        if said.code == 0:
+            body = read_json(said.out)
+            generation, renewed = dig(body, "generation"), read_time(dig(body, "update_time")) or 0
+            content = self.ask(Command(["gcloud", "storage", "cat", self.address])).out.strip()[
+                :200
+            ]
+            age = self.clock() - renewed
+            if content != self.owner and age < MAX_LOCK_AGE_SECS:
+                return f"{content}, {age / 60:.0f} min ago"
+        elif not said.is_absent:
+            return ""
+        words = [
+            "gcloud",
+            "storage",
+            "cp",
+            "-",
+            self.address,
+            f"--if-generation-match={generation}",
+        ]
+        if self.ask(Command(words, given=f"{self.owner}\n")).code == 0:
+            self.renewed = self.clock()
+        elif not self.renewed:
+            # Another one was quicker, or the bucket does not take it: a second supervisor is
+            # worse than none.
+            return "nobody that is known, but the lock could not be written"
+        return ""
+
+    def release(self) -> None:
+        """Remove the lock, which is ours."""
+        self.ask(Command(["gcloud", "storage", "rm", self.address]))
+
+
+def find_checkpoint(workdir: str, ask: Ask) -> int | None:
+    """Return the newest complete step in a bucket, -1 where there is none, None where nobody knows.
+
+    A checkpoint that is half written has no commit_success.txt, Orbax's mark.
+    """
+    if not workdir.startswith("gs://"):
+        return None
+    said = ask(Command(["gcloud", "storage", "ls", f"{workdir}/checkpoints/*/commit_success.txt"]))
+    if said.code:
+        return -1 if "matched no objects" in said.err else None
+    return max(
+        map(int, re.findall(r"/(\d{1,15})/commit_success\.txt$", said.out, re.M | re.A)), default=-1
+    )
+
+
+class Supervisor:
+    """Hold the loop around `decide`; `ask`, `clock` and `sleep` are real, or a test's."""
+
+    def __init__(
+        self, road: ModuleType, job: Job, rules: Rules, folder: pathlib.Path, ask: Ask,
+        clock: Callable[[], float] = time.time, sleep: Callable[[float], Any] = time.sleep,
+    ) -> None:  # fmt: skip
+        self.road, self.job, self.folder = road, job, folder
+        self.ask, self.clock, self.sleep = ask, clock, sleep
+        self.lock = lock_here(folder)
+        self.state = read_state(folder / "state.json", rules)
+        self.bucket_lock = None
+        if job.cluster.bucket:
+            address = f"{job.cluster.bucket}/launch/{job.cluster.name}/lock"
+            self.bucket_lock = BucketLock(address, f"{socket.gethostname()}:{folder}", ask, clock)
+
+    def run(self) -> int:
+        """Supervise until the end; return the exit code."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self.stop)
+        try:
+            while (code := self.turn()) is None:
+                pass
+        except _Stopped:
+            self.say("stopped by a signal; training continues, and the same command resumes")
+            code = 130
+        finally:
+            with contextlib.suppress(_Stopped):
+                self.say_cost()
+        if self.bucket_lock is not None and self.bucket_lock.renewed:
+            self.bucket_lock.release()
+        return code
+
+    def stop(self, number: int, frame: FrameType | None) -> None:
+        """Leave the loop at a signal: whatever runs is ended, and the state is on disk."""
+        raise _Stopped
+
+    def turn(self) -> int | None:
+        """Look, decide and act once; return the exit code at the end."""
+        if self.bucket_lock is not None and (owner := self.bucket_lock.take()):
+            self.say(f"another supervisor has {self.bucket_lock.address}: {owner}; end it first")
+            return 2
+        now = self.clock()
+        answers = self.road.look(self.job, self.ask, now)
+        checkpoint = find_checkpoint(self.job.workdir, self.ask)
+        if checkpoint is not None:
+            answers = dataclasses.replace(answers, checkpoint=checkpoint)
+        while True:
+            self.state, actions = decide.decide(self.state, answers)
+            write_state(self.folder / "state.json", self.state)
+            outcomes, code = self.act(actions)
+            if code is not None or not outcomes:
+                return code
+            answers = Answers(self.clock(), outcomes=tuple(outcomes))
+
+    def act(self, actions: Sequence[Action]) -> tuple[list[Outcome], int | None]:
+        """Do what was decided; return how it went, and the exit code at the end."""
+        outcomes: list[Outcome] = []
+        for action in actions:
+            if action.kind == "event":
+                self.say(action.words)
+            elif action.kind == "wait":
+                self.sleep(action.secs)
+            elif action.kind == "end":
+                if not self.state.is_there:
+                    ask_all(self.road.plan("clean", self.job), self.ask)
+                return [], action.code
+            else:
+                said = ask_all(self.road.plan(action.kind, self.job), self.ask)
+                if action.kind in ("stacks", "last_words", "set_up") or said.code:
+                    path = self.folder / f"{action.kind}.txt"
+                    path.write_text(said.out + said.err, errors="surrogateescape")
+                    lines = (
+                        said.out.split("\n")
+                        if action.kind == "last_words"
+                        else [f"its output: {path}"]
+                    )
+                    for line in lines:
+                        print(escape(line))
+                if action.kind in REPORTED:
+                    error = said.words if said.code else ""
+                    outcomes.append(Outcome(action.kind, error, said.is_permanent, said.exists))
+                    if said.code:
+                        break
+        return outcomes, None
+
+    def say(self, words: str) -> None:
+        """Print an event, with the time and the dollars, and add it to events.log."""
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.clock()))
+        line = escape(
+            f"{at} {self.job.cluster.name}: {words}; spent: "
+            f"{self.show_usd(self.state.count_usd(self.clock()))}"
+        )
+        print(line, flush=True)
+        with (self.folder / "events.log").open("a") as file:
+            file.write(f"{line}\n")
+
+    def show_usd(self, usd: float | None) -> str:
+        """Return dollars in words: those of Spot are at most so many."""
+        is_less = self.job.cluster.get("PROVISIONING") != "standard"
+        return "price unknown" if usd is None else f"{'at most ' * is_less}${usd:.2f}"
+
+    def say_cost(self) -> None:
+        """Say what goes on costing money, however the supervision ends."""
+        if self.state.is_there:
+            hourly = self.show_usd(self.state.rules.usd_per_hour)
+            delete = self.job.cluster.next_command("delete")
+            print(
+                f"{self.job.cluster.name} may still cost money ({hourly} an hour), until: {delete}",
+                file=sys.stderr,
+            )
+
+
+class _Stopped(Exception):
+    """Ends the loop at a signal."""

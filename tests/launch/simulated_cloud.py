@@ -1,0 +1,357 @@
+"""A week of Google Cloud and of a training, from the published states; it knows no supervisor.
+
+Slices wait for capacity, are preempted, repaired, refused and deleted; training saves, fails, hangs
+and ends. What services say of it has the form of the Cloud TPU API, Compute Engine or JobSet; it
+may be missing, ten minutes old, said twice, or hostile, until the hour from which all is granted.
+"""
+
+import bisect
+import datetime
+import random
+
+HOUR, WEEK = 3600.0, 168 * 3600.0
+BEGIN = 1_790_000_000.0  # of the week, seconds since 1970
+LABEL = {"launched_by": "bert_jax"}
+SAVE_SECS, STALE_SECS, MAX_DELETION_SECS = 0.5 * HOUR, 600.0, 1800.0
+WORKERS = 2
+HOSTILE = (
+    *("", "null", "[]", "{}", 7, None, [[[[]]]], {"state": {"state": "$(reboot)"}}, {"state": []}),
+    *({"createTime": "9" * 5000}, {"metadata": {"creationTimestamp": 1e400}}, {"targetSize": -1}),
+    *(
+        "worker w-0 running 1 \x1b[2J 3\n" * 5,
+        "worker " + "9" * 10_000,
+        {"status": {"restarts": 10**30}},
+    ),
+)
+
+
+def rfc3339(time: float) -> str:
+    return datetime.datetime.fromtimestamp(time, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class Cloud:
+    """What exists at `now`. starts_itself: machines start training; else `start` does."""
+
+    def __init__(self, seed: int, road: str) -> None:
+        self.random = random.Random(seed)
+        self.road, self.starts_itself = road, road != "queued"
+        draw = self.random.random
+        self.now = BEGIN
+        self.grants_from = BEGIN + self.random.uniform(0, WEEK)
+        self.length = self.random.uniform(60, 160) * HOUR
+        self.final_code = self.random.choice((2, 3)) if draw() < 0.1 else 0
+        self.final_at = self.random.uniform(0, self.length)
+        self.trouble = draw() * 0.3  # share of answers and requests that go wrong
+        self.fails_every = self.random.uniform(5, 40) * HOUR
+        self.lives_for = self.random.uniform(3, 60) * HOUR
+        self.events: list[tuple[float, int, object]] = []
+        self.count = 0
+        # The slice: names of those alive, its states, when machines began to cost.
+        self.names: list[str] = []
+        self.most_names = 0
+        self.state, self.node, self.created, self.life = "", "", 0.0, 0
+        self.machines_since: float | None = None
+        self.machine_secs = 0.0
+        # Training: saved work, since when it runs, how each worker stands.
+        self.saved, self.run, self.running_since = 0.0, 0, None
+        self.statuses, self.silent_since = ["never started"] * WORKERS, 0.0
+        self.is_set_up, self.starts = False, 0
+        self.succeeded_at: float | None = None
+        self.failed_for_good_at: float | None = None
+        self.history: list[tuple[float, object]] = []
+        self.was_honest = True
+        self.at(self.grants_from - BEGIN, self.grant)
+
+    # Time.
+
+    def at(self, secs: float, what) -> None:
+        self.count += 1
+        bisect.insort(self.events, (self.now + secs, self.count, what))
+
+    def next_event(self) -> float:
+        return self.events[0][0] if self.events else float("inf")
+
+    def advance(self, time: float) -> None:
+        while self.events and self.events[0][0] <= time:
+            self.now, _, what = self.events.pop(0)
+            what()
+            self.history.append((self.now, self.say()))
+        self.now = time
+
+    @property
+    def is_granting(self) -> bool:
+        return self.now >= self.grants_from
+
+    def goes_wrong(self, times: float = 1.0) -> bool:
+        return not self.is_granting and self.random.random() < self.trouble * times
+
+    # Requests: each returns the error, '' where there is none.
+
+    def create(self, name: str = "my-tpu") -> str:
+        if self.goes_wrong():
+            return "HTTPError 503: UNAVAILABLE: busy"
+        if name in self.names:
+            return f"ALREADY_EXISTS: {name} already exists"
+        self.names.append(name)
+        self.most_names = max(self.most_names, len(self.names))
+        self.life += 1
+        self.state, self.node, self.created = "CREATING", "", self.now
+        self.is_set_up = False
+        self.statuses = ["never started"] * WORKERS
+        self.at(20, self.in_life(lambda: self.become("WAITING_FOR_RESOURCES")))
+        patience = 60 if self.is_granting else self.random.expovariate(1 / (2 * HOUR))
+        if self.goes_wrong(0.5):
+            self.at(patience + 60, self.in_life(lambda: self.become("FAILED")))
+        else:
+            self.at(patience + 60, self.in_life(self.provision))
+        return "no answer within 180 s" if self.goes_wrong(0.5) else ""
+
+    def delete(self, name: str = "my-tpu") -> str:
+        if self.goes_wrong():
+            return "HTTPError 503: UNAVAILABLE: busy"
+        if name not in self.names:
+            return "NOT_FOUND"
+        if self.state != "DELETING":
+            self.stop_training("gone")
+            self.life += 1
+            self.state = "DELETING"
+            secs = 60 if self.is_granting and self.random.random() < 0.5 else MAX_DELETION_SECS
+            self.at(self.random.uniform(30, secs), self.in_life(self.vanish))
+        return "no answer within 180 s" if self.goes_wrong(0.5) else ""
+
+    def set_up(self) -> str:
+        if self.node != "READY" or self.goes_wrong():
+            return "ssh: connect to host: Connection timed out"
+        self.is_set_up = True
+        return ""
+
+    def start(self) -> str:
+        if self.node != "READY" or not self.is_set_up or self.goes_wrong():
+            return "ssh: connect to host: Connection timed out"
+        if any(status == "running" for status in self.statuses):
+            return "training runs here already"
+        self.begin_training()
+        return ""
+
+    def stop(self) -> None:
+        if self.node == "READY" and not self.goes_wrong():
+            self.stop_training("ended 143")
+
+    # The life of a slice.
+
+    def in_life(self, what):
+        life = self.life
+        return lambda: what() if self.life == life else None
+
+    def become(self, state: str, node: str = "") -> None:
+        self.state, self.node = state, node
+        has_machines = node not in ("", "PREEMPTED", "TERMINATED")
+        if self.road == "gke":  # what its nodes cost before and after is not the JobSet's
+            has_machines = node == "READY"
+        if has_machines and self.machines_since is None:
+            self.machines_since = self.now
+        if not has_machines:
+            self.stop_billing()
+
+    def stop_billing(self) -> None:
+        if self.machines_since is not None:
+            self.machine_secs += self.now - self.machines_since
+            self.machines_since = None
+
+    def provision(self) -> None:
+        self.become("PROVISIONING", "CREATING")
+        self.at(300, self.in_life(self.is_ready))
+
+    def is_ready(self) -> None:
+        self.become("ACTIVE", "READY")
+        if self.starts_itself:
+            self.at(300, self.in_life(self.begin_training))
+        if not self.is_granting:
+            how = self.random.choice((self.preempt, self.preempt, self.repair))
+            self.at(self.random.expovariate(1 / self.lives_for), self.in_life(how))
+
+    def grant(self) -> None:
+        if self.names and self.state in ("CREATING", "WAITING_FOR_RESOURCES"):
+            self.at(60, self.in_life(self.provision))
+
+    def preempt(self) -> None:
+        if self.is_granting:
+            return
+        self.stop_training("gone")
+        self.become("SUSPENDING", "PREEMPTED")
+        self.at(120, self.in_life(lambda: self.become("SUSPENDED")))
+
+    def repair(self) -> None:
+        if self.is_granting:
+            return
+        self.stop_training("ended 137")
+        self.become("ACTIVE", "REPAIRING")
+        self.at(self.random.uniform(300, 5400), self.in_life(self.is_ready))
+
+    def vanish(self) -> None:
+        self.stop_billing()
+        self.names.clear()
+        self.state = self.node = ""
+
+    # Training.
+
+    def begin_training(self) -> None:
+        self.run += 1
+        self.starts += 1
+        if self.succeeded_at is not None:  # from its last checkpoint it ends at once
+            self.statuses = ["ended 0"] * WORKERS
+            return
+        if self.failed_for_good_at is not None:
+            self.statuses = [f"ended {self.final_code}"] * WORKERS
+            return
+        self.statuses, self.running_since, self.silent_since = ["running"] * WORKERS, self.now, 0.0
+        self.at(SAVE_SECS, self.in_run(self.save))
+        end = self.length - self.saved
+        if self.final_code and self.final_at >= self.saved:
+            self.at(self.final_at - self.saved, self.in_run(self.fail_for_good))
+        self.at(end, self.in_run(self.succeed))
+        if not self.is_granting:
+            how = self.random.choice((self.fail, self.hang))
+            self.at(self.random.expovariate(1 / self.fails_every), self.in_run(how))
+
+    def in_run(self, what):
+        run = self.run
+        return lambda: what() if self.run == run and self.running_since is not None else None
+
+    def save(self) -> None:
+        self.saved = min(self.saved + SAVE_SECS, self.length)
+        self.at(SAVE_SECS, self.in_run(self.save))
+
+    def stop_training(self, status: str) -> None:
+        if self.running_since is not None:
+            self.run, self.running_since = self.run + 1, None
+        self.statuses = [status] * WORKERS
+
+    def restart_itself(self) -> None:
+        if self.starts_itself:
+            self.at(60, self.in_life(self.begin_training))
+
+    def succeed(self) -> None:
+        self.stop_training("ended 0")
+        self.saved, self.succeeded_at = self.length, self.now
+
+    def fail_for_good(self) -> None:
+        self.stop_training("ended 134")
+        self.statuses[0] = f"ended {self.final_code}"
+        self.failed_for_good_at = self.now
+
+    def fail(self) -> None:
+        if not self.is_granting:
+            self.stop_training(
+                self.random.choice(("ended 134", "ended 86", "ended 1", "ended 137"))
+            )
+            self.restart_itself()
+
+    def hang(self) -> None:
+        if not self.is_granting:
+            self.run += 1  # nothing is saved any more
+            self.silent_since = self.now
+            if self.road == "gke":  # its own watchdog ends it
+                self.at(3600, lambda run=self.run: self.end_hung() if self.run == run else None)
+
+    def end_hung(self) -> None:
+        self.stop_training("ended 86")
+        self.restart_itself()
+
+    # What is said.
+
+    def say(self) -> dict:
+        """All that can be asked now: JSON bodies as Python values, workers' lines as text."""
+        return getattr(self, f"say_{self.road}")() | {
+            "saved": int(self.saved) if self.saved else -1
+        }
+
+    def say_workers(self, tail: str = "") -> str:
+        silent = int(self.now - self.silent_since) if self.silent_since else 5
+        step = int(self.saved) or "-"
+        lines = {"running": f"running 12 {silent} {step}", "gone": "not set up"}
+        return "".join(
+            f"worker w-{number} {lines.get(status) or status}"
+            f"{f' {step}' * status.startswith('ended')}{tail}\n"
+            for number, status in enumerate(self.statuses)
+        )
+
+    def say_queued(self) -> dict:
+        if not self.names:
+            return {"slice": None}
+        spec = {"nodeId": "my-tpu", "node": {"labels": LABEL}}
+        queued = {
+            "state": {"state": self.state},
+            "createTime": rfc3339(self.created),
+            "tpu": {"nodeSpec": [spec]},
+        }
+        node = {"state": self.node, "networkEndpoints": [{}] * WORKERS} if self.node else None
+        return {"slice": queued, "node": node, "workers": self.say_workers()}
+
+    def say_compute_engine(self) -> dict:
+        if not self.names:
+            return {"slice": None}
+        group = {
+            "creationTimestamp": rfc3339(self.created),
+            "description": "launched_by=bert_jax",
+            "targetSize": 2,
+        }
+        status, action = {
+            "READY": ("RUNNING", "NONE"),
+            "CREATING": ("STAGING", "CREATING"),
+            "PREEMPTED": ("STOPPING", "NONE"),
+            "REPAIRING": ("REPAIRING", "RECREATING"),
+            "": ("", "CREATING"),
+        }[self.node]
+        if self.state in ("SUSPENDED", "FAILED"):
+            status, action = "TERMINATED", "NONE"
+        if self.state == "DELETING":
+            action = "DELETING"
+        machines = [{"instanceStatus": status, "currentAction": action}] * WORKERS
+        tail = f" starts {self.starts} time {int(self.now)}"
+        records = self.say_workers(tail) if self.starts else ""
+        return {"slice": group, "node": machines, "workers": records}
+
+    def say_gke(self) -> dict:
+        if not self.names:
+            return {"slice": None}
+        metadata = {"creationTimestamp": rfc3339(self.created), "labels": LABEL}
+        if self.state == "DELETING":
+            metadata["deletionTimestamp"] = rfc3339(self.now)
+        status = {
+            "restarts": max(self.starts - 1, 0),
+            "replicatedJobsStatus": [{"ready": int(self.node == "READY")}],
+        }
+        if self.statuses[1] == "ended 0":
+            status["terminalState"] = "Completed"
+        if self.failed_for_good_at is not None or self.state in ("FAILED", "SUSPENDED"):
+            code = self.final_code if self.failed_for_good_at is not None else 1
+            words = f"Container train for pod a/b failed with exit code {code} matching FailJob"
+            status |= {
+                "terminalState": "Failed",
+                "conditions": [{"type": "Failed", "message": words}],
+            }
+        return {"slice": {"metadata": metadata, "status": status}}
+
+    def answer(self) -> dict | str:
+        """What a look is told; a text is an error."""
+        self.history.append((self.now, self.say()))
+        self.was_honest = not self.goes_wrong(2)
+        if self.was_honest:
+            return self.history[-1][1]
+        how = self.random.choice(("missing", "stale", "doubled", "hostile", "unreached"))
+        if how == "missing":
+            return "HTTPError 503: UNAVAILABLE: the backend had an error"
+        if how == "hostile":
+            said = dict(self.history[-1][1])
+            said[self.random.choice(("slice", "node", "workers"))] = self.random.choice(HOSTILE)
+            return said
+        if how == "unreached":
+            return self.history[-1][1] | {"workers": ""}
+        back = self.random.uniform(0, STALE_SECS) if how == "stale" else 0
+        times = [time for time, _ in self.history[-50:]]
+        place = bisect.bisect_right(times, self.now - back) - 1 - (how == "doubled")
+        place = max(place, 0)
+        if times[place] < self.now - STALE_SECS - 1:  # nothing is older than ten minutes
+            return self.history[-1][1]
+        return self.history[-50:][place][1]

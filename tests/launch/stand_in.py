@@ -1,0 +1,158 @@
+"""A gcloud and kubectl that create at once, train in two looks, and know the golden flags.
+
+CLOUD is a folder: gs:// is under it, and slice.json what exists. Run with python -I -S.
+"""
+
+import glob
+import json
+import os
+import pathlib
+import shutil
+import sys
+import time
+
+CLOUD = pathlib.Path(os.environ["CLOUD"])
+FLAGS = json.loads(pathlib.Path(os.environ["FLAGS"]).read_text())
+SLICE = CLOUD / "slice.json"
+CREATED = time.strftime("%Y-%m-%dT%H:%M:%S.123456789Z", time.gmtime(int(os.environ["NOW"])))
+
+
+def read() -> dict:
+    return json.loads(SLICE.read_text()) if SLICE.exists() else {}
+
+
+def change(**values: object) -> None:
+    SLICE.write_text(json.dumps(read() | values))
+
+
+def fail(words: str) -> None:
+    sys.exit(f"ERROR: (gcloud) {words}")
+
+
+def in_bucket(address: str) -> pathlib.Path:
+    return CLOUD / address.removeprefix("gs://")
+
+
+def storage(verb: str, words: list[str], flags: dict) -> object:
+    if verb == "cp":
+        path = in_bucket(words[1])
+        if flags.get("if-generation-match") == "0" and path.exists():
+            fail("HTTPError 412: conditionNotMet")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(
+            sys.stdin.buffer.read() if words[0] == "-" else pathlib.Path(words[0]).read_bytes()
+        )
+        return None
+    if verb == "objects":
+        path = in_bucket(words[1])
+        if not path.exists():
+            fail(f"NOT_FOUND: {words[1]} not found: 404")
+        return {"generation": "7", "update_time": CREATED}
+    found = sorted(filter(os.path.isfile, glob.glob(str(in_bucket(words[0])), recursive=True)))
+    if not found:
+        fail("One or more URLs matched no objects.")
+    for path in found:
+        if verb == "rm":
+            pathlib.Path(path).unlink()
+        else:
+            print(
+                pathlib.Path(path).read_text()
+                if verb == "cat"
+                else f"gs://{path[len(str(CLOUD)) + 1 :]}",
+                end="\n",
+            )
+    return None
+
+
+def worker_lines() -> str:
+    """It runs in the first look after its start, and has finished in the second."""
+    slice_ = read()
+    if not slice_.get("started"):
+        return "worker w-0 not set up\nworker w-1 not set up\n"
+    change(looks=slice_.get("looks", 0) + 1)
+    status = "running 12 3 -" if read()["looks"] == 1 else "ended 0 9"
+    return "".join(f"worker w-{number} {status}\n" for number in (0, 1))
+
+
+def tpus(verb: str, words: list[str], flags: dict) -> object:
+    kind, verb = verb, words[0]
+    if verb == "create":
+        change(label=flags["labels"])
+    elif verb == "delete":
+        shutil.move(SLICE, CLOUD / "gone.json")
+    elif not SLICE.exists():
+        fail("NOT_FOUND: my-tpu was not found")
+    elif verb == "describe" and kind == "queued-resources":
+        label = dict([read()["label"].split("=")])
+        spec = {"nodeSpec": [{"node": {"labels": label}}]}
+        return {"state": {"state": "ACTIVE"}, "createTime": CREATED, "tpu": spec}
+    elif verb == "describe":
+        return {"state": "READY", "networkEndpoints": [{}, {}]}
+    elif verb == "ssh" and "--status" in flags["command"]:
+        print("Welcome!\n" + worker_lines(), end="")
+    elif verb == "ssh" and "on_worker_train.sh .venv" in flags["command"]:
+        change(started=True)
+    return None
+
+
+def groups(words: list[str], flags: dict) -> object:
+    verb = words[1]
+    if verb == "create":
+        change(label=flags["description"], size=0)
+    elif verb == "delete":
+        shutil.move(SLICE, CLOUD / "gone.json")
+    elif not SLICE.exists():
+        fail("HTTPError 404: The resource 'my-tpu' was not found")
+    elif verb == "resize":
+        change(size=int(flags["size"]), started=True)
+    elif verb == "describe":
+        return {
+            "creationTimestamp": CREATED,
+            "description": read()["label"],
+            "targetSize": read()["size"],
+        }
+    elif verb == "list-instances":
+        records = CLOUD / "my-bucket/launch/my-tpu/records"
+        records.mkdir(parents=True, exist_ok=True)
+        line = worker_lines().replace("\n", f" starts 1 time {os.environ['NOW']}\n")
+        (records / "w-0").write_text(line)
+        return [{"instanceStatus": "RUNNING", "currentAction": "NONE", "instance": "a/w-0"}] * 2
+    return None
+
+
+def kubectl(verb: str, words: list[str], flags: dict) -> object:
+    if verb == "create":
+        change(manifest=json.loads(sys.stdin.read()))
+    elif verb == "delete":
+        shutil.move(SLICE, CLOUD / "gone.json")
+    elif verb == "get" and SLICE.exists():
+        change(looks=read().get("looks", 0) + 1)
+        status = {"restarts": 0} | ({"terminalState": "Completed"} if read()["looks"] > 1 else {})
+        metadata = read()["manifest"]["metadata"] | {"creationTimestamp": CREATED}
+        return {"metadata": metadata, "status": status}
+    return None
+
+
+def main(tool: str, words: list[str]) -> object:
+    with (CLOUD / "calls").open("a") as calls:
+        calls.write(json.dumps([tool, *words]) + "\n")
+    flags = dict(word[2:].partition("=")[::2] for word in words if word.startswith("--"))
+    words = [word for word in words if not word.startswith("--")]
+    if words[:1] in (["auth"], ["config"]):
+        return print("me@example.com")
+    line = " ".join([tool, *words])
+    known = [set(names) for command, names in FLAGS.items() if f"{line} ".startswith(f"{command} ")]
+    if not known or not set(flags) <= set.union(*known):
+        fail(f"unrecognized arguments: {line} {' '.join(flags)}")
+    if tool == "kubectl":
+        return kubectl(words[0], words[1:], flags)
+    if words[0] == "storage":
+        return storage(words[1], words[2:], flags)
+    if words[1] == "tpus":
+        return tpus(words[2], words[3:], flags)
+    return groups(words[2:], flags) if words[1] == "instance-groups" else None
+
+
+answer = main(pathlib.Path(sys.argv[1]).name, sys.argv[2:])
+if answer is not None:
+    print(json.dumps(answer))

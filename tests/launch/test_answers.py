@@ -1,0 +1,166 @@
+"""What services and workers say is data: read by its form, bounded, never run, shown escaped."""
+
+import pathlib
+import re
+import shutil
+
+import pytest
+
+from launch.cloud import compute_engine, decide, gke, queued
+from launch.cloud.run import Answer
+from launch.cloud.text import dig, escape, read_json, read_time
+from tests.launch.scripts import needs_gcloud
+from tests.launch.simulated_cloud import HOSTILE
+
+
+@pytest.mark.parametrize(
+    ("raw", "escaped"),
+    [
+        (b"\x1b]0;x\x07 a\r\x7f\x01", r"\x1b]0;x\x07 a\x0d\x7f\x01"),
+        ("é 漢 😀 \t~".encode(), "é 漢 😀 \t~"),
+        ("\u0085\u009b".encode(), r"\xc2\x85\xc2\x9b"),
+        ("\u202ea\u2066\u061c\u2028".encode(), r"\xe2\x80\xaea\xe2\x81\xa6\xd8\x9c\xe2\x80\xa8"),
+        (b"\x9b31m \xff\xc3 \xed\xa0\x80 \xc0\x80", r"\x9b31m \xff\xc3 \xed\xa0\x80 \xc0\x80"),
+        (b"a\\x1b [*] %s $(id) `id`", r"a\x1b [*] %s $(id) `id`"),
+    ],
+)  # fmt: skip
+def test_what_a_terminal_would_obey_is_shown(raw, escaped):
+    assert escape(raw.decode("utf-8", "surrogateescape")) == escaped
+
+
+CODE = ("HUNG_SECS[$(touch${IFS}canary)]", "$(touch${IFS}canary)")
+GOOD = ("running 12 3 40", "running - -1 -", "ended 1 08", "never started", "busy 9", "not set up")
+BAD = (
+    *(f"running 12 {junk} 40" for junk in (*CODE, "²", "0x10", "1.5", "")),
+    *(f"ended {junk} 4" for junk in (CODE[0], "", "1000", "-1")),
+    *(
+        "zzz",
+        "",
+        "running",
+        "running 12 3 40 5",
+        "never",
+        "running 12 3 " + "9" * 16,
+        "running 1 \x1b[2J 4",
+    ),
+    *("ended 2 \u202e3", "ended 0 4 starts x time 3"),
+)
+
+
+def test_an_answer_of_a_worker_counts_once_and_junk_is_named():
+    lines = [f"worker w-{number} {answer}" for number, answer in enumerate(GOOD)]
+    workers, junk, step = queued.read_workers("\n".join(["Welcome!", *lines, lines[0]]))
+    assert [worker.status for worker in workers] == [
+        "running",
+        "running",
+        "ended",
+        "never",
+        "busy",
+        "not",
+    ]
+    assert ([worker.silent_secs for worker in workers][:2], workers[2].code, step) == (
+        [3, 0],
+        1,
+        40,
+    )
+    assert len(junk) == 1
+    for answer in BAD:
+        workers, junk, _ = queued.read_workers(f"worker w-1 {answer}")
+        assert (workers, len(junk)) == ((), 1), answer
+    workers, junk, _ = queued.read_workers("\n".join(f"worker w-{n} x" * 99 for n in range(50)))
+    assert len(junk) == 4 and "47 more" in junk[3] and max(map(len, junk)) < 300
+
+
+@pytest.mark.fault(24, "code, escapes and junk in what Google Cloud says")
+@pytest.mark.parametrize("junk", HOSTILE, ids=range(len(HOSTILE)))
+def test_junk_says_nothing_of_a_slice(junk):
+    seen = decide.SliceSeen(decide.READY)
+    assert queued.read_queued(junk) is None
+    assert compute_engine.read_group(junk, junk, 2) is None
+    assert gke.read_jobset(junk) is None
+    assert queued.read_node(seen, junk).kind != decide.READY
+    assert compute_engine.find_machines(str(junk)) == []
+
+
+def test_junk_is_no_json_time_or_text():
+    assert (
+        read_json("[" * 100_000) is None
+        and read_json("9" * 5000) is None
+        and read_json("{") is None
+    )
+    assert (
+        read_time("2026-11-22T03:00:00.123456789Z")
+        == read_time("2026-11-21T19:00:00-08:00")
+        == 1795316400
+    )
+    assert read_time("2026-11-22T03:00:00") is None and read_time("x" * 999) is None
+    assert len(dig({"a": "b" * 10**6}, "a")) == 200 and dig({"a": ["b"]}, "a") == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "is_permanent"),
+    [
+        ("ERROR: (gcloud) PERMISSION_DENIED: no tpu.nodes.create", True),
+        # BioMedBERT/biomedbert nohup.out, a run of 2020 against Google Cloud.
+        ("Quota limit 'TPUV2sPodPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0", True),
+        ("Quota exceeded for quota metric 'Requests' and limit 'requests per minute'", False),
+        ("HTTPError 503: UNAVAILABLE", False),
+        ("ZONE_RESOURCE_POOL_EXHAUSTED", False),
+        ("HTTPError 403: no", True),
+        ("gcloud crashed", False),
+    ],
+)
+def test_a_failure_is_permanent_or_passes(words, is_permanent):
+    assert Answer(1, "", f"WARNING: x\n{words}\n").is_permanent is is_permanent
+
+
+def test_a_group_has_the_state_of_its_machines():
+    group = {
+        "creationTimestamp": "2026-11-22T03:00:00-08:00",
+        "description": "launched_by=a",
+        "targetSize": 2,
+    }
+
+    def kind(*machines, **changed):
+        rows = [{"instanceStatus": status, "currentAction": action} for status, action in machines]
+        return compute_engine.read_group(group | changed, rows, 2).kind
+
+    assert kind(("RUNNING", "NONE"), ("RUNNING", "NONE")) == decide.READY
+    assert (
+        kind(("RUNNING", "NONE"))
+        == kind(("RUNNING", "VERIFYING"), ("RUNNING", "NONE"))
+        == decide.STARTING
+    )
+    assert kind(("REPAIRING", "RECREATING"), ("RUNNING", "NONE")) == decide.STARTING
+    assert kind(("STOPPED", "NONE"), ("RUNNING", "NONE")) == decide.LOST  # preempted Spot
+    assert kind() == kind(("", "CREATING"), ("PENDING", "CREATING")) == decide.QUEUED
+    assert kind(("RUNNING", "NONE"), targetSize=0) == decide.LOST  # flex-start after its days
+    assert kind(("STOPPING", "DELETING"), ("RUNNING", "DELETING")) == decide.DELETING
+
+
+@needs_gcloud
+def test_every_state_of_the_sdk_has_a_kind():
+    apis = (
+        pathlib.Path(shutil.which("gcloud")).resolve().parents[1]
+        / "lib/googlecloudsdk/generated_clients/apis"
+    )
+    tpu = (apis / "tpu/v2/tpu_v2_messages.py").read_text()
+    compute = (apis / "compute/v1/compute_v1_messages.py").read_text()
+
+    def read_states(text: str, message: str) -> set[str]:
+        body = text.partition(f"\nclass {message}(")[2].partition("\nclass ")[0]
+        return set(re.findall(r"^    ([A-Z_]+) = \d+$", body, re.MULTILINE))
+
+    states = read_states(tpu, "QueuedResourceState")
+    assert states - set(queued.QUEUED_KINDS) == {
+        "STATE_UNSPECIFIED",
+        "STATE_INITIATOR_UNSPECIFIED",
+        "USER",
+        "SERVICE",
+    }
+    assert set(queued.QUEUED_KINDS) <= states
+    assert set(queued.NODE_KINDS) <= read_states(tpu, "Node")
+    members = read_states(compute, "ManagedInstance")
+    known = compute_engine._LOST_STATES | compute_engine._MACHINES | compute_engine._REPAIRS
+    assert known <= members
+    others = {"NONE", "CREATING", "CREATING_WITHOUT_RETRIES", "DELETING", "ABANDONING"}
+    assert members - known == others

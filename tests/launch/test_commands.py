@@ -1,0 +1,242 @@
+"""The scripts one by one with a stand-in for gcloud: what they send, show and refuse."""
+
+import json
+import os
+import pty
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from launch.cloud import job
+from tests.launch.pods import run_on
+from tests.launch.scripts import LAUNCH, TRAIN_FLAGS, commit, write_command
+
+pytestmark = pytest.mark.slow
+
+TRAIN = ("--config=configs/base.py", "--workdir=gs://my-bucket/a")
+
+
+def remote(call, *arguments):
+    """Return the commands that a script would run on the workers."""
+    code, out, error = call(*arguments, "--dry-run")
+    assert (code, error) == (0, "")
+    words = [word for line in out.splitlines() for word in shlex.split(line)]
+    return [word.removeprefix("--command=") for word in words if word.startswith("--command=")]
+
+
+@pytest.mark.parametrize(
+    "flag", ["--config.data.store=/mnt/my stores/a[0]", "--x=$(id);`id`'\"&|\\", "--x="]
+)
+def test_a_flag_reaches_the_training_as_it_was_given(call, cluster, tmp_path, monkeypatch, flag):
+    monkeypatch.setenv("LIBTPU_LOCK", str(tmp_path / "libtpu_lockfile"))
+    home = tmp_path / "w-1"
+    shutil.copytree(LAUNCH / "worker", home / "bert_jax" / "launch" / "worker")
+    python = home / "bert_jax" / ".venv" / "bin" / "python"
+    write_command(python, 'printf "%s\\n" "$@" "port ${JAX_COORDINATOR_PORT-none}"', "touch end")
+    for command in remote(call, "train", cluster(COORDINATOR_PORT="8476"), *TRAIN_FLAGS, flag):
+        ran = run_on(home, command)
+        assert ran.returncode == 0, ran
+    words = ["-u", "-m", "bert_jax.train", "--multihost", *TRAIN_FLAGS, flag, "port 8476"]
+    (stop,) = remote(call, "train", cluster(), "--stop")
+    run_on(home, f"until [ -e bert_jax/end ]; do sleep 0.05; done; {stop}")
+    first, *lines = (home / "bert_jax" / "logs" / "train.log").read_text().splitlines()
+    assert first.endswith("Z train.sh")
+    assert lines[: len(words)] == words
+
+
+def test_the_doctor_gets_the_flags_that_it_knows_and_comes_before_training(call, cluster):
+    flags = (*TRAIN_FLAGS, "--config.phases[0].steps=7", "--print_config")
+    clear, doctor, train = remote(
+        call, "train", cluster(COORDINATOR_PORT="8476"), "--doctor", *flags
+    )
+    assert (
+        "on_worker_clear.sh" in clear and "on_worker_train.sh" in train and "--doctor" not in train
+    )
+    words = shlex.split(doctor.partition("&& ")[2])
+    assert words[:2] == ["JAX_COORDINATOR_PORT=8476", "timeout"]
+    known = ["--multihost", *TRAIN_FLAGS, "--config.phases[0].steps=7"]
+    assert words[4:] == ["-m", "bert_jax.doctor", *known, "--json_out=logs/doctor.json"]
+
+
+def test_the_end_of_a_workers_log_opens_with_its_name(call, cluster, tmp_path):
+    logs = tmp_path / "w-3" / "bert_jax" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "train.log").write_text("".join(f"line {number} & more\n" for number in range(5)))
+    (command,) = remote(call, "logs", cluster(), "--lines=2")
+    assert run_on(logs.parents[1], command).stdout.splitlines() == [
+        "w-3: line 3 & more",
+        "w-3: line 4 & more",
+    ]
+    ran = run_on(tmp_path, command)
+    assert ran.returncode == 1 and "launch/train.sh has not run" in ran.stderr
+
+
+FOLDER = "gs://my-bucket/logs/my-tpu"
+LIST = f"""\
+      20  2026-11-22T03:04:05Z  {FOLDER}/t1v-n-1-w-0-20261122T020000Z.log
+      30  2026-11-22T03:05:05Z  {FOLDER}/t1v-n-1-w-1-20261122T020000Z.log
+      10  2026-11-20T03:04:05Z  {FOLDER}/t1v-n-0-w-1-20261120T020000Z.log
+       1  2026-11-23T03:04:05Z  {FOLDER}/\x1b[2J.log
+TOTAL: 4 objects, 60 bytes (60B)
+"""
+
+
+@pytest.mark.fault(24, "escapes in the log of a worker, and in a name in the bucket")
+@pytest.mark.parametrize(
+    ("worker", "newest"), [("all", "1-w-1"), ("0", "1-w-0"), ("1", "1-w-1"), ("2", "")]
+)
+def test_the_bucket_shows_the_newest_copy(call, cluster, tmp_path, monkeypatch, worker, newest):
+    (tmp_path / "list").write_text(LIST)
+    write_command(
+        tmp_path / "bin" / "gcloud",
+        '[[ "$1 $2" != "auth list" ]] || echo me',
+        f'[[ "$1 $2" != "storage ls" ]] || cat {tmp_path / "list"}',
+        '[[ "$1 $2" != "storage cat" ]] || printf "%s\\n" "a $3" "b $3" $\'\\x1b]0;c\\x07\\xff\'',
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    flags = ("--bucket", "--lines=2", f"--worker={worker}")
+    code, out, error = call("logs", cluster(BUCKET="gs://my-bucket"), *flags)
+    if not newest:
+        assert (code, f"{FOLDER} has no log of worker 2" in error) == (1, True)
+        return
+    listed, _, end = out.partition("\n\n")
+    assert [line.split()[0] for line in listed.splitlines()] == ["10", "20", "30"]
+    address = f"{FOLDER}/t1v-n-{newest}-20261122T020000Z.log"
+    assert end.splitlines() == [address, f"b {address}", r"\x1b]0;c\x07\xff"]
+
+
+@pytest.mark.parametrize(
+    ("topology", "service"), [("v5e:2x4", "queued-resources"), ("v6e:2x4", "managed")]
+)
+def test_a_slice_is_made_waited_for_and_deleted_with_its_label_alone(
+    call, refused, cluster, cloud, calls, topology, service
+):
+    settings = {"TOPOLOGY": topology, "BUCKET": "gs://my-bucket"}
+    flags = TRAIN if topology == "v6e:2x4" else ()
+    code, out, _ = call("create", cluster(**settings), "--wait=9s", "--revision=HEAD", *flags)
+    assert code == 0 and "my-tpu is READY after" in out and "launch/delete.sh" in out
+    for label in ("", "anna"):
+        state = json.loads((cloud / "slice.json").read_text())
+        (cloud / "slice.json").write_text(json.dumps(state | {"label": f"launched_by={label}"}))
+        assert f"launched_by='{label}', not 'bert_jax'" in refused(
+            "delete", cluster(**settings), "--yes"
+        )
+        assert "add --yes" in refused("delete", cluster(**settings))
+        assert "--force_foreign needs one" in refused(
+            "delete", cluster(**settings), "--yes", "--force_foreign"
+        )
+    code, out, _ = call("delete", cluster(**settings, LABEL="anna"), "--yes")
+    assert code == 0 and "my-tpu is being deleted; list what exists: gcloud" in out
+    assert any(service in words and "delete" in words for words in calls())
+    assert not (cloud / "slice.json").exists()
+    code, out, error = call("delete", cluster(**settings), "--yes")
+    assert code == 1 and "my-tpu was not found" in error
+
+
+def test_only_the_name_that_is_typed_deletes(cluster, cloud, call):
+    option = cluster()
+    call("create", option)
+    for typed in ("y\n", "my-tpu-2\n", "\x04", "my-tpu\n"):
+        ours, its = pty.openpty()
+        os.write(ours, typed.encode())
+        command = ["bash", str(LAUNCH / "delete.sh"), option]
+        ran = subprocess.run(command, stdin=its, capture_output=True, text=True, timeout=20)
+        os.close(ours)
+        os.close(its)
+        assert "This deletes my-tpu" in ran.stderr
+        assert (
+            (ran.returncode == 0) is (typed == "my-tpu\n") is (not (cloud / "slice.json").exists())
+        )
+
+
+def test_a_shell_on_a_machine_of_a_group_is_one_at_a_time(call, refused, cluster, cloud, calls):
+    settings = {"TOPOLOGY": "v6e:2x4", "BUCKET": "gs://my-bucket"}
+    call("create", cluster(**settings), "--revision=HEAD", *TRAIN)
+    assert "one machine at a time" in refused("ssh", cluster(**settings), "--worker=all", "id")
+    call("ssh", cluster(**settings), "--worker=1", "free -g")
+    assert calls()[-1][:4] == ["gcloud", "compute", "ssh", "w-0"]
+
+
+@pytest.fixture
+def config(clone, tmp_path, monkeypatch):
+    """A config of one line; the stand-in for Python knows the sentences of train, no store."""
+    (clone / "configs").mkdir()
+    (clone / "bert_jax" / "train.py").touch()
+    config = clone / "configs" / "base.py"
+    config.write_text("right\n")
+    commit(clone)
+    python = tmp_path / "a python" / "python"
+    write_command(
+        python,
+        f'echo "$*" >>{tmp_path}/arguments',
+        "for word in $*; do",
+        "    [[ $word != --config=* ]] || config=${word#--config=}",
+        "done",
+        'echo "a warning" >&2',
+        'words=""',
+        '[[ "$*" != *store=/mnt* || "$*" == *"store= --print_config" ]] || words="no store"',
+        '[[ -f $config ]] || words="--config=$config: there is no such file"',
+        '[[ -n $words || $(<"$config") == right ]] || words="not a field of the config: a"',
+        '[[ -z $words ]] || { echo "error: $words" >&2; exit 2; }',
+    )
+    monkeypatch.setenv("BERT_JAX_PYTHON", str(python))
+    return config
+
+
+@pytest.mark.parametrize("name", ["train", "watch", "pod", "create"])
+def test_a_config_with_a_mistake_is_refused_with_the_sentence_of_train(
+    refused, call, cluster, clone, config, name
+):
+    """What is resolved is the commit that is sent; `train` sends none, and takes the files here."""
+    config.write_text("wrong\n")
+    option = cluster(BUCKET="gs://my-bucket", TOPOLOGY="v6e:2x4" if name == "create" else "v5e:2x4")
+    flags = ("configs/base.py", "--revision=HEAD") if name == "pod" else (*TRAIN, "--revision=HEAD")
+    flags = TRAIN if name == "train" else flags
+    if name != "train":
+        assert call(name, option, "--dry-run", *flags)[0] == 0
+        commit(clone)
+    assert "not a field of the config: a" in refused(name, option, *flags)
+    config.unlink()
+    commit(clone)
+    assert "--config=configs/base.py: there is no such file" in refused(name, option, *flags)
+
+
+def test_a_store_or_config_that_only_the_workers_have_is_left_to_them(
+    call, cluster, config, tmp_path, monkeypatch
+):
+    flags = ("--dry-run", cluster(), *TRAIN)
+    assert call("train", *flags, "--config.data.store=/mnt/store", "--config.seed=3")[0] == 0
+    *_, last = (tmp_path / "arguments").read_text().splitlines()
+    assert last.endswith(
+        "--config.data.store=/mnt/store --config.seed=3 --config.data.store= --print_config"
+    )
+    ran = call("train", "--dry-run", cluster(), "--config=/mnt/configs/a.py", TRAIN[1])
+    assert ran[0] == 0 and "note: /mnt/configs/a.py is not on this machine" in ran[2]
+    monkeypatch.setenv("BERT_JAX_PYTHON", "false")  # as a Python without jax ends, with 1
+    code, _, error = call("train", *flags)
+    assert (code, error) == (
+        0,
+        "note: no Python here has bert_jax, so only the workers resolve configs/base.py\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--config.phases[0].stpes=3", "phases[0].stpes=3"),
+        (
+            "--config.data.store=gs://b/s",
+            "config.data.store is gs://b/s, which each host copies once, but",
+        ),
+    ],
+)
+def test_the_real_train_resolves_the_config_without_a_store(
+    refused, cluster, monkeypatch, flag, words
+):
+    """A store in a bucket needs a folder for its copies; the workers would refuse it much later."""
+    monkeypatch.setenv("BERT_JAX_PYTHON", sys.executable)
+    monkeypatch.setattr(job, "ROOT", LAUNCH.parent)
+    assert words in refused("train", "--dry-run", cluster(), *TRAIN, flag)

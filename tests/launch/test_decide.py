@@ -1,0 +1,185 @@
+# ruff: noqa: E501
+"""Journeys of the supervisor, one line each: what looks see, and what is decided.
+
+Looks are separated by /: a kind of slice, what each of two workers says (run, hung, never, busy or an exit
+code), @N newest checkpoint, +N seconds since the look before (60), #N creation of the slice, !ACTION=WORDS an
+action that fails then. Decided is what is done but events and waits; - is nothing.
+"""
+
+import dataclasses
+
+import pytest
+
+from launch.cloud import decide as module
+from launch.cloud.decide import Answers, Outcome, Rules, SliceSeen, State, Worker, decide
+
+BUCKET = Rules("gs://b/a", is_deleted_at_end=True, usd_per_hour=3600.0)
+DISK = dataclasses.replace(BUCKET, workdir="/mnt/a")
+KEPT = dataclasses.replace(BUCKET, is_deleted_at_end=False)
+ITSELF = dataclasses.replace(BUCKET, starts_itself=True)
+DOCTOR = dataclasses.replace(BUCKET, is_examined=True)
+POOR = dataclasses.replace(BUCKET, max_usd=1300.0)
+TWICE = dataclasses.replace(BUCKET, max_tries=2)
+
+UP = "absent / ready never never / "  # created, set up and started
+GO = "create / set_up start / "
+JOURNEYS = [
+    # A run from start to end: the slice goes only once it is seen to be gone twice.
+    (BUCKET, UP + "ready run run / ready 0 0 / deleting / absent / absent", GO + "- / delete / - / delete / end 0"),
+    (KEPT, UP + "ready run run / ready 0 0", GO + "- / end 0"),
+    (BUCKET, "queued / starting / ready never never", "- / - / set_up start"),
+    # Codes after which no start helps; a slice stays where its disks may be the only trace.
+    (BUCKET, UP + "ready 2 run / absent / absent", GO + "last_words stop delete / delete / end 2"),
+    (DISK, UP + "ready run 3", GO + "last_words stop end 3"),
+    (BUCKET, UP + "ready 134 run / ready run run / ready 143 86", GO + "stop start / - / stop start"),
+    # The end of a run that was not ours to see says nothing.
+    (BUCKET, "ready 2 2 / ready run run", "set_up start / -"),
+    (BUCKET, UP + "ready never never", GO + "start"),
+    # Preempted, lost, failed: deleted and made again; a repair is waited for, up to hung_secs.
+    (BUCKET, UP + "lost / deleting / absent #900", GO + "delete / - / create"),
+    (BUCKET, UP + "queued / absent", GO + "delete / create"),
+    (BUCKET, UP + "starting / +3000 starting / +900 starting / +200 starting", GO + "- / - / - / delete"),
+    (BUCKET, UP + "starting / +3000 ready run run / +3000 starting", GO + "- / - / -"),
+    # A deletion that fails or is slow is ours, and repeated; one of somebody else ends the supervision.
+    (BUCKET, UP + "lost !delete=503 / lost / deleting / absent", GO + "delete / delete / - / create"),
+    (BUCKET, UP + "ready run run / +999 absent / absent / absent", GO + "- / - / - / end 1"),
+    (BUCKET, UP + "ready run run / +999 absent / ready run run / absent", GO + "- / - / - / -"),
+    (BUCKET, UP + "foreign", GO + "end 2"),
+    (BUCKET, "foreign", "end 2"),
+    (BUCKET, UP + "ready busy run", GO + "end 2"),
+    # Requests that fail: transient, permanent, for half a day; the name is taken.
+    (BUCKET, "absent !create=503 / absent", "create / create"),
+    (BUCKET, "absent !create=PERMISSION_DENIED", "create end 1"),
+    (BUCKET, "absent !create=ALREADY_EXISTS / ready never never", "create / set_up start"),
+    (BUCKET, "absent / none / +43000 none / +200 none", "create / - / - / end 1"),
+    (BUCKET, "absent / none / +43000 queued / +200 none", "create / - / - / -"),
+    (BUCKET, "denied", "end 1"),
+    # Old answers: none after a request, one about the slice before.
+    (BUCKET, "absent / absent / absent / absent / ready never never", "create / - / - / - / set_up start"),
+    (BUCKET, UP + "lost / absent / lost / ready #900 never never", GO + "delete / create / - / set_up start"),
+    # Workers out of reach: five looks, and a newer checkpoint says that they train.
+    (BUCKET, UP + "ready run" + " / ready" * 4, GO + "- / - / - / - / delete"),
+    (BUCKET, UP + "ready run" + " / ready" * 3 + " / ready @7 / ready", GO + "- / - / - / - / - / -"),
+    (BUCKET, UP + "ready run never / ready run run / ready run never / ready run never", GO + "- / - / - / stop start"),
+    (BUCKET, UP + "ready hung hung / ready hung run", GO + "stacks stop start / -"),
+    # Set-up and start that fail, the doctor that finds a fault.
+    (BUCKET, "ready never never !set_up=apt / ready never never", "set_up / set_up start"),
+    (BUCKET, "ready never never !start=ssh / ready never never", "set_up start / start"),
+    (DOCTOR, "ready never never !start=wrong / ready never never", "set_up start / set_up start"),
+    # Tries in a row without a newer checkpoint; another one begins a new row.
+    (TWICE, UP + "ready 1 1 / ready 1 1", GO + "stop start / delete"),
+    (TWICE, UP + "ready 1 1 @5 / ready 1 1 / ready 1 1 / ready 1 1 @3 / ready 1 1", GO + "stop start / stop start / delete / delete / delete"),
+    (TWICE, "ready / lost / absent / lost #900 / absent", "- / delete / create / delete / end 1"),
+    # Money: at most one look late, also while nobody answers.
+    (POOR, UP + "ready run run / +250 ready run run / absent / absent", GO + "- / stop delete / delete / end 1"),
+    (POOR, UP + "ready run run / +500 none / absent / absent", GO + "- / stop delete / delete / end 1"),
+    (POOR, UP + "ready run run / lost / +9999 absent", GO + "- / delete / create"),
+    # Machines that start themselves: their starts are tries; a silent or finished one is as above.
+    (ITSELF, "absent / starting / ready / +3000 ready / +2000 ready", "create / - / - / - / delete"),
+    (ITSELF, "absent / ready run run / ready 1 1 / ready run run / ready 0 0", "create / - / - / - / delete"),
+    (ITSELF, "ready run run / ready hung hung", "- / stacks delete"),
+    (ITSELF, "ready run run / ready 2 1", "- / last_words stop delete"),
+]  # fmt: skip
+
+
+def read_look(look: str, before: Answers | None) -> tuple[Answers, dict[str, str]]:
+    now, created, checkpoint, words, fails = (
+        (before.now if before else 1000.0) + 60,
+        100.0,
+        None,
+        [],
+        {},
+    )
+    for word in look.split():
+        if word[0] in "+#@":
+            number = float(word[1:])
+            now += (number - 60) * (word[0] == "+")
+            created = number if word[0] == "#" else created
+            checkpoint = int(number) if word[0] == "@" else checkpoint
+        elif word[0] == "!":
+            kind, _, error = word[1:].partition("=")
+            fails[kind] = error
+        else:
+            words.append(word)
+    kind, *workers = words
+    if kind in ("none", "denied"):
+        return Answers(now, error="503", is_permanent=kind == "denied"), fails
+    label = "her" if kind == "foreign" else "bert_jax"
+    kind = "READY" if kind == "foreign" else kind.upper()
+    has_machines = kind in ("READY", "STARTING")
+    seen = (
+        SliceSeen(kind, kind, label, created, has_machines, 2)
+        if kind != "ABSENT"
+        else SliceSeen(kind)
+    )
+    said = []
+    for number, word in enumerate(workers):
+        status = {"run": "running", "hung": "running"}.get(
+            word, "ended" if word.isdigit() else word
+        )
+        code = int(word) if word.isdigit() else 0
+        said.append(Worker(f"w-{number}", status, 4000 if word == "hung" else 5, code, 1))
+    return Answers(now, seen, workers=tuple(said), checkpoint=checkpoint), fails
+
+
+def play(
+    rules: Rules, looks: str, state: State | None = None
+) -> tuple[State, list[str], list[str]]:
+    """Return the state at the end, what was done in each look, and what was said."""
+    state, answers, done, said = state or State(rules), None, [], []
+    for look in looks.split(" / "):
+        answers, fails = read_look(look, answers)
+        turn, kinds = answers, []
+        while turn is not None:
+            kept = dataclasses.replace(state)
+            before, (state, actions) = state, decide(state, turn)
+            assert before == kept  # a pure function
+            outcomes = []
+            for action in actions:
+                said += [action.words] * (action.kind == "event")
+                kinds += [f"end {action.code}" if action.kind == "end" else action.kind]
+                if action.kind in module.REPORTED:
+                    error = fails.get(action.kind, "")
+                    outcomes.append(
+                        Outcome(action.kind, error, "DENIED" in error, "EXISTS" in error)
+                    )
+                    if error:
+                        break
+            turn = Answers(turn.now, outcomes=tuple(outcomes)) if outcomes else None
+        done.append(" ".join(kind for kind in kinds if kind not in ("event", "wait")) or "-")
+    return state, done, said
+
+
+@pytest.mark.parametrize(("rules", "looks", "decided"), JOURNEYS)
+def test_journey(rules, looks, decided):
+    assert " / ".join(play(rules, looks)[1]) == decided
+
+
+def test_a_pause_doubles_while_requests_fail_and_ends_with_an_answer():
+    state, _, said = play(BUCKET, "absent !create=503 / absent !create=503 / none / none / none")
+    pauses = [words.rpartition("in ")[2] for words in said if "retrying" in words]
+    assert pauses == ["120 s", "240 s", "480 s", "600 s", "600 s"]
+    assert play(BUCKET, "queued", state)[0].pause == 0
+
+
+def test_dollars_never_count_too_little_nor_twice():
+    state, _, _ = play(
+        BUCKET, "queued #1000 / +60 ready #1000 never never / +60 ready #1000 run run"
+    )
+    assert state.count_usd(1180 + 40) == 160  # from the last look without machines
+    state, _, _ = play(
+        BUCKET, "lost #1000 / absent / ready #5000 run run / +40 ready #5000 run run", state
+    )
+    assert state.spent_secs >= 0 and state.billed_since == 5000
+
+
+def test_what_is_waited_for_is_said_once_in_ten_minutes():
+    said = play(BUCKET, "queued / queued / queued / +600 queued")[2]
+    assert said == ["QUEUED", "QUEUED"]
+
+
+def test_the_next_supervisor_counts_anew_after_an_end_and_goes_on_after_a_kill():
+    killed, _, _ = play(BUCKET, UP + "ready run run / lost")
+    assert play(BUCKET, "lost / absent", killed)[1] == ["delete", "create"]
+    ended, _, _ = play(DISK, UP + "ready run 3")
+    assert play(DISK, "ready 3 3 / ready run run", ended)[1] == ["start", "-"]

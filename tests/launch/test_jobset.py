@@ -1,0 +1,150 @@
+"""The manifest of ROAD=gke against JobSet's published schema, and its webhook's rules on names."""
+
+import gzip
+import json
+import pathlib
+import re
+
+import pytest
+
+from bert_jax.runtime import exit_codes
+from launch.cloud import gke
+from launch.cloud.cluster import Cluster
+from launch.cloud.job import Job
+
+# v0.12.0, commit and license in the file; tests/golden/jobset_crd.py wrote it.
+CRD = pathlib.Path(__file__).parents[1] / "golden" / "jobset_crd.json.gz"
+SCHEMA = json.loads(gzip.decompress(CRD.read_bytes()))["schema"]
+TYPES = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
+FULL = {"PROVISIONING": "spot", "COORDINATOR_PORT": "8476", "GKE_SERVICE_ACCOUNT": "trainer"}
+
+
+def list_errors(value, schema, path="") -> list[str]:
+    """What a structural schema of Kubernetes refuses: types, enums, lengths, unknown fields."""
+    if schema.get("x-kubernetes-int-or-string"):
+        return []
+    wanted = TYPES[schema["type"]]
+    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        return [f"{path} is no {schema['type']}"]
+    errors = [f"{path} is {value}"] * ("enum" in schema and value not in schema["enum"])
+    if "maxLength" in schema and len(value) > schema["maxLength"]:
+        errors.append(f"{path} is long")
+    if wanted is list:
+        errors += [f"{path} is long"] * (len(value) > schema.get("maxItems", len(value)))
+        for number, item in enumerate(value):
+            errors += list_errors(item, schema["items"], f"{path}[{number}]")
+    if wanted is dict and "properties" in schema:
+        errors += [
+            f"{path}.{name} is missing" for name in schema.get("required", ()) if name not in value
+        ]
+        for name, item in value.items():
+            known = schema["properties"].get(name)
+            errors += (
+                list_errors(item, known, f"{path}.{name}")
+                if known
+                else [f"{path}.{name} is unknown"]
+            )
+    elif wanted is dict and isinstance(schema.get("additionalProperties"), dict):
+        for name, item in value.items():
+            errors += list_errors(item, schema["additionalProperties"], f"{path}.{name}")
+    return errors
+
+
+def check(manifest) -> list[str]:
+    """`metadata` is checked by Kubernetes itself, and free in a schema."""
+    return list_errors({k: v for k, v in manifest.items() if k != "metadata"}, SCHEMA)
+
+
+@pytest.fixture
+def make(cluster):
+    def make(topology="v5e:8x8", **changed):
+        settings = {"GKE_IMAGE": "images/bert:1", "TOPOLOGY": topology, "ROAD": "gke"} | changed
+        path = pathlib.Path(cluster(**settings).partition("=")[2])
+        return gke.make_manifest(Job(Cluster(path, {}), ("--workdir=gs://b/a", "--x=$(id)")))
+
+    return make
+
+
+@pytest.mark.parametrize("settings", [{}, FULL])
+def test_it_fits_the_published_schema(make, settings):
+    assert check(make(**settings)) == []
+
+
+def test_a_misspelling_and_a_wrong_type_are_found(make):
+    manifest = make()
+    spec = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+    spec["paralelism"] = 4
+    spec["template"]["spec"]["nodeSelector"]["a"] = 7
+    del manifest["spec"]["failurePolicy"]["rules"][0]["name"]
+    manifest["spec"]["failurePolicy"]["rules"][1]["action"] = "Restart"
+    found = " ".join(check(manifest))
+    for words in (
+        "paralelism is unknown",
+        "nodeSelector.a is no string",
+        "name is missing",
+        "is Restart",
+    ):
+        assert words in found
+
+
+# Source: cloud.google.com/kubernetes-engine/docs/concepts/tpus; hosts have four chips each.
+MACHINES = {
+    "v4:2x2x4": ("tpu-v4-podslice", "2x2x4", 4),
+    "v5e:8x8": ("tpu-v5-lite-podslice", "8x8", 16),
+    "v5p:4x4x4": ("tpu-v5p-slice", "4x4x4", 16),
+    "v6e:4x4": ("tpu-v6e-slice", "4x4", 4),
+    "tpu7x:4x4x4": ("tpu7x", "4x4x4", 16),
+}
+
+
+@pytest.mark.parametrize("topology", MACHINES)
+def test_each_slice_has_its_nodes(make, topology):
+    accelerator, shape, hosts = MACHINES[topology]
+    job = make(topology)["spec"]["replicatedJobs"][0]["template"]["spec"]
+    pod = job["template"]["spec"]
+    assert pod["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": accelerator,
+        "cloud.google.com/gke-tpu-topology": shape,
+    }
+    assert job["parallelism"] == job["completions"] == hosts
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"] == {"google.com/tpu": 4}
+    assert container["command"][-1] == "--x=$$(id)"  # Kubernetes would replace $(id)
+
+
+# What Kubernetes' Job controller writes, as jobset's keps/262-ConfigurableFailurePolicy shows.
+MESSAGES = {
+    "Container train for pod a/b failed with exit code 2 matching FailJob rule at index 0": (
+        "FailJobSet"
+    ),
+    "Pod a/b has condition DisruptionTarget matching FailJob rule at index 1": (
+        "RestartJobSetAndIgnoreMaxRestarts"
+    ),
+    "Job has reached the specified backoff limit": None,
+}
+
+
+def test_final_codes_end_it_preemptions_cost_no_restart_and_others_do(make):
+    manifest = make()
+    policy = manifest["spec"]["failurePolicy"]
+    for message, action in MESSAGES.items():
+        found = [
+            rule["action"]
+            for rule in policy["rules"]
+            if any(re.search(pattern, message) for pattern in rule["onJobFailureMessagePatterns"])
+        ]
+        assert found[:1] == ([action] if action else [])
+    job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+    codes, disruption = job["podFailurePolicy"]["rules"]
+    assert codes["onExitCodes"]["values"] == sorted(set(exit_codes.FINAL) - {exit_codes.DONE})
+    assert disruption["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+    # Kubernetes takes a policy only for pods that end for good.
+    assert (job["backoffLimit"], job["template"]["spec"]["restartPolicy"]) == (0, "Never")
+
+
+def test_names_are_what_the_webhook_takes(make):
+    manifest = make(TPU_NAME="a" * 46)
+    (job,) = manifest["spec"]["replicatedJobs"]
+    assert len(f"{manifest['metadata']['name']}-{job['name']}-0-15-abcde") == 63
+    for rule in manifest["spec"]["failurePolicy"]["rules"]:
+        assert re.fullmatch("[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", rule["name"])

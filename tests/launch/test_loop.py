@@ -1,0 +1,221 @@
+"""The real loop lives a run through on each road, with tools that check every flag."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from launch.cloud import commands, watch
+from launch.cloud.decide import Rules, State
+from launch.cloud.run import Answer, Command, ask, ask_all
+from tests.launch.scripts import LAUNCH, TRAIN_FLAGS
+
+pytestmark = pytest.mark.slow
+
+IMAGE = {"GKE_IMAGE": "us-docker.pkg.dev/my-project/images/bert:1"}
+LIFE = {
+    "queued": (
+        "v5e:2x4",
+        [
+            "queued-resources create",
+            "tpu-vm scp",
+            "on_worker_train.sh .venv",
+            "queued-resources delete",
+        ],
+    ),
+    "compute_engine": (
+        "v6e:2x4",
+        ["managed create", "managed resize", "managed list-instances", "managed delete"],
+    ),
+    "gke": ("tpu7x:2x2x2", ["kubectl get", "kubectl create", "kubectl delete"]),
+}
+
+
+@pytest.fixture
+def pod(call, cluster, cloud, tmp_path):
+    """A function that runs launch/pod.sh on a road, with pauses of a twentieth of a second."""
+
+    def run(road, *flags):
+        topology = LIFE[road][0]
+        option = cluster(TOPOLOGY=topology, ROAD=road, BUCKET="gs://my-bucket", **IMAGE)
+        own = ["--revision=HEAD", "--poll_secs=0.05", f"--state_dir={tmp_path / 'state'}"]
+        return call("pod", "configs/base.py", option, *own, *flags)
+
+    return run
+
+
+@pytest.mark.parametrize("road", LIFE)
+def test_a_run_from_creation_to_deletion(pod, calls, cloud, tmp_path, road):
+    code, out, error = pod(road, "--config.seed=3", "--max_usd=50", "--price=1")
+    assert code == 0, out + error
+    lines = [" ".join(words) for words in calls()]
+    places = [next(i for i, line in enumerate(lines) if words in line) for words in LIFE[road][1]]
+    assert places == sorted(places)
+    assert not (cloud / "slice.json").exists()
+    assert not (cloud / "my-bucket/launch/my-tpu/lock").exists()
+    for words in ("requested the slice", "training has finished", "; spent: $"):
+        assert words in out
+    assert "may still cost money" not in error
+    logged = (tmp_path / "state" / "events.log").read_text()
+    assert logged == "".join(f"{line}\n" for line in out.splitlines() if "; spent: " in line)
+    sent = (
+        (cloud / "my-bucket/launch/my-tpu/job.txt") if road == "compute_engine" else cloud / "calls"
+    )
+    assert "--config.seed=3" in sent.read_text() + (cloud / "gone.json").read_text()
+
+
+def wait_for(process, words):
+    """Read lines up to one with these words."""
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if words in line:
+            return
+    raise AssertionError("".join(said))
+
+
+def test_a_second_supervisor_refuses_and_a_killed_one_resumes(cluster, cloud, clone, tmp_path):
+    """Here by a lock of the file system, elsewhere by an object in the bucket."""
+    option, state = cluster(BUCKET="gs://my-bucket"), tmp_path / "state"
+    # The clone's own scripts, as a shell starts them.
+    pod = ["bash", str(clone / "launch" / "pod.sh"), "configs/base.py", option, "--revision=HEAD"]
+    (clone / "configs").mkdir()
+    slow = [*pod, "--poll_secs=30", f"--state_dir={state}"]
+    with subprocess.Popen(slow, stdout=subprocess.PIPE, text=True) as first:
+        wait_for(first, "trains into gs://my-bucket/runs/my-tpu and is deleted at the end")
+        wait_for(first, "requested the slice")
+        ran = subprocess.run(slow, capture_output=True, text=True, timeout=20)
+        assert (ran.returncode, f"process {first.pid} supervises" in ran.stderr) == (2, True)
+        elsewhere = [*pod, f"--state_dir={tmp_path / 'elsewhere'}"]
+        ran = subprocess.run(elsewhere, capture_output=True, text=True, timeout=20)
+        assert (ran.returncode, "another supervisor has gs://my-bucket" in ran.stdout) == (2, True)
+        first.send_signal(signal.SIGKILL)
+    assert json.loads((state / "state.json").read_text())["is_there"]
+    quick = [*pod, "--poll_secs=0.05", f"--state_dir={state}"]
+    ran = subprocess.run(quick, capture_output=True, text=True, timeout=20)
+    assert (ran.returncode, "requested the slice" in ran.stdout) == (0, False), ran
+
+
+def test_a_signal_leaves_training_alone_and_says_what_it_costs(cluster, cloud, clone, tmp_path):
+    pod = ["bash", str(clone / "launch" / "watch.sh"), cluster(), *TRAIN_FLAGS, "--revision=HEAD"]
+    own = ["--poll_secs=30", f"--state_dir={tmp_path / 'state'}"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*pod, *own], text=True, **pipes) as watched:
+        wait_for(watched, "requested the slice")
+        watched.send_signal(signal.SIGTERM)
+        out, error = watched.communicate(timeout=20)
+    assert watched.returncode == 130
+    assert "stopped by a signal; training continues" in out
+    assert "my-tpu may still cost money ($9.60 an hour), until: launch/delete.sh" in error
+
+
+class Bucket:
+    """An object with a generation and an age, asked as gcloud is."""
+
+    def __init__(self):
+        self.content, self.generation, self.at, self.now = "", 0, 0.0, 10_000.0
+
+    def ask(self, command: Command) -> Answer:
+        verb = command.words[2]
+        if verb == "objects":
+            time = f"1970-01-01T{int(self.at // 3600):02d}:{int(self.at // 60 % 60):02d}:00+00:00"
+            body = json.dumps({"generation": str(self.generation), "update_time": time})
+            return Answer(0, body) if self.generation else Answer(1, "", "NOT_FOUND")
+        if verb == "cp":
+            if f"--if-generation-match={self.generation}" not in command.words:
+                return Answer(1, "", "HTTPError 412")
+            self.content, self.generation, self.at = command.given, self.generation + 1, self.now
+        return Answer(0, self.content)
+
+
+def test_the_lock_in_the_bucket_is_renewed_and_taken_over_after_an_hour():
+    bucket = Bucket()
+    ours, theirs = (
+        watch.BucketLock("gs://b/lock", name, bucket.ask, lambda: bucket.now) for name in ("a", "b")
+    )
+    assert ours.take() == "" and bucket.content == "a\n"
+    assert theirs.take().startswith("a, ")
+    bucket.now += 3000
+    assert ours.take() == "" and bucket.generation == 2
+    bucket.now += 3000
+    assert theirs.take().startswith("a, 5")
+    bucket.now += 1200
+    assert theirs.take() == "" and bucket.content == "b\n"
+    assert ours.take().startswith("b, ")
+    again = watch.BucketLock("gs://b/lock", "b", bucket.ask, lambda: bucket.now)
+    assert again.take() == ""  # a supervisor that was killed here
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"tries": "x"}', '{"tries": NaN}', '{"is_there": 1}', '{"rules": 3}', '{"a": 1}'],
+)  # fmt: skip
+def test_a_state_that_was_not_written_here_is_refused(tmp_path, capsys, text):
+    path = tmp_path / "state.json"
+    path.write_text(text)
+    with pytest.raises(SystemExit, match="2"):
+        watch.read_state(path, Rules("gs://b/a"))
+    assert str(path) in capsys.readouterr().err
+
+
+def test_a_state_goes_on_for_its_run_and_leaves_the_money_of_another(tmp_path):
+    rules = Rules("gs://b/a", usd_per_hour=1.0)
+    path = tmp_path / "state.json"
+    state = State(
+        rules, tries=3, spent_secs=7200.0, created=5.0, has_trained=True, is_expected=True
+    )
+    watch.write_state(path, state)
+    read = watch.read_state(path, rules)
+    assert (read.tries, read.has_trained, read.count_usd(0), read.is_expected) == (
+        3,
+        True,
+        2,
+        False,
+    )
+    read = watch.read_state(path, Rules("gs://b/other", usd_per_hour=1.0))
+    assert (read.tries, read.has_trained, read.count_usd(0), read.created) == (0, False, 0, 5.0)
+
+
+def test_a_command_ends_with_all_that_it_started(tmp_path):
+    script = "(sleep 60; echo late >late) & echo $! >pid; echo begun; wait"
+    said = ask(Command(["bash", "-c", f"cd {tmp_path}; {script}"], secs=0.5))
+    assert (said.code, said.out) == (124, "begun\n") and "no answer within 0.5 s" in said.words
+    pid = (tmp_path / "pid").read_text().strip()
+    assert not pathlib.Path(f"/proc/{pid}/cmdline").exists()
+    assert ask(Command(["no-such-tool"])).is_permanent
+
+
+def test_a_failure_that_does_not_matter_does_not_end_a_row_of_commands():
+    answers = iter([Answer(1, "", "ALREADY_EXISTS"), Answer(1, "", "other"), Answer(0, "never")])
+    rows = [Command(["a"], passes="exists"), Command(["b"], passes="absent"), Command(["c"])]
+    assert ask_all(rows, lambda command: next(answers)).err == "other"
+
+
+def test_only_a_complete_checkpoint_in_the_bucket_counts():
+    names = [
+        f"gs://b/a/checkpoints/{n}/commit_success.txt" for n in ("8", "0100", "300.orbax", "20")
+    ]
+    assert watch.find_checkpoint("gs://b/a", lambda command: Answer(0, "\n".join(names))) == 100
+    assert (
+        watch.find_checkpoint("gs://b/a", lambda command: Answer(1, "", "matched no objects")) == -1
+    )
+    assert watch.find_checkpoint("gs://b/a", lambda command: Answer(1, "", "503")) is None
+    assert watch.find_checkpoint("/mnt/a", None) is None
+
+
+def test_each_script_has_an_entry_that_runs_it_and_bash_of_macos_reads_it():
+    for name in commands.COMMANDS:
+        entry = LAUNCH / f"{name}.sh"
+        assert os.access(entry, os.X_OK)
+        assert entry.read_text().endswith(f'/python.sh" {name} "$@"\n')
+    old = subprocess.run(
+        ["bash", str(LAUNCH / "pod.sh"), "--help"],
+        env={"PATH": "/usr/bin:/bin", "LAUNCH_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+    )
+    assert old.stdout.startswith("usage: launch/pod.sh CONFIG") and "Not yet run" in old.stdout

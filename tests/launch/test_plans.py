@@ -1,0 +1,301 @@
+"""What each script would do, as --dry-run prints it; what is no slice or setting is refused."""
+
+import json
+import re
+import shlex
+from collections import defaultdict
+
+import pytest
+
+from launch.cloud.cluster import DEFAULTS, FORMS
+from launch.cloud.topologies import GENERATIONS, ROADS, find_slice
+from tests.launch.scripts import LAUNCH, TRAIN_FLAGS, VALUES, git
+
+pytestmark = pytest.mark.slow
+
+# Every setting that adds a flag to a command.
+SETTINGS = {
+    "PROVISIONING": "spot",
+    "VALID_UNTIL": "6h",
+    "BUCKET": "gs://my-bucket/bert/",
+    "SERVICE_ACCOUNT": "trainer@my-project.iam.gserviceaccount.com",
+    "NETWORK": "my-network",
+    "SUBNETWORK": "my-subnetwork",
+    "INTERNAL_IPS": "true",
+    "COORDINATOR_PORT": "8476",
+    "LABEL": "anna",
+    "GKE_SERVICE_ACCOUNT": "trainer",
+}
+LEAST = {"BUCKET": "gs://my-bucket", "GKE_IMAGE": "us-docker.pkg.dev/my-project/images/bert:1"}
+ODD_FLAG = "--x=a 'b' \"c\\d\": $(id)"
+POD = ("configs/large.py", "--revision=HEAD")
+# A command, its flags, and whether cluster.env has SETTINGS; else the least that it can have.
+CALLS = [
+    ("pod", (*POD, "--topology=v5e:8x8"), False),
+    ("pod", (*POD, "--topology=v6e:8x8"), False),
+    ("pod", (*POD, "--topology=tpu7x:4x4x4", ODD_FLAG), True),
+    ("pod", (*POD, "--topology=v6e:8x8", "--road=gke"), False),
+    ("pod", (*POD, "--topology=tpu7x:4x4x4", "--road=gke", ODD_FLAG), True),
+    ("create", ("--wait=6h",), True),
+    ("setup", ("--revision=HEAD", "--wheelhouse"), True),
+    ("wheelhouse", ("--revision=HEAD",), True),
+    ("train", (*TRAIN_FLAGS, "--follow", "--doctor", "--config.data.store=/mnt/my stores/a"), True),
+    ("train", ("--stop",), False),
+    ("logs", ("--worker=3", "--lines=5", "--follow"), True),
+    ("logs", ("--bucket",), True),
+    ("logs", ("--road=gke", "--follow"), False),
+    ("ssh", ("--worker=all", "df -h | tail -1"), True),
+    ("ssh", ("--topology=v6e:8x8", "id"), False),
+    ("delete", (), False),
+    ("delete", ("--topology=v6e:8x8",), False),
+]
+
+
+def list_plans(call, cluster, calls):
+    """Yield the transcript of each call's --dry-run."""
+    for name, flags, is_full in calls:
+        option = cluster(**(LEAST | SETTINGS if is_full else LEAST))
+        code, out, error = call(name, "--dry-run", option, *flags)
+        assert (code, error) == (0, ""), (name, flags, error)
+        yield f"$ launch/{name}.sh {' '.join(flags)}{' # all settings' * is_full}\n{out}\n"
+
+
+def list_commands(call, cluster, calls):
+    """Return the words of each command that is printed; what it reads is left out."""
+    text = "".join(list_plans(call, cluster, calls))
+    text = re.sub(r" <<'END'\n.*?\nEND\n", "\n", text, flags=re.S)
+    return [shlex.split(line) for line in text.splitlines() if re.match("(gcloud|kubectl) ", line)]
+
+
+def test_the_commands_of_every_script(call, cluster, clone, tmp_path, golden):
+    transcript = "".join(list_plans(call, cluster, CALLS))
+    digest = "-".join(
+        git(clone, "rev-parse", f"HEAD:requirements/{n}.txt")[:12] for n in ("tpu", "uv")
+    )
+    head = git(clone, "rev-parse", "HEAD")
+    for text, name in (
+        (str(clone), "CLONE"),
+        (str(LAUNCH), "LAUNCH"),
+        (head, "COMMIT"),
+        (digest, "DIGEST"),
+    ):
+        transcript = transcript.replace(text, name)
+    golden("launch_dry_runs.txt", transcript)
+    assert git(clone, "status", "--porcelain") == "" and not (clone / "build").exists()
+
+
+def test_the_table_of_flags_that_the_stand_ins_know(call, cluster, golden):
+    """gcloud's own check, and NEWER, say that they exist (test_gcloud_lint.py)."""
+    flags = defaultdict(set)
+    locks = [["gcloud", "storage", *words] for words in (
+        ["objects", "describe", "--format"], ["cat"], ["rm"], ["cp", "--if-generation-match"],
+    )]  # fmt: skip
+    for words in [*list_commands(call, cluster, CALLS), *locks]:
+        names = [word for word in words if not re.search(r"^-|[/:=' ]|^my-|^[A-Z]", word)]
+        flags[" ".join(names)] |= {w[2:].partition("=")[0] for w in words if w.startswith("--")}
+    table = {command: sorted(names) for command, names in sorted(flags.items())}
+    golden("launch_flags.json", json.dumps(table, indent=1) + "\n")
+
+
+def test_each_pair_of_a_slice_and_a_road_has_a_plan_or_is_refused(call, refused, cluster):
+    option = cluster(**LEAST)
+    for name, generation in GENERATIONS.items():
+        shape = "4x4" if generation.dims == 2 else "2x2x4"
+        for road in ROADS:
+            flags = (*POD, option, "--dry-run", f"--topology={name}:{shape}", f"--road={road}")
+            if road in generation.roads:
+                assert call("pod", *flags)[0] == 0
+            else:
+                assert f"not offered on ROAD={road}" in refused("pod", *flags)
+    refused("pod", *POD, option, "--dry-run", "--topology=v9:2x2")
+
+
+@pytest.mark.parametrize(
+    ("topology", "road", "accelerator", "chips", "usd"),
+    [
+        ("v5e:8x8", "queued", "v5litepod-64", 64, 1.2),
+        ("v4:4x4x4", "queued", "v4-128", 64, 3.22),
+        ("v5p:2x2x4", "compute_engine", "v5p-32", 16, 4.2),
+        ("v6e:4x4", "compute_engine", "v6e-16", 16, 2.7),
+        ("tpu7x:4x4x4", "compute_engine", "-0", 64, None),
+    ],
+)
+def test_a_slice_has_googles_names_and_its_chips(topology, road, accelerator, chips, usd):
+    found = find_slice(topology, "", "file")
+    assert (found.road, found.accelerator_type, found.chips, found.price()) == (
+        road,
+        accelerator,
+        chips,
+        usd,
+    )
+    assert found.hosts == chips / 4
+
+
+# A script, its flags, and what the refusal names.
+FLAGS_REFUSED = [
+    ("create", ("--wait=6 h",), "--wait=6 h"),
+    ("create", ("--poll_secs=0",), "--poll_secs=0"),
+    ("create", ("--dryrun",), "'--dryrun'"),
+    ("create", ("--topology=v6e:4x4",), "--config="),
+    ("setup", ("--topology=v6e:4x4",), "ROAD=queued"),
+    ("train", TRAIN_FLAGS[:1], "--workdir="),
+    ("train", TRAIN_FLAGS[1:], "--config="),
+    ("train", ("--stop", "--config=a"), "'--config=a'"),
+    ("logs", ("--worker=-1",), "--worker=-1"),
+    ("logs", ("--worker=all;id",), "--worker=all;id"),
+    ("logs", ("--lines=0",), "--lines=0"),
+    ("logs", ("--bucket",), "BUCKET is empty"),
+    ("ssh", ("--worker=all",), "a shell opens on one worker"),
+    ("ssh", ("df", "-k"), "'-k'"),
+    ("ssh", ("df", "tail"), "'df tail'"),
+    ("setup", ("--revision=HEAD", "--wheelhouse"), "BUCKET is empty"),
+    ("setup", ("--revision=absent",), "--revision=absent"),
+    ("setup", ("--revision=HEAD:launch",), "--revision=HEAD:launch"),
+    ("wheelhouse", ("--revision=HEAD",), "BUCKET is empty"),
+    ("watch", (*TRAIN_FLAGS, "--poll_secs=often"), "--poll_secs=often"),
+    ("watch", (*TRAIN_FLAGS, "--hung_secs=0"), "--hung_secs=0"),
+    ("watch", (*TRAIN_FLAGS, "--tries=0"), "--tries=0"),
+    ("watch", (*TRAIN_FLAGS, "--price=$1"), "--price=$1"),
+    ("watch", (TRAIN_FLAGS[0], "--workdir=runs/a"), "--workdir=runs/a"),
+    ("pod", (), "CONFIG is missing"),
+    ("pod", ("a.py", "b.py"), "'b.py' is a second config after 'a.py'"),
+    ("pod", ("--config=a.py",), "launch/pod.sh a.py"),
+    ("pod", ("a.py",), "BUCKET is empty"),
+    ("pod", ("a.py", "--workdir=/mnt/a", "--topology=v6e:4x4"), "--workdir=/mnt/a"),
+    (
+        "pod",
+        ("a.py", "--workdir=gs://b/a", "--topology=tpu7x:2x2x2", "--road=gke", "--max_usd=5"),
+        "--price=",
+    ),
+    # What a terminal or a manifest would obey.
+    ("pod", ("a.py", "--x=a\nkind: Pod"), "has a line break"),
+    ("pod", ("a.py", "--x=\x9b"), "has a control character"),
+    ("watch", ("--config=a.py", "--workdir=/mnt/\u202ea"), "has a control character"),
+    ("pod", ("a.py", "--state_dir=/tmp/\r"), "has a control character"),
+    ("ssh", ("echo \x1b]0;x\x07",), "has a control character"),
+    ("create", ("--cluster=/tmp/\x1b",), "has a control character"),
+]
+
+
+@pytest.mark.parametrize(("script", "flags", "words"), FLAGS_REFUSED)
+def test_flags(refused, cluster, script, flags, words):
+    assert words in refused(
+        script,
+        "--dry-run",
+        cluster(),
+        *(["--revision=HEAD"] * (script in ("watch", "pod"))),
+        *flags,
+    )
+
+
+# Every setting -> values that are not of its form, asked for by a script that reads it.
+ODD = ("../a", "a b", "$(touch canary)", "a;b", "-a", "a'b", "")
+GKE = ("pod", "a.py", "--workdir=gs://b/a", "--topology=v6e:4x4", "--road=gke")
+CREATE, LOGS = ("create",), ("logs",)
+VALUES_REFUSED = {
+    "PROJECT": (LOGS, (*ODD, "My Project", "\u202emy-project")),
+    "ZONE": (LOGS, (*ODD, "us-central2", "--zone")),
+    "TPU_NAME": (LOGS, (*ODD, "a" * 64)),
+    "TOPOLOGY": (
+        CREATE,
+        ("v5e", "8x8", "v5e:8x8x8", "v5e:1x1", "v4:99x99x99", "v3:4x4", "v5litepod-16", ""),
+    ),
+    "ROAD": (CREATE, ("tpu-vm",)),
+    "PROVISIONING": (CREATE, ("true", "flex_start", "")),
+    "BUCKET": (("logs", "--bucket"), ("my-bucket", "gs://my bucket", "gs://my-bucket/../other")),
+    "REMOTE_DIR": (LOGS, (*ODD, "/", "~", "..", "./", "//", "a/../b", "a\x1b[2Jb")),
+    "REMOTE_PYTHON": (
+        ("setup", "--revision=HEAD"),
+        (*ODD, "/", "python3", "bin/python3", "/bin/python"),
+    ),
+    "VALID_UNTIL": (CREATE, ("6 hours",)),
+    "SERVICE_ACCOUNT": (CREATE, ("me@example.com",)),
+    "NETWORK": (CREATE, ("my network", "../default")),
+    "SUBNETWORK": (CREATE, ("../default",)),
+    "INTERNAL_IPS": (CREATE, ("1", "")),
+    "LABEL": (CREATE, ("a,b=c", "")),
+    "COORDINATOR_PORT": (("train", *TRAIN_FLAGS), ("80",)),
+    "GKE_IMAGE": (GKE, ("my image", "")),
+    "GKE_SERVICE_ACCOUNT": (GKE, ("Trainer",)),
+}
+
+
+@pytest.mark.fault(20, "blanks, .. and shell in the names and paths of cluster.env")
+@pytest.mark.parametrize("name", VALUES_REFUSED)
+def test_values_of_a_setting(refused, cluster, tmp_path, monkeypatch, name):
+    """Named with its file; neither run nor obeyed by a terminal."""
+    monkeypatch.chdir(tmp_path)
+    (script, *flags), values = VALUES_REFUSED[name]
+    for value in values:
+        words = refused(
+            script,
+            "--dry-run",
+            cluster(**{name: value} if name == "GKE_IMAGE" else LEAST | {name: value}),
+            *flags,
+        )
+        assert str(tmp_path / "cluster.env") in words and name in words
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_pod_of_gke_has_a_name_that_jobset_takes(refused, cluster):
+    for flags in (("--topology=v5e:8x8",), ("--topology=v5e:16x16",)):
+        assert "room for 46" in refused(
+            *GKE, "--dry-run", cluster(**LEAST, TPU_NAME="a" * 47), *flags
+        )
+
+
+def test_every_setting_is_checked_shipped_and_has_the_same_default():
+    lines = (LAUNCH / "cluster.env").read_text().splitlines()
+    shipped = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    assert set(FORMS) == set(shipped) == set(VALUES_REFUSED)
+    assert {name: shipped[name] for name in DEFAULTS} == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "PROJECT ZONE=foo",
+        " ZONE=a",
+        "=a",
+        "ZONE",
+        "PATH=/tmp",
+        "ZONE+=a",
+        "a\x1b[2J=b",
+        "touch x",
+        "ZONE=us-east1-d",
+    ],
+)
+def test_lines_that_are_no_setting(refused, cluster, tmp_path, line):
+    option = cluster()
+    with (tmp_path / "cluster.env").open("a") as file:
+        file.write(line)
+    assert f", line {len(VALUES) + 1}: " in refused("delete", "--yes", "--dry-run", option)
+
+
+def test_a_cluster_file_of_windows_and_one_that_is_not_there(refused, call, cluster, tmp_path):
+    assert "there is no such file" in refused("create", f"--cluster={tmp_path / 'absent.env'}")
+    option = cluster()
+    text = (tmp_path / "cluster.env").read_text()
+    (tmp_path / "cluster.env").write_bytes(
+        ("# a comment\n\n" + text).replace("\n", "\r\n").encode()
+    )
+    assert "create my-tpu " in call("create", "--dry-run", option)[1]
+
+
+def test_uncommitted_changes_are_named_and_an_older_commit_can_be_sent(
+    refused, call, cluster, clone
+):
+    first = git(clone, "rev-parse", "HEAD")
+    (clone / "old module.py").write_text("x = 1\n")
+    assert "old module.py" in refused("setup", "--dry-run", cluster())
+    git(clone, "commit", "--all", "--message=b")
+    assert first in call("setup", "--dry-run", cluster(), "--revision=HEAD~1")[1]
+
+
+def test_gcloud_must_be_there_and_logged_in(refused, cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/sbin")
+    (tmp_path / "git").symlink_to("/usr/bin/git")
+    for call in (("create",), ("delete", "--yes"), ("logs",), ("train", "--stop")):
+        assert "gcloud is not on PATH" in refused(*call, cluster())
+    (tmp_path / "gcloud").symlink_to("/bin/true")
+    assert "run 'gcloud auth login'" in refused("create", cluster())

@@ -1,0 +1,75 @@
+"""The properties of the supervisor over simulated weeks, each failed by a planted wrong one."""
+
+import dataclasses
+
+import pytest
+
+from launch.cloud.decide import Action, decide
+from tests.launch.weeks import ROADS, live
+
+pytestmark = pytest.mark.slow
+
+WEEKS = 102
+
+
+def test_no_week_breaks_a_property():
+    weeks = [live(seed, ROADS[seed % 3]) for seed in range(WEEKS)]
+    assert [(seed, week.broken) for seed, week in enumerate(weeks) if week.broken] == []
+    # They are long and end in several ways.
+    assert sum(week.looks for week in weeks) > 150 * WEEKS
+    assert {week.code for week in weeks} >= {0, 1, 2, 3}
+
+
+def creates_under_another_name(state, answers):
+    state, actions = decide(state, answers)
+    if any(outcome.kind == "create" and outcome.error for outcome in answers.outcomes):
+        actions = [Action("create", "my-tpu-2"), *actions]
+    return state, actions
+
+
+def forgets_money(state, answers):
+    state, actions = decide(dataclasses.replace(state, spent_secs=0, billed_since=None), answers)
+    return state, actions
+
+
+def ends_before_the_slice_is_gone(state, answers):
+    state, actions = decide(state, answers)
+    if state.end_code is not None:
+        actions = [Action("end", state.end_words, code=state.end_code)]
+    return state, actions
+
+
+def waits_for_what_is_lost(state, answers):
+    if answers.slice is not None and answers.slice.kind == "LOST":
+        return state, []
+    return decide(state, answers)
+
+
+def recreates_at_each_look(state, answers):
+    state, actions = decide(state, answers)
+    if answers.workers and answers.slice.kind == "READY" and answers.now - state.requested > 7200:
+        actions = [Action("delete")]
+    return state, actions
+
+
+WRONG = {
+    creates_under_another_name: "two slices",
+    forgets_money: "outlives",
+    ends_before_the_slice_is_gone: "ended with a slice",
+    waits_for_what_is_lost: "could end did not",
+    recreates_at_each_look: "could end did not",
+}
+
+
+def deletes_nothing(state, answers):
+    state, actions = decide(state, answers)
+    return state, [action for action in actions if action.kind != "delete"]
+
+
+WRONG[deletes_nothing] = "outlives"
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+def test_a_wrong_supervisor_is_found(wrong):
+    found = (words for seed in range(WEEKS) for words in live(seed, ROADS[seed % 3], wrong).broken)
+    assert any(WRONG[wrong] in words for words in found)
