@@ -103,6 +103,12 @@ class Cluster:
         """Return the flags of gcloud that say where."""
         return [f"--zone={self.get('ZONE')}", f"--project={self.get('PROJECT')}"]
 
+    @property
+    def region(self) -> list[str]:
+        """Return the flags of gcloud that name the zone's region."""
+        region = self.get("ZONE").rpartition("-")[0]
+        return [f"--region={region}", f"--project={self.get('PROJECT')}"]
+
     def flags(self, **names: str) -> list[str]:
         """Return gcloud's flag for each named setting that is not empty."""
         return [

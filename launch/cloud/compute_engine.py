@@ -6,6 +6,7 @@ as a whole, but neither a preempted Spot group nor a flex-start one after its da
 deleted and created again.
 """
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,15 +15,15 @@ from .cluster import LAUNCH, Cluster
 from .decide import Answers, SliceSeen
 from .job import SET_UP_SECS, Job
 from .queued import read_workers
-from .run import Ask, Command
+from .run import Ask, Command, make
 from .text import dig, dig_any, read_json, read_time
 
 STARTS_ITSELF = True
 FLEX_START_DAYS = 7
+IMAGES = "ubuntu-os-accelerator-images"
 # A record is written every minute; an older one says nothing of a machine now.
 MAX_RECORD_SECS = 900
-# googlecloudsdk/generated_clients/apis/compute/v1: ManagedInstance. PENDING is newer (tpu/docs,
-# 2026).
+# googlecloudsdk/generated_clients/apis/compute/v1: ManagedInstance. PENDING is newer.
 _LOST_STATES = {"STOPPING", "STOPPED", "SUSPENDING", "SUSPENDED", "TERMINATED", "DEPROVISIONING"}
 _REPAIRS = {"RECREATING", "RESTARTING", "REFRESHING", "VERIFYING", "STARTING", "RESUMING"}
 _MACHINES = {"PROVISIONING", "STAGING", "RUNNING", "REPAIRING", "STOPPING"}
@@ -38,108 +39,89 @@ def plan(kind: str, job: Job) -> list[Command]:
 
 
 def _managed(cluster: Cluster, verb: str, *flags: str, passes: str = "") -> Command:
-    words = ["gcloud", "compute", "instance-groups", "managed", verb, cluster.name, *cluster.place]
-    return Command([*words, *flags], passes=passes)
+    line = f"gcloud compute instance-groups managed {verb} {cluster.name}"
+    return make(line, *cluster.place, *flags, passes=passes)
 
 
-def _region(cluster: Cluster) -> str:
-    return cluster.get("ZONE").rpartition("-")[0]
-
-
-def _folder(cluster: Cluster) -> str:
-    return (
-        f"{cluster.need_bucket('and the machines read code and flags there')}/launch/{cluster.name}"
-    )
+def _find_folder(cluster: Cluster) -> str:
+    bucket = cluster.need_bucket("and the machines read code and flags there")
+    return f"{bucket}/launch/{cluster.name}"
 
 
 def _upload(job: Job) -> list[Command]:
     """Return what puts commit and flags into the bucket, and clears earlier records."""
-    cluster, folder = job.cluster, _folder(job.cluster)
-    words = [
-        job.commit,
-        cluster.get("REMOTE_PYTHON"),
-        job.wheelhouse,
-        cluster.get("COORDINATOR_PORT"),
-    ]
-    logs = f"{cluster.bucket}/logs/{cluster.name}"
-    text = "".join(f"{word}\n" for word in [*words, logs, "--multihost", *job.flags])
-    storage = ["gcloud", "storage"]
+    cluster, folder = job.cluster, _find_folder(job.cluster)
+    lines = [job.commit, cluster.get("REMOTE_PYTHON"), job.wheelhouse]
+    lines += [cluster.get("COORDINATOR_PORT"), f"{cluster.bucket}/logs/{cluster.name}"]
+    text = "".join(f"{line}\n" for line in [*lines, "--multihost", *job.flags])
     return [
-        Command([*storage, "cp", str(job.archive), f"{folder}/code.tar.gz"], secs=SET_UP_SECS),
-        Command([*storage, "cp", "-", f"{folder}/job.txt"], given=text),
-        Command([*storage, "rm", f"{folder}/records/**"], passes="absent"),
+        make("gcloud storage cp", str(job.archive), f"{folder}/code.tar.gz", secs=SET_UP_SECS),
+        make("gcloud storage cp -", f"{folder}/job.txt", given=text),
+        make("gcloud storage rm", f"{folder}/records/**", passes="absent"),
     ]
 
 
 def _clean(cluster: Cluster) -> list[Command]:
     """Return what deletes template and policy; a group that is there keeps them."""
-    here = [f"--region={_region(cluster)}", f"--project={cluster.get('PROJECT')}", "--quiet"]
     return [
-        Command(["gcloud", "compute", kind, "delete", cluster.name, *here], passes="any")
+        make(
+            f"gcloud compute {kind} delete {cluster.name}", *cluster.region, "--quiet", passes="any"
+        )
         for kind in ("instance-templates", "resource-policies")
     ]
 
 
 def _create(cluster: Cluster) -> list[Command]:
-    slice_, name, region = cluster.slice, cluster.name, _region(cluster)
-    project, provisioning = cluster.get("PROJECT"), cluster.get("PROVISIONING")
-    resources = f"https://www.googleapis.com/compute/v1/projects/{project}/regions/{region}"
+    slice_, name = cluster.slice, cluster.name
+    region, project = cluster.region
+    label = f"launched_by={cluster.get('LABEL')}"
+    resources = "https://www.googleapis.com/compute/v1/projects/"
+    resources += f"{cluster.get('PROJECT')}/regions/{region.partition('=')[2]}"
     network = [f"network={cluster.get('NETWORK') or 'default'}"]
     network += [f"subnet={cluster.get('SUBNETWORK')}"] * bool(cluster.get("SUBNETWORK"))
     network += ["no-address"] * (cluster.get("INTERNAL_IPS") == "true")
     model = {
-        "standard": [],
-        "spot": ["--provisioning-model=SPOT", "--instance-termination-action=STOP"],
-        "flex_start": [
-            *("--provisioning-model=FLEX_START", f"--max-run-duration={FLEX_START_DAYS}d"),
-            "--instance-termination-action=DELETE",
-        ],
-    }[provisioning]
-    policy = ["resource-policies", "create", "workload-policy", name, f"--region={region}"]
-    policy += ["--type=HIGH_THROUGHPUT", f"--accelerator-topology={slice_.topology}"]
-    template = ["instance-templates", "create", name, f"--instance-template-region={region}"]
+        "standard": "",
+        "spot": "--provisioning-model=SPOT --instance-termination-action=STOP",
+        "flex_start": f"--provisioning-model=FLEX_START --max-run-duration={FLEX_START_DAYS}d "
+        "--instance-termination-action=DELETE",
+    }[cluster.get("PROVISIONING")]
+    template = [f"--instance-template-{region.removeprefix('--')}", project, *model.split()]
     template += [f"--machine-type={slice_.generation.machine}", "--maintenance-policy=TERMINATE"]
-    template += [
-        "--image-project=ubuntu-os-accelerator-images",
-        f"--image-family={slice_.generation.image}",
-    ]
-    template += [
-        "--boot-disk-size=200GB",
-        "--scopes=cloud-platform",
-        f"--network-interface={','.join(network)}",
-    ]
-    template += [f"--labels=launched_by={cluster.get('LABEL')}", *model]
+    template += [f"--image-project={IMAGES}", f"--image-family={slice_.generation.image}"]
+    template += ["--boot-disk-size=200GB", "--scopes=cloud-platform", f"--labels={label}"]
+    template += [f"--network-interface={','.join(network)}"]
     template += cluster.flags(service_account="SERVICE_ACCOUNT")
-    template += [f"--metadata=bert-jax-folder={_folder(cluster)}"]
+    template += [f"--metadata=bert-jax-folder={_find_folder(cluster)}"]
     template += [f"--metadata-from-file=startup-script={LAUNCH / 'worker' / 'on_boot.sh'}"]
+    policy = [
+        f"--accelerator-topology={slice_.topology}",
+        "--type=HIGH_THROUGHPUT",
+        region,
+        project,
+    ]
+    group = ["--size=0", f"--description={label}", "--target-size-policy-mode=bulk"]
+    group += [f"--template={resources}/instanceTemplates/{name}"]
+    group += [f"--workload-policy={resources}/resourcePolicies/{name}"]
+    group += ["--default-action-on-vm-failure=do-nothing"]
+    line = "gcloud compute resource-policies create workload-policy"
     return [
-        Command(["gcloud", "compute", *policy, f"--project={project}"], passes="exists"),
-        Command(["gcloud", "compute", *template, f"--project={project}"], passes="exists"),
-        _managed(
-            *(cluster, "create", "--size=0", f"--description=launched_by={cluster.get('LABEL')}"),
-            f"--template={resources}/instanceTemplates/{name}",
-            "--target-size-policy-mode=bulk",
-            f"--workload-policy={resources}/resourcePolicies/{name}",
-            "--default-action-on-vm-failure=do-nothing",
-            passes="exists",
-        ),
+        make(line, name, *policy, *cluster.region, passes="exists"),
+        make("gcloud compute instance-templates create", name, *template, passes="exists"),
+        _managed(cluster, "create", *group, passes="exists"),
         _managed(cluster, "resize", f"--size={slice_.hosts}"),
     ]
 
 
 def questions(job: Job) -> list[Command]:
     """Return the questions of a look: to the group, its machines, the bucket."""
+    group = "--format=json(creationTimestamp,description,targetSize,status)"
+    machines = "--format=json(instance,instanceStatus,currentAction)"
     return [
-        _managed(
-            job.cluster,
-            "describe",
-            "--format=json(creationTimestamp,description,targetSize,status)",
-        ),
-        _managed(
-            job.cluster, "list-instances", "--format=json(instance,instanceStatus,currentAction)"
-        ),
+        _managed(job.cluster, "describe", group),
+        _managed(job.cluster, "list-instances", machines),
         _managed(job.cluster, "list-errors", "--limit=1", "--format=json(error)"),
-        Command(["gcloud", "storage", "cat", f"{_folder(job.cluster)}/records/*"]),
+        make("gcloud storage cat", f"{_find_folder(job.cluster)}/records/*"),
     ]
 
 
@@ -161,19 +143,13 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
             code, words = (dig(errors, 0, "error", key) for key in ("code", "message"))
             if "QUOTA" in code:  # the group would try for ever
                 return Answers(now, None, f"{code}: {words}", True)
-            seen = SliceSeen(
-                *(seen.kind, f"{seen.words} {code}".strip(), seen.label, seen.created),
-                seen.has_machines,
-            )
+            seen = dataclasses.replace(seen, words=f"{seen.words} {code}".strip())
         return Answers(now, seen)
     records = ask(about_records)
     workers, junk, _ = read_workers(records.out)
-    young = tuple(
-        worker
-        for worker in workers
-        if now - worker.time < MAX_RECORD_SECS or worker.code in decide.FINAL_CODES
-    )
-    return Answers(now, seen, records.words if records.code else "", False, young, junk)
+    young = [w for w in workers if now - w.time < MAX_RECORD_SECS or w.code in decide.FINAL_CODES]
+    error = records.words if records.code else ""
+    return Answers(now, seen, error, workers=tuple(young), junk=junk)
 
 
 def read_group(group: Any, machines: Any, hosts: int) -> SliceSeen | None:
@@ -189,14 +165,9 @@ def read_group(group: Any, machines: Any, hosts: int) -> SliceSeen | None:
         kind = decide.STARTING
     if dig_any(group, "targetSize") == 0:  # in bulk mode a group shrinks to nothing or not at all
         kind = decide.LOST
-    words = (
-        ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
-        or "no machines yet"
-    )
-    has_machines = bool(_MACHINES & set(states))
-    return SliceSeen(
-        kind, words[:200], label if by == "launched_by" else "", created, has_machines, hosts
-    )
+    words = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
+    label = label if by == "launched_by" else ""
+    return SliceSeen(kind, words[:200], label, created, bool(_MACHINES & set(states)), hosts)
 
 
 def _find_kind(states: set[str], actions: Iterable[str]) -> str:

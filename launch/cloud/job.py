@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 
 from .cluster import ROOT, Cluster
-from .run import Command
+from .run import Command, make
 from .text import escape, refuse
 
 SET_UP_SECS = 3600
@@ -43,31 +43,18 @@ class Job:
         """Return where the bucket has the packages; '' where they come from the internet."""
         if not (self.from_bucket or self.cluster.get("INTERNAL_IPS") == "true"):
             return ""
-        bucket = self.cluster.need_bucket(
-            "but workers install from it with --wheelhouse and INTERNAL_IPS=true"
-        )
+        bucket = self.cluster.need_bucket("but workers install from it")
         return f"{bucket}/wheelhouse/{find_digest(self.commit)}"
 
     def pack(self) -> list[Command]:
         """Return the commands that check the bucket's packages, and pack the commit."""
-        look = [
-            "gcloud",
-            "storage",
-            "ls",
-            f"{self.wheelhouse}/complete",
-            f"--project={self.cluster.get('PROJECT')}",
+        project = f"--project={self.cluster.get('PROJECT')}"
+        look = make("gcloud storage ls", f"{self.wheelhouse}/complete", project)
+        return [
+            *[look] * bool(self.wheelhouse),
+            make("mkdir -p", str(self.archive.parent)),
+            make("git -C", str(ROOT), "archive", f"--output={self.archive}", self.commit),
         ]
-        archive = [
-            "git",
-            "-C",
-            str(ROOT),
-            "archive",
-            "--format=tar.gz",
-            f"--output={self.archive}",
-            self.commit,
-        ]
-        make = ["mkdir", "-p", str(self.archive.parent)]
-        return [*[Command(look)] * bool(self.wheelhouse), Command(make), Command(archive)]
 
 
 def _git(*words: str) -> tuple[int, str]:
@@ -104,9 +91,8 @@ def find_commit(revision: str) -> str:
 
 def find_digest(commit: str) -> str:
     """Return a name for the packages of a commit: git's hashes of the two files that pin them."""
-    return "-".join(
-        _git("rev-parse", f"{commit}:requirements/{name}.txt")[1][:12] for name in ("tpu", "uv")
-    )
+    files = [f"{commit}:requirements/{name}.txt" for name in ("tpu", "uv")]
+    return "-".join(_git("rev-parse", file)[1][:12] for file in files)
 
 
 def check_config(flags: Sequence[str], commit: str = "") -> None:
@@ -115,30 +101,21 @@ def check_config(flags: Sequence[str], commit: str = "") -> None:
     Resolved in the commit that is sent, or in the files here without one; by the first Python here
     that has bert_jax (BERT_JAX_PYTHON names another). Without any, only the workers resolve it.
     """
-    path = next(
-        (f.partition("=")[2].partition(":")[0] for f in flags if f.startswith("--config=")), ""
-    )
-    if not path or (os.path.isabs(path) and not os.path.isfile(path)):
-        if path:
-            print(
-                escape(f"note: {path} is not on this machine, so only the workers resolve it"),
-                file=sys.stderr,
-            )
-        return
-    if not commit:
+    configs = [flag.partition("=")[2] for flag in flags if flag.startswith("--config=")]
+    path = configs[0].partition(":")[0] if configs else ""
+    if path and os.path.isabs(path) and not os.path.isfile(path):
+        note = f"note: {path} is not on this machine, so only the workers resolve it"
+        print(escape(note), file=sys.stderr)
+    elif path and not commit:
         # In a wheel the package itself would hide other packages.
-        _resolve(
-            ROOT if (ROOT / "bert_jax" / "train.py").exists() else pathlib.Path.cwd(), path, flags
-        )
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        packed = subprocess.run(["git", "-C", str(ROOT), "archive", commit], capture_output=True)
-        if (
-            packed.returncode
-            or subprocess.run(["tar", "-xf", "-", "-C", folder], input=packed.stdout).returncode
-        ):
-            refuse(f"commit {commit} of {ROOT} could not be unpacked to check {path} in it")
-        _resolve(pathlib.Path(folder), path, flags)
+        is_clone = (ROOT / "bert_jax" / "train.py").exists()
+        _resolve(ROOT if is_clone else pathlib.Path.cwd(), path, flags)
+    elif path:
+        with tempfile.TemporaryDirectory() as folder:
+            command = ["git", "-C", str(ROOT), "archive", commit]
+            packed = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+            subprocess.run(["tar", "-xf", "-", "-C", folder], input=packed, check=True)
+            _resolve(pathlib.Path(folder), path, flags)
 
 
 def _resolve(folder: pathlib.Path, path: str, flags: Sequence[str]) -> None:
@@ -150,22 +127,11 @@ def _resolve(folder: pathlib.Path, path: str, flags: Sequence[str]) -> None:
         # A folder may be a store on the workers alone. A Python without jax fails with 1; 2 means
         # wrong flags.
         for more in ([], ["--config.data.store="]):
-            words = [
-                os.path.abspath(python),
-                "-m",
-                "bert_jax.train",
-                *flags,
-                *more,
-                "--print_config",
-            ]
+            words = [os.path.abspath(python), "-m", "bert_jax.train", *flags, *more]
             ran = subprocess.run(
-                words,
-                cwd=folder,
-                env=os.environ | {"JAX_PLATFORMS": "cpu"},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-            )
+                [*words, "--print_config"], cwd=folder, env=os.environ | {"JAX_PLATFORMS": "cpu"},
+                stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            )  # fmt: skip
             if ran.returncode != 2:
                 break
         if ran.returncode == 0:
@@ -175,10 +141,8 @@ def _resolve(folder: pathlib.Path, path: str, flags: Sequence[str]) -> None:
             refuse(ran.stderr.rpartition("error: ")[2].split("\n")[0])
     if not os.path.isabs(path) and not (folder / path).is_file():
         refuse(f"--config={path}: there is no such file in {ROOT}")
-    print(
-        escape(f"note: no Python here has bert_jax, so only the workers resolve {path}"),
-        file=sys.stderr,
-    )
+    note = f"note: no Python here has bert_jax, so only the workers resolve {path}"
+    print(escape(note), file=sys.stderr)
 
 
 def _check_data_cache(resolved: str) -> None:

@@ -12,7 +12,7 @@ from . import decide
 from .cluster import Cluster
 from .decide import Answers, SliceSeen, Worker
 from .job import SET_UP_SECS, Job
-from .run import Ask, Command
+from .run import Ask, Command, make
 from .text import dig, dig_any, read_json, read_time
 
 STARTS_ITSELF = False
@@ -46,46 +46,29 @@ def plan(kind: str, job: Job) -> list[Command]:
     if kind == "create":
         return [Command(_create(cluster), secs=START_SECS)]
     if kind == "delete":
-        words = ["gcloud", "compute", "tpus", "queued-resources", "delete", cluster.name, "--force"]
-        return [Command([*words, *cluster.place, "--quiet", "--async"], passes="absent")]
+        line = f"gcloud compute tpus queued-resources delete {cluster.name} --force"
+        return [make(line, *cluster.place, "--quiet", "--async", passes="absent")]
     if kind == "set_up":
-        name = job.archive.name
-        words = [
-            "tpu-vm",
-            "scp",
-            str(job.archive),
-            f"{cluster.name}:{name}",
-            *cluster.place,
-            "--worker=all",
-        ]
-        copy = Command(["gcloud", "compute", "tpus", *words, *_inside(cluster)], secs=SET_UP_SECS)
-        unpack = f"tar -xzOf {name} launch/worker/on_worker_setup.sh >bert_jax-setup.sh && "
-        where = [
-            name,
-            commit,
-            cluster.get("REMOTE_DIR"),
-            cluster.get("REMOTE_PYTHON"),
-            job.wheelhouse,
-        ]
-        script = shlex.join(["bash", "bert_jax-setup.sh", *filter(None, where)])
-        return [*job.pack(), copy, on_workers(cluster, "all", unpack + script, SET_UP_SECS)]
+        name, line = job.archive.name, "gcloud compute tpus tpu-vm scp"
+        words = [str(job.archive), f"{cluster.name}:{name}", *cluster.place, "--worker=all"]
+        copy = make(line, *words, *_inside(cluster), secs=SET_UP_SECS)
+        script = f"tar -xzOf {name} launch/worker/on_worker_setup.sh >bert_jax-setup.sh && "
+        where = [cluster.get("REMOTE_DIR"), cluster.get("REMOTE_PYTHON"), job.wheelhouse]
+        script += shlex.join(["bash", "bert_jax-setup.sh", name, commit, *filter(None, where)])
+        return [*job.pack(), copy, on_workers(cluster, "all", script, SET_UP_SECS)]
     if kind == "start":
         return _start(job)
     if kind == "stop":
         return [on_workers(cluster, "all", in_remote_dir(cluster, "--stop"))]
     if kind == "stacks":
-        return [
-            on_workers(
-                cluster, "all", in_remote_dir(cluster, "--stacks") + ' | sed "s/^/$HOSTNAME: /"'
-            )
-        ]
+        script = in_remote_dir(cluster, "--stacks") + ' | sed "s/^/$HOSTNAME: /"'
+        return [on_workers(cluster, "all", script)]
     if kind == "last_words":
         codes = "|".join(map(str, decide.FINAL_CODES))
-        script = f"if grep -qxE '{codes}' {LOG.removesuffix('.log')}.exit_code 2>/dev/null; then "
+        script = f"cd {shlex.quote(cluster.get('REMOTE_DIR'))} && if grep -qxE '{codes}' "
+        script += f"{LOG.removesuffix('.log')}.exit_code 2>/dev/null; then "
         script += f'tail -n 20 {LOG} | sed "s/^/$HOSTNAME: /"; fi'
-        return [
-            on_workers(cluster, "all", f"cd {shlex.quote(cluster.get('REMOTE_DIR'))} && {script}")
-        ]
+        return [on_workers(cluster, "all", script)]
     return []
 
 
@@ -127,22 +110,11 @@ def _inside(cluster: Cluster) -> list[str]:
 def on_workers(cluster: Cluster, worker: str, command: str, secs: float = 180) -> Command:
     """Return a command run on a worker, by its number, or on all; an empty one is a shell.
 
-    gcloud writes it into its log on this machine, and a worker's process list shows it: no secret
-    in it.
+    gcloud logs it on this machine, and a worker's process list shows it: no secret in it.
     """
-    words = [
-        "gcloud",
-        "compute",
-        "tpus",
-        "tpu-vm",
-        "ssh",
-        cluster.name,
-        *cluster.place,
-        f"--worker={worker}",
-    ]
-    return Command(
-        [*words, *[f"--command={command}"] * bool(command), *_inside(cluster)], secs=secs
-    )
+    words = [*cluster.place, f"--worker={worker}", *[f"--command={command}"] * bool(command)]
+    line = f"gcloud compute tpus tpu-vm ssh {cluster.name}"
+    return make(line, *words, *_inside(cluster), secs=secs)
 
 
 def in_remote_dir(cluster: Cluster, *words: str) -> str:
@@ -153,13 +125,13 @@ def in_remote_dir(cluster: Cluster, *words: str) -> str:
 
 def questions(job: Job) -> list[Command]:
     """Return the questions of a look: to the queued resource, to its node, to all workers."""
-    cluster, words = job.cluster, ["gcloud", "compute", "tpus"]
+    cluster, tpus = job.cluster, "gcloud compute tpus"
     status = in_remote_dir(cluster, "--status", job.workdir)
     script = f'echo "worker $HOSTNAME $({{ {status}; }} 2>/dev/null || echo not set up)"'
     fields = ["--format=json(state,createTime,tpu)", "--format=json(state,networkEndpoints)"]
     return [
-        Command([*words, "queued-resources", "describe", cluster.name, *cluster.place, fields[0]]),
-        Command([*words, "tpu-vm", "describe", cluster.name, *cluster.place, fields[1]]),
+        make(f"{tpus} queued-resources describe {cluster.name}", *cluster.place, fields[0]),
+        make(f"{tpus} tpu-vm describe {cluster.name}", *cluster.place, fields[1]),
         on_workers(cluster, "all", script),
     ]
 
@@ -222,16 +194,11 @@ def read_workers(text: str) -> tuple[tuple[Worker, ...], tuple[str, ...], int | 
         if found is None or found["name"] in workers:
             junk.append(line)
             continue
-        name, silent_secs, code, starts = (
-            found["name"],
-            found["silent"],
-            found["code"],
-            found["starts"],
+        silent_secs, code, starts, time = (
+            int(found[key] or 0) for key in ("silent", "code", "starts", "time")
         )
-        workers[name] = Worker(
-            *(name, line.split(" ")[2], max(int(silent_secs or 0), 0), int(code or 0)),
-            *(int(starts or 0), float(found["time"] or 0)),
-        )
+        name, status = line.split(" ")[1:3]
+        workers[name] = Worker(name, status, max(silent_secs, 0), code, starts, time)
         step = found["at"] or found["step"]
         if step is not None:
             steps.append(-1 if step == "-" else int(step))

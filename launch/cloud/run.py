@@ -50,6 +50,11 @@ class Command:
             print(self.given.rstrip("\n") + "\nEND")
 
 
+def make(line: str, *words: str, **options: Any) -> Command:
+    """Return a command whose first words are those of a line."""
+    return Command([*line.split(" "), *words], **options)
+
+
 @dataclasses.dataclass(frozen=True)
 class Answer:
     """Hold what a command wrote, and how it ended."""

@@ -19,7 +19,7 @@ from typing import Any
 from . import decide
 from .decide import REPORTED, Action, Answers, Outcome, Rules, State
 from .job import Job
-from .run import Ask, Command, ask_all
+from .run import Ask, ask_all, make
 from .text import dig, escape, read_json, read_time, refuse
 
 RENEW_SECS, MAX_LOCK_AGE_SECS = 600, 3600
@@ -35,13 +35,8 @@ def read_state(path: pathlib.Path, rules: Rules) -> State:
     workdir = values.pop("workdir", None)
     for name, value in values.items():
         kind = str(kinds.get(name, ""))
-        is_number = (
-            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        )
-        is_right = is_number and ("int" in kind or "float" in kind)
-        is_right |= (isinstance(value, bool) and "bool" in kind) or (
-            isinstance(value, str) and "str" in kind
-        )
+        is_right = type(value).__name__ in kind and value != math.inf and value == value
+        is_right |= isinstance(value, int) and "float" in kind and value is not True
         if not (is_right or (value is None and "None" in kind)):
             words = f"{name}={value!r}"[:100]
             refuse(f"{path} holds {words}, which the supervisor did not write; remove it")
@@ -49,20 +44,17 @@ def read_state(path: pathlib.Path, rules: Rules) -> State:
     if workdir != rules.workdir:
         kept = {name: values.get(name, 0) for name in ("created", "condemned", "seen", "is_there")}
         state = State(rules, **kept, billed_since=state.billed_since)
-    # Whether a slice that went meanwhile was deleted on purpose is not known; the user asks for
-    # one now.
+    # Nobody knows whether a slice that went meanwhile was deleted on purpose.
     state.is_expected = False
     return state
 
 
 def write_state(path: pathlib.Path, state: State) -> None:
     """Write the state as a whole, or not at all."""
-    values = {
-        f.name: getattr(state, f.name) for f in dataclasses.fields(State) if f.name != "rules"
-    }
+    values = vars(state) | {"workdir": state.rules.workdir}
     new = path.with_suffix(".new")
     with new.open("w") as file:
-        json.dump(values | {"workdir": state.rules.workdir}, file)
+        json.dump({name: value for name, value in values.items() if name != "rules"}, file)
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
@@ -76,9 +68,7 @@ def lock_here(folder: pathlib.Path) -> Any:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.seek(0)
-        refuse(
-            f"process {file.read(20).strip()} supervises this slice already: {folder}/events.log"
-        )
+        refuse(f"process {file.read(20).strip()} supervises this slice already, see {folder}")
     file.truncate(0)
     file.write(f"{os.getpid()}\n")
     file.flush()
@@ -100,39 +90,27 @@ class BucketLock:
         if self.clock() - self.renewed < RENEW_SECS:
             return ""
         generation = "0"
-        said = self.ask(
-            Command(["gcloud", "storage", "objects", "describe", self.address, "--format=json"])
-        )
+        said = self.ask(make("gcloud storage objects describe --format=json", self.address))
         if said.code == 0:
             body = read_json(said.out)
             generation, renewed = dig(body, "generation"), read_time(dig(body, "update_time")) or 0
-            content = self.ask(Command(["gcloud", "storage", "cat", self.address])).out.strip()[
-                :200
-            ]
+            content = self.ask(make("gcloud storage cat", self.address)).out.strip()[:200]
             age = self.clock() - renewed
             if content != self.owner and age < MAX_LOCK_AGE_SECS:
                 return f"{content}, {age / 60:.0f} min ago"
         elif not said.is_absent:
             return ""
-        words = [
-            "gcloud",
-            "storage",
-            "cp",
-            "-",
-            self.address,
-            f"--if-generation-match={generation}",
-        ]
-        if self.ask(Command(words, given=f"{self.owner}\n")).code == 0:
+        line = f"gcloud storage cp - --if-generation-match={generation}"
+        if self.ask(make(line, self.address, given=f"{self.owner}\n")).code == 0:
             self.renewed = self.clock()
         elif not self.renewed:
-            # Another one was quicker, or the bucket does not take it: a second supervisor is
-            # worse than none.
+            # Another one was quicker, or the bucket refuses: two supervisors are worse than none.
             return "nobody that is known, but the lock could not be written"
         return ""
 
     def release(self) -> None:
         """Remove the lock, which is ours."""
-        self.ask(Command(["gcloud", "storage", "rm", self.address]))
+        self.ask(make("gcloud storage rm", self.address))
 
 
 def find_checkpoint(workdir: str, ask: Ask) -> int | None:
@@ -142,12 +120,11 @@ def find_checkpoint(workdir: str, ask: Ask) -> int | None:
     """
     if not workdir.startswith("gs://"):
         return None
-    said = ask(Command(["gcloud", "storage", "ls", f"{workdir}/checkpoints/*/commit_success.txt"]))
+    said = ask(make("gcloud storage ls", f"{workdir}/checkpoints/*/commit_success.txt"))
     if said.code:
         return -1 if "matched no objects" in said.err else None
-    return max(
-        map(int, re.findall(r"/(\d{1,15})/commit_success\.txt$", said.out, re.M | re.A)), default=-1
-    )
+    steps = re.findall(r"/(\d{1,15})/commit_success\.txt$", said.out, re.MULTILINE | re.ASCII)
+    return max(map(int, steps), default=-1)
 
 
 class Supervisor:
@@ -222,12 +199,8 @@ class Supervisor:
                 if action.kind in ("stacks", "last_words", "set_up") or said.code:
                     path = self.folder / f"{action.kind}.txt"
                     path.write_text(said.out + said.err, errors="surrogateescape")
-                    lines = (
-                        said.out.split("\n")
-                        if action.kind == "last_words"
-                        else [f"its output: {path}"]
-                    )
-                    for line in lines:
+                    words = said.out if action.kind == "last_words" else f"its output: {path}"
+                    for line in words.split("\n"):
                         print(escape(line))
                 if action.kind in REPORTED:
                     error = said.words if said.code else ""
@@ -239,10 +212,8 @@ class Supervisor:
     def say(self, words: str) -> None:
         """Print an event, with the time and the dollars, and add it to events.log."""
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.clock()))
-        line = escape(
-            f"{at} {self.job.cluster.name}: {words}; spent: "
-            f"{self.show_usd(self.state.count_usd(self.clock()))}"
-        )
+        spent = self.show_usd(self.state.count_usd(self.clock()))
+        line = escape(f"{at} {self.job.cluster.name}: {words}; spent: {spent}")
         print(line, flush=True)
         with (self.folder / "events.log").open("a") as file:
             file.write(f"{line}\n")
@@ -257,10 +228,8 @@ class Supervisor:
         if self.state.is_there:
             hourly = self.show_usd(self.state.rules.usd_per_hour)
             delete = self.job.cluster.next_command("delete")
-            print(
-                f"{self.job.cluster.name} may still cost money ({hourly} an hour), until: {delete}",
-                file=sys.stderr,
-            )
+            words = f"{self.job.cluster.name} may still cost money ({hourly} an hour), until:"
+            print(f"{words} {delete}", file=sys.stderr)
 
 
 class _Stopped(Exception):

@@ -84,11 +84,11 @@ def test_a_pod_that_is_taken_away_ends_with_the_same_weights(tmp_path, tiny_stor
             running.kill()
         assert running.returncode == 0, said
         assert at < 120
-        assert "my-tpu is lost (" in said
+        assert "the slice is lost (" in said
         assert said.count("started training") == 2
-        assert "deleted my-tpu" in said
+        assert "the slice is deleted" in said
         assert api.names == {}
-        assert api.count("POST", "queuedResources") == api.count("DELETE", "queuedResources") == 2
+        assert api.count("POST", "queuedResources") == 2
         written = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "token"]
         assert [path for path in written if TOKEN.encode() in path.read_bytes()] == []
     alone = tmp_path / "never_taken_away"

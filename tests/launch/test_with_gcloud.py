@@ -137,4 +137,4 @@ def test_logs_outlive_the_tpu_vm(cloud):
         bucket.faults = [denied("storage.objects.list", "GET")]
         refused = cloud.run("logs.sh", "--bucket", code=1)
         assert "storage.objects.list" in refused.stderr
-        assert f"gs://{NAME}/bert/logs/my-tpu could not be listed" in refused.stderr
+        assert f"gs://{NAME}/bert/logs/my-tpu has no log" in refused.stderr
