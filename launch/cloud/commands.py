@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from . import compute_engine, decide, gke, queued
+from .check import list_checks, run_checks
 from .cluster import DURATION, Arguments, Flag, read_arguments
 from .decide import Rules
 from .job import Job, check_config, find_commit
@@ -335,6 +336,18 @@ with the same packages. This machine needs the internet, git and curl."""
     return copy_packages(given.cluster, revision, python, given.is_dry_run)
 
 
+def check(arguments: Sequence[str]) -> int:
+    """Say what a run lacks, before anything costs money."""
+    words = """Asks for login, project, APIs, bucket and store, and prints the command that mends
+what is missing. launch/pod.sh and launch/watch.sh do the same before they create a slice."""
+    given = read_arguments("check", arguments, "[OPTION ...] [TRAIN_FLAG ...]", (), words)
+    _find_road(given)
+    job = Job(given.cluster, tuple(given.rest))
+    if given.is_dry_run:
+        return run_all([entry.question for entry in list_checks(job)], True)
+    return 0 if run_checks(job, ask) else 2
+
+
 _SUPERVISED = """Creates the slice, trains on all its machines, replaces a slice that was preempted
 or lost, restarts a run that failed or is silent, and ends when training has ended. The config is
 resolved here first. It needs a machine that stays on; if that stops, training continues, and the
@@ -390,6 +403,8 @@ def _supervise(given: Arguments, training: list[str], is_deleted_at_end: bool) -
     if given.is_dry_run:
         return _print_round(road, job)
     _check_tools(given)
+    if not run_checks(job, ask):
+        refuse("something is missing, see above; nothing was created")
     rules = Rules(
         workdir=job.workdir,
         label=cluster.get("LABEL"),
@@ -424,5 +439,5 @@ def _print_round(road: ModuleType, job: Job) -> int:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     function.__name__: function
-    for function in (create, delete, setup, train, logs, ssh, wheelhouse, watch, pod)
+    for function in (check, create, delete, setup, train, logs, ssh, wheelhouse, watch, pod)
 }

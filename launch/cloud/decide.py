@@ -261,7 +261,6 @@ class _Turn:
         state.is_expected = seen.created != state.condemned
         self.check_budget()
         if seen.kind == DELETING:
-            state.condemned, state.is_expected = state.created, False
             self.say_waiting(seen.words)
         elif state.end_code is not None:
             self.delete()

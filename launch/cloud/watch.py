@@ -1,6 +1,5 @@
 """Keep a run going until it ends: look, decide, act, with the state on disk and two locks."""
 
-import contextlib
 import dataclasses
 import fcntl
 import json
@@ -145,8 +144,8 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervise until the end; return the exit code."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self.stop)
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        former = {number: signal.signal(number, self.stop) for number in numbers}
         try:
             while (code := self.turn()) is None:
                 pass
@@ -154,8 +153,9 @@ class Supervisor:
             self.say("stopped by a signal; training continues, and the same command resumes")
             code = 130
         finally:
-            with contextlib.suppress(_Stopped):
-                self.say_cost()
+            for number, handler in former.items():
+                signal.signal(number, handler)
+            self.say_cost()
         if self.bucket_lock is not None and self.bucket_lock.renewed:
             self.bucket_lock.release()
         return code

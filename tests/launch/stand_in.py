@@ -125,6 +125,8 @@ def kubectl(verb: str, words: list[str], flags: dict) -> object:
         change(manifest=json.loads(sys.stdin.read()))
     elif verb == "delete":
         shutil.move(SLICE, CLOUD / "gone.json")
+    elif words[0] == "crd":
+        print("jobsets")
     elif verb == "get" and SLICE.exists():
         change(looks=read().get("looks", 0) + 1)
         status = {"restarts": 0} | ({"terminalState": "Completed"} if read()["looks"] > 1 else {})
@@ -146,6 +148,14 @@ def main(tool: str, words: list[str]) -> object:
         fail(f"unrecognized arguments: {line} {' '.join(flags)}")
     if tool == "kubectl":
         return kubectl(words[0], words[1:], flags)
+    if words[:2] == ["projects", "describe"]:
+        return print(words[2])
+    if words[0] == "services":
+        return print("tpu.googleapis.com compute.googleapis.com container.googleapis.com")
+    if words[:2] == ["storage", "buckets"]:
+        return {"location": "US-CENTRAL2"}
+    if "help" in flags:
+        return print("--target-size-policy-mode")
     if words[0] == "storage":
         return storage(words[1], words[2:], flags)
     if words[1] == "tpus":

@@ -44,6 +44,7 @@ JOURNEYS = [
     (BUCKET, UP + "lost !delete=503 / lost / deleting / absent", GO + "delete / delete / - / create"),
     (BUCKET, UP + "ready run run / +999 absent / absent / absent", GO + "- / - / - / end 1"),
     (BUCKET, UP + "ready run run / +999 absent / ready run run / absent", GO + "- / - / - / -"),
+    (BUCKET, UP + "deleting / +999 absent / absent / absent", GO + "- / - / - / end 1"),
     (BUCKET, UP + "foreign", GO + "end 2"),
     (BUCKET, "foreign", "end 2"),
     (BUCKET, UP + "ready busy run", GO + "end 2"),

@@ -14,6 +14,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from launch.cloud.check import list_checks
+from launch.cloud.cluster import Cluster
+from launch.cloud.job import Job
 from tests.launch.scripts import LAUNCH, needs_gcloud
 from tests.launch.test_plans import CALLS, list_commands
 
@@ -87,6 +90,11 @@ def test_gcloud_knows_every_command_and_flag(call, cluster, tmp_path):
     lines = [
         shlex.join(words) for words in list_commands(call, cluster, CALLS) if words[0] == "gcloud"
     ]
+    for topology in ("v5e:2x4", "v6e:2x4"):
+        option = cluster(BUCKET="gs://my-bucket", TOPOLOGY=topology)
+        path = pathlib.Path(option.partition("=")[2])
+        job = Job(Cluster(path, {}), ("--config.data.store=gs://b/s",))
+        lines += [check.remedy for check in list_checks(job)]
     for path in (*PAGES, *LAUNCH.rglob("*.sh"), LAUNCH / "cluster.env"):
         lines += written(path.read_text())
     # One of those that differ in values alone: the check takes a tenth of a second for each.

@@ -46,6 +46,9 @@ CALLS = [
     ("logs", ("--road=gke", "--follow"), False),
     ("ssh", ("--worker=all", "df -h | tail -1"), True),
     ("ssh", ("--topology=v6e:8x8", "id"), False),
+    ("check", ("--config.data.store=gs://b/s",), True),
+    ("check", ("--topology=v6e:8x8",), True),
+    ("check", ("--road=gke",), True),
     ("delete", (), False),
     ("delete", ("--topology=v6e:8x8",), False),
 ]

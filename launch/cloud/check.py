@@ -1,0 +1,91 @@
+"""Check before anything costs money what a run needs: login, project, APIs, bucket, store."""
+
+import dataclasses
+from collections.abc import Callable
+
+from .cluster import Cluster
+from .job import Job
+from .run import Answer, Ask, Command, make
+from .text import dig, escape, read_json
+
+_APIS = {"queued": "tpu", "compute_engine": "compute", "gke": "container"}
+JOBSET = "https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml"
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """Hold a question, whether its answer is right, and the command that mends what is not."""
+
+    name: str
+    question: Command
+    is_right: Callable[[str], bool]
+    remedy: str
+
+
+def list_checks(job: Job) -> list[Check]:
+    """Return the checks of a road, in the order in which they are mended."""
+    cluster, road = job.cluster, job.cluster.slice.road
+    project, region = f"--project={cluster.get('PROJECT')}", cluster.region[0].partition("=")[2]
+    api = f"{_APIS[road]}.googleapis.com"
+    accounts = "gcloud auth list --filter=status:ACTIVE --format=value(account)"
+    listing = f"gcloud services list --enabled {project} --format=value(config.name)"
+    describe = f"gcloud projects describe {cluster.get('PROJECT')} --format=value(projectId)"
+    enable = f"gcloud services enable {api} {project}"
+    checks = [
+        Check("gcloud's login", make(accounts), bool, "gcloud auth login"),
+        Check("project", make(describe), bool, "gcloud projects list"),
+        Check(api, make(listing), lambda out: api in out.split(), enable),
+    ]
+    if road == "compute_engine":
+        question = make("gcloud compute instance-groups managed create --help")
+        name, remedy = "target-size-policy-mode", "gcloud components update"
+        checks.append(Check("gcloud of 2026", question, lambda out: name in out, remedy))
+    if road == "gke":
+        question = make("kubectl get crd jobsets.jobset.x-k8s.io --output=name")
+        remedy = f"kubectl apply --server-side --filename={JOBSET}"
+        checks.append(Check("JobSet", question, bool, remedy))
+    return checks + _list_objects(cluster, job, region)
+
+
+def _list_objects(cluster: Cluster, job: Job, region: str) -> list[Check]:
+    checks = []
+    if cluster.bucket:
+        name = "/".join(cluster.bucket.split("/")[:3])
+        question = make(f"gcloud storage buckets describe {name} --format=json")
+        remedy = f"gcloud storage buckets create {name} --location={region} {cluster.region[1]}"
+
+        def is_near(out: str) -> bool:
+            location = dig(read_json(out), "location").lower()
+            return location in (region, region.partition("-")[0])
+
+        checks.append(Check(f"{name} in {region}", question, is_near, remedy))
+    for flag in job.flags:
+        if flag.startswith("--config.data.store=gs://"):
+            store = flag.partition("=")[2].rstrip("/")
+            question = make("gcloud storage ls", f"{store}/manifest.json")
+            remedy = f"gcloud storage cp --recursive stores/mine {store.rpartition('/')[0]}/"
+            checks.append(Check(store, question, bool, remedy))
+    return checks
+
+
+def run_checks(job: Job, ask: Ask) -> bool:
+    """Print what is missing, with the command that mends it; return whether nothing is.
+
+    A check that cannot be made is a note: quota of chips, whose names are not published, is one.
+    """
+    is_fine = True
+    for check in list_checks(job):
+        said = ask(check.question)
+        if said.code == 0 and check.is_right(said.out.strip()):
+            continue
+        is_missing = said.code == 0 or _says_no(said)
+        is_fine &= not is_missing
+        words = f"missing: {check.name}; {check.remedy}"
+        print(escape(words if is_missing else f"not known: {check.name} ({said.words})"))
+    quota = "gcloud beta quotas info list --service=tpu.googleapis.com"
+    print(f"not known: quota; {quota} {job.cluster.region[1]}")
+    return is_fine
+
+
+def _says_no(said: Answer) -> bool:
+    return said.is_absent or "not found" in said.err

@@ -1,0 +1,90 @@
+"""launch/worker/on_boot.sh on a machine of a group: boots that train, and one after the end."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from tests.launch.pods import make_tools
+from tests.launch.scripts import LAUNCH, git, write_command
+
+pytestmark = pytest.mark.slow
+
+FOLDER = "gs://my-bucket/launch/my-tpu"
+# gs://my-bucket is the folder BUCKET_DIR.
+GCLOUD = """\
+words=("${@//gs:\\/\\/my-bucket/$BUCKET_DIR}")
+case "$1 $2" in
+    "storage cat") cat "${words[2]}" ;;
+    "storage cp")
+        [[ $3 == - ]] || exec cp "${words[@]:2:$#-2}"
+        mkdir -p "${words[3]%/*}"
+        cat >"${words[3]}" && cat "${words[3]}" >>"$BUCKET_DIR/said" ;;
+esac
+"""
+
+
+@pytest.fixture
+def boot(clone, tmp_path):
+    """A function that boots the machine, waits for its script's end, and gives its records."""
+    bucket, tools = tmp_path / "bucket", tmp_path / "tools"
+    folder = bucket / "launch" / "my-tpu"
+    folder.mkdir(parents=True)
+    head = git(clone, "rev-parse", "HEAD")
+    git(clone, "archive", f"--output={folder / 'code.tar.gz'}", head)
+    path = make_tools(tools)
+    write_command(tools / "gcloud", GCLOUD)
+    write_command(tools / "curl", f"[[ ${{!#}} == */bert-jax-folder ]] && echo {FOLDER}")
+    # Exit codes of the runs, one a line; the environment's Python is replaced by this.
+    write_command(
+        tmp_path / "trainer",
+        'echo "$*" "port ${JAX_COORDINATOR_PORT-none}" >>"$BUCKET_DIR/trained"',
+        'code=$(head -n 1 "$BUCKET_DIR/codes")',
+        'sed -i 1d "$BUCKET_DIR/codes"',
+        'sleep 0.3; exit "$code"',
+    )
+
+    def run(*codes, flags=("--config=a", "--x=a 'b' $(id)")):
+        lines = [head, ".venv/bin/python", "", "8476", "", "--multihost", *flags]
+        (folder / "job.txt").write_text("".join(f"{line}\n" for line in lines))
+        (bucket / "codes").write_text("".join(f"{code}\n" for code in codes))
+        ran = subprocess.run(
+            ["bash", str(LAUNCH / "worker" / "on_boot.sh")],
+            env=os.environ
+            | {"PATH": path, "BUCKET_DIR": str(bucket), "HOME_DIR": str(tmp_path / "home")}
+            | {"RECORD_SECS": "0.1", "TRAINER": str(tmp_path / "trainer"), "HOSTNAME": "w-0"}
+            | {"LIBTPU_LOCK": str(tmp_path / "lock")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert ran.returncode == 0, ran
+        said = (bucket / "said").read_text().splitlines()
+        assert all(line.startswith("worker w-0 ") for line in said)
+        return [line.removeprefix("worker w-0 ").rpartition(" time ")[0] for line in said]
+
+    run.home, run.trained = tmp_path / "home", bucket / "trained"
+    return run
+
+
+def test_it_trains_again_until_a_code_is_final_and_not_at_the_next_boot(boot):
+    said = boot(134, 0)
+    first, *running, last = said
+    assert first == "not set up starts 1"
+    assert last == "ended 0 - starts 2"
+    assert "ended 134 - starts 1" in running and "not set up starts 2" in running
+    assert any(line.startswith("running ") and line.endswith(" - starts 2") for line in running)
+    trained = boot.trained.read_text().splitlines()
+    assert trained == ["-u -m bert_jax.train --multihost --config=a --x=a 'b' $(id) port 8476"] * 2
+    assert boot(0) == said  # its record says 0
+
+
+def test_a_machine_with_an_empty_disk_goes_on_counting(boot):
+    boot(2)
+    record = boot.trained.parent / "launch" / "my-tpu" / "records" / "w-0"
+    assert record.read_text().startswith("worker w-0 ended 2 - starts 1 time ")
+    assert boot(0)[-1] == "ended 2 - starts 1"
+    record.write_text("worker w-0 ended 143 - starts 7 time 1\n")
+    shutil.rmtree(boot.home)
+    assert boot(3)[-1] == "ended 3 - starts 8"
