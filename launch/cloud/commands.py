@@ -58,7 +58,7 @@ def _need_queued(given: Arguments, script: str) -> None:
 
 
 def _check_tools(given: Arguments) -> None:
-    if not given.is_dry_run and given.cluster.slice.road != "gke":
+    if not given.is_dry_run:
         check_login()
 
 

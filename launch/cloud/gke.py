@@ -13,7 +13,7 @@ from . import decide
 from .cluster import Cluster
 from .decide import Answers, SliceSeen, Worker
 from .job import Job
-from .run import Ask, Command
+from .run import Ask, Command, make
 from .text import dig, dig_any, read_json, read_time, refuse
 from .topologies import CHIPS_PER_HOST
 
@@ -26,37 +26,22 @@ def plan(kind: str, job: Job) -> list[Command]:
     """Return the commands of an action of the supervisor."""
     if kind == "create":
         manifest = json.dumps(make_manifest(job), indent=2) + "\n"
-        return [Command(["kubectl", "create", "--filename=-"], given=manifest)]
+        return [make("kubectl create --filename=-", given=manifest)]
     if kind == "delete":
-        return [
-            Command(
-                ["kubectl", "delete", "jobset", job.cluster.name, "--wait=false"], passes="absent"
-            )
-        ]
-    if kind == "last_words":
-        return [show_logs(job.cluster, 20, False)]
-    return []
+        return [make(f"kubectl delete jobset {job.cluster.name} --wait=false", passes="absent")]
+    return [show_logs(job.cluster, 20, False)] if kind == "last_words" else []
 
 
 def show_logs(cluster: Cluster, lines: int, follow: bool) -> Command:
     """Return the command that shows the ends of all pods' logs."""
-    words = [
-        "kubectl",
-        "logs",
-        f"--selector=jobset.sigs.k8s.io/jobset-name={cluster.name}",
-        "--prefix",
-    ]
-    words += [f"--tail={lines}", f"--max-log-requests={cluster.slice.hosts}"]
-    return Command([*words, *["--follow"] * follow])
+    selector = f"--selector=jobset.sigs.k8s.io/jobset-name={cluster.name}"
+    flags = [f"--tail={lines}", f"--max-log-requests={cluster.slice.hosts}"]
+    return make("kubectl logs --prefix", selector, *flags, *["--follow"] * follow)
 
 
 def questions(job: Job) -> list[Command]:
     """Return the question of a look."""
-    return [
-        Command(
-            ["kubectl", "get", "jobset", job.cluster.name, "--output=json", "--ignore-not-found"]
-        )
-    ]
+    return [make(f"kubectl get jobset {job.cluster.name} --output=json --ignore-not-found")]
 
 
 def look(job: Job, ask: Ask, now: float) -> Answers:
@@ -87,11 +72,8 @@ def read_jobset(body: Any) -> tuple[SliceSeen, Worker] | None:
     found = _EXIT_CODE.search(message)
     code = int(found[1]) if found else 1
     starts = restarts + 1 if isinstance(restarts, int) and 0 <= restarts < 10**6 else 1
-    worker, kind, words = (
-        Worker("jobset", "running", starts=starts),
-        decide.READY,
-        "waiting for pods",
-    )
+    worker, kind = Worker("jobset", "running", starts=starts), decide.READY
+    words = "waiting for pods"
     if state == "Completed":
         worker = Worker("jobset", "ended", starts=starts)
     elif state == "Failed" and code in decide.FINAL_CODES:

@@ -35,27 +35,16 @@ class Generation:
 _IMAGE = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
 # Sources: cloud.google.com/tpu/docs/runtimes (runtime versions), /tpu/docs/tpus-and-migs (groups:
 # v5p, v6e, tpu7x), GKE's "About TPUs"; images: gke-labs/tpu-operator, vllm-project/ci-infra.
+_QUEUED, _BOTH = ("queued", "gke"), ("compute_engine", "queued", "gke")
+_V4 = ("v4", 2, "tpu-ubuntu2204-base")
+_V5E, _V5P = ("v5litepod", 1, "v2-alpha-tpuv5-lite"), ("v5p", 2, "v2-alpha-tpuv5")
+_V6E, _TPU7X = ("v6e", 1, "v2-alpha-tpuv6e"), "ubuntu-accel-2404-amd64-tpu-tpu7x"
 GENERATIONS = {
-    "v4": Generation(
-        *(3, ("queued", "gke"), "tpu-v4-podslice", "ct4p-hightpu-4t"),
-        ("v4", 2, "tpu-ubuntu2204-base"),
-    ),
-    "v5e": Generation(
-        *(2, ("queued", "gke"), "tpu-v5-lite-podslice", "ct5lp-hightpu-4t"),
-        ("v5litepod", 1, "v2-alpha-tpuv5-lite"),
-    ),
-    "v5p": Generation(
-        *(3, ("compute_engine", "queued", "gke"), "tpu-v5p-slice", "ct5p-hightpu-4t"),
-        *(("v5p", 2, "v2-alpha-tpuv5"), _IMAGE),
-    ),
-    "v6e": Generation(
-        *(2, ("compute_engine", "queued", "gke"), "tpu-v6e-slice", "ct6e-standard-4t"),
-        *(("v6e", 1, "v2-alpha-tpuv6e"), _IMAGE),
-    ),
-    "tpu7x": Generation(
-        *(3, ("compute_engine", "gke"), "tpu7x", "tpu7x-standard-4t"),
-        image="ubuntu-accel-2404-amd64-tpu-tpu7x",
-    ),
+    "v4": Generation(3, _QUEUED, "tpu-v4-podslice", queued=_V4),
+    "v5e": Generation(2, _QUEUED, "tpu-v5-lite-podslice", queued=_V5E),
+    "v5p": Generation(3, _BOTH, "tpu-v5p-slice", "ct5p-hightpu-4t", _V5P, _IMAGE),
+    "v6e": Generation(2, _BOTH, "tpu-v6e-slice", "ct6e-standard-4t", _V6E, _IMAGE),
+    "tpu7x": Generation(3, ("compute_engine", "gke"), "tpu7x", "tpu7x-standard-4t", image=_TPU7X),
 }
 ROADS = ("queued", "compute_engine", "gke")
 

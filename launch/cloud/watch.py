@@ -45,6 +45,8 @@ def read_state(path: pathlib.Path, rules: Rules) -> State:
         state = State(rules, **kept, billed_since=state.billed_since)
     # Nobody knows whether a slice that went meanwhile was deleted on purpose.
     state.is_expected = False
+    # A supervisor sends its own commit before it starts anything.
+    state.is_set_up = False
     return state
 
 
@@ -96,6 +98,7 @@ class BucketLock:
             content = self.ask(make("gcloud storage cat", self.address)).out.strip()[:200]
             age = self.clock() - renewed
             if content != self.owner and age < MAX_LOCK_AGE_SECS:
+                self.renewed = 0.0  # not ours to remove
                 return f"{content}, {age / 60:.0f} min ago"
         elif not said.is_absent:
             return ""
