@@ -266,11 +266,13 @@ class _Turn:
             self.delete()
         elif not state.is_expected:
             self.lose("its deletion was requested, and it still exists")
-        elif seen.kind == LOST or (seen.kind == QUEUED and state.is_ready):
+        elif seen.kind == LOST or (
+            seen.kind == QUEUED and state.is_ready and not rules.starts_itself
+        ):
             self.lose(seen.words)
-        elif seen.kind == QUEUED:
+        elif seen.kind == QUEUED and not state.is_ready:
             self.say_waiting(seen.words)
-        elif seen.kind == STARTING:
+        elif seen.kind in (STARTING, QUEUED):  # a slice that Google repairs may wait for machines
             state.not_ready_since = state.not_ready_since or self.now
             if self.now - state.not_ready_since >= rules.hung_secs:
                 self.lose(f"{seen.words} for {self.now - state.not_ready_since:.0f} s")

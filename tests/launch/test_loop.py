@@ -6,11 +6,14 @@ import pathlib
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from launch.cloud import commands, watch
-from launch.cloud.decide import Rules, State
+from launch.cloud.cluster import Cluster
+from launch.cloud.decide import Action, Rules, State
+from launch.cloud.job import Job
 from launch.cloud.run import Answer, Command, ask, ask_all
 from tests.launch.scripts import LAUNCH, TRAIN_FLAGS
 
@@ -113,6 +116,19 @@ def test_a_signal_leaves_training_alone_and_says_what_it_costs(cluster, cloud, c
     assert "my-tpu may still cost money ($9.60 an hour), until: launch/delete.sh" in error
 
 
+def test_the_doctor_examines_workers_that_were_just_set_up(cluster, tmp_path):
+    planned = []
+    road = SimpleNamespace(plan=lambda kind, job: planned.append((kind, job.is_examined)) or [])
+    here = Cluster(pathlib.Path(cluster().partition("=")[2]), {})
+    job = Job(here, ("--workdir=/mnt/a",), is_examined=True)
+    supervisor = watch.Supervisor(road, job, Rules("/mnt/a"), tmp_path / "state", None)
+    for kinds in (("set_up", "start"), ("stop", "start"), ("stacks",)):
+        supervisor.act([Action(kind) for kind in kinds])
+    examined = [("set_up", True), ("start", True), ("stop", False), ("start", False)]
+    assert planned == [*examined, ("stacks", False)]
+    assert [path.name[:7] for path in (tmp_path / "state").glob("stacks-*.txt")] == ["stacks-"]
+
+
 class Bucket:
     """An object with a generation and an age, asked as gcloud is."""
 
@@ -185,7 +201,8 @@ def test_a_command_ends_with_all_that_it_started(tmp_path):
     said = ask(Command(["bash", "-c", f"cd {tmp_path}; {script}"], secs=0.5))
     assert (said.code, said.out) == (124, "begun\n") and "no answer within 0.5 s" in said.words
     pid = (tmp_path / "pid").read_text().strip()
-    assert not pathlib.Path(f"/proc/{pid}/cmdline").exists()
+    words = pathlib.Path(f"/proc/{pid}/cmdline")  # empty of one that nobody waited for
+    assert not words.exists() or words.read_text() == ""
     assert ask(Command(["no-such-tool"])).is_permanent
 
 
