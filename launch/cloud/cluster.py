@@ -141,9 +141,7 @@ def _read(path: pathlib.Path) -> dict[str, str]:
                 f"{', '.join(FORMS)}"
             )
         if name in values:
-            refuse(
-                f"{path}, line {number}: {name} is set a second time; remove one of the two lines"
-            )
+            refuse(f"{path}, line {number}: {name} is set a second time; remove one line")
         values[name] = value
     return values
 
@@ -222,9 +220,7 @@ def read_arguments(
         elif "TRAIN_FLAG" in usage or ("COMMAND" in usage and not argument.startswith("-")):
             rest.append(argument)
         else:
-            refuse(
-                f"'{argument}' is no option of launch/{script}.sh; see launch/{script}.sh --help"
-            )
+            refuse(f"'{argument}' is no option; see launch/{script}.sh --help")
     path = pathlib.Path(values.get("cluster", str(LAUNCH / "cluster.env")))
     overrides = {n.upper(): values[n] for n in ("topology", "road") if n in values}
     return Arguments(values, Cluster(path, overrides), rest)

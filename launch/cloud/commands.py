@@ -131,9 +131,7 @@ def _wait(road: ModuleType, job: Job, given: Arguments) -> int:
             return 0
         is_over = state in (decide.LOST, decide.DELETING) or failures == 5
         if is_over or waited + poll > int(limit[:-1]) * _UNITS[limit[-1]]:
-            words = (
-                f"error: {given.cluster.name} is {state} after {waited:.0f} s; it may cost money"
-            )
+            words = f"error: it is {state} after {waited:.0f} s; it may cost money"
             words += f" until {given.cluster.next_command('delete')} {answers.error}"
             print(escape(words), file=sys.stderr)
             return 1
@@ -151,9 +149,8 @@ You confirm by typing its name. One without the label launched_by=LABEL is left 
     job = Job(cluster)
     _check_tools(given)
     if given.is_dry_run:
-        return run_all(
-            [road.questions(job)[0], *road.plan("delete", job), *road.plan("clean", job)], True
-        )
+        commands = [road.questions(job)[0], *road.plan("delete", job), *road.plan("clean", job)]
+        return run_all(commands, True)
     is_foreign = given.has("force_foreign")
     if is_foreign or not given.has("yes"):
         _confirm(cluster.name, "--force_foreign needs one" if is_foreign else "add --yes")

@@ -64,9 +64,7 @@ def _upload(job: Job) -> list[Command]:
 def _clean(cluster: Cluster) -> list[Command]:
     """Return what deletes template and policy; a group that is there keeps them."""
     return [
-        make(
-            f"gcloud compute {kind} delete {cluster.name}", *cluster.region, "--quiet", passes="any"
-        )
+        make(f"gcloud compute {kind} delete --quiet", cluster.name, *cluster.region, passes="any")
         for kind in ("instance-templates", "resource-policies")
     ]
 

@@ -310,10 +310,8 @@ class _Turn:
             state.missing += 1
             self.say_waiting(f"not found, look {state.missing} of {MAX_MISSING}")
             if state.missing == MAX_MISSING:
-                words = (
-                    "gave up: the slice is gone and this supervisor did not delete it; run the same"
-                )
-                self.end(1, f"{words} command to create it again")
+                words = "gave up: the slice is gone, and this supervisor did not delete it; run"
+                self.end(1, f"{words} the same command to create it again")
 
     def lose(self, why: str) -> None:
         """Delete a slice; a later look finds none and asks for another."""
@@ -338,9 +336,8 @@ class _Turn:
         state.unreached += 1
         if state.unreached == 1:
             state.unreached_at, state.unreached_since = state.checkpoint, self.now
-        self.say_waiting(
-            f"{len(self.answers.workers)} of {count} workers answer", self.answers.error
-        )
+        answered = len(self.answers.workers)
+        self.say_waiting(f"{answered} of {count} workers answer", self.answers.error)
         is_over = state.unreached >= MAX_UNREACHED
         if self.rules.starts_itself:  # its machines install packages before they can answer
             is_over = self.now - state.unreached_since >= self.rules.hung_secs
@@ -363,9 +360,7 @@ class _Turn:
             state.was_tried = state.has_trained = True
         state.has_trained |= bool(running)
         if busy is not None:
-            words = (
-                f"another run than {rules.workdir} trains there (worker {busy.name}); let it end"
-            )
+            words = f"another run than {rules.workdir} trains on worker {busy.name}; let it end"
             self.end(2, f"{words}, or stop it: launch/train.sh --stop")
         elif not state.has_trained:
             # Ends of runs that were not ours to see say nothing of the next start.
@@ -403,9 +398,7 @@ class _Turn:
         if starts > state.starts:
             if self.may_try():
                 state.starts, state.tries = starts, state.tries + 1
-                self.event(
-                    f"training was started, newest checkpoint {self.step}, try {state.tries}"
-                )
+                self.event(f"training starts, newest checkpoint {self.step}, try {state.tries}")
         elif silent_secs >= self.rules.hung_secs:
             self.collect_stacks(silent_secs)
             self.lose("training is silent")
@@ -434,9 +427,8 @@ class _Turn:
             state.best, state.tries = state.checkpoint, 0
         if state.tries < self.rules.max_tries:
             return True
-        self.end_run(
-            1, f"gave up: {state.tries} tries in a row reached no newer checkpoint than {self.step}"
-        )
+        words = f"gave up: {state.tries} tries in a row reached no newer checkpoint than"
+        self.end_run(1, f"{words} {self.step}")
         return False
 
     # Money and ends.

@@ -111,9 +111,8 @@ def ask(command: Command) -> Answer:
                     child.wait(1)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
-            return Answer(
-                TIMED_OUT, _read(out), f"{_read(err)}\nno answer within {command.secs:g} s"
-            )
+            words = f"{_read(err)}\nno answer within {command.secs:g} s"
+            return Answer(TIMED_OUT, _read(out), words)
         return Answer(child.returncode, _read(out), _read(err))
 
 
@@ -168,9 +167,8 @@ def _run(command: Command) -> int:
 def _show(source: Any, file: TextIO) -> None:
     while line := source.readline(MAX_LINE):
         text = line.decode("utf-8", "surrogateescape")
-        print(
-            escape(text.removesuffix("\n")), end="\n" * text.endswith("\n"), file=file, flush=True
-        )
+        end = "\n" * text.endswith("\n")
+        print(escape(text.removesuffix("\n")), end=end, file=file, flush=True)
 
 
 def check_login() -> None:
