@@ -30,9 +30,7 @@ SIZES = {
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """DeBERTa-v3; text is what follows the colon of --config=configs/deberta.py:..."""
-    size = c.arguments(text, size="base")["size"]
-    if size not in SIZES:
-        raise ValueError(f"size is {size!r}; this config has {sorted(SIZES)}")
+    size = c.arguments(text, size=("base", *SIZES))["size"]
     width, layers, rate, rows = SIZES[size]
     return c.to_config_dict(
         c.Config(
