@@ -53,7 +53,7 @@ def config(tiny_store):
         rtd_generator_first=True,
         phases=(Phase(seq_len=16, steps=8, batch_size=16, micro_batches=2),),
         eval=EvalConfig(every_steps=4, examples=21),
-        checkpoint=CheckpointConfig(every_steps=4, keep=3),
+        checkpoint=CheckpointConfig(every_steps=4),
         **LOGGED_OFTEN,
         data=PretrainOptions(
             store=str(tiny_store),
