@@ -17,7 +17,7 @@ from bert_jax.benchmarking import measure
 from bert_jax.config import ComputeConfig, Config, ModelConfig, OptimConfig, Phase
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_masked_lm
-from bert_jax.model import bert
+from bert_jax.model.layers import Declared
 from bert_jax.parallel import mesh
 from bert_jax.train_step import objectives, step
 
@@ -93,7 +93,7 @@ def gradients(params_file: str, out_file: str) -> dict[str, float]:
     """
     model, given = _running["model"], np.load(params_file)
 
-    def place(path: Any, declared: bert.Declared, like: jax.Array) -> jax.Array:
+    def place(path: Any, declared: Declared, like: jax.Array) -> jax.Array:
         leaf = given[jax.tree_util.keystr(path, simple=True, separator="/")]
         if leaf.shape != declared.logical_dims:
             raise ValueError(

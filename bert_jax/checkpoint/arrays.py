@@ -10,7 +10,7 @@ from etils import epath
 from jax.sharding import PartitionSpec
 
 from bert_jax.checkpoint import fingerprint
-from bert_jax.model.bert import Declared
+from bert_jax.model.layers import Declared
 from data_pipeline.io.refused import Refused
 
 

@@ -16,7 +16,8 @@ from bert_jax.checkpoint import arrays, fingerprint
 from bert_jax.checkpoint import directory as directory_lib
 from bert_jax.checkpoint.directory import STATE, Folder, find_steps
 from bert_jax.checkpoint.restore import describe_error, make_no_intact_checkpoint
-from bert_jax.model.bert import Declared, Model, Params
+from bert_jax.model.bert import Model, Params
+from bert_jax.model.layers import Declared
 from data_pipeline.io.errors import explain
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile

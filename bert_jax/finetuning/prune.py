@@ -21,7 +21,8 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from bert_jax.finetuning.feed import TaskFeed
-from bert_jax.model.bert import Declared, Model, Params
+from bert_jax.model.bert import Model, Params
+from bert_jax.model.layers import Declared
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step.objectives import Batch, Objective
 from bert_jax.train_step.state import TrainState, map_like_params

@@ -13,7 +13,8 @@ from bert_jax.config import ComputeConfig, MeshConfig, ModelConfig
 from bert_jax.config.schema import GENERATOR
 from bert_jax.interop import tensor_names
 from bert_jax.model import bert, ops
-from bert_jax.model.bert import Declared, Heads, Model, Params
+from bert_jax.model.bert import Heads, Model, Params
+from bert_jax.model.layers import Declared, init_param
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io.refused import Refused
@@ -224,7 +225,7 @@ def place_params(
     def place(path: tuple[object, ...], declared: Declared) -> jax.Array:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         if name not in given:
-            return bert.init_param(key, path, declared)
+            return init_param(key, path, declared)
         # Rows of zeros where the model pads the vocabulary.
         padding = np.subtract(declared.dims, given[name].shape)
         padded = np.pad(given[name], [(0, rows) for rows in padding])

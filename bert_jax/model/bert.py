@@ -7,14 +7,12 @@ V vocabulary (padded).
 import dataclasses
 import functools
 import math
-import zlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import PartitionSpec
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.model import ops
@@ -23,14 +21,15 @@ from bert_jax.model.disentangled import DistanceTable
 from bert_jax.model.dropout import CLASSIFIER_INPUT, Dropout
 from bert_jax.model.embeddings import Embeddings
 from bert_jax.model.encoder import Layer, LayerView, Targets, Views, make_views
-from bert_jax.model.heads import BiLstm, MaskedLmHead, ReplacedTokenHead
+from bert_jax.model.heads import MaskedLmHead, ReplacedTokenHead, pool_lstms, run_lstms, stack_lstms
 from bert_jax.model.layers import (
     Choices,
-    Initial,
+    Declared,
     LayerNumber,
     Linear,
     Norm,
     Table,
+    init_param,
     resolve_choices,
 )
 from bert_jax.model.losses import Losses
@@ -38,7 +37,6 @@ from bert_jax.model.relative import make_relations
 from bert_jax.parallel import mesh
 
 Params = dict[str, Any]
-_BILSTM_LAYERS = 2  # paper, section 5.3; section 5.1 leaves their number out
 _TARGETS = 0x7A96E75  # mixed into dropout's seed for the stream of the targets
 _POOLER_ACTS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": jnp.tanh,
@@ -106,7 +104,7 @@ class Bert(nnx.Module):
         if heads.classes:
             read = (2 * units or config.hidden_size, None)
             self.classifier = Linear(read, (heads.classes, None), config.initializer_range)
-        self.bilstm = _stack_lstms(config.hidden_size, units) if units else None
+        self.bilstm = stack_lstms(config.hidden_size, units) if units else None
         if heads.rtd:
             self.rtd = ReplacedTokenHead(config, choices)
         given = None if has_base else self.embeddings
@@ -379,14 +377,15 @@ class Bert(nnx.Module):
 
         Where example_ids_BS are given and config.model.classifier_pooling is "mean", the mean of
         the vectors of each example takes their place; its tokens are numbered from 1, padding is 0.
-        With LSTMs there is no pooler: see _pool_lstm.
+        With LSTMs there is no pooler: see pool_lstms.
         """
         is_packed = positions is not None and positions.ndim == 2
         examples = positions.shape[1] if positions is not None and is_packed else 1
+        averages = self.config.classifier_pooling == "mean"
         if example_ids_BS is not None and self.bilstm is not None:
-            read = self._pool_lstm(self.bilstm, hidden_BSD, example_ids_BS, examples)
+            read = pool_lstms(self.bilstm, hidden_BSD, example_ids_BS, examples, averages)
             return read if is_packed else read[:, 0]
-        if example_ids_BS is not None and self.config.classifier_pooling == "mean":
+        if example_ids_BS is not None and averages:
             read = ops.average_examples(hidden_BSD, example_ids_BS, examples)
             read = read if is_packed else read[:, 0]
         elif positions is not None and is_packed:
@@ -397,29 +396,6 @@ class Bert(nnx.Module):
             return self.mlm.transform_vectors(read)
         return _POOLER_ACTS[self.config.pooler_type](self.pooler(read))
 
-    def _pool_lstm(
-        self,
-        bilstm: nnx.Dict[BiLstm],
-        hidden_BSD: jax.Array,
-        example_ids_BS: jax.Array,
-        examples: int,
-    ) -> jax.Array:
-        """Pool each example's outputs of the last LSTMs: float[B,N,2U].
-
-        It is the last output of each direction, at the last token and at the first one, or their
-        mean over all tokens where config.model.classifier_pooling is "mean".
-        """
-        read_BSD = _run_lstms(bilstm, hidden_BSD, example_ids_BS)
-        if self.config.classifier_pooling == "mean":
-            return ops.average_examples(read_BSD, example_ids_BS, examples)
-        sides = jnp.split(read_BSD, 2, axis=-1)
-        # The mean over one token.
-        ends = (ops.keep_ends(example_ids_BS, is_first) for is_first in (False, True))
-        pooled = [
-            ops.average_examples(side, end, examples) for side, end in zip(sides, ends, strict=True)
-        ]
-        return jnp.concatenate(pooled, axis=-1)
-
     def transform_tokens(self, hidden_BSD: jax.Array, example_ids_BS: jax.Array) -> jax.Array:
         """Compute what a task's layer on tokens reads: float[B,S,D], or [B,S,2U] of LSTMs.
 
@@ -429,7 +405,7 @@ class Bert(nnx.Module):
         Source: modeling_modernbert.py@transformers 5.23 ModernBertForTokenClassification.
         """
         if self.bilstm is not None:
-            return _run_lstms(self.bilstm, hidden_BSD, example_ids_BS)
+            return run_lstms(self.bilstm, hidden_BSD, example_ids_BS)
         return self.mlm.transform_vectors(hidden_BSD) if self.pooler is None else hidden_BSD
 
     def compute_class_logits(self, x: jax.Array, dropout: Dropout | None = None) -> jax.Array:
@@ -446,34 +422,6 @@ class Bert(nnx.Module):
 def _drop_for_targets(dropout: Dropout | None) -> Dropout | None:
     """Return the dropout of the stream of targets, with masks of its own."""
     return dropout and dataclasses.replace(dropout, seed=dropout.seed ^ jnp.uint32(_TARGETS))
-
-
-def _stack_lstms(width: int, units: int) -> nnx.Dict[BiLstm]:
-    """Declare LSTMs on top of each other; the first one reads vectors of this width."""
-    widths = (width, *[2 * units] * (_BILSTM_LAYERS - 1))
-    return nnx.Dict({f"{i:02d}": BiLstm(width, units) for i, width in enumerate(widths)})
-
-
-def _run_lstms(layers: nnx.Dict[BiLstm], x_BSD: jax.Array, example_ids_BS: jax.Array) -> jax.Array:
-    for layer in layers.values():
-        x_BSD = layer(x_BSD, example_ids_BS)
-    return x_BSD
-
-
-@dataclasses.dataclass(frozen=True)
-class Declared:
-    """Describe a parameter before it exists; sizes are those in memory unless logical."""
-
-    dims: tuple[int, ...]
-    logical_dims: tuple[int, ...]  # sizes without rows that pad the vocabulary
-    spec: PartitionSpec
-    initial: Initial
-    logical_axes: tuple[str | None, ...]  # name of each dimension: mesh.RULES, or None
-
-    @property
-    def is_matrix(self) -> bool:
-        """Return whether it is a kernel or table, not a bias or norm."""
-        return len(self.dims) > 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -512,23 +460,6 @@ class Model:
     def parameter_count(self) -> int:
         """Count the parameters of encoder and heads, without padding."""
         return sum(math.prod(leaf.logical_dims) for leaf in jax.tree.leaves(self.declared))
-
-
-def init_param(key: jax.Array, path: tuple[Any, ...], parameter: Declared) -> jax.Array:
-    """Initialize the parameter at a path of the tree, on the current mesh."""
-    return _jit_draw(parameter)(
-        jax.random.fold_in(key, zlib.crc32(jax.tree_util.keystr(path).encode()))
-    )
-
-
-@functools.cache
-def _jit_draw(parameter: Declared) -> Callable[[jax.Array], jax.Array]:
-    sizes = zip(parameter.dims, parameter.logical_dims, strict=True)
-    padding = [(0, padded - logical) for padded, logical in sizes]
-    return jax.jit(
-        lambda key: jnp.pad(parameter.initial.draw(key, parameter.logical_dims), padding),
-        out_shardings=parameter.spec,
-    )
 
 
 def resolve_dtype(compute: ComputeConfig, platform: str) -> jnp.dtype:

@@ -1,6 +1,7 @@
 """Define the heads of the masked language model and of replaced-token detection, and LSTMs.
 
-Dimensions: B batch, S sequence, P predictions, D width, V vocabulary (padded), U cells.
+Dimensions: B batch, S sequence, N examples in a packed row, P predictions, D width,
+V vocabulary (padded), U cells.
 Source: run_pretraining.py@eedf5716ce get_masked_lm_output.
 """
 
@@ -16,6 +17,7 @@ from bert_jax.model.losses import Losses, compute_word_logits, word_cross_entrop
 
 # To the gates i, f, g, o: Jozefowicz et al. 2015, section 2.2.
 _FORGET_BIAS = np.array([0, 1, 0, 0], np.float32)
+_BILSTM_LAYERS = 2  # paper, section 5.3; section 5.1 leaves their number out
 
 
 class MaskedLmHead(nnx.Module):
@@ -139,3 +141,40 @@ class BiLstm(nnx.Module):
             self.backward(x_BSD, example_ids_BS, is_reversed=True),
         )
         return jnp.concatenate(outputs, axis=-1)
+
+
+def stack_lstms(width: int, units: int) -> nnx.Dict[BiLstm]:
+    """Declare LSTMs on top of each other; the first one reads vectors of this width."""
+    widths = (width, *[2 * units] * (_BILSTM_LAYERS - 1))
+    return nnx.Dict({f"{i:02d}": BiLstm(width, units) for i, width in enumerate(widths)})
+
+
+def run_lstms(layers: nnx.Dict[BiLstm], x_BSD: jax.Array, example_ids_BS: jax.Array) -> jax.Array:
+    """Compute the outputs of the last LSTMs: float[B,S,D] -> float[B,S,2U]."""
+    for layer in layers.values():
+        x_BSD = layer(x_BSD, example_ids_BS)
+    return x_BSD
+
+
+def pool_lstms(
+    layers: nnx.Dict[BiLstm],
+    x_BSD: jax.Array,
+    example_ids_BS: jax.Array,
+    examples: int,
+    averages: bool,
+) -> jax.Array:
+    """Pool each example's outputs of the last LSTMs: float[B,N,2U].
+
+    It is the last output of each direction, at the last token and at the first one, or their mean
+    over all tokens if `averages`.
+    """
+    read_BSD = run_lstms(layers, x_BSD, example_ids_BS)
+    if averages:
+        return ops.average_examples(read_BSD, example_ids_BS, examples)
+    sides = jnp.split(read_BSD, 2, axis=-1)
+    # The mean over one token.
+    ends = (ops.keep_ends(example_ids_BS, is_first) for is_first in (False, True))
+    pooled = [
+        ops.average_examples(side, end, examples) for side, end in zip(sides, ends, strict=True)
+    ]
+    return jnp.concatenate(pooled, axis=-1)

@@ -8,13 +8,16 @@ Dimensions: B batch, S sequence, D width, F feed-forward units.
 """
 
 import dataclasses
+import functools
 import math
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import PartitionSpec
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.model import ops
@@ -80,6 +83,39 @@ def declare(
     """Declare a float32 parameter, to be initialized by bert.Model.init."""
     shape = jax.ShapeDtypeStruct(dims, jnp.float32)
     return nnx.Param(shape, logical_axes=logical_axes, initial=initial)
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """Describe a parameter before it exists; sizes are those in memory unless logical."""
+
+    dims: tuple[int, ...]
+    logical_dims: tuple[int, ...]  # sizes without rows that pad the vocabulary
+    spec: PartitionSpec
+    initial: Initial
+    logical_axes: tuple[str | None, ...]  # name of each dimension: mesh.RULES, or None
+
+    @property
+    def is_matrix(self) -> bool:
+        """Return whether it is a kernel or table, not a bias or norm."""
+        return len(self.dims) > 1
+
+
+def init_param(key: jax.Array, path: tuple[Any, ...], parameter: Declared) -> jax.Array:
+    """Initialize the parameter at a path of the tree, on the current mesh."""
+    return _jit_draw(parameter)(
+        jax.random.fold_in(key, zlib.crc32(jax.tree_util.keystr(path).encode()))
+    )
+
+
+@functools.cache
+def _jit_draw(parameter: Declared) -> Callable[[jax.Array], jax.Array]:
+    sizes = zip(parameter.dims, parameter.logical_dims, strict=True)
+    padding = [(0, padded - logical) for padded, logical in sizes]
+    return jax.jit(
+        lambda key: jnp.pad(parameter.initial.draw(key, parameter.logical_dims), padding),
+        out_shardings=parameter.spec,
+    )
 
 
 class Linear(nnx.Module):

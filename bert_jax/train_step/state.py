@@ -10,7 +10,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.config import MeshConfig
-from bert_jax.model.bert import Declared, Model
+from bert_jax.model.bert import Model
+from bert_jax.model.layers import Declared
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step import guard
 
