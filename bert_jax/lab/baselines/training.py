@@ -238,8 +238,15 @@ def run_steps(folder: pathlib.Path, training: Steps, screen: Screen) -> Baseline
 
 
 def read_state(folder: pathlib.Path, like: State) -> State:
-    """Read the state of a finished baseline; `like` has its tree, shapes and dtypes."""
-    return _load(folder / STATE, like)[0]
+    """Read the state of a finished baseline; `like` has its tree, shapes and dtypes.
+
+    Raises:
+      DamagedFile: the state is missing or damaged.
+    """
+    path = folder / STATE
+    if not path.exists():
+        raise DamagedFile(f"{path} is missing; delete {SUMMARY} too to train from step 0")
+    return _load(path, like)[0]
 
 
 def _save(path: pathlib.Path, state: State, step: int, secs: float) -> None:
@@ -269,7 +276,10 @@ def _load(path: pathlib.Path, like: State) -> tuple[State, int, float]:
 
 
 def _report_damage(path: pathlib.Path, reason: str) -> DamagedFile:
-    return DamagedFile(f"{path} is damaged ({reason:.120}); delete it to train from step 0")
+    return DamagedFile(
+        f"{path} is damaged ({reason:.120}); delete it, and {SUMMARY} next to it, to train from "
+        "step 0"
+    )
 
 
 def write_summary(folder: pathlib.Path, summary: Mapping[str, Any]) -> None:

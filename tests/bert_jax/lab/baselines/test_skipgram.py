@@ -152,3 +152,6 @@ def test_a_folder_of_another_training_or_with_damage_is_refused(tiny_store, tmp_
     (run / training.STATE).write_bytes(complete)
     with pytest.raises(training.DamagedFile, match="no array has"):
         training.read_state(run, skipgram.init_tables(SkipGram(width=7), store.vocab_size))
+    (run / training.STATE).unlink()
+    with pytest.raises(training.DamagedFile, match=r"state.npz is missing; delete summary.json"):
+        training.read_state(run, tables)  # not the untrained tables
