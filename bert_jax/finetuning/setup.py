@@ -114,7 +114,7 @@ def build_finetuning(
         profiled=profiled,
         began=began,
         findings=wrong_kernels,
-        resize=make_resize(parts, feed),
+        resize=make_resize(parts, feed) if config.prune.intermediate_size else None,
     )
 
 

@@ -197,6 +197,7 @@ def test_a_pruned_run_resumes_anywhere_and_is_read_back_in_its_size(config, tmp_
     assert (written["num_hidden_layers"], written["intermediate_size"]) == (1, 6)
     again = load.load(f"hf:{tmp_path / 'hf'}")
     jax.tree.map(np.testing.assert_array_equal, again.params["layers"], checkpoint.params["layers"])
-    assert load.load(f"orbax:{whole}@21").config.intermediate_size == 22
+    assert load.load(f"orbax:{whole}@20").config.intermediate_size == 22
+    assert build(config, tmp_path / "not_pruned").resize is None
     with pytest.raises(ValueError, match=r"prune\.rounds = 1, this config says 2"):
         build(dataclasses.replace(pruned, prune=PruneConfig(6, 2, 0.4)), whole)
