@@ -116,9 +116,10 @@ def _differentiate(
     gradient_dtype: jnp.dtype | None,
     taught: Teacher | None = None,
 ) -> tuple[Any, dict[str, Term], dict[str, jax.Array], Batch]:
-    """Do the same for `params` alone, the others being `fixed`, and the terms of `compute`.
+    """Compute the gradient of `params` alone, next to parameters that are `fixed`.
 
-    The last result has its rows, sharded as the batch.
+    `compute` returns the terms of the loss, and rows, which are the last result, sharded as the
+    batch. All else is as in compute_gradients.
     """
     specs = collectives.specs(params)
     exchanged = jax.tree.map(

@@ -105,7 +105,7 @@ class StepParts:
     @property
     def abstract_state(self) -> TrainState:
         """Return shapes, dtypes and shardings of the last phase's state."""
-        return state_lib.make_abstract_state(self.model, self.tx, self.shardings)
+        return self.state_in_phase(-1)
 
     def shard_phase(self, index: int) -> TrainState:
         """Return a NamedSharding for each array of the state in a phase."""
@@ -176,7 +176,7 @@ def lower_step(parts: StepParts, index: int, batch: BatchShape) -> jax.stages.Lo
 
     The compiled program maps (state, batch, pace) to (next state, sums); see step.make_train_step.
     """
-    shardings, first = parts.shard_phase(index), parts.state_in_phase(index)
+    shardings, state = parts.shard_phase(index), parts.state_in_phase(index)
     take_step = step_lib.make_train_step(
         parts.models[index],
         parts.objectives[index],
@@ -192,7 +192,7 @@ def lower_step(parts: StepParts, index: int, batch: BatchShape) -> jax.stages.Lo
         jax.ShapeDtypeStruct((), jnp.float32, sharding=whole),
         jax.ShapeDtypeStruct((), jnp.bool_, sharding=whole),
     )
-    arguments = first, placed, pace, *parts.abstract_frozen
+    arguments = state, placed, pace, *parts.abstract_frozen
     with jax.set_mesh(parts.mesh):
         return take_step.lower(*arguments)
 
@@ -277,8 +277,8 @@ class Programs:
             return
         shape = {name: (array.shape, array.dtype.type) for name, array in batch.items()}
         placed = mesh_lib.abstract_batch(shape, parts.mesh)
-        first = parts.state_in_phase(index)
-        arguments = first.params, placed, *parts.abstract_frozen
+        params = parts.state_in_phase(index).params
+        arguments = params, placed, *parts.abstract_frozen
         evaluate = step_lib.make_eval_step(
             parts.models[index], parts.objectives[index], parts.teacher
         )
