@@ -93,8 +93,8 @@ def list_init_layers(config: SharedConfig) -> list[int]:
 def split_into_rounds(phase: FinetunePhase, prune: PruneConfig) -> tuple[FinetunePhase, ...]:
     """Cut the phase of a fine-tuning where neurons are removed; the sum of steps stays.
 
-    Sizes fall by equal parts to prune.intermediate_size, rounded up to what divides a mesh and the
-    tiles of a device as the first and the last size do.
+    Sizes fall by equal parts to prune.intermediate_size, rounded up to a multiple of the largest
+    power of two, 128 at most, that divides the first and the last size.
 
     Raises:
       Refused: nothing would be removed; a round would have no neuron or no step.

@@ -27,6 +27,7 @@ from bert_jax.config import (
     MeshConfig,
     RunConfig,
     list_objectives,
+    model_in_phase,
 )
 from data_pipeline.io.refused import Refused
 
@@ -248,6 +249,14 @@ def check_divides(config: RunConfig, device_count: int) -> None:
             raise Refused(
                 f"config.{name} is {size}, not a multiple of the {parts} devices on mesh "
                 f"axis {axis}; set config.mesh.{axis}_size to a divisor of {size}"
+            )
+    for index in range(len(config.phases)):
+        neurons = model_in_phase(config, index).intermediate_size
+        if isinstance(config, FinetuneConfig) and neurons % model:
+            raise Refused(
+                f"config.prune.rounds is {config.prune.rounds}, and {neurons} neurons are left "
+                f"after one of them, not a multiple of the {model} devices on mesh axis model; try "
+                "another number, or 1"
             )
 
 

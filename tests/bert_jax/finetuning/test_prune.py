@@ -12,10 +12,11 @@ import pytest
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.checkpoint.reader import read_arrays
 from bert_jax.config.phases import split_into_rounds
-from bert_jax.config.schema import FinetunePhase, MeshConfig, PruneConfig
+from bert_jax.config.schema import FinetunePhase, FinetuneRun, MeshConfig, PruneConfig
 from bert_jax.finetuning import predict
 from bert_jax.finetuning.prune import choose_neurons, keep_neurons, score_neurons
 from bert_jax.interop import export, load
+from bert_jax.parallel.mesh import check_divides
 from bert_jax.train_step.objectives import Objective, Term, encode_batch
 from data_pipeline.io.refused import Refused
 from tests.bert_jax.finetuning.test_setup import build, config, lines, run, run_until_cut_off
@@ -145,6 +146,17 @@ def test_rounds_are_equally_far_apart_and_all_sizes_divide_alike():
 def test_rounds_that_remove_nothing_are_refused(steps, prune, words):
     with pytest.raises(Refused, match=words):
         split(steps, 22, **prune)
+
+
+def test_a_round_whose_neurons_a_mesh_does_not_divide_is_refused():
+    prune = PruneConfig(intermediate_size=24, rounds=2)
+    phases = split_into_rounds(FinetunePhase(seq_len=19, steps=9, intermediate_size=48), prune)
+    assert [each.intermediate_size for each in phases] == [48, 40, 24]
+    model = dataclasses.replace(MODEL, num_attention_heads=3, intermediate_size=48)
+    mesh = MeshConfig(preset="tp", model_size=3)
+    pruned = FinetuneRun(model=model, phases=phases, prune=prune, mesh=mesh)
+    with pytest.raises(Refused, match=r"prune\.rounds is 2, and 40 neurons .* 3 devices"):
+        check_divides(pruned, 3)
 
 
 @pytest.mark.parametrize(
