@@ -56,25 +56,7 @@ def build_finetuning(
     validate.check_finetune(config)
     storage = workdir if isinstance(workdir, Workdir) else workdir_lib.open_local_workdir(workdir)
     screen = Screen(is_writer=jax.process_index() == 0)
-    with screen.spinning(f"reading {config.init}"):
-        checkpoint = select_layers(load.load(config.init), list_init_layers(config))
-    # Without the layer of an earlier task, so that this task's layer is initialized.
-    of_a_task = ("bilstm", "classifier")
-    params = {name: part for name, part in checkpoint.params.items() if name not in of_a_task}
-    checkpoint = dataclasses.replace(checkpoint, params={} if config.from_scratch else params)
-    positions = checkpoint.config.max_position_embeddings
-    config, checkpoint = _keep_rows(config, checkpoint, storage)
-    if config.data.max_seq_length > positions:
-        raise Refused(
-            f"config.data.max_seq_length is {config.data.max_seq_length}, and {config.init} has "
-            f"{positions} positions; set it to {positions} or less"
-        )
-    if config.causal_weight and not checkpoint.config.is_causal:
-        raise Refused(
-            f"config.causal_weight is {config.causal_weight}, and {config.init} reads both sides "
-            "of a token, so it would see the tokens that it predicts; leave it at 0, or begin with "
-            "a left-to-right model"
-        )
+    config, checkpoint = _read_checkpoint(config, storage, screen)
     with screen.spinning(f"reading the examples of {config.data.task}"):
         task = open_task(config.data, checkpoint.vocabulary)
     device_count = jax.device_count() if devices is None else len(devices)
@@ -82,7 +64,7 @@ def build_finetuning(
     resolved = resolve_config(config, task, checkpoint.config)
     if resolved.model.pooler_type != checkpoint.config.pooler_type:
         # Another map of [CLS] was asked for: it is initialized.
-        params = {name: part for name, part in params.items() if name != "pooler"}
+        params = {name: part for name, part in checkpoint.params.items() if name != "pooler"}
         checkpoint = dataclasses.replace(checkpoint, params=params)
     feed = TaskFeed(task, checkpoint.vocabulary, resolved, unit)
     digest = hash_for_others(checkpoint)
@@ -116,6 +98,37 @@ def build_finetuning(
         findings=wrong_kernels,
         resize=make_resize(parts, feed) if config.prune.intermediate_size else None,
     )
+
+
+def _read_checkpoint(
+    config: FinetuneConfig, storage: Workdir, screen: Screen
+) -> tuple[FinetuneConfig, Pretrained]:
+    """Read the checkpoint that a fine-tuning begins with, and set in both how rows are made.
+
+    The layer of an earlier task is left out, and all weights if they are to be initialized.
+
+    Raises:
+      Refused: there is no such checkpoint, or it does not go with the config.
+    """
+    with screen.spinning(f"reading {config.init}"):
+        checkpoint = select_layers(load.load(config.init), list_init_layers(config))
+    of_a_task = ("bilstm", "classifier")
+    params = {name: part for name, part in checkpoint.params.items() if name not in of_a_task}
+    checkpoint = dataclasses.replace(checkpoint, params={} if config.from_scratch else params)
+    positions = checkpoint.config.max_position_embeddings
+    config, checkpoint = _keep_rows(config, checkpoint, storage)
+    if config.data.max_seq_length > positions:
+        raise Refused(
+            f"config.data.max_seq_length is {config.data.max_seq_length}, and {config.init} has "
+            f"{positions} positions; set it to {positions} or less"
+        )
+    if config.causal_weight and not checkpoint.config.is_causal:
+        raise Refused(
+            f"config.causal_weight is {config.causal_weight}, and {config.init} reads both sides "
+            "of a token, so it would see the tokens that it predicts; leave it at 0, or begin with "
+            "a left-to-right model"
+        )
+    return config, checkpoint
 
 
 def _keep_rows(

@@ -320,6 +320,11 @@ def test_from_scratch_has_the_sizes_of_the_checkpoint_and_none_of_its_weights(co
     known = name_leaves(load.load(config.init).params)
     given, new = first_weights("given"), first_weights("new", from_scratch=True)
     other = first_weights("other", from_scratch=True, seed=1)
+    # A pooler of another kind is left out of the checkpoint, and everything else too.
+    relu = dataclasses.replace(config.model, pooler_type="relu")
+    jax.tree.map(
+        np.testing.assert_array_equal, first_weights("relu", from_scratch=True, model=relu), new
+    )
     assert given.keys() == new.keys() > {"embeddings/word/embedding", "pooler/kernel"}
     np.testing.assert_array_equal(given["pooler/kernel"], known["pooler/kernel"])
     for path, weights in new.items():
