@@ -461,23 +461,7 @@ def _list_replaced_token_rules(config: Config) -> Iterator[Rule]:
         "it needs a generator, and config.model.generator_hidden_size is 0; set that to a quarter "
         f"of config.model.hidden_size = {model.hidden_size} or so",
     )
-    yield (
-        "rtd_generator_first",
-        not config.rtd_generator_first or model.generator_embeddings == "gdes",
-        "both models train the tables that they share: set config.model.generator_embeddings=gdes, "
-        "or leave it false",
-    )
-    yield (
-        "model.enhanced_mask_decoder",
-        not (model.enhanced_mask_decoder and model.position_biased_input),
-        "it adds positions, which config.model.position_biased_input = True has in the embeddings: "
-        "set one of the two",
-    )
-    yield (
-        "model.enhanced_mask_decoder",
-        not model.enhanced_mask_decoder or model.norm_position == "post",
-        "it reads what is normalized, and config.model.norm_position is 'pre': leave it false",
-    )
+    yield from _list_deberta_rules(config)
     yield (
         key,
         not config.data.has_next_sentences,
@@ -505,6 +489,28 @@ def _list_replaced_token_rules(config: Config) -> Iterator[Rule]:
         "model.position_embedding_type",
         model.position_embedding_type != "relative",
         f"the generator that config.{key}={RTD} trains knows learned and rotary positions",
+    )
+
+
+def _list_deberta_rules(config: Config) -> Iterator[Rule]:
+    """Allow DeBERTa-v3's order of updates and its generator's decoder where they are defined."""
+    model = config.model
+    yield (
+        "rtd_generator_first",
+        not config.rtd_generator_first or model.generator_embeddings == "gdes",
+        "both models train the tables that they share: set config.model.generator_embeddings=gdes, "
+        "or leave it false",
+    )
+    yield (
+        "model.enhanced_mask_decoder",
+        not (model.enhanced_mask_decoder and model.position_biased_input),
+        "it adds positions, which config.model.position_biased_input = True has in the embeddings: "
+        "set one of the two",
+    )
+    yield (
+        "model.enhanced_mask_decoder",
+        not model.enhanced_mask_decoder or model.norm_position == "post",
+        "it reads what is normalized, and config.model.norm_position is 'pre': leave it false",
     )
 
 

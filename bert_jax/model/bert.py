@@ -92,13 +92,9 @@ class Bert(nnx.Module):
         self.pooler = Linear(width, pooled, config.initializer_range) if has_pooler else None
         if heads.mlm or (heads.pooler and not has_pooler):
             self.mlm = MaskedLmHead(config, padded_vocab_size, choices)
-        self.decoder_positions = (
-            Table(
-                config.max_position_embeddings, config.hidden_size, None, config.initializer_range
-            )
-            if heads.mlm and config.enhanced_mask_decoder
-            else None
-        )
+        has_decoder = heads.mlm and config.enhanced_mask_decoder
+        rows, std = config.max_position_embeddings, config.initializer_range
+        self.decoder_positions = Table(rows, config.hidden_size, None, std) if has_decoder else None
         if heads.nsp:
             self.nsp = Linear(pooled, (2, None), config.initializer_range)
         if heads.classes:

@@ -153,8 +153,7 @@ def _differentiate(
         return tree, collectives.sum_over_batch(terms), weights, rows
 
     out_specs = specs, PartitionSpec(), PartitionSpec(), mesh.spec("batch")
-    frozen = () if taught is None else (taught.params,)
-    arguments = params, fixed, dict(batch), dropout, *frozen
+    arguments = params, fixed, dict(batch), dropout, *(() if taught is None else (taught.params,))
     return collectives.map_over_batch(on_a_device, arguments, out_specs)
 
 
@@ -162,7 +161,7 @@ def _differentiate_in_turn(
     model: Model,
     objective: Objective,
     ahead: Ahead,
-    update: Callable[[Any], Any],
+    update: Callable[[Any], tuple[Any, Any]],
     params: Any,
     batch: Batch,
     dropout: Dropout | None,
@@ -171,7 +170,8 @@ def _differentiate_in_turn(
 ) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
     """Compute the gradient of a part, then the others' with the new weights that it gives the part.
 
-    update(gradients) returns all parameters after an update; only the part's are read.
+    update(gradients) returns all parameters after an update, of which only the part's are read, and
+    the optimizer's state.
     """
     first = {ahead.part: params[ahead.part]}
     others = {name: tree for name, tree in params.items() if name != ahead.part}
@@ -179,7 +179,8 @@ def _differentiate_in_turn(
     grads, terms, weights, rows = _differentiate(
         model, objective, ahead.terms, first, others, batch, *ways
     )
-    moved = {ahead.part: update(jax.tree.map(jnp.zeros_like, others) | grads)[ahead.part]}
+    updated, _ = update(jax.tree.map(jnp.zeros_like, others) | grads)
+    moved = {ahead.part: updated[ahead.part]}
     compute = _add_no_rows(ahead.other_terms)
     other_grads, other_terms, _, _ = _differentiate(
         model, objective, compute, others, moved, {**batch, **rows}, *ways
@@ -248,12 +249,7 @@ def make_train_step(
             )
         else:
             grads, terms, weights = _differentiate_in_turn(
-                model,
-                objective,
-                objective.ahead,
-                lambda grads: update(grads)[0],
-                state.params,
-                *given,
+                model, objective, objective.ahead, update, state.params, *given
             )
         sums = {"terms": terms, "weights": weights, "grad_norm": optax.tree.norm(grads)}
         loss = _mean_loss(terms, weights)
