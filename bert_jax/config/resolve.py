@@ -18,7 +18,7 @@ OF_THE_RUN = (
     *("vocab_size", "hidden_dropout_prob", "attention_probs_dropout_prob", "is_causal"),
     "bilstm_units",
 )
-# Fields of config.model that a run may set beside its checkpoint's, which lacks what they add.
+# Fields of config.model that a run may set to other values than its checkpoint's.
 _ADDED = (*OF_HEADS, "enhanced_mask_decoder")
 _TILED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 _OF_A_GENERATOR = tuple(

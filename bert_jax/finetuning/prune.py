@@ -68,7 +68,7 @@ def keep_neurons(
 ) -> TrainState:
     """Return the state with these neurons of each layer alone: parameters and moments.
 
-    `declared` describes the parameters; `shardings` are those of the result.
+    `declared` describes the parameters; `shardings` is the result's tree of shardings.
     """
 
     def find_cut(path: tuple[Any, ...], parameter: Declared) -> _Cut:

@@ -317,8 +317,8 @@ def fit_positions(weights: InitialWeights, positions: int) -> InitialWeights:
     def repeat(table: np.ndarray) -> np.ndarray:
         return table[np.arange(positions) % len(table)]
 
-    path, of_decoder = "embeddings/position/embedding", "decoder_positions/embedding"
-    params = resize(checkpoint.params, {path: repeat, of_decoder: repeat})
+    path, decoder = "embeddings/position/embedding", "decoder_positions/embedding"
+    params = resize(checkpoint.params, {path: repeat, decoder: repeat})
     repeated = positions - learned if path in name_leaves(params) else 0
     longer_checkpoint = dataclasses.replace(checkpoint, config=config, params=params)
     return dataclasses.replace(weights, checkpoint=longer_checkpoint, repeated_positions=repeated)

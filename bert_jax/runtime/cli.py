@@ -102,8 +102,7 @@ def config_flag(kind: type[Any] = Config, is_required: bool = True, about: str =
 
 def int8_flag() -> Any:
     """Declare the field `int8` of the flags of a command that runs a trained model."""
-    words = "the maps of the layers in int8, a quarter of their bytes; results change a little"
-    return flag(False, words)
+    return flag(False, "compute the layers' linear maps in int8; results change a little")
 
 
 def find_config(path: str, kind: type[Any] = Config) -> str:

@@ -93,7 +93,7 @@ def claim_baseline(
 ) -> None:
     """Claim a folder with claim_folder for this training, and copy the vocabulary into it.
 
-    others describe what it reads beside the store.
+    `others` describe all else that it reads.
     """
     words = store.manifest["vocabulary"]
     record = {
