@@ -24,6 +24,7 @@ from bert_jax.config.schema import (
     DistillConfig,
     FinetuneConfig,
     MeshConfig,
+    PruneConfig,
     SharedConfig,
 )
 from data_pipeline.io.refused import Refused
@@ -142,6 +143,13 @@ def _list_finetuning_rules(config: FinetuneConfig) -> Iterator[Rule]:
     ):
         holds = data.window_stride == 0 or fits
         yield "data.window_stride", holds, f"{allowed}, or leave this at 0"
+    for name in ("rounds", "share"):
+        yield (
+            f"prune.{name}",
+            config.prune.intermediate_size > 0
+            or getattr(config.prune, name) == getattr(PruneConfig, name),
+            "nothing is removed: set config.prune.intermediate_size, or leave this out",
+        )
     follows = "it follows from config.warmup_share: leave it at 0"
     yield "optim.warmup_steps", config.optim.warmup_steps == 0, follows
     yield from _list_without_generator_rules(config, "a fine-tuning has none: leave it out")

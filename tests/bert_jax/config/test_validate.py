@@ -208,10 +208,12 @@ RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO
         {"data.window_stride": 64, "data": TaskOptions(task="squad")},
         {"data.window_stride": 64, "data": TaskOptions(task="table", second_text_column="b")},
         {"data.window_stride": 64, "data": TaskOptions(task="table", train_examples=9)},
+        {"prune.rounds": 2},
     ],
 )
 def test_contradictions_are_refused_by_the_key_named_first(settings):
-    kind = FinetuneConfig if "data.window_stride" in settings else Config
+    is_finetuning = {"data.window_stride", "prune.rounds"} & settings.keys()
+    kind = FinetuneConfig if is_finetuning else Config
     config = EXAMPLES[kind]
     for path, value in reversed(settings.items()):
         config = with_setting(config, path, value)
