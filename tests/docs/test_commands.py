@@ -81,6 +81,11 @@ REPLACED = {
     r"--step=40": "--step=2",
     r"--profile_steps=.*": "--profile_steps=2:3",
     r"--config.init_layers=.*": "--config.init_layers=0,2",
+    r"--config.checkpoint.keep_every_steps=100": "--config.checkpoint.keep_every_steps=1",
+    r"runs/trunk@400": "runs/trunk@2",
+    r"--config.optim.decay_steps=50": "--config.optim.decay_steps=2",
+    r"glue.py:task=sst2": "glue.py:task=rte",
+    r"--config.prune.intermediate_size=.*": "--config.prune.intermediate_size=16",
     r"--learning_rates=.*": "--learning_rates=5e-5",
     r"--epochs=2,3,4": "--epochs=1",
     r"--seeds=.*": "--seeds=0",
@@ -114,6 +119,8 @@ def flags_for(module: str, words: list[str]) -> list[str]:
         flags = [*flags, "--config.model.vocab_size=300"]
     if module == "bert_jax.plan" and any(word.startswith("--budget") for word in words):
         flags = [ROLLED, "--config.phases[0].batch_size=8", "--config.phases[1].batch_size=8"]
+    if any("config.prune" in word for word in words):
+        flags = [*flags, "--config.prune.rounds=1"]
     if "bilm" in words:
         flags = [*flags, "--steps=2", "--seq_len=16", "--batch_size=4"]
     return flags

@@ -131,7 +131,7 @@ REFUSALS = {
     "baseline": (
         (),
         [
-            ((), "KIND is missing; it must be one of skipgram, bilm, task, ner"),
+            ((), "KIND is missing; it must be one of skipgram, bilm, cove, task, ner"),
             (("glove",), "KIND is 'glove'; it must be one of skipgram, bilm"),
             (("skipgram", "--store={store}", ROOM, "--window=0"), "--window is 0; it must be 1 or"),
             (("bilm", "--store={store}", ROOM, "--window=3"), "--window=3: there is no such flag"),
