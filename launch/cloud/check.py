@@ -3,9 +3,8 @@
 import dataclasses
 from collections.abc import Callable
 
-from .cluster import Cluster
 from .job import Job
-from .run import Answer, Ask, Command, make
+from .run import Ask, Command, make
 from .text import dig, escape, read_json
 
 _APIS = {"queued": "tpu", "compute_engine": "compute", "gke": "container"}
@@ -25,40 +24,32 @@ class Check:
 def list_checks(job: Job) -> list[Check]:
     """Return the checks of a road, in the order in which they are mended."""
     cluster, road = job.cluster, job.cluster.slice.road
-    project, region = f"--project={cluster.get('PROJECT')}", cluster.region[0].partition("=")[2]
+    project, region = cluster.project, cluster.region
     api = f"{_APIS[road]}.googleapis.com"
-    accounts = "gcloud auth list --filter=status:ACTIVE --format=value(account)"
-    listing = f"gcloud services list --enabled {project} --format=value(config.name)"
+    accounts = make("gcloud auth list --filter=status:ACTIVE --format=value(account)")
+    listing = make(f"gcloud services list --enabled {project} --format=value(config.name)")
     describe = f"gcloud projects describe {cluster.get('PROJECT')} --format=value(projectId)"
     enable = f"gcloud services enable {api} {project}"
     checks = [
-        Check("gcloud's login", make(accounts), bool, "gcloud auth login"),
+        Check("gcloud's login", accounts, bool, "gcloud auth login"),
         Check("project", make(describe), bool, "gcloud projects list"),
-        Check(api, make(listing), lambda out: api in out.split(), enable),
+        Check(api, listing, lambda out: api in out.split(), enable),
     ]
     if road == "compute_engine":
         question = make("gcloud compute instance-groups managed create --help")
-        name, remedy = "target-size-policy-mode", "gcloud components update"
-        checks.append(Check("gcloud of 2026", question, lambda out: name in out, remedy))
+        new, remedy = "target-size-policy-mode", "gcloud components update"
+        checks.append(Check("gcloud of 2026", question, lambda out: new in out, remedy))
     if road == "gke":
         question = make("kubectl get crd jobsets.jobset.x-k8s.io --output=name")
         remedy = f"kubectl apply --server-side --filename={JOBSET}"
         checks.append(Check("JobSet", question, bool, remedy))
-    return checks + _list_objects(cluster, job, region)
-
-
-def _list_objects(cluster: Cluster, job: Job, region: str) -> list[Check]:
-    checks = []
     if cluster.bucket:
-        name = "/".join(cluster.bucket.split("/")[:3])
+        name, near = "/".join(cluster.bucket.split("/")[:3]), (region, region.partition("-")[0])
         question = make(f"gcloud storage buckets describe {name} --format=json")
-        remedy = f"gcloud storage buckets create {name} --location={region} {cluster.region[1]}"
-
-        def is_near(out: str) -> bool:
-            location = dig(read_json(out), "location").lower()
-            return location in (region, region.partition("-")[0])
-
-        checks.append(Check(f"{name} in {region}", question, is_near, remedy))
+        remedy = f"gcloud storage buckets create {name} --location={region} {project}"
+        checks.append(
+            Check(f"{name} in {region}", question, lambda out: _find_place(out) in near, remedy)
+        )
     for flag in job.flags:
         if flag.startswith("--config.data.store=gs://"):
             store = flag.partition("=")[2].rstrip("/")
@@ -66,6 +57,10 @@ def _list_objects(cluster: Cluster, job: Job, region: str) -> list[Check]:
             remedy = f"gcloud storage cp --recursive stores/mine {store.rpartition('/')[0]}/"
             checks.append(Check(store, question, bool, remedy))
     return checks
+
+
+def _find_place(out: str) -> str:
+    return dig(read_json(out), "location").lower()
 
 
 def run_checks(job: Job, ask: Ask) -> bool:
@@ -78,14 +73,10 @@ def run_checks(job: Job, ask: Ask) -> bool:
         said = ask(check.question)
         if said.code == 0 and check.is_right(said.out.strip()):
             continue
-        is_missing = said.code == 0 or _says_no(said)
+        is_missing = said.code == 0 or said.is_absent or "not found" in said.err
         is_fine &= not is_missing
         words = f"missing: {check.name}; {check.remedy}"
         print(escape(words if is_missing else f"not known: {check.name} ({said.words})"))
     quota = "gcloud beta quotas info list --service=tpu.googleapis.com"
-    print(f"not known: quota; {quota} {job.cluster.region[1]}")
+    print(f"not known: quota; {quota} {job.cluster.project}")
     return is_fine
-
-
-def _says_no(said: Answer) -> bool:
-    return said.is_absent or "not found" in said.err

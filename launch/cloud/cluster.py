@@ -99,26 +99,30 @@ class Cluster:
         return self.bucket
 
     @property
-    def place(self) -> list[str]:
-        """Return the flags of gcloud that say where."""
-        return [f"--zone={self.get('ZONE')}", f"--project={self.get('PROJECT')}"]
+    def project(self) -> str:
+        """Return the flag of gcloud that names the project."""
+        return f"--project={self.get('PROJECT')}"
 
     @property
-    def region(self) -> list[str]:
-        """Return the flags of gcloud that name the zone's region."""
-        region = self.get("ZONE").rpartition("-")[0]
-        return [f"--region={region}", f"--project={self.get('PROJECT')}"]
+    def place(self) -> str:
+        """Return the flags of gcloud that say where."""
+        return f"--zone={self.get('ZONE')} {self.project}"
 
-    def flags(self, **names: str) -> list[str]:
+    @property
+    def region(self) -> str:
+        """Return the zone's region."""
+        return self.get("ZONE").rpartition("-")[0]
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether the machines get no external address."""
+        return self.get("INTERNAL_IPS") == "true"
+
+    def flags(self, **names: str) -> str:
         """Return gcloud's flag for each named setting that is not empty."""
-        return [
+        return " ".join(
             f"--{flag.replace('_', '-')}={self.get(n)}" for flag, n in names.items() if self.get(n)
-        ]
-
-    def check(self, *names: str) -> None:
-        """Refuse any of these settings that has not its form."""
-        for name in names:
-            self.get(name)
+        )
 
     def next_command(self, script: str, *flags: str) -> str:
         """Return a command of ours as a user may paste it."""
@@ -176,6 +180,7 @@ _COMMON = (
 class Arguments:
     """Hold what a script was given: flags by name, the cluster, and words for the training."""
 
+    script: str
     values: dict[str, str]
     cluster: Cluster
     rest: list[str]
@@ -200,7 +205,7 @@ def read_arguments(
     check_arguments(list(arguments), takes_lines=script == "ssh")
     known = {flag.name: flag for flag in (*_COMMON, *flags)}
     if {"-h", "--help"} & set(arguments):
-        print(f"usage: launch/{script}.sh {usage}\n\n{words}\n")
+        print(f"usage: launch/{script}.sh [OPTION ...] {usage}\n\n{words}\n")
         for flag in known.values():
             default = f" (default: {flag.default})" if flag.default else ""
             print(f"  {flag.shown:20} {flag.words}{default}")
@@ -223,4 +228,4 @@ def read_arguments(
             refuse(f"'{argument}' is no option; see launch/{script}.sh --help")
     path = pathlib.Path(values.get("cluster", str(LAUNCH / "cluster.env")))
     overrides = {n.upper(): values[n] for n in ("topology", "road") if n in values}
-    return Arguments(values, Cluster(path, overrides), rest)
+    return Arguments(script, values, Cluster(path, overrides), rest)

@@ -1,7 +1,8 @@
 """Run the scripts of launch/: each `launch/NAME.sh` is an entry to the function of its name."""
 
+import functools
+import inspect
 import pathlib
-import shlex
 import subprocess
 import sys
 import time
@@ -13,15 +14,15 @@ from .check import list_checks, run_checks
 from .cluster import DURATION, Arguments, Flag, read_arguments
 from .decide import Rules
 from .job import Job, check_config, find_commit
-from .queued import LOG, on_workers
-from .run import Command, ask, check_login, run_all
+from .queued import on_workers
+from .run import Command, ask, check_login, make, run_all
 from .text import escape, refuse
 from .watch import Supervisor
 from .wheelhouse import copy_packages
 
 ROADS: dict[str, ModuleType] = {"queued": queued, "compute_engine": compute_engine, "gke": gke}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_NUMBER = r"[1-9]\d{0,8}"
+_NUMBER, _USD = r"[1-9]\d{0,8}", r"\d+(\.\d+)?"
 _REVISION = Flag("revision", "commit sent to the machines (default: HEAD, all committed)", "COMMIT")
 _WHEELHOUSE = Flag("wheelhouse", "machines install from BUCKET, see launch/wheelhouse.sh")
 _DOCTOR = Flag("doctor", "check all workers with `bert_jax.doctor`; train if nothing is wrong")
@@ -29,13 +30,23 @@ _WORKER = Flag("worker", "a worker, counted from 0, or all", "N|all", r"all|0|[1
 _WORKDIR = Flag("workdir", "a folder in a bucket, or on a disk that outlives the slice", "DIR")
 _CONFIG = Flag("config", "config of the training, such as configs/base.py", "FILE")
 _LOOKS = Flag("poll_secs", "seconds between two looks", "N", r"[1-9]\d{0,4}|0\.\d{1,2}", "60")
+_WAIT = Flag("wait", "return once it is ready, or after TIME, such as 6h", "[TIME]", DURATION)
+_YES = Flag("yes", "ask for no confirmation")
+_FOREIGN = Flag("force_foreign", "delete it without that label; always asks, on a terminal")
+_FOLLOW = Flag("follow", "keep showing lines until Ctrl-C, which does not disturb training")
+_UNCHECKED = Flag("skip_config_check", "for workers of another commit, do not resolve it here")
+_STOP = Flag("stop", "SIGTERM to all workers, upon which training saves; SIGKILL 60 s later")
+_LINES = Flag("lines", "number of lines, from the end", "N", _NUMBER, "100")
+_COPIES = Flag("bucket", "list the copies in BUCKET/logs/TPU_NAME, and show the newest")
+_PYTHON = Flag("python", "a Python with pip", "PYTHON", default="python3")
+_DELETE = Flag("delete_at_end", "delete the slice at the run's end")
 _WATCH_FLAGS = (
     *(_WORKDIR, _REVISION, _WHEELHOUSE, _DOCTOR, _LOOKS),
     # More than config.hosts.stuck_secs, whose watchdog names what hangs.
     Flag("hung_secs", "seconds without output after which a run is stuck", "N", _NUMBER, "4000"),
     Flag("tries", "tries in a row without a newer checkpoint", "N", _NUMBER, "5"),
-    Flag("price", "dollars per chip-hour (default: planning/prices.json)", "USD", r"\d+(\.\d+)?"),
-    Flag("max_usd", "end the run and delete the slice at this cost", "USD", r"\d+(\.\d+)?"),
+    Flag("price", "dollars per chip-hour (default: planning/prices.json)", "USD", _USD),
+    Flag("max_usd", "end the run and delete the slice at this cost", "USD", _USD),
     Flag("state_dir", "state and events (default: in ~/.local/state/bert_jax)", "DIR"),
 )
 
@@ -43,23 +54,24 @@ _WATCH_FLAGS = (
 def _find_road(given: Arguments) -> ModuleType:
     cluster = given.cluster
     names = ("PROJECT", "ZONE", "TPU_NAME", "PROVISIONING", "LABEL", "INTERNAL_IPS", "REMOTE_DIR")
-    cluster.check(*names, "REMOTE_PYTHON")
-    if cluster.get("PROVISIONING") == "flex_start" and cluster.slice.road != "compute_engine":
+    for name in (*names, "REMOTE_PYTHON"):
+        cluster.get(name)
+    road = cluster.slice.road
+    if cluster.get("PROVISIONING") == "flex_start" and road != "compute_engine":
         refuse(f"{cluster.path}: PROVISIONING=flex_start is for ROAD=compute_engine; take spot")
-    return ROADS[cluster.slice.road]
-
-
-def _need_queued(given: Arguments, script: str) -> None:
-    if _find_road(given) is not queued:
+    if given.script in ("setup", "train", "ssh") and road != "queued":
         refuse(
-            f"launch/{script}.sh is for ROAD=queued: on {given.cluster.slice.road} the machines "
-            "set themselves up and train once they are created; use launch/pod.sh"
+            f"launch/{given.script}.sh is for ROAD=queued: on {road} machines set themselves up "
+            "and train once created; use launch/pod.sh, gcloud compute ssh or kubectl exec"
         )
+    return ROADS[road]
 
 
-def _check_tools(given: Arguments) -> None:
+def _run(given: Arguments, commands: Sequence[Command]) -> int:
+    """Run commands for a person who is logged in, or print them."""
     if not given.is_dry_run:
         check_login()
+    return run_all(commands, given.is_dry_run)
 
 
 def _make_job(given: Arguments, flags: Sequence[str]) -> Job:
@@ -89,25 +101,21 @@ def _list_training(given: Arguments) -> list[str]:
     return [*own, *given.rest]
 
 
-def create(arguments: Sequence[str]) -> int:
-    """Request the slice."""
-    flags = (
-        Flag("wait", "return once it is ready, or after TIME, such as 6h", "[TIME]", DURATION),
-        *(_LOOKS, _REVISION, _WHEELHOUSE),
-    )
-    words = """Requests the slice TPU_NAME, labelled launched_by=LABEL; without that label nothing
-deletes it. It costs money from its creation until launch/delete.sh, whether it trains or not. On
-compute_engine and gke it trains at once: add --config=FILE --workdir=gs://BUCKET/DIR."""
-    given = read_arguments("create", arguments, "[OPTION ...] [TRAIN_FLAG ...]", flags, words)
-    road, cluster = _find_road(given), given.cluster
+def create(given: Arguments, road: ModuleType) -> int:
+    """Request the slice TPU_NAME, labelled launched_by=LABEL.
+
+    Without that label nothing deletes it. It costs money from its creation until launch/delete.sh,
+    whether it trains or not. On compute_engine and gke it trains at once: add --config=FILE
+    --workdir=gs://BUCKET/DIR.
+    """
+    cluster, job = given.cluster, Job(given.cluster)
     if road.STARTS_ITSELF:
         _need_flags(given.rest)
+        job = _make_job(given, given.rest)
+        check_config(job.flags, job.commit)
     elif given.rest:
         refuse(f"'{given.rest[0]}' is no option of launch/create.sh; see launch/create.sh --help")
-    job = _make_job(given, given.rest) if road.STARTS_ITSELF else Job(cluster)
-    check_config(job.flags, job.commit)
-    _check_tools(given)
-    if code := run_all(road.plan("create", job), given.is_dry_run):
+    if code := _run(given, road.plan("create", job)):
         return code
     if given.is_dry_run:
         return run_all(road.questions(job), True) if given.has("wait") else 0
@@ -131,41 +139,39 @@ def _wait(road: ModuleType, job: Job, given: Arguments) -> int:
             return 0
         is_over = state in (decide.LOST, decide.DELETING) or failures == 5
         if is_over or waited + poll > int(limit[:-1]) * _UNITS[limit[-1]]:
-            words = f"error: it is {state} after {waited:.0f} s; it may cost money"
-            words += f" until {given.cluster.next_command('delete')} {answers.error}"
-            print(escape(words), file=sys.stderr)
-            return 1
+            until = f"it may cost money until {given.cluster.next_command('delete')}"
+            return _complain(f"it is {state} after {waited:.0f} s; {until} {answers.error}")
         time.sleep(poll)
 
 
-def delete(arguments: Sequence[str]) -> int:
-    """Delete the slice with everything on it."""
-    foreign = Flag("force_foreign", "delete it without that label; always asks, on a terminal")
-    words = """Deletes the slice TPU_NAME, running or not, with everything on its machines' disks.
-You confirm by typing its name. One without the label launched_by=LABEL is left alone."""
-    flags = (Flag("yes", "ask for no confirmation"), foreign)
-    given = read_arguments("delete", arguments, "[OPTION ...]", flags, words)
-    road, cluster = _find_road(given), given.cluster
-    job = Job(cluster)
-    _check_tools(given)
+def _complain(words: str, code: int = 1) -> int:
+    print(escape(f"error: {words}"), file=sys.stderr)
+    return code
+
+
+def delete(given: Arguments, road: ModuleType) -> int:
+    """Delete the slice TPU_NAME, running or not, with everything on its machines' disks.
+
+    You confirm by typing its name. One without the label launched_by=LABEL is left alone.
+    """
+    cluster, job, is_foreign = given.cluster, Job(given.cluster), given.has("force_foreign")
+    commands = [*road.plan("delete", job), *road.plan("clean", job)]
     if given.is_dry_run:
-        commands = [road.questions(job)[0], *road.plan("delete", job), *road.plan("clean", job)]
-        return run_all(commands, True)
-    is_foreign = given.has("force_foreign")
+        return run_all([road.questions(job)[0], *commands], True)
+    check_login()
     if is_foreign or not given.has("yes"):
         _confirm(cluster.name, "--force_foreign needs one" if is_foreign else "add --yes")
     answers = road.look(job, ask, time.time())
-    listing = f"gcloud compute tpus tpu-vm list {shlex.join(cluster.place)}"
+    listing = f"gcloud compute tpus tpu-vm list {cluster.place}"
     if answers.slice is None or answers.slice.kind == decide.ABSENT:
-        words = f"{cluster.name} was not found {answers.error}; it may still cost money; {listing}"
-        print(escape(words), file=sys.stderr)
-        return 1
+        unseen = f"{cluster.name} was not found {answers.error}"
+        return _complain(f"{unseen}; it may still cost money; {listing}")
     if not is_foreign and answers.slice.label != cluster.get("LABEL"):
         refuse(
             f"{cluster.name} has the label launched_by='{answers.slice.label}', not "
             f"'{cluster.get('LABEL')}': nothing was deleted; set LABEL, or add --force_foreign"
         )
-    code = run_all([*road.plan("delete", job), *road.plan("clean", job)])
+    code = run_all(commands)
     said = "may still cost money" if code else "is being deleted"
     print(f"{cluster.name} {said}; list what exists: {listing}")
     return code
@@ -180,98 +186,67 @@ def _confirm(name: str, otherwise: str) -> None:
         refuse(f"'{answer}' is not {name}; nothing was deleted, and it still costs money")
 
 
-def setup(arguments: Sequence[str]) -> int:
-    """Install a commit, Python 3.12 and the pinned packages on every worker."""
-    words = """Sends a commit of the clone to all workers, unpacks it in REMOTE_DIR and creates
-REMOTE_PYTHON with Python 3.12 and the packages of requirements/tpu.txt, each checked against its
-hash. Workers need the internet, but for --wheelhouse. One that trains is left unchanged."""
-    given = read_arguments("setup", arguments, "[OPTION ...]", (_REVISION, _WHEELHOUSE), words)
-    _need_queued(given, "setup")
-    _check_tools(given)
+def setup(given: Arguments, road: ModuleType) -> int:
+    """Send a commit of the clone to all workers, with Python 3.12 and the pinned packages.
+
+    It is unpacked in REMOTE_DIR; REMOTE_PYTHON gets the packages of requirements/tpu.txt, each
+    checked against its hash. Workers need the internet, but for --wheelhouse. One that trains is
+    left unchanged.
+    """
     job = _make_job(given, ())
-    code = run_all(queued.plan("set_up", job), given.is_dry_run)
+    code = _run(given, road.plan("set_up", job))
     if not code and not given.is_dry_run:
         train_command = given.cluster.next_command("train", "--config=FILE", "--workdir=DIR")
         print(f"{given.cluster.name} has commit {job.commit}. Next: {train_command}")
     return code
 
 
-def train(arguments: Sequence[str]) -> int:
-    """Start training on every worker, or stop it; it runs without this machine."""
-    flags = (
-        *(_CONFIG, _WORKDIR, _DOCTOR),
-        Flag("follow", "then show the output until Ctrl-C, which does not disturb training"),
-        Flag("skip_config_check", "do not resolve the config here, for workers of another commit"),
-        Flag("stop", "SIGTERM to all workers, upon which training saves; SIGKILL 60 s later"),
-    )
-    words = """Starts `python -m bert_jax.train --multihost` with these flags on all workers, and
-returns. Output goes to REMOTE_DIR/logs/train.log, copied to BUCKET/logs/TPU_NAME. Nothing is
-started where a worker trains already, or if the config, resolved here first (by BERT_JAX_PYTHON),
-has a mistake. The same command resumes. Put no secret into it: gcloud logs it on this machine."""
-    given = read_arguments("train", arguments, "[OPTION ...] [TRAIN_FLAG ...]", flags, words)
+def train(given: Arguments, road: ModuleType) -> int:
+    """Start `python -m bert_jax.train --multihost` with these flags on all workers, and return.
+
+    Output goes to REMOTE_DIR/logs/train.log, copied to BUCKET/logs/TPU_NAME. Nothing is started
+    where a worker trains already, or if the config, resolved here first (by BERT_JAX_PYTHON), has a
+    mistake. The same command resumes. Put no secret into it: gcloud logs it on this machine.
+    """
     training = _list_training(given)
-    _need_queued(given, "train")
     job = Job(given.cluster, tuple(training), is_examined=given.has("doctor"))
     if given.has("stop"):
         if training:
             refuse(f"--stop takes no flags of training, but there is '{training[0]}'; remove it")
-        _check_tools(given)
-        return run_all(queued.plan("stop", job), given.is_dry_run)
+        return _run(given, road.plan("stop", job))
     _need_flags(training)
     if not given.has("skip_config_check"):
         check_config(training)
-    _check_tools(given)
-    if code := run_all(queued.plan("start", job), given.is_dry_run):
+    if code := _run(given, road.plan("start", job)):
         stop = given.cluster.next_command("train", "--stop")
-        words = f"{given.cluster.name} may train on some workers only; stop it: {stop}"
-        print(words, file=sys.stderr)
-        return code
+        return _complain(f"{given.cluster.name} may train on some workers only; stop: {stop}", code)
     if not given.is_dry_run:
         print(f"It trains. Its output: {given.cluster.next_command('logs', '--follow')}")
-    if given.has("follow"):
-        return run_all([_show_log(given, "all", "100", True)], given.is_dry_run)
     return 0
 
 
-def _show_log(given: Arguments, worker: str, lines: str, follow: bool) -> Command:
-    path = f"{given.cluster.get('REMOTE_DIR')}/{LOG}"
-    # A tail that --follow leaves behind ends when the log grows and nobody reads.
-    tail = f'tail -n {lines}{" -F" * follow} {path} | sed -u "s/^/$HOSTNAME: /"'
-    absent = f'echo "$HOSTNAME: {path} does not exist; launch/train.sh has not run here" >&2'
-    script = f"if [ -f {path} ]; then {tail}; else {absent}; exit 1; fi"
-    return on_workers(given.cluster, worker, script)
-
-
-def logs(arguments: Sequence[str]) -> int:
-    """Show or follow the log of training."""
-    flags = (
-        _WORKER,
-        Flag("lines", "number of lines, from the end", "N", _NUMBER, "100"),
-        Flag("follow", "keep showing lines until Ctrl-C, which does not disturb training"),
-        Flag("bucket", "list the copies in BUCKET/logs/TPU_NAME, and show the newest"),
-    )
-    words = "Shows the end of each worker's log; on compute_engine its newest copy in the bucket."
-    given = read_arguments("logs", arguments, "[OPTION ...]", flags, words)
-    road, cluster, worker = _find_road(given), given.cluster, given.values.get("worker", "all")
-    lines, follow = given.values["lines"], given.has("follow")
-    _check_tools(given)
+def logs(given: Arguments, road: ModuleType) -> int:
+    """Show the end of each worker's log; on compute_engine its newest copy in the bucket."""
+    cluster, worker = given.cluster, given.values.get("worker", "all")
+    lines, follow = int(given.values["lines"]), given.has("follow")
     if road is gke:
-        return run_all([gke.show_logs(cluster, int(lines), follow)], given.is_dry_run)
-    if road is compute_engine or given.has("bucket"):
-        if follow:
-            refuse("--follow does not work with the copies in the bucket; remove it")
-        return _show_copies(given, worker)
-    return run_all([_show_log(given, worker, lines, follow)], given.is_dry_run)
+        return _run(given, [gke.show_logs(cluster, lines, follow)])
+    if road is queued and not given.has("bucket"):
+        return _run(given, [queued.show_log(cluster, worker, lines, follow)])
+    if follow:
+        refuse("--follow does not work with the copies in the bucket; remove it")
+    return _show_copies(given, worker, lines)
 
 
-def _show_copies(given: Arguments, worker: str) -> int:
+def _show_copies(given: Arguments, worker: str, lines: int) -> int:
     """Show the newest copy: each is WORKER-TIME.log, and a worker's name ends with its number."""
-    folder = f"{given.cluster.need_bucket('so no log was copied')}/logs/{given.cluster.name}"
-    project = f"--project={given.cluster.get('PROJECT')}"
-    listing = Command(["gcloud", "storage", "ls", "--long", f"{folder}/*.log", project])
-    cat = ["gcloud", "storage", "cat"]
+    cluster = given.cluster
+    folder = f"{cluster.need_bucket('so no log was copied')}/logs/{cluster.name}"
+    listing = make(f"gcloud storage ls --long {folder}/*.log {cluster.project}")
+    cat = "gcloud storage cat"
     if given.is_dry_run:
-        return run_all([listing, Command([*cat, f"{folder}/NEWEST.log", project])], True)
+        return run_all([listing, make(f"{cat} {folder}/NEWEST.log {cluster.project}")], True)
+    check_login()
     said = ask(listing)
     # Size, time of the last copy, address; names that training would not give are skipped.
     rows = [row for row in map(str.split, said.out.split("\n")) if len(row) == 3]
@@ -281,51 +256,40 @@ def _show_copies(given: Arguments, worker: str) -> int:
     if worker != "all":
         found = [row for row in found if row[1].rpartition("-")[0].endswith(f"-{worker}")]
     if not found:
-        words = f"error: {folder} has no log of worker {worker}: {said.words}"
-        print(escape(words), file=sys.stderr)
-        return said.code or 1
+        return _complain(f"{folder} has no log of worker {worker}: {said.words}", said.code or 1)
     print(f"\n{found[-1][1]}")
-    said = ask(Command([*cat, found[-1][1], project]))
-    for line in said.out.removesuffix("\n").split("\n")[-int(given.values["lines"]) :]:
+    said = ask(make(f"{cat} {found[-1][1]} {cluster.project}"))
+    for line in said.out.removesuffix("\n").split("\n")[-lines:]:
         print(escape(line))
     return said.code
 
 
-def ssh(arguments: Sequence[str]) -> int:
-    """Open a shell on a worker, or run a command on one or all of them."""
-    words = """Opens a shell on a worker, or runs COMMAND, one shell word, in its home folder. It is
-recorded in gcloud's log and in process lists: put no secret into it. Output is not escaped."""
-    given = read_arguments("ssh", arguments, "[OPTION ...] ['COMMAND']", (_WORKER,), words)
-    road, worker = _find_road(given), given.values.get("worker", "0")
+def ssh(given: Arguments, road: ModuleType) -> int:
+    """Open a shell on a worker, or run COMMAND, one shell word, in its home folder.
+
+    It is recorded in gcloud's log and in process lists: put no secret into it. Output is not
+    escaped.
+    """
+    worker = given.values.get("worker", "0")
     if len(given.rest) > 1:
         refuse(f"there are two commands; quote them: launch/ssh.sh '{' '.join(given.rest)}'")
     remote = "".join(given.rest)
     if worker == "all" and not remote:
         refuse("a shell opens on one worker; try --worker=0, or add a command to --worker=all")
-    if road is gke:
-        refuse("launch/ssh.sh reaches no pods; use kubectl exec")
-    _check_tools(given)
-    if road is queued:
-        command = on_workers(given.cluster, worker, remote)
-    else:
-        listing = compute_engine.questions(Job(given.cluster))[1]
-        names = ["INSTANCE"] if given.is_dry_run else compute_engine.find_machines(ask(listing).out)
-        if worker == "all" or int(worker) >= len(names):
-            refuse(f"--worker={worker}: gcloud reaches one machine at a time, of {len(names)}")
-        start = ["gcloud", "compute", "ssh", names[int(worker)], *given.cluster.place]
-        command = Command([*start, *[f"--command={remote}"] * bool(remote)])
+    command = on_workers(given.cluster, worker, remote)
     if given.is_dry_run:
         return run_all([command], True)
-    return subprocess.run(command.words).returncode
+    check_login()
+    return subprocess.call(command.words)
 
 
-def wheelhouse(arguments: Sequence[str]) -> int:
-    """Copy to the bucket what workers without internet install."""
-    flags = (_REVISION, Flag("python", "a Python with pip", "PYTHON", default="python3"))
-    words = """Downloads the packages of requirements/tpu.txt and uv.txt, each checked against its
-hash, and Python 3.12, and copies them to BUCKET/wheelhouse/DIGEST: about 1 GB, once for all commits
-with the same packages. This machine needs the internet, git and curl."""
-    given = read_arguments("wheelhouse", arguments, "[OPTION ...]", flags, words)
+def wheelhouse(given: Arguments, road: ModuleType) -> int:
+    """Copy to BUCKET/wheelhouse/DIGEST what workers without internet install.
+
+    Python 3.12 and the packages of requirements/tpu.txt and uv.txt, each checked against its hash:
+    about 1 GB, once for all commits with the same packages. This machine needs the internet, git
+    and curl.
+    """
     given.cluster.need_bucket("and the packages go there")
     if not given.is_dry_run:
         check_login()
@@ -333,39 +297,32 @@ with the same packages. This machine needs the internet, git and curl."""
     return copy_packages(given.cluster, revision, python, given.is_dry_run)
 
 
-def check(arguments: Sequence[str]) -> int:
-    """Say what a run lacks, before anything costs money."""
-    words = """Asks for login, project, APIs, bucket and store, and prints the command that mends
-what is missing. launch/pod.sh and launch/watch.sh do the same before they create a slice."""
-    given = read_arguments("check", arguments, "[OPTION ...] [TRAIN_FLAG ...]", (), words)
-    _find_road(given)
+def check(given: Arguments, road: ModuleType) -> int:
+    """Say what a run lacks, before anything costs money.
+
+    Asks for login, project, APIs, bucket and store, and prints the command that mends what is
+    missing. launch/pod.sh and launch/watch.sh do the same before they create a slice.
+    """
     job = Job(given.cluster, tuple(given.rest))
     if given.is_dry_run:
         return run_all([entry.question for entry in list_checks(job)], True)
     return 0 if run_checks(job, ask) else 2
 
 
-_SUPERVISED = """Creates the slice, trains on all its machines, replaces a slice that was preempted
-or lost, restarts a run that failed or is silent, and ends when training has ended. The config is
-resolved here first. It needs a machine that stays on; if that stops, training continues, and the
-same command resumes. It also restarts what launch/train.sh --stop has stopped: end it first. Exit
-code: 0 once training has finished; 2 or 3 as soon as a worker ends so; 1 if it gives up; 130
-after a signal."""
+def watch(given: Arguments, road: ModuleType) -> int:
+    """Do what launch/pod.sh does for a config and a workdir, on a slice that is to stay."""
+    return _supervise(given, road, given.has("delete_at_end"))
 
 
-def watch(arguments: Sequence[str]) -> int:
-    """Keep a training run going until it ends."""
-    flags = (_CONFIG, *_WATCH_FLAGS, Flag("delete_at_end", "delete the slice at the run's end"))
-    usage = "[OPTION ...] [TRAIN_FLAG ...]"
-    given = read_arguments("watch", arguments, usage, flags, _SUPERVISED)
-    return _supervise(given, _list_training(given), given.has("delete_at_end"))
+def pod(given: Arguments, road: ModuleType) -> int:
+    """Train a config from start to end on a slice that is created for it and deleted afterwards.
 
-
-def pod(arguments: Sequence[str]) -> int:
-    """Train a config from start to end on a slice that is created for it and deleted afterwards."""
-    words = f"{_SUPERVISED}\nThe slice is deleted at the end. --workdir: else BUCKET/runs/TPU_NAME."
-    usage = "CONFIG [OPTION ...] [TRAIN_FLAG ...]"
-    given = read_arguments("pod", arguments, usage, _WATCH_FLAGS, words)
+    Replaces a slice that was preempted or lost, restarts a run that failed or is silent. The config
+    is resolved here first; without --workdir it trains into BUCKET/runs/TPU_NAME. It needs a
+    machine that stays on; if that stops, training continues, and the same command resumes. It also
+    restarts what launch/train.sh --stop has stopped: end it first. Exit code: 0 once training has
+    finished; 2 or 3 as soon as a worker ends so; 1 if it gives up; 130 after a signal.
+    """
     configs = [word for word in given.rest if not word.startswith("-")]
     named = [word for word in given.rest if word.startswith("--config=")]
     if named:
@@ -379,13 +336,12 @@ def pod(arguments: Sequence[str]) -> int:
         given.values["workdir"] = f"{bucket}/runs/{given.cluster.name}"
     given.values["config"] = configs[0]
     given.rest.remove(configs[0])
-    return _supervise(given, _list_training(given), True)
+    return _supervise(given, road, True)
 
 
-def _supervise(given: Arguments, training: list[str], is_deleted_at_end: bool) -> int:
-    cluster, values = given.cluster, given.values
+def _supervise(given: Arguments, road: ModuleType, is_deleted_at_end: bool) -> int:
+    cluster, values, training = given.cluster, given.values, _list_training(given)
     _need_flags(training)
-    road = _find_road(given)
     job = _make_job(given, training)
     if not job.workdir.startswith("gs://" if road.STARTS_ITSELF else ("gs://", "/")):
         refuse(
@@ -398,8 +354,12 @@ def _supervise(given: Arguments, training: list[str], is_deleted_at_end: bool) -
         refuse(f"--max_usd needs a price, and none of {cluster.slice.name} is known; add --price=")
     check_config(training, job.commit)
     if given.is_dry_run:
-        return _print_round(road, job)
-    _check_tools(given)
+        for kind in ("create", "look", "set_up", "start", "stacks", "stop", "delete", "clean"):
+            commands = road.questions(job) if kind == "look" else road.plan(kind, job)
+            print(f"# {kind}\n" * bool(commands), end="")
+            run_all(commands, True)
+        return 0
+    check_login()
     if not run_checks(job, ask):
         refuse("something is missing, see above; nothing was created")
     rules = Rules(
@@ -424,17 +384,25 @@ def _supervise(given: Arguments, training: list[str], is_deleted_at_end: bool) -
     return supervisor.run()
 
 
-def _print_round(road: ModuleType, job: Job) -> int:
-    """Print every command of a supervised run, in the order of its life."""
-    for kind in ("create", "look", "set_up", "start", "stacks", "stop", "delete", "clean"):
-        commands = road.questions(job) if kind == "look" else road.plan(kind, job)
-        if commands:
-            print(f"# {kind}")
-            run_all(commands, True)
-    return 0
-
-
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    function.__name__: function
-    for function in (check, create, delete, setup, train, logs, ssh, wheelhouse, watch, pod)
+# The function of a script -> its arguments beside options, and its options.
+_OPTIONS: dict[Callable[[Arguments, ModuleType], int], tuple[str, tuple[Flag, ...]]] = {
+    check: ("[TRAIN_FLAG ...]", ()),
+    create: ("[TRAIN_FLAG ...]", (_WAIT, _LOOKS, _REVISION, _WHEELHOUSE)),
+    delete: ("", (_YES, _FOREIGN)),
+    setup: ("", (_REVISION, _WHEELHOUSE)),
+    train: ("[TRAIN_FLAG ...]", (_CONFIG, _WORKDIR, _DOCTOR, _UNCHECKED, _STOP)),
+    logs: ("", (_WORKER, _LINES, _FOLLOW, _COPIES)),
+    ssh: ("['COMMAND']", (_WORKER,)),
+    wheelhouse: ("", (_REVISION, _PYTHON)),
+    watch: ("[TRAIN_FLAG ...]", (_CONFIG, *_WATCH_FLAGS, _DELETE)),
+    pod: ("CONFIG [TRAIN_FLAG ...]", _WATCH_FLAGS),
 }
+
+
+def _start(function: Callable[[Arguments, ModuleType], int], arguments: Sequence[str]) -> int:
+    words = inspect.getdoc(function) or ""
+    given = read_arguments(function.__name__, arguments, *_OPTIONS[function], words)
+    return function(given, _find_road(given))
+
+
+COMMANDS = {function.__name__: functools.partial(_start, function) for function in _OPTIONS}

@@ -14,12 +14,17 @@ from . import decide
 from .cluster import LAUNCH, Cluster
 from .decide import Answers, SliceSeen
 from .job import SET_UP_SECS, Job
-from .queued import read_workers
+from .queued import no_answer, read_workers
 from .run import Ask, Command, make
 from .text import dig, dig_any, read_json, read_time
 
 STARTS_ITSELF = True
-FLEX_START_DAYS = 7
+_MODELS = {
+    "standard": "",
+    "spot": "--provisioning-model=SPOT --instance-termination-action=STOP",
+    "flex_start": "--provisioning-model=FLEX_START --max-run-duration=7d "
+    "--instance-termination-action=DELETE",
+}
 IMAGES = "ubuntu-os-accelerator-images"
 # A record is written every minute; an older one says nothing of a machine now.
 MAX_RECORD_SECS = 900
@@ -38,9 +43,9 @@ def plan(kind: str, job: Job) -> list[Command]:
     return _clean(job.cluster) if kind == "clean" else []
 
 
-def _managed(cluster: Cluster, verb: str, *flags: str, passes: str = "") -> Command:
-    line = f"gcloud compute instance-groups managed {verb} {cluster.name}"
-    return make(line, *cluster.place, *flags, passes=passes)
+def _managed(cluster: Cluster, verb: str, flags: str, passes: str = "") -> Command:
+    line = f"gcloud compute instance-groups managed {verb} {cluster.name} {cluster.place} {flags}"
+    return make(line, passes=passes)
 
 
 def _find_folder(cluster: Cluster) -> str:
@@ -56,57 +61,49 @@ def _upload(job: Job) -> list[Command]:
     text = "".join(f"{line}\n" for line in [*lines, "--multihost", *job.flags])
     return [
         make("gcloud storage cp", str(job.archive), f"{folder}/code.tar.gz", secs=SET_UP_SECS),
-        make("gcloud storage cp -", f"{folder}/job.txt", given=text),
-        make("gcloud storage rm", f"{folder}/records/**", passes="absent"),
+        make(f"gcloud storage cp - {folder}/job.txt", given=text),
+        make(f"gcloud storage rm {folder}/records/**", passes="absent"),
     ]
 
 
 def _clean(cluster: Cluster) -> list[Command]:
     """Return what deletes template and policy; a group that is there keeps them."""
+    place = f"--region={cluster.region} {cluster.project}"
     return [
-        make(f"gcloud compute {kind} delete --quiet", cluster.name, *cluster.region, passes="any")
+        make(f"gcloud compute {kind} delete --quiet {cluster.name} {place}", passes="any")
         for kind in ("instance-templates", "resource-policies")
     ]
 
 
 def _create(cluster: Cluster) -> list[Command]:
-    slice_, name = cluster.slice, cluster.name
-    region, project = cluster.region
+    slice_, name, region = cluster.slice, cluster.name, cluster.region
     label = f"launched_by={cluster.get('LABEL')}"
     resources = "https://www.googleapis.com/compute/v1/projects/"
-    resources += f"{cluster.get('PROJECT')}/regions/{region.partition('=')[2]}"
-    network = [f"network={cluster.get('NETWORK') or 'default'}"]
-    network += [f"subnet={cluster.get('SUBNETWORK')}"] * bool(cluster.get("SUBNETWORK"))
-    network += ["no-address"] * (cluster.get("INTERNAL_IPS") == "true")
-    model = {
-        "standard": "",
-        "spot": "--provisioning-model=SPOT --instance-termination-action=STOP",
-        "flex_start": f"--provisioning-model=FLEX_START --max-run-duration={FLEX_START_DAYS}d "
-        "--instance-termination-action=DELETE",
-    }[cluster.get("PROVISIONING")]
-    template = [f"--instance-template-{region.removeprefix('--')}", project, *model.split()]
-    template += [f"--machine-type={slice_.generation.machine}", "--maintenance-policy=TERMINATE"]
-    template += [f"--image-project={IMAGES}", f"--image-family={slice_.generation.image}"]
-    template += ["--boot-disk-size=200GB", "--scopes=cloud-platform", f"--labels={label}"]
-    template += [f"--network-interface={','.join(network)}"]
-    template += cluster.flags(service_account="SERVICE_ACCOUNT")
-    template += [f"--metadata=bert-jax-folder={_find_folder(cluster)}"]
-    template += [f"--metadata-from-file=startup-script={LAUNCH / 'worker' / 'on_boot.sh'}"]
-    policy = [
-        f"--accelerator-topology={slice_.topology}",
-        "--type=HIGH_THROUGHPUT",
-        region,
-        project,
-    ]
-    group = ["--size=0", f"--description={label}", "--target-size-policy-mode=bulk"]
-    group += [f"--template={resources}/instanceTemplates/{name}"]
-    group += [f"--workload-policy={resources}/resourcePolicies/{name}"]
-    group += ["--default-action-on-vm-failure=do-nothing"]
-    line = "gcloud compute resource-policies create workload-policy"
+    resources += f"{cluster.get('PROJECT')}/regions/{region}"
+    network = f"network={cluster.get('NETWORK') or 'default'}"
+    if cluster.get("SUBNETWORK"):
+        network += f",subnet={cluster.get('SUBNETWORK')}"
+    network += ",no-address" * cluster.is_internal
+    policy = f"""gcloud compute resource-policies create workload-policy {name}
+        --accelerator-topology={slice_.topology} --type=HIGH_THROUGHPUT
+        --region={region} {cluster.project}"""
+    template = f"""gcloud compute instance-templates create {name}
+        --instance-template-region={region} {cluster.project}
+        {_MODELS[cluster.get("PROVISIONING")]}
+        --machine-type={slice_.generation.machine} --maintenance-policy=TERMINATE
+        --image-project={IMAGES} --image-family={slice_.generation.image} --boot-disk-size=200GB
+        --scopes=cloud-platform --labels={label} --network-interface={network}
+        {cluster.flags(service_account="SERVICE_ACCOUNT")}
+        --metadata=bert-jax-folder={_find_folder(cluster)}"""
+    script = f"--metadata-from-file=startup-script={LAUNCH / 'worker' / 'on_boot.sh'}"
+    group = f"""--size=0 --description={label} --target-size-policy-mode=bulk
+        --template={resources}/instanceTemplates/{name}
+        --workload-policy={resources}/resourcePolicies/{name}
+        --default-action-on-vm-failure=do-nothing"""
     return [
-        make(line, name, *policy, *cluster.region, passes="exists"),
-        make("gcloud compute instance-templates create", name, *template, passes="exists"),
-        _managed(cluster, "create", *group, passes="exists"),
+        make(policy, passes="exists"),
+        make(template, script, passes="exists"),
+        _managed(cluster, "create", group, passes="exists"),
         _managed(cluster, "resize", f"--size={slice_.hosts}"),
     ]
 
@@ -114,12 +111,12 @@ def _create(cluster: Cluster) -> list[Command]:
 def questions(job: Job) -> list[Command]:
     """Return the questions of a look: to the group, its machines, the bucket."""
     group = "--format=json(creationTimestamp,description,targetSize,status)"
-    machines = "--format=json(instance,instanceStatus,currentAction)"
+    machines = "--format=json(instanceStatus,currentAction)"
     return [
         _managed(job.cluster, "describe", group),
         _managed(job.cluster, "list-instances", machines),
-        _managed(job.cluster, "list-errors", "--limit=1", "--format=json(error)"),
-        make("gcloud storage cat", f"{_find_folder(job.cluster)}/records/*"),
+        _managed(job.cluster, "list-errors", "--limit=1 --format=json(error)"),
+        make(f"gcloud storage cat {_find_folder(job.cluster)}/records/*"),
     ]
 
 
@@ -130,11 +127,11 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
     if said.is_absent:
         return Answers(now, SliceSeen(decide.ABSENT))
     listed = said if said.code else ask(about_machines)
-    if listed.code:
-        return Answers(now, None, listed.words, listed.is_permanent)
-    seen = read_group(read_json(said.out), read_json(listed.out), job.cluster.slice.hosts)
+    seen = None
+    if not listed.code:
+        seen = read_group(read_json(said.out), read_json(listed.out), job.cluster.slice.hosts)
     if seen is None:
-        return Answers(now, None, f"an answer without a state: {said.out[:200]!r}")
+        return no_answer(now, listed)
     if seen.kind != decide.READY:
         if seen.kind in (decide.QUEUED, decide.STARTING):
             errors = read_json(ask(about_errors).out)
@@ -178,10 +175,3 @@ def _find_kind(states: set[str], actions: Iterable[str]) -> str:
     if states == {"RUNNING"} and set(actions) == {"NONE"}:
         return decide.READY
     return decide.STARTING if states & _MACHINES else decide.QUEUED
-
-
-def find_machines(text: str) -> list[str]:
-    """Return the names of a group's machines, in order, from list-instances."""
-    machines = read_json(text)
-    listed = machines if isinstance(machines, list) else []
-    return sorted(filter(None, (dig(machine, "instance").rpartition("/")[2] for machine in listed)))

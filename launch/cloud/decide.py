@@ -197,18 +197,16 @@ class _Turn:
         state = self.state
         for outcome in self.answers.outcomes:
             kind, error = outcome.kind, outcome.error
-            if kind == "create" and not error:
+            if kind == "create" and outcome.exists:
+                # Ours from a request whose answer was lost, or one that still goes: see later.
+                self.event("a slice of that name exists already")
+            elif kind in ("create", "delete") and error:
+                verb = "requested" if kind == "create" else "deleted"
+                self.fail(f"the slice could not be {verb}: {error}", outcome.is_permanent)
+            elif kind == "create":
                 self.event("requested the slice")
                 state.forget_slice()
                 state.is_expected = state.is_there = True
-            elif kind == "create" and outcome.exists:
-                # Ours from a request whose answer was lost, or one that still goes: a look will
-                # tell.
-                self.event("a slice of that name exists already")
-            elif kind == "create":
-                self.fail(f"the slice could not be requested: {error}", outcome.is_permanent)
-            elif kind == "delete" and error:
-                self.fail(f"the slice could not be deleted: {error}", outcome.is_permanent)
             elif kind == "set_up":
                 state.is_set_up = not error
                 if error:
@@ -266,16 +264,15 @@ class _Turn:
             self.delete()
         elif not state.is_expected:
             self.lose("its deletion was requested, and it still exists")
-        elif seen.kind == LOST or (
-            seen.kind == QUEUED and state.is_ready and not rules.starts_itself
-        ):
-            self.lose(seen.words)
         elif seen.kind == QUEUED and not state.is_ready:
             self.say_waiting(seen.words)
+        elif seen.kind == LOST or (seen.kind == QUEUED and not rules.starts_itself):
+            self.lose(seen.words)
         elif seen.kind in (STARTING, QUEUED):  # a slice that Google repairs may wait for machines
             state.not_ready_since = state.not_ready_since or self.now
-            if self.now - state.not_ready_since >= rules.hung_secs:
-                self.lose(f"{seen.words} for {self.now - state.not_ready_since:.0f} s")
+            secs = self.now - state.not_ready_since
+            if secs >= rules.hung_secs:
+                self.lose(f"{seen.words} for {secs:.0f} s")
             else:
                 self.say_waiting(seen.words)
         else:
@@ -461,18 +458,14 @@ class _Turn:
         After a failure the slice's disks may be the only trace, unless the workdir is in a bucket.
         """
         state = self.state
-        is_kept = code != 0 and not self.rules.workdir.startswith("gs://")
-        if (
-            is_kept
-            or not self.rules.is_deleted_at_end
-            or self.answers.slice is None
-            or self.answers.slice.kind == ABSENT
-        ):
-            self.end(code, words)
-        else:
+        has_trace = code == 0 or self.rules.workdir.startswith("gs://")
+        is_seen = self.answers.slice is not None and self.answers.slice.kind != ABSENT
+        if is_seen and has_trace and self.rules.is_deleted_at_end:
             self.event(f"{words}; the slice is deleted")
             state.end_code, state.end_words = code, words
             self.delete()
+        else:
+            self.end(code, words)
 
     def fail(self, words: str, is_permanent: bool) -> None:
         """Note a failed request; end where no retry can help, or an outage is too long."""

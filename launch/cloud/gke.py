@@ -13,6 +13,7 @@ from . import decide
 from .cluster import Cluster
 from .decide import Answers, SliceSeen, Worker
 from .job import Job
+from .queued import no_answer
 from .run import Ask, Command, make
 from .text import dig, dig_any, read_json, read_time, refuse
 from .topologies import CHIPS_PER_HOST
@@ -34,9 +35,8 @@ def plan(kind: str, job: Job) -> list[Command]:
 
 def show_logs(cluster: Cluster, lines: int, follow: bool) -> Command:
     """Return the command that shows the ends of all pods' logs."""
-    selector = f"--selector=jobset.sigs.k8s.io/jobset-name={cluster.name}"
-    flags = [f"--tail={lines}", f"--max-log-requests={cluster.slice.hosts}"]
-    return make("kubectl logs --prefix", selector, *flags, *["--follow"] * follow)
+    return make(f"""kubectl logs --prefix --selector=jobset.sigs.k8s.io/jobset-name={cluster.name}
+        --tail={lines} --max-log-requests={cluster.slice.hosts} {"--follow" * follow}""")
 
 
 def questions(job: Job) -> list[Command]:
@@ -46,17 +46,13 @@ def questions(job: Job) -> list[Command]:
 
 def look(job: Job, ask: Ask, now: float) -> Answers:
     """Ask for the state of the JobSet."""
-    (about_jobset,) = questions(job)
-    said = ask(about_jobset)
-    if said.code:
-        return Answers(now, None, said.words, said.is_permanent)
-    if not said.out.strip():
+    said = ask(questions(job)[0])
+    if not said.code and not said.out.strip():
         return Answers(now, SliceSeen(decide.ABSENT))
-    found = read_jobset(read_json(said.out))
+    found = None if said.code else read_jobset(read_json(said.out))
     if found is None:
-        return Answers(now, None, f"an answer without a state: {said.out[:200]!r}")
-    seen, worker = found
-    return Answers(now, seen, workers=(worker,))
+        return no_answer(now, said)
+    return Answers(now, found[0], workers=(found[1],))
 
 
 def read_jobset(body: Any) -> tuple[SliceSeen, Worker] | None:
@@ -86,17 +82,15 @@ def read_jobset(body: Any) -> tuple[SliceSeen, Worker] | None:
 
 
 def _find_message(status: Any) -> str:
-    conditions = dig_any(status, "conditions")
-    for condition in conditions if isinstance(conditions, list) else ():
-        if dig(condition, "type") == "Failed":
-            return dig(condition, "message")
-    return ""
+    listed = dig_any(status, "conditions")
+    conditions = listed if isinstance(listed, list) else []
+    return next((dig(c, "message") for c in conditions if dig(c, "type") == "Failed"), "")
 
 
 def make_manifest(job: Job) -> dict[str, Any]:
     """Return the JobSet; the headless service is made by JobSet from `network`."""
     cluster = job.cluster
-    slice_, name, label = cluster.slice, cluster.name, cluster.get("LABEL")
+    slice_, name = cluster.slice, cluster.name
     # JobSet's webhook limits the names of pods.
     room = 63 - len(f"-slice-0-{slice_.hosts - 1}-abcde")
     if len(name) > room:
@@ -105,15 +99,6 @@ def make_manifest(job: Job) -> dict[str, Any]:
         refuse("--workdir=gs://BUCKET/FOLDER is missing: a pod's own disk is deleted with the pod")
     if cluster.get("PROVISIONING") == "flex_start":
         refuse("PROVISIONING=flex_start needs a queue of Kueue on gke; take standard or spot")
-    is_spot = cluster.get("PROVISIONING") == "spot"
-    selector = {
-        "cloud.google.com/gke-tpu-accelerator": slice_.generation.gke,
-        "cloud.google.com/gke-tpu-topology": slice_.topology,
-    }
-    if is_spot:
-        selector["cloud.google.com/gke-spot"] = "true"
-    tolerations = [{"key": "google.com/tpu", "operator": "Exists"}]
-    tolerations += [{"key": "cloud.google.com/gke-spot", "operator": "Exists"}] * is_spot
     # Kubernetes replaces $(NAME) in a command, and takes $$ for $.
     words = ["python", "-u", "-m", "bert_jax.train", "--multihost", *job.flags]
     container: dict[str, Any] = {
@@ -124,61 +109,57 @@ def make_manifest(job: Job) -> dict[str, Any]:
     }
     if port := cluster.get("COORDINATOR_PORT"):
         container["env"] = [{"name": "JAX_COORDINATOR_PORT", "value": port}]
+    gke = "cloud.google.com/gke"
+    selector = {
+        f"{gke}-tpu-accelerator": slice_.generation.gke,
+        f"{gke}-tpu-topology": slice_.topology,
+    }
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
         # A save on SIGTERM has so long; a Spot node itself leaves an ordinary pod 15 s.
         "terminationGracePeriodSeconds": 60,
         "nodeSelector": selector,
-        "tolerations": tolerations,
+        "tolerations": [{"key": "google.com/tpu", "operator": "Exists"}],
         "containers": [container],
     }
+    if cluster.get("PROVISIONING") == "spot":
+        selector[f"{gke}-spot"] = "true"
+        pod["tolerations"].append({"key": f"{gke}-spot", "operator": "Exists"})
     if account := cluster.get("GKE_SERVICE_ACCOUNT"):
         pod["serviceAccountName"] = account
+    labels = {"launched_by": cluster.get("LABEL")}
     final = {"containerName": "train", "operator": "In", "values": list(decide.FINAL_CODES)}
+    disrupted = [{"type": "DisruptionTarget", "status": "True"}]
+    rules: list[dict[str, Any]] = [{"onExitCodes": final}, {"onPodConditions": disrupted}]
     template = {
         "parallelism": slice_.hosts,
         "completions": slice_.hosts,
         "completionMode": "Indexed",
         "backoffLimit": 0,
-        "podFailurePolicy": {
-            "rules": [
-                {"action": "FailJob", "onExitCodes": final},
-                {
-                    "action": "FailJob",
-                    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
-                },
-            ]
-        },
-        "template": {"metadata": {"labels": {"launched_by": label}}, "spec": pod},
+        "podFailurePolicy": {"rules": [{"action": "FailJob"} | rule for rule in rules]},
+        "template": {"metadata": {"labels": labels}, "spec": pod},
     }
     # All matches of podFailurePolicy have one reason; the message names the rule. Whatever
     # matches none restarts all pods and counts to maxRestarts.
-    rules = [("final", "FailJobSet"), ("disrupted", "RestartJobSetAndIgnoreMaxRestarts")]
+    actions = {"final": "FailJobSet", "disrupted": "RestartJobSetAndIgnoreMaxRestarts"}
+    rules = [
+        {
+            "name": rule,
+            "action": action,
+            "onJobFailureMessagePatterns": [f".*rule at index {number}.*"],
+        }
+        for number, (rule, action) in enumerate(actions.items())
+    ]
+    policy = {"maxRestarts": MAX_RESTARTS, "restartStrategy": "BlockingRecreate", "rules": rules}
+    # One slice holds all pods, and no other job's.
+    alone = {"alpha.jobset.sigs.k8s.io/exclusive-topology": f"{gke}-nodepool"}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {
-            "name": name,
-            "labels": {"launched_by": label},
-            # One slice holds all pods, and no other job's.
-            "annotations": {
-                "alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"
-            },
-        },
+        "metadata": {"name": cluster.name, "labels": labels, "annotations": alone},
         "spec": {
-            "network": {"enableDNSHostnames": True, "subdomain": name},
-            "failurePolicy": {
-                "maxRestarts": MAX_RESTARTS,
-                "restartStrategy": "BlockingRecreate",
-                "rules": [
-                    {
-                        "name": rule,
-                        "action": action,
-                        "onJobFailureMessagePatterns": [f".*rule at index {number}.*"],
-                    }
-                    for number, (rule, action) in enumerate(rules)
-                ],
-            },
+            "network": {"enableDNSHostnames": True, "subdomain": cluster.name},
+            "failurePolicy": policy,
             "replicatedJobs": [{"name": "slice", "replicas": 1, "template": {"spec": template}}],
         },
     }

@@ -41,7 +41,7 @@ class Job:
     @property
     def wheelhouse(self) -> str:
         """Return where the bucket has the packages; '' where they come from the internet."""
-        if not (self.from_bucket or self.cluster.get("INTERNAL_IPS") == "true"):
+        if not (self.from_bucket or self.cluster.is_internal):
             return ""
         bucket = self.cluster.need_bucket("but workers install from it")
         return f"{bucket}/wheelhouse/{find_digest(self.commit)}"
@@ -64,28 +64,19 @@ def _git(*words: str) -> tuple[int, str]:
 
 def find_commit(revision: str) -> str:
     """Return the full hash of a commit of the clone; '' is HEAD, with everything committed."""
-    if shutil.which("git") is None:
-        refuse("git is not on PATH, and a commit of a clone is sent to the workers; install git")
-    code, top = _git("rev-parse", "--show-toplevel")
+    code, top = _git("rev-parse", "--show-toplevel") if shutil.which("git") else (1, "not on PATH")
     if code or pathlib.Path(top) != ROOT.resolve():
+        refuse(f"{ROOT} is no clone of bert_jax, and a commit of one is sent (git: {top[:99]})")
+    changed = "" if revision else _git("status", "--porcelain")[1].split("\n")[0]
+    if changed:
         refuse(
-            f"{ROOT / 'launch'} is not the launch folder of a clone of bert_jax, and a commit of "
-            f"one is sent; clone bert_jax and run its scripts (git: '{top[:99]}')"
+            f"{ROOT} has uncommitted changes, such as '{changed}', and a commit is sent; "
+            "commit them, or leave them out with --revision=HEAD"
         )
-    if not revision:
-        changed = _git("status", "--porcelain")[1].split("\n")[0]
-        if changed:
-            refuse(
-                f"{ROOT} has uncommitted changes, such as '{changed}', and a commit is sent; "
-                "commit them, or leave them out with --revision=HEAD"
-            )
-        revision = "HEAD"
-    script = "launch/worker/on_worker_setup.sh"
-    if _git("cat-file", "-e", f"{revision}:{script}")[0]:
+    revision, script = revision or "HEAD", "launch/worker/on_worker_setup.sh"
+    code, commit = _git("rev-parse", "--verify", f"{revision}^{{commit}}")
+    if code or _git("cat-file", "-e", f"{commit}:{script}")[0]:
         refuse(f"--revision={revision} is no commit of {ROOT} that holds {script}; see git log")
-    code, commit = _git("rev-parse", f"{revision}^{{commit}}")
-    if code or not re.fullmatch("[0-9a-f]{40,64}", commit):
-        refuse(f"--revision={revision} is no commit of {ROOT}")
     return commit
 
 

@@ -6,28 +6,27 @@ preempted resource stays SUSPENDED until it is deleted.
 
 import re
 import shlex
-from collections.abc import Iterator
 
 from . import decide
 from .cluster import Cluster
 from .decide import Answers, SliceSeen, Worker
 from .job import SET_UP_SECS, Job
-from .run import Ask, Command, make
+from .run import Answer, Ask, Command, make
 from .text import dig, dig_any, read_json, read_time
 
 STARTS_ITSELF = False
+_TPUS = "gcloud compute tpus"
+_NAMED = '"s/^/$HOSTNAME: /"'  # opens each line of output with its worker
 # Where training writes on a worker, from REMOTE_DIR.
 LOG = "logs/train.log"
 START_SECS, DOCTOR_SECS = 600, 900
 # googlecloudsdk/generated_clients/apis/tpu/v2: QueuedResourceState.State, Node.State.
-QUEUED_KINDS = dict.fromkeys(
-    ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING"), decide.QUEUED
-)
+_WAITING = ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING")
+_GONE = ("PREEMPTED", "TERMINATED", "STOPPING", "STOPPED", "DELETING", "HIDING", "HIDDEN")
+QUEUED_KINDS = dict.fromkeys(_WAITING, decide.QUEUED)
 QUEUED_KINDS |= dict.fromkeys(("SUSPENDING", "SUSPENDED", "FAILED"), decide.LOST)
 QUEUED_KINDS |= {"ACTIVE": decide.READY, "DELETING": decide.DELETING}
-NODE_KINDS = dict.fromkeys(
-    ("PREEMPTED", "TERMINATED", "STOPPING", "STOPPED", "DELETING", "HIDING", "HIDDEN"), decide.LOST
-) | {"READY": decide.READY}
+NODE_KINDS = dict.fromkeys(_GONE, decide.LOST) | {"READY": decide.READY}
 # An answer behind the word worker: its name, what on_worker_train.sh --status says and, from a
 # bucket, how often it was started and when that was written. A file system's clock may be ahead.
 _ANSWER = re.compile(
@@ -42,54 +41,50 @@ MAX_JUNK_LINES = 3
 
 def plan(kind: str, job: Job) -> list[Command]:
     """Return the commands of an action of the supervisor."""
-    cluster, commit = job.cluster, job.commit
+    cluster = job.cluster
+    name, place, folder = cluster.name, cluster.place, cluster.get("REMOTE_DIR")
     if kind == "create":
-        return [Command(_create(cluster), secs=START_SECS)]
+        names = {"valid_until_duration": "VALID_UNTIL", "service_account": "SERVICE_ACCOUNT"}
+        line = f"""{_TPUS} queued-resources create {name} --node-id={name}
+            --accelerator-type={cluster.slice.accelerator_type}
+            --runtime-version={cluster.slice.generation.queued[2]} {place}
+            --labels=launched_by={cluster.get("LABEL")}
+            {"--spot" * (cluster.get("PROVISIONING") == "spot")}
+            {cluster.flags(**names, network="NETWORK", subnetwork="SUBNETWORK")}
+            {"--internal-ips" * cluster.is_internal}"""
+        return [make(line, secs=START_SECS)]
     if kind == "delete":
-        line = f"gcloud compute tpus queued-resources delete {cluster.name} --force"
-        return [make(line, *cluster.place, "--quiet", "--async", passes="absent")]
+        line = f"{_TPUS} queued-resources delete {name} --force {place} --quiet --async"
+        return [make(line, passes="absent")]
     if kind == "set_up":
-        name, line = job.archive.name, "gcloud compute tpus tpu-vm scp"
-        words = [str(job.archive), f"{cluster.name}:{name}", *cluster.place, "--worker=all"]
-        copy = make(line, *words, *_inside(cluster), secs=SET_UP_SECS)
-        script = f"tar -xzOf {name} launch/worker/on_worker_setup.sh >bert_jax-setup.sh && "
-        where = [cluster.get("REMOTE_DIR"), cluster.get("REMOTE_PYTHON"), job.wheelhouse]
-        script += shlex.join(["bash", "bert_jax-setup.sh", name, commit, *filter(None, where)])
-        return [*job.pack(), copy, on_workers(cluster, "all", script, SET_UP_SECS)]
+        archive = job.archive.name
+        words = [f"{_TPUS} tpu-vm scp", str(job.archive), f"{name}:{archive}", *place.split()]
+        copy = make(*words, "--worker=all", *_inside(cluster), secs=SET_UP_SECS)
+        script = f"tar -xzOf {archive} launch/worker/on_worker_setup.sh >bert_jax-setup.sh && "
+        where = [folder, cluster.get("REMOTE_PYTHON"), job.wheelhouse]
+        words = ["bash", "bert_jax-setup.sh", archive, job.commit, *filter(None, where)]
+        return [
+            *job.pack(),
+            copy,
+            on_workers(cluster, "all", script + shlex.join(words), SET_UP_SECS),
+        ]
     if kind == "start":
         return _start(job)
-    if kind == "stop":
-        return [on_workers(cluster, "all", in_remote_dir(cluster, "--stop"))]
-    if kind == "stacks":
-        script = in_remote_dir(cluster, "--stacks") + ' | sed "s/^/$HOSTNAME: /"'
-        return [on_workers(cluster, "all", script)]
-    if kind == "last_words":
-        codes = "|".join(map(str, decide.FINAL_CODES))
-        script = f"cd {shlex.quote(cluster.get('REMOTE_DIR'))} && if grep -qxE '{codes}' "
-        script += f"{LOG.removesuffix('.log')}.exit_code 2>/dev/null; then "
-        script += f'tail -n 20 {LOG} | sed "s/^/$HOSTNAME: /"; fi'
-        return [on_workers(cluster, "all", script)]
-    return []
-
-
-def _create(cluster: Cluster) -> list[str]:
-    names = {"valid_until_duration": "VALID_UNTIL", "service_account": "SERVICE_ACCOUNT"}
-    return [
-        *("gcloud", "compute", "tpus", "queued-resources", "create", cluster.name),
-        *(f"--node-id={cluster.name}", f"--accelerator-type={cluster.slice.accelerator_type}"),
-        *(f"--runtime-version={cluster.slice.generation.queued[2]}", *cluster.place),
-        f"--labels=launched_by={cluster.get('LABEL')}",
-        *["--spot"] * (cluster.get("PROVISIONING") == "spot"),
-        *cluster.flags(**names, network="NETWORK", subnetwork="SUBNETWORK"),
-        *["--internal-ips"] * (cluster.get("INTERNAL_IPS") == "true"),
-    ]
+    codes = "|".join(map(str, decide.FINAL_CODES))
+    scripts = {
+        "stop": _call(cluster, "--stop"),
+        "stacks": f"{_call(cluster, '--stacks')} | sed {_NAMED}",
+        "last_words": f"cd {folder} && if grep -qxE '{codes}' logs/train.exit_code 2>/dev/null; "
+        f"then tail -n 20 {LOG} | sed {_NAMED}; fi",
+    }
+    return [on_workers(cluster, "all", scripts[kind])] if kind in scripts else []
 
 
 def _start(job: Job) -> list[Command]:
     """Return what clears all workers, as a run on some waits for the others; then starts."""
     cluster, port = job.cluster, job.cluster.get("COORDINATOR_PORT")
-    here = f"cd {shlex.quote(cluster.get('REMOTE_DIR'))} && "
-    environment = f"JAX_COORDINATOR_PORT={port} " if port else ""
+    here = f"cd {cluster.get('REMOTE_DIR')} && "
+    environment = f"JAX_COORDINATOR_PORT={port} " * bool(port)
     python, flags = cluster.get("REMOTE_PYTHON"), ["--multihost", *job.flags]
     commands = [f"bash launch/worker/on_worker_clear.sh {LOG}"]
     if job.is_examined:
@@ -104,7 +99,7 @@ def _start(job: Job) -> list[Command]:
 
 
 def _inside(cluster: Cluster) -> list[str]:
-    return ["--internal-ip"] * (cluster.get("INTERNAL_IPS") == "true")
+    return ["--internal-ip"] * cluster.is_internal
 
 
 def on_workers(cluster: Cluster, worker: str, command: str, secs: float = 180) -> Command:
@@ -112,28 +107,45 @@ def on_workers(cluster: Cluster, worker: str, command: str, secs: float = 180) -
 
     gcloud logs it on this machine, and a worker's process list shows it: no secret in it.
     """
-    words = [*cluster.place, f"--worker={worker}", *[f"--command={command}"] * bool(command)]
-    line = f"gcloud compute tpus tpu-vm ssh {cluster.name}"
+    line = f"{_TPUS} tpu-vm ssh {cluster.name} {cluster.place} --worker={worker}"
+    words = [f"--command={command}"] * bool(command)
     return make(line, *words, *_inside(cluster), secs=secs)
 
 
-def in_remote_dir(cluster: Cluster, *words: str) -> str:
+def show_log(cluster: Cluster, worker: str, lines: int, follow: bool) -> Command:
+    """Return the command that shows the end of a worker's log, or of all."""
+    path = f"{cluster.get('REMOTE_DIR')}/{LOG}"
+    # A tail that --follow leaves behind ends when the log grows and nobody reads.
+    tail = f"tail -n {lines}{' -F' * follow} {path} | sed -u {_NAMED}"
+    absent = f'echo "$HOSTNAME: {path} does not exist; launch/train.sh has not run here" >&2'
+    script = f"if [ -f {path} ]; then {tail}; else {absent}; exit 1; fi"
+    return on_workers(cluster, worker, script)
+
+
+def _call(cluster: Cluster, *words: str) -> str:
     """Return a command of on_worker_train.sh as it runs on a worker."""
     script = ["bash", "launch/worker/on_worker_train.sh", words[0], LOG, *words[1:]]
-    return f"cd {shlex.quote(cluster.get('REMOTE_DIR'))} 2>/dev/null && {shlex.join(script)}"
+    return f"cd {cluster.get('REMOTE_DIR')} 2>/dev/null && {shlex.join(script)}"
 
 
 def questions(job: Job) -> list[Command]:
     """Return the questions of a look: to the queued resource, to its node, to all workers."""
-    cluster, tpus = job.cluster, "gcloud compute tpus"
-    status = in_remote_dir(cluster, "--status", job.workdir)
+    name, place = job.cluster.name, job.cluster.place
+    status = _call(job.cluster, "--status", job.workdir)
     script = f'echo "worker $HOSTNAME $({{ {status}; }} 2>/dev/null || echo not set up)"'
-    fields = ["--format=json(state,createTime,tpu)", "--format=json(state,networkEndpoints)"]
     return [
-        make(f"{tpus} queued-resources describe {cluster.name}", *cluster.place, fields[0]),
-        make(f"{tpus} tpu-vm describe {cluster.name}", *cluster.place, fields[1]),
-        on_workers(cluster, "all", script),
+        make(
+            f"{_TPUS} queued-resources describe {name} {place} --format=json(state,createTime,tpu)"
+        ),
+        make(f"{_TPUS} tpu-vm describe {name} {place} --format=json(state,networkEndpoints)"),
+        on_workers(job.cluster, "all", script),
     ]
+
+
+def no_answer(now: float, said: Answer) -> Answers:
+    """Return that the state is not known, and why."""
+    words = said.words if said.code else f"an answer without a state: {said.out[:200]!r}"
+    return Answers(now, None, words, said.is_permanent)
 
 
 def look(job: Job, ask: Ask, now: float) -> Answers:
@@ -142,15 +154,14 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
     said = ask(about_queued)
     if said.is_absent:
         return Answers(now, SliceSeen(decide.ABSENT))
-    if said.code:
-        return Answers(now, None, said.words, said.is_permanent)
-    seen = read_queued(read_json(said.out))
-    if seen is None or seen.kind != decide.READY:
-        return Answers(now, seen, f"an answer without a state: {said.out[:200]!r}")
-    node = ask(about_node)
-    if node.code and not node.is_absent:
-        return Answers(now, None, node.words, node.is_permanent)
-    seen = read_node(seen, {} if node.is_absent else read_json(node.out))
+    seen = None if said.code else read_queued(read_json(said.out))
+    if seen is None:
+        return no_answer(now, said)
+    if seen.kind == decide.READY:
+        node = ask(about_node)
+        if node.code and not node.is_absent:
+            return no_answer(now, node)
+        seen = read_node(seen, {} if node.is_absent else read_json(node.out))
     if seen.kind != decide.READY:
         return Answers(now, seen)
     status = ask(about_workers)
@@ -202,11 +213,9 @@ def read_workers(text: str) -> tuple[tuple[Worker, ...], tuple[str, ...], int | 
         step = found["at"] or found["step"]
         if step is not None:
             steps.append(-1 if step == "-" else int(step))
-    return tuple(workers.values()), tuple(_describe_junk(junk)), max(steps, default=None)
-
-
-def _describe_junk(lines: list[str]) -> Iterator[str]:
-    for line in lines[:MAX_JUNK_LINES]:
-        yield f"no answer of on_worker_train.sh but '{line[:200]}'"
-    if len(lines) > MAX_JUNK_LINES:
-        yield f"{len(lines) - MAX_JUNK_LINES} more such answers are not listed"
+    events = [
+        f"no answer of on_worker_train.sh but '{line[:200]}'" for line in junk[:MAX_JUNK_LINES]
+    ]
+    if len(junk) > MAX_JUNK_LINES:
+        events.append(f"{len(junk) - MAX_JUNK_LINES} more such answers are not listed")
+    return tuple(workers.values()), tuple(events), max(steps, default=None)

@@ -51,8 +51,8 @@ class Command:
 
 
 def make(line: str, *words: str, **options: Any) -> Command:
-    """Return a command whose first words are those of a line."""
-    return Command([*line.split(" "), *words], **options)
+    """Return a command: a line of words without blanks, and words that may have some."""
+    return Command([*line.split(), *words], **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +76,8 @@ class Answer:
     @property
     def is_permanent(self) -> bool:
         """Whether a retry cannot help; every unknown error passes."""
-        return not _TRANSIENT.search(self.err) and bool(
-            self.is_absent or _PERMANENT.search(self.err)
-        )
+        is_known = self.is_absent or (self.code != 0 and bool(_PERMANENT.search(self.err)))
+        return is_known and not _TRANSIENT.search(self.err)
 
     @property
     def words(self) -> str:

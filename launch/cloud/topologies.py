@@ -93,24 +93,16 @@ def find_slice(topology: str, road: str, origin: str) -> Slice:
     """
     name, _, shape = topology.partition(":")
     if name not in GENERATIONS:
-        refuse(
-            f"{origin}: TOPOLOGY is '{topology}', and '{name}' is none of "
-            f"{', '.join(GENERATIONS)}; write it as `plan` does, such as TOPOLOGY=v5e:8x8"
-        )
+        known = ", ".join(GENERATIONS)
+        refuse(f"{origin}: TOPOLOGY is '{topology}', none of {known}; such as TOPOLOGY=v5e:8x8")
     generation = GENERATIONS[name]
-    road = road or generation.roads[0]
-    if road not in generation.roads:
-        refuse(
-            f"{origin}: TOPOLOGY={topology} is not offered on ROAD={road}, only on "
-            f"{' or '.join(generation.roads)}"
-        )
-    example = "8x8" if generation.dims == 2 else "4x4x4"
-    found = Slice(name, shape, road)
-    if (
-        not re.fullmatch("x".join([r"[1-9]\d?"] * generation.dims), shape)
-        or found.chips % CHIPS_PER_HOST
-        or found.chips > MAX_CHIPS
-    ):
+    found = Slice(name, shape, road or generation.roads[0])
+    if found.road not in generation.roads:
+        roads = " or ".join(generation.roads)
+        refuse(f"{origin}: TOPOLOGY={topology} is not offered on ROAD={road}, only on {roads}")
+    is_shape = re.fullmatch("x".join([r"[1-9]\d?"] * generation.dims), shape)
+    if not is_shape or found.chips % CHIPS_PER_HOST or found.chips > MAX_CHIPS:
+        example = "8x8" if generation.dims == 2 else "4x4x4"
         refuse(
             f"{origin}: TOPOLOGY is '{topology}', which is no slice of {name} with "
             f"{CHIPS_PER_HOST} chips per host; try TOPOLOGY={name}:{example}"

@@ -65,11 +65,7 @@ def refused(call):
 
     def run(name: str, *arguments: str) -> str:
         code, out, error = call(name, *arguments)
-        assert (code, out, error[:7], error.count("\n")) == (2, "", "error: ", 1), (
-            code,
-            out,
-            error,
-        )
+        assert (code, out, error[:7], error.count("\n")) == (2, "", "error: ", 1), error
         assert not set(error) & set("\x1b\u202e\r\x9b\x07")
         return error
 

@@ -9,11 +9,10 @@ import os
 import pathlib
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.launch.scripts import make_clone, write_cluster, write_command
+from tests.launch.scripts import call, make_clone, write_cluster, write_command
 from tests.launch.tpu_api import TpuApi, serving
 
 TOKEN = "ya29.of-nobody"
@@ -70,18 +69,10 @@ def make_tools(folder: pathlib.Path) -> str:
     return f"{folder}:{os.environ['PATH']}"
 
 
-def run_on(
-    home: pathlib.Path, command: str, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def run_on(home: pathlib.Path, command: str, **environment: str):
     """Run a command as ssh does on a worker: by bash, in its home folder."""
-    return subprocess.run(
-        ["bash", "-c", command],
-        capture_output=True,
-        text=True,
-        cwd=home,
-        env=os.environ | {"HOME": str(home), "HOSTNAME": home.name} | environment,
-        timeout=60,
-    )
+    around = os.environ | {"HOME": str(home), "HOSTNAME": home.name} | environment
+    return call(["bash", "-c", command], cwd=home, env=around)
 
 
 def write_ssh(folder: pathlib.Path) -> None:
@@ -142,18 +133,10 @@ class Pod:
         """Change settings of cluster.env."""
         write_cluster(pathlib.Path(self.cluster.partition("=")[2]), **changed)
 
-    def run(
-        self, script: str, *flags: str, code: int = 0, **changed: str
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, script: str, *flags: str, code: int = 0, **changed: str):
         """Run a script of the clone, which must end with this code."""
-        ran = subprocess.run(
-            ["bash", str(self.clone / "launch" / script), self.cluster, *flags],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            env=self.environment | changed,
-            timeout=500,
-        )
+        words = ["bash", str(self.clone / "launch" / script), self.cluster, *flags]
+        ran = call(words, env=self.environment | changed)
         assert ran.returncode == code, ran.stdout + ran.stderr
         return ran
 

@@ -17,11 +17,8 @@ WORKERS = 2
 HOSTILE = (
     *("", "null", "[]", "{}", 7, None, [[[[]]]], {"state": {"state": "$(reboot)"}}, {"state": []}),
     *({"createTime": "9" * 5000}, {"metadata": {"creationTimestamp": 1e400}}, {"targetSize": -1}),
-    *(
-        "worker w-0 running 1 \x1b[2J 3\n" * 5,
-        "worker " + "9" * 10_000,
-        {"status": {"restarts": 10**30}},
-    ),
+    *("worker w-0 running 1 \x1b[2J 3\n" * 5, "worker " + "9" * 10_000),
+    {"status": {"restarts": 10**30}},
 )
 
 
@@ -158,6 +155,11 @@ class Cloud:
             self.machine_secs += self.now - self.machines_since
             self.machines_since = None
 
+    def count_hours(self) -> float:
+        """Hours that machines cost so far."""
+        since = self.now if self.machines_since is None else self.machines_since
+        return (self.machine_secs + self.now - since) / 3600
+
     def provision(self) -> None:
         self.become("PROVISIONING", "CREATING")
         self.at(300, self.in_life(self.is_ready))
@@ -227,10 +229,6 @@ class Cloud:
             self.run, self.running_since = self.run + 1, None
         self.statuses = [status] * WORKERS
 
-    def restart_itself(self) -> None:
-        if self.starts_itself:
-            self.at(60, self.in_life(self.begin_training))
-
     def succeed(self) -> None:
         self.stop_training("ended 0")
         self.saved, self.succeeded_at = self.length, self.now
@@ -242,29 +240,26 @@ class Cloud:
 
     def fail(self) -> None:
         if not self.is_granting:
-            self.stop_training(
-                self.random.choice(("ended 134", "ended 86", "ended 1", "ended 137"))
-            )
-            self.restart_itself()
+            self.end_run(self.random.choice((134, 86, 1, 137)))
 
     def hang(self) -> None:
         if not self.is_granting:
             self.run += 1  # nothing is saved any more
             self.silent_since = self.now
             if self.road == "gke":  # its own watchdog ends it
-                self.at(3600, lambda run=self.run: self.end_hung() if self.run == run else None)
+                self.at(3600, self.in_run(lambda: self.end_run(86)))
 
-    def end_hung(self) -> None:
-        self.stop_training("ended 86")
-        self.restart_itself()
+    def end_run(self, code: int) -> None:
+        self.stop_training(f"ended {code}")
+        if self.starts_itself:
+            self.at(60, self.in_life(self.begin_training))
 
     # What is said.
 
     def say(self) -> dict:
         """All that can be asked now: JSON bodies as Python values, workers' lines as text."""
-        return getattr(self, f"say_{self.road}")() | {
-            "saved": int(self.saved) if self.saved else -1
-        }
+        said = getattr(self, f"say_{self.road}")() if self.names else {"slice": None}
+        return said | {"saved": int(self.saved) if self.saved else -1}
 
     def say_workers(self, tail: str = "") -> str:
         silent = int(self.now - self.silent_since) if self.silent_since else 5
@@ -277,25 +272,15 @@ class Cloud:
         )
 
     def say_queued(self) -> dict:
-        if not self.names:
-            return {"slice": None}
-        spec = {"nodeId": "my-tpu", "node": {"labels": LABEL}}
-        queued = {
-            "state": {"state": self.state},
-            "createTime": rfc3339(self.created),
-            "tpu": {"nodeSpec": [spec]},
-        }
+        spec = {"nodeSpec": [{"nodeId": "my-tpu", "node": {"labels": LABEL}}]}
+        state = {"state": self.state}
+        queued = {"state": state, "createTime": rfc3339(self.created), "tpu": spec}
         node = {"state": self.node, "networkEndpoints": [{}] * WORKERS} if self.node else None
         return {"slice": queued, "node": node, "workers": self.say_workers()}
 
     def say_compute_engine(self) -> dict:
-        if not self.names:
-            return {"slice": None}
-        group = {
-            "creationTimestamp": rfc3339(self.created),
-            "description": "launched_by=bert_jax",
-            "targetSize": 2,
-        }
+        group = {"description": "launched_by=bert_jax", "targetSize": 2}
+        group["creationTimestamp"] = rfc3339(self.created)
         status, action = {
             "READY": ("RUNNING", "NONE"),
             "CREATING": ("STAGING", "CREATING"),
@@ -313,24 +298,18 @@ class Cloud:
         return {"slice": group, "node": machines, "workers": records}
 
     def say_gke(self) -> dict:
-        if not self.names:
-            return {"slice": None}
         metadata = {"creationTimestamp": rfc3339(self.created), "labels": LABEL}
         if self.state == "DELETING":
             metadata["deletionTimestamp"] = rfc3339(self.now)
-        status = {
-            "restarts": max(self.starts - 1, 0),
-            "replicatedJobsStatus": [{"ready": int(self.node == "READY")}],
-        }
+        jobs = [{"ready": int(self.node == "READY")}]
+        status = {"restarts": max(self.starts - 1, 0), "replicatedJobsStatus": jobs}
         if self.statuses[1] == "ended 0":
             status["terminalState"] = "Completed"
         if self.failed_for_good_at is not None or self.state in ("FAILED", "SUSPENDED"):
             code = self.final_code if self.failed_for_good_at is not None else 1
             words = f"Container train for pod a/b failed with exit code {code} matching FailJob"
-            status |= {
-                "terminalState": "Failed",
-                "conditions": [{"type": "Failed", "message": words}],
-            }
+            conditions = [{"type": "Failed", "message": words}]
+            status |= {"terminalState": "Failed", "conditions": conditions}
         return {"slice": {"metadata": metadata, "status": status}}
 
     def answer(self) -> dict | str:
@@ -350,8 +329,7 @@ class Cloud:
             return self.history[-1][1] | {"workers": ""}
         back = self.random.uniform(0, STALE_SECS) if how == "stale" else 0
         times = [time for time, _ in self.history[-50:]]
-        place = bisect.bisect_right(times, self.now - back) - 1 - (how == "doubled")
-        place = max(place, 0)
+        place = max(bisect.bisect_right(times, self.now - back) - 1 - (how == "doubled"), 0)
         if times[place] < self.now - STALE_SECS - 1:  # nothing is older than ten minutes
             return self.history[-1][1]
         return self.history[-50:][place][1]

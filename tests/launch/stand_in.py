@@ -39,9 +39,7 @@ def storage(verb: str, words: list[str], flags: dict) -> object:
         if flags.get("if-generation-match") == "0" and path.exists():
             fail("HTTPError 412: conditionNotMet")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(
-            sys.stdin.buffer.read() if words[0] == "-" else pathlib.Path(words[0]).read_bytes()
-        )
+        path.write_bytes(pathlib.Path("/dev/stdin" if words[0] == "-" else words[0]).read_bytes())
         return None
     if verb == "objects":
         path = in_bucket(words[1])
@@ -55,12 +53,8 @@ def storage(verb: str, words: list[str], flags: dict) -> object:
         if verb == "rm":
             pathlib.Path(path).unlink()
         else:
-            print(
-                pathlib.Path(path).read_text()
-                if verb == "cat"
-                else f"gs://{path[len(str(CLOUD)) + 1 :]}",
-                end="\n",
-            )
+            listed = f"gs://{pathlib.Path(path).relative_to(CLOUD)}"
+            print(pathlib.Path(path).read_text() if verb == "cat" else listed)
     return None
 
 
@@ -106,11 +100,8 @@ def groups(words: list[str], flags: dict) -> object:
     elif verb == "resize":
         change(size=int(flags["size"]), started=True)
     elif verb == "describe":
-        return {
-            "creationTimestamp": CREATED,
-            "description": read()["label"],
-            "targetSize": read()["size"],
-        }
+        described = {"description": read()["label"], "targetSize": read()["size"]}
+        return described | {"creationTimestamp": CREATED}
     elif verb == "list-instances":
         records = CLOUD / "my-bucket/launch/my-tpu/records"
         records.mkdir(parents=True, exist_ok=True)

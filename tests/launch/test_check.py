@@ -24,15 +24,10 @@ BAD = {
     "services list": ("storage.googleapis.com", "gcloud services enable"),
     "managed create": ("--size", "gcloud components update"),
     "get crd": (Answer(1, "", "Error (NotFound): crd not found"), "kubectl apply --server-side"),
-    "buckets describe": (
-        '{"location": "EUROPE-WEST4"}',
-        "gcloud storage buckets create gs://my-bucket",
-    ),
-    "storage ls": (
-        Answer(1, "", "matched no objects"),
-        "gcloud storage cp --recursive stores/mine gs://b/",
-    ),
+    "buckets describe": ('{"location": "EUROPE-WEST4"}', "buckets create gs://my-bucket"),
+    "storage ls": (Answer(1, "", "matched no objects"), "cp --recursive stores/mine gs://b/"),
 }
+PLACES = {"managed create": ("v6e:2x4", ""), "get crd": ("v6e:2x4", "gke")}
 
 
 @pytest.fixture
@@ -53,10 +48,7 @@ def run(tmp_path, cluster, capsys):
 
 @pytest.mark.parametrize("key", BAD)
 def test_each_check_alone_fails_with_its_remedy(run, key):
-    place = {"managed create": ("v6e:2x4", ""), "get crd": ("v6e:2x4", "gke")}.get(
-        key, ("v5e:2x4", "")
-    )
-    bad, remedy = BAD[key]
+    place, (bad, remedy) = PLACES.get(key, ("v5e:2x4", "")), BAD[key]
     assert run({}, *place)[0]
     is_fine, said = run({key: bad}, *place)
     assert (is_fine, len(said)) == (False, 2)

@@ -85,13 +85,8 @@ JOURNEYS = [
 
 
 def read_look(look: str, before: Answers | None) -> tuple[Answers, dict[str, str]]:
-    now, created, checkpoint, words, fails = (
-        (before.now if before else 1000.0) + 60,
-        100.0,
-        None,
-        [],
-        {},
-    )
+    now = (before.now if before else 1000.0) + 60
+    created, checkpoint, words, fails = 100.0, None, [], {}
     for word in look.split():
         if word[0] in "+#@":
             number = float(word[1:])
@@ -108,25 +103,19 @@ def read_look(look: str, before: Answers | None) -> tuple[Answers, dict[str, str
         return Answers(now, error="503", is_permanent=kind == "denied"), fails
     label = "her" if kind == "foreign" else "bert_jax"
     kind = "READY" if kind == "foreign" else kind.upper()
-    has_machines = kind in ("READY", "STARTING")
-    seen = (
-        SliceSeen(kind, kind, label, created, has_machines, 2)
-        if kind != "ABSENT"
-        else SliceSeen(kind)
-    )
+    seen = SliceSeen(kind)
+    if kind != "ABSENT":
+        seen = SliceSeen(kind, kind, label, created, kind in ("READY", "STARTING"), 2)
     said = []
     for number, word in enumerate(workers):
-        status = {"run": "running", "hung": "running"}.get(
-            word, "ended" if word.isdigit() else word
-        )
         code = int(word) if word.isdigit() else 0
+        named = "ended" if word.isdigit() else word
+        status = {"run": "running", "hung": "running"}.get(word, named)
         said.append(Worker(f"w-{number}", status, 4000 if word == "hung" else 5, code, 1))
     return Answers(now, seen, workers=tuple(said), checkpoint=checkpoint), fails
 
 
-def play(
-    rules: Rules, looks: str, state: State | None = None
-) -> tuple[State, list[str], list[str]]:
+def play(rules: Rules, looks: str, state: State | None = None):
     """Return the state at the end, what was done in each look, and what was said."""
     state, answers, done, said = state or State(rules), None, [], []
     for look in looks.split(" / "):
@@ -142,9 +131,8 @@ def play(
                 kinds += [f"end {action.code}" if action.kind == "end" else action.kind]
                 if action.kind in module.REPORTED:
                     error = fails.get(action.kind, "")
-                    outcomes.append(
-                        Outcome(action.kind, error, "DENIED" in error, "EXISTS" in error)
-                    )
+                    fault = Outcome(action.kind, error, "DENIED" in error, "EXISTS" in error)
+                    outcomes.append(fault)
                     if error:
                         break
             turn = Answers(turn.now, outcomes=tuple(outcomes)) if outcomes else None
@@ -165,13 +153,11 @@ def test_a_pause_doubles_while_requests_fail_and_ends_with_an_answer():
 
 
 def test_dollars_never_count_too_little_nor_twice():
-    state, _, _ = play(
-        BUCKET, "queued #1000 / +60 ready #1000 never never / +60 ready #1000 run run"
-    )
+    begin = "queued #1000 / +60 ready #1000 never never / +60 ready #1000 run run"
+    state, _, _ = play(BUCKET, begin)
     assert state.count_usd(1180 + 40) == 160  # from the last look without machines
-    state, _, _ = play(
-        BUCKET, "lost #1000 / absent / ready #5000 run run / +40 ready #5000 run run", state
-    )
+    again = "lost #1000 / absent / ready #5000 run run / +40 ready #5000 run run"
+    state, _, _ = play(BUCKET, again, state)
     assert state.spent_secs >= 0 and state.billed_since == 5000
 
 

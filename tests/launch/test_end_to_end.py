@@ -24,7 +24,6 @@ pytestmark = pytest.mark.slow
 WORKERS = 4
 FLAGS = [*TINY[1:], "--config.phases[0].steps=120", "--config.checkpoint.every_steps=20"]
 FLAGS += ["--config.log_every_steps=5"]
-TAKEN_AWAY = [("ACTIVE", "PREEMPTED", 1), ("SUSPENDED", None, 0)]
 
 
 def give_the_clone_what_trains(clone):
@@ -68,16 +67,12 @@ def test_a_pod_that_is_taken_away_ends_with_the_same_weights(tmp_path, tiny_stor
         write_trainer(tmp_path / "trainer", sys.executable)
         script = ["bash", str(pod.clone / "launch" / "pod.sh"), "configs/tiny.py", pod.cluster]
         own = ["--poll_secs=0.5", f"--state_dir={pod.state}", f"--workdir={pod.workdir}"]
-        running = subprocess.Popen(
-            [*script, *own, *flags],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment() | pod.environment,
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        around = environment() | pod.environment
+        running = subprocess.Popen([*script, *own, *flags], env=around, **pipes)
         try:
             wait_for(lambda: last_step(pod.workdir) >= 50, running)
-            api.become(TAKEN_AWAY)
+            api.preempt()
             at = last_step(pod.workdir)
             said, _ = running.communicate(timeout=900)
         finally:
@@ -88,15 +83,15 @@ def test_a_pod_that_is_taken_away_ends_with_the_same_weights(tmp_path, tiny_stor
         assert said.count("started training") == 2
         assert "the slice is deleted" in said
         assert api.names == {}
-        assert api.count("POST", "queuedResources") == 2
+        made = [path for method, path, _ in api.requests if method == "POST"]
+        assert made.count("queuedResources") == 2
         written = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "token"]
         assert [path for path in written if TOKEN.encode() in path.read_bytes()] == []
     alone = tmp_path / "never_taken_away"
     with training("--config=configs/tiny.py", *flags, workdir=alone, processes=WORKERS) as never:
         never.finish()
     ours, wanted = (
-        pretrained.place_masked_lm(load.load(str(pod.workdir))),
-        pretrained.place_masked_lm(load.load(str(alone))),
+        pretrained.place_masked_lm(load.load(str(folder))) for folder in (pod.workdir, alone)
     )
     assert jax.tree.structure(ours.params) == jax.tree.structure(wanted.params)
     jax.tree.map(np.testing.assert_array_equal, ours.params, wanted.params)

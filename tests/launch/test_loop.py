@@ -20,21 +20,13 @@ from tests.launch.scripts import LAUNCH, TRAIN_FLAGS
 pytestmark = pytest.mark.slow
 
 IMAGE = {"GKE_IMAGE": "us-docker.pkg.dev/my-project/images/bert:1"}
+# Road -> a slice, and commands in their order.
+QUEUED = "queued-resources create, tpu-vm scp, on_worker_train.sh .venv, queued-resources delete"
+GROUP = "managed create, managed resize, managed list-instances, managed delete"
 LIFE = {
-    "queued": (
-        "v5e:2x4",
-        [
-            "queued-resources create",
-            "tpu-vm scp",
-            "on_worker_train.sh .venv",
-            "queued-resources delete",
-        ],
-    ),
-    "compute_engine": (
-        "v6e:2x4",
-        ["managed create", "managed resize", "managed list-instances", "managed delete"],
-    ),
-    "gke": ("tpu7x:2x2x2", ["kubectl get", "kubectl create", "kubectl delete"]),
+    "queued": ("v5e:2x4", QUEUED),
+    "compute_engine": ("v6e:2x4", GROUP),
+    "gke": ("tpu7x:2x2x2", "kubectl get, kubectl create, kubectl delete"),
 }
 
 
@@ -56,7 +48,8 @@ def test_a_run_from_creation_to_deletion(pod, calls, cloud, tmp_path, road):
     code, out, error = pod(road, "--config.seed=3", "--max_usd=50", "--price=1")
     assert code == 0, out + error
     lines = [" ".join(words) for words in calls()]
-    places = [next(i for i, line in enumerate(lines) if words in line) for words in LIFE[road][1]]
+    wanted = LIFE[road][1].split(", ")
+    places = [next(i for i, line in enumerate(lines) if words in line) for words in wanted]
     assert places == sorted(places)
     assert not (cloud / "slice.json").exists()
     assert not (cloud / "my-bucket/launch/my-tpu/lock").exists()
@@ -65,9 +58,7 @@ def test_a_run_from_creation_to_deletion(pod, calls, cloud, tmp_path, road):
     assert "may still cost money" not in error
     logged = (tmp_path / "state" / "events.log").read_text()
     assert logged == "".join(f"{line}\n" for line in out.splitlines() if "; spent: " in line)
-    sent = (
-        (cloud / "my-bucket/launch/my-tpu/job.txt") if road == "compute_engine" else cloud / "calls"
-    )
+    sent = cloud / ("my-bucket/launch/my-tpu/job.txt" if road == "compute_engine" else "calls")
     assert "--config.seed=3" in sent.read_text() + (cloud / "gone.json").read_text()
 
 
@@ -150,8 +141,8 @@ class Bucket:
 
 def test_the_lock_in_the_bucket_is_renewed_and_taken_over_after_an_hour():
     bucket = Bucket()
-    ours, theirs = (
-        watch.BucketLock("gs://b/lock", name, bucket.ask, lambda: bucket.now) for name in ("a", "b")
+    ours, theirs, again = (
+        watch.BucketLock("gs://b/lock", name, bucket.ask, lambda: bucket.now) for name in "abb"
     )
     assert ours.take() == "" and bucket.content == "a\n"
     assert theirs.take().startswith("a, ")
@@ -162,14 +153,13 @@ def test_the_lock_in_the_bucket_is_renewed_and_taken_over_after_an_hour():
     bucket.now += 1200
     assert theirs.take() == "" and bucket.content == "b\n"
     assert ours.take().startswith("b, ") and not ours.renewed
-    again = watch.BucketLock("gs://b/lock", "b", bucket.ask, lambda: bucket.now)
     assert again.take() == ""  # a supervisor that was killed here
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "[]", '{"tries": "x"}', '{"tries": NaN}', '{"is_there": 1}', '{"rules": 3}', '{"a": 1}'],
-)  # fmt: skip
+FOREIGN = ("", "[]", '{"tries": "x"}', '{"tries": NaN}', '{"is_there": 1}', '{"rules": 3}')
+
+
+@pytest.mark.parametrize("text", [*FOREIGN, '{"a": 1}'])
 def test_a_state_that_was_not_written_here_is_refused(tmp_path, capsys, text):
     path = tmp_path / "state.json"
     path.write_text(text)
@@ -181,19 +171,11 @@ def test_a_state_that_was_not_written_here_is_refused(tmp_path, capsys, text):
 def test_a_state_goes_on_for_its_run_and_leaves_the_money_of_another(tmp_path):
     rules = Rules("gs://b/a", usd_per_hour=1.0)
     path = tmp_path / "state.json"
-    state = State(
-        rules, tries=3, spent_secs=7200.0, created=5.0, has_trained=True, is_expected=True
-    )
-    watch.write_state(path, state)
-    read = watch.read_state(path, rules)
-    assert (read.tries, read.has_trained, read.count_usd(0), read.is_expected) == (
-        3,
-        True,
-        2,
-        False,
-    )
-    read = watch.read_state(path, Rules("gs://b/other", usd_per_hour=1.0))
-    assert (read.tries, read.has_trained, read.count_usd(0), read.created) == (0, False, 0, 5.0)
+    known = {"tries": 3, "spent_secs": 7200.0, "created": 5.0, "has_trained": True}
+    watch.write_state(path, State(rules, **known, is_expected=True))
+    assert watch.read_state(path, rules) == State(rules, **known)
+    other = Rules("gs://b/other", usd_per_hour=1.0)
+    assert watch.read_state(path, other) == State(other, created=5.0)
 
 
 def test_a_command_ends_with_all_that_it_started(tmp_path):
@@ -213,14 +195,11 @@ def test_a_failure_that_does_not_matter_does_not_end_a_row_of_commands():
 
 
 def test_only_a_complete_checkpoint_in_the_bucket_counts():
-    names = [
-        f"gs://b/a/checkpoints/{n}/commit_success.txt" for n in ("8", "0100", "300.orbax", "20")
-    ]
-    assert watch.find_checkpoint("gs://b/a", lambda command: Answer(0, "\n".join(names))) == 100
-    assert (
-        watch.find_checkpoint("gs://b/a", lambda command: Answer(1, "", "matched no objects")) == -1
-    )
-    assert watch.find_checkpoint("gs://b/a", lambda command: Answer(1, "", "503")) is None
+    steps = ("8", "0100", "300.orbax", "20")
+    names = "\n".join(f"gs://b/a/checkpoints/{step}/commit_success.txt" for step in steps)
+    said = {100: Answer(0, names), -1: Answer(1, "", "matched no objects"), None: Answer(1, "503")}
+    for step, answer in said.items():
+        assert watch.find_checkpoint("gs://b/a", lambda command, said=answer: said) == step
     assert watch.find_checkpoint("/mnt/a", None) is None
 
 
@@ -229,10 +208,7 @@ def test_each_script_has_an_entry_that_runs_it_and_bash_of_macos_reads_it():
         entry = LAUNCH / f"{name}.sh"
         assert os.access(entry, os.X_OK)
         assert entry.read_text().endswith(f'/python.sh" {name} "$@"\n')
-    old = subprocess.run(
-        ["bash", str(LAUNCH / "pod.sh"), "--help"],
-        env={"PATH": "/usr/bin:/bin", "LAUNCH_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-    )
-    assert old.stdout.startswith("usage: launch/pod.sh CONFIG") and "Not yet run" in old.stdout
+    bare = {"PATH": "/usr/bin:/bin", "LAUNCH_PYTHON": sys.executable}
+    help_of = ["bash", str(LAUNCH / "pod.sh"), "--help"]
+    said = subprocess.run(help_of, env=bare, capture_output=True, text=True).stdout
+    assert said.startswith("usage: launch/pod.sh [OPTION ...] CONFIG") and "Not yet run" in said

@@ -2,12 +2,11 @@
 
 import os
 import shutil
-import subprocess
 
 import pytest
 
 from tests.launch.pods import make_tools
-from tests.launch.scripts import LAUNCH, git, write_command
+from tests.launch.scripts import LAUNCH, call, git, write_command
 
 pytestmark = pytest.mark.slow
 
@@ -49,16 +48,10 @@ def boot(clone, tmp_path):
         lines = [head, ".venv/bin/python", "", "8476", "", "--multihost", *flags]
         (folder / "job.txt").write_text("".join(f"{line}\n" for line in lines))
         (bucket / "codes").write_text("".join(f"{code}\n" for code in codes))
-        ran = subprocess.run(
-            ["bash", str(LAUNCH / "worker" / "on_boot.sh")],
-            env=os.environ
-            | {"PATH": path, "BUCKET_DIR": str(bucket), "HOME_DIR": str(tmp_path / "home")}
-            | {"RECORD_SECS": "0.1", "TRAINER": str(tmp_path / "trainer"), "HOSTNAME": "w-0"}
-            | {"LIBTPU_LOCK": str(tmp_path / "lock")},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        around = os.environ | {"PATH": path, "RECORD_SECS": "0.1", "HOSTNAME": "w-0"}
+        around |= {"BUCKET_DIR": str(bucket), "HOME_DIR": str(tmp_path / "home")}
+        around |= {"TRAINER": str(tmp_path / "trainer"), "LIBTPU_LOCK": str(tmp_path / "lock")}
+        ran = call(["bash", str(LAUNCH / "worker" / "on_boot.sh")], env=around)
         assert ran.returncode == 0, ran
         said = (bucket / "said").read_text().splitlines()
         assert all(line.startswith("worker w-0 ") for line in said)

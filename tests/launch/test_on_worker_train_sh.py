@@ -3,12 +3,11 @@
 import os
 import pathlib
 import signal
-import subprocess
 import time
 
 import pytest
 
-from tests.launch.scripts import LAUNCH, write_command
+from tests.launch.scripts import LAUNCH, call, write_command
 
 pytestmark = pytest.mark.slow
 
@@ -29,14 +28,8 @@ class Worker:
         write_command(self.folder / "python", *lines)
 
     def says(self, *arguments: str, code: int = 0) -> str:
-        ran = subprocess.run(
-            ["bash", SCRIPT, *arguments],
-            capture_output=True,
-            text=True,
-            cwd=self.folder,
-            env=os.environ | {"HOSTNAME": "w-1"} | self.environment,
-            timeout=30,
-        )
+        around = os.environ | {"HOSTNAME": "w-1"} | self.environment
+        ran = call(["bash", SCRIPT, *arguments], cwd=self.folder, env=around)
         assert ran.returncode == code, ran
         return (ran.stdout + ran.stderr).rstrip("\n")
 
@@ -161,9 +154,8 @@ def test_stop_does_not_wait_for_ever_for_what_cannot_be_killed(worker):
     worker.wait_for(lambda: os.getsid(child) == child)  # out of reach of the group's signals
     worker.environment["KILL_SECS"] = "1"
     worker.environment["STOP_GRACE_SECS"] = "1"
-    assert "a process of the training still holds logs/train.lock" in worker.says(
-        "--stop", LOG, code=1
-    )
+    said = worker.says("--stop", LOG, code=1)
+    assert "a process of the training still holds logs/train.lock" in said
     os.kill(child, signal.SIGKILL)
 
 

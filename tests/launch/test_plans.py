@@ -39,13 +39,12 @@ CALLS = [
     ("create", ("--wait=6h",), True),
     ("setup", ("--revision=HEAD", "--wheelhouse"), True),
     ("wheelhouse", ("--revision=HEAD",), True),
-    ("train", (*TRAIN_FLAGS, "--follow", "--doctor", "--config.data.store=/mnt/my stores/a"), True),
+    ("train", (*TRAIN_FLAGS, "--doctor", "--config.data.store=/mnt/my stores/a"), True),
     ("train", ("--stop",), False),
     ("logs", ("--worker=3", "--lines=5", "--follow"), True),
     ("logs", ("--bucket",), True),
     ("logs", ("--road=gke", "--follow"), False),
     ("ssh", ("--worker=all", "df -h | tail -1"), True),
-    ("ssh", ("--topology=v6e:8x8", "id"), False),
     ("check", ("--config.data.store=gs://b/s",), True),
     ("check", ("--topology=v6e:8x8",), True),
     ("check", ("--road=gke",), True),
@@ -72,16 +71,13 @@ def list_commands(call, cluster, calls):
 
 def test_the_commands_of_every_script(call, cluster, clone, tmp_path, golden):
     transcript = "".join(list_plans(call, cluster, CALLS))
-    digest = "-".join(
-        git(clone, "rev-parse", f"HEAD:requirements/{n}.txt")[:12] for n in ("tpu", "uv")
+    head, *files = (
+        git(clone, "rev-parse", f"HEAD{path}")
+        for path in ("", ":requirements/tpu.txt", ":requirements/uv.txt")
     )
-    head = git(clone, "rev-parse", "HEAD")
-    for text, name in (
-        (str(clone), "CLONE"),
-        (str(LAUNCH), "LAUNCH"),
-        (head, "COMMIT"),
-        (digest, "DIGEST"),
-    ):
+    digest = "-".join(file[:12] for file in files)
+    names = {str(clone): "CLONE", str(LAUNCH): "LAUNCH", head: "COMMIT", digest: "DIGEST"}
+    for text, name in names.items():
         transcript = transcript.replace(text, name)
     golden("launch_dry_runs.txt", transcript)
     assert git(clone, "status", "--porcelain") == "" and not (clone / "build").exists()
@@ -90,10 +86,9 @@ def test_the_commands_of_every_script(call, cluster, clone, tmp_path, golden):
 def test_the_table_of_flags_that_the_stand_ins_know(call, cluster, golden):
     """gcloud's own check, and NEWER, say that they exist (test_gcloud_lint.py)."""
     flags = defaultdict(set)
-    locks = [["gcloud", "storage", *words] for words in (
-        ["objects", "describe", "--format"], ["cat"], ["rm"], ["cp", "--if-generation-match"],
-    )]  # fmt: skip
-    for words in [*list_commands(call, cluster, CALLS), *locks]:
+    locks = ("objects describe --format", "cat", "rm", "cp --if-generation-match")
+    lines = [["gcloud", "storage", *line.split()] for line in locks]
+    for words in [*list_commands(call, cluster, CALLS), *lines]:
         names = [word for word in words if not re.search(r"^-|[/:=' ]|^my-|^[A-Z]", word)]
         flags[" ".join(names)] |= {w[2:].partition("=")[0] for w in words if w.startswith("--")}
     table = {command: sorted(names) for command, names in sorted(flags.items())}
@@ -113,27 +108,24 @@ def test_each_pair_of_a_slice_and_a_road_has_a_plan_or_is_refused(call, refused,
     refused("pod", *POD, option, "--dry-run", "--topology=v9:2x2")
 
 
-@pytest.mark.parametrize(
-    ("topology", "road", "accelerator", "chips", "usd"),
-    [
-        ("v5e:8x8", "queued", "v5litepod-64", 64, 1.2),
-        ("v4:4x4x4", "queued", "v4-128", 64, 3.22),
-        ("v5p:2x2x4", "compute_engine", "v5p-32", 16, 4.2),
-        ("v6e:4x4", "compute_engine", "v6e-16", 16, 2.7),
-        ("tpu7x:4x4x4", "compute_engine", "-0", 64, None),
-    ],
-)
-def test_a_slice_has_googles_names_and_its_chips(topology, road, accelerator, chips, usd):
-    found = find_slice(topology, "", "file")
-    assert (found.road, found.accelerator_type, found.chips, found.price()) == (
-        road,
-        accelerator,
-        chips,
-        usd,
-    )
-    assert found.hosts == chips / 4
+# Topology -> road, accelerator type, chips, dollars per chip-hour.
+SLICES = {
+    "v5e:8x8": ("queued", "v5litepod-64", 64, 1.2),
+    "v4:4x4x4": ("queued", "v4-128", 64, 3.22),
+    "v5p:2x2x4": ("compute_engine", "v5p-32", 16, 4.2),
+    "v6e:4x4": ("compute_engine", "v6e-16", 16, 2.7),
+    "tpu7x:4x4x4": ("compute_engine", "-0", 64, None),
+}
 
 
+def test_a_slice_has_googles_names_and_its_chips():
+    for topology, facts in SLICES.items():
+        found = find_slice(topology, "", "file")
+        assert (found.road, found.accelerator_type, found.chips, found.price()) == facts
+        assert found.hosts == found.chips / 4
+
+
+GKE = ("pod", "a.py", "--workdir=gs://b/a", "--topology=v6e:4x4", "--road=gke")
 # A script, its flags, and what the refusal names.
 FLAGS_REFUSED = [
     ("create", ("--wait=6 h",), "--wait=6 h"),
@@ -141,6 +133,7 @@ FLAGS_REFUSED = [
     ("create", ("--dryrun",), "'--dryrun'"),
     ("create", ("--topology=v6e:4x4",), "--config="),
     ("setup", ("--topology=v6e:4x4",), "ROAD=queued"),
+    ("ssh", ("--topology=v6e:4x4", "id"), "ROAD=queued"),
     ("train", TRAIN_FLAGS[:1], "--workdir="),
     ("train", TRAIN_FLAGS[1:], "--config="),
     ("train", ("--stop", "--config=a"), "'--config=a'"),
@@ -165,11 +158,7 @@ FLAGS_REFUSED = [
     ("pod", ("--config=a.py",), "launch/pod.sh a.py"),
     ("pod", ("a.py",), "BUCKET is empty"),
     ("pod", ("a.py", "--workdir=/mnt/a", "--topology=v6e:4x4"), "--workdir=/mnt/a"),
-    (
-        "pod",
-        ("a.py", "--workdir=gs://b/a", "--topology=tpu7x:2x2x2", "--road=gke", "--max_usd=5"),
-        "--price=",
-    ),
+    ("pod", (*GKE[1:3], "--topology=tpu7x:2x2x2", "--road=gke", "--max_usd=5"), "--price="),
     # What a terminal or a manifest would obey.
     ("pod", ("a.py", "--x=a\nkind: Pod"), "has a line break"),
     ("pod", ("a.py", "--x=\x9b"), "has a control character"),
@@ -182,35 +171,25 @@ FLAGS_REFUSED = [
 
 @pytest.mark.parametrize(("script", "flags", "words"), FLAGS_REFUSED)
 def test_flags(refused, cluster, script, flags, words):
-    assert words in refused(
-        script,
-        "--dry-run",
-        cluster(),
-        *(["--revision=HEAD"] * (script in ("watch", "pod"))),
-        *flags,
-    )
+    own = ["--revision=HEAD"] * (script in ("watch", "pod"))
+    assert words in refused(script, "--dry-run", cluster(), *own, *flags)
 
 
 # Every setting -> values that are not of its form, asked for by a script that reads it.
 ODD = ("../a", "a b", "$(touch canary)", "a;b", "-a", "a'b", "")
-GKE = ("pod", "a.py", "--workdir=gs://b/a", "--topology=v6e:4x4", "--road=gke")
+SHAPES = ("v5e", "8x8", "v5e:8x8x8", "v5e:1x1", "v4:99x99x99", "v3:4x4", "v5litepod-16", "")
+PYTHONS = (*ODD, "/", "python3", "bin/python3", "/bin/python")
 CREATE, LOGS = ("create",), ("logs",)
 VALUES_REFUSED = {
     "PROJECT": (LOGS, (*ODD, "My Project", "\u202emy-project")),
     "ZONE": (LOGS, (*ODD, "us-central2", "--zone")),
     "TPU_NAME": (LOGS, (*ODD, "a" * 64)),
-    "TOPOLOGY": (
-        CREATE,
-        ("v5e", "8x8", "v5e:8x8x8", "v5e:1x1", "v4:99x99x99", "v3:4x4", "v5litepod-16", ""),
-    ),
+    "TOPOLOGY": (CREATE, SHAPES),
     "ROAD": (CREATE, ("tpu-vm",)),
     "PROVISIONING": (CREATE, ("true", "flex_start", "")),
     "BUCKET": (("logs", "--bucket"), ("my-bucket", "gs://my bucket", "gs://my-bucket/../other")),
     "REMOTE_DIR": (LOGS, (*ODD, "/", "~", "..", "./", "//", "a/../b", "a\x1b[2Jb")),
-    "REMOTE_PYTHON": (
-        ("setup", "--revision=HEAD"),
-        (*ODD, "/", "python3", "bin/python3", "/bin/python"),
-    ),
+    "REMOTE_PYTHON": (("setup", "--revision=HEAD"), PYTHONS),
     "VALID_UNTIL": (CREATE, ("6 hours",)),
     "SERVICE_ACCOUNT": (CREATE, ("me@example.com",)),
     "NETWORK": (CREATE, ("my network", "../default")),
@@ -230,21 +209,15 @@ def test_values_of_a_setting(refused, cluster, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (script, *flags), values = VALUES_REFUSED[name]
     for value in values:
-        words = refused(
-            script,
-            "--dry-run",
-            cluster(**{name: value} if name == "GKE_IMAGE" else LEAST | {name: value}),
-            *flags,
-        )
+        words = refused(script, "--dry-run", cluster(**LEAST | {name: value}), *flags)
         assert str(tmp_path / "cluster.env") in words and name in words
     assert not (tmp_path / "canary").exists()
 
 
 def test_a_pod_of_gke_has_a_name_that_jobset_takes(refused, cluster):
-    for flags in (("--topology=v5e:8x8",), ("--topology=v5e:16x16",)):
-        assert "room for 46" in refused(
-            *GKE, "--dry-run", cluster(**LEAST, TPU_NAME="a" * 47), *flags
-        )
+    option = cluster(**LEAST, TPU_NAME="a" * 47)
+    for topology in ("v5e:8x8", "v5e:16x16"):
+        assert "room for 46" in refused(*GKE, "--dry-run", option, f"--topology={topology}")
 
 
 def test_every_setting_is_checked_shipped_and_has_the_same_default():
@@ -254,40 +227,26 @@ def test_every_setting_is_checked_shipped_and_has_the_same_default():
     assert {name: shipped[name] for name in DEFAULTS} == DEFAULTS
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "PROJECT ZONE=foo",
-        " ZONE=a",
-        "=a",
-        "ZONE",
-        "PATH=/tmp",
-        "ZONE+=a",
-        "a\x1b[2J=b",
-        "touch x",
-        "ZONE=us-east1-d",
-    ],
-)
-def test_lines_that_are_no_setting(refused, cluster, tmp_path, line):
-    option = cluster()
-    with (tmp_path / "cluster.env").open("a") as file:
-        file.write(line)
-    assert f", line {len(VALUES) + 1}: " in refused("delete", "--yes", "--dry-run", option)
+NO_SETTING = ("PROJECT ZONE=foo", " ZONE=a", "=a", "ZONE", "PATH=/tmp", "ZONE+=a", "a\x1b[2J=b")
+
+
+def test_lines_that_are_no_setting(refused, cluster, tmp_path):
+    for line in (*NO_SETTING, "touch x", "ZONE=us-east1-d"):
+        option = cluster()
+        with (tmp_path / "cluster.env").open("a") as file:
+            file.write(line)
+        assert f", line {len(VALUES) + 1}: " in refused("delete", "--yes", "--dry-run", option)
 
 
 def test_a_cluster_file_of_windows_and_one_that_is_not_there(refused, call, cluster, tmp_path):
     assert "there is no such file" in refused("create", f"--cluster={tmp_path / 'absent.env'}")
     option = cluster()
-    text = (tmp_path / "cluster.env").read_text()
-    (tmp_path / "cluster.env").write_bytes(
-        ("# a comment\n\n" + text).replace("\n", "\r\n").encode()
-    )
+    text = "# a comment\n\n" + (tmp_path / "cluster.env").read_text()
+    (tmp_path / "cluster.env").write_bytes(text.replace("\n", "\r\n").encode())
     assert "create my-tpu " in call("create", "--dry-run", option)[1]
 
 
-def test_uncommitted_changes_are_named_and_an_older_commit_can_be_sent(
-    refused, call, cluster, clone
-):
+def test_uncommitted_changes_are_named_and_older_commits_sent(refused, call, cluster, clone):
     first = git(clone, "rev-parse", "HEAD")
     (clone / "old module.py").write_text("x = 1\n")
     assert "old module.py" in refused("setup", "--dry-run", cluster())

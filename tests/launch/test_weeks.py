@@ -28,8 +28,7 @@ def creates_under_another_name(state, answers):
 
 
 def forgets_money(state, answers):
-    state, actions = decide(dataclasses.replace(state, spent_secs=0, billed_since=None), answers)
-    return state, actions
+    return decide(dataclasses.replace(state, spent_secs=0, billed_since=None), answers)
 
 
 def ends_before_the_slice_is_gone(state, answers):
@@ -52,21 +51,19 @@ def recreates_at_each_look(state, answers):
     return state, actions
 
 
+def deletes_nothing(state, answers):
+    state, actions = decide(state, answers)
+    return state, [action for action in actions if action.kind != "delete"]
+
+
 WRONG = {
     creates_under_another_name: "two slices",
     forgets_money: "outlives",
     ends_before_the_slice_is_gone: "ended with a slice",
     waits_for_what_is_lost: "could end did not",
     recreates_at_each_look: "could end did not",
+    deletes_nothing: "outlives",
 }
-
-
-def deletes_nothing(state, answers):
-    state, actions = decide(state, answers)
-    return state, [action for action in actions if action.kind != "delete"]
-
-
-WRONG[deletes_nothing] = "outlives"
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)

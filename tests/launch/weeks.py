@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from launch.cloud import compute_engine, gke, queued
+from launch.cloud import decide as module
 from launch.cloud.decide import ABSENT, READY, Answers, Outcome, Rules, SliceSeen, State, decide
 from tests.launch.simulated_cloud import BEGIN, HOUR, MAX_DELETION_SECS, WEEK, WORKERS, Cloud
 
@@ -56,16 +57,14 @@ class Week:
 def live(seed: int, road: str, decides: Callable = decide) -> Week:
     """Live a week, and what is left of it from the hour that grants all."""
     cloud = Cloud(seed, road)
-    has_limit = cloud.random.random() < 0.3
-    limit = cloud.random.uniform(50, 1500) if has_limit else None
+    limit = cloud.random.uniform(50, 1500) if cloud.random.random() < 0.3 else None
     rules = Rules(
         "gs://b/runs/a", starts_itself=road != "queued", is_deleted_at_end=True,
         usd_per_hour=USD_PER_HOUR, max_usd=limit,
     )  # fmt: skip
     state, code, words, looks, broken = State(rules), None, "", 0, []
-    # When the run had to be over, and the first look after it that was told the truth.
-    over_at = honest_at = None
-    saved_at_grant = None
+    # Whether the run had to be over, and the first look after it that was told the truth.
+    is_over, honest_at, saved_at_grant = False, None, None
     while code is None and cloud.now < BEGIN + 2 * WEEK:
         if cloud.is_granting and saved_at_grant is None:
             saved_at_grant = (cloud.now, cloud.saved)
@@ -80,11 +79,9 @@ def live(seed: int, road: str, decides: Callable = decide) -> Week:
                     code, words = action.code, action.words
                 elif kind == "stop":
                     cloud.stop()
-                elif kind in ("create", "delete", "set_up", "start"):
-                    given = [action.words] if action.words else []
-                    error = getattr(cloud, kind)(*given)
-                    if kind == "delete" and error == "NOT_FOUND":
-                        error = ""
+                elif kind in module.REPORTED:
+                    error = getattr(cloud, kind)(*[action.words] * bool(action.words))
+                    error *= (kind, error) != ("delete", "NOT_FOUND")
                     outcomes.append(Outcome(kind, error, False, "ALREADY_EXISTS" in error))
                     if error:
                         break
@@ -97,20 +94,12 @@ def live(seed: int, road: str, decides: Callable = decide) -> Week:
             text = json.dumps(dataclasses.asdict(state) | {"rules": None})
             assert len(text) < 4000, "the state grows"
             state = State(**json.loads(text) | {"rules": rules})
-        spent = (
-            cloud.machine_secs + (cloud.now - cloud.machines_since if cloud.machines_since else 0)
-        ) / 3600
-        is_over = cloud.succeeded_at is not None or cloud.failed_for_good_at is not None
-        is_over |= limit is not None and spent * USD_PER_HOUR >= limit
-        if is_over and over_at is None:
-            over_at = cloud.now
-        if over_at is not None and honest_at is None and cloud.was_honest and cloud.is_granting:
+        is_over |= cloud.succeeded_at is not None or cloud.failed_for_good_at is not None
+        is_over |= limit is not None and cloud.count_hours() * USD_PER_HOUR >= limit
+        if is_over and honest_at is None and cloud.was_honest and cloud.is_granting:
             honest_at = cloud.now
-        if (
-            honest_at is not None
-            and cloud.names
-            and cloud.now > honest_at + LOOK_SECS + MAX_DELETION_SECS + 1
-        ):
+        last = cloud.now if honest_at is None else honest_at + LOOK_SECS + MAX_DELETION_SECS + 1
+        if cloud.names and cloud.now > last:
             broken.append("a slice outlives its end")
             break
         cloud.advance(min(max(cloud.next_event(), cloud.now + 1), cloud.now + LOOK_SECS))
