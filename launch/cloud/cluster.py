@@ -39,7 +39,8 @@ FORMS = {
     "GKE_IMAGE": (_IMAGE, "us-docker.pkg.dev/my-project/my-images/bert_jax:1"),
     "GKE_SERVICE_ACCOUNT": ("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "trainer"),
     "REMOTE_DIR": (_PATH, "bert_jax"),
-    "REMOTE_PYTHON": (_PATH, ".venv/bin/python"),
+    # Of a virtual environment, which setup.sh makes.
+    "REMOTE_PYTHON": ("(?!-)[A-Za-z0-9._/-]*[A-Za-z0-9_-]/bin/python", ".venv/bin/python"),
 }
 DEFAULTS = {"PROVISIONING": "standard", "INTERNAL_IPS": "false", "LABEL": "bert_jax"}
 DEFAULTS |= {"REMOTE_DIR": "bert_jax", "REMOTE_PYTHON": ".venv/bin/python"}

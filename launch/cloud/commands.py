@@ -11,7 +11,7 @@ from types import ModuleType
 
 from . import compute_engine, decide, gke, queued
 from .check import list_checks, run_checks
-from .cluster import DURATION, Arguments, Flag, read_arguments
+from .cluster import DURATION, FORMS, Arguments, Flag, read_arguments
 from .decide import Rules
 from .job import Job, check_config, find_commit
 from .queued import on_workers
@@ -53,9 +53,9 @@ _WATCH_FLAGS = (
 
 def _find_road(given: Arguments) -> ModuleType:
     cluster = given.cluster
-    names = ("PROJECT", "ZONE", "TPU_NAME", "PROVISIONING", "LABEL", "INTERNAL_IPS", "REMOTE_DIR")
-    for name in (*names, "REMOTE_PYTHON"):
-        cluster.get(name)
+    for name in FORMS:
+        if name != "GKE_IMAGE":  # asked for where it is used, on gke
+            cluster.get(name)
     road = cluster.slice.road
     if cluster.get("PROVISIONING") == "flex_start" and road != "compute_engine":
         refuse(f"{cluster.path}: PROVISIONING=flex_start is for ROAD=compute_engine; take spot")
@@ -76,12 +76,6 @@ def _run(given: Arguments, commands: Sequence[Command]) -> int:
 
 def _make_job(given: Arguments, flags: Sequence[str]) -> Job:
     cluster = given.cluster
-    python = cluster.get("REMOTE_PYTHON")
-    if not python.endswith("/bin/python") or python == "/bin/python":
-        refuse(
-            f"{cluster.path}: REMOTE_PYTHON is '{python}', and a virtual environment is made "
-            "there, whose Python is FOLDER/bin/python; set it to .venv/bin/python"
-        )
     commit = "" if cluster.slice.road == "gke" else find_commit(given.values.get("revision", ""))
     job = Job(cluster, tuple(flags), commit, given.has("wheelhouse"), given.has("doctor"))
     if job.wheelhouse and not given.is_dry_run and ask(job.pack()[0]).code:
@@ -323,14 +317,9 @@ def pod(given: Arguments, road: ModuleType) -> int:
     restarts what launch/train.sh --stop has stopped: end it first. Exit code: 0 once training has
     finished; 2 or 3 as soon as a worker ends so; 1 if it gives up; 130 after a signal.
     """
-    configs = [word for word in given.rest if not word.startswith("-")]
-    named = [word for word in given.rest if word.startswith("--config=")]
-    if named:
-        refuse(f"'{named[0]}' must be the first word instead: launch/pod.sh {named[0][9:]}")
-    if not configs:
-        refuse("CONFIG is missing, such as launch/pod.sh configs/base.py; see --help")
-    if len(configs) > 1:
-        refuse(f"'{configs[1]}' is a second config after '{configs[0]}'; flags begin with --")
+    configs = [word for word in given.rest if word[:1] != "-" or word.startswith("--config=")]
+    if len(configs) != 1 or configs[0].startswith("-"):
+        refuse(f"one CONFIG is named, as in launch/pod.sh configs/base.py, not {configs}")
     if not given.has("workdir"):
         bucket = given.cluster.need_bucket("and --workdir is not given")
         given.values["workdir"] = f"{bucket}/runs/{given.cluster.name}"

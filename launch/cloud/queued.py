@@ -86,7 +86,7 @@ def _start(job: Job) -> list[Command]:
     here = f"cd {cluster.get('REMOTE_DIR')} && "
     environment = f"JAX_COORDINATOR_PORT={port} " * bool(port)
     python, flags = cluster.get("REMOTE_PYTHON"), ["--multihost", *job.flags]
-    commands = [f"bash launch/worker/on_worker_clear.sh {LOG}"]
+    commands = [f"bash launch/worker/on_worker_train.sh --clear {LOG}"]
     if job.is_examined:
         known = [flag for flag in flags if re.match(r"--(config[=.[]|workdir=|multihost$)", flag)]
         words = ["timeout", str(DOCTOR_SECS), python, "-m", "bert_jax.doctor", *known]

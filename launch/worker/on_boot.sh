@@ -31,7 +31,7 @@ fetch() {
 train() {
     cd "$HOME/bert_jax" || return
     if [[ -n ${lines[3]} ]]; then export JAX_COORDINATOR_PORT=${lines[3]}; fi
-    bash launch/worker/on_worker_clear.sh "$LOG" || return
+    bash launch/worker/on_worker_train.sh --clear "$LOG" || return
     bash launch/worker/on_worker_train.sh "${lines[1]}" "$LOG" "${lines[4]}" "${lines[@]:5}" || return
     while status=$(bash launch/worker/on_worker_train.sh --status "$LOG") && [[ $status == running* ]]; do
         record "$status"

@@ -7,8 +7,10 @@
 # on_worker_train.sh --stop LOG      SIGTERM, STOP_GRACE_SECS later SIGKILL, to all that was started; code 1 where
 #     something of it is there KILL_SECS after that
 # on_worker_train.sh --stacks LOG    where each thread of the training stands, at the end of the log
+# on_worker_train.sh --clear LOG     before a start: ends and removes what an earlier run left behind
 set -euo pipefail
 
+LIBTPU_LOCK=${LIBTPU_LOCK-/tmp/libtpu_lockfile}
 UPLOAD_SECS=${UPLOAD_SECS-60} STOP_GRACE_SECS=${STOP_GRACE_SECS-60} STACKS_SECS=${STACKS_SECS-2}
 # How long what was killed may take to go.
 KILL_SECS=${KILL_SECS-30}
@@ -179,7 +181,36 @@ stacks() {
     [[ ! -e $LOG ]] || tail -n 200 "$LOG"
 }
 
+# What train.sh starts holds a lock, children included, so that what is left of it is known for ours. Another
+# training has the TPU as well: only who started it may end it.
+clear() {
+    local now folder words
+    now=$(status "$LOG")
+    [[ $now != running* ]] ||
+        refuse "training runs here already ($now); stop it with launch/train.sh --stop"
+    stop >/dev/null
+    for folder in /proc/[0-9]*; do
+        [[ $(readlink "$folder/cwd" 2>/dev/null) == "$PWD" ]] || continue
+        words=$(tr '\0' ' ' <"$folder/cmdline" 2>/dev/null) || continue
+        [[ $words != *' -m bert_jax.train '* ]] ||
+            refuse "process ${folder#/proc/} trains in $PWD, and launch/train.sh did not start it: '$words';" \
+                "stop it first: kill ${folder#/proc/}"
+    done
+    remove_stale_lock
+}
+
+# libtpu leaves the file behind when it is killed, and with another owner it keeps the next one out.
+remove_stale_lock() {
+    [[ -e $LIBTPU_LOCK ]] || return 0
+    [[ -O $LIBTPU_LOCK ]] ||
+        { echo "$HOSTNAME: $LIBTPU_LOCK belongs to $(stat -c %U "$LIBTPU_LOCK"); left unchanged" && return; }
+    [[ -z $(find /proc/[0-9]*/fd -lname "$LIBTPU_LOCK" 2>/dev/null | head -n 1) ]] ||
+        { echo "$HOSTNAME: $LIBTPU_LOCK is in use; left unchanged" && return; }
+    rm -f "$LIBTPU_LOCK"
+    echo "$HOSTNAME: removed $LIBTPU_LOCK, which no process had open"
+}
+
 case $1 in
-    --run | --status | --stop | --stacks) "${1#--}" "${@:2}" ;;
+    --run | --status | --stop | --stacks | --clear) "${1#--}" "${@:2}" ;;
     *) start "$@" ;;
 esac

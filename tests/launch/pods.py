@@ -5,6 +5,7 @@ a stand-in for uv, which makes a Python that prints its arguments; with TRAINER,
 """
 
 import contextlib
+import functools
 import os
 import pathlib
 import shutil
@@ -54,18 +55,20 @@ echo "uv $*" >>"$HOME/calls.log"
 """
 
 
+_PIP = f"""\
+echo "python3 $*" >>"$HOME/calls.log"
+[[ -z ${{NO_PIP-}} ]] || exit 1
+[[ "$*" == *--version ]] || {{
+    mkdir -p .uv/bin
+    cat >.uv/bin/uv <<'UV'
+{_UV}UV
+    chmod +x .uv/bin/uv
+}}"""
+
+
 def make_tools(folder: pathlib.Path) -> str:
     """Write a worker's python3, which logs its calls in HOME; return a PATH that begins there."""
-    write_command(
-        folder / "python3",
-        'echo "python3 $*" >>"$HOME/calls.log"',
-        "[[ -z ${NO_PIP-} ]] || exit 1",
-        '[[ "$*" == *--version ]] || {',
-        "    mkdir -p .uv/bin",
-        f"    cat >.uv/bin/uv <<'UV'\n{_UV}UV",
-        "    chmod +x .uv/bin/uv",
-        "}",
-    )
+    write_command(folder / "python3", _PIP)
     return f"{folder}:{os.environ['PATH']}"
 
 
@@ -81,28 +84,14 @@ def write_ssh(folder: pathlib.Path) -> None:
     WORKER_PATH is the PATH that a command has there. No worker answers while there is a file
     unreachable, worker N does not while there is worker-N.unreachable.
     """
-    write_command(
-        folder / "ssh",
-        "while (($#)) && [[ $1 != *@* ]]; do shift; done",
-        "destination=$1 && shift",
-        "[[ $1 != -- ]] || shift",
-        _SSH,
-        'exec bash -c "$*"',
-    )
-    write_command(
-        folder / "scp",
-        "source=${*: -2:1} destination=${*: -1}",
-        "name=${destination#*:} destination=${destination%%:*}",
-        _SSH,
-        'cp "$source" "$name"',
-    )
-    write_command(
-        folder / "ssh-keygen",
-        "while (($#)) && [[ $1 != -f ]]; do shift; done",
-        "(($#)) || exit 0",
-        'echo private >"$2"',
-        'echo "ssh-rsa AAAA me@here" >"$2.pub"',
-    )
+    find = "while (($#)) && [[ $1 != *@* ]]; do shift; done; destination=$1; shift"
+    write_command(folder / "ssh", find, "[[ $1 != -- ]] || shift", _SSH, 'exec bash -c "$*"')
+    find = "source=${*: -2:1} destination=${*: -1}"
+    name = "name=${destination#*:} destination=${destination%%:*}"
+    write_command(folder / "scp", find, name, _SSH, 'cp "$source" "$name"')
+    find = "while (($#)) && [[ $1 != -f ]]; do shift; done; (($#)) || exit 0"
+    key = 'echo private >"$2"; echo "ssh-rsa AAAA me@here" >"$2.pub"'
+    write_command(folder / "ssh-keygen", find, key)
 
 
 class Pod:
@@ -111,23 +100,22 @@ class Pod:
     def __init__(self, folder: pathlib.Path, api: TpuApi, **environment: str) -> None:
         self.api = api
         self.clone = make_clone(folder / "clone")
-        self.commands = folder / "bin"
-        self.workers = folder / "workers"
+        self.workers, self.state = folder / "workers", folder / "state"
         self.workdir = folder / "runs" / "a"
-        self.state = folder / "state"
         self.cluster = write_cluster(folder / "cluster.env")
         self.workers.mkdir()
-        write_ssh(self.commands)
+        write_ssh(folder / "bin")
         self.environment = {
             **os.environ,
-            "PATH": f"{self.commands}:{os.environ['PATH']}",
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
             "WORKERS": str(self.workers),
             "WORKER_PATH": make_tools(folder / "tools"),
             "LIBTPU_LOCK": str(folder / "libtpu_lockfile"),
             "TRAINER": str(folder / "trainer"),
             **environment,
         }
-        api.on_ready, api.on_loss = self.is_ready, self.is_lost
+        api.on_ready = functools.partial((self.workers / "unreachable").unlink, missing_ok=True)
+        api.on_loss = self.lose
 
     def set(self, **changed: str) -> None:
         """Change settings of cluster.env."""
@@ -140,10 +128,7 @@ class Pod:
         assert ran.returncode == code, ran.stdout + ran.stderr
         return ran
 
-    def is_ready(self) -> None:
-        (self.workers / "unreachable").unlink(missing_ok=True)
-
-    def is_lost(self) -> None:
+    def lose(self) -> None:
         """Kill every process of the workers and remove their disks; nothing answers."""
         (self.workers / "unreachable").touch()
         for pids in self.workers.glob("*/bert_jax/logs/train.pid"):
@@ -168,5 +153,5 @@ def pod_with_gcloud(folder: pathlib.Path, api: TpuApi) -> Iterator[Pod]:
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{address}/compute/v1/",
         }
         pod = Pod(folder, api, **real)
-        end.callback(pod.is_lost)
+        end.callback(pod.lose)
         yield pod

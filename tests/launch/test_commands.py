@@ -49,7 +49,7 @@ def test_the_doctor_gets_the_flags_that_it_knows_and_comes_before_training(call,
     flags = (*TRAIN_FLAGS, "--config.phases[0].steps=7", "--print_config")
     option = cluster(COORDINATOR_PORT="8476")
     clear, doctor, train = remote(call, "train", option, "--doctor", *flags)
-    assert "on_worker_clear.sh" in clear and "on_worker_train.sh" in train
+    assert " --clear " in clear and "on_worker_train.sh" in train
     assert "--doctor" not in train
     words = shlex.split(doctor.partition("&& ")[2])
     assert words[:2] == ["JAX_COORDINATOR_PORT=8476", "timeout"]
@@ -114,7 +114,10 @@ def test_a_slice_is_deleted_with_its_label_alone(call, refused, cluster, cloud, 
     for label in ("", "anna"):
         state = json.loads((cloud / "slice.json").read_text())
         (cloud / "slice.json").write_text(json.dumps(state | {"label": f"launched_by={label}"}))
-        words = {"--yes": f"launched_by='{label}', not 'bert_jax'", f"--topology={topology}": "--yes"}
+        words = {
+            "--yes": f"launched_by='{label}', not 'bert_jax'",
+            f"--topology={topology}": "--yes",
+        }
         words["--force_foreign"] = "--force_foreign needs one"
         for flag, said in words.items():
             assert said in refused("delete", cluster(**settings), flag)

@@ -1,5 +1,6 @@
 """launch/worker/on_worker_train.sh, run as on a worker, with Pythons that pretend to train."""
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -63,11 +64,10 @@ def worker(tmp_path):
 
 
 def is_alive(pid: int) -> bool:
-    try:
-        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
+    stat = pathlib.Path(f"/proc/{pid}/stat")
+    with contextlib.suppress(OSError):
+        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def test_a_run_from_its_start_to_its_exit_code(worker):

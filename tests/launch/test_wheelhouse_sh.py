@@ -93,9 +93,8 @@ def write_wheel(folder: pathlib.Path, name: str, **files: str) -> str:
     with zipfile.ZipFile(path, "w") as wheel:
         for file, text in files.items():
             wheel.writestr(file, text)
-        wheel.writestr(
-            f"{info}/RECORD", "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"])
-        )
+        record = "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"])
+        wheel.writestr(f"{info}/RECORD", record)
     return f"{name}==1 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
 
 

@@ -9,7 +9,7 @@ from tests.faults.bucket_server import NAME, denied, fake_bucket
 from tests.launch.pods import TOKEN, pod_with_gcloud
 from tests.launch.scripts import TRAIN_FLAGS, git, needs_gcloud
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long, needs_gcloud]
 
 # In the place of a secret in the environment.
 CANARY = "canary-4e1f"
@@ -24,11 +24,9 @@ def cloud(tmp_path, api):
 
 
 def files_with(text, folder):
-    return {
-        str(path.relative_to(folder))
-        for path in folder.rglob("*")
-        if path.is_file() and text in path.read_text(errors="replace")
-    }
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    found = [path for path in files if text in path.read_text(errors="replace")]
+    return {str(path.relative_to(folder)) for path in found}
 
 
 def go_all_the_way(pod, api, *flags):
@@ -57,16 +55,13 @@ def go_all_the_way(pod, api, *flags):
     return asked, "".join(ran.stdout + ran.stderr for ran in (made, ready, trained, shown, gone))
 
 
-@pytest.mark.long
-@needs_gcloud
 @pytest.mark.fault(20, "a secret in the environment and the token of gcloud, through all scripts")
 def test_a_tpu_vm_is_made_set_up_trained_on_and_deleted(cloud, api, tmp_path):
     asked, printed = go_all_the_way(cloud, api, "--config.data.store=/mnt/my stores/a")
     assert asked["spot"] == {}
     (spec,) = asked["tpu"]["nodeSpec"]
-    assert spec["nodeId"] == "my-tpu"
-    assert spec["node"]["acceleratorType"] == "v5litepod-8"
-    assert spec["node"]["runtimeVersion"] == "v2-alpha-tpuv5-lite"
+    kind = (spec["node"]["acceleratorType"], spec["node"]["runtimeVersion"])
+    assert (spec["nodeId"], *kind) == ("my-tpu", "v5litepod-8", "v2-alpha-tpuv5-lite")
     for secret, files in ((CANARY, set()), (TOKEN, {"token"})):
         assert secret not in printed and secret not in str(api.requests)
         assert files_with(secret, tmp_path) == files
@@ -75,8 +70,6 @@ def test_a_tpu_vm_is_made_set_up_trained_on_and_deleted(cloud, api, tmp_path):
     assert any(name.startswith("gcloud/logs/") for name in logs)
 
 
-@needs_gcloud
-@pytest.mark.long
 @pytest.mark.fault(18, "no right to create, to look, to delete")
 def test_what_google_cloud_refuses_is_said_and_nothing_is_taken_for_done(cloud, api):
     said = "Permission 'tpu.nodes.create' denied on 'my-project'"
@@ -93,24 +86,17 @@ def test_what_google_cloud_refuses_is_said_and_nothing_is_taken_for_done(cloud, 
     assert list(api.names) == ["my-tpu"]
 
 
-@needs_gcloud
-@pytest.mark.long
-@pytest.mark.fault(18, "a TPU VM that is not there; one that is there already")
+@pytest.mark.fault(
+    18, "a TPU VM that is not there or there already; a worker that cannot be set up"
+)
 def test_a_name_that_is_not_there_or_there_already_is_said(cloud):
-    for script, flags in (
-        *(("setup.sh", ()), ("train.sh", TRAIN_FLAGS), ("logs.sh", ())),
-        ("delete.sh", ("--yes",)),
-    ):
+    scripts = {"setup.sh": (), "train.sh": TRAIN_FLAGS, "logs.sh": (), "delete.sh": ("--yes",)}
+    for script, flags in scripts.items():
         assert "my-tpu was not found" in cloud.run(script, *flags, code=1).stderr
     cloud.run("create.sh")
     assert "my-tpu exists already" in cloud.run("create.sh", code=1).stderr
 
-
-@needs_gcloud
-@pytest.mark.long
-@pytest.mark.fault(18, "one worker that cannot be set up")
-def test_a_worker_that_fails_is_named_by_its_number(cloud):
-    cloud.run("create.sh")
+    # One worker that cannot be set up is named by its number.
     theirs = cloud.workers / "worker-1" / "bert_jax" / "mine.py"
     theirs.parent.mkdir(parents=True)
     theirs.write_text("mine")
@@ -121,8 +107,6 @@ def test_a_worker_that_fails_is_named_by_its_number(cloud):
     assert theirs.read_text() == "mine"
 
 
-@needs_gcloud
-@pytest.mark.long
 @pytest.mark.fault(18, "a TPU VM that is gone, its logs in the bucket; a bucket without the right")
 def test_logs_outlive_the_tpu_vm(cloud):
     with fake_bucket() as bucket:

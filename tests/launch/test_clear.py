@@ -1,6 +1,5 @@
-"""launch/worker/on_worker_clear.sh: what it ends and removes before a training, what it leaves."""
+"""on_worker_train.sh --clear: what it ends and removes before a training, and what it leaves."""
 
-import shutil
 import subprocess
 import sys
 
@@ -11,16 +10,13 @@ from tests.launch.scripts import LAUNCH
 
 pytestmark = pytest.mark.slow
 
-CLEAR = f"bash {LAUNCH / 'worker' / 'on_worker_clear.sh'} logs/train.log"
+CLEAR = f"bash {LAUNCH / 'worker' / 'on_worker_train.sh'} --clear logs/train.log"
 
 
 @pytest.fixture
 def folder(tmp_path):
-    folder = tmp_path / "bert_jax"
-    (folder / "launch" / "worker").mkdir(parents=True)
-    (folder / "logs").mkdir()
-    shutil.copy(LAUNCH / "worker" / "on_worker_train.sh", folder / "launch" / "worker")
-    return folder
+    (tmp_path / "bert_jax" / "logs").mkdir(parents=True)
+    return tmp_path / "bert_jax"
 
 
 def clear(folder, lock=None, code=0):
@@ -36,10 +32,8 @@ def asleep():
 
     def start(folder, *words, **options):
         script = "import sys, time; print('here', flush=True); time.sleep(60)"
-        command = [sys.executable, "-c", script, *words]
-        process = subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, text=True, **options
-        )
+        command, options = [sys.executable, "-c", script, *words], options | {"cwd": folder}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
         assert process.stdout.readline() == "here\n"
         started.append(process)
         return process
