@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from .text import check_arguments, refuse
-from .topologies import ROADS, Slice, find_slice
+from .topologies import ROADS, find_slice
 
 LAUNCH = pathlib.Path(__file__).parents[1]
 ROOT = LAUNCH.parent
@@ -45,79 +45,38 @@ FORMS = {
 DEFAULTS = {"PROVISIONING": "standard", "INTERNAL_IPS": "false", "LABEL": "bert_jax"}
 DEFAULTS |= {"REMOTE_DIR": "bert_jax", "REMOTE_PYTHON": ".venv/bin/python"}
 _MAY_BE_EMPTY = {"ROAD", "VALID_UNTIL", "BUCKET", "SERVICE_ACCOUNT", "NETWORK", "SUBNETWORK"}
-_MAY_BE_EMPTY |= {"COORDINATOR_PORT", "GKE_SERVICE_ACCOUNT"}
+_MAY_BE_EMPTY |= {"COORDINATOR_PORT", "GKE_IMAGE", "GKE_SERVICE_ACCOUNT"}
 
 
 class Cluster:
-    """Hold the settings of one TPU slice, each checked when it is asked for."""
+    """Hold the settings of one TPU slice, all of their forms.
+
+    project, place: gcloud's flags. bucket: without a slash at its end, or ''. is_internal: the
+    machines get no external address.
+    """
 
     def __init__(self, path: pathlib.Path, overrides: dict[str, str]) -> None:
         self.path = path
-        self.option = f"--cluster={path}"
-        self._values = DEFAULTS | _read(path)
-        self._origins = dict.fromkeys(FORMS, str(path)) | {
-            name: f"--{name.lower()}" for name in overrides
-        }
-        self._values |= overrides
+        self._values = dict.fromkeys(FORMS, "") | DEFAULTS | _read(path) | overrides
+        for name, value in self._values.items():
+            _check(f"--{name.lower()}" if name in overrides else str(path), name, value)
+        self.name, self.bucket = self.get("TPU_NAME"), self.get("BUCKET").rstrip("/")
+        self.project = f"--project={self.get('PROJECT')}"
+        self.place = f"--zone={self.get('ZONE')} {self.project}"
+        self.region = self.get("ZONE").rpartition("-")[0]
+        self.is_internal = self.get("INTERNAL_IPS") == "true"
+        origin = "--topology" if "TOPOLOGY" in overrides else str(path)
+        self.slice = find_slice(self.get("TOPOLOGY"), self.get("ROAD"), origin)
 
     def get(self, name: str) -> str:
-        """Return the value of a setting, or refuse it; one that may be empty is ''."""
-        value, origin = self._values.get(name, ""), self._origins[name]
-        form, example = FORMS[name]
-        if not value:
-            if name not in _MAY_BE_EMPTY:
-                refuse(f"{origin}: {name} is empty; set it, such as {name}={example}")
-            return value
-        if not re.fullmatch(form, value):
-            refuse(f"{origin}: {name} is '{value}', which is not of the form of {example}")
-        # Only paths can hold a slash; no folder above the named one is meant.
-        if ".." in value.split("/"):
-            refuse(f"{origin}: {name} is '{value}', and .. is not allowed in it")
-        # Neither the root of the workers' disks nor their home folder is ours to fill and to clear.
-        if name.startswith("REMOTE_") and not value.strip("./"):
-            refuse(f"{origin}: {name} is '{value}', which is no folder; try {name}={example}")
-        return value
+        """Return the value of a setting; one that may be empty is ''."""
+        return self._values[name]
 
-    @property
-    def slice(self) -> Slice:
-        """Return the slice and its road."""
-        return find_slice(self.get("TOPOLOGY"), self.get("ROAD"), self._origins["TOPOLOGY"])
-
-    @property
-    def name(self) -> str:
-        """Return TPU_NAME."""
-        return self.get("TPU_NAME")
-
-    @property
-    def bucket(self) -> str:
-        """Return BUCKET without a slash at its end, or ''."""
-        return self.get("BUCKET").rstrip("/")
-
-    def need_bucket(self, why: str) -> str:
-        """Return BUCKET, or refuse where it is empty."""
-        if not self.bucket:
-            refuse(f"{self.path}: BUCKET is empty, {why}; set one, such as BUCKET=gs://b")
-        return self.bucket
-
-    @property
-    def project(self) -> str:
-        """Return the flag of gcloud that names the project."""
-        return f"--project={self.get('PROJECT')}"
-
-    @property
-    def place(self) -> str:
-        """Return the flags of gcloud that say where."""
-        return f"--zone={self.get('ZONE')} {self.project}"
-
-    @property
-    def region(self) -> str:
-        """Return the zone's region."""
-        return self.get("ZONE").rpartition("-")[0]
-
-    @property
-    def is_internal(self) -> bool:
-        """Whether the machines get no external address."""
-        return self.get("INTERNAL_IPS") == "true"
+    def need(self, name: str, why: str) -> str:
+        """Return the value of a setting, or refuse where it is empty."""
+        if not self.get(name):
+            refuse(f"{self.path}: {name} is empty, {why}; set it, such as {name}={FORMS[name][1]}")
+        return self.get(name).rstrip("/")
 
     def flags(self, **names: str) -> str:
         """Return gcloud's flag for each named setting that is not empty."""
@@ -127,7 +86,21 @@ class Cluster:
 
     def next_command(self, script: str, *flags: str) -> str:
         """Return a command of ours as a user may paste it."""
-        return shlex.join([f"launch/{script}.sh", self.option, *flags])
+        return shlex.join([f"launch/{script}.sh", f"--cluster={self.path}", *flags])
+
+
+def _check(origin: str, name: str, value: str) -> None:
+    form, example = FORMS[name]
+    if not value and name not in _MAY_BE_EMPTY:
+        refuse(f"{origin}: {name} is empty; set it, such as {name}={example}")
+    if value and not re.fullmatch(form, value):
+        refuse(f"{origin}: {name} is '{value}', which is not of the form of {example}")
+    # Only paths can hold a slash; no folder above the named one is meant.
+    if ".." in value.split("/"):
+        refuse(f"{origin}: {name} is '{value}', and .. is not allowed in it")
+    # Neither the root of the workers' disks nor their home folder is ours to fill and to clear.
+    if name.startswith("REMOTE_") and not value.strip("./"):
+        refuse(f"{origin}: {name} is '{value}', which is no folder; try {name}={example}")
 
 
 def _read(path: pathlib.Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from types import ModuleType
 
 from . import compute_engine, decide, gke, queued
 from .check import list_checks, run_checks
-from .cluster import DURATION, FORMS, Arguments, Flag, read_arguments
+from .cluster import DURATION, Arguments, Flag, read_arguments
 from .decide import Rules
 from .job import Job, check_config, find_commit
 from .queued import on_workers
@@ -53,9 +53,6 @@ _WATCH_FLAGS = (
 
 def _find_road(given: Arguments) -> ModuleType:
     cluster = given.cluster
-    for name in FORMS:
-        if name != "GKE_IMAGE":  # asked for where it is used, on gke
-            cluster.get(name)
     road = cluster.slice.road
     if cluster.get("PROVISIONING") == "flex_start" and road != "compute_engine":
         refuse(f"{cluster.path}: PROVISIONING=flex_start is for ROAD=compute_engine; take spot")
@@ -235,7 +232,7 @@ def logs(given: Arguments, road: ModuleType) -> int:
 def _show_copies(given: Arguments, worker: str, lines: int) -> int:
     """Show the newest copy: each is WORKER-TIME.log, and a worker's name ends with its number."""
     cluster = given.cluster
-    folder = f"{cluster.need_bucket('so no log was copied')}/logs/{cluster.name}"
+    folder = f"{cluster.need('BUCKET', 'so no log was copied')}/logs/{cluster.name}"
     listing = make(f"gcloud storage ls --long {folder}/*.log {cluster.project}")
     cat = "gcloud storage cat"
     if given.is_dry_run:
@@ -284,7 +281,6 @@ def wheelhouse(given: Arguments, road: ModuleType) -> int:
     about 1 GB, once for all commits with the same packages. This machine needs the internet, git
     and curl.
     """
-    given.cluster.need_bucket("and the packages go there")
     if not given.is_dry_run:
         check_login()
     revision, python = given.values.get("revision", ""), given.values["python"]
@@ -321,7 +317,7 @@ def pod(given: Arguments, road: ModuleType) -> int:
     if len(configs) != 1 or configs[0].startswith("-"):
         refuse(f"one CONFIG is named, as in launch/pod.sh configs/base.py, not {configs}")
     if not given.has("workdir"):
-        bucket = given.cluster.need_bucket("and --workdir is not given")
+        bucket = given.cluster.need("BUCKET", "and --workdir is not given")
         given.values["workdir"] = f"{bucket}/runs/{given.cluster.name}"
     given.values["config"] = configs[0]
     given.rest.remove(configs[0])

@@ -49,7 +49,7 @@ def _managed(cluster: Cluster, verb: str, flags: str, passes: str = "") -> Comma
 
 
 def _find_folder(cluster: Cluster) -> str:
-    bucket = cluster.need_bucket("and the machines read code and flags there")
+    bucket = cluster.need("BUCKET", "and the machines read code and flags there")
     return f"{bucket}/launch/{cluster.name}"
 
 

@@ -103,7 +103,7 @@ def make_manifest(job: Job) -> dict[str, Any]:
     words = ["python", "-u", "-m", "bert_jax.train", "--multihost", *job.flags]
     container: dict[str, Any] = {
         "name": "train",
-        "image": cluster.get("GKE_IMAGE"),
+        "image": cluster.need("GKE_IMAGE", "and pods start from it"),
         "command": [word.replace("$", "$$") for word in words],
         "resources": {"limits": {"google.com/tpu": CHIPS_PER_HOST}},
     }

@@ -43,13 +43,12 @@ class Job:
         """Return where the bucket has the packages; '' where they come from the internet."""
         if not (self.from_bucket or self.cluster.is_internal):
             return ""
-        bucket = self.cluster.need_bucket("but workers install from it")
+        bucket = self.cluster.need("BUCKET", "but workers install from it")
         return f"{bucket}/wheelhouse/{find_digest(self.commit)}"
 
     def pack(self) -> list[Command]:
         """Return the commands that check the bucket's packages, and pack the commit."""
-        project = f"--project={self.cluster.get('PROJECT')}"
-        look = make("gcloud storage ls", f"{self.wheelhouse}/complete", project)
+        look = make(f"gcloud storage ls {self.wheelhouse}/complete {self.cluster.project}")
         return [
             *[look] * bool(self.wheelhouse),
             make("mkdir -p", str(self.archive.parent)),

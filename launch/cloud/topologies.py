@@ -51,26 +51,14 @@ ROADS = ("queued", "compute_engine", "gke")
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """Hold a slice such as v5e:8x8 and the road on which it is created."""
+    """Hold a slice such as v5e:8x8, the road on which it is created, and what it consists of."""
 
     name: str
     topology: str
     road: str
-
-    @property
-    def generation(self) -> Generation:
-        """Return the row of the table."""
-        return GENERATIONS[self.name]
-
-    @property
-    def chips(self) -> int:
-        """Count the chips."""
-        return math.prod(map(int, self.topology.split("x")))
-
-    @property
-    def hosts(self) -> int:
-        """Count the machines, which have four chips each."""
-        return self.chips // CHIPS_PER_HOST
+    generation: Generation
+    chips: int
+    hosts: int
 
     @property
     def accelerator_type(self) -> str:
@@ -96,15 +84,16 @@ def find_slice(topology: str, road: str, origin: str) -> Slice:
         known = ", ".join(GENERATIONS)
         refuse(f"{origin}: TOPOLOGY is '{topology}', none of {known}; such as TOPOLOGY=v5e:8x8")
     generation = GENERATIONS[name]
-    found = Slice(name, shape, road or generation.roads[0])
-    if found.road not in generation.roads:
+    road = road or generation.roads[0]
+    if road not in generation.roads:
         roads = " or ".join(generation.roads)
         refuse(f"{origin}: TOPOLOGY={topology} is not offered on ROAD={road}, only on {roads}")
     is_shape = re.fullmatch("x".join([r"[1-9]\d?"] * generation.dims), shape)
-    if not is_shape or found.chips % CHIPS_PER_HOST or found.chips > MAX_CHIPS:
+    chips = math.prod(map(int, shape.split("x"))) if is_shape else 0
+    if chips % CHIPS_PER_HOST or not 0 < chips <= MAX_CHIPS:
         example = "8x8" if generation.dims == 2 else "4x4x4"
         refuse(
             f"{origin}: TOPOLOGY is '{topology}', which is no slice of {name} with "
             f"{CHIPS_PER_HOST} chips per host; try TOPOLOGY={name}:{example}"
         )
-    return found
+    return Slice(name, shape, road, generation, chips, chips // CHIPS_PER_HOST)

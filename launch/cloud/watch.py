@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from . import decide
@@ -80,6 +80,7 @@ class BucketLock:
     """Hold an object of the bucket against supervisors on other machines.
 
     Its content names host and folder; it is renewed, and taken over from another after an hour.
+    Without an address there is none.
     """
 
     def __init__(self, address: str, owner: str, ask: Ask, clock: Callable[[], float]) -> None:
@@ -88,7 +89,7 @@ class BucketLock:
 
     def take(self) -> str:
         """Take or renew the lock; return who else has it, '' where it is ours."""
-        if self.clock() - self.renewed < RENEW_SECS:
+        if not self.address or self.clock() - self.renewed < RENEW_SECS:
             return ""
         generation = "0"
         said = self.ask(make("gcloud storage objects describe --format=json", self.address))
@@ -111,8 +112,9 @@ class BucketLock:
         return ""
 
     def release(self) -> None:
-        """Remove the lock, which is ours."""
-        self.ask(make("gcloud storage rm", self.address))
+        """Remove the lock where it is ours."""
+        if self.renewed:
+            self.ask(make("gcloud storage rm", self.address))
 
 
 def find_checkpoint(workdir: str, ask: Ask) -> int | None:
@@ -130,50 +132,41 @@ def find_checkpoint(workdir: str, ask: Ask) -> int | None:
 
 
 class Supervisor:
-    """Hold the loop around `decide`; `ask`, `clock` and `sleep` are real, or a test's."""
+    """Hold the loop around `decide`."""
 
     def __init__(
-        self, road: ModuleType, job: Job, rules: Rules, folder: pathlib.Path, ask: Ask,
-        clock: Callable[[], float] = time.time, sleep: Callable[[float], Any] = time.sleep,
-    ) -> None:  # fmt: skip
-        self.road, self.job, self.folder = road, job, folder
-        self.ask, self.clock, self.sleep = ask, clock, sleep
+        self, road: ModuleType, job: Job, rules: Rules, folder: pathlib.Path, ask: Ask
+    ) -> None:
+        self.road, self.job, self.folder, self.ask = road, job, folder, ask
         self.lock = lock_here(folder)
         self.state = read_state(folder / "state.json", rules)
-        self.bucket_lock = None
-        if job.cluster.bucket:
-            address = f"{job.cluster.bucket}/launch/{job.cluster.name}/lock"
-            self.bucket_lock = BucketLock(address, f"{socket.gethostname()}:{folder}", ask, clock)
+        bucket, owner = job.cluster.bucket, f"{socket.gethostname()}:{folder}"
+        address = f"{bucket}/launch/{job.cluster.name}/lock" if bucket else ""
+        self.bucket_lock = BucketLock(address, owner, ask, time.time)
 
     def run(self) -> int:
         """Supervise until the end; return the exit code."""
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        former = {number: signal.signal(number, self.stop) for number in numbers}
+        former = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
         try:
             while (code := self.turn()) is None:
                 pass
-        except _Stopped:
+        except KeyboardInterrupt:  # whatever ran is ended, and the state is on disk
             self.say("stopped by a signal; training continues, and the same command resumes")
             code = 130
         finally:
             for number, handler in former.items():
                 signal.signal(number, handler)
             self.say_cost()
-        if self.bucket_lock is not None and self.bucket_lock.renewed:
-            self.bucket_lock.release()
+        self.bucket_lock.release()
         return code
-
-    def stop(self, number: int, frame: FrameType | None) -> None:
-        """Leave the loop at a signal: whatever runs is ended, and the state is on disk."""
-        raise _Stopped
 
     def turn(self) -> int | None:
         """Look, decide and act once; return the exit code at the end."""
-        if self.bucket_lock is not None and (owner := self.bucket_lock.take()):
+        if owner := self.bucket_lock.take():
             self.say(f"another supervisor has {self.bucket_lock.address}: {owner}; end it first")
             return 2
-        now = self.clock()
-        answers = self.road.look(self.job, self.ask, now)
+        answers = self.road.look(self.job, self.ask, time.time())
         checkpoint = find_checkpoint(self.job.workdir, self.ask)
         if checkpoint is not None:
             answers = dataclasses.replace(answers, checkpoint=checkpoint)
@@ -183,7 +176,7 @@ class Supervisor:
             outcomes, code = self.act(actions)
             if code is not None or not outcomes:
                 return code
-            answers = Answers(self.clock(), outcomes=tuple(outcomes))
+            answers = Answers(time.time(), outcomes=tuple(outcomes))
 
     def act(self, actions: Sequence[Action]) -> tuple[list[Outcome], int | None]:
         """Do what was decided; return how it went, and the exit code at the end."""
@@ -195,7 +188,7 @@ class Supervisor:
             if action.kind == "event":
                 self.say(action.words)
             elif action.kind == "wait":
-                self.sleep(action.secs)
+                time.sleep(action.secs)
             elif action.kind == "end":
                 if not self.state.is_there:
                     ask_all(self.road.plan("clean", self.job), self.ask)
@@ -203,7 +196,7 @@ class Supervisor:
             else:
                 said = ask_all(self.road.plan(action.kind, job), self.ask)
                 if action.kind in ("stacks", "last_words", "set_up") or said.code:
-                    at = f"-{self.clock():.0f}" * (action.kind == "stacks")
+                    at = f"-{time.time():.0f}" * (action.kind == "stacks")
                     path = self.folder / f"{action.kind}{at}.txt"
                     path.write_text(said.out + said.err, errors="surrogateescape")
                     words = said.out if action.kind == "last_words" else f"its output: {path}"
@@ -218,8 +211,8 @@ class Supervisor:
 
     def say(self, words: str) -> None:
         """Print an event, with the time and the dollars, and add it to events.log."""
-        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.clock()))
-        spent = self.show_usd(self.state.count_usd(self.clock()))
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time()))
+        spent = self.show_usd(self.state.count_usd(time.time()))
         line = escape(f"{at} {self.job.cluster.name}: {words}; spent: {spent}")
         print(line, flush=True)
         with (self.folder / "events.log").open("a") as file:
@@ -237,7 +230,3 @@ class Supervisor:
             delete = self.job.cluster.next_command("delete")
             words = f"{self.job.cluster.name} may still cost money ({hourly} an hour), until:"
             print(f"{words} {delete}", file=sys.stderr)
-
-
-class _Stopped(Exception):
-    """Ends the loop at a signal."""

@@ -19,8 +19,8 @@ _NAME = re.compile(r"[A-Za-z0-9._+-]+/[A-Za-z0-9._+-]+")
 
 def copy_packages(cluster: Cluster, revision: str, python: str, is_dry_run: bool) -> int:
     """Download, check and copy about 1 GB to BUCKET/wheelhouse/DIGEST; return the exit code."""
-    bucket = cluster.need_bucket("and the packages go there")
-    project, commit = f"--project={cluster.get('PROJECT')}", find_commit(revision)
+    bucket = cluster.need("BUCKET", "and the packages go there")
+    project, commit = cluster.project, find_commit(revision)
     digest = find_digest(commit)
     folder, house = f"{ROOT}/build/wheelhouse/{digest}", f"{bucket}/wheelhouse/{digest}"
     has_pip = is_dry_run or not ask(make(f"{python} -m pip --version")).code
