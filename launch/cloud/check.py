@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 from .job import Job
-from .run import Ask, Command, make
+from .run import Ask, Command, is_logged_in, make
 from .text import dig, escape, read_json
 
 _APIS = {"queued": "tpu", "compute_engine": "compute", "gke": "container"}
@@ -22,16 +22,14 @@ class Check:
 
 
 def list_checks(job: Job) -> list[Check]:
-    """Return the checks of a road, in the order in which they are mended."""
+    """Return the checks of a road but for the login, in the order in which they are mended."""
     cluster, road = job.cluster, job.cluster.slice.road
     project, region = cluster.project, cluster.region
     api = f"{_APIS[road]}.googleapis.com"
-    accounts = make("gcloud auth list --filter=status:ACTIVE --format=value(account)")
     listing = make(f"gcloud services list --enabled {project} --format=value(config.name)")
     describe = f"gcloud projects describe {cluster.get('PROJECT')} --format=value(projectId)"
     enable = f"gcloud services enable {api} {project}"
     checks = [
-        Check("gcloud's login", accounts, bool, "gcloud auth login"),
         Check("project", make(describe), bool, "gcloud projects list"),
         Check(api, listing, lambda out: api in out.split(), enable),
     ]
@@ -68,7 +66,9 @@ def run_checks(job: Job, ask: Ask) -> bool:
 
     A check that cannot be made is a note: quota of chips, whose names are not published, is one.
     """
-    is_fine = True
+    is_fine = is_logged_in(ask)
+    if not is_fine:
+        print("missing: gcloud's login; gcloud auth login")
     for check in list_checks(job):
         said = ask(check.question)
         if said.code == 0 and check.is_right(said.out.strip()):

@@ -15,7 +15,7 @@ from .cluster import DURATION, Arguments, Flag, read_arguments
 from .decide import Rules
 from .job import Job, check_config, find_commit
 from .queued import on_workers
-from .run import Command, ask, check_login, make, run_all
+from .run import LOGINS, Command, ask, check_login, make, run_all
 from .text import escape, refuse
 from .watch import Supervisor
 from .wheelhouse import copy_packages
@@ -295,7 +295,7 @@ def check(given: Arguments, road: ModuleType) -> int:
     """
     job = Job(given.cluster, tuple(given.rest))
     if given.is_dry_run:
-        return run_all([entry.question for entry in list_checks(job)], True)
+        return run_all([*LOGINS, *(entry.question for entry in list_checks(job))], True)
     return 0 if run_checks(job, ask) else 2
 
 

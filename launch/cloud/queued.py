@@ -57,17 +57,13 @@ def plan(kind: str, job: Job) -> list[Command]:
         line = f"{_TPUS} queued-resources delete {name} --force {place} --quiet --async"
         return [make(line, passes="absent")]
     if kind == "set_up":
-        archive = job.archive.name
-        words = [f"{_TPUS} tpu-vm scp", str(job.archive), f"{name}:{archive}", *place.split()]
-        copy = make(*words, "--worker=all", *_inside(cluster), secs=SET_UP_SECS)
+        archive, inside = job.archive.name, "--internal-ip" * cluster.is_internal
+        where = f"{name}:{archive} {place} --worker=all {inside}"
+        copy = make(f"{_TPUS} tpu-vm scp", str(job.archive), *where.split(), secs=SET_UP_SECS)
         script = f"tar -xzOf {archive} launch/worker/on_worker_setup.sh >bert_jax-setup.sh && "
-        where = [folder, cluster.get("REMOTE_PYTHON"), job.wheelhouse]
-        words = ["bash", "bert_jax-setup.sh", archive, job.commit, *filter(None, where)]
-        return [
-            *job.pack(),
-            copy,
-            on_workers(cluster, "all", script + shlex.join(words), SET_UP_SECS),
-        ]
+        script += f"bash bert_jax-setup.sh {archive} {job.commit} {folder} "
+        script += f"{cluster.get('REMOTE_PYTHON')} {job.wheelhouse}".rstrip()
+        return [*job.pack(), copy, on_workers(cluster, "all", script, SET_UP_SECS)]
     if kind == "start":
         return _start(job)
     codes = "|".join(map(str, decide.FINAL_CODES))
@@ -98,18 +94,14 @@ def _start(job: Job) -> list[Command]:
     return [on_workers(cluster, "all", here + command, secs) for command in commands]
 
 
-def _inside(cluster: Cluster) -> list[str]:
-    return ["--internal-ip"] * cluster.is_internal
-
-
 def on_workers(cluster: Cluster, worker: str, command: str, secs: float = 180) -> Command:
     """Return a command run on a worker, by its number, or on all; an empty one is a shell.
 
     gcloud logs it on this machine, and a worker's process list shows it: no secret in it.
     """
     line = f"{_TPUS} tpu-vm ssh {cluster.name} {cluster.place} --worker={worker}"
-    words = [f"--command={command}"] * bool(command)
-    return make(line, *words, *_inside(cluster), secs=secs)
+    words = [f"--command={command}"] * bool(command) + ["--internal-ip"] * cluster.is_internal
+    return make(line, *words, secs=secs)
 
 
 def show_log(cluster: Cluster, worker: str, lines: int, follow: bool) -> Command:

@@ -170,6 +170,19 @@ def _show(source: Any, file: TextIO) -> None:
         print(escape(text.removesuffix("\n")), end=end, file=file, flush=True)
 
 
+# The list has the account of a machine inside Google Cloud, but not what two properties name.
+LOGINS = (
+    make("gcloud auth list --filter=status:ACTIVE --format=value(account)"),
+    make("gcloud config get auth/access_token_file"),
+    make("gcloud config get auth/credential_file_override"),
+)
+
+
+def is_logged_in(ask: Ask) -> bool:
+    """Whether gcloud has an account."""
+    return any(ask(question).out.strip() for question in LOGINS)
+
+
 def check_login() -> None:
     """Refuse where gcloud is not on PATH or has no account."""
     if shutil.which("gcloud") is None:
@@ -177,12 +190,5 @@ def check_login() -> None:
             "gcloud is not on PATH; install it (https://cloud.google.com/sdk/docs/install) and run "
             "'gcloud auth login', or print the command with --dry-run"
         )
-    # The list has the account of a machine inside Google Cloud, but not what two properties name.
-    for words in (
-        ["auth", "list", "--filter=status:ACTIVE", "--format=value(account)"],
-        ["config", "get", "auth/access_token_file"],
-        ["config", "get", "auth/credential_file_override"],
-    ):
-        if ask(Command(["gcloud", *words])).out.strip():
-            return
-    refuse("gcloud is not logged in, as 'gcloud auth list' shows; run 'gcloud auth login'")
+    if not is_logged_in(ask):
+        refuse("gcloud is not logged in, as 'gcloud auth list' shows; run 'gcloud auth login'")

@@ -68,36 +68,38 @@ def worker_lines() -> str:
     return "".join(f"worker w-{number} {status}\n" for number in (0, 1))
 
 
-def tpus(verb: str, words: list[str], flags: dict) -> object:
-    kind, verb = verb, words[0]
+def keep_slice(verb: str, **values: object) -> bool:
+    """Create or delete the slice; return whether it is asked for something else, and exists."""
     if verb == "create":
-        change(label=flags["labels"])
+        change(**values)
     elif verb == "delete":
         shutil.move(SLICE, CLOUD / "gone.json")
     elif not SLICE.exists():
-        fail("NOT_FOUND: my-tpu was not found")
-    elif verb == "describe" and kind == "queued-resources":
+        fail("HTTPError 404: NOT_FOUND: my-tpu was not found")
+    return verb not in ("create", "delete")
+
+
+def tpus(kind: str, words: list[str], flags: dict) -> object:
+    if not keep_slice(words[0], label=flags.get("labels")):
+        return None
+    if words[0] == "describe" and kind == "queued-resources":
         label = dict([read()["label"].split("=")])
         spec = {"nodeSpec": [{"node": {"labels": label}}]}
         return {"state": {"state": "ACTIVE"}, "createTime": CREATED, "tpu": spec}
-    elif verb == "describe":
+    if words[0] == "describe":
         return {"state": "READY", "networkEndpoints": [{}, {}]}
-    elif verb == "ssh" and "--status" in flags["command"]:
+    if words[0] == "ssh" and "--status" in flags["command"]:
         print("Welcome!\n" + worker_lines(), end="")
-    elif verb == "ssh" and "on_worker_train.sh .venv" in flags["command"]:
+    elif words[0] == "ssh" and "on_worker_train.sh .venv" in flags["command"]:
         change(started=True)
     return None
 
 
 def groups(words: list[str], flags: dict) -> object:
     verb = words[1]
-    if verb == "create":
-        change(label=flags["description"], size=0)
-    elif verb == "delete":
-        shutil.move(SLICE, CLOUD / "gone.json")
-    elif not SLICE.exists():
-        fail("HTTPError 404: The resource 'my-tpu' was not found")
-    elif verb == "resize":
+    if not keep_slice(verb, label=flags.get("description"), size=0):
+        return None
+    if verb == "resize":
         change(size=int(flags["size"]), started=True)
     elif verb == "describe":
         described = {"description": read()["label"], "targetSize": read()["size"]}
@@ -107,18 +109,17 @@ def groups(words: list[str], flags: dict) -> object:
         records.mkdir(parents=True, exist_ok=True)
         line = worker_lines().replace("\n", f" starts 1 time {os.environ['NOW']}\n")
         (records / "w-0").write_text(line)
-        return [{"instanceStatus": "RUNNING", "currentAction": "NONE", "instance": "a/w-0"}] * 2
+        return [{"instanceStatus": "RUNNING", "currentAction": "NONE"}] * 2
     return None
 
 
-def kubectl(verb: str, words: list[str], flags: dict) -> object:
-    if verb == "create":
-        change(manifest=json.loads(sys.stdin.read()))
-    elif verb == "delete":
-        shutil.move(SLICE, CLOUD / "gone.json")
-    elif words[0] == "crd":
-        print("jobsets")
-    elif verb == "get" and SLICE.exists():
+def kubectl(verb: str, words: list[str]) -> object:
+    if words[:1] == ["crd"]:
+        return print("jobsets")
+    if verb == "get" and not SLICE.exists():
+        return None
+    manifest = json.loads(sys.stdin.read()) if verb == "create" else None
+    if keep_slice(verb, manifest=manifest) and verb == "get":
         change(looks=read().get("looks", 0) + 1)
         status = {"restarts": 0} | ({"terminalState": "Completed"} if read()["looks"] > 1 else {})
         metadata = read()["manifest"]["metadata"] | {"creationTimestamp": CREATED}
@@ -138,7 +139,7 @@ def main(tool: str, words: list[str]) -> object:
     if not known or not set(flags) <= set.union(*known):
         fail(f"unrecognized arguments: {line} {' '.join(flags)}")
     if tool == "kubectl":
-        return kubectl(words[0], words[1:], flags)
+        return kubectl(words[0], words[1:])
     if words[:2] == ["projects", "describe"]:
         return print(words[2])
     if words[0] == "services":

@@ -9,6 +9,7 @@ from launch.cloud.run import Answer
 
 GOOD = {
     "auth list": "me",
+    "config get": "",
     "projects describe": "my-project",
     "services list": "tpu.googleapis.com\ncompute.googleapis.com\ncontainer.googleapis.com",
     "managed create": "--target-size-policy-mode",
@@ -53,6 +54,10 @@ def test_each_check_alone_fails_with_its_remedy(run, key):
     is_fine, said = run({key: bad}, *place)
     assert (is_fine, len(said)) == (False, 2)
     assert said[0].startswith("missing: ") and remedy in said[0]
+
+
+def test_a_file_with_a_token_is_a_login(run):
+    assert run({"auth list": "", "config get": "/tmp/token"})[0]
 
 
 def test_a_check_that_cannot_be_made_is_a_note(run):
