@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import shlex
 import shutil
 import subprocess
 
@@ -28,13 +27,6 @@ def call(words: list[str], **options) -> subprocess.CompletedProcess[str]:
 def run(script: pathlib.Path, *arguments: str, **environment: str):
     """Run a script of a clone."""
     return call(["bash", str(script), *arguments], env=os.environ | environment)
-
-
-def commands(script: str | pathlib.Path, *arguments: str) -> list[list[str]]:
-    """Return the words of each command that --dry-run prints."""
-    ran = run(script, "--dry-run", *arguments)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    return [shlex.split(line) for line in ran.stdout.splitlines()]
 
 
 def write_command(path: pathlib.Path, *lines: str) -> None:

@@ -44,17 +44,14 @@ class Cloud:
         self.events: list[tuple[float, int, object]] = []
         self.count = 0
         # The slice: names of those alive, its states, when machines began to cost.
-        self.names: list[str] = []
-        self.most_names = 0
+        self.names, self.most_names = [], 0
         self.state, self.node, self.created, self.life = "", "", 0.0, 0
-        self.machines_since: float | None = None
-        self.machine_secs = 0.0
+        self.machines_since, self.machine_secs = None, 0.0
         # Training: saved work, since when it runs, how each worker stands.
         self.saved, self.run, self.running_since = 0.0, 0, None
         self.statuses, self.silent_since = ["never started"] * WORKERS, 0.0
         self.is_set_up, self.starts = False, 0
-        self.succeeded_at: float | None = None
-        self.failed_for_good_at: float | None = None
+        self.succeeded_at = self.failed_for_good_at = None
         self.history: list[tuple[float, object]] = []
         self.was_honest = True
         self.at(self.grants_from - BEGIN, self.grant)

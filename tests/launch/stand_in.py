@@ -29,32 +29,44 @@ def fail(words: str) -> None:
     sys.exit(f"ERROR: (gcloud) {words}")
 
 
-def in_bucket(address: str) -> pathlib.Path:
-    return CLOUD / address.removeprefix("gs://")
+def find(address: str) -> pathlib.Path:
+    """A place in the bucket, or here."""
+    is_here = not address.startswith("gs://")
+    return pathlib.Path(address) if is_here else CLOUD / address.removeprefix("gs://")
 
 
 def storage(verb: str, words: list[str], flags: dict) -> object:
+    path = find(words[-1])
     if verb == "cp":
-        path = in_bucket(words[1])
         if flags.get("if-generation-match") == "0" and path.exists():
             fail("HTTPError 412: conditionNotMet")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(pathlib.Path("/dev/stdin" if words[0] == "-" else words[0]).read_bytes())
+        for source in words[:-1]:
+            if source == "-":
+                path.write_text(sys.stdin.read())
+                with (CLOUD / "said").open("a") as said:
+                    said.write(path.read_text())
+            else:
+                shutil.copy(find(source), path)
+        return None
+    if verb == "rsync":
+        if not find(words[0]).is_dir():
+            fail(f"{words[0]} is not there")
+        shutil.copytree(find(words[0]), path, dirs_exist_ok=True)
         return None
     if verb == "objects":
-        path = in_bucket(words[1])
         if not path.exists():
             fail(f"NOT_FOUND: {words[1]} not found: 404")
         return {"generation": "7", "update_time": CREATED}
-    found = sorted(filter(os.path.isfile, glob.glob(str(in_bucket(words[0])), recursive=True)))
+    found = sorted(filter(os.path.isfile, glob.glob(str(path), recursive=True)))
     if not found:
         fail("One or more URLs matched no objects.")
-    for path in found:
+    for name in found:
         if verb == "rm":
-            pathlib.Path(path).unlink()
+            pathlib.Path(name).unlink()
         else:
-            listed = f"gs://{pathlib.Path(path).relative_to(CLOUD)}"
-            print(pathlib.Path(path).read_text() if verb == "cat" else listed)
+            listed = f"gs://{pathlib.Path(name).relative_to(CLOUD)}"
+            print(pathlib.Path(name).read_text() if verb == "cat" else listed)
     return None
 
 

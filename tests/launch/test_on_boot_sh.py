@@ -11,53 +11,40 @@ from tests.launch.scripts import LAUNCH, call, git, write_command
 pytestmark = pytest.mark.slow
 
 FOLDER = "gs://my-bucket/launch/my-tpu"
-# gs://my-bucket is the folder BUCKET_DIR.
-GCLOUD = """\
-words=("${@//gs:\\/\\/my-bucket/$BUCKET_DIR}")
-case "$1 $2" in
-    "storage cat") cat "${words[2]}" ;;
-    "storage cp")
-        [[ $3 == - ]] || exec cp "${words[@]:2:$#-2}"
-        mkdir -p "${words[3]%/*}"
-        cat >"${words[3]}" && cat "${words[3]}" >>"$BUCKET_DIR/said" ;;
-esac
-"""
 
 
 @pytest.fixture
-def boot(clone, tmp_path):
+def boot(clone, cloud, tmp_path):
     """A function that boots the machine, waits for its script's end, and gives its records."""
-    bucket, tools = tmp_path / "bucket", tmp_path / "tools"
-    folder = bucket / "launch" / "my-tpu"
+    folder, tools = cloud / "my-bucket" / "launch" / "my-tpu", tmp_path / "worker_tools"
     folder.mkdir(parents=True)
     head = git(clone, "rev-parse", "HEAD")
     git(clone, "archive", f"--output={folder / 'code.tar.gz'}", head)
     path = make_tools(tools)
-    write_command(tools / "gcloud", GCLOUD)
     write_command(tools / "curl", f"[[ ${{!#}} == */bert-jax-folder ]] && echo {FOLDER}")
     # Exit codes of the runs, one a line; the environment's Python is replaced by this.
     write_command(
         tmp_path / "trainer",
-        'echo "$*" "port ${JAX_COORDINATOR_PORT-none}" >>"$BUCKET_DIR/trained"',
-        'code=$(head -n 1 "$BUCKET_DIR/codes")',
-        'sed -i 1d "$BUCKET_DIR/codes"',
+        'echo "$*" "port ${JAX_COORDINATOR_PORT-none}" >>"$CLOUD/trained"',
+        'code=$(head -n 1 "$CLOUD/codes")',
+        'sed -i 1d "$CLOUD/codes"',
         'sleep 0.3; exit "$code"',
     )
 
     def run(*codes, flags=("--config=a", "--x=a 'b' $(id)")):
         lines = [head, ".venv/bin/python", "", "8476", "", "--multihost", *flags]
         (folder / "job.txt").write_text("".join(f"{line}\n" for line in lines))
-        (bucket / "codes").write_text("".join(f"{code}\n" for code in codes))
+        (cloud / "codes").write_text("".join(f"{code}\n" for code in codes))
         around = os.environ | {"PATH": path, "RECORD_SECS": "0.1", "HOSTNAME": "w-0"}
-        around |= {"BUCKET_DIR": str(bucket), "HOME_DIR": str(tmp_path / "home")}
-        around |= {"TRAINER": str(tmp_path / "trainer"), "LIBTPU_LOCK": str(tmp_path / "lock")}
+        paths = {"HOME_DIR": "home", "TRAINER": "trainer", "LIBTPU_LOCK": "lock"}
+        around |= {name: str(tmp_path / path) for name, path in paths.items()}
         ran = call(["bash", str(LAUNCH / "worker" / "on_boot.sh")], env=around)
         assert ran.returncode == 0, ran
-        said = (bucket / "said").read_text().splitlines()
+        said = (cloud / "said").read_text().splitlines()
         assert all(line.startswith("worker w-0 ") for line in said)
         return [line.removeprefix("worker w-0 ").rpartition(" time ")[0] for line in said]
 
-    run.home, run.trained = tmp_path / "home", bucket / "trained"
+    run.home, run.trained, run.folder = tmp_path / "home", cloud / "trained", folder
     return run
 
 
@@ -75,7 +62,7 @@ def test_it_trains_again_until_a_code_is_final_and_not_at_the_next_boot(boot):
 
 def test_a_machine_with_an_empty_disk_goes_on_counting(boot):
     boot(2)
-    record = boot.trained.parent / "launch" / "my-tpu" / "records" / "w-0"
+    record = boot.folder / "records" / "w-0"
     assert record.read_text().startswith("worker w-0 ended 2 - starts 1 time ")
     assert boot(0)[-1] == "ended 2 - starts 1"
     record.write_text("worker w-0 ended 143 - starts 7 time 1\n")

@@ -10,27 +10,15 @@ import zipfile
 import pytest
 
 from tests.launch.pods import run_on
-from tests.launch.scripts import commands, commit, git, run, write_command
+from tests.launch.scripts import commit, git, run, write_command
 
 pytestmark = pytest.mark.slow
 
 UV = pathlib.Path(sys.executable).with_name("uv")
 ARCHIVE = "cpython-3.12.1+20260101-x86_64-unknown-linux-gnu-install_only_stripped.tar.gz"
 URL = f"https://example.com/releases/download/20260101/{ARCHIVE.replace('+', '%2B')}"
-# gs://my-bucket is the folder BUCKET_DIR.
-STORAGE = """\
-echo "$*" >>"$BUCKET_DIR.calls"
-case "$1 $2" in
-    "auth list") echo me ;;
-    "storage rsync")
-        from=${4/#gs:\\/\\/my-bucket/$BUCKET_DIR} to=${5/#gs:\\/\\/my-bucket/$BUCKET_DIR}
-        [[ -d $from ]] || { echo "ERROR: $4 is not there" >&2; exit 1; }
-        mkdir -p "$to" && cp -r "$from/." "$to" ;;
-    "storage cp") cp "$3" "${4/#gs:\\/\\/my-bucket/$BUCKET_DIR}" ;;
-esac
-"""
 PIP = """\
-echo "$*" >>"$BUCKET_DIR.calls"
+echo "$*" >>"$CLOUD/pip.calls"
 for word in "$@"; do
     case $word in
         --dest=*) mkdir -p "${word#*=}" && touch "${word#*=}/a-1-py3-none-any.whl" ;;
@@ -41,44 +29,43 @@ done
 
 
 @pytest.fixture
-def laptop(tmp_path):
+def laptop(cloud, tmp_path):
     """The environment of wheelhouse.sh: pip, uv, curl and gcloud that stay on this machine."""
-    tools = tmp_path / "tools"
-    write_command(tools / "gcloud", STORAGE)
+    tools = tmp_path / "laptop_tools"
     write_command(tools / "python3", PIP)
     write_command(tools / "curl", '[[ ${!#} == "$URL" ]] && echo an archive >"${*: -2:1}"')
     write_command(tmp_path / "uv", 'echo "[{\\"url\\":\\"$URL\\"}]"')
-    (tmp_path / "bucket" / "wheelhouse").mkdir(parents=True)
     return {
         "PATH": f"{tools}:{os.environ['PATH']}",
         "LAUNCH_PYTHON": sys.executable,  # its python3 is no Python
-        "BUCKET_DIR": str(tmp_path / "bucket"),
         "UV_STAND_IN": str(tmp_path / "uv"),
         "URL": URL,
     }
 
 
-def test_wheels_and_python_come_into_the_bucket_and_the_mark_last(cluster, clone, laptop, tmp_path):
+def test_wheels_and_python_come_into_the_bucket_and_the_mark_last(
+    cluster, clone, cloud, laptop, calls
+):
     option = cluster(BUCKET="gs://my-bucket")
     ran = run(clone / "launch" / "wheelhouse.sh", option, **laptop)
     assert ran.returncode == 0, ran.stderr
     assert f"launch/setup.sh {option} --wheelhouse" in ran.stdout
-    (folder,) = (tmp_path / "bucket" / "wheelhouse").iterdir()
+    (folder,) = (cloud / "my-bucket" / "wheelhouse").iterdir()
     there = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
     assert there == ["complete", f"python/20260101/{ARCHIVE}", "wheels/a-1-py3-none-any.whl"]
-    calls = (tmp_path / "bucket.calls").read_text().splitlines()
-    assert calls[-1].startswith("storage cp ")
-    assert all("--require-hashes" in call for call in calls if " download " in call)
-    looked = commands(clone / "launch" / "setup.sh", option, "--wheelhouse")[0][3]
-    assert looked == f"gs://my-bucket/wheelhouse/{folder.name}/complete"
+    assert calls()[-1][:3] == ["gcloud", "storage", "cp"]
+    asked = (cloud / "pip.calls").read_text().splitlines()
+    assert all("--require-hashes" in call for call in asked if " download " in call)
+    asked = run(clone / "launch" / "setup.sh", "--dry-run", option, "--wheelhouse").stdout
+    assert asked.startswith(f"gcloud storage ls gs://my-bucket/wheelhouse/{folder.name}/complete ")
     assert git(clone, "status", "--porcelain") == ""
 
 
-def test_a_download_that_fails_leaves_no_mark(cluster, clone, laptop, tmp_path):
+def test_a_download_that_fails_leaves_no_mark(cluster, clone, cloud, laptop):
     laptop |= {"URL": URL + "?"}
     ran = run(clone / "launch" / "wheelhouse.sh", cluster(BUCKET="gs://my-bucket"), **laptop)
     assert ran.returncode != 0
-    assert list((tmp_path / "bucket" / "wheelhouse").iterdir()) == []
+    assert not (cloud / "my-bucket").exists()
 
 
 def write_wheel(folder: pathlib.Path, name: str, **files: str) -> str:
@@ -99,11 +86,11 @@ def write_wheel(folder: pathlib.Path, name: str, **files: str) -> str:
 
 
 @pytest.fixture
-def set_up(clone, tmp_path):
+def set_up(clone, cloud, tmp_path):
     """A function that sets up a worker with the real uv; a folder stands for the bucket."""
     home = tmp_path / "worker-0"
     home.mkdir()
-    line = write_wheel(tmp_path / "bucket/house/wheels", "jax", **JAX)
+    line = write_wheel(cloud / "my-bucket/house/wheels", "jax", **JAX)
     (clone / "requirements" / "tpu.txt").write_text(line)
     # This test's own Python stands for 3.12, a backend that builds nothing for setuptools.
     script = clone / "launch" / "worker" / "on_worker_setup.sh"
@@ -121,13 +108,11 @@ def set_up(clone, tmp_path):
     )
     commit(clone)
     tools = tmp_path / "worker_tools"
-    write_command(tools / "gcloud", STORAGE)
     # pip as a stand-in: what it would unpack is the real uv.
     uv = f'[[ "$*" != *--target* ]] || {{ mkdir -p .uv/bin && ln -s {UV} .uv/bin/uv; }}'
     write_command(tools / "python3", 'echo "$*" >>"$HOME/pip.calls"', uv)
     environment = {
         "PATH": f"{tools}:{sys.base_prefix}/bin:{os.environ['PATH']}",
-        "BUCKET_DIR": str(tmp_path / "bucket"),
         "UV_CACHE_DIR": str(tmp_path / "cache"),
     }
 
@@ -143,7 +128,7 @@ JAX = {"jax.py": "__version__ = '1 from the bucket'\n"}
 
 
 @pytest.mark.skipif(not UV.exists(), reason="needs uv")
-def test_a_worker_without_internet_installs_from_the_bucket(set_up, tmp_path):
+def test_a_worker_without_internet_installs_from_the_bucket(set_up, cloud, tmp_path):
     ran = set_up()
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.endswith(", jax 1 from the bucket\n")
@@ -151,7 +136,7 @@ def test_a_worker_without_internet_installs_from_the_bucket(set_up, tmp_path):
 
     # One other byte in a package, under the same name, is not installed.
     elsewhere = {"jax.py": "__version__ = '1 from elsewhere'\n"}
-    write_wheel(tmp_path / "bucket/house/wheels", "jax", **elsewhere)
+    write_wheel(cloud / "my-bucket/house/wheels", "jax", **elsewhere)
     shutil.rmtree(tmp_path / "worker-0" / "bert_jax" / ".venv")
     shutil.rmtree(tmp_path / "cache")
     ran = set_up()
@@ -162,4 +147,4 @@ def test_a_worker_without_internet_installs_from_the_bucket(set_up, tmp_path):
     ran = set_up("gs://my-bucket/absent")
     assert ran.returncode == 2
     assert "worker-0: error: gs://my-bucket/absent could not be fetched" in ran.stderr
-    assert "ERROR: gs://my-bucket/absent is not there" in ran.stderr
+    assert "gs://my-bucket/absent is not there" in ran.stderr
