@@ -49,7 +49,7 @@ _MAY_BE_EMPTY |= {"COORDINATOR_PORT", "GKE_IMAGE", "GKE_SERVICE_ACCOUNT"}
 
 
 class Cluster:
-    """Hold the settings of one TPU slice, all of their forms.
+    """Hold the settings of one TPU slice, each of its form.
 
     project, place: gcloud's flags. bucket: without a slash at its end, or ''. is_internal: the
     machines get no external address.

@@ -97,8 +97,6 @@ def make_manifest(job: Job) -> dict[str, Any]:
         refuse(f"{cluster.path}: TPU_NAME is '{name}'; pods' names have room for {room} characters")
     if not job.workdir.startswith("gs://"):
         refuse("--workdir=gs://BUCKET/FOLDER is missing: a pod's own disk is deleted with the pod")
-    if cluster.get("PROVISIONING") == "flex_start":
-        refuse("PROVISIONING=flex_start needs a queue of Kueue on gke; take standard or spot")
     # Kubernetes replaces $(NAME) in a command, and takes $$ for $.
     words = ["python", "-u", "-m", "bert_jax.train", "--multihost", *job.flags]
     container: dict[str, Any] = {

@@ -9,6 +9,7 @@
 # on_worker_train.sh --stacks LOG    where each thread of the training stands, at the end of the log
 # on_worker_train.sh --clear LOG     before a start: ends and removes what an earlier run left behind
 set -euo pipefail
+shopt -s extglob
 
 LIBTPU_LOCK=${LIBTPU_LOCK-/tmp/libtpu_lockfile}
 UPLOAD_SECS=${UPLOAD_SECS-60} STOP_GRACE_SECS=${STOP_GRACE_SECS-60} STACKS_SECS=${STACKS_SECS-2}
@@ -114,12 +115,6 @@ group() {
     if [[ $words =~ ^[1-9][0-9]{0,8}$ && $words != 1 ]]; then echo "$words"; fi
 }
 
-without_slashes() {
-    local path=$1
-    while [[ $path == ?*/ ]]; do path=${path%/}; done
-    echo "$path"
-}
-
 status() {
     local pid workdir code=''
     workdir=$(cat "$WORKDIR" 2>/dev/null || true)
@@ -130,7 +125,7 @@ status() {
     elif is_running; then
         pid=$(group)
         pid=${pid:--}
-        if [[ -n ${2-} && $(without_slashes "$2") != "$(without_slashes "$workdir")" ]]; then
+        if [[ -n ${2-} && ${2%%+(/)} != "${workdir%%+(/)}" ]]; then
             echo "busy $pid"
             return
         fi
@@ -143,19 +138,22 @@ status() {
     fi
 }
 
+wait_at_most() {
+    local deadline=$((SECONDS + $1))
+    while is_running && ((SECONDS < deadline)); do sleep 0.1; done
+}
+
 stop() {
-    local group deadline
+    local group
     is_running || { echo "$HOSTNAME: no training runs here" && return; }
     group=$(group)
     [[ -z $group ]] || kill -TERM -- "-$group" 2>/dev/null || true
-    deadline=$((SECONDS + STOP_GRACE_SECS))
-    while is_running && ((SECONDS < deadline)); do sleep 0.1; done
+    wait_at_most "$STOP_GRACE_SECS"
     if is_running; then
         [[ -z $group ]] || kill -KILL -- "-$group" 2>/dev/null || true
         echo "$HOSTNAME: killed, as $STOP_GRACE_SECS s after SIGTERM it was still there"
     fi
-    deadline=$((SECONDS + KILL_SECS))
-    while is_running && ((SECONDS < deadline)); do sleep 0.1; done
+    wait_at_most "$KILL_SECS"
     if is_running; then
         echo "$HOSTNAME: error: $KILL_SECS s after SIGKILL a process of the training still holds $LOCK" >&2
         return 1
