@@ -24,6 +24,7 @@ DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, BY_SIGNAL + signal.SIGINT
 READER_LEFT = BY_SIGNAL + signal.SIGPIPE
 # Requests to stop: Ctrl-C, kill, a terminal that closes, a scheduler's warning before its limit.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+LEFT_TO_PARENT = tuple(number for number in STOP_SIGNALS if number != signal.SIGTERM)
 # Errors of writing to a pipe or a socket without a reader, and to a terminal that was closed.
 _NO_READER = (errno.EPIPE, errno.ECONNRESET, errno.EIO, errno.ENXIO)
 
@@ -137,11 +138,11 @@ def _stop(number: int, _: Any) -> None:
 def leave_stops_to_parent() -> None:
     """Ignore signals to stop in a worker process; a terminal's signals reach its parent, too.
 
-    SIGTERM still ends it, as the parent may send it.
+    SIGTERM still ends it, as the parent may send it. What was blocked until then is lost.
     """
-    for number in STOP_SIGNALS:
-        if number != signal.SIGTERM:
-            signal.signal(number, signal.SIG_IGN)
+    for number in LEFT_TO_PARENT:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, LEFT_TO_PARENT)
 
 
 class _Output(io.FileIO):

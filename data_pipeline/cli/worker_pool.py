@@ -3,18 +3,58 @@
 import contextlib
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.context
+import multiprocessing.resource_tracker
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from data_pipeline.cli.main import leave_stops_to_parent
+from data_pipeline.cli.main import LEFT_TO_PARENT, leave_stops_to_parent
 from data_pipeline.io.refused import Refused
 
-# A fork would copy locks that threads of TensorFlow, the tokenizer or the progress bar hold.
-CONTEXT = multiprocessing.get_context("spawn")
+
+class _Process(multiprocessing.context.SpawnProcess):
+    """Start with signals blocked until leave_stops_to_parent: imports would print tracebacks."""
+
+    def start(self) -> None:
+        """Start the process. Ctrl-C meanwhile ends it: nobody would know of it and give it work."""
+        multiprocessing.resource_tracker.ensure_running()  # starting it would unblock them
+        with _defer_stops() as asked:
+            super().start()
+        for number in asked:
+            self.terminate()
+            signal.raise_signal(number)
+
+
+@contextlib.contextmanager
+def _defer_stops() -> Iterator[list[int]]:
+    """Block signals in processes that the block starts, and list those that come meanwhile."""
+    asked: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()  # only that one gets signals
+    handlers = {n: signal.getsignal(n) for n in LEFT_TO_PARENT} if is_main else {}
+    raising = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in raising:
+        signal.signal(number, lambda number, _: asked.append(number))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_PARENT)
+    try:
+        yield asked
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in raising.items():
+            signal.signal(number, handler)
+
+
+class _Context(multiprocessing.context.SpawnContext):
+    """Spawn: a fork would copy locks that threads of TensorFlow or the progress bar hold."""
+
+    Process = _Process
+
+
+CONTEXT = _Context()
 _kept: list[Any] = []  # a worker's object
 _start_errors: list[Exception] = []
 
@@ -29,6 +69,10 @@ def open_workers(
       Refused: a process was killed; `advice` is another way out than fewer processes.
     """
     with ProcessPoolExecutor(workers, CONTEXT, _start_worker, (make, arguments)) as pool:
+        with _defer_stops() as asked:
+            pool.submit(int)  # starts the pool's thread, which a stop would leave half started
+        for number in asked:
+            signal.raise_signal(number)
         try:
             yield pool
         except BrokenProcessPool as error:

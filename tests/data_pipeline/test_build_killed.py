@@ -89,9 +89,21 @@ def test_ctrl_c_stops_the_processes_and_leaves_nothing(corpus, vocab_path, tmp_p
     os.killpg(process.pid, signal.SIGINT)  # a terminal signals the workers, too
     _, error = process.communicate(timeout=20)
     assert process.returncode == 130
-    # A worker that still imports may print a traceback of its own before.
-    assert error.endswith("interrupted; nothing was written\n")
+    assert error == "interrupted; nothing was written\n"
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("delay_secs", [0.0, 0.03, 0.1, 0.3])
+def test_ctrl_c_while_workers_import_shows_no_traceback(corpus, vocab_path, tmp_path, delay_secs):
+    corpus.write_text(corpus_text(80_000))
+    process = start(*flags(corpus, tmp_path / "store", vocab_path, "--workers=2"))
+    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while len(children.read_text().split()) < 2:  # the tracker of resources and a worker
+        time.sleep(0.01)
+    time.sleep(delay_secs)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=20)
+    assert (process.returncode, error) == (130, "interrupted; nothing was written\n")
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
