@@ -540,7 +540,6 @@ class FinetuneConfig(SharedConfig):
     warmup_share: float = setting(0.1, "share of the steps that warm up", minimum=0, below=1)
     prune: PruneConfig = PruneConfig()
     optim: OptimConfig = OptimConfig(learning_rate=5e-5, warmup_steps=0)
-    checkpoint: CheckpointConfig = CheckpointConfig()
     log_every_steps: int = setting(50, "distance of lines of metrics", unit="steps", minimum=1)
     from_scratch: bool = setting(
         False,

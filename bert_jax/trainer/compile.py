@@ -58,7 +58,6 @@ class StepParts:
     mesh: Mesh
     models: Sequence[bert.Model]  # one for each phase: the same parameters, fewer if pruned
     tx: optax.GradientTransformationExtraArgs
-    shardings: TrainState  # a NamedSharding for each array of the last phase's state
     teacher: bert.Model | None = None  # the student's teacher
     # Kernel and shape -> what its check on these devices said (settle_kernels).
     kernels: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -101,6 +100,11 @@ class StepParts:
             self.frozen_shardings,
         )
         return (frozen,)
+
+    @property
+    def shardings(self) -> TrainState:
+        """Return a NamedSharding for each array of the last phase's state."""
+        return self.shard_phase(-1)
 
     @property
     def abstract_state(self) -> TrainState:
@@ -167,8 +171,7 @@ def build_parts(
         tx = optimizers.make_optimizer(
             config.optim, mup.find_scales(config), ahead.part if ahead else ""
         )
-        shardings = state_lib.make_shardings(models[-1], tx, mesh, config.mesh)
-    return StepParts(config, objectives, mesh, models, tx, shardings, taught)
+    return StepParts(config, objectives, mesh, models, tx, taught)
 
 
 def lower_step(parts: StepParts, index: int, batch: BatchShape) -> jax.stages.Lowered:
