@@ -298,5 +298,6 @@ def test_a_bare_model_with_robertas_padding_is_read_back_as_a_roberta(whole, tmp
     folder.mkdir()
     huggingface.write(Pretrained("own", config, params, words), folder)
     assert not (folder / "tokenizer.json").exists()
+    assert json.loads((folder / "config.json").read_text())["model_type"] == "roberta"
     read = load.load(f"hf:{folder}")
     assert read.config == config and read.vocabulary.digest == words.digest

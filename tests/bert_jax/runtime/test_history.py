@@ -110,16 +110,18 @@ def test_another_store_sampler_dropout_or_device_count_is_a_difference(trunk, ke
     entry[last] = value
     expected = {"digest": "config.data.store", "devices": "devices"}.get(last, last)
     expected = "config.compute.compute_dtype" if "TPU" in str(value) else expected
-    assert (compare(theirs, ours).step, compare(theirs, ours).key) == (1, expected)
+    found = compare(theirs, ours)
+    assert found is not None and (found.step, found.key) == (1, expected)
 
 
 def test_a_phase_that_begins_in_one_run_alone_matters_where_the_guard_judges(config, trunk):
     cut = dataclasses.replace(config, **phases(10, 30))
-    assert compare(trunk, record_of(cut), has_bad_steps=True).step == 11
+    found = compare(trunk, record_of(cut), has_bad_steps=True)
+    assert found is not None and found.step == 11
     judged = with_setting(config, "guard.spike_sigmas", 6.0)
     cut = with_setting(cut, "guard.spike_sigmas", 6.0)
     found = compare(record_of(judged), record_of(cut))
-    assert (found.step, found.key) == (11, "config.phases[0].steps")
+    assert found is not None and (found.step, found.key) == (11, "config.phases[0].steps")
     starts = [history.count_phase_steps(cut, step) for step in (0, 1, 10, 11, 40)]
     assert starts == [0, 1, 10, 1, 30]
 
