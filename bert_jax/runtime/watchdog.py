@@ -8,6 +8,7 @@ watchdog, the goodput ledger and the screen.
 """
 
 import contextlib
+import ctypes
 import dataclasses
 import datetime
 import faulthandler
@@ -70,6 +71,7 @@ class Watchdog:
         targets = [self._watch]
         if processes.are_joined():
             targets += [self._listen, self._watch_connections]
+            _delay_aborts()
         self._threads = [threading.Thread(target=target, daemon=True) for target in targets]
         for thread in self._threads:
             thread.start()
@@ -215,6 +217,17 @@ class Watchdog:
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             if number not in processes.read_failures():  # else it has failed and said why
                 processes.report_failure(FAILED, DIED, number)
+
+
+def _delay_aborts() -> None:
+    """Delay an abort of this process by 6 s, until the watchdog has said which process has died.
+
+    jax aborts when the connection to its service in process 0 closes, within milliseconds; it calls
+    no Python function instead (jaxlib 0.10 raises std::bad_cast).
+    """
+    libc = ctypes.CDLL(None)
+    libc.signal.restype = ctypes.c_void_p
+    libc.signal(int(signal.SIGABRT), libc.sleep)  # a handler is called with its signal: sleep(6)
 
 
 class Work:

@@ -65,8 +65,13 @@ def say(line):
     print(line, file=sys.stderr, flush=True)
     print(time.monotonic() - began[0], flush=True)
 
+class Late(watchdog.Watchdog):
+    def _lose(self, number):
+        time.sleep(LATE)
+        super()._lose(number)
+
 watchdog.GRACE_SECS = 0.5
-watchdog.Watchdog().begin(2, say)
+Late().begin(2, say)
 time.sleep(1.0)
 began.append(time.monotonic())
 if rank.number == KILLED:
@@ -138,15 +143,21 @@ def test_why_one_process_failed_is_said_by_the_others_which_end_alike(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize(("killed", "late_secs"), [(0, 0.0), (0, 1.0), (1, 0.0)])
 @pytest.mark.fault(9, "SIGKILL to one of two processes that wait for each other")
-def test_a_survivor_says_which_process_has_died(killed):
-    """Long before a heartbeat is missed."""
-    ends = joined.run_apart(PRESENT.replace("KILLED", str(killed)))
+def test_a_survivor_says_which_process_has_died(killed, late_secs):
+    """Long before a heartbeat is missed, and also where jax notices the death first."""
+    ends = joined.run_apart(PRESENT.replace("KILLED", str(killed)).replace("LATE", str(late_secs)))
     survivor = ends[1 - killed]
     assert ends[killed].code == -signal.SIGKILL and survivor.code == FAILED, survivor
     assert f"process {killed} ({socket.gethostname()}) has died" in survivor.err
     assert float(survivor.out.split()[-1]) < 5.0
+
+
+@pytest.mark.slow
+def test_an_abort_still_ends_the_process():
+    code = "from bert_jax.runtime import watchdog\nimport os\nwatchdog._delay_aborts()\nos.abort()"
+    assert joined.end_of(joined.start(code)).code == -signal.SIGABRT
 
 
 def test_only_a_connection_that_closes_without_a_goodbye_is_of_a_dead_process(monkeypatch):
