@@ -141,17 +141,21 @@ requirements: $(READY)
 		--no-header --no-annotate setup.py --output-file requirements/ci.unheaded
 	@{ sed -n '/^#/p' requirements/ci.txt; cat requirements/ci.unheaded; } > requirements/ci.new
 	@mv requirements/ci.new requirements/ci.txt && rm requirements/ci.unheaded
-	@sed '/^libtpu==/d' requirements/ci.txt > requirements/tpu.constraints
-	@echo setuptools | $(BIN)/uv pip compile --quiet --generate-hashes --python-version 3.12 \
-		--python-platform x86_64-manylinux_2_31 --extra tpu --constraint requirements/tpu.constraints \
-		--no-header --no-annotate setup.py - --output-file requirements/tpu.unheaded
+	@sed '/^libtpu==/d' requirements/ci.txt > requirements/images.constraints
+	@for name in cpu gpu tpu; do \
+		extra=$${name#cpu}; \
+		echo setuptools | $(BIN)/uv pip compile --quiet --generate-hashes --python-version 3.12 \
+			--python-platform x86_64-manylinux_2_31 --extra gcs $${extra:+--extra $$extra} \
+			--constraint requirements/images.constraints --no-header --no-annotate \
+			setup.py - --output-file requirements/$$name.unheaded || exit 1; \
+	done
 	@echo uv | $(BIN)/uv pip compile --quiet --generate-hashes --python-version 3.10 \
 		--constraint requirements/ci.txt --no-header --no-annotate - --output-file requirements/uv.unheaded
-	@for name in tpu uv; do \
+	@for name in cpu gpu tpu uv; do \
 		{ sed -n '/^#/p' requirements/$$name.txt; cat requirements/$$name.unheaded; } > requirements/$$name.new && \
 		mv requirements/$$name.new requirements/$$name.txt && rm requirements/$$name.unheaded || exit 1; \
 	done
-	@rm requirements/tpu.constraints
+	@rm requirements/images.constraints
 
 clean:
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

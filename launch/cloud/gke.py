@@ -101,7 +101,9 @@ def make_manifest(job: Job) -> dict[str, Any]:
     words = ["python", "-u", "-m", "bert_jax.train", "--multihost", *job.flags]
     container: dict[str, Any] = {
         "name": "train",
-        "image": cluster.need("GKE_IMAGE", "and pods start from it"),
+        "image": cluster.need(
+            "GKE_IMAGE", "and pods start from it (docker build --target=tpu, launch/Dockerfile)"
+        ),
         "command": [word.replace("$", "$$") for word in words],
         "resources": {"limits": {"google.com/tpu": CHIPS_PER_HOST}},
     }

@@ -1,15 +1,23 @@
-"""requirements/tpu.txt and uv.txt: hashes, and the versions that requirements/ci.txt tests."""
+"""What workers and images install: hashes, tested versions, and the Dockerfile that does so."""
 
+import json
 import re
+import sys
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.launch.scripts import LAUNCH
+from tests.launch.scripts import LAUNCH, call, git
 
 pytestmark = pytest.mark.slow
 
+# Target of the Dockerfile: its packages, and what they have for its devices alone.
+TARGETS = {
+    "cpu": ("cpu.txt", None),
+    "cuda": ("gpu.txt", "jax-cuda13-plugin"),
+    "tpu": ("tpu.txt", "libtpu"),
+}
 FOLDER = LAUNCH.parent / "requirements"
 ON_A_WORKER = {
     "python_version": "3.12",
@@ -38,13 +46,13 @@ def versions(name: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", ["tpu.txt", "uv.txt"])
+@pytest.mark.parametrize("name", ["cpu.txt", "gpu.txt", "tpu.txt", "uv.txt"])
 def test_every_package_has_a_hash_and_the_version_that_was_tested(name):
     for line in lines(name):
         assert re.search(r" --hash=sha256:[0-9a-f]{64}\b", line), line
     tested = versions("ci.txt")
     other = {p: v for p, v in versions(name).items() if tested.get(p, v) != v}
-    assert set(other) <= {"libtpu"}
+    assert set(other) <= ({"libtpu"} if name == "tpu.txt" else set())
 
 
 def test_a_worker_gets_what_training_needs_for_its_python():
@@ -56,3 +64,53 @@ def test_a_worker_gets_what_training_needs_for_its_python():
     assert ON_A_WORKER["python_version"] == version
     makefile = (LAUNCH.parent / "Makefile").read_text()
     assert f"--generate-hashes --python-version {version} " in makefile
+
+
+def stages() -> dict[str, list[tuple[str, str]]]:
+    """Read each stage of the Dockerfile, its parent's first: name -> (instruction, words)."""
+    text = re.sub(r"^#.*\n", "", (LAUNCH / "Dockerfile").read_text(), flags=re.MULTILINE)
+    found: dict[str, list[tuple[str, str]]] = {"python:3.12-slim": []}
+    for line in text.replace("\\\n", " ").splitlines():
+        instruction, _, words = line.partition(" ")
+        if instruction == "FROM":
+            parent, _, name = words.partition(" AS ")
+            found[name] = [*found[parent]]
+        elif line:
+            found[name].append((instruction, " ".join(words.split())))
+    return found
+
+
+def test_the_images_are_for_cpu_cuda_and_tpu():
+    assert set(stages()) == {"python:3.12-slim", "base", *TARGETS}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_image_has_the_packages_of_its_devices_the_code_and_another_user_than_root(target):
+    name, package = TARGETS[target]
+    others = {other for _, other in TARGETS.values()} - {package, None}
+    assert package in {None, *versions(name)} and not others & set(versions(name))
+    instructions = stages()[target]
+    (sync,) = (words for _, words in instructions if "uv pip sync" in words)
+    assert f" --require-hashes --build-constraints=requirements/{name} requirements/{name}" in sync
+    files = git(LAUNCH.parent, "ls-files").splitlines()
+    copied = [words.split()[0] for instruction, words in instructions if instruction == "COPY"]
+    assert copied == ["requirements", "."] and {
+        f"requirements/{name}",
+        "requirements/uv.txt",
+    } <= set(files)
+    # Its last user runs the check, and whatever is started in it.
+    assert instructions[-2] == ("USER", "1000:1000")
+    assert {i for i, _ in instructions} <= {"WORKDIR", "COPY", "RUN", "ENV", "ENTRYPOINT", "USER"}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_image_starts_our_commands_and_has_tried_one(target):
+    instructions = stages()[target]
+    (entry,) = (
+        json.loads(words) for instruction, words in instructions if instruction == "ENTRYPOINT"
+    )
+    check = re.sub("^JAX_PLATFORMS=cpu ", "", instructions[-1][1])
+    assert check == " ".join([*entry, "train --config=configs/tiny.py --print_config >/dev/null"])
+    assert entry[0] == "python"
+    done = call([sys.executable, *entry[1:], "--help"], cwd=LAUNCH.parent)
+    assert done.returncode == 0 and "bert-jax train " in done.stdout, done.stderr
