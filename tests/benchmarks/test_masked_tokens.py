@@ -1,0 +1,108 @@
+"""The records' score against NumPy over the model's logits, one hidden token at a time."""
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks.records import __main__ as records
+from benchmarks.records import masked_tokens
+from bert_jax.config import MeshConfig
+from bert_jax.interop import load, pretrained
+from bert_jax.logging.console import Screen
+from bert_jax.model import bert
+from bert_jax.model.attention import hide_padding
+from bert_jax.parallel import mesh
+from data_pipeline.io.refused import Refused
+from data_pipeline.store import Split
+from tests.bert_jax import small_checkpoints
+
+ROW = 13  # 11 tokens of text between [CLS] and [SEP]
+DOCUMENTS = [31, 1, 11]  # tokens: rows of 11, 11, 9; 1; 11
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    held = small_checkpoints.tensors()
+    return load.load(f"hf:{small_checkpoints.write(tmp_path_factory.mktemp('hf'), held)}")
+
+
+@pytest.fixture
+def split(monkeypatch):
+    monkeypatch.setattr(masked_tokens, "ROW_TOKENS", ROW)
+    ids = np.random.default_rng(0).integers(5, 23, sum(DOCUMENTS)).astype(np.uint16)
+    sentences = np.array([0, 20, 31, 32, 43])  # the first document has two
+    return Split("heldout", ids, sentences, np.array([0, 2, 3, 4]), np.bincount(ids, minlength=23))
+
+
+def hash_by_hand(place):
+    """Finalize as SplitMix64 does (Steele, Lea and Flood 2014), and scale the upper 32 bits."""
+    bits = place * 0x9E3779B97F4A7C15 % 2**64
+    bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    bits = (bits ^ bits >> 27) * 0x94D049BB133111EB % 2**64
+    return ((bits ^ bits >> 31) >> 32) * 7 >> 32
+
+
+def test_the_score_is_the_mean_over_tokens_hidden_by_the_hash(checkpoint, split):
+    score = masked_tokens.score_split(
+        pretrained.place_masked_lm(checkpoint), split, Screen(is_writer=False)
+    )
+    one = mesh.make_mesh(MeshConfig(preset="dp"), jax.devices()[:1])
+    jax.set_mesh(one)
+    model = bert.build(checkpoint.config, "cpu")
+    params, _ = pretrained.place_params(checkpoint, model, one, seed=0)
+
+    @jax.jit
+    def compute_logits(params, ids_BS, visible_BS, at_BP):
+        bound = model.bind(params)
+        hidden = bound.encode(ids_BS, np.zeros((1, ROW), np.int32), hide_padding(visible_BS))
+        return bound.compute_mlm_logits(hidden, at_BP)
+
+    total = 0.0
+    for start, stop in ((0, 11), (11, 22), (22, 31), (31, 32), (32, 43)):
+        for place in range(start, stop):
+            row = np.zeros((1, ROW), np.int32)
+            hidden = [hash_by_hand(other) == hash_by_hand(place) for other in range(start, stop)]
+            text = np.where(hidden, 4, split.token_ids[start:stop])
+            row[0, : len(text) + 2] = [2, *text, 3]
+            visible = (np.arange(ROW) < len(text) + 2).astype(np.int32)[None]
+            at = np.int32([[place - start + 1]])
+            placed = mesh.place_batch({"ids": row, "visible": visible, "at": at}, one)
+            logits = np.asarray(compute_logits(params, *placed.values()), np.float64)[0, 0, :23]
+            total += np.log(np.exp(logits).sum()) - logits[split.token_ids[place]]
+    assert score == pytest.approx(total / 43, rel=1e-5)
+
+
+def test_every_mask_hides_a_seventh():
+    shares = np.bincount(masked_tokens.choose_masks(37_776), minlength=7) / 37_776
+    assert shares == pytest.approx(np.full(7, 1 / 7), abs=6e-3)
+
+
+def test_a_model_of_shorter_rows_is_refused(checkpoint, split, monkeypatch):
+    monkeypatch.setattr(masked_tokens, "ROW_TOKENS", 64)
+    with pytest.raises(Refused, match="and the score has rows of 64"):
+        model = pretrained.place_masked_lm(checkpoint)
+        masked_tokens.score_split(model, split, Screen(is_writer=False))
+
+
+def test_seeds_are_trained_once_and_another_recipe_is_refused(tmp_path, monkeypatch):
+    trained = []
+
+    def train(recipe, store, seed, workdir):
+        trained.append(seed)
+        workdir.mkdir()
+        (workdir / "summary.json").write_text('{"train_secs": 2.5}')
+
+    monkeypatch.setattr(records, "train", train)
+    monkeypatch.setattr(records, "score", lambda workdir, store, screen: float(workdir[-1]))
+    run = [{"config": "a.py", "flags": []}, "store"]
+    screen = Screen(is_writer=False)
+    records.run_seeds(*run, [1], tmp_path / "out", screen)
+    results = records.run_seeds(*run, [1, 3], tmp_path / "out", screen)
+    assert trained == [1, 3]
+    assert results["seeds"] == {
+        "1": {"loss": 1.0, "train_secs": 2.5},
+        "3": {"loss": 3.0, "train_secs": 2.5},
+    }
+    with pytest.raises(Refused, match="flags differs"):
+        other = {"config": "a.py", "flags": ["--config.x=1"]}
+        records.run_seeds(other, "store", [1], tmp_path / "out", screen)
