@@ -1,12 +1,14 @@
-"""Train a recipe from several seeds, or score one model, by benchmarks/records/masked_tokens.py.
+"""Train recipes from several seeds, score them, and keep the table of records.
 
-    make quickstart
-    python -m benchmarks.records --score=runs/quickstart
-    python -m benchmarks.records --run=configs/quickstart.py --seeds=1,2,3 --output=DIR
+    python -m benchmarks.records --build=STORE
+    python -m benchmarks.records --score=WORKDIR --store=STORE
+    python -m benchmarks.records --run=CONFIG --seeds=1,2,3,4,5 --output=DIR --store=STORE
+    python -m benchmarks.records --entry=NAME --changed=TEXT --workdirs=A,B,C,D,E --store=STORE
+    python -m benchmarks.records --check
 
-Each run is `python -m bert_jax.train` in DIR/seed-N; a finished one is not trained again, a stopped
-one resumes. DIR/losses.json has loss (nats per token) and train_secs of every seed that DIR has
-seen. Settings of the recipe may follow as --config.KEY=VALUE.
+benchmarks/records/README.md has the rules. --run is `python -m bert_jax.train` in DIR/seed-N for
+each seed; a finished run is not trained again, a stopped one resumes. DIR/losses.json has loss and
+train_secs of every seed that DIR has seen. Settings may follow as --config.KEY=VALUE.
 """
 
 import argparse
@@ -17,16 +19,19 @@ import subprocess
 import sys
 from typing import Any
 
+from benchmarks.records import entries
 from benchmarks.records.masked_tokens import score_split
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_masked_lm
 from bert_jax.logging.console import Screen
 from bert_jax.logging.metrics_writer import SUMMARY
+from data_pipeline.cli.terminal import make_console
 from data_pipeline.io.refused import Refused
 from data_pipeline.store import open_store
 from data_pipeline.vocab import load_recorded
 
 RESULTS = "losses.json"
+TEXT = pathlib.Path(__file__).parent / "python_docs.jsonl.gz"
 
 
 def score(workdir: str, store: str, screen: Screen) -> float:
@@ -95,27 +100,84 @@ def run_seeds(
     return results
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Score a run, or train and score seeds."""
+def build(output: str) -> None:
+    """Build the store of the table from its text; raise Refused if its fingerprint differs."""
+    command = [sys.executable, "-m", "data_pipeline.build", f"--input={TEXT}", f"--output={output}"]
+    command += ["--train_vocab=wordpiece", "--vocab_size=4096", "--holdout=0.05"]
+    subprocess.run(command, check=True)
+    check_store(output)
+
+
+def check_store(store: str) -> None:
+    """Raise Refused unless a store is the table's."""
+    if (digest := open_store(store).digest) != entries.STORE_DIGEST:
+        raise Refused(
+            f"{store} is the store {digest[:12]}, and the table's is {entries.STORE_DIGEST[:12]}; "
+            "build it by --build=DIR with the packages of requirements/ci.txt"
+        )
+
+
+def check() -> int:
+    """Print the table; return 1 if an entry breaks a rule."""
+    verdicts = entries.check_entries(entries.read_entries())
+    make_console(highlight=False).print(entries.build_table(verdicts))
+    return int(any(verdict.faults for verdict in verdicts))
+
+
+def add_entry(arguments: argparse.Namespace, screen: Screen) -> int:
+    """Score finished runs, write their entry, and print the table with it."""
+    check_store(arguments.store)
+    entry = entries.make_entry(
+        arguments.track,
+        arguments.changed,
+        arguments.workdirs.split(","),
+        lambda workdir: score(workdir, arguments.store, screen),
+    )
+    print(f"wrote {entries.write_entry(arguments.entry, entry)}")
+    return check()
+
+
+def parse_arguments(argv: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """Return the arguments, and the settings of the recipe to run."""
     parser = argparse.ArgumentParser(prog="benchmarks.records", description=__doc__.split("\n")[0])
     action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--build", metavar="STORE")
     action.add_argument("--score", metavar="WORKDIR")
     action.add_argument("--run", metavar="CONFIG")
+    action.add_argument("--entry", metavar="NAME")
+    action.add_argument("--check", action="store_true")
     parser.add_argument("--store", default="runs/quickstart/store")
     parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")])
     parser.add_argument("--output", type=pathlib.Path)
+    parser.add_argument("--track", choices=(entries.COMPUTE, entries.DATA), default=entries.COMPUTE)
+    parser.add_argument("--changed", metavar="TEXT")
+    parser.add_argument("--workdirs", metavar="A,B,C,D,E")
     arguments, flags = parser.parse_known_args(argv)
     if unknown := [flag for flag in flags if not (arguments.run and flag.startswith("--config."))]:
         parser.error(f"{unknown[0]} is not known; --run takes --config.KEY=VALUE")
     if arguments.run and not (arguments.seeds and arguments.output):
         parser.error("--run needs --seeds=1,2,3 and --output=DIR")
+    if arguments.entry and not (arguments.changed and arguments.workdirs):
+        parser.error("--entry needs --changed=TEXT and --workdirs=A,B,C,D,E")
+    return arguments, flags
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Do what the command line asks for; return the exit code."""
+    arguments, flags = parse_arguments(argv)
     screen = Screen(is_writer=True)
     try:
-        if arguments.score:
+        if arguments.build:
+            build(arguments.build)
+        elif arguments.score:
             print(f"{score(arguments.score, arguments.store, screen):.4f} nats per token")
-        else:
+        elif arguments.run:
             recipe = describe_recipe(arguments.run, flags, arguments.store)
             run_seeds(recipe, arguments.store, arguments.seeds, arguments.output, screen)
+        elif arguments.entry:
+            return add_entry(arguments, screen)
+        else:
+            return check()
     except (Refused, OSError, subprocess.CalledProcessError) as error:
         print(f"benchmarks.records: {error}", file=sys.stderr)
         return 2
