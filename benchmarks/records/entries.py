@@ -27,9 +27,11 @@ from data_pipeline.io.refused import Refused
 ENTRIES = pathlib.Path(__file__).parent / "entries"
 STORE_DIGEST = "31aabef3f5f730dcfcac1c3aebd1d26aab5eac62136e742c12d16a763285487f"
 SEEDS = tuple(range(1, 6))
-COMPUTE, DATA = "compute", "data"
-MAX_TFLOP, MAX_TIME_RATIO = 11.4, 1.25  # of COMPUTE; the ratio is to its first entry
-MAX_TRAIN_SECS = 1800.0  # of DATA
+COMPUTE = "compute"
+DATA = "data"
+MAX_TFLOP = 11.4  # at COMPUTE
+MAX_TIME_RATIO = 1.25  # at COMPUTE, to its first entry
+MAX_TRAIN_SECS = 1800.0  # at DATA
 # They multiply no matrices: the model's products are all.
 _ELEMENTWISE = ("bert_adamw", "adamw", "stable_adamw", "lamb")
 
