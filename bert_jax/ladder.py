@@ -26,7 +26,8 @@ from data_pipeline.io.refused import Refused
 # with 4.6 nats of n-grams and 6.4 of unigrams, falls from 5.6 to 4.7 in 400 steps.
 LEARNED = 0.7
 # Peak at the narrowest width. Of 1e-3, 2e-3, 4e-3 and 8e-3 the best in short runs was 4e-3 at width
-# 64, with 2e-3 less than 0.01 nats behind, and 2e-3 at width 256, by transfer (docs/results.md).
+# 64, with 2e-3 less than 0.01 nats behind, and 2e-3 at width 256, by transfer
+# (docs/results/training.md).
 LEARNING_RATE = 3e-3
 
 

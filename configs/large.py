@@ -12,7 +12,7 @@ recipe=paper    batch 256 throughout: 900k steps at 128, 100k at 512 (appendix A
 recipe=tokens   131k tokens in every step: batch 1024 at 128, 256 at 512
 recipe=lamb64k  LAMB at batch 65,536 and 32,768 in 8,601 steps (You et al. 2020; rates and warm-up
                 of NVIDIA DeepLearningExamples, PyTorch BERT: loss 1.24-1.27 at the end). Both
-                phases fit 64 v5e chips by the compiler's count (docs/results.md). The second
+                phases fit 64 v5e chips by the compiler's count (docs/results/tpu.md). The second
                 restarts the schedule; moments and their bias correction go on
 """
 

@@ -5,8 +5,8 @@
         --config.data.store=runs/quickstart/store --workdir=DIR
 
 The first builds the corpus and trains a BERT on it; the second trains another of MODELS there, at
-the same size, on as many rows. Expect: docs/results.md has time and held-out loss of the BERT
-beside the unigram baseline, docs/guide/models.md those of all.
+the same size, on as many rows. Expect: docs/results/training.md has time and held-out loss of the
+BERT beside the unigram baseline, docs/guide/models.md those of all.
 
 Most of the steps see short sequences and few of them: in the same time there are more steps, and
 the loss falls further (docs/experiments.md). The second phase teaches the positions that the first

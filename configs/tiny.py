@@ -2,7 +2,7 @@
 
     python -m bert_jax.train --config=configs/tiny.py --config.data.store=STORE --workdir=DIR
 
-Expect: docs/results.md has its held-out loss beside the unigram baseline on two corpora.
+Expect: docs/results/training.md has its held-out loss beside the unigram baseline on two corpora.
 
 The paper's settings are for a large model and a million steps; in 400 they stay at the unigram
 loss. What is different here, and why, stands in docs/experiments.md (2026-11-21).

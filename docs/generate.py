@@ -1,12 +1,15 @@
 """Write the pages of the manual that follow from other files: make docs-reference.
 
 docs/reference/config.md comes from the fields of the settings, commands.md from each command's
---help, docs/design/decisions.md from the headings of the other pages of design.
+--help, docs/design/decisions.md from the headings of the other pages of design, docs/results/*.md
+from the measurements in the JSON file of the same name, whose headlines README.md and
+docs/results.md repeat.
 """
 
 import contextlib
 import importlib
 import io
+import json
 import os
 import pathlib
 import re
@@ -22,7 +25,9 @@ from bert_jax.lab.study_config import StudyConfig
 from bert_jax.settings import SettingsGroup, list_all
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGES, DESIGN = ROOT / "docs" / "reference", ROOT / "docs" / "design"
+DOCS = ROOT / "docs"
+PAGES, DESIGN, RESULTS = DOCS / "reference", DOCS / "design", DOCS / "results"
+WITH_HEADLINES = (ROOT / "README.md", DOCS / "results.md")
 _COLUMNS = "100"  # width of the help of argparse
 _NOTE = "<!-- Written by docs/generate.py: change the code, then run make docs-reference. -->\n"
 _CONFIG_HEAD = """# Config
@@ -42,6 +47,9 @@ The numbers that comments and pages name. Missing numbers were replaced by later
 
 | number | decision | page |
 |---|---|---|"""
+_RESULTS_NOTE = "<!-- Written by docs/generate.py from {}.json: change that file. -->"
+# A line of README.md or docs/results.md: the headline of a row and its name.
+_HEADLINE = re.compile(r"^- .* <!-- row: (\w+) -->$", re.MULTILINE)
 # Imported once; each command is then run by a child of this process.
 _LIBRARIES = ("bert_jax.trainer.loop", "bert_jax.finetuning.setup", "bert_jax.planning.aot_compile")
 
@@ -157,11 +165,49 @@ def decisions_page() -> str:
     return "\n".join([_DECISIONS_HEAD.format(note=_NOTE), *(rows[n] for n in sorted(rows)), ""])
 
 
+def results_page(source: pathlib.Path) -> str:
+    """Return the page of one theme's measurements; each row's command unfolds under it."""
+    theme = json.loads(source.read_text(encoding="utf-8"))
+    parts = [f"# {theme['title']}", _RESULTS_NOTE.format(source.stem), ""]
+    for section in theme["sections"]:
+        parts += [section["heading"], *section["text"]]
+        if section["rows"]:
+            parts += ["", "| what | figure | date, commit |", "|---|---|---|"]
+            parts += [_write_result(row) for row in section["rows"]]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _write_result(row: dict[str, str]) -> str:
+    details = f"{row['command']}<br>Device: {row['device']}. Runs: {row['runs']}."
+    what = f"{row['what']} <details><summary>command</summary>{details}</details>"
+    return f"| {what} | {row['figure']} | {row['date']}, {row['commit']} |"
+
+
+def list_named_rows() -> dict[str, dict[str, str]]:
+    """Return the measurements that have a name, and with it a headline."""
+    themes = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*.json")]
+    rows = [row for theme in themes for section in theme["sections"] for row in section["rows"]]
+    return {row["name"]: row for row in rows if "name" in row}
+
+
+def fill_headlines(text: str) -> str:
+    """Return a page with the headline of its row in each line that names one."""
+    rows = list_named_rows()
+    return _HEADLINE.sub(
+        lambda line: f"- {rows[line[1]]['headline']} <!-- row: {line[1]} -->", text
+    )
+
+
 def main() -> None:
     """Write the pages, or those of the reference into the folder that is given."""
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else PAGES
     if folder == PAGES:
         (DESIGN / "decisions.md").write_text(decisions_page(), encoding="utf-8")
+        for source in RESULTS.glob("*.json"):
+            source.with_suffix(".md").write_text(results_page(source), encoding="utf-8")
+        for page in WITH_HEADLINES:
+            page.write_text(fill_headlines(page.read_text(encoding="utf-8")), encoding="utf-8")
     (folder / "config.md").write_text(config_page(), encoding="utf-8")
     (folder / "commands.md").write_text(commands_page(), encoding="utf-8")
 

@@ -43,7 +43,7 @@ _BATCH = "phases[0].batch_size"  # the one setting of a rung that a user may ove
 _MIN_STEPS, _MIN_ROWS = 500, 8
 _WIDTH_OF_A_LAYER, _NARROW_HEAD = 64, 32
 # The largest token count is the store's, within these; the others are a half and a quarter of it.
-# At width 128 runs of 3 million tokens are still falling (docs/results.md).
+# At width 128 runs of 3 million tokens are still falling (docs/results/training.md).
 _MIN_TOKENS, _MAX_TOKENS = 32_000_000, 128_000_000
 _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 

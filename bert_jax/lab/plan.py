@@ -25,7 +25,7 @@ from bert_jax.trainer import setup
 from data_pipeline.cli.terminal import make_console, make_table
 
 # Share of a chip's peak that a step is assumed to reach: about that of Base and Large by the
-# compiler's estimate (docs/results.md). Small models reach less.
+# compiler's estimate (docs/results/tpu.md). Small models reach less.
 PEAK_SHARE = 0.4
 _PRODUCT_WIDTH, _PRODUCTS = 512, 40  # sizes of the matrix products that time an operation
 _MAX_STEP_SECS = 2.0  # a step that would take longer, by its operations, is not measured

@@ -26,7 +26,7 @@ from bert_jax.planning.law import (
 from data_pipeline.io.refused import Refused
 
 # Deviations of the residuals, in shares of the loss: the largest with which anything is predicted,
-# and the usual one between seeds, 0.9 to 2% for small models (docs/results.md).
+# and the usual one between seeds, 0.9 to 2% for small models (docs/results/training.md).
 MAX_NOISE, USUAL_NOISE = 0.03, 0.01
 _USUAL_WEIGHT = 2.0  # points that USUAL_NOISE is worth next to the residuals
 _HUBER = 1.5  # deviations beyond which a residual counts linearly
@@ -225,7 +225,7 @@ TABLE_6_UNIQUE_TOKENS = 1.25 * 3.3e9
 # 20 (Hoffmann et al.); there a A / N^a = b B / D^b. Taken at the geometric mean, for N of Base.
 _BEST_TOKENS_PER_PARAMETER, _LOG_RETURNS_DEVIATION = 20 * math.sqrt(10 * 100), 0.7
 # Between corpora and vocabularies: losses without context of our stores, of 4,000 to 30,000 tokens,
-# lie between 6.2 and 7.1 nats (docs/results.md).
+# lie between 6.2 and 7.1 nats (docs/results/training.md).
 _TRANSFER = 0.1
 
 

@@ -251,8 +251,8 @@ def count_layer_parameters(model: ModelConfig) -> int:
 
 # Layer parameters per token of text, up to which sizes are predicted where the points of the law
 # have less than half of it. Laws with repeated text do not model overfitting by size: 10.6M
-# parameters on 0.19M tokens ended 19% above their prediction (docs/results.md). The best encoder on
-# 10 million words in 2023 had 1.5 (12 x 384, ELC-BERT, arXiv 2311.02265).
+# parameters on 0.19M tokens ended 19% above their prediction (docs/results/training.md). The best
+# encoder on 10 million words in 2023 had 1.5 (12 x 384, ELC-BERT, arXiv 2311.02265).
 _PARAMETERS_PER_TOKEN = 10.0
 
 

@@ -316,7 +316,7 @@ def keep_in(workdir: pathlib.Path, is_writer: bool) -> str:
         _delete_oldest(folder)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     # By default jax keeps no program that took less than a second. A restore compiles fingerprints
-    # for each shape of array: over half of its time, if none are kept (docs/results.md).
+    # for each shape of array: over half of its time, if none are kept (docs/results/faults.md).
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     # jax has already checked whether a cache is configured, and would not check again.
     compilation_cache.reset_cache()

@@ -1,8 +1,10 @@
 """Read the pages of the manual: links, commands, paths and settings that they name."""
 
+import json
 import pathlib
 import re
 import subprocess
+from decimal import Decimal
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 DOCS = ROOT / "docs"
@@ -70,6 +72,18 @@ def settings_in(text: str) -> set[str]:
     """List the paths of settings, as in config.optim.learning_rate or config.phases[0].steps."""
     named = {path.replace("[i]", "[0]") for path in _SETTING.findall(text)}
     return {path for path in named if path.split(".")[-1] not in ("json", "py", "md")}
+
+
+def results() -> list[dict[str, str]]:
+    """List the rows of all measurements."""
+    themes = [json.loads(path.read_text("utf-8")) for path in (DOCS / "results").glob("*.json")]
+    return [row for theme in themes for section in theme["sections"] for row in section["rows"]]
+
+
+def numbers_in(text: str) -> list[Decimal]:
+    """List the numbers that stand alone: 4.54, 1,000,000 and 2.6e-5, not v5e."""
+    found = re.findall(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?:e-\d+)?(?![^\W_])", text)
+    return [Decimal(number.replace(",", "")) for number in found]
 
 
 def make_targets() -> set[str]:

@@ -79,13 +79,41 @@ def test_a_guide_page_asks_one_question_and_opens_with_a_command(page):
     assert pages.is_command(lines[1])
 
 
-@pytest.mark.parametrize("name", ["results.md", "experiments.md"])
-def test_every_measurement_has_its_command_device_date_and_commit(name):
-    rows = [line for line in text_of(DOCS / name).splitlines() if re.search(r"\| 2026-", line)]
-    assert rows
+def test_every_measurement_has_its_command_device_date_and_commit():
+    rows = pages.results()
+    keys = {"what", "figure", "command", "device", "date", "commit", "runs"}
     for row in rows:
-        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
-        assert len(cells) == 7 and all(cells), row
+        assert set(row) - {"name", "headline"} == keys and all(row.values()), row
+        assert re.fullmatch(r"2026-\d\d-\d\d", row["date"]), row
+        assert not any("|" in value for value in row.values()), row  # it would end a cell
+    names = [row["name"] for row in rows if "name" in row]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("page", [pages.README, DOCS / "results.md"], ids=lambda page: page.name)
+def test_each_figure_of_a_headline_stands_in_its_row(page):
+    rows = {row["name"]: row for row in pages.results() if "name" in row}
+    results = text_of(page).partition("# Results\n")[2].partition("## Quickstart")[0]
+    marked = re.findall(r"^- (.*) <!-- row: (\w+) -->$", results, re.MULTILINE)
+    assert len(marked) == results.count("<!--") > 5
+    for sentence, name in marked:
+        row = rows[name]
+        measured = pages.numbers_in(" ".join(row[key] for key in ("what", "figure", "device")))
+        figures = pages.numbers_in(sentence)
+        assert figures, sentence
+        for figure in figures:
+            assert any(is_rounded(number, figure) for number in measured), (figure, row["figure"])
+    unmarked = re.sub(r"^- .*-->$|\]\(\S+\)", "", results, flags=re.MULTILINE)
+    assert pages.numbers_in(unmarked) == []
+
+
+def is_rounded(number, figure):
+    """Whether a figure is a number as it is or with fewer digits."""
+    return round(number, -figure.as_tuple().exponent) == figure
+
+
+def test_the_results_have_600_words_at_most():
+    assert len(text_of(DOCS / "results.md").split()) <= 600
 
 
 def test_decisions_are_numbered_without_a_gap():

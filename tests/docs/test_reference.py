@@ -17,12 +17,20 @@ def page(name):
     return (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
 
 
-def test_the_reference_of_the_config_and_the_index_of_decisions_are_up_to_date():
+def test_the_config_the_decisions_and_the_results_are_up_to_date():
     spec = importlib.util.spec_from_file_location("generate", GENERATOR)
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)
     assert generate.config_page() == page("config.md"), "run make docs-reference"
     assert generate.decisions_page() == page("../design/decisions.md"), "run make docs-reference"
+    sources = sorted((ROOT / "docs" / "results").glob("*.json"))
+    assert len(sources) == 6
+    for source in sources:
+        written = source.with_suffix(".md").read_text(encoding="utf-8")
+        assert generate.results_page(source) == written, "run make docs-reference"
+    for path in generate.WITH_HEADLINES:
+        text = path.read_text(encoding="utf-8")
+        assert generate.fill_headlines(text) == text, "run make docs-reference"
 
 
 def test_where_names_a_function_of_each_file():
