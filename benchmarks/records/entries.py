@@ -133,7 +133,7 @@ def make_entry(
         ]:
             raise Refused(
                 f"{other} and {first} differ in {', '.join(changed_keys)}; give five runs of one "
-                "recipe and one commit"
+                "recipe and one code"
             )
     seeds = {str(run_record.parse_config(records[w], w).seed): w for w in workdirs}
     if sorted(seeds) != [str(seed) for seed in SEEDS] or len(workdirs) != len(SEEDS):
@@ -180,8 +180,10 @@ def _describe_recipe(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what five runs must share: not seeds, nor where the store is."""
     config = run_record.parse_config(record, run_record.FILE)
     data = dataclasses.replace(config.data, store="", data_cache="", random_seed=0)
+    settings = list_differences(dataclasses.replace(config, data=data, seed=0))
+    settings["data"].pop("random_seed", None)  # the seed's number
     return {
-        "settings": list_differences(dataclasses.replace(config, data=data, seed=0)),
+        "settings": settings,
         "source_digest": record["code"]["source_digest"],
         "packages": record["code"]["packages"],
     }

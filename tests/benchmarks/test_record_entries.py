@@ -160,7 +160,7 @@ def test_an_entry_is_written_from_finished_runs_and_read_again(workdirs, tmp_pat
     assert read == dataclasses.replace(entry, name="first")
     assert read.losses == {"1": 5.0, "2": 6.0, "3": 7.0, "4": 8.0, "5": 9.0}
     assert read.train_secs["5"] == 105.0 and read.commit == "c" * 40
-    assert "/somewhere" not in path.read_text()
+    assert "/somewhere" not in path.read_text() and "random_seed" not in path.read_text()
     assert entries.check_entries([read])[0].faults == []
     with pytest.raises(Refused, match="exists"):
         entries.write_entry("first", entry)
