@@ -25,7 +25,7 @@ from bert_jax.logging import metrics_writer
 from data_pipeline.sampling import stream
 
 Rows = dict[str, np.ndarray]
-CONFIG = "configs/quickstart.py"
+CONFIG = "configs/quickstart.py:model=bert"
 RATE = 3e-3  # of CONFIG
 
 

@@ -29,8 +29,12 @@ BERT = c.ModelConfig(
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
 )
-# What differs from BERT, as flags after --config. would say it.
+# What differs from the paper's BERT, as flags after --config. would say it.
 MODELS: dict[str, dict[str, Any]] = {
+    "tuned": {
+        "data.masked_lm_prob": 0.3,
+        "eval.masked_lm_prob": 0.15,
+    },
     "bert": {},
     "roberta": {
         "objective": "mlm",
@@ -91,37 +95,41 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }
 MODELS["electra_gdes"] = MODELS["electra"] | {"model.generator_embeddings": "gdes"}
-# Peak of the learning rate of both phases where it is not 3e-3, and steps for one of the others, on
-# as many rows in all: in fewer, or at 3e-3, ELECTRA's encoder hardly finds a replaced token.
+# Peak of the learning rate of both phases where it is not 3e-3; steps, rows per step and warm-up
+# of the two where they are not PHASES. All models but tuned read as many rows: ELECTRA in more
+# steps, as in fewer, or at 3e-3, its encoder hardly finds a replaced token.
 RATES = {"electra": 1e-3, "electra_gdes": 1e-3}
-STEPS = {"electra": 4, "electra_gdes": 4}
+PHASES = ((1000, 96, 100), (240, 48, 30))
+OTHER_PHASES = {
+    "tuned": ((1600, 48, 200), (400, 24, 30)),
+    "electra": ((4000, 24, 400), (960, 12, 120)),
+    "electra_gdes": ((4000, 24, 400), (960, 12, 120)),
+}
 FIRST_OBJECTIVE = {"causal_then_masked": "causal"}  # of the first phase, where it has its own
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """Two layers, two short phases, bias-corrected Adam as in tiny.py; text is after the colon."""
-    name = c.arguments(text, model=("bert", *MODELS))["model"]
-    rate, more = RATES.get(name, 3e-3), STEPS.get(name, 1)
-    first = FIRST_OBJECTIVE.get(name, "")
+    name = c.arguments(text, model=("tuned", *MODELS))["model"]
+    rate = RATES.get(name, 3e-3)
+    (steps, rows, warmup), (steps_64, rows_64, warmup_64) = OTHER_PHASES.get(name, PHASES)
     config = c.to_config_dict(
         c.Config(
             model=BERT,
             phases=(
-                c.Phase(32, 1000 * more, batch_size=96 // more, objective=first),
+                c.Phase(32, steps, batch_size=rows, objective=FIRST_OBJECTIVE.get(name, "")),
                 c.Phase(
                     64,
-                    240 * more,
-                    batch_size=48 // more,
+                    steps_64,
+                    batch_size=rows_64,
                     restart_learning_rate=rate,
-                    restart_warmup_steps=30 * more,
+                    restart_warmup_steps=warmup_64,
                 ),
             ),
-            optim=c.OptimConfig(
-                name="adamw", learning_rate=rate, warmup_steps=100 * more, beta2=0.98
-            ),
-            eval=c.EvalConfig(every_steps=200 * more, examples=1024),
-            checkpoint=c.CheckpointConfig(every_steps=400 * more),
-            log_every_steps=40 * more,
+            optim=c.OptimConfig(name="adamw", learning_rate=rate, warmup_steps=warmup, beta2=0.98),
+            eval=c.EvalConfig(every_steps=steps // 5, examples=1024),
+            checkpoint=c.CheckpointConfig(every_steps=steps * 2 // 5),
+            log_every_steps=steps // 25,
         )
     )
     config.update_from_flattened_dict(MODELS[name])

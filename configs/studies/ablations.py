@@ -15,7 +15,7 @@ import ml_collections
 from bert_jax import config as c
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 
-_CONFIG = "configs/quickstart.py"
+_CONFIG = "configs/quickstart.py:model=bert"
 _PAPER = "paper, table 5: MNLI QNLI MRPC SST-2 SQuAD"
 
 
@@ -29,7 +29,7 @@ def get_config() -> ml_collections.ConfigDict:
         StudyRow("No_NSP_documents", config=_CONFIG, flags=documents, paper=no_nsp),
         StudyRow(
             "LTR_No_NSP",
-            config=f"{_CONFIG}:model=left_to_right",
+            config="configs/quickstart.py:model=left_to_right",
             paper="82.1 84.3 77.5 92.1 77.8",
         ),
         StudyRow(

@@ -17,7 +17,7 @@ from bert_jax.lab.study_config import StudyConfig, StudyRow
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """Build the rows BERT, untrained and, if an address is given, given; three seeds."""
-    places = c.arguments(text, config="configs/quickstart.py", given="")
+    places = c.arguments(text, config="configs/quickstart.py:model=bert", given="")
     rows = [
         StudyRow("BERT", config=places["config"]),
         StudyRow("untrained", kind="untrained", reads="BERT"),

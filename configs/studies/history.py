@@ -37,7 +37,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
             reads="GPT",
             finetune=f"{ulmfit} warmup_share=0.1 optim.decay_counts_warmup=False",
         ),
-        StudyRow("BERT", config="configs/quickstart.py", paper="79.6"),
+        StudyRow("BERT", config="configs/quickstart.py:model=bert", paper="79.6"),
         StudyRow("BERT_frozen", kind="frozen", reads="BERT", tagger=_TAGGER),
     )
     return c.to_config_dict(

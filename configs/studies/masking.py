@@ -36,7 +36,9 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     for (mask, random), figures in _MIXES.items():
         name = f"{mask}-{100 - mask - random}-{random}"
         flags = f"data.mask_token_share={mask / 100} data.random_token_share={random / 100}"
-        rows.append(StudyRow(name, config="configs/quickstart.py", flags=flags, paper=figures))
+        rows.append(
+            StudyRow(name, config="configs/quickstart.py:model=bert", flags=flags, paper=figures)
+        )
         if has_frozen:
             rows.append(StudyRow(f"{name}_frozen", kind="frozen", reads=name, tagger=_TAGGER))
     return c.to_config_dict(StudyConfig(rows=tuple(rows), paper=_PAPER))

@@ -17,8 +17,10 @@ _SHORT = "phases[0].steps=500 phases[1].steps=120"
 def get_config() -> ml_collections.ConfigDict:
     """Build four rows; two seeds, no task."""
     rows = (
-        StudyRow("BERT", config="configs/quickstart.py", flags=_SHORT),
-        StudyRow("No_NSP", config="configs/quickstart.py", flags=f"{_SHORT} objective=mlm"),
+        StudyRow("BERT", config="configs/quickstart.py:model=bert", flags=_SHORT),
+        StudyRow(
+            "No_NSP", config="configs/quickstart.py:model=bert", flags=f"{_SHORT} objective=mlm"
+        ),
         StudyRow("LTR_No_NSP", config="configs/quickstart.py:model=left_to_right", flags=_SHORT),
         StudyRow("ModernBERT", config="configs/quickstart.py:model=modernbert", flags=_SHORT),
     )

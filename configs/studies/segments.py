@@ -26,7 +26,7 @@ _PAPER = "RoBERTa, table 2: SQuAD2 MNLI SST-2 RACE"
 def get_config() -> ml_collections.ConfigDict:
     """Build four rows; three seeds."""
     rows = (
-        StudyRow(name, config="configs/quickstart.py", flags=flags, paper=figures)
+        StudyRow(name, config="configs/quickstart.py:model=bert", flags=flags, paper=figures)
         for name, (flags, figures) in _ROWS.items()
     )
     return c.to_config_dict(StudyConfig(rows=tuple(rows), paper=_PAPER))

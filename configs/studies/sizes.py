@@ -46,5 +46,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
         flags += f" model.num_hidden_layers={layers // by_layers} model.num_attention_heads={heads}"
         flags += f" model.initializer_range={size**-0.5:.3f} {_RATE}"
         name = f"{layers}-{width}-{heads}"
-        rows.append(StudyRow(name, config="configs/quickstart.py", flags=flags, paper=figures))
+        rows.append(
+            StudyRow(name, config="configs/quickstart.py:model=bert", flags=flags, paper=figures)
+        )
     return c.to_config_dict(StudyConfig(rows=tuple(rows), paper=_PAPER))

@@ -22,7 +22,7 @@ LOSSES = {"1": 5.0, "2": 5.2, "3": 4.9, "4": 5.1, "5": 5.05}
 
 
 def resolve_quickstart(**changes):
-    config = settings_from(Config, quickstart.get_config())
+    config = settings_from(Config, quickstart.get_config("model=bert"))
     return resolve(dataclasses.replace(config, **changes), store=StoreFacts(4096))
 
 

@@ -47,7 +47,7 @@ TINY = (
     "phases[1].steps=2 phases[1].batch_size=8 phases[1].restart_warmup_steps=1 "
     "eval.examples=16 optim.warmup_steps=1 compute.rolled_layers=True"
 )
-BERT = StudyRow("BERT", config="configs/quickstart.py", flags=TINY)
+BERT = StudyRow("BERT", config="configs/quickstart.py:model=bert", flags=TINY)
 LTR = StudyRow("LTR", config="configs/quickstart.py:model=left_to_right", flags=TINY)
 SKIPGRAM = StudyRow("skipgram", kind="skipgram", flags="tokens=768 width=7")
 FROZEN = StudyRow("frozen", kind="frozen", reads="BERT")
