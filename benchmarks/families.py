@@ -40,13 +40,14 @@ MEASURES = {
 COMPARED = (SAME_WORDS, "heldout_rtd_accuracy", "heldout_rtd_auc")  # between models
 
 
-def train(model: str, seed: int, store: str, workdir: pathlib.Path) -> None:
+def train(
+    config: str, seed: int, store: str, workdir: pathlib.Path, flags: Sequence[str] = ()
+) -> None:
     """Run the ordinary trainer to its end, unless it has been there; raise if it fails."""
     if (workdir / "summary.json").exists():
         return
-    flags = [f"--config=configs/quickstart.py:model={model}", f"--workdir={workdir}"]
-    flags += [f"--config.data.store={store}", f"--config.seed={seed}"]
-    flags += [f"--config.data.random_seed={seed}"]
+    flags = [f"--config={config}", *flags, f"--config.data.store={store}", f"--workdir={workdir}"]
+    flags += [f"--config.seed={seed}", f"--config.data.random_seed={seed}"]
     subprocess.run([sys.executable, "-m", "bert_jax.train", *flags], check=True)
 
 
@@ -70,7 +71,8 @@ def main() -> None:
     runs: dict[str, list[dict[str, float]]] = {model: [] for model in arguments.models}
     for seed in range(arguments.seeds):  # every model once, then every model again
         for model in arguments.models:
-            train(model, seed, arguments.store, arguments.output / f"{model}-{seed}")
+            config = f"configs/quickstart.py:model={model}"
+            train(config, seed, arguments.store, arguments.output / f"{model}-{seed}")
     screen = Screen(is_writer=True)
     for model, measured in runs.items():
         for seed in range(arguments.seeds):

@@ -4,9 +4,10 @@
     python -m bert_jax.train --config=configs/quickstart.py:model=electra \
         --config.data.store=runs/quickstart/store --workdir=DIR
 
-The first builds the corpus and trains a BERT on it; the second trains another of MODELS there, at
-the same size, on as many rows. Expect: docs/results/training.md has time and held-out loss of the
-BERT beside the unigram baseline, docs/guide/models.md those of all.
+The first builds the corpus and trains a BERT on it by the recipe `tuned`: 30% of the tokens are
+masked in training, 15% in evaluation, and batches are half as large. The second trains another of
+MODELS there, at the same size; `bert` has the paper's masking. Expect: docs/results/training.md has
+time and held-out loss of `tuned`, docs/guide/models.md the losses of the others.
 
 Most of the steps see short sequences and few of them: in the same time there are more steps, and
 the loss falls further (docs/experiments.md). The second phase teaches the positions that the first
@@ -103,8 +104,8 @@ PHASES = ((1000, 96, 100), (240, 48, 30))
 OTHER_PHASES = {
     "tuned": ((1600, 48, 200), (400, 24, 30)),
     "electra": ((4000, 24, 400), (960, 12, 120)),
-    "electra_gdes": ((4000, 24, 400), (960, 12, 120)),
 }
+OTHER_PHASES["electra_gdes"] = OTHER_PHASES["electra"]
 FIRST_OBJECTIVE = {"causal_then_masked": "causal"}  # of the first phase, where it has its own
 
 

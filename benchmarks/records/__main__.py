@@ -19,6 +19,7 @@ import subprocess
 import sys
 from typing import Any
 
+from benchmarks.families import train
 from benchmarks.records import entries
 from benchmarks.records.masked_tokens import score_split
 from bert_jax.interop import load
@@ -50,25 +51,14 @@ def score(workdir: str, store: str, screen: Screen) -> float:
     return score_split(place_masked_lm(checkpoint), opened.heldout, screen)
 
 
-def train(recipe: dict[str, Any], store: str, seed: int, workdir: pathlib.Path) -> None:
-    """Run the ordinary trainer to its end, unless it has been there; raise if it fails."""
-    if (workdir / SUMMARY).exists():
-        return
-    command = [sys.executable, "-m", "bert_jax.train", f"--config={recipe['config']}"]
-    command += [*recipe["flags"], f"--config.data.store={store}", f"--workdir={workdir}"]
-    command += [f"--config.seed={seed}", f"--config.data.random_seed={seed}"]
-    subprocess.run(command, check=True)
-
-
 def describe_recipe(config: str, flags: list[str], store: str) -> dict[str, Any]:
     """Return what two calls must share for their runs to be of one recipe."""
     source = pathlib.Path(config.split(":")[0])
-    manifest = open_store(store).directory / "manifest.json"
     return {
         "config": config,
         "config_sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
         "flags": flags,
-        "manifest_sha256": hashlib.sha256(manifest.read_bytes()).hexdigest(),
+        "store": open_store(store).digest,
     }
 
 
@@ -90,7 +80,7 @@ def run_seeds(
     for seed in seeds:
         workdir = output / f"seed-{seed}"
         if str(seed) not in results["seeds"]:
-            train(recipe, store, seed, workdir)
+            train(recipe["config"], seed, store, workdir, recipe["flags"])
             summary = json.loads((workdir / SUMMARY).read_text())
             loss = score(str(workdir), store, screen)
             results["seeds"][str(seed)] = {"loss": loss, "train_secs": summary["train_secs"]}

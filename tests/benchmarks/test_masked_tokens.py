@@ -1,17 +1,12 @@
 """The records' score against NumPy over the model's logits, one hidden token at a time."""
 
-import jax
 import numpy as np
 import pytest
 
 from benchmarks.records import __main__ as records
 from benchmarks.records import masked_tokens
-from bert_jax.config import MeshConfig
 from bert_jax.interop import load, pretrained
 from bert_jax.logging.console import Screen
-from bert_jax.model import bert
-from bert_jax.model.attention import hide_padding
-from bert_jax.parallel import mesh
 from data_pipeline.io.refused import Refused
 from data_pipeline.store import Split
 from tests.bert_jax import small_checkpoints
@@ -46,28 +41,13 @@ def test_the_score_is_the_mean_over_tokens_hidden_by_the_hash(checkpoint, split)
     score = masked_tokens.score_split(
         pretrained.place_masked_lm(checkpoint), split, Screen(is_writer=False)
     )
-    one = mesh.make_mesh(MeshConfig(preset="dp"), jax.devices()[:1])
-    jax.set_mesh(one)
-    model = bert.build(checkpoint.config, "cpu")
-    params, _ = pretrained.place_params(checkpoint, model, one, seed=0)
-
-    @jax.jit
-    def compute_logits(params, ids_BS, visible_BS, at_BP):
-        bound = model.bind(params)
-        hidden = bound.encode(ids_BS, np.zeros((1, ROW), np.int32), hide_padding(visible_BS))
-        return bound.compute_mlm_logits(hidden, at_BP)
-
+    compute_logits = small_checkpoints.compute_logits_alone(checkpoint, ROW)
     total = 0.0
     for start, stop in ((0, 11), (11, 22), (22, 31), (31, 32), (32, 43)):
         for place in range(start, stop):
-            row = np.zeros((1, ROW), np.int32)
             hidden = [hash_by_hand(other) == hash_by_hand(place) for other in range(start, stop)]
             text = np.where(hidden, 4, split.token_ids[start:stop])
-            row[0, : len(text) + 2] = [2, *text, 3]
-            visible = (np.arange(ROW) < len(text) + 2).astype(np.int32)[None]
-            at = np.int32([[place - start + 1]])
-            placed = mesh.place_batch({"ids": row, "visible": visible, "at": at}, one)
-            logits = np.asarray(compute_logits(params, *placed.values()), np.float64)[0, 0, :23]
+            logits = compute_logits(text, place - start)
             total += np.log(np.exp(logits).sum()) - logits[split.token_ids[place]]
     assert score == pytest.approx(total / 43, rel=1e-5)
 
@@ -87,7 +67,7 @@ def test_a_model_of_shorter_rows_is_refused(checkpoint, split, monkeypatch):
 def test_seeds_are_trained_once_and_another_recipe_is_refused(tmp_path, monkeypatch):
     trained = []
 
-    def train(recipe, store, seed, workdir):
+    def train(config, seed, store, workdir, flags):
         trained.append(seed)
         workdir.mkdir()
         (workdir / "summary.json").write_text('{"train_secs": 2.5}')

@@ -2,9 +2,17 @@
 
 import json
 import pathlib
+from collections.abc import Callable, Sequence
 
+import jax
 import numpy as np
 from safetensors.numpy import save_file
+
+from bert_jax.config import MeshConfig
+from bert_jax.interop import pretrained
+from bert_jax.model import bert
+from bert_jax.model.attention import hide_padding
+from bert_jax.parallel import mesh
 
 # Sizes tell dimensions apart; more rows than the vocabulary has pieces, as tables are padded.
 SIZES = {
@@ -62,3 +70,32 @@ def write(folder: pathlib.Path, held: dict[str, np.ndarray], **changes: object) 
     (folder / "config.json").write_text(json.dumps(CONFIG | changes))
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
     return folder
+
+
+def compute_logits_alone(
+    checkpoint: pretrained.Pretrained, width: int
+) -> Callable[[Sequence[int], int], np.ndarray]:
+    """Return a function from a text's ids and a place in it to the logits there, float64[23].
+
+    It runs one row of `width` positions at a time on one device.
+    """
+    one = mesh.make_mesh(MeshConfig(preset="dp"), jax.devices()[:1])
+    jax.set_mesh(one)
+    model = bert.build(checkpoint.config, "cpu")
+    params, _ = pretrained.place_params(checkpoint, model, one, seed=0)
+
+    @jax.jit
+    def run(params, ids_BS, visible_BS, at_BP):
+        bound = model.bind(params)
+        hidden = bound.encode(ids_BS, np.zeros((1, width), np.int32), hide_padding(visible_BS))
+        return bound.compute_mlm_logits(hidden, at_BP)
+
+    def compute_logits(text, place):
+        row = np.zeros((1, width), np.int32)
+        row[0, : len(text) + 2] = [2, *text, 3]
+        visible = (np.arange(width) < len(text) + 2).astype(np.int32)[None]
+        batch = {"ids": row, "visible": visible, "at": np.int32([[place + 1]])}
+        logits = run(params, *mesh.place_batch(batch, one).values())
+        return np.asarray(logits, np.float64)[0, 0, :23]
+
+    return compute_logits

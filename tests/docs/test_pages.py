@@ -79,6 +79,15 @@ def test_a_guide_page_asks_one_question_and_opens_with_a_command(page):
     assert pages.is_command(lines[1])
 
 
+def test_every_trial_has_its_command_device_date_and_commit():
+    text = text_of(DOCS / "experiments.md")
+    rows = [line for line in text.splitlines() if re.search(r"\| 2026-", line)]
+    assert rows
+    for row in rows:
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+        assert len(cells) == 7 and all(cells), row
+
+
 def test_every_measurement_has_its_command_device_date_and_commit():
     rows = pages.results()
     keys = {"what", "figure", "command", "device", "date", "commit", "runs"}

@@ -1,17 +1,12 @@
 """Scores of sentences against NumPy over the model's logits, one mask and one row at a time."""
 
-import jax
 import numpy as np
 import pytest
 
-from bert_jax.config import MeshConfig
 from bert_jax.inference import pseudo_likelihood
 from bert_jax.inference.pseudo_likelihood import Score
 from bert_jax.interop import load, pretrained
 from bert_jax.logging.console import Screen
-from bert_jax.model import bert
-from bert_jax.model.attention import hide_padding
-from bert_jax.parallel import mesh
 from tests.bert_jax import small_checkpoints
 
 SENTENCES = ["a cat sees dogs .", "dog", "A whale sees a CAT.", "a a a a a a a a a"]
@@ -35,26 +30,11 @@ def scores(checkpoint):
 
 
 def test_each_token_is_masked_in_turn(checkpoint, scores):
-    of = mesh.make_mesh(MeshConfig(preset="dp"), jax.devices()[:1])
-    jax.set_mesh(of)
-    model = bert.build(checkpoint.config, "cpu")
-    params, _ = pretrained.place_params(checkpoint, model, of, seed=0)
-
-    @jax.jit
-    def logits_of(params, ids_BS, visible_BS, at_BP):
-        bound = model.bind(params)
-        hidden = bound.encode(ids_BS, np.zeros((1, 11), np.int32), hide_padding(visible_BS))
-        return bound.compute_mlm_logits(hidden, at_BP)
-
+    compute_logits = small_checkpoints.compute_logits_alone(checkpoint, 11)
     for ids, score in zip(IDS, scores, strict=True):
         total = 0.0
-        for at, token in enumerate(ids, 1):
-            row = np.zeros((1, 11), np.int32)
-            row[0, : len(ids) + 2] = [2, *ids, 3]
-            visible = (np.arange(11) < len(ids) + 2).astype(np.int32)[None]
-            row[0, at] = 4
-            placed = mesh.place_batch({"ids": row, "visible": visible, "at": np.int32([[at]])}, of)
-            logits = np.asarray(logits_of(params, *placed.values()), np.float64)[0, 0, :23]
+        for place, token in enumerate(ids):
+            logits = compute_logits([*ids[:place], 4, *ids[place + 1 :]], place)
             total += logits[token] - np.log(np.exp(logits).sum())
         assert score.log_likelihood == pytest.approx(total, rel=1e-5)
         assert score.perplexity == pytest.approx(np.exp(-total / len(ids)), rel=1e-4)
