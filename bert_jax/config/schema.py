@@ -97,8 +97,9 @@ class OptimConfig:
         "bert_adamw",
         "optimizer; bert_adamw is Google BERT's, adamw corrects its bias, stable_adamw also "
         "shrinks the update of a tensor whose gradients grow and divides weight_decay by "
-        "learning_rate",
-        choices=("bert_adamw", "adamw", "stable_adamw", "lamb"),
+        "learning_rate; muon makes the updates of the layers' kernels orthogonal and leaves the "
+        "other parameters to adamw",
+        choices=("bert_adamw", "adamw", "stable_adamw", "lamb", "muon"),
     )
     learning_rate: float = setting(1e-4, "peak of the schedule that begins at step 0", above=0)
     warmup_steps: int = setting(
@@ -138,6 +139,9 @@ class OptimConfig:
     )
     beta1: float = setting(0.9, "decay of the mean of gradients", minimum=0, below=1)
     beta2: float = setting(0.999, "decay of the mean of squared gradients", minimum=0, below=1)
+    muon_momentum: float = setting(
+        0.95, "decay of the mean of gradients of muon's kernels", minimum=0, below=1
+    )
     epsilon: float = setting(1e-6, "addition to the root in the update's denominator", above=0)
     weight_decay: float = setting(0.01, "weight decay of all but biases and layer norms", minimum=0)
     clip_norm: float = setting(

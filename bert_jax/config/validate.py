@@ -569,9 +569,9 @@ def _list_transfer_rules(config: Config) -> Iterator[Rule]:
     for key, fits, allowed in (
         (
             "optim.name",
-            optim.name != "lamb",
-            "is for Adam; LAMB's trust ratio scales updates by the weights: take adamw, "
-            "bert_adamw or stable_adamw",
+            optim.name not in ("lamb", "muon"),
+            "is for Adam; lamb and muon set the size of an update by rules of their own: take "
+            "adamw, bert_adamw or stable_adamw",
         ),
         ("init", not config.init, "scales new weights, and a checkpoint gives its own: empty"),
         (

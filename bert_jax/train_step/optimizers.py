@@ -1,20 +1,26 @@
-"""Make optimizers: BERT's AdamW, AdamW, StableAdamW, LAMB.
+"""Make optimizers: BERT's AdamW, AdamW, StableAdamW, LAMB, Muon.
 
 An optimizer is an optax transformation from gradients to a descent direction, including clipping;
 train_step/step.py multiplies by the learning rate and subtracts.
 """
 
 import functools
+import operator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
+from jax.sharding import PartitionSpec
 
 from bert_jax.config import OptimConfig
 from bert_jax.train_step.mup import ScaleOf
 
 Tree = Any
+# Root mean square of a Muon update of a square kernel, about that of AdamW's: one learning rate and
+# one weight decay then serve both. Source: Liu et al. 2025 (Muon is Scalable), section 2.2.
+MUON_RMS = 0.2
 
 
 class AdamState(NamedTuple):
@@ -129,6 +135,62 @@ def scale_by_stable_adam(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
+def scale_by_muon(momentum: float) -> optax.GradientTransformationExtraArgs:
+    """Make Muon for 2D kernels: the momentum made orthogonal, times MUON_RMS * sqrt(longer side).
+
+    The momentum is Nesterov's; five Newton-Schulz iterations make it nearly orthogonal. A bad step
+    keeps the state.
+
+    Source: Jordan et al. 2024 (Muon); Liu et al. 2025 for the scale.
+    """
+    muon = optax.contrib.scale_by_muon(
+        beta=momentum,
+        weight_dimension_numbers=lambda tree: jax.tree.map(
+            lambda _: optax.contrib.MuonDimensionNumbers(), tree
+        ),
+    )
+
+    def update(
+        grads: Tree,
+        state: Any,
+        params: Tree | None = None,
+        *,
+        is_bad: jax.Array | bool = False,
+        **of_others: Any,
+    ) -> tuple[Tree, Any]:
+        del params, of_others
+        # Matrix products need whole kernels; the state is saved in pieces.
+        whole_grads, whole_state = jax.tree.map(_gather, (grads, state))
+        orthogonal, moved = muon.update(whole_grads, whole_state)
+        kept = jax.tree.map(
+            lambda old, new: jnp.where(is_bad, old, _shard_as(old, new)), state, moved
+        )
+        direction = jax.tree.map(
+            lambda g, d: MUON_RMS * max(d.shape) ** 0.5 * _shard_as(g, d), grads, orthogonal
+        )
+        return direction, kept
+
+    return optax.GradientTransformationExtraArgs(muon.init, update)
+
+
+def _gather(part: jax.Array) -> jax.Array:
+    return jax.sharding.reshard(part, PartitionSpec(*[None] * part.ndim))
+
+
+def _shard_as(like: jax.Array, whole: jax.Array) -> jax.Array:
+    return jax.sharding.reshard(whole, jax.typeof(like).sharding)
+
+
+def mask_layer_kernels(params: Tree) -> Tree:
+    """Return a tree of bools: True for the 2D kernels of encoder layers, which Muon updates."""
+
+    def is_kernel(path: tuple[Any, ...], leaf: Any) -> bool:
+        names = [entry.key for entry in path]
+        return "layers" in names and names[-1] == "kernel" and leaf.ndim == 2
+
+    return jax.tree_util.tree_map_with_path(is_kernel, params)
+
+
 def _scale_directions(scale_of: ScaleOf, directions: Tree) -> Tree:
     return jax.tree_util.tree_map_with_path(
         lambda path, direction: direction * scale_of(path).rate, directions
@@ -193,7 +255,16 @@ def make_optimizer(
     step shrinks all weights alike, whatever the width.
     """
     betas = config.beta1, config.beta2, config.epsilon
-    if config.name == "stable_adamw":
+    if config.name == "muon":
+        adam = scale_by_moments(*betas, corrects_bias=True)
+        parts = [
+            optax.masked(scale_by_muon(config.muon_momentum), mask_layer_kernels),
+            optax.masked(
+                adam, lambda params: jax.tree.map(operator.not_, mask_layer_kernels(params))
+            ),
+            optax.add_decayed_weights(config.weight_decay, mask=mask_decayed),
+        ]
+    elif config.name == "stable_adamw":
         # Decoupled from the learning rate: at its peak a step shrinks weights by weight_decay.
         decay_rate = config.weight_decay / config.learning_rate
         parts = [scale_by_stable_adam(*betas, decay_rate, scale_of)]

@@ -34,18 +34,27 @@ def map_like_params(function: Callable[..., Any], tree: Tree, like: Tree) -> Tre
     """Apply function(leaf, leaf of like) to all parts of a state with the structure of `like`.
 
     With parameters as `like`, these are the parameters and the optimizer's moments; counters are
-    unchanged.
+    unchanged, as is what an optimizer for some of the parameters leaves out.
     """
     structure: Any = jax.tree.structure(like)
 
     def built_as_params(part: Any) -> bool:
-        return bool(structure == jax.tree.structure(part))
+        return bool(structure == jax.tree.structure(part, is_leaf=_is_masked))
+
+    def apply(leaf: Any, of_like: Any) -> Any:
+        return leaf if _is_masked(leaf) else function(leaf, of_like)
 
     return jax.tree.map(
-        lambda part: jax.tree.map(function, part, like) if built_as_params(part) else part,
+        lambda part: (
+            jax.tree.map(apply, part, like, is_leaf=_is_masked) if built_as_params(part) else part
+        ),
         tree,
         is_leaf=built_as_params,
     )
+
+
+def _is_masked(leaf: Any) -> bool:
+    return isinstance(leaf, optax.MaskedNode)
 
 
 def make_shardings(

@@ -12,12 +12,14 @@ import threading
 import time
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from bert_jax.checkpoint import directory, reader
+from bert_jax.checkpoint import arrays, directory, reader
 from bert_jax.checkpoint.directory import check_space
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.config import CheckpointConfig
+from bert_jax.config import CheckpointConfig, OptimConfig
 from bert_jax.train_step import state
 from tests.bert_jax.tiny_models import SMALL, setting
 
@@ -169,3 +171,27 @@ def test_parameters_of_other_shapes_are_refused(tmp_path, fresh):
         pytest.raises(ValueError, match=words),
     ):
         checkpoints.restore(lambda step: state.make_abstract_state(of.model, of.tx, of.where))
+
+
+def test_an_optimizer_for_some_of_the_parameters_is_restored(tmp_path):
+    """Muon keeps no second moment of a kernel, and AdamW nothing of it: neither is saved."""
+    muon = dataclasses.replace(SMALL, optim=OptimConfig(name="muon"))
+    of = setting(muon, 1)
+    held = of.init_state()
+    leaves = jax.tree.leaves(held.opt_state)
+    assert sum(leaf.size for leaf in leaves) < 2 * sum(p.size for p in jax.tree.leaves(held.params))
+    marked = [jnp.full_like(leaf, number) for number, leaf in enumerate(leaves)]
+    structure = jax.tree.structure(held.opt_state)
+    held = dataclasses.replace(held, opt_state=jax.tree.unflatten(structure, marked))
+    saved(tmp_path, (of, held), [3], CheckpointConfig())
+    with contextlib.closing(
+        Checkpoints(tmp_path, CheckpointConfig(), of.model, {"made": "here"})
+    ) as checkpoints:
+        found, _ = checkpoints.restore(
+            lambda step: state.make_abstract_state(of.model, of.tx, of.where)
+        )
+    ends = (
+        state.map_like_params(arrays.remove_padding, end.opt_state, of.model.declared)
+        for end in (found, held)
+    )
+    jax.tree.map(np.testing.assert_array_equal, *ends)

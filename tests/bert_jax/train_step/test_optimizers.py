@@ -18,6 +18,7 @@ def params_and_gradients():
     rng = np.random.default_rng(3)
     shapes = {
         "dense": {"kernel": (3, 5), "bias": (5,)},
+        "layers": {"00": {"kernel": (6, 4), "bias": (4,)}},
         "layer_norm": {"scale": (7,), "bias": (7,)},
         "mlm": {"output_bias": (11,)},
     }
@@ -40,14 +41,22 @@ def run(config, params, grads, rate):
     return params
 
 
+def newton_schulz(x):
+    """Jordan et al. 2024: five times X <- aX + (bA + cA^2)X with A = XX^T, from norm 1."""
+    x = x / np.linalg.norm(x)
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x
+
+
 def reference(config, params, grads, rate):
-    """The same in float64: clip by the global norm, moments, decay, LAMB's ratio."""
+    """The same in float64: clip by the global norm, moments, decay, LAMB's ratio, Muon's matrix."""
     params = jax.tree.map(np.array, params)
     leaves, structure = jax.tree.flatten(params)
-    kernel_only = [
-        leaf.ndim == 2 for leaf in leaves
-    ]  # the one tensor that is neither bias nor norm
-    m, v = [np.zeros_like(p) for p in leaves], [np.zeros_like(p) for p in leaves]
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    kernel_only = [leaf.ndim == 2 for leaf in leaves]  # neither bias nor norm
+    m, v, momentum = ([np.zeros_like(p) for p in leaves] for _ in range(3))
     for t, grad in enumerate(grads, 1):
         g = jax.tree.leaves(grad)
         norm = np.sqrt(sum((x**2).sum() for x in g))
@@ -66,6 +75,15 @@ def reference(config, params, grads, rate):
                     p = p * (1 - config.weight_decay * scaled / config.learning_rate)
                 leaves[i] = p - scaled * m[i] / (np.sqrt(v[i]) + config.epsilon)
                 continue
+            if config.name == "muon" and kernel_only[i] and "layers" in paths[i]:
+                beta = config.muon_momentum
+                momentum[i] = beta * momentum[i] + (1 - beta) * g[i]
+                ahead = beta * momentum[i] / (1 - beta ** (t + 1)) + (1 - beta) * g[i] / (
+                    1 - beta**t
+                )
+                update = 0.2 * np.sqrt(max(p.shape)) * newton_schulz(ahead)
+                leaves[i] = p - rate * (update + config.weight_decay * p)
+                continue
             corrected = config.name != "bert_adamw"
             mean = m[i] / (1 - config.beta1**t) if corrected else m[i]
             square = v[i] / (1 - config.beta2**t) if corrected else v[i]
@@ -78,7 +96,7 @@ def reference(config, params, grads, rate):
     return jax.tree.unflatten(structure, leaves)
 
 
-@pytest.mark.parametrize("name", ["bert_adamw", "adamw", "stable_adamw", "lamb"])
+@pytest.mark.parametrize("name", ["bert_adamw", "adamw", "stable_adamw", "lamb", "muon"])
 @pytest.mark.parametrize("clip_norm", [0.0, 1.0])
 def test_optimisers_follow_their_equations(name, clip_norm):
     config = OptimConfig(name=name, clip_norm=clip_norm, weight_decay=0.1, learning_rate=0.2)
@@ -111,7 +129,7 @@ def test_stable_adam_measures_small_gradients_against_the_square_of_epsilon():
         assert (rms > 1.3) == (size == 1e-4)
 
 
-@pytest.mark.parametrize("name", ["bert_adamw", "adamw", "stable_adamw", "lamb"])
+@pytest.mark.parametrize("name", ["bert_adamw", "adamw", "stable_adamw", "lamb", "muon"])
 def test_a_bad_step_leaves_the_state_as_it_was(name):
     tx = optimizers.make_optimizer(OptimConfig(name=name))
     params, grads = jax.tree.map(

@@ -113,9 +113,12 @@ def test_a_step_is_made_of_the_parts_of_its_own_number(params):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "preset"), [("bert_adamw", "zero1"), ("lamb", "fsdp+tp")])
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [("bert_adamw", "zero1"), ("lamb", "fsdp+tp"), ("muon", "zero1"), ("muon", "fsdp+tp")],
+)
 def test_two_updates_on_eight_devices_are_those_on_one(params, name, preset):
-    """Clipping, moments, LAMB's norms, rates of layers and the cut state included."""
+    """Clipping, moments, LAMB's norms, Muon's matrices, layer rates and the cut state."""
     optim = OptimConfig(
         name=name, learning_rate=1e-2, warmup_steps=1, clip_norm=0.5, layer_rate_decay=0.8
     )
