@@ -59,7 +59,7 @@ class PlanFlags:
         "bert_jax/planning/prices.json, in its form",
         metavar="FILE",
     )
-    json_out: str = flag("", "file for every number: docs/guide/plan.md", metavar="FILE")
+    json_out: str = flag("", "file for every number: docs/reference/files.md", metavar="FILE")
     hlo_out: str = flag(
         "", "file for the compiled text of the first phase that fits", metavar="FILE"
     )

@@ -41,7 +41,7 @@ electra      a fifth of the rate of its pre-training, as bert's. A published dis
 deberta-v3   5e-5 for 256 rows, warm-up of a tenth, weight of the detection: microsoft/DeBERTa,
              rtd.sh and rtd_task.py, for 100,000 steps that begin with the published generator.
              Here generator and detector's head are initialized, but for the word table: expect
-             little at first. The generator's sizes are for Base; docs/guide/models.md has the files
+             little at first. Generator sizes are for Base; docs/guide/checkpoints.md has the files
 albert       electra's rate; LAMB's rate by the square root of the batch (You et al. 2020)
 distilbert   2e-5, 64 rows of 128: Hugging Face's course, chapter 7.3 (perplexity on IMDb's reviews
              21.8 to 11.3)

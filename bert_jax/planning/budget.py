@@ -148,7 +148,7 @@ class PhaseBill:
 
 @dataclasses.dataclass(frozen=True)
 class BudgetPlan:
-    """What to train for a budget. Fields are keys of --json_out and public; docs/guide/plan.md."""
+    """What to train for a budget. Fields are public keys: docs/reference/files.md."""
 
     topology: str
     chips: int

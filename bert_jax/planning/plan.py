@@ -60,7 +60,7 @@ class ScaleRow:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A plan. Fields are the keys of --json_out and public; see docs/guide/plan.md."""
+    """A plan. Fields are the keys of --json_out and public; see docs/reference/files.md."""
 
     topology: str
     accelerator_type: str

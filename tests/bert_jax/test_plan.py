@@ -164,7 +164,7 @@ def keys(kind: Any) -> set[str]:
 
 
 def test_every_key_of_the_file_is_documented():
-    page = (ROOT / "docs" / "guide" / "plan.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "files.md").read_text(encoding="utf-8")
     names = re.findall(r"`([\w.\[\]]+)`", page.partition("## Keys of")[2])
     documented = {word for name in names for word in re.findall(r"\w+", name)}
     assert {"exposed_secs", "usd", "attention", "temporaries", "path"} <= keys(Plan)

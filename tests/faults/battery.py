@@ -2,15 +2,15 @@
 
     @pytest.mark.fault(5, "an empty folder named as a later step")
 
-on a test anywhere under tests/ makes it a case of row 5 of the table in docs/development.md; the
-words say how the fault is caused.
+on a test anywhere under tests/ makes it a case of row 5 of the table of tested faults in
+docs/design/reliability.md; the words say how the fault is caused.
 """
 
 import re
 
 from tests.faults.runs import ROOT
 
-_PAGE = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
+_PAGE = (ROOT / "docs" / "design" / "reliability.md").read_text(encoding="utf-8")
 # The number of a row -> the kind of fault, and what must hold.
 ROWS = {
     int(number): (fault, must_hold)
