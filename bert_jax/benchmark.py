@@ -28,8 +28,8 @@ class BenchmarkFlags:
     seq_len: int = flag(0, "positions of a row; 0: as in the first phase", minimum=0)
     batch_size: int = flag(
         0,
-        "rows of a step over all devices; 0: the phase's on TPU, else 8,192 positions a GPU or "
-        "2,048 a CPU device",
+        "rows of a step over all devices; 0: the phase's on TPU, else 8,192 positions per GPU "
+        "or 2,048 per CPU device",
         minimum=0,
     )
     token_share: float = flag(

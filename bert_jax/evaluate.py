@@ -64,7 +64,7 @@ class EvaluateFlags:
     )
     sentences: str = flag(
         "",
-        "file with a sentence a line, plain or compressed, or - for stdin",
+        "file with one sentence per line, plain or compressed, or - for stdin",
         "sentences",
         metavar="FILE",
     )
@@ -78,7 +78,7 @@ class EvaluateFlags:
     )
     pool: str = flag(
         "mean",
-        "one vector a text: [CLS]'s, or the mean of all",
+        "one vector per text: [CLS]'s, or the mean of all",
         "retrieval",
         choices=("cls", "mean"),
     )
@@ -219,7 +219,7 @@ def _read_sentences(file: str) -> tuple[list[str], str]:
     place = "stdin" if file == STDIN else file
     sentences = [line.rstrip("\r\n") for line in open_lines(file)]
     if not sentences:
-        raise Refused(f"{place} has no line; give a sentence a line")
+        raise Refused(f"{place} has no line; give one sentence per line")
     return sentences, place
 
 

@@ -2,7 +2,7 @@
 
 npz: `vectors` float32[T,D] of all T tokens, line after line, [T,K,D] for a list or range of K
 layers; `tokens` their T pieces; `offsets` int64[N+1]: line i has vectors[offsets[i]:offsets[i+1]],
-[CLS] and [SEP] among them. Pooled: `vectors` alone, float32[N,D] or [N,K,D]. Parquet has a row a
+[CLS] and [SEP] among them. Pooled: `vectors` alone, float32[N,D] or [N,K,D]. Parquet has a row per
 line: line, tokens, vectors, or line, vector. JSON lines have Google's names.
 
 Every line gives a row, an empty one [CLS] [SEP]. The text streams through: memory holds some
@@ -28,7 +28,7 @@ class FeaturesFlags:
     )
     input: str = flag(
         "",
-        "text, a sentence or A ||| B a line; plain or compressed; - for stdin",
+        "text, one sentence or A ||| B per line; plain or compressed; - for stdin",
         metavar="FILE",
         is_required=True,
     )
@@ -40,7 +40,7 @@ class FeaturesFlags:
         "four; -2,-1 a list",
     )
     pool: str = flag(
-        "", "one vector a line: [CLS]'s, or the mean of all", choices=("", "cls", "mean")
+        "", "one vector per line: [CLS]'s, or the mean of all", choices=("", "cls", "mean")
     )
     normalize: bool = flag(False, "divide each pooled vector by its length")
     max_seq_length: int = flag(
@@ -185,7 +185,7 @@ def _make_summary(
         ("lines", ", ".join(lines)),
         ("tokens", f"{tokens:,}, [CLS] and [SEP] among them"),
         ("vectors", f"{kind}, {checkpoint.config.hidden_size} wide, {layer}"),
-        ("time", f"{secs:.1f} s, {counts.lines / secs:,.0f} lines a second with compiling"),
+        ("time", f"{secs:.1f} s, {counts.lines / secs:,.0f} lines per second with compiling"),
     ]
 
 

@@ -68,11 +68,11 @@ class PlanFlags:
     )
     seq_len: int | None = flag(None, "plan one phase only, of this length", "what if", minimum=1)
     per_chip_batch: int | None = flag(
-        None, "plan one phase only, with so many rows a chip, all at once", "what if", minimum=1
+        None, "plan one phase only, with this many rows per chip, all at once", "what if", minimum=1
     )
     scale: str = flag(
         "",
-        "a row for each slice of so many chips, with as many rows a chip",
+        "a row for each slice of this many chips, with the same rows per chip",
         "what if",
         metavar="16,64,256",
     )
@@ -286,7 +286,7 @@ def _write_command(config: GivenConfig[Config], request: BudgetRequest, plan: Bu
 
 
 def _apply_what_if(flags: PlanFlags, config: Config, tpu_slice: Slice) -> Config:
-    """Keep one phase, if a flag asks for its length or its rows a chip."""
+    """Keep one phase, if a flag asks for its length or its rows per chip."""
     if flags.seq_len is None and flags.per_chip_batch is None:
         return config
     phase = measure.choose_phase(config, flags.seq_len or 0)
@@ -321,7 +321,7 @@ def _show(request: PlanRequest, plan: Plan, screen: Screen) -> None:
     warnings = heldout.warn_of_repetition(request.config, request.corpus.epochs or [])
     screen.table("the run", plan_report.format_run(plan, request.prices, curve, warnings))
     if plan.scale:
-        title = "as many rows a chip on other slices; the rate by the square root of the batch"
+        title = "the same rows per chip on other slices; the rate by the square root of the batch"
         rows = [(f"{row.chips:,} chips", plan_report.format_scaled(row)) for row in plan.scale]
         screen.table(title, rows)
 

@@ -32,7 +32,7 @@ class PredictFlags:
     input: str = flag(
         "",
         "rows to predict; of a table, GLUE, SWAG: .tsv, .csv, .jsonl or .parquet; CODAH: .tsv; "
-        "NER: a word a line; SQuAD: its JSON; answers and tags may be there, and are unread",
+        "NER: one word per line; SQuAD: its JSON; answers and tags may be there, and are unread",
         metavar="FILE",
         is_required=True,
     )
@@ -168,7 +168,7 @@ def _predict(
         [
             *rows.summary_rows(),
             *((label, str(path)) for label, path in zip(labels, written, strict=False)),
-            ("time", f"{duration(secs)}, {rows.total / secs:,.1f} {rows.unit} a second"),
+            ("time", f"{duration(secs)}, {rows.total / secs:,.1f} {rows.unit} per second"),
         ],
     )
     return 0
@@ -214,7 +214,7 @@ class Logits:
             secs = time.monotonic() - self._started
             rate = done / secs if secs else 0.0
             left = f", {duration((total - done) / rate)} left" if rate else ""
-            self._show(f"{done:,} of {total:,} {unit}, {rate:,.0f} a second{left}")
+            self._show(f"{done:,} of {total:,} {unit}, {rate:,.0f} per second{left}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -78,7 +78,7 @@ def print_measurement(measured: Measurement, console: rich.console.Console) -> N
     )
     console.print(
         f"  opened in {measured.open_secs:.2f} s, first batch {measured.first_batch_secs:.2f} s "
-        f"later\n  {measured.sequences_in_row:.2f} examples a row, {measured.text_share:.1%} of "
+        f"later\n  {measured.sequences_in_row:.2f} examples per row, {measured.text_share:.1%} of "
         "its positions are text"
     )
     rates = [(stage.name, 1e6 / stage.microseconds_a_sequence) for stage in measured.stages]

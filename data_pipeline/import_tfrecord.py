@@ -199,7 +199,7 @@ class _Import:
             self._writers[shape.seq_len] = writer
         if writer.shape != shape:
             raise Refused(
-                f"{path} has {shape.predictions} predictions an example, files before it of the "
+                f"{path} has {shape.predictions} predictions per example, files before it of the "
                 f"same {shape.seq_len} tokens have {writer.shape.predictions}; import them into "
                 "stores of their own"
             )

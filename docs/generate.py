@@ -28,7 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES, DESIGN, RESULTS = DOCS / "reference", DOCS / "design", DOCS / "results"
 WITH_HEADLINES = (ROOT / "README.md", DOCS / "results.md")
-_COLUMNS = "100"  # width of the help of argparse
+_COLUMNS = "78"  # width of the help: a code block of the site must not scroll
 _NOTE = "<!-- Written by docs/generate.py: change the code, then run make docs-reference. -->\n"
 _CONFIG_HEAD = """# Config
 {note}
@@ -66,7 +66,7 @@ def config_page() -> str:
             *_write_groups(groups[Config]),
             "## Fine-tuning",
             first,
-            "Groups that are not repeated here are those of pre-training, with these defaults: "
+            "Groups that are not repeated here have the settings of pre-training, with these defaults: "
             + ", ".join(others)
             + ".",
             *tables,

@@ -260,7 +260,7 @@ def describe_pace(step_secs: float, rows_per_sec: float) -> str:
     """Write the time of a step and its rows per second, readable on slow machines too."""
     step = f"{1e3 * step_secs:,.1f} ms" if step_secs < 10 else f"{step_secs:,.1f} s"
     rows = f"{rows_per_sec:,.0f}" if rows_per_sec >= 10 else f"{rows_per_sec:.2g}"
-    return f"{step}, {rows} rows a second"
+    return f"{step}, {rows} rows per second"
 
 
 def _estimate_step(config: Config, objective: objectives.Objective) -> float | None:
@@ -292,7 +292,7 @@ def check_input(
     finally:
         batches.close()
     numbers = {"rows_per_sec": rate}
-    sentence = f"{rate:,.0f} rows a second from the store on this host"
+    sentence = f"{rate:,.0f} rows per second from the store on this host"
     if step_rows_per_sec is None:
         return CheckResult("input", FINE, sentence, numbers)
     times = rate / step_rows_per_sec

@@ -16,7 +16,7 @@ CAUSAL = "causal"  # name of the objective that predicts the next token
 DISTILLATION = "distillation"  # name of the objective that learns a teacher's predictions
 RELATION_DISTILLATION = "relation_distillation"  # the one that learns its attention's relations
 FROM_A_TEACHER = (DISTILLATION, RELATION_DISTILLATION)  # those that learn from config.teacher
-RTD = "rtd"  # name of the objective that trains a generator beside the encoder
+RTD = "rtd"  # name of the objective that trains a generator with the encoder
 DISCRIMINATOR, GENERATOR = "discriminator", "generator"
 PARTS = (DISCRIMINATOR, GENERATOR)  # the models of a run of RTD
 MASKED = ("mlm_nsp", "mlm", RTD, DISTILLATION)  # those that predict masked tokens, single ones
@@ -300,7 +300,7 @@ class HostsConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LogConfig:
-    """Where the numbers of a run go beside its workdir; not part of the run's settings."""
+    """Where the numbers of a run go in addition to its workdir; not part of the run's settings."""
 
     wandb: str = setting(
         "", "project of Weights & Biases, by the account of the wandb package; empty for none"
@@ -413,7 +413,7 @@ class Config(RunConfig):
     )
     rtd_weight: float = setting(
         50.0,
-        "factor of the loss of replaced-token detection, beside the generator's loss",
+        "factor of the loss of replaced-token detection; the generator's loss has factor 1",
         minimum=0,
         source="ELECTRA: 50",
     )

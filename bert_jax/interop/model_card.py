@@ -62,7 +62,7 @@ def render(
         _describe_missing(checkpoint, initialized),
         _describe_training(checkpoint.address),
         _describe_use(checkpoint, name, has_tokenizer),
-        "## Licence\n\nTo be filled in by whoever publishes this model: it depends on the text it "
+        "## License\n\nTo be filled in by whoever publishes this model: it depends on the text it "
         "was trained on and on what it was converted from.\n",
     ]
     return "\n".join(part for part in parts if part)

@@ -112,7 +112,7 @@ def read_params(
     if wrong:
         raise Refused(
             f"{tensors.place} holds {list_names(wrong)}; the sizes come from the config.json or "
-            "bert_config.json beside it: give the one that belongs to these arrays"
+            "bert_config.json in its folder: give the one that belongs to these arrays"
         )
     for path, name in names.items():
         _check_same(tensors, [other for other in named[path].names if other in tensors.dims], name)
@@ -174,7 +174,7 @@ def _read(tensors: Tensors, name: str, tensor: TensorName) -> np.ndarray:
     if not np.issubdtype(array.dtype, np.floating) and array.dtype.name != "bfloat16":
         raise Refused(
             f"{tensors.place} holds {name} as {array.dtype}; only arrays of float32, float16, "
-            "bfloat16 and float64 are read: give a checkpoint that is not quantised"
+            "bfloat16 and float64 are read: give a checkpoint that is not quantized"
         )
     widened = array.astype(np.float32)[tensor.skipped_rows :]
     widened = np.split(widened, tensor.parts)[tensor.part]

@@ -106,7 +106,7 @@ def read(prefix: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
     path = prefix.parent / CONFIG
     if not path.is_file():
         raise Refused(
-            f"{prefix.parent} has no {CONFIG}; put the one beside {prefix.name} that it was "
+            f"{prefix.parent} has no {CONFIG}; put the one next to {prefix.name} that it was "
             "trained with"
         )
     config = _SETTINGS.parse(path, model_json.read_json(path))

@@ -65,8 +65,8 @@ def read(directory: pathlib.Path) -> Vocabulary:
         vocabulary = _read_tokenizer(directory / TOKENIZER, beside)
     elif beside is None:
         raise Refused(
-            f"{directory} has no {LIST} and no {TOKENIZER}; put the vocabulary beside the "
-            "checkpoint that it was trained with"
+            f"{directory} has no {LIST} and no {TOKENIZER}; put the vocabulary that the "
+            "checkpoint was trained with into its folder"
         )
     elif beside.name == LIST:
         lowercase = _read_lowercase(directory)
@@ -118,7 +118,7 @@ def _refuse_preparation(path: pathlib.Path, settings: Mapping[str, Any]) -> None
             raise Refused(
                 f"{path} has {name} = {json.dumps(settings[name])}, and text for a SentencePiece "
                 "model is prepared so for ALBERT and XLNet alone; remove the setting if the model "
-                f"was trained without it, or put its {TOKENIZER} beside it"
+                f"was trained without it, or put its {TOKENIZER} into the same folder"
             )
 
 
@@ -159,7 +159,7 @@ def _read_tokenizer(path: pathlib.Path, beside: pathlib.Path | None) -> Vocabula
     asked = model_json.read_json(config).get("do_lower_case") if config.is_file() else None
     if type(lowercase) is type(asked) is bool and lowercase != asked:
         raise Refused(
-            f"{config} has do_lower_case {asked}, {path.name} beside it {lowercase}; correct the "
+            f"{config} has do_lower_case {asked}, {path.name} next to it {lowercase}; correct the "
             "one that is wrong"
         )
     vocabulary = load_vocabulary(path, reads_special_tokens=True)
@@ -202,13 +202,13 @@ def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathl
     more = id_of.keys() - set(pieces)
     if more:
         raise Refused(
-            f"{beside} lacks {len(more):,} pieces of {path.name} beside it, such as "
+            f"{beside} lacks {len(more):,} pieces of {path.name} next to it, such as "
             f"{min(more)!r}; put back the whole list, or remove {path.name} if the list is right"
         )
     for number, piece in enumerate(pieces):
         if id_of.get(piece, number) != number:
             raise Refused(
-                f"{beside} has {piece!r} as piece {number}, {path.name} beside it as "
+                f"{beside} has {piece!r} as piece {number}, {path.name} next to it as "
                 f"{id_of[piece]}; put back the one that was changed, or remove {path.name} if the "
                 "list is right"
             )
@@ -237,14 +237,14 @@ def check_size(vocabulary: Vocabulary, rows: int, place: str) -> None:
     if pieces > rows:
         raise Refused(
             f"{vocabulary.path} has {pieces:,} pieces, but the word table of {place} has "
-            f"{rows:,} rows; put the vocabulary beside it that it was trained with"
+            f"{rows:,} rows; put the vocabulary that it was trained with into its folder"
         )
     padded = -(-pieces // _PADDED_TO) * _PADDED_TO
     if rows > padded and (rows - pieces) * _MAX_SPARE > rows:
         raise Refused(
             f"{vocabulary.path} has {pieces:,} pieces, but the word table of {place} has {rows:,} "
-            f"rows: {rows - pieces:,} ids would have no piece; put the whole vocabulary beside it, "
-            "or, if those rows were never used, add a line [unusedN] for each"
+            f"rows: {rows - pieces:,} ids would have no piece; put the whole vocabulary next to "
+            "it, or, if those rows were never used, add a line [unusedN] for each"
         )
 
 
@@ -256,7 +256,7 @@ def check_segments(template: Template, segments: int, place: str) -> None:
     largest = max(segment for _, segment in (*template.single, *template.pair))
     if 1 < segments <= largest:
         raise Refused(
-            f"the tokenizer beside {place} puts tokens into segment {largest} (type_id), and its "
+            f"the tokenizer next to {place} puts tokens into segment {largest} (type_id), and its "
             f"config.json has type_vocab_size = {segments}; put the files back that were saved "
             "together"
         )

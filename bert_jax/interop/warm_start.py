@@ -328,7 +328,7 @@ def _new_tokens(known: Vocabulary, vocabulary: Vocabulary, address: str) -> list
     """Return the ids of a grown vocabulary's tokens that the checkpoint's does not have."""
     if known.kind != vocabulary.kind:
         raise Refused(
-            f"{vocabulary.path} is a {vocabulary.kind} vocabulary, that of {address} a "
+            f"{vocabulary.path} is a {vocabulary.kind} vocabulary, but {address} has a "
             f"{known.kind} one; build the store (config.data.store) with --vocab={known.path}"
         )
     theirs, ours = known.pieces(), vocabulary.pieces()

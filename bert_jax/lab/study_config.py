@@ -18,7 +18,7 @@ class StudyRow:
     flags: str = setting(
         "", "settings that differ from the file's, as KEY=VALUE separated by spaces"
     )
-    paper: str = setting("", "the paper's figure for this row, shown beside ours")
+    paper: str = setting("", "the paper's figure for this row, shown next to ours")
     reads: str = setting(
         "",
         "earlier rows whose runs it reads, separated by commas; only for kinds that train no run",

@@ -54,7 +54,7 @@ def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED
     facts: Facts = []
     speed = run.summary.get("sequences_per_sec") or run.curves.last("train", "sequences_per_sec")
     if isinstance(speed, float):
-        facts.append(("sequences a second", f"{speed:,.0f}"))
+        facts.append(("sequences per second", f"{speed:,.0f}"))
     spent = sum(run.secs.values())
     if spent:
         parts = sorted(((secs, kind) for kind, secs in run.secs.items() if secs >= 0.005 * spent))

@@ -24,7 +24,7 @@ def format_slice(plan: Plan, tpu_slice: Slice) -> Rows:
             f"{joined}{tpu_slice.name} (gcloud: {tpu_slice.accelerator_type}), "
             f"{tpu_slice.chips:,} chips{cores}: "
             f"{chip.bf16_flops_per_sec / 1e12:,.0f} TFLOP/s and "
-            f"{_gib(tpu_slice.usable_bytes)} a chip, {tpu_slice.links} links of "
+            f"{_gib(tpu_slice.usable_bytes)} per chip, {tpu_slice.links} links of "
             f"{chip.link_bytes_per_sec / 1e9:.0f} GB/s at a corner",
         ),
         (
@@ -56,7 +56,7 @@ def format_phase_title(plan: PhasePlan, index: int) -> str:
     parts = f" in {plan.micro_batches} parts" if plan.micro_batches > 1 else ""
     return (
         f"phase {index}: {plan.steps:,} steps of {plan.rows_per_step:,} rows{parts} of "
-        f"{plan.seq_len}, {plan.rows_per_chip:g} a chip"
+        f"{plan.seq_len}, {plan.rows_per_chip:g} per chip"
     )
 
 
@@ -77,16 +77,16 @@ def _memory(memory: Memory, available: int) -> Rows:
     parts |= {"activations": memory.temporaries, "program": memory.program}
     parts |= {"teacher": memory.teacher} if memory.teacher else {}
     return [
-        ("memory", f"fits: {_gib(memory.total)} of {_gib(available)} a chip, {share:.0%}"),
+        ("memory", f"fits: {_gib(memory.total)} of {_gib(available)} per chip, {share:.0%}"),
         ("", ", ".join(f"{name} {_gib(size)}" for name, size in parts.items())),
     ]
 
 
 def _time(estimate: Estimate, sequences_per_row: float | None) -> Rows:
-    pace = f"{estimate.rows_per_sec_per_chip:,.0f} rows/s a chip"
+    pace = f"{estimate.rows_per_sec_per_chip:,.0f} rows/s per chip"
     if sequences_per_row:
-        pace = f"{sequences_per_row * estimate.rows_per_sec_per_chip:,.0f} sequences/s a chip"
-    step = f"{_ms(estimate.step_secs)} a step, {pace}, {estimate.peak_share:.1%} of peak"
+        pace = f"{sequences_per_row * estimate.rows_per_sec_per_chip:,.0f} sequences/s per chip"
+    step = f"{_ms(estimate.step_secs)} per step, {pace}, {estimate.peak_share:.1%} of peak"
     kernels = f", of which kernels {_ms(estimate.kernel_secs)}" if estimate.kernel_calls else ""
     work = f"work {_ms(estimate.work_secs)} = {estimate.cycles / 1e6:,.2f}M cycles{kernels}"
     missing = [
@@ -130,7 +130,7 @@ def _tried(alternative: Alternative) -> str:
     flags = " ".join(f"--{name}={value}" for name, value in alternative.settings.items())
     if not alternative.fits:
         return f"{flags}: does not fit, {_gib(alternative.memory_bytes)} or more"
-    pace = "" if alternative.step_secs is None else f", {_ms(alternative.step_secs)} a step"
+    pace = "" if alternative.step_secs is None else f", {_ms(alternative.step_secs)} per step"
     return f"{flags}: fits, {_gib(alternative.memory_bytes)}{pace}"
 
 
@@ -188,8 +188,8 @@ def format_scaled(row: ScaleRow) -> str:
     if estimate is None:
         return f"{text}does not fit, {_gib(row.needed_bytes)} or more"
     return (
-        f"{text}{_ms(estimate.step_secs)} a step, waiting {_ms(estimate.exposed_secs)}, "
-        f"{estimate.rows_per_sec_per_chip:,.0f} rows/s a chip, {estimate.peak_share:.1%} of peak"
+        f"{text}{_ms(estimate.step_secs)} per step, waiting {_ms(estimate.exposed_secs)}, "
+        f"{estimate.rows_per_sec_per_chip:,.0f} rows/s per chip, {estimate.peak_share:.1%} of peak"
     )
 
 

@@ -179,8 +179,8 @@ def _write_predictions(
 def read_accuracy(path: pathlib.Path) -> Scores:
     """Read a file of predictions with a column of answers and return its accuracy."""
     how_to_fix = (
-        "predictions/dev.csv of a run of swag or codah has both; those of a test set without "
-        "answers cannot be scored"
+        "predictions/dev.csv of a run of swag or codah has both; predictions for a test set "
+        "without answers cannot be scored"
     )
     pairs = [
         [_answer_index(row[name], f"{path} row {number}") for name in ("pred", "label")]

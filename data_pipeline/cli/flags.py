@@ -119,9 +119,10 @@ class Command(Generic[Values]):
         fields = list(_list_flags(self.flags))
         first = [_write_flag(field) for _, field in fields if _get_form(field).is_required]
         rest = ["[flags]"] if len(fields) > len(first) else []
+        usage = " ".join(["python -m", self.module, *first, *rest])
         parser = _Parser(
             prog=f"python -m {self.module}",
-            usage=" ".join(["python -m", self.module, *first, *rest]),
+            usage="\n".join(wrap_text(usage, _find_width() - len("usage: "), hanging=2 * INDENT)),
             description=self.about,
             epilog="\n".join(["example:", *wrap_command(self.example, _find_width(), INDENT)]),
             formatter_class=_HelpLayout,
@@ -218,7 +219,7 @@ class Kinds:
         if chosen is not None:
             return chosen.format_help()
         helps = [command.format_help() for command in self.commands.values()]
-        return "\n".join([(self.about or "").strip(), "", *helps])
+        return "\n".join([*_wrap_paragraphs(self.about or "", _find_width()), *helps])
 
 
 def _first_word(arguments: Sequence[str]) -> str:
@@ -237,15 +238,20 @@ class _HelpLayout(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=26, width=_find_width())
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        lines: list[str] = []
-        for paragraph in text.strip().split("\n\n"):
-            is_layout = any(line.startswith(INDENT) for line in paragraph.splitlines())
-            whole = " ".join(paragraph.split())
-            lines += [*(paragraph.splitlines() if is_layout else wrap_text(whole, width)), ""]
-        return textwrap.indent("\n".join(lines), indent)
+        return textwrap.indent("\n".join(_wrap_paragraphs(text, width)), indent)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         return str(action.metavar)
+
+
+def _wrap_paragraphs(text: str, columns: int) -> list[str]:
+    """Break paragraphs into lines, an empty one after each; indented ones stay as they are."""
+    lines: list[str] = []
+    for paragraph in text.strip().split("\n\n"):
+        is_layout = any(line.startswith(INDENT) for line in paragraph.splitlines())
+        whole = " ".join(paragraph.split())
+        lines += [*(paragraph.splitlines() if is_layout else wrap_text(whole, columns)), ""]
+    return lines
 
 
 def _find_width() -> int:

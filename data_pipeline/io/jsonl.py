@@ -20,7 +20,7 @@ DAMAGED = ".damaged"  # suffix of the file that keeps what was cut off
 _MAX_BYTES = 1 << 30  # limit of a records file: millions of lines
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
 Read = Callable[[pathlib.Path], list[dict[str, Any]]]
-_MEND = "delete or mend that line, or put a copy of the file back"
+_MEND = "delete or correct that line, or put a copy of the file back"
 
 
 def append_record(path: pathlib.Path, line: Mapping[str, Any]) -> None:

@@ -116,5 +116,5 @@ def _segments(text: str, language: str) -> list[str]:
             raise
         raise Refused(
             f"sentencex cannot find the sentences of a text that starts with {text[:60]!r} "
-            f"({error}); change that text, or give one sentence a line with --sentences=lines"
+            f"({error}); change that text, or give one sentence per line with --sentences=lines"
         ) from error

@@ -85,7 +85,7 @@ class SplitWriter:
         counts = np.bincount(token_ids, minlength=len(self._token_counts))
         if len(counts) > len(self._token_counts):
             raise Refused(
-                f"the tokeniser made the id {len(counts) - 1}, beyond the vocabulary's "
+                f"the tokenizer made the id {len(counts) - 1}, beyond the vocabulary's "
                 f"{len(self._token_counts)} pieces; this is a fault of the vocabulary file"
             )
         self._token_counts += counts

@@ -152,8 +152,8 @@ def read_list(path: pathlib.Path, data: bytes) -> list[str]:
         )
     if not text.strip():
         raise Refused(
-            f"--vocab is {path}, which has no piece in it; give a vocab.txt with a piece a line, "
-            "or train one with --train_vocab=wordpiece --vocab_size=30522"
+            f"--vocab is {path}, which has no piece in it; give a vocab.txt with one piece per "
+            "line, or train one with --train_vocab=wordpiece --vocab_size=30522"
         )
     if text.lstrip().startswith("{"):
         raise Refused(
@@ -188,7 +188,7 @@ def check_case(path: pathlib.Path, pieces: Sequence[str], lowercase: bool) -> No
         )
     if not lowercase and not capitals and any(piece != piece.upper() for piece in words):
         raise Refused(
-            f"--lowercase is false, but {path} has no piece with a capital, so every capitalised "
+            f"--lowercase is false, but {path} has no piece with a capital, so every capitalized "
             "word would be [UNK]: it is an uncased vocabulary; use --lowercase=true"
         )
 

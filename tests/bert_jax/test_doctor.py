@@ -79,8 +79,8 @@ def test_a_busy_machine_is_said_to_be_one(monkeypatch, load, is_busy):
 
 
 def test_the_pace_of_a_slow_and_a_fast_step_can_be_read():
-    assert checks.describe_pace(80.4626, 0.19885) == "80.5 s, 0.2 rows a second"
-    assert checks.describe_pace(0.0105, 6095.2) == "10.5 ms, 6,095 rows a second"
+    assert checks.describe_pace(80.4626, 0.19885) == "80.5 s, 0.2 rows per second"
+    assert checks.describe_pace(0.0105, 6095.2) == "10.5 ms, 6,095 rows per second"
 
 
 def test_collectives_are_timed_between_all_devices():

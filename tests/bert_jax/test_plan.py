@@ -44,7 +44,7 @@ def test_a_plan_of_a_small_model_for_sixteen_chips(tiny_store, tmp_path):
     planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert (planned.returncode, planned.stderr) == (0, "")
     said = planned.stdout
-    assert "v5e:4x4 (gcloud: v5litepod-16), 16 chips: 197 TFLOP/s and 15.75 GiB a chip" in said
+    assert "v5e:4x4 (gcloud: v5litepod-16), 16 chips: 197 TFLOP/s and 15.75 GiB per chip" in said
     assert "the store's" in said and "(compiler estimate)" in said
 
     numbers = json.loads(out.read_text())

@@ -98,8 +98,8 @@ def check_summary(path: pathlib.Path, settings: Mapping[str, Any], template: Tem
     if theirs != ours:
         raise Refused(
             f"{path} says summary_type = {theirs!r:.80}, but [CLS] is the {ours} token of the rows "
-            "that the tokenizer beside it makes; put back the files that were saved together, or "
-            "give the model that it was fine-tuned from, and fine-tune that"
+            "that the tokenizer in its folder makes; put back the files that were saved together, "
+            "or give the model that it was fine-tuned from, and fine-tune that"
         )
 
 

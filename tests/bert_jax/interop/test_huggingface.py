@@ -206,5 +206,5 @@ def test_files_that_are_no_weights_are_refused(held, tmp_path):
 def test_whole_numbers_are_refused(held, tmp_path):
     short = dict(held)
     short["bert." + KERNEL] = (short["bert." + KERNEL] * 100).astype(np.int8)
-    with pytest.raises(ValueError, match=r"key\.weight as int8; .* not quantised"):
+    with pytest.raises(ValueError, match=r"key\.weight as int8; .* not quantized"):
         huggingface.read(write(tmp_path, short))

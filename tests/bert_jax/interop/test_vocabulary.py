@@ -92,7 +92,7 @@ def test_the_model_that_a_tokenizer_json_was_exported_from_decides(tmp_path):
 
 def test_files_that_contradict_each_other_in_case_are_refused(tmp_path):
     folder = write(tmp_path, PIECES, {"do_lower_case": False}, make_tokenizer(lowercase=True))
-    with pytest.raises(ValueError, match=r"do_lower_case False, .* beside it True"):
+    with pytest.raises(ValueError, match=r"do_lower_case False, .* next to it True"):
         vocabulary.read(folder)
 
 

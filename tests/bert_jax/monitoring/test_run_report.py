@@ -101,7 +101,7 @@ def test_the_lock_tells_a_stopped_run_from_a_live_one(tmp_path):
 def test_findings_come_before_the_receipt(tmp_path, capsys):
     assert report.main([str(make_run(tmp_path / "a"))]) == 0
     verdict, finding, advice, fact, *_ = capsys.readouterr().out.splitlines()
-    assert verdict.startswith("a: finished") and fact.startswith("  sequences a second")
+    assert verdict.startswith("a: finished") and fact.startswith("  sequences per second")
     assert (finding, advice) == ("! flat: It is <flat>.", "  Less.")
 
 
