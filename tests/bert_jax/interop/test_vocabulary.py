@@ -129,7 +129,7 @@ def test_a_list_that_its_tokenizer_json_contradicts_is_refused(tmp_path):
         PIECES[:-1],
         [*PIECES[:6], *PIECES[7:]],
     ):
-        with pytest.raises(ValueError, match=r"vocab\.txt (has '|lacks 1 ).*tokenizer\.json bes"):
+        with pytest.raises(ValueError, match=r"vocab\.txt (has '|lacks 1 ).*tokenizer\.json next"):
             vocabulary.read(write(folder, changed))
 
 
