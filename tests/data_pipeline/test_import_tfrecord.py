@@ -207,7 +207,7 @@ def test_damage_is_found_whatever_is_lost(folder, capsys):
         ("--input=GOOD --heldout_input=GOOD", "good.tfrecord, which --input has too"),
         ("--input=GOOD --heldout_input=x --holdout=0.1", "leave one of them out"),
         ("--input=FOLDER/one.tfrecord", "none can be held out while others are trained on"),
-        ("--input=GOOD,FOLDER/slots.tfrecord", "has 4 predictions an example"),
+        ("--input=GOOD,FOLDER/slots.tfrecord", "has 4 predictions per example"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing(folder, capsys, flags, words):
