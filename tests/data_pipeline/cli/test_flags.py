@@ -94,6 +94,14 @@ def test_a_mistake_names_its_flag_and_a_way_out(arguments, key, words):
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
+def test_help_of_all_kinds_and_a_long_usage_have_the_width_of_the_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "44")
+    monkeypatch.setattr("sys.argv", ["command", "--help"])
+    text = Kinds("All of them. " * 9, {"": COMMAND}).format_help()
+    assert max(map(len, text.splitlines())) <= 44
+    assert "\n\nusage: python -m some.command\n    --checkpoint=CK [flags]\n" in text
+
+
 def test_a_command_without_positional_arguments_refuses_them():
     with pytest.raises(ValueError, match=r"^'stray' is not a flag"):
         Command("some.command", "", Hosts, "python").read(["stray"])
