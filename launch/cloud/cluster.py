@@ -162,7 +162,7 @@ class Arguments:
     @property
     def is_dry_run(self) -> bool:
         """Whether commands are printed only."""
-        return "dry-run" in self.values
+        return self.has("dry-run")
 
     def has(self, name: str) -> bool:
         """Whether a flag was given."""

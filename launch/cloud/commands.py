@@ -27,8 +27,6 @@ _REVISION = Flag("revision", "commit sent to the machines (default: HEAD, all co
 _WHEELHOUSE = Flag("wheelhouse", "machines install from BUCKET, see launch/wheelhouse.sh")
 _DOCTOR = Flag("doctor", "check all workers with `bert_jax.doctor`; train if nothing is wrong")
 _WORKER = Flag("worker", "a worker, counted from 0, or all", "N|all", r"all|0|[1-9]\d{0,4}")
-_WORKDIR = Flag("workdir", "a folder in a bucket, or on a disk that outlives the slice", "DIR")
-_CONFIG = Flag("config", "config of the training, such as configs/base.py", "FILE")
 _LOOKS = Flag("poll_secs", "seconds between two looks", "N", r"[1-9]\d{0,4}|0\.\d{1,2}", "60")
 _WAIT = Flag("wait", "return once it is ready, or after TIME, such as 6h", "[TIME]", DURATION)
 _YES = Flag("yes", "ask for no confirmation")
@@ -41,7 +39,7 @@ _COPIES = Flag("bucket", "list the copies in BUCKET/logs/TPU_NAME, and show the 
 _PYTHON = Flag("python", "a Python with pip", "PYTHON", default="python3")
 _DELETE = Flag("delete_at_end", "delete the slice at the run's end")
 _WATCH_FLAGS = (
-    *(_WORKDIR, _REVISION, _WHEELHOUSE, _DOCTOR, _LOOKS),
+    *(_REVISION, _WHEELHOUSE, _DOCTOR, _LOOKS),
     # More than config.hosts.stuck_secs, whose watchdog names what hangs.
     Flag("hung_secs", "seconds without output after which a run is stuck", "N", _NUMBER, "4000"),
     Flag("tries", "tries in a row without a newer checkpoint", "N", _NUMBER, "5"),
@@ -71,10 +69,13 @@ def _run(given: Arguments, commands: Sequence[Command]) -> int:
     return run_all(commands, given.is_dry_run)
 
 
-def _make_job(given: Arguments, flags: Sequence[str]) -> Job:
+def _make_job(given: Arguments) -> Job:
+    """Return the job of a commit; all but setup.sh name a config and a workdir."""
     cluster = given.cluster
+    if given.script != "setup":
+        _need_flags(given.rest)
     commit = "" if cluster.slice.road == "gke" else find_commit(given.values.get("revision", ""))
-    job = Job(cluster, tuple(flags), commit, given.has("wheelhouse"), given.has("doctor"))
+    job = Job(cluster, tuple(given.rest), commit, given.has("wheelhouse"), given.has("doctor"))
     if job.wheelhouse and not given.is_dry_run and ask(job.pack()[0]).code:
         refuse(f"{job.wheelhouse}/complete was not found; run launch/wheelhouse.sh first")
     return job
@@ -86,12 +87,6 @@ def _need_flags(flags: Sequence[str]) -> None:
             refuse(f"--{name}= is missing, such as --config=configs/base.py --workdir=gs://b/a")
 
 
-def _list_training(given: Arguments) -> list[str]:
-    """Return the flags of training: config and workdir, which are ours as well, first."""
-    own = [f"--{name}={given.values[name]}" for name in ("config", "workdir") if given.has(name)]
-    return [*own, *given.rest]
-
-
 def create(given: Arguments, road: ModuleType) -> int:
     """Request the slice TPU_NAME, labelled launched_by=LABEL.
 
@@ -101,8 +96,7 @@ def create(given: Arguments, road: ModuleType) -> int:
     """
     cluster, job = given.cluster, Job(given.cluster)
     if road.STARTS_ITSELF:
-        _need_flags(given.rest)
-        job = _make_job(given, given.rest)
+        job = _make_job(given)
         check_config(job.flags, job.commit)
     elif given.rest:
         refuse(f"'{given.rest[0]}' is no option of launch/create.sh; see launch/create.sh --help")
@@ -184,7 +178,7 @@ def setup(given: Arguments, road: ModuleType) -> int:
     checked against its hash. Workers need the internet, but for --wheelhouse. One that trains is
     left unchanged.
     """
-    job = _make_job(given, ())
+    job = _make_job(given)
     code = _run(given, road.plan("set_up", job))
     if not code and not given.is_dry_run:
         train_command = given.cluster.next_command("train", "--config=FILE", "--workdir=DIR")
@@ -199,15 +193,14 @@ def train(given: Arguments, road: ModuleType) -> int:
     where a worker trains already, or if the config, resolved here first (by BERT_JAX_PYTHON), has a
     mistake. The same command resumes. Put no secret into it: gcloud logs it on this machine.
     """
-    training = _list_training(given)
-    job = Job(given.cluster, tuple(training), is_examined=given.has("doctor"))
+    job = Job(given.cluster, tuple(given.rest), is_examined=given.has("doctor"))
     if given.has("stop"):
-        if training:
-            refuse(f"--stop takes no flags of training, but there is '{training[0]}'; remove it")
+        if given.rest:
+            refuse(f"--stop takes no flags of training, but there is '{given.rest[0]}'; remove it")
         return _run(given, road.plan("stop", job))
-    _need_flags(training)
+    _need_flags(given.rest)
     if not given.has("skip_config_check"):
-        check_config(training)
+        check_config(given.rest)
     if code := _run(given, road.plan("start", job)):
         stop = given.cluster.next_command("train", "--stop")
         return _complain(f"{given.cluster.name} may train on some workers only; stop: {stop}", code)
@@ -308,7 +301,8 @@ def pod(given: Arguments, road: ModuleType) -> int:
     """Train a config from start to end on a slice that is created for it and deleted afterwards.
 
     Replaces a slice that was preempted or lost, restarts a run that failed or is silent. The config
-    is resolved here first; without --workdir it trains into BUCKET/runs/TPU_NAME. It needs a
+    is resolved here first. --workdir=DIR is a folder in a bucket, or on a disk that outlives the
+    slice; without it the run trains into BUCKET/runs/TPU_NAME. The supervisor needs a
     machine that stays on; if that stops, training continues, and the same command resumes. It also
     restarts what launch/train.sh --stop has stopped: end it first. Exit code: 0 once training has
     finished; 2 or 3 as soon as a worker ends so; 1 if it gives up; 130 after a signal.
@@ -316,18 +310,17 @@ def pod(given: Arguments, road: ModuleType) -> int:
     configs = [word for word in given.rest if word[:1] != "-" or word.startswith("--config=")]
     if len(configs) != 1 or configs[0].startswith("-"):
         refuse(f"one CONFIG is named, as in launch/pod.sh configs/base.py, not {configs}")
-    if not given.has("workdir"):
-        bucket = given.cluster.need("BUCKET", "and --workdir is not given")
-        given.values["workdir"] = f"{bucket}/runs/{given.cluster.name}"
-    given.values["config"] = configs[0]
     given.rest.remove(configs[0])
+    if not Job(given.cluster, tuple(given.rest)).workdir:
+        bucket = given.cluster.need("BUCKET", "and --workdir is not given")
+        given.rest.insert(0, f"--workdir={bucket}/runs/{given.cluster.name}")
+    given.rest.insert(0, f"--config={configs[0]}")
     return _supervise(given, road, True)
 
 
 def _supervise(given: Arguments, road: ModuleType, is_deleted_at_end: bool) -> int:
-    cluster, values, training = given.cluster, given.values, _list_training(given)
-    _need_flags(training)
-    job = _make_job(given, training)
+    cluster, values = given.cluster, given.values
+    job = _make_job(given)
     if not job.workdir.startswith("gs://" if road.STARTS_ITSELF else ("gs://", "/")):
         refuse(
             f"--workdir={job.workdir} is deleted with the machines; give a folder in a bucket, "
@@ -337,7 +330,7 @@ def _supervise(given: Arguments, road: ModuleType, is_deleted_at_end: bool) -> i
     max_usd = float(values["max_usd"]) if given.has("max_usd") else None
     if max_usd is not None and price is None:
         refuse(f"--max_usd needs a price, and none of {cluster.slice.name} is known; add --price=")
-    check_config(training, job.commit)
+    check_config(job.flags, job.commit)
     if given.is_dry_run:
         for kind in ("create", "look", "set_up", "start", "stacks", "stop", "delete", "clean"):
             commands = road.questions(job) if kind == "look" else road.plan(kind, job)
@@ -369,17 +362,18 @@ def _supervise(given: Arguments, road: ModuleType, is_deleted_at_end: bool) -> i
     return supervisor.run()
 
 
+_TRAINING = "--config=FILE --workdir=DIR [TRAIN_FLAG ...]"
 # The function of a script -> its arguments beside options, and its options.
 _OPTIONS: dict[Callable[[Arguments, ModuleType], int], tuple[str, tuple[Flag, ...]]] = {
     check: ("[TRAIN_FLAG ...]", ()),
     create: ("[TRAIN_FLAG ...]", (_WAIT, _LOOKS, _REVISION, _WHEELHOUSE)),
     delete: ("", (_YES, _FOREIGN)),
     setup: ("", (_REVISION, _WHEELHOUSE)),
-    train: ("[TRAIN_FLAG ...]", (_CONFIG, _WORKDIR, _DOCTOR, _UNCHECKED, _STOP)),
+    train: (_TRAINING, (_DOCTOR, _UNCHECKED, _STOP)),
     logs: ("", (_WORKER, _LINES, _FOLLOW, _COPIES)),
     ssh: ("['COMMAND']", (_WORKER,)),
     wheelhouse: ("", (_REVISION, _PYTHON)),
-    watch: ("[TRAIN_FLAG ...]", (_CONFIG, *_WATCH_FLAGS, _DELETE)),
+    watch: (_TRAINING, (*_WATCH_FLAGS, _DELETE)),
     pod: ("CONFIG [TRAIN_FLAG ...]", _WATCH_FLAGS),
 }
 

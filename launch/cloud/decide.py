@@ -196,25 +196,22 @@ class _Turn:
     def take_outcomes(self) -> None:
         state = self.state
         for outcome in self.answers.outcomes:
-            kind, error = outcome.kind, outcome.error
+            kind, words = outcome.kind, f"{outcome.kind} failed: {outcome.error}"
             if kind == "create" and outcome.exists:
                 # Ours from a request whose answer was lost, or one that still goes: see later.
                 self.event("a slice of that name exists already")
-            elif kind in ("create", "delete") and error:
-                verb = "requested" if kind == "create" else "deleted"
-                self.fail(f"the slice could not be {verb}: {error}", outcome.is_permanent)
+            elif outcome.error and kind in ("create", "delete"):
+                self.fail(words, outcome.is_permanent)
+            elif outcome.error:
+                # Workers that the doctor did not pass are set up again before the next start.
+                state.is_set_up &= kind == "start" and not self.rules.is_examined
+                self.event(words)
             elif kind == "create":
                 self.event("requested the slice")
                 state.forget_slice()
                 state.is_expected = state.is_there = True
             elif kind == "set_up":
-                state.is_set_up = not error
-                if error:
-                    self.event(f"the workers could not be set up: {error}")
-            elif kind == "start" and error:
-                # Else the next try would train on workers that the doctor did not pass.
-                state.is_set_up &= not self.rules.is_examined
-                self.event(f"training could not be started: {error}")
+                state.is_set_up = True
             elif kind == "start":
                 state.has_trained = True
                 tries = f"try {state.tries} of {self.rules.max_tries}"
@@ -243,6 +240,7 @@ class _Turn:
     def look_at_slice(self, seen: SliceSeen) -> None:
         state, rules = self.state, self.rules
         if seen.kind == ABSENT:
+            self.bill(seen)
             self.find_none()
             return
         if seen.label != rules.label:
@@ -250,11 +248,10 @@ class _Turn:
             words += ", and is left alone; set LABEL, or change TPU_NAME"
             self.end(2, words)
             return
+        self.bill(seen)
         if seen.created != state.created:
-            self.stop_billing()
             state.forget_slice()
             state.created = seen.created
-        self.bill(seen)
         state.seen, state.missing, state.is_there = self.now, 0, True
         state.is_expected = seen.created != state.condemned
         self.check_budget()
@@ -286,7 +283,6 @@ class _Turn:
     def find_none(self) -> None:
         state = self.state
         is_young = self.now - state.requested < STALE_SECS
-        self.stop_billing()
         if state.end_code is not None:
             state.missing += 1
             # What must not be missed is deleted even so, and looked for once more.
@@ -432,17 +428,12 @@ class _Turn:
 
     def bill(self, seen: SliceSeen) -> None:
         """Count from the last look without machines, else from the creation: never too little."""
-        state = self.state
-        if not seen.has_machines:
-            self.stop_billing()
-        elif state.billed_since is None:
-            state.billed_since = max(state.seen, seen.created)
-
-    def stop_billing(self) -> None:
-        state = self.state
-        if state.billed_since is not None:
+        state, is_new = self.state, seen.created != self.state.created
+        if state.billed_since is not None and (is_new or not seen.has_machines):
             state.spent_secs += max(self.now - state.billed_since, 0)
             state.billed_since = None
+        if state.billed_since is None and seen.has_machines:
+            state.billed_since = max(state.seen, seen.created)
 
     def check_budget(self) -> None:
         state, limit, spent = self.state, self.rules.max_usd, self.state.count_usd(self.now)

@@ -88,19 +88,17 @@ def find_digest(commit: str) -> str:
 def check_config(flags: Sequence[str], commit: str = "") -> None:
     """Refuse, with the sentence of bert_jax.train, a config that it would refuse on the workers.
 
-    Resolved in the commit that is sent, or in the files here without one; by the first Python here
-    that has bert_jax (BERT_JAX_PYTHON names another). Without any, only the workers resolve it.
+    Resolved in the commit that is sent, or in the files here without one, by this Python or by
+    BERT_JAX_PYTHON. Without bert_jax there, only the workers resolve it.
     """
-    configs = [flag.partition("=")[2] for flag in flags if flag.startswith("--config=")]
-    path = configs[0].partition(":")[0] if configs else ""
-    if path and os.path.isabs(path) and not os.path.isfile(path):
-        note = f"note: {path} is not on this machine, so only the workers resolve it"
-        print(escape(note), file=sys.stderr)
-    elif path and not commit:
+    path = next(flag for flag in flags if flag.startswith("--config="))[9:].partition(":")[0]
+    if os.path.isabs(path) and not os.path.isfile(path):
+        _note(f"{path} is not on this machine, so only the workers resolve it")
+    elif not commit:
         # In a wheel the package itself would hide other packages.
         is_clone = (ROOT / "bert_jax" / "train.py").exists()
         _resolve(ROOT if is_clone else pathlib.Path.cwd(), path, flags)
-    elif path:
+    else:
         with tempfile.TemporaryDirectory() as folder:
             command = ["git", "-C", str(ROOT), "archive", commit]
             packed = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
@@ -108,31 +106,32 @@ def check_config(flags: Sequence[str], commit: str = "") -> None:
             _resolve(pathlib.Path(folder), path, flags)
 
 
+def _note(words: str) -> None:
+    print(escape(f"note: {words}"), file=sys.stderr)
+
+
 def _resolve(folder: pathlib.Path, path: str, flags: Sequence[str]) -> None:
-    named = os.environ.get("BERT_JAX_PYTHON")
-    for name in [named] if named else [str(ROOT / ".venv" / "bin" / "python"), "python3", "python"]:
-        python = shutil.which(name)
-        if python is None:
-            continue
-        # A folder may be a store on the workers alone. A Python without jax fails with 1; 2 means
-        # wrong flags.
-        for more in ([], ["--config.data.store="]):
-            words = [os.path.abspath(python), "-m", "bert_jax.train", *flags, *more]
-            ran = subprocess.run(
-                [*words, "--print_config"], cwd=folder, env=os.environ | {"JAX_PLATFORMS": "cpu"},
-                stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            )  # fmt: skip
-            if ran.returncode != 2:
-                break
-        if ran.returncode == 0:
-            _check_data_cache(ran.stdout)
-            return
-        if ran.returncode == 2 and "error: " in ran.stderr:
-            refuse(ran.stderr.rpartition("error: ")[2].split("\n")[0])
-    if not os.path.isabs(path) and not (folder / path).is_file():
+    named = os.environ.get("BERT_JAX_PYTHON") or sys.executable
+    if (python := shutil.which(named)) is None:
+        refuse(f"BERT_JAX_PYTHON={named} is no command; name a Python, or unset it")
+    # A folder may be a store on the workers alone. A Python without jax ends with 1, wrong flags
+    # with 2.
+    for more in ([], ["--config.data.store="]):
+        words = [os.path.abspath(python), "-m", "bert_jax.train", *flags, *more, "--print_config"]
+        ran = subprocess.run(
+            words, cwd=folder, env=os.environ | {"JAX_PLATFORMS": "cpu"},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        )  # fmt: skip
+        if ran.returncode != 2:
+            break
+    if ran.returncode == 0:
+        _check_data_cache(ran.stdout)
+    elif ran.returncode == 2 and "error: " in ran.stderr:
+        refuse(ran.stderr.rpartition("error: ")[2].split("\n")[0])
+    elif not os.path.isabs(path) and not (folder / path).is_file():
         refuse(f"--config={path}: there is no such file in {ROOT}")
-    note = f"note: no Python here has bert_jax, so only the workers resolve {path}"
-    print(escape(note), file=sys.stderr)
+    else:
+        _note(f"{python} has no bert_jax, so only the workers resolve {path}")
 
 
 def _check_data_cache(resolved: str) -> None:
