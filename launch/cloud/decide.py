@@ -234,7 +234,7 @@ class _Turn:
             return
         if seen is None:
             self.fail(f"the state of the slice is unknown: {answers.error}", answers.is_permanent)
-        if state.end_code is not None and state.created and not self.is_over:
+        if state.end_code is not None and state.created:
             self.act("delete")
 
     def look_at_slice(self, seen: SliceSeen) -> None:
@@ -282,7 +282,6 @@ class _Turn:
 
     def find_none(self) -> None:
         state = self.state
-        is_young = self.now - state.requested < STALE_SECS
         if state.end_code is not None:
             state.missing += 1
             # What must not be missed is deleted even so, and looked for once more.
@@ -293,7 +292,7 @@ class _Turn:
                 self.end(state.end_code, f"the slice is deleted; {state.end_words}")
             return
         state.is_there = False
-        if state.is_expected and is_young:
+        if state.is_expected and self.now - state.requested < STALE_SECS:
             self.say_waiting("requested, and not to be seen yet")
         elif not state.is_expected or state.created == state.condemned:
             if self.may_try():
@@ -348,10 +347,10 @@ class _Turn:
         failed = [code for code in codes if code not in (0, *FINAL_CODES)]
         busy = next((worker for worker in workers if worker.status == "busy"), None)
         silent_secs = min((worker.silent_secs for worker in running), default=0.0)
+        starts = max((worker.starts for worker in workers), default=0)
         where = f"training runs on {len(running)} of {len(workers)} workers"
-        if rules.starts_itself:
-            state.was_tried = state.has_trained = True
-        state.has_trained |= bool(running)
+        state.was_tried |= rules.starts_itself
+        state.has_trained |= rules.starts_itself or bool(running)
         if busy is not None:
             words = f"another run than {rules.workdir} trains on worker {busy.name}; let it end"
             self.end(2, f"{words}, or stop it: launch/train.sh --stop")
@@ -365,11 +364,17 @@ class _Turn:
             self.end_run(final, words)
         elif codes.count(0) == len(workers):
             self.end_run(0, "training has finished")
+        elif rules.starts_itself and starts > state.starts:
+            if self.may_try():
+                state.starts, state.tries = starts, state.tries + 1
+                self.event(f"training starts, newest checkpoint {self.step}, try {state.tries}")
+        elif failed and not rules.starts_itself:
+            self.restart(f"training failed with exit codes {failed}, newest checkpoint {self.step}")
+        elif silent_secs >= rules.hung_secs:
+            self.act("stacks")
+            self.restart(f"no output for {silent_secs:.0f} s; the stacks of training are collected")
         elif rules.starts_itself:
-            self.look_at_restarts(silent_secs, where)
-        elif failed:
-            self.event(f"training failed with exit codes {failed}, newest checkpoint {self.step}")
-            self.start(is_stopped_first=True)
+            self.say_waiting(where, f"newest checkpoint {self.step}")
         elif not running:
             self.start()
         elif len(running) + len(codes) < len(workers):
@@ -377,30 +382,17 @@ class _Turn:
             self.event(where)
             if state.partial >= MAX_PARTIAL:
                 self.start(is_stopped_first=True)
-        elif silent_secs >= rules.hung_secs:
-            self.collect_stacks(silent_secs)
-            self.start(is_stopped_first=True)
         else:
             state.partial = 0
             self.say_waiting(where, f"newest checkpoint {self.step}")
 
-    def look_at_restarts(self, silent_secs: float, where: str) -> None:
-        """Count the starts of machines that restart training themselves; a silent one is lost."""
-        state = self.state
-        starts = max(worker.starts for worker in self.answers.workers)
-        if starts > state.starts:
-            if self.may_try():
-                state.starts, state.tries = starts, state.tries + 1
-                self.event(f"training starts, newest checkpoint {self.step}, try {state.tries}")
-        elif silent_secs >= self.rules.hung_secs:
-            self.collect_stacks(silent_secs)
-            self.lose("training is silent")
+    def restart(self, why: str) -> None:
+        """Start training anew, or delete a slice that starts it itself."""
+        if self.rules.starts_itself:
+            self.lose(why)
         else:
-            self.say_waiting(where, f"newest checkpoint {self.step}")
-
-    def collect_stacks(self, silent_secs: float) -> None:
-        self.event(f"no output from training for {silent_secs:.0f} s; its stacks are collected")
-        self.act("stacks")
+            self.event(why)
+            self.start(is_stopped_first=True)
 
     def start(self, is_stopped_first: bool = False) -> None:
         state = self.state
@@ -477,10 +469,6 @@ class _Turn:
         self.act("end", words, code=code)
 
     @property
-    def is_over(self) -> bool:
-        return any(action.kind == "end" for action in self.actions)
-
-    @property
     def step(self) -> str:
         return str(self.state.checkpoint) if self.state.checkpoint >= 0 else "-"
 
@@ -503,7 +491,7 @@ class _Turn:
     def wait(self) -> None:
         """End the turn with a pause, unless outcomes follow, or this is the end."""
         state = self.state
-        if self.is_over or any(action.kind in REPORTED for action in self.actions):
+        if any(action.kind in (*REPORTED, "end") for action in self.actions):
             return
         if not self.has_failed:
             state.pause, state.unanswered_since = 0, None
