@@ -125,13 +125,8 @@ def _wait(road: ModuleType, job: Job, given: Arguments) -> int:
         is_over = state in (decide.LOST, decide.DELETING) or failures == 5
         if is_over or waited + poll > int(limit[:-1]) * _UNITS[limit[-1]]:
             until = f"it may cost money until {given.cluster.next_command('delete')}"
-            return _complain(f"it is {state} after {waited:.0f} s; {until} {answers.error}")
+            refuse(f"it is {state} after {waited:.0f} s; {until} {answers.error}", 1)
         time.sleep(poll)
-
-
-def _complain(words: str, code: int = 1) -> int:
-    print(escape(f"error: {words}"), file=sys.stderr)
-    return code
 
 
 def delete(given: Arguments, road: ModuleType) -> int:
@@ -150,7 +145,7 @@ def delete(given: Arguments, road: ModuleType) -> int:
     listing = f"gcloud compute tpus tpu-vm list {cluster.place}"
     if answers.slice is None or answers.slice.kind == decide.ABSENT:
         unseen = f"{cluster.name} was not found {answers.error}"
-        return _complain(f"{unseen}; it may still cost money; {listing}")
+        refuse(f"{unseen}; it may still cost money; {listing}", 1)
     if not is_foreign and answers.slice.label != cluster.get("LABEL"):
         refuse(
             f"{cluster.name} has the label launched_by='{answers.slice.label}', not "
@@ -203,7 +198,7 @@ def train(given: Arguments, road: ModuleType) -> int:
         check_config(given.rest)
     if code := _run(given, road.plan("start", job)):
         stop = given.cluster.next_command("train", "--stop")
-        return _complain(f"{given.cluster.name} may train on some workers only; stop: {stop}", code)
+        refuse(f"{given.cluster.name} may train on some workers only; stop: {stop}", code)
     if not given.is_dry_run:
         print(f"It trains. Its output: {given.cluster.next_command('logs', '--follow')}")
     return 0
@@ -240,7 +235,7 @@ def _show_copies(given: Arguments, worker: str, lines: int) -> int:
     if worker != "all":
         found = [row for row in found if row[1].rpartition("-")[0].endswith(f"-{worker}")]
     if not found:
-        return _complain(f"{folder} has no log of worker {worker}: {said.words}", said.code or 1)
+        refuse(f"{folder} has no log of worker {worker}: {said.words}", said.code or 1)
     print(f"\n{found[-1][1]}")
     said = ask(make(f"{cat} {found[-1][1]} {cluster.project}"))
     for line in said.out.removesuffix("\n").split("\n")[-lines:]:

@@ -64,7 +64,9 @@ def read_jobset(body: Any) -> tuple[SliceSeen, Worker] | None:
     status = dig_any(body, "status")
     state, restarts = dig(status, "terminalState"), dig_any(status, "restarts")
     has_machines = dig_any(status, "replicatedJobsStatus", 0, "ready") == 1
-    message = _find_message(status)
+    listed = dig_any(status, "conditions")
+    conditions = listed if isinstance(listed, list) else []
+    message = next((dig(c, "message") for c in conditions if dig(c, "type") == "Failed"), "")
     found = _EXIT_CODE.search(message)
     code = int(found[1]) if found else 1
     starts = restarts + 1 if isinstance(restarts, int) and 0 <= restarts < 10**6 else 1
@@ -79,12 +81,6 @@ def read_jobset(body: Any) -> tuple[SliceSeen, Worker] | None:
     if dig(body, "metadata", "deletionTimestamp"):
         kind, words = decide.DELETING, "DELETING"
     return SliceSeen(kind, words, label, time, has_machines and not state, 1), worker
-
-
-def _find_message(status: Any) -> str:
-    listed = dig_any(status, "conditions")
-    conditions = listed if isinstance(listed, list) else []
-    return next((dig(c, "message") for c in conditions if dig(c, "type") == "Failed"), "")
 
 
 def make_manifest(job: Job) -> dict[str, Any]:

@@ -21,10 +21,10 @@ def escape(text: str) -> str:
     )
 
 
-def refuse(words: str) -> NoReturn:
-    """End with exit code 2 and one sentence, before anything is created."""
+def refuse(words: str, code: int = 2) -> NoReturn:
+    """End with one sentence; the exit code 2 says that nothing was created."""
     print(escape(f"error: {words}"), file=sys.stderr)
-    sys.exit(2)
+    sys.exit(code)
 
 
 def check_arguments(arguments: list[str], *, takes_lines: bool) -> None:

@@ -18,27 +18,31 @@ GOOD = {
     "storage ls": "gs://b/s/manifest.json",
 }
 FLAGS = ("--config.data.store=gs://b/s",)
-# What is asked -> an answer that is a failure, and the remedy.
+# What is asked -> an answer that is a failure, the remedy, and where it is asked.
+ABSENT, CE, K8S = (
+    Answer(1, "", "(NotFound): matched no objects"),
+    ("v6e:2x4", ""),
+    ("v6e:2x4", "gke"),
+)
 BAD = {
     "auth list": ("", "gcloud auth login"),
-    "projects describe": (Answer(1, "", "NOT_FOUND"), "gcloud projects list"),
+    "projects describe": (ABSENT, "gcloud projects list"),
     "services list": ("storage.googleapis.com", "gcloud services enable"),
-    "managed create": ("--size", "gcloud components update"),
-    "get crd": (Answer(1, "", "Error (NotFound): crd not found"), "kubectl apply --server-side"),
+    "managed create": ("--size", "gcloud components update", CE),
+    "get crd": (ABSENT, "kubectl apply --server-side", K8S),
     "buckets describe": ('{"location": "EUROPE-WEST4"}', "buckets create gs://my-bucket"),
-    "storage ls": (Answer(1, "", "matched no objects"), "cp --recursive stores/mine gs://b/"),
+    "storage ls": (ABSENT, "cp --recursive stores/mine gs://b/"),
 }
-PLACES = {"managed create": ("v6e:2x4", ""), "get crd": ("v6e:2x4", "gke")}
 
 
 @pytest.fixture
 def run(tmp_path, cluster, capsys):
     def run(changed, topology="v5e:2x4", road=""):
         cluster(BUCKET="gs://my-bucket/bert", TOPOLOGY=topology, ROAD=road)
-        answers = GOOD | changed
 
         def ask(command):
-            said = next(said for key, said in answers.items() if key in " ".join(command.words))
+            line = " ".join(command.words)
+            said = next(said for key, said in (GOOD | changed).items() if key in line)
             return said if isinstance(said, Answer) else Answer(0, said)
 
         is_fine = check.run_checks(Job(Cluster(tmp_path / "cluster.env", {}), FLAGS), ask)
@@ -49,11 +53,10 @@ def run(tmp_path, cluster, capsys):
 
 @pytest.mark.parametrize("key", BAD)
 def test_each_check_alone_fails_with_its_remedy(run, key):
-    place, (bad, remedy) = PLACES.get(key, ("v5e:2x4", "")), BAD[key]
-    assert run({}, *place)[0]
-    is_fine, said = run({key: bad}, *place)
-    assert (is_fine, len(said)) == (False, 2)
-    assert said[0].startswith("missing: ") and remedy in said[0]
+    bad, remedy, *place = BAD[key]
+    assert run({}, *sum(place, ()))[0]
+    is_fine, said = run({key: bad}, *sum(place, ()))
+    assert (is_fine, len(said), said[0][:9], remedy in said[0]) == (False, 2, "missing: ", True)
 
 
 def test_a_file_with_a_token_is_a_login(run):

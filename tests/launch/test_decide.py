@@ -31,6 +31,8 @@ JOURNEYS = [
     # Codes after which no start helps; a slice stays where its disks may be the only trace.
     (BUCKET, UP + "ready 2 run / absent / absent", GO + "last_words stop delete / delete / end 2"),
     (DISK, UP + "ready run 3", GO + "last_words stop end 3"),
+    # The next supervisor counts anew.
+    (DISK, UP + "ready run 3 / ready 3 3 / ready run run", GO + "last_words stop end 3 / start / -"),
     (BUCKET, UP + "ready 134 run / ready run run / ready 143 86", GO + "stop start / - / stop start"),
     # The end of a run that was not ours to see says nothing.
     (BUCKET, "ready 2 2 / ready run run", "set_up start / -"),
@@ -164,10 +166,3 @@ def test_dollars_never_count_too_little_nor_twice():
 def test_what_is_waited_for_is_said_once_in_ten_minutes():
     said = play(BUCKET, "queued / queued / queued / +600 queued")[2]
     assert said == ["QUEUED", "QUEUED"]
-
-
-def test_the_next_supervisor_counts_anew_after_an_end_and_goes_on_after_a_kill():
-    killed, _, _ = play(BUCKET, UP + "ready run run / lost")
-    assert play(BUCKET, "lost / absent", killed)[1] == ["delete", "create"]
-    ended, _, _ = play(DISK, UP + "ready run 3")
-    assert play(DISK, "ready 3 3 / ready run run", ended)[1] == ["start", "-"]

@@ -4,6 +4,7 @@ The check is offline: it knows commands and flags, and no zones, machines or sys
 than the installed SDK stands in NEWER.
 """
 
+import itertools
 import json
 import os
 import pathlib
@@ -71,8 +72,11 @@ def flags_last(line: str) -> str:
 
 
 def flags_of(line: str) -> tuple[str, ...]:
-    words = shlex.split(line)
-    return (*words[:5], *sorted(word.partition("=")[0] for word in words if word.startswith("--")))
+    """Name a command, how many words it takes, and its flags; values are not checked."""
+    words = [word.partition("=")[0] for word in shlex.split(line)]
+    flags = sorted(word for word in words if word.startswith("--"))
+    names = itertools.takewhile(re.compile("[a-z-]+").fullmatch, words)
+    return (*names, str(len(words) - len(flags)), *flags)
 
 
 def refused(lines: list[str], folder: pathlib.Path) -> dict[str, str]:

@@ -135,5 +135,7 @@ def test_names_are_what_the_webhook_takes(make):
     manifest = make(TPU_NAME="a" * 46)
     (job,) = manifest["spec"]["replicatedJobs"]
     assert len(f"{manifest['metadata']['name']}-{job['name']}-0-15-abcde") == 63
+    with pytest.raises(SystemExit, match="2"):
+        make(TPU_NAME="a" * 47)
     for rule in manifest["spec"]["failurePolicy"]["rules"]:
         assert re.fullmatch("[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", rule["name"])

@@ -39,7 +39,8 @@ CALLS = [
     ("create", ("--wait=6h",), True),
     ("setup", ("--revision=HEAD", "--wheelhouse"), True),
     ("wheelhouse", ("--revision=HEAD",), True),
-    ("train", (*TRAIN_FLAGS, "--doctor", "--config.data.store=/mnt/my stores/a"), True),
+    # The doctor gets the flags that it knows.
+    ("train", (*TRAIN_FLAGS, "--doctor", "--config.a[0]=/mnt/my stores/a", "--print_config"), True),
     ("train", ("--stop",), False),
     ("logs", ("--worker=3", "--lines=5", "--follow"), True),
     ("logs", ("--bucket",), True),
@@ -217,12 +218,6 @@ def test_values_of_a_setting(refused, cluster, tmp_path, monkeypatch, name):
         words = refused(script, "--dry-run", cluster(**LEAST | {name: value}), *flags)
         assert str(tmp_path / "cluster.env") in words and name in words
     assert not (tmp_path / "canary").exists()
-
-
-def test_a_pod_of_gke_has_a_name_that_jobset_takes(refused, cluster):
-    option = cluster(**LEAST, TPU_NAME="a" * 47)
-    for topology in ("v5e:8x8", "v5e:16x16"):
-        assert "room for 46" in refused(*GKE, "--dry-run", option, f"--topology={topology}")
 
 
 def test_every_setting_is_checked_shipped_and_has_the_same_default():
