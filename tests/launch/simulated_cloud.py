@@ -62,6 +62,10 @@ class Cloud:
         self.count += 1
         bisect.insort(self.events, (self.now + secs, self.count, what))
 
+    def harm_at(self, secs: float, what) -> None:
+        """Do it then, unless all is granted by that time."""
+        self.at(secs, lambda: None if self.is_granting else what())
+
     def next_event(self) -> float:
         return self.events[0][0] if self.events else float("inf")
 
@@ -167,22 +171,18 @@ class Cloud:
             self.at(300, self.in_life(self.begin_training))
         if not self.is_granting:
             how = self.random.choice((self.preempt, self.preempt, self.repair))
-            self.at(self.random.expovariate(1 / self.lives_for), self.in_life(how))
+            self.harm_at(self.random.expovariate(1 / self.lives_for), self.in_life(how))
 
     def grant(self) -> None:
         if self.names and self.state in ("CREATING", "WAITING_FOR_RESOURCES"):
             self.at(60, self.in_life(self.provision))
 
     def preempt(self) -> None:
-        if self.is_granting:
-            return
         self.stop_training("gone")
         self.become("SUSPENDING", "PREEMPTED")
         self.at(120, self.in_life(lambda: self.become("SUSPENDED")))
 
     def repair(self) -> None:
-        if self.is_granting:
-            return
         self.stop_training("ended 137")
         self.become("ACTIVE", "REPAIRING")
         self.at(self.random.uniform(300, 5400), self.in_life(self.is_ready))
@@ -211,7 +211,7 @@ class Cloud:
         self.at(end, self.in_run(self.succeed))
         if not self.is_granting:
             how = self.random.choice((self.fail, self.hang))
-            self.at(self.random.expovariate(1 / self.fails_every), self.in_run(how))
+            self.harm_at(self.random.expovariate(1 / self.fails_every), self.in_run(how))
 
     def in_run(self, what):
         run = self.run
@@ -236,15 +236,13 @@ class Cloud:
         self.failed_for_good_at = self.now
 
     def fail(self) -> None:
-        if not self.is_granting:
-            self.end_run(self.random.choice((134, 86, 1, 137)))
+        self.end_run(self.random.choice((134, 86, 1, 137)))
 
     def hang(self) -> None:
-        if not self.is_granting:
-            self.run += 1  # nothing is saved any more
-            self.silent_since = self.now
-            if self.road == "gke":  # its own watchdog ends it
-                self.at(3600, self.in_run(lambda: self.end_run(86)))
+        self.run += 1  # nothing is saved any more
+        self.silent_since = self.now
+        if self.road == "gke":  # its own watchdog ends it
+            self.at(3600, self.in_run(lambda: self.end_run(86)))
 
     def end_run(self, code: int) -> None:
         self.stop_training(f"ended {code}")

@@ -129,24 +129,19 @@ def test_only_the_name_that_is_typed_deletes(cluster, cloud, call, monkeypatch):
 @pytest.fixture
 def config(clone, tmp_path, monkeypatch):
     """A config of one line; the stand-in for Python knows the sentences of train, no store."""
-    (clone / "configs").mkdir()
-    (clone / "bert_jax" / "train.py").touch()
     config = clone / "configs" / "base.py"
+    config.parent.mkdir()
+    (clone / "bert_jax" / "train.py").touch()
     config.write_text("right\n")
     commit(clone)
     python = tmp_path / "a python" / "python"
     write_command(
         python,
         f'echo "$*" >>{tmp_path}/arguments',
-        "for word in $*; do",
-        "    [[ $word != --config=* ]] || config=${word#--config=}",
-        "done",
-        'echo "a warning" >&2',
-        'words=""',
-        '[[ "$*" != *store=/mnt* || "$*" == *"store= --print_config" ]] || words="no store"',
-        '[[ -f $config ]] || words="--config=$config: there is no such file"',
-        '[[ -n $words || $(<"$config") == right ]] || words="not a field of the config: a"',
-        '[[ -z $words ]] || { echo "error: $words" >&2; exit 2; }',
+        "[[ -f configs/base.py ]] || exit 1",
+        'end() { echo "error: $1" >&2; exit 2; }',
+        '[[ "$*" != *store=/mnt* || "$*" == *"store= --print_config" ]] || end "no store"',
+        '[[ $(<configs/base.py) == right ]] || end "not a field of the config: a"',
     )
     monkeypatch.setenv("BERT_JAX_PYTHON", str(python))
     return config

@@ -1,5 +1,6 @@
 """The real loop lives a run through on each road, with tools that check every flag."""
 
+import datetime
 import json
 import os
 import pathlib
@@ -123,13 +124,12 @@ def test_the_doctor_examines_workers_that_were_just_set_up(cluster, tmp_path):
 class Bucket:
     """An object with a generation and an age, asked as gcloud is."""
 
-    def __init__(self):
-        self.content, self.generation, self.at, self.now = "", 0, 0.0, 10_000.0
+    content, generation, at, now = "", 0, 0.0, 10_000.0
 
     def ask(self, command: Command) -> Answer:
         verb = command.words[2]
         if verb == "objects":
-            time = f"1970-01-01T{int(self.at // 3600):02d}:{int(self.at // 60 % 60):02d}:00+00:00"
+            time = datetime.datetime.fromtimestamp(self.at, datetime.UTC).isoformat()
             body = json.dumps({"generation": str(self.generation), "update_time": time})
             return Answer(0, body) if self.generation else Answer(1, "", "NOT_FOUND")
         if verb == "cp":
@@ -145,11 +145,11 @@ def test_the_lock_in_the_bucket_is_renewed_and_taken_over_after_an_hour():
         watch.BucketLock("gs://b/lock", name, bucket.ask, lambda: bucket.now) for name in "abb"
     )
     assert ours.take() == "" and bucket.content == "a\n"
-    assert theirs.take().startswith("a, ")
     bucket.now += 3000
+    assert theirs.take().startswith("a, 50 min")
     assert ours.take() == "" and bucket.generation == 2
     bucket.now += 3000
-    assert theirs.take().startswith("a, 5")
+    assert theirs.take().startswith("a, 50 min")
     bucket.now += 1200
     assert theirs.take() == "" and bucket.content == "b\n"
     assert ours.take().startswith("b, ") and not ours.renewed
