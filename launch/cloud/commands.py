@@ -3,6 +3,7 @@
 import functools
 import inspect
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -75,7 +76,7 @@ def _make_job(given: Arguments) -> Job:
     if given.script != "setup":
         _need_flags(given.rest)
     commit = "" if cluster.slice.road == "gke" else find_commit(given.values.get("revision", ""))
-    job = Job(cluster, tuple(given.rest), commit, given.has("wheelhouse"), given.has("doctor"))
+    job = Job(cluster, tuple(given.rest), commit, given.has("wheelhouse"))
     if job.wheelhouse and not given.is_dry_run and ask(job.pack()[0]).code:
         refuse(f"{job.wheelhouse}/complete was not found; run launch/wheelhouse.sh first")
     return job
@@ -83,7 +84,8 @@ def _make_job(given: Arguments) -> Job:
 
 def _need_flags(flags: Sequence[str]) -> None:
     for name in ("config", "workdir"):
-        if not any(flag.startswith(f"--{name}=") and not flag.endswith("=") for flag in flags):
+        is_given = any(re.match(f"--{name}=.", flag) for flag in flags)
+        if f"--{name}" in flags or not is_given:
             refuse(f"--{name}= is missing, such as --config=configs/base.py --workdir=gs://b/a")
 
 
@@ -188,7 +190,7 @@ def train(given: Arguments, road: ModuleType) -> int:
     where a worker trains already, or if the config, resolved here first (by BERT_JAX_PYTHON), has a
     mistake. The same command resumes. Put no secret into it: gcloud logs it on this machine.
     """
-    job = Job(given.cluster, tuple(given.rest), is_examined=given.has("doctor"))
+    job = Job(given.cluster, tuple(given.rest))
     if given.has("stop"):
         if given.rest:
             refuse(f"--stop takes no flags of training, but there is '{given.rest[0]}'; remove it")
@@ -196,7 +198,8 @@ def train(given: Arguments, road: ModuleType) -> int:
     _need_flags(given.rest)
     if not given.has("skip_config_check"):
         check_config(given.rest)
-    if code := _run(given, road.plan("start", job)):
+    kinds = [*["examine"] * given.has("doctor"), "start"]
+    if code := _run(given, [command for kind in kinds for command in road.plan(kind, job)]):
         stop = given.cluster.next_command("train", "--stop")
         refuse(f"{given.cluster.name} may train on some workers only; stop: {stop}", code)
     if not given.is_dry_run:
@@ -297,10 +300,10 @@ def pod(given: Arguments, road: ModuleType) -> int:
 
     Replaces a slice that was preempted or lost, restarts a run that failed or is silent. The config
     is resolved here first. --workdir=DIR is a folder in a bucket, or on a disk that outlives the
-    slice; without it the run trains into BUCKET/runs/TPU_NAME. The supervisor needs a
-    machine that stays on; if that stops, training continues, and the same command resumes. It also
-    restarts what launch/train.sh --stop has stopped: end it first. Exit code: 0 once training has
-    finished; 2 or 3 as soon as a worker ends so; 1 if it gives up; 130 after a signal.
+    slice; without it the run trains into BUCKET/runs/TPU_NAME. The supervisor needs a machine that
+    stays on; if that stops, training continues, and the same command resumes. It also restarts what
+    launch/train.sh --stop has stopped: end it first. Exit code: 0 once training has finished; 2 or
+    3 as soon as a worker ends so; 1 if it gives up; 130 after a signal.
     """
     configs = [word for word in given.rest if word[:1] != "-" or word.startswith("--config=")]
     if len(configs) != 1 or configs[0].startswith("-"):
@@ -327,7 +330,8 @@ def _supervise(given: Arguments, road: ModuleType, is_deleted_at_end: bool) -> i
         refuse(f"--max_usd needs a price, and none of {cluster.slice.name} is known; add --price=")
     check_config(job.flags, job.commit)
     if given.is_dry_run:
-        for kind in ("create", "look", "set_up", "start", "stacks", "stop", "delete", "clean"):
+        examine = " examine" * given.has("doctor")
+        for kind in f"create look set_up{examine} start stacks stop delete clean".split():
             commands = road.questions(job) if kind == "look" else road.plan(kind, job)
             print(f"# {kind}\n" * bool(commands), end="")
             run_all(commands, True)

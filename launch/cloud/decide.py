@@ -96,10 +96,10 @@ class Answers:
 
 @dataclasses.dataclass(frozen=True)
 class Action:
-    """Name what to do: create, delete, set_up, start, stop, stacks, last_words, event, wait, end.
+    """Name what to do: one of REPORTED, stop, stacks, last_words, event, wait or end.
 
-    Actions are done in order, up to the first create, delete, set_up or start that fails; where
-    there is one of these, their outcomes are put to `decide` before anything else.
+    Actions are done in order, up to the first of REPORTED that fails; where there is one of these,
+    their outcomes are put to `decide` before anything else.
     """
 
     kind: str
@@ -108,7 +108,7 @@ class Action:
     code: int = 0
 
 
-REPORTED = ("create", "delete", "set_up", "start")
+REPORTED = ("create", "delete", "set_up", "examine", "start")
 
 
 @dataclasses.dataclass
@@ -203,8 +203,7 @@ class _Turn:
             elif outcome.error and kind in ("create", "delete"):
                 self.fail(words, outcome.is_permanent)
             elif outcome.error:
-                # Workers that the doctor did not pass are set up again before the next start.
-                state.is_set_up &= kind == "start" and not self.rules.is_examined
+                state.is_set_up &= kind == "start"
                 self.event(words)
             elif kind == "create":
                 self.event("requested the slice")
@@ -403,6 +402,7 @@ class _Turn:
                 self.act("stop")
             if not state.is_set_up:
                 self.act("set_up")
+                self.actions += [Action("examine")] * self.rules.is_examined
             self.act("start")
 
     def may_try(self) -> bool:

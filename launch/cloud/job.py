@@ -25,7 +25,6 @@ class Job:
     flags: tuple[str, ...] = ()
     commit: str = ""
     from_bucket: bool = False
-    is_examined: bool = False
 
     @property
     def workdir(self) -> str:
@@ -91,7 +90,8 @@ def check_config(flags: Sequence[str], commit: str = "") -> None:
     Resolved in the commit that is sent, or in the files here without one, by this Python or by
     BERT_JAX_PYTHON. Without bert_jax there, only the workers resolve it.
     """
-    path = next(flag for flag in flags if flag.startswith("--config="))[9:].partition(":")[0]
+    configs = [flag.partition("=")[2] for flag in flags if flag.startswith("--config=")]
+    path = configs[-1].partition(":")[0]
     if os.path.isabs(path) and not os.path.isfile(path):
         _note(f"{path} is not on this machine, so only the workers resolve it")
     elif not commit:

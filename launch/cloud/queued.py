@@ -65,8 +65,8 @@ def plan(kind: str, job: Job) -> list[Command]:
         script += f"bash bert_jax-setup.sh {archive} {job.commit} {folder} "
         script += f"{cluster.get('REMOTE_PYTHON')} {job.wheelhouse}".rstrip()
         return [*job.pack(), copy, on_workers(cluster, "all", script, SET_UP_SECS)]
-    if kind == "start":
-        return _start(job)
+    if kind in ("examine", "start"):
+        return _start(job, is_examined=kind == "examine")
     codes = "|".join(map(str, decide.FINAL_CODES))
     scripts = {
         "stop": _call(cluster, "--stop"),
@@ -77,21 +77,21 @@ def plan(kind: str, job: Job) -> list[Command]:
     return [on_workers(cluster, "all", scripts[kind])] if kind in scripts else []
 
 
-def _start(job: Job) -> list[Command]:
-    """Return what clears all workers, as a run on some waits for the others; then starts."""
+def _start(job: Job, is_examined: bool) -> list[Command]:
+    """Return what clears all workers, as a run on some waits for the others; then the start."""
     cluster, port = job.cluster, job.cluster.get("COORDINATOR_PORT")
     here = f"cd {cluster.get('REMOTE_DIR')} && "
     environment = f"JAX_COORDINATOR_PORT={port} " * bool(port)
     python, flags = cluster.get("REMOTE_PYTHON"), ["--multihost", *job.flags]
-    commands = [f"bash launch/worker/on_worker_train.sh --clear {LOG}"]
-    if job.is_examined:
-        known = [flag for flag in flags if re.match(r"--(config[=.[]|workdir=|multihost$)", flag)]
-        words = ["timeout", str(DOCTOR_SECS), python, "-m", "bert_jax.doctor", *known]
-        commands.append(environment + shlex.join([*words, "--json_out=logs/doctor.json"]))
     logs = f"{cluster.bucket}/logs/{cluster.name}" if cluster.bucket else ""
     words = ["bash", "launch/worker/on_worker_train.sh", python, LOG, logs, *flags]
-    commands.append(environment + shlex.join(words))
-    secs = START_SECS + DOCTOR_SECS * job.is_examined
+    if is_examined:
+        known = [flag for flag in flags if re.match(r"--(config[=.[]|workdir=|multihost$)", flag)]
+        doctor = ["timeout", str(DOCTOR_SECS), python, "-m", "bert_jax.doctor"]
+        words = [*doctor, *known, "--json_out=logs/doctor.json"]
+    clear = f"bash launch/worker/on_worker_train.sh --clear {LOG}"
+    secs = START_SECS + DOCTOR_SECS * is_examined
+    commands = (clear, environment + shlex.join(words))
     return [on_workers(cluster, "all", here + command, secs) for command in commands]
 
 

@@ -181,9 +181,6 @@ class Supervisor:
     def act(self, actions: Sequence[Action]) -> tuple[list[Outcome], int | None]:
         """Do what was decided; return how it went, and the exit code at the end."""
         outcomes: list[Outcome] = []
-        # The doctor examines workers that were just set up, not at each start.
-        is_new = any(action.kind == "set_up" for action in actions)
-        job = dataclasses.replace(self.job, is_examined=self.job.is_examined and is_new)
         for action in actions:
             if action.kind == "event":
                 self.say(action.words)
@@ -194,8 +191,8 @@ class Supervisor:
                     ask_all(self.road.plan("clean", self.job), self.ask)
                 return [], action.code
             else:
-                said = ask_all(self.road.plan(action.kind, job), self.ask)
-                if action.kind in ("stacks", "last_words", "set_up") or said.code:
+                said = ask_all(self.road.plan(action.kind, self.job), self.ask)
+                if action.kind in ("stacks", "last_words", "set_up", "examine") or said.code:
                     at = f"-{time.time():.0f}" * (action.kind == "stacks")
                     path = self.folder / f"{action.kind}{at}.txt"
                     path.write_text(said.out + said.err, errors="surrogateescape")

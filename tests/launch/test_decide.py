@@ -68,7 +68,8 @@ JOURNEYS = [
     # Set-up and start that fail, the doctor that finds a fault.
     (BUCKET, "ready never never !set_up=apt / ready never never", "set_up / set_up start"),
     (BUCKET, "ready never never !start=ssh / ready never never", "set_up start / start"),
-    (DOCTOR, "ready never never !start=wrong / ready never never", "set_up start / set_up start"),
+    (DOCTOR, "ready never never !examine=wrong / ready never never", "set_up examine / set_up examine start"),
+    (DOCTOR, "ready never never !start=ssh / ready never never / ready 1 1", "set_up examine start / start / stop start"),
     # Tries in a row without a newer checkpoint; another one begins a new row.
     (TWICE, UP + "ready 1 1 / ready 1 1", GO + "stop start / delete"),
     (TWICE, UP + "ready 1 1 @5 / ready 1 1 / ready 1 1 / ready 1 1 @3 / ready 1 1", GO + "stop start / stop start / delete / delete / delete"),

@@ -17,6 +17,7 @@ from launch.cloud.decide import Action, Rules, State
 from launch.cloud.job import Job
 from launch.cloud.run import Answer, Command, ask, ask_all
 from tests.launch.scripts import LAUNCH, TRAIN_FLAGS
+from tests.launch.scripts import call as run
 
 pytestmark = pytest.mark.slow
 
@@ -83,15 +84,15 @@ def test_a_second_supervisor_refuses_and_a_killed_one_resumes(cluster, cloud, cl
     with subprocess.Popen(slow, stdout=subprocess.PIPE, text=True) as first:
         wait_for(first, "trains into gs://my-bucket/runs/my-tpu and is deleted at the end")
         wait_for(first, "requested the slice")
-        ran = subprocess.run(slow, capture_output=True, text=True, timeout=20)
+        ran = run(slow)
         assert (ran.returncode, f"process {first.pid} supervises" in ran.stderr) == (2, True)
         elsewhere = [*pod, f"--state_dir={tmp_path / 'elsewhere'}"]
-        ran = subprocess.run(elsewhere, capture_output=True, text=True, timeout=20)
+        ran = run(elsewhere)
         assert (ran.returncode, "another supervisor has gs://my-bucket" in ran.stdout) == (2, True)
         first.send_signal(signal.SIGKILL)
     assert json.loads((state / "state.json").read_text())["is_there"]
     quick = [*pod, "--poll_secs=0.05", f"--state_dir={state}"]
-    ran = subprocess.run(quick, capture_output=True, text=True, timeout=20)
+    ran = run(quick)
     assert (ran.returncode, "requested the slice" in ran.stdout) == (0, False), ran
 
 
@@ -102,23 +103,18 @@ def test_a_signal_leaves_training_alone_and_says_what_it_costs(cluster, cloud, c
     with subprocess.Popen([*pod, *own], text=True, **pipes) as watched:
         wait_for(watched, "requested the slice")
         watched.send_signal(signal.SIGTERM)
-        out, error = watched.communicate(timeout=20)
+        out, error = watched.communicate(timeout=200)
     assert watched.returncode == 130
     assert "stopped by a signal; training continues" in out
     assert "my-tpu may still cost money ($9.60 an hour), until: launch/delete.sh" in error
 
 
-def test_the_doctor_examines_workers_that_were_just_set_up(cluster, tmp_path):
-    planned = []
-    road = SimpleNamespace(plan=lambda kind, job: planned.append((kind, job.is_examined)) or [])
+def test_each_collection_of_stacks_is_kept(cluster, tmp_path):
     here = Cluster(pathlib.Path(cluster().partition("=")[2]), {})
-    job = Job(here, ("--workdir=/mnt/a",), is_examined=True)
-    supervisor = watch.Supervisor(road, job, Rules("/mnt/a"), tmp_path / "state", None)
-    for kinds in (("set_up", "start"), ("stop", "start"), ("stacks",)):
-        supervisor.act([Action(kind) for kind in kinds])
-    examined = [("set_up", True), ("start", True), ("stop", False), ("start", False)]
-    assert planned == [*examined, ("stacks", False)]
-    assert [path.name[:7] for path in (tmp_path / "state").glob("stacks-*.txt")] == ["stacks-"]
+    road = SimpleNamespace(plan=lambda kind, job: [])
+    supervisor = watch.Supervisor(road, Job(here), Rules("/mnt/a"), tmp_path / "state", None)
+    supervisor.act([Action("stacks")])
+    assert len(list((tmp_path / "state").glob("stacks-*.txt"))) == 1
 
 
 class Bucket:
