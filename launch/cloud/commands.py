@@ -55,10 +55,11 @@ def _find_road(given: Arguments) -> ModuleType:
     road = cluster.slice.road
     if cluster.get("PROVISIONING") == "flex_start" and road != "compute_engine":
         refuse(f"{cluster.path}: PROVISIONING=flex_start is for ROAD=compute_engine; take spot")
-    if given.script in ("setup", "train", "ssh") and road != "queued":
+    what = "--doctor" if given.has("doctor") else f"launch/{given.script}.sh"
+    if road != "queued" and (given.has("doctor") or given.script in ("setup", "train", "ssh")):
         refuse(
-            f"launch/{given.script}.sh is for ROAD=queued: on {road} machines set themselves up "
-            "and train once created; use launch/pod.sh, gcloud compute ssh or kubectl exec"
+            f"{what} is for ROAD=queued: on {road} machines set themselves up and train once "
+            "launch/pod.sh has created them; gcloud compute ssh or kubectl exec reaches one"
         )
     return ROADS[road]
 

@@ -140,6 +140,7 @@ FLAGS_REFUSED = [
     ("create", ("--topology=v6e:4x4",), "--config="),
     ("setup", ("--topology=v6e:4x4",), "ROAD=queued"),
     ("ssh", ("--topology=v6e:4x4", "id"), "ROAD=queued"),
+    ("pod", ("a.py", "--topology=v6e:4x4", "--doctor"), "--doctor is for ROAD=queued"),
     ("train", TRAIN_FLAGS[:1], "--workdir="),
     ("train", TRAIN_FLAGS[1:], "--config="),
     ("train", ("--stop", "--config=a"), "'--config=a'"),
