@@ -1,33 +1,44 @@
-"""Train recipes from several seeds, score them, and keep the table of records.
+r"""Train recipes from several seeds, score them, and keep the table of records.
 
     python -m benchmarks.records --build=STORE
     python -m benchmarks.records --score=WORKDIR --store=STORE
-    python -m benchmarks.records --run=CONFIG --seeds=1,2,3,4,5 --output=DIR --store=STORE
-    python -m benchmarks.records --entry=NAME --changed=TEXT --workdirs=A,B,C,D,E --store=STORE
+    python -m benchmarks.records --run=CONFIG --output=DIR --store=STORE \
+        [--seeds=1,2,3,4,5] [--name=NAME --changed=TEXT --track=compute|data]
+    python -m benchmarks.records --replay=NAME --steps=0:20 --store=STORE
     python -m benchmarks.records --check
 
 benchmarks/records/README.md has the rules. --run is `python -m bert_jax.train` in DIR/seed-N for
-each seed; a finished run is not trained again, a stopped one resumes. DIR/losses.json has loss and
-train_secs of every seed that DIR has seen. Settings may follow as --config.KEY=VALUE.
+each seed; a finished run is not trained again, a stopped one resumes. DIR/losses.json has loss,
+train_secs and memory of every seed that DIR has seen; with --name the recipe becomes an entry.
+Settings may follow as --config.KEY=VALUE.
 """
 
 import argparse
-import hashlib
 import json
 import pathlib
+import re
+import resource
 import subprocess
 import sys
 from typing import Any
 
+import jax
+
 from benchmarks.families import train
-from benchmarks.records import entries
+from benchmarks.records import entries, report, trace
 from benchmarks.records.masked_tokens import score_split
+from bert_jax.config import Config, overrides, resolve, total_steps
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_masked_lm
 from bert_jax.logging.console import Screen
 from bert_jax.logging.metrics_writer import SUMMARY
+from bert_jax.runtime import code_version, run_record
+from bert_jax.runtime.cli import GivenConfig
+from bert_jax.trainer.feed import describe_store
 from data_pipeline.cli.terminal import make_console
+from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
+from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import open_store
 from data_pipeline.vocab import load_recorded
 
@@ -52,40 +63,61 @@ def score(workdir: str, store: str, screen: Screen) -> float:
 
 
 def describe_recipe(config: str, flags: list[str], store: str) -> dict[str, Any]:
-    """Return what two calls must share for their runs to be of one recipe."""
-    source = pathlib.Path(config.split(":")[0])
-    return {
+    """Return what two calls must share for their runs to be of one recipe, and the commit."""
+    parts, _ = overrides.take(flags, Config)
+    opened, code = open_store(store), code_version.describe_code()
+    given = GivenConfig(Config, config, tuple(parts)).load()
+    settings = entries.describe_settings(resolve(given, store=describe_store(opened.manifest)))
+    recipe = {
         "config": config,
-        "config_sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
         "flags": flags,
-        "store": open_store(store).digest,
+        "settings": settings,
+        "store": store,
+        "store_digest": opened.digest,
+        **{key: code[key] for key in ("commit", "source_digest", "packages")},
     }
+    return dict(json.loads(json.dumps(recipe)))
 
 
 def run_seeds(
-    recipe: dict[str, Any], store: str, seeds: list[int], output: pathlib.Path, screen: Screen
+    recipe: dict[str, Any], seeds: list[int], output: pathlib.Path, screen: Screen
 ) -> dict[str, Any]:
-    """Train and score each seed, and write the results after each.
+    """Train each seed, score each, and write the results after each.
 
     Raises:
-      Refused: the folder has runs of another recipe.
+      Refused: the folder has runs of another recipe, or the code changed meanwhile.
     """
-    path = output / RESULTS
-    results = json.loads(path.read_text()) if path.exists() else {"recipe": recipe, "seeds": {}}
-    if results["recipe"] != recipe:
-        changed = ", ".join(key for key in recipe if results["recipe"].get(key) != recipe[key])
-        raise Refused(f"{path} is of another recipe: {changed} differs; give another --output")
+    path, results = output / RESULTS, {"recipe": recipe, "seeds": {}}
+    if path.exists():
+        earlier = small_files.read_object(path)
+        same = recipe.keys() - {"commit", "store"}  # what counts has a digest
+        if changed := sorted(key for key in same if earlier["recipe"].get(key) != recipe[key]):
+            raise Refused(
+                f"{path} is of another recipe: {', '.join(changed)} differs; give another --output"
+            )
+        results["seeds"] = earlier["seeds"]
     output.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1) + "\n")
+    # All train before one is scored: a child's peak is never under what its parent held before.
     for seed in seeds:
         workdir = output / f"seed-{seed}"
-        if str(seed) not in results["seeds"]:
-            train(recipe["config"], seed, store, workdir, recipe["flags"])
-            summary = json.loads((workdir / SUMMARY).read_text())
-            loss = score(str(workdir), store, screen)
-            results["seeds"][str(seed)] = {"loss": loss, "train_secs": summary["train_secs"]}
-            path.write_text(json.dumps(results, indent=1) + "\n")
+        if str(seed) in results["seeds"]:
+            continue
+        was_finished = (workdir / SUMMARY).exists()
+        train(recipe["config"], seed, recipe["store"], workdir, recipe["flags"])
+        code = small_files.read_object(workdir / run_record.FILE)["code"]
+        if code["source_digest"] != recipe["source_digest"]:
+            raise Refused(f"the code changed before {workdir} was trained; give another --output")
+        peak_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        results["seeds"][str(seed)] = {
+            "train_secs": small_files.read_object(workdir / SUMMARY)["train_secs"],
+            "peak_mb": None if was_finished else peak_kib * 1024 / 1e6,
+        }
+        path.write_text(json.dumps(results, indent=1) + "\n")
+    for seed in seeds:
         found = results["seeds"][str(seed)]
+        if "loss" not in found:
+            found["loss"] = score(str(output / f"seed-{seed}"), recipe["store"], screen)
+            path.write_text(json.dumps(results, indent=1) + "\n")
         print(f"seed {seed}: {found['loss']:.4f} nats per token, {found['train_secs']:.1f} s")
     return results
 
@@ -108,23 +140,80 @@ def check_store(store: str) -> None:
 
 
 def check() -> int:
-    """Print the table; return 1 if an entry breaks a rule."""
+    """Print the table, and draw it in README.md; return 1 if an entry breaks a rule."""
     verdicts = entries.check_entries(entries.read_entries())
-    make_console(highlight=False).print(entries.build_table(verdicts))
+    make_console(highlight=False).print(report.build_table(verdicts))
+    report.update_readme(verdicts)
     return int(any(verdict.faults for verdict in verdicts))
 
 
-def add_entry(arguments: argparse.Namespace, screen: Screen) -> int:
-    """Score finished runs, write their entry, and print the table with it."""
-    check_store(arguments.store)
-    entry = entries.make_entry(
-        arguments.track,
-        arguments.changed,
-        arguments.workdirs.split(","),
-        lambda workdir: score(workdir, arguments.store, screen),
-    )
-    print(f"wrote {entries.write_entry(arguments.entry, entry)}")
-    return check()
+def run(arguments: argparse.Namespace, flags: list[str], screen: Screen) -> None:
+    """Train and score the seeds of a recipe; with --name write its entry.
+
+    Raises:
+      Refused: as run_seeds and make_entry do; what can be checked is checked before training.
+    """
+    recipe = describe_recipe(arguments.run, flags, arguments.store)
+    if arguments.name:
+        check_store(arguments.store)
+        entries.find_path(arguments.name)
+        config = entries.make_config(recipe["settings"], entries.SEEDS[0], "", "settings")
+        tflop = entries.count_tflop(config)
+        faults = list(entries.find_faults_of_recipe(arguments.track, config, tflop))
+        if not recipe["commit"] or recipe["commit"].endswith("-dirty"):
+            faults.append(
+                f"the code is at {recipe['commit']}: commit it, so that others can replay"
+            )
+        if faults:
+            raise Refused("; ".join(faults))
+    results = run_seeds(recipe, arguments.seeds, arguments.output, screen)
+    if arguments.name:
+        print("training seed 1 once more, to record its fingerprints")
+        seed_1 = arguments.output / f"seed-{entries.SEEDS[0]}"
+        entry = entries.make_entry(arguments.track, arguments.changed, results, seed_1)
+        print(f"wrote {entries.write_entry(arguments.name, entry)}; --check draws the table")
+
+
+def replay(name: str, steps: tuple[int, int], store: str) -> int:
+    """Train an entry's first seed again and compare; return 1 if it differs.
+
+    Raises:
+      Refused: there is no such entry, its run has not the steps, or this code not its settings.
+    """
+    by_name = {entry.name: entry for entry in entries.read_entries()}
+    if name not in by_name:
+        raise Refused(f"there is no entry {name}; choose from {', '.join(by_name) or 'none yet'}")
+    check_store(store)
+    entry, (first, last) = by_name[name], steps
+    try:
+        config = entries.make_config(entry.settings, entries.SEEDS[0], store, name)
+    except DamagedFile as error:
+        raise Refused(f"{error}; replay it at its commit: git checkout {entry.commit}") from error
+    total = total_steps(config)
+    marks = [step for step in trace.list_fingerprint_steps(total) if first <= step <= last]
+    if not trace.FIRST_STEPS <= last <= total or not marks:
+        raise Refused(
+            f"--steps is {first}:{last}; end from {trace.FIRST_STEPS} to {total}, the last step of "
+            f"{name}, and have a multiple of {trace.FINGERPRINT_STEPS} between them"
+        )
+    is_same = entries.describe_machine() == entry.machine
+    found = trace.record_trace(config, last if is_same else trace.FIRST_STEPS)
+    differences = trace.find_differences(entry.trace, found, first, is_same)
+    for difference in differences:
+        print(f"{name}: {difference}")
+    compared = f"fingerprints after steps {', '.join(map(str, marks))}"
+    if not is_same:
+        compared = f"no fingerprints, which need {entry.machine}"
+    verdict = f"differs; its commit is {entry.commit}" if differences else "is the same"
+    print(f"{name} {verdict}: rows and losses of {trace.FIRST_STEPS} steps, {compared}")
+    return int(bool(differences))
+
+
+def read_steps(text: str) -> tuple[int, int]:
+    """Parse A:B as two steps."""
+    if not (match := re.fullmatch(r"(\d+):(\d+)", text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not two steps as in 0:{trace.FIRST_STEPS}")
+    return int(match[1]), int(match[2])
 
 
 def parse_arguments(argv: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
@@ -134,21 +223,23 @@ def parse_arguments(argv: list[str] | None) -> tuple[argparse.Namespace, list[st
     action.add_argument("--build", metavar="STORE")
     action.add_argument("--score", metavar="WORKDIR")
     action.add_argument("--run", metavar="CONFIG")
-    action.add_argument("--entry", metavar="NAME")
+    action.add_argument("--replay", metavar="NAME")
     action.add_argument("--check", action="store_true")
     parser.add_argument("--store", default="runs/quickstart/store")
-    parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")])
+    seeds = list(entries.SEEDS)
+    parser.add_argument("--seeds", type=lambda text: list(map(int, text.split(","))), default=seeds)
     parser.add_argument("--output", type=pathlib.Path)
     parser.add_argument("--track", choices=(entries.COMPUTE, entries.DATA), default=entries.COMPUTE)
     parser.add_argument("--changed", metavar="TEXT")
-    parser.add_argument("--workdirs", metavar="A,B,C,D,E")
+    parser.add_argument("--name", help="write the entry of this name")
+    parser.add_argument("--steps", type=read_steps, default=(0, trace.FIRST_STEPS), metavar="A:B")
     arguments, flags = parser.parse_known_args(argv)
     if unknown := [flag for flag in flags if not (arguments.run and flag.startswith("--config."))]:
         parser.error(f"{unknown[0]} is not known; --run takes --config.KEY=VALUE")
-    if arguments.run and not (arguments.seeds and arguments.output):
-        parser.error("--run needs --seeds=1,2,3 and --output=DIR")
-    if arguments.entry and not (arguments.changed and arguments.workdirs):
-        parser.error("--entry needs --changed=TEXT and --workdirs=A,B,C,D,E")
+    if arguments.run and not arguments.output:
+        parser.error("--run needs --output=DIR")
+    if arguments.name and not (arguments.run and arguments.changed):
+        parser.error("--name needs --run=CONFIG and --changed=TEXT")
     return arguments, flags
 
 
@@ -156,16 +247,16 @@ def main(argv: list[str] | None = None) -> int:
     """Do what the command line asks for; return the exit code."""
     arguments, flags = parse_arguments(argv)
     screen = Screen(is_writer=True)
+    jax.config.update("jax_platforms", "cpu")
     try:
         if arguments.build:
             build(arguments.build)
         elif arguments.score:
             print(f"{score(arguments.score, arguments.store, screen):.4f} nats per token")
         elif arguments.run:
-            recipe = describe_recipe(arguments.run, flags, arguments.store)
-            run_seeds(recipe, arguments.store, arguments.seeds, arguments.output, screen)
-        elif arguments.entry:
-            return add_entry(arguments, screen)
+            run(arguments, flags, screen)
+        elif arguments.replay:
+            return replay(arguments.replay, arguments.steps, arguments.store)
         else:
             return check()
     except (Refused, OSError, subprocess.CalledProcessError) as error:

@@ -1,10 +1,12 @@
-"""Write the entries of the record table, check them against its rules, and show them.
+"""Make the entries of the record table, write them, and check them against its rules.
 
 benchmarks/records/README.md has the rules. An entry is a file NAME.json in ENTRIES.
 """
 
 import dataclasses
 import datetime
+import hashlib
+import json
 import os
 import pathlib
 import platform
@@ -12,14 +14,21 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import rich.table
+import jax
 
-from bert_jax.config import ResolvedRun
-from bert_jax.logging.metrics_writer import SUMMARY
+from benchmarks.records.trace import (
+    FIRST_STEPS,
+    Trace,
+    list_fingerprint_steps,
+    read_fingerprints,
+    record_trace,
+)
+from bert_jax.checkpoint.arrays import name_leaves
+from bert_jax.config import ResolvedRun, total_steps
 from bert_jax.logging.statistics import Interval, compare_paired
+from bert_jax.model import bert
 from bert_jax.planning.estimate import count_row_flops
-from bert_jax.runtime import run_record
-from data_pipeline.cli.terminal import make_table
+from bert_jax.train_step.objectives import find_each
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused
@@ -32,6 +41,7 @@ DATA = "data"
 MAX_TFLOP = 11.4  # at COMPUTE
 MAX_TIME_RATIO = 1.25  # at COMPUTE, to its first entry
 MAX_TRAIN_SECS = 1800.0  # at DATA
+MUON_ITERATIONS = 5
 # They multiply no matrices: the model's products are all.
 _ELEMENTWISE = ("bert_adamw", "adamw", "stable_adamw", "lamb")
 
@@ -52,12 +62,16 @@ class Entry:
     track: str
     changed: str
     written: str  # UTC
-    losses: dict[str, float]  # nats per token
+    config: str  # file, and the flags that follow it
+    losses: dict[str, float]  # nats per token, by seed
     train_secs: dict[str, float]
+    peak_mb: float | None  # resident memory of the trainer, the most of all seeds
     tflop: float
     machine: Machine
     commit: str
     settings: dict[str, Any]  # all that are not at their defaults
+    trace: Trace  # of the first seed
+    digest: str = ""  # SHA-256 of the above
     name: str = ""  # the file's
 
     @property
@@ -97,96 +111,116 @@ def list_differences(settings: Any) -> dict[str, Any]:
     return differing
 
 
-def count_tflop(config: ResolvedRun, name: object) -> float:
+def describe_settings(config: ResolvedRun) -> dict[str, Any]:
+    """Return what all seeds of a recipe share: no seed, nor where the store is."""
+    data = dataclasses.replace(config.data, store="", data_cache="", random_seed=0)
+    settings = list_differences(dataclasses.replace(config, data=data, seed=0))
+    settings["data"].pop("random_seed", None)  # the seed's number
+    return settings
+
+
+def make_config(settings: Mapping[str, Any], seed: int, store: str, name: object) -> ResolvedRun:
+    """Make the config of a seed from the settings that an entry holds.
+
+    Raises:
+      DamagedFile: this bert_jax has not one of the settings, which is named after `name`.
+    """
+    config = small_files.parse_record(settings, ResolvedRun, name)
+    data = dataclasses.replace(config.data, store=store, random_seed=seed)
+    return dataclasses.replace(config, data=data, seed=seed)
+
+
+def count_optimizer_flops(name: str, kernels: Sequence[tuple[int, int]], steps: int) -> float:
+    """Count the operations of an optimizer's own matrix products, 2 per multiply-add.
+
+    `kernels` are the sizes of the encoder layers' matrices. Muon makes each orthogonal in
+    MUON_ITERATIONS of A = X X', A A and (b A + c A A) X, with X turned so that its rows are fewer.
+
+    Raises:
+      Refused: the products of the optimizer are not known.
+
+    Source: Jordan et al. 2024 (Muon), Newton-Schulz iteration.
+    """
+    if name in _ELEMENTWISE:
+        return 0.0
+    if name != "muon":
+        raise Refused(
+            f"config.optim.name is {name}, whose matrix products are not counted; choose from "
+            f"{', '.join((*_ELEMENTWISE, 'muon'))}, or count them in {__name__}"
+        )
+    sides = [sorted(kernel) for kernel in kernels]
+    return float(steps * MUON_ITERATIONS * sum(4 * m * m * n + 2 * m**3 for m, n in sides))
+
+
+def count_tflop(config: ResolvedRun) -> float:
     """Count the matrix products of a run in units of 1e12 operations, padding included.
 
     Raises:
       Refused: the products of the optimizer are not known.
     """
-    if config.optim.name not in _ELEMENTWISE:
-        raise Refused(
-            f"{name}: config.optim.name is {config.optim.name}, whose matrix products are not "
-            f"counted; choose from {', '.join(_ELEMENTWISE)}, or count them in {__name__}"
-        )
     operations = sum(
         phase.steps * phase.batch_size * count_row_flops(config, index)
         for index, phase in enumerate(config.phases)
     )
-    return operations / 1e12
+    model = bert.build(config.model, "cpu", 1, config.compute, find_each(config)[0].heads)
+    kernels = [
+        leaf.shape
+        for name, leaf in name_leaves(model.abstract_params).items()
+        if "layers" in name.split("/") and name.endswith("/kernel") and leaf.ndim == 2
+    ]
+    own = count_optimizer_flops(config.optim.name, kernels, total_steps(config))
+    return (operations + own) / 1e12
 
 
 def make_entry(
-    track: str, changed: str, workdirs: Sequence[str], score: Callable[[str], float]
+    track: str,
+    changed: str,
+    results: Mapping[str, Any],
+    seed_1: pathlib.Path,
+    record: Callable[[ResolvedRun, int], Trace] = record_trace,
 ) -> Entry:
-    """Read the finished runs of one recipe, one per seed, and score them.
+    """Make an entry from the results of all seeds, and trace the first seed once more.
+
+    `seed_1` is the workdir of that seed's run, whose newest checkpoint the trace must reach.
 
     Raises:
-      Refused: a run is not finished, the runs differ in more than the seed, the seeds are not
-        SEEDS, or the recipe breaks a rule that shows before scoring.
+      Refused: a seed is missing, the recipe breaks a rule, or its training does not repeat.
     """
-    records = {workdir: _read_run(pathlib.Path(workdir)) for workdir in workdirs}
-    recipes = {workdir: _describe_recipe(record) for workdir, record in records.items()}
-    first, *others = workdirs
-    for other in others:
-        if changed_keys := [
-            key for key in recipes[first] if recipes[first][key] != recipes[other][key]
-        ]:
-            raise Refused(
-                f"{other} and {first} differ in {', '.join(changed_keys)}; give five runs of one "
-                "recipe and one code"
-            )
-    seeds = {str(run_record.parse_config(records[w], w).seed): w for w in workdirs}
-    if sorted(seeds) != [str(seed) for seed in SEEDS] or len(workdirs) != len(SEEDS):
+    recipe, by_seed = results["recipe"], results["seeds"]
+    if missing := [str(seed) for seed in SEEDS if "loss" not in by_seed.get(str(seed), {})]:
         raise Refused(
-            f"the seeds of --workdirs are {', '.join(sorted(seeds))}; give one run of each seed "
-            f"from {SEEDS[0]} to {SEEDS[-1]}"
+            f"seeds {', '.join(missing)} have no results; an entry needs --seeds="
+            f"{','.join(map(str, SEEDS))}"
         )
-    code = records[first]["code"]
-    config = run_record.parse_config(records[first], first)
-    secs = {
-        seed: small_files.read_object(pathlib.Path(seeds[seed]) / SUMMARY)["train_secs"]
-        for seed in sorted(seeds)
-    }
-    entry = Entry(
+    config = make_config(recipe["settings"], SEEDS[0], recipe["store"], "settings")
+    total = total_steps(config)
+    made = record(config, total)
+    reached = total, (made.weights[str(total)], made.optimizer[str(total)])
+    if (saved := read_fingerprints(seed_1)) != reached:
+        raise Refused(
+            f"{seed_1} ended at step {saved[0]} with the fingerprints {saved[1]}, and training it "
+            f"again at step {reached[0]} with {reached[1]}: it does not repeat here to the bit"
+        )
+    peaks = [by_seed[str(seed)]["peak_mb"] for seed in SEEDS]
+    return Entry(
         track,
         changed,
         datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        {},
-        secs,
-        count_tflop(config, first),
-        Machine(_read_cpu_model(), os.cpu_count() or 1, code["packages"]["jax"]),
-        code["commit"],
-        recipes[first]["settings"],
+        " ".join([recipe["config"], *recipe["flags"]]),
+        {str(seed): by_seed[str(seed)]["loss"] for seed in SEEDS},
+        {str(seed): by_seed[str(seed)]["train_secs"] for seed in SEEDS},
+        max((peak for peak in peaks if peak is not None), default=None),
+        count_tflop(config),
+        describe_machine(),
+        recipe["commit"],
+        recipe["settings"],
+        made,
     )
-    if faults := list(_find_faults_of_recipe(entry)):
-        raise Refused("; ".join(faults))
-    return dataclasses.replace(entry, losses={seed: score(seeds[seed]) for seed in sorted(seeds)})
 
 
-def _read_run(workdir: pathlib.Path) -> dict[str, Any]:
-    for name in (run_record.FILE, SUMMARY):
-        if not (workdir / name).is_file():
-            raise Refused(f"{workdir} has no {name}; give the workdir of a finished run")
-    record = small_files.read_object(workdir / run_record.FILE)
-    if (digest := record.get("store", {}).get("digest")) != STORE_DIGEST:
-        raise Refused(
-            f"{workdir} was trained on the store {str(digest)[:12]}, not {STORE_DIGEST[:12]}; "
-            "build that by --build=DIR"
-        )
-    return record
-
-
-def _describe_recipe(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what five runs must share: not seeds, nor where the store is."""
-    config = run_record.parse_config(record, run_record.FILE)
-    data = dataclasses.replace(config.data, store="", data_cache="", random_seed=0)
-    settings = list_differences(dataclasses.replace(config, data=data, seed=0))
-    settings["data"].pop("random_seed", None)  # the seed's number
-    return {
-        "settings": settings,
-        "source_digest": record["code"]["source_digest"],
-        "packages": record["code"]["packages"],
-    }
+def describe_machine() -> Machine:
+    """Describe the machine that this process runs on."""
+    return Machine(_read_cpu_model(), os.cpu_count() or 1, jax.__version__)
 
 
 def _read_cpu_model() -> str:
@@ -196,13 +230,26 @@ def _read_cpu_model() -> str:
     return models[0] if models else platform.processor() or platform.machine()
 
 
-def write_entry(name: str, entry: Entry) -> pathlib.Path:
-    """Write an entry and return its file; raise Refused if there is one of this name."""
+def compute_digest(entry: Entry) -> str:
+    """Compute the SHA-256 of all that an entry holds, but its name and digest."""
+    content = dataclasses.asdict(entry)
+    del content["name"], content["digest"]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def find_path(name: str) -> pathlib.Path:
+    """Return the file of a new entry; raise Refused if there is one of this name."""
     path = ENTRIES / f"{name}.json"
     if path.exists():
-        raise Refused(f"{path} exists; give another --entry")
+        raise Refused(f"{path} exists; give another --name")
+    return path
+
+
+def write_entry(name: str, entry: Entry) -> pathlib.Path:
+    """Write an entry and return its file; raise Refused if there is one of this name."""
+    path = find_path(name)
     ENTRIES.mkdir(exist_ok=True)
-    content = dataclasses.asdict(entry)
+    content = dataclasses.asdict(entry) | {"digest": compute_digest(entry)}
     del content["name"]
     write_json(path, content)
     return path
@@ -226,7 +273,7 @@ def check_entries(entries: Sequence[Entry]) -> list[Verdict]:
     for entry in entries:
         standing = [verdict.entry for verdict in verdicts if not verdict.faults]
         earlier = [each for each in standing if entry.track in (each.track, DATA)]
-        faults = [*_find_faults_of_recipe(entry), *_find_faults_of_results(entry, earlier)]
+        faults = list(_find_faults(entry, earlier))
         gain = None
         if earlier and not faults:
             best = min(earlier, key=lambda each: each.mean)
@@ -237,49 +284,36 @@ def check_entries(entries: Sequence[Entry]) -> list[Verdict]:
     return verdicts
 
 
-def _find_faults_of_recipe(entry: Entry) -> Iterator[str]:
-    if entry.track not in (COMPUTE, DATA):
-        yield f"track is {entry.track}, not {COMPUTE} or {DATA}"
-    config = small_files.parse_record(entry.settings, ResolvedRun, entry.name or "settings")
+def find_faults_of_recipe(track: str, config: ResolvedRun, tflop: float) -> Iterator[str]:
+    """Name the rules that a recipe breaks, which show before it is trained."""
     for key in ("init", "teacher"):
         if getattr(config, key):
             yield f"config.{key} is {getattr(config, key)}: weights from elsewhere"
-    tflop = count_tflop(config, entry.name or "settings")
+    if track == COMPUTE and tflop > MAX_TFLOP:
+        yield f"{tflop:.2f} TFLOP are over {MAX_TFLOP}; it may enter --track={DATA}"
+
+
+def _find_faults(entry: Entry, earlier: Sequence[Entry]) -> Iterator[str]:
+    if entry.digest != compute_digest(entry):
+        yield f"digest is {entry.digest[:12]}, and its contents have {compute_digest(entry)[:12]}"
+    if entry.track not in (COMPUTE, DATA):
+        yield f"track is {entry.track}, not {COMPUTE} or {DATA}"
+    config = make_config(entry.settings, SEEDS[0], "", entry.name)
+    tflop, made = count_tflop(config), entry.trace
     if abs(tflop - entry.tflop) > 1e-6 * tflop:
         yield f"tflop is {entry.tflop:.4f}, and its settings give {tflop:.4f}"
-    if entry.track == COMPUTE and tflop > MAX_TFLOP:
-        yield f"{tflop:.2f} TFLOP are over {MAX_TFLOP}; it may enter --track={DATA}"
-    longest = max(entry.train_secs.values(), default=0.0)
-    if entry.track == DATA and longest > MAX_TRAIN_SECS:
-        yield f"{longest:.0f} s of training are over {MAX_TRAIN_SECS:.0f}"
-
-
-def _find_faults_of_results(entry: Entry, earlier: Sequence[Entry]) -> Iterator[str]:
+    yield from find_faults_of_recipe(entry.track, config, tflop)
+    marks = {str(step) for step in list_fingerprint_steps(total_steps(config))}
+    if len(made.losses) != FIRST_STEPS or not marks == set(made.weights) == set(made.optimizer):
+        yield f"trace has not {FIRST_STEPS} losses and fingerprints after {len(marks)} steps"
     for key in ("losses", "train_secs"):
         if sorted(getattr(entry, key)) != [str(seed) for seed in SEEDS]:
             yield f"{key} are not of the seeds {SEEDS[0]} to {SEEDS[-1]}"
             return
+    longest = max(entry.train_secs.values())
+    if entry.track == DATA and longest > MAX_TRAIN_SECS:
+        yield f"{longest:.0f} s of training are over {MAX_TRAIN_SECS:.0f}"
     if entry.track == COMPUTE and earlier and earlier[0].machine == entry.machine:
         ratio = entry.mean_secs / earlier[0].mean_secs
         if ratio > MAX_TIME_RATIO:
             yield f"{ratio:.2f} times the time of {earlier[0].name}, over {MAX_TIME_RATIO}"
-
-
-def build_table(verdicts: Sequence[Verdict]) -> rich.table.Table:
-    """Build the table of all entries for the terminal."""
-    heads = ["entry", "track", "nats per token", "gain", "TFLOP", "s", "verdict"]
-    rows = []
-    for verdict in verdicts:
-        entry, gain, losses = verdict.entry, verdict.gain, verdict.entry.losses.values()
-        rows.append(
-            [
-                entry.name,
-                entry.track,
-                f"{entry.mean:.3f} ({min(losses):.3f} - {max(losses):.3f})",
-                f"{gain.mean:+.3f} ± {gain.half_width:.3f}" if gain else "-",
-                f"{entry.tflop:.2f}",
-                f"{entry.mean_secs:.0f}",
-                "; ".join(verdict.faults) or "stands",
-            ]
-        )
-    return make_table(heads, rows, left=(0, 1, 6))

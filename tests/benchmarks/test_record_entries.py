@@ -4,20 +4,26 @@ import dataclasses
 import gzip
 import json
 import math
-import pathlib
 import platform
 
 import pytest
 
 from benchmarks.records import __main__ as records
-from benchmarks.records import entries
-from bert_jax.config import Config, StoreFacts, recorded, resolve, settings_from
+from benchmarks.records import entries, report, trace
+from bert_jax.config import Config, StoreFacts, resolve, settings_from
 from configs import quickstart
 from data_pipeline import python_docs
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 
+MARKS = [str(step) for step in (0, 20, *range(100, 1201, 100), 1240)]
+TRACE = trace.Trace(
+    "f" * 64,
+    tuple(9.0 - step / 10 for step in range(20)),
+    {step: f"{int(step):016x}" for step in MARKS},
+    {step: f"{int(step) + 1:016x}" for step in MARKS},
+)
 LOSSES = {"1": 5.0, "2": 5.2, "3": 4.9, "4": 5.1, "5": 5.05}
 
 
@@ -33,15 +39,19 @@ def make_entry(name, gains=(0, 0, 0, 0, 0), **changes):
         "track": entries.COMPUTE,
         "changed": "nothing",
         "written": f"2026-11-27T12:00:{len(name):02d}+00:00",
+        "config": "configs/quickstart.py:model=bert",
         "losses": losses,
         "train_secs": dict.fromkeys(LOSSES, 100.0),
+        "peak_mb": 900.0,
         "tflop": count_quickstart_tflop(),
         "machine": entries.Machine("a cpu", 2, "0.10.2"),
         "commit": "0" * 40,
-        "settings": entries.list_differences(resolve_quickstart()),
+        "settings": entries.describe_settings(resolve_quickstart()),
+        "trace": TRACE,
         "name": name,
     }
-    return entries.Entry(**values | changes)
+    entry = entries.Entry(**values | changes)
+    return dataclasses.replace(entry, digest=changes.get("digest", entries.compute_digest(entry)))
 
 
 def count_quickstart_tflop():
@@ -55,7 +65,7 @@ def count_quickstart_tflop():
 
 
 def test_tflop_are_those_counted_by_hand():
-    assert entries.count_tflop(resolve_quickstart(), "x") == pytest.approx(count_quickstart_tflop())
+    assert entries.count_tflop(resolve_quickstart()) == pytest.approx(count_quickstart_tflop())
     assert count_quickstart_tflop() < entries.MAX_TFLOP
 
 
@@ -111,6 +121,9 @@ LONGER["phases"][0]["steps"] = 1100
         ({"losses": {"1": 3.0}}, "losses are not of the seeds 1 to 5"),
         ({"settings": make_entry("a").settings | {"init": "hf:x"}}, "config.init is hf:x"),
         ({"track": "memory"}, "track is memory"),
+        ({"digest": "0" * 64}, "digest is 000000000000"),
+        ({"trace": dataclasses.replace(TRACE, losses=(1.0,))}, "trace has not 20 losses"),
+        ({"trace": dataclasses.replace(TRACE, weights={"0": "a"})}, "after 15 steps"),
     ],
 )
 def test_a_broken_rule_is_named(changes, fault):
@@ -126,64 +139,76 @@ def test_another_machine_has_no_time_ratio():
     assert entries.check_entries([make_entry("a"), entry])[1].faults == []
 
 
-def test_an_optimizer_with_products_of_its_own_is_refused():
+def test_muons_iterations_are_counted_by_hand():
+    """X is 128 wide or less: 5 times X X', A A and B X, each 2 operations per multiply-add."""
+    square, longer = 3 * 2 * 128**3, 2 * (128 * 128 * 512 * 2 + 128**3)
+    layer = 5 * (4 * square + 2 * longer)
     config = resolve_quickstart()
-    config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, name="muon"))
-    with pytest.raises(Refused, match=r"config.optim.name is muon"):
-        entries.count_tflop(config, "x")
+    muon = dataclasses.replace(config, optim=dataclasses.replace(config.optim, name="muon"))
+    own = entries.count_tflop(muon) - entries.count_tflop(config)
+    assert own == pytest.approx(1240 * 2 * layer / 1e12)
+    assert entries.count_optimizer_flops("muon", [(512, 128), (128, 512)], 3) == 3 * 5 * 2 * longer
+    assert entries.count_optimizer_flops("lamb", [(512, 128)], 3) == 0
+    with pytest.raises(Refused, match=r"config.optim.name is shampoo"):
+        entries.count_optimizer_flops("shampoo", [], 3)
+
+
+SEED_RESULT = {"train_secs": 100.0, "peak_mb": None, "loss": 5.0}
+RESULTS = {
+    "recipe": {
+        "config": "configs/quickstart.py:model=bert",
+        "flags": ["--config.log_every_steps=40"],
+        "settings": json.loads(json.dumps(make_entry("a").settings)),
+        "store": "/somewhere",
+        "commit": "c" * 40,
+    },
+    "seeds": {seed: SEED_RESULT | {"peak_mb": 800.0 + int(seed)} for seed in "12345"},
+}
 
 
 @pytest.fixture
-def workdirs(tmp_path):
-    """Records of five finished runs, one per seed, as the trainer leaves them."""
-    for seed in range(1, 6):
-        config = resolve_quickstart(seed=seed)
-        data = dataclasses.replace(config.data, random_seed=seed, store=f"/somewhere/{seed}")
-        write_run(tmp_path / f"run-{seed}", dataclasses.replace(config, data=data))
-    return [str(tmp_path / f"run-{seed}") for seed in (2, 1, 3, 4, 5)]
-
-
-def write_run(workdir, config, digest=entries.STORE_DIGEST):
-    code = {"commit": "c" * 40, "source_digest": "d", "packages": {"jax": "0.10.2"}}
-    record = {"config": recorded(config), "code": code, "store": {"digest": digest}}
-    workdir.mkdir(exist_ok=True)
-    (workdir / "run.json").write_text(json.dumps(record))
-    summary = {"train_secs": 100.0 + config.seed, "attempts": 1}
-    (workdir / "summary.json").write_text(json.dumps(summary))
-
-
-def test_an_entry_is_written_from_finished_runs_and_read_again(workdirs, tmp_path, monkeypatch):
+def saved(monkeypatch, tmp_path):
+    """Entries are written to a folder of the test; seed 1 has ended as TRACE does."""
     monkeypatch.setattr(entries, "ENTRIES", tmp_path / "entries")
-    entry = entries.make_entry("compute", "all", workdirs, lambda workdir: 4.0 + int(workdir[-1]))
+    ended = 1240, (TRACE.weights["1240"], TRACE.optimizer["1240"])
+    monkeypatch.setattr(entries, "read_fingerprints", lambda workdir: ended)
+    return tmp_path / "entries"
+
+
+def test_an_entry_is_written_from_results_and_read_again(saved):
+    made = []
+    entry = entries.make_entry(
+        "compute", "all", RESULTS, saved, lambda *given: made.append(given) or TRACE
+    )
     path = entries.write_entry("first", entry)
     (read,) = entries.read_entries()
-    assert read == dataclasses.replace(entry, name="first")
-    assert read.losses == {"1": 5.0, "2": 6.0, "3": 7.0, "4": 8.0, "5": 9.0}
-    assert read.train_secs["5"] == 105.0 and read.commit == "c" * 40
+    ((config, last),) = made
+    assert (config.seed, config.data.random_seed, config.data.store) == (1, 1, "/somewhere")
+    assert last == 1240 and read.peak_mb == 805.0 and read.trace == TRACE
+    assert read.config == "configs/quickstart.py:model=bert --config.log_every_steps=40"
     assert "/somewhere" not in path.read_text() and "random_seed" not in path.read_text()
     assert entries.check_entries([read])[0].faults == []
     with pytest.raises(Refused, match="exists"):
         entries.write_entry("first", entry)
 
 
-@pytest.mark.parametrize(
-    ("digest", "changes", "message"),
-    [
-        ("0" * 64, {}, "trained on the store 000000000000"),
-        (entries.STORE_DIGEST, {"seed": 6}, "the seeds of --workdirs are 1, 2, 3, 4, 6"),
-        (entries.STORE_DIGEST, {"seed": 5, "objective": "mlm"}, "differ in settings"),
-    ],
-)
-def test_runs_that_are_no_entry_are_refused_before_scoring(workdirs, digest, changes, message):
-    write_run(pathlib.Path(workdirs[-1]), resolve_quickstart(**changes), digest)
-    with pytest.raises(Refused, match=message):
-        entries.make_entry("compute", "all", workdirs, lambda workdir: pytest.fail("scored"))
+def test_an_entry_that_was_edited_is_named(saved):
+    path = entries.write_entry("first", make_entry("first"))
+    path.write_text(path.read_text().replace("nothing", "everything"))
+    (verdict,) = entries.check_entries(entries.read_entries())
+    assert [fault.split()[0] for fault in verdict.faults] == ["digest"]
 
 
-def test_an_unfinished_run_is_refused(workdirs, tmp_path):
-    (tmp_path / "run-3" / "summary.json").unlink()
-    with pytest.raises(Refused, match=r"run-3 has no summary.json"):
-        entries.make_entry("compute", "all", workdirs, lambda workdir: pytest.fail("scored"))
+def test_a_seed_that_is_missing_is_refused_before_tracing(saved):
+    seeds = {seed: result for seed, result in RESULTS["seeds"].items() if seed != "3"}
+    with pytest.raises(Refused, match="seeds 3 have no results"):
+        entries.make_entry("compute", "all", RESULTS | {"seeds": seeds}, saved, pytest.fail)
+
+
+def test_training_that_does_not_repeat_is_refused(saved):
+    other = dataclasses.replace(TRACE, weights=TRACE.weights | {"1240": "0" * 16})
+    with pytest.raises(Refused, match="does not repeat here to the bit"):
+        entries.make_entry("compute", "all", RESULTS, saved, lambda config, last: other)
 
 
 def test_the_entries_of_the_repository_stand():
@@ -191,15 +216,36 @@ def test_the_entries_of_the_repository_stand():
         assert not verdict.faults, verdict.entry.name
 
 
-def test_check_prints_a_row_per_entry_and_fails_with_one_that_does_not_stand(monkeypatch, capsys):
+@pytest.fixture
+def readme(tmp_path, monkeypatch):
+    """A copy of the README, and a terminal that is wide enough for the table."""
+    path = tmp_path / "README.md"
+    path.write_text(report.README.read_text())
+    monkeypatch.setattr(report, "README", path)
+    monkeypatch.setenv("COLUMNS", "160")
+    return path
+
+
+def test_check_draws_a_row_per_entry_and_fails_with_one_that_does_not_stand(
+    monkeypatch, capsys, readme
+):
     table = [make_entry("a"), make_entry("bb")]
     monkeypatch.setattr(entries, "read_entries", lambda: table)
-    monkeypatch.setenv("COLUMNS", "120")
     assert records.main(["--check"]) == 1
-    out = capsys.readouterr().out
+    out, text = capsys.readouterr().out, readme.read_text()
     assert "5.050 (4.900 - 5.200)" in out and "stands" in out and "no gain over a" in out
+    assert (
+        "| a | compute | 5.050 (4.900 - 5.200) | - | 11.38 | 100 | 900 | nothing | stands |" in text
+    )
+    assert (readme.parent / report.CURVE).read_bytes()[:4] == b"\x89PNG"
     table.pop()
     assert records.main(["--check"]) == 0
+    assert "| bb |" not in readme.read_text()
+
+
+def test_the_readme_has_the_table_of_the_entries():
+    table = report.format_table(entries.check_entries(entries.read_entries()))
+    assert report.BEGIN + table + report.END in report.README.read_text()
 
 
 @pytest.mark.slow
