@@ -74,6 +74,20 @@ def settings_in(text: str) -> set[str]:
     return {path for path in named if path.split(".")[-1] not in ("json", "py", "md")}
 
 
+def tables_in(text: str) -> list[list[str]]:
+    """List the rows of all tables of a page as their cells, without heads and rules."""
+    rows = re.findall(r"^\|(.*)\|$(?!\n\|-)", text, re.MULTILINE)
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)] for row in rows]
+    return [row for row in cells if not set("".join(row)) <= set("-")]
+
+
+def read_flags(command: str) -> set[str]:
+    """List the flags of a command, as build or train, that the reference prints."""
+    reference = (DOCS / "reference" / "commands.md").read_text("utf-8")
+    (section,) = re.findall(rf"^## \w+\.{command}\n(.*?)^```$", reference, re.MULTILINE | re.DOTALL)
+    return set(re.findall(r"^  (--\w+)", section, re.MULTILINE))
+
+
 def results() -> list[dict[str, str]]:
     """List the rows of all measurements."""
     themes = [json.loads(path.read_text("utf-8")) for path in (DOCS / "results").glob("*.json")]

@@ -55,6 +55,20 @@ def test_every_setting_that_is_named_exists():
             assert known, (page.name, path)
 
 
+def test_every_flag_of_others_has_a_setting_or_a_flag_of_ours():
+    rows = pages.tables_in(text_of(DOCS / "guide" / "coming_from.md"))
+    assert len(rows) > 50
+    configs = [to_config_dict(config) for config in (Config(), FinetuneConfig())]
+    for theirs, ours, difference in rows:
+        assert re.fullmatch(r"`--\w+`(, `--\w+`)*", theirs), theirs
+        for name in re.findall(r"`(.+?)`", ours):
+            command, _, flag = name.partition(" ")
+            key = name.removeprefix("config.").replace("[i]", "[0]")
+            known = flag in pages.read_flags(command) if flag else None
+            assert known or any(has_field(config, key) for config in configs), name
+        assert "`" in ours or (ours == "none" and difference), theirs
+
+
 def has_field(value, path):
     """Whether a config has the field that a path of names and indices leads to."""
     for name, index in re.findall(r"(\w+)(?:\[(\d)\])?", path):
