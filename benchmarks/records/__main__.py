@@ -168,7 +168,6 @@ def run(arguments: argparse.Namespace, flags: list[str], screen: Screen) -> None
             raise Refused("; ".join(faults))
     results = run_seeds(recipe, arguments.seeds, arguments.output, screen)
     if arguments.name:
-        print("training seed 1 once more, to record its fingerprints")
         seed_1 = arguments.output / f"seed-{entries.SEEDS[0]}"
         entry = entries.make_entry(arguments.track, arguments.changed, results, seed_1)
         print(f"wrote {entries.write_entry(arguments.name, entry)}; --check draws the table")

@@ -194,6 +194,7 @@ def make_entry(
         )
     config = make_config(recipe["settings"], SEEDS[0], recipe["store"], "settings")
     total = total_steps(config)
+    print(f"training seed {SEEDS[0]} once more, to record its fingerprints")
     made = record(config, total)
     reached = total, (made.weights[str(total)], made.optimizer[str(total)])
     if (saved := read_fingerprints(seed_1)) != reached:
