@@ -1,4 +1,4 @@
-"""Every command of README and the guide is run as it stands, on tiny texts and models.
+"""Every command of README, the guide and the API is run as it stands, on tiny texts and models.
 
 A page is run from its first command to its last in a folder that holds what its placeholders name:
 texts/, stores/mine, runs/mine, DIR, CHECKPOINT. Sizes are made small by flags that are added, and
@@ -25,7 +25,8 @@ from tests.docs import pages
 from tests.faults.runs import environment, free_port
 
 ROOT = pages.ROOT
-PAGES = [pages.README, *sorted((pages.DOCS / "guide").glob("*.md"))]
+GUIDE = sorted((pages.DOCS / "guide").glob("*.md"))
+PAGES = [pages.README, *GUIDE, pages.DOCS / "reference" / "api.md"]
 pytestmark = pytest.mark.slow
 
 ROLLED = "--config.compute.rolled_layers=True"  # compiles sooner

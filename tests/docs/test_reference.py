@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import inspect
 import pathlib
 import re
 import subprocess
@@ -51,6 +52,15 @@ def list_names(path):
         if isinstance(node, ast.Assign):
             names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     return names
+
+
+def test_the_signatures_of_the_python_api_are_those_of_the_code():
+    rows = re.findall(r"^\| `([\w.]+)\.(\w+)\((.*)\)` \| ", page("api.md"), re.MULTILINE)
+    assert len(rows) >= 15
+    for module, name, written in rows:
+        signature = inspect.signature(getattr(importlib.import_module(module), name))
+        parameters = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+        assert ", ".join(map(str, parameters)).replace(" = ", "=") == written, name
 
 
 def test_the_glossary_names_each_word_once_and_other_pages_use_it():
