@@ -75,7 +75,11 @@ REPLACED = {
     r"--topology=.*": "--topology=v5e:1x1",
     r"google:DIR/": "google:exports/google/",
     r"hf:sentence-transformers/all-MiniLM-L6-v2": "hf:CHECKPOINT",
-    r"--vocab_size=\d+": "--vocab_size=200",
+    r"code/\*\*/\*\.py": "code/*.py",
+    r"kmers.txt": "purchases.txt",
+    r"--language=de": "--language=en",  # German sentences begin with capitals
+    r"--vocab_size=(?!32768)\d+": "--vocab_size=200",
+    r"--vocab_size=32768": "--vocab_size=300",  # bytes alone are 256
     r"--max_seq_length=256": "--max_seq_length=16",
     r"packed_examples=8": "packed_examples=4",
     r"--words=1000": "--words=3",
@@ -170,6 +174,7 @@ def base(forked, tmp_path_factory):
     (folder / "configs").symlink_to(ROOT / "configs")
     for name in ("texts", "field", "records", "DIR"):
         (folder / name).mkdir()
+    (folder / "code").symlink_to(ROOT / "data_pipeline" / "vocab")
     (folder / "texts" / "a.txt").write_text(_small_text(300))
     (folder / "field" / "a.txt").write_text(_small_text(200).replace(" cat ", " queequeg "))
     (folder / "sentences.txt").write_text("the cat sees a dog .\na dog hears ||| the old king .\n")
