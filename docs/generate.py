@@ -66,9 +66,8 @@ def config_page() -> str:
             *_write_groups(groups[Config]),
             "## Fine-tuning",
             first,
-            "Groups that are not repeated here have the settings of pre-training, with these defaults: "
-            + ", ".join(others)
-            + ".",
+            "Groups that are not repeated here have the settings of pre-training, with these "
+            "defaults: " + ", ".join(others) + ".",
             *tables,
             "## Studies",
             *_write_groups(groups[StudyConfig]),
