@@ -56,9 +56,15 @@ def commands_in(text: str) -> list[str]:
 def is_command(block: str) -> bool:
     """Whether an indented block is a command and not output or Python."""
     first = block.split()[0]
-    return first in ("make", "python", "pip") or first.startswith(
+    return first in ("make", "python", "pip", "sbatch") or first.startswith(
         ("launch/", ".venv", ".ci/", "python3")
     )
+
+
+def script_in(words: list[str]) -> list[str]:
+    """Return the words from a script of launch/ on, which may follow sbatch; [] without one."""
+    first = 0 if words[0] != "sbatch" else next(i for i, w in enumerate(words) if "launch/" in w)
+    return words[first:] if words[first].startswith("launch/") else []
 
 
 def python_in(text: str) -> list[str]:

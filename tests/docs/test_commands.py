@@ -239,8 +239,8 @@ def test_the_commands_of_a_page_run_one_after_another(forked, base, tmp_path, pa
     text = page.read_text(encoding="utf-8")
     for command in pages.commands_in(text):
         words = command.split()
-        if words[0].startswith("launch/"):
-            check_script(words)
+        if script := pages.script_in(words):
+            check_script(script)
         elif "-m" in words:
             run(forked, folder, command, done)
         else:

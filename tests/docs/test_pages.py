@@ -38,8 +38,8 @@ def test_every_command_has_a_module_a_script_or_a_make_target():
             words = command.split()
             if words[0] == "make":
                 assert words[1] in pages.make_targets(), command
-            elif words[0].startswith("launch/"):
-                assert (ROOT / words[0]).is_file(), command
+            elif script := pages.script_in(words):
+                assert (ROOT / script[0]).is_file(), command
             elif "-m" in words:
                 module = words[words.index("-m") + 1].replace(".", "/")
                 known = (ROOT / f"{module}.py").is_file() or (ROOT / module).is_dir()

@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# usage: launch/hosts.sh HOST,HOST,... FOLDER --config=FILE --workdir=WORKDIR [TRAIN_FLAG ...]
+#        launch/hosts.sh --stop HOST,HOST,... FOLDER
+# Train on hosts that ssh reaches without a password, one process per host. FOLDER, absolute or from the
+# home folder, has a clone with .venv on every host; PYTHON names another Python there. Training outlives
+# the connections. It is restarted after every exit code but 0, 2 and 3, until five starts in a row leave the
+# newest checkpoint in WORKDIR as it was. Ctrl-C stops all processes, which save first.
+
+set -uo pipefail
+
+readonly MAX_TRIES=5 PORT=8482 POLL_SECS=${POLL_SECS-20} PAUSE_SECS=${PAUSE_SECS-60}
+# How long the others may take to end after a process that failed: longer than config.hosts.heartbeat_secs.
+readonly GRACE_SECS=${GRACE_SECS-120}
+readonly SSH=(timeout 300 ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=20)
+readonly HOST='([[:alnum:]_][[:alnum:]_.-]*@)?[[:alnum:]][[:alnum:].-]*'
+
+refuse() {
+    echo "error: $*" >&2
+    exit 2
+}
+
+# Run a command in FOLDER on host number $1 and show its last line. The words go through stdin, where Bash
+# alone reads them, whatever the host's login shell is.
+on_host() {
+    { printf 'cd -- %q && exec' "$folder" && printf ' %q' "${@:2}" && echo; } |
+        "${SSH[@]}" -- "${hosts[$1]}" bash 2>&1 | tail -n 1 | LC_ALL=C tr -c '[:print:]\n' '?' | cut -c -500
+}
+
+# Run an action of on_worker_train.sh on all hosts at once and set answers. Where one fails, return 1 and set
+# failed to the host and its words.
+on_all() {
+    local action=$1 i log words pids=() code=0
+    shift
+    for i in "${!hosts[@]}"; do
+        log=logs/${hosts[i]#*@}.log
+        words=("$action" "$log")
+        if [[ $action == start ]]; then words=("$python" "$log" '' "$@" "--process_id=$i"); fi
+        on_host "$i" bash launch/worker/on_worker_train.sh "${words[@]}" >"$said/$i" &
+        pids+=($!)
+    done
+    for i in "${!hosts[@]}"; do
+        wait "${pids[i]}" || code=1 failed="${hosts[i]}: $(<"$said/$i")"
+        answers[i]=$(<"$said/$i")
+    done
+    return "$code"
+}
+
+# Whether the same start would end with the code again. A process ends with 0 only after all have agreed that
+# the run is complete.
+is_final() {
+    [[ $1 =~ ^[023]$ ]]
+}
+
+# Wait for the end of the run and set code to a final one, else to the highest.
+wait_for_end() {
+    local answer ended over_at=0 is_running
+    while sleep "$POLL_SECS"; do
+        on_all --status
+        code=-1 is_running=''
+        for answer in "${answers[@]}"; do
+            if [[ $answer == running* ]]; then is_running=true; fi
+            [[ $answer =~ ^ended\ ([0-9]{1,3})\  ]] || continue
+            ended=$((10#${BASH_REMATCH[1]}))
+            if ! is_final "$code" && { is_final "$ended" || ((ended > code)); }; then code=$ended; fi
+        done
+        # Without any answer, this machine may be the one that has no network.
+        ((code >= 0)) || continue
+        if ((over_at == 0)); then over_at=$((SECONDS + GRACE_SECS)); fi
+        if [[ -z $is_running ]] || ((SECONDS >= over_at)); then return; fi
+    done
+}
+
+stop() {
+    on_all --stop || echo "not stopped: $failed" >&2
+}
+
+newest_step() {
+    on_host 0 "$python" launch/worker/newest_step.py "$workdir"
+}
+
+if [[ ${1---help} == --help ]]; then
+    sed -n '/^# usage/,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    exit
+fi
+only_stop='' workdir='' coordinator='' python=${PYTHON:-.venv/bin/python} answers=()
+if [[ $1 == --stop ]]; then only_stop=true && shift; fi
+names=${1-} folder=${2-}
+[[ $names =~ ^$HOST(,$HOST)*$ ]] || refuse "${names@Q} is no list of hosts; give names as a,b or me@a,me@b"
+IFS=, read -ra hosts <<<"$names"
+[[ -z $(printf '%s\n' "${hosts[@]#*@}" | sort | uniq -d) ]] || refuse "$names has a host twice; give each once"
+[[ -n $folder && $folder != -* ]] || refuse "${folder@Q} is no folder of the hosts; give it after their names"
+shift 2
+said=$(mktemp -d) && trap 'rm -rf "$said"' EXIT
+if [[ -n $only_stop ]]; then
+    on_all --stop || refuse "not stopped: $failed"
+    printf '%s\n' "${answers[@]}"
+    exit
+fi
+for flag in "$@"; do
+    case $flag in
+        --workdir=*) workdir=${flag#*=} ;;
+        --coordinator_address=*) coordinator=$flag ;;
+        --process_id* | --num_processes*) refuse "$flag follows from the hosts; leave it out" ;;
+    esac
+done
+[[ -n $workdir ]] || refuse "--workdir is '', no folder that all hosts see; give --workdir=WORKDIR"
+set -- "$@" --multihost "--num_processes=${#hosts[@]}"
+[[ -n $coordinator ]] || set -- "$@" "--coordinator_address=${hosts[0]#*@}:$PORT"
+
+former=$(newest_step)
+[[ $former =~ ^-?[0-9]+$ ]] || refuse "${hosts[0]} cannot list the checkpoints of $workdir: $former"
+on_all --clear || refuse "$failed; launch/hosts.sh --stop ends what runs there"
+trap 'stop; exit 130' INT
+trap 'stop; exit 143' TERM
+tries=0
+while true; do
+    until on_all start "$@"; do
+        echo "not started, tried again in $PAUSE_SECS s: $failed"
+        stop
+        sleep "$PAUSE_SECS"
+    done
+    echo "training from checkpoint $former; output in logs/ of $folder on each host"
+    wait_for_end
+    stop
+    if is_final "$code"; then echo "ended with exit code $code" && exit "$code"; fi
+    newest=$(newest_step)
+    [[ $newest =~ ^-?[0-9]+$ ]] || newest=$former
+    tries=$((tries + 1))
+    if [[ $newest != "$former" ]]; then tries=0 former=$newest; fi
+    echo "exit code $code, newest checkpoint $newest, $tries starts in a row without a newer one"
+    ((tries < MAX_TRIES)) || exit "$code"
+    sleep "$PAUSE_SECS"
+done

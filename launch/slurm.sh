@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# usage: sbatch --nodes=N --ntasks-per-node=GPUS --gpus-per-node=GPUS [OPTION ...] \
+#            launch/slurm.sh --config=FILE --workdir=WORKDIR [TRAIN_FLAG ...]
+# Train as a Slurm job, one process per GPU, submitted from a clone with .venv that all nodes see; PYTHON
+# names another Python. The job stops and saves before its time limit, and is requeued after every exit code
+# but 0, 2 and 3, until five starts in a row leave the newest checkpoint in WORKDIR as it was.
+
+#SBATCH --job-name=bert_jax
+#SBATCH --signal=TERM@180
+#SBATCH --requeue
+#SBATCH --open-mode=append
+set -uo pipefail
+
+readonly MAX_TRIES=5
+
+refuse() {
+    echo "error: $*" >&2
+    exit 2
+}
+
+newest_step() {
+    "$python" launch/worker/newest_step.py "$workdir" || echo unknown
+}
+
+if [[ ${1-} == --help ]]; then
+    sed -n '/^# usage/,/^$/s/^# \{0,1\}//p' "$0"
+    exit
+fi
+job=${SLURM_JOB_ID-} restarts=${SLURM_RESTART_COUNT:-0} python=${PYTHON:-.venv/bin/python} workdir=''
+for flag in "$@"; do
+    if [[ $flag == --workdir=* ]]; then workdir=${flag#*=}; fi
+done
+[[ $job =~ ^[0-9]+$ ]] ||
+    refuse "SLURM_JOB_ID is '$job', not a number as sbatch sets it; submit with sbatch launch/slurm.sh"
+[[ -n $workdir ]] || refuse "--workdir is '', no folder that all nodes see; give --workdir=WORKDIR"
+[[ -e launch/worker/newest_step.py ]] || refuse "$PWD is no clone of bert_jax; submit from a clone"
+command -v "$python" >/dev/null || refuse "PYTHON is '$python', no program here; run make setup, or set PYTHON"
+
+before=$(newest_step)
+# The first start of a job ignores what an older job of the same number has left.
+tries_file=slurm-$job.tries tries=0
+if [[ $restarts != 0 ]]; then read -r tries 2>/dev/null <"$tries_file" || tries=0; fi
+[[ $tries =~ ^[0-9]$ ]] || tries=0
+
+# srun, as Slurm signals the steps of a job and not this shell. A process that fails or dies ends the others,
+# which takes up to a minute; were srun to end them, their 137 would hide its exit code, as srun returns the
+# highest. What is hidden nevertheless is harmless: after a 2 or 3 the next start ends with it again, after a
+# 0 with 0. Since 22.05 srun does not take --cpus-per-task from sbatch.
+code=0
+srun --kill-on-bad-exit=0 --wait=0 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} \
+    "$python" -u -m bert_jax.train "$@" --multihost || code=$?
+
+case $code in
+    0 | 2 | 3) exit "$code" ;;
+esac
+tries=$((tries + 1)) after=$(newest_step)
+if [[ $after != "$before" && $after != unknown ]]; then tries=0; fi
+if ((tries >= MAX_TRIES)); then
+    echo "gave up: exit code $code, and $tries starts in a row reached no newer checkpoint than $after" >&2
+    exit "$code"
+fi
+echo "$tries" >"$tries_file"
+echo "exit code $code, newest checkpoint $after: requeued"
+scontrol requeue "$job" || echo "error: Slurm does not requeue job $job; submit it again to resume" >&2
+exit "$code"

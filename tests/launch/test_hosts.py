@@ -1,0 +1,279 @@
+"""launch/slurm.sh and launch/hosts.sh: the exit codes they restart, and real runs to their end."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.interop import load, pretrained
+from bert_jax.runtime import exit_codes
+from tests.faults.runs import ROOT, environment, free_port, last_step, lines_of, training
+from tests.launch.scripts import LAUNCH, call, write_command
+
+PROCESSES, LIMIT_SECS = 3, 900
+RESTARTED = (1, 86, 129, 130, 134, 137, 143)
+CODES = [(code, code in RESTARTED) for code in (*exit_codes.FINAL, *RESTARTED)]
+SLURM = ROOT / "tests" / "launch" / "slurm.py"
+CONFIG = ROOT / "tests" / "faults" / "one_phase.py"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a clone, and with commands that come first on PATH, python among them."""
+    (tmp_path / "clone").mkdir()
+    (tmp_path / "clone" / "launch").symlink_to(LAUNCH)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHON", "python")
+    for name in ("POLL_SECS", "PAUSE_SECS", "GRACE_SECS"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("LIBTPU_LOCK", str(tmp_path / "libtpu"))
+    return tmp_path
+
+
+def write_answers(folder, **commands):
+    """Commands that write their words to calls/NAME; the last line of each says how it ends."""
+    (folder / "calls").mkdir()
+    for name, lines in commands.items():
+        write_command(folder / "tools" / name, f'echo "$*" >>"{folder}/calls/{name}"', *lines)
+
+
+def calls(folder, name):
+    path = folder / "calls" / name
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def take(path):
+    """The first line of a file, which loses it unless it is the last."""
+    return [f'head -n 1 "{path}"', f'sed -i "1{{\\$!d}}" "{path}"']
+
+
+@pytest.fixture
+def job(folder, monkeypatch):
+    """A function that starts slurm.sh once: the code of srun, checkpoints before and after."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    steps = folder / "steps"
+    write_answers(folder, python=take(steps), srun=['exit "$CODE"'], scontrol=[])
+
+    def start(code, before=0, after=0, *flags, **around):
+        steps.write_text(f"{before}\n{after}\n")
+        words = ["bash", str(LAUNCH / "slurm.sh"), "--workdir=w", *flags]
+        around = os.environ | {"CODE": str(code)} | around
+        return call(words, cwd=folder / "clone", env=around)
+
+    return start
+
+
+@pytest.mark.parametrize(("code", "is_restarted"), CODES)
+def test_slurm_requeues_after_the_codes_that_may_succeed(folder, job, code, is_restarted):
+    assert job(code, 0, 0, "--x=a 'b'", SLURM_CPUS_PER_TASK="5").returncode == code
+    assert calls(folder, "scontrol") == ["requeue 7"] * is_restarted
+    (step,) = calls(folder, "srun")
+    trains = "python -u -m bert_jax.train --workdir=w --x=a 'b' --multihost"
+    assert step == f"--kill-on-bad-exit=0 --wait=0 --cpus-per-task=5 {trains}"
+
+
+def test_slurm_gives_up_after_five_starts_without_a_newer_checkpoint(folder, job):
+    (folder / "clone" / "slurm-7.tries").write_text("4\n")  # an older job of this number
+    for restart in range(4):
+        job(1, SLURM_RESTART_COUNT=str(restart))
+    job(143, 0, 20, SLURM_RESTART_COUNT="4")
+    for restart in range(5, 9):
+        job(134, 20, "unknown", SLURM_RESTART_COUNT=str(restart))
+    assert len(calls(folder, "scontrol")) == 9
+    ran = job(134, 20, 20, SLURM_RESTART_COUNT="9")
+    assert ran.returncode == 134 and "gave up" in ran.stderr
+    assert len(calls(folder, "scontrol")) == 9
+
+
+@pytest.mark.parametrize(
+    ("around", "word"),
+    [
+        ({"SLURM_JOB_ID": ""}, "SLURM_JOB_ID"),
+        ({"SLURM_JOB_ID": "7;id"}, "7;id"),
+        ({"PYTHON": "no/python"}, "no/python"),
+    ],
+)
+def test_slurm_refuses_what_it_cannot_run(folder, job, around, word):
+    ran = job(0, **around)
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
+    assert word in ran.stderr and calls(folder, "srun") == []
+
+
+def hosts(folder, *words, **around):
+    script = ["bash", str(LAUNCH / "hosts.sh"), *words]
+    return call(script, cwd=folder, env=os.environ | around)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("code", "is_restarted"), CODES)
+def test_hosts_restarts_after_the_codes_that_may_succeed(folder, code, is_restarted):
+    """Host a ends with the code and then with 0; host b with what another's death leaves."""
+    (folder / "codes").write_text(f"ended {code} -\nended 0 -\n")
+    write_answers(
+        folder,
+        ssh=[
+            "read -r line",
+            f'echo "$line" >>"{folder}/calls/lines"',
+            'case "${@: -2:1} $line" in',
+            *("*newest_step*)", "echo 20 ;;", "'a '*--status*)", *take(folder / "codes"), ";;"),
+            *("'b '*--status*)", "echo 'ended 134 -' ;;", "esac"),
+        ],
+    )
+    ran = hosts(folder, "a,b", "my folder", "--workdir=w", "--x=a 'b' $(id)")
+    starts = [line for line in calls(folder, "lines") if "--process_id" in line]
+    assert (ran.returncode, len(starts)) == (0 if is_restarted else code, 4 if is_restarted else 2)
+    own = r"cd -- my\ folder && exec bash launch/worker/on_worker_train.sh python logs/a.log ''"
+    flags = r"--workdir=w --x=a\ \'b\'\ \$\(id\) --multihost --num_processes=2"
+    first = f"{own} {flags} --coordinator_address=a:8482 --process_id=0"
+    assert sorted(starts)[0] == first
+    options = "-o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=20 --"
+    assert set(calls(folder, "ssh")) == {f"{options} {host} bash" for host in "ab"}
+
+
+@pytest.mark.slow
+def test_hosts_gives_up_after_five_starts_without_a_newer_checkpoint(folder):
+    (folder / "steps").write_text("0\n" * 3 + "20\n")
+    given = ["read -r line", f'echo "$line" >>"{folder}/calls/lines"', 'case "$line" in']
+    given += ["*newest_step*)", *take(folder / "steps"), ";;"]
+    write_answers(folder, ssh=[*given, "*--status*)", "echo 'ended 86 -' ;;", "esac"])
+    ran = hosts(folder, "a", "x", "--workdir=w")
+    starts = [line for line in calls(folder, "lines") if "--process_id" in line]
+    assert (ran.returncode, len(starts)) == (86, 8)
+    assert "newest checkpoint 20, 5 starts in a row" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["a;b", "x"], ["-oProxyCommand=id", "x"], ["a,,b", "x"], ["a\nb", "x"], ["", "x"]),
+        *(["a,me@a", "x"], ["a", ""], ["a", "--workdir=w"], ["--stop", "a"]),
+        *(["a", "x"], ["a", "x", "--workdir=w", "--process_id=1"]),
+    ],
+)
+def test_hosts_refuses_bad_names_in_one_sentence(folder, words):
+    write_answers(folder, ssh=[])
+    ran = hosts(folder, *words)
+    assert (ran.returncode, ran.stdout, ran.stderr[:7]) == (2, "", "error: ")
+    assert ran.stderr.count("\n") == 1 and calls(folder, "ssh") == []
+
+
+def write_ssh(folder):
+    """An ssh to this machine: each host is a home folder with a clone."""
+    line = 'while [[ $1 == -o ]]; do shift 2; done; host=$2; cd "$HOSTS/$host" && shift 2'
+    write_command(folder / "tools" / "ssh", line, 'HOSTNAME=$host exec sh -c "$*"')
+    for name in "abc":
+        (folder / name / "clone").mkdir(parents=True)
+        (folder / name / "clone" / "launch").symlink_to(LAUNCH)
+    return {"HOSTS": str(folder)}
+
+
+@pytest.mark.slow
+def test_hosts_ends_the_others_of_a_process_that_failed_and_hands_flags_over_as_they_are(folder):
+    """Host a dies in the first start, where b would go on for ever; the second start succeeds."""
+    write_command(
+        folder / "tools" / "python",
+        f'if [[ $1 == launch/* ]]; then echo 0; exit; fi; printf "%s\n" "$@" >>"{folder}/flags"',
+        f'cd "{folder}"; if [[ -e died ]]; then exit 0; fi',
+        "if [[ $HOSTNAME == a ]]; then",
+        "    until [[ -e b_trains ]]; do sleep 0.05; done; touch died; exit 134",
+        "fi",
+        "trap 'touch ended; exit 143' TERM; touch b_trains; while sleep 0.05; do :; done",
+    )
+    flag = "--x=a\n'b' $(id) ~ \\ é"
+    around = write_ssh(folder) | {"POLL_SECS": "0.5"}
+    ran = hosts(folder, "b,a", "clone", "--workdir=w", flag, **around)
+    assert ran.returncode == 0, ran
+    assert (folder / "ended").exists()
+    assert "exit code 134, newest checkpoint 0, 1 starts in a row" in ran.stdout
+    assert (folder / "flags").read_text().count(f"\n{flag}\n") >= 3
+    assert "no training runs here" in hosts(folder, "--stop", "b,a", "clone", **around).stdout
+
+
+@pytest.fixture(scope="module")
+def flags(tiny_store):
+    """The flags of a run of three processes, each with two rows of a batch."""
+    own = ["phases[0].batch_size=6", "eval.examples=18", "checkpoint.every_steps=10"]
+    own += ["log_every_steps=5", f"data.store={tiny_store}"]
+    return [f"--config={CONFIG}", *(f"--config.{setting}" for setting in own)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(flags, tmp_path_factory):
+    """The workdir of a run that nothing disturbed."""
+    workdir = tmp_path_factory.mktemp("undisturbed") / "run"
+    with training(*flags, workdir=workdir, processes=PROCESSES) as run:
+        run.finish(secs=LIMIT_SECS)
+    return workdir
+
+
+@contextlib.contextmanager
+def started(command, folder, **changed):
+    """A script that runs, in a session of its own; nothing of it is left over."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    around = environment(PYTHON=sys.executable, PYTHONPATH=str(ROOT), **changed)
+    running = subprocess.Popen(command, cwd=folder / "clone", env=around, **pipes)
+    try:
+        yield running
+    finally:
+        running.terminate()
+        running.communicate(timeout=120)
+
+
+def wait_for_step(workdir, step, running):
+    end = time.monotonic() + LIMIT_SECS
+    while last_step(workdir) < step:
+        assert running.poll() is None and time.monotonic() < end, running.communicate()
+        time.sleep(0.05)
+
+
+def assert_same_run(workdir, wanted):
+    ours, theirs = (
+        pretrained.place_masked_lm(load.load(str(folder))).params for folder in (workdir, wanted)
+    )
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    assert lines_of(workdir) == lines_of(wanted)
+
+
+@pytest.mark.slow
+def test_a_job_that_nears_its_limit_is_requeued_and_ends_with_the_same_weights(
+    folder, flags, undisturbed
+):
+    for name in ("sbatch", "srun", "scontrol"):
+        write_command(folder / "tools" / name, f'exec {sys.executable} -I -S {SLURM} {name} "$@"')
+    job, workdir = str((free_port() - 61440) % 4096), folder / "run"  # jax takes the port from it
+    command = ["sbatch", "--nodes=1", f"--ntasks-per-node={PROCESSES}", "launch/slurm.sh"]
+    command += [*flags, f"--workdir={workdir}"]
+    out = folder / "clone" / f"slurm-{job}.out"
+    with started(command, folder, SLURM=str(folder), JOB=job) as running:
+        wait_for_step(workdir, 15, running)
+        (folder / "limit_nears").touch()
+        assert running.wait(LIMIT_SECS) == 0, out.read_text()
+    assert "exit code 143, newest checkpoint" in out.read_text()
+    assert out.read_text().count("stopped and saved at step") == 1
+    assert_same_run(workdir, undisturbed)
+
+
+@pytest.mark.long  # the script's part is seen above
+def test_a_host_whose_process_is_killed_starts_again_and_ends_with_the_same_weights(
+    folder, flags, undisturbed
+):
+    workdir = folder / "run"
+    command = ["bash", str(LAUNCH / "hosts.sh"), "a,b,c", "clone", *flags, f"--workdir={workdir}"]
+    command += [f"--coordinator_address=127.0.0.1:{free_port()}"]
+    around = write_ssh(folder) | {"POLL_SECS": "1", "GRACE_SECS": "120"}
+    with started(command, folder, **around) as running:
+        wait_for_step(workdir, 15, running)
+        _, pid = (folder / "b" / "clone" / "logs" / "b.pid").read_text().split()
+        os.kill(int(pid), signal.SIGKILL)
+        said, _ = running.communicate(timeout=LIMIT_SECS)
+        assert running.returncode == 0, said
+    assert re.search(r"exit code 137, newest checkpoint \d+, 0 starts in a row", said)
+    assert_same_run(workdir, undisturbed)
