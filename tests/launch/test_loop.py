@@ -80,19 +80,20 @@ def test_a_second_supervisor_refuses_and_a_killed_one_resumes(cluster, cloud, cl
     # The clone's own scripts, as a shell starts them.
     pod = ["bash", str(clone / "launch" / "pod.sh"), "configs/base.py", option, "--revision=HEAD"]
     (clone / "configs").mkdir()
-    slow = [*pod, "--poll_secs=30", f"--state_dir={state}"]
-    with subprocess.Popen(slow, stdout=subprocess.PIPE, text=True) as first:
+    here = [*pod, f"--state_dir={state}", "--poll_secs=0.05"]
+    elsewhere = [*pod, f"--state_dir={tmp_path / 'elsewhere'}", "--poll_secs=0.05"]
+    with subprocess.Popen(
+        [*here[:-1], "--poll_secs=30"], stdout=subprocess.PIPE, text=True
+    ) as first:
         wait_for(first, "trains into gs://my-bucket/runs/my-tpu and is deleted at the end")
         wait_for(first, "requested the slice")
-        ran = run(slow)
-        assert (ran.returncode, f"process {first.pid} supervises" in ran.stderr) == (2, True)
-        elsewhere = [*pod, f"--state_dir={tmp_path / 'elsewhere'}"]
-        ran = run(elsewhere)
-        assert (ran.returncode, "another supervisor has gs://my-bucket" in ran.stdout) == (2, True)
-        first.send_signal(signal.SIGKILL)
+        second, third = run(here), run(elsewhere)
+        first.kill()
+    assert (second.returncode, f"process {first.pid} supervises" in second.stderr) == (2, True)
+    words = "another supervisor has gs://my-bucket"
+    assert (third.returncode, words in third.stdout) == (2, True)
     assert json.loads((state / "state.json").read_text())["is_there"]
-    quick = [*pod, "--poll_secs=0.05", f"--state_dir={state}"]
-    ran = run(quick)
+    ran = run(here)
     assert (ran.returncode, "requested the slice" in ran.stdout) == (0, False), ran
 
 
