@@ -91,7 +91,7 @@ def _create(cluster: Cluster) -> list[Command]:
         --instance-template-region={region} {cluster.project}
         {_MODELS[cluster.get("PROVISIONING")]}
         --machine-type={slice_.generation.machine} --maintenance-policy=TERMINATE
-        --image-project={IMAGES} --image-family={slice_.generation.system} --boot-disk-size=200GB
+        --image-project={IMAGES} --image-family={slice_.generation.image} --boot-disk-size=200GB
         --scopes=cloud-platform --labels={label} --network-interface={network}
         {cluster.flags(service_account="SERVICE_ACCOUNT")}
         --metadata=bert-jax-folder={_find_folder(cluster)}"""

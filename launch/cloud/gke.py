@@ -107,7 +107,7 @@ def make_manifest(job: Job) -> dict[str, Any]:
         container["env"] = [{"name": "JAX_COORDINATOR_PORT", "value": port}]
     gke = "cloud.google.com/gke"
     selector = {
-        f"{gke}-tpu-accelerator": slice_.generation.node,
+        f"{gke}-tpu-accelerator": slice_.generation.gke,
         f"{gke}-tpu-topology": slice_.topology,
     }
     pod: dict[str, Any] = {

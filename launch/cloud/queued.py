@@ -1,4 +1,4 @@
-"""Create slices of v4 and v5e as queued resources of the Cloud TPU API.
+"""Create slices of v4 and v5e (v5p, v6e where asked for) as queued resources of the TPU API.
 
 The supervisor sets up the workers and starts training over ssh. Google repairs nothing here: a
 preempted resource stays SUSPENDED until it is deleted.
@@ -45,10 +45,9 @@ def plan(kind: str, job: Job) -> list[Command]:
     name, place, folder = cluster.name, cluster.place, cluster.get("REMOTE_DIR")
     if kind == "create":
         names = {"valid_until_duration": "VALID_UNTIL", "service_account": "SERVICE_ACCOUNT"}
-        generation = cluster.slice.generation
         line = f"""{_TPUS} queued-resources create {name} --node-id={name}
-            --accelerator-type={generation.machine}-{cluster.slice.chips * generation.units}
-            --runtime-version={generation.system} {place}
+            --accelerator-type={cluster.slice.accelerator_type}
+            --runtime-version={cluster.slice.generation.queued[2]} {place}
             --labels=launched_by={cluster.get("LABEL")}
             {"--spot" * (cluster.get("PROVISIONING") == "spot")}
             {cluster.flags(**names, network="NETWORK", subnetwork="SUBNETWORK")}

@@ -16,51 +16,55 @@ MAX_CHIPS = 9216
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """Name one TPU generation as Google's services do.
+    """Name one TPU generation as each of Google's services does.
 
-    dims: edges of a topology. road: how a slice is created, unless by gke, which takes all. node:
-    value of the label gke-tpu-accelerator. machine, system: machine type and image family on
-    compute_engine; on queued the prefix of the accelerator type, which counts `units` per chip, and
-    the runtime version.
+    dims: edges of a topology. roads: the ways to create a slice, the default first. queued: prefix
+    of the accelerator type and what it counts per chip, and the runtime version of the Cloud TPU
+    API. machine, image: machine type and image family on Compute Engine. gke: value of the node
+    label gke-tpu-accelerator.
     """
 
     dims: int
-    road: str
-    node: str
-    machine: str
-    system: str
-    units: int = 1
+    roads: tuple[str, ...]
+    gke: str
+    machine: str = ""
+    queued: tuple[str, int, str] = ("", 0, "")
+    image: str = ""
 
 
 _IMAGE = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
-_IMAGE_7X = "ubuntu-accel-2404-amd64-tpu-tpu7x"
-_V4, _V5E = ("v4", "tpu-ubuntu2204-base", 2), ("v5litepod", "v2-alpha-tpuv5-lite")
 # Sources: cloud.google.com/tpu/docs/runtimes (runtime versions), /tpu/docs/tpus-and-migs (groups:
 # v5p, v6e, tpu7x), GKE's "About TPUs"; images: gke-labs/tpu-operator, vllm-project/ci-infra.
+_QUEUED, _BOTH = ("queued", "gke"), ("compute_engine", "queued", "gke")
+_V4 = ("v4", 2, "tpu-ubuntu2204-base")
+_V5E, _V5P = ("v5litepod", 1, "v2-alpha-tpuv5-lite"), ("v5p", 2, "v2-alpha-tpuv5")
+_V6E, _TPU7X = ("v6e", 1, "v2-alpha-tpuv6e"), "ubuntu-accel-2404-amd64-tpu-tpu7x"
 GENERATIONS = {
-    "v4": Generation(3, "queued", "tpu-v4-podslice", *_V4),
-    "v5e": Generation(2, "queued", "tpu-v5-lite-podslice", *_V5E),
-    "v5p": Generation(3, "compute_engine", "tpu-v5p-slice", "ct5p-hightpu-4t", _IMAGE),
-    "v6e": Generation(2, "compute_engine", "tpu-v6e-slice", "ct6e-standard-4t", _IMAGE),
-    "tpu7x": Generation(3, "compute_engine", "tpu7x", "tpu7x-standard-4t", _IMAGE_7X),
+    "v4": Generation(3, _QUEUED, "tpu-v4-podslice", queued=_V4),
+    "v5e": Generation(2, _QUEUED, "tpu-v5-lite-podslice", queued=_V5E),
+    "v5p": Generation(3, _BOTH, "tpu-v5p-slice", "ct5p-hightpu-4t", _V5P, _IMAGE),
+    "v6e": Generation(2, _BOTH, "tpu-v6e-slice", "ct6e-standard-4t", _V6E, _IMAGE),
+    "tpu7x": Generation(3, ("compute_engine", "gke"), "tpu7x", "tpu7x-standard-4t", image=_TPU7X),
 }
 ROADS = ("queued", "compute_engine", "gke")
 
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """Hold a slice such as v5e:8x8, the road on which it is created, and its chips."""
+    """Hold a slice such as v5e:8x8, the road on which it is created, and what it consists of."""
 
     name: str
     topology: str
     road: str
     generation: Generation
     chips: int
+    hosts: int
 
     @property
-    def hosts(self) -> int:
-        """Return the number of machines."""
-        return self.chips // CHIPS_PER_HOST
+    def accelerator_type(self) -> str:
+        """Return the Cloud TPU API's name of the slice."""
+        prefix, per_chip, _ = self.generation.queued
+        return f"{prefix}-{self.chips * per_chip}"
 
     def price(self) -> float | None:
         """Return the dollars per chip-hour on demand, or None where they are not known."""
@@ -80,9 +84,9 @@ def find_slice(topology: str, road: str, origin: str) -> Slice:
         known = ", ".join(GENERATIONS)
         refuse(f"{origin}: TOPOLOGY is '{topology}', none of {known}; such as TOPOLOGY=v5e:8x8")
     generation = GENERATIONS[name]
-    road = road or generation.road
-    if road not in (generation.road, "gke"):
-        roads = f"{generation.road} or gke"
+    road = road or generation.roads[0]
+    if road not in generation.roads:
+        roads = " or ".join(generation.roads)
         refuse(f"{origin}: TOPOLOGY={topology} is not offered on ROAD={road}, only on {roads}")
     is_shape = re.fullmatch("x".join([r"[1-9]\d?"] * generation.dims), shape)
     chips = math.prod(map(int, shape.split("x"))) if is_shape else 0
@@ -92,4 +96,4 @@ def find_slice(topology: str, road: str, origin: str) -> Slice:
             f"{origin}: TOPOLOGY is '{topology}', which is no slice of {name} with "
             f"{CHIPS_PER_HOST} chips per host; try TOPOLOGY={name}:{example}"
         )
-    return Slice(name, shape, road, generation, chips)
+    return Slice(name, shape, road, generation, chips, chips // CHIPS_PER_HOST)

@@ -8,7 +8,7 @@ from collections import defaultdict
 import pytest
 
 from launch.cloud.cluster import DEFAULTS, FORMS
-from launch.cloud.topologies import find_slice
+from launch.cloud.topologies import GENERATIONS, ROADS, find_slice
 from tests.launch.scripts import LAUNCH, TRAIN_FLAGS, VALUES, git
 
 pytestmark = pytest.mark.slow
@@ -96,16 +96,6 @@ def test_the_table_of_flags_that_the_stand_ins_know(call, cluster, golden):
     golden("launch_flags.json", json.dumps(table, indent=1) + "\n")
 
 
-# Topology -> its road but gke, which takes all, chips, hosts, dollars per chip-hour; no road: none.
-SLICES = {
-    "v4:4x4x4": ("queued", 64, 16, 3.22),
-    "v5e:8x8": ("queued", 64, 16, 1.2),
-    "v5p:2x2x4": ("compute_engine", 16, 4, 4.2),
-    "v6e:8x8": ("compute_engine", 64, 16, 2.7),
-    "tpu7x:4x4x4": ("compute_engine", 64, 16, None),
-    "v9:8x8": None,
-    "v3:4x4": None,
-}
 STEPS = {
     "queued": "create look set_up start stacks stop delete",
     "compute_engine": "create look delete clean",
@@ -113,22 +103,37 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("topology", SLICES)
-def test_each_pair_of_a_slice_and_a_road_has_a_full_plan_or_is_refused(
-    call, refused, cluster, topology
-):
-    facts = SLICES[topology]
-    for road in ("", *STEPS):
-        flags = (*POD, cluster(**LEAST, ROAD=road), "--dry-run", f"--topology={topology}")
-        if facts and road in (*facts[:1], "gke", ""):
-            code, out, error = call("pod", *flags)
-            steps = re.findall("^# (.+)$", out, re.MULTILINE)
-            assert (code, error, steps) == (0, "", STEPS[road or facts[0]].split())
-        else:
-            assert topology in refused("pod", *flags)
-    if facts:
+def test_each_pair_of_a_slice_and_a_road_has_a_full_plan_or_is_refused(call, refused, cluster):
+    option = cluster(**LEAST)
+    for name, generation in GENERATIONS.items():
+        shape = "4x4" if generation.dims == 2 else "2x2x4"
+        for road in ROADS:
+            flags = (*POD, option, "--dry-run", f"--topology={name}:{shape}", f"--road={road}")
+            if road in generation.roads:
+                code, out, error = call("pod", *flags)
+                steps = re.findall("^# (.+)$", out, re.MULTILINE)
+                assert (code, error, steps) == (0, "", STEPS[road].split())
+            else:
+                assert f"not offered on ROAD={road}" in refused("pod", *flags)
+    for unknown in ("v9:2x2", "v3:4x4"):
+        assert unknown in refused("pod", *POD, option, "--dry-run", f"--topology={unknown}")
+
+
+# Topology -> road, accelerator type, chips, dollars per chip-hour.
+SLICES = {
+    "v5e:8x8": ("queued", "v5litepod-64", 64, 1.2),
+    "v4:4x4x4": ("queued", "v4-128", 64, 3.22),
+    "v5p:2x2x4": ("compute_engine", "v5p-32", 16, 4.2),
+    "v6e:4x4": ("compute_engine", "v6e-16", 16, 2.7),
+    "tpu7x:4x4x4": ("compute_engine", "-0", 64, None),
+}
+
+
+def test_a_slice_has_googles_names_and_its_chips():
+    for topology, facts in SLICES.items():
         found = find_slice(topology, "", "file")
-        assert (found.road, found.chips, found.hosts, found.price()) == facts
+        assert (found.road, found.accelerator_type, found.chips, found.price()) == facts
+        assert found.hosts == found.chips / 4
 
 
 GKE = ("pod", "a.py", "--workdir=gs://b/a", "--topology=v6e:4x4", "--road=gke")
