@@ -101,10 +101,10 @@ MODELS["electra_gdes"] = MODELS["electra"] | {"model.generator_embeddings": "gde
 # of the two where they are not PHASES. `tuned` reads fewer rows, as Muon multiplies matrices too.
 # All others read as many: ELECTRA in more steps, as in fewer, or at 3e-3, its encoder hardly finds
 # a replaced token.
-RATES = {"tuned": 6e-3, "electra": 1e-3, "electra_gdes": 1e-3}
+RATES = {"tuned": 8e-3, "electra": 1e-3, "electra_gdes": 1e-3}
 PHASES = ((1000, 96, 100), (240, 48, 30))
 OTHER_PHASES = {
-    "tuned": ((760, 96, 95), (184, 48, 23)),
+    "tuned": ((760, 96, 50), (184, 48, 20)),
     "electra": ((4000, 24, 400), (960, 12, 120)),
 }
 OTHER_PHASES["electra_gdes"] = OTHER_PHASES["electra"]
