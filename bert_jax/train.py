@@ -33,6 +33,9 @@ class TrainFlags:
     )
 
 
+# The start of this process, before the slow imports, for config.budget; None in a library.
+_STARTED = time.time() if __name__ == "__main__" else None
+
 COMMAND = Command(
     "bert_jax.train",
     __doc__,
@@ -68,9 +71,18 @@ def _main(log: LibraryLog, flags: TrainFlags) -> int:
         steps = flags.run.profile_steps
         profiled = profiler.read_window(steps) if steps else None
         trunk = parse_trunk(flags.branch) if flags.branch else None
+        given, budget = flags.config.overrides, None
+        if config.budget or any(each.path == "budget" for each in given):
+            from bert_jax.benchmarking import dial_run  # here: other runs measure nothing
+
+            budget = dial_run.read_budget(config, flags.run.process.multihost)
         with run.prepare_process(flags.run, config.hosts, log) as (workdir, watchdog):
+            if budget:
+                config = dial_run.settle_budget(
+                    config, given, budget, workdir.home, _STARTED or began
+                )
             setup = setup_lib.build_setup(config, workdir, None, profiled, began, trunk)
-            kept = overrides.find_kept_settings(config, flags.config.overrides)
+            kept = overrides.find_kept_settings(config, given)
             rows = [*kept, *setup.data_rows]
             setup = dataclasses.replace(setup, data_rows=rows)
     return run.train(setup, watchdog, "bert_jax.train", _finish)

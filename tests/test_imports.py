@@ -139,7 +139,10 @@ def upward_imports(root: pathlib.Path) -> list[str]:
 
 
 # Packages that a function may import when it needs them, without loading them for all others.
-LOADED_AT_NEED = ("bert_jax.interop", "bert_jax.tasks", "bert_jax.logging.plots")
+LOADED_AT_NEED = (
+    *("bert_jax.interop", "bert_jax.tasks", "bert_jax.logging.plots"),
+    "bert_jax.benchmarking.dial_run",
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -435,6 +435,11 @@ class Config(RunConfig):
         "or the workdir of a run; never changed, read again at each start",
     )
     distill: DistillConfig = DistillConfig()
+    budget: str = setting(
+        "",
+        "what a training may take, for configs/auto.py: 30m, 2h, or dollars on a slice as "
+        "40usd@v5e:2x4; the size, rows, batch and steps are chosen to fit",
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -88,6 +88,12 @@ def _list_pretraining_rules(config: Config) -> Iterator[Rule]:
     for index in range(len(config.phases)):
         yield from _list_phase_rules(config, index)
     yield (
+        "budget",
+        not config.budget,
+        "bert_jax.train alone chooses a run by it, and writes that run to its workdir: leave it "
+        "empty, or give the file that was written as --config",
+    )
+    yield (
         "model.type_vocab_size",
         not config.data.has_next_sentences
         or config.model.type_vocab_size >= 2

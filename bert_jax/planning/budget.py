@@ -179,20 +179,20 @@ class BudgetPlan:
     notes: list[str]
 
 
-def check(config: Config) -> None:
-    """Raise Refused for a run whose loss the law does not predict."""
+def check(config: Config, flag: str = "--budget") -> None:
+    """Raise Refused for a run whose loss the law does not predict; `flag` asked for it."""
     for name in config_lib.list_objectives(config):
         if name not in OBJECTIVES:
             raise Refused(
-                f"--budget predicts the loss of a masked language model, and this config learns "
-                f"{name}; set --config.objective=mlm, or plan without --budget"
+                f"{flag} predicts the loss of a masked language model, and this config learns "
+                f"{name}; set --config.objective=mlm, or leave {flag} out"
             )
     shares = config.model.share_layers
     for key, value in (("model.share_layers", shares), ("init", config.init)):
         if value:
             raise Refused(
-                f"--budget predicts runs of new weights, layer by layer, and config.{key} is "
-                f"{value}; leave it out, or plan without --budget"
+                f"{flag} predicts runs of new weights, layer by layer, and config.{key} is "
+                f"{value}; leave it out, or leave {flag} out"
             )
 
 

@@ -252,3 +252,30 @@ def fit_english() -> Law:
         transfer=_TRANSFER,
         known=[((0, 1, -log_size, -1, log_tokens, 0), returns, _LOG_RETURNS_DEVIATION)],
     )
+
+
+# Held-out masked LM losses of a ladder on English, 8 files of Wikipedia and 18 novels: the width,
+# then the losses after each of LADDER_TOKENS. Layers are as many as 64 goes into the width, with
+# gated feed-forward parts 2.625 times as wide. Source: docs/results/training.md, 2026-11-25.
+LADDER_LOSSES = (
+    *((64, (4.067, 3.735, 3.522)), (128, (3.828, 3.493, 3.296))),
+    (256, (3.506, 3.190, 2.997)),
+)
+LADDER_TOKENS, LADDER_UNIQUE_TOKENS = (1e6, 1.5e6, 2e6), 9.3e6
+
+
+@functools.cache
+def fit_ladder() -> Law:
+    """Return the law of small runs, fitted to our own ladder on English."""
+    points = [
+        Point(
+            parameters=width // 64 * width * round((4 + 3 * 2.625) * width),
+            tokens=tokens,
+            unique_tokens=LADDER_UNIQUE_TOKENS,
+            loss=loss,
+        )
+        for width, losses in LADDER_LOSSES
+        for tokens, loss in zip(LADDER_TOKENS, losses, strict=True)
+    ]
+    corpus, vocabulary = "English Wikipedia and 18 novels", "WordPiece, 1,024 tokens"
+    return fit(points, corpus, vocabulary, is_own=False, transfer=_TRANSFER)

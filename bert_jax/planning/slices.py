@@ -130,8 +130,10 @@ class Slice:
         return all(size % _CUBE_EDGE == 0 for size in self.dims)
 
 
-def find_slice(name: str, num_slices: int = 1) -> Slice:
+def find_slice(name: str, num_slices: int = 1, flag: str = "--topology=") -> Slice:
     """Return the slice of a topology such as v5e:8x8, or of gcloud's name for it, v5litepod-64.
+
+    An error repeats the name behind `flag`, as it was given.
 
     Raises:
       Refused: no slice has this name; lists those that exist.
@@ -142,12 +144,12 @@ def find_slice(name: str, num_slices: int = 1) -> Slice:
         version = name.partition(":")[0].partition("-")[0].replace("v5litepod", "v5e")
         if version not in SHAPES:
             raise Refused(
-                f"--topology={name}: {version!r} is no TPU that is known here; known are "
-                f"{', '.join(SHAPES)}, as in --topology=v5e:4x4"
+                f"{flag}{name}: {version!r} is no TPU that is known here; known are "
+                f"{', '.join(SHAPES)}, as in {flag}v5e:4x4"
             )
         members = _list_slices(version)
         names = ", ".join(f"{member.name} ({member.accelerator_type})" for member in members)
-        raise Refused(f"--topology={name}: there is no such TPU slice; there are {names}")
+        raise Refused(f"{flag}{name}: there is no such TPU slice; there are {names}")
     tpu_slice = dataclasses.replace(known[name], num_slices=num_slices)
     if num_slices < 1:
         raise Refused(f"config.mesh.num_slices is {num_slices}; it must be 1 or more")

@@ -34,13 +34,10 @@ _MAX_FILES = 3
 _COUNTS = ("documents", "sentences", "tokens")
 _LABEL_WIDTH = 11
 _BYTES_A_TOKEN = 4.5  # English text has about this many
-# The config for text of fewer bytes: README has "a few MB", "tens of MB" and so on.
-_CONFIGS = (
-    (10**7, "configs/quickstart.py"),
-    (10**8, "configs/tiny.py"),
-    (10**9, "configs/small.py"),
-)
-_LARGEST_CONFIG = "configs/base.py"
+# The config for text of fewer bytes than that, and for more, as README says.
+_LARGE_BYTES = 10**9
+_SMALL_CONFIG = "configs/auto.py --config.budget=30m"
+_LARGE_CONFIG = "configs/base.py"
 # Flags for documents of one sentence: masked words alone, and several documents in a row.
 _WITHOUT_PAIRS = (
     " --config.objective=mlm --config.data.segments=doc_sentences --config.data.packed_examples=8"
@@ -100,8 +97,7 @@ def print_report(
 def _choose_config(manifest: dict[str, Any]) -> str:
     """Choose the config by the size of the training text, as README does."""
     text_bytes = manifest["splits"][TRAIN]["tokens"] * _BYTES_A_TOKEN
-    fitting = (config for limit_bytes, config in _CONFIGS if text_bytes < limit_bytes)
-    return next(fitting, _LARGEST_CONFIG)
+    return _SMALL_CONFIG if text_bytes < _LARGE_BYTES else _LARGE_CONFIG
 
 
 def list_changes(manifest: dict[str, Any]) -> list[tuple[str, str]]:

@@ -1,0 +1,468 @@
+"""Choose the size, rows, batch and steps that a budget of time pays.
+
+`choose_run` is a function of a request, a measurement and a clock. A step of the smallest size is
+measured first. Other sizes are taken to compute as fast, until one of them is predicted to have the
+lowest loss: then it is measured too. Other settings are the recipe's, as of configs/auto.py.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_jax.config import Config, ResolvedRun, StoreFacts, resolve
+from bert_jax.config.overrides import Override
+from bert_jax.planning import budget as budget_lib
+from bert_jax.planning import estimate, slices
+from bert_jax.planning.candidates import FAMILY, EncoderShape, reshape
+from bert_jax.planning.chip_prices import read_prices
+from bert_jax.planning.fit import fit_ladder
+from bert_jax.planning.law import Law, count_layer_parameters, count_most_parameters
+from bert_jax.trainer.heldout import MANY_EPOCHS
+from data_pipeline.io.refused import Refused
+
+# The share of the budget that is planned for; the rest is for what varies from run to run.
+AIM = 0.97
+# Seconds that are needed after the choice and not in steps or evaluations (initial weights, traces,
+# the programs of evaluations, saves, curves), per second that setting up a step took. Estimated
+# from the processor time of a single run.
+REST_PER_SETUP_SEC = 2.0
+# A width of 128 is 0.4 nats under the unigram loss after so many steps (docs/results/training.md).
+MIN_STEPS = 300
+# Tokens in a step and in all steps of a small run that was tuned (docs/experiments.md). More tokens are read in larger batches, by
+# this power of them: Bergsma et al. 2025 (arXiv 2505.13738) have 0.38 for the best batch of causal
+# models. Batches grow by half an octave, so that few of them are compiled.
+BASE_BATCH_TOKENS, BASE_TOKENS, BATCH_POWER = 1536, 3.07e6, 0.4
+# The width of that run, its rate with AdamW, the shares of each phase's steps that warm up, and the
+# shares of all steps that are of each phase.
+BASE_WIDTH, BASE_RATE, WARMUP_SHARES = 128, 3e-3, (0.125, 0.075)
+PHASE_SHARES = (0.8, 0.2)
+MAX_WARMUP_STEPS = 10_000  # Devlin et al. 2019, appendix A.2
+EVALUATIONS = 5  # in the first phase, about
+# Lengths of the rows of both phases by the largest width that has them: those of quickstart.py,
+# tiny.py, and base.py.
+ROW_LENGTHS = {128: (32, 64), 256: (64, 128), 1 << 16: (128, 512)}
+SIZE_FIELDS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+MAX_MEASURED = 3  # sizes
+_OPTIMISM = 1.5  # how much faster than by its operations a larger size may turn out
+
+_BUDGET = re.compile(r"(\d+(?:\.\d*)?)(m|h|usd)(?:@(.*))?")
+_UNITS = "write minutes as 30m, hours as 2h, or dollars with a slice as 40usd@v5e:2x4"
+
+
+class StepTime(NamedTuple):
+    """How long a step takes, and how long it took to trace and compile the step."""
+
+    step_secs: float
+    setup_secs: float
+
+
+Measure = Callable[[ResolvedRun, int], StepTime]  # of a phase of a resolved config
+
+
+@dataclasses.dataclass(frozen=True)
+class TimeBudget:
+    """Hold config.budget: as it was given, in seconds, and the slice that dollars pay."""
+
+    text: str
+    secs: float
+    tpu_slice: slices.Slice | None = None
+
+
+def parse_budget(text: str, num_slices: int = 1) -> TimeBudget:
+    """Parse config.budget: minutes, hours, or dollars on a slice.
+
+    Raises:
+      Refused: the unit or the slice is unknown, or the amount is 0.
+    """
+    match = _BUDGET.fullmatch(text)
+    is_zero = re.match(r"0+(\.0*)?(?![\d.])", text) is not None
+    if not text or is_zero:
+        raise Refused(
+            f"config.budget is {text or 'empty'}; a shell takes $ and the digit behind it for a "
+            f"variable of its own, so $40 may arrive as 0: {_UNITS}"
+        )
+    if match is None:
+        raise Refused(f"config.budget is {text!r}, and its unit is not known; {_UNITS}")
+    amount, unit, topology = float(match[1]), match[2], match[3]
+    if unit != "usd":
+        if topology is not None:
+            raise Refused(f"config.budget is {text}, and time needs no slice; {_UNITS}")
+        return TimeBudget(text, amount * {"m": 60, "h": 3600}[unit])
+    if not topology:
+        raise Refused(
+            f"config.budget is {text}, and what a dollar pays depends on the slice; {_UNITS}"
+        )
+    tpu_slice = slices.find_slice(topology, num_slices, f"--config.budget={match[1]}usd@")
+    prices, chip = read_prices(), tpu_slice.chip.name
+    price = prices.by_chip.get(chip)
+    if price is None or not price.usd_on_demand:
+        raise Refused(
+            f"config.budget is {text}, and {prices.path} has no price for {chip}; give time "
+            "instead, as 30m or 2h"
+        )
+    secs = 3600 * amount / (price.usd_on_demand * tpu_slice.chips)
+    return TimeBudget(text, secs, tpu_slice)
+
+
+@dataclasses.dataclass(frozen=True)
+class DialRequest:
+    """What a run is chosen for."""
+
+    config: Config  # the recipe, with the settings of the command line
+    given: tuple[Override, ...]  # settings of the command line, which stay
+    facts: StoreFacts
+    unique_tokens: int  # tokens of the training split
+    fill: float  # share of a row's positions that hold tokens
+    shards: int  # parts into which the mesh cuts a batch
+    budget: TimeBudget
+
+    def is_given(self, key: str) -> bool:
+        """Return whether the command line sets a field, such as phases[1].steps."""
+        from_end = key.replace("phases[0]", "phases[-2]").replace("phases[1]", "phases[-1]")
+        return any(override.path in (key, from_end) for override in self.given)
+
+
+@dataclasses.dataclass(frozen=True)
+class DialSize:
+    """A size of the model at one batch: its config, and the seconds of a step of each phase."""
+
+    shape: EncoderShape
+    batch_tokens: int
+    config: ResolvedRun  # with steps that are yet to be chosen
+    step_secs: tuple[float, ...]
+    setup_secs: float  # the most that setting up a step took: it may have been compiled before
+    is_measured: bool
+
+    @property
+    def layer_parameters(self) -> int:
+        return count_layer_parameters(self.config.model)
+
+    @property
+    def rest_secs(self) -> float:
+        """Return the seconds after the choice that are neither in steps nor in evaluations."""
+        return REST_PER_SETUP_SEC * self.setup_secs
+
+    @property
+    def mean_secs(self) -> float:
+        """Return the mean seconds of a step."""
+        return float(np.dot(PHASE_SHARES, self.step_secs))
+
+    @property
+    def evaluation_secs(self) -> float:
+        """Return the seconds of all evaluations; a row takes a third of one in training."""
+        counts = (EVALUATIONS, 2)
+        return sum(
+            count * self.config.eval.examples / phase.batch_size * secs / 3
+            for count, phase, secs in zip(counts, self.config.phases, self.step_secs, strict=True)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class DialChoice:
+    """The chosen run, and what decided it."""
+
+    config: ResolvedRun  # with an empty budget
+    size: DialSize
+    measured: tuple[DialSize, ...]
+    losses: Mapping[EncoderShape, float]  # of each size by the law; infinity for too few steps
+    spent_secs: float  # from the start of the command to the choice
+    secs: float  # expected, from the start of the command to its end
+
+
+def choose_run(request: DialRequest, measure: Measure, clock: Callable[[], float]) -> DialChoice:
+    """Choose the run that a budget pays on this machine.
+
+    `clock` returns the seconds since the command began.
+
+    Raises:
+      Refused: the store is too small for any size, or the budget for any useful run.
+    """
+    _check_recipe(request.config)
+    law = fit_ladder()
+    speeds = _Speeds(request, measure, clock, law)
+    size = speeds.choose_size(_list_shapes(request, law))
+    tried = set[int]()  # batches: on a busy machine the best one goes up and down
+    while (batch_tokens := choose_batch(speeds.count_tokens(size))) not in tried:
+        tried |= {size.batch_tokens, batch_tokens}
+        if batch_tokens == size.batch_tokens or len(tried) > MAX_MEASURED:
+            break
+        try:
+            size = speeds.measure(size.shape, batch_tokens)
+        except MemoryError:  # the smaller batch stays
+            break
+    speeds.rank([size.shape])  # refuses if the measurements left too little time
+    return _build_choice(request, speeds, size)
+
+
+def choose_batch(tokens: float) -> int:
+    """Return the tokens of a step in a run that reads so many."""
+    octaves = BATCH_POWER * math.log2(max(tokens, BASE_TOKENS) / BASE_TOKENS)
+    return round(BASE_BATCH_TOKENS * 2 ** (round(2 * octaves) / 2))
+
+
+def _check_recipe(config: Config) -> None:
+    budget_lib.check(config, "config.budget")
+    if len(config.phases) != 2:
+        raise Refused(
+            f"config.budget is for a recipe of two phases, and this config has "
+            f"{len(config.phases)}; take --config=configs/auto.py"
+        )
+
+
+def _list_shapes(request: DialRequest, law: Law) -> list[EncoderShape]:
+    """List the sizes that the text is enough for, the smallest first.
+
+    Raises:
+      Refused: there is none.
+    """
+    model = request.config.model
+    if any(request.is_given(f"model.{name}") for name in SIZE_FIELDS):
+        return [EncoderShape(model.num_hidden_layers, model.hidden_size)]
+    ratios = [point.parameters / point.unique_tokens for point in law.points]
+    most = count_most_parameters(request.unique_tokens, ratios)
+    counts = {
+        shape: count_layer_parameters(reshape(request.config, shape).model) for shape in FAMILY
+    }
+    shapes = [shape for shape, count in counts.items() if count <= most]
+    if not shapes:
+        smallest, count = min(counts.items(), key=lambda pair: pair[1])
+        needed = math.ceil(count / (most / request.unique_tokens))
+        raise Refused(
+            f"config.data.store={request.config.data.store} has {request.unique_tokens:,} tokens "
+            f"to train on, and the smallest size, {smallest.name}, needs {needed:,}, one for ten "
+            "parameters of its layers; build a store of more text, or continue a published encoder "
+            "with --config=configs/continue.py"
+        )
+    return shapes
+
+
+class _Speeds:
+    """Know how fast sizes train: measured, or by the operations of the largest one measured."""
+
+    def __init__(
+        self,
+        request: DialRequest,
+        measure: Measure,
+        clock: Callable[[], float],
+        law: Law,
+    ) -> None:
+        self.measured: dict[EncoderShape, DialSize] = {}
+        self.shapes: list[EncoderShape] = []  # the sizes that may be chosen
+        self.clock = clock
+        self._request, self._measure, self._law = request, measure, law
+
+    def choose_size(self, shapes: Sequence[EncoderShape]) -> DialSize:
+        """Measure sizes until the one of the lowest predicted loss is among them; return it.
+
+        Raises:
+          Refused: the budget is too small for any of them, or the memory.
+        """
+        self.shapes = list(shapes)
+        shape: EncoderShape | None = shapes[0]
+        while shape is not None and len(self.measured) < MAX_MEASURED:
+            try:
+                self.measure(shape, BASE_BATCH_TOKENS)
+            except MemoryError as error:
+                if not self.measured:
+                    raise Refused(str(error)) from error
+                self.shapes = self.shapes[: self.shapes.index(shape)]  # nor do larger ones fit
+            shape = self._find_next()
+        return self.rank(list(self.measured))[0]
+
+    def _find_next(self) -> EncoderShape | None:
+        """Return a size to measure: that is the best by its operations, or may be; else None."""
+        best, *others = self.rank(self.shapes)
+        rivals = [best, *(each for each in others if self._may_beat(each, best))]
+        return next((each.shape for each in rivals if not each.is_measured), None)
+
+    def measure(self, shape: EncoderShape, batch_tokens: int) -> DialSize:
+        """Measure a step of each phase of a size."""
+        config = _configure(self._request, shape, batch_tokens)
+        times = [self._measure(config, index) for index in range(len(config.phases))]
+        step_secs = tuple(time.step_secs for time in times)
+        before = [each.setup_secs for each in self.measured.values() if each.shape == shape]
+        setup_secs = max(*before, *(time.setup_secs for time in times))
+        size = DialSize(shape, batch_tokens, config, step_secs, setup_secs, is_measured=True)
+        self.measured[shape] = size
+        return size
+
+    def find(self, shape: EncoderShape) -> DialSize:
+        """Return a size with its speed, by its operations if it was not measured."""
+        if shape in self.measured:
+            return self.measured[shape]
+        known = max(self.measured.values(), key=lambda each: each.layer_parameters)
+        config = _configure(self._request, shape, known.batch_tokens)
+        flops_per_sec = _count_flops(known.config, 0) / known.step_secs[0]
+        secs = tuple(_count_flops(config, index) / flops_per_sec for index in range(2))
+        return DialSize(
+            shape, known.batch_tokens, config, secs, known.setup_secs, is_measured=False
+        )
+
+    def rank(self, shapes: Sequence[EncoderShape]) -> list[DialSize]:
+        """List the sizes that learn anything within the budget, the lowest predicted loss first.
+
+        Raises:
+          Refused: there is none.
+        """
+        sizes = [self.find(shape) for shape in shapes]
+        useful = [size for size in sizes if self.count_steps(size) >= MIN_STEPS]
+        if not useful:
+            fastest = min(sizes, key=lambda size: size.mean_secs)
+            self._refuse(fastest)
+        return sorted(useful, key=self.predict)
+
+    def _refuse(self, size: DialSize) -> None:
+        budget = self._request.budget
+        steps = max(0, math.floor(self.count_steps(size)))
+        if self.left_secs(size) >= MIN_STEPS * size.mean_secs:
+            raise Refused(
+                f"config.data.store={self._request.config.data.store} has "
+                f"{self._request.unique_tokens:,} tokens to train on, which {steps:,} steps read "
+                f"{MANY_EPOCHS} times, and a model learns something in {MIN_STEPS:,}; set smaller "
+                "config.phases[0].batch_size and config.phases[1].batch_size, or build a store of "
+                "more text"
+            )
+        in_steps = MIN_STEPS * size.mean_secs + size.evaluation_secs
+        needed = (self.clock() + size.rest_secs + in_steps) / AIM / 60
+        raise Refused(
+            f"config.budget is {budget.text}, and on this machine it pays {steps:,} steps of "
+            f"{size.shape.name}, the fastest size, which learns something in {MIN_STEPS:,}; give "
+            f"{math.ceil(needed)}m or more"
+        )
+
+    def _may_beat(self, size: DialSize, best: DialSize) -> bool:
+        """Return whether a size would be better than the best if it were faster than assumed."""
+        secs = tuple(each / _OPTIMISM for each in size.step_secs)
+        return self.predict(dataclasses.replace(size, step_secs=secs)) < self.predict(best)
+
+    def left_secs(self, size: DialSize) -> float:
+        """Return the seconds that are left for steps."""
+        left = AIM * self._request.budget.secs - self.clock() - size.rest_secs
+        return left - size.evaluation_secs
+
+    def count_steps(self, size: DialSize) -> float:
+        """Return the steps that fit, of both phases and no more than MANY_EPOCHS of the text."""
+        return min(self.left_secs(size) / size.mean_secs, self.count_most_steps(size))
+
+    def count_most_steps(self, size: DialSize) -> float:
+        """Return the steps that read the text MANY_EPOCHS times."""
+        return MANY_EPOCHS * self._request.unique_tokens / self.count_step_tokens(size)
+
+    def count_tokens(self, size: DialSize) -> float:
+        """Return the tokens that those steps read."""
+        return self.count_steps(size) * self.count_step_tokens(size)
+
+    def count_step_tokens(self, size: DialSize) -> float:
+        """Return the mean tokens of a step."""
+        positions = [phase.batch_size * phase.seq_len for phase in size.config.phases]
+        return self._request.fill * float(np.dot(PHASE_SHARES, positions))
+
+    def predict(self, size: DialSize) -> float:
+        """Return the loss that the law predicts; infinity where nothing is learned."""
+        if self.count_steps(size) < MIN_STEPS:
+            return math.inf
+        tokens, unique_tokens = self.count_tokens(size), self._request.unique_tokens
+        return self._law.predict(size.layer_parameters, tokens, unique_tokens).loss
+
+
+def _count_flops(config: Config, index: int) -> float:
+    """Count the operations of a step."""
+    return config.phases[index].batch_size * estimate.count_row_flops(config, index)
+
+
+def _configure(
+    request: DialRequest,
+    shape: EncoderShape,
+    batch_tokens: int,
+    steps: Sequence[int] = (800, 200),
+    save_every: int = 0,
+) -> ResolvedRun:
+    """Return the resolved config of a size; what the command line sets stays."""
+    config = request.config
+    model = reshape(config, shape).model
+    usual = next(pair for width, pair in ROW_LENGTHS.items() if shape.width <= width)
+    lengths = [
+        phase.seq_len if request.is_given(f"phases[{index}].seq_len") else length
+        for index, (phase, length) in enumerate(zip(config.phases, usual, strict=True))
+    ]
+    steps = [
+        phase.steps if request.is_given(f"phases[{index}].steps") else count
+        for index, (phase, count) in enumerate(zip(config.phases, steps, strict=True))
+    ]
+    rate = config.optim.learning_rate if request.is_given("optim.learning_rate") else BASE_RATE
+    warmups = [round(share * n) for share, n in zip(WARMUP_SHARES, steps, strict=True)]
+    settings: dict[str, Any] = {f"model.{name}": getattr(model, name) for name in SIZE_FIELDS}
+    settings |= {
+        "model.max_position_embeddings": max(lengths),
+        "optim.learning_rate": rate,
+        "optim.warmup_steps": min(warmups[0], MAX_WARMUP_STEPS),
+        "phases[1].restart_learning_rate": rate,
+        "phases[1].restart_warmup_steps": min(warmups[1], MAX_WARMUP_STEPS),
+        "eval.every_steps": max(1, steps[0] // EVALUATIONS),
+        "checkpoint.every_steps": save_every or max(1, 2 * steps[0] // 5),
+        "log_every_steps": max(1, steps[0] // 25),
+    }
+    for index, length in enumerate(lengths):
+        rows = max(1, round(batch_tokens / length / request.shards)) * request.shards
+        settings |= {
+            f"phases[{index}].seq_len": length,
+            f"phases[{index}].batch_size": rows,
+            f"phases[{index}].steps": steps[index],
+        }
+    if model.local_attention:
+        settings["model.local_attention"] = max(lengths) // 4
+    if shape.width != BASE_WIDTH:
+        settings |= {"optim.transfer": "mup", "optim.transfer_base_width": BASE_WIDTH}
+    chosen = {key: value for key, value in settings.items() if not request.is_given(key)}
+    return resolve(_set_fields(config, chosen | {"budget": ""}), store=request.facts)
+
+
+def _set_fields(config: Config, settings: Mapping[str, Any]) -> Config:
+    """Return a config with other values of fields, by keys such as phases[1].steps."""
+    groups: dict[str, dict[str, Any]] = {}
+    for key, value in settings.items():
+        group, _, name = key.rpartition(".")
+        groups.setdefault(group, {})[name] = value
+    changes = groups.pop("")
+    changes["phases"] = tuple(
+        dataclasses.replace(phase, **groups.pop(f"phases[{index}]", {}))
+        for index, phase in enumerate(config.phases)
+    )
+    for group, values in groups.items():
+        changes[group] = dataclasses.replace(getattr(config, group), **values)
+    return dataclasses.replace(config, **changes)
+
+
+def _split_steps(request: DialRequest, size: DialSize, left_secs: float, most: float) -> list[int]:
+    """Divide the time over the phases; those whose steps are given keep them."""
+    phases = request.config.phases
+    free = [not request.is_given(f"phases[{index}].steps") for index in range(len(phases))]
+    secs_per_share = 0.0
+    for index, phase in enumerate(phases):
+        if free[index]:
+            secs_per_share += PHASE_SHARES[index] * size.step_secs[index]
+        else:
+            left_secs -= phase.steps * size.step_secs[index]
+    total = min(left_secs / secs_per_share, most) if secs_per_share else 0.0
+    return [
+        max(1, math.floor(share * total)) if is_free else phase.steps
+        for share, is_free, phase in zip(PHASE_SHARES, free, phases, strict=True)
+    ]
+
+
+def _build_choice(request: DialRequest, speeds: _Speeds, size: DialSize) -> DialChoice:
+    most_steps = speeds.count_most_steps(size)
+    steps = _split_steps(request, size, speeds.left_secs(size), most_steps)
+    save_every = min(2 * steps[0] // 5, round(budget_lib.SAVE_EVERY_SECS / size.mean_secs))
+    config = _configure(request, size.shape, size.batch_tokens, steps, max(1, save_every))
+    in_steps = sum(
+        phase.steps * secs for phase, secs in zip(config.phases, size.step_secs, strict=True)
+    )
+    secs = speeds.clock() + size.rest_secs + size.evaluation_secs + in_steps
+    losses = {shape: speeds.predict(speeds.find(shape)) for shape in speeds.shapes}
+    measured = tuple(speeds.measured.values())
+    return DialChoice(config, size, measured, losses, speeds.clock(), secs)

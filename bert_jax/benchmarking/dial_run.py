@@ -1,0 +1,293 @@
+"""Measure this machine, choose the run of config.budget for it, and write that run to its workdir.
+
+A workdir that has a chosen run keeps it: nothing is measured or chosen again.
+"""
+
+import dataclasses
+import math
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.benchmarking import measure as measure_lib
+from bert_jax.benchmarking.dial import (
+    BATCH_POWER,
+    MIN_STEPS,
+    SIZE_FIELDS,
+    DialChoice,
+    DialRequest,
+    Measure,
+    StepTime,
+    TimeBudget,
+    choose_run,
+    parse_budget,
+)
+from bert_jax.config import Config, ResolvedRun, overrides, resolve
+from bert_jax.config.overrides import Override
+from bert_jax.logging.console import Screen, duration
+from bert_jax.parallel import chips
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.planning.candidates import FAMILY
+from bert_jax.planning.law import count_in_words
+from bert_jax.runtime import run_record
+from bert_jax.train_step import objectives
+from bert_jax.trainer import compile as compile_lib
+from bert_jax.trainer import feed as feed_lib
+from bert_jax.trainer.heldout import MANY_EPOCHS
+from data_pipeline.io.atomic import write_file
+from data_pipeline.io.refused import Refused
+from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.store import TEXT
+
+CHOSEN = "chosen_config.py"  # file of the workdir
+_MEASURED_SECS, _MEASURED_BATCHES, _ROWS_COUNTED = 2.0, 4, 512
+
+
+def _check_devices(budget: TimeBudget) -> None:
+    """Raise Refused if dollars are to pay for another slice than the devices here."""
+    if budget.tpu_slice is None:
+        return
+    device, count = jax.devices()[0].device_kind, jax.device_count()
+    name = budget.tpu_slice.name
+    if chips.find_chip(device) != budget.tpu_slice.chip or count != budget.tpu_slice.devices:
+        usd = budget.text.partition("usd")[0]
+        raise Refused(
+            f"config.budget is {budget.text}, and this machine has {count} x {device}; run it on "
+            f"{name}, or ask what it buys: python -m bert_jax.plan --config=configs/base.py "
+            f"--topology={name} --budget={usd}"
+        )
+
+
+def _read_request(
+    config: Config, given: Sequence[Override], budget: TimeBudget, screen: Screen
+) -> tuple[DialRequest, Measure]:
+    """Read what a store and this machine's devices say; return the means to measure, too."""
+    facts = feed_lib.read_facts(config.data)
+    # The schedule is not chosen yet, and may not fit steps that the command line sets.
+    optim = dataclasses.replace(config.optim, warmup_steps=0)
+    recipe = resolve(dataclasses.replace(config, budget="", optim=optim), store=facts)
+    with screen.copying(config.data.store) as advance:
+        stores = feed_lib.open_stores(config.data, advance)
+    for store in stores:
+        if store.kind != TEXT:
+            raise Refused(
+                f"config.data.store={store.directory} holds ready-made examples, and "
+                "config.budget chooses the length of rows; give a store of text"
+            )
+    rows = feed_lib.StoreFeed(stores, recipe).first_rows(0, _ROWS_COUNTED)
+    request = DialRequest(
+        config=config,
+        given=tuple(given),
+        facts=facts,
+        unique_tokens=sum(store.train.tokens for store in stores),
+        fill=float(rows["input_mask"].mean()),
+        shards=mesh_lib.batch_shards(mesh_lib.make_mesh(config.mesh)),
+        budget=budget,
+    )
+
+    def measure(config: ResolvedRun, index: int) -> StepTime:
+        start = time.monotonic()
+        phase = dataclasses.replace(
+            config.phases[index],
+            steps=10**9,
+            restart_learning_rate=0.0,
+            restart_warmup_steps=0,
+        )
+        alone = dataclasses.replace(config, phases=(phase,))
+        size = f"{alone.model.num_hidden_layers} x {alone.model.hidden_size}"
+        with screen.spinning(f"measuring {size}, {phase.batch_size} rows of {phase.seq_len}"):
+            (objective,) = objectives.find_each(alone)
+            program = measure_lib.compile_step(alone, objective)
+            count = phase.batch_size * _MEASURED_BATCHES
+            rows = feed_lib.StoreFeed(stores, alone).first_rows(0, count)
+            numbers = np.arange(count) % len(rows["input_ids"])  # a small store repeats its rows
+            batches = [
+                {field: array[chosen] for field, array in rows.items()}
+                for chosen in np.split(numbers, _MEASURED_BATCHES)
+            ]
+            setup_secs = time.monotonic() - start
+            timed = measure_lib.measure(program, batches, measure_lib.Length(0, _MEASURED_SECS))
+        return StepTime(float(np.mean(timed.group_step_secs)), setup_secs)
+
+    return request, measure
+
+
+def read_budget(config: Config, is_of_several: bool) -> TimeBudget:
+    """Parse config.budget of a run, of one of several processes or alone.
+
+    Raises:
+      Refused: as parse_budget does; the run has several processes.
+    """
+    budget = parse_budget(config.budget, config.mesh.num_slices)
+    if is_of_several:
+        raise Refused(
+            f"config.budget is {budget.text}, and --multihost is given: a budget measures the "
+            "devices of a single process; choose with python -m bert_jax.plan --budget instead"
+        )
+    return budget
+
+
+def settle_budget(
+    config: Config,
+    given: Sequence[Override],
+    budget: TimeBudget,
+    home: pathlib.Path,
+    began: float,
+) -> Config:
+    """Return the run that a budget pays, and write it to the workdir; take one written before.
+
+    `given` are the settings of the command line, `home` is the workdir's folder, `began` the start
+    of the command in seconds since 1970.
+
+    Raises:
+      Refused: as choose_run does; the workdir has a run that was not chosen so.
+    """
+    screen, path = Screen(is_writer=True), home / CHOSEN
+    others = [override for override in given if override.path != "budget"]
+    if path.is_file():
+        screen.print(f"budget: the run chosen earlier, {path}, stays; nothing is measured again")
+        return overrides.load(Config, CHOSEN, lambda name: str(path), others)
+    if (home / run_record.FILE).exists():
+        raise Refused(
+            f"--workdir={home} has a run that no budget chose ({CHOSEN} is missing); give another "
+            "--workdir, or the config of that run"
+        )
+    _check_devices(budget)
+    request, measure = _read_request(config, given, budget, screen)
+    compile_lib.keep_in(home, is_writer=True)  # the run reads what is compiled for the measurement
+    choice = choose_run(request, measure, lambda: time.time() - began)
+    reasons = explain(request, choice)
+    screen.table(f"the choice for {budget.text}", reasons)
+    home.mkdir(parents=True, exist_ok=True)
+    write_file(path, write_config(choice.config, budget, reasons).encode())
+    screen.print(f"written to {path}, which runs the same without a budget")
+    return overrides.load(Config, CHOSEN, lambda name: str(path), others)
+
+
+def explain(request: DialRequest, choice: DialChoice) -> list[tuple[str, str]]:
+    """Return a label and a text for each part of a choice, and its reason."""
+    return [*_explain_size(request, choice), *_explain_run(request, choice)]
+
+
+def _explain_size(request: DialRequest, choice: DialChoice) -> list[tuple[str, str]]:
+    shape = choice.size.shape
+    rows = [
+        (
+            "speed",
+            f"{each.shape.name}: {each.step_secs[0] * 1000:,.1f} ms for "
+            f"{each.config.phases[0].batch_size} rows of {each.config.phases[0].seq_len}, measured",
+        )
+        for each in choice.measured
+    ]
+    if any(request.is_given(f"model.{name}") for name in SIZE_FIELDS):
+        return [*rows, ("size", f"{shape.name}, as given")]
+    gaps = {
+        other.name: loss - choice.losses[shape]
+        for other, loss in choice.losses.items()
+        if other != shape
+    }
+    others = [
+        f"{name} would be {gap:.2f} nats worse" for name, gap in gaps.items() if gap < math.inf
+    ]
+    slow = [name for name, gap in gaps.items() if math.isinf(gap)]
+    others += [f"{', '.join(slow)} would take fewer than {MIN_STEPS} steps"] if slow else []
+    by_law = f" by the law of our ladder on English: {'; '.join(others)}" if others else ""
+    rows.append(("size", f"{shape.name}, the lowest loss{by_law}"))
+    if len(choice.losses) < len(FAMILY):
+        left_out = FAMILY[len(choice.losses)].name
+        rows.append(
+            (
+                "",
+                f"{left_out} and larger have more than ten layer parameters for each of the "
+                f"{count_in_words(request.unique_tokens)} tokens, where no law holds",
+            )
+        )
+    return rows
+
+
+def _explain_run(request: DialRequest, choice: DialChoice) -> list[tuple[str, str]]:
+    config, budget = choice.config, request.budget
+    first, second = config.phases
+    tokens = request.fill * sum(p.steps * p.batch_size * p.seq_len for p in config.phases)
+    data, optim, positions = config.data, config.optim, choice.size.batch_tokens
+    scaled = ", scaled to this width by transfer=mup" if optim.transfer == "mup" else ""
+    masks = config.eval.masked_lm_prob or data.masked_lm_prob
+    rows = [
+        ("phases", f"rows of {first.seq_len}, which are cheap, then of {second.seq_len}"),
+        (
+            "batch",
+            f"{first.batch_size:,} and {second.batch_size:,} rows, about {positions:,} "
+            f"positions: the best batch grows with the tokens read (power {BATCH_POWER})",
+        ),
+        (
+            "steps",
+            f"{first.steps:,} and {second.steps:,}: {count_in_words(tokens)} tokens, "
+            f"{tokens / request.unique_tokens:.3g} epochs of the store",
+        ),
+        ("rate", f"{optim.learning_rate:g}, the best of small runs{scaled}"),
+        ("masking", f"{data.masked_lm_prob:.0%} in training, {masks:.0%} in evaluations"),
+        (
+            "time",
+            f"{duration(choice.secs)} of {duration(budget.secs)}: {duration(choice.spent_secs)} so "
+            f"far, {duration(choice.size.rest_secs)} kept for setup, saves and the end",
+        ),
+    ]
+    if choice.secs < 0.9 * budget.secs and not any(
+        request.is_given(f"phases[{index}].steps") for index in range(2)
+    ):
+        rows.append(
+            (
+                "",
+                f"less is better here: read more than {MANY_EPOCHS} times, text is known to cost "
+                "quality; more text would bring more",
+            )
+        )
+    return rows
+
+
+_FILE = '''"""The run that config.budget={budget} chose.
+
+{reasons}
+"""
+
+import ml_collections
+
+from bert_jax import config as c
+from data_pipeline.spec.options import PretrainOptions
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """Return the chosen run; no arguments."""
+    return c.to_config_dict({config})
+'''
+
+
+def write_config(config: Config, budget: TimeBudget, reasons: Sequence[tuple[str, str]]) -> str:
+    """Write a chosen run as the text of a config file, with its reasons."""
+    lines = "\n".join(f"{label:8}{text}" for label, text in reasons)
+    source = _write_source(config, Config, "    ")
+    return _FILE.format(budget=budget.text, reasons=lines, config=source)
+
+
+def _write_source(value: Any, kind: type[Any], indent: str) -> str:
+    """Write a value of a config as Python; of dataclasses the fields that are not the default."""
+    if isinstance(value, tuple):
+        parts = [_write_source(part, type(part), f"{indent}    ") for part in value]
+        return "".join(["(", *(f"\n{indent}    {part}," for part in parts), f"\n{indent})"])
+    if not dataclasses.is_dataclass(value):
+        return repr(value)
+    lines = []
+    for field in dataclasses.fields(kind):
+        part = getattr(value, field.name)
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if part != default:
+            text = _write_source(part, type(part), f"{indent}    ")
+            lines.append(f"\n{indent}    {field.name}={text},")
+    prefix = "" if kind is PretrainOptions else "c."
+    return "".join([f"{prefix}{kind.__name__}(", *lines, f"\n{indent})" if lines else ")"])

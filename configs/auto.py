@@ -1,0 +1,66 @@
+"""The run that a budget of time pays on your machine, for your text.
+
+    python -m bert_jax.train --config=configs/auto.py --config.budget=30m \
+        --config.data.store=STORE --workdir=DIR
+    ... --config=configs/auto.py:shape=modernbert --config.budget=2h
+    ... --config.budget=40usd@v5e:2x4
+
+Width, depth, rows, batch, steps and rate are chosen by the store's size, the measured speed of a
+step, and a law of losses; DIR/chosen_config.py is the choice. The last one runs on that slice and
+takes as long as 40 dollars pay it on demand. What is here stays: AdamW, 30% masked in training and
+15% in evaluation. docs/guide/budget.md has more.
+
+Expect: not measured.
+"""
+
+import dataclasses
+
+import ml_collections
+
+from bert_jax import config as c
+from data_pipeline.spec.options import PretrainOptions
+
+# The smallest size of each shape; larger ones keep its proportions.
+BERT = c.ModelConfig(
+    hidden_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=512,
+    max_position_embeddings=64,
+    initializer_range=0.09,  # about hidden_size ** -0.5
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+MODERNBERT = dataclasses.replace(
+    BERT,
+    hidden_act="gelu_erf",
+    intermediate_size=336,  # with its gate as many weights as 512 without
+    type_vocab_size=0,
+    position_embedding_type="rotary",
+    local_attention=16,
+    global_attn_every_n_layers=2,
+    norm_position="pre",
+    norm_bias=False,
+    linear_bias=False,
+    gated_mlp=True,
+    initializer="megatron",
+)
+
+
+def get_config(text: str = "") -> ml_collections.ConfigDict:
+    """Half an hour, unless --config.budget says otherwise; text is after the colon."""
+    is_bert = c.arguments(text, shape=("bert", "modernbert"))["shape"] == "bert"
+    pairs = PretrainOptions(masked_lm_prob=0.3)
+    texts = dataclasses.replace(pairs, segments="doc_sentences", short_seq_prob=0.0)
+    return c.to_config_dict(
+        c.Config(
+            budget="30m",
+            model=BERT if is_bert else MODERNBERT,
+            objective="mlm_nsp" if is_bert else "mlm",
+            # Placeholders, for what a command line sets.
+            phases=(c.Phase(32, 1600, batch_size=48), c.Phase(64, 400, batch_size=24)),
+            optim=c.OptimConfig(name="adamw", learning_rate=3e-3, warmup_steps=200, beta2=0.98),
+            data=pairs if is_bert else texts,
+            eval=c.EvalConfig(examples=1024, masked_lm_prob=0.15),
+        )
+    )
