@@ -33,8 +33,8 @@ REST_PER_SETUP_SEC = 2.0
 # A width of 128 is 0.4 nats under the unigram loss after so many steps (docs/results/training.md).
 MIN_STEPS = 300
 # Tokens in a step and in all steps of a small run that was tuned (docs/experiments.md). More tokens
-# are read in larger batches, by this power of them: Bergsma et al. 2025 (arXiv 2505.13738) have 0.38
-# for the best batch of causal models. Batches grow by half an octave, so that few of them are compiled.
+# are read in larger batches, by this power of them; Bergsma et al. 2025 (arXiv 2505.13738) have
+# 0.38 for the best batch of causal models. Batches grow by half an octave, to compile few of them.
 BASE_BATCH_TOKENS, BASE_TOKENS, BATCH_POWER = 1536, 3.07e6, 0.4
 # The width of that run, its rate with AdamW, the shares of each phase's steps that warm up, and the
 # shares of all steps that are of each phase.
