@@ -105,15 +105,15 @@ _MONITORING = (
     (
         WIRING,
         "monitoring/curves.py",
-        "if step <= self._last.get(split, -1):",
-        "if step < self._last.get(split, -1):",
+        "if step <= last.get(split, -1):",
+        "if step < last.get(split, -1):",
         "monitoring/test_curves.py::test_a_repeated_step_replaces_the_steps_from_it_on_in_its_split",
     ),
     (
         WIRING,
         "monitoring/curves.py",
-        "for (name, _), (steps, values) in self._curves.items():\n            if name == split:",
-        "for (name, _), (steps, values) in self._curves.items():\n            if name:",
+        "for (name, _), (steps, values) in curves.items():\n        if name == split:",
+        "for (name, _), (steps, values) in curves.items():\n        if name:",
         "monitoring/test_curves.py::test_a_repeated_step_replaces_the_steps_from_it_on_in_its_split",
     ),
 )

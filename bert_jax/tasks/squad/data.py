@@ -9,8 +9,8 @@ from typing import Any
 
 from data_pipeline.io import small_files
 from data_pipeline.io.compression import decompress
-from data_pipeline.io.json_stream import JsonStream
 from data_pipeline.io.refused import Refused
+from data_pipeline.io.small_files import DamagedFile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +63,7 @@ _FORM = (
     'SQuAD\'s JSON is {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [{"id": ..., '
     '"question": ..., "answers": [{"text": ..., "answer_start": ...}]}]}]}]}'
 )
+_MAX_BYTES = 1 << 30  # of a file without its compression; SQuAD's largest has 42 MB
 _JSON_NAMES = {
     str: "a string",
     int: "a whole number",
@@ -79,65 +80,34 @@ def read_squad(path: pathlib.Path, has_answers: bool = True) -> SquadFile:
       Refused: the file is missing or malformed; names the article, paragraph and question.
       OSError: it cannot be read.
     """
-    facts: dict[str, Any] = {}
-    paragraphs = tuple(stream_paragraphs(path, has_answers, facts))
-    return SquadFile(path, str(facts.get("version", "")), paragraphs)
-
-
-def stream_paragraphs(
-    path: pathlib.Path, has_answers: bool, facts: dict[str, Any] | None = None
-) -> Iterator[Paragraph]:
-    """Yield the paragraphs of a file of any length, one in memory at a time.
-
-    The file's other values, such as its version, are in `facts` after the last paragraph.
-    """
-    if not path.is_file():
-        raise Refused(f"{path} is not a file; give the path of one")
+    content = read_json_object(path)
     seen: dict[str, str] = {}
-    with small_files.open_regular(path) as stored:
-        stream = JsonStream(decompress(str(path), stored), path)
-        has_data = False
-        for key in stream.members(path):
-            if key == "data":
-                has_data = True
-                yield from _articles(stream, path, has_answers, seen)
-            else:
-                value = stream.value()
-                if facts is not None:
-                    facts[key] = value
-        stream.end()
-    if not has_data:
-        raise Refused(f"{path} has no 'data'; {_FORM}")
+    paragraphs = []
+    for number, article in enumerate(_field(content, "data", list, str(path)), 1):
+        place = f"article {number}"
+        for index, record in enumerate(_field(article, "paragraphs", list, f"{path} {place}"), 1):
+            paragraphs.append(
+                _paragraph(record, path, f"{place} paragraph {index}", has_answers, seen)
+            )
     if not seen:
         raise Refused(f"{path} has no question; {_FORM}")
-
-
-def _articles(
-    stream: JsonStream, path: pathlib.Path, has_answers: bool, seen: dict[str, str]
-) -> Iterator[Paragraph]:
-    for number in stream.items(f"{path}: 'data'"):
-        has_paragraphs = False
-        for key in stream.members(f"{path} article {number}"):
-            if key != "paragraphs":
-                stream.value()
-                continue
-            has_paragraphs = True
-            for index in stream.items(f"{path} article {number}: 'paragraphs'"):
-                place = f"article {number} paragraph {index}"
-                yield _paragraph(stream.value(), path, place, has_answers, seen)
-        if not has_paragraphs:
-            raise Refused(f"{path} article {number} has no 'paragraphs'; {_FORM}")
+    return SquadFile(path, str(content.get("version", "")), tuple(paragraphs))
 
 
 def read_json_object(path: pathlib.Path) -> dict[str, Any]:
-    """Read the JSON object of a file of predictions or odds, plain or compressed."""
+    """Read the JSON object of a file of questions, predictions or odds, plain or compressed."""
     if not path.is_file():
         raise Refused(f"{path} is not a file; give the path of one")
+    data = bytearray()
     with small_files.open_regular(path) as stored:
-        stream = JsonStream(decompress(str(path), stored), path)
-        values = {key: stream.value() for key in stream.members(path)}
-        stream.end()
-    return values
+        for block in decompress(str(path), stored):
+            data += block
+            if len(data) > _MAX_BYTES:
+                raise Refused(f"{path} has more than {_MAX_BYTES:,} bytes; give it in parts")
+    try:
+        return small_files.parse_object(bytes(data), path)
+    except DamagedFile as error:
+        raise DamagedFile(f"{error}; download or write it again") from None
 
 
 def _paragraph(

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import json
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from bert_jax.tasks.predicting import (
     ComputeLogits,
@@ -18,7 +18,7 @@ from bert_jax.tasks.predicting import (
     reread,
 )
 from bert_jax.tasks.squad import answers
-from bert_jax.tasks.squad.data import Paragraph, stream_paragraphs
+from bert_jax.tasks.squad.data import Paragraph, read_squad
 from bert_jax.tasks.squad.windows import make_windows
 from data_pipeline.io.atomic import check_new_file, new_file
 
@@ -48,10 +48,9 @@ class AnswerPredictor:
         for path in self._files:
             check_new_file(path, "--output")
         self._request = request
-        self.total = self._several = self._cut = self._unanswered = 0
-        for paragraph in stream_paragraphs(request.path, has_answers=False):
-            self.total += len(paragraph.questions)
-            show(self.total)
+        self._several = self._cut = self._unanswered = 0
+        self.total = _questions(read_squad(request.path, has_answers=False).paragraphs)
+        show(self.total)
 
     def run(self, output: pathlib.Path, compute_logits: ComputeLogits) -> list[pathlib.Path]:
         """Predict and write the files; see Predictor.run."""
@@ -110,7 +109,7 @@ def _pieces(path: pathlib.Path) -> Iterator[list[Paragraph]]:
     """Yield paragraphs with at most _PIECE_QUESTIONS; a longer one is split."""
     waiting: list[Paragraph] = []
     questions = chars = 0
-    for paragraph in stream_paragraphs(path, has_answers=False):
+    for paragraph in read_squad(path, has_answers=False).paragraphs:
         for start in range(0, len(paragraph.questions), _PIECE_QUESTIONS):
             some = paragraph.questions[start : start + _PIECE_QUESTIONS]
             if waiting and (
@@ -126,7 +125,7 @@ def _pieces(path: pathlib.Path) -> Iterator[list[Paragraph]]:
         yield waiting
 
 
-def _questions(piece: list[Paragraph]) -> int:
+def _questions(piece: Sequence[Paragraph]) -> int:
     return sum(len(paragraph.questions) for paragraph in piece)
 
 

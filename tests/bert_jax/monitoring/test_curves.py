@@ -6,8 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from bert_jax.monitoring import curves as curves_lib
-from bert_jax.monitoring.curves import CurvesBuilder, read_curves
+from bert_jax.monitoring.curves import read_curves
 from data_pipeline.io.small_files import DamagedFile
 
 
@@ -57,40 +56,27 @@ def test_what_a_kill_leaves_behind_is_skipped(tmp_path, end, steps, damaged):
     assert curves.damaged_lines == damaged
 
 
-def test_a_line_longer_than_a_block_is_damaged_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(curves_lib, "_BLOCK_BYTES", 64)
+def test_a_repeated_step_replaces_the_steps_from_it_on_in_its_split(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text(line(10, 1.0) + "x" * 1000 + "\n" + line(20, 2.0) + line(30, 3.0))
+    lines = "".join(line(step, float(step)) for step in (10, 20, 30))
+    lines += line(30, 7.0, "heldout") + line(20, -1.0)
+    path.write_text(lines)
     curves = read_curves(path)
-    assert curves.select("train", "loss")[0].tolist() == [10, 20, 30]
-    assert curves.damaged_lines == 1
-
-
-def test_a_repeated_step_replaces_the_steps_from_it_on_in_its_split():
-    builder = CurvesBuilder()
-    for step in (10, 20, 30):
-        builder.add(step, "train", {"loss": float(step)})
-    builder.add(30, "heldout", {"loss": 7.0})
-    builder.add(20, "train", {"loss": -1.0})
-    curves = builder.build()
     np.testing.assert_array_equal(curves.select("train", "loss"), [[10, 20], [10, -1]])
     assert curves.last("heldout", "loss") == 7.0
-    builder.add(20, "train", {"loss": -2.0})  # of the last step alone
-    curves = builder.build()
-    np.testing.assert_array_equal(curves.select("train", "loss"), [[10, 20], [10, -2]])
+    path.write_text(lines + line(20, -2.0))  # of the last step alone
+    np.testing.assert_array_equal(read_curves(path).select("train", "loss"), [[10, 20], [10, -2]])
 
 
-def test_findings_are_no_lines_of_numbers():
-    builder = CurvesBuilder()
+def test_findings_are_no_lines_of_numbers(tmp_path):
     finding = {"rule": "flat", "step": 5, "sentence": "It is flat.", "try": "A lower rate."}
     finding["split"] = "finding"
-    builder.add_records([finding])
-    curves = builder.build()
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(finding) + "\n")
+    curves = read_curves(tmp_path / "metrics.jsonl")
     assert (curves.findings, curves.damaged_lines, curves.points) == ((finding,), 0, {})
 
 
-def test_a_long_curve_keeps_its_ends_and_its_extremes_in_bounded_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(curves_lib, "_BLOCK_BYTES", 1 << 16)
+def test_a_long_curve_keeps_its_ends_and_its_extremes_in_bounded_memory(tmp_path):
     count = 20_000
     values = np.random.default_rng(0).normal(size=count)
     path = tmp_path / "metrics.jsonl"
@@ -116,22 +102,3 @@ def test_a_pipe_or_a_link_out_of_the_folder_is_refused(tmp_path):
     (tmp_path / "run/metrics.jsonl").symlink_to(tmp_path / "other")
     with pytest.raises(DamagedFile, match=r"metrics\.jsonl is a link out of"):
         read_curves(tmp_path / "run/metrics.jsonl")
-
-
-def test_lines_taken_at_once_give_the_curves_of_lines_taken_one_by_one():
-    rng = np.random.default_rng(1)
-    records = [
-        {"step": step, "split": split, "loss": rng.normal(), "skipped": int(rng.integers(3))}
-        for step in range(50)
-        for split in ("train", "heldout")
-    ]
-    records[40]["loss"] = float("inf")
-    at_once, singly = CurvesBuilder(), CurvesBuilder()
-    for part in (records[:30], records[20:90], records[60:]):  # the second and third go back
-        at_once.add_records([dict(record) for record in part])
-        for record in part:
-            singly.add_record(dict(record))
-    expected = singly.build().points
-    assert at_once.build().points.keys() == expected.keys()
-    for key, points in at_once.build().points.items():
-        np.testing.assert_array_equal(points, expected[key])
