@@ -1,7 +1,6 @@
 """Read documents from Parquet and Arrow files: a row is a document, its text under --text_key."""
 
 import contextlib
-import struct
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
@@ -15,9 +14,7 @@ from data_pipeline.read.lines import add_size, check_size, split_paragraphs
 
 _REQUEST_BYTES = 4 << 20  # bytes per request: those between parts of the column are not read
 _BATCH_BYTES = 4 << 20  # text in memory at a time
-_MAX_BATCH_BYTES = 64 << 20  # the limit if rows share the longest text that there can be
-_MAX_BATCH_ROWS = 1024
-_PAGE_HEAD_BYTES, _DICTIONARY_PAGE = 32, 2
+_MAX_BATCH_ROWS = 64  # rows may share a text that is stored once; each has a copy in memory
 # A group of rows may unpack to _LARGE_BYTES, or to more if that is at most _MAX_PACKED times its
 # stored size.
 _LARGE_BYTES, _MAX_PACKED = 256 << 20, 1000
@@ -62,7 +59,7 @@ def read_rows(
     with open_file(address, _REQUEST_BYTES) as stored:
         file = _open(address, stored, text_key)
         rows, reported_bytes, all_rows = 0, 0, max(1, file.metadata.num_rows)
-        for batch in _batches(address, stored, file, text_key):
+        for batch in _batches(address, file, text_key):
             for row, text in enumerate(_texts(address, batch, rows), rows + 1):
                 add_size(f"{address} row {row}", 0, text)
                 yield split_paragraphs(text)
@@ -75,8 +72,8 @@ def read_rows(
 def read_arrow(address: str, text_key: str, advance: Callable[[int], None]) -> Iterator[list[str]]:
     """Yield the lines of the text of each row of an Arrow file or stream, a batch at a time.
 
-    Raises Refused for what check_columns refuses, a file that is cut off or packed, text that is
-    not UTF-8 and a document over MAX_DOCUMENT_BYTES.
+    Raises Refused for what check_columns refuses, a file that is cut off, text that is not UTF-8
+    and a document over MAX_DOCUMENT_BYTES.
     """
     rows = 0
     for batch in _arrow_batches(address, text_key, advance):
@@ -89,17 +86,15 @@ def read_arrow(address: str, text_key: str, advance: Callable[[int], None]) -> I
 def _arrow_batches(
     address: str, text_key: str, advance: Callable[[int], None]
 ) -> Iterator[pa.Array]:
-    """Yield the column of each batch of rows.
-
-    A batch is checked before it is unpacked, and then read after the messages that describe it.
-    """
+    """Yield the column of each batch of rows, read after the messages that describe it."""
     with open_file(address, _REQUEST_BYTES) as stored, _explain_damage(address, "Arrow"):
         stored.seek(len(_ARROW_FILE) if stored.read(8) == _ARROW_FILE else 0)
         done_bytes, end_bytes, before = 0, 0, b""
         for number, message in enumerate(pa.ipc.MessageReader.open_stream(stored)):
-            _check_message(address, message)
             end_bytes = stored.tell()
             data = message.serialize().to_pybytes()
+            if len(data) > _MAX_MESSAGE_BYTES:
+                raise Refused(f"{address} has a batch of too many bytes; write it in smaller ones")
             if number == 0:
                 _check_schema(address, pa.ipc.open_stream(data).schema, text_key)
             if message.type != "record batch":
@@ -119,42 +114,12 @@ def _arrow_batches(
             )
 
 
-def _check_message(address: str, message: Any) -> None:
-    """Refuse a message that is too large, or whose arrays are packed: these have no bound."""
-    data = message.metadata.to_pybytes()
-    if len(message.body or b"") + len(data) > _MAX_MESSAGE_BYTES:
-        raise Refused(f"{address} has a batch of too many bytes; write it in smaller ones")
-    header = _find_field(data, _follow(data, 0), number=2)  # Message.header
-    if header and message.type == "dictionary":
-        header = _find_field(data, _follow(data, header), number=1)  # DictionaryBatch.data
-    if header and message.type != "schema" and _find_field(data, _follow(data, header), number=3):
-        raise Refused(
-            f"{address} is an Arrow file with packed arrays, which are not read; write it again "
-            "without compression, or as Parquet"
-        )
-
-
-def _find_field(data: bytes, table: int, number: int) -> int:
-    """Return the place of a field of a FlatBuffers table; 0 if it is left out."""
-    (distance,) = struct.unpack_from("<i", data, table)
-    (size_bytes,) = struct.unpack_from("<H", data, table - distance)
-    slot = 4 + 2 * number
-    if slot >= size_bytes:
-        return 0
-    (offset,) = struct.unpack_from("<H", data, table - distance + slot)
-    return table + offset if offset else 0
-
-
-def _follow(data: bytes, place: int) -> int:
-    return place + int(struct.unpack_from("<I", data, place)[0])
-
-
 @contextlib.contextmanager
 def _explain_damage(address: str, kind: str = "Parquet") -> Iterator[None]:
     """Convert Arrow's errors in the block to a Refused of one sentence."""
     try:
         yield
-    except (pa.ArrowException, OSError, MemoryError, struct.error) as error:
+    except (pa.ArrowException, OSError, MemoryError) as error:
         if isinstance(error, OSError) and (error.errno is not None or is_transient(error)):
             raise  # the disk's or the network's, not Arrow's
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
@@ -241,13 +206,12 @@ def _columns(schema: pa.Schema) -> str:
     return ", ".join(names) + (f" and {left} more" if left else "")
 
 
-def _batches(
-    address: str, stored: BinaryIO, file: pq.ParquetFile, text_key: str
-) -> Iterator[pa.Array]:
+def _batches(address: str, file: pq.ParquetFile, text_key: str) -> Iterator[pa.Array]:
     """Yield the column of some rows at a time."""
     with _explain_damage(address):
         for group, column in enumerate(_columns_of(file, text_key)):
-            rows = _batch_rows(stored, column)
+            row_bytes = max(1, column.total_uncompressed_size // max(1, column.num_values))
+            rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // row_bytes))
             for batch in file.iter_batches(rows, row_groups=[group], columns=[text_key]):
                 yield _pick(batch, text_key)
 
@@ -268,46 +232,3 @@ def _texts(address: str, column: pa.Array, rows: int) -> Iterator[str]:
                 f"{address} has text that is not UTF-8 in row {row} ({error.reason}); write the "
                 "file again"
             ) from error
-
-
-def _batch_rows(stored: BinaryIO, column: Any) -> int:
-    """Return how many rows to read at a time: about _BATCH_BYTES, at most _MAX_BATCH_BYTES.
-
-    Rows may share a text that is stored once, and each has its own copy in memory.
-    """
-    row_bytes = column.total_uncompressed_size // max(1, column.num_values)
-    rows = min(_BATCH_BYTES // max(1, row_bytes), _MAX_BATCH_BYTES // _shared_bytes(stored, column))
-    return max(1, min(_MAX_BATCH_ROWS, rows))
-
-
-def _shared_bytes(stored: BinaryIO, column: Any) -> int:
-    """Bound the bytes of a text that rows of a group share: their dictionary, or their column."""
-    column_bytes = max(1, column.total_uncompressed_size)
-    if "DELTA_BYTE_ARRAY" in column.encodings:  # a text is stored as its difference from the last
-        return int(column_bytes)
-    first = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
-    stored.seek(max(0, first))
-    try:
-        kind, page_bytes = _page_header(stored.read(_PAGE_HEAD_BYTES))
-    except IndexError:
-        return int(column_bytes)
-    return max(1, page_bytes) if kind == _DICTIONARY_PAGE else 1
-
-
-def _page_header(data: bytes) -> tuple[int, int]:
-    """Return the kind of a page and its size unpacked, the first two fields of its header.
-
-    Source: PageHeader in parquet.thrift, in Thrift's compact protocol.
-    """
-    numbers, place = [], 0
-    for _ in range(2):
-        value = shift = 0
-        place += 1  # the field's head: the next field, an i32
-        while data[place] & 0x80:
-            value |= (data[place] & 0x7F) << shift
-            shift += 7
-            place += 1
-        value |= data[place] << shift
-        place += 1
-        numbers.append(value >> 1 ^ -(value & 1))
-    return numbers[0], numbers[1]

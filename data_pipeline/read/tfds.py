@@ -41,7 +41,7 @@ def find_shards(entry: str, text_key: str) -> list[StoredFile]:
             "[:SPLIT], as in tfds:wikipedia/20230601.en"
         )
     name, version, split = match.groups(default="")
-    builder = _builder(f"{name}:{version}" if version else name)
+    builder = _open_builder_once(f"{name}:{version}" if version else name)
     split, splits, features = split or "train", builder.info.splits, builder.info.features
     if split not in splits:
         raise Refused(
@@ -84,7 +84,7 @@ def read_shard(
     if match is None:
         raise Refused(f"{address} is no shard of a data set; find_sources names them")
     name, split, number = match[1], match[2], int(match[3])
-    builder = _builder(name)
+    builder = _open_builder_once(name)
     shards = builder.info.splits[split]
     path, examples = str(shards.filepaths[number]), shards.shard_lengths[number]
     is_array_record = builder.info.file_format.value == _ARRAY_RECORD
@@ -124,9 +124,11 @@ def _document(place: str, record: bytes, text_key: str) -> list[str]:
     return split_paragraphs(text)
 
 
-@functools.lru_cache(maxsize=8)
-def _builder(name: str) -> Any:
-    """Return the metadata of a data set that TFDS reads from its files."""
+def open_builder(name: str, given: str = "") -> Any:
+    """Return the metadata of a data set that TFDS reads from its files; nothing is downloaded.
+
+    `given` begins the error about a data set that is not there; by default it names --input.
+    """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import constants, read_only_builder
 
@@ -135,11 +137,14 @@ def _builder(name: str) -> Any:
             return read_only_builder.builder_from_files(name)
     except (tfds.core.DatasetNotFoundError, ValueError) as error:
         raise Refused(
-            f"--input has tfds:{name}, which is not among the data sets in {constants.DATA_DIR}; "
-            "name the folder by TFDS_DATA_DIR, or make it there first (the build downloads "
-            'nothing), as in: python -c "import tensorflow_datasets as tfds; '
+            f"{given or f'--input has tfds:{name}, which'} is not among the data sets in "
+            f"{constants.DATA_DIR}; name the folder by TFDS_DATA_DIR, or prepare it there first "
+            '(nothing is downloaded here), as in: python -c "import tensorflow_datasets as tfds; '
             f"tfds.builder('{name}').download_and_prepare()\""
         ) from error
+
+
+_open_builder_once = functools.lru_cache(maxsize=8)(open_builder)
 
 
 def _stored_bytes(entry: str, path: Any) -> int:

@@ -20,8 +20,10 @@ from bert_jax.tasks.glue.specs import (
     GlueTask,
     SplitFile,
 )
-from data_pipeline.io.errors import explain_errors
 from data_pipeline.io.refused import Refused
+from data_pipeline.read.tfds import open_builder
+
+_TFDS = "config.data.source is tfds, and "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,14 +143,14 @@ def read_tfds(
             "the folder of the environment variable TFDS_DATA_DIR: leave them empty"
         )
     columns = _TEXTS.get(task.tfds_config, (task.text, task.second))
-    builder = _builder(task.tfds_config)
+    builder = open_builder(task.tfds_config, f"{_TFDS}{task.tfds_config}")
     splits = {
         file.split: _tfds_split(task, builder, file, columns, is_labelled=file not in task.test)
         for file in (TRAIN, *task.dev, *task.test)
     }
     if task.name == "MNLI":
         try:
-            builder = _builder(_DIAGNOSTIC_CONFIG)
+            builder = open_builder(_DIAGNOSTIC_CONFIG, f"{_TFDS}{_DIAGNOSTIC_CONFIG}")
         except ValueError:
             if needs_diagnostic:
                 raise
@@ -191,20 +193,3 @@ def _tfds_split(
         indices=[indices[i] for i in order],
         place=lambda i: f"{builder.data_path} split {file.tfds_split} example {i + 1}",
     )
-
-
-def _builder(config: str) -> Any:
-    """Build TFDS's description of a data set from its files."""
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.core import constants, read_only_builder
-
-    try:
-        with explain_errors(str(constants.DATA_DIR)):
-            return read_only_builder.builder_from_files(config)
-    except (tfds.core.DatasetNotFoundError, ValueError) as error:
-        raise Refused(
-            f"config.data.source is tfds, and {config} is not among the data sets in "
-            f"{constants.DATA_DIR}; name the folder by TFDS_DATA_DIR, or prepare it there first "
-            '(nothing is downloaded here), as in: python -c "import tensorflow_datasets as tfds; '
-            f"tfds.builder('{config}').download_and_prepare()\""
-        ) from error

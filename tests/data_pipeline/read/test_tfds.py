@@ -25,7 +25,7 @@ def data_dir(tmp_path, monkeypatch) -> pathlib.Path:
     from tensorflow_datasets.core import constants
 
     monkeypatch.setattr(constants, "DATA_DIR", str(tmp_path))
-    tfds_documents._builder.cache_clear()
+    tfds_documents._open_builder_once.cache_clear()
     return tmp_path
 
 
@@ -120,7 +120,7 @@ def test_what_a_data_set_does_not_have_is_refused(data_dir):
         (
             "tfds:no_such",
             "text",
-            r"the build downloads nothing\), as in: python -c .*\('no_such'\)\.download_and_prep",
+            r"nothing is downloaded here\), as in: python -c .*\('no_such'\)\.download_and_prep",
         ),
         ("tfds:", "text", r"is given as tfds:NAME\[/CONFIG\]\[:VERSION\]\[:SPLIT\], as in tfds:w"),
         ("tfds:articles/20230601.en:train[:9%]", "text", r"is given as tfds:NAME\[/CONFIG\]"),
