@@ -33,7 +33,6 @@ class FeaturesFlags:
         is_required=True,
     )
     output: str = flag("", "new file: .npz, .parquet or .jsonl", metavar="FILE", is_required=True)
-    format: str = flag("", "npz, parquet or jsonl, whatever --output ends in")
     layers: str = flag(
         "-1",
         "layers, as Python indexes a list of them: -1 the last; 0 the embeddings; -4: the last "
@@ -94,7 +93,7 @@ _MAX_GROUP_TOKENS = 1 << 18  # pooled vectors are small, but their rows take mem
 def _main(log: LibraryLog, flags: FeaturesFlags) -> int:
     with cli.preparing():
         output = pathlib.Path(flags.output)
-        kind = vector_files.choose_format(output, flags.format)
+        kind = vector_files.choose_format(output)
         check_new_file(output, "--output")
         check_lines(flags.input, "--input")
         if flags.normalize and not flags.pool:

@@ -45,11 +45,6 @@ class StudyFlags:
         "settings; may be repeated",
         metavar='"NAME FILE KEY=VALUE ..."',
     )
-    share: tuple[str, ...] = flag(
-        (),
-        "workdir of another study, whose finished runs are used if equal; may be repeated",
-        metavar="DIR",
-    )
     score: str = flag(
         "",
         "finished run to score, such as BERT-seed0, and stop; used by the study itself",
@@ -58,14 +53,9 @@ class StudyFlags:
     parallel: int = flag(1, _PARALLEL, minimum=1)
     plan: bool = flag(False, "print the cost of the study, and run nothing", "plan")
     measure: bool = flag(True, "time short steps, which takes seconds for each row", "plan")
-    topology: str | None = flag(
-        None, "slice to price by operations, such as v5e:4x4", "plan", metavar="TYPE:SHAPE"
-    )
 
     def __post_init__(self) -> None:
         check_folder(self.workdir)
-        if self.topology and not self.plan:
-            raise Refused(f"--topology={self.topology} is for --plan; add it, or leave it out")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -154,7 +144,6 @@ if __name__ == "__main__":
 from bert_jax.lab import grid, plan, probe
 from bert_jax.lab.study import Study
 from bert_jax.logging.console import Screen
-from bert_jax.planning.slices import find_slice
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
@@ -165,10 +154,8 @@ def _compare(log: LibraryLog, flags: StudyFlags) -> int:
         config = flags.config.load()
         tasks = () if flags.score else (*config.tasks, *map(_read_task, flags.task))
         config = dataclasses.replace(config, tasks=tasks)
-        tpu_slice = find_slice(flags.topology) if flags.topology else None
-        shared = [pathlib.Path(folder) for folder in flags.share]
         own_command = [sys.executable, "-m", "bert_jax.study", *sys.argv[1:]]
-        study = Study(config, pathlib.Path(flags.workdir), shared, own_command)
+        study = Study(config, pathlib.Path(flags.workdir), own_command)
         scored = study.find_run(flags.score) if flags.score else None
         if scored is None and not flags.plan:
             study.claim()
@@ -177,7 +164,7 @@ def _compare(log: LibraryLog, flags: StudyFlags) -> int:
     if scored is not None:
         study.score(scored, screen)
         return DONE
-    plan.show(config, study.costs, screen, flags.plan, flags.measure, tpu_slice)
+    plan.show(config, study.costs, screen, flags.plan, flags.measure)
     if flags.plan:
         return DONE
     results = study.run(screen, flags.parallel)

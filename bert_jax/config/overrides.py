@@ -26,7 +26,7 @@ from bert_jax.config.schema import FinetuneConfig
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import parse_text, shorten
 
-_FLAG = re.compile(r"--?(no)?config\.([^=]*)(?:=(.*))?", re.DOTALL)
+_FLAG = re.compile(r"--?config\.([^=]*)(?:=(.*))?", re.DOTALL)
 _PART = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d+)\])?")
 
 # The share of its words that a similar path has at least; words that stand for others.
@@ -75,17 +75,9 @@ def take(arguments: Sequence[str], kind: type[Any]) -> tuple[list[Override], lis
         if argument == "--" or flag is None:
             rest += [argument, *waiting] if argument == "--" else [argument]
             continue
-        negation, path, text = flag.groups()
-        is_bool = _is_bool(kind, path)
-        if negation or (text is None and is_bool):
-            if text is not None or not is_bool:
-                raise Refused(
-                    f"{shorten(argument)}: --no is for a field that is True or False alone; "
-                    f"write --config.{path}=VALUE"
-                )
-            text = "false" if negation else "true"
+        path, text = flag.groups()
         if text is None:
-            text = next(waiting, None)
+            text = "true" if _is_bool(kind, path) else next(waiting, None)
         if text is None or text.startswith("--"):
             raise Refused(f"--config.{path} has no value; write --config.{path}=VALUE")
         overrides.append(Override(path, text))

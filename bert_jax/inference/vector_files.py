@@ -27,19 +27,18 @@ _TOKENS_AT_ONCE = 1 << 16
 Write = Callable[[Group], None]
 
 
-def choose_format(output: pathlib.Path, name: str) -> str:
-    """Return the named format, or without a name the one of the output's extension.
+def choose_format(output: pathlib.Path) -> str:
+    """Return the format of the output's extension.
 
     Raises:
-      Refused: neither is a known format.
+      Refused: it is not a known format.
     """
-    given = name or output.suffix.removeprefix(".").lower()
+    given = output.suffix.removeprefix(".").lower()
     if given in FORMATS:
         return given
-    flag = f"--format is {name!r}" if name else f"--output is {output}"
     raise Refused(
-        f"{flag}, which names no format that is written; they are {', '.join(FORMATS)}: let "
-        "--output end in one, or give it as --format"
+        f"--output is {output}, which names no format that is written; let it end in one of "
+        f"{', '.join(FORMATS)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Estimate the cost of a study before it runs: time on this machine, time and price on a slice."""
+"""Estimate the cost of a study before it runs: tokens, operations, and time on this machine."""
 
 import dataclasses
 import time
@@ -18,15 +18,10 @@ from bert_jax.lab.row_kinds.row_kind import RowCost
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 from bert_jax.logging.console import Screen, duration
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.planning.chip_prices import Prices, format_dollars, read_prices
-from bert_jax.planning.slices import Slice
 from bert_jax.train_step import objectives
 from bert_jax.trainer import setup
 from data_pipeline.cli.terminal import make_console, make_table
 
-# Share of a chip's peak that a step is assumed to reach: about that of Base and Large by the
-# compiler's estimate (docs/results/tpu.md). Small models reach less.
-PEAK_SHARE = 0.4
 _PRODUCT_WIDTH, _PRODUCTS = 512, 40  # sizes of the matrix products that time an operation
 _MAX_STEP_SECS = 2.0  # a step that would take longer, by its operations, is not measured
 _MEASURED = measure.Length(0, 0.5)
@@ -54,7 +49,6 @@ def show(
     screen: Screen,
     is_timed: bool,
     is_measured: bool,
-    tpu_slice: Slice | None = None,
 ) -> None:
     """Print the cost of each row over its seeds, and how long it takes here if is_timed.
 
@@ -64,10 +58,9 @@ def show(
     if is_timed:
         measuring = screen if is_measured else None
         plans = time_rows(plans, config.rows, config.seeds, config.store, measuring)
-    prices = read_prices() if tpu_slice else None
-    make_console(highlight=False).print(build_table(plans, tpu_slice, prices))
-    for line in describe_total(plans, tpu_slice, prices) if is_timed else ():
-        screen.print(line)
+    make_console(highlight=False).print(build_table(plans))
+    if is_timed:
+        screen.print(describe_total(plans))
 
 
 def plan_rows(rows: Sequence[StudyRow], costs: Sequence[RowCost], seeds: int) -> list[StudyRowPlan]:
@@ -149,50 +142,25 @@ def _measure_phase(config: ResolvedRun, index: int) -> float:
     return measure.measure(program, [batch], _MEASURED).step_secs.median
 
 
-def build_table(
-    plans: Sequence[StudyRowPlan], tpu_slice: Slice | None, prices: Prices | None
-) -> rich.table.Table:
-    """Build the table of a study's plan, with a column for the slice if one is given."""
+def build_table(plans: Sequence[StudyRowPlan]) -> rich.table.Table:
+    """Build the table of a study's plan."""
     is_timed = any(plan.secs is not None for plan in plans)
-    heads = ["row", "tokens", "operations"]
-    heads += (["here"] if is_timed else []) + ([tpu_slice.name] if tpu_slice else [])
     rows = []
     for plan in plans:
         cells = [plan.name, f"{plan.cost.tokens:,.0f}", f"{plan.cost.operations:.3g}"]
-        cells += [plan.in_words()] if is_timed else []
-        rows.append(cells + ([describe_slice([plan], tpu_slice, prices)] if tpu_slice else []))
-    return make_table(heads, rows)
+        rows.append(cells + [plan.in_words()] * is_timed)
+    return make_table(["row", "tokens", "operations"] + ["here"] * is_timed, rows)
 
 
-def describe_slice(plans: Sequence[StudyRowPlan], tpu_slice: Slice, table: Prices | None) -> str:
-    """Describe hours and dollars of a slice at PEAK_SHARE of its peak, one run after another."""
-    operations = sum(plan.cost.operations for plan in plans)
-    if not operations:
-        return "-"
-    secs = operations / (tpu_slice.chips * tpu_slice.chip.bf16_flops_per_sec * PEAK_SHARE)
-    price = table.by_chip.get(tpu_slice.chip.name) if table else None
-    hours = tpu_slice.chips * secs / 3600
-    cost = "" if price is None else f", {format_dollars(hours * price.usd_on_demand)}"
-    return f"{duration(secs)}{cost}"
-
-
-def describe_total(
-    plans: Sequence[StudyRowPlan], tpu_slice: Slice | None, table: Prices | None
-) -> list[str]:
-    """Describe the cost of all rows, and what it leaves out."""
+def describe_total(plans: Sequence[StudyRowPlan]) -> str:
+    """Describe how long all rows take, and what that leaves out."""
     secs = sum(plan.secs or 0.0 for plan in plans)
     least = "" if all(plan.is_measured or not plan.secs for plan in plans) else "at least "
-    lines = [
+    return (
         f"training takes {least}{duration(secs)} here while the machine is as busy as now; tasks, "
-        "evaluations and the start of each run are not counted"
-    ]
-    if tpu_slice:
-        lines.append(
-            f"on {tpu_slice.name} {describe_slice(plans, tpu_slice, table)}, estimated from "
-            f"operations at {PEAK_SHARE:.0%} of the peak, which models smaller than Base do not "
-            "reach; for a better estimate of a row: python -m bert_jax.plan"
-        )
-    return lines
+        "evaluations and the start of each run are not counted; for the time and the price of a "
+        "row on TPUs: python -m bert_jax.plan"
+    )
 
 
 def count_operations_per_sec() -> float:

@@ -1,8 +1,8 @@
 """Check a study, run what is not finished, and collect the scores of its runs.
 
-WORKDIR/study_settings.json identifies the study by content, to resume it and to share its runs: the
-path and digest of the store, the resolved settings of each row, and the settings of each task with
-the SHA-256 of its encoded examples. Stores and task files may move: paths are not compared.
+WORKDIR/study_settings.json identifies the study by content, to resume it: the path and digest of
+the store, the resolved settings of each row, and the settings of each task with the SHA-256 of its
+encoded examples. Stores and task files may move: paths are not compared.
 """
 
 import contextlib
@@ -31,7 +31,6 @@ from bert_jax.lab.runs import (
 from bert_jax.lab.study_config import StudyConfig, StudyRow, StudyTask
 from bert_jax.logging.console import BAD, Screen
 from bert_jax.runtime import workdir_lock
-from bert_jax.runtime.resume import compare_settings
 from bert_jax.tasks.registry import open_task
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
@@ -44,7 +43,6 @@ SCORES = "scores.json"  # RUN-scores.json: scores computed after training
 FILE = "study_settings.json"  # what runs depend on: rows, tasks, the store
 _PATHS = ("data.store", "data.dir", "init")  # settings that are identified by content instead
 _TASK_POSITIONS = 512  # row length at which the files of a task are read
-_READS = "reads"  # a setting of a row: names of other rows
 
 Settings = Mapping[str, Any]
 
@@ -70,28 +68,6 @@ class Identity:
     rows: Mapping[str, Settings]
     tasks: Mapping[str, Settings]
 
-    def find_equal_rows(self, other: "Identity", name: str) -> list[str]:
-        """Return the names of the rows that are equal to row `name` of another study."""
-        return [own for own in self.rows if self._is_equal_row(own, other, name)]
-
-    def _is_equal_row(self, own: str, other: "Identity", name: str) -> bool:
-        """Compare rows by settings, also of the rows that they read, not by names."""
-        mine, theirs = self.rows[own], other.rows[name]
-        if not _are_equal({**mine, _READS: ""}, {**theirs, _READS: ""}):
-            return False
-        reads = [split_names(row.get(_READS, "")) for row in (mine, theirs)]
-        return len(reads[0]) == len(reads[1]) and all(
-            self._is_equal_row(first, other, second) for first, second in zip(*reads, strict=True)
-        )
-
-    def find_equal_tasks(self, task: Settings) -> list[str]:
-        """Return the names of the tasks that are equal to this one."""
-        return [name for name, own in self.tasks.items() if _are_equal(own, task)]
-
-
-def _are_equal(ours: Settings, theirs: Settings) -> bool:
-    return not compare_settings(flatten(ours), flatten(theirs))
-
 
 def _describe_settings(settings: Settings) -> Settings:
     """Return the settings that identify runs: without seeds, and places known by content."""
@@ -99,7 +75,6 @@ def _describe_settings(settings: Settings) -> Settings:
 
 
 def _read_identity(folder: pathlib.Path) -> Identity | None:
-    """Read the identity of the study in a folder; None if there is none."""
     path = folder / FILE
     return small_files.read_record(path, Identity, folder) if path.is_file() else None
 
@@ -163,14 +138,12 @@ class Study:
         self,
         config: StudyConfig,
         folder: pathlib.Path,
-        shared: Sequence[pathlib.Path] = (),
         score_command: Sequence[str] = (),
     ) -> None:
         """Check everything that can be refused, and write nothing.
 
-        shared          folders of other studies, whose finished runs are used if they are equal
-        score_command   argv of this study; with --score=RUN added, it scores a run in a process of
-                        its own. Without it, this process scores and keeps the accelerator.
+        `score_command` is the argv of this study; with --score=RUN added, it scores a run in a
+        process of its own. Without it, this process scores and keeps the accelerator.
 
         Raises:
           Refused: a setting, row or task is wrong, rows are not equal, or a folder holds another
@@ -215,19 +188,6 @@ class Study:
         self._before = _read_identity(folder)
         if self._before is not None:
             _check_same(folder, self._before, self._identity)
-        self._shared = {other: self._open_shared(other) for other in shared}
-
-    def _open_shared(self, folder: pathlib.Path) -> Identity:
-        """Read the identity of a study whose runs may be shared."""
-        other = _read_identity(folder)
-        if other is None:
-            raise Refused(f"--share={folder} holds no study; give the workdir of a study")
-        if other.store_digest != self._identity.store_digest:
-            raise Refused(
-                f"--share={folder} is a study of the store {other.store}, not "
-                f"{self._identity.store}; its runs do not compare with these: leave it out"
-            )
-        return other
 
     def _check_reads(self, row: StudyRow, earlier: Sequence[StudyRow]) -> None:
         """Refuse a row whose `reads` are not earlier rows of the kinds that its kind reads."""
@@ -307,7 +267,6 @@ class Study:
         row, folder = result.row, self.locate_run(result.row, seed)
         kind = find_kind(row)
         run = self._find_run(row, seed)
-        self._link_equal_run(lane.screen, row, seed)
         if kind.command is None:
             folder.mkdir(exist_ok=True)
         if kind.command is not None and not kind.is_finished(folder):
@@ -324,38 +283,6 @@ class Study:
                 result.scores.setdefault(measure, {})[seed] = value
         errors = [self._learn(lane, result, run, task) for task in self.config.tasks]
         return "; ".join(filter(None, errors))
-
-    def _link_equal_run(self, screen: Screen, row: StudyRow, seed: int) -> None:
-        """Link the folder of a run to the folder of a finished, equal run of a shared study.
-
-        A kind that trains nothing is linked too, so that its tasks are found.
-        """
-        folder, kind = self.locate_run(row, seed), find_kind(row)
-        if folder.is_symlink() and not folder.exists():
-            raise Refused(f"{folder} is a link to a run that was deleted; delete the link")
-        if folder.exists():
-            return
-        for other, known in self._shared.items():
-            for name in known.find_equal_rows(self._identity, row.name):
-                origin = (other / f"{name}-seed{seed}").absolute()
-                is_done = origin.is_dir() if kind.command is None else kind.is_finished(origin)
-                if is_done:
-                    folder.symlink_to(origin)
-                    screen.print(f"{row.name}, seed {seed}: taken from {origin}")
-                    return
-
-    def _link_equal_task(self, run: Run, task: StudyTask, folder: pathlib.Path) -> None:
-        """Link a task of a shared run to the same, finished task of the study it came from."""
-        if folder.exists() or not run.folder.is_symlink():
-            return
-        origin = run.folder.readlink()
-        known = next((k for f, k in self._shared.items() if f.absolute() == origin.parent), None)
-        names = known.find_equal_tasks(self._identity.tasks[task.name]) if known else []
-        for name in names:
-            learned = origin.parent / f"{origin.name}-{name}"
-            if _read_task(learned) is not None:
-                folder.symlink_to(learned)
-                return
 
     def _find_run(self, row: StudyRow, seed: int) -> Run:
         """Return a run of a row; raise Refused if a run that it reads is not finished."""
@@ -409,22 +336,16 @@ class Study:
         if isinstance(command, str):
             result.missing[task.name] = command
             return ""
-        self._link_equal_task(run, task, folder)
-        if _read_task(folder) is None:
+        if read_scores(folder) is None:
             label = f"{run.row.name}, seed {run.seed}, {task.name}"
             if error := lane.run(label, command, folder):
                 return f"{task.name}: {error}"
-        learned = _read_task(folder)
+        learned = read_scores(folder)
         if learned is None:
             return f"{task.name}: {folder} has no summary"
         score = choose_score(*learned)
         result.scores.setdefault(f"{task.name}_{score}", {})[run.seed] = learned[0][score]
         return ""
-
-
-def _read_task(folder: pathlib.Path) -> tuple[dict[str, float], dict[str, float]] | None:
-    """Read the scores of a task and their baselines; the folder may be a link."""
-    return read_scores(folder.resolve())
 
 
 @contextlib.contextmanager

@@ -28,10 +28,6 @@ from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, Store
 from data_pipeline.store.findings import find_before_training
 
-# Never masked-language-model targets, so the baseline gives them no probability.
-NEVER_TARGETS = ("pad", "cls", "sep", "mask")
-
-
 _LABELLED_ROWS = 1024  # rows of the training split whose labels are checked
 _FEW_LABELS = 32  # up to this many labels may be equal by chance
 

@@ -76,13 +76,13 @@ def test_npz_and_json_lines_hold_the_same_vectors(forked, small, tmp_path):
     out = features(f"--input={small}/in.txt", f"--output={tmp_path}/o.npz").stdout
     assert "4, 1 empty, 1 cut to --max_seq_length" in out
     assert "token vectors, 14 wide, layer -2, -1 of 2" in out
-    features(f"--input={small}/in.txt.gz", f"--output={tmp_path}/o", "--format=jsonl")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["o", "o.npz"]
+    features(f"--input={small}/in.txt.gz", f"--output={tmp_path}/o.jsonl")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["o.jsonl", "o.npz"]
     with np.load(tmp_path / "o.npz") as arrays:
         vectors, tokens, offsets = (arrays[name] for name in ("vectors", "tokens", "offsets"))
     assert offsets.tolist() == [0, 5, 7, 18, 37]
     assert tokens[:7].tolist() == TOKENS
-    lines = [json.loads(line) for line in (tmp_path / "o").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
     assert [line["linex_index"] for line in lines] == [0, 1, 2, 3]
     for number, line in enumerate(lines):
         wanted = slice(offsets[number], offsets[number + 1])

@@ -123,7 +123,7 @@ REFUSALS = {
         [
             (("--input=/nowhere",), "/nowhere, which is not a file"),
             (("--input={small}/latin",), "/latin is not UTF-8: byte 0xe9 at byte offset 4"),
-            (("--output={small}/in.txt", "--format=npz"), "which is there already; give another"),
+            (("--output={small}/in.txt",), "in.txt, which names no format that is written"),
             (("--layers=3",), "--layers is '3', but the checkpoint has 2 layers: 0 is the embed"),
             (("--max_seq_length=20",), "--max_seq_length is 20; it must be from 3 to 19"),
         ],

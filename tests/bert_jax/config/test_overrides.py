@@ -175,7 +175,6 @@ def test_a_file_is_blamed_before_a_flag_that_it_has_no_place_for(load):
         (["--config.seed", "5", "w"], [("seed", "5")], ["w"]),
         (["-config.seed", "-5"], [("seed", "-5")], []),
         (["--config.compute.rolled_layers", "w"], [("compute.rolled_layers", "true")], ["w"]),
-        (["--noconfig.compute.rolled_layers"], [("compute.rolled_layers", "false")], []),
         (["--config.init=a=b"], [("init", "a=b")], []),
         (
             ["--config=f.py", "--", "--config.seed=5"],
@@ -194,8 +193,6 @@ def test_overrides_are_parted_from_other_flags(arguments, wanted, rest):
     [
         (["--config.seed"], "--config.seed has no value; write --config.seed=VALUE"),
         (["--config.seed", "--workdir=w"], "--config.seed has no value"),
-        (["--noconfig.seed"], "--no is for a field that is True or False"),
-        (["--noconfig.compute.rolled_layers=5"], "--no is for a field"),
     ],
 )
 def test_an_override_without_a_value_is_refused(arguments, words):
