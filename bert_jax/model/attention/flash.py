@@ -18,18 +18,15 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from bert_jax.model.attention import flash_body
-from bert_jax.model.attention.flash_body import LANES, Tile
+from bert_jax.model.attention.flash_body import Tile
+from bert_jax.model.attention.tpu_kernel import LANES, Shape, find_chip, refuse_tiles
 from bert_jax.model.embeddings import Rotation
 from bert_jax.parallel import chips
 
-# The compiler of kernels has no bfloat16 matmul on v2 and v3.
-CHIPS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
 # Tokens whose tile fits into VMEM.
 MAX_ROW_TOKENS = {"v4": 1024, "v5e": 8192, "v5p": 4096, "v6e": 8192, "tpu7x": 4096}
 VMEM_LIMIT_BYTES = {"v4": 16 * 2**20, "v5p": 64 * 2**20}
 SCOPE_OF_WINDOWS = "flash_window"
-
-Shape = jax.ShapeDtypeStruct
 
 
 def explain_refusal(
@@ -40,19 +37,13 @@ def explain_refusal(
     device is a chip ("v5e") or JAX's name of the device; dtype is the matmuls'; heads are a single
     device's.
     """
-    chip = chips.find_tpu(device) or chips.find_chip(device)
-    if chip is None or chip.name not in CHIPS:
-        return f"flash attention is for TPU {', '.join(CHIPS)}, not for {device}"
-    if dtype != jnp.bfloat16:
-        return f"flash attention computes in bfloat16, not in {jnp.dtype(dtype).name}"
-    if head_width not in (64, LANES):
-        return f"flash attention takes heads of width 64 or 128, not {head_width}"
-    if heads * head_width % LANES:
-        return f"flash attention takes heads of width {head_width} in pairs, not {heads}"
+    if refusal := refuse_tiles("flash attention", device, heads, head_width, dtype):
+        return refusal
     if seq_len % LANES:
         return f"flash attention takes rows of a multiple of {LANES} tokens, not {seq_len}"
-    longest = MAX_ROW_TOKENS[chip.name]
-    if seq_len > longest:
+    chip = find_chip(device)
+    longest = MAX_ROW_TOKENS[chip.name] if chip else 0
+    if chip and seq_len > longest:
         return f"flash attention takes rows of up to {longest} tokens on {chip.name}, not {seq_len}"
     return None
 

@@ -25,15 +25,13 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-LANES = 128
+from bert_jax.model.attention.tpu_kernel import HIDDEN_SCORE, LANES, Ref, dot, sum_heads
+
 ROOM = 64  # the padding on each end, and a band's keys on each side, are a multiple of it
 WIDEST_BAND = 256  # most keys on each side of a band
 _BLOCKS_TOGETHER = (4, 2, 1)  # bands computed together, to keep all units of the chip busy
 _ROWS = 256  # rotated at a time
-_HIDDEN_SCORE = -1e30  # exp of it minus any real score is 0
 _NO_KEY = -(2**30)  # the code of padding
-
-Ref = Any  # an array in the chip's memory, read and written by index
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,12 +108,12 @@ def forward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
     def scores_CW(visible_CW: jax.Array, first: Any, q_WL: jax.Array, head: int) -> jax.Array:
         q_WL = _only_head(q_WL, head, tile)
         return jnp.where(
-            visible_CW, _dot(keys[pl.ds(first, tile.chunk), :], q_WL, 1, 1), _HIDDEN_SCORE
+            visible_CW, dot(keys[pl.ds(first, tile.chunk), :], q_WL, 1, 1), HIDDEN_SCORE
         )
 
     def weigh(p_CW: jax.Array, first: Any, head: int) -> jax.Array:
         v_KC = values_LP[_lanes_of(head, tile), pl.ds(first, tile.chunk)]
-        return _dot(v_KC, p_CW.astype(jnp.bfloat16), 1, 0)
+        return dot(v_KC, p_CW.astype(jnp.bfloat16), 1, 0)
 
     def write(rows: Any, heads: Sequence[tuple[jax.Array, ...]]) -> None:
         outs = []
@@ -164,7 +162,7 @@ def forward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
 
         zero_1W = jnp.zeros((1, tile.block), jnp.float32)
         zero_KW = jnp.zeros((tile.head_width, tile.block), jnp.float32)
-        heads = ((zero_1W + _HIDDEN_SCORE, zero_1W, zero_KW),) * tile.heads
+        heads = ((zero_1W + HIDDEN_SCORE, zero_1W, zero_KW),) * tile.heads
         heads = _loop_chunks(bounds, row, number, add_chunk, heads, tile)
         write(pl.ds(first_query, tile.block), heads)
 
@@ -211,7 +209,7 @@ def backward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
         """Make the function that adds a chunk: (its first key, sums of dq) -> sums of dq."""
         rows = pl.ds(first_query, tile.block)
         q_WL, dout_WL = queries[rows, :], dout[0, rows, :]
-        deltas_HW = _deltas(dout_WL, out[0, rows, :], tile)
+        deltas_HW = sum_heads(dout_WL, out[0, rows, :], tile.head_width)
 
         def add_chunk(first: Any, dq_KW: Sequence[Any]) -> tuple[jax.Array, ...]:
             places = pl.ds(first, tile.chunk)
@@ -220,19 +218,19 @@ def backward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
             for head, before_KW in enumerate(dq_KW):
                 lanes = _lanes_of(head, tile)
                 one_q_WL, one_do_WL = (_only_head(x_WL, head, tile) for x_WL in (q_WL, dout_WL))
-                scores_CW = _dot(keys[places, :], one_q_WL, 1, 1)
-                scores_CW = jnp.where(visible_CW, scores_CW, _HIDDEN_SCORE)
+                scores_CW = dot(keys[places, :], one_q_WL, 1, 1)
+                scores_CW = jnp.where(visible_CW, scores_CW, HIDDEN_SCORE)
                 p_CW = jnp.exp(scores_CW - norms[0, 0, head : head + 1, rows])
-                dp_CW = _dot(values[places, :], one_do_WL, 1, 1)
+                dp_CW = dot(values[places, :], one_do_WL, 1, 1)
                 ds_CW = (p_CW * (dp_CW - deltas_HW[head : head + 1])).astype(jnp.bfloat16)
                 p_CW = p_CW.astype(jnp.bfloat16)
                 if transposed:
-                    dvalues[lanes, places] += _dot(dout_LS[lanes, rows], p_CW, 1, 1)
-                    dkeys[lanes, places] += _dot(queries_LS[lanes, rows], ds_CW, 1, 1)
+                    dvalues[lanes, places] += dot(dout_LS[lanes, rows], p_CW, 1, 1)
+                    dkeys[lanes, places] += dot(queries_LS[lanes, rows], ds_CW, 1, 1)
                 else:
-                    dvalues[places, :] += _dot(p_CW, one_do_WL, 1, 0)
-                    dkeys[places, :] += _dot(ds_CW, one_q_WL, 1, 0)
-                added.append(before_KW + _dot(keys_LP[lanes, places], ds_CW, 1, 0))
+                    dvalues[places, :] += dot(p_CW, one_do_WL, 1, 0)
+                    dkeys[places, :] += dot(ds_CW, one_q_WL, 1, 0)
+                added.append(before_KW + dot(keys_LP[lanes, places], ds_CW, 1, 0))
             return tuple(added)
 
         return add_chunk
@@ -413,24 +411,3 @@ def _rotate_gradient(dx_RL: jax.Array, angles: Sequence[Ref], rows: Any, tile: T
         return dx_RL
     cos_RL, sin_RL = (angle[0, rows, :] for angle in angles)
     return dx_RL * cos_RL + _exchange(dx_RL * sin_RL, tile)
-
-
-def _deltas(do_WL: jax.Array, out_WL: jax.Array, tile: Tile) -> jax.Array:
-    """Compute the sum over keys of p dp from output and gradient: float32[8,W], a head a sublane.
-
-    A matmul sums over lanes, in two bfloat16 parts that hold 16 bits together.
-    """
-    sublane = jax.lax.broadcasted_iota(jnp.int32, (8, LANES), 0)
-    lane = jax.lax.broadcasted_iota(jnp.int32, (8, LANES), 1)
-    is_of_head = jnp.where(lane < tile.head_width, 0, 1) == sublane
-    picks = jnp.where(is_of_head, 1.0, 0.0).astype(jnp.bfloat16)
-    product_WL = do_WL.astype(jnp.float32) * out_WL.astype(jnp.float32)
-    upper_WL = product_WL.astype(jnp.bfloat16)
-    lower_WL = (product_WL - upper_WL.astype(jnp.float32)).astype(jnp.bfloat16)
-    return _dot(picks, upper_WL, 1, 1) + _dot(picks, lower_WL, 1, 1)
-
-
-def _dot(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int) -> jax.Array:
-    """Compute the float32 product of two matrices over one dimension of each."""
-    dims = (((x_dim,), (y_dim,)), ((), ()))
-    return jax.lax.dot_general(x, y, dims, preferred_element_type=jnp.float32)

@@ -34,7 +34,7 @@ SEQ_LENS = (128, 256, 384, 512)
 MAX_ON_V4 = 256
 VMEM_LIMIT_BYTES = 96 * 2**20  # a row of 512 with its scores takes a fifth of it
 LANES = 128
-_HIDDEN_SCORE = -1e30  # exp of it minus any real score is 0
+HIDDEN_SCORE = -1e30  # exp of it minus any real score is 0
 
 Ref = Any  # an array in the chip's memory, read and written by index
 
@@ -110,23 +110,41 @@ def explain_refusal(
     device is a chip ("v5e") or JAX's name of the device (`device.device_kind`); dtype is the
     matmuls'; heads are a single device's.
     """
-    chip = chips.find_tpu(device) or chips.find_chip(device)
-    if chip is None or chip.name not in CHIPS:
-        return f"the attention kernel is for TPU {', '.join(CHIPS)}, not for {device}"
-    if dtype != jnp.bfloat16:
-        return f"the attention kernel computes in bfloat16, not in {jnp.dtype(dtype).name}"
-    if head_width not in (64, 128):
-        return f"the attention kernel takes heads of width 64 or 128, not {head_width}"
-    if heads * head_width % LANES:
-        return f"the attention kernel takes heads of width {head_width} in pairs, not {heads}"
+    name = "the attention kernel"
+    if refusal := refuse_tiles(name, device, heads, head_width, dtype):
+        return refusal
     if seq_len not in SEQ_LENS:
         lengths = ", ".join(map(str, SEQ_LENS))
-        return f"the attention kernel takes rows of {lengths} tokens, not {seq_len}"
-    if chip.name == "v4" and seq_len > MAX_ON_V4:
+        return f"{name} takes rows of {lengths} tokens, not {seq_len}"
+    if find_chip(device) == chips.find_tpu("v4") and seq_len > MAX_ON_V4:
         return (
-            f"the attention kernel takes rows of up to {MAX_ON_V4} tokens on v4, "
-            f"whose VMEM is 16 MiB, not {seq_len}"
+            f"{name} takes rows of up to {MAX_ON_V4} tokens on v4, whose VMEM is 16 MiB, not "
+            f"{seq_len}"
         )
+    return None
+
+
+def find_chip(device: str) -> chips.Chip | None:
+    """Find a chip by its own name or by JAX's name of a device; None if unknown."""
+    return chips.find_tpu(device) or chips.find_chip(device)
+
+
+def refuse_tiles(
+    name: str, device: str, heads: int, head_width: int, dtype: jnp.dtype
+) -> str | None:
+    """Explain why no kernel that works on tiles of 128 lanes takes these heads; None if one does.
+
+    `name` begins the sentence; all else is as in explain_refusal.
+    """
+    chip = find_chip(device)
+    if chip is None or chip.name not in CHIPS:
+        return f"{name} is for TPU {', '.join(CHIPS)}, not for {device}"
+    if dtype != jnp.bfloat16:
+        return f"{name} computes in bfloat16, not in {jnp.dtype(dtype).name}"
+    if head_width not in (64, LANES):
+        return f"{name} takes heads of width 64 or 128, not {head_width}"
+    if heads * head_width % LANES:
+        return f"{name} takes heads of width {head_width} in pairs, not {heads}"
     return None
 
 
@@ -253,7 +271,7 @@ def forward(
         tile, number = divmod(group, row.groups_in_tile)
         q_SL, k_TL = (qkv[0, :, row.lanes(part, tile)] for part in range(2))
         q_JL = _split_groups(q_SL * jnp.bfloat16(row.scale), row)[number]
-        return jnp.where(same_TJ, _dot(k_TL, q_JL, 1, 1), _HIDDEN_SCORE)
+        return jnp.where(same_TJ, dot(k_TL, q_JL, 1, 1), HIDDEN_SCORE)
 
     following = [scores_TJ(0)]
     heads_KS: list[jax.Array] = []
@@ -296,16 +314,19 @@ def backward(
         do_SL = dout[0, :, row.lanes(0, tile)]
         q_SL = q_SL * jnp.bfloat16(row.scale)
         q_LS, k_LT, do_LS = q_SL.T, k_TL.T, do_SL.T
-        deltas = _deltas(do_SL, out[0][0, :, row.lanes(0, tile)], row) if out else None
+        deltas = None
+        if out:
+            o_SL = out[0][0, :, row.lanes(0, tile)]
+            deltas = row.kept_share * sum_heads(do_SL, o_SL, row.head_width)
         dq_KS: list[jax.Array] = []
         dk: list[jax.Array] = []
         dv: list[jax.Array] = []
         for q_JL, do_JL in zip(_split_groups(q_SL, row), _split_groups(do_SL, row), strict=True):
             head = len(dq_KS)
             group = (tile * row.heads_in_tile + head) // row.heads_in_group
-            scores_TJ = jnp.where(same_TJ, _dot(k_TL, q_JL, 1, 1), _HIDDEN_SCORE)
+            scores_TJ = jnp.where(same_TJ, dot(k_TL, q_JL, 1, 1), HIDDEN_SCORE)
             p_TJ = jnp.exp(scores_TJ - norms[0, group : group + 1, :])
-            dp_TJ, dropped_p_TJ = _dot(v_TL, do_JL, 1, 1), p_TJ
+            dp_TJ, dropped_p_TJ = dot(v_TL, do_JL, 1, 1), p_TJ
             if row.rate:
                 keep_TJ = keep(group)
                 dp_TJ, dropped_p_TJ = (jnp.where(keep_TJ, x, 0.0) for x in (dp_TJ, p_TJ))
@@ -328,7 +349,7 @@ def backward(
             dbias[0, :, row.lanes(part, tile)] = jnp.sum(gradient * factor, axis=0, keepdims=True)
 
 
-def _dot(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int) -> jax.Array:
+def dot(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int) -> jax.Array:
     """Compute the float32 product of two matrices over one dimension of each."""
     dims = (((x_dim,), (y_dim,)), ((), ()))
     return jax.lax.dot_general(x, y, dims, preferred_element_type=jnp.float32)
@@ -364,7 +385,7 @@ def _sum_over_keys(
 ) -> list[jax.Array]:
     """Sum x y over keys for each head of a group, [K,S]; first_head counts in its tile."""
     return [
-        _dot(x_LT[head * row.head_width : (head + 1) * row.head_width], y_TS, 1, 0)
+        dot(x_LT[head * row.head_width : (head + 1) * row.head_width], y_TS, 1, 0)
         for head, y_TS in enumerate(jnp.split(y_TJ, row.heads_in_group, axis=1), first_head)
     ]
 
@@ -378,8 +399,8 @@ def _sum_over_queries(
     half its lanes zero.
     """
     if row.is_short:
-        return _dot(y_TJ, x_JL, 1, 0)
-    return _dot(x_LS[head * row.head_width : (head + 1) * row.head_width], y_TJ, 1, 1)
+        return dot(y_TJ, x_JL, 1, 0)
+    return dot(x_LS[head * row.head_width : (head + 1) * row.head_width], y_TJ, 1, 1)
 
 
 def _join_groups(groups: list[jax.Array], row: KernelRow) -> jax.Array:
@@ -389,20 +410,21 @@ def _join_groups(groups: list[jax.Array], row: KernelRow) -> jax.Array:
     return jnp.concatenate(groups, axis=0).T
 
 
-def _deltas(do_SL: jax.Array, o_SL: jax.Array, row: KernelRow) -> jax.Array:
-    """Compute the sum over keys of p dp from output and gradient of a tile: float32[8,S].
+def sum_heads(do_SL: jax.Array, o_SL: jax.Array, head_width: int) -> jax.Array:
+    """Sum the product of an output and its gradient over each head of a tile: float32[8,S].
 
-    A sublane for each head. A matmul sums over lanes, because its result has the layout of columns
-    of scores; it takes two bfloat16 parts that hold 16 bits together.
+    That is the sum over keys of p dp; a sublane for each head. A matmul sums over lanes, because
+    its result has the layout of columns of scores; it takes two bfloat16 parts that hold 16 bits
+    together.
     """
     sublane = jax.lax.broadcasted_iota(jnp.int32, (8, LANES), 0)
     lane = jax.lax.broadcasted_iota(jnp.int32, (8, LANES), 1)
-    head = jnp.where(lane < row.head_width, 0, 1)
+    head = jnp.where(lane < head_width, 0, 1)
     picks = jnp.where(head == sublane, 1.0, 0.0).astype(jnp.bfloat16)
     product_SL = do_SL.astype(jnp.float32) * o_SL.astype(jnp.float32)
     upper_SL = product_SL.astype(jnp.bfloat16)
     lower_SL = (product_SL - upper_SL.astype(jnp.float32)).astype(jnp.bfloat16)
-    return row.kept_share * (_dot(picks, upper_SL, 1, 1) + _dot(picks, lower_SL, 1, 1))
+    return dot(picks, upper_SL, 1, 1) + dot(picks, lower_SL, 1, 1)
 
 
 def _keep_masks(low: Ref, high: Ref, row: KernelRow) -> Callable[[int], jax.Array]:

@@ -101,9 +101,9 @@ def test_flash_attention_is_the_plain_one(
 ):
     if head_width == 128:
         # CPUs have no bfloat16 matmul of these shapes.
-        dot = flash_body._dot
+        dot = flash_body.dot
         wide = lambda x, y, *dims: dot(x.astype(jnp.float32), y.astype(jnp.float32), *dims)  # noqa: E731
-        monkeypatch.setattr(flash_body, "_dot", wide)
+        monkeypatch.setattr(flash_body, "dot", wide)
     drawn, settings = draw(ROWS, seq_len, heads * head_width), (theta, heads, width, is_causal)
     got = both_ways(by_kernel, *drawn, *examples(seq_len), *settings)
     wide = [x.astype(jnp.float32) for x in drawn]
