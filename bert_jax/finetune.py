@@ -64,7 +64,6 @@ def _main(log: LibraryLog, flags: FinetuneFlags) -> int:
 
 
 def _finish(setup: Setup, summary: dict[str, Any]) -> None:
-    """Write the predictions, and show the scores and where all files are."""
     rows = predict.score_rows(setup, summary)
     written = predict.write_predictions(setup, summary["steps"])
     labels = ["predictions"] + [""] * len(written)

@@ -187,7 +187,6 @@ def _finish(
     store: Store,
     screen: Screen,
 ) -> int:
-    """Fit the law, report it, and return the exit code."""
     # Here, so that a refusal or --help does not wait for matplotlib.
     from bert_jax.lab import ladder_report
 

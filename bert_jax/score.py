@@ -96,7 +96,6 @@ def _main(log: LibraryLog, flags: ScoreFlags) -> int:
 
 
 def _score(flags: ScoreFlags, log: LibraryLog) -> str:
-    """Check the flags and return the text to print."""
     task = flags.task
     if flags.null_threshold is not None and not flags.null_odds:
         raise Refused(

@@ -89,7 +89,6 @@ def _main(log: LibraryLog, flags: TrainFlags) -> int:
 
 
 def _finish(setup: Setup, summary: dict[str, Any]) -> None:
-    """Show the result, where its files are, and a command to try it."""
     rows = run.describe_result(setup, summary)
     for term, name in (("mlm", "MLM"), ("causal", "next-token")):
         if f"heldout_{term}_loss" in summary:

@@ -315,7 +315,6 @@ def _compare_lines(
 
 
 def _compare_arrays(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> list[str]:
-    """Describe each array that is not bitwise equal."""
     names = sorted(first.keys() ^ second.keys())
     differences = [f"{name} is in one checkpoint only" for name in names]
     for name in sorted(first.keys() & second.keys()):
@@ -369,7 +368,6 @@ def _verify(flags: VerifyResumeFlags, config: Config) -> int:
 
 
 def _train_both(flags: VerifyResumeFlags, config: Config, screen: Screen) -> KilledRun:
-    """Train undisturbed, then killed and resumed; return the killed run."""
     workdir = pathlib.Path(flags.workdir)
     whole, killed = workdir / _WHOLE, workdir / _KILLED
 
@@ -403,7 +401,6 @@ def _train_both(flags: VerifyResumeFlags, config: Config, screen: Screen) -> Kil
 
 
 def _show(run: KilledRun) -> None:
-    """Show a line for each kill."""
     heads = ("kill", "after", "it was", "at step", "resumed from", "steps repeated")
     pairs = zip(run.kills, run.list_resumes(), strict=True)
     rows = [
@@ -417,7 +414,6 @@ def _show(run: KilledRun) -> None:
 
 
 def _verdict(run: KilledRun, comparison: RunComparison, screen: Screen) -> int:
-    """Report whether both are the same; returns the exit code."""
     for difference in comparison.differences:
         screen.print(difference, BAD)
     if comparison.differences:

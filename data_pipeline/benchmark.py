@@ -204,7 +204,6 @@ def _count_rows_of_a_call(source: ExampleSource) -> int:
 
 
 def _time_calls(call: Callable[[], object], secs: float) -> float:
-    """Return the mean seconds of a call, repeated for so many seconds."""
     calls, start = 0, time.perf_counter()
     while time.perf_counter() - start < secs or not calls:
         call()

@@ -147,7 +147,6 @@ def _report(
     added: Sequence[CutWord],
     tokens: Sequence[int],
 ) -> None:
-    """Print the best new words, the changes in list and token count, and the next command."""
     table = rich.table.Table("word", "times", "was cut into", box=None, header_style="dim")
     table.columns[1].justify = "right"
     for cut_word in added[:_SHOWN_WORDS]:

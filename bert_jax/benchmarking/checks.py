@@ -180,7 +180,6 @@ def check_collectives(mesh: Mesh, megabytes: int = 64) -> CheckResult:
 
 
 def _time(program: Any, array: jax.Array, turns: int = 5) -> float:
-    """Return the least seconds of a call."""
     jax.block_until_ready(program(array))
     took = []
     for _ in range(turns):

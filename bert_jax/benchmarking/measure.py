@@ -76,7 +76,6 @@ class Program:
 
 
 def _row_shape(config: Config) -> RowShape:
-    """Return the sizes of a row of the only phase of a config."""
     (phase,) = config.phases
     return row_shape(data_in_phase(config, 0), phase.seq_len, phase.max_predictions_per_seq)
 

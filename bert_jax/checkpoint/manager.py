@@ -187,7 +187,6 @@ class Checkpoints:
             self._manager.save(step, args=ocp.args.Composite(**items), force=True)
 
     def _report_failure(self) -> None:
-        """Report the error being handled, in words."""
         try:
             with self._translate_save_errors():
                 raise

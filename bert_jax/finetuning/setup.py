@@ -195,7 +195,6 @@ def _describe_task(
     phases: Sequence[RunPhase],
     screen: Screen,
 ) -> list[tuple[str, str]]:
-    """Return labels and texts on the task for the first block on the screen."""
     splits = ", ".join(f"{name} {rows.examples:,}" for name, rows in task.splits.items())
     phase = config.phases[0]
     packed = f"in {phase.batch_size:,} rows of {phase.seq_len}"

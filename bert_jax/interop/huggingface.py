@@ -140,7 +140,6 @@ def _read_task_params(tensors: Tensors, config: ModelConfig, names: Sequence[str
 
 
 def _open_tensors(directory: pathlib.Path, stack: contextlib.ExitStack) -> Tensors:
-    """Open the safetensors files of a folder until the stack closes."""
     file_of: dict[str, Any] = {}
     for path in _find_files(directory):
         small_files.open_regular(path).close()  # refuses a pointer, a page, a pipe

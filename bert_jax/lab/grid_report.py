@@ -252,7 +252,6 @@ def draw_figure(grid: GridComparison, title: str) -> Figure:
 def _draw_line(
     ax: Axes, points: Sequence[tuple[float, GridSetting]], score: str, number: int, label: str
 ) -> None:
-    """Draw the settings of a line at their places on the axis, from left to right."""
     colour = plots.COLOURS[number % len(plots.COLOURS)]
     ax.errorbar(
         [place for place, _ in points],

@@ -355,7 +355,6 @@ def _bottom(group: Sequence[float], apart: float) -> float:
 
 
 def _describe_progress(phases: Sequence[Phase], last_step: int) -> str:
-    """Describe how far the run has come."""
     ends = itertools.accumulate(phase.steps for phase in phases)
     total = sum(phase.steps for phase in phases)
     now = next((p for p, end in zip(phases, ends, strict=True) if last_step <= end), phases[-1])

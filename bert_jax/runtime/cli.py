@@ -120,7 +120,6 @@ def find_config(path: str, kind: type[Any] = Config) -> str:
 
 
 def _list_configs(kind: type[Any]) -> str:
-    """List the bundled configs of a kind."""
     *_, example = kind.PURPOSE
     folder = example.rpartition("/")[0]
     return ", ".join(

@@ -429,7 +429,6 @@ def _ask(
 
 
 def _read_line(connection: socket.socket, limit_secs: float) -> bytes:
-    """Read one line of limited length within a time limit."""
     end_secs, data = time.monotonic() + limit_secs, b""
     while b"\n" not in data:
         connection.settimeout(max(end_secs - time.monotonic(), 0.001))

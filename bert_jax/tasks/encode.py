@@ -117,7 +117,6 @@ def join_windows(kind: str, logits_RC: np.ndarray, windows_N: np.ndarray) -> np.
 
 
 def _encoded(texts: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:
-    """Return the token ids of each text."""
     flat, lengths = vocabulary.encode(texts)
     ids = flat.tolist()
     ends = np.cumsum(lengths).tolist()

@@ -331,7 +331,6 @@ class TrainingRun:
             self.programs.compile_steps(index, first_step, lambda shape: show(words + shape))
 
     def _take(self, batches: Iterator[PlacedBatch]) -> None:
-        """Dispatch the next step to the devices."""
         asked_secs = time.perf_counter()
         batch = next(batches)
         got_secs = time.perf_counter()
@@ -397,7 +396,6 @@ class TrainingRun:
         self.step_line.restart(self.step)
 
     def _compile_next_phase(self) -> None:
-        """Begin to compile the next phase if this one ends soon."""
         running = self.running
         secs_left = running.clock.secs_for((running.end - self.step) * running.phase.batch_size)
         if secs_left is not None and secs_left <= COMPILE_AHEAD_SECS:

@@ -127,7 +127,6 @@ class LiveLine:
             self._thread = None
 
     def _run(self) -> None:
-        """Draw the line until it is closed."""
         while True:
             with self._lock:
                 if self.is_on and self._words and not self._printing:
@@ -191,7 +190,6 @@ def _printable(words: str) -> str:
 
 
 def _cut(text: str, columns: int) -> str:
-    """Cut a text to so many columns."""
     width = 0
     for i, letter in enumerate(text):
         width += 2 if unicodedata.east_asian_width(letter) in "WF" else 1

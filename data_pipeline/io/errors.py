@@ -165,7 +165,6 @@ def _free_bytes(place: str) -> int:
 
 
 def _described(error: BaseException) -> str:
-    """Return the type, code and message of an error in one line."""
     code = getattr(error, "code", "")
     return " ".join(f"{type(error).__name__} {code} {error}".split())
 

@@ -225,7 +225,6 @@ def _describe_bytes(
 
 
 def _split_text(data: bytes, text: str) -> list[str]:
-    """Return the lines of a text, whose bytes are `data`."""
     if b"\r" in data and _has_lone_return(data):
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if _MARK in text:
@@ -237,7 +236,6 @@ def _split_text(data: bytes, text: str) -> list[str]:
 
 
 def _has_lone_return(data: bytes) -> bool:
-    """Return whether a carriage return has no line feed after it."""
     bytes_N = np.frombuffer(data, np.uint8)
     return data.endswith(b"\r") or bool(((bytes_N[:-1] == 13) & (bytes_N[1:] != 10)).any())
 

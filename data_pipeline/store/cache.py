@@ -89,7 +89,6 @@ def fetch_manifest(address: str) -> bytes:
 
 
 def _read_checksums(address: str, manifest: dict[str, Any]) -> dict[str, str]:
-    """Read the SHA-256 of each file of a store, by its name in it."""
     checksums, digest = list_checksums(manifest), manifest["digest"]
     try:  # the names become paths on this host
         for name in checksums:

@@ -182,7 +182,6 @@ def _normalizer(kind: str, lowercase: bool) -> Callable[[str], str]:
 
 
 def _character_counts(texts: Iterable[str]) -> collections.Counter[str]:
-    """Count the characters of texts other than spaces."""
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         counts.update(text)

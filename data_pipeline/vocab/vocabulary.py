@@ -373,7 +373,6 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes, rules: str) -> Vocabula
 
 
 def _starts_word(piece: str) -> bool:
-    """Return whether a SentencePiece piece begins a word."""
     if BYTE_PIECE.fullmatch(piece):
         return False
     first = piece[:1]

@@ -138,7 +138,6 @@ def _baseline(task: GlueTask, train_N: np.ndarray, dev_N: np.ndarray) -> Scores:
 def _score(
     task: GlueTask, labels: Mapping[str, np.ndarray], split: str, logits: np.ndarray
 ) -> Scores:
-    """Compute the official scores of a development set."""
     if task.is_regression:
         return score_numbers(labels[split], logits[:, 0])
     names, scored_as = [MATTHEWS], f"{DIAGNOSTIC}_"

@@ -33,7 +33,6 @@ def _predict_words(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[st
 
 
 def _predict_both(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
-    """Predict words and next sentences from one pass through the encoder."""
     hidden_BSD = encode_batch(bert, batch, dropout)
     vectors_BPD = ops.gather_positions(hidden_BSD, batch["masked_lm_positions"])
     words = sum_words(bert, batch, vectors_BPD)
