@@ -51,6 +51,8 @@ class StandIn(http.server.BaseHTTPRequestHandler):
             self.answer_json({"id": "org/small", "sha": SHA, "siblings": siblings})
         elif path.startswith("/api/models/") and self.server.info is not None:
             self.answer(200, self.server.info, {"Content-Type": "application/json"})
+        elif path.startswith(f"/org/circle/resolve/{SHA}/"):
+            self.answer(307, b"", {"Location": self.path})
         elif path.startswith(f"/org/other/resolve/{SHA}/"):
             self.answer(200, b"mine", {"X-Repo-Commit": SHA, "ETag": "abc"} | self.server.headers)
         elif path.startswith((f"/org/small/resolve/{SHA}/", "/org/small/resolve/main/")):
@@ -243,6 +245,13 @@ def test_an_answer_about_a_file_that_leads_out_of_the_cache_is_refused(
     with pytest.raises(Refused, match=r"hf:org/other.* hub at http://127"):
         hub.fetch("org/other")
     assert {path for path in tmp_path.rglob("*") if "published" not in path.parts} == before
+
+
+def test_redirects_in_a_circle_end(asked_here, monkeypatch):
+    monkeypatch.setattr(hub, "_ANSWER_SECS", 0.5)
+    asked_here.info = describe_files("org/circle")
+    with pytest.raises(OSError, match=r"hf:org/circle is neither a folder .* nor in the hub's"):
+        hub.fetch("org/circle")
 
 
 def test_a_hub_that_is_late_may_be_asked_again(cut_off_from_hub):
