@@ -294,6 +294,7 @@ def _make_settings(recipe: Recipe, model: ModelConfig, steps: int) -> dict[str, 
         "optim.end_learning_rate": _round(end * recipe.learning_rate),
         "optim.warmup_steps": steps // 10,
         "optim.warmup_tokens": 0,
+        **({"optim.name": "adamw"} if optim.name == "muon" else {}),  # mup is for Adam
         "optim.transfer": "mup",
         "optim.transfer_base_width": recipe.base_width,
         "optim.transfer_base_head_width": 0,

@@ -71,18 +71,20 @@ def test_seeds_are_trained_once_and_another_recipe_is_refused(tmp_path, monkeypa
         trained.append(seed)
         workdir.mkdir()
         (workdir / "summary.json").write_text('{"train_secs": 2.5}')
+        (workdir / "run.json").write_text('{"code": {"source_digest": "f00"}}')
 
     monkeypatch.setattr(records, "train", train)
     monkeypatch.setattr(records, "score", lambda workdir, store, screen: float(workdir[-1]))
-    run = [{"config": "a.py", "flags": []}, "store"]
+    recipe = {"config": "a.py", "flags": [], "store": "store", "source_digest": "f00"}
     screen = Screen(is_writer=False)
-    records.run_seeds(*run, [1], tmp_path / "out", screen)
-    results = records.run_seeds(*run, [1, 3], tmp_path / "out", screen)
+    records.run_seeds(recipe, [1], tmp_path / "out", screen)
+    results = records.run_seeds(recipe, [1, 3], tmp_path / "out", screen)
     assert trained == [1, 3]
-    assert results["seeds"] == {
-        "1": {"loss": 1.0, "train_secs": 2.5},
-        "3": {"loss": 3.0, "train_secs": 2.5},
-    }
+    found = {seed: (each["loss"], each["train_secs"]) for seed, each in results["seeds"].items()}
+    assert found == {"1": (1.0, 2.5), "3": (3.0, 2.5)}
+    other = recipe | {"flags": ["--config.x=1"]}
     with pytest.raises(Refused, match="flags differs"):
-        other = {"config": "a.py", "flags": ["--config.x=1"]}
-        records.run_seeds(other, "store", [1], tmp_path / "out", screen)
+        records.run_seeds(other, [1], tmp_path / "out", screen)
+    changed = recipe | {"source_digest": "ba5"}
+    with pytest.raises(Refused, match="the code changed before"):
+        records.run_seeds(changed, [1], tmp_path / "new", screen)
