@@ -57,6 +57,7 @@ from bert_jax.trainer.setup import Setup
 from data_pipeline.cli.main import find_python
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.address import is_address
+from data_pipeline.io.refused import Refused
 
 
 def _main(log: LibraryLog, flags: TrainFlags) -> int:
@@ -65,6 +66,12 @@ def _main(log: LibraryLog, flags: TrainFlags) -> int:
         logging.set_verbosity(logging.ERROR)
         config = flags.config.load()
         if flags.run.print_config:
+            if config.budget:
+                raise Refused(
+                    f"config.budget is {config.budget}, and --print_config is given: a budget "
+                    "chooses the settings when the run starts; print the chosen run with "
+                    "--config=WORKDIR/chosen_config.py"
+                )
             is_local = config.data.store and not any(map(is_address, config.data.stores))
             facts = feed.read_facts(config.data) if is_local else None
             return cli.print_config(config_lib.resolve(config, store=facts))

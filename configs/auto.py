@@ -6,9 +6,9 @@
     ... --config.budget=40usd@v5e:2x4
 
 Width, depth, rows, batch, steps and rate are chosen by the store's size, the measured speed of a
-step, and a law of losses; DIR/chosen_config.py is the choice. The last one runs on that slice and
-takes as long as 40 dollars pay it on demand. What is here stays: AdamW, 30% masked in training and
-15% in evaluation. docs/guide/budget.md has more.
+step, and a law of losses; DIR/chosen_config.py is the choice. The last command must run on that
+slice; its budget is the time that 40 dollars buy there at the on-demand price. Other settings are
+fixed: AdamW, 30% masked in training and 15% in evaluation. docs/guide/budget.md has more.
 
 Expect: not measured.
 """

@@ -112,7 +112,7 @@ FIRST_OBJECTIVE = {"causal_then_masked": "causal"}  # of the first phase, where 
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Two layers, two short phases, bias-corrected Adam as in tiny.py; text is after the colon."""
+    """Two layers, two short phases; Muon for `tuned`, else AdamW. text is after the colon."""
     name = c.arguments(text, model=("tuned", *MODELS))["model"]
     rate = RATES.get(name, 3e-3)
     (steps, rows, warmup), (steps_64, rows_64, warmup_64) = OTHER_PHASES.get(name, PHASES)

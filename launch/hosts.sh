@@ -71,11 +71,13 @@ wait_for_end() {
 }
 
 stop() {
+    # A start that a signal interrupted may still be on its way to a host.
+    wait
     on_all --stop || echo "not stopped: $failed" >&2
 }
 
 newest_step() {
-    on_host 0 "$python" launch/worker/newest_step.py "$workdir"
+    on_host 0 "$python" -m launch.worker.newest_step "$workdir"
 }
 
 if [[ ${1---help} == --help ]]; then
@@ -109,7 +111,7 @@ set -- "$@" --multihost "--num_processes=${#hosts[@]}"
 
 former=$(newest_step)
 [[ $former =~ ^-?[0-9]+$ ]] || refuse "${hosts[0]} cannot list the checkpoints of $workdir: $former"
-on_all --clear || refuse "$failed; launch/hosts.sh --stop ends what runs there"
+on_all --clear || refuse "$failed"
 trap 'stop; exit 130' INT
 trap 'stop; exit 143' TERM
 tries=0

@@ -19,7 +19,7 @@ refuse() {
 }
 
 newest_step() {
-    "$python" launch/worker/newest_step.py "$workdir" || echo unknown
+    "$python" -m launch.worker.newest_step "$workdir" || echo unknown
 }
 
 if [[ ${1-} == --help ]]; then

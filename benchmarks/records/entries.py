@@ -32,6 +32,7 @@ from bert_jax.train_step.objectives import find_each
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused
+from data_pipeline.io.small_files import DamagedFile
 
 ENTRIES = pathlib.Path(__file__).parent / "entries"
 STORE_DIGEST = "31aabef3f5f730dcfcac1c3aebd1d26aab5eac62136e742c12d16a763285487f"
@@ -299,7 +300,11 @@ def _find_faults(entry: Entry, earlier: Sequence[Entry]) -> Iterator[str]:
         yield f"digest is {entry.digest[:12]}, and its contents have {compute_digest(entry)[:12]}"
     if entry.track not in (COMPUTE, DATA):
         yield f"track is {entry.track}, not {COMPUTE} or {DATA}"
-    config = make_config(entry.settings, SEEDS[0], "", entry.name)
+    try:
+        config = make_config(entry.settings, SEEDS[0], "", entry.name)
+    except DamagedFile as error:
+        yield f"{error}; check it at its commit {entry.commit}"
+        return
     tflop, made = count_tflop(config), entry.trace
     if abs(tflop - entry.tflop) > 1e-6 * tflop:
         yield f"tflop is {entry.tflop:.4f}, and its settings give {tflop:.4f}"

@@ -1,8 +1,9 @@
 """Choose the size, rows, batch and steps that a budget of time pays.
 
 `choose_run` is a function of a request, a measurement and a clock. A step of the smallest size is
-measured first. Other sizes are taken to compute as fast, until one of them is predicted to have the
-lowest loss: then it is measured too. Other settings are the recipe's, as of configs/auto.py.
+measured first. Unmeasured sizes are assumed to run at the same operations per second, until one of
+them is predicted to have the lowest loss; then it is measured too. All other settings come from the
+recipe, such as configs/auto.py.
 """
 
 import dataclasses
@@ -42,8 +43,8 @@ BASE_WIDTH, BASE_RATE, WARMUP_SHARES = 128, 3e-3, (0.125, 0.075)
 PHASE_SHARES = (0.8, 0.2)
 MAX_WARMUP_STEPS = 10_000  # Devlin et al. 2019, appendix A.2
 EVALUATIONS = 5  # in the first phase, about
-# Lengths of the rows of both phases by the largest width that has them: those of quickstart.py,
-# tiny.py, and base.py.
+# Row lengths of the two phases, by the largest width that uses them; as in quickstart.py, tiny.py
+# and base.py.
 ROW_LENGTHS = {128: (32, 64), 256: (64, 128), 1 << 16: (128, 512)}
 SIZE_FIELDS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
 MAX_MEASURED = 3  # sizes
@@ -169,6 +170,7 @@ class DialChoice:
     size: DialSize
     measured: tuple[DialSize, ...]
     losses: Mapping[EncoderShape, float]  # of each size by the law; infinity for too few steps
+    too_large: EncoderShape | None  # the smallest size that memory does not hold
     spent_secs: float  # from the start of the command to the choice
     secs: float  # expected, from the start of the command to its end
 
@@ -220,7 +222,14 @@ def _list_shapes(request: DialRequest, law: Law) -> list[EncoderShape]:
       Refused: there is none.
     """
     model = request.config.model
-    if any(request.is_given(f"model.{name}") for name in SIZE_FIELDS):
+    given = [name for name in SIZE_FIELDS if request.is_given(f"model.{name}")]
+    if given:
+        for name in ("num_hidden_layers", "hidden_size"):
+            if name not in given:
+                raise Refused(
+                    f"config.model.{given[0]} is given, and a size needs config.model.{name} too; "
+                    "give both num_hidden_layers and hidden_size, or leave the size to the budget"
+                )
         return [EncoderShape(model.num_hidden_layers, model.hidden_size)]
     ratios = [point.parameters / point.unique_tokens for point in law.points]
     most = count_most_parameters(request.unique_tokens, ratios)
@@ -252,6 +261,7 @@ class _Speeds:
     ) -> None:
         self.measured: dict[EncoderShape, DialSize] = {}
         self.shapes: list[EncoderShape] = []  # the sizes that may be chosen
+        self.too_large: EncoderShape | None = None  # the smallest that memory does not hold
         self.clock = clock
         self._request, self._measure, self._law = request, measure, law
 
@@ -270,6 +280,7 @@ class _Speeds:
                 if not self.measured:
                     raise Refused(str(error)) from error
                 self.shapes = self.shapes[: self.shapes.index(shape)]  # nor do larger ones fit
+                self.too_large = shape
             shape = self._find_next()
         return self.rank(list(self.measured))[0]
 
@@ -378,7 +389,7 @@ def _configure(
     request: DialRequest,
     shape: EncoderShape,
     batch_tokens: int,
-    steps: Sequence[int] = (800, 200),
+    steps: Sequence[int] = (8 * 10**8, 2 * 10**8),  # not chosen yet: any warm-up fits
     save_every: int = 0,
 ) -> ResolvedRun:
     """Return the resolved config of a size; what the command line sets stays."""
@@ -447,6 +458,11 @@ def _split_steps(request: DialRequest, size: DialSize, left_secs: float, most: f
             secs_per_share += PHASE_SHARES[index] * size.step_secs[index]
         else:
             left_secs -= phase.steps * size.step_secs[index]
+    if left_secs < 0:
+        raise Refused(
+            f"config.budget is {request.budget.text}, and the steps given take {-left_secs:,.0f} s "
+            "more; give fewer config.phases[i].steps, or a larger budget"
+        )
     total = min(left_secs / secs_per_share, most) if secs_per_share else 0.0
     return [
         max(1, math.floor(share * total)) if is_free else phase.steps
@@ -465,4 +481,4 @@ def _build_choice(request: DialRequest, speeds: _Speeds, size: DialSize) -> Dial
     secs = speeds.clock() + size.rest_secs + size.evaluation_secs + in_steps
     losses = {shape: speeds.predict(speeds.find(shape)) for shape in speeds.shapes}
     measured = tuple(speeds.measured.values())
-    return DialChoice(config, size, measured, losses, speeds.clock(), secs)
+    return DialChoice(config, size, measured, losses, speeds.too_large, speeds.clock(), secs)

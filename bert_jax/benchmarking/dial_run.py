@@ -15,7 +15,6 @@ import numpy as np
 
 from bert_jax.benchmarking import measure as measure_lib
 from bert_jax.benchmarking.dial import (
-    BATCH_POWER,
     MIN_STEPS,
     SIZE_FIELDS,
     DialChoice,
@@ -69,7 +68,10 @@ def _read_request(
     facts = feed_lib.read_facts(config.data)
     # The schedule is not chosen yet, and may not fit steps that the command line sets.
     optim = dataclasses.replace(config.optim, warmup_steps=0)
-    recipe = resolve(dataclasses.replace(config, budget="", optim=optim), store=facts)
+    phases = tuple(dataclasses.replace(phase, restart_warmup_steps=0) for phase in config.phases)
+    recipe = resolve(
+        dataclasses.replace(config, budget="", optim=optim, phases=phases), store=facts
+    )
     with screen.copying(config.data.store) as advance:
         stores = feed_lib.open_stores(config.data, advance)
     for store in stores:
@@ -191,13 +193,19 @@ def _explain_size(request: DialRequest, choice: DialChoice) -> list[tuple[str, s
         if other != shape
     }
     others = [
-        f"{name} would be {gap:.2f} nats worse" for name, gap in gaps.items() if gap < math.inf
+        f"{name} would be {gap:.2f} nats worse"
+        if gap >= 0
+        else f"{name}, not measured, may be {-gap:.2f} nats better"
+        for name, gap in gaps.items()
+        if gap < math.inf
     ]
     slow = [name for name, gap in gaps.items() if math.isinf(gap)]
     others += [f"{', '.join(slow)} would take fewer than {MIN_STEPS} steps"] if slow else []
     by_law = f" by the law of our ladder on English: {'; '.join(others)}" if others else ""
     rows.append(("size", f"{shape.name}, the lowest loss{by_law}"))
-    if len(choice.losses) < len(FAMILY):
+    if choice.too_large:
+        rows.append(("", f"{choice.too_large.name} and larger do not fit in memory"))
+    elif len(choice.losses) < len(FAMILY):
         left_out = FAMILY[len(choice.losses)].name
         rows.append(
             (
@@ -215,20 +223,23 @@ def _explain_run(request: DialRequest, choice: DialChoice) -> list[tuple[str, st
     tokens = request.fill * sum(p.steps * p.batch_size * p.seq_len for p in config.phases)
     data, optim, positions = config.data, config.optim, choice.size.batch_tokens
     scaled = ", scaled to this width by transfer=mup" if optim.transfer == "mup" else ""
+    origin = "as given" if request.is_given("optim.learning_rate") else "the best of small runs"
+    batch = f"about {positions:,} positions: the best batch grows with the tokens read"
+    if any(request.is_given(f"phases[{index}].batch_size") for index in range(2)):
+        batch = "as given"
     masks = config.eval.masked_lm_prob or data.masked_lm_prob
     rows = [
         ("phases", f"rows of {first.seq_len}, which are cheap, then of {second.seq_len}"),
         (
             "batch",
-            f"{first.batch_size:,} and {second.batch_size:,} rows, about {positions:,} "
-            f"positions: the best batch grows with the tokens read (power {BATCH_POWER})",
+            f"{first.batch_size:,} and {second.batch_size:,} rows, {batch}",
         ),
         (
             "steps",
             f"{first.steps:,} and {second.steps:,}: {count_in_words(tokens)} tokens, "
             f"{tokens / request.unique_tokens:.3g} epochs of the store",
         ),
-        ("rate", f"{optim.learning_rate:g}, the best of small runs{scaled}"),
+        ("rate", f"{optim.learning_rate:g}, {origin}{scaled}"),
         ("masking", f"{data.masked_lm_prob:.0%} in training, {masks:.0%} in evaluations"),
         (
             "time",

@@ -251,7 +251,7 @@ def make_optimizer(
     rate of their own too: a lower rate decays less. optimi's max_lr is likewise set once and saved
     with the optimizer; whether ModernBERT's restart_override sets it anew is not verified.
 
-    scale_of, of transfer.find_scales, scales the rate of each parameter before decay is added: a
+    scale_of, from mup.find_scales, scales the rate of each parameter before decay is added: a
     step shrinks all weights alike, whatever the width.
     """
     betas = config.beta1, config.beta2, config.epsilon

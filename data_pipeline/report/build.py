@@ -34,7 +34,7 @@ _MAX_FILES = 3
 _COUNTS = ("documents", "sentences", "tokens")
 _LABEL_WIDTH = 11
 _BYTES_A_TOKEN = 4.5  # English text has about this many
-# The config for text of fewer bytes than that, and for more, as README says.
+# The config to suggest for less than _LARGE_BYTES of text, and for more.
 _LARGE_BYTES = 10**9
 _SMALL_CONFIG = "configs/auto.py --config.budget=30m"
 _LARGE_CONFIG = "configs/base.py"

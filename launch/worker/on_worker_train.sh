@@ -44,7 +44,7 @@ start() {
     # A --status may hold it for a moment.
     flock --wait 1 9 ||
         refuse "training runs here already (process $(group));" \
-            "wait for it to end, or stop it with launch/train.sh --stop"
+            "wait for it to end, or stop it with --stop of the script that started it: launch/train.sh or launch/hosts.sh"
     rm -f "$EXIT_CODE" "$PID"
     for flag in "$@"; do
         if [[ $flag == --workdir=* ]]; then workdir=${flag#*=}; fi
@@ -185,7 +185,7 @@ clear() {
     local now folder words
     now=$(status "$LOG")
     [[ $now != running* ]] ||
-        refuse "training runs here already ($now); stop it with launch/train.sh --stop"
+        refuse "training runs here already ($now); stop it with --stop of the script that started it: launch/train.sh or launch/hosts.sh"
     stop >/dev/null
     for folder in /proc/[0-9]*; do
         [[ $(readlink "$folder/cwd" 2>/dev/null) == "$PWD" ]] || continue

@@ -137,14 +137,20 @@ def test_wider_models_have_their_rate_transferred():
 
 
 def test_settings_of_the_command_line_stay():
-    flags = ("model.hidden_size=192", "model.num_attention_heads=3", "phases[0].batch_size=40")
-    flags += ("phases[-1].steps=7", "optim.learning_rate=0.001", "log_every_steps=13")
+    flags = ("model.hidden_size=192", "model.num_hidden_layers=3", "phases[0].batch_size=40")
+    flags += (
+        "model.num_attention_heads=3",
+        "optim.warmup_steps=900",
+        "phases[-1].steps=7",
+        "optim.learning_rate=0.001",
+        "log_every_steps=13",
+    )
     choice = choose(flags=flags)
     run = choice.config
     assert (run.model.hidden_size, run.model.num_attention_heads) == (192, 3)
     assert (run.phases[0].batch_size, run.phases[1].steps) == (40, 7)
     assert run.optim.learning_rate == run.phases[1].restart_learning_rate == 0.001
-    assert run.log_every_steps == 13
+    assert (run.log_every_steps, run.optim.warmup_steps) == (13, 900)
     assert 0.93 * 1800 < choice.secs < 1800
 
 
@@ -158,7 +164,8 @@ def test_a_size_that_does_not_fit_is_left_out():
         return Machine.measure(machine, config, index)
 
     stub = types.SimpleNamespace(measure=measure, secs=START_SECS)
-    assert choose(machine=stub).config.model.hidden_size < largest
+    choice = choose(machine=stub)
+    assert choice.config.model.hidden_size < largest <= choice.too_large.width
 
 
 def test_a_machine_whose_speed_goes_up_and_down_ends_the_search_for_a_batch():
@@ -173,6 +180,19 @@ def test_a_machine_whose_speed_goes_up_and_down_ends_the_search_for_a_batch():
     stub = types.SimpleNamespace(measure=measure, secs=START_SECS)
     choose("2h", machine=stub, flags=[f"model.{field}" for field in size])
     assert 2 < len(machine.calls) <= 8
+
+
+@pytest.mark.parametrize(
+    ("flag", "named"),
+    [
+        ("model.num_attention_heads=4", r"config\.model\.num_hidden_layers too"),
+        ("model.hidden_size=512", r"config\.model\.num_hidden_layers too"),
+        ("phases[0].steps=1000000", r"config\.budget is 30m, and the steps given"),
+    ],
+)
+def test_settings_that_leave_nothing_to_choose_are_refused(flag, named):
+    with pytest.raises(Refused, match=named):
+        choose(flags=(flag,))
 
 
 def test_measurements_that_take_the_budget_are_refused():
