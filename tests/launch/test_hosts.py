@@ -179,7 +179,7 @@ def test_hosts_ends_the_others_of_a_process_that_failed_and_hands_flags_over_as_
     """Host a dies in the first start, where b would go on for ever; the second start succeeds."""
     write_command(
         folder / "tools" / "python",
-        f'if [[ $1 == launch/* ]]; then echo 0; exit; fi; printf "%s\n" "$@" >>"{folder}/flags"',
+        f'if [[ $2 == launch.* ]]; then echo 0; exit; fi; printf "%s\n" "$@" >>"{folder}/flags"',
         f'cd "{folder}"; if [[ -e died ]]; then exit 0; fi',
         "if [[ $HOSTNAME == a ]]; then",
         "    until [[ -e b_trains ]]; do sleep 0.05; done; touch died; exit 134",
