@@ -243,8 +243,8 @@ def _list_shapes(request: DialRequest, law: Law) -> list[EncoderShape]:
         raise Refused(
             f"config.data.store={request.config.data.store} has {request.unique_tokens:,} tokens "
             f"to train on, and the smallest size, {smallest.name}, needs {needed:,}, one for ten "
-            "parameters of its layers; build a store of more text, or continue a published encoder "
-            "with --config=configs/continue.py"
+            "parameters of its layers; build a store of more text, continue a published encoder "
+            "with --config=configs/continue.py, or try --config=configs/quickstart.py"
         )
     return shapes
 

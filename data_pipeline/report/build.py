@@ -33,11 +33,12 @@ from data_pipeline.store import HELDOUT, TRAIN
 _MAX_FILES = 3
 _COUNTS = ("documents", "sentences", "tokens")
 _LABEL_WIDTH = 11
-_BYTES_A_TOKEN = 4.5  # English text has about this many
-# The config to suggest for less than _LARGE_BYTES of text, and for more.
-_LARGE_BYTES = 10**9
-_SMALL_CONFIG = "configs/auto.py --config.budget=30m"
-_LARGE_CONFIG = "configs/base.py"
+# The config to suggest for fewer tokens: auto.py needs 39,322, and base.py gigabytes of text.
+_CONFIGS = (
+    (40_000, "configs/quickstart.py"),
+    (2 * 10**8, "configs/auto.py --config.budget=30m"),
+)
+_LARGEST_CONFIG = "configs/base.py"
 # Flags for documents of one sentence: masked words alone, and several documents in a row.
 _WITHOUT_PAIRS = (
     " --config.objective=mlm --config.data.segments=doc_sentences --config.data.packed_examples=8"
@@ -96,8 +97,8 @@ def print_report(
 
 def _choose_config(manifest: dict[str, Any]) -> str:
     """Choose the config by the size of the training text, as README does."""
-    text_bytes = manifest["splits"][TRAIN]["tokens"] * _BYTES_A_TOKEN
-    return _SMALL_CONFIG if text_bytes < _LARGE_BYTES else _LARGE_CONFIG
+    tokens = manifest["splits"][TRAIN]["tokens"]
+    return next((config for limit, config in _CONFIGS if tokens < limit), _LARGEST_CONFIG)
 
 
 def list_changes(manifest: dict[str, Any]) -> list[tuple[str, str]]:

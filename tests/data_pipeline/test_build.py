@@ -210,7 +210,7 @@ def test_the_report_shows_counts_findings_and_the_next_command(
     assert "100% of the documents have one sentence" in shown
     assert "tokens are unknown to the vocabulary" in shown
     assert (
-        "python -m bert_jax.train --config=configs/auto.py --config.budget=30m "
+        "python -m bert_jax.train --config=configs/quickstart.py "
         f"--config.data.store={tmp_path}/store --config.objective=mlm "
         "--config.data.segments=doc_sentences --config.data.packed_examples=8 "
         "--workdir=runs/mine\n"
@@ -219,10 +219,9 @@ def test_the_report_shows_counts_findings_and_the_next_command(
 
 @pytest.mark.parametrize(
     ("tokens", "config"),
-    [(5 * 10**5, "auto"), (10**8, "auto"), (10**9, "base")],
+    [(4000, "quickstart"), (5 * 10**5, "auto"), (10**8, "auto"), (10**9, "base")],
 )
 def test_the_next_command_has_the_config_for_so_much_text(tokens, config):
-    """As README says, at 4 to 5 bytes a token."""
     manifest = {"splits": {"train": {"tokens": tokens}}}
     assert build_report._choose_config(manifest).split()[0] == f"configs/{config}.py"
     assert (ROOT / "configs" / f"{config}.py").is_file()
