@@ -118,7 +118,9 @@ def flags_for(module: str, words: list[str]) -> list[str]:
     if module == "bert_jax.train":
         has_sizes = any(word.startswith("--config.init=") for word in words)
         plain = ["--config.data.packed_examples=1"] if "continue.py" in words[3] else []
-        return [ROLLED, *PHASES, *plain] if has_sizes else [*LAYERS, *PHASES]
+        # auto.py has no more positions than its rows, and sentences of the pages need more.
+        long = ["--config.model.max_position_embeddings=64"] if "auto.py" in words[3] else []
+        return [ROLLED, *PHASES, *plain] if has_sizes else [*LAYERS, *PHASES, *long]
     flags = ADDED.get(" ".join([module, *words[3:4]]), ADDED.get(module, []))
     if module == "bert_jax.benchmark" and not any("data.store=" in word for word in words):
         flags = [*flags, "--config.model.vocab_size=300"]
