@@ -15,6 +15,7 @@ import optax.contrib
 from jax.sharding import PartitionSpec
 
 from bert_jax.config import OptimConfig
+from bert_jax.train_step import guard
 from bert_jax.train_step.mup import ScaleOf
 
 Tree = Any
@@ -160,11 +161,10 @@ def scale_by_muon(momentum: float) -> optax.GradientTransformationExtraArgs:
     ) -> tuple[Tree, Any]:
         del params, of_others
         # Matrix products need whole kernels; the state is saved in pieces.
-        whole_grads, whole_state = jax.tree.map(_gather, (grads, state))
-        orthogonal, moved = muon.update(whole_grads, whole_state)
-        kept = jax.tree.map(
-            lambda old, new: jnp.where(is_bad, old, _shard_as(old, new)), state, moved
-        )
+        whole = jax.tree.map(_gather, (grads, state))
+        orthogonal, moved = muon.update(*whole)
+        moved = jax.tree.map(_shard_as, state, moved)
+        kept = guard.keep_old_if(jnp.asarray(is_bad), moved, state)
         direction = jax.tree.map(
             lambda g, d: MUON_RMS * max(d.shape) ** 0.5 * _shard_as(g, d), grads, orthogonal
         )
@@ -174,7 +174,7 @@ def scale_by_muon(momentum: float) -> optax.GradientTransformationExtraArgs:
 
 
 def _gather(part: jax.Array) -> jax.Array:
-    return jax.sharding.reshard(part, PartitionSpec(*[None] * part.ndim))
+    return jax.sharding.reshard(part, PartitionSpec())
 
 
 def _shard_as(like: jax.Array, whole: jax.Array) -> jax.Array:

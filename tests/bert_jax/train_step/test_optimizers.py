@@ -8,10 +8,18 @@ import numpy as np
 import optax
 import pytest
 
-from bert_jax.config import Config, OptimConfig, Phase
+from bert_jax.config import Config, MeshConfig, OptimConfig, Phase
+from bert_jax.parallel import mesh
 from bert_jax.train_step import guard, optimizers, schedule
 
 STEPS = 5
+
+
+@pytest.fixture(autouse=True)
+def one_device():
+    """The mesh of a run, on which Muon gathers kernels."""
+    with jax.set_mesh(mesh.make_mesh(MeshConfig(), jax.devices()[:1])):
+        yield
 
 
 def params_and_gradients():
