@@ -175,8 +175,8 @@ _REPORT = (
     (
         RULE,
         "report/build.py",
-        "if text_bytes < _LARGE_BYTES else",
-        "if text_bytes > _LARGE_BYTES else",
+        "for limit, config in _CONFIGS if tokens < limit",
+        "for limit, config in _CONFIGS if tokens > limit",
         "test_build.py::test_the_next_command_has_the_config_for_so_much_text",
     ),
 )
