@@ -11,7 +11,7 @@ Hours and dollars: Base 5 and $360, xxlarge 131 and $10,062 on 64 v5e chips, by 
 estimate: python -m bert_jax.plan --config=configs/albert.py --topology=v5e:8x8
 --config.model.vocab_size=30000, 2026-11-23, c30ecce.
 Expect (paper, table 2): mean of five tasks Base 80.1, Large 82.4, xlarge 85.5, xxlarge 88.7; MNLI
-81.6, 83.5, 86.4, 88.0. Not yet measured with this code.
+81.6, 83.5, 86.4, 88.0. Not measured with this code.
 
 Sizes: table 1. Sentence order in place of next sentences (3.1); spans of up to three words, n of
 them in proportion to 1/n (4.1). Batch 4,096, 125,000 steps, LAMB at .00176 (4.1); warm-up of 3,125

@@ -10,7 +10,7 @@ step, and a law of losses; DIR/chosen_config.py is the choice. The last command 
 slice; its budget is the time that 40 dollars buy there at the on-demand price. Other settings are
 fixed: AdamW, 30% masked in training and 15% in evaluation. docs/guide/budget.md has more.
 
-Expect: not measured.
+Not measured with this code.
 """
 
 import dataclasses

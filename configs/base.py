@@ -10,7 +10,7 @@ many rows at 512: about as many examples a step as one in each of 256.
 Slice: 16 chips (the paper's 4 Cloud TPUs were v2-32; today v5litepod-16 or v4-32).
 Corpus: Wikipedia and books, 3.3 billion words, 30,522 uncased word pieces.
 Expect (paper): 4 days on its machine, held-out perplexity 3.99, next sentence 97-98%, GLUE 79.6.
-Not yet measured with this code on a TPU.
+Not measured with this code.
 
 recipe=paper    batch 256 throughout: 900k steps at 128, 100k at 512 (appendix A.2; the README
                 of google-research/bert for the split)

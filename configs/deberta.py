@@ -6,7 +6,7 @@
 size   xsmall, small, base (default) or large
 
 Corpus: full rows of 512 tokens, across documents. Build STORE with spm.model of a published
-DeBERTa-v3 (128,100 pieces) or a vocabulary of your own. Not measured, on any machine.
+DeBERTa-v3 (128,100 pieces) or a vocabulary of your own. Not measured with this code.
 
 Source: microsoft/DeBERTa@4d7fe0b: experiments/language_model, rtd.sh and rtd_SIZE.json, for rates,
 batches, steps and sizes; optims/args.py for the optimizer; apps/tasks/rtd_task.py for masks, the

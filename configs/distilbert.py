@@ -14,7 +14,7 @@ estimate of 2026-11-23, which leaves out reading, evaluating and saving: python 
 --config=configs/distilbert.py --topology=v5e:4x4 --config.teacher=TEACHER --config.init=TEACHER
 Corpus: the teacher's; the paper's is BERT's, Wikipedia and books.
 Expect (paper, table 1, dev sets): GLUE 77.0, where BERT-Base has 79.5, with 40% fewer parameters.
-Not yet measured with this code.
+Not measured with this code.
 
 Source: section 3 for layers, batches "up to 4K" and no next sentences; train.py and distiller.py
 of transformers' research projects for weights 5, 2 and 1, temperature 2, AdamW at 5e-4 with

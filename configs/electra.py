@@ -7,7 +7,7 @@ Slice: Small one chip or GPU (the paper's machine: one V100 for 4 days); Base 16
 configs/base.py (16 TPUv3, 4 days).
 Corpus: Wikipedia and books, 3.3 billion words, 30,522 uncased word pieces.
 Expect (paper): GLUE 79.9 Small, where a BERT of its size and compute has 75.1; 85.1 Base, where
-BERT-Base has 82.2. Fine-tune with configs/finetune/electra.py. Not yet measured with this code.
+BERT-Base has 82.2. Fine-tune with configs/finetune/electra.py. Not measured with this code.
 
 Source: Clark et al. 2020, appendix A; google-research/electra configure_pretraining.py. Rows are
 one segment; there a tenth are, the others are split into two at a random sentence. Positions are

@@ -10,7 +10,7 @@ Slice: 64 chips and more (the paper's machine for 150m: 4 H100, 470 h).
 Corpus: 2 trillion open tokens of English web text, code and papers, in 50,368 byte-level pieces:
 data_pipeline.build --train_vocab=byte_bpe --vocab_size=50368 --lowercase=false. The original
 changes its corpus with each phase; one run here has one store.
-Expect (model card): GLUE 88.9 for 150m, where ModernBERT-Base has 88.4; 90.8 for 400m. Not yet
+Expect (model card): GLUE 88.9 for 150m, where ModernBERT-Base has 88.4; 90.8 for 400m. Not
 measured with this code.
 
 Source of sizes, batches, tokens and rates: Weller et al. 2025; pretraining/configs/standard of

@@ -5,6 +5,7 @@
 
 Give all settings that follow from the number of steps, as the warm-up. Expect: the held-out loss of
 rows as long as that phase's, which a model of longer ones undercuts.
+Not measured with this code.
 """
 
 import dataclasses

@@ -6,7 +6,7 @@
 Slice: 64 chips (the paper's 16 Cloud TPUs were v2-128; today v5litepod-64 or v4-128).
 Corpus: Wikipedia and books, 3.3 billion words, 30,522 uncased word pieces.
 Expect (paper): 4 days on its machine, held-out perplexity 3.23, GLUE 82.1, SQuAD 1.1 F1 90.9.
-Not yet measured with this code on a TPU.
+Not measured with this code.
 
 recipe=paper    batch 256 throughout: 900k steps at 128, 100k at 512 (appendix A.2)
 recipe=tokens   131k tokens in every step: batch 1024 at 128, 256 at 512

@@ -11,7 +11,7 @@ paper does not say which of the two it trained on.
 Slice: 16 chips, as configs/base.py. Corpus: the same.
 Expect (paper, table 5, dev sets): LTR & No NSP: MNLI-m 82.1, QNLI 84.3, MRPC 77.5, SST-2 92.1,
 SQuAD 77.8; No NSP: 83.9, 84.9, 86.5, 92.6, 87.9; BERT-Base: 84.4, 88.4, 86.7, 92.7, 88.5.
-Not yet measured with this code.
+Not measured with this code.
 
 recipe=ltr      every token from those before it, also in fine-tuning (section 5.1: "LTR & No NSP");
                 all else as in configs/base.py

@@ -16,7 +16,7 @@ estimate of 2026-11-23, which leaves out reading, evaluating and saving: python 
 --config=configs/minilm.py --topology=v5e:2x4 --config.teacher=TEACHER
 Corpus: the teacher's; the paper's is BERT's, Wikipedia and books.
 Expect (paper, table 2): MNLI-m 82.8, fine-tuned, where BERT-Base has 84.5. The figures are quoted
-from memory. Not yet measured with this code.
+from memory. Not measured with this code.
 
 Source: section 3.1 for the loss, 4.1 for the settings. Verified in the public code of a
 reproduction (bloomberg/minilmv2.bb, run.sh): 48 relation heads of layer 12, 256 rows, AdamW at 6e-4

@@ -17,7 +17,7 @@ masks=falling    30, 15 and 5%, and of several stores (--config.data.store=EN,DE
 Slice: 64 chips and more (the paper's machine: 8 H100).
 Corpus: 2 trillion tokens of English web text, code and papers, in 50,368 byte-level pieces:
 data_pipeline.build --train_vocab=byte_bpe --vocab_size=50368 --lowercase=false.
-Expect (paper, quoted from memory): GLUE 88.4 Base, 90.4 Large. Not yet measured with this code.
+Expect (paper, quoted from memory): GLUE 88.4 Base, 90.4 Large. Not measured with this code.
 
 Source of sizes, batches, tokens and rates: Warner et al. 2024, and AnswerDotAI/ModernBERT, configs
 of its branch pretraining_documentation. Its code masks special tokens too and draws random words

@@ -4,8 +4,8 @@
 
 Slice: 64 chips and more (the paper's machine, quoted from memory: 8 H100).
 Corpus: RefinedWeb, 600 billion tokens of English web text, in 30,522 uncased word pieces.
-Expect (paper, quoted from memory): GLUE 89.0, with 250 million parameters. Not yet measured with
-this code.
+Expect (paper, quoted from memory): GLUE 89.0, with 250 million parameters. Not measured
+with this code.
 
 Source: Le Breton et al. 2025, sections 3 and 4; chandar-lab/NeoBERT, read in the fork
 GabrielRuo/NeoBERT: conf/optimizer/adamw.yaml, conf/scheduler/cosine_decay.yaml (2,000 steps of

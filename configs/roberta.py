@@ -11,7 +11,7 @@ Hours and dollars: Base 41 and $3,154 on 64 v5e chips, by the compiler's estimat
 bert_jax.plan --config=configs/roberta.py --topology=v5e:8x8 --config.model.vocab_size=30000,
 2026-11-23, c30ecce.
 Expect (README of fairseq's examples/roberta, dev sets): Base MNLI-m 87.6, SST-2 94.8, RTE 78.7;
-Large 90.2, 96.4, 86.6. Not yet measured with this code.
+Large 90.2, 96.4, 86.6. Not measured with this code.
 
 Settings are those of the paper's table 9 but for what follows. Batch: "8k" is read as 8,192.
 Sequences are full ones from the first step on, across documents (section 4.2), with new masks each

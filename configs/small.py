@@ -10,7 +10,7 @@ Base its corpus 40 times. With less text take configs/quickstart.py, with more c
 Hours and dollars: 0.24 and $2.26 on a v5e-8, by the compiler's estimate, which leaves out the
 attention kernel (no price for 8 heads), input, evaluation and saves: python -m bert_jax.plan
 --config=configs/small.py --topology=v5e:2x4 --config.model.vocab_size=30522, 2026-11-22, 44a4788.
-Not measured on a TPU or a GPU.
+Not measured with this code.
 Rate and warm-up: of ELECTRA-Small, 12 layers of 256 at batch 128 (Clark et al. 2020, table 6, and
 google-research/electra, configure_pretraining.py); the nearest published, not tuned for this size.
 """

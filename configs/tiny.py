@@ -2,7 +2,8 @@
 
     python -m bert_jax.train --config=configs/tiny.py --config.data.store=STORE --workdir=DIR
 
-Expect: docs/results/training.md has its held-out loss beside the unigram baseline on two corpora.
+Measured (row tiny of docs/results/training.json): 5.982 nats on 18 novels, where word frequencies
+have 6.471; 185 s in steps on two cores.
 
 The paper's settings are for a large model and a million steps; in 400 they stay at the unigram
 loss. What is different here, and why, stands in docs/experiments.md (2026-11-21).

@@ -7,7 +7,7 @@ Slice: 16 chips for Base, 64 for Large. The attention is the plain one: the TPU 
 relative positions.
 Corpus: Base: Wikipedia and books; Large: 33 billion pieces, cased SentencePiece of 32,000.
 Expect (Yang et al. 2019, appendix A.1, Large on BERT's corpus): MNLI 88.4, SQuAD 1.1 F1 94.0,
-RACE 75.1. Not yet measured with this code.
+RACE 75.1. Not measured with this code.
 
 size=base   BERT-Base's size and batch, as the paper's ablations (section 3.4), at length 512
 size=large  500,000 steps of 8,192 sequences of 512 (section 3.1, appendix A.4); the README of

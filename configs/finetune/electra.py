@@ -3,7 +3,7 @@
     python -m bert_jax.finetune --config=configs/finetune/electra.py:task=rte,size=base
         --config.init=CHECKPOINT --config.data.dir=DIR --workdir=DIR
 
-size=small, base or large. Not yet measured with this code.
+size=small, base or large. Not measured with this code.
 
 Source: Clark et al. 2020, table 7; google-research/electra configure_finetuning.py and
 model/optimization.py _get_layer_lrs.

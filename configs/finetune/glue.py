@@ -5,7 +5,10 @@
 
 The paper takes the best on the development set of the rates 5e-5, 4e-5, 3e-5 and 2e-5, and for
 BERT-Large of several restarts (section 4.1); python -m bert_jax.study grid does it. Its scores are
-in its table 1; docs/results/training.md has what was reached here from small checkpoints.
+in its table 1.
+
+Measured (row pruned of docs/results/training.json), MiniLM on SST-2, before pruning:
+accuracy 78.4%.
 """
 
 import ml_collections

@@ -6,6 +6,7 @@ r"""Four endings to choose from: SWAG, or CODAH.
 
 DIR has train.csv, val.csv and test.csv of SWAG; or train.tsv, dev.tsv and test.tsv of a fold of
 CODAH. Expect (paper, SWAG): 81.6 on dev with BERT-Base, 86.6 with Large.
+Measured (row codah of docs/results/training.json), MiniLM on CODAH, fold 0: accuracy 50.4%.
 """
 
 import ml_collections

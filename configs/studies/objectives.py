@@ -4,7 +4,8 @@
         --config.store=runs/quickstart/store --workdir=DIR
         --task="rte configs/finetune/glue.py:task=rte data.dir=DIR"
 
-Give a task: losses of different objectives do not compare.
+Give a task: losses of different objectives do not compare. Not measured with this
+code.
 """
 
 import ml_collections

@@ -4,6 +4,8 @@
         --config.store=runs/quickstart/store --workdir=DIR
 
 Two seeds of four models of configs/quickstart.py, with half its steps, so that two CPU cores do.
+
+Measured (row study_quick of docs/results/studies.json): 16 min 25 s on two cores.
 """
 
 import ml_collections

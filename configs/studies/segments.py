@@ -4,7 +4,7 @@
         --config.store=runs/quickstart/store --workdir=DIR
 
 NSP is BERT's, SOP ALBERT's, the other two RoBERTa's (its table 2). Each row is a BERT of
-configs/quickstart.py.
+configs/quickstart.py. Not measured with this code.
 """
 
 import ml_collections

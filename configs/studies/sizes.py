@@ -5,7 +5,8 @@
 
 width divides the paper's widths, layers its numbers of layers; width=1,layers=1 gives the paper's
 sizes. Rows are called LAYERS-WIDTH-HEADS, as in the paper. They train on equal tokens, not on equal
-operations: the largest takes 13 times as long as the smallest.
+operations: the largest takes 13 times as long as the smallest. Not measured with this
+code.
 """
 
 import ml_collections

@@ -6,7 +6,7 @@
 
 The row BERT trains; BERT_320 and others read its checkpoints. Loss curves are in the workdirs of
 the runs (curves.png). A run has rows of 64 tokens and a single learning-rate schedule, so that its
-checkpoints differ in steps only.
+checkpoints differ in steps only. Not measured with this code.
 """
 
 import ml_collections

@@ -1,5 +1,6 @@
 """The manual: what its pages name exists, and each keeps its form."""
 
+import ast
 import re
 
 import pytest
@@ -156,3 +157,18 @@ def test_every_page_is_in_the_navigation():
     site = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
     listed = set(re.findall(r"[\w/]+\.md", str(site["nav"])))
     assert {str(page.relative_to(DOCS)) for page in PAGES} == listed
+
+
+CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.py") if path.stem != "__init__")
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_config_says_what_was_measured_with_it_as_its_row_does(path):
+    about = " ".join(ast.get_docstring(ast.parse(text_of(path))).split())
+    measured = re.findall(r"Measured \(row (\w+) of docs/results/\w+\.json\)(.*)", about)
+    assert len(measured) + len(re.findall(r"\b[Nn]ot measured with this code\.", about)) == 1
+    for name, sentence in measured:
+        (row,) = (row for row in pages.results() if row.get("name") == name)
+        stated = sentence.partition(". ")[0]
+        assert pages.numbers_in(stated)
+        assert set(pages.numbers_in(stated)) <= set(pages.numbers_in(" ".join(row.values())))
