@@ -60,6 +60,9 @@ class PlanFlags:
         metavar="FILE",
     )
     json_out: str = flag("", "file for every number: docs/reference/files.md", metavar="FILE")
+    config_out: str = flag(
+        "", "file for the config that config.budget chooses for the slice", metavar="FILE.py"
+    )
     hlo_out: str = flag(
         "", "file for the compiled text of the first phase that fits", metavar="FILE"
     )
@@ -134,7 +137,7 @@ from bert_jax.logging.console import Screen
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning import budget as budget_lib
 from bert_jax.planning import estimate, plan_report, slices
-from bert_jax.planning.aot_compile import Compiled
+from bert_jax.planning.aot_compile import Compiled, TooLarge
 from bert_jax.planning.budget import Budget, BudgetPlan, BudgetRequest
 from bert_jax.planning.candidates import make_compiler
 from bert_jax.planning.chip_prices import FILE, Prices, format_dollars, read_prices
@@ -163,6 +166,13 @@ CURVE_WIDTH, CURVE_HEIGHT = 60, 4  # characters of the learning-rate plot
 def _main(log: LibraryLog, flags: PlanFlags) -> int:
     with cli.preparing():
         logging.set_verbosity(logging.ERROR)
+        if flags.config.load().budget:
+            return _choose(flags, log)
+        if flags.config_out:
+            raise Refused(
+                "--config_out is for a config with a budget, such as --config=configs/auto.py; "
+                "leave it out"
+            )
         if flags.budgets:
             return _spend(flags, log)
         request, screen = _read_request(flags, log)
@@ -269,6 +279,55 @@ def _spend(flags: PlanFlags, log: LibraryLog) -> int:
     if flags.plot_out:
         budget_report.draw(plan, pathlib.Path(flags.plot_out))
     _write_json(plan, flags.json_out)
+    return 0
+
+
+def _choose(flags: PlanFlags, log: LibraryLog) -> int:
+    """Show the run that config.budget, or the flag in its place, chooses for the slice."""
+    from bert_jax.benchmarking import dial, dial_run
+
+    for name in ("json_out", "hlo_out", "plot_out", "scale", "seq_len", "per_chip_batch", "ladder"):
+        if getattr(flags, name):
+            raise Refused(f"--{name} is not for a config that a budget chooses; leave it out")
+    config = flags.config.load()
+    tpu_slice = slices.find_slice(flags.topology, config.mesh.num_slices)
+    if flags.budgets:
+        money = _make_budget(flags, read_prices(pathlib.Path(flags.prices or FILE)), tpu_slice)
+        budget = dial.TimeBudget(format_dollars(money.usd), money.secs, tpu_slice)
+    else:
+        budget = dial.parse_budget(config.budget, config.mesh.num_slices)
+    if budget.tpu_slice not in (None, tpu_slice):
+        raise Refused(
+            f"config.budget is {budget.text}, and --topology={flags.topology} is another slice; "
+            "give the same one"
+        )
+    if not config.data.store:
+        raise Refused("a budget needs the text that is trained on: give --config.data.store=STORE")
+    if flags.config_out:
+        check_file_path(pathlib.Path(flags.config_out), "--config_out")
+    screen = _start(log, tpu_slice)
+    compile_all = make_compiler(tpu_slice, screen)
+
+    def measure(config: ResolvedRun, index: int) -> dial.StepTime:
+        (result,) = compile_all([(config, index)])
+        if isinstance(result, TooLarge):
+            raise MemoryError(
+                f"it does not fit in the {result.available / 2**30:.2f} GiB of a chip"
+            )
+        step = estimate.estimate_step(config, index, tpu_slice, result)
+        return dial.StepTime(step.step_secs, setup_secs=0.0)
+
+    request, _ = dial_run.read_request(
+        config, flags.config.overrides, budget, tpu_slice.devices, screen
+    )
+    choice = dial.choose_run(request, measure, lambda: budget_lib.START_SECS)
+    reasons = dial_run.explain(request, choice, "compiler estimate", "to start, which is assumed")
+    screen.table(f"the choice for {budget.text} on {tpu_slice.name}", reasons)
+    if flags.config_out:
+        text = dial_run.write_config(choice.config, budget, reasons)
+        pathlib.Path(flags.config_out).write_text(text, encoding="utf-8")
+        words = [find_python(), "-m", "bert_jax.train", f"--config={flags.config_out}"]
+        screen.command(shlex.join([*words, "--workdir=DIR"]), "to train it: ")
     return 0
 
 

@@ -340,7 +340,7 @@ class _Speeds:
         in_steps = MIN_STEPS * size.mean_secs + size.evaluation_secs
         needed = (self.clock() + size.rest_secs + in_steps) / AIM / 60
         raise Refused(
-            f"config.budget is {budget.text}, and on this machine it pays {steps:,} steps of "
+            f"config.budget is {budget.text}, and here it pays {steps:,} steps of "
             f"{size.shape.name}, the fastest size, which learns something in {MIN_STEPS:,}; give "
             f"{math.ceil(needed)}m or more"
         )

@@ -40,7 +40,7 @@ from bert_jax.trainer.heldout import MANY_EPOCHS
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.store import TEXT
+from data_pipeline.store import TEXT, Store
 
 CHOSEN = "chosen_config.py"  # file of the workdir
 _MEASURED_SECS, _MEASURED_BATCHES, _ROWS_COUNTED = 2.0, 4, 512
@@ -61,10 +61,14 @@ def _check_devices(budget: TimeBudget) -> None:
         )
 
 
-def _read_request(
-    config: Config, given: Sequence[Override], budget: TimeBudget, screen: Screen
-) -> tuple[DialRequest, Measure]:
-    """Read what a store and this machine's devices say; return the means to measure, too."""
+def read_request(
+    config: Config, given: Sequence[Override], budget: TimeBudget, devices: int, screen: Screen
+) -> tuple[DialRequest, Sequence[Store]]:
+    """Read what a choice for so many devices depends on; return the opened stores, too.
+
+    Raises:
+      Refused: a store holds ready-made examples.
+    """
     facts = feed_lib.read_facts(config.data)
     # The schedule is not chosen yet, and may not fit steps that the command line sets.
     optim = dataclasses.replace(config.optim, warmup_steps=0)
@@ -87,9 +91,14 @@ def _read_request(
         facts=facts,
         unique_tokens=sum(store.train.tokens for store in stores),
         fill=float(rows["input_mask"].mean()),
-        shards=mesh_lib.batch_shards(mesh_lib.make_mesh(config.mesh)),
+        shards=mesh_lib.batch_unit(config.mesh, devices, micro_batches=1),
         budget=budget,
     )
+    return request, stores
+
+
+def _measure_here(stores: Sequence[Store], screen: Screen) -> Measure:
+    """Return a function that times a step of a phase on this machine."""
 
     def measure(config: ResolvedRun, index: int) -> StepTime:
         start = time.monotonic()
@@ -115,7 +124,7 @@ def _read_request(
             timed = measure_lib.measure(program, batches, measure_lib.Length(0, _MEASURED_SECS))
         return StepTime(float(np.mean(timed.group_step_secs)), setup_secs)
 
-    return request, measure
+    return measure
 
 
 def read_budget(config: Config, is_of_several: bool) -> TimeBudget:
@@ -128,7 +137,7 @@ def read_budget(config: Config, is_of_several: bool) -> TimeBudget:
     if is_of_several:
         raise Refused(
             f"config.budget is {budget.text}, and --multihost is given: a budget measures the "
-            "devices of a single process; choose with python -m bert_jax.plan --budget instead"
+            "devices of a single process; choose with python -m bert_jax.plan --config_out instead"
         )
     return budget
 
@@ -159,10 +168,10 @@ def settle_budget(
             "--workdir, or the config of that run"
         )
     _check_devices(budget)
-    request, measure = _read_request(config, given, budget, screen)
+    request, stores = read_request(config, given, budget, jax.device_count(), screen)
     compile_lib.keep_in(home, is_writer=True)  # the run reads what is compiled for the measurement
-    choice = choose_run(request, measure, lambda: time.time() - began)
-    reasons = explain(request, choice)
+    choice = choose_run(request, _measure_here(stores, screen), lambda: time.time() - began)
+    reasons = explain(request, choice, "measured", "so far")
     screen.table(f"the choice for {budget.text}", reasons)
     home.mkdir(parents=True, exist_ok=True)
     write_file(path, write_config(choice.config, budget, reasons).encode())
@@ -170,18 +179,23 @@ def settle_budget(
     return overrides.load(Config, CHOSEN, lambda name: str(path), others)
 
 
-def explain(request: DialRequest, choice: DialChoice) -> list[tuple[str, str]]:
-    """Return a label and a text for each part of a choice, and its reason."""
-    return [*_explain_size(request, choice), *_explain_run(request, choice)]
+def explain(
+    request: DialRequest, choice: DialChoice, origin: str, spent: str
+) -> list[tuple[str, str]]:
+    """Return a label and a text for each part of a choice, and its reason.
+
+    `origin` says how speeds are known, and `spent` what choice.spent_secs were.
+    """
+    return [*_explain_size(request, choice, origin), *_explain_run(request, choice, spent)]
 
 
-def _explain_size(request: DialRequest, choice: DialChoice) -> list[tuple[str, str]]:
+def _explain_size(request: DialRequest, choice: DialChoice, origin: str) -> list[tuple[str, str]]:
     shape = choice.size.shape
     rows = [
         (
             "speed",
             f"{each.shape.name}: {each.step_secs[0] * 1000:,.1f} ms for "
-            f"{each.config.phases[0].batch_size} rows of {each.config.phases[0].seq_len}, measured",
+            f"{each.config.phases[0].batch_size} rows of {each.config.phases[0].seq_len}, {origin}",
         )
         for each in choice.measured
     ]
@@ -217,7 +231,7 @@ def _explain_size(request: DialRequest, choice: DialChoice) -> list[tuple[str, s
     return rows
 
 
-def _explain_run(request: DialRequest, choice: DialChoice) -> list[tuple[str, str]]:
+def _explain_run(request: DialRequest, choice: DialChoice, spent: str) -> list[tuple[str, str]]:
     config, budget = choice.config, request.budget
     first, second = config.phases
     tokens = request.fill * sum(p.steps * p.batch_size * p.seq_len for p in config.phases)
@@ -243,8 +257,8 @@ def _explain_run(request: DialRequest, choice: DialChoice) -> list[tuple[str, st
         ("masking", f"{data.masked_lm_prob:.0%} in training, {masks:.0%} in evaluations"),
         (
             "time",
-            f"{duration(choice.secs)} of {duration(budget.secs)}: {duration(choice.spent_secs)} so "
-            f"far, {duration(choice.size.rest_secs)} kept for setup, saves and the end",
+            f"{duration(choice.secs)} of {duration(budget.secs)}: {duration(choice.spent_secs)} "
+            f"{spent}, {duration(choice.size.rest_secs)} kept for setup, saves and the end",
         ),
     ]
     if choice.secs < 0.9 * budget.secs and not any(

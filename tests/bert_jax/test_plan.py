@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
+from bert_jax import plan
+from bert_jax.config import Config, overrides, resolve
 from bert_jax.planning.budget import BudgetPlan
 from bert_jax.planning.plan import Plan
+from bert_jax.trainer.feed import read_facts
+from tests.bert_jax.planning.test_budget import Compiler, step_secs_of
 from tests.faults.runs import ROOT
 
 SMALL = (
@@ -116,6 +120,14 @@ def test_what_cannot_be_planned_is_refused_in_a_sentence(forked, tiny_store, tmp
         "--budget, --days say the same thing": ["--budget=300", "--days=4"],
         "prices.json has no price for v5e": ["--budget=300", f"--prices={prices}", store],
         "$1.00 pays v5e:4x4 for 188 s": ["--budget=1", store],
+        "--config_out is for a config with a budget": ["--config_out=chosen.py"],
+        "--json_out is not for a config that a budget chooses": [
+            *("--config=configs/auto.py", "--json_out=x.json")
+        ],
+        "another slice; give the same": [
+            *("--config=configs/auto.py", "--config.budget=40usd@v5e:2x4")
+        ],
+        "give --config.data.store=STORE": ["--config=configs/auto.py"],
     }
     for sentence, given in refused.items():
         ran = forked("bert_jax.plan", *SMALL, *given, code=2)
@@ -149,6 +161,29 @@ def test_a_budget_buys_the_only_size_for_so_little_text(tiny_store, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
     train = planned.stdout.partition("to train it: ")[2]
     assert f"--config.data.store={tiny_store}" in train and "--workdir=" in train
+
+
+@pytest.mark.parametrize("given", ["--config.budget=2h", "--budget=9.6", "--chip_hours=8"])
+def test_a_budget_of_time_or_dollars_chooses_the_same_run(given, tiny_store, tmp_path, monkeypatch):
+    compiler, written = Compiler(peak_share=4e-7), tmp_path / "chosen.py"
+    monkeypatch.setattr(plan, "make_compiler", lambda tpu_slice, screen: compiler)
+    monkeypatch.setattr(plan.slices, "open_devices", lambda tpu_slice: [])
+    size = [f"--config.model.{each}" for each in ("num_hidden_layers=2", "hidden_size=128")]
+    flags = ["--config=configs/auto.py", "--topology=v5e:2x2", f"--config.data.store={tiny_store}"]
+    assert plan.main([*flags, *size, given, f"--config_out={written}"]) == 0
+    assert compiler.calls == [[(128, 32)], [(128, 64)]]
+    chosen = overrides.load(Config, "chosen.py", lambda name: str(written), [])
+    assert (chosen.budget, chosen.data.store) == ("", str(tiny_store))
+    assert all(phase.batch_size % 4 == 0 for phase in chosen.phases)
+    run = resolve(chosen, store=read_facts(chosen.data))
+    secs = [step_secs_of(run, index, peak_share=4e-7) for index in range(2)]
+    in_steps = sum(phase.steps * each for phase, each in zip(run.phases, secs, strict=True))
+    # An evaluation reads 1,024 rows, each in a third of the time of one in training.
+    in_evaluations = sum(
+        count * 1024 / phase.batch_size * each / 3
+        for count, phase, each in zip((5, 2), run.phases, secs, strict=True)
+    )
+    assert in_steps + in_evaluations == pytest.approx(0.97 * 7200 - 300, rel=0.01)
 
 
 def keys(kind: Any) -> set[str]:

@@ -111,7 +111,10 @@ def test_a_small_store_is_not_read_more_often_than_helps():
     assert choice.secs < 0.9 * 7200
     config, given = load()
     request = DialRequest(config, given, StoreFacts(4096), 50_000, 1.0, 1, parse_budget("2h"))
-    assert any("less is better" in text for _, text in dial_run.explain(request, choice))
+    assert any(
+        "less is better" in text
+        for _, text in dial_run.explain(request, choice, "measured", "so far")
+    )
 
 
 def test_model_and_masks_are_the_quickstarts_where_the_run_is_as_large():
