@@ -3,7 +3,7 @@
 docs/reference/config.md comes from the fields of the settings, commands.md from each command's
 --help, docs/design/decisions.md from the headings of the other pages of design, docs/results/*.md
 from the measurements in the JSON file of the same name, whose headlines README.md and
-docs/results.md repeat.
+docs/results.md repeat. docs/pictures.py draws two pictures.
 """
 
 import contextlib
@@ -202,6 +202,9 @@ def main() -> None:
     """Write the pages, or those of the reference into the folder that is given."""
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else PAGES
     if folder == PAGES:
+        import pictures
+
+        pictures.draw(list_named_rows())
         (DESIGN / "decisions.md").write_text(decisions_page(), encoding="utf-8")
         for source in RESULTS.glob("*.json"):
             source.with_suffix(".md").write_text(results_page(source), encoding="utf-8")

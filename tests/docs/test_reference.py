@@ -1,7 +1,7 @@
 """The pages of the reference are up to date with the code."""
 
 import ast
-import importlib.util
+import importlib
 import inspect
 import pathlib
 import re
@@ -9,6 +9,9 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
+
+from tests.docs import pages
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 GENERATOR = ROOT / "docs" / "generate.py"
@@ -18,10 +21,9 @@ def page(name):
     return (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
 
 
-def test_the_config_the_decisions_and_the_results_are_up_to_date():
-    spec = importlib.util.spec_from_file_location("generate", GENERATOR)
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
+def test_the_config_the_decisions_and_the_results_are_up_to_date(monkeypatch):
+    monkeypatch.syspath_prepend(GENERATOR.parent)
+    generate = importlib.import_module("generate")
     assert generate.config_page() == page("config.md"), "run make docs-reference"
     assert generate.decisions_page() == page("../design/decisions.md"), "run make docs-reference"
     sources = sorted((ROOT / "docs" / "results").glob("*.json"))
@@ -32,6 +34,23 @@ def test_the_config_the_decisions_and_the_results_are_up_to_date():
     for path in generate.WITH_HEADLINES:
         text = path.read_text(encoding="utf-8")
         assert generate.fill_headlines(text) == text, "run make docs-reference"
+
+
+def test_the_picture_of_speed_is_up_to_date_and_labels_each_pair_of_times(monkeypatch):
+    monkeypatch.syspath_prepend(GENERATOR.parent)
+    generate, pictures = importlib.import_module("generate"), importlib.import_module("pictures")
+    rows = generate.list_named_rows()
+    with Image.open(pictures.IMAGES / "speed.png") as picture:
+        assert picture.text["Description"] == pictures.describe_source(rows), GENERATOR
+    axes = pictures.make_speed(rows).axes
+    assert len(axes) == len(pictures.PANELS)
+    for ax, (_, names, labels) in zip(axes, pictures.PANELS, strict=True):
+        theirs, ours = ([bar.get_width() for bar in each] for each in ax.containers)
+        measured = pages.numbers_in(" ".join(rows[name]["figure"] for name in names))
+        assert {*theirs, *ours} <= set(map(float, measured))
+        for pair in zip(theirs, ours, strict=True):  # the ratio is theirs / ours, so sides are told
+            assert any(abs(pair[0] / pair[1] - float(ratio)) < 0.03 for ratio in measured), pair
+        assert len(ours) == len(labels)
 
 
 def test_where_names_a_function_of_each_file():
