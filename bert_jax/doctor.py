@@ -1,8 +1,8 @@
 """Check a machine before you trust a run to it.
 
 Takes minutes and changes nothing. Prints a verdict for each part: versions and devices, the disk or
-bucket, the links between devices, the attention kernel beside plain attention, twenty steps beside
-a CPU's, the step beside its estimate, the input. Exit code 1 means that a part is wrong.
+bucket, the links between devices, the attention kernel (compared with plain attention), twenty
+steps (with a CPU's), the time of a step (with its estimate), the input. Exit code 1: a part is wrong.
 """
 
 import dataclasses

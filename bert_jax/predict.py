@@ -1,9 +1,9 @@
 """Predict new rows with a fine-tuned model.
 
-Rows of any number stream through; the output appears whole or not at all, in the input's order. It
-has a table's own columns, then prediction, probability and probability_LABEL of each (with _2
-behind where the table has such a column). Of NER it has the columns, the tag and its probability;
-of SQuAD it is .json, with OUT.nbest.json beside it, which has probabilities.
+Rows are streamed in the order of the input; the output appears complete or not at all. It has the
+table's own columns, then prediction, probability and a probability_LABEL per label (with _2 if the
+table has such a column). For named entities it has the columns, the tag and its probability. For
+SQuAD it is a .json file, and OUT.nbest.json has the best texts with probabilities.
 """
 
 import dataclasses
