@@ -2,7 +2,8 @@
 
 Takes minutes and changes nothing. Prints a verdict for each part: versions and devices, the disk or
 bucket, the links between devices, the attention kernel (compared with plain attention), twenty
-steps (with a CPU's), the time of a step (with its estimate), the input. Exit code 1: a part is wrong.
+steps (with a CPU's), the time of a step (with its estimate), the input. Exit code 1 means that a
+part is wrong.
 """
 
 import dataclasses
