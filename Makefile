@@ -21,7 +21,7 @@
 #                     environment of its own: vectors, hidden states, logits; SHAPES=1 draws fewer, and
 #                     HAND_OVER_PYTHONS=A/bin/python,B/bin/python,C/bin/python takes those that are there
 # make docs           this manual as a site in build/site, every link checked
-# make docs-reference write the pages of settings, commands and results again
+# make docs-reference write the pages of settings, commands and results, and two pictures, again
 # make check          what a commit must pass: format, lint, types, tests
 # make format         let ruff rewrite the layout
 # make requirements   renew the versions that requirements/ pins

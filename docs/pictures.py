@@ -110,7 +110,7 @@ def make_rows() -> Figure:
     is_used_P = row["masked_lm_weights"] > 0
     ids_S[row["masked_lm_positions"][is_used_P]] = row["masked_lm_ids"][is_used_P]
     ids = [
-        [str(ids_S[i]) for i, token in enumerate(example.tokens) if is_of(token, segment)]
+        [str(ids_S[i]) for i, token in enumerate(example.tokens) if belongs_to(token, segment)]
         for segment in (0, 1)
     ]
     figure = Figure(figsize=(WIDTH, 6.2), dpi=DPI)
@@ -139,7 +139,7 @@ def make_rows() -> Figure:
     return figure
 
 
-def is_of(token: ShownToken, segment: int) -> bool:
+def belongs_to(token: ShownToken, segment: int) -> bool:
     """Whether a token is text of a segment, not a mark such as [SEP]."""
     return token.segment == segment and not token.is_special
 
@@ -175,7 +175,7 @@ def _find_text(tokens: Sequence[ShownToken], segment: int) -> str:
     Raises:
       ValueError: no document has it.
     """
-    pieces = [token.original or token.piece for token in tokens if is_of(token, segment)]
+    pieces = [token.original or token.piece for token in tokens if belongs_to(token, segment)]
     wanted = "".join(pieces).replace("##", "")
     with gzip.open(CORPUS, "rt", encoding="utf-8") as lines:
         for line in lines:
