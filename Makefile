@@ -52,11 +52,11 @@ help:
 
 setup: $(READY)
 
-$(READY): setup.py requirements/ci.txt .ci/set_up
+$(READY): pyproject.toml setup.py requirements/ci.txt .ci/set_up
 	@.ci/set_up "$(VENV)" "$(PYTHON)" "[dev]"
 	@touch "$@" "$(RUNS)"
 
-$(RUNS): setup.py requirements/ci.txt .ci/set_up
+$(RUNS): pyproject.toml setup.py requirements/ci.txt .ci/set_up
 	@.ci/set_up "$(VENV)" "$(PYTHON)" ""
 	@touch "$@"
 
@@ -135,10 +135,10 @@ format: $(READY)
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --select I --fix .
 
-# One file for Python 3.11 to 3.13 on any system: uv writes which line is for whom.
+# One file for every Python and system that pyproject.toml allows: uv writes which line is for whom.
 requirements: $(READY)
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra dev \
-		--no-header --no-annotate setup.py --output-file requirements/ci.unheaded
+		--no-header --no-annotate pyproject.toml --output-file requirements/ci.unheaded
 	@{ sed -n '/^#/p' requirements/ci.txt; cat requirements/ci.unheaded; } > requirements/ci.new
 	@mv requirements/ci.new requirements/ci.txt && rm requirements/ci.unheaded
 	@sed '/^libtpu==/d' requirements/ci.txt > requirements/images.constraints
@@ -147,7 +147,7 @@ requirements: $(READY)
 		echo setuptools | $(BIN)/uv pip compile --quiet --generate-hashes --python-version 3.12 \
 			--python-platform x86_64-manylinux_2_31 --extra gcs $${extra:+--extra $$extra} \
 			--constraint requirements/images.constraints --no-header --no-annotate \
-			setup.py - --output-file requirements/$$name.unheaded || exit 1; \
+			pyproject.toml - --output-file requirements/$$name.unheaded || exit 1; \
 	done
 	@echo uv | $(BIN)/uv pip compile --quiet --generate-hashes --python-version 3.10 \
 		--constraint requirements/ci.txt --no-header --no-annotate - --output-file requirements/uv.unheaded

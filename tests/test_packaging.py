@@ -124,7 +124,7 @@ def test_the_code_and_the_commands_are_the_wheels(installed, tmp_path):
         assert f"usage: launch/{name}.sh" in ran.stdout
 
 
-def test_every_pin_is_within_the_range_of_setup_py_and_extras_exist(wheel):
+def test_every_pin_is_within_its_range_and_extras_exist(wheel):
     (folder,) = [path for path in zipfile.Path(wheel).iterdir() if path.name.endswith(".dist-info")]
     metadata = importlib.metadata.PathDistribution(folder)
     pins: dict[str, list[str]] = {}  # one for each kind of Python

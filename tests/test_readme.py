@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 
 import pytest
 import yaml
@@ -32,10 +33,13 @@ def test_the_table_of_commands_is_the_packages():
     assert listed == commands - {"data_pipeline.python_docs"}
 
 
-def test_the_citation_names_this_version():
+def test_the_citation_the_changes_and_the_package_are_of_one_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert citation["version"] == bert_jax.__version__
-    assert citation["license"] == "Apache-2.0"
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = re.findall(r"^## \[(\d.*?)\]", changes, re.MULTILINE)[0]
+    assert project["version"] == citation["version"] == newest == bert_jax.__version__
+    assert project["license"] == citation["license"] == "Apache-2.0"
 
 
 def test_the_workflow_runs_what_ci_runs_on_pythons_that_are_supported():
@@ -54,8 +58,9 @@ def test_the_workflow_runs_what_ci_runs_on_pythons_that_are_supported():
 def test_the_weekly_workflow_tries_each_package_past_its_bound():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
     tried = workflow["jobs"]["past_bound"]["strategy"]["matrix"]["include"]
-    setup = (ROOT / "setup.py").read_text()
-    assert [each["package"] for each in tried] == sorted(re.findall(r'"([\w-]+)>=[^",]*,<', setup))
+    project = (ROOT / "pyproject.toml").read_text()
+    bounded = re.findall(r'"([\w-]+)>=[^",]*,<', project)
+    assert [each["package"] for each in tried] == sorted(bounded)
     targets = {target for each in tried for target in each["targets"].split()}
     assert targets <= set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
@@ -70,7 +75,7 @@ def test_a_package_past_its_bound_says_whether_the_bound_can_go(tmp_path, instal
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(f'#!/bin/sh\necho "$0 $@"\nexit {int(exit_code)}\n')
         program.chmod(0o755)
-    for name in (".ci/past_bound", "setup.py"):
+    for name in (".ci/past_bound", "pyproject.toml"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     command = [tmp_path / ".ci/past_bound", "orbax-checkpoint", "test"]

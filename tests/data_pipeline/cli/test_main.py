@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 
 import numpy as np
 import pytest
@@ -73,6 +74,7 @@ def test_an_ignored_signal_stays_ignored():
 
 WITHOUT_READER = """
 import sys
+import tomllib
 from data_pipeline.cli import main
 from tests.data_pipeline.cli.no_flags import COMMAND
 main.start()
@@ -177,16 +179,16 @@ def test_an_active_environment_is_called_by_its_name_and_another_by_its_path(mon
 
 
 def test_nobody_is_sent_to_a_name_that_is_not_ours():
-    """The package index has no bert_jax of ours; setup.py has the extras that are offered."""
+    """The package index has no bert_jax of ours; pyproject.toml has the extras that are offered."""
     folders = ("bert_jax", "data_pipeline", "launch", "docs", "configs", "benchmarks")
     paths = [path for name in folders for path in (ROOT / name).rglob("*") if path.is_file()]
     texts = {path: path.read_bytes() for path in [*paths, ROOT / "README.md"]}
     assert [path for path, text in texts.items() if b"install 'bert_jax" in text] == []
-    setup = (ROOT / "setup.py").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = re.compile(rb"make_install_command\([\"'](\w+)")
     called = {extra for text in texts.values() for extra in extras.findall(text)}
     assert called
-    assert all(f'"{extra.decode()}":' in setup for extra in called)
+    assert {extra.decode() for extra in called} <= project["optional-dependencies"].keys()
 
 
 def test_an_extra_is_installed_by_the_interpreter_in_use_from_the_clone(monkeypatch, tmp_path):
