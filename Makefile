@@ -126,7 +126,7 @@ check: lint types test
 lint: $(READY)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/shellcheck launch/*.sh launch/*/*.sh .ci/run .ci/set_up .ci/past_bound
+	@$(BIN)/shellcheck launch/*.sh launch/*/*.sh .ci/*
 
 types: $(READY)
 	@$(BIN)/mypy

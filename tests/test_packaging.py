@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it works from an empty folder, away from the source tree."""
+"""The wheel and the sdist: what is in them, and that the wheel works in an empty folder."""
 
 import importlib.metadata
 import os
@@ -34,22 +34,30 @@ def pip(*arguments: str) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+def build_wheel(source: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """Build a wheel without network."""
+    flags = ["--no-index", "--no-build-isolation", "--no-deps", f"--wheel-dir={folder}"]
+    pip("wheel", *flags, str(source))
+    (built,) = folder.glob("*.whl")
+    return built
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> pathlib.Path:
-    """A wheel built from a copy of the tree, without network."""
-    folder = tmp_path_factory.mktemp("wheel")
-    tree = folder / "tree"
-    tree.mkdir()
+def tree(tmp_path_factory) -> pathlib.Path:
+    """A copy of what is built from."""
+    tree = tmp_path_factory.mktemp("tree")
     for name in (*SOURCES, *FILES):
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, tree / name)
-    flags = ["--no-index", "--no-build-isolation", "--no-deps", f"--wheel-dir={folder}"]
-    pip("wheel", *flags, str(tree))
-    (built,) = folder.glob("*.whl")
-    return built
+    return tree
+
+
+@pytest.fixture(scope="module")
+def wheel(tree, tmp_path_factory) -> pathlib.Path:
+    return build_wheel(tree, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +100,16 @@ def test_the_wheel_holds_the_packages_the_configs_the_launch_scripts_and_no_more
     assert any(name.endswith("/LICENSE") for name in names)
     tops = {name.partition("/")[0] for name in names}
     assert tops == {"bert_jax", "data_pipeline", f"bert_jax-{bert_jax.__version__}.dist-info"}
+
+
+def test_the_sdist_makes_the_same_wheel(wheel, tree, tmp_path):
+    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", f"--outdir={tmp_path}"]
+    subprocess.run([*command, str(tree)], capture_output=True, check=True)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    ours, same = (zipfile.ZipFile(path) for path in (build_wheel(sdist, tmp_path), wheel))
+    assert {each.filename: each.CRC for each in ours.infolist()} == {
+        each.filename: each.CRC for each in same.infolist()
+    }
 
 
 def test_training_finds_a_config_inside_the_wheel(installed, tmp_path):

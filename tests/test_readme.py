@@ -52,7 +52,17 @@ def test_the_workflow_runs_what_ci_runs_on_pythons_that_are_supported():
     ]
     for command, argument in itertools.pairwise(" ; ".join(runs).split()):
         assert command != "make" or argument in pages.make_targets()
-    assert ".ci/run" in runs
+    assert ".ci/run" in runs and ".ci/packages" in runs
+
+
+def test_a_release_is_tested_and_no_secret_publishes_it():
+    text = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    workflow = yaml.safe_load(text)
+    assert workflow[True] == {"push": {"tags": ["v*"]}} and "secrets." not in text
+    runs = [step["run"] for step in workflow["jobs"]["release"]["steps"] if "run" in step]
+    assert runs[:2] == [".ci/run", ".ci/packages"] and runs[-1].startswith("gh release create ")
+    for script in runs[:2]:
+        assert os.access(ROOT / script, os.X_OK)
 
 
 def test_the_weekly_workflow_tries_each_package_past_its_bound():
