@@ -101,13 +101,14 @@ def report(runs: dict[str, list[dict[str, float]]], console: rich.console.Consol
     for name in COMPARED:
         having = {model: measured for model, measured in runs.items() if name in measured[0]}
         for models in itertools.combinations(having, 2):
-            values = ([run[name] for run in having[model]] for model in models)
-            console.print(f"  {name}, {' - '.join(models)}: {_describe_difference(*values)}")
+            ours, theirs = ([run[name] for run in having[model]] for model in models)
+            words = _describe_difference(ours, theirs)
+            console.print(f"  {name}, {' - '.join(models)}: {words}")
     for model, measured in runs.items():
         for name, baseline in MEASURES.items():
             if baseline and name in measured[0]:
-                values = ([run[key] for run in measured] for key in (name, baseline))
-                words = _describe_difference(*values)
+                ours, theirs = ([run[key] for run in measured] for key in (name, baseline))
+                words = _describe_difference(ours, theirs)
                 console.print(f"  {model}, {name} - without context: {words}")
 
 

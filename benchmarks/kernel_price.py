@@ -120,7 +120,7 @@ def described(price: Price, direction: str, schedule: Schedule) -> str:
         f"{price['kernel']}, {price['chip']}, {price['seq_len']} tokens, window {price['window']}, "
         f"{price['heads']} heads of "
         f"{price['head_width']}, {dropout}, {direction}: {price[f'{direction}_cycles']} "
-        f"cycles a row (compiler estimate); slots used: {slots}"
+        f"cycles per row (compiler estimate); slots used: {slots}"
     )
 
 
@@ -138,15 +138,16 @@ def describe_packed(
     chip = topology.split(":")[0]
     cycles = [round(each.count_cycles(share) / CORES[chip]) for each in schedules.values()]
     return (
-        f"  at most {most} examples a row: {examples:.2f} on average, {fill:.1%} of the positions "
-        f"hold a token, {share:.1%} of the chunks are seen: {' + '.join(map(str, cycles))} cycles"
+        f"  at most {most} examples per row: {examples:.2f} on average, {fill:.1%} of the "
+        f"positions hold a token, {share:.1%} of the chunks are seen: "
+        f"{' + '.join(map(str, cycles))} cycles"
     )
 
 
 def measure_rows(
     folder: str, data: PretrainOptions, seq_len: int, head_width: int, most: int
 ) -> tuple[float, float, float]:
-    """Return the share of positions with a token, examples a row, and the share of chunks seen.
+    """Return the share of positions with a token, examples per row, and the share of chunks seen.
 
     Of an epoch of packed rows; padding is an example of its own, as in training.
     """
@@ -218,9 +219,9 @@ def schedules_of(
 def count_cycles(text: str, steps: int, chunks: float) -> tuple[int, int]:
     """Count the bundles of a final schedule, and the cycles of a row.
 
-    The outermost loop runs over the grid, `steps` times a row, and is counted with the little that
-    comes before and after it. Bundles of a loop in it count as often as it runs: `chunks` times
-    where the schedule states no number. The first of several prepares a row: once, not every step.
+    The outermost loop runs over the grid, `steps` times per row, and is counted with the little
+    before and after it. Bundles of a loop in it count as often as it runs: `chunks` times where
+    the schedule states no number. The first of several prepares a row: once, not every step.
     """
     bundle = re.compile(r"^\s*(?:0x[0-9a-f]+|0)\s+(?:(\w\w)\s*)?:(.*)$", re.MULTILINE)
     lines = bundle.findall(text)

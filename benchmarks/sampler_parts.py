@@ -82,7 +82,7 @@ def _print_fill(lengths: np.ndarray, seq_len: int, most: int) -> None:
     rows_of = [plan_rows(window, 1, seq_len, most).rows for window in windows]
     tokens, in_windows = (part.sum(dtype=np.int64) for part in (lengths, np.concatenate(windows)))
     print(
-        f"{seq_len:5} tokens, {most} examples a row: {tokens / (rows * seq_len):.1%} of the "
+        f"{seq_len:5} tokens, {most} examples per row: {tokens / (rows * seq_len):.1%} of the "
         f"positions hold a token; packed by {_ROWS}: {in_windows / (sum(rows_of) * seq_len):.1%}, "
         f"{min(rows_of)} to {max(rows_of)} rows"
     )

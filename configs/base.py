@@ -5,7 +5,7 @@
     ... --config.data.packed_examples=8 '--config.phases[1].batch_size=128'
 
 The last one packs up to eight examples into each row, which the paper did not, and takes half as
-many rows at 512: about as many examples a step as one in each of 256.
+many rows at 512: about as many examples per step as one in each of 256.
 
 Slice: 16 chips (the paper's 4 Cloud TPUs were v2-32; today v5litepod-16 or v4-32).
 Corpus: Wikipedia and books, 3.3 billion words, 30,522 uncased word pieces.

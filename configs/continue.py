@@ -33,7 +33,7 @@ roberta      Gururangan et al. 2020, appendix: 1e-4 for 256 rows (5e-4 for 2,048
              warm-up of 6%, rows of 512
 xlm-roberta  5e-5: Alabi et al. 2022 (AfroXLMR); camembert 5e-5: CamemBERT-bio, 2023
 modernbert   betas, decay of weights, curve and masks: Warner et al. 2024; its 3e-4 for 4.7 million
-             tokens a step is 5e-5 for 131,072, by the square root; a tenth of the steps decays
+             tokens per step is 5e-5 for 131,072, by the square root; a tenth of the steps decays
 mmbert       the same with the masks of its last two phases, 15 and 5%
 ettin        the same with the masks of its last two phases, 30 and 15%
 electra      a fifth of the rate of its pre-training, as bert's. A published discriminator comes

@@ -9,7 +9,7 @@ with this code.
 
 Source: Le Breton et al. 2025, sections 3 and 4; chandar-lab/NeoBERT, read in the fork
 GabrielRuo/NeoBERT: conf/optimizer/adamw.yaml, conf/scheduler/cosine_decay.yaml (2,000 steps of
-warm-up), src/neobert/scheduler (the rate falls to a tenth). Two million tokens a step follow from
+warm-up), src/neobert/scheduler (the rate falls to a tenth). Two million tokens per step follow from
 2.1 trillion in 1,050,000 steps. Four things differ. The decoder is the word table, which makes 222
 million parameters; there it is a table of its own. The rate falls to a tenth along a line until
 the end; there along a cosine until step 900,000, and stays. Documents share a row and do not see
@@ -48,7 +48,7 @@ def get_config() -> ml_collections.ConfigDict:
         c.Config(
             model=model,
             objective="mlm",
-            phases=(  # two million tokens a step
+            phases=(  # two million tokens per step
                 c.Phase(1024, 1_000_000, batch_size=2048),
                 c.Phase(4096, 50_000, batch_size=512),
             ),

@@ -16,8 +16,8 @@ config, *others = sys.argv[1:]
 topologies = [argument for argument in others if not argument.startswith("--")]
 flags = [argument for argument in others if argument.startswith("--")]
 
-ROW = "{:10} {:>5} {:>4} {:>10} {:>16} {:>7} {:>9}"
-print(ROW.format("slice", "chips", "fits", "GiB a chip", "ms a step", "hours", "USD"))
+ROW = "{:10} {:>5} {:>4} {:>12} {:>16} {:>7} {:>9}"
+print(ROW.format("slice", "chips", "fits", "GiB per chip", "ms per step", "hours", "USD"))
 for topology in topologies:
     with tempfile.TemporaryDirectory() as folder:
         numbers = pathlib.Path(folder) / "plan.json"

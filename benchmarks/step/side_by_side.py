@@ -197,7 +197,7 @@ def time_in_turns(
         "rounds": timed,
         "ratio": ratio_of(timed, "ms"),
         "cpu_ratio": ratio_of(timed, "cpu_ms"),  # of processor time: other work hardly moves it
-        "utilisation": utilisation(case, timed, built[1]["device"]),
+        "utilization": utilization(case, timed, built[1]["device"]),
     }
 
 
@@ -212,7 +212,7 @@ def ratio_of(rounds: Sequence[Mapping[str, float]], key: str) -> dict[str, float
     return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
 
 
-def utilisation(
+def utilization(
     case: Case, rounds: Sequence[Mapping[str, float]], device_kind: str
 ) -> dict[str, float] | None:
     """Each side's share of the device's bfloat16 peak, at its median; None where it is not known.
@@ -293,8 +293,8 @@ def show(results: Results, console: rich.console.Console) -> None:
         table.add_row(name, batch, *(f"{of:,.1f}" for of in ms), *ratios)
     console.print(table)
     for name, case in results["cases"].items():
-        if case["utilisation"] is not None:
-            theirs, ours = case["utilisation"]["hf"], case["utilisation"]["our"]
+        if case["utilization"] is not None:
+            theirs, ours = case["utilization"]["hf"], case["utilization"]["our"]
             console.print(f"{name}: {theirs:.1%} of the bfloat16 peak there, {ours:.1%} here")
     console.print(
         f"{results['device']}, {results['cores']} cores, load {results['load_before']:.1f} before; "

@@ -237,14 +237,14 @@ def check_step(config: Config, secs: float) -> CheckResult:
     numbers: dict[str, Any] = {
         "step_secs": dataclasses.asdict(timed.step_secs),
         "rows_per_sec": report.rows_per_sec,
-        "peak_share": report.utilisation,
+        "peak_share": report.utilization,
         "peak_memory_bytes": report.peak_memory_bytes,
         "compile_secs": program.compile_secs,
     }
     rows = f"{program.phase.batch_size:,} rows of {program.phase.seq_len}"
     sentence = f"{rows} take {describe_pace(median, report.rows_per_sec)}"
-    if report.utilisation:
-        sentence += f", {report.utilisation:.0%} of the peak"
+    if report.utilization:
+        sentence += f", {report.utilization:.0%} of the peak"
     sentence += f"; compiled in {program.compile_secs:.0f} s"
     expected = _estimate_step(config, objective)
     if expected is None:

@@ -47,7 +47,7 @@ class StepReport:
     tokens_per_sec: float  # padding not counted
     flops_per_row: float
     peak_flops_per_sec: float | None  # bfloat16, of a device; None: not known for this kind
-    utilisation: float | None  # flops_per_row * rows_per_sec / (devices * peak_flops_per_sec)
+    utilization: float | None  # flops_per_row * rows_per_sec / (devices * peak_flops_per_sec)
     peak_memory_bytes: int  # one device's
     peak_memory_by: str  # device: the process's most, start included; compiler: the step's account
 
@@ -98,7 +98,7 @@ def make_report(
         tokens_per_sec=tokens / timed.step_secs.median,
         flops_per_row=row_flops,
         peak_flops_per_sec=peak,
-        utilisation=peak and row_flops * rows_per_sec / (devices.size * peak),
+        utilization=peak and row_flops * rows_per_sec / (devices.size * peak),
         peak_memory_bytes=program.memory_bytes if measured is None else measured,
         peak_memory_by=BY_COMPILER if measured is None else BY_DEVICE,
     )
@@ -131,21 +131,21 @@ def format_report(result: StepReport) -> Rows:
         ("a step", spread),
         ("", f"{result.steps:,} steps in {groups} groups, by the mean step of each"),
         ("a second", f"{pace} without padding"),
-        *_utilisation(result),
+        *_utilization(result),
         ("memory", memory),
     ]
 
 
-def _utilisation(result: StepReport) -> Rows:
+def _utilization(result: StepReport) -> Rows:
     spent = f"{result.flops_per_row / 1e9:,.2f} GFLOP a row x {result.rows_per_sec:,.1f} rows/s"
     formula = ("", f"FLOP of a row: {flops.FORMULA}")
-    if result.peak_flops_per_sec is None or result.utilisation is None:
+    if result.peak_flops_per_sec is None or result.utilization is None:
         done = result.flops_per_row * result.rows_per_sec / 1e12
         return [
-            ("utilisation", f"left out: the peak of {result.device_kind!r} is not known"),
+            ("utilization", f"left out: the peak of {result.device_kind!r} is not known"),
             ("", f"{spent} = {done:,.3f} TFLOP/s"),
             formula,
         ]
     rate = f"{result.peak_flops_per_sec / 1e12:,.1f} TFLOP/s"
     peak = f"{result.devices} x {rate}, the bfloat16 peak of {result.device_kind}"
-    return [("utilisation", f"{result.utilisation:.1%} = {spent} / ({peak})"), formula]
+    return [("utilization", f"{result.utilization:.1%} = {spent} / ({peak})"), formula]

@@ -57,7 +57,7 @@ def format_bill(plan: BudgetPlan) -> Rows:
     rows = []
     for index, phase in enumerate(plan.phases):
         words = f"{phase.steps:,} steps of {phase.rows_per_step:,} rows of {phase.seq_len}"
-        pace = f"{1e3 * phase.step_secs:,.1f} ms a step, {phase.peak_share:.0%} of peak"
+        pace = f"{1e3 * phase.step_secs:,.1f} ms per step, {phase.peak_share:.0%} of peak"
         origin = "compiler estimate" if phase.speed == "compiled" else f"by {phase.speed}"
         cost = f"{format_dollars(phase.dollars):>10}  {duration(phase.secs):>10}"
         rows.append((f"phase {index}", f"{words:{_BILL_WIDTH}} {cost}"))

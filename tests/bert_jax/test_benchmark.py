@@ -41,7 +41,7 @@ def test_it_times_the_step_on_a_store_and_refuses_what_does_not_fit(tiny_store, 
     assert (measured.returncode, errors) == (0, "")
     assert "30 rows of 64, up to 4 examples in a row: by --batch_size" in said
     assert "40 steps in 20 groups" in said
-    assert "utilisation   left out: the peak of 'cpu' is not known" in said
+    assert "utilization   left out: the peak of 'cpu' is not known" in said
 
     numbers = json.loads(out.read_text())
     assert numbers.keys() == {field.name for field in dataclasses.fields(StepReport)}
@@ -52,7 +52,7 @@ def test_it_times_the_step_on_a_store_and_refuses_what_does_not_fit(tiny_store, 
     assert 30 < numbers["examples_per_step"] <= 120 and 0.3 < numbers["token_share"] <= 1.0
     assert numbers["sequences_per_sec"] == numbers["examples_per_step"] / step["median"]
     assert numbers["config"]["phases"][0]["max_predictions_per_seq"] == 10
-    assert (numbers["utilisation"], numbers["peak_memory_by"]) == (None, "compiler")
+    assert (numbers["utilization"], numbers["peak_memory_by"]) == (None, "compiler")
 
     _, errors = too_large.communicate()
     assert too_large.returncode == 1

@@ -45,7 +45,7 @@ def batches() -> list[dict[str, np.ndarray]]:
     ]
 
 
-def test_rates_and_utilisation_by_hand():
+def test_rates_and_utilization_by_hand():
     report = measure_report.make_report(program("TPU v5 lite"), batches(), "made up", TIMED)
     assert report.flops_per_row == BASE_AT_128
     assert report.rows_per_sec == report.sequences_per_sec == 64 / 0.25
@@ -53,8 +53,8 @@ def test_rates_and_utilisation_by_hand():
     assert report.tokens_per_sec == 64 * 80 * 4
     assert (report.steps, report.group_steps) == (20, 5)
     # 256 rows a second of 69.93 GFLOP, over four chips of 197 TFLOP/s
-    assert report.utilisation == pytest.approx(256 * BASE_AT_128 / (4 * 197e12), rel=1e-12)
-    assert f"{report.utilisation:.2%}" == "2.27%"
+    assert report.utilization == pytest.approx(256 * BASE_AT_128 / (4 * 197e12), rel=1e-12)
+    assert f"{report.utilization:.2%}" == "2.27%"
     words = " ".join(text for _, text in measure_report.format_report(report))
     assert "2.3% = 69.93 GFLOP a row x 256.0 rows/s / (4 x 197.0 TFLOP/s, the bfloat16" in words
 
@@ -62,9 +62,9 @@ def test_rates_and_utilisation_by_hand():
 @pytest.mark.parametrize(("kind", "peak"), [("TPU v3", 61.5e12), ("abacus", None)])
 def test_a_core_has_half_its_chips_peak_and_an_unknown_kind_none(kind, peak):
     report = measure_report.make_report(program(kind), batches(), "made up", TIMED)
-    assert (report.peak_flops_per_sec, report.utilisation is None) == (peak, peak is None)
+    assert (report.peak_flops_per_sec, report.utilization is None) == (peak, peak is None)
     assert report.peak_memory_bytes == 11 and report.peak_memory_by == "compiler"
-    skipped = ("utilisation", f"left out: the peak of {kind!r} is not known")
+    skipped = ("utilization", f"left out: the peak of {kind!r} is not known")
     assert (skipped in measure_report.format_report(report)) == (peak is None)
 
 
