@@ -2,7 +2,9 @@
 
 import difflib
 import runpy
+import shutil
 import sys
+import textwrap
 
 from bert_jax import __version__
 from data_pipeline.cli.main import REFUSED, outlive_readers, start
@@ -53,12 +55,13 @@ def main() -> None:
     outlive_readers()
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("--help", "-h"):
-        print("bert-jax COMMAND [FLAGS]: the same as python -m with the command's module.\n")
+        print("usage: bert-jax COMMAND [flags]")
+        width, indent = shutil.get_terminal_size().columns - 1, " " * 19
         for group, commands in GROUPS.items():
-            print(f"{group}:")
-            for command, (module, does) in commands.items():
-                print(f"  bert-jax {command:16} {module:30} {does}")
-        print("\nbert-jax COMMAND --help lists a command's flags.")
+            print(f"\n{group}:")
+            for command, (_, does) in commands.items():
+                print(textwrap.fill(f"  {command:16} {does}", width, subsequent_indent=indent))
+        print("\nbert-jax COMMAND --help lists a command's flags and its name for python -m.")
     elif name == "--version":
         print(f"bert_jax {__version__}")
     elif name not in MODULES:

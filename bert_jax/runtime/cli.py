@@ -8,6 +8,7 @@ train.
 
 import contextlib
 import dataclasses
+import difflib
 import os
 import pathlib
 import sys
@@ -116,19 +117,20 @@ def find_config(path: str, kind: type[Any] = Config) -> str:
         if (home / path).is_file():
             return str(home / path)
     problem = "that is a folder" if pathlib.Path(path).is_dir() else "there is no such file"
-    raise Refused(f"--config={path}: {problem}; bundled are {_list_configs(kind)}")
+    bundled = _list_configs(kind)
+    near = difflib.get_close_matches(path, bundled, 1, cutoff=0.85)
+    hint = f"did you mean {near[0]}?" if near else f"bundled are {', '.join(bundled)}"
+    raise Refused(f"--config={path}: {problem}; {hint}")
 
 
-def _list_configs(kind: type[Any]) -> str:
+def _list_configs(kind: type[Any]) -> list[str]:
     *_, example = kind.PURPOSE
     folder = example.rpartition("/")[0]
-    return ", ".join(
-        sorted(
-            str(path.relative_to(home))
-            for home in (_PACKAGE.parent, _PACKAGE)
-            for path in (home / folder).glob("*.py")
-            if path.name != "__init__.py"
-        )
+    return sorted(
+        str(path.relative_to(home))
+        for home in (_PACKAGE.parent, _PACKAGE)
+        for path in (home / folder).glob("*.py")
+        if path.name != "__init__.py"
     )
 
 

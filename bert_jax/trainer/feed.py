@@ -81,7 +81,7 @@ class RunPhase:
 
 BUILD_COMMAND = (
     "python -m data_pipeline.build --input='TEXTS/*.txt' --output=STORE "
-    "--train_vocab=wordpiece --vocab_size=30522"
+    "--train_vocab=wordpiece --vocab_size=8192"
 )
 
 

@@ -239,13 +239,13 @@ def read_manifest(directory: pathlib.Path) -> dict[str, Any]:
         raise Refused(
             f"{directory} is a file, not a store; if it is your text, make a store of it with: "
             f"python -m data_pipeline.build --input={shlex.quote(str(directory))} "
-            f"--output=stores/{shlex.quote(name)} --train_vocab=wordpiece --vocab_size=30522"
+            f"--output=stores/{shlex.quote(name)} --train_vocab=wordpiece --vocab_size=8192"
         )
     if not path.exists():
         raise Refused(
             f"{directory} is not a store: it has no {MANIFEST} (a build that did not finish leaves "
             "none); make one with: python -m data_pipeline.build --input='corpus/*.txt' "
-            f"--output={directory} --train_vocab=wordpiece --vocab_size=30522"
+            f"--output={directory} --train_vocab=wordpiece --vocab_size=8192"
         )
     return parse_manifest(small_files.read_bytes(path, directory), str(directory))
 

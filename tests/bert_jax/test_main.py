@@ -58,6 +58,18 @@ def test_an_unknown_entry_is_refused_with_those_that_there_are(forked):
     assert ran.stderr == f"error: 'nothing-near' is no command of bert-jax; they are {known}\n"
 
 
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_list_of_commands_fits_the_terminal(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(__main__, "outlive_readers", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["bert-jax"])
+    __main__.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) < columns
+    listed = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
+    assert listed == list(__main__.MODULES)
+
+
 def test_every_command_of_both_packages_has_a_name():
     runnable = {
         f"{package}.{path.stem}"
