@@ -61,7 +61,7 @@ def main() -> None:
             print(f"\n{group}:")
             for command, (_, does) in commands.items():
                 print(textwrap.fill(f"  {command:16} {does}", width, subsequent_indent=indent))
-        print("\nbert-jax COMMAND --help lists a command's flags and its name for python -m.")
+        print("\nbert-jax COMMAND --help lists a command's flags.")
     elif name == "--version":
         print(f"bert_jax {__version__}")
     elif name not in MODULES:
