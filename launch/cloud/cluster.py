@@ -1,13 +1,13 @@
 """Read cluster.env and the flags of the scripts; each value is checked by its form."""
 
-import dataclasses
+import argparse
 import pathlib
 import re
 import shlex
-import sys
 from collections.abc import Sequence
+from typing import Any
 
-from .text import check_arguments, refuse
+from .text import escape, refuse
 from .topologies import ROADS, find_slice
 
 LAUNCH = pathlib.Path(__file__).parents[1]
@@ -15,37 +15,34 @@ ROOT = LAUNCH.parent
 DURATION = r"[1-9]\d{0,5}[smhd]"
 _PATH = "[A-Za-z0-9._/][A-Za-z0-9._/-]*"
 _NAME = "[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
+_ACCOUNT = r"[a-z0-9][a-z0-9-]{0,62}@[a-z0-9.-]+\.gserviceaccount\.com"
+_PYTHON = "(?!-)[A-Za-z0-9._/-]*[A-Za-z0-9_-]/bin/python"
 _IMAGE = r"[a-z0-9][a-z0-9._/-]*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?"
 
-# Setting -> its form and an example.
-FORMS = {
-    "PROJECT": (r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]", "my-project"),
-    "ZONE": ("[a-z]+-[a-z]+[0-9]+-[a-z0-9]+", "us-central2-b"),
-    "TPU_NAME": (_NAME, "my-tpu"),
-    "TOPOLOGY": ("[a-z0-9]+:[0-9x]+", "v5e:8x8"),
-    "ROAD": ("|".join(ROADS), "gke"),
-    "PROVISIONING": ("standard|spot|flex_start", "spot"),
-    "VALID_UNTIL": (DURATION, "6h"),
-    "BUCKET": (rf"gs://[a-z0-9][a-z0-9._-]{{1,220}}[a-z0-9](/{_PATH})?", "gs://my-bucket/bert"),
-    "SERVICE_ACCOUNT": (
-        r"[a-z0-9][a-z0-9-]{0,62}@[a-z0-9.-]+\.gserviceaccount\.com",
-        "trainer@my-project.iam.gserviceaccount.com",
-    ),
-    "NETWORK": (_NAME, "default"),
-    "SUBNETWORK": (_NAME, "default"),
-    "INTERNAL_IPS": ("true|false", "true"),
-    "COORDINATOR_PORT": ("[1-9][0-9]{3}|[1-5][0-9]{4}", "8482"),
-    "LABEL": ("[a-z]([a-z0-9_-]{0,61}[a-z0-9])?", "bert_jax"),
-    "GKE_IMAGE": (_IMAGE, "us-docker.pkg.dev/my-project/my-images/bert_jax:1"),
-    "GKE_SERVICE_ACCOUNT": ("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "trainer"),
-    "REMOTE_DIR": (_PATH, "bert_jax"),
+# Setting -> its form, an example, and its default; None: it must be set. Whatever is '' by default
+# may be empty.
+FORMS: dict[str, tuple[str, str, str | None]] = {
+    "PROJECT": (r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]", "my-project", None),
+    "ZONE": ("[a-z]+-[a-z]+[0-9]+-[a-z0-9]+", "us-central2-b", None),
+    "TPU_NAME": (_NAME, "my-tpu", None),
+    "TOPOLOGY": ("[a-z0-9]+:[0-9x]+", "v5e:8x8", None),
+    "ROAD": ("|".join(ROADS), "gke", ""),
+    "PROVISIONING": ("standard|spot|flex_start", "spot", "standard"),
+    "VALID_UNTIL": (DURATION, "6h", ""),
+    "BUCKET": (rf"gs://[a-z0-9][a-z0-9._-]{{1,220}}[a-z0-9](/{_PATH})?", "gs://my-bucket/bert", ""),
+    "SERVICE_ACCOUNT": (_ACCOUNT, "trainer@my-project.iam.gserviceaccount.com", ""),
+    "NETWORK": (_NAME, "default", ""),
+    "SUBNETWORK": (_NAME, "default", ""),
+    "INTERNAL_IPS": ("true|false", "true", "false"),
+    "COORDINATOR_PORT": ("[1-9][0-9]{3}|[1-5][0-9]{4}", "8482", ""),
+    "LABEL": ("[a-z]([a-z0-9_-]{0,61}[a-z0-9])?", "bert_jax", "bert_jax"),
+    "GKE_IMAGE": (_IMAGE, "us-docker.pkg.dev/my-project/my-images/bert_jax:1", ""),
+    "GKE_SERVICE_ACCOUNT": ("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "trainer", ""),
+    # Neither the root of the workers' disks nor their home folder is ours to fill and to clear.
+    "REMOTE_DIR": (rf"(?=.*\w){_PATH}", "bert_jax", "bert_jax"),
     # Of a virtual environment, which setup.sh makes.
-    "REMOTE_PYTHON": ("(?!-)[A-Za-z0-9._/-]*[A-Za-z0-9_-]/bin/python", ".venv/bin/python"),
+    "REMOTE_PYTHON": (_PYTHON, ".venv/bin/python", ".venv/bin/python"),
 }
-DEFAULTS = {"PROVISIONING": "standard", "INTERNAL_IPS": "false", "LABEL": "bert_jax"}
-DEFAULTS |= {"REMOTE_DIR": "bert_jax", "REMOTE_PYTHON": ".venv/bin/python"}
-_MAY_BE_EMPTY = {"ROAD", "VALID_UNTIL", "BUCKET", "SERVICE_ACCOUNT", "NETWORK", "SUBNETWORK"}
-_MAY_BE_EMPTY |= {"COORDINATOR_PORT", "GKE_IMAGE", "GKE_SERVICE_ACCOUNT"}
 
 
 class Cluster:
@@ -57,7 +54,8 @@ class Cluster:
 
     def __init__(self, path: pathlib.Path, overrides: dict[str, str]) -> None:
         self.path = path
-        self._values = dict.fromkeys(FORMS, "") | DEFAULTS | _read(path) | overrides
+        defaults = {name: default or "" for name, (_, _, default) in FORMS.items()}
+        self._values = defaults | _read(path) | overrides
         for name, value in self._values.items():
             _check(f"--{name.lower()}" if name in overrides else str(path), name, value)
         self.name, self.bucket = self.get("TPU_NAME"), self.get("BUCKET").rstrip("/")
@@ -90,17 +88,12 @@ class Cluster:
 
 
 def _check(origin: str, name: str, value: str) -> None:
-    form, example = FORMS[name]
-    if not value and name not in _MAY_BE_EMPTY:
+    form, example, default = FORMS[name]
+    if not value and default != "":
         refuse(f"{origin}: {name} is empty; set it, such as {name}={example}")
-    if value and not re.fullmatch(form, value):
-        refuse(f"{origin}: {name} is '{value}', which is not of the form of {example}")
     # Only paths can hold a slash; no folder above the named one is meant.
-    if ".." in value.split("/"):
-        refuse(f"{origin}: {name} is '{value}', and .. is not allowed in it")
-    # Neither the root of the workers' disks nor their home folder is ours to fill and to clear.
-    if name.startswith("REMOTE_") and not value.strip("./"):
-        refuse(f"{origin}: {name} is '{value}', which is no folder; try {name}={example}")
+    if value and not (re.fullmatch(form, value) and ".." not in value.split("/")):
+        refuse(f"{origin}: {name} is '{value}', which is not of the form of {example}")
 
 
 def _read(path: pathlib.Path) -> dict[str, str]:
@@ -124,82 +117,86 @@ def _read(path: pathlib.Path) -> dict[str, str]:
     return values
 
 
-@dataclasses.dataclass(frozen=True)
-class Flag:
-    """Describe a flag: without a value it is a switch; a value in brackets may be left out."""
+_NUMBER, _USD, _SECS = r"[1-9]\d{0,8}", r"\d+(\.\d+)?", r"[1-9]\d{0,4}|0\.\d{1,2}"
+# Flag -> its words and, unless it is a switch, the name of its value, its form and its default.
+FLAGS: dict[str, tuple[str, ...]] = {
+    "dry-run": ("print the commands instead of running them; needs no gcloud and no login",),
+    "cluster": ("settings of the slice (default: cluster.env beside this script)", "FILE"),
+    "topology": ("overrides TOPOLOGY of the file, such as v6e:8x8", "NAME"),
+    "road": ("overrides ROAD of the file: queued, compute_engine or gke", "NAME"),
+    "revision": ("commit sent to the machines (default: HEAD, all committed)", "COMMIT"),
+    "wheelhouse": ("machines install from BUCKET, see launch/wheelhouse.sh",),
+    "doctor": ("check all workers with `bert_jax.doctor`; train if nothing is wrong",),
+    "worker": ("a worker, counted from 0, or all", "N|all", r"all|0|[1-9]\d{0,4}"),
+    "poll_secs": ("seconds between two looks", "N", _SECS, "60"),
+    "wait": ("return once it is ready, or after TIME, such as 6h", "[TIME]", DURATION),
+    "yes": ("ask for no confirmation",),
+    "force_foreign": ("delete it without that label; always asks, on a terminal",),
+    "skip_config_check": ("for workers of another commit, do not resolve it here",),
+    "stop": ("SIGTERM to all workers, upon which training saves; SIGKILL 60 s later",),
+    "lines": ("number of lines, from the end", "N", _NUMBER, "100"),
+    "follow": ("keep showing lines until Ctrl-C, which does not disturb training",),
+    "bucket": ("list the copies in BUCKET/logs/TPU_NAME, and show the newest",),
+    "python": ("a Python with pip", "PYTHON", ".+", "python3"),
+    # More than config.hosts.stuck_secs, whose watchdog names what hangs.
+    "hung_secs": ("seconds without output after which a run is stuck", "N", _NUMBER, "4000"),
+    "tries": ("tries in a row without a newer checkpoint", "N", _NUMBER, "5"),
+    "price": ("dollars per chip-hour (default: planning/prices.json)", "USD", _USD),
+    "max_usd": ("end the run and delete the slice at this cost", "USD", _USD),
+    "state_dir": ("state and events (default: in ~/.local/state/bert_jax)", "DIR"),
+    "delete_at_end": ("delete the slice at the run's end",),
+}
 
-    name: str
-    words: str
-    value: str = ""
-    form: str = ".+"
-    default: str = ""
 
-    @property
-    def shown(self) -> str:
-        """Return the flag as --help writes it."""
-        is_optional = self.value.startswith("[")
-        equals = f"[={self.value[1:]}" if is_optional else f"={self.value}" * bool(self.value)
-        return f"--{self.name}{equals}"
+def _describe(words: str, value: str = "", form: str = ".+", default: str = "") -> dict[str, Any]:
+    """Return a flag as argparse wants it; a value in brackets may be left out."""
 
+    def check(text: str) -> str:
+        if not re.fullmatch(form, text):
+            raise argparse.ArgumentTypeError(f"'{text}' is not of its form")
+        return text
 
-_COMMON = (
-    Flag("dry-run", "print the commands instead of running them; needs no gcloud and no login"),
-    Flag("cluster", "settings of the slice (default: cluster.env beside this script)", "FILE"),
-    Flag("topology", "overrides TOPOLOGY of the file, such as v6e:8x8", "NAME"),
-    Flag("road", "overrides ROAD of the file: queued, compute_engine or gke", "NAME"),
-)
-
-
-@dataclasses.dataclass
-class Arguments:
-    """Hold what a script was given: flags by name, the cluster, and words for the training."""
-
-    script: str
-    values: dict[str, str]
-    cluster: Cluster
-    rest: list[str]
-
-    @property
-    def is_dry_run(self) -> bool:
-        """Whether commands are printed only."""
-        return self.has("dry-run")
-
-    def has(self, name: str) -> bool:
-        """Whether a flag was given."""
-        return name in self.values
+    if not value:
+        return {"help": words, "action": "store_true"}
+    words += f" (default: {default})" * bool(default)
+    may_be_empty = {"nargs": "?", "const": "2d"} if value[0] == "[" else {}
+    return may_be_empty | {
+        "help": words,
+        "metavar": value.strip("[]"),
+        "type": check,
+        "default": default or None,
+    }
 
 
 def read_arguments(
-    script: str, arguments: Sequence[str], usage: str, flags: Sequence[Flag], words: str
-) -> Arguments:
-    """Read the arguments of launch/SCRIPT.sh; prints --help and exits, or refuses.
+    script: str, arguments: Sequence[str], usage: str, flags: str, words: str
+) -> argparse.Namespace:
+    """Return the flags of launch/SCRIPT.sh, its `cluster`, and the `rest`; or refuse.
 
     Flags may stand anywhere. Others belong to the training where usage names TRAIN_FLAG.
     """
-    check_arguments(list(arguments), takes_lines=script == "ssh")
-    known = {flag.name: flag for flag in (*_COMMON, *flags)}
-    if {"-h", "--help"} & set(arguments):
-        print(f"usage: launch/{script}.sh [OPTION ...] {usage}\n\n{words}\n")
-        for flag in known.values():
-            default = f" (default: {flag.default})" if flag.default else ""
-            print(f"  {flag.shown:20} {flag.words}{default}")
-        print("\nExit code: the failed command's; 2 where this script refuses.")
-        print("Not yet run against Google Cloud.")
-        sys.exit(0)
-    values = {flag.name: flag.default for flag in flags if flag.default}
-    rest = []
     for argument in arguments:
-        name, equals, value = argument.removeprefix("--").partition("=")
-        if argument.startswith("--") and name in known:
-            flag = known[name]
-            is_right = bool(equals) == bool(flag.value) or flag.value.startswith("[")
-            if not is_right or (equals and not re.fullmatch(flag.form, value)):
-                refuse(f"{argument}: it is written {flag.shown}; see launch/{script}.sh --help")
-            values[name] = value
-        elif "TRAIN_FLAG" in usage or ("COMMAND" in usage and not argument.startswith("-")):
-            rest.append(argument)
-        else:
-            refuse(f"'{argument}' is no option; see launch/{script}.sh --help")
-    path = pathlib.Path(values.get("cluster", str(LAUNCH / "cluster.env")))
-    overrides = {n.upper(): values[n] for n in ("topology", "road") if n in values}
-    return Arguments(script, values, Cluster(path, overrides), rest)
+        text = argument.replace("\n", " ")
+        if escape(text) != text:
+            refuse(f"'{argument}' has a control character, or is not UTF-8; remove it")
+        if text != argument and script != "ssh":
+            refuse(f"'{argument}' has a line break, which no option or flag has; remove it")
+    parser = argparse.ArgumentParser(
+        usage=f"launch/{script}.sh [OPTION ...] {usage}",
+        description=words,
+        epilog="Exit code: the failed command's; 2 where this script refuses.\n"
+        "Not yet run against Google Cloud.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.error = lambda words: refuse(f"{words}; see launch/{script}.sh --help")  # type: ignore[method-assign, assignment]
+    for name in f"dry-run cluster topology road {flags}".split():
+        parser.add_argument(f"--{name}", **_describe(*FLAGS[name]))
+    given, rest = parser.parse_known_args(arguments)
+    for word in rest:
+        if not ("TRAIN_FLAG" in usage or ("COMMAND" in usage and not word.startswith("-"))):
+            parser.error(f"'{word}' is no option")
+    path = pathlib.Path(given.cluster or LAUNCH / "cluster.env")
+    overrides = {n.upper(): vars(given)[n] for n in ("topology", "road") if vars(given)[n]}
+    given.script, given.cluster, given.rest = script, Cluster(path, overrides), rest
+    return given

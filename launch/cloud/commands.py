@@ -7,12 +7,13 @@ import re
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from . import compute_engine, decide, gke, queued
 from .check import list_checks, run_checks
-from .cluster import DURATION, Arguments, Flag, read_arguments
+from .cluster import read_arguments
 from .decide import Rules
 from .job import Job, check_config, find_commit
 from .queued import on_workers
@@ -23,40 +24,16 @@ from .wheelhouse import copy_packages
 
 ROADS: dict[str, ModuleType] = {"queued": queued, "compute_engine": compute_engine, "gke": gke}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_NUMBER, _USD = r"[1-9]\d{0,8}", r"\d+(\.\d+)?"
-_REVISION = Flag("revision", "commit sent to the machines (default: HEAD, all committed)", "COMMIT")
-_WHEELHOUSE = Flag("wheelhouse", "machines install from BUCKET, see launch/wheelhouse.sh")
-_DOCTOR = Flag("doctor", "check all workers with `bert_jax.doctor`; train if nothing is wrong")
-_WORKER = Flag("worker", "a worker, counted from 0, or all", "N|all", r"all|0|[1-9]\d{0,4}")
-_LOOKS = Flag("poll_secs", "seconds between two looks", "N", r"[1-9]\d{0,4}|0\.\d{1,2}", "60")
-_WAIT = Flag("wait", "return once it is ready, or after TIME, such as 6h", "[TIME]", DURATION)
-_YES = Flag("yes", "ask for no confirmation")
-_FOREIGN = Flag("force_foreign", "delete it without that label; always asks, on a terminal")
-_FOLLOW = Flag("follow", "keep showing lines until Ctrl-C, which does not disturb training")
-_UNCHECKED = Flag("skip_config_check", "for workers of another commit, do not resolve it here")
-_STOP = Flag("stop", "SIGTERM to all workers, upon which training saves; SIGKILL 60 s later")
-_LINES = Flag("lines", "number of lines, from the end", "N", _NUMBER, "100")
-_COPIES = Flag("bucket", "list the copies in BUCKET/logs/TPU_NAME, and show the newest")
-_PYTHON = Flag("python", "a Python with pip", "PYTHON", default="python3")
-_DELETE = Flag("delete_at_end", "delete the slice at the run's end")
-_WATCH_FLAGS = (
-    *(_REVISION, _WHEELHOUSE, _DOCTOR, _LOOKS),
-    # More than config.hosts.stuck_secs, whose watchdog names what hangs.
-    Flag("hung_secs", "seconds without output after which a run is stuck", "N", _NUMBER, "4000"),
-    Flag("tries", "tries in a row without a newer checkpoint", "N", _NUMBER, "5"),
-    Flag("price", "dollars per chip-hour (default: planning/prices.json)", "USD", _USD),
-    Flag("max_usd", "end the run and delete the slice at this cost", "USD", _USD),
-    Flag("state_dir", "state and events (default: in ~/.local/state/bert_jax)", "DIR"),
-)
 
 
-def _find_road(given: Arguments) -> ModuleType:
+def _find_road(given: Namespace) -> ModuleType:
     cluster = given.cluster
     road = cluster.slice.road
     if cluster.get("PROVISIONING") == "flex_start" and road != "compute_engine":
         refuse(f"{cluster.path}: PROVISIONING=flex_start is for ROAD=compute_engine; take spot")
-    what = "--doctor" if given.has("doctor") else f"launch/{given.script}.sh"
-    if road != "queued" and (given.has("doctor") or given.script in ("setup", "train", "ssh")):
+    is_examined = "doctor" in given and given.doctor
+    if road != "queued" and (is_examined or given.script in ("setup", "train", "ssh")):
+        what = "--doctor" if is_examined else f"launch/{given.script}.sh"
         refuse(
             f"{what} is for ROAD=queued: on {road} machines set themselves up and train once "
             "launch/pod.sh has created them; gcloud compute ssh or kubectl exec reaches one"
@@ -64,21 +41,27 @@ def _find_road(given: Arguments) -> ModuleType:
     return ROADS[road]
 
 
-def _run(given: Arguments, commands: Sequence[Command]) -> int:
+def _run(given: Namespace, commands: Sequence[Command]) -> int:
     """Run commands for a person who is logged in, or print them."""
-    if not given.is_dry_run:
+    if not given.dry_run:
         check_login()
-    return run_all(commands, given.is_dry_run)
+    return run_all(commands, given.dry_run)
 
 
-def _make_job(given: Arguments) -> Job:
+def _make_job(given: Namespace) -> Job:
     """Return the job of a commit; all but setup.sh name a config and a workdir."""
     cluster = given.cluster
     if given.script != "setup":
         _need_flags(given.rest)
-    commit = "" if cluster.slice.road == "gke" else find_commit(given.values.get("revision", ""))
-    job = Job(cluster, tuple(given.rest), commit, given.has("wheelhouse"))
-    if job.wheelhouse and not given.is_dry_run and ask(job.pack()[0]).code:
+    if cluster.slice.road == "gke":
+        if given.revision or given.wheelhouse:
+            refuse(
+                "on gke, pods have the commit and packages of GKE_IMAGE; remove --revision and"
+                " --wheelhouse"
+            )
+        return Job(cluster, tuple(given.rest))
+    job = Job(cluster, tuple(given.rest), find_commit(given.revision or ""), given.wheelhouse)
+    if job.wheelhouse and not given.dry_run and ask(job.pack()[0]).code:
         refuse(f"{job.wheelhouse}/complete was not found; run launch/wheelhouse.sh first")
     return job
 
@@ -90,7 +73,7 @@ def _need_flags(flags: Sequence[str]) -> None:
             refuse(f"--{name}= is missing, such as --config=configs/base.py --workdir=gs://b/a")
 
 
-def create(given: Arguments, road: ModuleType) -> int:
+def create(given: Namespace, road: ModuleType) -> int:
     """Request the slice TPU_NAME, labelled launched_by=LABEL.
 
     Without that label nothing deletes it. It costs money from its creation until launch/delete.sh,
@@ -105,16 +88,16 @@ def create(given: Arguments, road: ModuleType) -> int:
         refuse(f"'{given.rest[0]}' is no option of launch/create.sh; see launch/create.sh --help")
     if code := _run(given, road.plan("create", job)):
         return code
-    if given.is_dry_run:
-        return run_all(road.questions(job), True) if given.has("wait") else 0
+    if given.dry_run:
+        return run_all(road.questions(job), True) if given.wait else 0
     print(f"Requested {cluster.name}. It costs money until: {cluster.next_command('delete')}")
     if not road.STARTS_ITSELF:
         print(f"Once it is ACTIVE, set it up: {cluster.next_command('setup')}")
-    return _wait(road, job, given) if given.has("wait") else 0
+    return _wait(road, job, given) if given.wait else 0
 
 
-def _wait(road: ModuleType, job: Job, given: Arguments) -> int:
-    limit, poll = given.values["wait"] or "2d", float(given.values["poll_secs"])
+def _wait(road: ModuleType, job: Job, given: Namespace) -> int:
+    limit, poll = given.wait, float(given.poll_secs)
     begin, former, failures = time.monotonic(), "", 0
     while True:
         answers = road.look(job, ask, time.time())
@@ -132,17 +115,17 @@ def _wait(road: ModuleType, job: Job, given: Arguments) -> int:
         time.sleep(poll)
 
 
-def delete(given: Arguments, road: ModuleType) -> int:
+def delete(given: Namespace, road: ModuleType) -> int:
     """Delete the slice TPU_NAME, running or not, with everything on its machines' disks.
 
     You confirm by typing its name. One without the label launched_by=LABEL is left alone.
     """
-    cluster, job, is_foreign = given.cluster, Job(given.cluster), given.has("force_foreign")
+    cluster, job, is_foreign = given.cluster, Job(given.cluster), given.force_foreign
     commands = [*road.plan("delete", job), *road.plan("clean", job)]
-    if given.is_dry_run:
+    if given.dry_run:
         return run_all([road.questions(job)[0], *commands], True)
     check_login()
-    if is_foreign or not given.has("yes"):
+    if is_foreign or not given.yes:
         _confirm(cluster.name, "--force_foreign needs one" if is_foreign else "add --yes")
     answers = road.look(job, ask, time.time())
     listing = f"gcloud compute tpus tpu-vm list {cluster.place}"
@@ -169,7 +152,7 @@ def _confirm(name: str, otherwise: str) -> None:
         refuse(f"'{answer}' is not {name}; nothing was deleted, and it still costs money")
 
 
-def setup(given: Arguments, road: ModuleType) -> int:
+def setup(given: Namespace, road: ModuleType) -> int:
     """Send a commit of the clone to all workers, with Python 3.12 and the pinned packages.
 
     It is unpacked in REMOTE_DIR; REMOTE_PYTHON gets the packages of requirements/tpu.txt, each
@@ -178,13 +161,13 @@ def setup(given: Arguments, road: ModuleType) -> int:
     """
     job = _make_job(given)
     code = _run(given, road.plan("set_up", job))
-    if not code and not given.is_dry_run:
+    if not code and not given.dry_run:
         train_command = given.cluster.next_command("train", "--config=FILE", "--workdir=DIR")
         print(f"{given.cluster.name} has commit {job.commit}. Next: {train_command}")
     return code
 
 
-def train(given: Arguments, road: ModuleType) -> int:
+def train(given: Namespace, road: ModuleType) -> int:
     """Start `python -m bert_jax.train --multihost` with these flags on all workers, and return.
 
     Output goes to REMOTE_DIR/logs/train.log, copied to BUCKET/logs/TPU_NAME. Nothing is started
@@ -192,42 +175,42 @@ def train(given: Arguments, road: ModuleType) -> int:
     mistake. The same command resumes. Put no secret into it: gcloud logs it on this machine.
     """
     job = Job(given.cluster, tuple(given.rest))
-    if given.has("stop"):
+    if given.stop:
         if given.rest:
             refuse(f"--stop takes no flags of training, but there is '{given.rest[0]}'; remove it")
         return _run(given, road.plan("stop", job))
     _need_flags(given.rest)
-    if not given.has("skip_config_check"):
+    if not given.skip_config_check:
         check_config(given.rest)
-    kinds = [*["examine"] * given.has("doctor"), "start"]
+    kinds = [*["examine"] * given.doctor, "start"]
     if code := _run(given, [command for kind in kinds for command in road.plan(kind, job)]):
         stop = given.cluster.next_command("train", "--stop")
         refuse(f"{given.cluster.name} may train on some workers only; stop: {stop}", code)
-    if not given.is_dry_run:
+    if not given.dry_run:
         print(f"It trains. Its output: {given.cluster.next_command('logs', '--follow')}")
     return 0
 
 
-def logs(given: Arguments, road: ModuleType) -> int:
+def logs(given: Namespace, road: ModuleType) -> int:
     """Show the end of each worker's log; on compute_engine its newest copy in the bucket."""
-    cluster, worker = given.cluster, given.values.get("worker", "all")
-    lines, follow = int(given.values["lines"]), given.has("follow")
+    cluster, worker = given.cluster, given.worker or "all"
+    lines, follow = int(given.lines), given.follow
     if road is gke:
         return _run(given, [gke.show_logs(cluster, lines, follow)])
-    if road is queued and not given.has("bucket"):
+    if road is queued and not given.bucket:
         return _run(given, [queued.show_log(cluster, worker, lines, follow)])
     if follow:
         refuse("--follow does not work with the copies in the bucket; remove it")
     return _show_copies(given, worker, lines)
 
 
-def _show_copies(given: Arguments, worker: str, lines: int) -> int:
+def _show_copies(given: Namespace, worker: str, lines: int) -> int:
     """Show the newest copy: each is WORKER-TIME.log, and a worker's name ends with its number."""
     cluster = given.cluster
     folder = f"{cluster.need('BUCKET', 'so no log was copied')}/logs/{cluster.name}"
     listing = make(f"gcloud storage ls --long {folder}/*.log {cluster.project}")
     cat = "gcloud storage cat"
-    if given.is_dry_run:
+    if given.dry_run:
         return run_all([listing, make(f"{cat} {folder}/NEWEST.log {cluster.project}")], True)
     check_login()
     said = ask(listing)
@@ -247,56 +230,93 @@ def _show_copies(given: Arguments, worker: str, lines: int) -> int:
     return said.code
 
 
-def ssh(given: Arguments, road: ModuleType) -> int:
+def ssh(given: Namespace, road: ModuleType) -> int:
     """Open a shell on a worker, or run COMMAND, one shell word, in its home folder.
 
     It is recorded in gcloud's log and in process lists: put no secret into it. Output is not
     escaped.
     """
-    worker = given.values.get("worker", "0")
+    worker = given.worker or "0"
     if len(given.rest) > 1:
         refuse(f"there are two commands; quote them: launch/ssh.sh '{' '.join(given.rest)}'")
     remote = "".join(given.rest)
     if worker == "all" and not remote:
         refuse("a shell opens on one worker; try --worker=0, or add a command to --worker=all")
     command = on_workers(given.cluster, worker, remote)
-    if given.is_dry_run:
+    if given.dry_run:
         return run_all([command], True)
     check_login()
     return subprocess.call(command.words)
 
 
-def wheelhouse(given: Arguments, road: ModuleType) -> int:
+def wheelhouse(given: Namespace, road: ModuleType) -> int:
     """Copy to BUCKET/wheelhouse/DIGEST what workers without internet install.
 
     Python 3.12 and the packages of requirements/tpu.txt and uv.txt, each checked against its hash:
     about 1 GB, once for all commits with the same packages. This machine needs the internet, git
     and curl.
     """
-    if not given.is_dry_run:
+    if not given.dry_run:
         check_login()
-    revision, python = given.values.get("revision", ""), given.values["python"]
-    return copy_packages(given.cluster, revision, python, given.is_dry_run)
+    return copy_packages(given.cluster, given.revision or "", given.python, given.dry_run)
 
 
-def check(given: Arguments, road: ModuleType) -> int:
+def check(given: Namespace, road: ModuleType) -> int:
     """Say what a run lacks, before anything costs money.
 
     Asks for login, project, APIs, bucket and store, and prints the command that mends what is
     missing. launch/pod.sh and launch/watch.sh do the same before they create a slice.
     """
     job = Job(given.cluster, tuple(given.rest))
-    if given.is_dry_run:
+    if given.dry_run:
         return run_all([*LOGINS, *(entry.question for entry in list_checks(job))], True)
     return 0 if run_checks(job, ask) else 2
 
 
-def watch(given: Arguments, road: ModuleType) -> int:
+def watch(given: Namespace, road: ModuleType) -> int:
     """Do what launch/pod.sh does for a config and a workdir, on a slice that is to stay."""
-    return _supervise(given, road, given.has("delete_at_end"))
+    cluster, job = given.cluster, _make_job(given)
+    if not job.workdir.startswith("gs://" if road.STARTS_ITSELF else ("gs://", "/")):
+        refuse(
+            f"--workdir={job.workdir} is deleted with the machines; give a folder in a bucket, "
+            "such as gs://BUCKET/runs/a, or on queued one on a disk that outlives them, /mnt/runs/a"
+        )
+    price = float(given.price) if given.price else cluster.slice.price()
+    if given.max_usd and price is None:
+        refuse(f"--max_usd needs a price, and none of {cluster.slice.name} is known; add --price=")
+    check_config(job.flags, job.commit)
+    if given.dry_run:
+        examine = " examine" * given.doctor
+        for kind in f"create look set_up{examine} start stacks stop delete clean".split():
+            commands = road.questions(job) if kind == "look" else road.plan(kind, job)
+            print(f"# {kind}\n" * bool(commands), end="")
+            run_all(commands, True)
+        return 0
+    check_login()
+    if not run_checks(job, ask):
+        refuse("something is missing, see above; nothing was created")
+    rules = Rules(
+        workdir=job.workdir,
+        label=cluster.get("LABEL"),
+        poll_secs=float(given.poll_secs),
+        hung_secs=float(given.hung_secs),
+        max_tries=int(given.tries),
+        starts_itself=road.STARTS_ITSELF,
+        is_examined=given.doctor,
+        is_deleted_at_end=given.delete_at_end,
+        usd_per_hour=None if price is None else price * cluster.slice.chips,
+        max_usd=float(given.max_usd) if given.max_usd else None,
+    )
+    name = f"{cluster.get('PROJECT').replace(':', '.')}.{cluster.get('ZONE')}.{cluster.name}"
+    folder = pathlib.Path(given.state_dir or pathlib.Path.home() / ".local/state/bert_jax" / name)
+    supervisor = Supervisor(road, job, rules, folder, ask)
+    ending = " and is deleted at the end" * given.delete_at_end
+    words = f"trains into {job.workdir}{ending}; commit {job.commit or 'of the image'}"
+    supervisor.say(f"{words}; {rules.max_tries} tries; events: {folder}/events.log")
+    return supervisor.run()
 
 
-def pod(given: Arguments, road: ModuleType) -> int:
+def pod(given: Namespace, road: ModuleType) -> int:
     """Train a config from start to end on a slice that is created for it and deleted afterwards.
 
     Replaces a slice that was preempted or lost, restarts a run that failed or is silent. The config
@@ -314,74 +334,31 @@ def pod(given: Arguments, road: ModuleType) -> int:
         bucket = given.cluster.need("BUCKET", "and --workdir is not given")
         given.rest.insert(0, f"--workdir={bucket}/runs/{given.cluster.name}")
     given.rest.insert(0, f"--config={configs[0]}")
-    return _supervise(given, road, True)
-
-
-def _supervise(given: Arguments, road: ModuleType, is_deleted_at_end: bool) -> int:
-    cluster, values = given.cluster, given.values
-    job = _make_job(given)
-    if not job.workdir.startswith("gs://" if road.STARTS_ITSELF else ("gs://", "/")):
-        refuse(
-            f"--workdir={job.workdir} is deleted with the machines; give a folder in a bucket, "
-            "such as gs://BUCKET/runs/a, or on queued one on a disk that outlives them, /mnt/runs/a"
-        )
-    price = float(values["price"]) if given.has("price") else cluster.slice.price()
-    max_usd = float(values["max_usd"]) if given.has("max_usd") else None
-    if max_usd is not None and price is None:
-        refuse(f"--max_usd needs a price, and none of {cluster.slice.name} is known; add --price=")
-    check_config(job.flags, job.commit)
-    if given.is_dry_run:
-        examine = " examine" * given.has("doctor")
-        for kind in f"create look set_up{examine} start stacks stop delete clean".split():
-            commands = road.questions(job) if kind == "look" else road.plan(kind, job)
-            print(f"# {kind}\n" * bool(commands), end="")
-            run_all(commands, True)
-        return 0
-    check_login()
-    if not run_checks(job, ask):
-        refuse("something is missing, see above; nothing was created")
-    rules = Rules(
-        workdir=job.workdir,
-        label=cluster.get("LABEL"),
-        poll_secs=float(values["poll_secs"]),
-        hung_secs=float(values["hung_secs"]),
-        max_tries=int(values["tries"]),
-        starts_itself=road.STARTS_ITSELF,
-        is_examined=given.has("doctor"),
-        is_deleted_at_end=is_deleted_at_end,
-        usd_per_hour=None if price is None else price * cluster.slice.chips,
-        max_usd=max_usd,
-    )
-    name = f"{cluster.get('PROJECT').replace(':', '.')}.{cluster.get('ZONE')}.{cluster.name}"
-    default = pathlib.Path.home() / ".local" / "state" / "bert_jax" / name
-    folder = pathlib.Path(values.get("state_dir", default))
-    supervisor = Supervisor(road, job, rules, folder, ask)
-    ending = " and is deleted at the end" * is_deleted_at_end
-    words = f"trains into {job.workdir}{ending}; commit {job.commit or 'of the image'}"
-    supervisor.say(f"{words}; {rules.max_tries} tries; events: {folder}/events.log")
-    return supervisor.run()
+    given.delete_at_end = True
+    return watch(given, road)
 
 
 _TRAINING = "--config=FILE --workdir=DIR [TRAIN_FLAG ...]"
-# The function of a script -> its arguments beside options, and its options.
-_OPTIONS: dict[Callable[[Arguments, ModuleType], int], tuple[str, tuple[Flag, ...]]] = {
-    check: ("[TRAIN_FLAG ...]", ()),
-    create: ("[TRAIN_FLAG ...]", (_WAIT, _LOOKS, _REVISION, _WHEELHOUSE)),
-    delete: ("", (_YES, _FOREIGN)),
-    setup: ("", (_REVISION, _WHEELHOUSE)),
-    train: (_TRAINING, (_DOCTOR, _UNCHECKED, _STOP)),
-    logs: ("", (_WORKER, _LINES, _FOLLOW, _COPIES)),
-    ssh: ("['COMMAND']", (_WORKER,)),
-    wheelhouse: ("", (_REVISION, _PYTHON)),
-    watch: (_TRAINING, (*_WATCH_FLAGS, _DELETE)),
-    pod: ("CONFIG [TRAIN_FLAG ...]", _WATCH_FLAGS),
+_SUPERVISION = "revision wheelhouse doctor poll_secs hung_secs tries price max_usd state_dir"
+# The function of a script -> its arguments beside flags, and its flags.
+_ARGUMENTS: dict[Callable[[Namespace, ModuleType], int], tuple[str, str]] = {
+    check: ("[TRAIN_FLAG ...]", ""),
+    create: ("[TRAIN_FLAG ...]", "wait poll_secs revision wheelhouse"),
+    delete: ("", "yes force_foreign"),
+    setup: ("", "revision wheelhouse"),
+    train: (_TRAINING, "doctor skip_config_check stop"),
+    logs: ("", "worker lines follow bucket"),
+    ssh: ("['COMMAND']", "worker"),
+    wheelhouse: ("", "revision python"),
+    watch: (_TRAINING, f"{_SUPERVISION} delete_at_end"),
+    pod: ("CONFIG [TRAIN_FLAG ...]", _SUPERVISION),
 }
 
 
-def _start(function: Callable[[Arguments, ModuleType], int], arguments: Sequence[str]) -> int:
+def _start(function: Callable[[Namespace, ModuleType], int], arguments: Sequence[str]) -> int:
     words = inspect.getdoc(function) or ""
-    given = read_arguments(function.__name__, arguments, *_OPTIONS[function], words)
+    given = read_arguments(function.__name__, arguments, *_ARGUMENTS[function], words)
     return function(given, _find_road(given))
 
 
-COMMANDS = {function.__name__: functools.partial(_start, function) for function in _OPTIONS}
+COMMANDS = {function.__name__: functools.partial(_start, function) for function in _ARGUMENTS}

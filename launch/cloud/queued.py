@@ -36,7 +36,6 @@ _ANSWER = re.compile(
     r"(?: starts (?P<starts>\d{1,6}) time (?P<time>\d{1,12}))?",
     re.ASCII,
 )
-MAX_JUNK_LINES = 3
 
 
 def plan(kind: str, job: Job) -> list[Command]:
@@ -205,9 +204,7 @@ def read_workers(text: str) -> tuple[tuple[Worker, ...], tuple[str, ...], int | 
         step = found["at"] or found["step"]
         if step is not None:
             steps.append(-1 if step == "-" else int(step))
-    events = [
-        f"no answer of on_worker_train.sh but '{line[:200]}'" for line in junk[:MAX_JUNK_LINES]
-    ]
-    if len(junk) > MAX_JUNK_LINES:
-        events.append(f"{len(junk) - MAX_JUNK_LINES} more such answers are not listed")
+    events = (
+        [f"{len(junk)} answers are none of on_worker_train.sh: '{junk[0][:200]}'"] if junk else []
+    )
     return tuple(workers.values()), tuple(events), max(steps, default=None)

@@ -27,16 +27,6 @@ def refuse(words: str, code: int = 2) -> NoReturn:
     sys.exit(code)
 
 
-def check_arguments(arguments: list[str], *, takes_lines: bool) -> None:
-    """Refuse an argument that a terminal or a manifest would obey."""
-    for argument in arguments:
-        text = argument.replace("\n", " ")
-        if escape(text) != text:
-            refuse(f"'{argument}' has a control character, or is not UTF-8; remove it")
-        if text != argument and not takes_lines:
-            refuse(f"'{argument}' has a line break, which no option or flag has; remove it")
-
-
 def read_json(text: str) -> Any:
     """Return the JSON value of a text, None where it is none."""
     try:

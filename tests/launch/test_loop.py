@@ -153,10 +153,7 @@ def test_the_lock_in_the_bucket_is_renewed_and_taken_over_after_an_hour():
     assert again.take() == ""  # a supervisor that was killed here
 
 
-FOREIGN = ("", "[]", '{"tries": "x"}', '{"tries": NaN}', '{"is_there": 1}', '{"rules": 3}')
-
-
-@pytest.mark.parametrize("text", [*FOREIGN, '{"a": 1}'])
+@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"tries": 3}'])
 def test_a_state_that_was_not_written_here_is_refused(tmp_path, capsys, text):
     path = tmp_path / "state.json"
     path.write_text(text)
