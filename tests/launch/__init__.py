@@ -1,3 +1,0 @@
-import pathlib
-
-stand_in_path = pathlib.Path(__file__).parent / "stand_in.py"

@@ -1,19 +1,27 @@
 """Fixtures: cluster.env, a clone, commands run in this process, a stand-in for gcloud."""
 
-import json
+import collections
+import functools
 import os
 import pathlib
+import re
+import shlex
 import shutil
 import sys
-import time
 
 import pytest
 
-from launch.cloud import commands, job, wheelhouse
-from tests.launch import stand_in_path
+from launch.cloud import commands, job, run, watch, wheelhouse
 from tests.launch.scripts import make_clone, write_cluster, write_command
+from tests.launch.simulated_cloud import HOUR, SAVE_SECS, Cloud
 from tests.launch.tpu_api import TpuApi
 
+# What the supervisor asks and no --dry-run prints.
+LOCK_COMMANDS = (
+    "gcloud storage objects describe --format=json gs://b/lock",
+    "gcloud storage cp - --if-generation-match=0 gs://b/lock",
+    "gcloud storage rm gs://b/lock",
+)
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 
 
@@ -72,24 +80,81 @@ def refused(call):
     return run
 
 
+@functools.cache
+def read_flags() -> dict[str, set[str]]:
+    """Command -> the flags that --dry-run prints, which gcloud's own check knows."""
+    flags = collections.defaultdict(set)
+    printed = (GOLDEN / "launch_dry_runs.txt").read_text().splitlines()
+    for line in [*LOCK_COMMANDS, *printed]:
+        if line.startswith(("gcloud ", "kubectl ")):
+            name, found = split_flags(shlex.split(line))
+            flags[name] |= found
+    return flags
+
+
+def split_flags(words: list[str]) -> tuple[str, set[str]]:
+    names = [word for word in words if not re.search(r"^-|[/:=' <]|^my-|^[A-Z]", word)]
+    return " ".join(names), {w.partition("=")[0] for w in words if w.startswith("--")}
+
+
 @pytest.fixture
 def cloud(tmp_path, monkeypatch):
-    """A folder that is Google Cloud to the gcloud and kubectl on PATH."""
-    folder, tools = tmp_path / "cloud", tmp_path / "tools"
-    folder.mkdir()
-    for name in ("gcloud", "kubectl"):
-        write_command(tools / name, f'exec {sys.executable} -I -S {stand_in_path} {name} "$@"')
-    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-    monkeypatch.setenv("CLOUD", str(folder))
-    monkeypatch.setenv("NOW", str(int(time.time())))
-    monkeypatch.setenv("FLAGS", str(GOLDEN / "launch_flags.json"))
-    return folder
+    """Google Cloud that grants all at once, asked by what runs in this process."""
+    cloud = Cloud(0, "queued")
+    cloud.trouble, cloud.grants_from, cloud.final_code, cloud.calls = 0, cloud.now, 0, []
+    cloud.length = 2 * SAVE_SECS
+
+    def ask(command: run.Command) -> run.Answer:
+        cloud.calls.append(" ".join(command.words))
+        name, flags = split_flags(command.words)
+        assert command.words[0] == "git" or flags <= read_flags()[name], command.words
+        return cloud.ask(command)
+
+    def show(command: run.Command) -> int:
+        said = ask(command)
+        print(said.out, end="")
+        print(said.err, end="", file=sys.stderr)
+        return said.code
+
+    monkeypatch.setattr(run, "_run", show)
+    for module in (run, commands):
+        monkeypatch.setattr(module, "ask", ask)
+    for module in (watch, commands):
+        monkeypatch.setattr(module, "time", cloud.clock(lambda secs: cloud.sleep(HOUR)))
+    write_command(tmp_path / "tools" / "gcloud")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
+    return cloud
+
+
+# gs:// is a folder; what is copied from stdin is kept in `said`, the calls in `calls`.
+GCLOUD = """\
+echo "$*" >>"$CLOUD/calls"
+find() { if [[ $1 == gs://* ]]; then echo "$CLOUD/${1#gs://}"; else echo "$1"; fi; }
+words=(); for word; do [[ $word == --* ]] || words+=("$word"); done
+set -- "${words[@]}"
+to=$(find "${!#}")
+case "$1 $2" in
+    "auth list") echo me ;;
+    "storage cat" | "storage ls") cat -- "$(find "$3")" ;;
+    "storage rsync")
+        [[ -d $(find "$3") ]] || { echo "$3 is not there" >&2; exit 1; }
+        mkdir -p "$to"; cp -r "$(find "$3")/." "$to" ;;
+    "storage cp")
+        mkdir -p "$(dirname "$to")"
+        if [[ $3 == - ]]; then tee -a "$CLOUD/said" >"$to"; exit; fi
+        for word in "${@:3:$#-3}"; do cp "$(find "$word")" "$to"; done ;;
+esac
+"""
 
 
 @pytest.fixture
-def calls(cloud):
-    """A function that gives the calls of gcloud and kubectl so far, as lists of words."""
-    return lambda: [json.loads(line) for line in (cloud / "calls").read_text().splitlines()]
+def bucket(tmp_path, monkeypatch):
+    """A folder that is gs:// to the gcloud on PATH."""
+    write_command(tmp_path / "tools" / "gcloud", GCLOUD)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
+    monkeypatch.setenv("CLOUD", str(tmp_path / "cloud"))
+    (tmp_path / "cloud").mkdir()
+    return tmp_path / "cloud"
 
 
 @pytest.fixture

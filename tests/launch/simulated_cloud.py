@@ -7,12 +7,18 @@ may be missing, ten minutes old, said twice, or hostile, until the hour from whi
 
 import bisect
 import datetime
+import json
 import random
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+
+from launch.cloud.run import Answer, Command
 
 HOUR, WEEK = 3600.0, 168 * 3600.0
 BEGIN = 1_790_000_000.0  # of the week, seconds since 1970
-LABEL = {"launched_by": "bert_jax"}
 SAVE_SECS, STALE_SECS, MAX_DELETION_SECS = 0.5 * HOUR, 600.0, 1800.0
+LOOK_SECS = 1800.0
 WORKERS = 2
 HOSTILE = (
     *("", "null", "[]", "{}", 7, None, [[[[]]]], {"state": {"state": "$(reboot)"}}, {"state": []}),
@@ -20,6 +26,28 @@ HOSTILE = (
     *("worker w-0 running 1 \x1b[2J 3\n" * 5, "worker " + "9" * 10_000),
     {"status": {"restarts": 10**30}},
 )
+# What is asked of a project, a bucket and a cluster that have all that a run needs.
+GOOD = {
+    "auth list": "me",
+    "config get": "",
+    "projects describe": "my-project",
+    "services list": "tpu.googleapis.com\ncompute.googleapis.com\ncontainer.googleapis.com",
+    "managed create --help": "--target-size-policy-mode",
+    "get crd": "jobsets",
+    "buckets describe": '{"location": "US-CENTRAL2"}',
+    "storage ls": "gs://b/s/manifest.json",
+}
+# What a command has -> the request or the question that it is.
+REQUESTS = {
+    **dict.fromkeys(("resources create", "managed create my", "kubectl create"), "create"),
+    **dict.fromkeys(("resources delete", "managed delete", "kubectl delete"), "delete"),
+    **{"bert_jax-setup.sh": "set_up", "train.sh .venv": "start", "--stop": "stop"},
+}
+QUESTIONS = {
+    **dict.fromkeys(("resources describe", "managed describe", "get jobset"), "slice"),
+    **dict.fromkeys(("tpu-vm describe", "list-instances"), "node"),
+    **{"--status": "workers", "/records/*": "workers", "/commit_success.txt": "saved"},
+}
 
 
 def rfc3339(time: float) -> str:
@@ -31,7 +59,7 @@ class Cloud:
 
     def __init__(self, seed: int, road: str) -> None:
         self.random = random.Random(seed)
-        self.road, self.starts_itself = road, road != "queued"
+        self.road = road
         draw = self.random.random
         self.now = BEGIN
         self.grants_from = BEGIN + self.random.uniform(0, WEEK)
@@ -44,7 +72,7 @@ class Cloud:
         self.events: list[tuple[float, int, object]] = []
         self.count = 0
         # The slice: names of those alive, its states, when machines began to cost.
-        self.names, self.most_names = [], 0
+        self.exists, self.label = False, "bert_jax"
         self.state, self.node, self.created, self.life = "", "", 0.0, 0
         self.machines_since, self.machine_secs = None, 0.0
         # Training: saved work, since when it runs, how each worker stands.
@@ -53,7 +81,9 @@ class Cloud:
         self.is_set_up, self.starts = False, 0
         self.succeeded_at = self.failed_for_good_at = None
         self.history: list[tuple[float, object]] = []
+        self.said: dict | str = {}
         self.was_honest = True
+        self.lock, self.lock_generation, self.lock_time = "", 0, 0.0
         self.at(self.grants_from - BEGIN, self.grant)
 
     # Time.
@@ -83,15 +113,69 @@ class Cloud:
     def goes_wrong(self, times: float = 1.0) -> bool:
         return not self.is_granting and self.random.random() < self.trouble * times
 
+    def ask(self, command: Command) -> Answer:
+        """Answer as gcloud and kubectl do."""
+        line = " ".join(command.words)
+        if "/lock" in line:
+            return self.answer_lock(command)
+        for words, request in REQUESTS.items():
+            if words in line:
+                error = getattr(self, request)()
+                return Answer(bool(error), "", error)
+        for words, what in QUESTIONS.items():
+            if words in line:
+                return self.answer_question(what, command.words[0])
+        return Answer(0, next((out for words, out in GOOD.items() if words in line), ""))
+
+    def answer_question(self, what: str, tool: str) -> Answer:
+        """Answer from what this look is told, which its first question draws."""
+        if what == "slice":
+            self.said = self.answer()
+        if isinstance(self.said, str):
+            return Answer(1, "", self.said)
+        said = self.said.get(what)
+        if said is None:
+            return (
+                Answer(0) if tool == "kubectl" else Answer(1, "", "NOT_FOUND: matched no objects")
+            )
+        return Answer(0, said if isinstance(said, str) else json.dumps(said))
+
+    def answer_lock(self, command: Command) -> Answer:
+        verb = command.words[2]
+        if verb == "objects" and not self.lock_generation:
+            return Answer(1, "", "NOT_FOUND")
+        if verb == "objects":
+            found = {
+                "generation": str(self.lock_generation),
+                "update_time": rfc3339(self.lock_time),
+            }
+            return Answer(0, json.dumps(found))
+        if verb == "cp":
+            if f"--if-generation-match={self.lock_generation}" not in command.words:
+                return Answer(1, "", "HTTPError 412")
+            self.lock, self.lock_time = command.given, self.now
+            self.lock_generation += 1
+        if verb == "rm":
+            self.lock_generation = 0
+        return Answer(0, self.lock)
+
+    def clock(self, sleep: Callable[[float], None]) -> SimpleNamespace:
+        """A module `time` of this cloud."""
+        names = {"strftime": time.strftime, "gmtime": time.gmtime, "sleep": sleep}
+        return SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now, **names)
+
+    def sleep(self, secs: float) -> None:
+        """Sleep up to the next event."""
+        self.advance(min(max(self.next_event(), self.now + 1), self.now + secs))
+
     # Requests: each returns the error, '' where there is none.
 
-    def create(self, name: str = "my-tpu") -> str:
+    def create(self) -> str:
         if self.goes_wrong():
             return "HTTPError 503: UNAVAILABLE: busy"
-        if name in self.names:
-            return f"ALREADY_EXISTS: {name} already exists"
-        self.names.append(name)
-        self.most_names = max(self.most_names, len(self.names))
+        if self.exists:
+            return "ALREADY_EXISTS: my-tpu already exists"
+        self.exists = True
         self.life += 1
         self.state, self.node, self.created = "CREATING", "", self.now
         self.is_set_up = False
@@ -104,10 +188,10 @@ class Cloud:
             self.at(patience + 60, self.in_life(self.provision))
         return "no answer within 180 s" if self.goes_wrong(0.5) else ""
 
-    def delete(self, name: str = "my-tpu") -> str:
+    def delete(self) -> str:
         if self.goes_wrong():
             return "HTTPError 503: UNAVAILABLE: busy"
-        if name not in self.names:
+        if not self.exists:
             return "NOT_FOUND"
         if self.state != "DELETING":
             self.stop_training("gone")
@@ -131,9 +215,10 @@ class Cloud:
         self.begin_training()
         return ""
 
-    def stop(self) -> None:
+    def stop(self) -> str:
         if self.node == "READY" and not self.goes_wrong():
             self.stop_training("ended 143")
+        return ""
 
     # The life of a slice.
 
@@ -167,14 +252,14 @@ class Cloud:
 
     def is_ready(self) -> None:
         self.become("ACTIVE", "READY")
-        if self.starts_itself:
+        if self.road != "queued":
             self.at(300, self.in_life(self.begin_training))
         if not self.is_granting:
             how = self.random.choice((self.preempt, self.preempt, self.repair))
             self.harm_at(self.random.expovariate(1 / self.lives_for), self.in_life(how))
 
     def grant(self) -> None:
-        if self.names and self.state in ("CREATING", "WAITING_FOR_RESOURCES"):
+        if self.exists and self.state in ("CREATING", "WAITING_FOR_RESOURCES"):
             self.at(60, self.in_life(self.provision))
 
     def preempt(self) -> None:
@@ -189,7 +274,7 @@ class Cloud:
 
     def vanish(self) -> None:
         self.stop_billing()
-        self.names.clear()
+        self.exists = False
         self.state = self.node = ""
 
     # Training.
@@ -246,15 +331,16 @@ class Cloud:
 
     def end_run(self, code: int) -> None:
         self.stop_training(f"ended {code}")
-        if self.starts_itself:
+        if self.road != "queued":
             self.at(60, self.in_life(self.begin_training))
 
     # What is said.
 
     def say(self) -> dict:
         """All that can be asked now: JSON bodies as Python values, workers' lines as text."""
-        said = getattr(self, f"say_{self.road}")() if self.names else {"slice": None}
-        return said | {"saved": int(self.saved) if self.saved else -1}
+        said = getattr(self, f"say_{self.road}")() if self.exists else {"slice": None}
+        step = f"gs://b/a/checkpoints/{int(self.saved)}/commit_success.txt"
+        return said | {"saved": step if self.saved else None}
 
     def say_workers(self, tail: str = "") -> str:
         silent = int(self.now - self.silent_since) if self.silent_since else 5
@@ -267,14 +353,14 @@ class Cloud:
         )
 
     def say_queued(self) -> dict:
-        spec = {"nodeSpec": [{"nodeId": "my-tpu", "node": {"labels": LABEL}}]}
+        spec = {"nodeSpec": [{"nodeId": "my-tpu", "node": {"labels": {"launched_by": self.label}}}]}
         state = {"state": self.state}
         queued = {"state": state, "createTime": rfc3339(self.created), "tpu": spec}
         node = {"state": self.node, "networkEndpoints": [{}] * WORKERS} if self.node else None
         return {"slice": queued, "node": node, "workers": self.say_workers()}
 
     def say_compute_engine(self) -> dict:
-        group = {"description": "launched_by=bert_jax", "targetSize": 2}
+        group = {"description": f"launched_by={self.label}", "targetSize": 2}
         group["creationTimestamp"] = rfc3339(self.created)
         status, action = {
             "READY": ("RUNNING", "NONE"),
@@ -293,7 +379,10 @@ class Cloud:
         return {"slice": group, "node": machines, "workers": records}
 
     def say_gke(self) -> dict:
-        metadata = {"creationTimestamp": rfc3339(self.created), "labels": LABEL}
+        metadata = {
+            "creationTimestamp": rfc3339(self.created),
+            "labels": {"launched_by": self.label},
+        }
         if self.state == "DELETING":
             metadata["deletionTimestamp"] = rfc3339(self.now)
         jobs = [{"ready": int(self.node == "READY")}]

@@ -6,17 +6,8 @@ from launch.cloud import check
 from launch.cloud.cluster import Cluster
 from launch.cloud.job import Job
 from launch.cloud.run import Answer
+from tests.launch.simulated_cloud import GOOD
 
-GOOD = {
-    "auth list": "me",
-    "config get": "",
-    "projects describe": "my-project",
-    "services list": "tpu.googleapis.com\ncompute.googleapis.com\ncontainer.googleapis.com",
-    "managed create": "--target-size-policy-mode",
-    "get crd": "jobsets",
-    "buckets describe": '{"location": "US-CENTRAL2"}',
-    "storage ls": "gs://b/s/manifest.json",
-}
 FLAGS = ("--config.data.store=gs://b/s",)
 # What is asked -> an answer that is a failure, the remedy, and where it is asked.
 ABSENT, CE, K8S = (
@@ -28,7 +19,7 @@ BAD = {
     "auth list": ("", "gcloud auth login"),
     "projects describe": (ABSENT, "gcloud projects list"),
     "services list": ("storage.googleapis.com", "gcloud services enable"),
-    "managed create": ("--size", "gcloud components update", CE),
+    "managed create --help": ("--size", "gcloud components update", CE),
     "get crd": (ABSENT, "kubectl apply --server-side", K8S),
     "buckets describe": ('{"location": "EUROPE-WEST4"}', "buckets create gs://my-bucket"),
     "storage ls": (ABSENT, "cp --recursive stores/mine gs://b/"),

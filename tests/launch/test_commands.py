@@ -1,7 +1,6 @@
 """The scripts one by one with a stand-in for gcloud: what they send, show and refuse."""
 
 import io
-import json
 import os
 import shlex
 import shutil
@@ -12,6 +11,7 @@ import pytest
 from launch.cloud import job
 from tests.launch.pods import run_on
 from tests.launch.scripts import LAUNCH, TRAIN_FLAGS, commit, write_command
+from tests.launch.simulated_cloud import HOUR
 
 pytestmark = pytest.mark.slow
 
@@ -89,23 +89,20 @@ def test_the_bucket_shows_the_newest_copy(call, cluster, tmp_path, monkeypatch, 
     assert end.splitlines() == [address, f"b {address}", r"\x1b]0;c\x07\xff"]
 
 
-SERVICES = {"v5e:2x4": "queued-resources", "v6e:2x4": "managed"}
-
-
-@pytest.mark.parametrize("topology", SERVICES)
-def test_a_slice_is_deleted_with_its_label_alone(call, refused, cluster, cloud, calls, topology):
-    settings = {"TOPOLOGY": topology, "BUCKET": "gs://my-bucket"}
-    flags = TRAIN if topology == "v6e:2x4" else ()
-    code, out, _ = call("create", cluster(**settings), "--wait=9s", "--revision=HEAD", *flags)
+@pytest.mark.parametrize("road", ["queued", "compute_engine"])
+def test_a_slice_is_deleted_with_its_label_alone(call, refused, cluster, cloud, road):
+    cloud.road, is_queued = road, road == "queued"
+    settings = {"TOPOLOGY": "v5e:2x4" if is_queued else "v6e:2x4", "BUCKET": "gs://my-bucket"}
+    flags = () if is_queued else TRAIN
+    code, out, _ = call("create", cluster(**settings), "--wait=6h", "--revision=HEAD", *flags)
     assert code == 0 and "my-tpu is READY after" in out and "launch/delete.sh" in out
-    state = json.loads((cloud / "slice.json").read_text())
-    (cloud / "slice.json").write_text(json.dumps(state | {"label": "launched_by=anna"}))
+    cloud.label = "anna"
     assert "--force_foreign needs" in refused("delete", cluster(**settings), "--force_foreign")
     assert "launched_by='anna', not 'bert_jax'" in refused("delete", cluster(**settings), "--yes")
-    assert (cloud / "slice.json").exists()
+    assert cloud.state == "ACTIVE"
     assert call("delete", cluster(**settings, LABEL="anna"), "--yes")[0] == 0
-    assert any(SERVICES[topology] in words and "delete" in words for words in calls())
-    assert not (cloud / "slice.json").exists()
+    cloud.sleep(HOUR)
+    assert not cloud.exists
     code, _, error = call("delete", cluster(**settings), "--yes")
     assert code == 1 and "my-tpu was not found" in error
 
@@ -123,7 +120,7 @@ def test_only_the_name_that_is_typed_deletes(cluster, cloud, call, monkeypatch):
         monkeypatch.setattr(sys, "stdin", Terminal(typed))
         ran = call("delete", cluster())
         assert ran[0] == code and "This deletes my-tpu" in ran[2]
-        assert (cloud / "slice.json").exists() == bool(code)
+        assert (cloud.state != "DELETING") == bool(code)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import pytest
 from launch.cloud.check import list_checks
 from launch.cloud.cluster import Cluster
 from launch.cloud.job import Job
+from tests.launch.conftest import LOCK_COMMANDS
 from tests.launch.scripts import LAUNCH, needs_gcloud
 from tests.launch.test_plans import CALLS, list_commands
 
@@ -99,7 +100,7 @@ def refused(lines: list[str], folder: pathlib.Path) -> dict[str, str]:
 @pytest.mark.fault(17, "three wrong commands among all that are printed or written")
 def test_gcloud_knows_every_command_and_flag(call, cluster, tmp_path):
     printed = list_commands(call, cluster, CALLS)
-    lines = [shlex.join(words) for words in printed if words[0] == "gcloud"]
+    lines = [*LOCK_COMMANDS, *(shlex.join(words) for words in printed if words[0] == "gcloud")]
     for topology in ("v5e:2x4", "v6e:2x4"):
         option = cluster(BUCKET="gs://my-bucket", TOPOLOGY=topology)
         path = pathlib.Path(option.partition("=")[2])

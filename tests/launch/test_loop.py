@@ -1,7 +1,5 @@
-"""The real loop lives a run through on each road, with tools that check every flag."""
+"""The loop around `decide` and its locks, files and signals, with a cloud that grants all."""
 
-import datetime
-import json
 import os
 import pathlib
 import signal
@@ -17,13 +15,12 @@ from launch.cloud.decide import Action, Rules, State
 from launch.cloud.job import Job
 from launch.cloud.run import Answer, Command, ask, ask_all
 from tests.launch.scripts import LAUNCH, TRAIN_FLAGS
-from tests.launch.scripts import call as run
 
 pytestmark = pytest.mark.slow
 
 IMAGE = {"GKE_IMAGE": "us-docker.pkg.dev/my-project/images/bert:1"}
 # Road -> a slice, and commands in their order.
-QUEUED = "queued-resources create, tpu-vm scp, on_worker_train.sh .venv, queued-resources delete"
+QUEUED = "resources create, tpu-vm scp, on_worker_train.sh .venv, resources delete"
 GROUP = "managed create, managed resize, managed list-instances, managed delete"
 LIFE = {
     "queued": ("v5e:2x4", QUEUED),
@@ -34,78 +31,62 @@ LIFE = {
 
 @pytest.fixture
 def pod(call, cluster, cloud, tmp_path):
-    """A function that runs launch/pod.sh on a road, with pauses of a twentieth of a second."""
+    """A function that runs launch/pod.sh on a road."""
 
-    def run(road, *flags):
-        topology = LIFE[road][0]
-        option = cluster(TOPOLOGY=topology, ROAD=road, BUCKET="gs://my-bucket", **IMAGE)
-        own = ["--revision=HEAD", "--poll_secs=0.05", f"--state_dir={tmp_path / 'state'}"]
+    def run(road, *flags, state="state"):
+        cloud.road = road
+        option = cluster(TOPOLOGY=LIFE[road][0], ROAD=road, BUCKET="gs://my-bucket", **IMAGE)
+        own = ["--revision=HEAD"] * (road != "gke") + [f"--state_dir={tmp_path / state}"]
         return call("pod", "configs/base.py", option, *own, *flags)
 
     return run
 
 
 @pytest.mark.parametrize("road", LIFE)
-def test_a_run_from_creation_to_deletion(pod, calls, cloud, tmp_path, road):
-    code, out, error = pod(road, "--config.seed=3", "--max_usd=50", "--price=1")
+def test_a_run_from_creation_to_deletion(pod, cloud, tmp_path, road):
+    code, out, error = pod(road, "--max_usd=50", "--price=1")
     assert code == 0, out + error
-    lines = [" ".join(words) for words in calls()]
     wanted = LIFE[road][1].split(", ")
-    places = [next(i for i, line in enumerate(lines) if words in line) for words in wanted]
+    places = [next(i for i, line in enumerate(cloud.calls) if w in line) for w in wanted]
     assert places == sorted(places)
-    assert not (cloud / "slice.json").exists()
-    assert not (cloud / "my-bucket/launch/my-tpu/lock").exists()
+    assert not cloud.exists and not cloud.lock_generation
     for words in ("requested the slice", "training has finished", "; spent: $"):
         assert words in out
     assert "may still cost money" not in error
     logged = (tmp_path / "state" / "events.log").read_text()
     assert logged == "".join(f"{line}\n" for line in out.splitlines() if "; spent: " in line)
-    sent = cloud / ("my-bucket/launch/my-tpu/job.txt" if road == "compute_engine" else "calls")
-    assert "--config.seed=3" in sent.read_text() + (cloud / "gone.json").read_text()
 
 
-def wait_for(process, words):
-    """Read lines up to one with these words."""
-    said = []
-    for line in process.stdout:
-        said.append(line)
-        if words in line:
-            return
-    raise AssertionError("".join(said))
-
-
-def test_a_second_supervisor_refuses_and_a_killed_one_resumes(cluster, cloud, clone, tmp_path):
+def test_a_second_supervisor_refuses_and_a_killed_one_resumes(pod, cloud, monkeypatch):
     """Here by a lock of the file system, elsewhere by an object in the bucket."""
-    option, state = cluster(BUCKET="gs://my-bucket"), tmp_path / "state"
-    # The clone's own scripts, as a shell starts them.
-    pod = ["bash", str(clone / "launch" / "pod.sh"), "configs/base.py", option, "--revision=HEAD"]
-    (clone / "configs").mkdir()
-    here = [*pod, f"--state_dir={state}", "--poll_secs=0.05"]
-    elsewhere = [*pod, f"--state_dir={tmp_path / 'elsewhere'}", "--poll_secs=0.05"]
-    with subprocess.Popen(
-        [*here[:-1], "--poll_secs=30"], stdout=subprocess.PIPE, text=True
-    ) as first:
-        wait_for(first, "trains into gs://my-bucket/runs/my-tpu and is deleted at the end")
-        wait_for(first, "requested the slice")
-        second, third = run(here), run(elsewhere)
-        first.kill()
-    assert (second.returncode, f"process {first.pid} supervises" in second.stderr) == (2, True)
-    words = "another supervisor has gs://my-bucket"
-    assert (third.returncode, words in third.stdout) == (2, True)
-    assert json.loads((state / "state.json").read_text())["is_there"]
-    ran = run(here)
-    assert (ran.returncode, "requested the slice" in ran.stdout) == (0, False), ran
+
+    class Killed(BaseException):
+        pass
+
+    others = []
+
+    def meet_others(secs):
+        others.extend([pod("queued"), pod("queued", state="elsewhere")])
+        raise Killed
+
+    clock = watch.time
+    monkeypatch.setattr(watch, "time", cloud.clock(meet_others))
+    with pytest.raises(Killed):
+        pod("queued")
+    (code, _, error), (other_code, out, _) = others
+    assert (code, f"process {os.getpid()} supervises" in error) == (2, True)
+    assert (other_code, "another supervisor has gs://my-bucket" in out) == (2, True)
+    monkeypatch.setattr(watch, "time", clock)
+    code, out, _ = pod("queued")
+    assert (code, "requested the slice" in out) == (0, False), out
 
 
-def test_a_signal_leaves_training_alone_and_says_what_it_costs(cluster, cloud, clone, tmp_path):
-    pod = ["bash", str(clone / "launch" / "watch.sh"), cluster(), *TRAIN_FLAGS, "--revision=HEAD"]
-    own = ["--poll_secs=30", f"--state_dir={tmp_path / 'state'}"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*pod, *own], text=True, **pipes) as watched:
-        wait_for(watched, "requested the slice")
-        watched.send_signal(signal.SIGTERM)
-        out, error = watched.communicate(timeout=200)
-    assert watched.returncode == 130
+def test_a_signal_leaves_training_alone_and_says_what_it_costs(cluster, cloud, call, monkeypatch):
+    end = lambda secs: os.kill(os.getpid(), signal.SIGTERM)  # noqa: E731
+    monkeypatch.setattr(watch, "time", cloud.clock(end))
+    monkeypatch.setenv("HOME", str(cluster().partition("=")[2]) + ".home")
+    code, out, error = call("watch", cluster(), *TRAIN_FLAGS, "--revision=HEAD")
+    assert code == 130 and cloud.exists
     assert "stopped by a signal; training continues" in out
     assert "my-tpu may still cost money ($9.60 an hour), until: launch/delete.sh" in error
 
@@ -118,37 +99,17 @@ def test_each_collection_of_stacks_is_kept(cluster, tmp_path):
     assert len(list((tmp_path / "state").glob("stacks-*.txt"))) == 1
 
 
-class Bucket:
-    """An object with a generation and an age, asked as gcloud is."""
-
-    content, generation, at, now = "", 0, 0.0, 10_000.0
-
-    def ask(self, command: Command) -> Answer:
-        verb = command.words[2]
-        if verb == "objects":
-            time = datetime.datetime.fromtimestamp(self.at, datetime.UTC).isoformat()
-            body = json.dumps({"generation": str(self.generation), "update_time": time})
-            return Answer(0, body) if self.generation else Answer(1, "", "NOT_FOUND")
-        if verb == "cp":
-            if f"--if-generation-match={self.generation}" not in command.words:
-                return Answer(1, "", "HTTPError 412")
-            self.content, self.generation, self.at = command.given, self.generation + 1, self.now
-        return Answer(0, self.content)
-
-
-def test_the_lock_in_the_bucket_is_renewed_and_taken_over_after_an_hour():
-    bucket = Bucket()
-    ours, theirs, again = (
-        watch.BucketLock("gs://b/lock", name, bucket.ask, lambda: bucket.now) for name in "abb"
-    )
-    assert ours.take() == "" and bucket.content == "a\n"
-    bucket.now += 3000
+def test_the_lock_in_the_bucket_is_renewed_and_taken_over_after_an_hour(cloud):
+    read = lambda: cloud.now  # noqa: E731
+    ours, theirs, again = (watch.BucketLock("gs://b/lock", name, cloud.ask, read) for name in "abb")
+    assert ours.take() == "" and cloud.lock == "a\n"
+    cloud.now += 3000
     assert theirs.take().startswith("a, 50 min")
-    assert ours.take() == "" and bucket.generation == 2
-    bucket.now += 3000
+    assert ours.take() == "" and cloud.lock_generation == 2
+    cloud.now += 3000
     assert theirs.take().startswith("a, 50 min")
-    bucket.now += 1200
-    assert theirs.take() == "" and bucket.content == "b\n"
+    cloud.now += 1200
+    assert theirs.take() == "" and cloud.lock == "b\n"
     assert ours.take().startswith("b, ") and not ours.renewed
     assert again.take() == ""  # a supervisor that was killed here
 
@@ -199,9 +160,7 @@ def test_only_a_complete_checkpoint_in_the_bucket_counts():
 
 def test_each_script_has_an_entry_that_runs_it_and_bash_of_macos_reads_it():
     for name in commands.COMMANDS:
-        entry = LAUNCH / f"{name}.sh"
-        assert os.access(entry, os.X_OK)
-        assert entry.read_text().endswith(f'/python.sh" {name} "$@"\n')
+        assert (LAUNCH / f"{name}.sh").readlink().name == "python.sh"
     bare = {"PATH": "/usr/bin:/bin", "LAUNCH_PYTHON": sys.executable}
     help_of = ["bash", str(LAUNCH / "pod.sh"), "--help"]
     said = subprocess.run(help_of, env=bare, capture_output=True, text=True).stdout

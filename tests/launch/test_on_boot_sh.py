@@ -14,9 +14,9 @@ FOLDER = "gs://my-bucket/launch/my-tpu"
 
 
 @pytest.fixture
-def boot(clone, cloud, tmp_path):
+def boot(clone, bucket, tmp_path):
     """A function that boots the machine, waits for its script's end, and gives its records."""
-    folder, tools = cloud / "my-bucket" / "launch" / "my-tpu", tmp_path / "worker_tools"
+    folder, tools = bucket / "my-bucket" / "launch" / "my-tpu", tmp_path / "worker_tools"
     folder.mkdir(parents=True)
     head = git(clone, "rev-parse", "HEAD")
     git(clone, "archive", f"--output={folder / 'code.tar.gz'}", head)
@@ -34,17 +34,17 @@ def boot(clone, cloud, tmp_path):
     def run(*codes, flags=("--config=a", "--x=a 'b' $(id)")):
         lines = [head, ".venv/bin/python", "", "8476", "", "--multihost", *flags]
         (folder / "job.txt").write_text("".join(f"{line}\n" for line in lines))
-        (cloud / "codes").write_text("".join(f"{code}\n" for code in codes))
+        (bucket / "codes").write_text("".join(f"{code}\n" for code in codes))
         around = os.environ | {"PATH": path, "RECORD_SECS": "0.1", "HOSTNAME": "w-0"}
         paths = {"HOME_DIR": "home", "TRAINER": "trainer", "LIBTPU_LOCK": "lock"}
         around |= {name: str(tmp_path / path) for name, path in paths.items()}
         ran = call(["bash", str(LAUNCH / "worker" / "on_boot.sh")], env=around)
         assert ran.returncode == 0, ran
-        said = (cloud / "said").read_text().splitlines()
+        said = (bucket / "said").read_text().splitlines()
         assert all(line.startswith("worker w-0 ") for line in said)
         return [line.removeprefix("worker w-0 ").rpartition(" time ")[0] for line in said]
 
-    run.home, run.trained, run.folder = tmp_path / "home", cloud / "trained", folder
+    run.home, run.trained, run.folder = tmp_path / "home", bucket / "trained", folder
     return run
 
 

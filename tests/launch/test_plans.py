@@ -1,9 +1,7 @@
 """What each script would do, as --dry-run prints it; what is no slice or setting is refused."""
 
-import json
 import re
 import shlex
-from collections import defaultdict
 
 import pytest
 
@@ -83,18 +81,6 @@ def test_the_commands_of_every_script(call, cluster, clone, tmp_path, golden):
         transcript = transcript.replace(text, name)
     golden("launch_dry_runs.txt", transcript)
     assert git(clone, "status", "--porcelain") == "" and not (clone / "build").exists()
-
-
-def test_the_table_of_flags_that_the_stand_ins_know(call, cluster, golden):
-    """gcloud's own check, and NEWER, say that they exist (test_gcloud_lint.py)."""
-    flags = defaultdict(set)
-    locks = ("objects describe --format", "cat", "rm", "cp --if-generation-match")
-    lines = [["gcloud", "storage", *line.split()] for line in locks]
-    for words in [*list_commands(call, cluster, CALLS), *lines]:
-        names = [word for word in words if not re.search(r"^-|[/:=' ]|^my-|^[A-Z]", word)]
-        flags[" ".join(names)] |= {w[2:].partition("=")[0] for w in words if w.startswith("--")}
-    table = {command: sorted(names) for command, names in sorted(flags.items())}
-    golden("launch_flags.json", json.dumps(table, indent=1) + "\n")
 
 
 STEPS = {

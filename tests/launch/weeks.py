@@ -1,47 +1,32 @@
 """Let the supervisor live through weeks of simulated_cloud.py: `python -m tests.launch.weeks`."""
 
 import argparse
+import contextlib
 import dataclasses
-import json
+import io
+import pathlib
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from unittest import mock
 
-from launch.cloud import compute_engine, gke, queued
 from launch.cloud import decide as module
-from launch.cloud.decide import ABSENT, READY, Answers, Outcome, Rules, SliceSeen, State, decide
-from tests.launch.simulated_cloud import BEGIN, HOUR, MAX_DELETION_SECS, WEEK, WORKERS, Cloud
+from launch.cloud import watch
+from launch.cloud.cluster import Cluster
+from launch.cloud.commands import ROADS
+from launch.cloud.decide import Rules, decide
+from launch.cloud.job import Job
+from launch.cloud.watch import write_state
+from tests.launch.scripts import write_cluster
+from tests.launch.simulated_cloud import BEGIN, HOUR, LOOK_SECS, MAX_DELETION_SECS, WEEK, Cloud
 
-LOOK_SECS = 1800.0
-ROADS = ("queued", "compute_engine", "gke")
+NAMES = tuple(ROADS)
+SETTINGS = {"BUCKET": "gs://my-bucket", "GKE_IMAGE": "images/bert:1"}
 USD_PER_HOUR = 10.0
 # A run that may go on ends within its length and this: a look that finds it lost, a hang that is
 # seen, a deletion, a look, a new slice, a try, and the work since the last save.
 RESTART_SECS = 5 * LOOK_SECS + 4000 + MAX_DELETION_SECS + HOUR
-
-
-def look(cloud: Cloud, said: dict | str) -> Answers:
-    """Translate what the cloud says as the roads do."""
-    now = cloud.now
-    if isinstance(said, str):
-        return Answers(now, error=said)
-    body, checkpoint = said.get("slice"), said["saved"]
-    if body is None:
-        return Answers(now, SliceSeen(ABSENT), checkpoint=checkpoint)
-    text = said.get("workers", "")
-    workers, junk, _ = queued.read_workers(text if isinstance(text, str) else "")
-    if cloud.road == "queued":
-        seen = queued.read_queued(body)
-        if seen is not None and seen.kind == READY:
-            seen = queued.read_node(seen, {} if said["node"] is None else said["node"])
-    elif cloud.road == "compute_engine":
-        seen = compute_engine.read_group(body, said.get("node"), WORKERS)
-    else:
-        found = gke.read_jobset(body)
-        seen, workers = (found[0], (found[1],)) if found else (None, ())
-    if seen is None:
-        return Answers(now, error="an answer without a state")
-    return Answers(now, seen, workers=workers, junk=junk, checkpoint=checkpoint)
 
 
 @dataclasses.dataclass
@@ -49,9 +34,27 @@ class Week:
     """How a week went; broken: the properties that did not hold."""
 
     code: int | None
-    words: str
     looks: int
     broken: list[str]
+
+
+def make_job(folder: pathlib.Path, road: str) -> Job:
+    """Make a job of two machines on a road."""
+    topology = "v5e:2x4" if road == "queued" else "v6e:2x4"
+    write_cluster(folder / "cluster.env", TOPOLOGY=topology, ROAD=road, **SETTINGS)
+    flags = ("--config=configs/base.py", "--workdir=gs://b/a")
+    return Job(Cluster(folder / "cluster.env", {}), flags, "a" * 40)
+
+
+@contextlib.contextmanager
+def quiet_folder(cloud: Cloud, decides: Callable):
+    """A folder of states, in which the supervisor has the cloud's clock and prints nothing."""
+    with contextlib.ExitStack() as end:
+        end.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        end.enter_context(mock.patch.object(watch, "time", cloud.clock(lambda secs: None)))
+        end.enter_context(mock.patch.object(module, "decide", decides))
+        end.enter_context(mock.patch.object(watch, "write_state"))
+        yield pathlib.Path(end.enter_context(tempfile.TemporaryDirectory()))
 
 
 def live(seed: int, road: str, decides: Callable = decide) -> Week:
@@ -59,53 +62,40 @@ def live(seed: int, road: str, decides: Callable = decide) -> Week:
     cloud = Cloud(seed, road)
     limit = cloud.random.uniform(50, 1500) if cloud.random.random() < 0.3 else None
     rules = Rules(
-        "gs://b/runs/a", starts_itself=road != "queued", is_deleted_at_end=True,
+        "gs://b/a", starts_itself=road != "queued", is_deleted_at_end=True,
         usd_per_hour=USD_PER_HOUR, max_usd=limit,
     )  # fmt: skip
-    state, code, words, looks, broken = State(rules), None, "", 0, []
+    with quiet_folder(cloud, decides) as folder:
+        return live_in(folder, cloud, rules)
+
+
+def live_in(folder: pathlib.Path, cloud: Cloud, rules: Rules) -> Week:
+    road, job, limit = ROADS[cloud.road], make_job(folder, cloud.road), rules.max_usd
+    supervisor = watch.Supervisor(road, job, rules, folder, cloud.ask)
+    code, looks, broken = None, 0, []
     # Whether the run had to be over, and the first look after it that was told the truth.
     is_over, honest_at, saved_at_grant = False, None, None
     while code is None and cloud.now < BEGIN + 2 * WEEK:
         if cloud.is_granting and saved_at_grant is None:
             saved_at_grant = (cloud.now, cloud.saved)
         looks += 1
-        answers = look(cloud, cloud.answer())
-        for _ in range(9):
-            state, actions = decides(state, answers)
-            outcomes = []
-            for action in actions:
-                kind = action.kind
-                if kind == "end":
-                    code, words = action.code, action.words
-                elif kind == "stop":
-                    cloud.stop()
-                elif kind in module.REPORTED:
-                    error = getattr(cloud, kind)(*[action.words] * bool(action.words))
-                    error *= (kind, error) != ("delete", "NOT_FOUND")
-                    outcomes.append(Outcome(kind, error, False, "ALREADY_EXISTS" in error))
-                    if error:
-                        break
-            if code is not None or not outcomes:
-                break
-            answers = Answers(cloud.now, outcomes=tuple(outcomes))
-        else:
-            broken.append("acts without a pause")
+        code = supervisor.turn()
         if looks % 50 == 0:  # killed, and read back from the disk
-            text = json.dumps(dataclasses.asdict(state) | {"rules": None})
-            assert len(text) < 4000, "the state grows"
-            state = State(**json.loads(text) | {"rules": rules})
+            write_state(folder / "state.json", supervisor.state)
+            assert (folder / "state.json").stat().st_size < 4000, "the state grows"
+            supervisor.lock.close()
+            supervisor = watch.Supervisor(road, job, rules, folder, cloud.ask)
         is_over |= cloud.succeeded_at is not None or cloud.failed_for_good_at is not None
         is_over |= limit is not None and cloud.count_hours() * USD_PER_HOUR >= limit
         if is_over and honest_at is None and cloud.was_honest and cloud.is_granting:
             honest_at = cloud.now
         last = cloud.now if honest_at is None else honest_at + LOOK_SECS + MAX_DELETION_SECS + 1
-        if cloud.names and cloud.now > last:
+        if cloud.exists and cloud.now > last:
             broken.append("a slice outlives its end")
             break
-        cloud.advance(min(max(cloud.next_event(), cloud.now + 1), cloud.now + LOOK_SECS))
-    if cloud.most_names > 1:
-        broken.append("two slices at once")
-    if code is not None and cloud.names and not words.startswith("gave up"):
+        cloud.sleep(LOOK_SECS)
+    words = (folder / "events.log").read_text().rpartition(" my-tpu: ")[2]
+    if code is not None and cloud.exists and not words.startswith("gave up"):
         broken.append(f"ended with a slice: {words}")
     if saved_at_grant and limit is None and not cloud.final_code:
         since, saved = saved_at_grant
@@ -113,7 +103,8 @@ def live(seed: int, road: str, decides: Callable = decide) -> Week:
             broken.append(f"a run that could end did not: {words}")
         elif cloud.now > since + cloud.length - saved + RESTART_SECS:
             broken.append("a run ended too late")
-    return Week(code, words, looks, broken)
+    supervisor.lock.close()
+    return Week(code, looks, broken)
 
 
 def main() -> None:
@@ -124,7 +115,7 @@ def main() -> None:
     ends: Counter = Counter()
     looks = 0
     for seed in range(weeks):
-        road = ROADS[seed % 3]
+        road = NAMES[seed % 3]
         week = live(seed, road)
         looks += week.looks
         ends[road, week.code] += 1
