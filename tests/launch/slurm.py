@@ -4,8 +4,10 @@ SLURM is a folder: its file `limit_nears` stands for the clock. sbatch runs the 
 foreground. Run with python -I -S.
 """
 
+import functools
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -30,45 +32,31 @@ def split(tool: str, words: list[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def sbatch(words: list[str]) -> int:
+    """Run the job until it is not requeued; near the limit, signal its step and not the shell."""
     options, (script, *arguments) = split("sbatch", words)
-    lines = pathlib.Path(script).read_text().partition("\nset ")[0].splitlines()
-    own = [line.split()[1] for line in lines if line.startswith("#SBATCH ")]
+    own = re.findall(r"^#SBATCH (\S+)$", pathlib.Path(script).read_text(), re.MULTILINE)
     options = split("sbatch", own)[0] | options
+    number = signal.Signals["SIG" + options.get("signal", "CONT").partition("@")[0]]
     spooled = shutil.copy(script, SLURM / "slurm_script")  # not where the script was
-    job = os.environ["JOB"]
+    job, mode = os.environ["JOB"], "ab" if options.get("open-mode") == "append" else "wb"
     around = os.environ | {"SLURM_JOB_ID": job, "SLURM_NTASKS": options["ntasks-per-node"]}
     for restart in range(99):
-        if restart:
-            around["SLURM_RESTART_COUNT"] = str(restart)
-        mode = "ab" if options.get("open-mode") == "append" else "wb"
+        around["SLURM_RESTART_COUNT"] = str(restart)
         with open(f"slurm-{job}.out", mode) as out:
-            shell = subprocess.Popen(
-                [spooled, *arguments], env=around, stdout=out, stderr=out, start_new_session=True
-            )
-            watch(shell, options.get("signal"))
+            pipes = {"stdout": out, "stderr": out, "start_new_session": True}
+            shell = subprocess.Popen([spooled, *arguments], env=around, **pipes)
+        end = functools.partial(os.killpg, shell.pid, signal.SIGKILL)
+        signal.signal(signal.SIGTERM, lambda *_, end=end: end())
+        while shell.poll() is None:
+            if LIMIT_NEARS.exists():
+                LIMIT_NEARS.unlink()
+                for pid in TASKS.read_text().split():
+                    os.kill(int(pid), number)
+            time.sleep(0.05)
         if not REQUEUED.exists() or "requeue" not in options:
-            return shell.returncode
+            break
         REQUEUED.unlink()
-    return 1
-
-
-def watch(shell: subprocess.Popen, option: str | None) -> None:
-    """Signal the step, not the shell, near the limit, and kill the job at the limit.
-
-    The signal may come 60 s early; the job then has the seconds of the option alone.
-    """
-    ends = float("inf")
-    signal.signal(signal.SIGTERM, lambda *_: os.killpg(shell.pid, signal.SIGKILL))
-    while shell.poll() is None:
-        if LIMIT_NEARS.exists():
-            LIMIT_NEARS.unlink()
-            name, _, secs = (option or "CONT@0").partition("@")
-            for pid in TASKS.read_text().split():
-                os.kill(int(pid), signal.Signals[f"SIG{name}"])
-            ends = time.monotonic() + float(secs)
-        if time.monotonic() > ends:
-            os.killpg(shell.pid, signal.SIGKILL)
-        time.sleep(0.05)
+    return shell.returncode
 
 
 def srun(words: list[str]) -> int:

@@ -52,10 +52,10 @@ def check(manifest) -> list[str]:
 
 @pytest.fixture
 def make(cluster):
-    def make(topology="v5e:8x8", **changed):
-        settings = {"GKE_IMAGE": "images/bert:1", "TOPOLOGY": topology, "ROAD": "gke"} | changed
+    def make(**changed):
+        settings = {"GKE_IMAGE": "images/bert:1", "TOPOLOGY": "v5e:8x8", "ROAD": "gke"} | changed
         path = pathlib.Path(cluster(**settings).partition("=")[2])
-        return gke.make_manifest(Job(Cluster(path, {}), ("--workdir=gs://b/a", "--x=$(id)")))
+        return gke.make_manifest(Job(Cluster(path, {}), ("--workdir=gs://b/a",)))
 
     return make
 
@@ -76,31 +76,6 @@ def test_a_misspelling_and_a_wrong_type_are_found(make):
     for words in ("paralelism is unknown", "nodeSelector.a is no string", "name is missing"):
         assert words in found
     assert "is Restart" in found
-
-
-# Source: cloud.google.com/kubernetes-engine/docs/concepts/tpus; hosts have four chips each.
-MACHINES = {
-    "v4:2x2x4": ("tpu-v4-podslice", "2x2x4", 4),
-    "v5e:8x8": ("tpu-v5-lite-podslice", "8x8", 16),
-    "v5p:4x4x4": ("tpu-v5p-slice", "4x4x4", 16),
-    "v6e:4x4": ("tpu-v6e-slice", "4x4", 4),
-    "tpu7x:4x4x4": ("tpu7x", "4x4x4", 16),
-}
-
-
-@pytest.mark.parametrize("topology", MACHINES)
-def test_each_slice_has_its_nodes(make, topology):
-    accelerator, shape, hosts = MACHINES[topology]
-    job = make(topology)["spec"]["replicatedJobs"][0]["template"]["spec"]
-    pod = job["template"]["spec"]
-    assert pod["nodeSelector"] == {
-        "cloud.google.com/gke-tpu-accelerator": accelerator,
-        "cloud.google.com/gke-tpu-topology": shape,
-    }
-    assert job["parallelism"] == job["completions"] == hosts
-    (container,) = pod["containers"]
-    assert container["resources"]["limits"] == {"google.com/tpu": 4}
-    assert container["command"][-1] == "--x=$$(id)"  # Kubernetes would replace $(id)
 
 
 # What Kubernetes' Job controller writes, as jobset's keps/262-ConfigurableFailurePolicy shows.

@@ -107,21 +107,23 @@ def test_each_pair_of_a_slice_and_a_road_has_a_full_plan_or_is_refused(call, ref
         assert unknown in refused("pod", *POD, option, "--dry-run", f"--topology={unknown}")
 
 
-# Topology -> road, accelerator type, chips, dollars per chip-hour.
+# Topology -> road, accelerator type, machine, value of GKE's label, chips, dollars per chip-hour.
+# Source: cloud.google.com/tpu/docs, cloud.google.com/kubernetes-engine/docs/concepts/tpus.
 SLICES = {
-    "v5e:8x8": ("queued", "v5litepod-64", 64, 1.2),
-    "v4:4x4x4": ("queued", "v4-128", 64, 3.22),
-    "v5p:2x2x4": ("compute_engine", "v5p-32", 16, 4.2),
-    "v6e:4x4": ("compute_engine", "v6e-16", 16, 2.7),
-    "tpu7x:4x4x4": ("compute_engine", "-0", 64, None),
+    "v5e:8x8": ("queued", "v5litepod-64", "", "tpu-v5-lite-podslice", 64, 1.2),
+    "v4:4x4x4": ("queued", "v4-128", "", "tpu-v4-podslice", 64, 3.22),
+    "v5p:2x2x4": ("compute_engine", "v5p-32", "ct5p-hightpu-4t", "tpu-v5p-slice", 16, 4.2),
+    "v6e:4x4": ("compute_engine", "v6e-16", "ct6e-standard-4t", "tpu-v6e-slice", 16, 2.7),
+    "tpu7x:4x4x4": ("compute_engine", "-0", "tpu7x-standard-4t", "tpu7x", 64, None),
 }
 
 
-def test_a_slice_has_googles_names_and_its_chips():
-    for topology, facts in SLICES.items():
-        found = find_slice(topology, "", "file")
-        assert (found.road, found.accelerator_type, found.chips, found.price()) == facts
-        assert found.hosts == found.chips / 4
+@pytest.mark.parametrize("topology", SLICES)
+def test_a_slice_has_googles_names_and_its_chips(topology):
+    found = find_slice(topology, "", "file")
+    kinds = (found.generation.machine, found.generation.gke)
+    facts = (found.road, found.accelerator_type, *kinds, found.chips, found.price())
+    assert facts == SLICES[topology] and found.hosts == found.chips / 4
 
 
 GKE = ("pod", "a.py", "--workdir=gs://b/a", "--topology=v6e:4x4", "--road=gke")
