@@ -7,6 +7,8 @@ say.
 
 import dataclasses
 
+from .run import Answer
+
 # Codes of bert_jax/runtime/exit_codes.py after which the same command would end the same way.
 FINAL_CODES = (2, 3)
 # Looks in a row that do not find a slice which nobody here deleted, do not reach all workers, or
@@ -67,18 +69,8 @@ class Worker:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
-    """Hold how an action ended; an empty error is success."""
-
-    kind: str
-    error: str = ""
-    is_permanent: bool = False
-    exists: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
 class Answers:
-    """Hold the answers of one look, or the outcomes of the actions that followed it.
+    """Hold the answers of one look, or what was said to each action that followed it.
 
     slice is None where the service gave no answer, and `error` says why. checkpoint: newest
     complete step, -1 where there is none, None where nobody knows.
@@ -91,7 +83,7 @@ class Answers:
     workers: tuple[Worker, ...] = ()
     junk: tuple[str, ...] = ()
     checkpoint: int | None = None
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[tuple[str, Answer], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,14 +187,14 @@ class _Turn:
 
     def take_outcomes(self) -> None:
         state = self.state
-        for outcome in self.answers.outcomes:
-            kind, words = outcome.kind, f"{outcome.kind} failed: {outcome.error}"
-            if kind == "create" and outcome.exists:
+        for kind, said in self.answers.outcomes:
+            words = f"{kind} failed: {said.words}"
+            if kind == "create" and said.exists:
                 # Ours from a request whose answer was lost, or one that still goes: see later.
                 self.event("a slice of that name exists already")
-            elif outcome.error and kind in ("create", "delete"):
-                self.fail(words, outcome.is_permanent)
-            elif outcome.error:
+            elif said.code and kind in ("create", "delete"):
+                self.fail(words, said.is_permanent)
+            elif said.code:
                 state.is_set_up &= kind == "start"
                 self.event(words)
             elif kind == "create":

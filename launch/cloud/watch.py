@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import Any
 
 from . import decide
-from .decide import REPORTED, Action, Answers, Outcome, Rules, State
+from .decide import REPORTED, Action, Answers, Rules, State
 from .job import Job
-from .run import Ask, ask_all, make
+from .run import Answer, Ask, ask_all, make
 from .text import dig, escape, read_json, read_time, refuse
 
 RENEW_SECS, MAX_LOCK_AGE_SECS = 600, 3600
@@ -171,9 +171,9 @@ class Supervisor:
                 return code
             answers = Answers(time.time(), outcomes=tuple(outcomes))
 
-    def act(self, actions: Sequence[Action]) -> tuple[list[Outcome], int | None]:
+    def act(self, actions: Sequence[Action]) -> tuple[list[tuple[str, Answer]], int | None]:
         """Do what was decided; return how it went, and the exit code at the end."""
-        outcomes: list[Outcome] = []
+        outcomes: list[tuple[str, Answer]] = []
         for action in actions:
             if action.kind == "event":
                 self.say(action.words)
@@ -193,8 +193,7 @@ class Supervisor:
                     for line in words.split("\n"):
                         print(escape(line))
                 if action.kind in REPORTED:
-                    error = said.words if said.code else ""
-                    outcomes.append(Outcome(action.kind, error, said.is_permanent, said.exists))
+                    outcomes.append((action.kind, said))
                     if said.code:
                         break
         return outcomes, None

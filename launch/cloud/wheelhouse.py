@@ -11,10 +11,11 @@ from .text import refuse
 # The platforms whose wheels a worker (glibc 2.31 or newer) can use, newest first.
 _PLATFORMS = [f"--platform=manylinux_2_{minor}_x86_64" for minor in range(31, 4, -1)]
 _PLATFORMS += [f"--platform=manylinux{name}_x86_64" for name in ("2014", "2010", "1")]
+# Its DATE/FILE is where uv looks in a mirror.
 _ARCHIVE = re.compile(
-    r"https://[A-Za-z0-9:/._%+-]+-x86_64-unknown-linux-gnu-install_only_stripped\.tar\.gz"
+    r"https://[\w:/.%+-]+/download/"
+    r"(\d+/[\w.%+-]+-x86_64-unknown-linux-gnu-install_only_stripped\.tar\.gz)"
 )
-_NAME = re.compile(r"[A-Za-z0-9._+-]+/[A-Za-z0-9._+-]+")
 
 
 def copy_packages(cluster: Cluster, revision: str, python: str, is_dry_run: bool) -> int:
@@ -63,12 +64,9 @@ def _fetch_python(folder: str, is_dry_run: bool) -> list[Command]:
     if is_dry_run:
         listing.print()
     else:
-        found = _ARCHIVE.search(ask(listing).out)
-        url = found[0] if found else ""
-        # uv looks for DATE/FILE in a mirror, as the address ends.
-        name = url.rpartition("/download/")[2].replace("%2B", "+")
-        if not _NAME.fullmatch(name) or ".." in name.split("/"):
-            refuse(f"uv names the Python '{url}', which is not DATE/FILE of a release")
+        if not (found := _ARCHIVE.search(ask(listing).out)):
+            refuse("uv names no Python 3.12 for x86 Linux at an address that ends in DATE/FILE")
+        url, name = found[0], found[1].replace("%2B", "+")
     path = f"{folder}/python/{name}"
     curl = "curl --fail --silent --show-error --location --output"
     return [make("mkdir -p", path.rpartition("/")[0]), make(curl, path, url)]

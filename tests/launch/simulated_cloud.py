@@ -79,7 +79,7 @@ class Cloud:
         self.saved, self.run, self.running_since = 0.0, 0, None
         self.statuses, self.silent_since = ["never started"] * WORKERS, 0.0
         self.is_set_up, self.starts = False, 0
-        self.succeeded_at = self.failed_for_good_at = None
+        self.ended: int | None = None  # with a code after which no start helps
         self.history: list[tuple[float, object]] = []
         self.said: dict | str = {}
         self.was_honest = True
@@ -282,11 +282,8 @@ class Cloud:
     def begin_training(self) -> None:
         self.run += 1
         self.starts += 1
-        if self.succeeded_at is not None:  # from its last checkpoint it ends at once
-            self.statuses = ["ended 0"] * WORKERS
-            return
-        if self.failed_for_good_at is not None:
-            self.statuses = [f"ended {self.final_code}"] * WORKERS
+        if self.ended is not None:  # from its last checkpoint it ends at once
+            self.statuses = [f"ended {self.ended}"] * WORKERS
             return
         self.statuses, self.running_since, self.silent_since = ["running"] * WORKERS, self.now, 0.0
         self.at(SAVE_SECS, self.in_run(self.save))
@@ -313,12 +310,12 @@ class Cloud:
 
     def succeed(self) -> None:
         self.stop_training("ended 0")
-        self.saved, self.succeeded_at = self.length, self.now
+        self.saved, self.ended = self.length, 0
 
     def fail_for_good(self) -> None:
         self.stop_training("ended 134")
         self.statuses[0] = f"ended {self.final_code}"
-        self.failed_for_good_at = self.now
+        self.ended = self.final_code
 
     def fail(self) -> None:
         self.end_run(self.random.choice((134, 86, 1, 137)))
@@ -389,8 +386,8 @@ class Cloud:
         status = {"restarts": max(self.starts - 1, 0), "replicatedJobsStatus": jobs}
         if self.statuses[1] == "ended 0":
             status["terminalState"] = "Completed"
-        if self.failed_for_good_at is not None or self.state in ("FAILED", "SUSPENDED"):
-            code = self.final_code if self.failed_for_good_at is not None else 1
+        if self.ended or self.state in ("FAILED", "SUSPENDED"):
+            code = self.ended or 1
             words = f"Container train for pod a/b failed with exit code {code} matching FailJob"
             conditions = [{"type": "Failed", "message": words}]
             status |= {"terminalState": "Failed", "conditions": conditions}

@@ -11,7 +11,8 @@ import dataclasses
 import pytest
 
 from launch.cloud import decide as module
-from launch.cloud.decide import Answers, Outcome, Rules, SliceSeen, State, Worker, decide
+from launch.cloud.decide import Answers, Rules, SliceSeen, State, Worker, decide
+from launch.cloud.run import Answer
 
 BUCKET = Rules("gs://b/a", is_deleted_at_end=True, usd_per_hour=3600.0)
 DISK = dataclasses.replace(BUCKET, workdir="/mnt/a")
@@ -134,8 +135,7 @@ def play(rules: Rules, looks: str, state: State | None = None):
                 kinds += [f"end {action.code}" if action.kind == "end" else action.kind]
                 if action.kind in module.REPORTED:
                     error = fails.get(action.kind, "")
-                    fault = Outcome(action.kind, error, "DENIED" in error, "EXISTS" in error)
-                    outcomes.append(fault)
+                    outcomes.append((action.kind, Answer(bool(error), "", error)))
                     if error:
                         break
             turn = Answers(turn.now, outcomes=tuple(outcomes)) if outcomes else None

@@ -85,7 +85,7 @@ def live_in(folder: pathlib.Path, cloud: Cloud, rules: Rules) -> Week:
             assert (folder / "state.json").stat().st_size < 4000, "the state grows"
             supervisor.lock.close()
             supervisor = watch.Supervisor(road, job, rules, folder, cloud.ask)
-        is_over |= cloud.succeeded_at is not None or cloud.failed_for_good_at is not None
+        is_over |= cloud.ended is not None
         is_over |= limit is not None and cloud.count_hours() * USD_PER_HOUR >= limit
         if is_over and honest_at is None and cloud.was_honest and cloud.is_granting:
             honest_at = cloud.now
