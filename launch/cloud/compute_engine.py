@@ -124,9 +124,9 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
     """Ask for the state of the group and, where all machines run, for their records."""
     about_group, about_machines, about_errors, about_records = questions(job)
     said = ask(about_group)
-    if said.is_absent:
-        return Answers(now, SliceSeen(decide.ABSENT))
     listed = said if said.code else ask(about_machines)
+    if listed.is_absent:  # also of a group that has gone between the two
+        return Answers(now, SliceSeen(decide.ABSENT))
     seen = None
     if not listed.code:
         seen = read_group(read_json(said.out), read_json(listed.out), job.cluster.slice.hosts)

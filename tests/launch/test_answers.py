@@ -11,6 +11,7 @@ from launch.cloud.run import Answer
 from launch.cloud.text import dig, escape, read_json, read_time
 from tests.launch.scripts import needs_gcloud
 from tests.launch.simulated_cloud import HOSTILE
+from tests.launch.weeks import make_job
 
 
 @pytest.mark.parametrize(
@@ -104,6 +105,13 @@ def test_a_group_has_the_state_of_its_machines():
     assert kind() == kind(("", "CREATING"), ("PENDING", "CREATING")) == decide.QUEUED
     assert kind(fine, targetSize=0) == decide.LOST  # flex-start after its days
     assert kind(("STOPPING", "DELETING"), ("RUNNING", "DELETING")) == decide.DELETING
+
+
+def test_a_group_that_goes_between_two_questions_is_absent(tmp_path):
+    said = iter([Answer(0, "{}"), Answer(1, "", "HTTPError 404: was not found")])
+    job = make_job(tmp_path, "compute_engine")
+    seen = compute_engine.look(job, lambda command: next(said), 0).slice
+    assert seen is not None and seen.kind == decide.ABSENT
 
 
 @needs_gcloud
