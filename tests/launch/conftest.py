@@ -43,16 +43,26 @@ def one_clone(tmp_path_factory):
 
 
 @pytest.fixture
-def clone(one_clone, tmp_path, monkeypatch):
-    """A small clone of bert_jax, whose commits the commands send."""
-    folder = shutil.copytree(one_clone, tmp_path / "clone")
-    for module in (job, wheelhouse):
-        monkeypatch.setattr(module, "ROOT", folder)
-    return folder
+def send(one_clone, monkeypatch):
+    """A function that names the clone whose commits the commands send; at first one for all."""
+
+    def choose(folder: pathlib.Path) -> pathlib.Path:
+        for module in (job, wheelhouse):
+            monkeypatch.setattr(module, "ROOT", folder)
+        return folder
+
+    choose(one_clone)
+    return choose
 
 
 @pytest.fixture
-def call(capsys, clone):
+def clone(one_clone, send, tmp_path):
+    """A small clone of bert_jax that a test may change."""
+    return send(shutil.copytree(one_clone, tmp_path / "clone"))
+
+
+@pytest.fixture
+def call(capsys, send):
     """A function that runs a command of launch/ here; gives its exit code, stdout and stderr."""
 
     def run(name: str, *arguments: str) -> tuple[int, str, str]:
