@@ -145,7 +145,7 @@ set -- "${words[@]}"
 to=$(find "${!#}")
 case "$1 $2" in
     "auth list") echo me ;;
-    "storage cat" | "storage ls") cat -- "$(find "$3")" ;;
+    "storage cat") cat -- "$(find "$3")" ;;
     "storage rsync")
         [[ -d $(find "$3") ]] || { echo "$3 is not there" >&2; exit 1; }
         mkdir -p "$to"; cp -r "$(find "$3")/." "$to" ;;
