@@ -166,8 +166,8 @@ CURVE_WIDTH, CURVE_HEIGHT = 60, 4  # characters of the learning-rate plot
 def _main(log: LibraryLog, flags: PlanFlags) -> int:
     with cli.preparing():
         logging.set_verbosity(logging.ERROR)
-        if flags.config.load().budget:
-            return _choose(flags, log)
+        if (config := flags.config.load()).budget:
+            return _choose(flags, config, log)
         if flags.config_out:
             raise Refused(
                 "--config_out is for a config with a budget, such as --config=configs/auto.py; "
@@ -282,14 +282,13 @@ def _spend(flags: PlanFlags, log: LibraryLog) -> int:
     return 0
 
 
-def _choose(flags: PlanFlags, log: LibraryLog) -> int:
+def _choose(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
     """Show the run that config.budget, or the flag in its place, chooses for the slice."""
     from bert_jax.benchmarking import dial, dial_run
 
     for name in ("json_out", "hlo_out", "plot_out", "scale", "seq_len", "per_chip_batch", "ladder"):
         if getattr(flags, name):
             raise Refused(f"--{name} is not for a config that a budget chooses; leave it out")
-    config = flags.config.load()
     tpu_slice = slices.find_slice(flags.topology, config.mesh.num_slices)
     if flags.budgets:
         money = _make_budget(flags, read_prices(pathlib.Path(flags.prices or FILE)), tpu_slice)

@@ -3,6 +3,7 @@
 import dataclasses
 import fcntl
 import json
+import math
 import os
 import pathlib
 import re
@@ -28,9 +29,18 @@ def read_state(path: pathlib.Path, rules: Rules) -> State:
     if not path.exists():
         return State(rules)
     values = read_json(path.read_text(errors="replace"))
-    names = {field.name for field in dataclasses.fields(State)} - {"rules"} | {"workdir"}
-    if not isinstance(values, dict) or set(values) != names:
+    kinds = {field.name: str(field.type) for field in dataclasses.fields(State)} | {
+        "workdir": "str"
+    }
+    del kinds["rules"]
+    if not isinstance(values, dict) or set(values) != set(kinds):
         refuse(f"{path} holds another state than this supervisor writes; remove it")
+    for name, value in values.items():
+        is_right = type(value).__name__ in kinds[name] and value != math.inf and value == value
+        is_right |= type(value) is int and "float" in kinds[name]
+        if not (is_right or (value is None and "None" in kinds[name])):
+            words = f"{name}={value!r}"[:100]
+            refuse(f"{path} holds {words}, which the supervisor did not write; remove it")
     workdir = values.pop("workdir")
     state = State(rules, **values)
     if workdir != rules.workdir:

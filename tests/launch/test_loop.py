@@ -1,5 +1,7 @@
 """The loop around `decide` and its locks, files and signals, with a cloud that grants all."""
 
+import json
+import math
 import os
 import pathlib
 import signal
@@ -121,6 +123,20 @@ def test_a_state_that_was_not_written_here_is_refused(tmp_path, capsys, text):
     with pytest.raises(SystemExit, match="2"):
         watch.read_state(path, Rules("gs://b/a"))
     assert str(path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"tries": "x"}, {"tries": math.nan}, {"is_there": 1}, {"seen": math.inf}, {"workdir": None}],
+    ids=str,
+)
+def test_a_state_with_a_value_of_another_kind_is_refused(tmp_path, capsys, wrong):
+    rules, path = Rules("gs://b/a"), tmp_path / "state.json"
+    watch.write_state(path, State(rules))
+    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    with pytest.raises(SystemExit, match="2"):
+        watch.read_state(path, rules)
+    assert f"holds {next(iter(wrong))}=" in capsys.readouterr().err
 
 
 def test_a_state_goes_on_for_its_run_and_leaves_the_money_of_another(tmp_path):

@@ -74,7 +74,6 @@ def test_an_ignored_signal_stays_ignored():
 
 WITHOUT_READER = """
 import sys
-import tomllib
 from data_pipeline.cli import main
 from tests.data_pipeline.cli.no_flags import COMMAND
 main.start()
