@@ -161,9 +161,10 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
     rules = _read_rules(tokenizer)
     if model == BPE and "ByteLevel" not in _list_steps(rules):
         model = SENTENCEPIECE_BPE
-    _check_model(path, rules, model, id_of)
+    unknown = _find_unknown(rules["model"], id_of) if model != BPE else {}
+    _check_model(path, rules, model, id_of, has_unknown=bool(unknown))
     template = read_template(rules, {"cls": 0}, path)
-    special_ids = find_special_ids(path, pieces, _find_ends(template))
+    special_ids = find_special_ids(path, pieces, _find_ends(template) | unknown)
     if template is None:
         template = make_bert_template(special_ids)
     template = dataclasses.replace(template, cls_id=special_ids["cls"])
@@ -248,20 +249,37 @@ def _list_steps(rules: Mapping[str, Any]) -> set[str]:
 def _marks_spaces(rules: Mapping[str, Any]) -> bool:
     """Return whether WORD_START takes the place of a space, as in Llama's and Gemma's files."""
     steps = _flatten(rules["normalizer"], "normalizers")
-    written = [step.get("content") for step in steps if step["type"] == "Replace"]
-    return WORD_START in written or "Metaspace" in _list_steps(rules)
+    steps += _flatten(rules["pre_tokenizer"], "pretokenizers")
+    written = {"Replace": "content", "Metaspace": "replacement"}
+    return WORD_START in [step[written[step["type"]]] for step in steps if step["type"] in written]
+
+
+def _find_unknown(model: Mapping[str, Any], id_of: Mapping[str, int]) -> dict[str, int]:
+    """Return the id of what has no piece, by the name unk; none if the model has no such token."""
+    unk_id = model["unk_id"] if model["type"] == UNIGRAM else id_of.get(model["unk_token"])
+    return {} if unk_id is None else {"unk": unk_id}
 
 
 def _check_model(
-    path: pathlib.Path, rules: Mapping[str, Any], kind: str, id_of: Mapping[str, int]
+    path: pathlib.Path,
+    rules: Mapping[str, Any],
+    kind: str,
+    id_of: Mapping[str, int],
+    has_unknown: bool,
 ) -> None:
     """Refuse a model that is of no use to pre-training, naming the rule."""
     model = rules["model"]
+    has_bytes = model.get("byte_fallback") and sum(map(bool, map(BYTE_PIECE.fullmatch, id_of)))
     for rule, is_broken in (
         ("its merges are dropped at random", bool(model.get("dropout"))),
         (
-            "its BPE is neither byte-level, as ModernBERT's is, nor SentencePiece's",
-            kind == SENTENCEPIECE_BPE and not _marks_spaces(rules),
+            f"its {model['type']} is neither byte-level BPE, as ModernBERT's is, nor marks a space "
+            f"by {WORD_START}, as SentencePiece does",
+            kind in (SENTENCEPIECE_BPE, UNIGRAM) and not _marks_spaces(rules),
+        ),
+        (
+            "it has no token for characters without a piece, so that they would be lost",
+            kind != BPE and not has_unknown and has_bytes != len(BYTE_OF),
         ),
         (
             "its pieces within words have no mark, such as ##",

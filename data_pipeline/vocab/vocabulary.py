@@ -23,7 +23,7 @@ from data_pipeline.vocab.documents import (
     encode_sentences_alone,
     flatten_ids,
 )
-from data_pipeline.vocab.sentencepiece_model import read_model
+from data_pipeline.vocab.sentencepiece_model import BPE, UNIGRAM, read_model
 from data_pipeline.vocab.special_tokens import SPECIAL_PIECES, find_special_ids
 from data_pipeline.vocab.template import Template, make_bert_template
 from data_pipeline.vocab.tokenizer_file import BYTE_PIECE, WORD_START
@@ -51,6 +51,8 @@ _NO_SPACES = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
+
+_RARE = "\U00012000"  # a sign of cuneiform, of which no vocabulary has a piece
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -99,10 +101,8 @@ class Vocabulary:
     @property
     def has_all_bytes(self) -> bool:
         """Return whether a character without a piece is encoded as its bytes, so none is lost."""
-        return (
-            self.kind == BYTE_LEVEL
-            or sum(map(bool, map(BYTE_PIECE.fullmatch, self._pieces))) == 256
-        )
+        ids, _ = self.encode([_RARE])
+        return self.kind == BYTE_LEVEL or self.special_ids["unk"] not in ids
 
     @property
     def digest(self) -> str:
@@ -326,7 +326,7 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes, rules: str) -> Vocabula
     pieces = [processor.IdToPiece(i) for i in range(processor.GetPieceSize())]
     if set(pieces).isdisjoint(SPECIAL_PIECES["mask"]):  # DeBERTa's tokenizers append it
         pieces.append(SPECIAL_PIECES["mask"][0])
-    special_ids = find_special_ids(path, pieces, {})
+    special_ids = find_special_ids(path, pieces, {"unk": processor.unk_id()})
     for special_id in set(special_ids.values()) - {special_ids["unk"]}:
         if special_id in processor.Encode(pieces[special_id]):
             raise Refused(
@@ -344,9 +344,18 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes, rules: str) -> Vocabula
         ids, spans = encoder.encode_prepared(text)
         return ids, [start for start, _ in spans]
 
-    adds_space = read_model(data).adds_space_before_text
-    is_alone = adds_space and not any(
-        WORD_START in piece[1:].rstrip(WORD_START) for piece in pieces
+    model = read_model(data)
+    if model.space_ends_a_word:
+        raise Refused(
+            f"{path} puts the mark of a space, {WORD_START}, after a word, so that its pieces do "
+            "not show where a word begins; train the model without --treat_whitespace_as_suffix"
+        )
+    adds_space = model.adds_space_before_text
+    # A model of words joins the unknown ones in a row.
+    is_alone = (
+        adds_space
+        and model.model_type in (UNIGRAM, BPE)
+        and not any(WORD_START in piece[1:].rstrip(WORD_START) for piece in pieces)
     )
     return Vocabulary(
         kind=SENTENCEPIECE,

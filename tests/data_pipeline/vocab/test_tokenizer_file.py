@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
+from data_pipeline.corpus.lost_characters import LostCharacters
 from data_pipeline.vocab import load_vocabulary, tokenizer_file
 from tests.data_pipeline.encoded import SPECIALS, id_lists
 from tests.data_pipeline.vocab.test_byte_level import make_file
@@ -98,6 +99,44 @@ def test_the_template_names_cls_and_sep(tmp_path, template, cls, sep):
     loaded = load_vocabulary(write_parts(tmp_path, post_processor=template))
     assert (loaded.special_ids["cls"], loaded.special_ids["sep"]) == (cls, sep)
     assert loaded.template.cls_id == cls
+
+
+def make_model(name: str, **changes: object) -> dict:
+    """The parts of a tokenizer of TOKENIZERS, its model changed."""
+    parts = json.loads(TOKENIZERS[name].to_str())
+    return parts | {"model": parts["model"] | changes}
+
+
+UNIGRAM = "unigram, always, split True"
+
+
+@pytest.mark.parametrize(
+    "parts, message",
+    [
+        (make_model("byte fallback", unk_token=None, byte_fallback=False), "would be lost"),
+        (make_model(UNIGRAM, unk_id=None), "would be lost"),
+        (make_model("BERT", unk_token="[NONE]"), "would be lost"),
+        (make_model(UNIGRAM) | {"pre_tokenizer": {"type": "Whitespace"}}, "nor marks a space"),
+    ],
+)
+def test_a_file_that_loses_characters_or_spaces_is_refused(tmp_path, parts, message):
+    """The library drops what has no piece, or raises in the middle of a text."""
+    with pytest.raises(ValueError, match=message):
+        load_vocabulary(write_parts(tmp_path, **parts))
+
+
+def test_the_models_own_unknown_token_counts(tmp_path):
+    """Whatever its name: a piece that is spelled [UNK] may be another."""
+    loaded = load_vocabulary(write_parts(tmp_path, **make_model("BERT", unk_token="bal")))
+    (ids,) = id_lists(loaded, ["\u0416"])
+    assert ids == [loaded.special_ids["unk"]] == [loaded.pieces().index("bal")]
+
+
+def test_pieces_of_bytes_without_the_fallback_lose_characters(tmp_path):
+    parts = make_model("byte fallback", byte_fallback=False)
+    loaded = load_vocabulary(write_parts(tmp_path, **parts))
+    assert loaded.special_ids["unk"] in id_lists(loaded, ["\u0416"])[0]
+    assert LostCharacters(loaded).count(["a \u0416"]) == {0x416: 1}
 
 
 def make_panic() -> dict:

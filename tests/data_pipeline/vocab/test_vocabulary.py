@@ -64,6 +64,15 @@ def test_a_model_that_reads_special_pieces_in_texts_is_refused(tmp_path):
         load_vocabulary(path)
 
 
+def test_a_model_that_marks_the_end_of_words_is_refused(tmp_path):
+    """Its pieces do not show where a word begins: "the▁" and "n" both follow any piece."""
+    path = tmp_path / "a.model"
+    suffixes = {"treat_whitespace_as_suffix": True, "control_symbols": CONTROLS}
+    path.write_bytes(train_model(pad_id=3, **suffixes))
+    with pytest.raises(ValueError, match="after a word, so that its pieces do not show"):
+        load_vocabulary(path)
+
+
 def test_words_of_sentencepiece_start_at_spaces_signs_and_unspaced_scripts(tmp_path):
     words = ["don't 我喜欢 (of) 3,000 naïve", "don't stop"] * 9
     path = tmp_path / "a.model"
