@@ -5,6 +5,7 @@ under the right name. The first bytes show it.
 """
 
 import dataclasses
+import http
 import re
 
 HEAD_BYTES = 4096  # enough to recognize a file that declares its kind
@@ -18,12 +19,19 @@ _ANNEX = re.compile(rb"(?:\.\./)*(?:\.git|/)?/?annex/objects/\S{1,300}\s*")
 _TAG_NAME = re.compile(rb"<([A-Za-z][\w:.-]{0,60})(?=[\s/>])")
 _TAG = re.compile(rb"</?[A-Za-z][^<>]{0,1000}>")
 _MIN_TAGS = 4  # a page without a doctype has as many
-# Answers of servers that are a whole file: GitHub's, the Hub's.
+# Answers of servers that are a whole file: a number with its words, GitHub's, the Hub's.
+_STATUS = "|".join(status.phrase for status in http.HTTPStatus if status >= 300)
 _ANSWERS = re.compile(
-    rb"\s*(?:404: not found|(?:entry|repository|file|page)?\s?not found|access denied|forbidden"
-    rb"|(?:internal )?server error|service unavailable|too many requests|unauthorized)\.?\s*",
+    rf"\s*(?:(?:http(?:/[\d.]+)?|error)?[ :-]*[345]\d\d[ :-]+(?:{_STATUS}|page not found)"
+    r"|(?:entry|repository|file|page)?\s?not found|access denied|forbidden"
+    r"|(?:internal )?server error|service unavailable|too many requests|unauthorized"
+    r"|bad gateway|gateway time-?out|error code: \d+|rate limit exceeded"
+    r"|invalid username or password|access to (?:model|dataset|space) \S+ is restricted.*"
+    r")\.?\s*".encode(),
     re.IGNORECASE,
 )
+_HEADERS = re.compile(rb"HTTP/\d(?:\.\d)? \d{3}[^\r\n]{0,80}\r?\n[\w-]+: ")
+_RECORDS = re.compile(rb"WARC/\d\.\d\r?\n")
 _PAGE_TAGS = frozenset(b"html head body title meta script style link base".split())
 _HTML_TAGS = _PAGE_TAGS | frozenset(
     b"a abbr address article aside b blockquote br button center code dd div dl dt em font footer "
@@ -50,6 +58,10 @@ _MEDIAWIKI = FileKind(
     _AGAIN,
 )
 _ANSWER = FileKind("the error message of a server", _AGAIN, _AGAIN)
+_WITH_HEADERS = FileKind(
+    "a server's answer with its headers", *["download the file again without them"] * 2
+)
+_WARC = FileKind("a WARC file of a web crawl", "warcio takes the texts out of its records", _AGAIN)
 _PDF = FileKind("a PDF", "pdftotext makes text of it", _AGAIN)
 _RTF = FileKind("an RTF document", "pandoc makes text of it", _AGAIN)
 _ANNEXED = FileKind("a git-annex pointer", *["fetch the file itself by: git annex get"] * 2)
@@ -64,8 +76,12 @@ def find_stand_in(head: bytes) -> FileKind | None:
         return _find_pointer(head)
     if len(head) < 500 and _ANNEX.fullmatch(head):
         return _ANNEXED
-    if len(head) < 100 and _ANSWERS.fullmatch(head):
+    if len(head) < 300 and _ANSWERS.fullmatch(head):
         return _ANSWER
+    if _HEADERS.match(head):
+        return _WITH_HEADERS
+    if _RECORDS.match(head):
+        return _WARC
     if head.startswith(b"%PDF-"):
         return _PDF
     return _RTF if head.startswith(b"{\\rtf") else None

@@ -1,7 +1,7 @@
 """Detect the format of a file, and refuse one that is not what its name or place promises.
 
 The first bytes tell whether a file is compressed, Parquet or Arrow. A first line with text that
-opens <doc ...> makes it a WikiExtractor file; one that is a JSON object makes it JSON lines, as
+opens <doc ...> makes it a WikiExtractor file; one that opens a JSON object makes it JSON lines, as
 WikiExtractor's --json writes into wiki_00. A .json or .jsonl file must be JSON lines, a .csv or
 .tsv file is a table: no content shows that.
 """
@@ -26,7 +26,8 @@ _NAME = re.compile(
     r"(?:\.(jsonl?|ndjson|csv|tsv|parquet|arrow))?(?:\.(gz|bz2|xz|zst))?$", re.IGNORECASE
 )
 _BLANK = "\ufeff\u200b\u2060 \t\r\n"
-_OPENS_OBJECT = re.compile(r"\{\s*\"").match
+# Also a list of objects and an object over several lines, which JSON lines are not.
+_OPENS_JSON = re.compile(r'(?:\[\s*)?\{\s*"(?:[^"\\\n]|\\.){0,200}"\s*:').match
 _AS_IT_IS = "or read it as it is by --format=text"
 
 
@@ -68,9 +69,7 @@ _WORDS = {TEXT: "plain text", WIKI: "WikiExtractor's <doc> text", JSON: "JSON li
 
 def _find_format_of_text(head: FileHead) -> str:
     text = head.data.decode("utf-8", "replace").lstrip(_BLANK)
-    first, *more = re.split("[\r\n]", text, maxsplit=1)
-    if first.startswith(wiki.OPENING):
+    if text.startswith(wiki.OPENING):
         return WIKI
-    is_complete = bool(more) or head.is_whole
-    is_json = opens_json_lines(first) if is_complete else bool(_OPENS_OBJECT(first))
-    return JSON if is_json else TEXT
+    first = re.split("[\r\n]", text, maxsplit=1)[0]
+    return JSON if _OPENS_JSON(text) or opens_json_lines(first) else TEXT

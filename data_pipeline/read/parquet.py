@@ -219,11 +219,11 @@ def _batches(address: str, file: pq.ParquetFile, text_key: str) -> Iterator[pa.A
 def _texts(address: str, column: pa.Array, rows: int) -> Iterator[str]:
     """Yield the texts of a column, "" for a missing one; `rows` rows came before it."""
     for row, value in enumerate(column, rows + 1):
+        if value.is_valid and pa.types.is_dictionary(column.type):
+            value = value.value  # which may be null, too
         if not value.is_valid:
             yield ""
             continue
-        if pa.types.is_dictionary(column.type):
-            value = value.value
         check_size(f"{address} row {row}", value.as_buffer().size)
         try:
             yield value.as_py()

@@ -20,8 +20,9 @@ _DIALECT_CHARS = 1 << 15  # a table's start shows how it is written
 _DELIMITERS = {"csv": ",;\t", "tsv": "\t"}
 
 _FORM = (
-    "JSON lines (a .json or .jsonl file, or one whose first line is a JSON object) must hold one "
-    "JSON object a line"
+    "JSON lines (a .json or .jsonl file, or one that opens a JSON object) must hold one JSON "
+    "object per line: jq -c . FILE writes objects so, jq -c '.[]' FILE a list of them, and "
+    "--format=text reads the file as it is"
 )
 
 

@@ -88,7 +88,7 @@ BAD_FILES = {
     "nested key": ("a.jsonl", b'{"c": {"x": "y"}, "id": 7}', r"its keys are c, c\.x, id; name"),
     "escaped key": ("a.jsonl", b'{"\\u001b[2J": 7}', r"its keys are '\\x1b\[2J'; name"),
     "other key, by content": ("wiki_00", b'\n{"body": "x"}', r"wiki_00 line 2 .* are body; name"),
-    "prose in json": ("wiki_00", b'{"text": "x"}\nabc', r"line 2 is not JSON .*first line is"),
+    "prose in json": ("wiki_00", b'{"text": "x"}\nabc', r"line 2 is not JSON .*one that opens"),
     "long number first": ("wiki_00", b'{"id": %s}' % LONG, r"line 1 has a number of too"),
     "number": ("a.jsonl", b'{"text": 5}', r"line 1 has a whole number under the key 'text'"),
     "long number": ("a.jsonl", b'{"text": "x"}\n\n{"id": %s}' % LONG, r"line 3 .*too many .*4300"),

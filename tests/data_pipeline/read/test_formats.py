@@ -60,6 +60,19 @@ def test_a_name_that_promises_another_format_is_refused(tmp_path, name, data, wo
         assert read(tmp_path / name, format="text")
 
 
+@pytest.mark.parametrize("value", [{"text": "x"}, [{"text": "x"}], {"text": {"a": ["x"]}, "b": 1}])
+@pytest.mark.parametrize("indent", [None, 0, 2])
+def test_json_that_is_no_json_lines_is_refused_under_any_name(tmp_path, value, indent):
+    (tmp_path / "a.txt").write_text("\ufeff" + json.dumps(value, indent=indent) + "\n")
+    if value == {"text": "x"} and indent is None:
+        assert read(tmp_path / "a.txt") == [["x"]]
+        return
+    with pytest.raises(Refused, match=r"a\.txt line 1 .*(not JSON|JSON list|an object)"):
+        read(tmp_path / "a.txt")
+    (tmp_path / "a.txt").write_text('{"Words" in braces: a text}\n["Words": none]')
+    assert read(tmp_path / "a.txt") != []
+
+
 def test_all_bad_files_are_named_in_one_go_and_many_are_counted(tmp_path):
     (tmp_path / "good.txt").write_bytes(TEXT)
     bad = [tmp_path / f"bad{number:02}.txt" for number in range(23)]
@@ -151,6 +164,12 @@ def test_an_arrow_file_is_read_as_parquet_is(tmp_path, new, name, key, compressi
     assert 0 < sum(read_bytes) <= source.stored_bytes
     pq.write_table(table, tmp_path / "a.parquet")
     assert read(tmp_path / "a.parquet", text_key=key) == texts
+
+
+def test_a_null_among_the_texts_that_indices_name_is_a_missing_text(tmp_path):
+    texts = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 0]), pa.array(["x", None]))
+    (tmp_path / "a").write_bytes(arrow_bytes(pa.table({"text": texts})))
+    assert read(tmp_path / "a") == [[text] if text else [] for text in texts.to_pylist()]
 
 
 @pytest.mark.parametrize("damage", ["cut", "no end", "noise", "length", "other column"])
