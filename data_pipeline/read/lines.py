@@ -311,13 +311,14 @@ def check_is_text(address: str, block: bytes, offset: int) -> None:
     )
 
 
-# Characters without width (Unicode: Cc, Cf and others of Default_Ignorable_Code_Point).
+# Characters without width (Unicode: Cc, Cf and others of Default_Ignorable_Code_Point), and the
+# blank of braille.
 _NO_WIDTH = (
     "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
-    "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
-    "\U000e0000-\U000e0fff"
+    "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-_PLANES = itertools.chain(range(0x10000), range(0xE0000, 0xE1000))
+_PLANES = itertools.chain(range(0x10000), range(0x1BC00, 0x1D200), range(0xE0000, 0xE1000))
 NO_WIDTH = frozenset(re.findall(f"[{_NO_WIDTH}]", "".join(map(chr, _PLANES))))
 _IS_INVISIBLE = re.compile(rf"[{_NO_WIDTH}\s]+").fullmatch
 

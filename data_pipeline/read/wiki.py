@@ -31,6 +31,12 @@ def read_articles(address: str, lines: Iterable[str]) -> Iterator[list[str]]:
     title, size_bytes, number = "", 0, 0
     for number, line in enumerate(lines, 1):
         stripped = strip_line(line)
+        if article is not None and stripped.startswith(OPENING) and _TAG.match(stripped):
+            raise Refused(
+                f"{address} has a <doc> within another at line {number}: {stripped[:40]!r}; the "
+                "article before it has no </doc>: copy the file again, or read it as it is by "
+                "--format=text"
+            )
         if article and _CLOSING not in stripped:  # nearly every line
             if stripped:
                 article.append(stripped)

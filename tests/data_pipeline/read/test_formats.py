@@ -194,7 +194,11 @@ def test_documents_line_makes_a_text_of_each_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "separator", ["\u200b", "\ufeff\u2060", "\u00ad", " \u200c\u200d ", "\u061c", "\x01", "\ufe0f"]
+    "separator",
+    [
+        *("\u200b", "\ufeff\u2060", "\u00ad", " \u200c\u200d ", "\u061c", "\x01", "\ufe0f"),
+        *("\u2800", "\U0001bca0", "\U0001d173"),
+    ],
 )
 @pytest.mark.parametrize("rule", ["blank_line", "chapters"])
 def test_a_line_of_characters_without_width_separates(tmp_path, separator, rule):
