@@ -34,6 +34,7 @@ HOW_TO_FIX = (
 _BOM = b"\xef\xbb\xbf"
 _SHOWN_CHARACTERS = 60
 _SHOWN_ROWS = 3
+_QUOTED = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')  # a quotation mark in it is doubled
 _PARQUET_ROWS = 64  # rows in memory at once: a file of some hundred bytes may hold long texts
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # escaped in JSON
@@ -181,7 +182,14 @@ def read_table(path: pathlib.Path, wanted: Sequence[str]) -> Columns:
     numbers, missing = list[int](), list[int]()
     for number, row in read_rows(path, wanted):
         for name in wanted:
-            values[name].append(format_value(path, number, name, row[name]))
+            value = format_value(path, number, name, row[name])
+            if path.suffix == TSV and _QUOTED.fullmatch(value):
+                raise Refused(
+                    f"{path} row {number} has a text under {name!r} that is quoted as csv quotes "
+                    f"it, {value!r:.60}, and quotation marks in a tsv are part of the text; write "
+                    "the table as a .csv with commas"
+                )
+            values[name].append(value)
         numbers.append(number)
         if any(is_missing(row[name]) for name in wanted):
             missing.append(number)

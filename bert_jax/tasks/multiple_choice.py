@@ -64,6 +64,11 @@ def read_swag(path: pathlib.Path) -> ChoiceFile:
     answers = []
     how_to_fix = "give SWAG's train.csv, val.csv or test.csv, not train_full.csv"
     for number, row in read_csv_rows(path, SWAG_COLUMNS, how_to_fix):
+        if (fifth := f"ending{CHOICES}") in row:
+            raise Refused(
+                f"{path} has a column {fifth!r}, and a question has {CHOICES} endings; keep "
+                f"{', '.join(ENDINGS)} and the questions whose right ending is among them"
+            )
         for name, values in columns.items():
             values.append(row[name])
         if "label" in row:

@@ -27,6 +27,7 @@ _TAG = re.compile("O|[BIESLU]-.+")
 # A number before a word, of CoNLL-U (1, 3-4, 5.1), of WebAnno (1-1) or in a list (1.).
 _NUMBER = re.compile(r"(?:[0-9]{1,9}[-.:])?([0-9]{1,9})[.:)]?")
 _CHECKED_LINES = 10_000
+_PIECE, _PIECES_SHARE = re.compile(r"##\w+"), 0.02  # a larger share of words is no chance
 _ENDS_ENTITIES = {"E", "S", "L", "U"}  # letters of BIOES, and of BILOU, its other spelling
 
 
@@ -70,6 +71,7 @@ def read(path: pathlib.Path) -> TaggedFile:
         )
     has_tags = columns != {1}
     sentences = _sentences(rows, has_tags)
+    _refuse_pieces(path, sentences)
     if not has_tags:
         return TaggedFile(path, tuple(sentences), False, f"{len(sentences):,} sentences, no tags")
     scheme = _check_tags(path, sentences)
@@ -83,6 +85,22 @@ def read(path: pathlib.Path) -> TaggedFile:
     words = sum(len(sentence.words) for sentence in converted)
     note = f"{len(converted):,} sentences, {words:,} words, {entities:,} entities, {scheme}"
     return TaggedFile(path, tuple(converted), True, note)
+
+
+def _refuse_pieces(path: pathlib.Path, sentences: Sequence[Sentence]) -> None:
+    """Refuse a file whose lines are pieces of words, as a WordPiece tokenizer cuts them."""
+    words = [
+        (number, word)
+        for sentence in sentences
+        for number, word in enumerate(sentence.words, sentence.first_line)
+    ]
+    pieces = [(number, word) for number, word in words if _PIECE.fullmatch(word)]
+    if len(pieces) > _PIECES_SHARE * len(words):
+        number, word = pieces[0]
+        raise Refused(
+            f"{path} has pieces of words, {len(pieces):,} on {len(words):,} lines, the first "
+            f"{word!r:.60} in row {number}; give whole words, each with the tag of its first piece"
+        )
 
 
 def refuse_numbers(path: pathlib.Path) -> None:
@@ -123,6 +141,11 @@ def read_columns(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
     expected = since = 0
     for number, line in decode_lines(path):
         line = line.rstrip("\r\n")
+        if "\r" in line:
+            raise Refused(
+                f"{path} row {number} has carriage returns within it, {line!r:.60}, as where they "
+                "alone end the lines; write the file with line feeds (tr '\\r' '\\n' < FILE)"
+            )
         if not line.strip():
             yield number, []
             continue

@@ -1,5 +1,6 @@
 """Labels that a person reads as one, missing ones, and headers within the rows."""
 
+import csv
 import json
 import unicodedata
 
@@ -100,6 +101,17 @@ def test_a_header_within_the_rows_is_refused(tmp_path, name, text):
     if name == "a.tsv":
         with pytest.raises(Refused, match=HEADER):
             read_columns(tmp_path / name, ["text", "label"])
+
+
+def test_a_tsv_quoted_as_csv_is_refused_and_other_quotes_are_text(tmp_path):
+    texts = ['He said "no".', '"Half', 'of" two', '"whole"', '""', "plain"]
+    path = tmp_path / "a.tsv"
+    path.write_text("\n".join(["text\tlabel", *(f"{text}\t1" for text in texts)]) + "\n")
+    assert read_table(path, ["text", "label"]).values["text"] == texts
+    with path.open("w", newline="") as file:
+        csv.writer(file, delimiter="\t").writerows([["text", "label"], *([t, "1"] for t in texts)])
+    with pytest.raises(Refused, match=r"a\.tsv row 2 has a text under 'text' that is quoted"):
+        read_table(path, ["text", "label"])
 
 
 def test_missing_texts_are_empty_and_known_by_their_rows(tmp_path):

@@ -107,6 +107,11 @@ def test_a_question_of_codah_is_the_prompt_with_each_ending(tmp_path):
         (read_swag, "sent1,sent2,label\n", "no column 'ending0'"),
         (read_swag, f"{HEADER},label\n{ROW},1\n{ROW}\n", "row 3 has 11 fields and not 12"),
         (read_swag, f"{HEADER},label\n{ROW},4\n", "row 2 has the label '4'"),
+        (
+            read_swag,
+            f"{HEADER},ending4,label\n{ROW},w,3\n",
+            "column 'ending4', and a question has 4",
+        ),
         (read_swag, f'{HEADER},label\n0,"v,1\n', "row 2 cannot be read as a table"),
         (read_codah, "o\tp\ta\tb\tc\td\t0\no\tp\ta\tb\tc\t0\n", "row 2 has 6 fields and not 7"),
         (multiple_choice.read_accuracy, ",pred,label\n0,1,2\n1,1,x\n", "row 3 has the label 'x'"),

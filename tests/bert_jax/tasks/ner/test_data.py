@@ -101,6 +101,12 @@ def test_words_are_counted_by_line_and_may_hold_spaces(read_text, text, sentence
         ("a O\nb\n", "row 2 has 1 columns, where row 1 has 2 columns separated by spaces"),
         ("a\tO\n\nb\tx\tO\n", "row 3 has 3 columns, where row 1 has 2 columns separated by tabs"),
         ("a\tO\n\tO\n", "row 2 has no word in its first column"),
+        ("Eve B-PER\rran O\r. O\r", r"row 1 has carriage returns within it.*tr "),
+        ("a\rb\r\nc\r\n", "row 1 has carriage returns"),
+        (
+            "Jo B-PER\n##hn I-PER\nran O\n",
+            "pieces of words, 1 on 3 lines, the first '##hn' in row 2",
+        ),
         ("a O\nM\ufffcnchen B-LOC\n", r"row 2 is not UTF-8: byte 0xfc.*iconv"),
     ],
 )
@@ -135,7 +141,10 @@ def test_a_running_number_before_each_word_is_refused(read_text, tmp_path, text)
 
 @pytest.mark.parametrize(
     "text",
-    ["In O\n1999 O\n2000 O\n. O\n", "1 O\n\n2 O\n", "7\n8\n", "#1 O\n#2 O\n", "3 O\n5 O\n"],
+    [
+        *("In O\n1999 O\n2000 O\n. O\n", "1 O\n\n2 O\n", "7\n8\n", "#1 O\n#2 O\n", "3 O\n5 O\n"),
+        *("## O\n### O\n", "##x O\n" + "a O\n" * 99),
+    ],
 )
-def test_words_may_be_numbers(read_text, text):
+def test_words_may_be_numbers_and_signs(read_text, text):
     assert read_text(text).words == text.count("\n") - text.count("\n\n")
