@@ -73,6 +73,11 @@ def open_file(address: str, request_bytes: int = _REQUEST_BYTES) -> Iterator[Bin
         with explain_errors(address), _open(address, request_bytes) as file:
             yield file
     except FileNotFoundError as error:
+        if os.path.islink(address):
+            raise Refused(
+                f"{address} is a link to {os.readlink(address)}, which is not there; remove the "
+                "link, or put the file there"
+            ) from error
         raise Refused(
             f"{address} was listed and is not there any more; wait until whatever moves or writes "
             "the corpus is done, then start the same command again"
