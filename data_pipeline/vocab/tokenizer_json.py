@@ -186,7 +186,6 @@ def _can_be_expressed(model: SentencepieceModel) -> bool:
         and all(normalizer.normalize_str(piece) == piece for piece in own)
         and model.marks_spaces
         and model.removes_extra_spaces
-        and not model.space_ends_a_word
         and UNUSED not in model.piece_types
         and not any(WORD_START in piece[1:] for piece in model.pieces)
     )

@@ -131,7 +131,6 @@ def test_special_pieces_stand_around_sentences(shared_data, uncased, tmp_path, k
     "settings",
     [
         {"model_type": "char"},
-        {"model_type": "unigram", "treat_whitespace_as_suffix": True},
         {"model_type": "bpe", "user_defined_symbols": ["Haus"]},
         {"user_defined_symbols": ["Haus"], "normalization_rule_name": "nmt_nfkc_cf"},
         {"model_type": "unigram", "split_by_whitespace": False},
