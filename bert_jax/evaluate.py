@@ -301,9 +301,11 @@ def _search(log: LibraryLog, flags: EvaluateFlags) -> int:
     }
     facts: dict[str, Any] = {"retrieval": flags.retrieval, "split": split}
     facts |= {"queries": len(queries), "documents": len(documents)}
-    facts |= {"int8": True} if flags.int8 else {}
     _show_search(facts, scores, extraction, counts, screen)
-    _write(flags.output, [{"system": name} | facts | each for name, each in scores.items()], screen)
+    lines = [{"system": name} | facts | each for name, each in scores.items()]
+    if flags.int8:  # BM25 has no kernels
+        lines[0] |= {"int8": True}
+    _write(flags.output, lines, screen)
     return 0
 
 

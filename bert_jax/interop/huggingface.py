@@ -109,7 +109,7 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]
             stems=("",) if is_known else (prefix,) if prefix else names.list_stems(prefix),
             config_name=CONFIG,
         )
-        _check_tied(tensors, params, family.decoder)
+        _check_tied(tensors, params, family.decoder, settings)
         return config, params | layer, unread
 
 
@@ -207,9 +207,19 @@ def _read_index(index: pathlib.Path) -> list[pathlib.Path]:
     return [index.parent / part for part in parts]
 
 
-def _check_tied(tensors: Tensors, params: Params, decoder: str) -> None:
+def _check_tied(
+    tensors: Tensors, params: Params, decoder: str, settings: Mapping[str, Any]
+) -> None:
     """Refuse an MLM output matrix that differs from the word table, as bert_jax ties them."""
-    if decoder not in tensors.dims or "mlm" not in params:
+    if "output_bias" not in params.get("mlm", {}):
+        return
+    if decoder not in tensors.dims:
+        if settings.get("tie_word_embeddings") is False:
+            raise Refused(
+                f"{tensors.place} has no {decoder}, and its {CONFIG} says tie_word_embeddings = "
+                "False: give the whole checkpoint, or set it to true if the MLM head shares the "
+                "word embeddings"
+            )
         return
     if not np.array_equal(
         tensors.read(decoder).astype(np.float32), params["embeddings"]["word"]["embedding"]
@@ -243,7 +253,11 @@ def read_task_layer(
         layer = task_layer.from_json(ours, path)
         # An exported layer outputs unscaled values, not standard scores.
         return dataclasses.replace(layer, mean=0.0, deviation=1.0)
-    architectures = small_files.field(settings, "architectures", list, path, [])
+    architectures = (
+        []
+        if settings.get("architectures") is None
+        else small_files.field(settings, "architectures", list, path)
+    )
     if kind is None:
         known = dict.fromkeys(f"...{end}" for end in family.class_ends.values())
         raise Refused(
@@ -268,7 +282,9 @@ def read_task_layer(
 def _read_labels(path: pathlib.Path, settings: Mapping[str, Any], classes: int) -> tuple[str, ...]:
     """Read id2label; without it classes have the names that transformers gives them."""
     unnamed = {str(number): f"LABEL_{number}" for number in range(classes)}
-    by_id = small_files.field(settings, "id2label", dict, path, unnamed)
+    if settings.get("id2label") is None:
+        return tuple(unnamed.values())
+    by_id = small_files.field(settings, "id2label", dict, path)
     try:
         return tuple(str(by_id[str(number)]) for number in range(len(by_id)))
     except KeyError as error:

@@ -108,7 +108,10 @@ def load_fine_tuned(address: str) -> tuple[Pretrained, TaskLayer]:
             f"{expected} are named; put the config.json back that it came with"
         )
     if len(set(layer.labels)) < len(layer.labels):
-        raise Refused(f"{address} has two labels of one name: {layer.labels!r:.80}")
+        raise Refused(
+            f"{address} has two labels of one name: {layer.labels!r:.80}; give each label a name "
+            "of its own in id2label of its config.json"
+        )
     reads_transform = checkpoint.config.pooler_type == "mlm_transform"
     has_pooler = ("mlm" if reads_transform else "pooler") in checkpoint.params
     has_pooler = has_pooler or checkpoint.config.bilstm_units > 0  # the layer reads LSTMs instead

@@ -30,6 +30,7 @@ class Settings:
     Attributes:
       acts: our activation function by the name in the file; the first of several is written.
       numbers: the setting of each field of ModelConfig that is a number.
+      aliases: other names of settings, which count before these (transformers' attribute_map).
       flags: the setting of each field that is a bool, False where a file lacks it.
       act: the setting of the activation function.
       checked: settings that change what the encoder computes, and the one value that is read.
@@ -41,6 +42,7 @@ class Settings:
 
     acts: Mapping[str, str]
     numbers: Mapping[str, str] = dataclasses.field(default_factory=BERT_NUMBERS.copy)
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     flags: Mapping[str, str] = dataclasses.field(default_factory=dict)
     act: str = "hidden_act"
     checked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -55,7 +57,10 @@ class Settings:
         Raises:
           Refused: a size is missing or impossible; a setting has a value that is not computed.
         """
-        settings = {**self.defaults, **settings}
+        others = {
+            name: settings[alias] for alias, name in self.aliases.items() if alias in settings
+        }
+        settings = {**self.defaults, **settings, **others}
         for name, value in self.checked.items():
             if settings.get(name, value) != value:
                 raise Refused(

@@ -43,6 +43,14 @@ _RULES = {
     "word_tokenizer_type": "basic",  # Japanese BERTs have mecab
     "subword_tokenizer_type": "wordpiece",  # some Japanese BERTs cut words to characters
 }
+# Rules that these tokenizers and models take from tokenizer_config.json in place of tokenizer.json,
+# with the values where it has none. Source: transformers 4.57 and 5.24.
+_BERT_RULES = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+_CLASS_RULES: dict[str, dict[str, bool | None]] = {
+    name: {"add_prefix_space": False} if kind == "Roberta" else _BERT_RULES
+    for kind in ("Bert", "DistilBert", "Electra", "Roberta")
+    for name in (kind.lower(), f"{kind}Tokenizer", f"{kind}TokenizerFast")
+}
 
 
 def read(directory: pathlib.Path) -> Vocabulary:
@@ -76,7 +84,7 @@ def read(directory: pathlib.Path) -> Vocabulary:
     else:
         rules = _find_rules(directory) if beside.suffix == ".model" else NONE
         vocabulary = load_vocabulary(beside, reads_special_tokens=True, rules=rules)
-    _check_added(directory / ADDED, vocabulary)
+    _check_added(directory, vocabulary)
     return dataclasses.replace(vocabulary, template=_find_template(directory, vocabulary))
 
 
@@ -149,23 +157,58 @@ def _ends_with_cls(config: Mapping[str, Any], settings: Mapping[str, Any]) -> bo
 def _read_tokenizer(path: pathlib.Path, beside: pathlib.Path | None) -> Vocabulary:
     """Read a tokenizer.json, or the file beside it that it was exported from here."""
     settings = model_json.read_json(path)
+    asked, config = (
+        model_json.read_json(each) if each.is_file() else {}
+        for each in (path.with_name(TOKENIZER_CONFIG), path.with_name(CONFIG))
+    )
+    of_class = str(asked.get("tokenizer_class") or config.get("model_type"))
+    _check_rules(path, settings, asked, of_class)
     normalizer = settings.get("normalizer")
     lowercase = normalizer.get("lowercase") if isinstance(normalizer, dict) else None
     if beside is not None and beside.name != PIECES:
         source = _read_source(beside, lowercase is not False)
         if source and _is_export(path, settings, source):
             return source
-    config = path.with_name(TOKENIZER_CONFIG)
-    asked = model_json.read_json(config).get("do_lower_case") if config.is_file() else None
-    if type(lowercase) is type(asked) is bool and lowercase != asked:
-        raise Refused(
-            f"{config} has do_lower_case {asked}, {path.name} next to it {lowercase}; correct the "
-            "one that is wrong"
-        )
-    vocabulary = load_vocabulary(path, reads_special_tokens=True)
+    vocabulary = load_vocabulary(
+        path, reads_special_tokens=asked.get("split_special_tokens") is not True
+    )
     if beside is not None and beside.name == LIST:
         _check_agrees(settings, vocabulary.path, beside)
     return vocabulary
+
+
+def _check_rules(
+    path: pathlib.Path, settings: Mapping[str, Any], asked: Mapping[str, Any], of_class: str
+) -> None:
+    """Raise if tokenizer_config.json contradicts the rules of a tokenizer.json.
+
+    Some classes of transformers follow the first file, others the second.
+    """
+    normalizer, splitter = settings.get("normalizer"), settings.get("pre_tokenizer")
+    rules: dict[str, Any] = {}
+    if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
+        lowercase, strip = normalizer.get("lowercase"), normalizer.get("strip_accents")
+        rules = {"do_lower_case": lowercase, "strip_accents": lowercase if strip is None else strip}
+        rules["tokenize_chinese_chars"] = normalizer.get("handle_chinese_chars")
+    elif of_class in _LOWERCASES or of_class.startswith("DebertaV2Tokenizer"):
+        rules["do_lower_case"] = '"Lowercase"' in json.dumps(normalizer)
+    if isinstance(splitter, dict) and splitter.get("type") == "ByteLevel":
+        rules["add_prefix_space"] = splitter.get("add_prefix_space")
+    # Any class may follow these two where they are set.
+    defaults = {"do_lower_case": None, "add_prefix_space": None, **_CLASS_RULES.get(of_class, {})}
+    for name in filter(rules.__contains__, defaults):
+        theirs = asked.get(name, defaults[name])
+        if name == "strip_accents" and theirs is None:
+            theirs = asked.get("do_lower_case", defaults["do_lower_case"])
+        if type(theirs) is type(rules[name]) is bool and theirs != rules[name]:
+            says = f"has {name} {theirs}"
+            if name not in asked:
+                says = f"has no {name}, which {of_class} takes as {theirs}"
+            raise Refused(
+                f"{path.with_name(TOKENIZER_CONFIG)} {says}, {path.name} next to it {rules[name]}; "
+                f'correct the one that is wrong: write "{name}": {json.dumps(rules[name])} into '
+                f"the first if {path.name} is right"
+            )
 
 
 def _read_source(path: pathlib.Path, lowercase: bool) -> Vocabulary | None:
@@ -214,17 +257,24 @@ def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathl
             )
 
 
-def _check_added(path: pathlib.Path, vocabulary: Vocabulary) -> None:
-    """Raise if the added tokens of a tokenizer, which have their own file, would be lost."""
-    if not path.is_file():
-        return
-    added = model_json.read_json(path).keys() - set(vocabulary.pieces())
-    if added:
-        raise Refused(
-            f"{path} has {len(added):,} tokens that {vocabulary.path} has not, such as "
-            f"{min(added)!r}, and would not be read; remove the file if they are not needed, or "
-            f"give a {LIST} with every token on the line of its number, the first line being 0"
-        )
+def _check_added(directory: pathlib.Path, vocabulary: Vocabulary) -> None:
+    """Raise if the added tokens of a tokenizer, which have files of their own, would be lost."""
+    for name in (ADDED, TOKENIZER_CONFIG):
+        path = directory / name
+        content = model_json.read_json(path) if path.is_file() else {}
+        if name == ADDED:
+            tokens = {*content}
+        else:
+            listed = content.get("added_tokens_decoder")
+            each = listed.values() if isinstance(listed, dict) else ()
+            tokens = {str(token.get("content", "")) for token in each if isinstance(token, dict)}
+        added = tokens - {"", *vocabulary.pieces()}
+        if added:
+            raise Refused(
+                f"{path} has {len(added):,} tokens that {vocabulary.path} has not, such as "
+                f"{min(added)!r}, and would not be read; remove them if they are not needed, or "
+                f"give a {LIST} with every token on the line of its number, the first line being 0"
+            )
 
 
 def check_size(vocabulary: Vocabulary, rows: int, place: str) -> None:

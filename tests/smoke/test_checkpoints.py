@@ -164,12 +164,12 @@ def test_a_search_is_scored_by_the_vectors_that_features_writes(forked, small, t
     lines = [f"{q}\t{d}\t{grade}" for q, grades in qrels.items() for d, grade in grades.items()]
     (tmp_path / "qrels" / "dev.tsv").write_text("\n".join(lines))
     given = f"--checkpoint=hf:{small}/checkpoint"
-    flags = [f"--retrieval={tmp_path}", "--split=dev", "--pool=cls", "--normalize=false"]
+    flags = [f"--retrieval={tmp_path}", "--split=dev", "--pool=cls", "--normalize=false", "--int8"]
     out = forked("bert_jax.evaluate", given, *flags, f"--output={tmp_path / 'o.jsonl'}").stdout
 
     (tmp_path / "in.txt").write_text("\n".join(text.replace("|||", "|| |") for text in texts))
     flags = [f"--input={tmp_path / 'in.txt'}", f"--output={tmp_path / 'o.npz'}", "--pool=cls"]
-    forked("bert_jax.features", given, *flags)
+    forked("bert_jax.features", given, *flags, "--int8")
     with np.load(tmp_path / "o.npz") as arrays:
         scores_QN = arrays["vectors"][:20] @ arrays["vectors"].T
     run = {
@@ -182,6 +182,7 @@ def test_a_search_is_scored_by_the_vectors_that_features_writes(forked, small, t
     for measure, name in measures.items():
         expected = np.mean([numbers[measure] for numbers in seen.values()])
         assert vectors[name] == pytest.approx(expected, abs=1e-4)
+    assert vectors["int8"] and "int8" not in bm25  # which has no kernels
     assert bm25["system"] == "BM25" and bm25["ndcg@10"] != vectors["ndcg@10"]
     assert "70 documents, 20 queries of dev" in out
     assert f"BM25          nDCG@10 {bm25['ndcg@10']:.4f}, recall@100 " in out

@@ -3,11 +3,11 @@
 Source: modeling_distilbert.py, configuration_distilbert.py@transformers 5.23; Sanh et al. 2019.
 """
 
-from bert_jax.interop.families.family import ACTS, ANSWER_NAMES, Family, Names
+from bert_jax.interop.families.family import ACTS, ALIASES, ANSWER_NAMES, Family, Names
 from bert_jax.interop.model_json import Settings
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS
 
-_FIXED = {"tie_weights_": True, "sinusoidal_pos_embds": False}
+_TIED = {"tie_weights_": True}
 _NUMBERS = {
     "vocab_size": "vocab_size",
     "hidden_size": "dim",
@@ -23,8 +23,9 @@ _SETTINGS = Settings(
     ACTS,
     _NUMBERS,
     act="activation",
-    checked=_FIXED,
-    written=_FIXED,
+    aliases={name: _NUMBERS[name] for name in ALIASES},
+    checked=_TIED,
+    written={**_TIED, "sinusoidal_pos_embds": False},
     # The epsilon is no setting.
     shape={"type_vocab_size": 0, "pooler_type": "relu", "layer_norm_eps": 1e-12},
     defaults={

@@ -18,6 +18,8 @@ ACTS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "silu": "silu",
 }
+# Names of sizes that transformers reads in every config.json, whatever a family calls them.
+ALIASES = ("hidden_size", "num_hidden_layers", "num_attention_heads")
 # Settings that matter while training alone; a config.json need not hold them.
 TRAINING = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_sites"),

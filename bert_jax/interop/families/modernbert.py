@@ -112,6 +112,12 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
             f"{path} says layer_types = {types!r:.80}; bert_jax reads those with {_FULL} in the "
             "first layer and then in every Nth: give such a checkpoint"
         )
+    half = config.local_attention // 2
+    if settings.get("sliding_window", half) != half:
+        raise Refused(
+            f"{path} says sliding_window = {settings['sliding_window']!r:.80} and local_attention "
+            f"= {config.local_attention}, and half of that is {half}: remove the one that is wrong"
+        )
     pooling = settings.get("classifier_pooling", _POOLINGS[0])
     if pooling not in _POOLINGS:
         raise Refused(

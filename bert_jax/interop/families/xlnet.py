@@ -13,6 +13,7 @@ from typing import Any
 from bert_jax.config import ModelConfig
 from bert_jax.interop.families.family import (
     ACTS,
+    ALIASES,
     ANSWER_NAMES,
     CLASS_ENDS,
     TRAINING,
@@ -33,19 +34,21 @@ _FIXED = {
 }
 # How the classes pool that classify rows; transformers' defaults too.
 _SUMMARY = {"summary_use_proj": True, "summary_activation": "tanh"}
+_NUMBERS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "d_model",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "d_inner",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "dropout",
+    "initializer_range": "initializer_range",
+    "layer_norm_eps": "layer_norm_eps",
+}
 _SETTINGS = Settings(
     ACTS,
-    {
-        "vocab_size": "vocab_size",
-        "hidden_size": "d_model",
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
-        "intermediate_size": "d_inner",
-        "hidden_dropout_prob": "dropout",
-        "attention_probs_dropout_prob": "dropout",
-        "initializer_range": "initializer_range",
-        "layer_norm_eps": "layer_norm_eps",
-    },
+    _NUMBERS,
+    aliases={"n_token": "vocab_size", **{name: _NUMBERS[name] for name in ALIASES}},
     act="ff_activation",
     checked=_FIXED | {"untie_r": True},
     written=_FIXED | _SUMMARY | {"mem_len": None},

@@ -5,8 +5,9 @@ Dimensions: B rows of a batch, S sequence, K arrays of a token, D width of each,
 
 import dataclasses
 import functools
+import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import jax
 import numpy as np
@@ -23,9 +24,12 @@ from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import parse_record
 from data_pipeline.labelled.rows import Batch, EncodedRows, batch_by_length
+from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import open_store
 from data_pipeline.vocab import Vocabulary, load_recorded
 
+Settings = TypeVar("Settings", BiLM, CoVe)
+Size = Annotated[int, 1, 1 << 24]
 COUNTS, ELMO, TAGLM, BERT = "counts", "elmo", "taglm", "bert"
 _BATCH_SIZE = 32  # rows
 _MAX_POSITIONS = 512
@@ -82,7 +86,7 @@ def _open_skipgram(address: str) -> Encoder:
 
 def _open_bilm(address: str) -> Encoder:
     folder, content, vocabulary = read_baseline(address, BILM)
-    settings = parse_record(content, BiLM, folder / training.RECORD)
+    settings = _parse_settings(content, BiLM, folder / training.RECORD)
     like = bilm.init_state(settings, vocabulary.size)
     params, _ = training.read_state(folder, like)
     run = _run_reader(
@@ -113,12 +117,20 @@ def _open_taglm(tokens: str, address: str) -> Encoder:
     return dataclasses.replace(static, width=width, digest=digest, run=run)
 
 
+def _parse_settings(content: object, kind: type[Settings], path: pathlib.Path) -> Settings:
+    """Return the settings in a baseline's record, each in its range."""
+    settings = parse_record(content, kind, path)
+    check_fields(settings, f"{path}: settings")
+    return settings
+
+
 def _open_cove(address: str) -> Encoder:
     folder, content, vocabulary = read_baseline(address, COVE)
     path = folder / training.RECORD
-    settings, record = parse_record(content, CoVe, path), small_files.read_object(path, folder)
+    settings, record = _parse_settings(content, CoVe, path), small_files.read_object(path, folder)
     width, vocab_size = (
-        small_files.field(record, name, int, path) for name in ("static_width", "target_pieces")
+        parse_record(record.get(name), Size, f"{path}: {name!r}")
+        for name in ("static_width", "target_pieces")
     )
     like = cove.init_state(settings, np.zeros((vocabulary.size, width), np.float32), vocab_size)
     params, _ = training.read_state(folder, like)

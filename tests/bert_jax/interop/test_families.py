@@ -168,6 +168,29 @@ def test_settings_of_training_alone_change_no_family(case):
 
 
 @pytest.mark.parametrize(
+    ("kind", "name", "alias"),
+    [  # attribute_map of the classes in transformers 4.57 and 5.24
+        *(("distilbert", "n_heads", "num_attention_heads"), ("distilbert", "dim", "hidden_size")),
+        *(("distilbert", "n_layers", "num_hidden_layers"), ("xlnet", "n_token", "n_token")),
+        *(("xlnet", "d_model", "hidden_size"), ("xlnet", "n_head", "num_attention_heads")),
+        ("xlnet", "n_layer", "num_hidden_layers"),
+    ],
+)
+def test_a_size_under_its_other_name_counts_first(kind, name, alias):
+    family = FAMILIES[kind]
+    settings = {} if name == alias else {name: 5}
+    config = family.parse(pathlib.Path("config.json"), {**settings, alias: 7})
+    assert getattr(config, "vocab_size" if name == alias else alias) == 7
+
+
+def test_a_table_of_sinusoids_is_read_as_a_table():
+    """A file of DistilBERT holds the table, which a reader takes as it is."""
+    settings = {"sinusoidal_pos_embds": True}
+    config = FAMILIES["distilbert"].parse(pathlib.Path("config.json"), settings)
+    assert config.has_position_table
+
+
+@pytest.mark.parametrize(
     "changes", [{"norm_type": "rms_norm", "norm_position": "pre"}, {"gated_mlp": True}]
 )
 def test_a_shape_of_no_family_is_said_to_be_one(changes):
@@ -191,6 +214,7 @@ def test_a_shape_of_no_family_is_said_to_be_one(changes):
         ({"layer_types": ["sliding_attention"] * 9}, "layer_types = .*in every Nth"),
         ({"layer_types": 3}, "layer_types = 3; bert_jax reads those"),
         ({"hidden_activation": "relu"}, "hidden_activation = 'relu'; bert_jax computes gelu"),
+        ({"sliding_window": 9}, "sliding_window = 9 and local_attention = "),
         ({"norm_bias": True}, "norm_bias = True; .*norm_bias = False alone"),
     ],
 )

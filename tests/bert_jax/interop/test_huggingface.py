@@ -8,7 +8,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from bert_jax.checkpoint.arrays import name_leaves
-from bert_jax.interop import huggingface
+from bert_jax.interop import huggingface, load
+from data_pipeline.io.refused import Refused
 from tests.bert_jax.small_checkpoints import tensors, write
 
 KERNEL = "encoder.layer.1.attention.self.key.weight"
@@ -145,6 +146,36 @@ def test_activation_functions(held, act, ours, tmp_path):
 def test_a_decoder_reads_from_left_to_right(held, is_decoder, tmp_path):
     _, config = huggingface.read_config(write(tmp_path, held, is_decoder=is_decoder))
     assert config.is_causal == is_decoder
+
+
+def test_a_decoder_of_its_own_that_is_not_there_is_refused(held, tmp_path):
+    """Where transformers would initialize one; equal ones are read."""
+    with pytest.raises(Refused, match=r"no cls\.predictions\.decoder\.weight, .*tie_word_embedd"):
+        huggingface.read(write(tmp_path / "without", held, tie_word_embeddings=False))
+    decoder = {"cls.predictions.decoder.weight": held["bert.embeddings.word_embeddings.weight"]}
+    assert flat(write(tmp_path / "with", held | decoder, tie_word_embeddings=False))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"architectures": None}, r"says architectures = \[\], which names no layer"),
+        ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "two labels of one name.*id2label of its"),
+        ({"id2label": None}, None),
+    ],
+)
+def test_labels_that_are_null_have_the_names_of_transformers(held, changes, words, tmp_path):
+    rng = np.random.default_rng(3)
+    layer = {"classifier.weight": (3, 14), "classifier.bias": (3,)}
+    layer = {name: rng.normal(size=size).astype(np.float32) for name, size in layer.items()}
+    encoder = {name: leaf for name, leaf in held.items() if not name.startswith("cls.")}
+    settings = {"architectures": ["BertForSequenceClassification"], **changes}
+    folder = write(tmp_path, encoder | layer, **settings)
+    if words is None:
+        assert load.load_fine_tuned(f"hf:{folder}")[1].labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    else:
+        with pytest.raises(Refused, match=words):
+            load.load_fine_tuned(f"hf:{folder}")
 
 
 DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": ["c2p"]}

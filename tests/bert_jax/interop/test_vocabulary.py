@@ -20,6 +20,8 @@ from tests.bert_jax.small_checkpoints import PIECES
 from tests.data_pipeline.encoded import WORDS, train_model
 from tests.golden import sentencepiece_rules
 
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
 
 def write(folder, pieces, tokenizer_config=None, tokenizer=None):
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
@@ -96,6 +98,69 @@ def test_files_that_contradict_each_other_in_case_are_refused(tmp_path):
         vocabulary.read(folder)
 
 
+BERT = {"tokenizer_class": "BertTokenizer"}
+
+
+@pytest.mark.parametrize(
+    ("lowercase", "tokenizer_config", "words"),
+    [
+        (True, {"strip_accents": False, **BERT}, "has strip_accents False, .* it True"),
+        (True, {"tokenize_chinese_chars": False, **BERT}, "has tokenize_chinese_chars False"),
+        (False, BERT, "has no do_lower_case, which BertTokenizer takes as True, .* it False"),
+        (False, {"do_lower_case": False, **BERT}, None),
+        (True, {"strip_accents": False, "tokenizer_class": "PreTrainedTokenizerFast"}, None),
+    ],
+)
+def test_rules_that_a_class_takes_from_its_own_file_are_refused_where_they_differ(
+    tmp_path, lowercase, tokenizer_config, words
+):
+    """As transformers 4.57 and 5.24 do: these classes replace the rules of tokenizer.json."""
+    tokenizer = make_tokenizer(lowercase)
+    tokenizer.add_tokens(["[E2]"])  # not our export
+    folder = write(tmp_path, PIECES, tokenizer_config, tokenizer)
+    (folder / "vocab.txt").unlink()
+    if words is None:
+        assert vocabulary.read(folder).lowercase is lowercase
+    else:
+        with pytest.raises(Refused, match=words):
+            vocabulary.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "of_file", "tokenizer_config", "words"),
+    [
+        ("RobertaTokenizer", False, {"add_prefix_space": True}, "has add_prefix_space True"),
+        ("RobertaTokenizer", True, {}, "has no add_prefix_space, which RobertaTokenizer takes as"),
+        ("PreTrainedTokenizerFast", False, {"add_prefix_space": True}, "has add_prefix_space True"),
+        ("PreTrainedTokenizerFast", True, {}, None),
+    ],
+)
+def test_the_space_before_a_text_is_refused_where_two_files_differ(
+    tmp_path, name, of_file, tokenizer_config, words
+):
+    pieces = [*SPECIAL, *sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.BPE({p: i for i, p in enumerate(pieces)}, [])
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=of_file)
+    tokenizer.add_special_tokens(SPECIAL)
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
+    settings = {"tokenizer_class": name, **tokenizer_config}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    if words is None:
+        assert vocabulary.read(tmp_path).adds_space_before is of_file
+    else:
+        with pytest.raises(Refused, match=words):
+            vocabulary.read(tmp_path)
+
+
+def test_special_tokens_that_a_tokenizer_splits_are_text(tmp_path):
+    folder = write(tmp_path, PIECES, {"split_special_tokens": True}, make_tokenizer())
+    (folder / "vocab.txt").unlink()
+    ids = vocabulary.read(folder).encode(["[SEP]"])[0].tolist()
+    assert PIECES.index("[SEP]") not in ids
+
+
 @pytest.mark.parametrize(
     ("tokenizer_config", "words"),
     [
@@ -117,6 +182,11 @@ def test_tokens_that_were_added_beside_the_list_are_not_lost(tmp_path):
     assert vocabulary.read(folder).pieces() == PIECES
     (folder / "added_tokens.json").write_text(json.dumps({"[END]": 13, "[BEGIN]": 12}))
     with pytest.raises(ValueError, match=r"has 2 tokens that .* has not, such as .\[BEGIN\]"):
+        vocabulary.read(folder)
+    (folder / "added_tokens.json").unlink()
+    decoder = {"0": {"content": PIECES[0]}, "12": {"content": "[BEGIN]"}}
+    write(folder, PIECES, {"added_tokens_decoder": decoder})
+    with pytest.raises(ValueError, match=r"has 1 tokens that .* has not, such as .\[BEGIN\]"):
         vocabulary.read(folder)
 
 

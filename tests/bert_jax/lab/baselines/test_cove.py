@@ -1,6 +1,8 @@
 """CoVe against NumPy written from its equations, on a made language, and as a whole command."""
 
+import dataclasses
 import json
+import types
 import zlib
 
 import jax
@@ -11,6 +13,7 @@ from scipy import special
 from bert_jax.inference.hidden_states import VECTORS
 from bert_jax.lab.baselines import cove, skipgram, training, vectors
 from bert_jax.lab.baselines.settings import CoVe
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import build_rows, make_plain_rows
 from data_pipeline.store import open_store
 from tests.bert_jax.lab.baselines.test_bilstm import by_hand
@@ -127,6 +130,24 @@ def test_a_language_with_reversed_order_is_learned():
     np.testing.assert_array_equal(params["static"], static)
     # A decoder that does not read the source pays ln 20 = 3.0 a word.
     assert cove.score_heldout(texts, params, settings) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "settings", "words"),
+    [
+        ({"static_width": -5}, {}, "'static_width' is -5, not from 1 to"),
+        ({"target_pieces": 10**12}, {}, "'target_pieces' is 1000000000000, not from 1 to"),
+        ({}, {"units": 0}, r"settings\.units is 0; it must be"),
+    ],
+)
+def test_a_record_of_impossible_sizes_is_refused(tmp_path, monkeypatch, sizes, settings, words):
+    record = {"static_width": 5, "target_pieces": 7, **sizes}
+    (tmp_path / training.RECORD).write_text(json.dumps(record))
+    content = dataclasses.asdict(SETTINGS) | settings
+    read = tmp_path, content, types.SimpleNamespace(size=SOURCE)
+    monkeypatch.setattr(vectors, "read_baseline", lambda address, kind: read)
+    with pytest.raises(Refused, match=words):
+        vectors.open_encoder("cove", [str(tmp_path)])
 
 
 @pytest.mark.slow
