@@ -103,7 +103,7 @@ class BadSteps:
         directory = shlex.quote(self._address)
         return FloatingPointError(
             f"{steps} ({reason}{last}) and {why}: the run stops. "
-            f"Their rows are {self._rows(first, step)}; "
+            f"The rows are {self._rows(first, step)}; "
             f"`{find_python()} -m bert_jax.replay --workdir={directory} --step={step}` shows the "
             "text of a step. Lower config.optim.learning_rate, warm up longer, or change "
             "config.guard, and start again"
@@ -229,7 +229,7 @@ class SkippedRanges:
         rolls = 1 + sum(skipped.after_step == after_step for skipped in self._all)
         if rolls >= self._most:
             why = (
-                f"it is roll back number {rolls} to step {after_step} "
+                f"this is roll-back {rolls} to step {after_step} "
                 f"(config.guard.most_in_a_row is {self._most})"
             )
             raise bad_steps.make_error(roll.step, 1, roll.reason, why)

@@ -220,10 +220,10 @@ def describe_damage(
     if quarantined:
         listed = ", ".join(f"{number:,}" for number in quarantined)
         trained += f", and their checkpoints ({listed}) are in checkpoints_damaged/"
-    remedy = "once the data are restored the same command resumes from the newest checkpoint"
+    remedy = "once the data are restored, the same command resumes from the newest checkpoint"
     if set(saved) - set(quarantined):
         trained += ", and no checkpoint of an earlier step is left"
-        remedy = "once the data are restored train anew in another --workdir"
+        remedy = "once the data are restored, start over in another --workdir"
     elif started_step:
-        remedy += "; if they were damaged before this start too, train anew"
+        remedy += "; if they were damaged before this start too, start over"
     return f"the data of this run are damaged: {problem}; {trained}; {remedy}"

@@ -95,8 +95,8 @@ def open_store(
     """
     if len(options.stores) > 1:
         raise Refused(
-            f"config.data.store names {len(options.stores)} stores, and this reads one: give one "
-            f"of {', '.join(options.stores)} as --store, where the command has that flag"
+            f"config.data.store names {len(options.stores)} stores, but this command reads one: "
+            f"give one of {', '.join(options.stores)}, with --store if the command has that flag"
         )
     return open_stores(options, advance)[0]
 
@@ -164,7 +164,7 @@ def _check_mixable(stores: Sequence[Store]) -> None:
         if store.kind != store_lib.TEXT:
             raise Refused(
                 f"config.data.store names several stores, and {store.directory} holds ready-made "
-                "examples; stores of text are mixed: build it from its text"
+                "examples; only stores of text can be mixed: rebuild it from its text"
             )
         ours, theirs = (each.manifest["vocabulary"] for each in (first, store))
         differing = [

@@ -210,7 +210,7 @@ def parse_trunk(text: str) -> Trunk:
     if not place or not (step.isascii() and step.isdecimal() and len(step) <= 18):
         raise Refused(
             f"--branch is {text!r}; give the workdir of a run and the step of a checkpoint there, "
-            "as runs/base@4000"
+            "such as runs/base@4000"
         )
     return Trunk(place if is_address(place) else str(pathlib.Path(place).resolve()), int(step))
 
@@ -233,9 +233,9 @@ def find_branch(
     entry = small_files.field(record, BRANCH, dict, address, {})
     trunk = parse_record(entry, Trunk, f"{address}: {BRANCH!r}") if entry else None
     if asked not in (None, trunk):
-        kind = "one that began at step 0" if trunk is None else f"a branch of {trunk}"
+        kind = "a run that began at step 0" if trunk is None else f"a branch of {trunk}"
         raise Refused(
-            f"--branch is {asked}, and --workdir={address} holds a run, {kind}; give another "
+            f"--branch is {asked}, but --workdir={address} holds {kind}; give another "
             "--workdir, or leave --branch out to resume the run there"
         )
     return trunk
@@ -269,7 +269,7 @@ def check_branch(
     if difference is not None:
         raise Refused(
             f"--branch is {trunk}, but {difference.describe()}; a branch may only change what "
-            "comes after its step: set it as it is there, or branch from a step before"
+            "comes after its step: use the value of that run, or branch from an earlier step"
         )
     return tuple(
         f"{name} {before}, here {now}"
@@ -317,15 +317,15 @@ def _read_trunk(trunk: Trunk) -> dict[str, Any]:
             else f"of {record.get('learns', 'another kind')}"
         )
         raise Refused(
-            f"--branch is {trunk}, a checkpoint {kind}, which no pre-training can go on from; "
+            f"--branch is {trunk}, a checkpoint {kind}, from which no run can continue; "
             f"--config.init=orbax:{trunk.run} begins with its weights"
         )
     if changes := record.get("changes", []):
         setting, since = changes[0]["setting"], changes[0]["since_step"]
         raise Refused(
             f"--branch is {trunk}, a checkpoint of a run whose config.{setting} was changed after "
-            f"step {since:,}, so that no config makes it alone; branch from a step before, or from "
-            "a run whose settings were not changed"
+            f"step {since:,}, so no single config reproduces it; branch from an earlier step, or "
+            "from a run whose settings were not changed"
         )
     return receipt
 

@@ -107,7 +107,7 @@ def train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
         if isinstance(error, jax.errors.JaxRuntimeError) and processes.is_loss_of_another(error):
             dead, reason = processes.find_dead(), str(error).splitlines()[0]
             raise ConnectionError(
-                f"another process of this run has gone, its own output says why ({reason})"
+                f"another process of this run has ended; its own output says why ({reason})"
                 if dead is None
                 else f"{processes.name_process(dead)} {processes.DIED} ({reason})"
             ) from error

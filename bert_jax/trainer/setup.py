@@ -275,8 +275,8 @@ def _find_done_steps(storage: Workdir, total: int, profiled: Window | None) -> i
     done = find_newest_step(storage.checkpoints)
     if done is not None and done > total:
         raise Refused(
-            f"{storage.address} holds a run of {done:,} steps, the phases of this config end after "
-            f"{total:,}; give the last phase more steps, or another --workdir"
+            f"{storage.address} holds a run of {done:,} steps, but the phases of this config end "
+            f"after {total:,}; give the last phase more steps, or another --workdir"
         )
     if profiled is not None:
         profiler.check_window(profiled, done or 0, total)
