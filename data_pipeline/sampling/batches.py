@@ -76,7 +76,7 @@ def train_batches(
 
 
 def _limit_threads(tf):  # type: ignore[no-untyped-def]
-    """Return options for two threads, which make and deliver batches: steps need the other cores."""
+    """Return options for two threads, which make and deliver batches; steps need the rest."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.threading.private_threadpool_size = 2
