@@ -3,7 +3,7 @@
 In: a TrainState and a folder or gs:// address. Out: CHECKPOINTS/STEP/ with the arrays and a
 receipt: a fingerprint of every array, the loop's numbers and the record of the run.
 
-Read manager first (what a run calls); then restore (which checkpoint, agreed by all processes),
-reader (read without writing), directory (receipts, quarantine), arrays and fingerprint. No other
+Read manager first (what a run calls); then restore (all processes agree on a checkpoint), reader
+(read without writing), directory (receipts, quarantine), arrays and fingerprint. No other
 folder imports Orbax.
 """

@@ -1,4 +1,4 @@
-"""Convert a state between memory and checkpoint: without padding, by name, with fingerprints."""
+"""Convert a state between memory and checkpoint: drop padding, name arrays, fingerprint them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from data_pipeline.io.refused import Refused
 
 
 def get_unpadded_spec(declared: Declared) -> PartitionSpec:
-    """Return the spec of a leaf without padding rows: a padded dimension cannot stay sharded."""
+    """Return the sharding of a leaf without its padding rows: padded dimensions are unsharded."""
     return PartitionSpec(
         *(
             None if dim != size else axis
@@ -49,12 +49,12 @@ def describe_unpadded(leaf: Any, declared: Declared) -> jax.ShapeDtypeStruct:
     is_padded = declared.dims != declared.logical_dims
     spec = get_unpadded_spec(declared) if is_padded else leaf.sharding.spec
     sharding = jax.NamedSharding(leaf.sharding.mesh, spec)
-    dims = declared.logical_dims if is_padded else leaf.shape  # a phase may have others
+    dims = declared.logical_dims if is_padded else leaf.shape  # a phase may have other sizes
     return jax.ShapeDtypeStruct(dims, leaf.dtype, sharding=sharding)
 
 
 def name_leaves(tree: Any) -> dict[str, Any]:
-    """Map the path of each leaf of a tree, as in layers/00/mlp/output/kernel, to the leaf."""
+    """Return the leaves of a tree by path, such as layers/00/mlp/output/kernel."""
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
@@ -62,7 +62,7 @@ def name_leaves(tree: Any) -> dict[str, Any]:
 
 
 def describe_kinds(unpadded: Any) -> dict[str, str]:
-    """Return the dtype and the sizes of each leaf of a tree by name, as in float32[211,32]."""
+    """Return the dtype and sizes of each leaf by path, such as float32[211,32]."""
     return {
         name: f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
         for name, leaf in name_leaves(unpadded).items()
@@ -70,13 +70,13 @@ def describe_kinds(unpadded: Any) -> dict[str, str]:
 
 
 def compute_fingerprints(tree: Any, unpadded: Any) -> jax.Array:
-    """Return fingerprints, uint32[leaves,2], of a tree without its padding; dispatch only."""
+    """Return fingerprints, uint32[leaves,2], of a tree without its padding; never block."""
     dims = [leaf.shape for leaf in jax.tree.leaves(unpadded)]
     return fingerprint.compute(jax.tree.leaves(tree), dims)
 
 
 def check_arrays(checkpoint: epath.Path, receipt: Mapping[str, Any], unpadded: Any) -> None:
-    """Raise if the arrays of a checkpoint do not match the tree `unpadded`.
+    """Check that the arrays of a checkpoint have the names, dtypes and sizes of `unpadded`.
 
     Raises:
       Refused: an array differs (the first is named), or the fingerprints have another version.

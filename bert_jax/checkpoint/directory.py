@@ -33,7 +33,7 @@ RECEIPT, RECEIPT_FILE = "receipt", "receipt.json"  # the item of a checkpoint, a
 STATE = "state"  # the item of the arrays
 DAMAGED = "_damaged"  # suffix of the quarantine folder next to checkpoints/
 UNCOMMITTED = ".orbax-checkpoint-tmp"  # a part of the name of an unfinished checkpoint
-NEWEST_KEPT = 2  # the second is there for a run whose newest checkpoint is damaged
+NEWEST_KEPT = 2  # the second serves if the newest checkpoint is damaged
 _SEAL = "sha256"
 _STEP = re.compile(r"0|[1-9][0-9]*")  # 070 does not name step 70
 _ARRAYS_OF_STATE = 3  # float32 arrays per parameter: itself and two optimizer moments
@@ -42,13 +42,13 @@ _OF_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
 
 
 def make_absolute(directory: Folder) -> epath.Path:
-    """Make a local path absolute; keep a bucket address, which epath would treat as relative."""
+    """Make a local path absolute; keep a bucket's address, which epath would treat as relative."""
     path = epath.Path(directory)
     return path if is_address(str(path)) else path.resolve()
 
 
 def find_steps(directory: epath.Path) -> dict[int, epath.Path]:
-    """Map steps to the paths of the committed checkpoints in a directory, newest first."""
+    """Return the paths of the committed checkpoints in a directory by step, newest first."""
     if not directory.is_dir():
         return {}
     with explain_errors(str(directory), "listing"):
@@ -65,7 +65,7 @@ def seal(content: Mapping[str, Any]) -> str:
 
 
 def check_json(paths: Iterable[epath.Path]) -> None:
-    """Raise DamagedFile if a file is missing or no valid JSON, OSError if it cannot be read now."""
+    """Raise DamagedFile if a file is missing or invalid JSON, OSError if it cannot be read now."""
     for path in paths:
         _read_json(path)
 
@@ -181,10 +181,10 @@ def copy(folder: epath.Path, target: epath.Path) -> None:
 
 
 def remove_uncommitted(directory: epath.Path, timeout_secs: float = 5.0) -> None:
-    """Remove what a failed save left in a local directory.
+    """Remove the folders of a failed save from a local directory, until timeout_secs have passed.
 
-    Threads of the failed save may write files for a moment more, and Orbax, which removes such
-    folders once, then fails with "Directory not empty". What is left after the timeout is Orbax's.
+    Threads of the failed save may write files for a moment more. Orbax tries to remove such folders
+    only once, and would then fail with "Directory not empty".
     """
     if is_address(str(directory)):
         return
@@ -198,7 +198,7 @@ def remove_uncommitted(directory: epath.Path, timeout_secs: float = 5.0) -> None
 def check_space(
     directory: Folder, config: CheckpointConfig, model: Model, total_steps: int
 ) -> None:
-    """Raise Refused if the disk has no room for the checkpoints that a run keeps, plus the next.
+    """Raise Refused if the disk has no room for the checkpoints that a run keeps, plus one more.
 
     A bucket is not checked.
     """
@@ -223,7 +223,7 @@ def check_space(
 
 @dataclasses.dataclass(frozen=True)
 class Retention:
-    """Keep the two newest checkpoints, and permanently those at multiples of keep_every_steps."""
+    """Keep the two newest checkpoints, and all at multiples of keep_every_steps."""
 
     config: CheckpointConfig
 

@@ -33,7 +33,7 @@ from data_pipeline.io.refused import Refused
 class _ReceiptHandler(ocp.AsyncCheckpointHandler):
     """Build and write a receipt in the background, in process 0.
 
-    Orbax's own JSON item needs its content when a save starts, which would block on the devices.
+    Orbax's own JSON item needs its content when a save starts, and so would wait for the devices.
     """
 
     async def async_save(self, directory: epath.Path, args: "_ReceiptSave") -> list[Any]:
@@ -51,7 +51,7 @@ class _ReceiptHandler(ocp.AsyncCheckpointHandler):
         raise NotImplementedError
 
     def restore(self, directory: epath.Path, args: Any) -> None:
-        """Satisfy the interface of Orbax; directory_lib reads receipts."""
+        """Satisfy the interface of Orbax; directory.py reads receipts."""
         raise NotImplementedError
 
 
@@ -62,9 +62,9 @@ class _ReceiptSave(ocp.args.CheckpointArgs):
 
 
 class _Manager(ocp.CheckpointManager):
-    """Report a save that fails here before Orbax waits, for all processes, to say that it is over.
+    """Report a failed save in this process before Orbax waits for the other processes.
 
-    Those wait for this process to write its part, so none of them would ever hear of it.
+    The other processes wait for this one to write its part, so they would never learn of it.
     """
 
     report: Callable[[], None] = staticmethod(lambda: None)
@@ -93,8 +93,8 @@ class Checkpoints:
     ) -> None:
         """Open the directory; `run` is the record of the run to store in each receipt.
 
-        With several processes, `report` is called with the error of a save as soon as it fails,
-        from another thread: the others wait for this process, and it for its next save.
+        With several processes, another thread calls `report` with the error as soon as a save
+        fails, as the other processes are waiting for this one.
         """
         self._report = report
         self._model = model
@@ -198,7 +198,7 @@ class Checkpoints:
     ) -> tuple[TrainState, dict[str, Any]] | None:
         """Restore the newest intact checkpoint; None if there is none.
 
-        `abstract_at` returns the sizes and shardings of the state after so many steps.
+        `abstract_at` maps a step to the sizes and shardings of the state after it.
 
         Every process must call this; all restore the same checkpoint. Newer, damaged checkpoints
         are reported, and quarantined once an older one has been restored.
@@ -230,9 +230,9 @@ class Checkpoints:
     def restore_other(
         self, checkpoint: Folder, abstract: TrainState
     ) -> tuple[TrainState, dict[str, Any]]:
-        """Restore the state and the counters of another run, whose record the caller has compared.
+        """Restore the state and counters of another run; the caller has compared its record.
 
-        Nothing is written to that run. Every process must call this.
+        Nothing is written to the other run. Every process must call this.
 
         Raises:
           Refused: the checkpoint is damaged, or has different arrays.
@@ -263,8 +263,8 @@ class Checkpoints:
     ) -> tuple[Any, dict[str, Any]]:
         """Read the arrays that this process needs, and the receipt.
 
-        Raises Refused if the run that saved the checkpoint had other arrays, or if this run saved
-        it with other settings.
+        Raises Refused if the checkpoint has other arrays than `unpadded`, or, if it is this run's
+        own, was saved with other settings.
         """
         receipt = directory_lib.read_receipt(checkpoint)
         arrays_lib.check_arrays(checkpoint, receipt, unpadded)
@@ -280,7 +280,7 @@ class Checkpoints:
     def quarantine_after(
         self, step: int, problem: str, say: Say = print
     ) -> tuple[list[int], list[int]]:
-        """Quarantine the checkpoints after a step; return (later steps, quarantined steps).
+        """Quarantine the checkpoints of later steps; return (later steps, quarantined steps).
 
         Nothing is quarantined if no earlier checkpoint would remain. Every process must call this.
 
@@ -312,7 +312,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def closed_after(self, closing: contextlib.AbstractContextManager[Any]) -> Iterator[None]:
-        """Close after the block, inside the context `closing`; the block's error has precedence."""
+        """Close after the block, within the context `closing`; the block's error comes first."""
         try:
             yield
         except BaseException as error:

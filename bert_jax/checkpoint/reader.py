@@ -110,7 +110,7 @@ def restore_params(directory: Folder, step: int, model: Model, mesh: jax.shardin
 
 
 def read_run(directory: Folder, step: int) -> dict[str, Any]:
-    """Return the record of the run in a checkpoint's receipt; Refused if that cannot be read."""
+    """Return the run record in a checkpoint's receipt. Raises Refused if it cannot be read."""
     checkpoint = directory_lib.make_absolute(directory) / str(step)
     return dict(directory_lib.read_receipt(checkpoint)["run"])
 
@@ -129,7 +129,7 @@ def read_param_dims(directory: Folder, step: int) -> dict[str, tuple[int, ...]]:
 
 
 def find_damaged(directory: Folder, step: int) -> list[str]:
-    """Return the arrays of a checkpoint, moments included, that are not what was saved."""
+    """Return the paths of damaged arrays in a checkpoint, optimizer moments included."""
     receipt = directory_lib.read_receipt(directory_lib.make_absolute(directory) / str(step))
     arrays_of = read_arrays(directory, step)
     leaves = [jnp.asarray(array) for array in arrays_of.values()]

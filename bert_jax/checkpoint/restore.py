@@ -1,7 +1,7 @@
-"""Agree with the other processes on what a checkpoint is: whole or damaged.
+"""Agree with the other processes whether a checkpoint is whole or damaged.
 
-Each process reads its own parts of the arrays, so only one of them may find a damaged file. All
-processes therefore agree on the outcome of each read; process 0 lists and moves folders for all.
+Each process reads its own parts of the arrays, so a damaged file may be found by one process only.
+All processes therefore agree on the outcome of each read; process 0 lists and moves folders.
 Checkpoints.restore in manager.py is the caller.
 """
 
@@ -21,7 +21,7 @@ from data_pipeline.io.small_files import DamagedFile
 
 _ARRAY = re.compile(r'"([^"/]+)/(?:\.zarray|[\d.]+)"')  # a part of TensorStore's messages
 _FILE = re.compile(r'(?:local file|GCS object) "([^"]+)"')
-_AGREE_SECS = 3600.0  # maximum difference between processes in the time to read their parts
+_AGREE_SECS = 3600.0  # most by which the reading times of processes may differ
 
 Say = Callable[[str], None]
 Content = TypeVar("Content")
@@ -29,7 +29,7 @@ Content = TypeVar("Content")
 
 @dataclasses.dataclass(frozen=True)
 class Whole(Generic[Content]):
-    """Hold what every process read of a checkpoint."""
+    """Hold the content of a checkpoint that every process could read."""
 
     content: Content
 
@@ -111,7 +111,7 @@ def list_on_process_0(directory: epath.Path) -> list[int]:
 
 
 def _ask_process_0(folder: epath.Path, ask: Callable[[], str]) -> str:
-    """Run `ask` on process 0 and broadcast its answer, as a folder's listing may change meanwhile.
+    """Run `ask` on process 0 and broadcast its answer, as the folder may change meanwhile.
 
     Raises:
       OSError: process 0 gets no answer from storage; raised on every process. Any other error is
@@ -142,7 +142,7 @@ def holds_files(folder: epath.Path) -> bool:
 def quarantine(
     directory: epath.Path, problems: Mapping[int, str], consequence: str, say: Say
 ) -> None:
-    """Move checkpoints aside in process 0, and say why; "" is the problem of an empty folder.
+    """Quarantine checkpoints in process 0, by step -> problem, "" for an empty folder; print each.
 
     Raises OSError on every process if process 0 cannot move them.
     """

@@ -1,6 +1,6 @@
-"""Print what a person sees of a run: its opening block, one line per interval, a live line.
+"""Print a run on the screen: its opening block, one line per interval, a live line.
 
-Colors only on a terminal, and not if NO_COLOR is set; rich decides.
+Only terminals get colors, and none if NO_COLOR is set; rich decides.
 """
 
 import collections
@@ -67,7 +67,7 @@ class Screen:
         return wrap_text(text, self._console.width - indent)
 
     def command(self, command: str, before: str = "") -> None:
-        """Print a command for a shell, after some words; on a terminal so that it can be pasted."""
+        """Print a shell command after the text `before`; on a terminal, ready to be pasted."""
         columns = self._console.width
         if not self._console.is_terminal or len(before) + len(command) < columns:
             self.print(before + command)
@@ -114,7 +114,7 @@ class Screen:
 
     @contextlib.contextmanager
     def waiting(self, words: str) -> Iterator[Callable[[str], None]]:
-        """Show a long wait, without a terminal too. Yields as spinning does."""
+        """Show a long wait, even without a terminal. Yields the same as `spinning`."""
         self.print_without_line(words)
         with self.spinning(words) as show:
             yield show
@@ -122,7 +122,7 @@ class Screen:
     def training_line(
         self, step: int, steps: int, numbers: Mapping[str, float], secs_left: float | None
     ) -> None:
-        """Print the means of an interval; no pace if none of its steps was timed."""
+        """Print the means of an interval, and the pace if a step of it was timed."""
         mantissa, exponent = f"{numbers['learning_rate']:.1e}".split("e")
         pace = f"lr {mantissa}e{int(exponent)}"
         if secs_left is not None:
@@ -163,7 +163,7 @@ class Screen:
         self.print(f"dev at {step:,}  {'  '.join(words)}", style)
 
     def input_bound(self, share: float, advice: str) -> None:
-        """Print which share of an interval the devices waited for batches, and what to do."""
+        """Print the share of an interval in which devices waited for batches, and advice."""
         self.print(
             f"the devices waited for batches for {share:.0%} of this interval: the input pipeline "
             f"is the bottleneck. {advice}",
@@ -207,7 +207,7 @@ def _auc(numbers: Mapping[str, float], name: str) -> str:
 
 
 def _beside(numbers: Mapping[str, float], baseline: Mapping[str, float]) -> str:
-    """Format the numbers with their baselines: accuracy if it has a baseline, loss otherwise."""
+    """Format each term with its baseline: the accuracy if it has one, otherwise the loss."""
     parts = []
     for name in _names(numbers):
         loss, right = f"{numbers[f'{name}_loss']:.3f}", f"{numbers[f'{name}_accuracy']:.1%}"
@@ -221,13 +221,13 @@ def _beside(numbers: Mapping[str, float], baseline: Mapping[str, float]) -> str:
 
 
 def list_lines(baseline: Mapping[str, float], name: str) -> dict[str, float]:
-    """Return the reference lines of a term by their words, from the highest on."""
+    """Return the reference losses of a term by name, highest first."""
     keys = {word: f"{line}_{name}_loss" for line, word in REFERENCE_LINES.items()}
     return {word: baseline[key] for word, key in keys.items() if key in baseline}
 
 
 def _next_line(loss: float, baseline: Mapping[str, float], name: str) -> str:
-    """Format the next line below a loss, or the lowest of all; ln V is where every run begins."""
+    """Format the next reference line below a loss, or the lowest line; a run begins at ln V."""
     lines = [line for line in list_lines(baseline, name).items() if line[0] != "ln V"]
     if not lines:
         return ""
@@ -249,7 +249,7 @@ class StepLine:
         self._seen: collections.deque[tuple[float, int]] = collections.deque()  # (time, step)
 
     def restart(self, step: int) -> None:
-        """Show a completed step and restart the pace, so that a save, for example, is excluded."""
+        """Show a completed step and restart the pace, for example to exclude the time of a save."""
         self._seen.clear()
         self._screen.show(self._words(step))
 

@@ -42,16 +42,16 @@ _ID = re.compile(r"[\w-]{1,64}")
 
 
 class Listener(Protocol):
-    """Follow a run; the loop calls each listener of its list in order, on process 0."""
+    """Receive the numbers of a run; on process 0 the loop calls its listeners in order."""
 
     def on_start(self, step: int) -> None:
-        """Continue after a step as if no later one was recorded; a roll-back calls it again."""
+        """Continue after a step as if no later one was recorded; also called after a roll-back."""
 
     def on_record(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
-        """Take the numbers of a step; split is "train" or "heldout"."""
+        """Record the numbers of a step; split is "train" or "heldout"."""
 
     def on_close(self, summary: dict[str, Any] | None) -> None:
-        """End; a finished run has a summary, to which a listener may add.
+        """End the records; a finished run has a summary, which a listener may extend.
 
         Listeners are closed in reverse order.
         """
@@ -69,7 +69,7 @@ class MetricsFile:
         self._lines: TextIO | None = None
 
     def on_start(self, step: int) -> None:
-        """Cut off the lines of later steps, and the summary of an earlier end of the run."""
+        """Delete the lines of later steps, and the summary of an earlier end of the run."""
         with _explain_errors(self._workdir):
             self._close()
             (self._workdir / SUMMARY).unlink(missing_ok=True)
@@ -190,7 +190,7 @@ class WandbWriter:
     def __init__(
         self, workdir: pathlib.Path, config: RunConfig, say: Callable[[str], None]
     ) -> None:
-        """Begin the run, or continue the one whose id the workdir keeps, without waiting for it."""
+        """Begin the service's run, or continue the one of the workdir's id; do not wait."""
         self._say = say
         self._lines: queue.SimpleQueue[tuple[int, dict[str, float]] | None] = queue.SimpleQueue()
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -204,7 +204,7 @@ class WandbWriter:
         """Do nothing: the service keeps the first numbers of a repeated step."""
 
     def on_record(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
-        """Hand over the numbers of a step, named as for TensorBoard."""
+        """Queue the numbers of a step, named as for TensorBoard."""
         self._say_notes()
         if self._thread.is_alive():
             self._lines.put((step, {f"{split}/{name}": value for name, value in numbers.items()}))
@@ -266,7 +266,7 @@ def _init_run(workdir: pathlib.Path, config: RunConfig) -> Any:
 
 
 def _identity(workdir: pathlib.Path) -> str:
-    """Return the id that the workdir keeps, chosen at the first start."""
+    """Return the id in the workdir, which the first start chooses."""
     path = workdir / WANDB_ID
     try:
         identity = small_files.field(small_files.read_object(path, workdir), "id", str, path)

@@ -97,9 +97,9 @@ LOOK = {
 def draw_curves(
     workdir: pathlib.Path, phases: Sequence[Phase], schedule: Points | None = None
 ) -> pathlib.Path | None:
-    """Write curves.png into workdir; its path, or None while there is nothing to draw.
+    """Write curves.png into workdir; return its path, or None if there is nothing to draw.
 
-    `schedule` has steps, counted from 1, and their learning rates, as the logged ones miss bends.
+    `schedule` has steps, counted from 1, and their learning rates, as logged rates miss bends.
 
     Raises:
       Refused: a line before the last one of metrics.jsonl is not a line of metrics.
@@ -112,7 +112,7 @@ def draw_curves(
 
 
 def save(path: pathlib.Path, draw: Callable[[], Figure]) -> None:
-    """Draw a figure in our look and write it as PNG."""
+    """Draw a figure in the style of bert_jax, and write it as PNG."""
     picture = io.BytesIO()
     with style.context(["default", LOOK]):  # ignore the machine's matplotlibrc
         draw().savefig(picture, format="png")
@@ -140,7 +140,7 @@ def list_panels(lines: Sequence[Line]) -> list[str]:
 def make_figure(
     lines: Sequence[Line], phases: Sequence[Phase], schedule: Points | None = None
 ) -> Figure:
-    """Draw all panels; the label of each is its metric."""
+    """Draw all panels; the label of each Axes is its metric."""
     names = list_panels(lines)
     rows = math.ceil(len(names) / 2)
     last_step = max(line["step"] for line in lines)
@@ -160,7 +160,7 @@ def make_figure(
 
 
 def add_legend(picture: Figure, handles: Mapping[str, Artist], title: str) -> None:
-    """Put a legend with a title above the panels; handles are artists by their labels."""
+    """Add a legend with a title above the panels; handles are artists by label."""
     picture.legend(
         list(handles.values()),
         list(handles),
@@ -182,9 +182,9 @@ def select_series(lines: Sequence[Line], split: str, name: str) -> Points:
 
 
 def thin(points: Points) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Group neighbors into at most MAX_POINTS: last steps, means, lows and highs.
+    """Group neighbors into at most MAX_POINTS groups; return last step, mean, low and high of each.
 
-    The first point is a group of its own; if there are few, each is.
+    The first point is a group by itself; if there are few points, each point is.
     """
     steps_N, values_N = points
     count = len(steps_N)
@@ -235,7 +235,7 @@ def _draw_curves(
 
 
 def _agree(logged: Points, schedule: Points) -> bool:
-    """Return whether logged rates follow a schedule; not if the run had another one before."""
+    """Return whether logged rates follow a schedule; False if the run had another one before."""
     expected = np.interp(logged[0], *schedule)
     return bool(np.allclose(logged[1], expected, rtol=0.01, atol=0.01 * float(schedule[1].max())))
 
@@ -282,7 +282,7 @@ def _widen(ax: Axes, name: str) -> None:
 
 
 def _rate(value: float, _: int | None) -> str:
-    """Format 0.00025 as 2.5e-4."""
+    """Format a learning rate: 0.00025 as 2.5e-4."""
     digits, exponent = f"{value:.1e}".split("e")
     return f"{digits.removesuffix('.0')}e{int(exponent)}" if value else "0"
 
@@ -336,7 +336,7 @@ def write_ends(ax: Axes, ends: Sequence[End]) -> None:
 
 
 def spread(places: Sequence[float], apart: float) -> list[float]:
-    """Move ascending places at least this far apart; touching ones spread around their mean."""
+    """Move ascending places at least `apart` apart; spread groups around their mean."""
     groups: list[list[float]] = []
     for place in places:
         groups.append([place])

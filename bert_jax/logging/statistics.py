@@ -24,9 +24,9 @@ class Interval:
 
 
 def compare_paired(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
-    """Compute the mean of ours - theirs, paired by seed, with its interval by Student's t.
+    """Compute the mean of ours - theirs, paired by seed, with its Student's t interval.
 
-    Two pairs or more are needed.
+    At least two pairs are required.
     """
     differences = np.asarray(ours) - np.asarray(theirs)
     error = differences.std(ddof=1) / np.sqrt(differences.size)
@@ -44,8 +44,8 @@ def compare_unpaired(
 ) -> Interval | None:
     """Compute the mean of ours less the mean of theirs, with its interval by Student's t.
 
-    The variance is pooled over `groups`, which ours and theirs are among, as in the least
-    significant difference after an analysis of variance. None if no group has two runs.
+    The variance is pooled over `groups`, which include ours and theirs, as in the least significant
+    difference after an analysis of variance. None if no group has two runs.
     """
     degrees = sum(len(group) - 1 for group in groups)
     if not degrees:

@@ -15,9 +15,9 @@ _MAX_SETTINGS = 20
 
 
 def compare_settings(runs: Sequence[RunState]) -> dict[str, list[Any]]:
-    """Return the settings that differ between runs, with a value per run, None if it has none.
+    """Return the settings that differ between runs: key -> value per run, None if it has none.
 
-    Seeds and places are left out.
+    Seeds and paths are left out.
     """
     tables = [run.settings for run in runs]
     values = {key: [table.get(key) for table in tables] for table in tables for key in table}
@@ -29,7 +29,7 @@ def compare_settings(runs: Sequence[RunState]) -> dict[str, list[Any]]:
 
 
 def describe_settings(runs: Sequence[RunState]) -> list[str]:
-    """Say in one sentence each which settings differ, and in which runs."""
+    """Describe each differing setting, and its runs, in a sentence."""
     sentences = []
     differing = compare_settings(runs)
     for key, values in list(differing.items())[:_MAX_SETTINGS]:
@@ -44,11 +44,11 @@ def describe_settings(runs: Sequence[RunState]) -> list[str]:
 
 
 def compare(runs: Sequence[RunState]) -> list[str]:
-    """Say how held-out losses of runs differ, and whether that is more than noise.
+    """Describe how held-out losses of runs differ, and whether by more than noise.
 
     Runs whose settings differ only in seeds form a group. The noise is the standard deviation
-    within groups, pooled; the groups that follow are compared with the first by Student's t.
-    Losses are compared on one store only, term by term.
+    within groups, pooled; each later group is compared with the first by Student's t. Losses are
+    compared term by term, only between runs of the same store.
     """
     if len({run.store for run in runs}) > 1:
         return ["Their stores differ, so their losses cannot be compared."]

@@ -1,6 +1,6 @@
 """Read metrics.jsonl as curves of bounded size.
 
-What a kill leaves behind, and lines that are damaged, are skipped and counted.
+Damaged lines are skipped and counted, such as a line that a kill cut off.
 """
 
 import array
@@ -101,7 +101,7 @@ def _go_back(
 
 
 def _read_lines(path: pathlib.Path) -> Iterator[Any]:
-    """Yield the parsed lines, None for a damaged one; the last one only if it is complete."""
+    """Yield the parsed lines, None for a damaged one; leave out an incomplete last line."""
     if not path.exists() and not path.is_symlink():
         return
     with small_files.open_regular(path, path.parent) as file:
@@ -125,8 +125,8 @@ def _are_numbers(values: Iterable[Any]) -> bool:
 def thin(steps_N: np.ndarray, values_N: np.ndarray, most: int) -> Points:
     """Keep at most `most` points: the first, last, lowest and highest of each span of steps.
 
-    The spans are of one width, so that thinning twice favors no part of the curve. `most` is 4
-    or more; the steps rise.
+    The spans have equal widths, so that thinning twice favors no part of the curve. `most` is 4
+    or more; the steps ascend.
     """
     if len(steps_N) <= most:
         return steps_N, values_N

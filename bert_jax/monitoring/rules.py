@@ -5,8 +5,8 @@ a sentence and advice, or None. docs/guide/on_track.md lists all rules. Normal b
 reported, such as a short plateau at the unigram loss before a sudden drop, or a loss that changes
 with the phase.
 
-Source: thresholds chosen with benchmarks/planted_faults.py; Chen et al. 2023 (2309.07311) on the
-drop.
+Source: benchmarks/planted_faults.py for the thresholds; Chen et al. 2023 (2309.07311) for the
+sudden drop.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ _SPREAD, _SPREAD_OF_EXAMPLES = 2.5, 1.0
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Hold what a rule reports at a step."""
+    """Hold the report of a rule at a step."""
 
     rule: str
     step: int
@@ -46,7 +46,7 @@ class Finding:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Finding":
-        """Build a finding from its record; keys that are missing are empty."""
+        """Build a finding from its record; missing keys give empty values."""
         texts = (str(record.get(key, "")) for key in ("sentence", "try"))
         return cls(str(record.get("rule", "")), int(record.get("step", 0)), *texts)
 
@@ -82,7 +82,7 @@ class PhaseView:
         return next((term for term in TERMS if self.unigram_of(term) is not None), None)
 
     def unigram_of(self, term: str) -> float | None:
-        """Return the unigram loss, which knows word frequencies and no context."""
+        """Return a term's loss of a model that knows only token frequencies; None without one."""
         return self.facts.baseline.get(f"unigram_{term}_loss")
 
     def curve(self, measure: str, is_heldout: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -94,7 +94,7 @@ class PhaseView:
         )
 
     def noise(self, steps_N: np.ndarray) -> np.ndarray:
-        """Estimate the standard deviation of each line's loss that is due to sampling its text."""
+        """Estimate the standard deviation of each line's loss due to the sample of text."""
         before_N = np.concatenate([[self.facts.first_step], steps_N[:-1]])
         count_N = np.maximum(steps_N - before_N, 1)
         words_N = np.maximum(count_N * self.facts.predictions_per_step, 1.0)
@@ -104,7 +104,7 @@ class PhaseView:
 
 @dataclasses.dataclass(frozen=True)
 class _Losses:
-    """Hold the losses of a phase with their unigram line, if there are enough to judge."""
+    """Hold the losses of a phase with their unigram line."""
 
     words: str
     steps_N: np.ndarray
@@ -260,8 +260,8 @@ def _count_steps_at_line(view: PhaseView, losses: _Losses) -> int:
 def stuck_at_unigram(view: PhaseView) -> Words:
     """Report a loss that stays at the unigram line.
 
-    If an n-gram line shows that targets fit their neighbors, a plateau is most likely only long,
-    and is reported after 30% of the run.
+    If an n-gram line shows that targets fit their neighbors, the plateau will most likely end by
+    itself, and is reported only after 30% of the run.
     """
     losses = _find_losses(view)
     if losses is None or not is_stuck(view, losses) or rate_too_high(view):
@@ -315,7 +315,7 @@ def next_sentence_at_chance(view: PhaseView) -> Words:
 
 
 def next_sentence_too_easy(view: PhaseView) -> Words:
-    """Report next sentences that are nearly all predicted from the start."""
+    """Report next-sentence labels that are nearly all predicted from the start."""
     accuracies = view.curve("nsp_accuracy")[1]
     if len(accuracies) < _MIN_LINES or view.share > 0.1 or accuracies[-3:].min() < 0.995:
         return None
@@ -401,7 +401,7 @@ def input_starves(view: PhaseView) -> Words:
 
 
 def generator_dead(view: PhaseView) -> Words:
-    """Report replaced tokens that are not detected, or that are too few."""
+    """Report replaced tokens that are not detected, or too few replaced tokens."""
     areas, replaced = view.curve("rtd_auc")[1], view.curve("rtd_replaced_share")[1]
     if not len(areas) or view.share < _LATE or view.step < 10 * _MIN_STEPS:
         return None
@@ -478,6 +478,6 @@ RULES: dict[str, Rule] = {
 
 
 def diagnose(view: PhaseView) -> list[Finding]:
-    """Apply all rules to a view; return what they report."""
+    """Apply all RULES to a view; return their findings."""
     answers = ((name, rule(view)) for name, rule in RULES.items())
     return [Finding(name, view.step, *words) for name, words in answers if words is not None]

@@ -1,4 +1,4 @@
-"""Put a run, or several, into words and one HTML page without links."""
+"""Describe one or several runs in words and in one HTML page without links."""
 
 import datetime
 import types
@@ -22,7 +22,7 @@ _MAX_DOTS = 12  # a curve of at most this many points shows each
 
 
 def describe_verdict(run: RunState) -> str:
-    """Say in a sentence how far a run is and how good."""
+    """Describe a run's progress and quality in a sentence."""
     step, total = run.curves.last_step, f" of {run.steps:,}" if run.steps else ""
     words = [f"{run.folder.name}: {run.state} at step {step:,}{total}"]
     for term in run.list_terms():
@@ -36,7 +36,7 @@ def describe_verdict(run: RunState) -> str:
 
 
 def _place(loss: float, lines: Mapping[str, float]) -> str:
-    """Place a loss among its reference lines: the lowest line above it, the highest not above."""
+    """Name the reference lines around a loss: the lowest above it, the highest not above it."""
     words = ""
     for name, value in sorted(lines.items(), key=lambda line: -line[1]):
         if name == "ln V":
@@ -50,7 +50,7 @@ def _place(loss: float, lines: Mapping[str, float]) -> str:
 
 
 def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED) -> Facts:
-    """List speed, cost, bad steps, data and code, as far as the run's files say."""
+    """List speed, cost, bad steps, data and code, as far as the run's files record them."""
     facts: Facts = []
     speed = run.summary.get("sequences_per_sec") or run.curves.last("train", "sequences_per_sec")
     if isinstance(speed, float):
@@ -67,7 +67,7 @@ def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED
 
 
 def _list_spent(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> Facts:
-    """List tokens, device hours, and dollars if the chip has a price; a stop costs nothing.
+    """List tokens, device hours, and dollars if the chip has a price; stops cost nothing.
 
     A branch lists only its own cost.
     """
@@ -94,15 +94,15 @@ def _list_spent(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> Facts:
 
 
 def _count_device_hours(run: RunState) -> float:
-    """Return the hours of a run, its stops left out, times its devices."""
+    """Return the hours of a run, without its stops, times its number of devices."""
     secs = sum(run.secs.values()) - run.secs.get("stopped", 0.0)
     return run.device_count * secs / 3600
 
 
 def draw_tree(runs: Sequence[RunState]) -> list[str]:
-    """Draw branches below their trunks, with the cost of each, and the sum; [] without one.
+    """Draw branches below their trunks, with each cost and the sum; [] without a branch.
 
-    The sum is compared with the cost of the same runs made alone, which repeat the steps of trunks.
+    The sum is compared with the cost of separate runs, which would repeat the steps of trunks.
     """
     if not any(run.trunk[0] for run in runs):
         return []
@@ -138,7 +138,7 @@ def _count_read(run: RunState, first_step: int) -> float:
 
 
 def _count_tokens(run: RunState, first_step: int = 0) -> float:
-    """Return the tokens, not padding, that a finished run has read after a step; 0 if unknown."""
+    """Return the tokens without padding that a finished run read after a step; 0 if unknown."""
     phases = run.summary.get("phases")
     total, skipped = 0.0, first_step
     for index, phase in enumerate(phases if isinstance(phases, list) else []):
@@ -167,7 +167,7 @@ def _count_positions(run: RunState, first_step: int = 0) -> int:
 
 
 def _list_data(run: RunState) -> Facts:
-    """List what the run's store records of its text."""
+    """List the facts about the text in the manifest of the run's store."""
     facts = []
     for name, split in _get_objects(run.manifest, "splits").items():
         if isinstance(split, dict):
@@ -217,7 +217,7 @@ def _list_record(run: RunState) -> Facts:
 
 
 def _list_probe(run: RunState) -> Facts:
-    """List the scores of the probe in the folder RUN-probe, the last ones."""
+    """List the last scores of the probe in the folder RUN-probe."""
     scores = [
         f"{each['score']:.4f} at step {each['step']:,}"
         for each in run.probe

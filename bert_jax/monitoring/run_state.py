@@ -1,4 +1,4 @@
-"""Read the workdir of a run; parts that a live, killed or older run lacks are named."""
+"""Read the workdir of a run, and name the parts that a live, killed or older run lacks."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ Part = TypeVar("Part")
 
 @dataclasses.dataclass(frozen=True)
 class RunState:
-    """Hold what is known about a run."""
+    """Hold the content of a run's workdir."""
 
     folder: pathlib.Path
     state: str  # finished, running or stopped; "not finished" if unknown
@@ -51,7 +51,7 @@ class RunState:
     def trunk(self) -> tuple[str, int]:
         """Return the workdir and the step of the run that this one branches from; ("", 0) if none.
 
-        The run's cost up to the step is the trunk's.
+        The cost up to this step belongs to the trunk.
         """
         entry = self.record.get(run_record.BRANCH)
         folder, step = (entry.get("run"), entry.get("step")) if isinstance(entry, dict) else ("", 0)
@@ -174,7 +174,7 @@ _WHY_NO_SUMMARY = {
 
 
 def _find_state(folder: pathlib.Path) -> str:
-    """Find out by the lock of a folder what a run without a summary does."""
+    """Return the state of a run without a summary, by the lock of its folder."""
     if workdir_lock.is_locked(folder):
         return "running"
     return "stopped" if workdir_lock.was_locked_here(folder) else "not finished"

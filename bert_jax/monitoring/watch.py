@@ -1,4 +1,4 @@
-"""Apply the rules after each line of a run's metrics; each reports once, across restarts too."""
+"""Apply the rules after each line of metrics; each rule reports once per run, restarts included."""
 
 import dataclasses
 import itertools

@@ -1,9 +1,8 @@
 """Run a command: read its flags and --config, print errors as one line, return the exit code.
 
-A command is a function `main(argv) -> int`, which calls `run` with its Command and a function for
-its work; that function sets up within `preparing`. A command's module calls `check_command_line`
-after it declares its flags and before its slow imports. RunFlags are the flags of the commands that
-train.
+A command's `main(argv) -> int` calls `run` with its Command and a function that does the work and
+wraps its own setup in `preparing`. The module of a command calls `check_command_line` after it
+declares its flags and before its slow imports. RunFlags are the flags of commands that train.
 """
 
 import contextlib
@@ -34,7 +33,7 @@ from data_pipeline.spec.fields import shorten
 
 Values = TypeVar("Values")
 
-# Parts of JAX's messages which mean that a device is absent, so a retry cannot help.
+# Parts of JAX's messages that mean that a device is absent, so a retry cannot help.
 _ABSENT = ("NOT_FOUND", "not in the list of known backends")
 
 _BUCKET = "gs://"
@@ -43,14 +42,14 @@ _PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 
 @dataclasses.dataclass(frozen=True)
 class GivenConfig(Generic[config_lib.Kind]):
-    """Hold --config=FILE[:TEXT] and its overrides as a command line gives them."""
+    """Hold --config=FILE[:TEXT] and its overrides from a command line."""
 
     kind: type[config_lib.Kind]
     place: str
     overrides: tuple[Override, ...]
 
     def load(self, default: str = "") -> config_lib.Kind:
-        """Read the config file, or a default one, and set the fields that are overridden.
+        """Read the config file, or `default` without one, and apply the overrides.
 
         Raises:
           Refused: the file or a field cannot be read.
@@ -153,10 +152,10 @@ def preparing() -> Iterator[None]:
 
 
 def check_command_line(command: Command[Any] | Kinds) -> None:
-    """Print --help, or the error of a wrong flag or variable, and exit; else use huge pages.
+    """Exit after --help or on a wrong flag or environment variable; otherwise use huge pages.
 
-    A command run as a program calls this before it imports JAX, so that these answers do not wait
-    for slow imports.
+    A command calls this before it imports JAX, so that help and errors do not wait for slow
+    imports.
     """
     if asks_for_help(sys.argv[1:]):
         LINE.show("")
@@ -175,11 +174,11 @@ _HUGE_PAGES = "glibc.malloc.hugetlb"
 
 
 def use_huge_pages(setting: str = "/sys/kernel/mm/transparent_hugepage/enabled") -> None:
-    """Restart a command's process with huge pages in malloc, where the kernel has them on request.
+    """Restart a command's process with huge pages in malloc if the kernel allows them on request.
 
-    On a CPU, XLA allocates its temporary arrays anew for every step, and each page costs a fault:
-    huge pages have 2 MiB instead of 4 KiB. glibc reads GLIBC_TUNABLES only when a process starts; a
-    value that the user set stays. A program that imports bert_jax is not restarted (decision 77).
+    On a CPU, XLA allocates its temporary arrays again in every step, at one page fault per page;
+    a huge page has 2 MiB instead of 4 KiB. glibc reads GLIBC_TUNABLES only when a process starts; a
+    huge-page value set by the user is kept. Only commands are restarted (decision 77).
     """
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     try:
@@ -196,7 +195,7 @@ def use_huge_pages(setting: str = "/sys/kernel/mm/transparent_hugepage/enabled")
 _OFF, _ON = ("n", "no", "f", "false", "off", "0"), ("y", "yes", "t", "true", "on", "1")
 _PROMOTES = "mixes ranks and types of arrays by JAX's usual rules"
 _PLACES = "copies small arrays between the host and its devices as JAX's functions need them"
-# JAX settings of which not all values are tested here: the tested values, and why not others.
+# JAX settings with untested values: the accepted values, and the reason against the others.
 _JAX_SETTINGS = {
     "JAX_ENABLE_X64": (_OFF, "computes in 32 bits and less"),
     "JAX_DISABLE_JIT": (_OFF, "shards arrays in compiled functions alone"),
@@ -235,8 +234,8 @@ def run(
 
     Wraps data_pipeline.cli.main.run_main. `argv` replaces sys.argv[1:]. After the setup, an OSError
     gives exit code 1 and a FloatingPointError (from the guard against bad steps) 3. `how_to_resume`
-    is appended to the message of an OSError and of an interruption. When nobody reads stdout any
-    more, a command with outlives_reader continues without a screen; others end with code 141.
+    is appended to the message of an OSError and of an interruption. When the reader of stdout has
+    gone, a command with outlives_reader continues without output; others end with code 141.
     """
     if argv is not None:
         sys.argv[1:] = argv
@@ -276,8 +275,8 @@ def _missing_device(error: RuntimeError | AssertionError) -> tuple[int, str] | N
         reason = reason.partition(" (you may need")[0].rstrip(".")
         if not any(words in reason for words in _ABSENT):
             return FAILED, (
-                f"{wanted}, and JAX cannot start that device now: {reason}; end what else uses it "
-                "and try again, or set JAX_PLATFORMS=cpu"
+                f"{wanted}, and JAX cannot start that device now: {reason}; end other processes "
+                "that use it and try again, or set JAX_PLATFORMS=cpu"
             )
     elif isinstance(error, RuntimeError) or not platforms:
         return None
@@ -357,6 +356,6 @@ def check_address(address: str) -> None:
     bucket, _, folder = address.removeprefix(_BUCKET).partition("/")
     if not address.startswith(_BUCKET) or not bucket or not folder.strip("/"):
         raise Refused(
-            f"--workdir is {address}; it may be a folder, or a folder in a bucket, as "
+            f"--workdir is {address}; give a local folder, or a folder in a bucket, as "
             "gs://BUCKET/PATH; mount other storage and give that path"
         )

@@ -3,10 +3,10 @@
 0         the run reached its last step
 1         it failed; the same command resumes from the newest checkpoint
 2         the request was refused, and would be again
-3         the guard of bad numbers stopped it, and would again
+3         the guard against bad steps stopped the run, and would again
 86        a step, a save or another piece of work took longer than config.hosts allows
 128 + n   signal n stopped it: 129 (HUP), 130 (Ctrl-C), 138 (USR1), 140 (USR2) and 143 (TERM); a
-          training run saves first; 134: another process died; 141: nobody reads stdout any more
+          training run saves first; 134: another process died; 141: the reader of stdout has gone
 """
 
 from data_pipeline.cli.main import REFUSED, describe_os_error

@@ -1,9 +1,9 @@
 """Account for the wall time of a run since its first start, over all attempts.
 
-Goodput is the share of wall time spent in training steps whose result was kept. An attempt is the
-life of a process, or the time between two restores within one. Each line in attempts.jsonl records
-the time an attempt had spent by a step. Time spent after the step that the next attempt resumed
-from counts as lost.
+Goodput is the share of wall time spent in training steps whose result was kept. An attempt lasts
+from the start of a process, or a restore after a roll-back, to the next one or the end. Each line
+of attempts.jsonl records the seconds that an attempt had spent when it reached a step. Time spent
+after the step from which the next attempt resumed counts as lost.
 Decision 27 in docs/design/ has the definitions.
 """
 
@@ -54,7 +54,7 @@ Attempt = Sequence[Entry]
 
 
 def read_attempts(path: pathlib.Path) -> list[Attempt]:
-    """Read the attempts in a file; return none if there is no file. Skip incomplete lines.
+    """Read the attempts in a file; return [] without a file. Skip incomplete lines.
 
     Raises:
       DamagedFile: a line is not a valid entry.
@@ -127,7 +127,7 @@ class Ledger:
         """Record that the state of this step was restored or initialized.
 
         After a roll-back this starts another attempt, as later steps are repeated. An attempt that
-        starts when the run is finished does not count: the timings of the run's end stay.
+        starts after the run is finished does not count: the final timings of the run are kept.
         """
         self._counts = not (is_finished and self._before)
         if self._first is not None:
@@ -182,7 +182,7 @@ class Ledger:
         return {"goodput": self.goodput, "wall_secs": secs, "attempts": len(attempts)}
 
     def opening_rows(self) -> list[tuple[str, str]]:
-        """Return the screen row about earlier attempts; [] if none or this one does not count."""
+        """Return the screen's row about earlier attempts; [] if none or this one is not counted."""
         if not self._before or not self._counts:
             return []
         since = duration(self._began - self._before[0][0].began)

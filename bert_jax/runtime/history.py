@@ -1,9 +1,9 @@
-"""Compare what two runs do in each step up to a given one, by value, as a branch must not differ.
+"""Compare, by value, the steps of two runs up to a given step, where a branch must not differ.
 
-A run that branches from another one's checkpoint ends as if it had been made alone only if both
-configs give the same rows, masks, objective and learning rate for each step up to there. Configs
-that differ in text may agree in this: phases may be cut, added or lengthened after the checkpoint,
-a decay may begin later, and a store with no share of the rows may be added.
+A branch from another run's checkpoint equals a run from step 0 with its config only if both configs
+produce the same rows, masks, objective and learning rate in each step up to the checkpoint. Configs
+with different text may agree so far: phases may be cut, added or lengthened after the checkpoint, a
+decay may begin later, and a store with no share of the rows may be added.
 Decision 93 in docs/design/ has the reasons.
 """
 
@@ -25,14 +25,14 @@ from data_pipeline.sampling.mixture import MIXTURE_VERSION, PARTS, MixedSource, 
 from data_pipeline.sampling.mixture import make_schedule as make_shares
 from data_pipeline.spec.options import OPTIONS_OF_A_RUN
 
-# Settings of config.optim that act through the learning rate of a step alone.
+# Settings of config.optim that affect a step only through its learning rate.
 _SCHEDULE = (
     *("learning_rate", "warmup_steps", "warmup_tokens", "decay", "decay_power", "decay_steps"),
     *("end_learning_rate", "decay_counts_warmup"),
 )
-# Groups of settings that change no weight, and the phases, which are compared step by step.
+# Groups of settings that change no weight; phases, which are compared step by step.
 _FREE_GROUPS = ("checkpoint.", "eval.", "hosts.", "log.", "phases[")
-# The settings compared step by step, as the phases have them, and places.
+# Single settings that change no weight, or that are compared step by step.
 _FREE = {
     *("log_every_steps", "objective", "teacher", "model.is_causal", "compute.compute_dtype"),
     *("data.masked_lm_prob", *(f"data.{name}" for name in OPTIONS_OF_A_RUN)),
@@ -52,7 +52,7 @@ class History:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return the settings by key; what a record of another commit lacks has its default."""
+        """Return the settings by key; settings missing from an older record have their defaults."""
         return config_lib.flatten(config_lib.recorded(self.config))
 
     @property
@@ -61,26 +61,26 @@ class History:
         return str(self.record["store"]["digest"]).split(",")
 
     def list_starts(self, last_step: int) -> list[int]:
-        """List the steps after which a phase begins, before the given one."""
+        """List the steps before last_step after which a phase begins, 0 included."""
         config = self.config
         starts = (config_lib.phase_start(config, index) for index in range(len(config.phases)))
         return [start for start in starts if start < last_step]
 
 
 def read_history(record: Mapping[str, Any], name: object) -> History:
-    """Parse the record of a pre-training run; Refused if it is from another version."""
+    """Parse the record of a pre-training run. Raises Refused if another version wrote it."""
     return History(record, parse_config(record, name))
 
 
 @dataclasses.dataclass(frozen=True)
 class StepDifference:
-    """Name the first step in which two runs differ, and a setting that makes it so."""
+    """Hold the first step in which two runs differ, and a setting that causes the difference."""
 
     step: int
-    key: str  # the setting's, with "config." where it is one
+    key: str  # the setting, with "config." in front, or another entry of the record
     before: Any
     now: Any
-    effect: str = ""  # what is different about the step, where the setting does not say it
+    effect: str = ""  # how the step differs, if the setting alone does not show it
 
     def describe(self) -> str:
         """Return the difference as a clause."""
@@ -94,10 +94,10 @@ class StepDifference:
 def find_first_difference(
     trunk: History, leaf: History, last_step: int, has_bad_steps: bool
 ) -> StepDifference | None:
-    """Find the first of the steps 1 to last_step in which two runs differ; None if they agree.
+    """Find the first step, from 1 to last_step, in which two runs differ; None if they agree.
 
-    `has_bad_steps` says that the trunk discarded or skipped a step. Without one the guard's window
-    follows from the phases, so a phase that begins in one run alone makes no difference.
+    `has_bad_steps`: whether the trunk discarded or skipped a step. If so, or with spike_sigmas, the
+    phases of both must begin after the same steps, as the guard's window begins with a phase.
     """
     differences = [
         *_compare_settings(trunk, leaf),
@@ -110,7 +110,7 @@ def find_first_difference(
 
 
 def _compare_settings(trunk: History, leaf: History) -> Iterator[StepDifference]:
-    """Compare what holds for all steps: settings, versions, vocabulary, dtype and devices."""
+    """Compare what applies to all steps: settings, versions, vocabulary, dtype and devices."""
     before, now = (_list_settings(history) for history in (trunk, leaf))
     for key in {**before, **now}:
         if before.get(key) != now.get(key):
@@ -126,11 +126,11 @@ def _list_settings(history: History) -> dict[str, Any]:
         for key, value in record["fixed"].items()
         if key not in settings and key != STORE_DIGEST and not key.startswith("phases[")
     }
-    values.setdefault(MIXTURE, MIXTURE_VERSION)  # a run of one store mixes nothing
+    values.setdefault(MIXTURE, MIXTURE_VERSION)  # a run of one store has no such entry
     values |= {f"vocabulary.{key}": value for key, value in read_pinned(record).items()}
     values["devices"] = int(count)
     values["config.compute.compute_dtype"] = str(resolve_dtype(config.compute, kind))
-    if config.optim.name == "stable_adamw":  # divides the weight decay by it
+    if config.optim.name == "stable_adamw":  # its weight decay is divided by the peak rate
         values["config.optim.learning_rate"] = config.optim.learning_rate
     return values | {
         f"config.{key}": value
@@ -140,7 +140,7 @@ def _list_settings(history: History) -> dict[str, Any]:
 
 
 def _list_stretches(trunk: History, leaf: History, last_step: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of steps with one phase in each run: the steps before, and the last step."""
+    """Yield ranges of steps (steps before, last step) within a single phase of each run."""
     starts = sorted({*trunk.list_starts(last_step), *leaf.list_starts(last_step)})
     yield from itertools.pairwise([*starts, last_step])
 
@@ -155,7 +155,7 @@ def _compare_phases(trunk: History, leaf: History, last_step: int) -> Iterator[S
 
 
 def _list_phase_values(config: ResolvedRun, step: int) -> dict[str, Any]:
-    """Return what a step takes from its phase, with the values of the run filled in."""
+    """Return the values that a step takes from its phase, or from the run where it has none."""
     index = config_lib.phase_of_step(config, step)
     model = config_lib.model_in_phase(config, index)
     return {
@@ -166,10 +166,10 @@ def _list_phase_values(config: ResolvedRun, step: int) -> dict[str, Any]:
 
 
 def _compare_rows(trunk: History, leaf: History, last_step: int) -> Iterator[StepDifference]:
-    """Compare from which store the rows of each step are, and which of its rows they are.
+    """Compare the store of each step's rows, and the position of each row within its store.
 
-    Within a range of steps both sequences of stores are periodic, with periods of PARTS at most, so
-    they agree everywhere if they agree on two of these (the theorem of Fine and Wilf).
+    Within a range of steps both sequences of stores have periods of at most PARTS rows, so they
+    agree everywhere if they agree in the first 2 * PARTS rows (theorem of Fine and Wilf).
     """
     for start, end in _list_stretches(trunk, leaf, last_step):
         index = config_lib.phase_of_step(leaf.config, start + 1)
@@ -192,7 +192,7 @@ def _compare_rows(trunk: History, leaf: History, last_step: int) -> Iterator[Ste
 
 
 def _find_rows(history: History, start: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the digest of the store of each row after `start` steps, and its row in that store."""
+    """Return, for the rows after `start` steps, the digest of their store and their place in it."""
     config = history.config
     index = config_lib.phase_of_step(config, start + 1)
     phase = config.phases[index]
@@ -216,7 +216,7 @@ def _list_weights(history: History, index: int) -> tuple[float, ...]:
 
 
 def _compare_rates(trunk: History, leaf: History, last_step: int) -> Iterator[StepDifference]:
-    """Compare the learning rates bit by bit, and name a setting of the schedule that differs."""
+    """Compare the learning rates bit by bit, and name a differing setting of the schedule."""
     before_N, now_N = (compute_rates(each.config, last_step) for each in (trunk, leaf))
     differing = np.flatnonzero(before_N != now_N)
     if differing.size:
@@ -238,7 +238,7 @@ def _compare_rates(trunk: History, leaf: History, last_step: int) -> Iterator[St
 def _compare_starts(
     trunk: History, leaf: History, last_step: int, has_bad_steps: bool
 ) -> Iterator[StepDifference]:
-    """Compare where phases begin, if the guard's window, which begins with them, matters."""
+    """Compare the starts of phases, at which the guard's window begins, if the window matters."""
     differing = {*trunk.list_starts(last_step)} ^ {*leaf.list_starts(last_step)}
     if differing and (has_bad_steps or leaf.config.guard.spike_sigmas > 0):
         start = min(differing)
@@ -253,9 +253,9 @@ def _compare_starts(
 
 
 def count_phase_steps(config: RunConfig, step: int) -> int:
-    """Return the steps of a step's phase up to it: the good ones in the guard's window if all are.
+    """Count the steps from the start of a step's phase through this step; 0 for step 0.
 
-    0 for step 0.
+    Without bad steps this is the guard's count of good steps.
     """
     starts = [config_lib.phase_start(config, index) for index in range(len(config.phases))]
     return step - starts[max(0, bisect.bisect_left(starts, step) - 1)]

@@ -27,11 +27,11 @@ class Interrupted(Exception):
 class Stop:
     """Detect requests to stop: a signal or a preemption notice to any process.
 
-    In a single process, handle all STOP_SIGNALS: a second SIGINT or SIGTERM has its default effect,
-    and repeats of the others are harmless (a closing terminal sends SIGHUP twice). SIGHUP, SIGUSR1
-    and SIGUSR2 stay ignored if the parent ignored them, as nohup does. With several processes,
-    forward the other signals as SIGTERM, because a Python handler of SIGTERM would replace jax's,
-    which notifies all processes; a second SIGINT ends the process.
+    A single process handles all STOP_SIGNALS: a second SIGINT or SIGTERM has its default effect,
+    other repeated signals are harmless (a closing terminal sends SIGHUP twice). SIGHUP, SIGUSR1 and
+    SIGUSR2 stay ignored if the parent ignored them, as nohup does. With several processes, jax
+    handles SIGTERM and notifies all processes, so the other signals are sent on as SIGTERM; a
+    second SIGINT ends the process.
     """
 
     def __init__(self) -> None:
@@ -48,8 +48,8 @@ class Stop:
     def is_asked(self) -> bool:
         """Return whether to stop now; the answer is the same on every process.
 
-        Call this method at the same points on every process: processes are matched by their number
-        of calls, and all stop at the first call that no process has made yet.
+        Call this method at the same points on every process: calls are matched by their number, and
+        all processes stop at the first call that no process has made yet.
         """
         if not processes.are_joined():
             return bool(self._signals) or self._is_asked_here
@@ -77,7 +77,7 @@ class Stop:
                 signal.signal(number, before[number])
             if len(self._signals) > 1:
                 return
-            # Not print: the signal may have interrupted one. The terminal may be gone.
+            # Not print, as the signal may have interrupted a print. The terminal may be gone.
             with LINE.hidden(), contextlib.suppress(OSError):
                 os.write(
                     1, b"stopping after this step; press Ctrl-C again to stop without saving\n"

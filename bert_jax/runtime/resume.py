@@ -1,9 +1,9 @@
 """Decide whether a run may resume the one in its workdir, and list what changes when it does.
 
-`can_resume` compares the fixed settings of run_record.py, the data and the vocabulary, as one of
-the checks that trainer/setup.py:check_start orders; `list_changes` lists the settings that a later
-start may change. `list_differences` compares two records of a run: those that two starts or two
-processes wrote, or a checkpoint's and its run's.
+`can_resume`, called by check_start in trainer/setup.py, compares the settings that must not change
+(list_fixed_settings in run_record.py), the data and the vocabulary. `list_changes` lists the other
+settings that differ. `list_differences` compares two records, such as those of two starts, of two
+processes, or of a checkpoint and its run.
 """
 
 import dataclasses
@@ -50,9 +50,8 @@ def can_resume(
 ) -> bool:
     """Return True if this config and data can resume the workdir's run, False if it has no run.
 
-    `record` is the result of run_record.find. A missing copy of the vocabulary is not an error.
-
-    Raises Refused if the workdir holds anything else: another run, or records without a run.
+    `record` is the run record from run_record.find, None without one. The workdir's copy of the
+    vocabulary may be missing. Raises Refused for another run, or for records without a run.
     """
     copy = workdir / provenance.vocabulary["file"]
     has_other_copy = copy.exists() and _differ(copy, read_file(provenance.vocab_path))
@@ -62,7 +61,7 @@ def can_resume(
         if remains:
             raise Refused(
                 f"--workdir={workdir} holds {', '.join(remains)} but no run of bert_jax ({FILE} is "
-                "missing); put that back, or give a new or an empty folder"
+                "missing); put the file back, or give a new or an empty folder"
             )
         return False
     if CONVERTED in record:
@@ -86,8 +85,8 @@ def can_resume(
         )
     if has_other_copy:
         raise Refused(
-            f"{copy} is not {provenance.vocab_path}, which the run is trained with; remove it, and "
-            "the run writes it again, or give the data of the run that lies here"
+            f"{copy} differs from {provenance.vocab_path}, the vocabulary of the data; remove the "
+            "copy, which the run writes again, or give the data of the run in this workdir"
         )
     return True
 
@@ -154,9 +153,9 @@ def list_changes(record: Mapping[str, Any] | None, config: RunConfig, step: int)
 def compare_settings(
     before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """Return the settings that must agree within a run but differ: key to both values.
+    """Return the settings that differ: key -> (value in `before`, value in `now`).
 
-    Both arguments are flat.
+    Both arguments are flat; a missing setting counts as None.
     """
     earlier, current = (json.loads(json.dumps(dict(each))) for each in (before, now))
     return {
@@ -169,10 +168,10 @@ def compare_settings(
 def list_differences(
     record: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """Return the fixed settings and vocabulary fields that differ: key to both values.
+    """Return the fixed settings and vocabulary fields that differ: key -> both values.
 
-    {} means that both records are of the same run. Vocabulary fields that only one record has are
-    not compared.
+    {} means that both belong to the same run. Vocabulary fields that only one of them has are not
+    compared.
     """
     words, others = read_pinned(record), read_pinned(given)
     shared = (words.keys() & others.keys()) - {"file"}
@@ -185,7 +184,7 @@ def list_differences(
 
 
 def describe_differences(differences: Mapping[str, tuple[Any, Any]], was: str, now: str) -> str:
-    """Name differing settings with both values, a few of many."""
+    """Describe differing settings with both values, at most _SHOWN_SETTINGS of them."""
     words = []
     for key, (old, new) in differences.items():
         name = key if key.startswith(_OF_VOCABULARY) else f"config.{key}"

@@ -1,4 +1,4 @@
-"""Record the config and data of a run in WORKDIR/run.json, and read the record again.
+"""Write the config and data of a run to WORKDIR/run.json, and read this record.
 
 The record has settings, data (Provenance), vocabulary, code and devices. Its config belongs to the
 newest start; `changes` lists each setting that a later start changed and the step of that start, so
@@ -68,13 +68,13 @@ RECORDS = (
 
 STORE_DIGEST = "data.store (digest of its contents)"  # key of a fixed setting
 MIXTURE = "mixture_version (of this bert_jax)"  # key of a fixed setting of several stores
-# Settings of config.optim that a resumed run must keep: the state, or what its weights mean.
+# Settings of config.optim that a resumed run must keep: they decide its state or its scaling.
 FIXED_OF_OPTIM = ("name", "transfer", "transfer_base_width", "transfer_base_head_width")
 # Fields of a vocabulary in run records, checkpoints and store manifests.
 PINNED = ("file", "size", "lowercase", "sha256", RECORDED)
-UNTRAINED, KERNELS = "untrained", "kernels"  # keys of what StepParts.record holds
+UNTRAINED, KERNELS = "untrained", "kernels"  # keys of StepParts.record
 CONVERTED = "converted_from"  # marks a checkpoint converted from other code
-BRANCH = "branch"  # entry of a run that began with another's checkpoint: its trunk and the step
+BRANCH = "branch"  # entry of a branch: the trunk's workdir and step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Provenance:
 class Change:
     """Describe a setting that a later start of a run changed."""
 
-    since_step: int  # saved steps at that start
+    since_step: int  # step of the newest checkpoint at that start
     setting: str  # the setting's key, without "config."
     before: Any
     now: Any
@@ -113,7 +113,7 @@ class PretrainingRun:
 
 
 def record_path(workdir: pathlib.Path) -> pathlib.Path:
-    """Return the file of the record in a workdir, which need not exist."""
+    """Return the path of the run record in a workdir; the file need not exist."""
     return workdir / FILE
 
 
@@ -124,7 +124,7 @@ def check_record(record: dict[str, Any], name: object) -> dict[str, Any]:
         small_files.field(config, key, dict, name)
     phases = small_files.field(config, "phases", list, name)
     if any(not isinstance(phase, dict) for phase in phases):
-        raise DamagedFile(f"{name}: config.phases lists what is no phase")
+        raise DamagedFile(f"{name}: config.phases has an entry that is not a phase")
     small_files.field(record, "fixed", dict, name)
     vocabulary = small_files.field(record, "vocabulary", dict, name)
     small_files.field(vocabulary, "file", str, name)
@@ -145,9 +145,9 @@ def check_record(record: dict[str, Any], name: object) -> dict[str, Any]:
 def find(
     workdir: pathlib.Path, saved: Callable[[], Mapping[str, Any]]
 ) -> tuple[dict[str, Any] | None, str]:
-    """Return the record of the run in a workdir, None without one, and the damage to its file.
+    """Return the run record in a workdir, None without a run, and the damage to run.json or "".
 
-    A damaged or missing file is replaced by `saved()`, the copy in the newest checkpoint.
+    If run.json is damaged or missing, the record is `saved()`, the copy in the newest checkpoint.
 
     Raises:
       DamagedFile: the file is damaged, and no checkpoint has a copy.
@@ -161,11 +161,11 @@ def find(
     run = dict(saved())
     try:
         return check_record(run, "the receipt of the newest checkpoint"), problem
-    except DamagedFile:  # there is none, or it is older than the record in it
+    except DamagedFile:  # no checkpoint, or its receipt has no valid record
         if is_missing:
             return None, ""
     raise DamagedFile(
-        f"{problem}, and no checkpoint says what it held; put a copy of it back, or give another "
+        f"{problem}, and no checkpoint has a copy; put a copy of the file back, or give another "
         "--workdir"
     )
 
@@ -222,11 +222,11 @@ class TrainedModel:
 def _read_phases(
     record: Mapping[str, Any], path: pathlib.Path
 ) -> tuple[tuple[int, dict[str, float]], ...]:
-    """Return TrainedModel.phases."""
+    """Return the last step of each phase, and the model settings that the phase changes."""
     end, phases = 0, []
     for phase in small_files.field(record["config"], "phases", list, path, []):
         if not isinstance(phase, dict):
-            raise DamagedFile(f"{path} has a phase that is no object: {phase!r:.40}")
+            raise DamagedFile(f"{path} has a phase that is not an object: {phase!r:.40}")
         end += small_files.field(phase, "steps", int, path)
         kinds = dict.fromkeys(THETAS, float) | {"intermediate_size": int}
         changed = {
@@ -239,7 +239,7 @@ def _read_phases(
 
 
 def parse_model(record: Mapping[str, Any], workdir: pathlib.Path) -> ModelConfig:
-    """Return the model's sizes in the record of a run; Refused if it is from another version."""
+    """Return the model settings in a run record. Raises Refused if another version wrote it."""
     with _written_by_this_version(record_path(workdir)):
         config = settings_from(ModelConfig, ConfigDict(record["config"]["model"]))
     check_sizes(config, record_path(workdir))
@@ -317,7 +317,7 @@ def _read(workdir: pathlib.Path) -> dict[str, Any]:
 
 
 def _is_of_a_task(record: dict[str, Any]) -> bool:
-    """Return whether a run was fine-tuned, so that its model has a task layer."""
+    """Return whether a run is a fine-tuning, whose model has a task layer."""
     return bool(record.get("task", {}).get("head_width", 0))
 
 
@@ -337,7 +337,7 @@ def _read_vocabulary(workdir: pathlib.Path, record: dict[str, Any]) -> Vocabular
 def read_template(
     workdir: pathlib.Path, record: Mapping[str, Any], vocabulary: Vocabulary
 ) -> template.Template:
-    """Return the template of special tokens of a run's rows; in pre-training it is the store's."""
+    """Return the template by which special tokens were added to the run's rows."""
     path, special_ids = record_path(workdir), vocabulary.special_ids
     if template.RECORDED not in record["vocabulary"]:
         return template.make_store_template(vocabulary.template, special_ids)
@@ -361,8 +361,8 @@ def _written_by_this_version(path: object) -> Iterator[None]:
 def list_fixed_settings(config: RunConfig, provenance: Provenance) -> dict[str, Any]:
     """Return the settings that a resumed run must keep, by config key, data settings included.
 
-    With other values it would be a different run, or would not continue with unseen examples. All
-    other settings may change; the remaining ones of config.compute affect only rounding.
+    With other values the run would be a different one, or would not continue with unseen examples.
+    All other settings may change; other settings in config.compute affect only rounding.
     """
     model = {f"model.{k}": v for k, v in dataclasses.asdict(config.model).items()}
     steps = {f"phases[{i}].steps": phase.steps for i, phase in enumerate(config.phases[:-1])}
@@ -397,9 +397,9 @@ def build_record(
 ) -> dict[str, Any]:
     """Build the record of a run: settings, code, packages, data and machines.
 
-    It is stored as run.json, and in each checkpoint's receipt, from which a lost run.json is
-    restored. `parts` is StepParts.record: the parts of the model that no objective trains, and
-    the results of the kernel checks.
+    The record is stored as run.json and in each checkpoint's receipt, from which a lost run.json is
+    restored. `parts` is Setup.record: the untrained parts of the model, the results of the kernel
+    checks and the trunk of a branch.
     """
     return {
         "fixed": list_fixed_settings(config, provenance),

@@ -2,8 +2,8 @@
 
 If a process is absent, jax.distributed aborts in C++ without naming it; it also misses differing
 process counts. So process 0 first counts the others on the coordinator's port, which jax takes over
-once all are present. Code and command are then compared over jax's coordination service. The
-connections stay open: one that closes says that the process at its other end has died.
+once all are present. Code and command are then compared over jax's coordination service. The first
+connections stay open: if one closes, the process at its other end has died.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ _FLAGS_OF_A_PROCESS = ("process_id", "num_processes", "coordinator_address")
 
 @dataclasses.dataclass(frozen=True)
 class Rank:
-    """Hold the coordinator, process count and number of a process in its run."""
+    """Hold the place of a process in its run: coordinator, process count and process number."""
 
     coordinator: str  # host:port of process 0
     count: int
@@ -52,13 +52,13 @@ class Rank:
         host, _, port = self.coordinator.rpartition(":")
         if not host or not port.isdecimal():
             raise Refused(
-                f"--coordinator_address is {self.coordinator!r}; it is host:port of process 0, as "
-                "10.0.0.2:8482"
+                f"--coordinator_address is {self.coordinator!r}; give host:port of process 0, "
+                "such as 10.0.0.2:8482"
             )
         if not 0 <= self.number < self.count:
             raise Refused(
-                f"--process_id is {self.number} and --num_processes {self.count}; processes count "
-                "from 0, so it must be less"
+                f"--process_id is {self.number} and --num_processes {self.count}; the "
+                "first process is 0, so give a number below --num_processes"
             )
 
     @property
@@ -71,7 +71,7 @@ class Rank:
 def find_rank(
     coordinator: str | None, count: int | None, number: int | None, limit_secs: float
 ) -> Rank | None:
-    """Return the rank from the flags, else from the platform; None if only jax can detect it.
+    """Return the rank from the flags or else the platform; None if only jax can detect it.
 
     Raises Refused if neither flags nor platform provide it.
     """
@@ -85,13 +85,13 @@ def find_rank(
                 coordinator, count, number, None, None, round(limit_secs)
             )
         except (ImportError, AttributeError, TypeError, ValueError):
-            return None  # other versions of jax still detect it themselves
+            return None  # this version of jax has another API, but detects the rank itself
     values = {"coordinator_address": coordinator, "num_processes": count, "process_id": number}
     missing = [f"--{name}" for name, value in values.items() if value is None]
     if coordinator is None or count is None or number is None:
         raise Refused(
-            f"--multihost without {' and '.join(missing)}, and this is no platform that tells (a "
-            "TPU VM, GKE, Slurm or Open MPI); give "
+            f"--multihost is given without {' and '.join(missing)}, and this platform does not "
+            "tell (a TPU VM, GKE, Slurm or Open MPI does); give "
             "--coordinator_address=HOST_OF_PROCESS_0:8482 --num_processes=N --process_id=0..N-1"
         )
     return Rank(coordinator, count, number)
@@ -134,7 +134,7 @@ class ProcessStart:
 
 
 def check_alike(starts: Sequence[ProcessStart]) -> None:
-    """Raise Refused for the first process whose code or command differs from process 0's."""
+    """Raise Refused if the code or command of a process differs from process 0; name the first."""
     first = starts[0]
     for number, start in enumerate(starts):
         if start.code != first.code:
@@ -211,7 +211,7 @@ class _Presence:
         return [number for number in range(self.rank.count) if number not in self.hosts]
 
     def admit(self, number: int, count: int, host: str) -> None:
-        """Register a process that introduced itself; a conflicting one ends the wait for all."""
+        """Register a process that connected; a conflicting process ends the wait for all."""
         with self.changed:
             if count != self.rank.count:
                 self.refuse(
@@ -231,7 +231,7 @@ class _Presence:
             self.changed.notify_all()
 
     def refuse(self, reason: str, is_late: bool = False) -> None:
-        """End the wait, unless it has ended."""
+        """End the wait with an error, unless it has already ended."""
         with self.changed:
             self.outcome = self.outcome or {"wrong": reason, "is_late": is_late}
             self.changed.notify_all()
@@ -260,7 +260,7 @@ class _Handler(socketserver.BaseRequestHandler):
                 if presence.outcome is not None:
                     break
                 presence.changed.wait(RETRY_SECS)
-            if _is_closed(self.request):  # it died while waiting, and may reconnect
+            if _is_closed(self.request):  # the process ended while waiting, and may reconnect
                 with presence.changed:
                     presence.hosts.pop(number, None)
                 return
@@ -274,7 +274,7 @@ class _Handler(socketserver.BaseRequestHandler):
             self.request.recv(1)  # the other side closes first, which keeps the port free for jax
 
     def _introduction(self, presence: _Presence) -> int | None:
-        """Read the introduction of a process and admit it; None if it is not of this run."""
+        """Read the first line of a process and admit it; return its number, None for a stranger."""
         with presence.changed:
             presence.unnamed.append(self.request)
             if len(presence.unnamed) > MAX_CONNECTIONS:
@@ -328,7 +328,7 @@ class _Server(socketserver.ThreadingTCPServer):
 def _count_others(
     rank: Rank, limit_secs: float, end_secs: float, log: Callable[[str], None]
 ) -> None:
-    """Act as process 0: answer all others once all are present, or the wait has failed."""
+    """Act as process 0: wait for the others; answer them once all are present or it failed."""
     if rank.count == 1:
         return
     presence = _Presence(rank)
@@ -405,7 +405,7 @@ def _ask(
 ) -> tuple[dict[str, Any] | None, str]:
     """Introduce this process to process 0; return (answer, "") or (None, reason).
 
-    With `keeps_open`, the connection stays open where the answer is that all are present.
+    With `keeps_open`, the connection stays open if the answer is that all are present.
     """
     introduction = {"number": rank.number, "count": rank.count, "host": socket.gethostname()}
     try:

@@ -2,8 +2,8 @@
 
 A hung process is worse than a dead one, as nothing restarts it. The other processes block in
 collectives, and jax notices nothing while heartbeats continue, so each process has a watchdog. The
-watchdog also ends its process when another one fails or dies: a failure is reported before its
-process cleans up, and a death shows in a closed connection. Work names a piece of work once for the
+watchdog also ends its process when another one fails or dies: a failing process reports before it
+cleans up, and a dead one closes its connection. `Work` passes the name of a piece of work to the
 watchdog, the goodput ledger and the screen.
 """
 
@@ -34,9 +34,9 @@ from data_pipeline.io.refused import Refused
 
 TICK_SECS = 0.5
 LISTEN_SECS = 1.0
-# Delay after another process ended: this one may be about to find the same reason itself.
+# Delay after another process ended: this process may be about to raise the same error itself.
 GRACE_SECS = 5.0
-# Limit for what a process of several does after it has reported a failure: the others leave then.
+# Time limit for cleaning up after a reported failure, when the other processes leave.
 CLEANUP_SECS = 8.0
 SHOW_STACKS = signal.SIGQUIT  # dumps the stacks at any time without ending the process
 
@@ -86,7 +86,7 @@ class Watchdog:
     def doing(self, work: str, limit_secs: float) -> Iterator[None]:
         """Name the work inside the context; end the process if it exceeds its limit.
 
-        A nested context suspends the outer one, whose limit then starts again.
+        A nested context suspends the outer one, whose time then starts again from 0.
         """
         outer = self._work
         self._work = _Work(work, limit_secs)
@@ -98,7 +98,7 @@ class Watchdog:
             self._work = outer
 
     def report(self, error: BaseException) -> None:
-        """Report a failure to the other processes, and limit this one's time to clean up.
+        """Report a failure to the other processes, and limit the time to clean up in this one.
 
         May be called from any thread. Does nothing in a single-process run, or after an earlier
         report.
@@ -134,7 +134,7 @@ class Watchdog:
         """Stop watching."""
         self._ended.set()
         for thread in self._threads:
-            thread.join(timeout=2 * LISTEN_SECS)  # abandoned if the service hangs
+            thread.join(timeout=2 * LISTEN_SECS)  # the thread is abandoned if the service hangs
         if self._threads:
             faulthandler.unregister(SHOW_STACKS)
         if self._stacks is not None and self._path is not None:
@@ -147,7 +147,7 @@ class Watchdog:
         last_secs = time.monotonic()
         while not self._ended.wait(TICK_SECS):
             now_secs = time.monotonic()
-            # Not the time since the start: a suspended process or machine would count as stuck.
+            # Sum short intervals: otherwise a suspended process or machine would count as stuck.
             seen_secs, last_secs = min(now_secs - last_secs, 4 * TICK_SECS), now_secs
             work = self._work
             if work is None:
@@ -181,14 +181,14 @@ class Watchdog:
         return "" if self._path is None else f"; the stacks of all threads are in {self._path}"
 
     def _listen(self) -> None:
-        """Wait until another process reports its end, then end this one."""
+        """Wait until a failure or death of another process is reported, then end this process."""
         while not self._ended.wait(LISTEN_SECS):
             try:
                 others = processes.read_failures()
             except jax.errors.JaxRuntimeError:
-                continue  # service lost or slow: jax ends the process, or it recovers
+                continue  # the service is lost, and jax ends the process, or slow, and recovers
             others.pop(processes.number(), None)
-            # A death comes first: others may have failed in its wake.
+            # Follow a death first: other processes may have failed because of it.
             for number in sorted(others, key=lambda number: (others[number][1] != DIED, number)):
                 self._follow(number, *others[number])
 
@@ -210,20 +210,20 @@ class Watchdog:
 
     def _lose(self, number: int) -> None:
         """Handle the death of a process: exit if it was process 0, else report it to all."""
-        if number == 0:  # jax ends this process next, as its service is gone
+        if number == 0:  # jax would abort this process next, as its service is gone
             with contextlib.suppress(OSError):
                 self._say(f"{processes.name_process(0)} {DIED}")
             os._exit(FAILED)
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            if number not in processes.read_failures():  # else it has failed and said why
+            if number not in processes.read_failures():  # otherwise it reported itself
                 processes.report_failure(FAILED, DIED, number)
 
 
 def _delay_aborts() -> None:
-    """Delay an abort of this process by 6 s, until the watchdog has said which process has died.
+    """Delay an abort of this process by 6 s, so that the watchdog can name the process that died.
 
-    jax aborts when the connection to its service in process 0 closes, within milliseconds; it calls
-    no Python function instead (jaxlib 0.10 raises std::bad_cast).
+    jax aborts within milliseconds after the connection to its service in process 0 closes, and a
+    Python callback cannot replace this (jaxlib 0.10 raises std::bad_cast).
     """
     libc = ctypes.CDLL(None)
     libc.signal.restype = ctypes.c_void_p
@@ -231,7 +231,7 @@ def _delay_aborts() -> None:
 
 
 class Work:
-    """Name and limit the pieces of work of a run, by config.hosts."""
+    """Name each piece of work of a run, limit its duration by config.hosts, and count its time."""
 
     def __init__(
         self, watchdog: Watchdog, ledger: Ledger, hosts: HostsConfig, screen: Screen
@@ -241,7 +241,7 @@ class Work:
 
     @contextlib.contextmanager
     def doing(self, kind: str, work: str) -> Iterator[Callable[[str], None]]:
-        """Run a piece of work that may take config.hosts.stuck_secs.
+        """Run a piece of work that may take config.hosts.stuck_secs; count its time as `kind`.
 
         Yields a function that replaces its description on the screen.
         """

@@ -1,6 +1,6 @@
 """Open a run's workdir: a folder, or an address in a bucket with a local folder for small files.
 
-    gs://BUCKET/PATH/checkpoints/   written and read there by Orbax, by all processes
+    gs://BUCKET/PATH/checkpoints/   written and read by Orbax in all processes
                     /lock           see runtime/workdir_lock.py
                     /...            the small files of the run as of the last save
 
@@ -8,8 +8,8 @@ Small files are always written to a local folder, `home`. For a bucket they are 
 and published before every save, each object atomically, so the records up to any checkpoint are in
 the bucket. Compiled programs stay on the host.
 
-All processes write parts of a checkpoint and wait for each other's: without a shared folder they
-would wait forever. check_all_see finds this out before anything is written.
+All processes write parts of a checkpoint and wait for the other parts: without a shared folder they
+would wait forever. check_all_see tests this before anything is written.
 """
 
 import contextlib
@@ -97,7 +97,7 @@ _FILES = sorted({*RECORDS, VERIFIED, workdir_lock.FILE} - set(_FOLDERS))
 
 
 def check_entries(home: pathlib.Path) -> None:
-    """Raise Refused if a name that a run uses for a folder is a file, or the other way round.
+    """Raise Refused if a file has the name of a run's folder, or a folder the name of a file.
 
     Symbolic links are followed; a broken link is refused.
     """
@@ -109,7 +109,7 @@ def check_entries(home: pathlib.Path) -> None:
             if (path.exists() or path.is_symlink()) and not is_right(path):
                 problem = "a link to nothing" if not path.exists() else f"no {kind}"
                 raise Refused(
-                    f"{path} is {problem}, and a run keeps a {kind} of that name in its --workdir; "
+                    f"{path} is {problem}, but a run keeps a {kind} of that name in its --workdir; "
                     "move it away, or give another --workdir"
                 )
 
@@ -124,7 +124,7 @@ class Workdir:
     bucket: Bucket | None = None
     number: int = 0  # number of this process
     lease: Lease | None = None  # process 0's lock of a bucket
-    # Size and time of each file when last published.
+    # Size and modification time of each file when last published.
     _published: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     def claim(self, is_writer: bool) -> None:
@@ -175,10 +175,10 @@ class Workdir:
         self._published.update({SUMMARY: (0, 0)} | changed)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return (label, text) rows about the location of files; [] for a local folder."""
+        """Return (label, text) rows for the screen that locate the files; [] for a local folder."""
         if self.bucket is None:
             return []
-        return [("files", f"small ones are in {self.home}, and in the bucket as of the last save")]
+        return [("files", f"small files are in {self.home}, and in the bucket as of the last save")]
 
     def close(self) -> None:
         """Unlock the workdir for the next run."""
@@ -192,10 +192,10 @@ def open_local_workdir(folder: pathlib.Path) -> Workdir:
 
 
 def open_workdir(address: str, scratch: str, number: int) -> Workdir:
-    """Open the workdir at an address; test and lock one in a bucket, and fetch its files.
+    """Open the workdir at an address; if it is in a bucket, test, lock and fetch it.
 
-    `scratch` is the local folder for files of runs in buckets. `number` is this process's; only
-    process 0 writes.
+    `scratch` is the local folder for the small files of runs in buckets. `number` is the process
+    number; only process 0 tests and locks.
 
     Raises:
       Refused: another run uses it, or its files belong to no run.
@@ -225,7 +225,7 @@ def open_workdir(address: str, scratch: str, number: int) -> Workdir:
 
 
 def fetch_workdir(address: str, into: pathlib.Path) -> Workdir:
-    """Open a workdir for reading; fetch the small files of one in a bucket into a folder.
+    """Open a workdir for reading; if it is in a bucket, fetch its small files into `into`.
 
     Raises:
       Refused: the files in the bucket belong to no run.
@@ -239,7 +239,7 @@ def fetch_workdir(address: str, into: pathlib.Path) -> Workdir:
 
 
 def locate_home(address: str, scratch: str, number: int = 0) -> pathlib.Path:
-    """Return the local folder for an address, with a recognizable name."""
+    """Return the local folder for the small files of a workdir in a bucket."""
     words = re.sub(r"[^\w.-]+", "-", address.partition("://")[2]).strip("-")
     digest = hashlib.sha256(address.rstrip("/").encode()).hexdigest()[:8]
     process = f".process-{number}" if number else ""
@@ -284,7 +284,7 @@ def _fetch(bucket: Bucket, home: pathlib.Path) -> None:
 
 
 def _files_to_publish(home: pathlib.Path, number: int) -> dict[str, tuple[int, int]]:
-    """Return size and time of each file that this process publishes, by its name below home."""
+    """Return the files that process `number` publishes: path below home -> (bytes, mtime in ns)."""
     files = {}
     for top in home.iterdir():
         of_a_process = _OF_A_PROCESS.fullmatch(top.name)
@@ -301,7 +301,7 @@ def _files_to_publish(home: pathlib.Path, number: int) -> dict[str, tuple[int, i
 
 
 def _retry_until(end_secs: float, ask: Callable[[], None]) -> None:
-    """Retry a request until a deadline while the bucket does not answer."""
+    """Call `ask` again while the bucket does not answer, until end_secs (time.monotonic)."""
     while True:
         try:
             return ask()
@@ -318,7 +318,7 @@ def check_all_see(folder: pathlib.Path | epath.Path, limit_secs: float) -> None:
     """Check that all processes share a folder: each must see a file that process 0 writes there.
 
     Raises:
-      Refused: names the processes that see another folder; the same message on every process.
+      Refused: names the processes that do not see it; the same message on every process.
       OSError: process 0 cannot write there, or a process does not answer within limit_secs.
     """
     if processes.count() == 1:
@@ -346,7 +346,7 @@ def check_all_see(folder: pathlib.Path | epath.Path, limit_secs: float) -> None:
         raise Refused(
             f"--workdir={folder} is not the same folder on all hosts: "
             f"{processes.name_processes(list(blind))} ({', '.join(sorted(set(blind.values())))}) "
-            "cannot see what process 0 wrote there; give a disk that all hosts have mounted, or gs://"
+            "cannot see what process 0 wrote there; give a disk that all hosts mount, or gs://"
         )
 
 

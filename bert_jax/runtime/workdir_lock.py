@@ -1,4 +1,4 @@
-"""Lock a workdir: a second run is refused, a killed one does not block the next.
+"""Lock a workdir: a second run is refused, but a killed run does not block the next.
 
     folder    WORKDIR/lock is locked (flock) until the process ends in any way. Other hosts see the
               lock over NFS, but not over gcsfuse.
@@ -40,7 +40,7 @@ def _holder(**more: Any) -> dict[str, Any]:
 def _numbering() -> dict[str, str]:
     """Identify the kernel boot and the pid namespace, within which a pid identifies a process.
 
-    A host name would not do: containers may share one, and each counts pids from 1. Returns {} if
+    A host name is not enough: containers may share one, and each counts pids from 1. Returns {} if
     the kernel provides neither.
     """
     try:
@@ -88,10 +88,10 @@ def lock_folder(folder: pathlib.Path) -> None:
 
 
 def is_locked(folder: pathlib.Path) -> bool:
-    """Return whether another process has locked a folder; no lock is left behind."""
+    """Return whether another process has locked a folder, without locking it."""
     try:
         number = os.open(folder / FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:  # there is none, or what lock_folder refuses
+    except OSError:  # no lock file, or one that lock_folder refuses
         return False
     with os.fdopen(number, "rb") as file:
         try:
@@ -104,7 +104,7 @@ def is_locked(folder: pathlib.Path) -> bool:
 
 
 def was_locked_here(folder: pathlib.Path) -> bool:
-    """Return whether a folder was last locked by a process of this host, even if free now.
+    """Return whether a process of this host was the last to lock a folder, even if it has ended.
 
     False for a copy of a bucket's lock, and on a file system without locks.
     """
@@ -139,7 +139,7 @@ class Lease:
     """Hold the lock of a bucket, renewed in a thread until it is released or taken over."""
 
     def __init__(self, bucket: Bucket, **more: Any) -> None:
-        """Acquire the lock, also from a holder whose run is dead; store `more` in it.
+        """Acquire the lock, if necessary from a dead run; store `more` in it.
 
         Raises:
           Refused: a live run holds it.
@@ -151,7 +151,7 @@ class Lease:
         if not bucket.create(FILE, self._text(0)):
             self.before = self._of_a_dead_run()
             bucket.write(FILE, self._text(0))
-            time.sleep(_LOOK_SECS)  # the later of two that take it at once wins
+            time.sleep(_LOOK_SECS)  # of two runs that take the lock at once, the later one wins
         self._taken_by: dict[str, Any] = {}
         self.check()
         self._ended = threading.Event()

@@ -36,7 +36,7 @@ from data_pipeline.io.small_files import DamagedFile, parse_record
 
 
 def read(workdir: pathlib.Path) -> list[dict[str, Any]]:
-    """Read the bad steps that a run recorded: [] without a file. Raises DamagedFile."""
+    """Read the bad steps that a run recorded; [] without a file. Raises DamagedFile."""
     path = workdir / BAD_STEPS
     lines = read_records(path)
     for number, line in enumerate(lines, 1):
@@ -51,7 +51,7 @@ def read(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 
 class RollBack(Exception):
-    """Request a roll-back to the newest checkpoint, where config.guard.action asks for one."""
+    """Signal that the run must roll back to its newest checkpoint because of a bad step."""
 
     def __init__(self, step: int, reason: str) -> None:
         super().__init__(f"step {step}: {reason}")
@@ -70,12 +70,12 @@ class BadSteps:
         self._is_writer = processes.number() == 0
 
     def cut_after(self, step: int) -> None:
-        """Delete the records of later steps, which will be repeated."""
+        """Delete the records of steps after `step`, which the run will repeat."""
         if self._is_writer and (self._workdir / BAD_STEPS).exists():
             truncate_records(self._workdir / BAD_STEPS, step)
 
     def report_bad(self, step: int, numbers: Mapping[str, float], usual: np.ndarray) -> None:
-        """Report and record a bad step; `usual` is its guard.Verdict.usual.
+        """Report and record a bad step; `usual` is the float32[4] of its guard.Verdict.
 
         Raises FloatingPointError if the run must stop, and RollBack if it must roll back.
         """
@@ -96,14 +96,14 @@ class BadSteps:
             raise self.make_error(step, self._progress.bad_in_a_row, line["reason"], why)
 
     def make_error(self, step: int, many: int, reason: str, why: str) -> FloatingPointError:
-        """Build the error that ends a run after `many` consecutive bad steps, `step` the last."""
+        """Build the error that ends a run after `many` consecutive bad steps, up to `step`."""
         first = step - many + 1
         steps = f"step {step} was bad" if many == 1 else f"steps {first} to {step} were bad"
         last = "" if many == 1 else " at the last"
         directory = shlex.quote(self._address)
         return FloatingPointError(
             f"{steps} ({reason}{last}) and {why}: the run stops. "
-            f"Their rows are {self._rows(first, step)}; "
+            f"The rows are {self._rows(first, step)}; "
             f"`{find_python()} -m bert_jax.replay --workdir={directory} --step={step}` shows the "
             "text of a step. Lower config.optim.learning_rate, warm up longer, or change "
             "config.guard, and start again"
@@ -124,7 +124,7 @@ class BadSteps:
 def make_record(
     config: RunConfig, feed: Feed, step: int, numbers: Mapping[str, float], usual: np.ndarray
 ) -> dict[str, Any]:
-    """Build the record of a bad step: reason, metrics with their usual values, and rows."""
+    """Build the record of a bad step: reason, metrics, their usual values, and its rows."""
     rows = feed.locate_step(step)
     measured = {
         "loss": metrics.compute_means(metrics.add_step({}, numbers))["loss"],
@@ -171,7 +171,7 @@ def _find_reason(numbers: Mapping[str, float], values: Mapping[str, dict[str, An
 
 @dataclasses.dataclass(frozen=True)
 class SkippedRange:
-    """Represent the steps skipped after a checkpoint, up to and including a bad step."""
+    """Hold the steps skipped after a checkpoint, up to and including a bad step."""
 
     after_step: int
     through_step: int
@@ -217,7 +217,7 @@ class SkippedRanges:
         self._all = _parse(answers[0].encode(), LEFT_OUT)
 
     def pass_over(self, state: TrainState, progress: Progress, shardings: TrainState) -> TrainState:
-        """Advance a restored state's step number past the ranges skipped after its checkpoint."""
+        """Return the restored state with its step number past the ranges skipped after it."""
         step = int(state.step)
         through = [skipped.through_step for skipped in self._all if skipped.after_step == step]
         last = max([step, *through])
@@ -225,11 +225,11 @@ class SkippedRanges:
         return dataclasses.replace(state, step=jax.device_put(jnp.int32(last), shardings.step))
 
     def add(self, after_step: int, roll: RollBack, bad_steps: BadSteps) -> None:
-        """Record the range skipped after a checkpoint; raise FloatingPointError if too many."""
+        """Record a skipped range; FloatingPointError at too many roll-backs to a checkpoint."""
         rolls = 1 + sum(skipped.after_step == after_step for skipped in self._all)
         if rolls >= self._most:
             why = (
-                f"it is roll back number {rolls} to step {after_step} "
+                f"this is roll-back {rolls} to step {after_step} "
                 f"(config.guard.most_in_a_row is {self._most})"
             )
             raise bad_steps.make_error(roll.step, 1, roll.reason, why)

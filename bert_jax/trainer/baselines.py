@@ -16,7 +16,7 @@ NEVER_TARGETS = ("pad", "cls", "sep", "mask")
 
 
 def _count_words(store: Store) -> np.ndarray:
-    """Return the training split's token counts plus one, 0 for NEVER_TARGETS: float64[V]."""
+    """Return the training split's token counts plus one, but 0 for NEVER_TARGETS: float64[V]."""
     counts_V = np.asarray(store.train.token_counts, np.float64) + 1.0
     counts_V[[store.special_ids[name] for name in NEVER_TARGETS]] = 0.0
     return counts_V
@@ -64,7 +64,7 @@ def compute_majority_nsp_accuracy(batches: Sequence[HostBatch]) -> float:
     return max(share, 1.0 - share)
 
 
-Show = Callable[[str], None]  # shows on the live line what is done
+Show = Callable[[str], None]  # shows a text on the live line
 
 
 def compute_ngram_mlm_loss(

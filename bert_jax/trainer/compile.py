@@ -59,9 +59,9 @@ class StepParts:
     models: Sequence[bert.Model]  # one for each phase: the same parameters, fewer if pruned
     tx: optax.GradientTransformationExtraArgs
     teacher: bert.Model | None = None  # the student's teacher
-    # Kernel and shape -> what its check on these devices said (settle_kernels).
+    # Kernel and shape -> result of the check on these devices: SOUND or a difference.
     kernels: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    attention: str = ""  # what replaces config.compute.attention, as a kernel is wrong
+    attention: str = ""  # replaces config.compute.attention if a kernel is wrong; "" otherwise
 
     @property
     def model(self) -> bert.Model:
@@ -78,7 +78,7 @@ class StepParts:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Return the entries of the run record about the parts."""
+        """Return what the run record says about untrained parts and kernel checks."""
         kernels = {run_record.KERNELS: dict(self.kernels)} if self.kernels else {}
         return {run_record.UNTRAINED: list(self.untrained), **kernels}
 
@@ -177,7 +177,7 @@ def build_parts(
 def lower_step(parts: StepParts, index: int, batch: BatchShape) -> jax.stages.Lowered:
     """Lower the training step of a phase for batches of this shape; call .compile() on the result.
 
-    The compiled program maps (state, batch, pace) to (next state, sums); see step.make_train_step.
+    See make_train_step in train_step/step.py for the arguments and results of the program.
     """
     shardings, state = parts.shard_phase(index), parts.state_in_phase(index)
     take_step = step_lib.make_train_step(
@@ -251,7 +251,7 @@ class Programs:
                 self._compile_step(index, shape)
 
     def step(self, index: int, batch: PlacedBatch) -> jax.stages.Compiled:
-        """Return the program for a batch of this shape: (state, batch) -> (next state, sums)."""
+        """Return the compiled train step for a batch of this shape; see lower_step."""
         return self._steps[index, batch["input_ids"].shape]
 
     def compile_evaluations(self, index: int) -> None:
@@ -262,7 +262,7 @@ class Programs:
             self._compile_evaluation(index, batch)
 
     def evaluation(self, index: int, batch: PlacedBatch) -> jax.stages.Compiled:
-        """Return the program for a batch of this shape: (params, batch) -> evaluation sums."""
+        """Return the compiled evaluation for a batch of this shape; see step.make_eval_step."""
         return self._evaluations[index, batch["input_ids"].shape]
 
     def _compile(self, index: int) -> None:
@@ -372,13 +372,13 @@ def settle_kernels(
 ) -> tuple[StepParts, list[Finding]]:
     """Check the attention kernels of a run, and build its parts without those that are wrong.
 
-    `build` receives a value that replaces config.compute.attention, or None. `record` is the record
-    of the run to resume; kernels that it has a result for are not checked again. Every process must
-    call this. Returns the parts, and a finding if a kernel was replaced.
+    `build` makes the parts; its argument replaces config.compute.attention unless it is None.
+    `record` is the record of the run to resume; kernels with a result there are not checked again.
+    Every process must call this. Returns the parts, and a finding if a kernel was replaced.
 
     Raises:
-      Refused: a kernel differs, and config.compute.attention requires it, or no other
-        implementation fits its rows.
+      Refused: a kernel is wrong, and config.compute.attention requires it, or the rows are too
+        long for plain attention.
     """
     parts, known = build(None), dict((record or {}).get(run_record.KERNELS, {}))
     for key, (kernel, shape) in find_kernels(parts).items():
@@ -431,7 +431,7 @@ def find_kernels(parts: StepParts) -> dict[str, tuple[str, AttentionShape]]:
 def find_kernels_of(
     setting: str, mesh: Mesh, seq_len: int, model: ModelConfig, dtype: jnp.dtype
 ) -> list[tuple[str, AttentionShape]]:
-    """Return the kernels that one encoder uses at one row length, with the shapes of their rows.
+    """Return the kernels that one encoder uses at one row length, each with its AttentionShape.
 
     Evaluation is included: it has no dropout and may use a kernel that training does not.
     """
@@ -462,7 +462,7 @@ def choose_attention(
 
 
 def _describe_shape(model: ModelConfig, seq_len: int, window: int, rate: float) -> AttentionShape:
-    """Describe the rows of the layers with this window, 0 for none."""
+    """Return the attention shape of the layers with this window; 0 is full attention."""
     theta = 0.0
     if model.position_embedding_type == "rotary":
         theta = model.local_rope_theta if window else model.global_rope_theta

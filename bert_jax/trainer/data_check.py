@@ -1,4 +1,4 @@
-"""Verify the files of the stores against the digests in their manifests, while a run begins."""
+"""Verify the files of the stores against the digests in their manifests while steps run."""
 
 import contextlib
 import hashlib
@@ -23,10 +23,10 @@ from data_pipeline.store import MANIFEST, Store, writer
 
 BYTES_PER_SEC = 500e6  # read limit during training, to leave disk bandwidth to the input pipeline
 _LOWEST_PRIORITY = 19
-_CHECKED, _VERIFIED = "data check", "verified"  # what a process posts once it has read its files
-_LOOK_SECS = 1.0  # the pause between two looks for the posts of the others
-_MAX_PROBLEMS = 3  # told by the error in full
-# Disks that have one name on all hosts which mount them; others count as a host's own.
+_CHECKED, _VERIFIED = "data check", "verified"  # name and value of a process's post after reading
+_LOOK_SECS = 1.0  # time between two reads of the other processes' posts
+_MAX_PROBLEMS = 3  # most processes whose damage the error describes
+# Disks with the same name on all hosts that mount them; any other disk counts as local.
 _NETWORK_DISKS = {"nfs", "nfs4", "lustre", "gpfs", "ceph", "cifs", "beegfs", "fuse.gcsfuse"}
 
 
@@ -38,7 +38,7 @@ class DataCheck:
     """Verify the store against the SHA-256 in its manifest, in a thread. Must be closed.
 
     Each process hashes the files that it reads, at the lowest priority; processes that read the
-    same files share them out. Size and time of the verified files are recorded in the workdir for
+    same files divide the work. Size and time of the verified files are recorded in the workdir for
     each process, so a restart reads only changed stores.
     """
 
@@ -108,7 +108,7 @@ class DataCheck:
                 self._record(outcome)
 
     def _verify(self, stores: Sequence[Store], own: Container[pathlib.Path]) -> str:
-        """Verify this process's share of the files; return _VERIFIED, "" if one is wrong."""
+        """Verify this process's files; return _VERIFIED, or "" if one is wrong or was changed."""
         try:
             for store in stores:
                 writer.verify(store.directory, store.manifest, self._advance, own)
@@ -122,7 +122,7 @@ class DataCheck:
         return _VERIFIED if is_unchanged else ""
 
     def _record(self, outcome: str) -> None:
-        """Write what all processes have verified, once they have."""
+        """Record the verified files after all processes have verified their share."""
         outcomes = {0: outcome}
         while len(outcomes) < processes.count():
             if self._ended.wait(_LOOK_SECS):
@@ -157,7 +157,7 @@ class DataCheck:
 def _share_out(
     files: Mapping[str, Sequence[int] | None], number: int, count: int
 ) -> set[pathlib.Path]:
-    """Return the files that one of `count` processes reads, about equal bytes for each process."""
+    """Return the files that process `number` of `count` hashes; shares have about equal bytes."""
     shares: list[set[pathlib.Path]] = [set() for _ in range(count)]
     share_bytes = [0] * count
     sizes = {name: status[0] if status else 0 for name, status in files.items()}
@@ -171,7 +171,7 @@ def _share_out(
 def _mark_files(stores: Sequence[Store]) -> dict[str, Any]:
     """Identify the files of the stores by disk, size, time and inode, and their manifests.
 
-    Equal for two processes only if they read the same files. Inodes of a network disk are left
+    Equal for two processes only if both read the same files. Inodes of a network disk are left
     out, as hosts may number them differently.
     """
     manifests, disks, files = hashlib.sha256(), [], dict[str, Any]()
@@ -211,8 +211,8 @@ def describe_damage(
 ) -> str:
     """Build the message that ends a run with damaged data.
 
-    The run started at started_step and reached `step`. `saved` are the checkpoints written since
-    its start, `quarantined` the ones that were moved to checkpoints_damaged/.
+    The run started at started_step and reached `step`. `saved` are the steps of the checkpoints
+    written since its start, `quarantined` of those moved to checkpoints_damaged/.
     """
     trained = "no step was trained on them"
     if step > started_step:
@@ -220,10 +220,10 @@ def describe_damage(
     if quarantined:
         listed = ", ".join(f"{number:,}" for number in quarantined)
         trained += f", and their checkpoints ({listed}) are in checkpoints_damaged/"
-    remedy = "once the data are restored the same command resumes from the newest checkpoint"
+    remedy = "once the data are restored, the same command resumes from the newest checkpoint"
     if set(saved) - set(quarantined):
         trained += ", and no checkpoint of an earlier step is left"
-        remedy = "once the data are restored train anew in another --workdir"
+        remedy = "once the data are restored, start over in another --workdir"
     elif started_step:
-        remedy += "; if they were damaged before this start too, train anew"
+        remedy += "; if they were damaged before this start too, start over"
     return f"the data of this run are damaged: {problem}; {trained}; {remedy}"

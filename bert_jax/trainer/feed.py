@@ -1,4 +1,4 @@
-"""Open a run's store, produce this process's rows of each global batch, and verify the files.
+"""Open a run's stores, and produce this process's rows of each global batch.
 
 `Feed` is the loop's interface to its data: `StoreFeed` implements it for pre-training,
 bert_jax/finetuning/feed.py for tasks. Only train_batches imports TensorFlow.
@@ -32,18 +32,18 @@ from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.store import Store
 from data_pipeline.store.cache import Advance, fetch_manifest, fetch_store
 
-# The dimensions of the global batch and the dtype, by field.
+# Field -> shape in the global batch, and dtype.
 BatchShape = dict[str, tuple[tuple[int, ...], type[np.generic]]]
 HostBatch = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class StepRows:
-    """Identify the rows of the stream in the global batch of a step; B is its batch_size."""
+    """Locate each row of a step's global batch in the streams and stores; B is its batch_size."""
 
     positions_B: np.ndarray  # int64, in the stream of the step's phase
     store_B: np.ndarray  # number of the store; 0 where there is one
-    epoch_B: np.ndarray  # epoch of the stream of that store, from 0
+    epoch_B: np.ndarray  # epoch of that store's stream, from 0
     index_B: np.ndarray  # number of the row or example within that epoch
 
 
@@ -68,14 +68,14 @@ class Feed(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class RunPhase:
-    """Describe a phase before its first step, and score its evaluations."""
+    """Hold what is known of a phase before its first step, and the scoring of its evaluations."""
 
     examples_per_row: float  # the mean over the rows of a batch
     per_step: dict[str, float]  # estimated counts (tokens, examples), named as in summary.json
     baseline: dict[str, float]  # scores of a context-free model, named as in the records
     heldout_examples: int
     heldout_batches: Sequence[HostBatch]  # global batches, the same in every evaluation
-    score: Callable[[Sequence[Any]], dict[str, float]]  # the results of eval_step, one per batch
+    score: Callable[[Sequence[Any]], dict[str, float]]  # results of eval_step per batch -> scores
     show: Callable[[Screen, int, dict[str, float]], None]  # prints scores next to the baselines
 
 
@@ -88,15 +88,15 @@ BUILD_COMMAND = (
 def open_store(
     options: PretrainOptions, advance: Advance = lambda done_bytes, total_bytes: None
 ) -> Store:
-    """Open the one store that config.data names, as open_stores does.
+    """Open the only store that config.data names; see open_stores.
 
     Raises:
-      Refused: also if there are several.
+      Refused: there are several, or open_stores refuses.
     """
     if len(options.stores) > 1:
         raise Refused(
-            f"config.data.store names {len(options.stores)} stores, and this reads one: give one "
-            f"of {', '.join(options.stores)} as --store, where the command has that flag"
+            f"config.data.store names {len(options.stores)} stores, but this command reads one: "
+            f"give one of {', '.join(options.stores)}, with --store if the command has that flag"
         )
     return open_stores(options, advance)[0]
 
@@ -109,8 +109,8 @@ def open_stores(
     `advance` receives, for each store, the bytes copied so far and the total.
 
     Raises:
-      Refused: there is no store; the message shows the command that builds one. Several have
-        different vocabularies, equal contents, or ready-made examples.
+      Refused: config.data names no store (the message shows the command that builds one), or
+        stores to mix have different vocabularies, equal contents or ready-made examples.
       OSError: the bucket cannot be read, or the copy cannot be written.
     """
     _check_named(options)
@@ -124,10 +124,10 @@ def open_stores(
 
 
 def read_facts(options: PretrainOptions) -> StoreFacts:
-    """Read what a config takes from the store that config.data names; the data are not opened.
+    """Read the facts that a config needs from its store's manifest; the data are not opened.
 
     Raises:
-      Refused: there is no store; the message shows the command that builds one.
+      Refused: config.data names no store; the message shows the command that builds one.
       OSError: the bucket cannot be read.
     """
     _check_named(options)
@@ -138,7 +138,7 @@ def read_facts(options: PretrainOptions) -> StoreFacts:
 
 
 def describe_store(manifest: Mapping[str, Any]) -> StoreFacts:
-    """Return what a config takes from the store with this manifest."""
+    """Return the facts that a config needs from the store with this manifest."""
     is_text = manifest.get("kind") != store_lib.EXAMPLES
     lengths = {} if is_text else manifest["examples"]
     slots = {int(length): given["max_predictions_per_seq"] for length, given in lengths.items()}
@@ -164,7 +164,7 @@ def _check_mixable(stores: Sequence[Store]) -> None:
         if store.kind != store_lib.TEXT:
             raise Refused(
                 f"config.data.store names several stores, and {store.directory} holds ready-made "
-                "examples; stores of text are mixed: build it from its text"
+                "examples; only stores of text can be mixed: rebuild it from its text"
             )
         ours, theirs = (each.manifest["vocabulary"] for each in (first, store))
         differing = [
@@ -187,11 +187,11 @@ def _check_mixable(stores: Sequence[Store]) -> None:
 
 
 def join_digests(stores: Sequence[Store]) -> str:
-    """Return the start of each store's digest, as written to the record of a run."""
+    """Return the first 12 digits of each store's digest, with commas between, for run records."""
     return ",".join(store.digest[:12] for store in stores)
 
 
-# Determine the rows of a step, and what is learned from them.
+# Settings of a phase that decide the rows of its steps and their loss.
 _FIXED_PHASE = (
     *("seq_len", "batch_size", "max_predictions_per_seq", "masked_lm_prob", "objective"),
     *THETAS,
@@ -201,7 +201,7 @@ _FIXED_PHASE = (
 def take_single_pass(options: PretrainOptions, store: Store) -> PretrainOptions:
     """Return the options for evaluation: unpacked rows, and a single pass over the split.
 
-    Scores are then comparable between runs that pack or repeat their training rows differently.
+    Scores are then comparable between runs that pack or repeat training rows differently.
     """
     alone = dataclasses.replace(options, packed_examples=1)
     if store.kind != store_lib.TEXT:
@@ -223,9 +223,9 @@ class StoreFeed:
     def __init__(
         self, stores: Sequence[Store], config: ResolvedRun, teacher: Mapping[str, Any] | None = None
     ) -> None:
-        """Take what open_stores returned; all have one vocabulary.
+        """Keep the stores, which share one vocabulary; open_stores makes them.
 
-        `teacher` is what interop.teacher.identify_teacher returned.
+        `teacher` is the result of interop.teacher.identify_teacher.
         """
         self.stores = tuple(stores)
         self._teacher = dict(teacher or {})
@@ -239,12 +239,12 @@ class StoreFeed:
         return self.config.data.store_names
 
     def weights(self, index: int) -> tuple[float, ...]:
-        """Return the share of a phase's rows from each store."""
+        """Return each store's share of the rows of a phase."""
         tokens = [store.train.tokens for store in self.stores]
         return config_lib.weights_in_phase(self.config, index, tokens)
 
     def open_source(self, index: int) -> ExampleSource:
-        """Open the rows to train on in a phase; of several stores, mixed by its weights."""
+        """Open the training rows of a phase; several stores are mixed by the phase's weights."""
         if len(self.stores) == 1:
             return self.open_split(index, 0)
         if index not in self._mixtures:
@@ -261,7 +261,7 @@ class StoreFeed:
         return self._mixtures[index]
 
     def open_split(self, index: int, number: int, split: str = store_lib.TRAIN) -> ExampleSource:
-        """Open the rows of a split of one store, at a phase's length.
+        """Open the rows of one store's split, at a phase's sequence length.
 
         Evaluations use the same masking rate, and enough prediction slots for it, in every phase.
         Sources are cached, as phases may share them.

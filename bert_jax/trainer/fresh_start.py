@@ -1,8 +1,8 @@
 """Begin a run that has no checkpoint: protect what is in its workdir, or branch from another run.
 
-A branch begins with the weights, optimizer and position of another run, its trunk, at a step. Its
-config must give the same for every step up to there (runtime/history.py); the checkpoint and the
-records up to it are copied, after which the branch is a run like any other.
+A branch begins with the weights, optimizer and position of another run, its trunk, at a step. The
+configs of both must produce the same steps up to this step (runtime/history.py). The checkpoint and
+earlier records are copied; from then on the branch is a run like any other.
 
 If the workdir's records show progress but no checkpoint can be restored, the run is refused before
 anything changes. With config.checkpoint.fresh, the records are moved to WORKDIR/before-fresh-N/ and
@@ -46,7 +46,7 @@ def is_due(storage: Workdir, fresh: bool, limit_secs: float, first_step: int = 0
     `first_step` is the step of the first save, more than 0 for a branch.
 
     Raises Refused if they must be moved but `fresh` (config.checkpoint.fresh) is not set, and
-    OSError if process 0 cannot read them now.
+    OSError if process 0 cannot read them.
     """
     answer = _look(storage, fresh, first_step) if processes.number() == 0 else ""
     kind, words = _agreed(answer, limit_secs)
@@ -88,9 +88,9 @@ def _look(storage: Workdir, fresh: bool, first_step: int) -> str:
 
 
 def _progress_in_words(home: pathlib.Path, first_step: int) -> str:
-    """List the records in a folder that show steps after the first save; "" if there are none.
+    """Name the records in a folder that show steps after the first save; "" if there are none.
 
-    A file that cannot be read is listed, as it may have shown progress.
+    A damaged file is listed too, as it may have recorded progress.
     """
     records = []
     for name, list_steps in (
@@ -136,7 +136,7 @@ def _steps_skipped(path: pathlib.Path) -> Iterable[object]:
 
 
 def _strays(storage: Workdir) -> str:
-    """List the files in the checkpoint folder, such as 60.orbax-checkpoint-tmp."""
+    """Name files in a checkpoint folder that has no checkpoint, such as 60.orbax-checkpoint-tmp."""
     folder = directory.make_absolute(storage.checkpoints)
     with explain_errors(str(folder)):
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
@@ -153,7 +153,7 @@ def _free_name(storage: Workdir) -> str:
 
 
 def _roots(storage: Workdir) -> list[directory.Folder]:
-    """List the folders with records: the local one, and the user's address if it is in a bucket."""
+    """List the folders with records: the local one, and the workdir in a bucket, if it is there."""
     top = directory.make_absolute(storage.checkpoints).parent
     return [storage.home] if storage.bucket is None else [storage.home, top]
 
@@ -205,37 +205,37 @@ class Trunk:
 
 
 def parse_trunk(text: str) -> Trunk:
-    """Parse --branch=RUN@STEP; Refused if it names no step."""
+    """Parse --branch=RUN@STEP. Raises Refused for any other form."""
     place, _, step = text.removeprefix("orbax:").rpartition("@")
     if not place or not (step.isascii() and step.isdecimal() and len(step) <= 18):
         raise Refused(
             f"--branch is {text!r}; give the workdir of a run and the step of a checkpoint there, "
-            "as runs/base@4000"
+            "such as runs/base@4000"
         )
     return Trunk(place if is_address(place) else str(pathlib.Path(place).resolve()), int(step))
 
 
 def list_branch(trunk: Trunk | None) -> dict[str, Any]:
-    """Return the entry of a run's record about the trunk that it branches from; {} without one."""
+    """Return the entry of the run record that names a branch's trunk; {} for other runs."""
     return {} if trunk is None else {BRANCH: dataclasses.asdict(trunk)}
 
 
 def find_branch(
     record: Mapping[str, Any] | None, asked: Trunk | None, address: str
 ) -> Trunk | None:
-    """Return the trunk that the run of a record branches from, or the one asked for if it is new.
+    """Return the trunk in a run record, or for a new run (`record` is None) the trunk asked for.
 
     Raises:
-      Refused: the run of the record is not the branch that was asked for.
+      Refused: the recorded run does not branch from the trunk asked for.
     """
     if record is None:
         return asked
     entry = small_files.field(record, BRANCH, dict, address, {})
     trunk = parse_record(entry, Trunk, f"{address}: {BRANCH!r}") if entry else None
     if asked not in (None, trunk):
-        kind = "one that began at step 0" if trunk is None else f"a branch of {trunk}"
+        kind = "a run that began at step 0" if trunk is None else f"a branch of {trunk}"
         raise Refused(
-            f"--branch is {asked}, and --workdir={address} holds a run, {kind}; give another "
+            f"--branch is {asked}, but --workdir={address} holds {kind}; give another "
             "--workdir, or leave --branch out to resume the run there"
         )
     return trunk
@@ -244,10 +244,10 @@ def find_branch(
 def check_branch(
     trunk: Trunk, config: config_lib.RunConfig, record: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Check that a run may begin with a checkpoint of another.
+    """Check that a run may begin with a checkpoint of another run.
 
-    `record` is the record of the new run. Versions of code and packages and kinds of devices that
-    differ are returned as phrases: they may change bits, and are the user's to judge.
+    `record` is the record of the new run. Returns a phrase for each difference in code, packages,
+    devices or number of processes: such a difference may change bits, but does not forbid a branch.
 
     Raises:
       Refused: there is no such checkpoint, or the runs differ in a step up to it.
@@ -269,7 +269,7 @@ def check_branch(
     if difference is not None:
         raise Refused(
             f"--branch is {trunk}, but {difference.describe()}; a branch may only change what "
-            "comes after its step: set it as it is there, or branch from a step before"
+            "comes after its step: use the value of that run, or branch from an earlier step"
         )
     return tuple(
         f"{name} {before}, here {now}"
@@ -296,10 +296,10 @@ def _list_packages(
 
 
 def _read_trunk(trunk: Trunk) -> dict[str, Any]:
-    """Read the receipt of the checkpoint that a branch begins with; the run itself may be going on.
+    """Read the receipt of the checkpoint that a branch begins with; its run may still be training.
 
     Raises:
-      Refused: there is none, or its run cannot have branches.
+      Refused: there is no such checkpoint, or no run can branch from it.
     """
     steps = directory.find_steps(directory.make_absolute(trunk.checkpoints))
     if trunk.step not in steps:
@@ -317,21 +317,21 @@ def _read_trunk(trunk: Trunk) -> dict[str, Any]:
             else f"of {record.get('learns', 'another kind')}"
         )
         raise Refused(
-            f"--branch is {trunk}, a checkpoint {kind}, which no pre-training can go on from; "
+            f"--branch is {trunk}, a checkpoint {kind}, from which no run can continue; "
             f"--config.init=orbax:{trunk.run} begins with its weights"
         )
     if changes := record.get("changes", []):
         setting, since = changes[0]["setting"], changes[0]["since_step"]
         raise Refused(
             f"--branch is {trunk}, a checkpoint of a run whose config.{setting} was changed after "
-            f"step {since:,}, so that no config makes it alone; branch from a step before, or from "
-            "a run whose settings were not changed"
+            f"step {since:,}, so no single config reproduces it; branch from an earlier step, or "
+            "from a run whose settings were not changed"
         )
     return receipt
 
 
 def copy_records(trunk: Trunk, home: pathlib.Path) -> None:
-    """Copy the records of a trunk up to the step of the branch: metrics, bad steps, skipped steps.
+    """Copy the trunk's metrics, bad steps and skipped ranges, up to the step of the branch.
 
     Raises:
       DamagedFile: a record of the trunk is damaged.
@@ -352,10 +352,10 @@ def copy_records(trunk: Trunk, home: pathlib.Path) -> None:
 def publish(trunk: Trunk, folder: pathlib.Path) -> None:
     """Copy a checkpoint with its optimizer, position and record into an empty folder.
 
-    The folder is a workdir, which others may branch from.
+    The folder becomes a workdir that other runs may branch from.
 
     Raises:
-      Refused: no run can branch from the checkpoint, or a copied array is not what was saved.
+      Refused: no run can branch from the checkpoint, or a copied array is damaged.
       OSError: a file cannot be read or written.
     """
     from bert_jax.interop import load  # here: other runs read no other run

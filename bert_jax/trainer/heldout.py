@@ -1,10 +1,10 @@
 """Prepare a phase before its first step: example counts, held-out batches and baselines.
 
-The baselines are the scores of models that learn nothing on the same held-out predictions: a
-uniform guess, how often each token occurs, and counts of its two neighbors.
+The baselines are the scores, on the same held-out predictions, of models without context or of
+counts: a uniform guess, token frequencies, and counts of the two neighboring tokens.
 
-The data is checked too: true next sentences share more words with the sentence before them than
-random ones do, and the neighbors of a masked token predict it better than word frequencies do.
+The data are checked too: true next sentences must share more words with the sentence before them
+than random ones, and a masked token's neighbors must predict it better than word frequencies.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, Store
 from data_pipeline.store.findings import find_before_training
 
-_LABELLED_ROWS = 1024  # rows of the training split whose labels are checked
+_LABELLED_ROWS = 1024  # most rows of the training split whose labels are checked
 _FEW_LABELS = 32  # up to this many labels may be equal by chance
 
 
@@ -36,13 +36,13 @@ _FEW_LABELS = 32  # up to this many labels may be equal by chance
 class HeldoutPart:
     """Hold the number of held-out batches of one store, and the weight of the store's sums."""
 
-    store: str  # its short name
+    store: str  # short name of the store
     batches: int
-    factor: float  # multiplies the store's sums before all are added; 1 where there is one store
+    factor: float  # multiplies the store's sums before adding all stores; 1 for a single store
 
 
 def score_stores(parts: Sequence[HeldoutPart], results: Sequence[Any]) -> dict[str, float]:
-    """Compute means over the held-out examples from the sums of each batch, in the parts' order.
+    """Compute mean scores from `results`, the sums of each held-out batch, in the order of `parts`.
 
     With several stores, each store's scores are named "mlm_loss/STORE". A score without a store's
     name is the mean over all stores, weighted by their shares of the phase.
@@ -89,7 +89,7 @@ def count_phase(
     """
     phase, source = feed.config.phases[index], feed.open_source(index)
     weights, batches, parts = feed.weights(index), list[HostBatch](), list[HeldoutPart]()
-    tokens = predictions = 0.0  # means of an example
+    tokens = predictions = 0.0  # means per example
     examples, baseline = 0, dict[str, float]()
     for number, (weight, name) in enumerate(zip(weights, feed.store_names, strict=True)):
         counts = _count_heldout(feed, index, number, objective, show)
@@ -123,7 +123,7 @@ def count_phase(
 
 
 def find_in_data(feed: StoreFeed, phases: Sequence[RunPhase]) -> list[Finding]:
-    """Find what looks wrong about the text, the targets and the pairs of the first phase."""
+    """Return findings on the text, the targets and the sentence pairs of phase 0."""
     findings = [each for store in feed.stores for each in find_in_store(store)]
     findings += find_in_targets(phases[0].baseline)
     if "majority_nsp_accuracy" in phases[0].baseline and feed.config.data.segments == "nsp":
@@ -137,7 +137,7 @@ _MIXED_EXAMPLES = 1e6  # scale of the sums of all stores; means do not depend on
 
 @dataclasses.dataclass(frozen=True)
 class _HeldoutCounts:
-    """Hold a store's held-out batches, the counts of as many training examples, and baselines."""
+    """Hold a store's held-out batches, counts and baselines; predictions at training's rate."""
 
     batches: Sequence[HostBatch]
     examples: int
@@ -166,7 +166,7 @@ def _count_heldout(
 
 
 def _wanted_predictions(source: ExampleSource, slots: int, tokens_B: np.ndarray) -> float:
-    """Count the predictions that a source's masking rate wants in examples of so many tokens."""
+    """Count the predictions in examples of these lengths, by the source's masking rate."""
     wanted_B = np.rint(tokens_B * source.options.masked_lm_prob)
     return float(np.clip(wanted_B, 1, slots).sum())
 
@@ -178,7 +178,7 @@ def estimate_step(
     tokens_per_example: float,
     predictions_per_example: float,
 ) -> dict[str, float]:
-    """Estimate the counts of a step from means; row_slots are a row's slots for predictions."""
+    """Estimate the counts of a step from means; row_slots is a row's number of prediction slots."""
     examples = phase.batch_size * examples_per_row
     # Held-out examples may be longer than training ones: cap the estimates at full rows.
     most_tokens = float(phase.batch_size * phase.seq_len)
@@ -193,7 +193,7 @@ def estimate_step(
 
 
 def _check_next_sentences(rows: HostBatch) -> None:
-    """Refuse rows without labels, or all with the same label: nothing could be learned."""
+    """Raise Refused if no row has a label, or all labels are the same: nothing to learn."""
     labels_N = rows["next_sentence_labels"][rows["next_sentence_weights"] > 0]
     labels = np.unique(labels_N)
     if len(labels) > 1 or 0 < len(labels_N) < _FEW_LABELS:
@@ -238,7 +238,7 @@ def _describe_store(store: Store, label: str) -> list[tuple[str, str]]:
 
 
 def _describe_mixture(feed: StoreFeed, index: int) -> str:
-    """Describe the share of each store in a phase, and how often its text is repeated there."""
+    """Describe each store's share in a phase, and how often the phase repeats its text."""
     phase, parts = feed.config.phases[index], []
     for number, (name, weight) in enumerate(
         zip(feed.store_names, feed.weights(index), strict=True)
@@ -250,7 +250,7 @@ def _describe_mixture(feed: StoreFeed, index: int) -> str:
 
 
 def _describe_phase(phase: Phase, facts: RunPhase, packed_examples: int) -> list[str]:
-    """Describe a phase's lengths, what a step sees, and what is held out."""
+    """Describe a phase's lengths, the counts of a step, and the held-out examples."""
     counts = facts.per_step
     parts = f" in {phase.micro_batches} parts" if phase.micro_batches > 1 else ""
     rows, at_most = "sequences", ""
@@ -313,16 +313,16 @@ def warn_of_repetition(config: Config, epochs: Sequence[float]) -> list[tuple[st
     ]
 
 
-_FREQUENT = 200  # tokens that any two texts share
-_MIN_DIFFERENCE = 0.01  # between the two labels' shares of words
-_SURE = 5.0  # standard errors of that difference
-# Nats by which counts of neighbors predict worse than word frequencies. Five corpora had 0.9 to 2.8
-# fewer, and 0.35 to 4.6 more once their targets were shuffled.
+_FREQUENT = 200  # most frequent tokens, which any two texts share
+_MIN_DIFFERENCE = 0.01  # least difference of the two labels' shares of words
+_SURE = 5.0  # least difference, in standard errors
+# Nats by which the n-gram loss must exceed the unigram loss to be reported. In five corpora it was
+# 0.9 to 2.8 below, and 0.35 to 4.6 above once the targets were shuffled.
 _WORSE_BY_NEIGHBORS = 0.1
 
 
 def find_in_store(store: Store) -> list[Finding]:
-    """Check the text of a store; ready-made examples have none."""
+    """Return findings on a store's text; [] for ready-made examples, which have no text."""
     if store.kind == EXAMPLES:
         return []
     parts = [(each.name, *each.text.partition(". ")) for each in find_before_training(store)]
@@ -330,7 +330,7 @@ def find_in_store(store: Store) -> list[Finding]:
 
 
 def find_in_pairs(rows: Mapping[str, np.ndarray], counts_V: np.ndarray) -> list[Finding]:
-    """Check whether the labels of next sentences are inverted in these rows.
+    """Return a finding if the next-sentence labels of these rows look inverted.
 
     rows are the arrays of data_pipeline.spec.schema; counts_V, int64[V], counts the store's tokens.
     """
@@ -360,9 +360,9 @@ def find_in_pairs(rows: Mapping[str, np.ndarray], counts_V: np.ndarray) -> list[
 
 
 def find_in_targets(baseline: Mapping[str, float]) -> list[Finding]:
-    """Check whether masked tokens fit their neighbors, from the baselines of held-out examples.
+    """Return a finding if masked tokens do not fit their neighbors, by the held-out baselines.
 
-    baseline has losses in nats by their names in metrics.jsonl. Ready-made examples have no n-gram
+    baseline has losses in nats, named as in metrics.jsonl. Ready-made examples have no n-gram
     loss, and are not checked.
     """
     for term in ("mlm", "permutation"):
@@ -388,7 +388,7 @@ def share_words(
     example_BS: np.ndarray,
     counts_V: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the share of words of each second text that its first text has too.
+    """Compute, for each sentence pair, the share of B's distinct words that also occur in A.
 
     Shapes: int[B,S] three times, int[V] counts of tokens -> int64[M], float64[M]. example_BS
     numbers the examples of a row from 1 and is 0 for padding. The first result identifies each
@@ -409,7 +409,7 @@ def share_words(
 
 
 def _are_inverted(share_M: np.ndarray, is_random_M: np.ndarray) -> bool:
-    """Return whether texts labeled random share clearly more words: float64[M], bool[M]."""
+    """Return whether texts labeled random share significantly more words than the others."""
     random_N, true_N = share_M[is_random_M], share_M[~is_random_M]
     if min(len(random_N), len(true_N)) < 30:
         return False

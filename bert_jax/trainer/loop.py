@@ -1,8 +1,8 @@
 """Run the training loop: phases of steps, evaluation, saving, roll-backs and an orderly stop.
 
 Batches are placed on the devices in advance, steps are dispatched ahead of time, and their results
-are read one step late, so the loop never waits for the newest step. `Progress` holds everything it
-must remember across a restart.
+are read one step late, so the loop never waits for the newest step. `Progress` holds the counters
+that must survive a restart.
 
 Read train, open_run, TrainingRun.train_phase and TrainingRun._take, which calls the compiled step:
 lower_step in trainer/compile.py makes it from train_step/step.py.
@@ -46,7 +46,7 @@ COMPILE_AHEAD_SECS = 900.0  # time before the end of a phase when the next one s
 
 
 def train(setup: Setup, watchdog: Watchdog | None = None) -> dict[str, Any]:
-    """Train to the end, from the newest checkpoint or step 0; return the summary.
+    """Train from the newest checkpoint, or step 0, to the last step; return the summary.
 
     Raises FloatingPointError if the guard against bad steps stopped the run, and Interrupted if a
     process received a stop signal: the run is then saved and can be resumed.
@@ -87,7 +87,7 @@ def open_run(setup: Setup, stop: Stop, watchdog: Watchdog) -> Iterator["Training
         if is_new:
             _show_opening(setup, ledger, done=None)
         state, progress = _restore_or_initialize(setup, checkpoints, work)
-        if not is_new:  # only now it is known which checkpoint is complete
+        if not is_new:  # the restore has found which checkpoint is complete
             _show_opening(setup, ledger, done=int(state.step))
         data_check = DataCheck(setup.stores, setup.workdir, stop, setup.config.hosts.stuck_secs)
         at_the_end.callback(data_check.close)
@@ -146,14 +146,14 @@ def _restore_or_initialize(
 
 
 def _show_opening(setup: Setup, ledger: Ledger, done: int | None) -> None:
-    """Print the first block; `done` is the step of the restored checkpoint."""
+    """Print the first block; `done` is the step of the restored checkpoint, None if new."""
     rows = list_opening_rows(setup, done)
     rows += [*setup.storage.rows(), *ledger.opening_rows()]
     setup.screen.table(f"{setup.feed.provenance.learns} in {setup.storage.address}", rows)
 
 
 def _describe_change(config: RunConfig, index: int) -> str:
-    """Name the changes at the start of a phase that can make the loss jump; "" for none."""
+    """Describe the changes at the start of a phase that can make the loss jump; "" if none."""
     phase, before = config.phases[index], config.phases[max(0, index - 1)]
     news = []
     if phase.seq_len != before.seq_len:
@@ -180,7 +180,7 @@ class TrainingRun:
         data_check: DataCheck,
         started_step: int,
     ) -> None:
-        """Open the programs and the listeners; `start` then takes the state of started_step."""
+        """Open the programs and the listeners; `start` follows, with the state of started_step."""
         self.setup, self.stop, self.work = setup, stop, work
         self.checkpoints, self.data_check = checkpoints, data_check
         self.started_step = started_step
@@ -193,7 +193,7 @@ class TrainingRun:
         self._has_state = False
 
     def start(self, state: TrainState, progress: Progress) -> None:
-        """Continue from a restored or an initial state."""
+        """Begin at a restored or initial state, after skipped ranges; also after a roll-back."""
         for listener in self.listeners:
             listener.on_start(int(state.step))
         self.state = self.skipped.pass_over(state, progress, self.setup.parts.shardings)
@@ -230,7 +230,7 @@ class TrainingRun:
         if start < self.step <= running.end:
             self.readings.record_ended(running, self.step)
             if self._owes_evaluation():
-                self._evaluate()  # a stop, a roll-back or the end of a trunk postponed it
+                self._evaluate()  # postponed by a stop, a roll-back or the end of a trunk
         if self.step < running.end:
             with self.ledger.spent(goodput.TRAINING), self._batches() as batches:
                 self._take_steps(batches)
@@ -257,7 +257,7 @@ class TrainingRun:
 
     def close(self) -> None:
         """Stop the background threads and the listeners."""
-        # All are closed, in reverse order, even if one raises.
+        # Everything is closed, in reverse order, even if one close raises.
         with contextlib.ExitStack() as closing:
             for listener in self.listeners:
                 closing.callback(listener.on_close, self.summary)
@@ -269,7 +269,7 @@ class TrainingRun:
             self.screen.print("a phase is still being compiled, which ends by itself alone")
 
     def _free_state(self) -> None:
-        """Stop everything that uses the state, and release its memory before a roll-back."""
+        """Stop everything that uses the state, and release its device memory."""
         if self._has_state:
             self._has_state = False
             self._show_trace(self.profiler.close())
@@ -283,9 +283,9 @@ class TrainingRun:
     def _batches(self) -> contextlib.AbstractContextManager[Iterator[PlacedBatch]]:
         """Place the batches of a phase on the devices, ahead of the steps.
 
-        The way of a batch: place_ahead (prefetch.py, a thread) asks train_batches (trainer/feed.py)
-        for NumPy rows, which sampling/batches.py makes of a store; place_batch_rows
-        (parallel/mesh.py) puts this process's rows on its devices.
+        The path of a batch: sampling/batches.py makes NumPy rows of a store; train_batches
+        (trainer/feed.py) yields them to the thread of place_ahead (prefetch.py); place_batch_rows
+        (parallel/mesh.py) puts this process's rows on its devices; _take passes them to the step.
         """
         running, mesh = self.running, self.setup.parts.mesh
         batch_size = running.phase.batch_size
@@ -301,7 +301,7 @@ class TrainingRun:
         self._compile_steps()
         self._stop_if_asked()
         words = f"phase {running.index}: taking the first step"
-        # Wait until the other processes have compiled it as well.
+        # Wait until the other processes have compiled the step as well.
         with self.work.doing(goodput.TRAINING, words):
             self._take(batches)
             self.ledger.move_to_waiting(self.in_flight.wait_for_all())
@@ -355,7 +355,7 @@ class TrainingRun:
             self.screen.print(profiler.HOW_TO_OPEN)
 
     def _after_step(self) -> None:
-        """Do what is due after a step, in the order of the list."""
+        """Read results, evaluate, save or stop, whatever is due after a step, in this order."""
         if self.profiler.is_last(self.step):
             self._end_trace()
         is_stopping = self.stop.is_asked()
@@ -425,7 +425,7 @@ class TrainingRun:
     def _refuse_damaged_data(self, waits: bool = False) -> None:
         """Raise Refused on every process if data are damaged; with `waits`, verify all files first.
 
-        First quarantine the checkpoints saved since this process started.
+        Before raising, quarantine the checkpoints saved since this process started.
         """
         with self.work.doing(goodput.SAVING, "verifying the store"):
             problem = self.data_check.problem(self.config.hosts.stuck_secs, waits)
@@ -449,7 +449,7 @@ class TrainingRun:
         return is_due and self.progress.evaluated_step != self.step
 
     def _compute_scores(self, index: int) -> dict[str, float]:
-        """Evaluate the parameters on a phase's held-out examples."""
+        """Return the scores of the current parameters on a phase's held-out examples."""
         facts, results = self.setup.phases[index], []
         words = f"evaluating on {facts.heldout_examples:,} held-out examples"
         with self.work.doing(goodput.EVALUATING, words):

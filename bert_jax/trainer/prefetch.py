@@ -28,7 +28,7 @@ class StepsInFlight:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "steps")
-        # The time each step ends, when the loop asked for its batch, and when it got it.
+        # Per step: its end, and the times at which the loop asked for and got its batch.
         self._steps: collections.deque[tuple[Future[float], float, float]] = collections.deque()
         self._last_end_secs = 0.0
 
@@ -38,7 +38,7 @@ class StepsInFlight:
         return len(self._steps)
 
     def add(self, sums: Any, asked_secs: float, got_secs: float) -> None:
-        """Add a dispatched step; `sums` is the output that it returns with the state."""
+        """Add a dispatched step, its result, and the times of asking for and getting its batch."""
         self._steps.append((self._thread.submit(_end_secs, sums), asked_secs, got_secs))
 
     def make_room(self) -> float:
@@ -50,7 +50,7 @@ class StepsInFlight:
         return self._wait_until_at_most(STEPS_AHEAD - 1)
 
     def wait_for_all(self) -> float:
-        """Wait for all steps; return idle seconds as make_room does."""
+        """Wait for all steps; return the idle seconds, as make_room does."""
         return self._wait_until_at_most(0)
 
     def _wait_until_at_most(self, steps: int) -> float:

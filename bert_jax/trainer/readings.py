@@ -1,7 +1,7 @@
 """Read the results of steps, one step late, and time the steps.
 
-`Progress` holds the counters saved with checkpoints, `StepClock` times a phase, `StepReader`
-records an interval of steps at a time.
+`Progress` holds the counters saved with checkpoints, `StepClock` times the steps of a phase,
+`StepReader` logs one line of metrics for each interval of steps.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ Record = Callable[[int, str, Mapping[str, float]], None]  # step, split, numbers
 class Progress:
     """Hold the counters saved with each checkpoint, from which a resumed run continues."""
 
-    # Sums of metrics since the last line:
+    # Sums of metrics since the last line of metrics.jsonl.
     interval: dict[str, float] = dataclasses.field(default_factory=dict)
     train_secs: float = 0.0  # wall time of steps, excluding compiling, evaluation and saving
     timed_sequences: float = 0.0  # examples trained on in that time
@@ -43,7 +43,7 @@ class Progress:
 
 
 class StepClock:
-    """Measure the wall time of a phase's steps, started after each compile, evaluation or save.
+    """Measure the wall time of a phase's steps; restart after each compile, evaluation or save.
 
     Only finished steps count; steps in flight at the end of an interval count in the next one.
     Otherwise the first line after a resume could show many times the true speed.
@@ -71,7 +71,7 @@ class StepClock:
         self._rows, self._since_secs, self._input_wait_secs = 0, time.perf_counter(), 0.0
 
     def count_step(self) -> None:
-        """Count a dispatched step."""
+        """Count the rows of a dispatched step."""
         self._rows += self._batch_size
 
     def add_wait(self, secs: float) -> None:
@@ -91,8 +91,8 @@ class StepClock:
             return
         secs = time.perf_counter() - self._since_secs
         self.rows_per_sec = rows / secs
-        # Finished steps are noticed late: a wait may stem from the previous interval and exceed
-        # this one.
+        # A finished step is noticed late, so a wait may have begun in the previous interval and be
+        # longer than this interval.
         self.input_wait_share = min(1.0, self._input_wait_secs / secs)
         self._progress.train_secs += secs
         self._progress.timed_sequences += rows * self._examples_per_row
@@ -101,7 +101,7 @@ class StepClock:
         self._rows = rows_under_way
 
     def secs_for(self, rows: int) -> float | None:
-        """Estimate the seconds for `rows` rows at the last measured speed; None if not measured."""
+        """Estimate the seconds for `rows` rows at the last measured speed; None before any."""
         return None if self.rows_per_sec is None else rows / self.rows_per_sec
 
 
@@ -112,17 +112,17 @@ class RunningPhase:
     index: int
     phase: Phase
     facts: "RunPhase"
-    start: int  # its first step, counted from the start of the run
+    start: int  # number of steps of the run before the phase
     clock: StepClock
 
     @property
     def end(self) -> int:
-        """Return its last step, counted from the start of the run."""
+        """Return the number of the phase's last step, counted from 1 over the run."""
         return self.start + self.phase.steps
 
 
 class StepReader:
-    """Fetch the results of steps one step late, and log a line for each interval."""
+    """Fetch the results of steps one step late, and log a line of metrics for each interval."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class StepReader:
         self._unread.append((step, sums))
 
     def read(self, running: RunningPhase, up_to_step: int) -> None:
-        """Wait for the steps up to this one, and log a line if one is due.
+        """Fetch the results up to a step, and log each line of metrics that is due.
 
         Raises FloatingPointError or RollBack at a bad step, if the guard asks for it.
         """
@@ -161,12 +161,12 @@ class StepReader:
             running.clock.end_interval()
 
     def record_ended(self, running: RunningPhase, step: int) -> None:
-        """Log the open interval of a trunk if the branch begins at the end of its objective."""
+        """Log a restored interval if `step` ends an objective, as at the start of a branch."""
         if self._progress.interval and self._ends_objective(running, step):
             self._record_interval(running, step)
 
     def _ends_objective(self, running: RunningPhase, step: int) -> bool:
-        """Return whether another objective follows, whose losses have other names."""
+        """Return whether the next phase has another objective, whose losses have other names."""
         following = self._config.phases[running.index + 1 :]
         return (
             step == running.end
@@ -208,7 +208,7 @@ class StepReader:
             self._input_warned_secs = now_secs
 
     def positions_left(self, running: RunningPhase, step: int) -> int:
-        """Count the token positions left to train on; the cost of one is similar in all phases."""
+        """Count the token positions left to train on; one costs about the same in all phases."""
         phases = (
             dataclasses.replace(running.phase, steps=running.end - step),
             *self._config.phases[running.index + 1 :],

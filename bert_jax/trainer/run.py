@@ -31,10 +31,10 @@ from data_pipeline.cli.stderr_log import LibraryLog
 def prepare_process(
     flags: RunFlags, hosts: HostsConfig, log: LibraryLog
 ) -> Iterator[tuple[Workdir, Watchdog]]:
-    """Join the other processes and open the workdir, as a context to build the run in.
+    """Join the other processes and open the workdir; build the run inside this context.
 
-    On exit of the context, logs, the stacks of a hung process and compiled programs are directed to
-    the workdir. Pass the watchdog to `train`, which stops it. The first check that fails raises
+    On leaving the context, logs, stacks of a hung process and compiled programs go to the workdir
+    from then on. Pass the watchdog to `train`, which closes it. The first check that fails raises
     Refused or OSError.
     """
     log.hold()
@@ -57,8 +57,8 @@ def prepare_process(
 
 
 def join_processes(flags: ProcessFlags, hosts: HostsConfig, log: LibraryLog) -> None:
-    """Join the other processes of a run, and name this one in what it logs."""
-    # jax gives SIGTERM a handler of its own, which must not be replaced: see Stop.
+    """Join the other processes of a run, and set the heading of this process's log lines."""
+    # jax installs its own SIGTERM handler, which must not be replaced: see preemption.Stop.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     rank = startup.find_rank(
         flags.coordinator_address, flags.num_processes, flags.process_id, hosts.start_secs
@@ -71,9 +71,9 @@ def join_processes(flags: ProcessFlags, hosts: HostsConfig, log: LibraryLog) -> 
 
 
 def leave(code: int, message: str) -> None:
-    """Exit with os._exit if the run failed; otherwise take leave of the other processes and return.
+    """Exit with os._exit if the run failed; otherwise tell the other processes, and return.
 
-    A normal exit would wait: for the other processes, or five minutes for a failed Orbax save.
+    After a failure, a normal exit would wait for the other processes, or five minutes for Orbax.
     """
     is_orderly = not message and code in (exit_codes.DONE, *preemption.EXIT_CODES)
     if is_orderly or (processes.count() == 1 and code != exit_codes.FAILED):
@@ -91,14 +91,14 @@ Finish = Callable[[Setup, dict[str, Any]], None]
 def train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
     """Train until the end or a stop signal; return the exit code of the process.
 
-    `entry` is the module that resumes the run. `finish` receives the summary of a finished run and
-    prints how to use the result.
+    `entry` is the module that resumes the run with `python -m`. `finish` receives the summary of a
+    finished run and prints how to use the result.
     """
     try:
         setup.storage.publish()
         code = _train(setup, watchdog, entry, finish)
         setup.storage.publish()
-        # Until all have written everything: one that cannot still tells the others.
+        # Wait until every process has published: one that fails can still tell the others.
         processes.agree("that the run is complete", "", setup.config.hosts.stuck_secs)
         return code
     except BaseException as error:
@@ -107,7 +107,7 @@ def train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
         if isinstance(error, jax.errors.JaxRuntimeError) and processes.is_loss_of_another(error):
             dead, reason = processes.find_dead(), str(error).splitlines()[0]
             raise ConnectionError(
-                f"another process of this run has gone, its own output says why ({reason})"
+                f"another process of this run has ended; its own output says why ({reason})"
                 if dead is None
                 else f"{processes.name_process(dead)} {processes.DIED} ({reason})"
             ) from error
@@ -138,7 +138,7 @@ def _train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
 
 
 def _curves(setup: Setup) -> str:
-    """Plot the curves; return the path, or why not, as a failed plot must not fail the run."""
+    """Plot the curves; return the path or the error, as a failed plot must not fail the run."""
     if jax.process_index() > 0:
         return ""
     from bert_jax.logging import plots  # here: matplotlib takes a sixth of the time to start

@@ -1,7 +1,7 @@
 """Build a run and check it before anything is compiled; restore or initialize its state.
 
-`build_setup` is for pre-training. bert_jax/finetuning/setup.py has the one for fine-tuning; both
-use check_start and claim_workdir.
+`build_setup` is for pre-training; finetuning/setup.py has its counterpart. Both use check_start and
+claim_workdir.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ class Setup:
 
     parts: StepParts
     feed: Feed
-    input_advice: str  # what to do where the input pipeline is too slow
+    input_advice: str  # advice for the case that the input pipeline is too slow
     phases: Sequence[RunPhase]
     initial_params: Callable[[], bert.Params]  # parameters of a run without a checkpoint
     storage: Workdir
@@ -67,12 +67,12 @@ class Setup:
     findings: Sequence[Finding] = ()  # what looks wrong about the data
     stores: Sequence[Store] = ()  # their files are verified during the first steps
     trunk: Trunk | None = None  # the checkpoint that the run branches from
-    # (state, index of a phase) -> the state in the sizes of this phase; None if all have the same.
+    # (state, phase index) -> state with the phase's sizes; None if all phases have the same.
     resize: Callable[[TrainState, int], TrainState] | None = None
 
     @property
     def record(self) -> dict[str, Any]:
-        """Return the entries of the run record about the parts and the trunk."""
+        """Return the run record's entries about untrained parts, kernel checks and the trunk."""
         return self.parts.record | fresh_start.list_branch(self.trunk)
 
     @property
@@ -96,9 +96,9 @@ def build_setup(
 ) -> Setup:
     """Build a pre-training run, and check all that can be checked before compiling.
 
-    Claims the workdir and writes the record of the run there. Wall time is counted from `began`,
-    by default now. A new run begins with the checkpoint `trunk` of another one, if given. The first
-    check that fails raises Refused or OSError.
+    Claims the workdir and writes the run record there. Wall time is counted from `began`, in
+    seconds since 1970, by default now. A new run begins with `trunk`, a checkpoint of another run,
+    if given. The first check that fails raises Refused or OSError.
     """
     began = time.time() if began is None else began
     if config.init or config.teacher:
@@ -149,7 +149,7 @@ def build_setup(
         rows = [("teacher", f"{teacher.parameter_count:,} from {teacher.address}"), *rows]
 
     def initial_params() -> bert.Params:
-        if run.init:  # loaded now if a run meant to resume starts over
+        if run.init:  # not yet loaded if the run was to resume but starts over
             initial = weights or warm_start.fit_weights(warm_start.read_checkpoint(run), run, store)
             return initial.place(parts.model, parts.mesh, run.seed)
         return mup.scale_initial(run, parts.model.init(jax.random.key(run.seed)))
@@ -184,7 +184,7 @@ class RunStart:
     trunk: Trunk | None = None  # the checkpoint that the run began or begins with
     unlike_trunk: Sequence[
         str
-    ] = ()  # versions and devices that a new branch does not share with it
+    ] = ()  # differences of code and devices between a new branch and its trunk
 
 
 def check_start(
@@ -198,8 +198,8 @@ def check_start(
 ) -> RunStart:
     """Check a run against its workdir, devices and other processes; change nothing.
 
-    `weights_digest` names the weights that a new run begins with; "" if they are drawn. `trunk` is
-    the checkpoint of another run that it branches from.
+    `weights_digest` identifies the weights that a new run begins with; "" if they are random.
+    `trunk` is the checkpoint of another run that it branches from.
 
     The first check that fails raises Refused or OSError.
     """
@@ -237,7 +237,7 @@ def check_start(
 def claim_workdir(
     start: RunStart, parts: StepParts, provenance: Provenance, storage: Workdir, screen: Screen
 ) -> list[Change]:
-    """Claim the workdir and write the record of the run; return the settings that changed in it.
+    """Claim the workdir and write the run record; return the settings changed since the run began.
 
     Raises Refused or OSError if another run holds the workdir, or its disk is too small.
     """
@@ -261,7 +261,7 @@ def claim_workdir(
 
 
 def _replace_damaged(storage: Workdir, problem: str, screen: Screen) -> None:
-    """Rename a damaged record of the run, which is about to be written again."""
+    """Rename a damaged run.json, which is about to be rewritten."""
     path = run_record.record_path(storage.home)
     kept = ""
     if path.exists() or path.is_symlink():
@@ -271,12 +271,12 @@ def _replace_damaged(storage: Workdir, problem: str, screen: Screen) -> None:
 
 
 def _find_done_steps(storage: Workdir, total: int, profiled: Window | None) -> int | None:
-    """Find the step of the newest checkpoint, None if there is none; refuse one past the end."""
+    """Find the newest checkpoint's step, None without one; refuse it or a profile past the end."""
     done = find_newest_step(storage.checkpoints)
     if done is not None and done > total:
         raise Refused(
-            f"{storage.address} holds a run of {done:,} steps, the phases of this config end after "
-            f"{total:,}; give the last phase more steps, or another --workdir"
+            f"{storage.address} holds a run of {done:,} steps, but the phases of this config end "
+            f"after {total:,}; give the last phase more steps, or another --workdir"
         )
     if profiled is not None:
         profiler.check_window(profiled, done or 0, total)
@@ -286,7 +286,7 @@ def _find_done_steps(storage: Workdir, total: int, profiled: Window | None) -> i
 def open_checkpoints(
     setup: Setup, report: Callable[[OSError], None] = lambda error: None
 ) -> Checkpoints:
-    """Open the checkpoints of a run, which the caller must close; OSError if this fails.
+    """Open the checkpoints of a run, to be closed by the caller. Raises OSError.
 
     `report` is called with the error of a failed save, to notify the other processes.
     """
@@ -298,7 +298,7 @@ def open_checkpoints(
 
 
 def restore_or_initialize(setup: Setup, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
-    """Restore the newest complete checkpoint, or make the first one: of step 0 or of the trunk.
+    """Restore the newest intact checkpoint, or save the first one, at step 0 or the trunk's step.
 
     Raises Refused if no existing checkpoint can be restored or only records of an earlier run
     exist, and OSError if a checkpoint cannot be read or the initial state cannot be saved.
@@ -329,10 +329,10 @@ def restore_or_initialize(setup: Setup, checkpoints: Checkpoints) -> tuple[Train
 def _restore_trunk(
     setup: Setup, trunk: Trunk, checkpoints: Checkpoints
 ) -> tuple[TrainState, Progress]:
-    """Restore the state that a branch begins with, and copy the records up to there.
+    """Restore the state that a branch begins with, and copy the trunk's records up to its step.
 
-    The guard counts the good steps of a phase, which may begin elsewhere in the branch. If the
-    trunk has bad steps, both have the same phases (`history` checks this), and its count is right.
+    The guard's count of good steps in the phase is set again, as the branch's phase may begin at
+    another step. With bad steps, both runs have the same phases (see runtime/history.py): keep it.
     """
     path = trunk.checkpoints / str(trunk.step)
     state, numbers = checkpoints.restore_other(path, setup.parts.abstract_state)
@@ -357,7 +357,7 @@ def begin_anew(setup: Setup) -> Setup:
 
 
 def resolve_alone(config: Config) -> ResolvedRun:
-    """Resolve a config without a workdir.
+    """Resolve a config outside a run: no workdir is needed.
 
     Without a store, the vocabulary size comes from the config, from its init or from BERT.
     """
@@ -374,7 +374,7 @@ def open_feed(run: ResolvedRun, screen: Screen) -> StoreFeed | None:
     """Open the store that a run names; None if it names none.
 
     Raises:
-      Refused: the store is damaged, or cannot give the rows of a phase.
+      Refused: the store is damaged, or cannot supply a phase's rows.
     """
     if not run.data.store:
         return None

@@ -2,7 +2,7 @@
 
 Read in this order: source (what a stream of rows is), stream (positions to rows), walks (all walks
 of a run), walk (corpus to chunks), pairs (chunks to segments A and B), rows and masking (segments
-to arrays; whole_word, packing), mixture (streams of several stores as one), batches (rows to the
-batches of each step). ready_made replaces stream and what follows it for a store of ready-made
-examples.
+to arrays; whole_word, packing), mixture (several stores as one stream), batches (rows to the
+batches of each step). ready_made replaces stream, walks, walk, pairs, rows and masking for a store
+of ready-made examples.
 """

@@ -11,7 +11,7 @@ from data_pipeline.sampling.source import ExampleSource
 def compute_positions(
     first_row: int, batch_size: int, steps_T: np.ndarray, rows_B: np.ndarray
 ) -> np.ndarray:
-    """Compute the stream's positions of rows of the global batches of steps: int64[T,B].
+    """Compute the positions in the stream of rows of several steps' global batches: int64[T,B].
 
     `first_row` is the position of the phase's step 0; steps count from 0 within the phase, rows
     from 0 within the global batch.
@@ -31,9 +31,9 @@ def train_batches(
     """Yield one process's rows of each global batch, for steps first_step to last_step - 1.
 
     `rows` are the numbers, within the global batch, of the rows that this process makes: int[n].
-    first_row and steps are counted as in compute_positions. Starting at any step yields the same
-    batches again. Closing the iterator ends its threads. A NumPy call makes several steps at once;
-    tf.data splits them into single steps and prefetches those.
+    first_row and steps are counted as in compute_positions. A step has the same batch whichever
+    step the iterator starts at. Closing the iterator ends its threads. A NumPy call makes several
+    steps at once; tf.data splits and prefetches them.
 
     Raises:
       Refused: raised by the iterator if a row cannot be made.
@@ -76,7 +76,7 @@ def train_batches(
 
 
 def _limit_threads(tf):  # type: ignore[no-untyped-def]
-    """Use one thread to make batches and one to hand them out: the step needs the other cores."""
+    """Return options for two threads, which make and deliver batches; steps need the rest."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.threading.private_threadpool_size = 2
@@ -89,7 +89,7 @@ def _limit_threads(tf):  # type: ignore[no-untyped-def]
 def make_heldout_batches(
     source: ExampleSource, *, batch_size: int, examples: int
 ) -> list[dict[str, np.ndarray]]:
-    """Make whole batches of the first `examples` rows of epoch 0, the same at every call.
+    """Make full batches of the first `examples` rows of epoch 0, the same at every call.
 
     An epoch with fewer rows gives fewer batches. The last batch is padded with rows of weight 0
     whose only visible token is [CLS], so that no mean over a row divides by zero. Pass an unpacked

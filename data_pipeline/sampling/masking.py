@@ -18,7 +18,7 @@ _LAST = np.uint64(2**64 - 1)  # a sort key after all candidates
 
 @dataclasses.dataclass(frozen=True)
 class MaskRules:
-    """Say which tokens are predicted, how many of them, and what replaces them."""
+    """Hold the rules for which tokens are predicted, how many, and what replaces them."""
 
     masked_lm_prob: float  # share of the row's tokens, special ones included
     max_predictions_per_seq: int
@@ -29,9 +29,9 @@ class MaskRules:
     masking: str = "token"  # or "whole_word", or "ngram": runs of 1 to longest_ngram whole words
     longest_ngram: int = 3
     is_continuation_V: np.ndarray | None = None  # bool, pieces that continue a word
-    exact: bool = False  # Google's whole words, which continue after the [SEP] after A
+    exact: bool = False  # Google's rule for whole words, which may continue past the [SEP] of A
     weights_V: np.ndarray | None = (
-        None  # float64, a weight per id; 0: never chosen; None: all alike
+        None  # float64, a weight per id; 0: never chosen; None: equal weights
     )
 
 
@@ -50,7 +50,7 @@ def count_predictions(length_B: np.ndarray, text_B: np.ndarray, rules: MaskRules
 def weigh_rare_tokens(
     counts_V: np.ndarray, smoothing: float, special_ids: Mapping[str, int]
 ) -> np.ndarray:
-    """Return max(count, 1)**-smoothing of each id, and 0 of special tokens: int64[V] -> float64[V].
+    """Return max(count, 1)**-smoothing per id, but 0 for special tokens: int64[V] -> float64[V].
 
     Source: train.py and distiller.py of DistilBERT in transformers' research projects, where
     mlm_smoothing is 0.7 and special tokens in the text, such as [UNK], are never predicted.
@@ -70,15 +70,15 @@ def mask_rows(
     """Choose the tokens to predict, replace them in place, and return positions, ids and weights.
 
     Of the chosen tokens 80% become [MASK], 10% stay, 10% become any id, unless the rules have
-    other shares. Each draw depends only on the row's key and the position, and with weights_V on
-    the row's tokens too. Whole words can leave slots unused if all remaining words are too long;
-    single tokens do so only if all remaining tokens have weight 0.
+    other shares. Each draw depends only on the row's key and the position, and with weights_V also
+    on the row's tokens. With whole words, slots stay unused if all remaining words are too long;
+    with single tokens, only if all remaining tokens have weight 0.
 
     Shapes: int32[B,S] (changed), bool[B,S] False at [CLS], [SEP] and padding, int[B] the number of
     tokens, uint64[B] -> int32[B,P] ascending, int32[B,P], float32[B,P]; unused slots hold 0.
 
     Raises:
-      Refused: the rules mask words and lack is_continuation_V.
+      Refused: the rules mask whole words without is_continuation_V.
 
     Source: Devlin et al. 2019, section 3.1; create_pretraining_data.py@eedf5716ce,
     create_masked_lm_predictions.
@@ -110,14 +110,14 @@ def mask_rows(
 def _choose_positions(is_text_BS: np.ndarray, row_keys_B: np.ndarray, slots: int) -> np.ndarray:
     """Choose the first `slots` positions of text in random order: int32[B,P].
 
-    Past the tokens of a row the order means nothing.
+    Positions past a row's tokens come last, in no meaningful order.
     """
     keys_BS, low_mask = whole_word.make_sort_keys(is_text_BS, row_keys_B, _CHOOSE)
     return (_take_smallest(keys_BS, slots, whole_word.NEVER) & low_mask).astype(np.int32)
 
 
 def _take_smallest(keys_BS: np.ndarray, slots: int, filler: np.unsignedinteger[Any]) -> np.ndarray:
-    """Return the `slots` smallest keys of each row in order, [B,P]; reorder `keys_BS` in place."""
+    """Return the `slots` smallest keys per row, ascending, [B,P]; reorder `keys_BS` in place."""
     rows, seq_len = keys_BS.shape
     if slots < seq_len:
         keys_BS.partition(slots - 1, axis=1)
@@ -138,9 +138,9 @@ def _choose_by_weight(
     position_S = np.arange(is_text_BS.shape[1], dtype=np.uint32)
     bits_BS = hashing.hash32(row_keys_B, position_S + np.uint32(_CHOOSE))
     rate_BS = np.where(is_text_BS, weight_BS, 1.0)
-    # float32: processors whose logarithms differ in the last bit of a float64 order times alike.
+    # float32, so that processors whose float64 logarithms differ in the last bit sort alike.
     time_BS = (-np.log((bits_BS + 0.5) / 2**32) / rate_BS).astype(np.float32)
-    # Positive floats sort as their bits do; the position below them breaks ties.
+    # Positive floats sort like their bits; the position in the lower bits breaks ties.
     keys_BS = time_BS.view(np.uint32).astype(np.uint64) << np.uint64(32) | position_S
     keys_BS[~is_text_BS] = _LAST
     keys_BP = _take_smallest(keys_BS, slots, _LAST)
@@ -154,7 +154,7 @@ def _choose_words(
     row_keys_B: np.ndarray,
     rules: MaskRules,
 ) -> np.ndarray:
-    """Choose whole words, or runs of them, of at most `count` tokens: bool[B,S]."""
+    """Choose whole words, or runs of words, with at most count_B tokens per row: bool[B,S]."""
     if rules.is_continuation_V is None:
         raise Refused(
             f"config.data.masking is {rules.masking!r} but it is unknown which pieces continue a "
@@ -201,6 +201,6 @@ def _replace(
 
 
 def restore_masked(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return rows of a batch with every token as it was before masking, and none to predict."""
+    """Return rows with every token as before masking, and without prediction slots in use."""
     nothing_BP = np.zeros_like(rows["masked_lm_weights"])
     return {**rows, "input_ids": restore_ids(rows), "masked_lm_weights": nothing_BP}

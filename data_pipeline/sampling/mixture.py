@@ -1,4 +1,4 @@
-"""Mix the streams of several stores: which store each position is from, and which row of it."""
+"""Mix the streams of several stores: find the store of each position, and its row there."""
 
 import dataclasses
 import functools
@@ -12,13 +12,13 @@ from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.spec.schema import RowShape
 
-MIXTURE_VERSION = 2  # incremented by any change to which store a row is from
+MIXTURE_VERSION = 2  # increment it when the same weights assign rows to other stores
 PARTS = 100_000  # weights are rounded to multiples of 1 / PARTS
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Name one of K stores for each row of an endless sequence, with a period of P rows.
+    """Assign each row of an endless sequence to one of K stores, with a period of P rows.
 
     Among the first n rows, the count of each store differs from n times its weight by less than 1.
     """
@@ -49,15 +49,15 @@ class Schedule:
 def make_schedule(weights: tuple[float, ...]) -> Schedule:
     """Make the schedule for store weights, each 0 or more, that sum to 1; cached by the weights.
 
-    Each row goes to the store that would soonest have too few rows, unless it would then have too
-    many. Source: Tijdeman 1980, "The chairman assignment problem".
+    Each row goes to the store that would be the first to have too few rows, among stores that would
+    not get too many. Source: Tijdeman 1980, "The chairman assignment problem".
 
     Raises:
       Refused: a positive weight would be rounded to 0.
     """
     quotas_K = _round_to_parts(weights)
     quotas_K //= math.gcd(*quotas_K.tolist())
-    # A store without rows changes nothing, also in which order the others take turns.
+    # A store of weight 0 changes nothing, not even the order of the other stores.
     period, slack = int(quotas_K.sum()), 2 * max(2, int((quotas_K > 0).sum())) - 2
     counts_K, store_P = np.zeros_like(quotas_K), np.empty(period, np.int64)
     earlier_P = np.empty(period, np.int64)
@@ -89,7 +89,7 @@ def _round_to_parts(weights: Sequence[float]) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Stretch:
-    """Continue a schedule at position `start`; store k goes on at its row first_K[k]."""
+    """Hold a schedule that begins at position `start`, where store k is at its row first_K[k]."""
 
     start: int
     schedule: Schedule
@@ -97,7 +97,7 @@ class Stretch:
 
 
 def chain(schedules: Sequence[tuple[int, Schedule]]) -> tuple[Stretch, ...]:
-    """Concatenate schedules, given as (rows, schedule) pairs; the last one never ends.
+    """Concatenate schedules, given as (rows, schedule) pairs; the last schedule never ends.
 
     No store skips or repeats a row where the schedule changes. Equal neighbors are merged.
     """
@@ -116,11 +116,11 @@ def chain(schedules: Sequence[tuple[int, Schedule]]) -> tuple[Stretch, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class MixedSource(ExampleSource):
-    """Mix several stores in one stream; each store's rows keep their own order."""
+    """Mix several stores into one stream; the rows of each store keep their order."""
 
     sources: Sequence[ExampleSource]  # one per store, all of one shape
     stretches: Sequence[Stretch]
-    weights_K: np.ndarray  # float64: shares of the stores where the means are taken
+    weights_K: np.ndarray  # float64: share of each store, by which means are weighted
 
     @property
     def shape(self) -> RowShape:  # type: ignore[override]
@@ -136,7 +136,7 @@ class MixedSource(ExampleSource):
 
     @property
     def mean_rows_per_epoch(self) -> float:
-        """Return the number of rows after which any one store has been read completely."""
+        """Return the number of rows after which the first store has been read completely."""
         return min(
             source.mean_rows_per_epoch / weight
             for source, weight in zip(self.sources, self.weights_K.tolist(), strict=True)
@@ -149,7 +149,7 @@ class MixedSource(ExampleSource):
         return float(self.weights_K @ np.array(means))
 
     def rows_in_epoch(self, epoch: int) -> int:
-        """Return the length of each epoch: the rows after which some store has been read once."""
+        """Return the rows after which the first store has been read once; equal in all epochs."""
         del epoch
         return max(1, int(self.mean_rows_per_epoch))
 
@@ -157,7 +157,7 @@ class MixedSource(ExampleSource):
         return self.find_parts(positions)[0]
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return each row's epoch and index in that epoch, counted in its own store's stream."""
+        """Return each row's epoch and index within the epoch, both in the stream of its store."""
         store_B, own_B = self.find_parts(positions)
         epoch_B, index_B = np.empty_like(own_B), np.empty_like(own_B)
         for number, source in enumerate(self.sources):

@@ -8,30 +8,30 @@ import numpy as np
 from data_pipeline.spec import hashing
 from data_pipeline.spec.hashing import Purpose
 
-# Examples worked on at once; their numbers and hashes stay in the cache.
+# Examples processed at once, so that their numbers and hashes stay in the cache.
 _BLOCK_EXAMPLES = 1 << 15
 
 
 @dataclasses.dataclass(frozen=True)
 class RowPlan:
-    """Hold the rows of an epoch and the examples in each, to be looked up row by row.
+    """Hold which examples each row of an epoch has. Made by plan_rows.
 
     A composition is the list of example lengths in a row. Rows of the same composition are
     consecutive, so only the C compositions are stored. `order_E` holds the E examples sorted by
     length. Row k of a composition takes as its n-th example the one at index
-    first_place_CN[c, n] + k * place_step_CN[c, n] of order_E. Made by plan_rows.
+    first_place_CN[c, n] + k * place_step_CN[c, n] of order_E.
     """
 
     rows: int
-    order_E: np.ndarray  # uint32, examples by length and, where they are equal, in hashed order
+    order_E: np.ndarray  # uint32, examples by length; examples of equal length in hashed order
     first_row_C: np.ndarray  # int64
     first_place_CN: np.ndarray  # int64
-    place_step_CN: np.ndarray  # int64, how many of the row's examples are of this length; 0: none
+    place_step_CN: np.ndarray  # int64, the row's examples with this length; 0: no n-th example
 
     def find_examples(self, rows_B: np.ndarray) -> np.ndarray:
         """Return the examples of the given rows, longest first.
 
-        Shapes: int64[B] -> int64[B,N], N the most examples in a row; -1 where a row has fewer.
+        Shapes: int64[B] -> int64[B,N], N the most examples in a row; -1 in unused places.
         """
         composition_B = np.searchsorted(self.first_row_C, rows_B, side="right") - 1
         number_B = rows_B - self.first_row_C[composition_B]
@@ -77,7 +77,7 @@ def plan_rows(lengths_E: np.ndarray, key: int, seq_len: int, most_examples: int)
 
 
 def _sort_by_length(lengths_E: np.ndarray, key: int, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the examples sorted by length, ties in hashed order, and the number of each length.
+    """Return the examples by length, ties in hashed order, and the number of each length.
 
     Pack length, hash and example number into one word, so that no second array is sorted.
     """
@@ -104,12 +104,12 @@ def _fit_rows(examples_L: np.ndarray, seq_len: int, most: int) -> dict[tuple[int
     """Fit examples into rows, best fit, longest first; return the number of rows per composition.
 
     Break ties in favor of rows with the fewest examples. Equal rows are filled together, so the
-    work does not grow with the number of examples. That is still best fit: a row that has just
-    taken an example has the least room for another of its length.
+    work does not grow with the number of examples. The result is still best fit, as a row that has
+    just taken an example has the least room for another one of the same length.
     """
     open_rows = _OpenRows()
     closed: dict[tuple[int, ...], int] = {}
-    # Empty rows, more than can be needed, are the ones with the most room.
+    # Empty rows, more than can be needed, have the most room.
     open_rows.put(seq_len, (), int(examples_L.sum()))
     for length in reversed(np.flatnonzero(examples_L).tolist()):
         left = int(examples_L[length])
@@ -145,7 +145,7 @@ class _OpenRows:
             self._rows[kind][lengths] = self._rows[kind].get(lengths, 0) + rows
 
     def take(self, length: int) -> tuple[int, tuple[int, ...], int]:
-        """Remove the rows with the least room for `length`: room, lengths, number of rows."""
+        """Remove the fullest kind of rows with room for `length`: room, lengths, number of rows."""
         place = bisect.bisect_left(self._kinds, (length, 0))
         kind = self._kinds[place]
         lengths, rows = self._rows[kind].popitem()

@@ -1,4 +1,4 @@
-"""Turn chunks into the text of examples: which tokens are A and which B, cut to fit."""
+"""Turn chunks into the text of examples: choose the tokens of A and B, and cut them to fit."""
 
 import dataclasses
 
@@ -18,10 +18,10 @@ class Spans:
     """Hold the text of B examples as slices of the split's token_ids.
 
     An example is [CLS] A [SEP] B [SEP]; if B has no tokens, [CLS] A [SEP]. In full_sentences A
-    may cross document ends: the B examples contain K of them, each marked by an additional [SEP].
+    may cross document ends: there are K in the batch, each marked by an additional [SEP].
     """
 
-    first_sentence_B: np.ndarray  # int64, names the example within its walk
+    first_sentence_B: np.ndarray  # int64, identifies the example within its walk
     a_start_B: np.ndarray  # int64
     a_tokens_B: np.ndarray  # int64, 1 or more, without the [SEP] of documents
     b_start_B: np.ndarray
@@ -29,16 +29,16 @@ class Spans:
     label_B: np.ndarray  # bool: B does not follow A (nsp), or is before it in the text (sop)
     has_label_B: np.ndarray  # bool
     document_ends_B: np.ndarray  # int64, document ends in each example
-    tokens_before_K: np.ndarray  # int64, tokens of A before each of them, in the order of the B
+    tokens_before_K: np.ndarray  # int64, tokens of A before each document end, in batch order
 
     @property
     def a_and_ends_B(self) -> np.ndarray:
-        """Return the tokens of A with the [SEP] of documents within it: int64[B]."""
+        """Count the tokens of A, the [SEP] tokens at document ends included: int64[B]."""
         return self.a_tokens_B + self.document_ends_B
 
     @property
     def length_B(self) -> np.ndarray:
-        """Return the tokens of each example with its special tokens: int64[B]."""
+        """Count the tokens of each example, special tokens included: int64[B]."""
         return self.a_and_ends_B + 2 + np.where(self.b_tokens_B > 0, self.b_tokens_B + 1, 0)
 
 
@@ -48,7 +48,7 @@ def resolve_spans(split: Split, walk: Walk, examples_B: np.ndarray, epoch_key: i
     The walk decides the sentences; the epoch decides the tokens cut off to fit seq_len, and the
     order of the segments in sop.
 
-    Shapes: int64[B] -> Spans of B.
+    `epoch_key` is the key for random choices in this epoch. Shapes: int64[B] -> Spans of B.
 
     Source: create_pretraining_data.py@eedf5716ce, create_instances_from_document; for sop, Lan et
     al. 2020, section 3.1.
@@ -92,10 +92,10 @@ def measure_examples(split: Split, walk: Walk) -> np.ndarray:
 def truncate_pairs(
     a_tokens_B: np.ndarray, b_tokens_B: np.ndarray, rules: WalkRules
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the lengths of A and B after dropping tokens of the longer one (on a tie B) to fit.
+    """Compute the lengths of A and B after dropping tokens of the longer one (B on a tie) to fit.
 
-    resolve_spans drops each of them from the front or the back with equal chance. An example
-    without B may have one token more, as it has no second [SEP].
+    resolve_spans drops each token from the front or the back with equal chance. An example without
+    B may have one token more, as it has no second [SEP].
 
     Shapes: int64[B], int64[B] -> int64[B], int64[B] with a sum of at most rules.text_tokens.
 
@@ -109,7 +109,7 @@ def truncate_pairs(
 
 
 def _find_spans(split: Split, walk: Walk, examples_B: np.ndarray) -> Spans:
-    """Find the sentences of examples before any cut or swap: a function of the walk alone."""
+    """Find the whole text of examples, before any cut or swap; it depends only on the walk."""
     if walk.rules.has_pairs:
         return _find_pairs(split, walk, examples_B)
     return _find_runs(split, walk, examples_B)
@@ -139,7 +139,7 @@ def _find_pairs(split: Split, walk: Walk, examples_B: np.ndarray) -> Spans:
         b_start_B=b_start_B,
         b_tokens_B=b_tokens_B,
         label_B=is_random_B,
-        has_label_B=b_tokens_B > 0,  # sop: a chunk of one sentence has no order
+        has_label_B=b_tokens_B > 0,  # a single sentence has no order (sop)
         document_ends_B=np.zeros(len(first_B), np.int64),
         tokens_before_K=np.zeros(0, np.int64),
     )
@@ -177,7 +177,7 @@ def _find_runs(split: Split, walk: Walk, examples_B: np.ndarray) -> Spans:
 
 
 def _swap_segments(spans: Spans, key: int) -> Spans:
-    """Exchange A and B in half of the pairs and label those."""
+    """Exchange A and B in half of the pairs, and label these pairs True."""
     is_swapped_B = spans.has_label_B & hashing.chance(
         hashing.hash64(key, spans.first_sentence_B), 0.5
     )
@@ -200,16 +200,16 @@ def _choose_random_segments(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Choose consecutive sentences of a random document, enough for each pair's wanted tokens.
 
-    With rules.exact the document is the pair's own sometimes, as in Google's code.
+    With rules.exact it is sometimes the pair's own document, as in Google's code.
 
     Shapes: int64[N] three times -> first sentence int64[N], sentence after the last int64[N].
     """
-    # Every document but the pair's own.
+    # Draw from all documents except the pair's own.
     bits = hashing.hash64(hashing.derive_key(rules.key, Purpose.OTHER_DOCUMENT), first_N)
     other_N = hashing.draw_below(bits, split.documents - 1)
     other_N += other_N >= document_N
     if rules.exact:
-        # Google draws up to ten times and keeps the tenth whatever it is.
+        # Google draws up to ten times and accepts the tenth draw in any case.
         bits = hashing.hash64(hashing.derive_key(rules.key, Purpose.SAME_DOCUMENT), first_N)
         is_same_N = bits < np.uint64(2**64 // split.documents**10)
         other_N = np.where(is_same_N, document_N, other_N)

@@ -1,6 +1,6 @@
-"""Read rows of batches from a store of ready-made examples, by their position in a stream.
+"""Read rows from a store of ready-made examples, by their position in a stream.
 
-Every epoch has each example of the split once, in an order of its own.
+Every epoch has each example of the split once, in a new order.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class StoredExamples(ExampleSource):
     options: PretrainOptions
     special_ids: dict[str, int]
     arrays: dict[str, np.ndarray]  # keys: spec.schema.TFRECORD_FIELDS; [N, ...]
-    split_rows: np.ndarray  # int64, which of the N rows the split has
+    split_rows: np.ndarray  # int64, numbers of the split's rows among the N
     vocab_size: int
 
     @property
@@ -85,8 +85,8 @@ def open_stored_examples(
     """Open the stream of a split of a store that holds ready-made examples.
 
     Raises:
-      Refused: the store has no examples of this seq_len or with this number of slots, a setting
-        that is fixed in the examples is changed, or an array is missing or damaged.
+      Refused: the store has no examples of this seq_len or number of slots, a setting differs
+        from the fixed one of the examples, or an array is missing or damaged.
     """
     options.check()
     _check_options(store, options)

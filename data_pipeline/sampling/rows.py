@@ -1,4 +1,4 @@
-"""Make rows of a batch from examples: special tokens, padding, masks, one or several in a row."""
+"""Make rows of one or more examples: add special tokens and padding, mask, and pack."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Text:
     ids_BS: np.ndarray  # int32
     is_token_BS: np.ndarray  # bool, False at padding
     is_text_BS: np.ndarray  # bool, False at special tokens, too
-    is_b_BS: np.ndarray  # bool, of the second segment
+    is_b_BS: np.ndarray  # bool, True in the second segment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,19 +43,19 @@ def gather_text(spans: Spans, token_ids_T: np.ndarray, layout: RowLayout) -> Tex
     """Gather the text of examples from the store and put the special tokens around it.
 
     Raises:
-      Refused: a token id beyond the vocabulary.
+      Refused: a token id is beyond the vocabulary.
     """
     special = layout.special_ids
     position_S = np.arange(layout.seq_len)
     first_sep_B, last_B = spans.a_and_ends_B + 1, spans.length_B - 1
     is_after_a_BS = position_S > first_sep_B[:, None]
-    # The token at position p is A's number p - 1, or B's number p - first_sep - 1. Special
-    # tokens and padding read some token nearby, and out of range the nearest one.
+    # Position p has token p - 1 of A, or token p - first_sep - 1 of B, both counted from 0. Special
+    # tokens and padding first read any token nearby, clipped to the range of the store.
     a_zero_B, b_zero_B = spans.a_start_B - 1, spans.b_start_B - first_sep_B - 1
     source_BS = np.where(is_after_a_BS, b_zero_B[:, None], a_zero_B[:, None])
     source_BS += position_S
     end_rows_K, end_positions_K = _locate_document_ends(spans)
-    if len(end_rows_K):  # each shifts what follows it by one position
+    if len(end_rows_K):  # each [SEP] shifts later tokens by one position
         is_end_BS = np.zeros(source_BS.shape, bool)
         is_end_BS[end_rows_K, end_positions_K] = True
         source_BS -= np.cumsum(is_end_BS, axis=1)
@@ -100,7 +100,7 @@ def mask_text(text: Text, spans: Spans, keys_B: np.ndarray, rules: MaskRules) ->
 
 
 def make_rows(text: Text, masks: Masks, spans: Spans) -> dict[str, np.ndarray]:
-    """Make a row of each example: schema.PRETRAIN_FIELDS."""
+    """Make one row per example, with the fields schema.PRETRAIN_FIELDS."""
     return {
         "input_ids": text.ids_BS,
         "input_mask": text.is_token_BS.astype(np.int32),
@@ -139,7 +139,7 @@ def pack_rows(
     lengths[piece_M], lengths[padding_B] = spans.length_B, seq_len - filled_B
     numbers = np.zeros(len(lengths), np.int32)
     numbers[piece_M] = slot_M + 1
-    # Map each position there to one in the text of single examples; padding maps anywhere.
+    # Map each packed position to its position in `text`; padding maps to any position.
     moves = np.zeros(len(lengths), np.int64)
     moves[piece_M] = np.arange(len(row_M)) * seq_len - (row_M * seq_len + start_M)
     moves[padding_B] = -_starts(lengths)[padding_B]
@@ -201,5 +201,5 @@ def _pack_labels(
 
 
 def _starts(sizes: np.ndarray) -> np.ndarray:
-    """Return the start of each of several consecutive parts, from their sizes."""
+    """Return the start of each of several consecutive parts, given their sizes."""
     return np.cumsum(sizes) - sizes

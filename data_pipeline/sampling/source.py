@@ -11,25 +11,25 @@ from data_pipeline.spec.schema import RowShape
 
 
 class ExampleSource(abc.ABC):
-    """Stream rows without end, one epoch after another: position p is index i of epoch e."""
+    """Stream rows endlessly, epoch after epoch; each position is an index within an epoch."""
 
-    shape: RowShape  # how much a row holds; its fields, their dtypes and dimensions
-    options: PretrainOptions  # decide how rows are sampled, made and kept in memory
+    shape: RowShape  # sizes of a row, and its fields with dtypes and dimensions
+    options: PretrainOptions  # how rows are sampled, made and kept in memory
     special_ids: Mapping[str, int]  # keys: pad, unk, cls, sep, mask
 
     @property
     @abc.abstractmethod
     def mean_rows_per_epoch(self) -> float:
-        """Return the rows in a pass over the split, a mean where passes differ."""
+        """Return the mean number of rows in a pass over the split."""
 
     @property
     @abc.abstractmethod
     def mean_examples_in_row(self) -> float:
-        """Return the mean number of examples in a row; 1 where rows are not packed."""
+        """Return the mean number of examples in a row; 1 if rows are not packed."""
 
     @abc.abstractmethod
     def rows_in_epoch(self, epoch: int) -> int:
-        """Return the number of rows in an epoch, from 0."""
+        """Return the number of rows in an epoch; epochs count from 0."""
 
     @abc.abstractmethod
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -60,7 +60,7 @@ class ExampleSource(abc.ABC):
         return batch
 
     def find_parts(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the part (epoch, or store of a mixture) of each row, and the row's index in it."""
+        """Return each row's part (epoch, or store of a mixture), and its index within the part."""
         return self.locate(positions)
 
     @abc.abstractmethod

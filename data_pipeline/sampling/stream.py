@@ -1,7 +1,7 @@
 """Make rows of pre-training batches as a pure function of their position in an endless stream.
 
 Position p of the stream is index i of epoch e; epochs follow each other without a gap. Epoch e uses
-the examples of walk e mod dupe_factor, with an order, masks and truncation of its own.
+the examples of walk e mod dupe_factor, with new order, masks and truncation.
 """
 
 import dataclasses
@@ -39,13 +39,13 @@ class VocabInfo:
 
     size: int
     special_ids: dict[str, int]  # keys: pad, unk, cls, sep, mask
-    is_continuation_V: np.ndarray | None = None  # bool: continues a word; for masks of words
-    token_counts_V: np.ndarray | None = None  # int64, of the training text; for masks by counts
+    is_continuation_V: np.ndarray | None = None  # bool: continues a word; for whole-word masks
+    token_counts_V: np.ndarray | None = None  # int64, of the training text; for masked_lm_smoothing
 
 
 @dataclasses.dataclass(frozen=True)
 class SampledText:
-    """Hold the text chosen for B rows, before it is gathered: M examples in row order."""
+    """Hold the chosen spans of text of B rows: M examples in row order."""
 
     spans: pairs.Spans  # M examples
     keys_M: np.ndarray  # uint64, for the masks
@@ -93,10 +93,10 @@ class PretrainSource(ExampleSource):
         return pack_rows(text, masks, drawn.spans, in_row_B, self.shape, pad_id)
 
     def draw(self, epoch: int, index_B: np.ndarray) -> SampledText:
-        """Choose the text of the rows with the given numbers of an epoch: int64[B]."""
+        """Choose the text of rows by their numbers within an epoch, int64[B]."""
         number = epoch % len(self.facts.rows_K)
         planned = self.walks.get(number)
-        # The second half of an epoch: the next walk will be needed soon.
+        # In the second half of an epoch the next walk will be needed soon.
         if len(index_B) and 2 * int(index_B.max()) >= planned.rows:
             self.walks.build_ahead((number + 1) % len(self.facts.rows_K))
         seed, seq_len = self.options.random_seed, self.shape.seq_len
@@ -119,12 +119,12 @@ class PretrainSource(ExampleSource):
 def open_examples(
     store: Store, split: Split, options: PretrainOptions, seq_len: int, max_predictions_per_seq: int
 ) -> ExampleSource:
-    """Make the stream of rows of a store's split: drawn from its text, or ready-made in it.
+    """Open the stream of rows of a store's split, from its text or its ready-made examples.
 
-    The first opening of a text store counts its walks, and keeps the counts in the sidecar.
+    The first opening of a text store counts its walks, and writes the counts to a sidecar file.
 
     Raises:
-      Refused: a setting, or a store that cannot give examples with these settings.
+      Refused: a setting is wrong, or the store has no examples for these settings.
     """
     if store.kind == EXAMPLES:
         return open_stored_examples(store, split.name, options, seq_len, max_predictions_per_seq)
@@ -132,7 +132,7 @@ def open_examples(
     if options.masking != "token":
         vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
         is_continuation_V = vocabulary.is_continuation
-    counts_V = store.train.token_counts  # also for held-out text: masks follow one rule
+    counts_V = store.train.token_counts  # also for held-out text: masks follow the same rule
     pieces = VocabInfo(store.vocab_size, store.special_ids, is_continuation_V, counts_V)
     sidecar = Sidecar(store.directory / SIDECAR_FOLDER, store.digest)
     return open_source(split, pieces, options, seq_len, max_predictions_per_seq, sidecar)
@@ -146,10 +146,10 @@ def open_source(
     max_predictions_per_seq: int,
     sidecar: Sidecar | None = None,
 ) -> PretrainSource:
-    """Open the stream of rows of a split; `sidecar` keeps the counts of its walks.
+    """Open the stream of rows of a split; `sidecar` stores the counts of its walks.
 
     Raises:
-      Refused: a setting, or a corpus that cannot give examples with these settings.
+      Refused: a setting is wrong, or the corpus has no examples for these settings.
     """
     options.check()
     _check_lengths(seq_len, max_predictions_per_seq, options.packed_examples)

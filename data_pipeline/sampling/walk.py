@@ -2,9 +2,9 @@
 
 BERT reads a document front to back. Sentences are collected into a chunk until it holds a target
 number of tokens. For next-sentence pairs the chunk is split in two at a random sentence; the second
-half stays, or is replaced by text from elsewhere and read again in the next chunk. Each choice is
-hashed from the chunk's first sentence, so the next chunk follows from that sentence alone, all
-documents can walk at the same time, and a chunk can be made again from its first sentence.
+part stays, or is replaced by text from elsewhere and begins the next chunk. Each choice is hashed
+from the chunk's first sentence, which alone determines the chunk and the start of the next one: all
+documents can be walked at the same time, and a chunk can be rebuilt from its first sentence.
 """
 
 import dataclasses
@@ -19,13 +19,13 @@ from data_pipeline.store import Split
 
 MAX_SEQ_LEN = 2**15
 
-# Documents walk together in blocks of about this many sentences (8 bytes each, several times).
+# Documents are walked together in blocks of about this many sentences (several 8-byte arrays).
 _BLOCK_SENTENCES = 1 << 20
-# The last few documents each walk alone: NumPy's cost per call would outweigh the work.
+# The last few documents are walked one by one, as NumPy's cost per call would dominate.
 _FEW_DOCUMENTS = 64
 _ALONE_SENTENCES = 1 << 16
-# full_sentences reads on from document to document in stretches of about this many sentences,
-# which walk together; at the end of each stretch a row stays short.
+# full_sentences reads across documents, in stretches of about this many sentences, which are walked
+# together; the last row of each stretch stays short.
 _STRETCH_SENTENCES = 1 << 13
 
 
@@ -38,9 +38,7 @@ class WalkRules:
     short_seq_prob: float
     exact: bool = False  # Google's rules to the letter
     segments: str = "nsp"  # PretrainOptions.segments
-    random_share: float = (
-        0.5  # nsp: share of the chunks that lose their B, of those that could keep it
-    )
+    random_share: float = 0.5  # nsp: share of random B among the chunks of two or more sentences
 
     @property
     def has_pairs(self) -> bool:
@@ -48,7 +46,7 @@ class WalkRules:
 
     @property
     def text_tokens(self) -> int:
-        """Return the most tokens of text in [CLS] A [SEP] B [SEP] or [CLS] text [SEP]."""
+        """Return the most tokens of text in an example: seq_len less its special tokens."""
         return self.seq_len - (3 if self.has_pairs else 2)
 
 
@@ -82,8 +80,8 @@ def make_rules(
 def draw_targets(rules: WalkRules, document_N: np.ndarray, first_N: np.ndarray) -> np.ndarray:
     """Draw the target length of each chunk in tokens: the maximum, or sometimes a lower number.
 
-    Google draws it once per document (rules.exact); then passes differ in size by 2-15%, and 16-21%
-    of the pairs are short. Drawn once per chunk, the share of short pairs is short_seq_prob.
+    Google draws it once per document (rules.exact), so passes differ in size by 2-15%, and 16-21%
+    of the pairs are short. With a draw per chunk, the share of short pairs is short_seq_prob.
 
     Shapes: integer[N], integer[N] -> int64[N].
 
@@ -101,7 +99,7 @@ def split_chunks(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw how many sentences of each chunk become A, and whether B comes from elsewhere.
 
-    A chunk of one sentence has nothing left for B, which is then always random.
+    A chunk of one sentence has no sentence left for B, so its B is always random.
 
     Shapes: int64[N], int64[N] -> int64[N] from 1 to sentences - 1 (or 1), bool[N].
     """
@@ -137,9 +135,9 @@ def walk_corpus(split: Split, rules: WalkRules, block_sentences: int = _BLOCK_SE
 def _find_bounds(split: Split, rules: WalkRules) -> np.ndarray:
     """Return the sentence offsets that no chunk may cross, int64[G+1]: document or stretch starts.
 
-    A stretch ends before the first document that begins past a multiple of _STRETCH_SENTENCES,
-    counted from an offset that each walk draws, so that the last rows of stretches, which stay
-    short, are not the same in every walk.
+    A stretch ends before the first document that begins past a multiple of _STRETCH_SENTENCES. Each
+    walk shifts these multiples by a random offset, so that the short last rows of stretches differ
+    between walks.
     """
     offsets_D = split.document_offsets
     if rules.segments != "full_sentences":
@@ -153,17 +151,17 @@ def _find_bounds(split: Split, rules: WalkRules) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class _Block:
-    """Hold S sentences of whole documents, a part of a walk; numbers count within the block."""
+    """Hold S consecutive sentences of whole documents; numbers count from the block's start."""
 
     base: int  # first sentence of the block, counted from the start of the split
     first_document: int
     document_bounds_D: np.ndarray  # int64, first sentence of each document, then S
     starts_S: np.ndarray  # int64[S+1], token at which each sentence starts
-    ends_S: np.ndarray  # int64[S], starts[i + 1]; in full_sentences shifted by the [SEP] before it
+    ends_S: np.ndarray  # int64[S], token after each sentence: starts_S[1:], or the [SEP] between
 
 
 def _open_block(split: Split, rules: WalkRules, start: int, stop: int) -> _Block:
-    """Read the block of sentences start to stop - 1, which are whole documents."""
+    """Read sentences start to stop - 1, which must be whole documents, as a block."""
     offsets_D = split.document_offsets
     first, last = (int(np.searchsorted(offsets_D, sentence)) for sentence in (start, stop))
     bounds_D = np.asarray(offsets_D[first : last + 1], np.int64) - start
@@ -171,7 +169,7 @@ def _open_block(split: Split, rules: WalkRules, start: int, stop: int) -> _Block
     _check_no_gaps(split, bounds_D, starts, first, start)
     ends = starts[1:]
     if rules.segments == "full_sentences":
-        # There is a [SEP] between documents: each document shifts the next ones by one token.
+        # There is a [SEP] between documents, which shifts all later documents by one token.
         document_S = np.repeat(np.arange(len(bounds_D) - 1), np.diff(bounds_D))
         ends = ends + document_S
         starts = starts.copy()
@@ -182,7 +180,7 @@ def _open_block(split: Split, rules: WalkRules, start: int, stop: int) -> _Block
 def walk_block(
     split: Split, rules: WalkRules, bounds_G: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find the chunks between the first and the last bound.
+    """Find the chunks of the sentences between the first and the last bound.
 
     Returns first sentence, document and number of sentences of each chunk, as in Walk.
     """
@@ -190,7 +188,7 @@ def walk_block(
     sentences = len(block.ends_S)
     chunk_sentences_S = np.zeros(sentences, np.uint16)
     start, end = bounds_G[:-1] - block.base, bounds_G[1:] - block.base
-    # Only exact rules read the document's number, and they have no longer stretches.
+    # Only exact rules read document numbers, and their bounds are documents, not stretches.
     documents = block.first_document + np.arange(len(start))
     while len(start) > _FEW_DOCUMENTS:
         counts, next_start = _find_next_chunks(rules, block, documents, start, end)
@@ -215,14 +213,14 @@ def _find_next_chunks(
     start_N: np.ndarray,
     end_N: np.ndarray | int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the chunk that starts at each sentence: its sentences, and the start of the next one."""
+    """Return the sentence count of the chunk at each start, and the start of the next chunk."""
     first_N = start_N + block.base
     targets_N = draw_targets(rules, np.broadcast_to(documents_N, start_N.shape), first_N)
     wanted_N = block.starts_S[start_N] + targets_N
-    if rules.has_pairs:  # sentences are taken until the target is reached; the excess is cut
+    if rules.has_pairs:  # take sentences until the target is reached; the excess is cut later
         chunk_end_N = np.searchsorted(block.starts_S, wanted_N)
         least = 1 if rules.exact else 2
-    else:  # the whole sentences that fit
+    else:  # take the whole sentences that fit
         chunk_end_N = np.searchsorted(block.ends_S, wanted_N, side="right")
         least = 1
     chunk_end_N = np.minimum(np.maximum(chunk_end_N, start_N + least), end_N)
@@ -243,7 +241,7 @@ def _walk_alone(
 ) -> None:
     """Walk one document to its end; store each chunk's sentence count at its first sentence.
 
-    The chunks that would start at each sentence of a part are computed in one call, then looked up.
+    One call computes the chunk that would start at each sentence of a part; the loop looks them up.
     """
     while start < end:
         part = np.arange(start, min(start + _ALONE_SENTENCES, end))
@@ -260,7 +258,7 @@ def _walk_alone(
 def _check_no_gaps(
     split: Split, bounds_D: np.ndarray, offsets_S: np.ndarray, first_document: int, base: int
 ) -> None:
-    """Raise if a document has no sentence or a sentence no token: a chunk would never end."""
+    """Raise Refused for a document without sentences or a sentence without tokens."""
     if (bounds_D[1:] <= bounds_D[:-1]).any():
         document = first_document + int(np.argmax(bounds_D[1:] <= bounds_D[:-1]))
         raise Refused(

@@ -22,13 +22,13 @@ from data_pipeline.spec.hashing import Purpose
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import Split
 
-# The share is estimated on this many sentences in this many places and rounds; of a small corpus on
-# up to this many walks.
+# The share is estimated in this many rounds, on this many sentences from this many places, or on up
+# to this many walks of a small corpus.
 _SENTENCES, _PLACES, _ROUNDS, _WALKS = 1 << 20, 16, 6, 8
 
 
 def balance_random_share(split: Split, rules: WalkRules) -> float:
-    """Compute how many multi-sentence chunks need a random B so that half of all pairs are random.
+    """Compute the share of random B among multi-sentence chunks so that half of all B are random.
 
     A chunk of one sentence is always random, so the others must be random less than half of the
     time. The share is refined by repeated walks over samples of the corpus.
@@ -55,7 +55,7 @@ def balance_random_share(split: Split, rules: WalkRules) -> float:
 
 
 def _sample_documents(split: Split) -> list[tuple[int, int]]:
-    """Return ranges of documents with about _SENTENCES sentences in total; all of a small split."""
+    """Return document ranges with about _SENTENCES sentences in total, or the whole small split."""
     offsets_D = split.document_offsets
     if split.sentences <= _SENTENCES:
         return [(0, split.documents)]
@@ -71,10 +71,10 @@ def _sample_documents(split: Split) -> list[tuple[int, int]]:
 
 SIDECAR_FOLDER = "walks"
 
-# Raise it when the same corpus and settings give other walks.
+# Increment it when the same corpus and settings give other walks.
 WALKS_VERSION = 2
 _BYTES_PER_EXAMPLE = 14
-# Up to this size all walks of a corpus stay in memory, of a larger one two: current and next.
+# Up to this size all walks of a corpus stay in memory, above it the current and the next one.
 _KEEP_ALL_BYTES = 1 << 28
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class PlannedWalk:
         return len(self.walk) if self.plan is None else self.plan.rows
 
     def find_examples(self, rows_B: np.ndarray) -> np.ndarray:
-        """Return the examples of each row, -1 where it has fewer: int64[B] -> int64[B,N]."""
+        """Return the examples of each row, -1 in unused places: int64[B] -> int64[B,N]."""
         return rows_B[:, None] if self.plan is None else self.plan.find_examples(rows_B)
 
 
@@ -124,15 +124,15 @@ class Sidecar:
 def find_walk_facts(
     split: Split, options: PretrainOptions, seq_len: int, sidecar: Sidecar | None
 ) -> WalkFacts:
-    """Return the facts of the dupe_factor walks: from the sidecar, else counted and kept there.
+    """Return the facts of the dupe_factor walks, from the sidecar or counted and written to it.
 
-    The sidecar's file is named by a digest of all that the facts depend on. Without one, or if it
-    cannot be written, the walks are counted at each start.
+    The file name is a digest of all that the facts depend on. Without a sidecar, or if it cannot
+    be written, the walks are counted at each start.
 
     Raises:
-      Refused: a corpus that cannot be walked over.
+      Refused: the corpus has a document without sentences or a sentence without tokens.
     """
-    if sidecar is None or sidecar.folder.is_symlink():  # it may lead out of the store
+    if sidecar is None or sidecar.folder.is_symlink():  # a link may lead out of the store
         return _count_walks(split, options, seq_len)
     path = sidecar.folder / f"{_digest_inputs(split, options, seq_len, sidecar.corpus_digest)}.json"
     facts = _read_sidecar(path, options.dupe_factor)
@@ -177,7 +177,7 @@ def _plan_walk(
 
 
 def _digest_inputs(split: Split, options: PretrainOptions, seq_len: int, corpus_digest: str) -> str:
-    """Return the SHA-256 of all that the facts are a function of."""
+    """Return the SHA-256 of everything that the facts depend on."""
     depends_on = {
         "versions": [WALKS_VERSION, hashing.HASH_VERSION],
         "corpus": corpus_digest,
@@ -209,7 +209,7 @@ def _read_sidecar(path: pathlib.Path, walks: int) -> WalkFacts | None:
 class WalkCache:
     """Keep the walks of a split in memory, and build the next one in a thread ahead of its use.
 
-    Safe to call from several threads. All walks of a small corpus are kept, two of a large one.
+    Thread-safe. Keeps all walks of a small corpus, and two walks of a large one.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class WalkCache:
         """Return walk `number`, built now unless it is in memory.
 
         Raises:
-          Refused: the corpus is damaged, or not the one that was counted.
+          Refused: the corpus is damaged, or differs from the counted one.
         """
         with self._lock:
             thread = self._ahead.pop(number, None)
@@ -255,7 +255,7 @@ class WalkCache:
         try:
             walk = self._build(number)
         except Exception:
-            # Not lost: get builds this walk again, and raises in the thread that reads it.
+            # The error is not lost: get builds this walk again, and raises in the reader's thread.
             return
         with self._lock:
             self._walks.setdefault(number, walk)

@@ -1,4 +1,4 @@
-"""Choose the tokens to predict where whole words, or runs of them, are masked together."""
+"""Choose the tokens to predict as whole words, or runs of words, that are masked together."""
 
 import dataclasses
 
@@ -17,9 +17,9 @@ class _Words:
     """
 
     first_token_W: np.ndarray  # int32
-    opens_segment_W: np.ndarray  # bool, no word of its row is right before it
+    opens_segment_W: np.ndarray  # bool, no word precedes it directly in its row
     starts_BS: np.ndarray  # bool
-    number_BS: np.ndarray  # int32, of the word that starts here; elsewhere it means nothing
+    number_BS: np.ndarray  # int32, number of the word that starts here; undefined elsewhere
 
 
 def choose_words(
@@ -32,19 +32,19 @@ def choose_words(
     joins_segments: bool,
     counters: tuple[int, int],
 ) -> np.ndarray:
-    """Choose up to count tokens of each row, as runs of 1 to longest_ngram whole words.
+    """Choose up to count_B tokens of each row, as runs of 1 to longest_ngram whole words.
 
     Words are visited in random order until count_B tokens are chosen. Each visited word starts a
     run of n words, with n drawn with probability proportional to 1/n. A run ends at the end of its
     segment at the latest, and loses its last words until its tokens fit into the remaining count.
-    It is skipped if not even one word fits, or if one of its words is already chosen. With
+    The run is skipped if not even one word fits, or if one of its words is already chosen. With
     longest_ngram = 1 this is Google's rule for whole words.
 
     Args:
-      is_continuation_V: pieces that continue the word of the piece before them.
+      is_continuation_V: whether a piece continues the word of the piece before it.
       joins_segments: whether a word may continue after a special token, as in Google's code;
         requires longest_ngram = 1.
-      counters: first counters of two draws for each position: the order, and the lengths of runs.
+      counters: counters of the hash for the two draws per position: order of words, run length.
 
     Shapes: int32[B,S], bool[B,S] False at [CLS], [SEP] and padding, int64[B], uint64[B], bool[V]
     -> bool[B,S], at most count_B True per row; fewer if all remaining words are too long.
@@ -59,7 +59,7 @@ def choose_words(
 
     is_taken_W = np.zeros(len(words.first_token_W), bool)
     room_B = count_B.copy()
-    rows = np.arange(len(count_B))  # rows with room and with words not yet looked at
+    rows = np.arange(len(count_B))  # rows with room for tokens and with unvisited words
     for rank in range(keys_BS.shape[1]):
         keys = keys_BS[rows, rank]
         is_open = (keys != NEVER) & (room_B[rows] > 0)
@@ -129,7 +129,7 @@ def _find_words(
 
 
 def _draw_run_lengths(bits_N: np.ndarray, longest: int) -> np.ndarray:
-    """Draw 1 to `longest` with chance in proportion to 1/n: uint32[N] -> int64[N]."""
+    """Draw n from 1 to `longest` with probability proportional to 1/n: uint32[N] -> int64[N]."""
     share = np.cumsum(1.0 / np.arange(1, longest + 1))
     limits = (share[:-1] / share[-1] * 2**32).astype(np.uint32)
     return 1 + np.searchsorted(limits, bits_N, side="right")
@@ -143,12 +143,12 @@ def _take_runs(
     longest: int,
     is_taken_W: np.ndarray,
 ) -> np.ndarray:
-    """Take a run of words from the given word on in each of N rows, if it fits in its room.
+    """Take a run of words that begins at first_N in each of N rows, if its tokens fit in room_N.
 
-    Mark the words as taken in is_taken_W. Without drawn lengths a run is one word.
+    Mark its words in is_taken_W. drawn_N are the lengths of runs in words; None means 1.
 
     Returns:
-      int64[N], the tokens of each run; 0 where none was taken.
+      int64[N], the tokens of each run; 0 for a run not taken.
     """
     token_N = words.first_token_W[first_N]
     is_free_N = ~is_taken_W[first_N]

@@ -180,7 +180,7 @@ def test_a_receipt_keeps_the_changes(config, tmp_path):
     ("phases", "words"),
     [
         (5, "'phases' is a whole number, not a list"),
-        ([5], "a phase that is no object: 5"),
+        ([5], "a phase that is not an object: 5"),
         ([{"steps": "7"}], "'steps' is"),
         ([{"steps": 7, "global_rope_theta": "x"}], "'global_rope_theta' is"),
     ],

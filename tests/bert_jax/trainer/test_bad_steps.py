@@ -239,7 +239,7 @@ def test_a_bad_last_step_of_a_run_still_ends_it_evaluated_and_saved(rolling, tmp
 @pytest.mark.fault(13, "three bad steps in a row, each rolling back to one checkpoint")
 def test_too_many_rolls_back_to_one_checkpoint_stop_the_run(rolling, tmp_path, monkeypatch):
     poison(monkeypatch, {6, 7, 8})
-    words = r"step 8 was bad .* and it is roll back number 3 to step 5 .*most_in_a_row is 3"
+    words = r"step 8 was bad .* and this is roll-back 3 to step 5 .*most_in_a_row is 3"
     for _ in range(2):  # the same command ends in the same way
         with pytest.raises(FloatingPointError, match=words):
             train(rolling, tmp_path)

@@ -98,7 +98,7 @@ def test_what_a_branch_cannot_begin_with_is_refused(config, trunk, tmp_path):
     with pytest.raises(Refused, match=r"step 1 differs: config.seed = 3 there.*says 8"):
         branch(dataclasses.replace(config, seed=8), trunk, tmp_path / "leaf")
     assert not (tmp_path / "leaf").exists()
-    with pytest.raises(Refused, match="holds a run, one that began at step 0"):
+    with pytest.raises(Refused, match="holds a run that began at step 0"):
         branch(config, trunk, trunk)
     changed = shutil.copytree(trunk, tmp_path / "changed")
     slower = dataclasses.replace(RATE, learning_rate=1e-3)

@@ -279,7 +279,7 @@ def test_a_network_disk_has_the_name_of_its_source(tmp_path, monkeypatch, kind):
         (40, [], [], r"no step was trained on them;.* resumes .*; if they were damaged before"),
         (45, [], [], r"steps 41 to 45 were trained on them;.* resumes"),
         (60, [50, 60], [50, 60], r"\(50, 60\) are in checkpoints_damaged/;.* resumes"),
-        (60, [50, 60], [], r"no checkpoint of an earlier step is left;.* train anew in another"),
+        (60, [50, 60], [], r"no checkpoint of an earlier step is left;.* start over in another"),
     ],
 )
 def test_the_sentence_says_what_was_trained_on_them(step, saved, quarantined, words):

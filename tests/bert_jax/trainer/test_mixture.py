@@ -146,7 +146,7 @@ def test_stores_that_do_not_mix_are_refused(tiny_store, weather, tmp_path):
             open_stores(PretrainOptions(store=f"{tiny_store}, {second}"))
     with pytest.raises(ValueError, match="names a twice; name it once"):
         PretrainOptions(store="a,b,a").check()
-    with pytest.raises(ValueError, match="names 2 stores, and this reads one"):
+    with pytest.raises(ValueError, match="names 2 stores, but this command reads one"):
         open_store(PretrainOptions(store=f"{tiny_store},{weather}"))
 
 
