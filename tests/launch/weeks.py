@@ -80,6 +80,9 @@ def live_in(folder: pathlib.Path, cloud: Cloud, rules: Rules) -> Week:
             saved_at_grant = (cloud.now, cloud.saved)
         looks += 1
         code = supervisor.turn()
+        if cloud.has_two:
+            broken.append("two slices at once")
+            break
         if looks % 50 == 0:  # killed, and read back from the disk
             write_state(folder / "state.json", supervisor.state)
             assert (folder / "state.json").stat().st_size < 4000, "the state grows"
