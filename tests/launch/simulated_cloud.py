@@ -46,7 +46,7 @@ REQUESTS = {
 }
 QUESTIONS = {
     **dict.fromkeys(("resources describe", "managed describe", "get jobset"), "slice"),
-    **dict.fromkeys(("tpu-vm describe", "list-instances"), "node"),
+    **dict.fromkeys(("tpu-vm describe", "list-instances", "get jobs "), "node"),
     **{"--status": "workers", "/records/*": "workers", "/commit_success.txt": "saved"},
 }
 # The name of a slice, in the words of a command or in the manifest that it reads.
@@ -394,16 +394,21 @@ class Cloud:
         }
         if self.state == "DELETING":
             metadata["deletionTimestamp"] = rfc3339(self.now)
-        jobs = [{"ready": int(self.node == "READY")}]
-        status = {"restarts": max(self.starts - 1, 0), "replicatedJobsStatus": jobs}
+        ready = [{"ready": int(self.node == "READY")}]
+        status = {"restarts": max(self.starts - 1, 0), "replicatedJobsStatus": ready}
         if self.statuses[1] == "ended 0":
             status["terminalState"] = "Completed"
+        jobs = None
         if self.ended or self.state in ("FAILED", "SUSPENDED"):
-            code = self.ended or 1
-            words = f"Container train for pod a/b failed with exit code {code} matching FailJob"
-            conditions = [{"type": "Failed", "message": words}]
+            reason = "FailJobSetFailurePolicyAction" if self.ended else "ReachedMaxRestarts"
+            conditions = [{"type": "Failed", "reason": reason}]
             status |= {"terminalState": "Failed", "conditions": conditions}
-        return {"slice": {"metadata": metadata, "status": status}}
+            words = (
+                f"Container train for pod a/b failed with exit code {self.ended} matching FailJob"
+            )
+            job = {"status": {"conditions": [{"type": "Failed", "message": words}]}}
+            jobs = {"items": [job]}
+        return {"slice": {"metadata": metadata, "status": status}, "node": jobs}
 
     def answer(self) -> dict | str:
         """What a look is told; a text is an error."""

@@ -1,5 +1,6 @@
 """What services and workers say is data: read by its form, bounded, never run, shown escaped."""
 
+import json
 import pathlib
 import re
 import shutil
@@ -105,6 +106,39 @@ def test_a_group_has_the_state_of_its_machines():
     assert kind() == kind(("", "CREATING"), ("PENDING", "CREATING")) == decide.QUEUED
     assert kind(fine, targetSize=0) == decide.LOST  # flex-start after its days
     assert kind(("STOPPING", "DELETING"), ("RUNNING", "DELETING")) == decide.DELETING
+
+
+# kubernetes-sigs/jobset v0.12.0: pkg/controllers/failure_policy.go, pkg/constants/constants.go; the
+# Job's message: keps/262-ConfigurableFailurePolicy.
+FINAL = ("FailJobSetFailurePolicyAction", "applying FailJobSet failure policy action")
+RESTARTED = ("ReachedMaxRestarts", "jobset failed due to reaching max number of restarts")
+THREE = "Container train for pod a/b failed with exit code 3 matching FailJob rule at index 0"
+
+
+@pytest.mark.parametrize(
+    ("jobset", "jobs", "kind", "codes"),
+    [
+        (FINAL, [("PodFailurePolicy", THREE)], decide.READY, [3]),
+        (FINAL, [], decide.READY, [2]),  # final even if nobody knows which
+        (FINAL, None, None, []),
+        (RESTARTED, [("PodFailurePolicy", THREE)], decide.LOST, [0]),
+    ],
+)
+def test_a_failed_jobset_has_the_exit_code_of_its_job(tmp_path, jobset, jobs, kind, codes):
+    def fail(reason, message):
+        return {"conditions": [{"type": "Failed", "reason": reason, "message": message}]}
+
+    metadata = {"creationTimestamp": "2026-11-22T03:00:00Z"}
+    body = {"metadata": metadata, "status": fail(*jobset) | {"terminalState": "Failed"}}
+    listed = None if jobs is None else {"items": [{"status": fail(*job)} for job in jobs]}
+
+    def ask(command):
+        said = body if "jobset" in command.words else listed
+        return Answer(0, json.dumps(said)) if said else Answer(1, "", "HTTPError 503")
+
+    answers = gke.look(make_job(tmp_path, "gke"), ask, 0)
+    assert (answers.slice and answers.slice.kind) == kind
+    assert [worker.code for worker in answers.workers] == codes
 
 
 def test_a_group_that_goes_between_two_questions_is_absent(tmp_path):
