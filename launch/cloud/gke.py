@@ -20,6 +20,8 @@ from .topologies import CHIPS_PER_HOST
 
 STARTS_ITSELF = True
 MAX_RESTARTS = 100
+# The user of launch/Dockerfile.
+USER = 1000
 # Of the condition Failed of a JobSet that its rule `final` ended; only the Job's names the code.
 _FINAL = "FailJobSetFailurePolicyAction"
 _EXIT_CODE = re.compile(r"failed with exit code (\d{1,3}) ")
@@ -126,6 +128,8 @@ def make_manifest(job: Job) -> dict[str, Any]:
         ),
         "command": [word.replace("$", "$$") for word in words],
         "resources": {"limits": {"google.com/tpu": CHIPS_PER_HOST}},
+        # GKE 1.28 and later ask for neither privileged mode nor capabilities ("About TPUs in GKE").
+        "securityContext": {"allowPrivilegeEscalation": False},
     }
     if port := cluster.get("COORDINATOR_PORT"):
         container["env"] = [{"name": "JAX_COORDINATOR_PORT", "value": port}]
@@ -136,6 +140,8 @@ def make_manifest(job: Job) -> dict[str, Any]:
     }
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
+        # containerd can give devices to the user that is named here, not to an image's.
+        "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER},
         # A save on SIGTERM has so long; a Spot node itself leaves an ordinary pod 15 s.
         "terminationGracePeriodSeconds": 60,
         "nodeSelector": selector,
