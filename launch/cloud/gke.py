@@ -148,9 +148,10 @@ def make_manifest(job: Job) -> dict[str, Any]:
         "tolerations": [{"key": "google.com/tpu", "operator": "Exists"}],
         "containers": [container],
     }
-    if cluster.get("PROVISIONING") == "spot":
-        selector[f"{gke}-spot"] = "true"
-        pod["tolerations"].append({"key": f"{gke}-spot", "operator": "Exists"})
+    # GKE labels, and may taint, the nodes of pools made with --spot or --flex-start.
+    if (model := cluster.get("PROVISIONING").replace("_", "-")) != "standard":
+        selector[f"{gke}-{model}"] = "true"
+        pod["tolerations"].append({"key": f"{gke}-{model}", "operator": "Exists"})
     if account := cluster.get("GKE_SERVICE_ACCOUNT"):
         pod["serviceAccountName"] = account
     labels = {"launched_by": cluster.get("LABEL")}

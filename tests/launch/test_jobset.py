@@ -61,7 +61,7 @@ def make(cluster):
     return make
 
 
-@pytest.mark.parametrize("settings", [{}, FULL])
+@pytest.mark.parametrize("settings", [{}, FULL, {"PROVISIONING": "flex_start"}])
 def test_it_fits_the_published_schema(make, settings):
     assert check(make(**settings)) == []
 
@@ -74,6 +74,15 @@ def test_a_pod_has_the_user_of_the_image_and_no_privileges(make):
     assert context["runAsNonRoot"]
     (container,) = pod["containers"]
     assert container["securityContext"] == {"allowPrivilegeEscalation": False}
+
+
+# Labels and taints of node pools that GKE creates with --spot and --flex-start.
+@pytest.mark.parametrize(("model", "key"), [("spot", "spot"), ("flex_start", "flex-start")])
+def test_a_provisioning_model_selects_and_tolerates_its_node_pools(make, model, key):
+    (job,) = make(PROVISIONING=model)["spec"]["replicatedJobs"]
+    pod, label = job["template"]["spec"]["template"]["spec"], f"cloud.google.com/gke-{key}"
+    assert pod["nodeSelector"][label] == "true"
+    assert {"key": label, "operator": "Exists"} in pod["tolerations"]
 
 
 def test_a_misspelling_and_a_wrong_type_are_found(make):
