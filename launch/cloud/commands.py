@@ -29,8 +29,13 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 def _find_road(given: Namespace) -> ModuleType:
     cluster = given.cluster
     road = cluster.slice.road
-    if cluster.get("PROVISIONING") == "flex_start" and road != "compute_engine":
-        refuse(f"{cluster.path}: PROVISIONING=flex_start is for ROAD=compute_engine; take spot")
+    # GKE's page on flex-start: no v3 and v4.
+    is_offered = road != "queued" and cluster.slice.name != "v4"
+    if cluster.get("PROVISIONING") == "flex_start" and not is_offered:
+        refuse(
+            f"{cluster.path}: PROVISIONING=flex_start is for ROAD=compute_engine or gke without v4,"
+            f" not for {cluster.slice.name} on {road}; take spot"
+        )
     is_examined = "doctor" in given and given.doctor
     if road != "queued" and (is_examined or given.script in ("setup", "train", "ssh")):
         what = "--doctor" if is_examined else f"launch/{given.script}.sh"

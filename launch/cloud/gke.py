@@ -20,6 +20,10 @@ from .topologies import CHIPS_PER_HOST
 
 STARTS_ITSELF = True
 MAX_RESTARTS = 100
+# The user of launch/Dockerfile.
+USER = 1000
+# Of the condition Failed of a JobSet that its rule `final` ended; only the Job's names the code.
+_FINAL = "FailJobSetFailurePolicyAction"
 _EXIT_CODE = re.compile(r"failed with exit code (\d{1,3}) ")
 
 
@@ -33,30 +37,53 @@ def plan(kind: str, job: Job) -> list[Command]:
     return [show_logs(job.cluster, 20, False)] if kind == "last_words" else []
 
 
+def _select(cluster: Cluster) -> str:
+    return f"--selector=jobset.sigs.k8s.io/jobset-name={cluster.name}"
+
+
 def show_logs(cluster: Cluster, lines: int, follow: bool) -> Command:
     """Return the command that shows the ends of all pods' logs."""
-    return make(f"""kubectl logs --prefix --selector=jobset.sigs.k8s.io/jobset-name={cluster.name}
+    return make(f"""kubectl logs --prefix {_select(cluster)}
         --tail={lines} --max-log-requests={cluster.slice.hosts} {"--follow" * follow}""")
 
 
 def questions(job: Job) -> list[Command]:
-    """Return the question of a look."""
-    return [make(f"kubectl get jobset {job.cluster.name} --output=json --ignore-not-found")]
+    """Return the questions of a look: to the JobSet, to its Job."""
+    cluster = job.cluster
+    return [
+        make(f"kubectl get jobset {cluster.name} --output=json --ignore-not-found"),
+        make(f"kubectl get jobs {_select(cluster)} --output=json"),
+    ]
 
 
 def look(job: Job, ask: Ask, now: float) -> Answers:
-    """Ask for the state of the JobSet."""
-    said = ask(questions(job)[0])
+    """Ask for the state of the JobSet and, where a final exit code ended it, for the code."""
+    about_jobset, about_jobs = questions(job)
+    said = ask(about_jobset)
     if not said.code and not said.out.strip():
         return Answers(now, SliceSeen(decide.ABSENT))
-    found = None if said.code else read_jobset(read_json(said.out))
+    body, jobs = None if said.code else read_json(said.out), None
+    if dig(_find_failure(body), "reason") == _FINAL:
+        said = ask(about_jobs)
+        jobs = read_json(said.out)
+    found = None if said.code else read_jobset(body, jobs)
     if found is None:
         return no_answer(now, said)
     return Answers(now, found[0], workers=(found[1],))
 
 
-def read_jobset(body: Any) -> tuple[SliceSeen, Worker] | None:
-    """Return what a JobSet says of the slice, and of its training as if it were one worker."""
+def _find_failure(body: Any) -> Any:
+    """Return the condition Failed of a JobSet or Job; None where there is none."""
+    conditions = dig_any(body, "status", "conditions")
+    listed = conditions if isinstance(conditions, list) else []
+    return next((c for c in listed if dig(c, "type") == "Failed"), None)
+
+
+def read_jobset(body: Any, jobs: Any = None) -> tuple[SliceSeen, Worker] | None:
+    """Return what a JobSet says of the slice, and of its training as if it were one worker.
+
+    jobs: the list of its Job, where a final exit code ended it.
+    """
     time = read_time(dig(body, "metadata", "creationTimestamp"))
     label = dig(body, "metadata", "labels", "launched_by")
     if time is None:
@@ -64,20 +91,19 @@ def read_jobset(body: Any) -> tuple[SliceSeen, Worker] | None:
     status = dig_any(body, "status")
     state, restarts = dig(status, "terminalState"), dig_any(status, "restarts")
     has_machines = dig_any(status, "replicatedJobsStatus", 0, "ready") == 1
-    listed = dig_any(status, "conditions")
-    conditions = listed if isinstance(listed, list) else []
-    message = next((dig(c, "message") for c in conditions if dig(c, "type") == "Failed"), "")
-    found = _EXIT_CODE.search(message)
-    code = int(found[1]) if found else 1
+    failure = _find_failure(body)
     starts = restarts + 1 if isinstance(restarts, int) and 0 <= restarts < 10**6 else 1
     worker, kind = Worker("jobset", "running", starts=starts), decide.READY
     words = "waiting for pods"
     if state == "Completed":
         worker = Worker("jobset", "ended", starts=starts)
-    elif state == "Failed" and code in decide.FINAL_CODES:
+    elif state == "Failed" and dig(failure, "reason") == _FINAL:
+        message = dig(_find_failure(dig_any(jobs, "items", 0)), "message")
+        found = _EXIT_CODE.search(message)
+        code = int(found[1]) if found else decide.FINAL_CODES[0]
         worker = Worker("jobset", "ended", code=code, starts=starts)
     elif state == "Failed":
-        kind, words = decide.LOST, f"Failed: {message}"
+        kind, words = decide.LOST, f"Failed: {dig(failure, 'message')}"
     if dig(body, "metadata", "deletionTimestamp"):
         kind, words = decide.DELETING, "DELETING"
     return SliceSeen(kind, words, label, time, has_machines and not state, 1), worker
@@ -102,6 +128,8 @@ def make_manifest(job: Job) -> dict[str, Any]:
         ),
         "command": [word.replace("$", "$$") for word in words],
         "resources": {"limits": {"google.com/tpu": CHIPS_PER_HOST}},
+        # GKE 1.28 and later ask for neither privileged mode nor capabilities ("About TPUs in GKE").
+        "securityContext": {"allowPrivilegeEscalation": False},
     }
     if port := cluster.get("COORDINATOR_PORT"):
         container["env"] = [{"name": "JAX_COORDINATOR_PORT", "value": port}]
@@ -112,15 +140,18 @@ def make_manifest(job: Job) -> dict[str, Any]:
     }
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
+        # containerd can give devices to the user that is named here, not to an image's.
+        "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER},
         # A save on SIGTERM has so long; a Spot node itself leaves an ordinary pod 15 s.
         "terminationGracePeriodSeconds": 60,
         "nodeSelector": selector,
         "tolerations": [{"key": "google.com/tpu", "operator": "Exists"}],
         "containers": [container],
     }
-    if cluster.get("PROVISIONING") == "spot":
-        selector[f"{gke}-spot"] = "true"
-        pod["tolerations"].append({"key": f"{gke}-spot", "operator": "Exists"})
+    # GKE labels, and may taint, the nodes of pools made with --spot or --flex-start.
+    if (model := cluster.get("PROVISIONING").replace("_", "-")) != "standard":
+        selector[f"{gke}-{model}"] = "true"
+        pod["tolerations"].append({"key": f"{gke}-{model}", "operator": "Exists"})
     if account := cluster.get("GKE_SERVICE_ACCOUNT"):
         pod["serviceAccountName"] = account
     labels = {"launched_by": cluster.get("LABEL")}

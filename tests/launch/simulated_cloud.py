@@ -9,6 +9,7 @@ import bisect
 import datetime
 import json
 import random
+import re
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -45,9 +46,11 @@ REQUESTS = {
 }
 QUESTIONS = {
     **dict.fromkeys(("resources describe", "managed describe", "get jobset"), "slice"),
-    **dict.fromkeys(("tpu-vm describe", "list-instances"), "node"),
+    **dict.fromkeys(("tpu-vm describe", "list-instances", "get jobs "), "node"),
     **{"--status": "workers", "/records/*": "workers", "/commit_success.txt": "saved"},
 }
+# The name of a slice, in the words of a command or in the manifest that it reads.
+NAME = re.compile(r'(?: |"name": ")(my-tpu[\w-]*)')
 
 
 def rfc3339(time: float) -> str:
@@ -71,8 +74,10 @@ class Cloud:
         self.lives_for = self.random.uniform(3, 60) * HOUR
         self.events: list[tuple[float, int, object]] = []
         self.count = 0
-        # The slice: names of those alive, its states, when machines began to cost.
-        self.exists, self.label = False, "bert_jax"
+        # The slice: whether one of another name was made while it existed, its name and its
+        # node's, its states, when machines began to cost.
+        self.exists, self.label, self.has_two = False, "bert_jax", False
+        self.name = self.node_name = ""
         self.state, self.node, self.created, self.life = "", "", 0.0, 0
         self.machines_since, self.machine_secs = None, 0.0
         # Training: saved work, since when it runs, how each worker stands.
@@ -116,24 +121,30 @@ class Cloud:
     def ask(self, command: Command) -> Answer:
         """Answer as gcloud and kubectl do."""
         line = " ".join(command.words)
+        name = "".join(NAME.findall(f"{line} {command.given or ''}")[:1])
         if "/lock" in line:
             return self.answer_lock(command)
-        for words, request in REQUESTS.items():
-            if words in line:
-                error = getattr(self, request)()
-                return Answer(bool(error), "", error)
-        for words, what in QUESTIONS.items():
-            if words in line:
-                return self.answer_question(what, command.words[0])
+        for words, what in (REQUESTS | QUESTIONS).items():
+            if words not in line:
+                continue
+            is_known = name in ("", self.name if what in ("delete", "slice") else self.node_name)
+            if what in QUESTIONS.values():
+                return self.answer_question(what, command.words[0], is_known)
+            if what == "create":
+                node_name = line.partition("--node-id=")[2].partition(" ")[0]
+                error = self.create(name, node_name or name)
+            else:
+                error = getattr(self, what)() if is_known else "NOT_FOUND"
+            return Answer(bool(error), "", error)
         return Answer(0, next((out for words, out in GOOD.items() if words in line), ""))
 
-    def answer_question(self, what: str, tool: str) -> Answer:
+    def answer_question(self, what: str, tool: str, is_known: bool) -> Answer:
         """Answer from what this look is told, which its first question draws."""
         if what == "slice":
             self.said = self.answer()
         if isinstance(self.said, str):
             return Answer(1, "", self.said)
-        said = self.said.get(what)
+        said = self.said.get(what) if is_known else None
         if said is None:
             return (
                 Answer(0) if tool == "kubectl" else Answer(1, "", "NOT_FOUND: matched no objects")
@@ -170,12 +181,13 @@ class Cloud:
 
     # Requests: each returns the error, '' where there is none.
 
-    def create(self) -> str:
+    def create(self, name: str, node_name: str) -> str:
         if self.goes_wrong():
             return "HTTPError 503: UNAVAILABLE: busy"
-        if self.exists:
-            return "ALREADY_EXISTS: my-tpu already exists"
-        self.exists = True
+        if self.exists and name == self.name:
+            return f"ALREADY_EXISTS: {name} already exists"
+        self.has_two |= self.exists
+        self.exists, self.name, self.node_name = True, name, node_name
         self.life += 1
         self.state, self.node, self.created = "CREATING", "", self.now
         self.is_set_up = False
@@ -382,16 +394,21 @@ class Cloud:
         }
         if self.state == "DELETING":
             metadata["deletionTimestamp"] = rfc3339(self.now)
-        jobs = [{"ready": int(self.node == "READY")}]
-        status = {"restarts": max(self.starts - 1, 0), "replicatedJobsStatus": jobs}
+        ready = [{"ready": int(self.node == "READY")}]
+        status = {"restarts": max(self.starts - 1, 0), "replicatedJobsStatus": ready}
         if self.statuses[1] == "ended 0":
             status["terminalState"] = "Completed"
+        jobs = None
         if self.ended or self.state in ("FAILED", "SUSPENDED"):
-            code = self.ended or 1
-            words = f"Container train for pod a/b failed with exit code {code} matching FailJob"
-            conditions = [{"type": "Failed", "message": words}]
+            reason = "FailJobSetFailurePolicyAction" if self.ended else "ReachedMaxRestarts"
+            conditions = [{"type": "Failed", "reason": reason}]
             status |= {"terminalState": "Failed", "conditions": conditions}
-        return {"slice": {"metadata": metadata, "status": status}}
+            words = (
+                f"Container train for pod a/b failed with exit code {self.ended} matching FailJob"
+            )
+            job = {"status": {"conditions": [{"type": "Failed", "message": words}]}}
+            jobs = {"items": [job]}
+        return {"slice": {"metadata": metadata, "status": status}, "node": jobs}
 
     def answer(self) -> dict | str:
         """What a look is told; a text is an error."""

@@ -1,5 +1,10 @@
-"""What services and workers say is data: read by its form, bounded, never run, shown escaped."""
+"""What services and workers say is data: read by its form, bounded, never run, shown escaped.
 
+A JobSet is also read from a record with its source, date and command. None was found published for
+queued resources and instance groups: Google's pages show excerpts without a time of creation.
+"""
+
+import json
 import pathlib
 import re
 import shutil
@@ -9,6 +14,7 @@ import pytest
 from launch.cloud import compute_engine, decide, gke, queued
 from launch.cloud.run import Answer
 from launch.cloud.text import dig, escape, read_json, read_time
+from tests.launch.conftest import GOLDEN
 from tests.launch.scripts import needs_gcloud
 from tests.launch.simulated_cloud import HOSTILE
 from tests.launch.weeks import make_job
@@ -105,6 +111,50 @@ def test_a_group_has_the_state_of_its_machines():
     assert kind() == kind(("", "CREATING"), ("PENDING", "CREATING")) == decide.QUEUED
     assert kind(fine, targetSize=0) == decide.LOST  # flex-start after its days
     assert kind(("STOPPING", "DELETING"), ("RUNNING", "DELETING")) == decide.DELETING
+
+
+def test_the_record_of_a_jobset_that_waits_for_its_pods(tmp_path):
+    record = json.loads((GOLDEN / "launch_answer_jobset.json").read_text())
+    assert set(record) == {"source", "date", "command", "answer"}
+    said = Answer(0, json.dumps(record["answer"]))
+    answers = gke.look(make_job(tmp_path, "gke"), lambda command: said, 0)
+    assert answers.slice == decide.SliceSeen(
+        decide.READY, "waiting for pods", label="", created=1763054726, workers=1
+    )
+    assert answers.workers == (decide.Worker("jobset", "running", starts=1),)
+
+
+# kubernetes-sigs/jobset v0.12.0: pkg/controllers/failure_policy.go, pkg/constants/constants.go; the
+# Job's message: keps/262-ConfigurableFailurePolicy.
+FINAL = ("FailJobSetFailurePolicyAction", "applying FailJobSet failure policy action")
+RESTARTED = ("ReachedMaxRestarts", "jobset failed due to reaching max number of restarts")
+THREE = "Container train for pod a/b failed with exit code 3 matching FailJob rule at index 0"
+
+
+@pytest.mark.parametrize(
+    ("jobset", "jobs", "kind", "codes"),
+    [
+        (FINAL, [("PodFailurePolicy", THREE)], decide.READY, [3]),
+        (FINAL, [], decide.READY, [2]),  # final even if nobody knows which
+        (FINAL, None, None, []),
+        (RESTARTED, [("PodFailurePolicy", THREE)], decide.LOST, [0]),
+    ],
+)
+def test_a_failed_jobset_has_the_exit_code_of_its_job(tmp_path, jobset, jobs, kind, codes):
+    def fail(reason, message):
+        return {"conditions": [{"type": "Failed", "reason": reason, "message": message}]}
+
+    metadata = {"creationTimestamp": "2026-11-22T03:00:00Z"}
+    body = {"metadata": metadata, "status": fail(*jobset) | {"terminalState": "Failed"}}
+    listed = None if jobs is None else {"items": [{"status": fail(*job)} for job in jobs]}
+
+    def ask(command):
+        said = body if "jobset" in command.words else listed
+        return Answer(0, json.dumps(said)) if said else Answer(1, "", "HTTPError 503")
+
+    answers = gke.look(make_job(tmp_path, "gke"), ask, 0)
+    assert (answers.slice and answers.slice.kind) == kind
+    assert [worker.code for worker in answers.workers] == codes
 
 
 def test_a_group_that_goes_between_two_questions_is_absent(tmp_path):

@@ -11,6 +11,7 @@ from bert_jax.runtime import exit_codes
 from launch.cloud import gke
 from launch.cloud.cluster import Cluster
 from launch.cloud.job import Job
+from tests.launch.scripts import LAUNCH
 
 # v0.12.0, commit and license in the file; tests/golden/jobset_crd.py wrote it.
 CRD = pathlib.Path(__file__).parents[1] / "golden" / "jobset_crd.json.gz"
@@ -60,9 +61,28 @@ def make(cluster):
     return make
 
 
-@pytest.mark.parametrize("settings", [{}, FULL])
+@pytest.mark.parametrize("settings", [{}, FULL, {"PROVISIONING": "flex_start"}])
 def test_it_fits_the_published_schema(make, settings):
     assert check(make(**settings)) == []
+
+
+def test_a_pod_has_the_user_of_the_image_and_no_privileges(make):
+    pod = make()["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    *_, user = re.findall(r"^USER (\d+):(\d+)$", (LAUNCH / "Dockerfile").read_text(), re.MULTILINE)
+    context = pod["securityContext"]
+    assert (context["runAsUser"], context["runAsGroup"]) == tuple(map(int, user)) != (0, 0)
+    assert context["runAsNonRoot"]
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False}
+
+
+# Labels and taints of node pools that GKE creates with --spot and --flex-start.
+@pytest.mark.parametrize(("model", "key"), [("spot", "spot"), ("flex_start", "flex-start")])
+def test_a_provisioning_model_selects_and_tolerates_its_node_pools(make, model, key):
+    (job,) = make(PROVISIONING=model)["spec"]["replicatedJobs"]
+    pod, label = job["template"]["spec"]["template"]["spec"], f"cloud.google.com/gke-{key}"
+    assert pod["nodeSelector"][label] == "true"
+    assert {"key": label, "operator": "Exists"} in pod["tolerations"]
 
 
 def test_a_misspelling_and_a_wrong_type_are_found(make):

@@ -216,6 +216,15 @@ def test_values_of_a_setting(refused, cluster, tmp_path, monkeypatch, name):
     assert not (tmp_path / "canary").exists()
 
 
+def test_flex_start_is_refused_where_google_has_none(call, refused, cluster):
+    name, *flags = GKE[:3]
+    flags += ["--dry-run", cluster(**LEAST, PROVISIONING="flex_start")]
+    for kind, shape, road in (("v6e", "4x4", "queued"), ("v4", "2x2x4", "gke")):
+        error = refused(name, *flags, f"--topology={kind}:{shape}", f"--road={road}")
+        assert f"not for {kind} on {road}; take spot" in error
+    assert "/gke-flex-start" in call(name, *flags, *GKE[3:])[1]
+
+
 def test_every_setting_is_checked_shipped_and_has_the_same_default():
     lines = (LAUNCH / "cluster.env").read_text().splitlines()
     shipped = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))

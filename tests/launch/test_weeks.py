@@ -1,9 +1,11 @@
 """The properties of the supervisor over simulated weeks, each failed by a planted wrong one."""
 
 import dataclasses
+import itertools
 
 import pytest
 
+from launch.cloud.commands import ROADS
 from launch.cloud.decide import Action, decide
 from tests.launch.weeks import NAMES, live
 
@@ -64,3 +66,27 @@ WRONG = {
 def test_a_wrong_supervisor_is_found(wrong):
     found = (words for seed in SEEDS for words in live(seed, NAMES[seed % 3], wrong).broken)
     assert any(WRONG[wrong] in words for words in found)
+
+
+@pytest.mark.parametrize(
+    ("road", "old", "words"),
+    [(road, "my-tpu", "two slices at once") for road in NAMES]
+    + [("queued", "--node-id=my-tpu", "could end did not")],
+)
+def test_a_road_that_names_each_creation_anew_is_found(monkeypatch, road, old, words):
+    """The slice, or a queued resource's node alone; looks and deletions keep the first name."""
+    right, numbers = ROADS[road].plan, itertools.count()
+
+    def plan(kind, job):
+        new = f"{old}-{next(numbers)}" if kind == "create" else old
+        return [
+            dataclasses.replace(
+                command,
+                words=[word.replace(old, new) for word in command.words],
+                given=command.given and command.given.replace(old, new),
+            )
+            for command in right(kind, job)
+        ]
+
+    monkeypatch.setattr(ROADS[road], "plan", plan)
+    assert any(words in found for seed in SEEDS for found in live(seed, road).broken)

@@ -15,7 +15,7 @@ from launch.cloud import decide as module
 from launch.cloud import watch
 from launch.cloud.cluster import Cluster
 from launch.cloud.commands import ROADS
-from launch.cloud.decide import Rules, decide
+from launch.cloud.decide import FINAL_CODES, Rules, decide
 from launch.cloud.job import Job
 from launch.cloud.watch import write_state
 from tests.launch.scripts import write_cluster
@@ -80,6 +80,9 @@ def live_in(folder: pathlib.Path, cloud: Cloud, rules: Rules) -> Week:
             saved_at_grant = (cloud.now, cloud.saved)
         looks += 1
         code = supervisor.turn()
+        if cloud.has_two:
+            broken.append("two slices at once")
+            break
         if looks % 50 == 0:  # killed, and read back from the disk
             write_state(folder / "state.json", supervisor.state)
             assert (folder / "state.json").stat().st_size < 4000, "the state grows"
@@ -97,6 +100,8 @@ def live_in(folder: pathlib.Path, cloud: Cloud, rules: Rules) -> Week:
     words = (folder / "events.log").read_text().rpartition(" my-tpu: ")[2]
     if code is not None and cloud.exists and not words.startswith("gave up"):
         broken.append(f"ended with a slice: {words}")
+    if saved_at_grant and limit is None and cloud.ended and code not in FINAL_CODES:
+        broken.append(f"a final exit code {cloud.ended} was followed by {code}: {words}")
     if saved_at_grant and limit is None and not cloud.final_code:
         since, saved = saved_at_grant
         if code != 0:
