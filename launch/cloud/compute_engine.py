@@ -7,7 +7,6 @@ deleted and created again.
 """
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Any
 
 from . import decide
@@ -165,13 +164,13 @@ def read_group(group: Any, machines: Any, hosts: int) -> SliceSeen | None:
     return SliceSeen(kind, words[:200], label, created, bool(_MACHINES & set(states)), hosts)
 
 
-def _find_kind(states: set[str], actions: Iterable[str]) -> str:
-    if _REPAIRS & set(actions):
+def _find_kind(states: set[str], actions: set[str]) -> str:
+    if _REPAIRS & actions:
         return decide.STARTING
     if "DELETING" in actions and states:
         return decide.DELETING
     if _LOST_STATES & states:
         return decide.LOST
-    if states == {"RUNNING"} and set(actions) == {"NONE"}:
+    if states == {"RUNNING"} and actions == {"NONE"}:
         return decide.READY
     return decide.STARTING if states & _MACHINES else decide.QUEUED
