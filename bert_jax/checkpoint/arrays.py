@@ -87,9 +87,9 @@ def check_arrays(checkpoint: epath.Path, receipt: Mapping[str, Any], unpadded: A
     for name in [*expected, *saved]:
         kind = saved.get(name, "nothing").partition(" ")[0]
         if name not in expected:
-            problem = f"holds {name}, which this bert_jax has not"
+            problem = f"holds {name}, which this bert_jax does not have"
         elif kind != expected[name]:
-            problem = f"holds {name} as {kind}, this bert_jax has it as {expected[name]}"
+            problem = f"holds {name} as {kind}, but this bert_jax has it as {expected[name]}"
         if problem:
             break
     if receipt["fingerprints"] != fingerprint.VERSION:

@@ -106,7 +106,7 @@ def read_receipt(checkpoint: epath.Path) -> dict[str, Any]:
     small_files.field(content, "numbers", dict, path)
     small_files.field(content, "run", dict, path)
     if any(not isinstance(kind, str) for kind in content["leaves"].values()):
-        raise DamagedFile(f"{path}: leaves has what is no string")
+        raise DamagedFile(f"{path}: an entry of 'leaves' is not a string")
     step = small_files.field(content, "step", int, path)
     if str(step) != checkpoint.name:
         raise DamagedFile(f"{path} is of step {step:,}")
@@ -215,8 +215,8 @@ def check_space(
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise Refused(
-            f"{folder} has {free / 1e9:,.2f} GB free, the {kept} checkpoints of this run and the "
-            f"next one take {needed / 1e9:,.2f} GB; free space, put --workdir on another disk, or "
+            f"{folder} has {free / 1e9:,.2f} GB free, but the {kept} checkpoints of this run and "
+            f"the next take {needed / 1e9:,.2f} GB; free space, put --workdir on another disk, or "
             "keep fewer with a larger --config.checkpoint.keep_every_steps, or 0"
         )
 

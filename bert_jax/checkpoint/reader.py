@@ -104,7 +104,7 @@ def restore_params(directory: Folder, step: int, model: Model, mesh: jax.shardin
     if problem:
         raise Refused(
             f"{problem}; start the training command again, which resumes from the newest "
-            "checkpoint that is whole"
+            "intact checkpoint"
         )
     return jax.tree.map(arrays.add_padding, restored["params"], model.declared)
 

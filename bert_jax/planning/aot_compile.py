@@ -40,7 +40,7 @@ _TOO_LARGE = (
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """The memory that a step takes on one chip, in bytes."""
+    """Hold the memory that a step takes on one chip, in bytes."""
 
     parameters: int
     optimizer: int
@@ -57,7 +57,7 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A step that fits."""
+    """Describe a compiled step that fits into memory."""
 
     text: str  # the compiled program, with the compiler's estimates of cycles
     memory: Memory
@@ -70,7 +70,7 @@ class Compiled:
 
 @dataclasses.dataclass(frozen=True)
 class TooLarge:
-    """A step that does not fit, by the compiler's account; bytes of one chip."""
+    """Describe a step that the compiler rejected for its memory, in bytes per chip."""
 
     needed: int
     available: int
@@ -78,7 +78,7 @@ class TooLarge:
 
 @dataclasses.dataclass(frozen=True)
 class StepCache:
-    """Keep compiled steps as files of a folder: the newest ones, and none that is damaged."""
+    """Keep the newest compiled steps as files in a folder; ignore damaged files."""
 
     folder: pathlib.Path
     most: int = 32  # steps; one of BERT-Large takes 2 MB
@@ -96,7 +96,7 @@ class StepCache:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def read(self, key: str) -> Compiled | TooLarge | None:
-        """Return the step kept under a key; None if there is none or its file is damaged."""
+        """Return the step stored under a key; None if its file is missing or damaged."""
         try:
             with gzip.open(self._path(key)) as file:
                 content = file.read(_MAX_CACHED_BYTES + 1)
@@ -113,7 +113,7 @@ class StepCache:
             return None
 
     def write(self, key: str, step: Compiled | TooLarge) -> None:
-        """Keep a step and drop the oldest; do nothing where the folder is not writable."""
+        """Store a step and delete the oldest; do nothing if the folder is not writable."""
         with contextlib.suppress(OSError, RuntimeError, ValueError):
             path = self._path(key)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,10 +139,10 @@ def compile_step(
     teacher: ModelConfig | None = None,
     cache: StepCache | None = None,
 ) -> Compiled | TooLarge:
-    """Compile the step of a phase; objectives are of all phases, devices of the slice.
+    """Compile the step of a phase for the devices of a slice; `objectives` has one per phase.
 
-    `teacher` has the sizes of config.teacher, if the run has one. A step that was compiled before
-    is read from the cache, if one is given; its compile_secs are the first compile's.
+    `teacher` has the sizes of config.teacher, if the run has one. A step in `cache` is
+    read from there; its compile_secs are the seconds of the original compile.
 
     Raises:
       Refused: the batch or the model does not divide over the devices.
@@ -218,7 +218,7 @@ def _stored_bytes(tree: Any) -> int:
 
 
 def _too_large(error: jax.errors.JaxRuntimeError, devices_per_chip: int) -> TooLarge:
-    """Read the needed memory from the compiler's error; raise any other error again."""
+    """Read the required memory from the compiler's error; raise any other error again."""
     for pattern in _TOO_LARGE:
         if match := pattern.search(str(error)):
             needed, needed_unit, available, available_unit = match.groups()

@@ -1,8 +1,8 @@
-"""Choose what a budget buys: the size, tokens and steps of the lowest predicted held-out loss.
+"""Choose the size, tokens and steps with the lowest predicted held-out loss for a budget.
 
 A law predicts the loss of each candidate from its parameters, the tokens that it reads, and how
-often it reads the same ones. Tokens follow from the speed, which is assumed for all candidates at
-first and compiled for the best of them, until the best is one that was compiled.
+often it reads the same tokens. The number of tokens follows from the speed, which is assumed at
+first. The best candidate is compiled for a better estimate, until the best one has been compiled.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ _CURVE = np.geomspace(1 / 8, 8, 49)  # times the budget
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """What may be spent on a slice."""
+    """Hold the dollars to spend on a slice."""
 
     usd: float
     usd_per_chip_hour: float
@@ -48,12 +48,12 @@ class Budget:
 
     @property
     def secs(self) -> float:
-        """Return how long it pays the slice."""
+        """Return for how many seconds the budget pays for the slice."""
         return 3600 * self.usd / (self.usd_per_chip_hour * self.chips)
 
     @property
     def step_secs(self) -> float:
-        """Return how long it pays steps; the rest is in compute_reserve."""
+        """Return for how many seconds the budget pays for steps, less compute_reserve."""
         return self.secs - max(START_SECS, RESERVE_SHARE * self.secs)
 
     def price_secs(self, secs: float) -> float:
@@ -72,7 +72,7 @@ def compute_reserve(step_secs: float) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class CorpusFacts:
-    """The training text, and what the rows of each phase hold of it."""
+    """Hold counts of the training text, and of the rows of each phase."""
 
     unique_tokens: float
     tokens_per_row: tuple[float, ...]  # positions that are not padding
@@ -105,7 +105,7 @@ def count_corpus(source: StoreFeed) -> CorpusFacts:
 
 @dataclasses.dataclass(frozen=True)
 class BudgetRequest:
-    """A budget to spend: on which slice and text, by which law."""
+    """Hold a budget to spend, with the slice, the text and the law."""
 
     config: Config  # resolved, with the size of the vocabulary
     tpu_slice: Slice
@@ -117,7 +117,7 @@ class BudgetRequest:
 
 @dataclasses.dataclass(frozen=True)
 class Purchase:
-    """What a budget buys of a shape. Fields are keys of --json_out and public."""
+    """Hold the run that a budget pays for with a shape. Fields are public keys of --json_out."""
 
     size: str
     layer_parameters: int
@@ -133,7 +133,7 @@ class Purchase:
 
 @dataclasses.dataclass(frozen=True)
 class PhaseBill:
-    """A phase of the chosen run. Fields are keys of --json_out and public."""
+    """Describe a phase of the chosen run. Fields are public keys of --json_out."""
 
     seq_len: int
     steps: int
@@ -148,7 +148,7 @@ class PhaseBill:
 
 @dataclasses.dataclass(frozen=True)
 class BudgetPlan:
-    """What to train for a budget. Fields are public keys: docs/reference/files.md."""
+    """Describe the run to train for a budget. Fields are public keys: docs/reference/files.md."""
 
     topology: str
     chips: int
@@ -180,18 +180,18 @@ class BudgetPlan:
 
 
 def check(config: Config, flag: str = "--budget") -> None:
-    """Raise Refused for a run whose loss the law does not predict; `flag` asked for it."""
+    """Raise Refused for a run whose loss the law does not predict; `flag` names the flag used."""
     for name in config_lib.list_objectives(config):
         if name not in OBJECTIVES:
             raise Refused(
-                f"{flag} predicts the loss of a masked language model, and this config learns "
+                f"{flag} predicts the loss of a masked language model, but this config learns "
                 f"{name}; set --config.objective=mlm, or leave {flag} out"
             )
     shares = config.model.share_layers
     for key, value in (("model.share_layers", shares), ("init", config.init)):
         if value:
             raise Refused(
-                f"{flag} predicts runs of new weights, layer by layer, and config.{key} is "
+                f"{flag} predicts runs of new weights, layer by layer, but config.{key} is "
                 f"{value}; leave it out, or leave {flag} out"
             )
 
@@ -200,7 +200,7 @@ def choose(request: BudgetRequest, compile_all: CompileAll) -> BudgetPlan:
     """Choose the shape of the lowest predicted loss; its first and longest phases are compiled.
 
     Raises:
-      Refused: the budget buys no start, or less than MIN_EPOCHS of the text; no shape fits.
+      Refused: the budget pays for less than a start or MIN_EPOCHS of the text, or no shape fits.
     """
     tpu_slice, notes = request.tpu_slice, list[str]()
     ratios = [point.parameters / point.unique_tokens for point in request.law.points]
@@ -209,8 +209,8 @@ def choose(request: BudgetRequest, compile_all: CompileAll) -> BudgetPlan:
     budget = request.budget
     if budget.secs <= START_SECS:
         raise Refused(
-            f"${budget.usd:,.2f} pays {tpu_slice.name} for {budget.secs:,.0f} s, and a start alone "
-            f"takes about {START_SECS:.0f} s (assumed); take more than "
+            f"${budget.usd:,.2f} pays for {budget.secs:,.0f} s of {tpu_slice.name}, but a start "
+            f"alone takes about {START_SECS:.0f} s (assumed); take more than "
             f"${budget.price_secs(START_SECS):,.2f}, or a smaller slice"
         )
     while unknown := _choose_to_compile(request, candidates):
@@ -235,10 +235,10 @@ def choose(request: BudgetRequest, compile_all: CompileAll) -> BudgetPlan:
 def _choose_to_compile(
     request: BudgetRequest, candidates: Sequence[RunCandidate]
 ) -> RunCandidate | None:
-    """Return the candidate to compile next; None where the best of them is known to be the best.
+    """Return the candidate to compile next; None once the best candidate is certain.
 
-    The next is the candidate of the lowest predicted loss, then any that would have that loss if it
-    were faster than assumed by _OPTIMISM.
+    This is the candidate with the lowest predicted loss, then any candidate that would beat it if
+    it were _OPTIMISM times as fast as assumed.
     """
     (best, bought), *others = _buy_each(request, candidates, request.budget)
     if not best.is_compiled:
@@ -261,9 +261,9 @@ def _choose_to_compile(
 def _split_steps(
     request: BudgetRequest, candidate: RunCandidate, budget: Budget
 ) -> list[int] | None:
-    """Return the steps of each phase, in the config's proportions; None if one has none.
+    """Return the steps of each phase, in the config's proportions; None if a phase gets no step.
 
-    They are what the budget pays, and at most MANY_EPOCHS of the text.
+    The steps are as many as the budget pays for, but at most MANY_EPOCHS of the text.
     """
     total = config_lib.total_steps(request.config)
     shares = [phase.steps / total for phase in request.config.phases]
@@ -294,7 +294,7 @@ def _count_epochs(request: BudgetRequest, steps: Sequence[float]) -> float:
 
 
 def _buy(request: BudgetRequest, candidate: RunCandidate, budget: Budget) -> Purchase | None:
-    """Return what a budget buys of a shape; None where that is too little to predict."""
+    """Return the run that a budget pays for with a shape; None if it is too short to predict."""
     steps = _split_steps(request, candidate, budget)
     if steps is None or (epochs := _count_epochs(request, steps)) < MIN_EPOCHS:
         return None
@@ -316,7 +316,7 @@ def _buy(request: BudgetRequest, candidate: RunCandidate, budget: Budget) -> Pur
 
 
 def _count_secs(candidate: RunCandidate, steps: Sequence[int]) -> float:
-    """Return the seconds that a run pays."""
+    """Return the seconds of a run, the overhead of compute_reserve included."""
     in_steps = sum(
         count * speed.step_secs for count, speed in zip(steps, candidate.speeds, strict=True)
     )
@@ -326,10 +326,10 @@ def _count_secs(candidate: RunCandidate, steps: Sequence[int]) -> float:
 def _buy_each(
     request: BudgetRequest, candidates: Sequence[RunCandidate], budget: Budget
 ) -> list[tuple[RunCandidate, Purchase]]:
-    """Return what the budget buys of each shape, the lowest predicted loss first.
+    """Return the run that the budget pays for with each shape, the lowest predicted loss first.
 
     Raises:
-      Refused: all of them read too little.
+      Refused: no run reads enough of the text.
     """
     ranked = _rank(request, candidates, budget)
     if not ranked:
@@ -337,8 +337,8 @@ def _buy_each(
         most = max(_count_epochs(request, steps) if steps else 0.0 for steps in split)
         raise Refused(
             f"${budget.usd:,.2f} on {request.tpu_slice.name} buys {most:.2g} epochs of the store's "
-            f"{request.corpus.unique_tokens:,.0f} tokens at the fastest of the sizes, and below "
-            f"{MIN_EPOCHS} nothing is predicted; take a larger budget, or a part of the text"
+            f"{request.corpus.unique_tokens:,.0f} tokens at the fastest size, too few to predict "
+            f"(at least {MIN_EPOCHS}); take a larger budget, or a part of the text"
         )
     return ranked
 
@@ -346,7 +346,7 @@ def _buy_each(
 def _rank(
     request: BudgetRequest, candidates: Sequence[RunCandidate], budget: Budget
 ) -> list[tuple[RunCandidate, Purchase]]:
-    """List what the budget buys of each shape that reads enough, the best first."""
+    """List the runs that read enough of the text, the lowest predicted loss first."""
     bought = [(candidate, _buy(request, candidate, budget)) for candidate in candidates]
     known = [(candidate, purchase) for candidate, purchase in bought if purchase is not None]
     return sorted(known, key=lambda pair: pair[1].predicted_heldout_loss)
@@ -426,7 +426,7 @@ def _write_notes(request: BudgetRequest, best: RunCandidate) -> list[str]:
 
 
 def _find_enough(curves: dict[str, list[list[float]]], chosen: Purchase) -> float:
-    """Return the fewest dollars of the curves that come within _CLOSE of the chosen loss."""
+    """Return the fewest dollars at which a curve is within _CLOSE of the chosen loss."""
     most = chosen.predicted_heldout_loss + _CLOSE
     close = [usd for points in curves.values() for usd, loss, *_ in points if loss <= most]
     return min(close, default=chosen.budget_dollars)
@@ -458,7 +458,7 @@ def _bill_phases(request: BudgetRequest, best: RunCandidate, chosen: Purchase) -
 def make_settings(
     config: Config, steps: Sequence[int], bills: Sequence[PhaseBill], request: BudgetRequest
 ) -> dict[str, Any]:
-    """Return what the chosen run sets, by the names of flags of bert_jax.train.
+    """Return the settings of the chosen run, by flag of bert_jax.train.
 
     Warm-ups keep their share of the steps. Saves are SAVE_EVERY_SECS apart.
     """
@@ -486,7 +486,7 @@ def make_settings(
 def _draw_curves(
     request: BudgetRequest, candidates: Sequence[RunCandidate]
 ) -> dict[str, list[list[float]]]:
-    """Predict each shape at budgets from an eighth to eight times this one."""
+    """Predict the loss of each shape at budgets from an eighth to eight times this budget."""
     curves = {}
     for candidate in candidates:
         bought = [_buy(request, candidate, request.budget.times(factor)) for factor in _CURVE]

@@ -1,4 +1,4 @@
-"""Describe what a budget buys: rows for the screen, and a picture of loss against dollars."""
+"""Describe the choice for a budget: rows for the screen, and a plot of loss against dollars."""
 
 import pathlib
 from collections.abc import Iterable
@@ -53,7 +53,7 @@ def format_choice(plan: BudgetPlan) -> Rows:
 
 
 def format_bill(plan: BudgetPlan) -> Rows:
-    """Describe what the money goes to."""
+    """Describe how the dollars are spent."""
     rows = []
     for index, phase in enumerate(plan.phases):
         words = f"{phase.steps:,} steps of {phase.rows_per_step:,} rows of {phase.seq_len}"
@@ -73,12 +73,12 @@ def format_bill(plan: BudgetPlan) -> Rows:
 
 
 def format_sizes(plan: BudgetPlan) -> Rows:
-    """Describe what the same budget buys of each size, the best first."""
+    """Describe the run of each size for the same budget, the best first."""
     return [(each.size, f"{_describe_purchase(each)}, {each.speed}") for each in plan.candidates]
 
 
 def format_neighbors(plan: BudgetPlan) -> Rows:
-    """Describe what half and twice the budget buy."""
+    """Describe the runs for half and twice the budget."""
     rows = []
     for label, purchase in (("half", plan.half), ("twice", plan.twice)):
         words = "too little of the text to predict anything"
@@ -109,7 +109,7 @@ def draw(plan: BudgetPlan, path: pathlib.Path) -> None:
 
 
 def draw_figure(plan: BudgetPlan) -> Figure:
-    """Draw the predicted loss of each size over dollars, and the budget's own choice."""
+    """Plot the predicted loss of each size against dollars, and the chosen run."""
     figure = Figure(figsize=(7.6, 4.2), layout="constrained")
     axes = figure.add_subplot()
     usd, best, low, high = zip(*_best_points(plan.curves.values()), strict=True)
@@ -145,7 +145,7 @@ def draw_figure(plan: BudgetPlan) -> Figure:
 
 
 def _best_points(curves: Iterable[list[list[float]]]) -> list[list[float]]:
-    """Return the point of the lowest loss at each number of dollars, in their order."""
+    """Return the point of the lowest loss at each number of dollars, in ascending dollars."""
     best: dict[float, list[float]] = {}
     for points in curves:
         for point in points:

@@ -1,4 +1,4 @@
-"""List the shapes that a budget may buy, and how fast a slice trains each of them."""
+"""List the candidate shapes for a budget, and the speed of a slice for each of them."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ CompileAll = Callable[[Sequence[tuple[Config, int]]], list[Compiled | TooLarge]]
 
 @dataclasses.dataclass(frozen=True)
 class EncoderShape:
-    """Layers and width of an encoder."""
+    """Hold the layers and width of an encoder."""
 
     layers: int
     width: int
@@ -64,7 +64,7 @@ def reshape(config: Config, shape: EncoderShape) -> Config:
 
 @dataclasses.dataclass(frozen=True)
 class PhaseSpeed:
-    """How long a step of a phase takes, and how that is known.
+    """Hold the seconds of a step in a phase, and the origin of this number.
 
     origin is "compiled", "operations" (at the share of peak of a compiled phase) or "assumed".
     """
@@ -76,7 +76,7 @@ class PhaseSpeed:
 
 @dataclasses.dataclass(frozen=True)
 class RunCandidate:
-    """A shape on a slice."""
+    """Hold a shape with its speed on a slice."""
 
     shape: EncoderShape
     config: Config
@@ -114,12 +114,12 @@ def make_compiler(tpu_slice: Slice, screen: Screen) -> CompileAll:
 def list_candidates(
     config: Config, tpu_slice: Slice, most_parameters: float, notes: list[str]
 ) -> list[RunCandidate]:
-    """List the family's shapes of up to so many layer parameters, with assumed speeds.
+    """List the family's shapes of at most most_parameters in layers, with assumed speeds.
 
-    The smallest shape is always among them. notes receives why others are left out.
+    The smallest shape is always included. The reasons for leaving out shapes are added to `notes`.
 
     Raises:
-      Refused: none divides over the slice.
+      Refused: no shape divides over the slice.
     """
     candidates: list[RunCandidate] = []
     for shape in FAMILY:
@@ -146,9 +146,9 @@ def list_candidates(
 def compile_phases(
     candidate: RunCandidate, tpu_slice: Slice, compile_all: CompileAll
 ) -> RunCandidate | TooLarge:
-    """Compile the first phase of a candidate, and of the others the one that takes longest.
+    """Compile the first phase of a candidate, and the longest of its other phases.
 
-    Other phases take their operations at the share of peak of the phase of the nearest length.
+    Speeds of other phases follow from operations, at the peak share of the nearest compiled length.
     """
     config = candidate.config
     times = [
@@ -173,7 +173,7 @@ def compile_phases(
 def _take_estimates(
     candidate: RunCandidate, tpu_slice: Slice, estimates: Mapping[int, Estimate]
 ) -> tuple[PhaseSpeed, ...]:
-    """Return the speeds of all phases from the estimates of some."""
+    """Return the speeds of all phases from the estimates of the compiled ones."""
     lengths = [phase.seq_len for phase in candidate.config.phases]
     speeds = []
     for index, length in enumerate(lengths):
@@ -188,7 +188,7 @@ def _take_estimates(
 
 
 def correct_assumed(candidates: Sequence[RunCandidate], tpu_slice: Slice) -> list[RunCandidate]:
-    """Scale assumed shares of peak as the nearest compiled shape's differs from its assumed one."""
+    """Scale assumed shares of peak by compiled over assumed share of the nearest compiled shape."""
     known = [each for each in candidates if each.speeds[0].origin == "compiled"]
     corrected = []
     for candidate in candidates:

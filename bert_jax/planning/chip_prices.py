@@ -21,7 +21,7 @@ MAX_USD = 1_000_000  # dollars per chip and hour, far more than any chip costs
 
 @dataclasses.dataclass(frozen=True)
 class Price:
-    """Dollars per chip-hour, and where and when they were read."""
+    """Hold dollars per chip-hour, with their source and date."""
 
     chip: str
     usd_on_demand: Annotated[float, 0, MAX_USD]
@@ -34,7 +34,7 @@ class Price:
 
 @dataclasses.dataclass(frozen=True)
 class Prices:
-    """A price list: a price for each chip."""
+    """Hold a price list: a price for each chip."""
 
     path: pathlib.Path
     by_chip: dict[str, Price]
@@ -66,7 +66,7 @@ def read_prices(path: pathlib.Path = FILE) -> Prices:
 
 
 class _PriceList(TypedDict):
-    """The content of a price list."""
+    """Declare the fields of a price list file."""
 
     prices: list[Price]
 
@@ -86,10 +86,10 @@ NAMES = {
 
 @dataclasses.dataclass(frozen=True)
 class KernelShape:
-    """The sizes that the price of a row depends on; heads are one device's.
+    """Hold the sizes that the cycles of a row depend on; heads are those on one device.
 
-    kernel is "attention", of short rows, or "flash", of long ones; window is a layer's, 0
-    where it attends to the complete row.
+    kernel is "attention" (short rows) or "flash" (long rows); window is the layer's, 0
+    if it attends to the complete row.
     """
 
     chip: str
@@ -102,7 +102,7 @@ class KernelShape:
 
 
 def look_up_cycles(shape: KernelShape) -> dict[str, float]:
-    """Return the cycles of a row by words of the kernels' names; empty if not priced."""
+    """Return the cycles of a row by words in the kernels' names; {} if not priced."""
     row = _find_row(shape)
     if row is None:
         return {}

@@ -1,4 +1,4 @@
-"""Estimate a phase on a slice: whether it fits, its step time, and the settings that would fit."""
+"""Estimate a phase on a slice: whether it fits, its step time, or else settings that would fit."""
 
 import dataclasses
 import itertools
@@ -24,7 +24,7 @@ Compile = Callable[[Config, str], Compiled | TooLarge]
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """The compiler's estimate of a step. It was not measured."""
+    """Hold an unmeasured estimate of a step, from the compiler."""
 
     step_secs: float
     work_secs: float
@@ -41,7 +41,7 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Alternative:
-    """Other settings, compiled too."""
+    """Hold other settings for a phase, with the result of their compile."""
 
     settings: dict[str, Any]  # flag -> value
     fits: bool
@@ -51,7 +51,7 @@ class Alternative:
 
 @dataclasses.dataclass(frozen=True)
 class PhasePlan:
-    """A phase on a slice."""
+    """Hold the plan of a phase on a slice."""
 
     seq_len: int
     steps: int
@@ -111,7 +111,7 @@ def estimate_step(
 
 
 def count_row_flops(config: Config, index: int, teacher: ModelConfig | None = None) -> float:
-    """Count the operations of a row of a phase, forward and backward, and of a teacher forward."""
+    """Count the operations of a row in a phase: forward, backward, and forward in a teacher."""
     phase = config.phases[index]
     shape = row_shape(
         config_lib.data_in_phase(config, index), phase.seq_len, phase.max_predictions_per_seq
@@ -149,10 +149,10 @@ def _kernel_cycles(
     compiled: Compiled,
     teacher: ModelConfig | None = None,
 ) -> dict[str, float | None]:
-    """Return the cycles of a call of each kernel, by words of its name; None where it has no price.
+    """Return the cycles per call of each kernel, by words in its name; None without a price.
 
-    A call does the rows of a micro-batch on one device, with that device's heads. The kernels of a
-    teacher or of a generator have a scope in their names, and come first.
+    A call computes the rows of a micro-batch on one device, with the heads on this device. Kernels
+    of a teacher or generator have a scope in their names, and come first.
     """
     cycles: dict[str, float | None] = {}
     *others, own = _list_models(config, teacher)
@@ -165,7 +165,7 @@ def _kernel_cycles(
 
 
 def _list_models(config: Config, teacher: ModelConfig | None) -> list[tuple[str, ModelConfig]]:
-    """List the models of a step by the scope in their kernels' names; the config's own is last."""
+    """List the models of a step with the scope in their kernels' names, the trained model last."""
     models = [("", config.model)]
     if config.model.generator is not None:
         models.insert(0, (GENERATOR_SCOPE, config.model.generator))
@@ -186,7 +186,7 @@ def _list_shapes(
 ) -> list[chip_prices.KernelShape]:
     """List the shapes of the kernels that a model may call.
 
-    A kernel with a window comes first: its name has all words of the kernel without one.
+    Kernels with a window come first, as their names include all words of those without a window.
     """
     shape = chip_prices.KernelShape(
         chip=tpu_slice.chip.name,
@@ -248,7 +248,7 @@ def plan_phase(
 def _change(
     config: Config, index: int, preset: str = "", remat: str = "", micro_batches: int = 0
 ) -> Config:
-    """Change settings that reduce the memory of a step at the price of time."""
+    """Return the config with settings changed that save memory in a step but cost time."""
     phases = list(config.phases)
     parts = micro_batches or phases[index].micro_batches
     phases[index] = dataclasses.replace(phases[index], micro_batches=parts)

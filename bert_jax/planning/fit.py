@@ -1,8 +1,8 @@
-"""Fit a scaling law to few points, and our own law to BERT's published results.
+"""Fit a scaling law to few points, such as a ladder or BERT's published results.
 
 A ladder has 6 to 12 points and the law 6 constants. Each constant therefore has a prior, taken from
-published laws; the fit is the mode of the posterior, with Laplace's covariance. Losses are
-compared by their logarithm, and a point far off counts less (Huber).
+published laws; the fit is the mode of the posterior, with Laplace's covariance. Residuals are
+differences of log losses, and outliers count less (Huber).
 
 Source: Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3 and appendix D.3.
 """
@@ -54,7 +54,7 @@ Known = tuple[Sequence[float], float, float]  # weights of the constants; mean, 
 
 @dataclasses.dataclass(frozen=True)
 class _Prior:
-    """Rows of the prior: weights of the constants, the mean and deviation of it."""
+    """Hold the rows of a prior: weights of the constants, mean and deviation of their sum."""
 
     weights: np.ndarray  # float[rows,6]
     means: np.ndarray
@@ -62,7 +62,7 @@ class _Prior:
 
 
 def _make_prior(points: Sequence[Point], known: Sequence[Known]) -> _Prior:
-    """Build the prior of the constants, with further rows."""
+    """Build the prior of the constants; each of `known` adds a row."""
     columns = np.log(np.array(points, np.float64)).mean(axis=0)
     log_size, log_tokens, log_loss = float(columns[0]), float(columns[1]), float(columns[3])
     term = _LOG_TERM[0] + log_loss
@@ -90,8 +90,8 @@ def fit(
     """Fit the law to points; known are further rows of the prior.
 
     Raises:
-      Refused: there are too few points, of too few sizes or token counts, or no law of this form
-        goes through them; with the residual of each.
+      Refused: there are too few points, sizes or token counts, or no law of this form fits; the
+        message then has the residual of each point.
     """
     _check_points(points, is_told_more=bool(known))
     prior = _make_prior(points, known)
@@ -171,7 +171,7 @@ def _find_mode(
         return np.concatenate([by_constants / noise, prior.weights / prior.deviations[:, None]])
 
     def weigh(squares: np.ndarray) -> np.ndarray:
-        """Return Huber's loss of the points and its two derivatives, the prior as it is."""
+        """Return the Huber loss of points (plain squares for the prior) and its two derivatives."""
         far = squares > _HUBER**2
         far[count:] = False
         root = np.sqrt(np.where(far, squares, 1.0))
@@ -231,7 +231,7 @@ _TRANSFER = 0.1
 
 @functools.cache
 def fit_english() -> Law:
-    """Return the law that is used without a ladder, fitted to BERT's own table of sizes."""
+    """Return the law for runs without a ladder, fitted to the table of sizes in BERT's paper."""
     points = [
         Point(
             parameters=12 * layers * width**2,
@@ -266,7 +266,7 @@ LADDER_TOKENS, LADDER_UNIQUE_TOKENS = (1e6, 1.5e6, 2e6), 9.3e6
 
 @functools.cache
 def fit_ladder() -> Law:
-    """Return the law of small runs, fitted to our own ladder on English."""
+    """Return the law for small runs, fitted to bert_jax's ladder on English."""
     points = [
         Point(
             parameters=width // 64 * width * round((4 + 3 * 2.625) * width),

@@ -27,7 +27,7 @@ class Instruction:
 
     @property
     def operands(self) -> list[str]:
-        """Return the names of the instructions whose results it takes."""
+        """Return the names of the instructions whose results this one takes."""
         return re.findall(r"%([\w.\-]+)", self.arguments)
 
     def attribute(self, name: str) -> str:
@@ -127,7 +127,7 @@ def count_bytes(result: str) -> int:
 
 
 def read_trip_count(program: HloProgram, loop: Instruction) -> int | None:
-    """Return how often a loop runs, by its own statement or its condition; None if neither says.
+    """Return how often a loop runs, by its attribute or its condition; None if neither tells.
 
     The bound counts from 0 by 1, as the loops that jax.lax.scan and fori_loop make.
     """
@@ -152,10 +152,10 @@ def list_branches(conditional: Instruction) -> list[str]:
 
 
 def read_first_group(rest: str, devices: int) -> list[int]:
-    """Return the numbers of the devices that take part in a collective together with the first.
+    """Return the numbers of the devices in the first group of a collective.
 
     Groups are written in three ways: {{0,1},{2,3}}, [4,2]<=[2,4]T(1,0), or as axes of a mesh,
-    mesh['x'=4,'y'=2] {'y'}, where an axis may be cut: 'x':(2)2 are 2 after the first 2.
+    mesh['x'=4,'y'=2] {'y'}, where an axis may be split: 'x':(2)2 has size 2 after size 2.
     """
     if listed := re.search(r"replica_groups=\{\{([\d,]*)\}", rest):
         return [int(number) for number in listed.group(1).split(",")]

@@ -1,7 +1,7 @@
 """Price a compiled step from the TPU compiler's cycle estimates and a model of its collectives.
 
-XLA for TPU writes estimated cycles on most instructions of its schedule. They are added up, loops
-times their trip count, conditionals at their most expensive branch. Three kinds have no estimate:
+XLA for TPU writes estimated cycles on most instructions of its schedule. The cycles are summed:
+loops times their trip count, conditionals at their costliest branch. Three kinds have no estimate:
 
     Pallas kernels      cost the price that the caller gives; one without a price is reported
     rng-bit-generator   costs the time to write its result to memory
@@ -25,7 +25,7 @@ LINKS, NETWORK = "links", "network"
 
 @dataclasses.dataclass
 class Traffic:
-    """The collectives of one kind in a step, for one chip."""
+    """Sum the collectives of one kind in a step, for one chip."""
 
     kind: str
     path: str  # "links" within a slice, or "network" between slices
@@ -45,7 +45,7 @@ class Traffic:
 
 
 def compute_wire_bytes(kind: str, result_bytes: int, members: int) -> float:
-    """Return the bytes that each member of a ring sends; one-to-one sends its own.
+    """Return the bytes that each member of a collective sends, in a ring or one-to-one.
 
     Source: Thakur, Rabenseifner, Gropp 2005, "Optimization of collective communication operations
     in MPICH", section 4: ring algorithms.
@@ -62,7 +62,7 @@ def compute_wire_bytes(kind: str, result_bytes: int, members: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """The machine that a program is priced for; rates are a device's."""
+    """Hold the machine that a program is priced for; rates are per device."""
 
     clock_hz: float
     hbm_bytes_per_sec: float
@@ -75,7 +75,7 @@ class Machine:
 
 @dataclasses.dataclass
 class ProgramCost:
-    """The cost of a step on one device."""
+    """Hold the cost of a step on one device."""
 
     cycles: float = 0.0  # all instructions and priced kernels, no collectives
     kernel_cycles: float = 0.0  # the part of cycles in kernels
@@ -125,7 +125,7 @@ def price(text: str, machine: Machine, kernels: Mapping[str, float | None]) -> P
 
 
 class _Computation:
-    """Walk one run of a computation in the order of its schedule: its cost and its transfers."""
+    """Walk a computation once in the order of its schedule; sum its cost and transfers."""
 
     def __init__(
         self, program: HloProgram, machine: Machine, kernels: Mapping[str, float | None]
@@ -274,7 +274,7 @@ class _Computation:
                 self._finish(started)
 
     def _transfer(self, kind: str, instruction: Instruction) -> Traffic:
-        """Return a collective within the slice, before it is known when it runs."""
+        """Return a collective within the slice, without the time that it is exposed."""
         result = instruction.result
         if instruction.opcode.endswith("-start") and kind != "all-reduce":
             result = hlo.split_tuple(result)[1]  # the first member is the input
@@ -294,7 +294,7 @@ class _Computation:
         return Traffic(kind, LINKS, 1, size, wire, wire / rate)
 
     def _all_to_all(self, group: Sequence[int], size: float) -> tuple[float, float]:
-        """Return seconds and bytes that a device sends, if each sends every other one its piece."""
+        """Return seconds and bytes per device if each device sends a piece to every other one."""
         piece = size / len(group)
         pairs = [(sender, receiver) for sender in group for receiver in group if sender != receiver]
         rate = self._machine.hop(pairs)

@@ -2,12 +2,12 @@
 
     loss = E + A / N^a + B / D'^b        D' = U + U R (1 - exp(-(D / U - 1) / R))
 
-N counts the parameters of the encoder's layers (embeddings and heads left out), D the tokens that
-are read, U the unique ones, D' what D is worth: the first pass counts whole, and later passes less
-and less, so that no number of them is worth more than U (1 + R).
+N counts the parameters of the encoder's layers (embeddings and heads left out), D the tokens read,
+U the unique tokens. D' is the effective number of tokens: the first pass counts in full, and later
+passes less and less, with the limit U (1 + R).
 
-An interval has the uncertainty of the constants in it, so it widens by itself where the points
-that were fitted say nothing.
+An interval includes the uncertainty of the constants, so it widens outside the range of the fitted
+points.
 
 Source: Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3; Muennighoff et al. 2023 (arXiv
 2305.16264), section 3.1.
@@ -39,7 +39,7 @@ _Number = Annotated[float, -1e6, 1e6]
 
 
 class Point(NamedTuple):
-    """A finished run: its size and tokens, and its held-out masked LM loss in nats."""
+    """Hold a finished run: its size and tokens, and its held-out masked LM loss in nats."""
 
     parameters: Amount  # the encoder layers'
     tokens: Amount  # read, without padding
@@ -48,7 +48,7 @@ class Point(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """A predicted loss in nats, with its interval of CONFIDENCE."""
+    """Hold a predicted loss in nats, with its interval of CONFIDENCE."""
 
     loss: float
     low: float
@@ -57,7 +57,7 @@ class Prediction(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Constants:
-    """The constants of the law, E, A, a, B, b and R of the module's docstring."""
+    """Hold the constants of the law: E, A, a, B, b and R in the module's docstring."""
 
     irreducible: _Factor
     size_factor: _Factor
@@ -67,7 +67,7 @@ class Constants:
     repeats: _Factor
 
     def to_vector(self) -> np.ndarray:
-        """Return (log E, log A, a, log B, b, log R), the order of a covariance."""
+        """Return (log E, log A, a, log B, b, log R), in the order of the covariance."""
         return np.array(
             [
                 *(math.log(self.irreducible), math.log(self.size_factor), self.size_exponent),
@@ -86,7 +86,7 @@ class Constants:
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """Predict losses on a kind of text, from the points that were fitted."""
+    """Predict losses on a kind of text, by constants fitted to points."""
 
     corpus: str  # the text of the points
     vocabulary: str  # its kind and size
@@ -121,7 +121,7 @@ class Law:
         return Prediction(*(float(math.exp(log_loss + shift)) for shift in (0.0, -reach, reach)))
 
     def describe(self) -> str:
-        """Say in a sentence where the constants come from, and how far to trust them."""
+        """Describe the origin and the reliability of the constants in a sentence."""
         sizes = [point.parameters for point in self.points]
         reads = [point.tokens for point in self.points]
         measured = (
@@ -191,7 +191,7 @@ def _is_covariance(matrix: np.ndarray) -> bool:
 def count_effective_tokens(
     tokens: np.ndarray, unique_tokens: np.ndarray, repeats: float
 ) -> np.ndarray:
-    """Count what tokens are worth where they are read repeatedly: D' above."""
+    """Count the effective tokens of repeated reading: D' in the module's docstring."""
     unique = np.minimum(tokens, unique_tokens)
     return unique * (1.0 - repeats * np.expm1(-(tokens / unique - 1.0) / repeats))
 
@@ -223,7 +223,7 @@ def compute_log_losses(
 
 
 def _student_t(degrees: float) -> float:
-    """Return how many deviations an interval of CONFIDENCE reaches to each side."""
+    """Return the half width of an interval of CONFIDENCE, in standard deviations."""
     from scipy.special import stdtrit  # here: only a prediction waits for it
 
     return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
@@ -243,7 +243,7 @@ def count_in_words(number: float) -> str:
 
 
 def count_layer_parameters(model: ModelConfig) -> int:
-    """Count the weights of the layers' matrices; biases and norms are a thousandth of them."""
+    """Count the weights of the layers' matrices, without biases and norms (about 0.1%)."""
     maps = 3 if model.gated_mlp else 2
     width = model.hidden_size
     return model.num_hidden_layers * width * (4 * width + maps * model.intermediate_size)
@@ -257,8 +257,8 @@ _PARAMETERS_PER_TOKEN = 10.0
 
 
 def count_most_parameters(unique_tokens: float, ratios: Sequence[float]) -> float:
-    """Return the layer parameters up to which a law holds for a text of so many tokens.
+    """Return the most layer parameters for which a law holds on a text of unique_tokens.
 
-    ratios are the law's points': layer parameters per unique token.
+    ratios are the layer parameters per unique token of the law's points.
     """
     return unique_tokens * max(_PARAMETERS_PER_TOKEN, 2 * max(ratios))

@@ -26,7 +26,7 @@ RATE_POINTS = 200  # points of the learning rate in a plan
 
 @dataclasses.dataclass(frozen=True)
 class RunTotals:
-    """Totals of all phases; None where one does not fit, or a price or a store is missing.
+    """Hold totals of all phases; None if a phase does not fit, or a price or a store is missing.
 
     Preemptions of spot chips are not counted.
     """
@@ -47,7 +47,7 @@ class RunTotals:
 
 @dataclasses.dataclass(frozen=True)
 class ScaleRow:
-    """The first phase on a slice of another size, with the same rows per chip."""
+    """Hold the first phase on a slice of another size, with the same rows per chip."""
 
     topology: str
     chips: int
@@ -60,7 +60,7 @@ class ScaleRow:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A plan. Fields are the keys of --json_out and public; see docs/reference/files.md."""
+    """Hold a plan. Fields are public keys of --json_out; see docs/reference/files.md."""
 
     topology: str
     accelerator_type: str
@@ -84,7 +84,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Facts about the data; numbers are of each phase, None where only a store could tell."""
+    """Hold facts about the data per phase; None if they require a store and there is none."""
 
     vocabulary_from: str  # store, config or assumed
     epochs: list[float] | None
@@ -121,7 +121,7 @@ def _multiply(chip_hours: float | None, usd: float | None) -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class PlanRequest:
-    """A run to plan: its config, the slice, and the other slices to compare with."""
+    """Hold a run to plan: its config, the slice, and the other slices to compare with."""
 
     config: Config
     objectives: Sequence[Objective]  # one for each phase
@@ -140,14 +140,14 @@ def scale_config(config: Config, tpu_slice: Slice, other: Slice) -> Config:
 
 
 def name_vocabulary_origin(config: Config) -> str:
-    """Name what gives an unresolved config its vocabulary's size, as in Corpus.vocabulary_from."""
+    """Name the origin of an unresolved config's vocabulary size, for Corpus.vocabulary_from."""
     if config.data.store:
         return "store"
     return "config" if config.init or config.model.vocab_size else "assumed"
 
 
 def read_corpus(config: ResolvedRun, vocabulary_from: str, screen: Screen) -> Corpus:
-    """Take epochs and packing from the config's store, if it names one."""
+    """Read epochs and packing from the config's store, if the config names one."""
     source = setup.open_feed(config, screen)
     if source is None:
         is_packed = config.data.packed_examples > 1

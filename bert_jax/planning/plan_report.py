@@ -198,7 +198,7 @@ def _gib(size: float) -> str:
 
 
 def _length(secs: float) -> str:
-    """Write seconds as 59 s, or as the clock does from a minute on."""
+    """Format seconds: below a minute as 59 s, then as hours, minutes and seconds."""
     return f"{secs:.0f} s" if 1 <= secs < 59.5 else "under 1 s" if secs < 1 else duration(secs)
 
 

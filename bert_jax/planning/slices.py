@@ -1,4 +1,4 @@
-"""Describe slices of TPU chips (names, shapes, links); open devices to compile for without one."""
+"""Describe TPU slices (names, shapes, links), and open devices to compile for without a TPU."""
 
 import dataclasses
 import importlib.util
@@ -48,7 +48,7 @@ _USABLE_GIB |= {"tpu7x": 94.74}
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """Chips in a box, joined by their links; several such boxes are joined by the network."""
+    """Hold a box of chips joined by links, or several such boxes joined by the network."""
 
     chip: Chip
     dims: tuple[int, ...]  # chips along each edge
@@ -88,8 +88,8 @@ class Slice:
     def ring(self, positions: Sequence[Sequence[int]]) -> tuple[int, float]:
         """Return the number of chips at these coordinates, and the bytes/s that each can forward.
 
-        A chip in a corner has one link along an edge without wrap-around and two along one with
-        it; a collective moves no faster than that chip. A group that is interleaved with others
+        A corner chip has one link along an edge without wrap-around, and two along an edge with it;
+        no collective is faster than this chip. A group that is interleaved with others
         shares its links with them.
         """
         members = {tuple(position) for position in positions}
@@ -101,8 +101,8 @@ class Slice:
     def hop(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float:
         """Return the bytes/s of each (sender, receiver) pair of chips while all pairs send.
 
-        Routes follow one edge after the other, the shorter way round where it wraps around; pairs
-        share the link that most of them use.
+        Routes follow one edge after the other, the shorter way if an edge wraps around; the busiest
+        link, divided among its pairs, sets the rate.
         """
         crossed: Counter[tuple[tuple[int, ...], int, int]] = Counter()
         for sender, receiver in pairs:
@@ -133,7 +133,7 @@ class Slice:
 def find_slice(name: str, num_slices: int = 1, flag: str = "--topology=") -> Slice:
     """Return the slice of a topology such as v5e:8x8, or of gcloud's name for it, v5litepod-64.
 
-    An error repeats the name behind `flag`, as it was given.
+    `flag` precedes the name in an error.
 
     Raises:
       Refused: no slice has this name; lists those that exist.
@@ -144,7 +144,7 @@ def find_slice(name: str, num_slices: int = 1, flag: str = "--topology=") -> Sli
         version = name.partition(":")[0].partition("-")[0].replace("v5litepod", "v5e")
         if version not in SHAPES:
             raise Refused(
-                f"{flag}{name}: {version!r} is no TPU that is known here; known are "
+                f"{flag}{name}: {version!r} is not a known TPU version; known are "
                 f"{', '.join(SHAPES)}, as in {flag}v5e:4x4"
             )
         members = _list_slices(version)
@@ -162,7 +162,7 @@ def find_slice(name: str, num_slices: int = 1, flag: str = "--topology=") -> Sli
 
 
 def resize_slice(like: Slice, count: int) -> Slice:
-    """Return the slice of so many chips of the same version.
+    """Return the slice of `count` chips of the same version.
 
     Raises:
       Refused: there is none of that size.

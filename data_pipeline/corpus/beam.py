@@ -37,7 +37,7 @@ NumberedSources = Sequence[tuple[int, Source]]
 
 @dataclasses.dataclass(frozen=True)
 class BeamWork:
-    """The settings of every worker, which are sent to it and so hold no open vocabulary."""
+    """Hold the settings that are sent to every worker, and so no open vocabulary."""
 
     folder: str  # place of the encoded chunks: local, shared or gs://
     vocab_name: str
@@ -59,7 +59,7 @@ def check_installed() -> None:
 def check_options(beam_options: str) -> None:
     """Raise Refused if Beam would ignore an option or exit because of it.
 
-    A runner with its own job server, such as Flink's, passes on options that Beam does not know.
+    Options unknown to Beam are allowed for a runner with its own job server, such as Flink's.
     """
     from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
     from apache_beam.runners.portability.portable_runner import PortableRunner
@@ -69,8 +69,8 @@ def check_options(beam_options: str) -> None:
         words = shlex.split(beam_options)
     except ValueError as error:
         raise Refused(
-            f"--beam_options is {beam_options!r}, which no shell could read ({error}); close the "
-            "mark"
+            f"--beam_options is {beam_options!r}, which a shell cannot read ({error}); close the "
+            "quotation"
         ) from error
     options = PipelineOptions(words)
     runner_name = options.view_as(StandardOptions).runner or StandardOptions.DEFAULT_RUNNER
@@ -219,7 +219,7 @@ def _read_back(group: int, folder: str) -> Iterator[EncodedChunk]:
     if not FileSystems.exists(end_path):
         raise Refused(
             f"the Beam pipeline finished, but {end_path} does not exist: its workers wrote to a "
-            "place of their own; give one that they and this machine can reach, as in "
+            "folder of their own; give one that they and this machine can reach, as in "
             "--beam_options='--temp_location=gs://BUCKET/temp ...'"
         )
     with FileSystems.open(end_path) as file:

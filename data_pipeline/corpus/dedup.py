@@ -24,7 +24,7 @@ def hash_texts(texts: Sequence[Iterable[str]], wanted: bool = True) -> np.ndarra
 
 
 class HashBuckets:
-    """Positions by their 128-bit hashes, partitioned into files by the first bits of the hash."""
+    """Store positions with their 128-bit hashes, in files by the first bits of the hash."""
 
     def __init__(self, directory: pathlib.Path) -> None:
         directory.mkdir()
@@ -40,9 +40,9 @@ class HashBuckets:
             self._write()
 
     def groups(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield each bucket as positions int64[N], equal hashes together, and is_first bool[N].
+        """Yield each bucket as positions int64[N] and is_first bool[N], grouped by equal hashes.
 
-        Of equal hashes the lowest position comes first.
+        The lowest position of a group comes first, where is_first is True.
         """
         self._write()
         for path in self._paths:
@@ -81,10 +81,10 @@ _FOLD = bytes.maketrans(
 
 
 def fold_text(paragraphs: Iterable[str]) -> bytes:
-    """Fold a document to its words in lower case, digits as 0, a space between two; UTF-8.
+    """Fold a document to UTF-8: words in lower case, digits as 0, single spaces between words.
 
-    Gives the bytes of str.casefold, str.split and a regular expression for digits, which take three
-    times as long: only the few characters beyond ASCII are examined individually.
+    The result is as by str.casefold, str.split and a regular expression for digits, in a third
+    of the time, as only the few characters beyond ASCII are examined one by one.
     """
     text = " ".join(paragraphs)
     data = (text if text.isascii() else text.casefold()).encode()
@@ -98,7 +98,7 @@ def fold_text(paragraphs: Iterable[str]) -> bytes:
 
 
 def hash_document(folded_text: bytes) -> int:
-    """Hash a folded document to 64 bits, which decide whether it is held out.
+    """Hash a folded document to 64 bits, which decide whether the document is held out.
 
     Copies of a page that differ in a date, a counter or the line breaks have the same hash, and so
     the same split. The hash does not depend on the vocabulary or the sentences.

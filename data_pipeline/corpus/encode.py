@@ -34,7 +34,7 @@ CHUNK_DOCUMENTS = 1 << 15  # the most in a chunk: millions of empty ones have fe
 
 @dataclasses.dataclass(frozen=True)
 class TextChunk:
-    """Consecutive documents of the input."""
+    """Hold consecutive documents of the input."""
 
     documents: list[Document]
     source_documents: dict[int, int]  # number of a source -> its documents
@@ -43,10 +43,10 @@ class TextChunk:
 
 @dataclasses.dataclass(frozen=True)
 class ChunkFacts:
-    """Facts about D documents of L lines other than their tokens; none of them is empty.
+    """Hold the facts, other than tokens, about D documents of L lines; no document is empty.
 
-    Lines are separate only if duplicate ones are to be dropped; otherwise a document is one line.
-    Arrays that CleaningOptions do not need have no columns.
+    Lines are separate only if duplicate lines are to be dropped; otherwise a document is one line.
+    Arrays that CleaningOptions do not require have no columns.
     """
 
     line_lengths: np.ndarray  # int64 [L], sentences
@@ -59,7 +59,7 @@ class ChunkFacts:
 
 @dataclasses.dataclass(frozen=True)
 class EncodedChunk:
-    """A chunk as T tokens in S sentences."""
+    """Hold a chunk as T tokens in S sentences."""
 
     token_ids: np.ndarray  # uint16 or uint32 [T]
     sentence_lengths: np.ndarray  # int64 [S], tokens
@@ -96,7 +96,7 @@ def read_chunks(
 
 
 class ChunkEncoder:
-    """Encode chunks; the result depends on the chunk and the settings alone."""
+    """Encode chunks; the result depends only on the chunk and the settings."""
 
     def __init__(
         self, vocabulary: Vocabulary, text: TextOptions, cleaning: CleaningOptions
@@ -203,7 +203,7 @@ def encode_corpus(
     """Yield the chunks encoded, in the order of the input whatever the number of processes is.
 
     Raises:
-      Refused: as the stream of chunks raises; a process was killed or could not start.
+      Refused: the stream of chunks raised it, or a process was killed or could not start.
     """
     if workers == 1:
         yield from map(ChunkEncoder(vocabulary, text, cleaning).encode, chunks)

@@ -1,4 +1,4 @@
-"""Count what a vocabulary loses: characters that no entry has, and words that are too long.
+"""Count the text that a vocabulary loses: characters without a piece, and words too long for it.
 
 A word with such a character, or with too many characters, becomes one unknown token.
 """
@@ -47,7 +47,7 @@ class LostCharacters:
         return {ord(char): count for char, count in counts.items()}
 
     def count_long_words(self, sentences: Sequence[str]) -> int:
-        """Count the characters in words that are longer than WordPiece takes."""
+        """Count the characters in words that are too long for WordPiece."""
         if not self._max_word_chars:
             return 0
         lost_chars = 0.0

@@ -3,7 +3,7 @@
 A document's signature is SIGNATURE_SIZE minima over the hashes of its runs; two signatures agree in
 about the share of runs that their documents have in common. Documents that agree in a whole band of
 the signature are compared; pairs that agree in at least the threshold are near duplicates, and a
-cluster is all documents that a chain of such pairs joins.
+cluster has all documents that are linked by such pairs.
 
 Source: Broder 1997, "On the resemblance and containment of documents"; datasketch.
 """
@@ -34,7 +34,7 @@ _WORD_STEPS = np.array([0x9E3779B97F4A7C15 * (2 * i + 1) % 2**64 for i in range(
 
 
 class Signer:
-    """Make signatures of documents that are folded as in data_pipeline.corpus.dedup."""
+    """Make signatures of documents folded by dedup.fold_text."""
 
     def __init__(self) -> None:
         import datasketch  # here: the import takes half a second, and most builds do not need it
@@ -69,7 +69,7 @@ def _hash_runs(folded_text: bytes) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Clusters:
-    """Near duplicates among D documents."""
+    """Hold the clusters of near duplicates among D documents."""
 
     first_D: np.ndarray  # int64, the first document of each document's cluster, possibly itself
     documents_given_up: int  # not compared with all that agree with them in a band
@@ -131,8 +131,8 @@ def _find_near_pairs(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield pairs of near duplicates that agree in a band: the earlier documents, the later ones.
 
-    Within a group each document is compared with the first; those not near to it are then
-    compared among themselves in the same way, _MAX_ROUNDS times; the rest is marked as given up.
+    Within a group each document is compared with the first; documents that differ from it are then
+    compared among themselves in the same way, up to _MAX_ROUNDS rounds; the rest is given up.
     """
     group = np.cumsum(is_first)
     for _ in range(_MAX_ROUNDS):
@@ -162,7 +162,7 @@ def _compare_signatures(
 
 
 def _join(first_D: np.ndarray, document: int, other: int) -> None:
-    """Merge two clusters; the earlier of their first documents names the result."""
+    """Merge two clusters; the earlier of their first documents identifies the result."""
     firsts = _find_first(first_D, document), _find_first(first_D, other)
     first_D[max(firsts)] = min(firsts)
 

@@ -132,11 +132,11 @@ COMMAND = Command(
 
 
 def check_flags(flags: BuildFlags) -> BuildFlags:
-    """Return the flags with the number of workers.
+    """Check the flags; return them with the number of workers filled in.
 
     Raises:
-      Refused: no --output, an address such as gs:// for --vocab or --scratch, two flags that
-        exclude each other, a runner that is not installed.
+      Refused: --output is missing, --vocab or --scratch is an address such as gs://, two flags
+        exclude each other, or the runner is not installed.
     """
     if flags.compare_vocabs:
         _check_comparison(flags)
@@ -159,7 +159,7 @@ def check_flags(flags: BuildFlags) -> BuildFlags:
 
 
 def _check_comparison(flags: BuildFlags) -> None:
-    """Raise Refused for a flag that a comparison of vocabularies does not read."""
+    """Raise Refused for a flag that --compare_vocabs does not read."""
     for field in dataclasses.fields(BuildFlags):
         is_read = field.name in ("input", "text", "cleaning", "compare_vocabs", RECORDED)
         if not is_read and getattr(flags, field.name) != field.default:

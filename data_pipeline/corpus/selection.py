@@ -1,7 +1,7 @@
 """Select the documents and lines of an encoded corpus to keep, and the split of each document.
 
-Drops equal documents, then near duplicates, then equal lines, always all but the first; counts what
-each rule drops; and divides the rest into two splits.
+Drops equal documents, then near duplicates, then equal lines, keeping the first of each; counts the
+documents and lines that each rule drops; and divides the rest into two splits.
 """
 
 import dataclasses
@@ -30,9 +30,9 @@ _FILLED_AT_ONCE = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """Which documents and lines of a spool are kept, and what decides the split of a document.
+    """Hold the documents and lines of a spool to keep, and the hashes that decide their split.
 
-    The arrays are memory maps: their size on disk grows with the corpus, memory does not.
+    The arrays are memory maps: they take disk space in proportion to the corpus, but no memory.
     """
 
     keeps_document: np.ndarray  # bool [D]
@@ -42,7 +42,7 @@ class Selection:
 
 
 def select(spool: Spool, cleaning: CleaningOptions, dropped: dict[str, int]) -> Selection:
-    """Choose what to drop, and add the counts to `dropped` by reason."""
+    """Choose the documents and lines to keep; add counts to `dropped`, by reason."""
     work = spool.directory / "selection"
     work.mkdir()
     selection = Selection(
@@ -100,7 +100,7 @@ def _make_array(path: pathlib.Path, dtype: type, size: int, value: int) -> np.nd
 def _drop_repeated(
     blocks: Iterable[tuple[np.ndarray, np.ndarray]], keeps: np.ndarray, directory: pathlib.Path
 ) -> int:
-    """Clear `keeps` for all but the first of each hash; return the number cleared."""
+    """Set `keeps` to False for all but the first of each hash; return the number of changes."""
     buckets = HashBuckets(directory)
     for hashes, positions in blocks:
         buckets.append(hashes, positions)
@@ -140,7 +140,7 @@ def _apply_near_duplicates(
 
 
 def _hash_kept_lines(spool: Spool, selection: Selection) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield hashes and positions; mark the lines of the other documents as dropped."""
+    """Yield hashes and positions of lines of kept documents; mark all other lines as dropped."""
     for documents, lines, facts in number_chunks(spool):
         is_kept = np.repeat(selection.keeps_document[documents], facts.document_lengths)
         selection.keeps_line[lines] = is_kept
@@ -198,7 +198,7 @@ def choose_heldout(hashes: np.ndarray, share: float, documents: str = "") -> IsH
 
 
 def _take_lowest(least: int, fits: np.ndarray, copies: np.ndarray) -> np.ndarray:
-    """Take the lowest groups of `fits` with `least` (1 or 2) documents in total; else one group."""
+    """Take the lowest groups of `fits` with `least` (1 or 2) documents in total, or one group."""
     single = fits[copies[fits] == 1]
     if copies[fits[0]] < least <= len(single):
         return single[:least]
@@ -237,7 +237,7 @@ def write_splits(
     heldout: SplitWriter,
     advance: Callable[[int], None] = lambda stored_bytes: None,
 ) -> None:
-    """Write what remains of each document of the spool to its split, in the order of the input."""
+    """Write the kept lines of each kept document to its split, in the order of the input."""
     for (documents, lines, facts), (token_ids, sentence_lengths) in zip(
         number_chunks(spool), spool.tokens(advance), strict=True
     ):

@@ -69,7 +69,7 @@ def write_chunk(file: BinaryIO, chunk: EncodedChunk) -> None:
 
 
 def read_chunk(file: BinaryIO) -> EncodedChunk:
-    """Read what write_chunk wrote."""
+    """Read a chunk written by write_chunk."""
     facts = read_facts(file)
     token_ids, sentence_lengths, sources, counts, lost = (np.load(file) for _ in range(5))
     return EncodedChunk(
@@ -89,5 +89,5 @@ def write_facts(file: BinaryIO, facts: ChunkFacts) -> None:
 
 
 def read_facts(file: BinaryIO) -> ChunkFacts:
-    """Read what write_facts wrote."""
+    """Read facts written by write_facts."""
     return ChunkFacts(*(np.load(file) for _ in _FACTS))

@@ -2,7 +2,7 @@
 
 Read in this order: reader (the format, and how a store is opened), writer (arrays, manifest,
 verification), cache and upload (from and to a bucket), examples (stores of ready-made examples),
-tfrecord (Google's files), findings (what is wrong with a store), ngrams (counts of neighbors).
+tfrecord (Google's files), findings (faults of a store), ngrams (counts of neighbors).
 """
 
 from data_pipeline.store.reader import (

@@ -2,10 +2,10 @@
 
     CACHE/DIGEST        the copy, made by io.atomic.new_folder: its manifest appears last, after
                         every file was checked against its SHA-256
-    CACHE/DIGEST.lock   locked by the process that makes it, which it names; others wait for it
+    CACHE/DIGEST.lock   locked by the process that makes the copy, and names it; others wait
 
-A copy is named by the store's digest, so a store that is built again is copied again. Old copies
-stay until they are removed by hand.
+A copy is named by the store's digest, so a rebuilt store is copied again. Old copies stay until
+they are deleted by hand.
 """
 
 import contextlib
@@ -43,15 +43,15 @@ def fetch_store(
     advance: Advance = lambda done_bytes, total_bytes: None,
     say: Callable[[str], None] = print,
 ) -> pathlib.Path:
-    """Return the local folder of a store: itself, or a copy of one in a bucket, made if needed.
+    """Return the local folder of a store; copy a store in a bucket unless a copy exists.
 
     Calls `advance` with the bytes copied so far and their total; never if a copy exists. Calls
     `say` with a line before it waits for another process to make the copy.
 
     Raises:
-      Refused: no cache_dir for an address, no store at it, a file missing or of another
-        SHA-256, too little disk space; the message says how to fix it. No copy is left then.
-      OSError: the bucket cannot be read, or the copy not written.
+      Refused: cache_dir is missing, there is no store, a file is missing or has another SHA-256,
+        or the disk is too small; the message says how to fix this. No copy is left then.
+      OSError: the bucket cannot be read, or the copy cannot be written.
     """
     if not is_address(address):
         return pathlib.Path(address)
@@ -98,7 +98,7 @@ def _read_checksums(address: str, manifest: dict[str, Any]) -> dict[str, str]:
         is_ours = False
     if not is_ours:
         raise Refused(
-            f"{address}/{MANIFEST} has names that no store has; copy the store there again"
+            f"{address}/{MANIFEST} has file names that no store has; copy the store there again"
         )
     return checksums
 
@@ -128,7 +128,7 @@ def _lock(path: pathlib.Path, say: Callable[[str], None]) -> Iterator[None]:
 
 
 def _measure_files(address: str, checksums: dict[str, str], cache: pathlib.Path) -> dict[str, int]:
-    """Return the bytes of each file; raise Refused where the cache has no room for all."""
+    """Return the bytes of each file; raise Refused if the cache has no room for all files."""
     sizes = {name: _measure_file(f"{address}/{name}", address) for name in checksums}
     total_bytes, free_bytes = sum(sizes.values()), shutil.disk_usage(cache).free
     if total_bytes > free_bytes:

@@ -3,7 +3,7 @@
     STORE/examples/128/input_ids.npy     uint16 or uint32 [N,S], of the examples of 128 tokens
     STORE/examples/128/<field>.npy       every other feature, in the smallest dtype that holds it
     STORE/examples/128/train_rows.npy    int64, the rows of the training split
-    STORE/examples/128/heldout_rows.npy  int64, those held out
+    STORE/examples/128/heldout_rows.npy  int64, the held-out rows
 
 The examples keep the order in which they were read. docs/reference/files.md has the keys of the
 manifest.
@@ -39,9 +39,9 @@ def describe_fields(
 
 
 class ExampleWriter:
-    """Write the examples of one length: `append` them all, `close`, read `maps`.
+    """Write the examples of one length: `append` all examples, `close`, read `maps`.
 
-    Each example has a mark until its split is decided: then call `forget_marks`.
+    Each example has a mark (uint64) until its split is decided: then call `forget_marks`.
     """
 
     def __init__(self, directory: pathlib.Path, shape: RowShape, vocab_size: int) -> None:

@@ -1,4 +1,4 @@
-"""Find what will harm a training most: a vocabulary made for other text, copies of documents."""
+"""Find the worst faults of a store: a vocabulary made for other text, copies of documents."""
 
 import collections
 import dataclasses
@@ -19,7 +19,7 @@ _MAX_COMPARED, _FIRST_TOKENS = 50_000, 4096
 
 @dataclasses.dataclass(frozen=True)
 class StoreFinding:
-    """A fault of a store."""
+    """Hold a fault of a store."""
 
     name: str
     value: float  # the count or share that is out of range
@@ -27,7 +27,7 @@ class StoreFinding:
 
 
 def find_before_training(store: Store) -> list[StoreFinding]:
-    """Find what will harm a training most, in a second: the vocabulary, and copies of documents."""
+    """Find, within a second, faults of the vocabulary and copies of documents."""
     findings = [*find_unknown_tokens(store.manifest)]
     counts_V = np.asarray(store.train.token_counts)
     vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
@@ -76,8 +76,8 @@ def describe_document_copies(share: float) -> StoreFinding:
 def estimate_copies(split: Split, most: int = _MAX_COMPARED) -> float:
     """Estimate the share of documents that are copies of an earlier one, in little time.
 
-    Compares the first tokens of up to `most` documents that are drawn at random. Of more, the
-    number of equal pairs tells how many equals a document has in all.
+    Compares the first tokens of up to `most` random documents. If there are more documents, the
+    share follows from the number of equal pairs in the sample.
     """
     total = split.documents
     number_N = np.arange(total)

@@ -4,9 +4,9 @@ With neighbors a and b of a token t, the model is a mixture (Jelinek and Mercer 
 estimates of p(t): given a and b, given a, given b, and the unigram frequency. The weights of the
 mixture depend on how often (a, b), a and b occur (Bahl, Jelinek and Mercer 1983). They are fitted
 by expectation maximization (Chen and Goodman 1998, section 2.3) on documents of the training split
-that are not counted.
+that are left out of the counts.
 
-One pass over the text counts exactly, and only what the predictions need, so memory grows with the
+One pass over the text counts only the n-grams that the predictions need, so memory grows with the
 number of predictions and not with the text.
 
 Dimensions: N predictions, U distinct keys, C cells (buckets of counts) with weights of their own,
@@ -58,7 +58,7 @@ def compute_loss(
     folder: pathlib.Path,
     advance: Callable[[float], None] = lambda share: None,
 ) -> float:
-    """Compute the mean loss of predictions in nats, or read it from `folder` if it is kept there.
+    """Compute the mean loss of predictions in nats, or read it from `folder` if stored there.
 
     digest      of the store
     places      positions of the two neighbors: BOTH_SIDES or LEFT_SIDE
@@ -130,7 +130,7 @@ def estimate_probs(
 
 @dataclasses.dataclass(frozen=True)
 class _Units:
-    """Hold documents, or parts of documents; every `distance`-th is fitted on and not counted."""
+    """Hold documents or parts of them; each `distance`-th one fits weights and is not counted."""
 
     starts_D: np.ndarray  # int64, first token of each
     distance: int
@@ -142,7 +142,7 @@ class _Units:
         return np.repeat(np.arange(first, last + 1), np.diff(bounds_D, prepend=start))
 
     def is_fitted(self, number: np.ndarray) -> np.ndarray:
-        """Return whether the weights are fitted on this unit; then it is not counted."""
+        """Return whether a unit serves to fit the weights, and so is not counted."""
         return np.asarray(number % self.distance == self.distance // 2)
 
 
@@ -160,7 +160,7 @@ def _cut_units(split: Split) -> _Units:
 def _select_fitted(
     split: Split, units: _Units, places: tuple[int, int], unigram_V: np.ndarray
 ) -> Predictions:
-    """Select the tokens of the units that the weights are fitted on, with their neighbors."""
+    """Select the tokens of the units for fitting the weights, with their neighbors."""
     stops_D = np.append(units.starts_D[1:], split.tokens)
     chosen_D = units.is_fitted(np.arange(len(stops_D)))
     parts = [

@@ -81,7 +81,7 @@ class ArrayEntry(TypedDict):
 
 
 class AnyManifest(TypedDict):
-    """What the manifests of both kinds of store have."""
+    """Declare the fields in the manifests of both kinds of store."""
 
     digest: str
     vocabulary: VocabularyEntry
@@ -132,7 +132,7 @@ _ADDRESS = re.compile(r"://|^[A-Za-z][A-Za-z0-9+.-]+:/")
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """One split of a store; the arrays are read-only memory maps (or plain arrays in tests)."""
+    """Hold one split of a store; arrays are read-only memory maps (or plain arrays in tests)."""
 
     name: str
     token_ids: np.ndarray  # uint16 or uint32 [T]
@@ -164,7 +164,7 @@ class Store:
 
     @property
     def kind(self) -> str:
-        """Return TEXT or EXAMPLES; of the latter's splits only token_counts is not empty."""
+        """Return TEXT or EXAMPLES; splits of EXAMPLES have only token_counts."""
         return EXAMPLES if self.manifest.get("kind") == EXAMPLES else TEXT
 
     @property
@@ -189,8 +189,8 @@ class Store:
 def open_store(directory: str | pathlib.Path) -> Store:
     """Map a store into memory after checking that it is complete and fits its vocabulary.
 
-    Split has the shapes and dtypes. Reads only the ends of the offsets, the counts and a
-    bounded number of ids.
+    Shapes and dtypes: see Split. Reads only the ends of the offsets, the counts and a bounded
+    number of ids.
 
     Raises:
       Refused: an address such as gs://, not a store, another version, a file missing or
@@ -217,7 +217,7 @@ def check_is_local(name: str, path: str) -> None:
     """Raise Refused if a path, called `name` in the message, is an address."""
     if _ADDRESS.search(path):
         raise Refused(
-            f"{name} is {path}, but this takes local or mounted folders only; copy the files here, "
+            f"{name} is {path}, but must be a local or mounted folder; copy the files here, "
             "or give the path where the bucket is mounted"
         )
 
@@ -264,7 +264,7 @@ def parse_manifest(data: bytes, directory: str) -> dict[str, Any]:
         version = manifest.get("format_version")
         if version != FORMAT_VERSION:
             raise Refused(
-                f"{directory} has format version {version!r:.80}, this code reads "
+                f"{directory} has format version {version!r:.80}, but this code reads "
                 f"version {FORMAT_VERSION}; build the store again, or use the code that built it"
             )
         is_text = manifest.get("kind", TEXT) == TEXT
@@ -279,7 +279,7 @@ def _check_vocabulary_file(path: pathlib.Path, directory: pathlib.Path, digest: 
         raise Refused(f"{path} is missing from the store; copy the store again")
     if hashlib.sha256(small_files.read_bytes(path, directory)).hexdigest() != digest:
         raise Refused(
-            f"{path} is not the vocabulary that made the ids of this store (its SHA-256 differs "
+            f"{path} is not the vocabulary that encoded this store (its SHA-256 differs "
             "from the manifest's); copy the store again, or build one with this vocabulary"
         )
 
@@ -303,7 +303,7 @@ def _open_split(directory: pathlib.Path, name: str, manifest: dict[str, Any]) ->
         if first_to_last != (0, last):
             raise Refused(
                 f"{directory / name / array}.npy runs from {first_to_last[0]} to "
-                f"{first_to_last[1]}, it should run from 0 to {last}; copy the store again"
+                f"{first_to_last[1]}, but should run from 0 to {last}; copy the store again"
             )
     largest = _find_largest_id(split.token_ids)
     if largest >= vocab_size:
@@ -354,8 +354,8 @@ def open_array(
         raise Refused(f"{path} is {more_bytes:,} bytes too long; copy the store again")
     if array.dtype != np.dtype(dtype) or array.shape != shape:
         raise Refused(
-            f"{path} is {array.dtype}{list(array.shape)}, the manifest says {dtype}{list(shape)}; "
-            "the two are of different builds: copy the store again"
+            f"{path} is {array.dtype}{list(array.shape)}, but the manifest says "
+            f"{dtype}{list(shape)}; they are from different builds: copy the store again"
         )
     return array
 

@@ -171,7 +171,7 @@ def _plan_groups(path: pathlib.Path, file: BinaryIO) -> tuple[int, Iterator[int]
 
 
 def _stop_at_damage(lengths: Iterator[int]) -> Iterator[int]:
-    """Yield lengths until a gzip file cannot be unpacked, which TensorFlow then reports."""
+    """Yield lengths until a gzip file cannot be unpacked; TensorFlow then reports the error."""
     with contextlib.suppress(EOFError, zlib.error, gzip.BadGzipFile):
         yield from lengths
 
@@ -208,7 +208,7 @@ def _read_shape(path: pathlib.Path, record: bytes) -> RowShape:
 
 
 def _read_lengths(path: pathlib.Path, record: bytes, number: int) -> dict[str, int]:
-    """Read how many values each feature of a record has."""
+    """Count the values of each feature of a record."""
     import tensorflow as tf
     from google.protobuf.message import DecodeError
 
@@ -223,14 +223,14 @@ def _read_lengths(path: pathlib.Path, record: bytes, number: int) -> dict[str, i
     for name, field in TFRECORD_FIELDS.items():
         if name not in features:
             raise Refused(
-                f"record {number} of {path} has no feature {name}, its features are "
+                f"record {number} of {path} has no feature {name}; its features are "
                 f"{sorted(features)}; give records as create_pretraining_data.py writes them"
             )
         kind = "float_list" if _is_float(field) else "int64_list"
         actual_kind = features[name].WhichOneof("kind")
         if actual_kind != kind:
             raise Refused(
-                f"feature {name} in record {number} of {path} is a {actual_kind}, it must be a "
+                f"feature {name} in record {number} of {path} is a {actual_kind}, but must be a "
                 f"{kind}; give records as create_pretraining_data.py writes them"
             )
         lengths[name] = len(getattr(features[name], kind).value)
@@ -243,7 +243,7 @@ def _check_lengths(
     for name, expected in count_values(shape).items():
         if lengths[name] != expected or not expected:
             raise Refused(
-                f"feature {name} in record {number} of {path} has {lengths[name]} values, it "
+                f"feature {name} in record {number} of {path} has {lengths[name]} values, but "
                 f"should have {expected or 'some'}: all records of a file are padded to one "
                 f"length ({shape.seq_len} tokens and {shape.predictions} predictions, by the first)"
             )
@@ -302,8 +302,8 @@ def check_examples(
         if is_wrong.any():
             row, slot = np.argwhere(is_wrong)[0]
             raise Refused(
-                f"{name} of record {first_number + row} of {path} has {values[row, slot]}, it must "
-                f"lie from 0 to {largest}; {why}"
+                f"{name} of record {first_number + row} of {path} has {values[row, slot]}; it must "
+                f"be from 0 to {largest}; {why}"
             )
     # Ids of another vocabulary are mostly within bounds, but lack [CLS].
     first_ids, cls_id = batch["input_ids"][:, 0], vocabulary.special_ids["cls"]

@@ -32,7 +32,7 @@ Advance = Callable[[int], None]
 
 
 def check_destination(address: str, overwrite: bool) -> None:
-    """Refuse a folder in a bucket that holds something else; mark any other as being built.
+    """Raise Refused for a folder in a bucket with other files; otherwise mark it as being built.
 
     Raises:
       Refused: a bucket without a path in it, a file, a finished store that may not be replaced,
@@ -52,7 +52,7 @@ def check_destination(address: str, overwrite: bool) -> None:
         names = _list_names(files, path)
         if strange := sorted(names - _NAMES):
             raise Refused(
-                f"--output is {address}, which holds {strange[0]}, no part of a store; "
+                f"--output is {address}, which holds {strange[0]}, which is not part of a store; "
                 "give a new or an empty folder"
             )
         if MANIFEST in names:
@@ -67,8 +67,8 @@ def check_destination(address: str, overwrite: bool) -> None:
                 files.pipe_file(f"{path}/{WORKING}", b"a store is being built for this folder\n")
         except PermissionError as error:
             raise Refused(
-                f"--output is {address}, where this account may not write ({error}); or give "
-                "another place"
+                f"--output is {address}, where this account may not write ({error}); grant "
+                "it that, or give another place"
             ) from error
 
 
@@ -98,7 +98,7 @@ def _check_manifest(files: Any, address: str, path: str, overwrite: bool) -> Non
 
 
 def unmark_destination(address: str) -> None:
-    """Take the mark away again after work that failed; nothing else was written yet."""
+    """Delete the mark after a failed build that has written nothing else."""
     files, path = open_filesystem(address)
     with contextlib.suppress(OSError, ValueError), explain_errors(address, "writing"):
         files.rm_file(f"{path}/{WORKING}")
@@ -166,7 +166,7 @@ def count_upload_bytes(folder: pathlib.Path) -> int:
 
 
 def _remove_others(files: Any, path: str, names: list[str]) -> None:
-    """Remove files of an earlier store that this one does not have."""
+    """Remove files of an earlier store that are not in `names`."""
     files.invalidate_cache()
     prefix = path.strip("/") + "/"
     kept = {*names, WORKING}

@@ -19,7 +19,7 @@ _BLOCK_BYTES = 1 << 22
 
 
 class ArrayFile:
-    """A .npy file that grows along its first axis; its length is written when it is closed.
+    """Write a .npy file that grows along its first axis; `close` writes its length.
 
     Shapes: [N] values, or [N, *row_dims] of rows.
     """
@@ -172,7 +172,7 @@ def write_manifest(directory: pathlib.Path, manifest: dict[str, Any]) -> None:
 
 
 def list_checksums(manifest: dict[str, Any]) -> dict[str, str]:
-    """List the SHA-256 of each array and of the vocabulary of a store, by its name in the store."""
+    """Return the SHA-256 of each array and of the vocabulary, by file name in the store."""
     checksums = {name: array["sha256"] for name, array in manifest["arrays"].items()}
     return checksums | {manifest["vocabulary"]["file"]: manifest["vocabulary"]["sha256"]}
 
@@ -180,7 +180,7 @@ def list_checksums(manifest: dict[str, Any]) -> dict[str, str]:
 def list_verified_files(
     directory: pathlib.Path, manifest: dict[str, Any]
 ) -> dict[pathlib.Path, str]:
-    """List the files whose SHA-256 is in the manifest, and that SHA-256."""
+    """Return the files whose SHA-256 is in the manifest: path -> SHA-256."""
     return {
         small_files.join_inside(directory, name): checksum
         for name, checksum in list_checksums(manifest).items()
@@ -188,7 +188,7 @@ def list_verified_files(
 
 
 def count_bytes(files: dict[pathlib.Path, str]) -> int:
-    """Count the bytes to read; a missing file has none."""
+    """Count the bytes of files; a missing file counts as 0."""
     return sum(path.stat().st_size for path in files if path.is_file())
 
 

@@ -147,14 +147,14 @@ FLOATS = tf.train.Example(
     features=tf.train.Features(feature=dict.fromkeys(example(0), _FLOAT))
 ).SerializeToString()
 BAD = {
-    "shorter": (changed(segment_ids=[0] * 12), "segment_ids in record 1 of FILE has 12 values, it"),
-    "missing": (without("masked_lm_ids"), "record 0 of FILE has no feature masked_lm_ids, its fe"),
+    "shorter": (changed(segment_ids=[0] * 12), "segment_ids in record 1 of FILE has 12 values, b"),
+    "missing": (without("masked_lm_ids"), "record 0 of FILE has no feature masked_lm_ids; its fe"),
     "missing later": ([record(example(0)), *without("input_mask")], "record 1 of FILE has no feat"),
-    "float ids": ([FLOATS], "feature input_ids in record 0 of FILE is a float_list, it must"),
+    "float ids": ([FLOATS], "feature input_ids in record 0 of FILE is a float_list, but must"),
     "no example": ([b"garbage"], "record 0 of FILE is not a tf.train.Example"),
-    "id": (changed(input_ids=[2, 30] + [5] * 11), "1 of FILE has 30, it must lie from 0 to 29"),
+    "id": (changed(input_ids=[2, 30] + [5] * 11), "1 of FILE has 30; it must be from 0 to 29"),
     "label id": (changed(masked_lm_ids=[6, -1, 0]), "masked_lm_ids of record 1 of FILE has -1"),
-    "position": (changed(masked_lm_positions=[2, 13, 0]), "has 13, it must lie from 0 to 12"),
+    "position": (changed(masked_lm_positions=[2, 13, 0]), "has 13; it must be from 0 to 12"),
     "weight": (changed(masked_lm_weights=[0.5, 0, 0]), "masked_lm_weights of record 1 of FILE has"),
     "nsp": (changed(next_sentence_labels=[2]), "next_sentence_labels of record 1 of FILE has 2"),
     "vocabulary": (changed(input_ids=[9] * 13), "begins with the id 9, which is 'w4' in --vocab="),

@@ -200,7 +200,7 @@ def test_another_dtype_is_refused_and_nothing_set_aside(folder):
             abstract.params,
         ),
     )
-    words = r"8 holds params/\S+ as float32\[\S+\], this bert_jax has it as bfloat16"
+    words = r"8 holds params/\S+ as float32\[\S+\], but this bert_jax has it as bfloat16"
     with pytest.raises(Refused, match=words):
         restored(folder, half)
     assert sorted(path.name for path in folder.iterdir()) == ["4", "8"]

@@ -65,7 +65,7 @@ def test_room_for_those_kept_for_good_is_asked_for(tmp_path, fresh):
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
     config = CheckpointConfig(keep_every_steps=1)
     check_space(tmp_path, config, of.model, total_steps=5)
-    with pytest.raises(ValueError, match=r"GB free, the \d+ checkpoints of this run"):
+    with pytest.raises(ValueError, match=r"GB free, but the \d+ checkpoints of this run"):
         check_space(tmp_path, config, of.model, total_steps=2 * free // one)
 
 

@@ -214,7 +214,7 @@ def _shape_of(model):
 @pytest.mark.parametrize(
     ("usd", "corpus", "words"),
     [
-        (0.3, LARGE_TEXT, "pays v5e:2x2 for 225 s, and a start alone takes about 300 s"),
+        (0.3, LARGE_TEXT, "pays for 225 s of v5e:2x2, but a start alone takes about 300 s"),
         (0.5, HUGE_TEXT, r"buys 0.0\d+ epochs of the store's 2,000,000,000,000 tokens at the"),
     ],
 )

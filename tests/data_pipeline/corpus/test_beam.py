@@ -94,7 +94,7 @@ def test_workers_that_write_to_a_place_of_their_own_are_found_out(
 ):
     monkeypatch.setattr(beam_encoding, "_write", lambda *_: None)
     assert build(corpus, tmp_path, "store", "--runner=beam") == 2
-    assert "wrote to a place of their own; give one" in capsys.readouterr().err
+    assert "wrote to a folder of their own; give one" in capsys.readouterr().err
 
 
 OPTIONS = {
@@ -102,7 +102,7 @@ OPTIONS = {
     "--streaming four words": "has 'four words', which Beam does not know",
     "--direct_num_workers=two": "argument --direct_num_workers: invalid int value: 'two'",
     "--direct_running_mode=threads": "argument --direct_running_mode: invalid choice",
-    "--temp_location='gs://b": "which no shell could read (No closing quotation)",
+    "--temp_location='gs://b": "which a shell cannot read (No closing quotation)",
     "--runner=DirektRunner": "asks for --runner=DirektRunner, which is not available (Unexp",
     "--runner=no.such.Runner": "asks for --runner=no.such.Runner, which is not available (No mo",
 }

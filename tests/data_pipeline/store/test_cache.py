@@ -93,7 +93,7 @@ def test_what_cannot_be_copied_is_refused_and_leaves_nothing(bucket, tmp_path, m
         ValueError, match=r"^the store is gs://b/x, .*--config\.data\.data_cache=FO"
     ):
         fetch_store("gs://b/x", "")
-    with pytest.raises(ValueError, match=r"^config\.data\.data_cache is gs://b/c, but this takes "):
+    with pytest.raises(ValueError, match=r"^config\.data\.data_cache is gs://b/c, but must be "):
         fetch_store("memory://bucket/store", "gs://b/c")
     refused(
         r"^memory://none is not a complete store: it has no manifest\.json; ",
@@ -119,11 +119,11 @@ def test_what_cannot_be_copied_is_refused_and_leaves_nothing(bucket, tmp_path, m
 @pytest.mark.parametrize(
     "key, value, sentence",
     [
-        ("digest", "../../elsewhere", r"has names that no store has; copy"),
-        ("arrays", {"../x.npy": {"sha256": "0"}}, r"has names that no store has; copy"),
-        ("arrays", {"/etc/x": {"sha256": "0"}}, r"has names that no store has; copy"),
+        ("digest", "../../elsewhere", r"has file names that no store has; copy"),
+        ("arrays", {"../x.npy": {"sha256": "0"}}, r"has file names that no store has; copy"),
+        ("arrays", {"/etc/x": {"sha256": "0"}}, r"has file names that no store has; copy"),
         ("arrays", {"x": {}}, r"'arrays': 'x' has no key 'sha256'; copy the store again"),
-        ("format_version", 99, r"store has format version 99, this code reads version"),
+        ("format_version", 99, r"store has format version 99, but this code reads version"),
         ("format", "other", r"store/manifest\.json is not the manifest of a bert_jax store"),
     ],
 )

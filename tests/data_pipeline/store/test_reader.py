@@ -103,9 +103,9 @@ def test_missing_and_cut_off_arrays_are_named(built, split, name):
 def test_arrays_of_another_build_are_named(built):
     offsets = built / "train" / "sentence_offsets.npy"
     np.save(offsets, np.load(offsets) + 1)
-    refused(built, r"offsets\.npy runs from 1 to 11, it should run from 0 to 10")
+    refused(built, r"offsets\.npy runs from 1 to 11, but should run from 0 to 10")
     shutil.copy(built / "heldout/token_ids.npy", built / "train/token_ids.npy")
-    refused(built, r"token_ids\.npy is uint16\[3\], the manifest says uint16\[")
+    refused(built, r"token_ids\.npy is uint16\[3\], but the manifest says uint16\[")
 
 
 @pytest.mark.parametrize("checked_tokens", [1 << 26, 4])
@@ -122,6 +122,6 @@ def test_ids_beyond_the_vocabulary_are_found(built, monkeypatch, checked_tokens)
 
 def test_another_vocabulary_is_refused(built):
     (built / "vocab.txt").write_text("other\n")
-    refused(built, r"vocab\.txt is not the vocabulary that made the ids")
+    refused(built, r"vocab\.txt is not the vocabulary that encoded this")
     (built / "vocab.txt").unlink()
     refused(built, r"vocab\.txt is missing from the store")
