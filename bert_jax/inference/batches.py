@@ -17,6 +17,7 @@ from bert_jax.logging.console import Screen
 from bert_jax.model.bert import Bert, Model, Params
 from bert_jax.parallel import collectives
 from bert_jax.parallel import mesh as mesh_lib
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import EncodedRows, batch_by_length
 
 Outputs = Mapping[str, Any]  # arrays by name, B first
@@ -47,9 +48,13 @@ def compile_step(model: Model, compute: Compute) -> jax.stages.Wrapped:
 
 
 def run_rows(step: Step, model: PlacedModel, rows: EncodedRows, batch_size: int) -> Results:
-    """Yield the outputs of rows through a placed model, as run_batches does."""
+    """Yield the outputs of rows through a placed model, as run_batches does.
+
+    Raises:
+      Refused: an output is not finite.
+    """
     config, special_ids = model.checkpoint.config, model.vocabulary.special_ids
-    return run_batches(
+    results = run_batches(
         step,
         model.params,
         model.mesh,
@@ -58,6 +63,13 @@ def run_rows(step: Step, model: PlacedModel, rows: EncodedRows, batch_size: int)
         special_ids["pad"],
         config.max_position_embeddings,
     )
+    for index_B, outputs in results:
+        if not all(np.isfinite(array).all() for array in outputs.values()):
+            raise Refused(
+                f"the checkpoint {model.checkpoint.address} computes infinities or NaN; give an "
+                "earlier one, or one whose weights are finite"
+            )
+        yield index_B, outputs
 
 
 def run_batches(

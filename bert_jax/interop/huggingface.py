@@ -27,6 +27,7 @@ from bert_jax.interop.tensor_names import (
     Tensors,
     list_names,
     nest,
+    read_floats,
     read_params,
     rename,
 )
@@ -97,6 +98,8 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]
         if kind is not None:
             layers = (names.heads["classifier"],)
         layer = _read_task_params(tensors, config, layers)
+        # Saved by transformers before version 4 next to a layer that does not read it.
+        unused = names.encoder.get("pooler") if "pooler" in names.heads else None
         of_layer = [name for name in tensors.dims if layer and name.startswith(tuple(layers))]
         params, unread = read_params(
             tensors,
@@ -105,6 +108,7 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]
             ignored=[
                 *(family.decoder, *of_layer),
                 *(prefix + name for name in (*_BUFFERS, *family.ignored)),
+                *(f"{prefix}{unused}.{leaf}" for leaf in ("weight", "bias") if unused),
             ],
             stems=("",) if is_known else (prefix,) if prefix else names.list_stems(prefix),
             config_name=CONFIG,
@@ -134,8 +138,8 @@ def _read_task_params(tensors: Tensors, config: ModelConfig, names: Sequence[str
         weight, bias = f"{name}.weight", f"{name}.bias"
         dims = tensors.dims.get(weight, ())
         if dims[1:] == (config.hidden_size,) and tensors.dims.get(bias) == dims[:1]:
-            kernel = np.ascontiguousarray(tensors.read(weight).astype(np.float32).T)
-            return {"classifier": {"kernel": kernel, "bias": tensors.read(bias).astype(np.float32)}}
+            kernel = np.ascontiguousarray(read_floats(tensors, weight).T)
+            return {"classifier": {"kernel": kernel, "bias": read_floats(tensors, bias)}}
     return {}
 
 
@@ -157,7 +161,8 @@ def _open_tensors(directory: pathlib.Path, stack: contextlib.ExitStack) -> Tenso
             array: np.ndarray = file_of[name].get_tensor(name)
         except (safetensors.SafetensorError, TypeError, ValueError, AttributeError) as error:
             raise Refused(
-                f"{directory}: {name} cannot be read ({str(error)[:80]}); copy or download it again"
+                f"{directory}: {name} cannot be read ({str(error)[:80]}); give arrays of float32, "
+                "float16 or bfloat16, or download the file again if it is damaged"
             ) from error
         return array
 

@@ -169,14 +169,23 @@ def check_layers(names: Iterable[str], config: ModelConfig, place: str) -> None:
         )
 
 
-def _read(tensors: Tensors, name: str, tensor: TensorName) -> np.ndarray:
+def read_floats(tensors: Tensors, name: str) -> np.ndarray:
+    """Return an array of a checkpoint as float32.
+
+    Raises:
+      Refused: it is of whole numbers, or of booleans.
+    """
     array = tensors.read(name)
     if not np.issubdtype(array.dtype, np.floating) and array.dtype.name != "bfloat16":
         raise Refused(
             f"{tensors.place} holds {name} as {array.dtype}; only arrays of float32, float16, "
             "bfloat16 and float64 are read: give a checkpoint that is not quantized"
         )
-    widened = array.astype(np.float32)[tensor.skipped_rows :]
+    return array.astype(np.float32)
+
+
+def _read(tensors: Tensors, name: str, tensor: TensorName) -> np.ndarray:
+    widened = read_floats(tensors, name)[tensor.skipped_rows :]
     widened = np.split(widened, tensor.parts)[tensor.part]
     return np.ascontiguousarray(widened.T) if tensor.is_transposed else widened
 

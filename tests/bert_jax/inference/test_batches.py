@@ -1,6 +1,7 @@
 """Rows through a model: every example once, in its own order, on one device and on several."""
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from bert_jax.logging.console import Screen
 from bert_jax.model import bert
 from bert_jax.model.attention import Visible, hide_padding
 from bert_jax.parallel import mesh
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import build_rows
 from tests.bert_jax.tiny_models import MODEL, VOCAB
 
@@ -57,6 +59,17 @@ def through(rows, of, batch_size):
     step = batches.compile_step(model, everything)
     results = batches.run_batches(step, params, of, rows, batch_size, PAD, 24)
     return batches.collect(results, rows.examples)
+
+
+def test_outputs_that_are_not_finite_are_refused(rows, one):
+    model, params = placed_model(one)
+    params["pooler"]["bias"] = params["pooler"]["bias"].at[1].set(jnp.nan)
+    checkpoint = types.SimpleNamespace(address="hf:DIR", config=ONE_LAYER)
+    words = types.SimpleNamespace(special_ids={"pad": PAD})
+    placed = types.SimpleNamespace(checkpoint=checkpoint, vocabulary=words, params=params, mesh=one)
+    step = batches.compile_step(model, everything)
+    with pytest.raises(Refused, match="checkpoint hf:DIR computes infinities or NaN"):
+        list(batches.run_rows(step, placed, rows, 4))
 
 
 @pytest.fixture

@@ -239,3 +239,8 @@ def test_whole_numbers_are_refused(held, tmp_path):
     short["bert." + KERNEL] = (short["bert." + KERNEL] * 100).astype(np.int8)
     with pytest.raises(ValueError, match=r"key\.weight as int8; .* not quantized"):
         huggingface.read(write(tmp_path, short))
+    layer = {"classifier.weight": np.ones((3, 14), np.int8), "classifier.bias": np.ones(3)}
+    encoder = {name: leaf for name, leaf in held.items() if not name.startswith("cls.")}
+    named = {"architectures": ["BertForSequenceClassification"]}
+    with pytest.raises(ValueError, match=r"classifier\.weight as int8; .* not quantized"):
+        huggingface.read(write(tmp_path, encoder | layer, **named))

@@ -118,6 +118,18 @@ def test_a_deberta_may_hold_what_microsofts_files_do(folder):
     assert huggingface.read(path)[2] == more[1:]
 
 
+def test_a_roberta_may_hold_the_pooler_that_its_classifier_does_not_read(folder):
+    """As files saved by transformers before version 4 do; it is none of the classifier's."""
+    path, arrays = folder("RobertaForSequenceClassification")
+    expected = huggingface.read(path)[1]
+    more = {"weight": np.ones((12, 12), np.float32), "bias": np.ones(12, np.float32)}
+    arrays |= {f"roberta.pooler.dense.{name}": array for name, array in more.items()}
+    save_file(arrays, path / huggingface.WEIGHTS)
+    _, params, unread = huggingface.read(path)
+    assert unread == ()
+    np.testing.assert_array_equal(params["pooler"]["kernel"], expected["pooler"]["kernel"])
+
+
 @pytest.mark.parametrize("kind", ["XLNetForSequenceClassification", "XLNetForMultipleChoice"])
 def test_a_summary_of_another_token_than_cls_is_refused(kind, folder):
     """transformers reads the last token where a file does not say."""
