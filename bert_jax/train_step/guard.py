@@ -32,7 +32,7 @@ class RecentSteps:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """Hold the guard's verdict on a step; float32, for the host to read beside the sums."""
+    """Hold the guard's verdict on a step; float32, for the host to read together with the sums."""
 
     is_bad: Any  # [], 1 or 0
     usual: Any  # [4], of recent steps: mean and deviation of the loss, then of the gradient norm

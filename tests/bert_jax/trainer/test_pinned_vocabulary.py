@@ -109,7 +109,7 @@ def test_a_carriage_return_is_no_change(workdir):
 def test_a_run_does_not_resume_over_a_changed_list(run, workdir, change):
     rewrite_list(workdir / "vocab.txt", change)
     changed = (workdir / "vocab.txt").read_bytes()
-    with pytest.raises(ValueError, match=r"run/vocab\.txt is not .*; remove it"):
+    with pytest.raises(ValueError, match=r"run/vocab\.txt differs from .*; remove the copy"):
         prepare(run[1], workdir)
     assert (workdir / "vocab.txt").read_bytes() == changed
     (workdir / "vocab.txt").unlink()
