@@ -163,7 +163,9 @@ def test_parameters_of_other_shapes_are_refused(tmp_path, fresh):
     params = jax.tree_util.tree_map_with_path(by_heads, held.params)
     with contextlib.closing(Checkpoints(tmp_path, CheckpointConfig(), earlier)) as saving:
         saving.save(3, state.TrainState(held.step, params, (), ()), {})
-    words = r"3 holds params/layers/00/attention/query/kernel as float32\[32,4,8\], but this bert_jax "
+    words = (
+        r"3 holds params/layers/00/attention/query/kernel as float32\[32,4,8\], but this bert_jax "
+    )
     with pytest.raises(ValueError, match=words):
         reader.restore_params(tmp_path, 3, of.model, of.mesh)
     with (
