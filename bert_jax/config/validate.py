@@ -457,8 +457,11 @@ def _list_replaced_token_rules(config: Config) -> Iterator[Rule]:
     if RTD not in names:
         allowed = "no objective trains a generator: learn rtd, or leave it false"
         yield "rtd_generator_first", not config.rtd_generator_first, allowed
+        other = f", and begin with another checkpoint than {config.init}" if config.init else ""
         yield from _list_without_generator_rules(
-            config, "no objective trains one: learn rtd, or leave it out"
+            config,
+            f"it belongs to a generator, which config.objective={RTD} alone trains: learn that, or "
+            f"leave it out{other}",
         )
         return
     index = names.index(RTD)

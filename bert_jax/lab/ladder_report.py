@@ -69,7 +69,8 @@ def draw_figure(ladder: Ladder) -> Figure:
     axes.set_xscale("log")
     axes.set_xlabel("operations of training", color=plots.GREY)
     axes.set_title("Held-out masked LM loss (nats)", loc="left")
-    axes.legend(frameon=False, fontsize=8, title="width", title_fontsize=8)
+    look = {"frameon": False, "fontsize": 8, "title": "width", "title_fontsize": 8}
+    figure.legend(loc="outside right upper", **look)  # inside it would cover points
     return figure
 
 

@@ -356,6 +356,18 @@ def test_debertas_generators_are_as_wide_and_half_as_deep():
         assert generator.enhanced_mask_decoder and not model.encoder_alone.enhanced_mask_decoder
 
 
+def test_a_generator_that_another_objective_begins_with_is_refused_by_its_checkpoint():
+    """The setting is the checkpoint's, so leaving it out of the config is no way out."""
+    sizes = config_lib.ModelConfig(
+        enhanced_mask_decoder=True,
+        position_embedding_type="disentangled",
+        position_biased_input=False,
+    )
+    config = config_lib.Config(phases=(Phase(64, 20000),), init="orbax:generator")
+    with pytest.raises(ValueError, match=r"=rtd alone trains.*checkpoint than orbax:generator"):
+        config_lib.resolve(config, sizes)
+
+
 def test_electras_generators_are_a_quarter_and_a_third_as_wide():
     for size, width, embedding, heads in (("small", 64, 128, 1), ("base", 256, 768, 4)):
         generator = read("electra", f"size={size}").model.generator

@@ -138,10 +138,11 @@ def test_a_run_on_the_plateau_is_left_out_and_the_picture_has_every_rung(tiny_st
         "w64-1000000.0 is left out: its loss 6.200 has come 10% of the way from the unigram loss"
     )
     assert ladder.notes()[0].startswith(words)
-    (axes,) = ladder_report.draw_figure(ladder).axes
+    figure = ladder_report.draw_figure(ladder)
+    (axes,) = figure.axes
     dots = sum(len(collection.get_offsets()) for collection in axes.collections)
     assert dots >= len(outcomes)
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["64", "128", "256"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["64", "128", "256"]
     table = ladder_report.build_table(ladder)
     assert table.row_count == 7 and list(table.columns[-1].cells)[-1] == "-"
 
