@@ -161,8 +161,9 @@ def _read_tokenizer(path: pathlib.Path, beside: pathlib.Path | None) -> Vocabula
         model_json.read_json(each) if each.is_file() else {}
         for each in (path.with_name(TOKENIZER_CONFIG), path.with_name(CONFIG))
     )
-    of_class = str(asked.get("tokenizer_class") or config.get("model_type"))
-    _check_rules(path, settings, asked, of_class)
+    if asked:  # a tokenizer.json alone is what its author trained with
+        of_class = str(asked.get("tokenizer_class") or config.get("model_type"))
+        _check_rules(path, settings, asked, of_class)
     normalizer = settings.get("normalizer")
     lowercase = normalizer.get("lowercase") if isinstance(normalizer, dict) else None
     if beside is not None and beside.name != PIECES:

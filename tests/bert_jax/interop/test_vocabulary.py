@@ -109,6 +109,7 @@ BERT = {"tokenizer_class": "BertTokenizer"}
         (False, BERT, "has no do_lower_case, which BertTokenizer takes as True, .* it False"),
         (False, {"do_lower_case": False, **BERT}, None),
         (True, {"strip_accents": False, "tokenizer_class": "PreTrainedTokenizerFast"}, None),
+        (False, None, None),  # as a trainer of tokenizers writes it
     ],
 )
 def test_rules_that_a_class_takes_from_its_own_file_are_refused_where_they_differ(
