@@ -153,7 +153,7 @@ def _convert(
         screen.print(f"without {names}: {consequence}", BAD)
     if dropped:
         names = ", ".join((_PARTS | _LAYER)[part] for part in dropped)
-        screen.print(f"skipped, as there is no place for it there: {names}", BAD)
+        screen.print(f"skipped, because this conversion does not write it: {names}", BAD)
     if checkpoint.unread:
         screen.print(f"no part of a BERT, and skipped: {list_names(checkpoint.unread)}", BAD)
     with screen.spinning(f"writing {target.folder}, and reading it back"):

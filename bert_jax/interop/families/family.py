@@ -13,10 +13,10 @@ from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
 from data_pipeline.vocab.template import Template
 
 ACTS = {
-    "gelu": "gelu_erf",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "silu": "silu",
+    **dict.fromkeys(("gelu", "gelu_python"), "gelu_erf"),
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh"), "gelu_tanh"),
+    **dict.fromkeys(("gelu_fast", "gelu_accurate"), "gelu_tanh"),  # the same in other words
+    **dict.fromkeys(("silu", "swish"), "silu"),
 }
 # Names of sizes that transformers reads in every config.json, whatever a family calls them.
 ALIASES = ("hidden_size", "num_hidden_layers", "num_attention_heads")

@@ -134,7 +134,7 @@ def test_short_floats_are_widened(held, dtype, tmp_path):
     ("act", "ours"),
     [
         *(("gelu", "gelu_erf"), ("gelu_new", "gelu_tanh"), ("gelu_pytorch_tanh", "gelu_tanh")),
-        ("silu", "silu"),
+        *(("silu", "silu"), ("swish", "silu"), ("gelu_fast", "gelu_tanh")),
     ],
 )
 def test_activation_functions(held, act, ours, tmp_path):
