@@ -119,7 +119,7 @@ def test_what_cannot_be_planned_is_refused_in_a_sentence(forked, tiny_store, tmp
         ],
         "--budget, --days say the same thing": ["--budget=300", "--days=4"],
         "prices.json has no price for v5e": ["--budget=300", f"--prices={prices}", store],
-        "$1.00 pays v5e:4x4 for 188 s": ["--budget=1", store],
+        "$1.00 pays for 188 s of v5e:4x4": ["--budget=1", store],
         "--config_out is for a config with a budget": ["--config_out=chosen.py"],
         "--json_out is not for a config that a budget chooses": [
             *("--config=configs/auto.py", "--json_out=x.json")
