@@ -62,8 +62,8 @@ def read(directory: pathlib.Path) -> Vocabulary:
     letters counts as lowercased.
 
     Raises:
-      Refused: there is none, one that cuts text differently from BERT, one that lacks tokens of
-        added_tokens.json, or a list that contradicts the tokenizer.json beside it.
+      Refused: there is none, one that cuts text differently from BERT, one that lacks added tokens
+        of its other files, or a list or tokenizer_config.json that contradicts the tokenizer.json.
     """
     models = sorted(directory.glob("*.model"))
     only_model = models if len(models) == 1 else []
@@ -88,13 +88,18 @@ def read(directory: pathlib.Path) -> Vocabulary:
     return dataclasses.replace(vocabulary, template=_find_template(directory, vocabulary))
 
 
+def _read_optional(path: pathlib.Path) -> dict[str, Any]:
+    """Read a file's JSON object; {} without the file."""
+    return model_json.read_json(path) if path.is_file() else {}
+
+
 def _find_rules(directory: pathlib.Path) -> str:
     """Find how text for a SentencePiece model is prepared: by the tokenizer's class or the model's.
 
     A tokenizer_config.json written with a tokenizer.json (PreTrainedTokenizerFast) names none.
     """
     paths = (directory / TOKENIZER_CONFIG, directory / CONFIG)
-    settings, config = (model_json.read_json(path) if path.is_file() else {} for path in paths)
+    settings, config = map(_read_optional, paths)
     of_class = settings.get("tokenizer_class") or config.get("model_type")
     if {str(of_class), str(config.get("model_type"))} & _SHIFTED:
         raise Refused(
@@ -134,7 +139,7 @@ def _find_template(directory: pathlib.Path, vocabulary: Vocabulary) -> Template:
     """Find the template in tokenizer.json; without one, take the tokenizer's or the model's."""
     special_ids = vocabulary.special_ids
     path, *others = (directory / name for name in (TOKENIZER, CONFIG, TOKENIZER_CONFIG))
-    config, settings = (model_json.read_json(each) if each.is_file() else {} for each in others)
+    config, settings = map(_read_optional, others)
     template = None
     if path.is_file():
         template = read_template(model_json.read_json(path), special_ids, path)
@@ -157,13 +162,10 @@ def _ends_with_cls(config: Mapping[str, Any], settings: Mapping[str, Any]) -> bo
 def _read_tokenizer(path: pathlib.Path, beside: pathlib.Path | None) -> Vocabulary:
     """Read a tokenizer.json, or the file beside it that it was exported from here."""
     settings = model_json.read_json(path)
-    asked, config = (
-        model_json.read_json(each) if each.is_file() else {}
-        for each in (path.with_name(TOKENIZER_CONFIG), path.with_name(CONFIG))
-    )
+    asked = _read_optional(path.with_name(TOKENIZER_CONFIG))
     if asked:  # a tokenizer.json alone is what its author trained with
-        of_class = str(asked.get("tokenizer_class") or config.get("model_type"))
-        _check_rules(path, settings, asked, of_class)
+        model = _read_optional(path.with_name(CONFIG)).get("model_type")
+        _check_rules(path, settings, asked, str(asked.get("tokenizer_class") or model))
     normalizer = settings.get("normalizer")
     lowercase = normalizer.get("lowercase") if isinstance(normalizer, dict) else None
     if beside is not None and beside.name != PIECES:
@@ -262,7 +264,7 @@ def _check_added(directory: pathlib.Path, vocabulary: Vocabulary) -> None:
     """Raise if the added tokens of a tokenizer, which have files of their own, would be lost."""
     for name in (ADDED, TOKENIZER_CONFIG):
         path = directory / name
-        content = model_json.read_json(path) if path.is_file() else {}
+        content = _read_optional(path)
         if name == ADDED:
             tokens = {*content}
         else:
@@ -320,7 +322,7 @@ def _read_lowercase(directory: pathlib.Path) -> bool | None:
       Refused: its rules are not BERT's.
     """
     path = directory / TOKENIZER_CONFIG
-    rules = model_json.read_json(path) if path.is_file() else {}
+    rules = _read_optional(path)
     lowercase = rules.get("do_lower_case")
     of_case = {"strip_accents": lowercase} if type(lowercase) is bool else {}
     for name, of_bert in (_RULES | of_case).items():
