@@ -158,13 +158,14 @@ def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelCo
     """Return the model of a checkpoint with the dropout, and more positions, that a config gives.
 
     Where the config sets what heads read or compute, it has its choice too. Relative positions may
-    also end earlier.
+    also end earlier; of rotary positions, which have no table either, the larger number is taken.
 
     Raises:
       Refused: the config sets a size to something that is neither the default nor the
         checkpoint's, and is not a larger number of positions.
     """
     positions = given.max_position_embeddings
+    is_limit_alone = saved.position_embedding_type == "rotary"
     if positions != ModelConfig.max_position_embeddings:
         # Relative positions have no table and no end.
         if saved.position_embedding_type != "relative":
@@ -173,6 +174,8 @@ def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelCo
     of_the_run = OF_THE_RUN if saved.generator else (*OF_THE_RUN, *_OF_A_GENERATOR)
     for field in dataclasses.fields(ModelConfig):
         ours, theirs = getattr(given, field.name), getattr(saved, field.name)
+        if is_limit_alone and field.name == "max_position_embeddings":
+            continue
         if field.name not in (*of_the_run, *_ADDED) and ours not in (field.default, theirs):
             raise Refused(
                 f"config.model.{field.name} is {ours!r}, but config.init={address} has "

@@ -19,6 +19,7 @@ from bert_jax.config import (
     OptimConfig,
     Phase,
     StoreFacts,
+    overrides,
 )
 from bert_jax.config.resolve import enlarge, merge_sizes, resolve
 from bert_jax.interop import load, warm_start
@@ -33,6 +34,7 @@ from tests.bert_jax import small_checkpoints
 from tests.bert_jax.tiny_models import MODEL
 from tests.data_pipeline.vocab.test_byte_level import make_file
 from tests.data_pipeline.vocab.test_documents import TOKENIZERS
+from tests.faults.runs import ROOT
 
 PIECES = [*small_checkpoints.PIECES, "[unused0]", "[unused7]"]
 
@@ -259,6 +261,18 @@ def test_rotary_positions_are_a_limit_without_a_table(checkpoint):
     assert longer.checkpoint.config.max_position_embeddings == 8192
     assert longer.checkpoint.params["embeddings"] == embeddings
     assert longer.describe() == begins.describe()
+
+
+@pytest.mark.parametrize("family", ["modernbert", "mmbert", "ettin"])
+@pytest.mark.parametrize(("saved", "expected"), [(8192, 8192), (64, 1024)])
+def test_a_continued_encoder_has_rows_of_1024_and_keeps_more_positions(family, saved, expected):
+    """Published ModernBERTs have 8,192 positions; the recipe's rows have 1,024."""
+    given = overrides.load(
+        Config, f"configs/continue.py:family={family}", lambda name: str(ROOT / name), ()
+    )
+    theirs = ModelConfig(position_embedding_type="rotary", max_position_embeddings=saved)
+    merged = merge_sizes(given.model, theirs, given.init)
+    assert merged.max_position_embeddings == expected
 
 
 def test_relative_positions_end_as_the_run_says():
