@@ -123,7 +123,13 @@ if __name__ == "__main__":
 import numpy as np
 
 from bert_jax.config import data_in_evaluations
-from bert_jax.inference import hidden_states, pseudo_likelihood, retrieval, store_scores
+from bert_jax.inference import (
+    hidden_states,
+    pseudo_likelihood,
+    retrieval,
+    sentence_modules,
+    store_scores,
+)
 from bert_jax.inference.hidden_states import Extraction
 from bert_jax.inference.pseudo_likelihood import Score
 from bert_jax.inference.retrieval import Collection
@@ -284,15 +290,16 @@ def _search(log: LibraryLog, flags: EvaluateFlags) -> int:
         length = hidden_states.choose_length(
             flags.max_seq_length, checkpoint.config.max_position_embeddings
         )
+        layers = hidden_states.choose_layers("-1", checkpoint.config.num_hidden_layers)
+        extraction = hidden_states.Extraction(
+            layers, flags.pool, flags.normalize, length, 0, flags.batch_size
+        )
+        note = sentence_modules.describe_differences(flags.checkpoint, extraction)
     documents, queries = collection.documents, collection.queries
     with screen.spinning(f"BM25 counts the words of {len(documents):,} documents") as show:
         by_words = retrieval.rank_by_words(
             documents, queries, lambda done: show(f"BM25: {done:,} of {len(queries):,} queries")
         )
-    layers = hidden_states.choose_layers("-1", checkpoint.config.num_hidden_layers)
-    extraction = hidden_states.Extraction(
-        layers, flags.pool, flags.normalize, length, 0, flags.batch_size
-    )
     counts = LineCounts()
     by_vectors = _rank_by_vectors(checkpoint, collection, extraction, counts, screen, flags.int8)
     scores = {
@@ -301,7 +308,7 @@ def _search(log: LibraryLog, flags: EvaluateFlags) -> int:
     }
     facts: dict[str, Any] = {"retrieval": flags.retrieval, "split": split}
     facts |= {"queries": len(queries), "documents": len(documents)}
-    _show_search(facts, scores, extraction, counts, screen)
+    _show_search(facts, scores, extraction, counts, note, screen)
     lines = [{"system": name} | facts | each for name, each in scores.items()]
     if flags.int8:  # BM25 has no kernels
         lines[0] |= {"int8": True}
@@ -314,6 +321,7 @@ def _show_search(
     scores: dict[str, dict[str, float]],
     extraction: Extraction,
     counts: LineCounts,
+    note: str,
     screen: Screen,
 ) -> None:
     measure = "cosines" if extraction.normalize else "dot products"
@@ -327,6 +335,7 @@ def _show_search(
             for key, value in means.items()
         )
         rows.append((name, ", ".join(words)))
+    rows += [("note", note)] * bool(note)
     screen.table(f"retrieval, {facts['retrieval']}", rows)
 
 

@@ -66,7 +66,7 @@ COMMAND = Command(
 if __name__ == "__main__":
     cli.check_command_line(COMMAND)
 
-from bert_jax.inference import vector_files
+from bert_jax.inference import sentence_modules, vector_files
 from bert_jax.inference.hidden_states import (
     CLS,
     Extraction,
@@ -107,11 +107,12 @@ def _main(log: LibraryLog, flags: FeaturesFlags) -> int:
         extraction = Extraction(
             layers, flags.pool, flags.normalize, most, flags.windows, flags.batch_size
         )
-    return _extract(flags, checkpoint, extraction, kind)
+        note = sentence_modules.describe_differences(flags.checkpoint, extraction)
+    return _extract(flags, checkpoint, extraction, kind, note)
 
 
 def _extract(
-    flags: FeaturesFlags, checkpoint: Pretrained, extraction: Extraction, kind: str
+    flags: FeaturesFlags, checkpoint: Pretrained, extraction: Extraction, kind: str, note: str
 ) -> int:
     output = pathlib.Path(flags.output)
     screen = Screen(is_writer=True)
@@ -151,7 +152,9 @@ def _extract(
         if not counts.lines:
             raise Refused(f"--input is {flags.input}, which holds no line: nothing was written")
         secs = time.monotonic() - started
-    screen.table(f"wrote {output}", _make_summary(flags, counts, tokens, layers, checkpoint, secs))
+    summary = _make_summary(flags, counts, tokens, layers, checkpoint, secs)
+    summary += [("note", note)] * bool(note)
+    screen.table(f"wrote {output}", summary)
     return 0
 
 

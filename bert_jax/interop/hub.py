@@ -30,6 +30,10 @@ FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
     "model-*-of-*.safetensors",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "*_Pooling/config.json",
 )
 _NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
 _REVISION = re.compile(r"[\w./-]+")
@@ -106,8 +110,11 @@ def _download(hub: Any, address: str, name: str, revision: str | None) -> pathli
         wanted = {
             file.rfilename: _check_size(file.size)
             for file in info.siblings or []
-            if "/" not in file.rfilename
-            and any(fnmatch.fnmatchcase(file.rfilename, pattern) for pattern in FILES)
+            if any(
+                fnmatch.fnmatchcase(file.rfilename, pattern)
+                and file.rfilename.count("/") == pattern.count("/")
+                for pattern in FILES
+            )
         }
     if "config.json" not in wanted:
         raise Refused(f"{address} on the Hugging Face hub holds no config.json of a BERT")
@@ -124,11 +131,10 @@ def _download(hub: Any, address: str, name: str, revision: str | None) -> pathli
         flush=True,
     )
     with _refuse_nonsense(hub, address):
-        for file in wanted:
-            path = _download_file(hub, name, file, commit)
+        paths = {file: _download_file(hub, name, file, commit) for file in wanted}
         # Keeps in the cache which commit the revision is, for a call without a network.
         _download_file(hub, name, "config.json", revision)
-    return pathlib.Path(path).parent
+    return pathlib.Path(paths["config.json"]).parent
 
 
 def _download_file(hub: Any, name: str, file: str, revision: str | None) -> str:

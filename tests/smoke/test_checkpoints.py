@@ -3,6 +3,7 @@
 import functools
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -163,13 +164,17 @@ def test_a_search_is_scored_by_the_vectors_that_features_writes(forked, small, t
     }
     lines = [f"{q}\t{d}\t{grade}" for q, grades in qrels.items() for d, grade in grades.items()]
     (tmp_path / "qrels" / "dev.tsv").write_text("\n".join(lines))
-    given = f"--checkpoint=hf:{small}/checkpoint"
+    shutil.copytree(small / "checkpoint", tmp_path / "model")
+    (tmp_path / "model" / "modules.json").write_text('[{"type": "Normalize", "path": ""}]')
+    given = f"--checkpoint=hf:{tmp_path}/model"
     flags = [f"--retrieval={tmp_path}", "--split=dev", "--pool=cls", "--normalize=false", "--int8"]
     out = forked("bert_jax.evaluate", given, *flags, f"--output={tmp_path / 'o.jsonl'}").stdout
+    assert "modules.json takes --pool=mean --normalize" in " ".join(out.split())
 
     (tmp_path / "in.txt").write_text("\n".join(text.replace("|||", "|| |") for text in texts))
     flags = [f"--input={tmp_path / 'in.txt'}", f"--output={tmp_path / 'o.npz'}", "--pool=cls"]
-    forked("bert_jax.features", given, *flags, "--int8")
+    out = forked("bert_jax.features", given, *flags, "--int8").stdout
+    assert "modules.json takes --pool=mean --normalize" in " ".join(out.split())
     with np.load(tmp_path / "o.npz") as arrays:
         scores_QN = arrays["vectors"][:20] @ arrays["vectors"].T
     run = {

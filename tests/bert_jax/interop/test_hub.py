@@ -12,6 +12,7 @@ import urllib.parse
 
 import pytest
 
+from bert_jax.inference import sentence_modules
 from bert_jax.interop import hub, load
 from data_pipeline.io.refused import Refused
 from tests.bert_jax import small_checkpoints
@@ -45,8 +46,12 @@ class StandIn(http.server.BaseHTTPRequestHandler):
         elif "/small/revision/v9" in path:
             self.answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
         elif path in ("/api/models/org/small", f"/api/models/org/small/revision/{SHA}"):
-            files = sorted(self.server.folder.iterdir())
-            siblings = [{"rfilename": one.name, "size": one.stat().st_size} for one in files]
+            folder = self.server.folder
+            files = sorted(file for file in folder.rglob("*") if file.is_file())
+            siblings = [
+                {"rfilename": str(file.relative_to(folder)), "size": file.stat().st_size}
+                for file in files
+            ]
             siblings.append({"rfilename": "other/spiece.model", "size": 3})
             self.answer_json({"id": "org/small", "sha": SHA, "siblings": siblings})
         elif path.startswith("/api/models/") and self.server.info is not None:
@@ -56,7 +61,7 @@ class StandIn(http.server.BaseHTTPRequestHandler):
         elif path.startswith(f"/org/other/resolve/{SHA}/"):
             self.answer(200, b"mine", {"X-Repo-Commit": SHA, "ETag": "abc"} | self.server.headers)
         elif path.startswith((f"/org/small/resolve/{SHA}/", "/org/small/resolve/main/")):
-            data = (self.server.folder / path.rpartition("/")[2]).read_bytes()
+            data = (self.server.folder / path.split("/", 5)[5]).read_bytes()
             etag = hashlib.sha256(data).hexdigest()
             self.answer(200, data, {"X-Repo-Commit": SHA, "ETag": f'"{etag}"'})
         else:
@@ -150,6 +155,18 @@ def cut_off_from_hub(asked_here, monkeypatch):
 def upload(folder, name, is_public=False):
     hub.check_upload(name, is_public)
     return hub.upload(folder, name, is_public)
+
+
+def test_the_files_of_sentence_transformers_come_along(asked_here):
+    (asked_here.folder / "modules.json").write_text(
+        '[{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": "1_Pooling"}]'
+    )
+    for name in ("1_Pooling", "zz_others"):
+        (asked_here.folder / name).mkdir()
+        (asked_here.folder / name / "config.json").write_text('{"pooling_mode": "cls"}')
+    folder = hub.fetch("org/small")
+    assert sentence_modules.read(folder) == sentence_modules.SentenceVectors("cls")
+    assert not (folder / "zz_others").exists()
 
 
 def test_a_model_is_downloaded_read_and_taken_from_the_cache_offline(

@@ -1,0 +1,134 @@
+"""Read from a folder what sentence-transformers makes of a model's hidden states.
+
+modules.json lists modules that run one after another: Transformer, Pooling, and often Normalize or
+Dense. bert_jax computes the mean of a layer or [CLS], and divides by the length; a command says
+where the folder asks for something else.
+"""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+from bert_jax.inference.hidden_states import CLS, MEAN, Extraction
+from bert_jax.interop.load import HF, split_address
+from bert_jax.interop.model_json import read_json
+from data_pipeline.io import small_files
+from data_pipeline.io.small_files import DamagedFile, join_inside
+
+MODULES = "modules.json"
+# Pools by the older keys pooling_mode_*, in the order in which several are joined.
+_OLDER_POOLS = {
+    "cls_token": CLS,
+    "max_tokens": "max",
+    "mean_tokens": MEAN,
+    "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "weightedmean_tokens": "weightedmean",
+    "lasttoken": "lasttoken",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceVectors:
+    """Describe the vector that sentence-transformers makes of a text."""
+
+    pool: str = MEAN  # CLS, MEAN, or what is not computed here
+    normalize: bool = False
+    max_seq_length: int = 0  # tokens; 0 where the folder does not say
+    others: tuple[str, ...] = ()  # further steps, which are not computed here
+
+
+def describe_differences(address: str, extraction: Extraction) -> str:
+    """Describe what a checkpoint's modules.json asks for and an extraction does not do.
+
+    Empty for a checkpoint without that file, for the same vectors, and for token vectors.
+
+    Raises:
+      Refused: a file is damaged.
+    """
+    scheme, place = split_address(address)
+    if scheme != HF or not extraction.pool:
+        return ""
+    theirs = read(pathlib.Path(place))
+    if theirs is None:
+        return ""
+    flags, others = [], list(theirs.others)
+    if theirs.pool not in (CLS, MEAN):
+        others.insert(0, f"pooling by {theirs.pool}")
+    elif theirs.pool != extraction.pool:
+        flags.append(f"--pool={theirs.pool}")
+    if theirs.normalize and not extraction.normalize:
+        flags.append("--normalize")
+    if 0 < theirs.max_seq_length < extraction.max_seq_length and not extraction.stride:
+        flags.append(f"--max_seq_length={theirs.max_seq_length}")
+    parts = [f"takes {' '.join(flags)}"] * bool(flags)
+    parts += [f"has {', '.join(others)}, which bert_jax does not compute"] * bool(others)
+    return f"{MODULES} {' and '.join(parts)}" if parts else ""
+
+
+def read(folder: pathlib.Path) -> SentenceVectors | None:
+    """Read a folder's modules.json and the files that it leads to; None without it.
+
+    Raises:
+      Refused: a file is damaged.
+    """
+    path = folder / MODULES
+    if not path.is_file():
+        return None
+    settings, pools, others = dict[str, Any](), list[str](), list[str]()
+    for kind, place in _list_modules(path):
+        if kind == "Transformer":
+            settings |= _read_texts(folder, others)
+        elif kind == "Pooling" and not pools:
+            pools.append(_read_pool(join_inside(folder, place) / "config.json"))
+        elif kind == "Normalize":
+            settings["normalize"] = True
+        elif kind != "Dropout":  # which does nothing after training
+            others.append(f"a {kind} module")
+    return SentenceVectors(*pools, others=tuple(others), **settings)
+
+
+def _list_modules(path: pathlib.Path) -> list[tuple[str, str]]:
+    """List the class and the folder of each module, in the order in which they run."""
+    modules = small_files.parse_json(small_files.read_bytes(path), path)
+    small_files.check_kind(modules, list, str(path))
+    for module in modules:
+        small_files.check_kind(module, dict, f"{path}: a module")
+    return [
+        (
+            small_files.field(module, "type", str, path).rpartition(".")[2],
+            small_files.field(module, "path", str, path),
+        )
+        for module in modules
+    ]
+
+
+def _read_texts(folder: pathlib.Path, others: list[str]) -> dict[str, Any]:
+    """Read to how many tokens a text is cut; add to `others` what is done to it before."""
+    settings = {}
+    if (path := folder / "sentence_bert_config.json").is_file():
+        texts = read_json(path)
+        if texts.get("max_seq_length") is not None:
+            settings["max_seq_length"] = small_files.field(texts, "max_seq_length", int, path)
+        if small_files.field(texts, "do_lower_case", bool, path, False):
+            others.append("lowercasing")
+    if (path := folder / "config_sentence_transformers.json").is_file():
+        prompt = read_json(path).get("default_prompt_name")
+        if prompt is not None:
+            others.append(f"the prompt {prompt!r:.80}")
+    return settings
+
+
+def _read_pool(path: pathlib.Path) -> str:
+    """Return the pool that a Pooling's config.json names; several joined by +."""
+    settings = read_json(path)
+    modes = settings.get("pooling_mode")
+    if modes is None:
+        modes = [
+            mode
+            for name, mode in _OLDER_POOLS.items()
+            if small_files.field(settings, f"pooling_mode_{name}", bool, path, False)
+        ]
+    modes = [modes] if isinstance(modes, str) else modes
+    if not isinstance(modes, list) or not all(isinstance(mode, str) for mode in modes):
+        raise DamagedFile(f"{path}: 'pooling_mode' is neither a name nor a list of names")
+    return "+".join(modes)[:80] or MEAN
