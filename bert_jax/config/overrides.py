@@ -96,11 +96,24 @@ def load(
       Refused: names the file and its line, or the field, its value and what is allowed.
     """
     file, colon, text = place.partition(":")
-    view = _values_of_file(find(file), [text] if colon else [])
+    path = find(file)
+    view = _values_of_file(path, [text] if colon else [])
     _check_kind(kind, view, file)
     for override in overrides:
+        if override.path not in typing.get_type_hints(kind):
+            _refuse_argument(file, path, override)
         _set(kind, view, override)
     return config_lib.settings_from(kind, view)
+
+
+def _refuse_argument(file: str, path: str, override: Override) -> None:
+    """Raise if an override is what the file takes after its colon, as shape=modernbert."""
+    text = f"{override.path}={override.text}"
+    try:
+        _values_of_file(path, [text])
+    except Refused:
+        return  # it takes no such text
+    raise Refused(f"{override}: write it after a colon, as --config={file}:{text}")
 
 
 def find_kept_settings(

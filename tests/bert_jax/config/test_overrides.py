@@ -124,6 +124,21 @@ def test_a_path_that_leads_nowhere_names_a_way(load, path, words):
     assert words in str(refused.value)
 
 
+def test_what_a_file_takes_after_its_colon_is_shown_there(load):
+    text = (
+        TEXTS[Config]
+        .replace("get_config()", "get_config(text='')")
+        .replace(
+            "return ",
+            "from bert_jax.config import arguments; arguments(text, shape=('a', 'b')); return ",
+        )
+    )
+    with pytest.raises(ValueError, match=r"shape=b: write it .* --config=.*mine\.py:shape=b$"):
+        load(Config, ("shape", "b"), text=text)
+    with pytest.raises(ValueError, match=r"shape=c: there is no such field"):
+        load(Config, ("shape", "c"), text=text)
+
+
 def test_fields_of_phases_that_are_not_there(load):
     with pytest.raises(ValueError, match=r"phases\[0\].steps=5: this config has no phases"):
         load(Config, ("phases[0].steps", "5"), text=settings(Config, "phases=()"))
