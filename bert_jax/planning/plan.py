@@ -6,12 +6,11 @@
 import dataclasses
 import importlib.metadata
 import math
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bert_jax.config import Config, ModelConfig, ResolvedRun
-from bert_jax.logging.console import Screen, duration
+from bert_jax.logging.console import Screen
 from bert_jax.planning import aot_compile, estimate, slices
 from bert_jax.planning.aot_compile import Compiled, TooLarge
 from bert_jax.planning.chip_prices import Prices
@@ -19,7 +18,7 @@ from bert_jax.planning.estimate import Estimate, PhasePlan
 from bert_jax.planning.slices import Slice
 from bert_jax.train_step.objectives import Objective
 from bert_jax.train_step.schedule import sample_rates
-from bert_jax.trainer import compile, setup
+from bert_jax.trainer import setup
 
 RATE_POINTS = 200  # points of the learning rate in a plan
 
@@ -211,34 +210,12 @@ def _plan_phase(
     def compile_step(changed: Config, words: str) -> Compiled | TooLarge:
         doing = f"{label}{words}, compiling for {tpu_slice.name}"
         screen.print_without_line(doing)
-        key = _compile_key(changed, index, tpu_slice, teacher)
-        secs = compile.read_secs(key)
-        past = "" if secs is None else f", {duration(secs)} last time"
-        began = time.perf_counter()
-        with screen.spinning(doing + past):
-            result = aot_compile.compile_step(
+        with screen.spinning(doing):
+            return aot_compile.compile_step(
                 changed, index, learned, tpu_slice, devices, teacher, aot_compile.STEP_CACHE
             )
-        compile.remember(key, time.perf_counter() - began)
-        return result
 
     return estimate.plan_phase(config, index, tpu_slice, compile_step, teacher)
-
-
-def _compile_key(config: Config, index: int, tpu_slice: Slice, teacher: ModelConfig | None) -> str:
-    """Return a key of everything that the time of a compile depends on."""
-    parts: list[Any] = [
-        config.model,
-        config.phases[index],
-        config.optim,
-        config.mesh,
-        config.compute,
-    ]
-    parts += [] if teacher is None else [teacher, config.distill]
-    fields = [dataclasses.asdict(part) for part in parts]
-    return compile.make_key(
-        [config.objective, tpu_slice.name, tpu_slice.num_slices, _read_versions(), *fields]
-    )
 
 
 def _read_versions() -> dict[str, str]:

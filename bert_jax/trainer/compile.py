@@ -3,14 +3,11 @@
 `build_parts` builds mesh, model and optimizer; `lower_step` traces the step. Training,
 bert_jax.benchmark and bert_jax.plan all compile through these two. Compiled programs are cached in
 the workdir for later starts. `settle_kernels` checks the attention kernels of a run at their first
-use, and turns off kernels that are wrong on these devices. Compile times for TPUs are recorded in a
-small file in the user's home folder.
+use, and turns off kernels that are wrong on these devices.
 """
 
 import contextlib
 import dataclasses
-import hashlib
-import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -41,9 +38,7 @@ from bert_jax.train_step.state import TrainState
 from bert_jax.trainer.feed import BatchShape, Feed, HostBatch, RunPhase
 from bert_jax.trainer.prefetch import PlacedBatch
 from data_pipeline.io.address import is_address, use_one_driver
-from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
-from data_pipeline.io.small_files import read_object
 
 SOUND = "sound"  # verdict on a kernel
 _KERNELS = (attention.KERNEL, attention.FLASH, attention.CUDNN)
@@ -334,37 +329,6 @@ def _delete_oldest(folder: pathlib.Path) -> None:
         kept_bytes += size_bytes
         if kept_bytes > MAX_BYTES:
             path.unlink(missing_ok=True)
-
-
-FILE = pathlib.Path("~/.cache/bert_jax/compile_secs.json")
-_MAX_ENTRIES = 1000  # entries kept; the oldest are deleted first
-
-
-def make_key(parts: Any) -> str:
-    """Hash the inputs of a compile, any JSON-serializable value."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def read_secs(key: str, path: pathlib.Path = FILE) -> float | None:
-    """Return how many seconds a compile took, None if unknown or the file is damaged."""
-    with contextlib.suppress(OSError, ValueError, RuntimeError):
-        secs = read_object(path.expanduser()).get(key)
-        if isinstance(secs, int | float) and 0 <= secs < 1e6:
-            return float(secs)
-    return None
-
-
-def remember(key: str, secs: float, path: pathlib.Path = FILE) -> None:
-    """Record how many seconds a compile took; ignore a home folder that is not writable."""
-    with contextlib.suppress(OSError, RuntimeError):
-        path = path.expanduser()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        entries: dict[str, Any] = {}
-        with contextlib.suppress(OSError, ValueError):
-            entries = read_object(path)
-        entries.pop(key, None)  # re-inserted as the newest
-        newest = list(entries.items())[1 - _MAX_ENTRIES :]
-        write_file(path, json.dumps(dict([*newest, (key, round(secs, 1))])).encode())
 
 
 def settle_kernels(

@@ -1,6 +1,5 @@
-"""Compiled programs in the workdir, found again and bounded; and how long a compile took before."""
+"""Compiled programs in the workdir, found again and bounded."""
 
-import json
 import os
 import subprocess
 import sys
@@ -72,40 +71,6 @@ def test_what_the_user_set_stays(tmp_path):
     jax.config.update("jax_enable_compilation_cache", False)
     assert compile.keep_in(tmp_path, is_writer=True) == ""
     assert jax.config.jax_compilation_cache_dir is None
-
-
-def test_the_last_time_of_each_key_is_kept_and_the_oldest_go_first(tmp_path, monkeypatch):
-    path = tmp_path / "new" / "secs.json"
-    a, b = compile.make_key([{"x": 1, "y": 2}]), compile.make_key([{"x": 1, "y": 3}])
-    assert compile.make_key([{"y": 2, "x": 1}]) == a != b
-    assert compile.read_secs(a, path) is None
-    for key, secs in ((a, 12.34), (b, 1), (a, 56.78)):
-        compile.remember(key, secs, path)
-    assert (compile.read_secs(a, path), compile.read_secs(b, path)) == (56.8, 1.0)
-    monkeypatch.setattr(compile, "_MAX_ENTRIES", 2)
-    compile.remember("c", 1, path)
-    assert list(json.loads(path.read_text())) == [a, "c"]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [b"", b"{", b"[]", b'{"key": "soon"}', b'{"key": -1}', b'{"key": NaN}', b"\xff\0", b"[" * 9999],
-    ids=["empty", "cut", "a list", "words", "below 0", "nan", "bytes", "nested"],
-)
-def test_a_damaged_file_knows_nothing_and_is_written_anew(tmp_path, damage):
-    path = tmp_path / "secs.json"
-    path.write_bytes(damage)
-    assert compile.read_secs("key", path) is None
-    compile.remember("key", 5, path)
-    assert compile.read_secs("key", path) == 5
-
-
-def test_a_home_that_cannot_be_written_or_is_none_is_left_alone(tmp_path):
-    (tmp_path / "file").touch()
-    compile.remember("key", 5, tmp_path / "file" / "secs.json")
-    (tmp_path / "secs.json").mkdir()
-    compile.remember("key", 5, tmp_path / "secs.json")
-    assert compile.read_secs("key", tmp_path / "secs.json") is None
 
 
 COMPILE = """
