@@ -6,6 +6,7 @@ Exports load in transformers and in sentence-transformers.
 import contextlib
 import dataclasses
 import functools
+import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,7 +40,7 @@ from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile, is_file_name
 from data_pipeline.spec.schema import TRANSFORMERS
-from data_pipeline.vocab import LIST
+from data_pipeline.vocab import LIST, Vocabulary
 from data_pipeline.vocab.sentencepiece_rules import NONE, list_settings
 from data_pipeline.vocab.template import Template
 from data_pipeline.vocab.tokenizer_json import export_tokenizer_json
@@ -72,6 +73,18 @@ def read_config(directory: pathlib.Path) -> tuple[Family, ModelConfig]:
     config = FAMILIES[kind].parse(path, settings)
     check_sizes(config, path)
     return FAMILIES[kind], config
+
+
+def check_padding(directory: pathlib.Path, words: Vocabulary) -> None:
+    """Raise if a family finds positions by the id of padding, and the vocabulary has another."""
+    family, _ = read_config(directory)
+    pad_id = words.special_ids["pad"]
+    if family.pad_id is not None and pad_id != family.pad_id:
+        raise Refused(
+            f"{words.path} pads with id {pad_id}, and {family.model_type} counts positions by "
+            f"padding of id {family.pad_id}, so another token would not be counted; put the "
+            "vocabulary that the checkpoint was trained with into its folder"
+        )
 
 
 def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
@@ -489,6 +502,10 @@ def _write_tokeniser(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     if words.file_name == LIST:  # a reader of the list needs these
         case = {"do_lower_case": words.lowercase, "strip_accents": None}
         settings |= {**case, "tokenize_chinese_chars": True}
+    if words.file_name == vocabulary.TOKENIZER:
+        splitter = json.loads(words.file_bytes.decode("utf-8-sig")).get("pre_tokenizer") or {}
+        if splitter.get("type") == "ByteLevel":  # transformers 4 takes it as False otherwise
+            settings["add_prefix_space"] = splitter.get("add_prefix_space", True)
     # It runs tokenizer.json as it stands; newer BertTokenizers make their own rules.
     settings["tokenizer_class"] = vocabulary.ANY_CLASS
     if words.sentencepiece_rules != NONE:  # no tokenizer.json

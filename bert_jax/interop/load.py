@@ -73,6 +73,8 @@ def _load(address: str) -> Pretrained:
     words = vocabulary.read(folder)
     vocabulary.check_size(words, config.vocab_size, address)
     vocabulary.check_segments(words.template, config.type_vocab_size, address)
+    if scheme == HF:
+        huggingface.check_padding(folder, words)
     rule = schema.TRANSFORMERS if scheme == HF else schema.GOOGLE
     return Pretrained(address, config, params, words, pair_truncation=rule, unread=unread)
 

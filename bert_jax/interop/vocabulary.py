@@ -1,6 +1,7 @@
 """Read the vocabulary beside a third-party checkpoint, and check that the two match."""
 
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -32,6 +33,8 @@ _SHIFTED = {
     *("camembert", "CamembertTokenizer", "CamembertTokenizerFast"),
     *("xlm-roberta", "XLMRobertaTokenizer", "XLMRobertaTokenizerFast"),
 }
+# Tokenizers that give no segments unless model_input_names has them.
+_WITHOUT_SEGMENTS = ("DistilBertTokenizer", "DistilBertTokenizerFast")
 # A word table may have more rows than tokens: up to a multiple, or a share of its rows.
 _PADDED_TO = 128
 _MAX_SPARE = 10  # a tenth
@@ -72,15 +75,19 @@ def read(directory: pathlib.Path) -> Vocabulary:
     if (directory / TOKENIZER).is_file():
         vocabulary = _read_tokenizer(directory / TOKENIZER, beside)
     elif beside is None:
+        several = f", and {len(models)} *.model files" if models else ""
         raise Refused(
-            f"{directory} has no {LIST} and no {TOKENIZER}; put the vocabulary that the "
-            "checkpoint was trained with into its folder"
+            f"{directory} has no {LIST} and no {TOKENIZER}{several}; put the vocabulary that the "
+            "checkpoint was trained with, and no other, into its folder"
         )
     elif beside.name == LIST:
-        lowercase = _read_lowercase(directory)
-        if lowercase is None:
-            lowercase = not _has_capitals(beside)
-        vocabulary = load_vocabulary(beside, lowercase, checks_case=False)
+        splits = _read_optional(directory / TOKENIZER_CONFIG).get("split_special_tokens") is True
+        vocabulary = load_vocabulary(
+            beside,
+            _read_lowercase(directory, beside),
+            checks_case=False,
+            reads_special_tokens=not splits,
+        )
     else:
         rules = _find_rules(directory) if beside.suffix == ".model" else NONE
         vocabulary = load_vocabulary(beside, reads_special_tokens=True, rules=rules)
@@ -93,6 +100,12 @@ def _read_optional(path: pathlib.Path) -> dict[str, Any]:
     return model_json.read_json(path) if path.is_file() else {}
 
 
+def _find_class(settings: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
+    """Return tokenizer_class of tokenizer_config.json or config.json, else the model_type."""
+    of_class = settings.get("tokenizer_class") or config.get("tokenizer_class")
+    return of_class or config.get("model_type")
+
+
 def _find_rules(directory: pathlib.Path) -> str:
     """Find how text for a SentencePiece model is prepared: by the tokenizer's class or the model's.
 
@@ -100,7 +113,7 @@ def _find_rules(directory: pathlib.Path) -> str:
     """
     paths = (directory / TOKENIZER_CONFIG, directory / CONFIG)
     settings, config = map(_read_optional, paths)
-    of_class = settings.get("tokenizer_class") or config.get("model_type")
+    of_class = _find_class(settings, config)
     if {str(of_class), str(config.get("model_type"))} & _SHIFTED:
         raise Refused(
             f"{directory} has a SentencePiece model and no {TOKENIZER}, and {of_class} gives its "
@@ -145,15 +158,21 @@ def _find_template(directory: pathlib.Path, vocabulary: Vocabulary) -> Template:
         template = read_template(model_json.read_json(path), special_ids, path)
     if template is None and _ends_with_cls(config, settings):
         template = make_xlnet_template(special_ids)
+    elif template is None and path.is_file():
+        _note(
+            f"{path} puts no special tokens around texts; here rows are [CLS] A [SEP], and "
+            f"{ANY_CLASS} of transformers adds none"
+        )
     template = template or vocabulary.template
     inputs = settings.get("model_input_names")
     is_one_segment = isinstance(inputs, list) and "token_type_ids" not in inputs
+    is_one_segment |= inputs is None and _find_class(settings, config) in _WITHOUT_SEGMENTS
     return template.drop_segments() if is_one_segment else template
 
 
 def _ends_with_cls(config: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
     """Return whether rows are XLNet's; an XLNet of a store is exported with rows of ALBERT's."""
-    of_class = settings.get("tokenizer_class")
+    of_class = settings.get("tokenizer_class") or config.get("tokenizer_class")
     if isinstance(of_class, str) and of_class in _LOWERCASES:
         return of_class.lower().startswith(XLNET)
     return config.get("model_type") == XLNET and config.get("summary_type") != "first"
@@ -164,17 +183,16 @@ def _read_tokenizer(path: pathlib.Path, beside: pathlib.Path | None) -> Vocabula
     settings = model_json.read_json(path)
     asked = _read_optional(path.with_name(TOKENIZER_CONFIG))
     if asked:  # a tokenizer.json alone is what its author trained with
-        model = _read_optional(path.with_name(CONFIG)).get("model_type")
-        _check_rules(path, settings, asked, str(asked.get("tokenizer_class") or model))
+        config = _read_optional(path.with_name(CONFIG))
+        _check_rules(path, settings, asked, str(_find_class(asked, config)))
     normalizer = settings.get("normalizer")
     lowercase = normalizer.get("lowercase") if isinstance(normalizer, dict) else None
+    reads_special_tokens = asked.get("split_special_tokens") is not True
     if beside is not None and beside.name != PIECES:
-        source = _read_source(beside, lowercase is not False)
+        source = _read_source(beside, lowercase is not False, reads_special_tokens)
         if source and _is_export(path, settings, source):
             return source
-    vocabulary = load_vocabulary(
-        path, reads_special_tokens=asked.get("split_special_tokens") is not True
-    )
+    vocabulary = load_vocabulary(path, reads_special_tokens=reads_special_tokens)
     if beside is not None and beside.name == LIST:
         _check_agrees(settings, vocabulary.path, beside)
     return vocabulary
@@ -214,16 +232,20 @@ def _check_rules(
             )
 
 
-def _read_source(path: pathlib.Path, lowercase: bool) -> Vocabulary | None:
+def _read_source(
+    path: pathlib.Path, lowercase: bool, reads_special_tokens: bool
+) -> Vocabulary | None:
     """Read a list or a model that may be unreadable, since a tokenizer.json lies beside it."""
     try:
-        return load_vocabulary(path, lowercase, checks_case=False)
+        return load_vocabulary(path, lowercase, False, reads_special_tokens)
     except Refused:
         return None
 
 
 def _is_export(path: pathlib.Path, settings: Mapping[str, Any], source: Vocabulary) -> bool:
     template = read_template(settings, source.special_ids, path) or source.template
+    if template.largest_id >= source.size:
+        return False
     text = make_tokenizer_json(dataclasses.replace(source, template=template))
     return text is not None and _are_close(json.loads(text), settings)
 
@@ -271,7 +293,16 @@ def _check_added(directory: pathlib.Path, vocabulary: Vocabulary) -> None:
             listed = content.get("added_tokens_decoder")
             each = listed.values() if isinstance(listed, dict) else ()
             tokens = {str(token.get("content", "")) for token in each if isinstance(token, dict)}
-        added = tokens - {"", *vocabulary.pieces()}
+        pieces = vocabulary.pieces()
+        added = tokens - {"", *pieces}
+        known = tokens - added - {"", *(pieces[i] for i in vocabulary.special_ids.values())}
+        cut = [token for token in sorted(known) if len(vocabulary.encode([token])[0]) != 1]
+        if cut and vocabulary.file_name == LIST:
+            raise Refused(
+                f"{path} has {len(cut):,} added tokens that are read whole, such as {cut[0]!r}, "
+                f"and a {LIST} alone cuts them; write the {TOKENIZER} next to it with transformers "
+                "(AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR))"
+            )
         if added:
             raise Refused(
                 f"{path} has {len(added):,} tokens that {vocabulary.path} has not, such as "
@@ -315,24 +346,35 @@ def check_segments(template: Template, segments: int, place: str) -> None:
         )
 
 
-def _read_lowercase(directory: pathlib.Path) -> bool | None:
-    """Return the setting of tokenizer_config.json for a list, None if it has none.
+def _read_lowercase(directory: pathlib.Path, words: pathlib.Path) -> bool:
+    """Return whether text is lowercased: by tokenizer_config.json, else by the list's capitals.
 
     Raises:
-      Refused: its rules are not BERT's.
+      Refused: the rules of tokenizer_config.json are not BERT's.
     """
     path = directory / TOKENIZER_CONFIG
     rules = _read_optional(path)
     lowercase = rules.get("do_lower_case")
-    of_case = {"strip_accents": lowercase} if type(lowercase) is bool else {}
-    for name, of_bert in (_RULES | of_case).items():
+    if type(lowercase) is not bool:
+        lowercase = not _has_capitals(words)
+        if not lowercase:
+            _note(
+                f"{words} has pieces with capitals, so the case of text is kept; where "
+                f"{TOKENIZER_CONFIG} has no do_lower_case, transformers lowercases"
+            )
+    for name, of_bert in (_RULES | {"strip_accents": lowercase}).items():
         if rules.get(name) not in (None, of_bert):
             raise Refused(
                 f"{path} cuts text differently from BERT: {name} is {rules[name]}, not "
                 f"{of_bert}; give a checkpoint with BERT's rules or with a {TOKENIZER}, or remove "
                 "the file if BERT's are meant"
             )
-    return lowercase if type(lowercase) is bool else None
+    return lowercase
+
+
+@functools.cache  # a command may read a folder several times
+def _note(text: str) -> None:
+    print(f"note: {text}", flush=True)
 
 
 def _has_capitals(path: pathlib.Path) -> bool:

@@ -46,6 +46,12 @@ class Template:
         return tuple(end - start - 1 for start, end in itertools.pairwise(bounds))
 
     @property
+    def largest_id(self) -> int:
+        """Return the largest id of a special token in a row; -1 without any."""
+        parts = (part for part, _ in (*self.single, *self.pair))
+        return max((part for part in parts if isinstance(part, int)), default=-1)
+
+    @property
     def is_cls_first(self) -> bool:
         """Return whether every row begins with [CLS]."""
         return all(parts[0][0] == self.cls_id for parts in (self.single, self.pair))

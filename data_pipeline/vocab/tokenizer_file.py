@@ -164,6 +164,11 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
     unknown = _find_unknown(rules["model"], id_of) if model != BPE else {}
     _check_model(path, rules, model, id_of, has_unknown=bool(unknown))
     template = read_template(rules, {"cls": 0}, path)
+    if template is not None and template.largest_id >= len(pieces):
+        raise Refused(
+            f"--vocab is {path}, whose post_processor puts the id {template.largest_id} around "
+            f"texts, and it has {len(pieces):,} pieces; copy it again, or correct those ids"
+        )
     special_ids = find_special_ids(path, pieces, _find_ends(template) | unknown)
     if template is None:
         template = make_bert_template(special_ids)

@@ -197,9 +197,9 @@ def load_vocabulary(
     `lowercase` also strips accents, as BERT's uncased models do. A SentencePiece model and a
     tokenizer.json carry their own rules; there `lowercase` is ignored. `checks_case` is for
     third-party lists: one trained here may have no capitals because its text has none.
-    `reads_special_tokens` is for rows of a task: the special tokens of a tokenizer.json that a text
-    spells are these tokens there, as for their authors; in training text they are text. `rules` are
-    for a SentencePiece model, one of sentencepiece_rules.CHOICES.
+    `reads_special_tokens` is for rows of a task: the special tokens of a list or a tokenizer.json
+    that a text spells are these tokens there, as in transformers; in training text they are text.
+    `rules` are for a SentencePiece model, one of sentencepiece_rules.CHOICES.
 
     Raises:
       Refused: no such file, no vocabulary, a special piece missing or found in texts, a piece
@@ -232,7 +232,7 @@ def load_vocabulary(
         )
     if path.suffix == ".json":
         return _load_tokenizer_file(path, data, reads_special_tokens)
-    return _load_list(path, data, lowercase, checks_case)
+    return _load_list(path, data, lowercase, checks_case, reads_special_tokens)
 
 
 def name_copy(path: pathlib.Path) -> str:
@@ -288,14 +288,26 @@ def _load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: 
     )
 
 
-def _load_list(path: pathlib.Path, data: bytes, lowercase: bool, checks_case: bool) -> Vocabulary:
+def _load_list(
+    path: pathlib.Path, data: bytes, lowercase: bool, checks_case: bool, reads_special_tokens: bool
+) -> Vocabulary:
     pieces = read_list(path, data)
     special_ids = find_special_ids(path, pieces, {})
     if checks_case:
         check_case(path, pieces, lowercase)
     tokenizer = make_wordpiece_tokenizer(pieces, pieces[special_ids["unk"]], lowercase)
     encode_text = tokenizer_file.make_encode_text(tokenizer, path)
-    encode = WordEncoder(encode_text, token_dtype(len(pieces))).encode
+    dtype = token_dtype(len(pieces))
+    encode: Encode = WordEncoder(encode_text, dtype).encode
+    if reads_special_tokens:
+        spelled = [pieces[special_id] for special_id in special_ids.values()]
+        tokenizer.add_special_tokens(spelled)
+        words, whole = encode, tokenizer_file.LibraryEncoder(encode_text, dtype).encode
+
+        def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+            is_spelled = any(piece in text for text in texts for piece in spelled)
+            return whole(texts) if is_spelled else words(texts)
+
     return Vocabulary(
         kind=WORDPIECE,
         path=path,

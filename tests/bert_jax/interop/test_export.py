@@ -24,6 +24,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.small_checkpoints import PIECES, SIZES, tensors, write
 from tests.data_pipeline.encoded import train_model
+from tests.data_pipeline.vocab.test_byte_level import make_file
 
 TANH = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12}
 
@@ -301,3 +302,19 @@ def test_a_bare_model_with_robertas_padding_is_read_back_as_a_roberta(whole, tmp
     assert json.loads((folder / "config.json").read_text())["model_type"] == "roberta"
     read = load.load(f"hf:{folder}")
     assert read.config == config and read.vocabulary.digest == words.digest
+    other = dataclasses.replace(words, special_ids=words.special_ids | {"pad": 0, "unk": 1})
+    with pytest.raises(Refused, match="pads with id 0, and roberta counts positions by padding of"):
+        huggingface.check_padding(folder, other)
+
+
+@pytest.mark.parametrize("adds_space", [True, False])
+def test_a_space_before_texts_is_written_for_transformers_4(whole, tmp_path, adds_space):
+    data = make_file("roberta")
+    data["pre_tokenizer"]["add_prefix_space"] = adds_space
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    words = load_vocabulary(tmp_path / "tokenizer.json")
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    huggingface.write(dataclasses.replace(whole, vocabulary=words), folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    assert settings["add_prefix_space"] is adds_space

@@ -49,6 +49,79 @@ def test_the_case_is_as_it_is_said_or_looks(tmp_path, more, tokenizer_config, lo
     assert (read.lowercase, read.pieces()) == (lowercase, [*PIECES, *more])
 
 
+def test_capitals_that_transformers_would_lowercase_are_noted(tmp_path, capsys):
+    vocabulary.read(write(tmp_path, [*PIECES, "Cat"]))
+    assert "vocab.txt has pieces with capitals, so the case" in capsys.readouterr().out
+    vocabulary.read(write(tmp_path, [*PIECES, "Cat"], {"do_lower_case": False}))
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("text", ["a cat [SEP] dog", "[MASK]s.[UNK]", "a [sep] cat", "A cat"])
+def test_a_list_has_the_ids_of_the_tokenizers_library_where_a_text_spells_special_tokens(
+    tmp_path, text
+):
+    folder = write(tmp_path, PIECES)
+    theirs = tokenizers.BertWordPieceTokenizer(str(folder / "vocab.txt"))
+    expected = theirs.encode(text, add_special_tokens=False).ids
+    assert vocabulary.read(folder).encode([text])[0].tolist() == expected
+    # Also next to the tokenizer.json that was exported from it; in training text they are text.
+    write_tokenizer_json(load_vocabulary(folder / "vocab.txt"), folder)
+    read = vocabulary.read(folder)
+    assert (read.path.name, read.encode([text])[0].tolist()) == ("vocab.txt", expected)
+    in_training = load_vocabulary(folder / "vocab.txt").encode([text])[0].tolist()
+    assert not {2, 3, 4} & {*in_training}
+    (folder / "tokenizer.json").unlink()
+    splits = vocabulary.read(write(folder, PIECES, {"split_special_tokens": True}))
+    assert splits.encode([text])[0].tolist() == in_training
+
+
+def test_an_added_token_that_a_list_would_cut_is_refused(tmp_path):
+    folder = write(tmp_path, [*PIECES, "[E1]"])
+    for content, words in (("[E1]", "1 added tokens .* such as '.E1.', and"), ("cat", None)):
+        write(folder, [*PIECES, "[E1]"], {"added_tokens_decoder": {"5": {"content": content}}})
+        if words:
+            with pytest.raises(Refused, match=words):
+                vocabulary.read(folder)
+        else:
+            vocabulary.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "segments"),
+    [
+        ({}, {}, 1),
+        ({}, {"tokenizer_class": "DistilBertTokenizer"}, 0),
+        ({"tokenizer_class": "DistilBertTokenizerFast"}, {}, 0),
+        (
+            {},
+            {"tokenizer_class": "DistilBertTokenizer", "model_input_names": ["token_type_ids"]},
+            1,
+        ),
+    ],
+)
+def test_a_tokenizer_without_segments_gives_none(tmp_path, config, settings, segments):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", **config}))
+    read = vocabulary.read(write(tmp_path, PIECES, settings))
+    assert max(segment for _, segment in read.template.pair) == segments
+
+
+def test_a_tokenizer_json_that_adds_no_special_tokens_is_noted(tmp_path, capsys):
+    folder = write(tmp_path, PIECES, None, make_tokenizer())
+    assert [part for part, _ in vocabulary.read(folder).template.single] == [2, "A", 3]
+    assert "tokenizer.json puts no special tokens around texts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("has_list", [True, False])
+def test_ids_around_a_text_that_no_piece_has_are_refused(tmp_path, has_list):
+    tokenizer = make_tokenizer()
+    tokenizer.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 101))
+    folder = write(tmp_path, PIECES, None, tokenizer)
+    if not has_list:
+        (folder / "vocab.txt").unlink()
+    with pytest.raises(Refused, match="puts the id 101 around texts, and it has 12 pieces"):
+        vocabulary.read(folder)
+
+
 def make_tokenizer(lowercase: bool = True, pieces: list[str] = PIECES) -> tokenizers.Tokenizer:
     tokenizer = make_wordpiece_tokenizer(pieces, "[UNK]", lowercase)
     tokenizer.add_special_tokens(["[SEP]", "[E1]"])
@@ -166,6 +239,7 @@ def test_special_tokens_that_a_tokenizer_splits_are_text(tmp_path):
     ("tokenizer_config", "words"),
     [
         ({"do_lower_case": True, "strip_accents": False}, "strip_accents is False, not True"),
+        ({"strip_accents": False}, "strip_accents is False, not True"),
         ({"do_lower_case": True, "tokenize_chinese_chars": False}, "tokenize_chinese_chars"),
         ({"do_lower_case": False, "word_tokenizer_type": "mecab"}, "word_tokenizer_type is mecab"),
         ({"subword_tokenizer_type": "character"}, "subword_tokenizer_type is character, not word"),
@@ -225,10 +299,17 @@ def write_model(path):
 )
 def test_a_bare_model_is_read_by_the_rules_of_its_authors(tmp_path, model_type, settings, rules):
     write_model(tmp_path / "spiece.model")
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    of_model = {"model_type": model_type}
+    (tmp_path / "config.json").write_text(json.dumps(of_model))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     read = vocabulary.read(tmp_path)
     assert read.sentencepiece_rules == rules
+    if "tokenizer_class" in settings:  # which may stand in config.json instead
+        of_class = {"tokenizer_class": settings["tokenizer_class"]}
+        (tmp_path / "config.json").write_text(json.dumps(of_model | of_class))
+        rest = {name: value for name, value in settings.items() if name not in of_class}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(rest))
+        assert vocabulary.read(tmp_path).sentencepiece_rules == rules
     record = {"vocabulary": run_record.make_vocabulary_record(read, "spiece.model")}
     run_record.check_vocabulary(read, record, "the run")
     assert ("sentencepiece_rules" in record["vocabulary"]) == (rules != "none")
