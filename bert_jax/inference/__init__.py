@@ -4,6 +4,6 @@ In: a PlacedModel of interop.pretrained, and text lines, rows of token ids or a 
 for masked words, hidden states in files, pseudo-log-likelihoods, scores on a store and of a
 search.
 
-Read batches first, which runs rows through a model; then fill_mask, hidden_states and vector_files,
-pseudo_likelihood, store_scores, retrieval.
+Read batches first, which runs rows through a model; then fill_mask, hidden_states, vector_files and
+sentence_modules, pseudo_likelihood, store_scores, retrieval.
 """

@@ -74,17 +74,17 @@ def read(folder: pathlib.Path) -> SentenceVectors | None:
     path = folder / MODULES
     if not path.is_file():
         return None
-    settings, pools, others = dict[str, Any](), list[str](), list[str]()
+    settings, others = dict[str, Any](), list[str]()
     for kind, place in _list_modules(path):
         if kind == "Transformer":
             settings |= _read_texts(folder, others)
-        elif kind == "Pooling" and not pools:
-            pools.append(_read_pool(join_inside(folder, place) / "config.json"))
+        elif kind == "Pooling" and "pool" not in settings:
+            settings["pool"] = _read_pool(join_inside(folder, place) / "config.json")
         elif kind == "Normalize":
             settings["normalize"] = True
         elif kind != "Dropout":  # which does nothing after training
             others.append(f"a {kind} module")
-    return SentenceVectors(*pools, others=tuple(others), **settings)
+    return SentenceVectors(others=tuple(others), **settings)
 
 
 def _list_modules(path: pathlib.Path) -> list[tuple[str, str]]:
