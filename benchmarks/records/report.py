@@ -39,8 +39,10 @@ def list_rows(verdicts: Sequence[Verdict]) -> list[list[str]]:
 
 
 def build_table(verdicts: Sequence[Verdict]) -> rich.table.Table:
-    """Build the table for the terminal."""
-    return make_table(HEADS, list_rows(verdicts), left=(0, 1, 7, 8))
+    """Build the table for the terminal, which has no room for track, memory and what changed."""
+    shown = [HEADS.index(name) for name in ("entry", "nats per token", "gain", "s", "verdict")]
+    rows = [[cells[index] for index in shown] for cells in list_rows(verdicts)]
+    return make_table([HEADS[index] for index in shown], rows, left=(0, 4))
 
 
 def format_table(verdicts: Sequence[Verdict]) -> str:
@@ -68,6 +70,8 @@ def draw_curve(verdicts: Sequence[Verdict]) -> Figure:
     standing = [verdict.entry for verdict in verdicts if not verdict.faults]
     for track, color in ((COMPUTE, plots.TRAIN), (DATA, plots.HELDOUT)):
         points = [(x, entry) for x, entry in enumerate(standing) if entry.track == track]
+        if not points:
+            continue
         xs, means = [x for x, _ in points], [entry.mean for _, entry in points]
         ax.plot(xs, means, marker="o", color=color, linewidth=1.4, label=f"fixed {track}")
         for x, entry in points:
