@@ -45,13 +45,6 @@ def here(bucket, monkeypatch):
     gcsfs.GCSFileSystem.clear_instance_cache()
 
 
-@pytest.mark.parametrize("end", ["", "\r", "\n", "\r\n", "\n\r"])
-def test_the_stand_in_keeps_the_last_byte_of_a_file(here, tmp_path, end):
-    (tmp_path / "file").write_bytes(b"\x00\xff" + end.encode())
-    gcsfs.GCSFileSystem().put(str(tmp_path / "file"), f"{NAME}/file")
-    assert here.storage.get_file(NAME, "file") == b"\x00\xff" + end.encode()
-
-
 @pytest.mark.fault(16, "each permission that a run needs is missing in turn")
 @pytest.mark.parametrize(
     ("permission", "method", "path", "what", "role"),

@@ -222,6 +222,17 @@ def test_fill_mask_and_evaluate_take_a_checkpoint_of_any_format(forked, addresse
     assert "%" in guesses.pop()
 
 
+@pytest.mark.parametrize("end", ["", "\r", "\n", "\r\n", "\n\r"])
+def test_the_stand_in_for_a_bucket_keeps_the_last_byte_of_a_file(monkeypatch, tmp_path, end):
+    (tmp_path / "file").write_bytes(b"\x00\xff" + end.encode())
+    with fake_bucket() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        files = gcsfs.GCSFileSystem(skip_instance_cache=True)
+        files.put(str(tmp_path / "file"), f"{NAME}/file")
+        assert server.storage.get_file(NAME, "file") == b"\x00\xff" + end.encode()
+
+
 def test_a_checkpoint_in_a_bucket_is_asked(forked, addresses, monkeypatch):
     folder = pathlib.Path(addresses["orbax"].partition(":")[2])
     place = f"gs://{NAME}/runs/mine"
