@@ -173,8 +173,8 @@ def test_a_search_is_scored_by_the_vectors_that_features_writes(forked, small, t
 
     (tmp_path / "in.txt").write_text("\n".join(text.replace("|||", "|| |") for text in texts))
     flags = [f"--input={tmp_path / 'in.txt'}", f"--output={tmp_path / 'o.npz'}", "--pool=cls"]
-    out = forked("bert_jax.features", given, *flags, "--int8").stdout
-    assert "modules.json takes --pool=mean --normalize" in " ".join(out.split())
+    written = forked("bert_jax.features", given, *flags, "--int8").stdout
+    assert "modules.json takes --pool=mean --normalize" in " ".join(written.split())
     with np.load(tmp_path / "o.npz") as arrays:
         scores_QN = arrays["vectors"][:20] @ arrays["vectors"].T
     run = {
