@@ -100,7 +100,7 @@ def load(
     view = _values_of_file(path, [text] if colon else [])
     _check_kind(kind, view, file)
     for override in overrides:
-        if override.path not in typing.get_type_hints(kind):
+        if override.path.isidentifier() and override.path not in typing.get_type_hints(kind):
             _refuse_argument(file, path, override)
         _set(kind, view, override)
     return config_lib.settings_from(kind, view)

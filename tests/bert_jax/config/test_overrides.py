@@ -137,6 +137,9 @@ def test_what_a_file_takes_after_its_colon_is_shown_there(load):
         load(Config, ("shape", "b"), text=text)
     with pytest.raises(ValueError, match=r"shape=c: there is no such field"):
         load(Config, ("shape", "c"), text=text)
+    # A file may take any text, as first_phase.py takes a path: fields are fields there too.
+    text = TEXTS[Config].replace("get_config()", "get_config(text='')")
+    assert load(Config, ("optim.learning_rate", "0.5"), text=text).optim.learning_rate == 0.5
 
 
 def test_fields_of_phases_that_are_not_there(load):
