@@ -165,18 +165,18 @@ def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelCo
         checkpoint's, and is not a larger number of positions.
     """
     positions = given.max_position_embeddings
-    is_limit_alone = saved.position_embedding_type == "rotary"
     if positions != ModelConfig.max_position_embeddings:
         # Relative positions have no table and no end.
         if saved.position_embedding_type != "relative":
             positions = max(positions, saved.max_position_embeddings)
         saved = dataclasses.replace(saved, max_position_embeddings=positions)
     of_the_run = OF_THE_RUN if saved.generator else (*OF_THE_RUN, *_OF_A_GENERATOR)
+    free = [*of_the_run, *_ADDED]
+    if saved.position_embedding_type == "rotary":
+        free.append("max_position_embeddings")
     for field in dataclasses.fields(ModelConfig):
         ours, theirs = getattr(given, field.name), getattr(saved, field.name)
-        if is_limit_alone and field.name == "max_position_embeddings":
-            continue
-        if field.name not in (*of_the_run, *_ADDED) and ours not in (field.default, theirs):
+        if field.name not in free and ours not in (field.default, theirs):
             raise Refused(
                 f"config.model.{field.name} is {ours!r}, but config.init={address} has "
                 f"{theirs!r}; leave it out of the config, and the checkpoint's is taken"

@@ -72,8 +72,10 @@ def read(directory: pathlib.Path) -> Vocabulary:
     only_model = models if len(models) == 1 else []
     candidates = [directory / LIST, *only_model, directory / PIECES]
     beside = next((candidate for candidate in candidates if candidate.is_file()), None)
+    asked = _read_optional(directory / TOKENIZER_CONFIG)
+    reads_special_tokens = asked.get("split_special_tokens") is not True
     if (directory / TOKENIZER).is_file():
-        vocabulary = _read_tokenizer(directory / TOKENIZER, beside)
+        vocabulary = _read_tokenizer(directory / TOKENIZER, beside, asked, reads_special_tokens)
     elif beside is None:
         several = f", and {len(models)} *.model files" if models else ""
         raise Refused(
@@ -81,13 +83,8 @@ def read(directory: pathlib.Path) -> Vocabulary:
             "checkpoint was trained with, and no other, into its folder"
         )
     elif beside.name == LIST:
-        splits = _read_optional(directory / TOKENIZER_CONFIG).get("split_special_tokens") is True
-        vocabulary = load_vocabulary(
-            beside,
-            _read_lowercase(directory, beside),
-            checks_case=False,
-            reads_special_tokens=not splits,
-        )
+        lowercase = _read_lowercase(directory / TOKENIZER_CONFIG, asked, beside)
+        vocabulary = load_vocabulary(beside, lowercase, False, reads_special_tokens)
     else:
         rules = _find_rules(directory) if beside.suffix == ".model" else NONE
         vocabulary = load_vocabulary(beside, reads_special_tokens=True, rules=rules)
@@ -178,16 +175,19 @@ def _ends_with_cls(config: Mapping[str, Any], settings: Mapping[str, Any]) -> bo
     return config.get("model_type") == XLNET and config.get("summary_type") != "first"
 
 
-def _read_tokenizer(path: pathlib.Path, beside: pathlib.Path | None) -> Vocabulary:
+def _read_tokenizer(
+    path: pathlib.Path,
+    beside: pathlib.Path | None,
+    asked: Mapping[str, Any],
+    reads_special_tokens: bool,
+) -> Vocabulary:
     """Read a tokenizer.json, or the file beside it that it was exported from here."""
     settings = model_json.read_json(path)
-    asked = _read_optional(path.with_name(TOKENIZER_CONFIG))
     if asked:  # a tokenizer.json alone is what its author trained with
         config = _read_optional(path.with_name(CONFIG))
         _check_rules(path, settings, asked, str(_find_class(asked, config)))
     normalizer = settings.get("normalizer")
     lowercase = normalizer.get("lowercase") if isinstance(normalizer, dict) else None
-    reads_special_tokens = asked.get("split_special_tokens") is not True
     if beside is not None and beside.name != PIECES:
         source = _read_source(beside, lowercase is not False, reads_special_tokens)
         if source and _is_export(path, settings, source):
@@ -296,8 +296,9 @@ def _check_added(directory: pathlib.Path, vocabulary: Vocabulary) -> None:
         pieces = vocabulary.pieces()
         added = tokens - {"", *pieces}
         known = tokens - added - {"", *(pieces[i] for i in vocabulary.special_ids.values())}
-        cut = [token for token in sorted(known) if len(vocabulary.encode([token])[0]) != 1]
-        if cut and vocabulary.file_name == LIST:
+        is_list = vocabulary.file_name == LIST
+        cut = [t for t in sorted(known) if is_list and len(vocabulary.encode([t])[0]) != 1]
+        if cut:
             raise Refused(
                 f"{path} has {len(cut):,} added tokens that are read whole, such as {cut[0]!r}, "
                 f"and a {LIST} alone cuts them; write the {TOKENIZER} next to it with transformers "
@@ -346,14 +347,14 @@ def check_segments(template: Template, segments: int, place: str) -> None:
         )
 
 
-def _read_lowercase(directory: pathlib.Path, words: pathlib.Path) -> bool:
-    """Return whether text is lowercased: by tokenizer_config.json, else by the list's capitals.
+def _read_lowercase(path: pathlib.Path, rules: Mapping[str, Any], words: pathlib.Path) -> bool:
+    """Return whether text is lowercased: by the file at `path`, else by the list's capitals.
+
+    `rules` is what that tokenizer_config.json holds.
 
     Raises:
       Refused: the rules of tokenizer_config.json are not BERT's.
     """
-    path = directory / TOKENIZER_CONFIG
-    rules = _read_optional(path)
     lowercase = rules.get("do_lower_case")
     if type(lowercase) is not bool:
         lowercase = not _has_capitals(words)
