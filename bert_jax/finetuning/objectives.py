@@ -86,24 +86,20 @@ def _unfold_choices(batch: Batch, dropout: Dropout | None) -> tuple[Batch, Dropo
     return {**batch, **rows}, dropout
 
 
-def _weigh_examples(batch: Batch) -> jax.Array:
-    return jnp.sum(batch["example_weights"])
+def _sum_labels(logits: jax.Array, batch: Batch, weights: jax.Array) -> Term:
+    return sum_term(logits, batch["label_ids"], weights)
 
 
-def _sum_labels(logits_BC: jax.Array, batch: Batch) -> Term:
-    return sum_term(logits_BC, batch["label_ids"], batch["example_weights"])
-
-
-def _sum_distances(logits_BC: jax.Array, batch: Batch) -> Term:
+def _sum_distances(logits_BC: jax.Array, batch: Batch, weights_B: jax.Array) -> Term:
     """Compute the squared distance to the label.
 
     Source: run_classifier.py of huggingface/pytorch-pretrained-BERT, STS-B.
     """
     missed_B = logits_BC[..., 0] - batch["label_values"]
-    return Term(jnp.sum(missed_B * missed_B * batch["example_weights"]), None)
+    return Term(jnp.sum(missed_B * missed_B * weights_B), None)
 
 
-def _sum_spans(logits_BSE: jax.Array, batch: Batch) -> Term:
+def _sum_spans(logits_BSE: jax.Array, batch: Batch, weights_B: jax.Array) -> Term:
     """Average the cross entropies of start and end over all positions of the row.
 
     A row counts as correct if its start and its end are both the most likely ones.
@@ -118,31 +114,19 @@ def _sum_spans(logits_BSE: jax.Array, batch: Batch) -> Term:
         losses_B, right_B = cross_entropy(logits_BS, batch[name])
         nll.append(losses_B)
         right.append(right_B)
-    weights_B = batch["example_weights"]
     loss_sum = jnp.sum((nll[0] + nll[1]) / 2.0 * weights_B)
     return Term(loss_sum, jnp.sum(right[0] * right[1] * weights_B))
 
 
-def _weigh_tags(batch: Batch) -> jax.Array:
-    return jnp.sum(batch["label_weights"])
-
-
-def _sum_tags(logits_BSC: jax.Array, batch: Batch) -> Term:
-    """Average over words, whose first tokens carry the labels.
-
-    Source: Devlin et al. 2019, section 5.3.
-    """
-    return sum_term(logits_BSC, batch["label_ids"], batch["label_weights"])
-
-
-# Logits, loss and weight of a kind. Tasks on tokens do not use the pooler: its parameters stay as
-# they are.
+# Logits, loss and weights of a kind. Tasks on tokens do not use the pooler: its parameters stay as
+# they are. Tags are averaged over words, whose first tokens carry the labels (Devlin et al. 2019,
+# section 5.3).
 _KINDS = {
-    CLASSIFY: (_cls_logits, _sum_labels, _weigh_examples, ()),
-    REGRESS: (_cls_logits, _sum_distances, _weigh_examples, ()),
-    CHOOSE: (_cls_logits, _sum_labels, _weigh_examples, ()),
-    SPAN: (_span_logits, _sum_spans, _weigh_examples, ("pooler",)),
-    TAG: (_token_logits, _sum_tags, _weigh_tags, ("pooler",)),
+    CLASSIFY: (_cls_logits, _sum_labels, "example_weights", ()),
+    REGRESS: (_cls_logits, _sum_distances, "example_weights", ()),
+    CHOOSE: (_cls_logits, _sum_labels, "example_weights", ()),
+    SPAN: (_span_logits, _sum_spans, "example_weights", ("pooler",)),
+    TAG: (_token_logits, _sum_labels, "label_weights", ("pooler",)),
 }
 
 
@@ -153,10 +137,10 @@ def make_objective(kind: str, causal_weight: float = 0.0) -> Objective:
 
     Source: Radford et al. 2018, section 3.2, equation 5.
     """
-    compute_logits, sum_losses, weigh, untrained = _KINDS[kind]
+    compute_logits, sum_losses, weights, untrained = _KINDS[kind]
 
     def count(batch: Batch) -> dict[str, jax.Array]:
-        counts = {TERM: weigh(batch)}
+        counts = {TERM: jnp.sum(batch[weights])}
         if causal_weight:
             counts[CAUSAL] = count_next_tokens(_unfold_choices(batch, None)[0])
         return counts
@@ -174,7 +158,7 @@ def make_objective(kind: str, causal_weight: float = 0.0) -> Objective:
 
     def sum_terms(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
         rows, hidden_RSD, logits = compute(bert, batch, dropout)
-        terms = {TERM: sum_losses(logits, batch)}
+        terms = {TERM: sum_losses(logits, batch, batch[weights])}
         if causal_weight:
             term = sum_next_tokens(bert, rows, rows["input_ids"], hidden_RSD)
             terms[CAUSAL] = dataclasses.replace(term, scale=causal_weight)
