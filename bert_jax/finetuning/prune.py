@@ -10,7 +10,7 @@ group of weights that leave together, the sum of w dL/dw squared.
 Dimensions: F neurons, D width.
 """
 
-import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -55,14 +55,6 @@ def score_neurons(
     return {name: np.mean([each[name] for each in scores], axis=0) for name in scores[0]}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Cut:
-    """Say which numbers along an axis of an array stay; None for an array that stays whole."""
-
-    axis: int | None = None
-    kept: np.ndarray | None = None
-
-
 def keep_neurons(
     state: TrainState, declared: Params, kept: Mapping[str, np.ndarray], shardings: TrainState
 ) -> TrainState:
@@ -71,19 +63,23 @@ def keep_neurons(
     `declared` describes the parameters; `shardings` is the result's tree of shardings.
     """
 
-    def find_cut(path: tuple[Any, ...], parameter: Declared) -> _Cut:
+    def make_cut(path: tuple[Any, ...], parameter: Declared) -> Callable[[jax.Array], jax.Array]:
         if "mlp" not in parameter.logical_axes:
-            return _Cut()
-        return _Cut(parameter.logical_axes.index("mlp"), kept[path[1].key])
+            return lambda leaf: leaf
+        axis, neurons = parameter.logical_axes.index("mlp"), kept[path[1].key]
 
-    def cut(leaf: jax.Array, place: _Cut) -> jax.Array:
-        if place.axis is None or place.kept is None:
-            return leaf
-        whole = jax.sharding.reshard(leaf, PartitionSpec(*[None] * leaf.ndim))
-        return jnp.take(whole, place.kept, axis=place.axis)
+        def cut(leaf: jax.Array) -> jax.Array:
+            whole = jax.sharding.reshard(leaf, PartitionSpec(*[None] * leaf.ndim))
+            return jnp.take(whole, neurons, axis=axis)
 
-    cuts = jax.tree_util.tree_map_with_path(find_cut, declared)
-    shrink = jax.jit(lambda state: map_like_params(cut, state, cuts), out_shardings=shardings)
+        return cut
+
+    cuts = jax.tree_util.tree_map_with_path(make_cut, declared)
+
+    @functools.partial(jax.jit, out_shardings=shardings)
+    def shrink(state: TrainState) -> TrainState:
+        return map_like_params(lambda leaf, cut: cut(leaf), state, cuts)
+
     smaller: TrainState = shrink(state)
     return smaller
 

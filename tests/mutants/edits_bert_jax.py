@@ -178,8 +178,9 @@ _FINETUNING = (
     (
         WIRING,
         "finetuning/prune.py",
-        "map_like_params(cut, state, cuts)",
-        "dataclasses.replace(state, params=jax.tree.map(cut, state.params, cuts))",
+        "map_like_params(lambda leaf, cut: cut(leaf), state, cuts)",
+        "TrainState(state.step, jax.tree.map(lambda leaf, cut: cut(leaf), state.params, cuts), "
+        "state.opt_state, state.guard)",
         "finetuning/test_prune.py::test_parameters_and_moments_lose_the_same_neurons_on_a_mesh",
     ),
 )
