@@ -124,6 +124,7 @@ import numpy as np
 
 from bert_jax.config import data_in_evaluations
 from bert_jax.inference import (
+    batches,
     hidden_states,
     pseudo_likelihood,
     retrieval,
@@ -287,7 +288,7 @@ def _search(log: LibraryLog, flags: EvaluateFlags) -> int:
             checkpoint = load.load(flags.checkpoint)
         if flags.pool == hidden_states.CLS:
             refuse_causal(checkpoint, "so its [CLS] sees no other token: give --pool=mean")
-        length = hidden_states.choose_length(
+        length = batches.choose_length(
             flags.max_seq_length, checkpoint.config.max_position_embeddings
         )
         layers = hidden_states.choose_layers("-1", checkpoint.config.num_hidden_layers)

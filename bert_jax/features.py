@@ -66,13 +66,12 @@ COMMAND = Command(
 if __name__ == "__main__":
     cli.check_command_line(COMMAND)
 
-from bert_jax.inference import sentence_modules, vector_files
+from bert_jax.inference import batches, sentence_modules, vector_files
 from bert_jax.inference.hidden_states import (
     CLS,
     Extraction,
     Layers,
     choose_layers,
-    choose_length,
     compile_vectors,
     compute_groups,
 )
@@ -103,7 +102,9 @@ def _main(log: LibraryLog, flags: FeaturesFlags) -> int:
         if flags.pool == CLS:
             refuse_causal(checkpoint, "so its [CLS] sees no other token: give --pool=mean")
         layers = choose_layers(flags.layers, checkpoint.config.num_hidden_layers)
-        most = choose_length(flags.max_seq_length, checkpoint.config.max_position_embeddings)
+        most = batches.choose_length(
+            flags.max_seq_length, checkpoint.config.max_position_embeddings
+        )
         extraction = Extraction(
             layers, flags.pool, flags.normalize, most, flags.windows, flags.batch_size
         )

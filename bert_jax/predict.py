@@ -104,11 +104,14 @@ def _main(log: LibraryLog, flags: PredictFlags) -> int:
         with screen.spinning(f"reading {flags.checkpoint}"):
             checkpoint, layer = load.load_fine_tuned(flags.checkpoint)
         _check_columns(flags, layer)
+        positions, trained = checkpoint.config.max_position_embeddings, layer.options.max_seq_length
+        most = batches.choose_length(flags.max_seq_length, positions, trained)
+        options = dataclasses.replace(layer.options, max_seq_length=most)
+        layer = dataclasses.replace(layer, options=options)
         request = PredictRequest(
             source,
             layer,
             checkpoint.vocabulary,
-            _choose_max_seq_length(flags, checkpoint, layer),
             flags.text_column,
             flags.second_text_column,
             flags.null_threshold,
@@ -118,17 +121,6 @@ def _main(log: LibraryLog, flags: PredictFlags) -> int:
         with screen.spinning(f"reading {source}") as show:
             rows = opened(request, output, lambda count: show(f"reading {source}: {count:,} rows"))
     return _predict(flags, checkpoint, layer, rows, output, screen)
-
-
-def _choose_max_seq_length(flags: PredictFlags, checkpoint: Pretrained, layer: TaskLayer) -> int:
-    positions = checkpoint.config.max_position_embeddings
-    longest = flags.max_seq_length or min(layer.options.max_seq_length, positions)
-    if not 3 <= longest <= positions:
-        raise Refused(
-            f"--max_seq_length is {longest}; it must be from 3 to {positions}, the positions that "
-            "the model has, or 0 for the length of its training"
-        )
-    return longest
 
 
 def _check_columns(flags: PredictFlags, layer: TaskLayer) -> None:

@@ -27,6 +27,24 @@ Step = Callable[[Params, Mapping[str, jax.Array]], Outputs]
 Results = Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]
 
 
+def choose_length(given: int, positions: int, trained: int = 0) -> int:
+    """Return the tokens of a row: --max_seq_length, or for 0 the model's positions.
+
+    A fine-tuned model takes for 0 the length of the rows that it was trained on.
+
+    Raises:
+      Refused: the model has fewer positions, or no token fits between the special ones.
+    """
+    most = given or min(trained or positions, positions)
+    if not 3 <= most <= positions:
+        usual = "the length of its training" if trained else "all of them"
+        raise Refused(
+            f"--max_seq_length is {most}; it must be from 3 to {positions}, the positions that "
+            f"the checkpoint has, or 0 for {usual}"
+        )
+    return most
+
+
 def compile_step(model: Model, compute: Compute) -> jax.stages.Wrapped:
     """Return the jitted function (params, batch) -> outputs, complete on every device.
 

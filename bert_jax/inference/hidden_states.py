@@ -88,21 +88,6 @@ def choose_layers(text: str, layers: int) -> Layers:
     return Layers(tuple(numbers), is_single=bool(re.fullmatch(r"-?\d+", text)))
 
 
-def choose_length(given: int, positions: int) -> int:
-    """Return the tokens of a row: --max_seq_length, or for 0 all positions of the model.
-
-    Raises:
-      Refused: the model has fewer positions, or no token fits between the special ones.
-    """
-    most = given or positions
-    if not 3 <= most <= positions:
-        raise Refused(
-            f"--max_seq_length is {most}; it must be from 3 to {positions}, the positions that "
-            "the checkpoint has, or 0 for all of them"
-        )
-    return most
-
-
 def compile_vectors(model: PlacedModel, extraction: Extraction) -> batches.Step:
     """Return the step that computes the chosen vectors; it serves any number of groups."""
     layers, pool, normalize = extraction.layers, extraction.pool, extraction.normalize

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.task import CLASSIFY
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import frame
@@ -54,17 +55,16 @@ def encode_texts(
     texts: Sequence[str],
     second_texts: Sequence[str] | None,
     vocabulary: Vocabulary,
-    max_seq_length: int,
-    stride: int = 0,
-    pair_truncation: str = GOOGLE,
+    options: TaskOptions,
 ) -> EncodedTexts:
     """Encode each text, or each pair of texts, as a row.
 
     A text that is empty, or that leaves no token of the vocabulary, becomes an empty segment, so
     that every example keeps its position. A pair is cut by the rule of pair_truncation. A single
-    text that is longer than a row is cut, or with a stride becomes a row for each of its windows,
-    whose starts are so many tokens apart.
+    text that is longer than a row is cut, or with a window_stride becomes a row for each of its
+    windows, whose starts are so many tokens apart.
     """
+    max_seq_length, stride = options.max_seq_length, options.window_stride
     specials = vocabulary.template.count_specials(second_texts is not None)
     if max_seq_length < specials + 2:
         raise Refused(
@@ -89,7 +89,7 @@ def encode_texts(
                 parts = [ids[first : first + length] for first, length in spans]
             else:
                 truncated += tokens > max_seq_length - specials
-            limits = vocabulary.template, max_seq_length, pair_truncation or GOOGLE
+            limits = vocabulary.template, max_seq_length, options.pair_truncation or GOOGLE
             framed += [frame(part, other, *limits) for part in parts]
             windows_N.append(len(parts))
         chunks.append(build_rows(framed))

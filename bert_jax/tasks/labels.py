@@ -1,10 +1,10 @@
 """Find labels that a person reads as one, and labels that stand for a missing value."""
 
-import dataclasses
 import decimal
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
 from data_pipeline.io.refused import Refused
 
@@ -35,52 +35,47 @@ def fold_text(text: str) -> str:
     return " ".join(_INVISIBLE.sub("", visible).translate(_LOOK_ALIKES).split())
 
 
-@dataclasses.dataclass(frozen=True)
-class LabelRows:
-    """Hold how many rows have a label, and the place of the first of them."""
-
-    count: int
-    place: str  # such as "train.csv row 3"
-
-
-def count_labels(labels: Iterable[tuple[str, str]]) -> dict[str, LabelRows]:
-    """Count the rows of each label, from the label and the place of each row."""
-    rows: dict[str, LabelRows] = {}
-    for label, place in labels:
-        first = rows.get(label, LabelRows(0, place))
-        rows[label] = LabelRows(first.count + 1, first.place)
-    return rows
-
-
-def check_labels(rows: Mapping[str, LabelRows], column: str) -> tuple[str, ...]:
+def check_labels(labels: Iterable[tuple[str, str]], column: str) -> tuple[str, ...]:
     """Refuse labels that only a machine tells apart; return a sentence on each that looks wrong.
 
-    Two labels are refused if they look the same, or are the same number. Upper and lower case, a
-    missing value's name and the name of the column may be meant.
+    `labels` has the label and the place of each row, such as "train.csv row 3". Two labels are
+    refused if they look the same, or are the same number. Upper and lower case, a missing value's
+    name and the name of the column may be meant.
 
     Raises:
       Refused: names the labels, in ASCII, their rows and the first row of each.
     """
-    if alike := _find_equal(rows, _read_number):
+    counts, first_places = Counter[str](), dict[str, str]()
+    for label, place in labels:
+        counts[label] += 1
+        first_places.setdefault(label, place)
+
+    def describe(*alike: str) -> str:
+        return " and ".join(
+            f"{label!a:.60} ({counts[label]:,} rows, the first {first_places[label]})"
+            for label in alike
+        )
+
+    if alike := _find_equal(counts, _read_number):
         raise Refused(
             f"the labels under {column!r} that read the same are several classes: "
-            f"{_list(alike, rows)}; write each class in one way"
+            f"{describe(*alike)}; write each class in one way"
         )
     findings = []
-    if alike := _find_equal(rows, _fold_case):
+    if alike := _find_equal(counts, _fold_case):
         findings.append(
-            f"{_list(alike, rows)} differ in upper and lower case alone: are they one class?"
+            f"{describe(*alike)} differ in upper and lower case alone: are they one class?"
         )
-    if missing := [label for label in rows if _fold_case(label) in _MISSING]:
+    if missing := [label for label in counts if _fold_case(label) in _MISSING]:
         findings.append(
-            f"{_list(missing, rows)} may be a missing label, and is learned as a class: remove "
+            f"{describe(*missing)} may be a missing label, and is learned as a class: remove "
             "such rows if it is"
         )
-    most = _HEADER_SHARE * sum(entry.count for entry in rows.values())
-    for label, entry in rows.items():
-        if _fold_case(label) == _fold_case(column) and entry.count < max(2.0, most):
+    most = _HEADER_SHARE * counts.total()
+    for label, count in counts.items():
+        if _fold_case(label) == _fold_case(column) and count < max(2.0, most):
             findings.append(
-                f"{_list([label], rows)} is the name of its column, and is learned as a class: "
+                f"{describe(label)} is the name of its column, and is learned as a class: "
                 "remove such rows if they are headers"
             )
     return tuple(findings)
@@ -110,10 +105,3 @@ def _find_equal(labels: Iterable[str], key: Callable[[str], object]) -> list[str
     for label in labels:
         groups.setdefault(key(label), []).append(label)
     return next((group for group in groups.values() if len(group) > 1), [])
-
-
-def _list(labels: Sequence[str], rows: Mapping[str, LabelRows]) -> str:
-    return " and ".join(
-        f"{label!a:.60} ({rows[label].count:,} rows, the first {rows[label].place})"
-        for label in labels
-    )

@@ -3,6 +3,7 @@
 scikit-learn and SciPy are imported within the functions: --help and refusals do not need them.
 """
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,19 +20,16 @@ def score_classes(names: Sequence[str], label_ids_N: np.ndarray, predicted_N: np
 
     F1 is class 1's; macro F1 is the mean over all classes that occur in either array.
     """
-    return {name: _class_score(name, label_ids_N, predicted_N) for name in names}
-
-
-def _class_score(name: str, label_ids_N: np.ndarray, predicted_N: np.ndarray) -> float:
     from sklearn import metrics
 
-    if name == MATTHEWS:
-        return float(metrics.matthews_corrcoef(label_ids_N, predicted_N))
-    if name == F1:
-        return float(metrics.f1_score(label_ids_N, predicted_N, pos_label=1, zero_division=0.0))
-    if name == MACRO_F1:
-        return float(metrics.f1_score(label_ids_N, predicted_N, average="macro", zero_division=0.0))
-    return float(metrics.accuracy_score(label_ids_N, predicted_N))
+    compute_f1 = functools.partial(metrics.f1_score, zero_division=0.0)
+    functions = {
+        MATTHEWS: metrics.matthews_corrcoef,
+        F1: functools.partial(compute_f1, pos_label=1),
+        MACRO_F1: functools.partial(compute_f1, average="macro"),
+        ACCURACY: metrics.accuracy_score,
+    }
+    return {name: float(functions[name](label_ids_N, predicted_N)) for name in names}
 
 
 def score_numbers(values_N: np.ndarray, predicted_N: np.ndarray) -> Scores:

@@ -150,11 +150,10 @@ def encode_questions(
     split: str, file: ChoiceFile, vocabulary: Vocabulary, options: TaskOptions
 ) -> tuple[EncodedRows, list[str]]:
     """Encode a question as four rows; return the rows and notes on empty and truncated texts."""
-    most, rule = options.max_seq_length, options.pair_truncation
-    encoded = encode_texts(file.contexts, file.choices, vocabulary, most, pair_truncation=rule)
+    encoded = encode_texts(file.contexts, file.choices, vocabulary, options)
     labels = {} if file.answers_N is None else {"label_ids": file.answers_N}
     rows = dataclasses.replace(encoded.rows, labels=labels, rows_per_example=CHOICES)
-    return rows, encoded.notes(split, most)
+    return rows, encoded.notes(split, options.max_seq_length)
 
 
 def _score(files: Mapping[str, ChoiceFile], split: str, logits_NC: np.ndarray) -> Scores:

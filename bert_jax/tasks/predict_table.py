@@ -142,19 +142,12 @@ class TablePredictor:
     def _encode(self, piece: TablePiece) -> EncodedTexts:
         firsts, seconds = self._layout.texts(piece.texts)
         self._missing_rows += piece.missing_rows
-        request, options = self._request, self._request.layer.options
-        encoded = encode_texts(
-            firsts,
-            seconds,
-            request.vocabulary,
-            request.max_seq_length,
-            options.window_stride,
-            options.pair_truncation,
-        )
+        layer = self._request.layer
+        encoded = encode_texts(firsts, seconds, self._request.vocabulary, layer.options)
         self._cut += encoded.truncated
         self._empty += encoded.empty
         self._in_windows += int((encoded.windows_N > 1).sum())
-        per_example = CHOICES if request.layer.kind == CHOOSE else 1
+        per_example = CHOICES if layer.kind == CHOOSE else 1
         rows = dataclasses.replace(encoded.rows, rows_per_example=per_example)
         return dataclasses.replace(encoded, rows=rows)
 
@@ -177,7 +170,7 @@ class TablePredictor:
 
     def summary_rows(self) -> list[tuple[str, str]]:
         """Report truncated and empty rows and the new columns."""
-        cut = f"cut to {self._request.max_seq_length} tokens"
+        cut = f"cut to {self._request.layer.options.max_seq_length} tokens"
         if self._request.layer.kind == CHOOSE:
             cut = f"texts {cut}"
         findings = {

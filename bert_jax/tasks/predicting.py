@@ -30,7 +30,6 @@ class PredictRequest:
     path: pathlib.Path
     layer: TaskLayer
     vocabulary: Vocabulary
-    max_seq_length: int  # tokens of a row at most, [CLS] and [SEP] counted
     text_column: str | None = None  # None: as in training
     second_text_column: str | None = None  # "": single texts
     null_threshold: float | None = None  # None: as chosen in training
@@ -97,8 +96,9 @@ def check_request(
             f"--output is {output}, which ends in {output.suffix!r}; {content} is written as "
             f"{' or '.join(endings)}"
         )
-    if request.max_seq_length < least_tokens:
+    most_tokens = request.layer.options.max_seq_length
+    if most_tokens < least_tokens:
         raise Refused(
-            f"--max_seq_length is {request.max_seq_length}; rows of {content} need {least_tokens} "
+            f"--max_seq_length is {most_tokens}; rows of {content} need {least_tokens} "
             "tokens or more"
         )

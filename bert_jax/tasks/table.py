@@ -27,7 +27,7 @@ from bert_jax.tasks.files import (
     read_table,
     split_file,
 )
-from bert_jax.tasks.labels import check_labels, count_labels, fold_text
+from bert_jax.tasks.labels import check_labels, fold_text
 from bert_jax.tasks.metrics import (
     ACCURACY,
     MACRO_F1,
@@ -100,7 +100,7 @@ def learn_classes(train: Columns, dev: Columns, column: str) -> Classes:
                     "such rows to the training file"
                 )
     places = ((label, train.place(i)) for i, label in enumerate(train.values[column]))
-    warnings = check_labels(count_labels(places), column)
+    warnings = check_labels(places, column)
     names = tuple(sorted(counts, key=_by_number_then_word))
     number_of = {name: number for number, name in enumerate(names)}
     ids = {
@@ -194,8 +194,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     for split, columns in files.items():
         seconds = columns.values[options.second_text_column] if options.second_text_column else None
         texts = columns.values[options.text_column]
-        longest, stride = options.max_seq_length, options.window_stride
-        encoded = encode_texts(texts, seconds, vocabulary, longest, stride, options.pair_truncation)
+        encoded = encode_texts(texts, seconds, vocabulary, options)
         windows[split] = encoded.windows_N
         warnings += describe_missing(columns.path, columns.missing_rows)
         notes += encoded.notes(split, options.max_seq_length)

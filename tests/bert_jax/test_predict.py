@@ -149,9 +149,7 @@ def small_run(task, folder):
 def predicted(address, source, output, **asked):
     """Predict a file in this process, on one device; what was opened and the rows of its pieces."""
     checkpoint, layer = load.load_fine_tuned(str(address))
-    given = PredictRequest(
-        source, layer, checkpoint.vocabulary, layer.options.max_seq_length, **asked
-    )
+    given = PredictRequest(source, layer, checkpoint.vocabulary, **asked)
     rows = KINDS.get(layer.kind, TablePredictor)(given, output, lambda count: None)
     heads = Heads(mlm=False, nsp=False, classes=checkpoint.heads.classes)
     model = pretrained.place_model(checkpoint, heads, jax.devices()[:1])
@@ -369,7 +367,7 @@ def test_the_command_predicts_a_table_and_says_what_it_did(forked, tmp_path):
 def test_numbers_of_stsb_lie_on_its_scale(tmp_path):
     rows = TablePredictor.__new__(TablePredictor)
     layer = TaskLayer("STS-B", "regress", (), options=TaskOptions(task="stsb"))
-    rows._request = PredictRequest(tmp_path, layer, None, 16)
+    rows._request = PredictRequest(tmp_path, layer, None)
     logits = np.array([[-1.0], [2.5], [7.0]], np.float32)
     assert dict(rows._columns(logits)) == {"prediction": [0.0, 2.5, 5.0]}
     other = dataclasses.replace(layer, options=TaskOptions(task="table"), mean=10.0, deviation=2.0)

@@ -49,18 +49,10 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     splits, notes = {}, list[str]()
     for split, examples in texts.items():
         notes += _describe_skipped(split, examples.short_rows)
-        encoded = encode_texts(
-            examples.texts,
-            examples.second_texts,
-            vocabulary,
-            options.max_seq_length,
-            pair_truncation=options.pair_truncation,
-        )
+        encoded = encode_texts(examples.texts, examples.second_texts, vocabulary, options)
         notes += encoded.notes(split, options.max_seq_length)
-        splits[split] = encoded.rows
-        if split in labels:
-            field = "label_values" if task.is_regression else "label_ids"
-            splits[split] = encoded.labelled({field: labels[split]})
+        field = "label_values" if task.is_regression else "label_ids"
+        splits[split] = encoded.labelled({field: labels[split]} if split in labels else {})
     first = task.dev[0]
     baseline = _baseline(task, labels["train"], labels[first.split])
     return Task(

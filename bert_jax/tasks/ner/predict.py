@@ -56,9 +56,10 @@ class TagPredictor:
         return [output]
 
     def _lines(self, piece: _Sentences, compute_logits: ComputeLogits) -> Iterator[str]:
+        layer = self._request.layer
         words = tuple(Sentence(0, tuple(row[0] for row in rows), ()) for rows in piece)
         file = TaggedFile(self._request.path, words, False, "")
-        labels, most = self._request.layer.labels, self._request.max_seq_length
+        labels, most = layer.labels, layer.options.max_seq_length
         encoded = task.encode_words(file, labels, self._request.vocabulary, most)
         self._unknown += encoded.unknown_words
         self._cut += encoded.rows.examples - len(words)

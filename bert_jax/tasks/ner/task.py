@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.files import DEV, TEST, TRAIN, read_splits
-from bert_jax.tasks.labels import check_labels, count_labels
+from bert_jax.tasks.labels import check_labels
 from bert_jax.tasks.ner import data
 from bert_jax.tasks.ner.conlleval import OUTSIDE, EntityScore, score_entities, split_tag
 from bert_jax.tasks.ner.data import TaggedFile
@@ -103,7 +103,7 @@ def _check_types(train: TaggedFile) -> tuple[str, ...]:
         for line, tag in train.list_tags()
         if tag != OUTSIDE
     )
-    return check_labels(count_labels(types), "the last column")
+    return check_labels(types, "the last column")
 
 
 def _classes(files: Mapping[str, TaggedFile]) -> tuple[str, ...]:

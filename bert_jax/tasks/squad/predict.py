@@ -5,7 +5,6 @@ with probabilities; for SQuAD 2.0 OUT.null_odds.json has the null odds.
 """
 
 import contextlib
-import dataclasses
 import json
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -36,9 +35,7 @@ class AnswerPredictor:
         self, request: PredictRequest, output: pathlib.Path, show: Callable[[int], None]
     ) -> None:
         """Read the whole input once."""
-        self._options = dataclasses.replace(
-            request.layer.options, max_seq_length=request.max_seq_length
-        )
+        self._options = request.layer.options
         least_tokens = self._options.max_query_length + 4
         check_request(request, output, ENDINGS, "SQuAD's answers", least_tokens)
         self._threshold, self._origin = _threshold(request)

@@ -103,8 +103,8 @@ UNREAD = {(name, "wrong type", 1) for name in ("conll", "swag", "codah")}
 
 
 def asked(path, kind, **options):
-    layer = TaskLayer("Mine", kind, ("no", "yes"), options=TaskOptions(**options))
-    return PredictRequest(path, layer, None, 128)
+    options = TaskOptions(max_seq_length=128, **options)
+    return PredictRequest(path, TaskLayer("Mine", kind, ("no", "yes"), options=options), None)
 
 
 ENDINGS_OF_OUTPUTS = {CLASSIFY: "tsv", CHOOSE: "tsv", TAG: "txt", SPAN: "json"}

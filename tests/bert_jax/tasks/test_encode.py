@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks import encode
 from bert_jax.tasks.task import CLASSIFY, REGRESS
 from data_pipeline.vocab import Vocabulary
@@ -32,17 +33,19 @@ def rows_of(made: encode.EncodedTexts) -> list[tuple[list[int], int]]:
 def test_single_texts_across_chunks(vocabulary, monkeypatch):
     monkeypatch.setattr(encode, "_CHUNK_ROWS", 2)
     texts = ["the cat sat", "", "a dog", "no mat .", "yes"]
-    made = encode.encode_texts(texts, None, vocabulary, 5)
+    made = encode.encode_texts(texts, None, vocabulary, TaskOptions(max_seq_length=5))
     assert rows_of(made) == [([CLS, *ids(text), SEP], len(ids(text)) + 2) for text in texts]
     assert made.empty == 1 and made.truncated == 0
 
 
 def test_pairs_lose_the_end_of_the_longer_text_and_may_be_empty(vocabulary):
-    made = encode.encode_texts(["the cat sat on the mat"], ["a dog"], vocabulary, 8)
+    options = TaskOptions(max_seq_length=8)
+    made = encode.encode_texts(["the cat sat on the mat"], ["a dog"], vocabulary, options)
     assert rows_of(made) == [([CLS, *ids("the cat sat"), SEP, *ids("a dog"), SEP], 5)]
     assert made.notes("dev", 8) == ["dev: 1 row (100.0%) cut to 8"]
     # Control characters and spaces: WordPiece keeps nothing of them.
-    made = encode.encode_texts(["a cat", " \u200e\x07 ", ""], ["", "a", "\ufffd"], vocabulary, 9)
+    texts, options = ["a cat", " \u200e\x07 ", ""], TaskOptions(max_seq_length=9)
+    made = encode.encode_texts(texts, ["", "a", "\ufffd"], vocabulary, options)
     assert rows_of(made) == [
         ([CLS, *ids("a cat"), SEP, SEP], 4),
         ([CLS, SEP, *ids("a"), SEP], 2),
@@ -54,13 +57,14 @@ def test_pairs_lose_the_end_of_the_longer_text_and_may_be_empty(vocabulary):
 
 def test_rows_too_short_for_a_text_are_refused(vocabulary):
     with pytest.raises(ValueError, match=r"max_seq_length is 4; a row has 3 special tokens and n"):
-        encode.encode_texts(["a"], ["the"], vocabulary, 4)
+        encode.encode_texts(["a"], ["the"], vocabulary, TaskOptions(max_seq_length=4))
 
 
 def test_a_stride_makes_windows_of_long_texts_and_leaves_short_ones(vocabulary):
     """Rows of 5 hold 3 words: 8 words, 2 apart, are words 0-2, 2-4, 4-6 and 6-7."""
     texts = ["a cat", "the cat sat on the big mat .", "", "a dog ran"]
-    made = encode.encode_texts(texts, None, vocabulary, 5, stride=2)
+    options = TaskOptions(max_seq_length=5, window_stride=2)
+    made = encode.encode_texts(texts, None, vocabulary, options)
     windows = ["a cat", "the cat sat", "sat on the", "the big mat", "mat .", "", "a dog ran"]
     assert rows_of(made) == [([CLS, *ids(text), SEP], len(ids(text)) + 2) for text in windows]
     assert made.windows_N.tolist() == [1, 4, 1, 1] and made.truncated == 0
@@ -68,7 +72,8 @@ def test_a_stride_makes_windows_of_long_texts_and_leaves_short_ones(vocabulary):
     assert labelled.labels["label_ids"].tolist() == [3, 0, 0, 0, 0, 1, 2]
     assert made.notes("dev", 5)[1] == "dev: 1 row longer than 5, cut into windows: 7 in all"
     # A stride longer than a window would leave words out: it is the window's length then.
-    far = encode.encode_texts(texts[1:2], None, vocabulary, 5, stride=99)
+    options = TaskOptions(max_seq_length=5, window_stride=99)
+    far = encode.encode_texts(texts[1:2], None, vocabulary, options)
     assert [row[1:-1] for row, _ in rows_of(far)] == [
         ids("the cat sat"),
         ids("on the big"),

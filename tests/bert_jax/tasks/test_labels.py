@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert_jax.tasks.files import read_columns, read_table
-from bert_jax.tasks.labels import check_labels, count_labels, fold_text, is_header
+from bert_jax.tasks.labels import check_labels, fold_text, is_header
 from data_pipeline.io.refused import Refused
 
 CAFE = "caf\u00e9"
@@ -17,7 +17,7 @@ CAFE = "caf\u00e9"
 
 def check(*labels: str, column: str = "label") -> tuple[str, ...]:
     rows = ((label, f"row {number}") for number, label in enumerate(labels, 2))
-    return check_labels(count_labels(rows), column)
+    return check_labels(rows, column)
 
 
 @pytest.mark.parametrize(

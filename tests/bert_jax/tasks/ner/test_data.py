@@ -2,9 +2,12 @@
 
 import pytest
 
+from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.ner.data import read
 from bert_jax.tasks.ner.predict import TagPredictor
 from bert_jax.tasks.predicting import PredictRequest
+from bert_jax.tasks.task import TAG
+from bert_jax.tasks.task_layer import TaskLayer
 
 
 @pytest.fixture
@@ -134,7 +137,8 @@ def test_a_running_number_before_each_word_is_refused(read_text, tmp_path, text)
     with pytest.raises(ValueError, match="running number") as caught:
         read_text(text)
     assert repr(first) in str(caught.value) and "words.conll" in str(caught.value)
-    request = PredictRequest(tmp_path / "words.conll", None, None, max_seq_length=16)
+    layer = TaskLayer("NER", TAG, (), options=TaskOptions(max_seq_length=16))
+    request = PredictRequest(tmp_path / "words.conll", layer, None)
     with pytest.raises(ValueError, match="running number"):
         TagPredictor(request, tmp_path / "tags.conll", lambda count: None)
 
