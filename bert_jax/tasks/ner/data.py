@@ -46,8 +46,12 @@ class TaggedFile:
 
     path: pathlib.Path
     sentences: tuple[Sentence, ...]
-    has_tags: bool
     note: str  # a line for the screen: counts, and the scheme of its tags
+
+    @property
+    def has_tags(self) -> bool:
+        """Return whether the words have tags."""
+        return bool(self.sentences[0].tags)
 
     @property
     def words(self) -> int:
@@ -73,7 +77,7 @@ def read(path: pathlib.Path) -> TaggedFile:
     sentences = _sentences(rows, has_tags)
     _refuse_pieces(path, sentences)
     if not has_tags:
-        return TaggedFile(path, tuple(sentences), False, f"{len(sentences):,} sentences, no tags")
+        return TaggedFile(path, tuple(sentences), f"{len(sentences):,} sentences, no tags")
     scheme = _check_tags(path, sentences)
     converted, entities = list[Sentence](), 0
     for sentence in sentences:
@@ -84,7 +88,7 @@ def read(path: pathlib.Path) -> TaggedFile:
         entities += len(spans)
     words = sum(len(sentence.words) for sentence in converted)
     note = f"{len(converted):,} sentences, {words:,} words, {entities:,} entities, {scheme}"
-    return TaggedFile(path, tuple(converted), True, note)
+    return TaggedFile(path, tuple(converted), note)
 
 
 def _refuse_pieces(path: pathlib.Path, sentences: Sequence[Sentence]) -> None:
@@ -165,17 +169,14 @@ def read_columns(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
         yield number, row
 
 
-def _sentences(rows: Sequence[tuple[int, list[str]]], has_tags: bool) -> list[Sentence]:
-    sentences: list[Sentence] = []
-    words: list[str] = []
-    tags: list[str] = []
-    for number, row in [*rows, (len(rows) + 1, [])]:
-        if row:
-            words.append(row[0])
-            tags += [row[-1].strip()] * has_tags
-        elif words:
-            sentences.append(Sentence(number - len(words), tuple(words), tuple(tags)))
-            words, tags = [], []
+def _sentences(lines: Sequence[tuple[int, list[str]]], has_tags: bool) -> list[Sentence]:
+    sentences = []
+    for is_sentence, group in itertools.groupby(lines, lambda line: bool(line[1])):
+        if is_sentence:
+            rows = list(group)
+            words = tuple(row[0] for _, row in rows)
+            tags = tuple(row[-1].strip() for _, row in rows if has_tags)
+            sentences.append(Sentence(rows[0][0], words, tags))
     return sentences
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from bert_jax.tasks import predicting
 from bert_jax.tasks.ner import data, task
-from bert_jax.tasks.ner.data import Sentence, TaggedFile
+from bert_jax.tasks.ner.data import Sentence
 from bert_jax.tasks.predicting import ComputeLogits, PredictRequest
 from data_pipeline.io.atomic import new_file
 from data_pipeline.io.refused import Refused
@@ -18,7 +18,6 @@ from data_pipeline.io.refused import Refused
 ENDINGS = (".conll", ".txt", ".tsv")
 _PIECE_SENTENCES = 1024
 _PIECE_WORDS = 1 << 14  # a longer sentence is cut: it would be many rows anyway
-
 
 _Sentences = list[list[list[str]]]  # all columns of the words of consecutive sentences
 
@@ -57,13 +56,12 @@ class TagPredictor:
 
     def _lines(self, piece: _Sentences, compute_logits: ComputeLogits) -> Iterator[str]:
         layer = self._request.layer
-        words = tuple(Sentence(0, tuple(row[0] for row in rows), ()) for rows in piece)
-        file = TaggedFile(self._request.path, words, False, "")
+        sentences = [Sentence(0, tuple(row[0] for row in rows), ()) for rows in piece]
         labels, most = layer.labels, layer.options.max_seq_length
-        encoded = task.encode_words(file, labels, self._request.vocabulary, most)
+        encoded = task.encode_words(sentences, labels, self._request.vocabulary, most)
         self._unknown += encoded.unknown_words
-        self._cut += encoded.rows.examples - len(words)
-        logits_NSC = compute_logits(encoded.rows, len(words))
+        self._cut += encoded.rows.examples - len(piece)
+        logits_NSC = compute_logits(encoded.rows, len(piece))
         logits_WC = logits_NSC[encoded.row_W, encoded.position_W]
         best_W, share_W = logits_WC.argmax(axis=1), predicting.probabilities(logits_WC).max(axis=1)
         word = 0
@@ -90,17 +88,14 @@ def _count_words(piece: _Sentences) -> int:
 
 def _pieces(path: pathlib.Path) -> Iterator[_Sentences]:
     done: _Sentences = []
-    sentence: list[list[str]] = []
     words = 0
-    for _, row in itertools.chain(data.read_columns(path), [(0, list[str]())]):
-        if row:
-            sentence.append(row)
-            words += 1
-        if sentence and (not row or words >= _PIECE_WORDS):
+    rows = (row for _, row in data.read_columns(path))
+    for is_sentence, group in itertools.groupby(rows, bool):
+        while is_sentence and (sentence := list(itertools.islice(group, _PIECE_WORDS))):
             done.append(sentence)
-            sentence = []
-        if len(done) == _PIECE_SENTENCES or words >= _PIECE_WORDS:
-            yield done
-            done, words = [], 0
+            words += len(sentence)
+            if len(done) == _PIECE_SENTENCES or words >= _PIECE_WORDS:
+                yield done
+                done, words = [], 0
     if done:
         yield done

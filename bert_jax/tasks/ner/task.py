@@ -18,7 +18,7 @@ from bert_jax.tasks.files import DEV, TEST, TRAIN, read_splits
 from bert_jax.tasks.labels import check_labels
 from bert_jax.tasks.ner import data
 from bert_jax.tasks.ner.conlleval import OUTSIDE, EntityScore, score_entities, split_tag
-from bert_jax.tasks.ner.data import TaggedFile
+from bert_jax.tasks.ner.data import Sentence, TaggedFile
 from bert_jax.tasks.task import TAG, Example, Scores, Task
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
@@ -37,9 +37,9 @@ Tags = Sequence[Sequence[str]]  # a sequence per sentence
 
 @dataclasses.dataclass(frozen=True)
 class WordRows:
-    """Hold a file's W words as rows of tokens, and the position of each word's first token."""
+    """Hold W words as rows of tokens, and the position of each word's first token."""
 
-    file: TaggedFile
+    sentences: Sequence[Sentence]
     rows: EncodedRows
     row_W: np.ndarray  # int64
     position_W: np.ndarray  # int64, within the row
@@ -48,13 +48,13 @@ class WordRows:
     def choose_tags(self, logits_NSC: np.ndarray, classes: Sequence[str]) -> Tags:
         """Return the likeliest tag of each word, by sentence."""
         class_W = logits_NSC[self.row_W, self.position_W].argmax(axis=-1)
-        ends = np.cumsum([len(sentence.words) for sentence in self.file.sentences])[:-1]
+        ends = np.cumsum([len(sentence.words) for sentence in self.sentences])[:-1]
         return [[classes[i] for i in class_ids] for class_ids in np.split(class_W, ends)]
 
     @property
     def gold(self) -> Tags:
         """Return the tags of the file."""
-        return [sentence.tags for sentence in self.file.sentences]
+        return [sentence.tags for sentence in self.sentences]
 
 
 def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
@@ -67,13 +67,12 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     files = read_splits(options, FILE_NAMES, data.read)
     classes = _classes(files)
     splits = {
-        split: encode_words(file, classes, vocabulary, options.max_seq_length)
+        split: encode_words(file.sentences, classes, vocabulary, options.max_seq_length)
         for split, file in files.items()
     }
-    train, dev = splits[TRAIN], splits[DEV]
-    first = train.file.sentences[0]
-    by_word = score_entities(dev.gold, tag_by_frequency(train.file, dev.file))
-    empty = score_entities(dev.gold, [[OUTSIDE] * len(tags) for tags in dev.gold])
+    first, gold = files[TRAIN].sentences[0], splits[DEV].gold
+    by_word = score_entities(gold, tag_by_frequency(files[TRAIN], files[DEV]))
+    empty = score_entities(gold, [[OUTSIDE] * len(tags) for tags in gold])
     return Task(
         name="NER",
         kind=TAG,
@@ -86,12 +85,12 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         write_predictions=functools.partial(_write_predictions, splits, classes),
         labels=classes,
         notes=(
-            *(_note(split, words) for split, words in splits.items()),
+            *(_note(split, files[split], words) for split, words in splits.items()),
             f"tags: {', '.join(classes)}",
             "tagging each word of dev with its most frequent tag in train (O if unseen) scores F1 "
             f"{by_word.overall.f1:.1%}; no entity at all scores 0",
         ),
-        warnings=_check_types(train.file),
+        warnings=_check_types(files[TRAIN]),
         example=Example((" ".join(first.words),), " ".join(first.tags)),
     )
 
@@ -132,10 +131,13 @@ def _classes(files: Mapping[str, TaggedFile]) -> tuple[str, ...]:
 
 
 def encode_words(
-    file: TaggedFile, classes: Sequence[str], vocabulary: Vocabulary, max_seq_length: int
+    sentences: Sequence[Sentence],
+    classes: Sequence[str],
+    vocabulary: Vocabulary,
+    max_seq_length: int,
 ) -> WordRows:
-    """Encode the rows of a file; each word's label and weight are at its first token."""
-    words = sorted({word for sentence in file.sentences for word in sentence.words})
+    """Encode sentences as rows; the label and weight of each word are at its first token."""
+    words = sorted({word for sentence in sentences for word in sentence.words})
     flat, lengths = vocabulary.encode_words(words)
     ids_of_words = np.split(np.asarray(flat, np.int32), np.cumsum(lengths)[:-1])
     unknown = [vocabulary.special_ids["unk"]]
@@ -150,7 +152,7 @@ def encode_words(
     rows: list[FramedRow] = []
     row_of_words: list[int] = []
     position_of_words: list[int] = []
-    for sentence in file.sentences:
+    for sentence in sentences:
         words_of_tokens = [tokens[word] for word in sentence.words]
         for window in _windows(words_of_tokens, most):
             row_of_words += [len(rows)] * len(window)
@@ -159,17 +161,17 @@ def encode_words(
             rows.append(frame(ids, None, vocabulary.template, max_seq_length))
     framed = build_rows(rows)
     row_W, position_W = np.array(row_of_words), np.array(position_of_words)
-    if file.has_tags:
+    if tags := [tag for sentence in sentences for tag in sentence.tags]:
         number_of = {name: number for number, name in enumerate(classes)}
         place_W = framed.offsets[row_W] + position_W
         label_ids_T = np.zeros(len(framed.token_ids), np.int32)
-        label_ids_T[place_W] = [number_of[tag] for _, tag in file.list_tags()]
+        label_ids_T[place_W] = [number_of[tag] for tag in tags]
         label_weights_T = np.zeros(len(framed.token_ids), np.float32)
         label_weights_T[place_W] = 1.0
         token_labels = {"label_ids": label_ids_T, "label_weights": label_weights_T}
         framed = dataclasses.replace(framed, token_labels=token_labels)
-    unknown_words = sum(word in no_token for sentence in file.sentences for word in sentence.words)
-    return WordRows(file, framed, row_W, position_W, unknown_words)
+    unknown_words = sum(word in no_token for sentence in sentences for word in sentence.words)
+    return WordRows(sentences, framed, row_W, position_W, unknown_words)
 
 
 def _windows(words_of_tokens: Sequence[list[int]], most: int) -> list[list[list[int]]]:
@@ -228,7 +230,7 @@ def _write_predictions(
     path = folder / f"{split}.conll"
     lines = []
     tags = words.choose_tags(logits_NSC, classes)
-    for sentence, predicted in zip(words.file.sentences, tags, strict=True):
+    for sentence, predicted in zip(words.sentences, tags, strict=True):
         texts = [word.replace(" ", "_") for word in sentence.words]
         columns = (texts, sentence.tags, predicted) if sentence.tags else (texts, predicted)
         lines += [" ".join(row) for row in zip(*columns, strict=True)] + [""]
@@ -236,9 +238,9 @@ def _write_predictions(
     return [path]
 
 
-def _note(split: str, words: WordRows) -> str:
-    note = f"{split} ({words.file.path.name}): {words.file.note}"
-    cut = words.rows.examples - len(words.file.sentences)
+def _note(split: str, file: TaggedFile, words: WordRows) -> str:
+    note = f"{split} ({file.path.name}): {file.note}"
+    cut = words.rows.examples - len(file.sentences)
     if cut:
         note += f"; {cut:,} more rows than sentences, because some are longer than a row"
     if words.unknown_words:

@@ -43,7 +43,7 @@ def dev_words(tmp_path, vocabulary):
 
     def encode(task, max_seq_length=8):
         file = data.read(tmp_path / "files" / "dev.txt")
-        return ner.encode_words(file, task.labels, vocabulary, max_seq_length)
+        return ner.encode_words(file.sentences, task.labels, vocabulary, max_seq_length)
 
     return encode
 
@@ -197,7 +197,7 @@ def test_predictions_equal_to_gold_score_1_through_windows(open_ner, dev_words, 
     dev = ("anna B-PER\nbert I-PER\nrome B-LOC\n" * 5) + "runs O\n"
     task = open_ner(dev=dev, max_seq_length=5)
     rows = dev_words(task, max_seq_length=5)
-    numbers = np.array([task.labels.index(tag) for _, tag in rows.file.list_tags()])
+    numbers = np.array([task.labels.index(tag) for tags in rows.gold for tag in tags])
     logits = logits_saying(task, "dev", numbers, rows)
     assert task.score("dev", logits)["f1"] == 1.0
     assert score_entities(rows.gold, rows.choose_tags(logits, task.labels)).overall.correct == 10
