@@ -7,7 +7,7 @@ where the folder asks for something else.
 
 import dataclasses
 import pathlib
-from typing import Any
+from typing import Any, TypedDict
 
 from bert_jax.inference.hidden_states import CLS, MEAN, Extraction
 from bert_jax.interop.load import HF, split_address
@@ -25,6 +25,11 @@ _OLDER_POOLS = {
     "weightedmean_tokens": "weightedmean",
     "lasttoken": "lasttoken",
 }
+
+
+class _Module(TypedDict):
+    type: str  # the name of its class
+    path: str  # its folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,31 +80,18 @@ def read(folder: pathlib.Path) -> SentenceVectors | None:
     if not path.is_file():
         return None
     settings, others = dict[str, Any](), list[str]()
-    for kind, place in _list_modules(path):
+    content = small_files.parse_json(small_files.read_bytes(path), path)
+    for module in small_files.parse_record(content, list[_Module], path):
+        kind = module["type"].rpartition(".")[2]
         if kind == "Transformer":
             settings |= _read_texts(folder, others)
         elif kind == "Pooling" and "pool" not in settings:
-            settings["pool"] = _read_pool(join_inside(folder, place) / "config.json")
+            settings["pool"] = _read_pool(join_inside(folder, module["path"]) / "config.json")
         elif kind == "Normalize":
             settings["normalize"] = True
         elif kind != "Dropout":  # which does nothing after training
             others.append(f"a {kind} module")
     return SentenceVectors(others=tuple(others), **settings)
-
-
-def _list_modules(path: pathlib.Path) -> list[tuple[str, str]]:
-    """List the class and the folder of each module, in the order in which they run."""
-    modules = small_files.parse_json(small_files.read_bytes(path), path)
-    small_files.check_kind(modules, list, str(path))
-    for module in modules:
-        small_files.check_kind(module, dict, f"{path}: a module")
-    return [
-        (
-            small_files.field(module, "type", str, path).rpartition(".")[2],
-            small_files.field(module, "path", str, path),
-        )
-        for module in modules
-    ]
 
 
 def _read_texts(folder: pathlib.Path, others: list[str]) -> dict[str, Any]:

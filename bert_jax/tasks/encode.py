@@ -4,6 +4,7 @@ Dimensions: N texts, R rows, which are more where texts have several windows, C 
 """
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -76,8 +77,8 @@ def encode_texts(
     empty = truncated = 0
     for start in range(0, len(texts), _CHUNK_ROWS):
         chunk = slice(start, start + _CHUNK_ROWS)
-        first_ids = _encoded(texts[chunk], vocabulary)
-        second_ids = None if second_texts is None else _encoded(second_texts[chunk], vocabulary)
+        first_ids = encode_ids(texts[chunk], vocabulary)
+        second_ids = None if second_texts is None else encode_ids(second_texts[chunk], vocabulary)
         framed = []
         for i, ids in enumerate(first_ids):
             other = None if second_ids is None else second_ids[i]
@@ -116,8 +117,8 @@ def join_windows(kind: str, logits_RC: np.ndarray, windows_N: np.ndarray) -> np.
     return means_NC.astype(logits_RC.dtype)
 
 
-def _encoded(texts: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:
+def encode_ids(texts: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:
+    """Return the token ids of each text, without special tokens."""
     flat, lengths = vocabulary.encode(texts)
-    ids = flat.tolist()
-    ends = np.cumsum(lengths).tolist()
-    return [ids[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    ids, ends = flat.tolist(), [0, *np.cumsum(lengths).tolist()]
+    return [ids[start:end] for start, end in itertools.pairwise(ends)]

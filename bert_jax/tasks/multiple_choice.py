@@ -123,6 +123,7 @@ def build_task(
     train_answers_N, dev_answers_N = (
         np.asarray(files[split].answers_N, np.int32) for split in (TRAIN, DEV)
     )
+    train, answer = files[TRAIN], int(train_answers_N[0])
     return Task(
         name=options.task.upper(),
         kind=CHOOSE,
@@ -138,12 +139,8 @@ def build_task(
             f"the baseline always chooses ending {np.bincount(train_answers_N).argmax()}, the most "
             "frequent answer of train; chance scores a quarter",
         ),
-        example=_take_example(files[TRAIN], int(train_answers_N[0])),
+        example=Example((train.contexts[0], train.choices[answer]), f"ending {answer}"),
     )
-
-
-def _take_example(train: ChoiceFile, answer: int) -> Example:
-    return Example((train.contexts[0], train.choices[answer]), f"ending {answer}")
 
 
 def encode_questions(

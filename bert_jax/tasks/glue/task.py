@@ -53,7 +53,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         notes += encoded.notes(split, options.max_seq_length)
         field = "label_values" if task.is_regression else "label_ids"
         splits[split] = encoded.labelled({field: labels[split]} if split in labels else {})
-    first = task.dev[0]
+    first, train = task.dev[0], texts["train"]
     baseline = _baseline(task, labels["train"], labels[first.split])
     return Task(
         name=task.name,
@@ -71,14 +71,10 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         ),
         labels=task.labels,
         notes=tuple(notes),
-        example=_take_example(texts["train"]),
+        example=Example(
+            (train.texts[0], *(train.second_texts or [])[:1]), (train.labels or [""])[0]
+        ),
     )
-
-
-def _take_example(train: SplitTexts) -> Example:
-    seconds = train.second_texts or [""]
-    texts = (train.texts[0], seconds[0]) if train.second_texts else (train.texts[0],)
-    return Example(texts, (train.labels or [""])[0])
 
 
 def _describe_skipped(split: str, short_rows: Sequence[int]) -> list[str]:

@@ -64,13 +64,6 @@ _FORM = (
     '"question": ..., "answers": [{"text": ..., "answer_start": ...}]}]}]}]}'
 )
 _MAX_BYTES = 1 << 30  # of a file without its compression; SQuAD's largest has 42 MB
-_JSON_NAMES = {
-    str: "a string",
-    int: "a whole number",
-    list: "a list",
-    dict: "an object",
-    bool: "true or false",
-}
 
 
 def read_squad(path: pathlib.Path, has_answers: bool = True) -> SquadFile:
@@ -158,7 +151,7 @@ def _field(record: Any, name: str, kind: type, place: str) -> Any:
         raise Refused(f"{place} has no {name!r}; {_FORM}")
     if type(record[name]) is not kind:
         value = json.dumps(record[name])
-        raise Refused(f"{place}: {name!r} is {value:.80}, not {_JSON_NAMES[kind]}")
+        raise Refused(f"{place}: {name!r} is {value:.80}, not {small_files.name_kind(kind())}")
     if kind is str:
         small_files.check_unicode(record[name], name, place)
     return record[name]

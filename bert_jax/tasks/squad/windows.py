@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_jax.config.schema import TaskOptions
+from bert_jax.tasks.encode import encode_ids
 from bert_jax.tasks.squad.data import Paragraph, SquadQuestion, find_answer_span
 from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows, join_rows
@@ -70,7 +71,7 @@ def make_windows(
     for paragraph in paragraphs:
         pieces = aligner.encode(paragraph.context)
         context, framed = pieces.ids_T.tolist(), []
-        queries = _encode(vocabulary, [question.text for question in paragraph.questions])
+        queries = encode_ids([question.text for question in paragraph.questions], vocabulary)
         for question, query in zip(paragraph.questions, queries, strict=True):
             if len(query) == 0:
                 findings.without_pieces.append(question.id)
@@ -96,11 +97,6 @@ def make_windows(
     rows = dataclasses.replace(join_rows(chunks), labels=labels)
     questions, contexts, aligned = zip(*asked, strict=True)
     return SquadWindows(rows, questions, contexts, aligned, question_R, first_R, length_R), findings
-
-
-def _encode(vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:
-    flat, lengths = vocabulary.encode(texts)
-    return [ids.tolist() for ids in np.split(flat, np.cumsum(lengths)[:-1])] if len(texts) else []
 
 
 def _answer_pieces(question: SquadQuestion, context: str, pieces: AlignedPieces) -> Span | None:
