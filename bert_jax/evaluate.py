@@ -169,11 +169,10 @@ def _main(log: LibraryLog, flags: EvaluateFlags) -> int:
             check_new_file(pathlib.Path(flags.output), "--output")
         log.hold()
         screen = Screen(is_writer=True)
-        address = flags.checkpoint
-        run = load.read_run(address)
-        selection = _select(flags, run, screen)
-        with screen.spinning(f"reading {address}"):
-            checkpoint = load.load_masked_lm(address)
+        run = load.read_run(flags.checkpoint)
+        with screen.spinning(f"reading {flags.checkpoint}"):
+            checkpoint = load.load_masked_lm(flags.checkpoint)
+        selection = _select(flags, run, checkpoint, screen)
         check_masked_lm(checkpoint)
         if flags.sentences:
             refuse_causal(
@@ -181,19 +180,8 @@ def _main(log: LibraryLog, flags: EvaluateFlags) -> int:
             )
         vocabulary, positions = checkpoint.vocabulary, checkpoint.config.max_position_embeddings
         if selection is not None:
-            if not flags.segments and (run is None or run.converted_from):
-                pairs = huggingface.find_pairs(checkpoint)
-                options = dataclasses.replace(selection.options, segments=pairs)
-                selection = dataclasses.replace(selection, options=options)
             store = selection.store
             vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
-            seq_len = selection.seq_len or min(_USUAL_SEQ_LEN, positions)
-            selection = dataclasses.replace(selection, seq_len=seq_len)
-            if seq_len > positions:
-                raise Refused(
-                    f"--seq_len is {seq_len}, but {address} has {positions} positions; give "
-                    f"--seq_len={positions} or less"
-                )
         weights = fit_vocabulary(checkpoint, vocabulary)
         # A head that it lacks is not scored.
         weights = dataclasses.replace(weights, parts={})
@@ -202,7 +190,9 @@ def _main(log: LibraryLog, flags: EvaluateFlags) -> int:
     return _score(flags, weights, selection, sentences, ids, screen)
 
 
-def _select(flags: EvaluateFlags, run: PretrainingRun | None, screen: Screen) -> ScoredRows | None:
+def _select(
+    flags: EvaluateFlags, run: PretrainingRun | None, checkpoint: Pretrained, screen: Screen
+) -> ScoredRows | None:
     """Resolve the store and split to score: --store, else the one the run trained on."""
     options = PretrainOptions() if run is None else data_in_evaluations(run.config)
     if flags.store:
@@ -211,12 +201,21 @@ def _select(flags: EvaluateFlags, run: PretrainingRun | None, screen: Screen) ->
         return None
     elif not options.store:
         raise Refused("there is nothing to score: give --store, --sentences or --retrieval")
-    if flags.segments:
-        options = dataclasses.replace(options, segments=flags.segments)
+    segments = flags.segments or options.segments
+    if not flags.segments and (run is None or run.converted_from):
+        segments = huggingface.find_pairs(checkpoint)
+    options = dataclasses.replace(options, segments=segments)
     options.check()
+    positions = checkpoint.config.max_position_embeddings
+    seq_len = flags.seq_len or min(_USUAL_SEQ_LEN, positions)
+    if seq_len > positions:
+        raise Refused(
+            f"--seq_len is {seq_len}, but {flags.checkpoint} has {positions} positions; give "
+            f"--seq_len={positions} or less"
+        )
     with screen.copying(options.store) as advance:
         store = open_store(options, advance)
-    return ScoredRows(store, flags.split or HELDOUT, options, flags.seq_len or 0, flags.examples)
+    return ScoredRows(store, flags.split or HELDOUT, options, seq_len, flags.examples)
 
 
 def _read_sentences(file: str) -> tuple[list[str], str]:
