@@ -13,7 +13,7 @@ import dataclasses
 import pathlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from bert_jax.runtime import cli
 from data_pipeline.cli.flags import Command, flag
@@ -83,7 +83,6 @@ from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_new_file, new_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.lines import LineCounts, check_lines, group_rows, open_lines
-from data_pipeline.labelled.rows import EncodedRows
 
 _GROUP_BYTES = 256 << 20  # vectors are written once so many bytes are in memory
 _MAX_GROUP_TOKENS = 1 << 18  # pooled vectors are small, but their rows take memory too
@@ -141,15 +140,17 @@ def _extract(
     ):
         model = place_model(checkpoint, Heads(mlm=False, nsp=False), is_int8=flags.int8)
         step = compile_vectors(model, extraction)
-        groups = _explain_refusals(groups)
 
         def show_count(done: int) -> None:
             show(f"{done:,} {unit} have their vectors")
 
-        for group in compute_groups(step, model, groups, extraction, show_count):
-            write(group)
-            tokens += len(group.rows.token_ids)
-            del group  # its vectors must go before the next are computed
+        try:
+            for group in compute_groups(step, model, groups, extraction, show_count):
+                write(group)
+                tokens += len(group.rows.token_ids)
+                del group  # its vectors must go before the next are computed
+        except Refused as error:
+            raise Refused(f"{error}; nothing was written") from error
         if not counts.lines:
             raise Refused(f"--input is {flags.input}, which holds no line: nothing was written")
         secs = time.monotonic() - started
@@ -157,14 +158,6 @@ def _extract(
     summary += [("note", note)] * bool(note)
     screen.table(f"wrote {output}", summary)
     return 0
-
-
-def _explain_refusals(groups: Iterator[EncodedRows]) -> Iterator[EncodedRows]:
-    """Yield the groups; a text that is refused on the way leaves no output."""
-    try:
-        yield from groups
-    except Refused as error:
-        raise Refused(f"{error}; nothing was written") from error
 
 
 def _make_summary(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import phase_start, total_steps
-from bert_jax.config.schema import FinetuneRun, TaskOptions
+from bert_jax.config.schema import FinetuneRun
 from bert_jax.finetuning.objectives import PACKED, TERM
 from bert_jax.inference.batches import collect
 from bert_jax.logging.console import Screen
@@ -29,14 +29,6 @@ from data_pipeline.vocab import Vocabulary, name_copy
 # Options of config.data that a resumed run may change: the folder, and examples that are only
 # predicted. All others determine the examples for training and evaluation.
 _CHANGEABLE_OPTIONS = ("dir", "test_file")
-
-
-def _fixed_options(options: TaskOptions) -> dict[str, Any]:
-    return {
-        f"data.{name}": value
-        for name, value in dataclasses.asdict(options).items()
-        if name not in _CHANGEABLE_OPTIONS
-    }
 
 
 def _sha256(rows: EncodedRows) -> str:
@@ -92,7 +84,11 @@ class TaskFeed:
             **{f"prune.{name}": value for name, value in vars(config.prune).items()},
             "batch_size": config.batch_size,
             "step_packing_version (of this bert_jax)": packing.VERSION,
-            **_fixed_options(config.data),
+            **{
+                f"data.{name}": value
+                for name, value in vars(config.data).items()
+                if name not in _CHANGEABLE_OPTIONS
+            },
             "data (digest of the training examples)": self._digest[:12],
         }
         layer = {
