@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bert_jax.config.schema import TaskOptions
-from bert_jax.tasks.files import DEV, TEST, TRAIN
+from bert_jax.tasks.files import DEV, TEST, TRAIN, split_file
 from bert_jax.tasks.squad import answers as squad_answers
 from bert_jax.tasks.squad import metrics
 from bert_jax.tasks.squad.answers import AnswerPrediction
@@ -77,19 +77,19 @@ def _read_splits(options: TaskOptions, notes: list[str]) -> dict[str, Sequence[P
             f"context next to a question of {options.max_query_length} tokens and three special "
             f"ones; give at least {options.max_query_length + 4}, or a smaller max_query_length"
         )
-    if options.source != "files":
-        raise Refused(
-            f"config.data.source is {options.source!r}; SQuAD is read from its official JSON "
-            "alone: give source='files' and its folder as --config.data.dir"
-        )
-    train = read_squad(_find_file(options, TRAIN, options.train_file))
-    splits: dict[str, Sequence[Paragraph]] = {TRAIN: _select_training(train, options, notes)}
-    dev = read_squad(_find_file(options, DEV, options.dev_file))
-    _check_development(dev, options, notes)
-    splits[DEV] = dev.paragraphs
-    if options.test_file:
-        path = _find_file(options, TEST, options.test_file)
-        splits[TEST] = read_squad(path, has_answers=False).paragraphs
+    folder = pathlib.Path(options.dir).expanduser()
+    files = {}
+    for split in (TRAIN, DEV, TEST):
+        name = f"{split}-v{_version(options)}.json"
+        packed = [] if (folder / name).is_file() else [f"{name}.gz"]
+        path = split_file(options, split, [] if split == TEST else [name, *packed])
+        if path is not None:
+            files[split] = read_squad(path, has_answers=split != TEST)
+    splits: dict[str, Sequence[Paragraph]] = {
+        split: file.paragraphs for split, file in files.items()
+    }
+    splits[TRAIN] = _select_training(files[TRAIN], options, notes)
+    _check_development(files[DEV], options, notes)
     return splits
 
 
@@ -176,19 +176,6 @@ def _encode_split(
 def _version(options: TaskOptions) -> str:
     """Return the version as in the names of SQuAD's files."""
     return "2.0" if options.has_unanswerable else "1.1"
-
-
-def _find_file(options: TaskOptions, split: str, given: str) -> pathlib.Path:
-    """Find a split's file, which is given or has the published name."""
-    folder = pathlib.Path(options.dir).expanduser()
-    name = given or f"{split}-v{_version(options)}.json"
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_file():
-            return path
-    raise Refused(
-        f"{folder / name} is not a file; give the folder of SQuAD {_version(options)} as "
-        f"--config.data.dir, or the file as --config.data.{split}_file"
-    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -144,8 +144,11 @@ def test_the_best_constant_answer(opened, opened_2):
     ("changed", "words"),
     [
         ({"max_seq_length": 14}, "config.data.max_seq_length is 14, .*; give at least 15,"),
-        ({"source": "tfds"}, "config.data.source is 'tfds'; SQuAD is read from its official JSON"),
-        ({"dev_file": "absent.json"}, "absent.json is not a file; .* or the file as --config.data"),
+        ({"source": "tfds"}, "config.data.source is 'tfds', but squad is read from files alone"),
+        (
+            {"dev_file": "absent.json"},
+            "data.dev_file is 'absent.json', but there is no file ",
+        ),
         ({"train_file": "dev-v2.0.json"}, "dev-v2.0.json question d3 has no answer, and in SQuAD"),
         ({"dev_file": "dev-v2.0.json"}, "question d3 has no answer, .*squad.py:version=2.0"),
         ({"train_file": "bad.json"}, "bad.json has no question to learn from"),
