@@ -10,7 +10,6 @@ group of weights that leave together, the sum of w dL/dw squared.
 Dimensions: F neurons, D width.
 """
 
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -75,11 +74,10 @@ def keep_neurons(
         return cut
 
     cuts = jax.tree_util.tree_map_with_path(make_cut, declared)
-
-    @functools.partial(jax.jit, out_shardings=shardings)
-    def shrink(state: TrainState) -> TrainState:
-        return map_like_params(lambda leaf, cut: cut(leaf), state, cuts)
-
+    shrink = jax.jit(
+        lambda state: map_like_params(lambda leaf, cut: cut(leaf), state, cuts),
+        out_shardings=shardings,
+    )
     smaller: TrainState = shrink(state)
     return smaller
 
