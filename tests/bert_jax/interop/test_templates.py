@@ -10,6 +10,7 @@ import pytest
 import tokenizers
 
 from bert_jax.config import ComputeConfig
+from bert_jax.config.schema import TaskOptions
 from bert_jax.finetuning.objectives import OBJECTIVES
 from bert_jax.inference import batches
 from bert_jax.inference.hidden_states import Layers, compute_vectors
@@ -57,7 +58,8 @@ def encode(kind, vocabulary, rule) -> EncodedRows:
     for longest, given in templates.ROWS:
         first, *second = ([text] for text in templates.spaced(kind, given))
         pair = second[0] if second else None
-        parts.append(encode_texts(first, pair, vocabulary, longest, 0, rule).rows)
+        options = TaskOptions(max_seq_length=longest, pair_truncation=rule)
+        parts.append(encode_texts(first, pair, vocabulary, options).rows)
     return join_rows(parts)
 
 
