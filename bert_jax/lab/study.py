@@ -24,6 +24,7 @@ from bert_jax.lab.runs import (
     Lane,
     ScheduledRun,
     choose_score,
+    is_finished,
     read_scores,
     refuse_others,
     run_all,
@@ -269,7 +270,7 @@ class Study:
         run = self._find_run(row, seed)
         if kind.command is None:
             folder.mkdir(exist_ok=True)
-        if kind.command is not None and not kind.is_finished(folder):
+        elif not is_finished(folder):
             label = f"{row.name}, seed {seed}"
             if error := lane.run(label, kind.command(run), folder):
                 return error
@@ -290,7 +291,7 @@ class Study:
         sources = []
         for name in split_names(row.reads):
             sources.append(self.locate_run(rows[name], seed))
-            if not find_kind(rows[name]).is_finished(sources[-1]):
+            if not is_finished(sources[-1]):
                 raise Refused(f"it reads the run of {name}, which is not finished")
         folder = self.locate_run(row, seed)
         return Run(row, seed, self.config.store, folder, tuple(sources))
@@ -316,8 +317,8 @@ class Study:
         for seed in range(self.config.seeds):
             for row in self.config.rows:
                 if self.locate_run(row, seed).name == name:
-                    run, kind = self._find_run(row, seed), find_kind(row)
-                    if kind.command is not None and not kind.is_finished(run.folder):
+                    run = self._find_run(row, seed)
+                    if find_kind(row).command is not None and not is_finished(run.folder):
                         raise Refused(
                             f"--score is {name}, which is not finished; run the study first"
                         )

@@ -140,10 +140,6 @@ def _build_command(run: Run) -> list[str]:
     ]
 
 
-def _is_finished(folder: pathlib.Path) -> bool:
-    return (folder / training.SUMMARY).is_file()
-
-
 def _read_scores(run: Run, seq_len: int, screen: Screen) -> Scores:
     summary = small_files.read_object(run.folder / training.SUMMARY, run.folder)
     loss = summary["heldout_loss"]
@@ -187,7 +183,6 @@ SKIPGRAM_ROW = RowKind(
     check=_check,
     cost=_count_cost,
     command=_build_command,
-    is_finished=_is_finished,
     scores=_read_scores,
     task_command=make_frozen_command(vectors.SKIPGRAM, lambda run: str(run.folder)),
 )
@@ -199,7 +194,6 @@ COUNTS_ROW = RowKind(
     check=check_without_run,
     cost=count_no_cost,
     command=None,
-    is_finished=_is_finished,
     scores=lambda run, *_: explain_missing(_HAS_NO_MASKS[run.row.kind]),
     task_command=make_frozen_command(vectors.COUNTS, lambda run: run.store),
 )

@@ -115,10 +115,6 @@ def _build_command(run: Run) -> list[str]:
     ]
 
 
-def _is_finished(folder: pathlib.Path) -> bool:
-    return (folder / SUMMARY).is_file()
-
-
 def _score_run(run: Run, seq_len: int, screen: Screen) -> Scores:
     """Score masked words, and read the measures of the run's own objective from its summary."""
     summary = small_files.read_object(run.folder / SUMMARY, run.folder)
@@ -262,7 +258,6 @@ PRETRAIN = RowKind(
     check=_check,
     cost=_count_cost,
     command=_build_command,
-    is_finished=_is_finished,
     scores=_score_run,
     task_command=_make_finetune_command(lambda run: f"orbax:{run.folder}"),
     scores_on_device=True,
@@ -272,7 +267,6 @@ CHECKPOINT = RowKind(
     check=_check_checkpoint,
     cost=count_no_cost,
     command=None,
-    is_finished=_is_finished,
     scores=_score_checkpoint,
     task_command=_make_finetune_command(_locate_checkpoint),
     reads=("pretrain",),

@@ -50,7 +50,6 @@ class RowKind:
     cost          return the cost of a run
     command       return the argv that trains a run in its folder, or resumes it; None for a kind
                   that trains nothing
-    is_finished   return whether the run in a folder is trained; not called without a command
     scores        return the measures of COMMON, and the kind's own by name
     task_command  return the argv that learns a task from a run in another folder, or the reason
                   why the kind cannot
@@ -59,7 +58,6 @@ class RowKind:
     check: Callable[[StudyRow, str], dict[str, Any]]  # row, store
     cost: Callable[[StudyRow, str, int], RowCost]  # row, store, vocabulary size
     command: Callable[[Run], list[str]] | None
-    is_finished: Callable[[pathlib.Path], bool]
     scores: Callable[[Run, int, Screen], Scores]  # run, row length of masked words
     task_command: Callable[[Run, StudyTask, pathlib.Path], list[str] | str]
     reads: tuple[str, ...] = ()  # kinds of the rows whose runs it reads, in order
