@@ -458,10 +458,8 @@ def test_short_steps_are_measured(tiny_store):
         assert plan.measure_baseline(row, str(tiny_store), 9.0, RowCost(1.0, 10.0 * count)) is None
         secs = plan.measure_baseline(row, str(tiny_store), 11.0, RowCost(1.0, 10.0 * count))
         assert 1e-5 * count < secs < count
-        (timed,) = plan.time_rows(
-            [plan.StudyRowPlan("x", RowCost(1.0, 10.0))], [row], 3, str(tiny_store), SILENT
-        )
-        assert timed.is_measured
+        study = StudyConfig(rows=(row,), store=str(tiny_store))
+        assert plan.plan_row(study, row, RowCost(1.0, 10.0), 1e9, SILENT).is_measured
 
 
 @pytest.mark.slow
