@@ -14,13 +14,13 @@ import pathlib
 import time
 import zipfile
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import jax
 import numpy as np
 import optax
 
+from bert_jax.lab.baselines.settings import BiLM, CoVe
 from bert_jax.lab.runs import claim_folder
 from bert_jax.logging.console import Screen
 from data_pipeline.io import small_files
@@ -40,8 +40,6 @@ _LINES = 10  # lines on the screen per training
 _STEP, _SECS, _LEAF = "step", "secs", "leaf_"
 
 State = Any  # a tree of arrays
-# (state, step from 0 on) -> the state after it and its loss
-Advance = Callable[[State, int], tuple[State, jax.Array]]
 
 
 def open_text(address: str) -> Store:
@@ -89,7 +87,7 @@ def claim_baseline(
     kind: str,
     settings: Any,
     store: Store,
-    others: Mapping[str, Any] = MappingProxyType({}),
+    **others: Any,
 ) -> None:
     """Claim a folder with claim_folder for this training, and copy the vocabulary into it.
 
@@ -166,20 +164,35 @@ def read_baseline(address: str, kind: str) -> tuple[pathlib.Path, dict[str, obje
 
 
 @dataclasses.dataclass(frozen=True)
-class BaselineResult:
-    """Hold the state after the last step, and the seconds of all steps."""
-
-    state: State
-    secs: float
-
-
-@dataclasses.dataclass(frozen=True)
 class Steps:
     """Hold the initial state of a training, its number of steps and the function of a step."""
 
     initial: State
     count: int
-    advance: Advance
+    # (state, step from 0 on) -> the state after it and its loss
+    advance: Callable[[State, int], tuple[State, jax.Array]]
+
+
+def init_state(params: Any, settings: BiLM | CoVe) -> State:
+    """Return the state that state.npz keeps: parameters and Adam's moments."""
+    return params, build_optimizer(settings.learning_rate, settings.steps).init(params)
+
+
+def build_steps(
+    params: Any,
+    mean_loss: Callable[..., jax.Array],
+    make_batch: Callable[[int], Any],
+    settings: BiLM | CoVe,
+) -> Steps:
+    """Build steps of Adam on mean_loss(params, batch, key), each with the batch of its number."""
+    # The weights use the key of the seed itself.
+    key = jax.random.fold_in(jax.random.key(settings.seed), 1)
+    update = compile_step(mean_loss, build_optimizer(settings.learning_rate, settings.steps))
+
+    def advance(state: State, step: int) -> tuple[State, jax.Array]:
+        return update(state, make_batch(step), jax.random.fold_in(key, step))
+
+    return Steps(init_state(params, settings), settings.steps, advance)
 
 
 def measure_steps(steps: Steps, secs: float) -> float:
@@ -198,8 +211,10 @@ def measure_steps(steps: Steps, secs: float) -> float:
     return (time.monotonic() - began) / counted * steps.count
 
 
-def run_steps(folder: pathlib.Path, training: Steps, screen: Screen) -> BaselineResult:
+def run_steps(folder: pathlib.Path, training: Steps, screen: Screen) -> tuple[State, float]:
     """Run the steps that follow the saved state; save the state every minute and at the end.
+
+    Return the state after the last step, and the seconds of all steps.
 
     Raises:
       DamagedFile: the folder's state is damaged.
@@ -234,7 +249,7 @@ def run_steps(folder: pathlib.Path, training: Steps, screen: Screen) -> Baseline
             if is_save:
                 _save(folder / STATE, state, done, secs)
                 saved = time.monotonic()
-    return BaselineResult(state, secs_before + time.monotonic() - started)
+    return state, secs_before + time.monotonic() - started
 
 
 def read_state(folder: pathlib.Path, like: State) -> State:

@@ -87,7 +87,7 @@ def _open_skipgram(address: str) -> Encoder:
 def _open_bilm(address: str) -> Encoder:
     folder, content, vocabulary = read_baseline(address, BILM)
     settings = _parse_settings(content, BiLM, folder / training.RECORD)
-    like = bilm.init_state(settings, vocabulary.size)
+    like = training.init_state(bilm.init_params(settings, vocabulary.size), settings)
     params, _ = training.read_state(folder, like)
     run = _run_reader(
         functools.partial(bilm.compute_vectors, settings=settings), params, vocabulary
@@ -132,7 +132,8 @@ def _open_cove(address: str) -> Encoder:
         parse_record(record.get(name), Size, f"{path}: {name!r}")
         for name in ("static_width", "target_pieces")
     )
-    like = cove.init_state(settings, np.zeros((vocabulary.size, width), np.float32), vocab_size)
+    static_WD = np.zeros((vocabulary.size, width), np.float32)
+    like = training.init_state(cove.init_params(settings, static_WD, vocab_size), settings)
     params, _ = training.read_state(folder, like)
     run = _run_reader(cove.compute_vectors, params, vocabulary)
     digest = digest_arrays([params["static"], params["encoder"]])

@@ -183,8 +183,8 @@ def test_the_command_trains_and_its_folder_gives_both_vectors(forked, tiny_store
     assert outputs[VECTORS][0, :5].shape == (5, encoder.arrays, encoder.width)
     static, _ = skipgram.read_table(str(folder / "static"))
     np.testing.assert_array_equal(outputs[VECTORS][0, :5, 0, :5], static[ids])
-    like = cove.init_state(CoVe(units=3), static, open_store(tiny_store).vocab_size)
-    state = training.read_state(folder / "cove", like)
+    params = cove.init_params(CoVe(units=3), static, open_store(tiny_store).vocab_size)
+    state = training.read_state(folder / "cove", training.init_state(params, CoVe()))
     np.testing.assert_allclose(
         outputs[VECTORS][0, :5, 0, 5:], encode_by_hand(state[0], ids), atol=1e-6
     )

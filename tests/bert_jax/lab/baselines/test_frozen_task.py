@@ -174,7 +174,7 @@ def test_each_kind_gives_the_vectors_of_its_folder(folders, tiny_store):
         compute("taglm", "skipgram", "bilm"),
     )
     settings = BiLM(width=3, units=4, seq_len=12, batch_size=4, steps=2)
-    like = bilm.init_state(settings, store.vocab_size)
+    like = training.init_state(bilm.init_params(settings, store.vocab_size), settings)
     params, _ = training.read_state(pathlib.Path(folders["bilm"]), like)
     for row in range(3):
         ids = rows.token_ids[slice(*rows.offsets[row : row + 2])]
