@@ -20,14 +20,14 @@ import optax
 
 from bert_jax.config.schema import TaskOptions, with_length
 from bert_jax.inference import batches
-from bert_jax.inference.hidden_states import VECTORS, Layers, choose_layers, compute_vectors
+from bert_jax.inference.hidden_states import VECTORS, Layers, choose_layers
 from bert_jax.interop import load
-from bert_jax.interop.pretrained import Pretrained, place_model
+from bert_jax.interop.pretrained import Pretrained
 from bert_jax.lab.baselines import bilstm
 from bert_jax.lab.baselines.settings import Training
 from bert_jax.lab.baselines.training import build_optimizer, compile_step
+from bert_jax.lab.baselines.vectors import compile_layers
 from bert_jax.logging.console import Screen
-from bert_jax.model.bert import Heads
 from bert_jax.tasks.ner import task as ner
 from bert_jax.tasks.task import Scores, Task
 from data_pipeline.io.atomic import write_file
@@ -43,7 +43,6 @@ FEATURES = {
     "concatenated_last_four": ("-4:", True),
     "weighted_all": ("1:", False),
 }
-_BATCH_SIZE = 32  # rows that the encoder sees at once
 Vectors = Mapping[str, np.ndarray]  # float32[T,K,D] by split
 
 
@@ -119,7 +118,7 @@ def find_entities(
     layers = checkpoint.config.num_hidden_layers
     screen.table("named entities on frozen vectors", task.describe_files(screen.text_width))
     scores_by_kind = {}
-    run = compile_layers(checkpoint)
+    run = compile_layers(checkpoint, ":")
     with cache_vectors(run, _count_arrays(checkpoint), task, screen) as vectors:
         for kind in kinds:
             best = train_tagger(task, vectors, choose_features(kind, layers), training, screen)
@@ -157,15 +156,6 @@ def check_room(task: Task, arrays: int, width: int) -> None:
             f"{needed_bytes / 1e9:,.2f} GB until the end; free space, or name a folder on another "
             "disk by the environment variable TMPDIR"
         )
-
-
-def compile_layers(checkpoint: Pretrained) -> Callable[[EncodedRows], batches.Results]:
-    """Return the function that computes the vectors of all L + 1 layers of rows."""
-    model = place_model(checkpoint, Heads(mlm=False, nsp=False))
-    layers = choose_layers(":", checkpoint.config.num_hidden_layers)
-    compute = functools.partial(compute_vectors, layers=layers, pool="", normalize=False)
-    step = batches.compile_step(model.model, compute)
-    return lambda rows: batches.run_rows(step, model, rows, _BATCH_SIZE)
 
 
 @contextlib.contextmanager

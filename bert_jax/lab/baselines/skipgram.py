@@ -23,7 +23,6 @@ from bert_jax.lab.baselines.settings import SKIPGRAM, SkipGram
 from bert_jax.lab.baselines.training import cut_documents
 from bert_jax.logging.console import Screen
 from data_pipeline.io.atomic import new_file
-from data_pipeline.io.small_files import parse_record
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream, make_plain_rows
 from data_pipeline.store import Store
 from data_pipeline.vocab import Vocabulary, load_recorded
@@ -156,8 +155,7 @@ def read_table(address: str) -> tuple[np.ndarray, Vocabulary]:
     Raises:
       Refused: the folder holds something else.
     """
-    folder, content, vocabulary = training.read_baseline(address, SKIPGRAM)
-    settings = parse_record(content, SkipGram, folder / training.RECORD)
+    folder, settings, vocabulary = training.read_baseline(address, SKIPGRAM)
     like = init_tables(settings, vocabulary.size)
     return np.asarray(training.read_state(folder, like)[0]), vocabulary
 

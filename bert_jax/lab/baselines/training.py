@@ -20,7 +20,7 @@ import jax
 import numpy as np
 import optax
 
-from bert_jax.lab.baselines.settings import BiLM, CoVe
+from bert_jax.lab.baselines.settings import BASELINES, BiLM, CoVe
 from bert_jax.lab.runs import claim_folder
 from bert_jax.logging.console import Screen
 from data_pipeline.io import small_files
@@ -28,6 +28,7 @@ from data_pipeline.io.atomic import write_file, write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.labelled.rows import EncodedRows, make_plain_rows
+from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import TEXT, Split, Store, open_store
 from data_pipeline.vocab import Vocabulary, load_recorded
 from data_pipeline.vocab.sentencepiece_rules import RECORDED
@@ -83,11 +84,7 @@ def frame_rows(rows: EncodedRows, first_id: int, last_id: int) -> EncodedRows:
 
 
 def claim_baseline(
-    folder: pathlib.Path,
-    kind: str,
-    settings: Any,
-    store: Store,
-    **others: Any,
+    folder: pathlib.Path, kind: str, settings: Any, store: Store, **others: Any
 ) -> None:
     """Claim a folder with claim_folder for this training, and copy the vocabulary into it.
 
@@ -138,11 +135,11 @@ def compile_step(
     return step
 
 
-def read_baseline(address: str, kind: str) -> tuple[pathlib.Path, dict[str, object], Vocabulary]:
+def read_baseline(address: str, kind: str) -> tuple[pathlib.Path, Any, Vocabulary]:
     """Read the settings and the vocabulary of a finished baseline.
 
     Raises:
-      Refused: the folder holds none of this kind.
+      Refused: the folder holds none of this kind, or a setting is out of its range.
     """
     folder = pathlib.Path(address)
     path = folder / RECORD
@@ -160,7 +157,10 @@ def read_baseline(address: str, kind: str) -> tuple[pathlib.Path, dict[str, obje
     name = small_files.field(record, "vocabulary", str, path)
     small_files.field(record, "lowercase", bool, path)
     vocabulary = load_recorded(small_files.join_inside(folder, name), record)
-    return folder, small_files.field(record, "settings", dict, path), vocabulary
+    content = small_files.field(record, "settings", dict, path)
+    settings = small_files.parse_record(content, BASELINES[kind], path)
+    check_fields(settings, f"{path}: settings")
+    return folder, settings, vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

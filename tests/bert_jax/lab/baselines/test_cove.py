@@ -141,11 +141,13 @@ def test_a_language_with_reversed_order_is_learned():
     ],
 )
 def test_a_record_of_impossible_sizes_is_refused(tmp_path, monkeypatch, sizes, settings, words):
-    record = {"static_width": 5, "target_pieces": 7, **sizes}
+    record = {"kind": "cove", "lowercase": True, "vocabulary": "vocab.txt"}
+    record |= {"settings": dataclasses.asdict(SETTINGS) | settings}
+    record |= {"static_width": 5, "target_pieces": 7, **sizes}
     (tmp_path / training.RECORD).write_text(json.dumps(record))
-    content = dataclasses.asdict(SETTINGS) | settings
-    read = tmp_path, content, types.SimpleNamespace(size=SOURCE)
-    monkeypatch.setattr(vectors, "read_baseline", lambda address, kind: read)
+    (tmp_path / training.SUMMARY).write_text("{}")
+    vocabulary = types.SimpleNamespace(size=SOURCE)
+    monkeypatch.setattr(training, "load_recorded", lambda path, record: vocabulary)
     with pytest.raises(Refused, match=words):
         vectors.open_encoder("cove", [str(tmp_path)])
 
