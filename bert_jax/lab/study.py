@@ -75,26 +75,16 @@ def _describe_settings(settings: Settings) -> Settings:
     return {key: value for key, value in settings.items() if key not in (*PER_SEED, *_PATHS)}
 
 
-def _read_identity(folder: pathlib.Path) -> Identity | None:
-    path = folder / FILE
-    return small_files.read_record(path, Identity, folder) if path.is_file() else None
-
-
-def _write_identity(folder: pathlib.Path, identity: Identity, before: Identity | None) -> None:
-    """Write an identity, and keep the rows and tasks of an earlier one that it lacks."""
-    content = dataclasses.asdict(identity)
-    if before is not None:
-        for part in ("rows", "tasks"):
-            content[part] = {**getattr(before, part), **content[part]}
-    write_json(folder / FILE, content)
-
-
-def _check_same(folder: pathlib.Path, before: Identity, now: Identity) -> None:
-    """Refuse the folder of a study whose runs do not compare with these.
+def _keep_earlier(folder: pathlib.Path, now: Identity) -> Identity:
+    """Return an identity with the rows and tasks of the folder's earlier study that it lacks.
 
     Raises:
       Refused: the store, seq_len, a row or a task differs; names it and both values.
     """
+    path = folder / FILE
+    if not path.is_file():
+        return now
+    before = small_files.read_record(path, Identity, folder)
     holds = f"--workdir={folder} holds a study"
     if before.store_digest != now.store_digest:
         raise Refused(
@@ -111,6 +101,9 @@ def _check_same(folder: pathlib.Path, before: Identity, now: Identity) -> None:
         for identity in (before, now)
     ]
     refuse_others(holds, *shared)
+    return dataclasses.replace(
+        now, rows={**before.rows, **now.rows}, tasks={**before.tasks, **now.tasks}
+    )
 
 
 def describe_task(task: StudyTask, store: Store) -> Settings:
@@ -185,10 +178,8 @@ class Study:
                 with _prefix_errors("row", row.name):
                     load_task(task, row.finetune)
         place = str(pathlib.Path(config.store).resolve())
-        self._identity = Identity(place, store.digest, config.seq_len, rows, tasks)
-        self._before = _read_identity(folder)
-        if self._before is not None:
-            _check_same(folder, self._before, self._identity)
+        identity = Identity(place, store.digest, config.seq_len, rows, tasks)
+        self._identity = _keep_earlier(folder, identity)
 
     def _check_reads(self, row: StudyRow, earlier: Sequence[StudyRow]) -> None:
         """Refuse a row whose `reads` are not earlier rows of the kinds that its kind reads."""
@@ -237,7 +228,7 @@ class Study:
         `parallel` runs take place at once.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        _write_identity(self.folder, self._identity, self._before)
+        write_json(self.folder / FILE, dataclasses.asdict(self._identity))
         results = [RowResult(row) for row in self.config.rows]
 
         def report(result: RowResult, seed: int, error: str) -> None:

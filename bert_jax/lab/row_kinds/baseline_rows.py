@@ -56,12 +56,11 @@ def load_settings(row: StudyRow, store: str) -> Any:
     if tokens is not None:
         count = parse_text(float, tokens)
         if isinstance(settings, BiLM):
-            length: dict[str, float] = {
-                "steps": round(count / (settings.batch_size * settings.seq_len))
-            }
+            steps = round(count / (settings.batch_size * settings.seq_len))
+            settings = dataclasses.replace(settings, steps=steps)
         else:
-            length = {"epochs": count / open_store(store).train.tokens}
-        settings = dataclasses.replace(settings, **length)
+            epochs = count / open_store(store).train.tokens
+            settings = dataclasses.replace(settings, epochs=epochs)
     check_fields(settings, "flags")
     return settings
 
