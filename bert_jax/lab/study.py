@@ -18,7 +18,6 @@ import numpy as np
 from bert_jax.config import flatten, recorded
 from bert_jax.config.schema import with_length
 from bert_jax.lab.row_kinds.kinds import find_kind
-from bert_jax.lab.row_kinds.pretrained import PER_SEED
 from bert_jax.lab.row_kinds.row_kind import RowCost, RowKind, Run, load_task, split_names
 from bert_jax.lab.runs import (
     Lane,
@@ -42,6 +41,7 @@ from data_pipeline.vocab import load_recorded
 
 SCORES = "scores.json"  # RUN-scores.json: scores computed after training
 FILE = "study_settings.json"  # what runs depend on: rows, tasks, the store
+_PER_SEED = ("seed", "data.random_seed")  # settings that differ between the runs of a row
 _PATHS = ("data.store", "data.dir", "init")  # settings that are identified by content instead
 _TASK_POSITIONS = 512  # row length at which the files of a task are read
 
@@ -72,7 +72,7 @@ class Identity:
 
 def _describe_settings(settings: Settings) -> Settings:
     """Return the settings that identify runs: without seeds, and places known by content."""
-    return {key: value for key, value in settings.items() if key not in (*PER_SEED, *_PATHS)}
+    return {key: value for key, value in settings.items() if key not in (*_PER_SEED, *_PATHS)}
 
 
 def _keep_earlier(folder: pathlib.Path, now: Identity) -> Identity:

@@ -36,9 +36,8 @@ _POWER = 0.75  # negatives are drawn by count ** _POWER
 _MIN_RATE = 1e-4  # share of learning_rate at which the decay ends; word2vec.c
 _MAX_HELDOUT_TOKENS = 100_000
 
-Tables = tuple[
-    jax.Array, jax.Array
-]  # float32[V,D] twice: vectors of tokens, and of tokens as contexts
+# float32[V,D] twice: vectors of tokens, and of tokens as contexts
+Tables = tuple[jax.Array, jax.Array]
 
 
 def compute_keep_shares(counts_V: np.ndarray, subsample: float) -> np.ndarray:

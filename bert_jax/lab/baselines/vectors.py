@@ -42,9 +42,8 @@ class Encoder:
     arrays: int  # K
     width: int  # D; 0 for counts, which have no vectors of tokens
     digest: str  # the weights' digest: equal ones give equal vectors
-    run: Callable[
-        [EncodedRows], batches.Results
-    ]  # yields VECTORS float32[B,S,K,D], longest rows first
+    # Yields VECTORS float32[B,S,K,D], longest rows first.
+    run: Callable[[EncodedRows], batches.Results]
 
 
 def open_encoder(kind: str, addresses: Sequence[str]) -> Encoder:

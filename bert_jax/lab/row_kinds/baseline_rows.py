@@ -85,7 +85,6 @@ def _parse_numbers(kind: type[Any], texts: dict[str, str], part: str) -> dict[st
 def _check(row: StudyRow, store: str) -> dict[str, Any]:
     training.open_text(store)
     settings = dataclasses.asdict(load_settings(row, store))
-    del settings["seed"]
     return {"kind": row.kind, **settings, **describe_tagger(row)}
 
 
@@ -152,11 +151,6 @@ def check_without_run(row: StudyRow, store: str) -> dict[str, Any]:
     return {"kind": row.kind, "reads": row.reads, **describe_tagger(row)}
 
 
-def count_no_cost(row: StudyRow, store: str, vocab_size: int) -> RowCost:
-    """Return the cost of a row that trains nothing: zero."""
-    return RowCost(0.0, 0.0)
-
-
 def make_frozen_command(
     kind: str, locate: Callable[[Run], str]
 ) -> Callable[[Run, StudyTask, pathlib.Path], list[str] | str]:
@@ -191,8 +185,6 @@ BILM_ROW = dataclasses.replace(
 )
 COUNTS_ROW = RowKind(
     check=check_without_run,
-    cost=count_no_cost,
-    command=None,
     scores=lambda run, *_: explain_missing(_HAS_NO_MASKS[run.row.kind]),
     task_command=make_frozen_command(vectors.COUNTS, lambda run: run.store),
 )

@@ -203,7 +203,7 @@ def test_tags_are_learned_from_the_vectors_of_a_kind(folders):
     splits = {"train": rows, "dev": rows}
     task = Task("toy", TAG, 2, splits, ("dev",), score, "accuracy", {}, lambda *_: [])
     settings = Training(units=8, epochs=12, batch_size=12, learning_rate=5e-2)
-    logits = frozen_task.learn(task, encoder, 0, settings, Screen(is_writer=False))
+    logits = frozen_task.learn(task, encoder, settings, Screen(is_writer=False))
     assert frozen_task.score(task, logits)["heldout_dev_accuracy"] > 0.9
 
 
