@@ -282,19 +282,15 @@ def _load(path: pathlib.Path, like: State) -> tuple[State, int, float]:
         with small_files.open_regular(path, path.parent) as file, np.load(file) as arrays:
             read = [arrays[f"{_LEAF}{number}"] for number in range(len(leaves))]
             step, secs = int(arrays[_STEP]), float(arrays[_SECS])
+        for array, leaf in zip(read, leaves, strict=True):
+            if array.shape != leaf.shape or array.dtype != leaf.dtype:
+                raise ValueError(f"no array has {array.dtype}{list(array.shape)}")
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise _report_damage(path, str(error)) from error
-    for array, leaf in zip(read, leaves, strict=True):
-        if array.shape != leaf.shape or array.dtype != leaf.dtype:
-            raise _report_damage(path, f"no array has {array.dtype}{list(array.shape)}")
+        raise DamagedFile(
+            f"{path} is damaged ({error!s:.120}); delete it, and {SUMMARY} next to it, to train "
+            "from step 0"
+        ) from error
     return jax.tree.unflatten(tree, map(jax.numpy.asarray, read)), step, secs
-
-
-def _report_damage(path: pathlib.Path, reason: str) -> DamagedFile:
-    return DamagedFile(
-        f"{path} is damaged ({reason:.120}); delete it, and {SUMMARY} next to it, to train from "
-        "step 0"
-    )
 
 
 def write_summary(folder: pathlib.Path, summary: Mapping[str, Any]) -> None:
