@@ -202,7 +202,7 @@ def _train(log: LibraryLog, flags: BaselineFlags) -> int:
             stores, path = (store, open_store(flags.target_store)), pathlib.Path(flags.parallel)
             text = cove.open_texts(path, stores, flags.from_, settings.seq_len)
             others = text.describe()
-        training.claim_baseline(folder, kind, settings, store, others)
+        training.claim_baseline(folder, kind, settings, store, **others)
     screen = Screen(is_writer=True)
     screen.table(f"{kind} on {flags.store}", [(k, str(v)) for k, v in vars(settings).items()])
     if training.read_summary(folder) is None:

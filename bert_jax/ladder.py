@@ -91,7 +91,7 @@ if __name__ == "__main__":
 
 from bert_jax.lab import ladder as ladder_lib
 from bert_jax.lab import plan
-from bert_jax.lab.ladder import Recipe, Rung
+from bert_jax.lab.ladder import Rung
 from bert_jax.lab.study import Study
 from bert_jax.logging.console import BAD, Screen
 from bert_jax.planning.law import LADDER
@@ -108,17 +108,17 @@ def _main(log: LibraryLog, flags: LadderFlags) -> int:
         logging.set_verbosity(logging.ERROR)
         config = flags.config.load()
         store = _open_text(config)
-        recipe, rungs, asked = _read_rungs(flags, config, store)
+        rungs, asked = _read_rungs(flags, config, store)
         place = str(store.directory)
         study = Study(ladder_lib.make_study(rungs, place), pathlib.Path(flags.workdir))
         if asked:  # refused now and not after the training
             Study(ladder_lib.make_study(asked, place), study.folder)
-        _check_operations(study, flags.max_operations)
+        total = sum(cost.operations for cost in study.costs)
+        _check_operations(total, flags.max_operations)
         if not flags.plan:
             study.claim()
         log.hold()
     screen = Screen(is_writer=True)
-    total = sum(cost.operations for cost in study.costs)
     screen.print(f"{total:.3g} operations: {SHARE:.0%} of a run of {total / SHARE:.3g}")
     plan.show(study.config, study.costs, screen, flags.plan, flags.measure)
     if flags.plan:
@@ -127,7 +127,7 @@ def _main(log: LibraryLog, flags: LadderFlags) -> int:
     if any(result.errors for result in results):
         screen.print("no law is fitted while runs fail; the same command resumes", BAD)
         return FAILED
-    return _finish(study, flags.learned, recipe, rungs, asked, store, screen)
+    return _finish(study, flags.learned, rungs, asked, store, screen)
 
 
 def _open_text(config: Config) -> Store:
@@ -147,10 +147,8 @@ def _open_text(config: Config) -> Store:
     return store
 
 
-def _read_rungs(
-    flags: LadderFlags, config: Config, store: Store
-) -> tuple[Recipe, list[Rung], list[Rung]]:
-    """Return what rungs share, the rungs to train, and those to predict."""
+def _read_rungs(flags: LadderFlags, config: Config, store: Store) -> tuple[list[Rung], list[Rung]]:
+    """Return the rungs to train, and those to predict."""
     widths = ladder_lib.parse_counts(flags.widths, "widths")
     tokens = ladder_lib.choose_tokens(store.train.tokens)
     if flags.tokens:
@@ -166,11 +164,10 @@ def _read_rungs(
         sizes = [ladder_lib.parse_counts(part, "predict") for part in (width, count)]
         asked += [ladder_lib.make_rung(recipe, w, n) for w in sizes[0] for n in sizes[1]]
     ladder_lib.refuse_overfitting(rungs, asked, store.train.tokens)
-    return recipe, rungs, asked
+    return rungs, asked
 
 
-def _check_operations(study: Study, most: float | None) -> None:
-    total = sum(cost.operations for cost in study.costs)
+def _check_operations(total: float, most: float | None) -> None:
     if most is not None and not total <= most:
         raise Refused(
             f"the rungs take {total:.3g} operations, more than --max_operations={most:g}; take "
@@ -181,7 +178,6 @@ def _check_operations(study: Study, most: float | None) -> None:
 def _finish(
     study: Study,
     learned: float,
-    recipe: Recipe,
     rungs: Sequence[Rung],
     asked: Sequence[Rung],
     store: Store,
@@ -195,7 +191,7 @@ def _finish(
         for rung, cost in zip(rungs, study.costs, strict=True)
     ]
     law, error = ladder_lib.fit_outcomes(outcomes, store)
-    forecasts = ladder_lib.predict(asked, outcomes, law, recipe, store) if law else []
+    forecasts = ladder_lib.predict(asked, outcomes, law, store) if law else []
     ladder = ladder_lib.Ladder(outcomes, law, error, forecasts)
     ladder.write(study.folder)
     ladder_report.draw(ladder, study.folder)

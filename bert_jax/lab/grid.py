@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bert_jax import config as config_lib
-from bert_jax.config import FinetuneConfig, validate
+from bert_jax.config import FinetuneConfig, overrides, validate
 from bert_jax.lab import runs as runs_lib
 from bert_jax.lab.runs import Lane
 from bert_jax.logging.console import BAD, FAINT, Screen
@@ -57,16 +57,6 @@ class GridRun:
             f"--config.seed={self.seed}",
             f"--config.data.order_seed={self.seed}",
         ]
-
-    def set_in(self, config: FinetuneConfig) -> FinetuneConfig:
-        """Return the config of the run."""
-        return dataclasses.replace(
-            config,
-            optim=dataclasses.replace(config.optim, learning_rate=self.learning_rate),
-            epochs=self.epochs,
-            seed=self.seed,
-            data=dataclasses.replace(config.data, order_seed=self.seed),
-        )
 
     def in_words(self) -> str:
         """Describe it for the screen."""
@@ -121,10 +111,11 @@ def fix_settings(given: GivenConfig[FinetuneConfig], runs: Sequence[GridRun]) ->
         if override.path in _VARIED:
             flag = _VARIED[override.path]
             raise Refused(f"--config.{override.path} is varied by the grid; give --{flag}")
-    config = given.load()
     for run in runs:
-        validate.check_finetune(run.set_in(config))
-    settings = config_lib.flatten(config_lib.recorded(config))
+        own, _ = overrides.take(run.flags, FinetuneConfig)
+        run_config = dataclasses.replace(given, overrides=(*given.overrides, *own)).load()
+        validate.check_finetune(run_config)
+    settings = config_lib.flatten(config_lib.recorded(given.load()))
     return {key: value for key, value in settings.items() if key not in _VARIED}
 
 

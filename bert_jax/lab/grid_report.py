@@ -11,7 +11,7 @@ import rich.table
 import rich.text
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from bert_jax.lab.grid import NUMBERS, GridOutcome, describe_setting, format_rate
 from bert_jax.logging import plots
@@ -232,10 +232,9 @@ def draw_figure(grid: GridComparison, title: str) -> Figure:
         shift = _SHIFT * (number - (len(lines) - 1) / 2) * len(xs)
         points = [
             (xs.index(x_and_line(setting)[0]) + shift, setting)
-            for setting in settings
+            for setting in sorted(settings, key=x_and_line)
             if x_and_line(setting)[1] == line
         ]
-        points.sort(key=lambda point: point[0])
         label = f"rate {format_rate(line)}" if over_epochs else f"{line:g} epoch{'s' * (line != 1)}"
         _draw_line(ax, points, score, number, label)
     if grid.baseline is not None:
@@ -243,7 +242,10 @@ def draw_figure(grid: GridComparison, title: str) -> Figure:
         ax.axhline(
             grid.baseline, label="baseline", color=plots.GREY, linewidth=width, linestyle=dashes
         )
-    _set_axes(ax, xs, over_epochs)
+    ax.set_xticks(range(len(xs)), [f"{x:g}" if over_epochs else format_rate(x) for x in xs])
+    ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    ax.set_xlim(-0.4, len(xs) - 0.6)
+    ax.set_xlabel("epochs" if over_epochs else "learning rate", color=plots.GREY)
     handles, labels = ax.get_legend_handles_labels()
     plots.add_legend(picture, dict(zip(labels, handles, strict=True)), title)
     return picture
@@ -270,13 +272,3 @@ def _draw_line(
         if len(values) > 1:
             xs = [place] * len(values)
             ax.scatter(xs, values, s=14.0, color=colour, alpha=0.45, linewidths=0.0, zorder=1.9)
-
-
-def _set_axes(ax: Axes, xs: Sequence[float], over_epochs: bool) -> None:
-    ax.xaxis.set_major_locator(FixedLocator(range(len(xs))))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ticks = [f"{x:g}" if over_epochs else format_rate(x) for x in xs]
-    ax.xaxis.set_major_formatter(FixedFormatter(ticks))
-    ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
-    ax.set_xlim(-0.4, len(xs) - 0.6)
-    ax.set_xlabel("epochs" if over_epochs else "learning rate", color=plots.GREY)

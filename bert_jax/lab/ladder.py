@@ -10,7 +10,7 @@ import dataclasses
 import pathlib
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bert_jax import config as config_lib
@@ -207,11 +207,6 @@ def make_recipe(
     head_width = config.model.hidden_size // config.model.num_attention_heads
     if base < 2 * head_width or any(width % head_width for width in widths):
         head_width = min(_NARROW_HEAD, base // 2)
-    for width in widths:
-        if width % head_width:
-            raise Refused(
-                f"--widths has {width}, which heads of {head_width} do not divide; take multiples"
-            )
     own = ("phases[", "data.store")
     kept = [
         each
@@ -225,12 +220,13 @@ def make_rung(recipe: Recipe, width: int, tokens: int) -> Rung:
     """Make the rung of a width and of so many positions, rounded to steps.
 
     Raises:
-      Refused: the width is not a multiple of the heads' width, or an override is of a setting
-        that the ladder decides.
+      Refused: heads do not divide the width, or an override is of a setting that the ladder
+        decides.
     """
     if width % recipe.head_width:
         raise Refused(
-            f"a width of {width} is not a multiple of the heads' {recipe.head_width}; take one"
+            f"--widths or --predict has {width}, which heads of {recipe.head_width} do not divide; "
+            "take multiples"
         )
     model, phase = recipe.config.model, recipe.config.phases[0]
     inner = round(width * model.intermediate_size / model.hidden_size / 8) * 8
@@ -250,7 +246,8 @@ def make_rung(recipe: Recipe, width: int, tokens: int) -> Rung:
                 "it out"
             )
     flags = [f"{each.path}={each.text}" for each in recipe.overrides]
-    flags += _list_differences(recipe.config, settings)
+    own = config_lib.flatten(recipe.config)
+    flags += [f"{key}={value}" for key, value in settings.items() if own[key] != value]
     row = StudyRow(
         f"w{width}-{count_in_words(tokens)}",
         kind="rung",
@@ -313,12 +310,6 @@ def _make_settings(recipe: Recipe, model: ModelConfig, steps: int) -> dict[str, 
 
 def _round(value: float) -> float:
     return float(f"{value:.4g}")
-
-
-def _list_differences(config: Config, settings: Mapping[str, Any]) -> list[str]:
-    """List settings as KEY=VALUE, but for those that the config has anyway."""
-    own = config_lib.flatten(config)
-    return [f"{key}={value}" for key, value in settings.items() if own[key] != value]
 
 
 def make_study(rungs: Sequence[Rung], store: str) -> StudyConfig:
@@ -386,17 +377,15 @@ def fit_outcomes(outcomes: Sequence[RungResult], store: Store) -> tuple[Law | No
 
 
 def predict(
-    rungs: Sequence[Rung], outcomes: Sequence[RungResult], law: Law, recipe: Recipe, store: Store
+    rungs: Sequence[Rung], outcomes: Sequence[RungResult], law: Law, store: Store
 ) -> list[Forecast]:
     """Predict runs that were not trained, with the ladder's share of padding."""
-    seq_len = recipe.config.phases[0].seq_len
     last = outcomes[-1]
     forecasts = []
     for rung in rungs:
-        positions = rung.steps * recipe.batch_size * seq_len
-        tokens = positions * last.tokens / last.positions
-        loss, low, high = law.predict(rung.parameters, tokens, store.train.tokens)
         cost = find_kind(rung.row).cost(rung.row, str(store.directory), store.vocab_size)
+        tokens = cost.tokens * last.tokens / last.positions
+        predicted = law.predict(rung.parameters, tokens, store.train.tokens)
         forecasts.append(
             Forecast(
                 name=rung.row.name,
@@ -404,10 +393,8 @@ def predict(
                 parameters=rung.parameters,
                 tokens=tokens,
                 operations=cost.operations,
-                loss=loss,
-                low=low,
-                high=high,
                 command=write_command(rung, str(store.directory)),
+                **predicted._asdict(),
             )
         )
     return forecasts

@@ -54,45 +54,35 @@ def show(
 
     Steps are measured only then, since the runs of a study need the accelerator.
     """
-    plans = plan_rows(config.rows, costs, config.seeds)
-    if is_timed:
-        measuring = screen if is_measured else None
-        plans = time_rows(plans, config.rows, config.seeds, config.store, measuring)
+    rate = count_operations_per_sec() if is_timed else None
+    measuring = screen if is_measured else None
+    plans = [
+        plan_row(config, row, cost, rate, measuring)
+        for row, cost in zip(config.rows, costs, strict=True)
+    ]
     make_console(highlight=False).print(build_table(plans))
     if is_timed:
         screen.print(describe_total(plans))
 
 
-def plan_rows(rows: Sequence[StudyRow], costs: Sequence[RowCost], seeds: int) -> list[StudyRowPlan]:
-    """Add up the cost of each row's runs, without a device."""
-    return [
-        StudyRowPlan(f"{row.name} x {seeds}", RowCost(cost.tokens * seeds, cost.operations * seeds))
-        for row, cost in zip(rows, costs, strict=True)
-    ]
-
-
-def time_rows(
-    plans: Sequence[StudyRowPlan],
-    rows: Sequence[StudyRow],
-    seeds: int,
-    store: str,
-    screen: Screen | None = None,
-) -> list[StudyRowPlan]:
-    """Estimate the time of each row on this machine.
+def plan_row(
+    config: StudyConfig, row: StudyRow, cost: RowCost, rate: float | None, screen: Screen | None
+) -> StudyRowPlan:
+    """Add up the cost of a row's runs; with a rate, in operations per second, estimate their time.
 
     With a screen, steps that are short enough are measured; without one, none are.
     """
-    rate = count_operations_per_sec()
-    timed = []
-    for plan, row in zip(plans, rows, strict=True):
-        secs = None
-        if screen is not None and row.kind in _MEASURES:
-            with screen.spinning(f"measuring steps of {row.name}"):
-                run = RowCost(plan.cost.tokens / seeds, plan.cost.operations / seeds)
-                secs = _MEASURES[row.kind](row, store, rate * _MAX_STEP_SECS, run)
-        total = plan.cost.operations / rate if secs is None else secs * seeds
-        timed.append(dataclasses.replace(plan, secs=total, is_measured=secs is not None))
-    return timed
+    total = RowCost(cost.tokens * config.seeds, cost.operations * config.seeds)
+    plan = StudyRowPlan(f"{row.name} x {config.seeds}", total)
+    if rate is None:
+        return plan
+    secs = None
+    if screen is not None and row.kind in _MEASURES:
+        with screen.spinning(f"measuring steps of {row.name}"):
+            secs = _MEASURES[row.kind](row, config.store, rate * _MAX_STEP_SECS, cost)
+    if secs is None:
+        return dataclasses.replace(plan, secs=total.operations / rate)
+    return dataclasses.replace(plan, secs=secs * config.seeds, is_measured=True)
 
 
 def measure_run(row: StudyRow, store: str, most_operations: float, cost: RowCost) -> float | None:

@@ -18,7 +18,6 @@ from collections.abc import Collection, Sequence
 
 from etils import epath
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from bert_jax.checkpoint import directory
 from bert_jax.config import FinetuneConfig, recorded, validate
@@ -40,8 +39,6 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import parse_record
 
 PROBE, PICTURE = "probe.json", "probe.png"
-
-
 _LOOK_SECS = 10.0  # pause between two looks at the run's folder
 _NICE = 10  # the pre-training run has priority on shared cores
 _DELETED_AFTER_SCORING = (CHECKPOINTS, COMPILED)  # parts of a fine-tuning's folder
@@ -213,8 +210,7 @@ def draw_figure(probe: Probe, scores: Sequence[ProbeScore]) -> Figure:
     """Draw the score over the steps of pre-training, with its last value and the baseline."""
     steps = [score.step for score in scores]
     values = [score.score for score in scores]
-    spaced = ConstrainedLayoutEngine(wspace=0.05, hspace=0.05)
-    picture = Figure(figsize=(6.0, 3.4), layout=spaced)
+    picture = Figure(figsize=(6.0, 3.4), layout="constrained")
     ax = picture.add_subplot(label=probe.score)
     ax.plot(steps, values, color=plots.HELDOUT, linewidth=1.8, marker="o", markersize=3.5)
     ax.axhline(probe.baseline, color=plots.GREY, linewidth=1.1, linestyle=(0, (5, 3)))

@@ -38,14 +38,6 @@ class Difference:
     theirs: str
     interval: Interval
 
-    def subtract(self, reference: str) -> Interval | None:
-        """Return the other row - the reference row; None if the reference is neither of the two."""
-        if reference == self.theirs:
-            return self.interval
-        if reference == self.ours:
-            return Interval(-self.interval.mean, self.interval.half_width)
-        return None
-
 
 class Report:
     """Hold the results of a study, and the differences between its rows."""
@@ -68,38 +60,35 @@ class Report:
             if (interval := _compare(ours, theirs, measure)) is not None
         ]
 
-    def header(self) -> list[str]:
-        """Return the column heads of the table of means."""
-        return ["row", "seeds", *self.measures, *([self.paper] if self.paper else [])]
-
-    def cells(self, result: RowResult) -> list[str]:
-        """Return the cells of a row in the table of means."""
-        failed = f", {len(result.errors)} failed" if result.errors else ""
-        cells = [result.row.name, f"{len(result.seeds)}{failed}"]
-        for measure in self.measures:
-            values = list(result.scores.get(measure, {}).values())
-            cells.append(_describe_mean(values) if values else "-")
-        return [*cells, *([result.row.paper] if self.paper else [])]
+    def means(self) -> list[list[str]]:
+        """Return the table of means, head first."""
+        lines = [["row", "seeds", *self.measures, *([self.paper] if self.paper else [])]]
+        for result in self.results:
+            failed = f", {len(result.errors)} failed" if result.errors else ""
+            cells = [result.row.name, f"{len(result.seeds)}{failed}"]
+            for measure in self.measures:
+                values = list(result.scores.get(measure, {}).values())
+                cells.append(_describe_mean(values) if values else "-")
+            lines.append([*cells, *([result.row.paper] if self.paper else [])])
+        return lines
 
     def comparison(self) -> list[list[str]]:
         """Return the table of differences from the reference, head first; [] if there are none.
 
         Differences larger than chance are bold in Markdown.
         """
-        differences: dict[str, dict[str, Interval]] = {}
-        for difference in self.differences:
-            if (interval := difference.subtract(self.reference)) is not None:
-                other = difference.ours
-                if other == self.reference:
-                    other = difference.theirs
-                differences.setdefault(other, {})[difference.measure] = interval
-        measures = [m for m in self.measures if any(m in row for row in differences.values())]
-        lines = []
-        for result in self.results:
-            intervals = differences.get(result.row.name)
-            if intervals:
-                cells = [_describe_interval(intervals.get(measure)) for measure in measures]
-                lines.append([result.row.name, *cells])
+        (reference,) = (each for each in self.results if each.row.name == self.reference)
+        rows = {
+            result.row.name: {m: _compare(result, reference, m) for m in self.measures}
+            for result in self.results
+            if result is not reference
+        }
+        measures = [m for m in self.measures if any(row[m] for row in rows.values())]
+        lines = [
+            [name, *(_describe_interval(row[m]) for m in measures)]
+            for name, row in rows.items()
+            if any(row.values())
+        ]
         return [[f"minus {self.reference}", *measures], *lines] if lines else []
 
     def notes(self) -> list[str]:
@@ -139,13 +128,10 @@ class Report:
     def tables(self) -> list[rich.table.Table]:
         """Build the tables for the terminal: means, and differences if there are any."""
         tables = []
-        for header, *lines in filter(None, (self._means(), self.comparison())):
+        for header, *lines in filter(None, (self.means(), self.comparison())):
             heads = [name.replace("_", " ") for name in header]  # may break between words
             tables.append(make_table(heads, [[*map(_to_text, cells)] for cells in lines]))
         return tables
-
-    def _means(self) -> list[list[str]]:
-        return [self.header(), *map(self.cells, self.results)]
 
     def numbers(self) -> dict[str, Any]:
         """Return the content of study.json."""
@@ -177,7 +163,7 @@ class Report:
 
     def page(self) -> str:
         """Return the content of study.md."""
-        tables = [_to_markdown(table) for table in (self._means(), self.comparison()) if table]
+        tables = [_to_markdown(table) for table in (self.means(), self.comparison()) if table]
         return "\n\n".join(["# Study", *tables, *self.notes(), f"![]({PICTURE})\n"])
 
     def picture(self) -> Figure:

@@ -4,13 +4,11 @@ A run has a name, a folder, and the runs that it reads; what finished is its own
 records what its runs depend on, and is refused to runs that would not compare with them.
 """
 
-import contextlib
 import dataclasses
 import pathlib
-import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -83,40 +81,6 @@ def _read_last_step(workdir: pathlib.Path) -> int:
     return int(lines[-1]["step"]) if lines else 0
 
 
-class _Lanes:
-    """Hand out a fixed number of lanes: the runs that may take place at once."""
-
-    def __init__(self, count: int) -> None:
-        """Create the lanes; if there are several, each sees only the device of its number."""
-        self._count, self._is_stopped = count, threading.Event()
-        self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for number in range(count):
-            self._free.put(number)
-
-    def stop(self) -> None:
-        """Interrupt the commands of all lanes within a second."""
-        self._is_stopped.set()
-
-    @contextlib.contextmanager
-    def enter(self, screen: Screen) -> Iterator[Lane]:
-        """Wait for a free lane and yield it; only a single lane shows its progress."""
-        number = self._free.get()
-        is_alone = self._count == 1
-        environment = {} if is_alone else _select_device(number)
-        try:
-            yield Lane(screen if is_alone else Screen(is_writer=False), environment, self._check)
-        finally:
-            self._free.put(number)
-
-    def is_stopped(self) -> bool:
-        """Return whether stop was called."""
-        return self._is_stopped.is_set()
-
-    def _check(self) -> None:
-        if self.is_stopped():
-            raise KeyboardInterrupt
-
-
 def _select_device(number: int) -> dict[str, str]:
     """Return the environment of a process that sees a single GPU or TPU chip of this host.
 
@@ -149,26 +113,37 @@ def run_all(runs: Sequence[ScheduledRun], screen: Screen, parallel: int) -> None
 
     Runs that read others come last within their group, so that they block no run that could begin.
     """
-    lanes, reporting = _Lanes(parallel), threading.Lock()
+    stop, reporting = threading.Event(), threading.Lock()
     done: dict[str, Future[None]] = {}
+
+    def check() -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+
+    # A lane per thread. Of several, each sees the device of its number and shows no progress.
+    free = [Lane(Screen(is_writer=False), _select_device(i), check) for i in range(parallel)]
+    if parallel == 1:
+        free = [Lane(screen, {}, check)]
 
     def attempt(run: ScheduledRun) -> None:
         wait([done[name] for name in run.reads])
-        with lanes.enter(screen) as lane:
-            if lanes.is_stopped():
-                return
+        if stop.is_set():
+            return
+        lane = free.pop()
+        try:
+            error = run.work(lane)
+        except (OSError, RuntimeError, ValueError) as unreadable:
+            # A file of this run; the other runs continue.
+            is_sentence = isinstance(unreadable, Refused)  # written for users
+            error = f"{'' if is_sentence else type(unreadable).__name__ + ': '}{unreadable}"
+        finally:
+            free.append(lane)
+        with reporting:
             try:
-                error = run.work(lane)
-            except (OSError, RuntimeError, ValueError) as unreadable:
-                # A file of this run; the other runs continue.
-                is_sentence = isinstance(unreadable, Refused)  # written for users
-                error = f"{'' if is_sentence else type(unreadable).__name__ + ': '}{unreadable}"
-            with reporting:
-                try:
-                    run.report(error)
-                except BaseException:
-                    lanes.stop()
-                    raise
+                run.report(error)
+            except BaseException:
+                stop.set()
+                raise
 
     with ThreadPoolExecutor(parallel) as pool:
         try:
@@ -178,9 +153,9 @@ def run_all(runs: Sequence[ScheduledRun], screen: Screen, parallel: int) -> None
                     done[run.name] = pool.submit(attempt, run)
                 _wait_for(done.values())
             finally:
-                lanes.stop()
+                stop.set()
         except BaseException:
-            lanes.stop()  # again: a second signal may have come during the first call
+            stop.set()  # again: a second signal may have come during the first call
             pool.shutdown(cancel_futures=True)
             raise
 
@@ -231,10 +206,15 @@ def claim_folder(
         write_json(path, dict(record))
 
 
+def is_finished(workdir: pathlib.Path) -> bool:
+    """Return whether a run has ended: its summary is written last."""
+    return (workdir / SUMMARY).is_file()
+
+
 def read_scores(workdir: pathlib.Path) -> tuple[dict[str, float], dict[str, float]] | None:
     """Return scores and baselines of a finished fine-tuning; None of one that is not."""
     path = workdir / SUMMARY
-    if not path.is_file() or not (workdir / PREDICTIONS).is_dir():
+    if not is_finished(workdir) or not (workdir / PREDICTIONS).is_dir():
         return None
     try:
         summary = small_files.read_object(path, workdir.parent)

@@ -18,12 +18,12 @@ import numpy as np
 from bert_jax.config import flatten, recorded
 from bert_jax.config.schema import with_length
 from bert_jax.lab.row_kinds.kinds import find_kind
-from bert_jax.lab.row_kinds.pretrained import PER_SEED
 from bert_jax.lab.row_kinds.row_kind import RowCost, RowKind, Run, load_task, split_names
 from bert_jax.lab.runs import (
     Lane,
     ScheduledRun,
     choose_score,
+    is_finished,
     read_scores,
     refuse_others,
     run_all,
@@ -41,6 +41,7 @@ from data_pipeline.vocab import load_recorded
 
 SCORES = "scores.json"  # RUN-scores.json: scores computed after training
 FILE = "study_settings.json"  # what runs depend on: rows, tasks, the store
+_PER_SEED = ("seed", "data.random_seed")  # settings that differ between the runs of a row
 _PATHS = ("data.store", "data.dir", "init")  # settings that are identified by content instead
 _TASK_POSITIONS = 512  # row length at which the files of a task are read
 
@@ -71,29 +72,19 @@ class Identity:
 
 def _describe_settings(settings: Settings) -> Settings:
     """Return the settings that identify runs: without seeds, and places known by content."""
-    return {key: value for key, value in settings.items() if key not in (*PER_SEED, *_PATHS)}
+    return {key: value for key, value in settings.items() if key not in (*_PER_SEED, *_PATHS)}
 
 
-def _read_identity(folder: pathlib.Path) -> Identity | None:
-    path = folder / FILE
-    return small_files.read_record(path, Identity, folder) if path.is_file() else None
-
-
-def _write_identity(folder: pathlib.Path, identity: Identity, before: Identity | None) -> None:
-    """Write an identity, and keep the rows and tasks of an earlier one that it lacks."""
-    content = dataclasses.asdict(identity)
-    if before is not None:
-        for part in ("rows", "tasks"):
-            content[part] = {**getattr(before, part), **content[part]}
-    write_json(folder / FILE, content)
-
-
-def _check_same(folder: pathlib.Path, before: Identity, now: Identity) -> None:
-    """Refuse the folder of a study whose runs do not compare with these.
+def _keep_earlier(folder: pathlib.Path, now: Identity) -> Identity:
+    """Return an identity with the rows and tasks of the folder's earlier study that it lacks.
 
     Raises:
       Refused: the store, seq_len, a row or a task differs; names it and both values.
     """
+    path = folder / FILE
+    if not path.is_file():
+        return now
+    before = small_files.read_record(path, Identity, folder)
     holds = f"--workdir={folder} holds a study"
     if before.store_digest != now.store_digest:
         raise Refused(
@@ -110,6 +101,9 @@ def _check_same(folder: pathlib.Path, before: Identity, now: Identity) -> None:
         for identity in (before, now)
     ]
     refuse_others(holds, *shared)
+    return dataclasses.replace(
+        now, rows={**before.rows, **now.rows}, tasks={**before.tasks, **now.tasks}
+    )
 
 
 def describe_task(task: StudyTask, store: Store) -> Settings:
@@ -184,10 +178,8 @@ class Study:
                 with _prefix_errors("row", row.name):
                     load_task(task, row.finetune)
         place = str(pathlib.Path(config.store).resolve())
-        self._identity = Identity(place, store.digest, config.seq_len, rows, tasks)
-        self._before = _read_identity(folder)
-        if self._before is not None:
-            _check_same(folder, self._before, self._identity)
+        identity = Identity(place, store.digest, config.seq_len, rows, tasks)
+        self._identity = _keep_earlier(folder, identity)
 
     def _check_reads(self, row: StudyRow, earlier: Sequence[StudyRow]) -> None:
         """Refuse a row whose `reads` are not earlier rows of the kinds that its kind reads."""
@@ -236,7 +228,7 @@ class Study:
         `parallel` runs take place at once.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        _write_identity(self.folder, self._identity, self._before)
+        write_json(self.folder / FILE, dataclasses.asdict(self._identity))
         results = [RowResult(row) for row in self.config.rows]
 
         def report(result: RowResult, seed: int, error: str) -> None:
@@ -269,7 +261,7 @@ class Study:
         run = self._find_run(row, seed)
         if kind.command is None:
             folder.mkdir(exist_ok=True)
-        if kind.command is not None and not kind.is_finished(folder):
+        elif not is_finished(folder):
             label = f"{row.name}, seed {seed}"
             if error := lane.run(label, kind.command(run), folder):
                 return error
@@ -290,7 +282,7 @@ class Study:
         sources = []
         for name in split_names(row.reads):
             sources.append(self.locate_run(rows[name], seed))
-            if not find_kind(rows[name]).is_finished(sources[-1]):
+            if not is_finished(sources[-1]):
                 raise Refused(f"it reads the run of {name}, which is not finished")
         folder = self.locate_run(row, seed)
         return Run(row, seed, self.config.store, folder, tuple(sources))
@@ -316,8 +308,8 @@ class Study:
         for seed in range(self.config.seeds):
             for row in self.config.rows:
                 if self.locate_run(row, seed).name == name:
-                    run, kind = self._find_run(row, seed), find_kind(row)
-                    if kind.command is not None and not kind.is_finished(run.folder):
+                    run = self._find_run(row, seed)
+                    if find_kind(row).command is not None and not is_finished(run.folder):
                         raise Refused(
                             f"--score is {name}, which is not finished; run the study first"
                         )

@@ -518,8 +518,8 @@ _LAB = (
     (
         WIRING,
         "lab/report.py",
-        "if other == self.reference:",
-        "if other != self.reference:",
+        "_compare(result, reference, m)",
+        "_compare(reference, result, m)",
         "lab/test_study.py::test_report_has_means_differences_reasons_and_failures",
     ),
 )

@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from bert_jax.lab.baselines import bilstm, training
 from bert_jax.lab.baselines.bilstm import DIRECTIONS
@@ -25,7 +24,7 @@ from bert_jax.lab.baselines.training import cut_documents, frame_rows
 from bert_jax.logging.console import Screen
 from bert_jax.model import ops
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream
-from data_pipeline.store import Store
+from data_pipeline.store import Split, Store
 
 _MAX_HELDOUT_ROWS = 1024
 _FORWARD_LOSS, _BACKWARD_LOSS = (f"heldout_{direction}_loss" for direction in DIRECTIONS)
@@ -114,39 +113,33 @@ def sum_losses(
     return jnp.stack(sums), jnp.sum(weights_BS)
 
 
-def make_rows(store: Store, split: str, seq_len: int) -> EncodedRows:
+def make_rows(store: Store, split: Split, seq_len: int) -> EncodedRows:
     """Cut the documents of a split into rows [CLS] ... [SEP] of at most seq_len tokens."""
     ids = store.special_ids
-    text = store.train if split == store.train.name else store.heldout
-    return frame_rows(cut_documents(text, seq_len - 2), ids["cls"], ids["sep"])
+    return frame_rows(cut_documents(split, seq_len - 2), ids["cls"], ids["sep"])
 
 
 def build_steps(store: Store, settings: BiLM) -> training.Steps:
     """Build the training steps on the documents of a store."""
-    rows, pad_id = make_rows(store, store.train.name, settings.seq_len), store.special_ids["pad"]
+    rows, pad_id = make_rows(store, store.train, settings.seq_len), store.special_ids["pad"]
     stream = ExampleStream(rows, settings.seed, settings.batch_size, pad_id)
-    initial = init_state(settings, store.vocab_size)
-    # The weights use the key of the seed itself.
-    key = jax.random.fold_in(jax.random.key(settings.seed), 1)
 
     def mean_loss(params: Params, batch: Batch, key: jax.Array) -> jax.Array:
         """Compute the mean token loss of both directions."""
         sums, count = sum_losses(params, batch, settings, key)
         return jnp.sum(sums) / (2 * count)
 
-    update = training.compile_step(mean_loss, _build_optimizer(settings))
-
-    def advance(state: training.State, step: int) -> tuple[training.State, jax.Array]:
+    def make_batch(step: int) -> Batch:
         (index_B,) = stream.examples_of_steps(step, step + 1)
-        batch = _select_inputs(rows.batch(index_B, settings.seq_len, pad_id))
-        return update(state, batch, jax.random.fold_in(key, step))
+        return rows.batch(index_B, settings.seq_len, pad_id)
 
-    return training.Steps(initial, settings.steps, advance)
+    params = init_params(settings, store.vocab_size)
+    return training.build_steps(params, mean_loss, make_batch, settings)
 
 
 def train(folder: pathlib.Path, store: Store, settings: BiLM, screen: Screen) -> None:
     """Train on the documents of a store in a claimed folder, and write summary.json."""
-    result = training.run_steps(folder, build_steps(store, settings), screen)
+    (params, _), secs = training.run_steps(folder, build_steps(store, settings), screen)
     training.write_summary(
         folder,
         {
@@ -154,8 +147,8 @@ def train(folder: pathlib.Path, store: Store, settings: BiLM, screen: Screen) ->
             "seed": settings.seed,
             "steps": settings.steps,
             "tokens": settings.steps * settings.batch_size * settings.seq_len,
-            "seconds": round(result.secs, 1),
-            **_score_heldout(store, result.state[0], settings, screen),
+            "seconds": round(secs, 1),
+            **_score_heldout(store, params, settings, screen),
         },
     )
 
@@ -163,26 +156,11 @@ def train(folder: pathlib.Path, store: Store, settings: BiLM, screen: Screen) ->
 _score_batch = jax.jit(sum_losses, static_argnums=2)
 
 
-def _build_optimizer(settings: BiLM) -> optax.GradientTransformation:
-    return training.build_optimizer(settings.learning_rate, settings.steps)
-
-
-def init_state(settings: BiLM, vocab_size: int) -> training.State:
-    """Initialize the state that state.npz keeps: parameters and Adam's moments."""
-    params = init_params(settings, vocab_size)
-    return params, _build_optimizer(settings).init(params)
-
-
-def _select_inputs(fields: Batch) -> Batch:
-    return {name: fields[name] for name in ("input_ids", "input_mask")}
-
-
 def _score_heldout(
     store: Store, params: Params, settings: BiLM, screen: Screen
 ) -> dict[str, float | None]:
     """Compute the mean held-out loss per token, and per direction; None without text."""
-    rows = make_rows(store, store.heldout.name, settings.seq_len)
-    rows = rows.first(_MAX_HELDOUT_ROWS)
+    rows = make_rows(store, store.heldout, settings.seq_len).first(_MAX_HELDOUT_ROWS)
     names = ("heldout_loss", _FORWARD_LOSS, _BACKWARD_LOSS)
     if not rows.examples:
         return dict.fromkeys(names)
@@ -192,7 +170,7 @@ def _score_heldout(
             index_B = np.arange(start, start + settings.batch_size)
             index_B = np.where(index_B < rows.examples, index_B, -1)
             fields = rows.batch(index_B, settings.seq_len, store.special_ids["pad"])
-            batch_sums, batch_count = _score_batch(params, _select_inputs(fields), settings)
+            batch_sums, batch_count = _score_batch(params, fields, settings)
             sums, count = sums + np.asarray(batch_sums), count + float(batch_count)
     forward, backward = sums / count
     values = ((forward + backward) / 2, forward, backward)

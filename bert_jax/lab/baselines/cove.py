@@ -18,7 +18,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from bert_jax.lab.baselines import bilstm, skipgram, training
 from bert_jax.lab.baselines.settings import COVE, CoVe
@@ -168,16 +167,6 @@ def init_params(settings: CoVe, static_WD: np.ndarray, vocab_size: int) -> Param
     }
 
 
-def init_state(settings: CoVe, static_WD: np.ndarray, vocab_size: int) -> training.State:
-    """Initialize the state that state.npz keeps: parameters and Adam's moments."""
-    params = init_params(settings, static_WD, vocab_size)
-    return params, _build_optimizer(settings).init(params)
-
-
-def _build_optimizer(settings: CoVe) -> optax.GradientTransformation:
-    return training.build_optimizer(settings.learning_rate, settings.steps)
-
-
 def encode(
     params: Params,
     ids_BS: jax.Array,
@@ -273,33 +262,28 @@ def build_steps(texts: AlignedTexts, settings: CoVe) -> training.Steps:
     # The stream only counts its rows.
     count = len(texts.trained_N)
     stream = ExampleStream(texts.sides[0].first(count), settings.seed, settings.batch_size, 0)
-    # The weights use the key of the seed itself.
-    key = jax.random.fold_in(jax.random.key(settings.seed), 1)
 
     def mean_loss(params: Params, batch: Batch, key: jax.Array) -> jax.Array:
         total, tokens = sum_losses(params, settings, batch, key)
         return total / tokens
 
-    update = training.compile_step(mean_loss, _build_optimizer(settings))
-
-    def advance(state: training.State, step: int) -> tuple[training.State, jax.Array]:
+    def make_batch(step: int) -> Batch:
         first = step - step % _POOLED_STEPS
         places = stream.examples_of_steps(first, first + _POOLED_STEPS)
         pool = texts.trained_N[places.ravel()]
         pool = pool[np.argsort(texts.lengths_N[pool], kind="stable")].reshape(_POOLED_STEPS, -1)
         order = np.random.default_rng((settings.seed, first)).permutation(_POOLED_STEPS)
-        batch = texts.batch(pool[order[step - first]])
-        return update(state, batch, jax.random.fold_in(key, step))
+        return texts.batch(pool[order[step - first]])
 
-    initial = init_state(settings, texts.static_WD, texts.vocab_size)
-    return training.Steps(initial, settings.steps, advance)
+    params = init_params(settings, texts.static_WD, texts.vocab_size)
+    return training.build_steps(params, mean_loss, make_batch, settings)
 
 
 def train(folder: pathlib.Path, texts: AlignedTexts, settings: CoVe, screen: Screen) -> None:
     """Train on aligned texts in a claimed folder, and write summary.json."""
-    result = training.run_steps(folder, build_steps(texts, settings), screen)
+    (params, _), secs = training.run_steps(folder, build_steps(texts, settings), screen)
     with screen.spinning("held-out pairs"):
-        loss = score_heldout(texts, result.state[0], settings)
+        loss = score_heldout(texts, params, settings)
     summary = {
         "kind": COVE,
         "seed": settings.seed,
@@ -307,7 +291,7 @@ def train(folder: pathlib.Path, texts: AlignedTexts, settings: CoVe, screen: Scr
         "pairs": len(texts.trained_N),
         "heldout_pairs": len(texts.heldout_N),
         "left_out_pairs": len(texts.lengths_N) - len(texts.trained_N) - len(texts.heldout_N),
-        "seconds": round(result.secs, 1),
+        "seconds": round(secs, 1),
         "heldout_loss": loss,
     }
     training.write_summary(folder, summary)

@@ -5,8 +5,6 @@ Dimensions: B rows of a batch, S sequence, K layers, D width, T tokens of a spli
 
 import contextlib
 import dataclasses
-import functools
-import json
 import pathlib
 import shutil
 import tempfile
@@ -20,17 +18,17 @@ import optax
 
 from bert_jax.config.schema import TaskOptions, with_length
 from bert_jax.inference import batches
-from bert_jax.inference.hidden_states import VECTORS, Layers, choose_layers, compute_vectors
+from bert_jax.inference.hidden_states import VECTORS, Layers, choose_layers
 from bert_jax.interop import load
-from bert_jax.interop.pretrained import Pretrained, place_model
+from bert_jax.interop.pretrained import Pretrained
 from bert_jax.lab.baselines import bilstm
 from bert_jax.lab.baselines.settings import Training
 from bert_jax.lab.baselines.training import build_optimizer, compile_step
+from bert_jax.lab.baselines.vectors import compile_layers
 from bert_jax.logging.console import Screen
-from bert_jax.model.bert import Heads
 from bert_jax.tasks.ner import task as ner
 from bert_jax.tasks.task import Scores, Task
-from data_pipeline.io.atomic import write_file
+from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream, choose_seq_len
 
@@ -43,7 +41,6 @@ FEATURES = {
     "concatenated_last_four": ("-4:", True),
     "weighted_all": ("1:", False),
 }
-_BATCH_SIZE = 32  # rows that the encoder sees at once
 Vectors = Mapping[str, np.ndarray]  # float32[T,K,D] by split
 
 
@@ -119,7 +116,7 @@ def find_entities(
     layers = checkpoint.config.num_hidden_layers
     screen.table("named entities on frozen vectors", task.describe_files(screen.text_width))
     scores_by_kind = {}
-    run = compile_layers(checkpoint)
+    run = compile_layers(checkpoint, ":")
     with cache_vectors(run, _count_arrays(checkpoint), task, screen) as vectors:
         for kind in kinds:
             best = train_tagger(task, vectors, choose_features(kind, layers), training, screen)
@@ -127,8 +124,7 @@ def find_entities(
             (output / kind).mkdir()
             for split, logits in best.logits.items():
                 task.write_predictions(split, logits, output / kind)
-            content = json.dumps(scores_by_kind, indent=1) + "\n"
-            write_file(output / "scores.json", content.encode())
+            write_json(output / "scores.json", scores_by_kind)
     rows = [
         (kind, f"{task.main_score} {scores[task.main_score]:.4f} on dev, epoch {scores['epoch']}")
         for kind, scores in scores_by_kind.items()
@@ -157,15 +153,6 @@ def check_room(task: Task, arrays: int, width: int) -> None:
             f"{needed_bytes / 1e9:,.2f} GB until the end; free space, or name a folder on another "
             "disk by the environment variable TMPDIR"
         )
-
-
-def compile_layers(checkpoint: Pretrained) -> Callable[[EncodedRows], batches.Results]:
-    """Return the function that computes the vectors of all L + 1 layers of rows."""
-    model = place_model(checkpoint, Heads(mlm=False, nsp=False))
-    layers = choose_layers(":", checkpoint.config.num_hidden_layers)
-    compute = functools.partial(compute_vectors, layers=layers, pool="", normalize=False)
-    step = batches.compile_step(model.model, compute)
-    return lambda rows: batches.run_rows(step, model, rows, _BATCH_SIZE)
 
 
 @contextlib.contextmanager
@@ -204,47 +191,41 @@ def _write_vectors(
 
 
 def build_batch(
-    rows: EncodedRows, vectors_TKD: np.ndarray, index_B: np.ndarray, layers: Layers
+    rows: EncodedRows, vectors_TKD: np.ndarray, index_B: np.ndarray, features: Features
 ) -> dict[str, np.ndarray]:
     """Build a batch of some rows: their vectors padded with zeros, their lengths and labels."""
     starts, ends = rows.offsets[index_B], rows.offsets[index_B + 1]
     seq_len = choose_seq_len(int((ends - starts).max()))
-    dims = (len(index_B), seq_len, len(layers.numbers), vectors_TKD.shape[2])
+    layers = list(features.layers.numbers)
+    dims = (len(index_B), seq_len, len(layers), vectors_TKD.shape[2])
     vectors_BSKD = np.zeros(dims, np.float32)
     for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        vectors_BSKD[row, : end - start] = vectors_TKD[start:end][:, list(layers.numbers)]
+        vectors_BSKD[row, : end - start] = vectors_TKD[start:end][:, layers]
+    if features.is_joined:  # one layer, K times as wide
+        vectors_BSKD = vectors_BSKD.reshape(*dims[:2], 1, -1)
     fields = rows.batch(index_B, seq_len, 0)
     labels = {name: fields[name] for name in rows.token_labels}
     return {"vectors": vectors_BSKD, "lengths": (ends - starts).astype(np.int32), **labels}
-
-
-def _logits(params: bilstm.Params, batch: Mapping[str, jax.Array], is_joined: bool) -> jax.Array:
-    vectors = batch["vectors"]
-    if is_joined:  # concatenated: one layer, K times as wide
-        vectors = vectors.reshape(*vectors.shape[:2], 1, -1)
-    return bilstm.compute_logits(params, vectors, batch["lengths"])
 
 
 def train_tagger(
     task: Task, vectors: Vectors, features: Features, training: Training, screen: Screen
 ) -> FrozenNerResult:
     """Train on some arrays of the vectors and return the epoch that is best on dev."""
-    chosen, is_joined = features.layers, features.is_joined
     rows, vectors_TKD = task.splits["train"], vectors["train"]
     steps_per_epoch = -(-rows.examples // training.batch_size)
     steps = steps_per_epoch * training.epochs
     tx = build_optimizer(training.learning_rate, steps)
-    mixed, width = len(chosen.numbers), vectors_TKD.shape[2]
-    if is_joined:
+    mixed, width = len(features.layers.numbers), vectors_TKD.shape[2]
+    if features.is_joined:
         mixed, width = 1, mixed * width
     key = jax.random.key(training.seed)
     params: Any = bilstm.init_params(key, mixed, width, training.units, task.classes)
     state = params, tx.init(params)
-    step = compile_step(functools.partial(_mean_loss, is_joined=is_joined), tx)
-    forward = jax.jit(functools.partial(_logits, is_joined=is_joined))
+    step = compile_step(_mean_loss, tx)
 
     def predict_split(split: str) -> np.ndarray:
-        return _split_logits(forward, state[0], task.splits[split], vectors[split], chosen)
+        return _split_logits(state[0], task.splits[split], vectors[split], features)
 
     stream = ExampleStream(rows, training.seed, training.batch_size, 0)
     dev, main = task.dev_splits[0], task.main_score
@@ -252,7 +233,7 @@ def train_tagger(
     with screen.spinning(f"{features.name}: compiling") as show:
         for number in range(steps):
             positions = number * training.batch_size + np.arange(training.batch_size)
-            batch = build_batch(rows, vectors_TKD, stream.locate(positions)[1], chosen)
+            batch = build_batch(rows, vectors_TKD, stream.locate(positions)[1], features)
             state, loss = step(state, batch)
             show(f"{features.name}: step {number + 1:,} of {steps:,}")
             epoch, left = divmod(number + 1, steps_per_epoch)
@@ -270,19 +251,18 @@ def train_tagger(
     return best
 
 
-def _mean_loss(params: Any, batch: Mapping[str, jax.Array], is_joined: bool) -> jax.Array:
-    logits_BSC = _logits(params, batch, is_joined)
+_compute_logits = jax.jit(bilstm.compute_logits)
+
+
+def _mean_loss(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+    logits_BSC = bilstm.compute_logits(params, batch["vectors"], batch["lengths"])
     nll = optax.softmax_cross_entropy_with_integer_labels(logits_BSC, batch["label_ids"])
     weights = batch["label_weights"]
     return jnp.sum(nll * weights) / jnp.maximum(jnp.sum(weights), 1.0)
 
 
 def _split_logits(
-    forward: jax.stages.Wrapped,
-    params: bilstm.Params,
-    rows: EncodedRows,
-    vectors_TKD: np.ndarray,
-    layers: Layers,
+    params: bilstm.Params, rows: EncodedRows, vectors_TKD: np.ndarray, features: Features
 ) -> np.ndarray:
     """Compute float32[N,S,C] logits of a split; the longest rows go first."""
     order = np.argsort(-rows.lengths_N, kind="stable")
@@ -290,8 +270,8 @@ def _split_logits(
     def results() -> batches.Results:
         for start in range(0, len(order), 64):
             index_B = order[start : start + 64]
-            batch = build_batch(rows, vectors_TKD, index_B, layers)
-            inputs = {name: batch[name] for name in ("vectors", "lengths")}
-            yield index_B, {"logits": np.asarray(forward(params, inputs))}
+            batch = build_batch(rows, vectors_TKD, index_B, features)
+            logits_BSC = _compute_logits(params, batch["vectors"], batch["lengths"])
+            yield index_B, {"logits": np.asarray(logits_BSC)}
 
     return batches.collect(results(), rows.examples)["logits"]

@@ -58,7 +58,7 @@ class Learning:
         screen.table(f"{task.name} on {self.kind}", task.describe_files(screen.text_width))
         summary = training_lib.read_summary(self.folder)
         if summary is None:
-            logits = learn(task, self.encoder, self.training.seed, self.training, screen)
+            logits = learn(task, self.encoder, self.training, screen)
             write_predictions(task, logits, self.folder / PREDICTIONS)
             majority = {f"majority_dev_{name}": value for name, value in task.baseline.items()}
             summary = {"kind": self.kind, "task": task.name, **score(task, logits), **majority}
@@ -116,7 +116,7 @@ def check_task(task: Task, encoder: Encoder, kind: str) -> None:
         )
 
 
-def learn(task: Task, encoder: Encoder, seed: int, training: Training, screen: Screen) -> Logits:
+def learn(task: Task, encoder: Encoder, training: Training, screen: Screen) -> Logits:
     """Train on the training split; return the logits of all other splits for Task.score."""
     if task.kind == TAG:
         return _learn_tags(task, encoder, training, screen)
@@ -132,7 +132,7 @@ def learn(task: Task, encoder: Encoder, seed: int, training: Training, screen: S
             size = encoder.vocabulary.size
             features[split] = count_tokens(rows, size, has_pairs, template)
     with screen.spinning("fitting the linear model"):
-        return learn_rows(task, features, seed, is_counts=not encoder.width)
+        return learn_rows(task, features, training.seed, is_counts=not encoder.width)
 
 
 def _learn_tags(task: Task, encoder: Encoder, training: Training, screen: Screen) -> Logits:

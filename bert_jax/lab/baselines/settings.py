@@ -76,7 +76,8 @@ class CoVe:
     seed: int = setting(0, "seed of weights, pairs and dropout", minimum=0, maximum=2**32 - 1)
 
 
-BASELINES: dict[str, type[Any]] = {SKIPGRAM: SkipGram, BILM: BiLM}  # kind -> its settings
+# Kind -> its settings.
+BASELINES: dict[str, type[Any]] = {SKIPGRAM: SkipGram, BILM: BiLM, COVE: CoVe}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,6 @@ tokens.
 Source: Mikolov et al. 2013b, equations 3 to 5; word2vec.c for what the paper leaves open.
 """
 
-import dataclasses
 import functools
 import pathlib
 
@@ -24,7 +23,6 @@ from bert_jax.lab.baselines.settings import SKIPGRAM, SkipGram
 from bert_jax.lab.baselines.training import cut_documents
 from bert_jax.logging.console import Screen
 from data_pipeline.io.atomic import new_file
-from data_pipeline.io.small_files import parse_record
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream, make_plain_rows
 from data_pipeline.store import Store
 from data_pipeline.vocab import Vocabulary, load_recorded
@@ -38,18 +36,8 @@ _POWER = 0.75  # negatives are drawn by count ** _POWER
 _MIN_RATE = 1e-4  # share of learning_rate at which the decay ends; word2vec.c
 _MAX_HELDOUT_TOKENS = 100_000
 
-Tables = tuple[
-    jax.Array, jax.Array
-]  # float32[V,D] twice: vectors of tokens, and of tokens as contexts
-
-
-@dataclasses.dataclass(frozen=True)
-class Pairs:
-    """Hold the pairs of a step in batches; weight 0 marks padding."""
-
-    centers_NP: np.ndarray  # int32
-    contexts_NP: np.ndarray  # int32
-    weights_NP: np.ndarray  # float32
+# float32[V,D] twice: vectors of tokens, and of tokens as contexts
+Tables = tuple[jax.Array, jax.Array]
 
 
 def compute_keep_shares(counts_V: np.ndarray, subsample: float) -> np.ndarray:
@@ -63,8 +51,10 @@ def compute_keep_shares(counts_V: np.ndarray, subsample: float) -> np.ndarray:
 
 def make_pairs(
     rows: EncodedRows, index_B: np.ndarray, window: int, keep_V: np.ndarray, seeds: tuple[int, ...]
-) -> Pairs:
-    """Pair the kept tokens of some rows with their neighbors, in random order.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pair the kept tokens of some rows with their neighbors, in random order, in batches.
+
+    Shapes: centers int32[N,P], their contexts int32[N,P], weights float32[N,P]: 0 is padding.
 
     Dropped tokens do not count towards the distance, as in word2vec.c.
     """
@@ -92,7 +82,7 @@ def make_pairs(
     padded = np.pad(pairs, [(0, 0), (0, batches * _PAIRS - count)])
     weights = (np.arange(batches * _PAIRS) < count).astype(np.float32)
     shape = (batches, _PAIRS)
-    return Pairs(padded[0].reshape(shape), padded[1].reshape(shape), weights.reshape(shape))
+    return padded[0].reshape(shape), padded[1].reshape(shape), weights.reshape(shape)
 
 
 def sum_losses(v_PD: jax.Array, u_PKD: jax.Array, weights_PK: jax.Array) -> jax.Array:
@@ -164,8 +154,7 @@ def read_table(address: str) -> tuple[np.ndarray, Vocabulary]:
     Raises:
       Refused: the folder holds something else.
     """
-    folder, content, vocabulary = training.read_baseline(address, SKIPGRAM)
-    settings = parse_record(content, SkipGram, folder / training.RECORD)
+    folder, settings, vocabulary = training.read_baseline(address, SKIPGRAM)
     like = init_tables(settings, vocabulary.size)
     return np.asarray(training.read_state(folder, like)[0]), vocabulary
 
@@ -185,8 +174,7 @@ def build_steps(store: Store, settings: SkipGram) -> training.Steps:
         pairs = make_pairs(rows, index_B, settings.window, keep_V, (settings.seed, step))
         rate = settings.learning_rate * max(1 - step / steps, _MIN_RATE)
         key_and_rate = jax.random.fold_in(key, step), jnp.float32(rate)
-        batch = (pairs.centers_NP, pairs.contexts_NP, pairs.weights_NP)
-        return update(tables, *batch, cumulative_V, key_and_rate, settings.negatives)
+        return update(tables, *pairs, cumulative_V, key_and_rate, settings.negatives)
 
     return training.Steps(init_tables(settings, store.vocab_size), steps, advance)
 
@@ -200,9 +188,8 @@ def _accumulate_counts(store: Store) -> jax.Array:
 def train(folder: pathlib.Path, store: Store, settings: SkipGram, screen: Screen) -> None:
     """Train in a claimed folder, and write vectors.npz and summary.json."""
     steps = build_steps(store, settings)
-    result = training.run_steps(folder, steps, screen)
-    vectors_VD = np.asarray(result.state[0])
-    _write_vectors(folder, store, vectors_VD)
+    tables, secs = training.run_steps(folder, steps, screen)
+    _write_vectors(folder, store, np.asarray(tables[0]))
     training.write_summary(
         folder,
         {
@@ -210,8 +197,8 @@ def train(folder: pathlib.Path, store: Store, settings: SkipGram, screen: Screen
             "seed": settings.seed,
             "steps": steps.count,
             "tokens": round(settings.epochs * store.train.tokens),
-            "seconds": round(result.secs, 1),
-            "heldout_loss": _score_heldout(store, result.state, settings),
+            "seconds": round(secs, 1),
+            "heldout_loss": _score_heldout(store, tables, settings),
             "heldout_loss_untrained": float(np.log(2) * (1 + settings.negatives)),
         },
     )
@@ -226,10 +213,9 @@ def _score_heldout(store: Store, tables: Tables, settings: SkipGram) -> float | 
     # Three seeds, so that they differ from the two of any step.
     pairs = make_pairs(rows, index_B, settings.window, np.ones(store.vocab_size), (0, 0, 0))
     key_and_rate = jax.random.key(1), jnp.float32(0.0)
-    batch = (pairs.centers_NP, pairs.contexts_NP, pairs.weights_NP)
     copies = jax.tree.map(jnp.array, tables)
     shares_V = _accumulate_counts(store)
-    _, loss = update(copies, *batch, shares_V, key_and_rate, settings.negatives)
+    _, loss = update(copies, *pairs, shares_V, key_and_rate, settings.negatives)
     return float(loss)
 
 

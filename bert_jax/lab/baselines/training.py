@@ -14,13 +14,13 @@ import pathlib
 import time
 import zipfile
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import jax
 import numpy as np
 import optax
 
+from bert_jax.lab.baselines.settings import BASELINES, BiLM, CoVe
 from bert_jax.lab.runs import claim_folder
 from bert_jax.logging.console import Screen
 from data_pipeline.io import small_files
@@ -28,6 +28,7 @@ from data_pipeline.io.atomic import write_file, write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.labelled.rows import EncodedRows, make_plain_rows
+from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import TEXT, Split, Store, open_store
 from data_pipeline.vocab import Vocabulary, load_recorded
 from data_pipeline.vocab.sentencepiece_rules import RECORDED
@@ -40,8 +41,6 @@ _LINES = 10  # lines on the screen per training
 _STEP, _SECS, _LEAF = "step", "secs", "leaf_"
 
 State = Any  # a tree of arrays
-# (state, step from 0 on) -> the state after it and its loss
-Advance = Callable[[State, int], tuple[State, jax.Array]]
 
 
 def open_text(address: str) -> Store:
@@ -85,11 +84,7 @@ def frame_rows(rows: EncodedRows, first_id: int, last_id: int) -> EncodedRows:
 
 
 def claim_baseline(
-    folder: pathlib.Path,
-    kind: str,
-    settings: Any,
-    store: Store,
-    others: Mapping[str, Any] = MappingProxyType({}),
+    folder: pathlib.Path, kind: str, settings: Any, store: Store, **others: Any
 ) -> None:
     """Claim a folder with claim_folder for this training, and copy the vocabulary into it.
 
@@ -140,11 +135,11 @@ def compile_step(
     return step
 
 
-def read_baseline(address: str, kind: str) -> tuple[pathlib.Path, dict[str, object], Vocabulary]:
+def read_baseline(address: str, kind: str) -> tuple[pathlib.Path, Any, Vocabulary]:
     """Read the settings and the vocabulary of a finished baseline.
 
     Raises:
-      Refused: the folder holds none of this kind.
+      Refused: the folder holds none of this kind, or a setting is out of its range.
     """
     folder = pathlib.Path(address)
     path = folder / RECORD
@@ -162,15 +157,10 @@ def read_baseline(address: str, kind: str) -> tuple[pathlib.Path, dict[str, obje
     name = small_files.field(record, "vocabulary", str, path)
     small_files.field(record, "lowercase", bool, path)
     vocabulary = load_recorded(small_files.join_inside(folder, name), record)
-    return folder, small_files.field(record, "settings", dict, path), vocabulary
-
-
-@dataclasses.dataclass(frozen=True)
-class BaselineResult:
-    """Hold the state after the last step, and the seconds of all steps."""
-
-    state: State
-    secs: float
+    content = small_files.field(record, "settings", dict, path)
+    settings = small_files.parse_record(content, BASELINES[kind], path)
+    check_fields(settings, f"{path}: settings")
+    return folder, settings, vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +169,30 @@ class Steps:
 
     initial: State
     count: int
-    advance: Advance
+    # (state, step from 0 on) -> the state after it and its loss
+    advance: Callable[[State, int], tuple[State, jax.Array]]
+
+
+def init_state(params: Any, settings: BiLM | CoVe) -> State:
+    """Return the state that state.npz keeps: parameters and Adam's moments."""
+    return params, build_optimizer(settings.learning_rate, settings.steps).init(params)
+
+
+def build_steps(
+    params: Any,
+    mean_loss: Callable[..., jax.Array],
+    make_batch: Callable[[int], Any],
+    settings: BiLM | CoVe,
+) -> Steps:
+    """Build steps of Adam on mean_loss(params, batch, key), each with the batch of its number."""
+    # The weights use the key of the seed itself.
+    key = jax.random.fold_in(jax.random.key(settings.seed), 1)
+    update = compile_step(mean_loss, build_optimizer(settings.learning_rate, settings.steps))
+
+    def advance(state: State, step: int) -> tuple[State, jax.Array]:
+        return update(state, make_batch(step), jax.random.fold_in(key, step))
+
+    return Steps(init_state(params, settings), settings.steps, advance)
 
 
 def measure_steps(steps: Steps, secs: float) -> float:
@@ -198,8 +211,10 @@ def measure_steps(steps: Steps, secs: float) -> float:
     return (time.monotonic() - began) / counted * steps.count
 
 
-def run_steps(folder: pathlib.Path, training: Steps, screen: Screen) -> BaselineResult:
+def run_steps(folder: pathlib.Path, training: Steps, screen: Screen) -> tuple[State, float]:
     """Run the steps that follow the saved state; save the state every minute and at the end.
+
+    Return the state after the last step, and the seconds of all steps.
 
     Raises:
       DamagedFile: the folder's state is damaged.
@@ -234,7 +249,7 @@ def run_steps(folder: pathlib.Path, training: Steps, screen: Screen) -> Baseline
             if is_save:
                 _save(folder / STATE, state, done, secs)
                 saved = time.monotonic()
-    return BaselineResult(state, secs_before + time.monotonic() - started)
+    return state, secs_before + time.monotonic() - started
 
 
 def read_state(folder: pathlib.Path, like: State) -> State:
@@ -267,19 +282,15 @@ def _load(path: pathlib.Path, like: State) -> tuple[State, int, float]:
         with small_files.open_regular(path, path.parent) as file, np.load(file) as arrays:
             read = [arrays[f"{_LEAF}{number}"] for number in range(len(leaves))]
             step, secs = int(arrays[_STEP]), float(arrays[_SECS])
+        for array, leaf in zip(read, leaves, strict=True):
+            if array.shape != leaf.shape or array.dtype != leaf.dtype:
+                raise ValueError(f"no array has {array.dtype}{list(array.shape)}")
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise _report_damage(path, str(error)) from error
-    for array, leaf in zip(read, leaves, strict=True):
-        if array.shape != leaf.shape or array.dtype != leaf.dtype:
-            raise _report_damage(path, f"no array has {array.dtype}{list(array.shape)}")
+        raise DamagedFile(
+            f"{path} is damaged ({error!s:.120}); delete it, and {SUMMARY} next to it, to train "
+            "from step 0"
+        ) from error
     return jax.tree.unflatten(tree, map(jax.numpy.asarray, read)), step, secs
-
-
-def _report_damage(path: pathlib.Path, reason: str) -> DamagedFile:
-    return DamagedFile(
-        f"{path} is damaged ({reason:.120}); delete it, and {SUMMARY} next to it, to train from "
-        "step 0"
-    )
 
 
 def write_summary(folder: pathlib.Path, summary: Mapping[str, Any]) -> None:

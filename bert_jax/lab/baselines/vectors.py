@@ -5,9 +5,8 @@ Dimensions: B rows of a batch, S sequence, K arrays of a token, D width of each,
 
 import dataclasses
 import functools
-import pathlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import jax
 import numpy as np
@@ -15,20 +14,18 @@ import numpy as np
 from bert_jax.inference import batches
 from bert_jax.inference.hidden_states import VECTORS, choose_layers, compute_vectors
 from bert_jax.interop import load
-from bert_jax.interop.pretrained import place_model
+from bert_jax.interop.pretrained import Pretrained, place_model
 from bert_jax.lab.baselines import bilm, cove, skipgram, training
-from bert_jax.lab.baselines.settings import BILM, COVE, SKIPGRAM, BiLM, CoVe
+from bert_jax.lab.baselines.settings import BILM, COVE, SKIPGRAM
 from bert_jax.lab.baselines.training import digest_arrays, read_baseline
 from bert_jax.model.bert import Heads
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import parse_record
-from data_pipeline.labelled.rows import Batch, EncodedRows, batch_by_length
-from data_pipeline.spec.fields import check_fields
+from data_pipeline.labelled.rows import EncodedRows, batch_by_length
 from data_pipeline.store import open_store
 from data_pipeline.vocab import Vocabulary, load_recorded
 
-Settings = TypeVar("Settings", BiLM, CoVe)
 Size = Annotated[int, 1, 1 << 24]
 COUNTS, ELMO, TAGLM, BERT = "counts", "elmo", "taglm", "bert"
 _BATCH_SIZE = 32  # rows
@@ -45,9 +42,8 @@ class Encoder:
     arrays: int  # K
     width: int  # D; 0 for counts, which have no vectors of tokens
     digest: str  # the weights' digest: equal ones give equal vectors
-    run: Callable[
-        [EncodedRows], batches.Results
-    ]  # yields VECTORS float32[B,S,K,D], longest rows first
+    # Yields VECTORS float32[B,S,K,D], longest rows first.
+    run: Callable[[EncodedRows], batches.Results]
 
 
 def open_encoder(kind: str, addresses: Sequence[str]) -> Encoder:
@@ -75,19 +71,16 @@ def _open_counts(address: str) -> Encoder:
 
 def _open_skipgram(address: str) -> Encoder:
     table_VD, vocabulary = skipgram.read_table(address)
-
-    def run(rows: EncodedRows) -> batches.Results:
-        for index_B, fields in _cut_batches(rows, vocabulary):
-            yield index_B, {VECTORS: table_VD[fields["input_ids"][: len(index_B)]][:, :, None]}
-
+    run = _run_reader(
+        lambda table_VD, ids_BS, _: table_VD[ids_BS][:, :, None], table_VD, vocabulary
+    )
     width = table_VD.shape[1]
     return Encoder(vocabulary, _MAX_POSITIONS, 1, width, digest_arrays(table_VD), run)
 
 
 def _open_bilm(address: str) -> Encoder:
-    folder, content, vocabulary = read_baseline(address, BILM)
-    settings = _parse_settings(content, BiLM, folder / training.RECORD)
-    like = bilm.init_state(settings, vocabulary.size)
+    folder, settings, vocabulary = read_baseline(address, BILM)
+    like = training.init_state(bilm.init_params(settings, vocabulary.size), settings)
     params, _ = training.read_state(folder, like)
     run = _run_reader(
         functools.partial(bilm.compute_vectors, settings=settings), params, vocabulary
@@ -117,22 +110,16 @@ def _open_taglm(tokens: str, address: str) -> Encoder:
     return dataclasses.replace(static, width=width, digest=digest, run=run)
 
 
-def _parse_settings(content: object, kind: type[Settings], path: pathlib.Path) -> Settings:
-    """Return the settings in a baseline's record, each in its range."""
-    settings = parse_record(content, kind, path)
-    check_fields(settings, f"{path}: settings")
-    return settings
-
-
 def _open_cove(address: str) -> Encoder:
-    folder, content, vocabulary = read_baseline(address, COVE)
+    folder, settings, vocabulary = read_baseline(address, COVE)
     path = folder / training.RECORD
-    settings, record = _parse_settings(content, CoVe, path), small_files.read_object(path, folder)
+    record = small_files.read_object(path, folder)
     width, vocab_size = (
         parse_record(record.get(name), Size, f"{path}: {name!r}")
         for name in ("static_width", "target_pieces")
     )
-    like = cove.init_state(settings, np.zeros((vocabulary.size, width), np.float32), vocab_size)
+    static_WD = np.zeros((vocabulary.size, width), np.float32)
+    like = training.init_state(cove.init_params(settings, static_WD, vocab_size), settings)
     params, _ = training.read_state(folder, like)
     run = _run_reader(cove.compute_vectors, params, vocabulary)
     digest = digest_arrays([params["static"], params["encoder"]])
@@ -146,9 +133,10 @@ def _run_reader(
     compiled = jax.jit(compute)
 
     def run(rows: EncodedRows) -> batches.Results:
-        for index_B, fields in _cut_batches(rows, vocabulary):
-            lengths_B = fields["input_mask"].sum(axis=1)
-            vectors = np.asarray(compiled(params, fields["input_ids"], lengths_B))
+        for batch in batch_by_length(rows, _BATCH_SIZE, vocabulary.special_ids["pad"]):
+            index_B = batch.index_B[batch.index_B >= 0]
+            lengths_B = batch.fields["input_mask"].sum(axis=1)
+            vectors = np.asarray(compiled(params, batch.fields["input_ids"], lengths_B))
             yield index_B, {VECTORS: vectors[: len(index_B)]}
 
     return run
@@ -158,13 +146,10 @@ def _open_bert(address: str) -> Encoder:
     checkpoint = load.load(address)
     config = checkpoint.config
     count = min(_BERT_LAYERS, config.num_hidden_layers)
-    layers = choose_layers(f"-{count}:", config.num_hidden_layers)
-    model = place_model(checkpoint, Heads(mlm=False, nsp=False))
-    compute = functools.partial(compute_vectors, layers=layers, pool="", normalize=False)
-    step = batches.compile_step(model.model, compute)
+    compute = compile_layers(checkpoint, f"-{count}:")
 
     def run(rows: EncodedRows) -> batches.Results:
-        for index_B, outputs in batches.run_rows(step, model, rows, _BATCH_SIZE):
+        for index_B, outputs in compute(rows):
             vectors = outputs[VECTORS]
             yield index_B, {VECTORS: vectors.reshape(*vectors.shape[:2], 1, -1)}
 
@@ -173,10 +158,13 @@ def _open_bert(address: str) -> Encoder:
     return Encoder(checkpoint.vocabulary, positions, 1, width, digest, run)
 
 
-def _cut_batches(rows: EncodedRows, vocabulary: Vocabulary) -> Iterator[tuple[np.ndarray, Batch]]:
-    """Yield batches, longest rows first: the numbers of the rows, and a padded batch of them."""
-    for batch in batch_by_length(rows, _BATCH_SIZE, vocabulary.special_ids["pad"]):
-        yield batch.index_B[batch.index_B >= 0], batch.fields
+def compile_layers(checkpoint: Pretrained, layers: str) -> Callable[[EncodedRows], batches.Results]:
+    """Return the function that computes the vectors of some layers, as choose_layers reads them."""
+    model = place_model(checkpoint, Heads(mlm=False, nsp=False))
+    chosen = choose_layers(layers, checkpoint.config.num_hidden_layers)
+    compute = functools.partial(compute_vectors, layers=chosen, pool="", normalize=False)
+    step = batches.compile_step(model.model, compute)
+    return lambda rows: batches.run_rows(step, model, rows, _BATCH_SIZE)
 
 
 # Kind -> the function that opens it, and the addresses it takes.

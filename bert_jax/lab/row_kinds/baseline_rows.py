@@ -56,12 +56,11 @@ def load_settings(row: StudyRow, store: str) -> Any:
     if tokens is not None:
         count = parse_text(float, tokens)
         if isinstance(settings, BiLM):
-            length: dict[str, float] = {
-                "steps": round(count / (settings.batch_size * settings.seq_len))
-            }
+            steps = round(count / (settings.batch_size * settings.seq_len))
+            settings = dataclasses.replace(settings, steps=steps)
         else:
-            length = {"epochs": count / open_store(store).train.tokens}
-        settings = dataclasses.replace(settings, **length)
+            epochs = count / open_store(store).train.tokens
+            settings = dataclasses.replace(settings, epochs=epochs)
     check_fields(settings, "flags")
     return settings
 
@@ -86,7 +85,6 @@ def _parse_numbers(kind: type[Any], texts: dict[str, str], part: str) -> dict[st
 def _check(row: StudyRow, store: str) -> dict[str, Any]:
     training.open_text(store)
     settings = dataclasses.asdict(load_settings(row, store))
-    del settings["seed"]
     return {"kind": row.kind, **settings, **describe_tagger(row)}
 
 
@@ -140,10 +138,6 @@ def _build_command(run: Run) -> list[str]:
     ]
 
 
-def _is_finished(folder: pathlib.Path) -> bool:
-    return (folder / training.SUMMARY).is_file()
-
-
 def _read_scores(run: Run, seq_len: int, screen: Screen) -> Scores:
     summary = small_files.read_object(run.folder / training.SUMMARY, run.folder)
     loss = summary["heldout_loss"]
@@ -155,11 +149,6 @@ def check_without_run(row: StudyRow, store: str) -> dict[str, Any]:
     """Identify a row of frozen vectors that trains no run."""
     refuse_settings(row, "config", "flags", "finetune")
     return {"kind": row.kind, "reads": row.reads, **describe_tagger(row)}
-
-
-def count_no_cost(row: StudyRow, store: str, vocab_size: int) -> RowCost:
-    """Return the cost of a row that trains nothing: zero."""
-    return RowCost(0.0, 0.0)
 
 
 def make_frozen_command(
@@ -187,7 +176,6 @@ SKIPGRAM_ROW = RowKind(
     check=_check,
     cost=_count_cost,
     command=_build_command,
-    is_finished=_is_finished,
     scores=_read_scores,
     task_command=make_frozen_command(vectors.SKIPGRAM, lambda run: str(run.folder)),
 )
@@ -197,9 +185,6 @@ BILM_ROW = dataclasses.replace(
 )
 COUNTS_ROW = RowKind(
     check=check_without_run,
-    cost=count_no_cost,
-    command=None,
-    is_finished=_is_finished,
     scores=lambda run, *_: explain_missing(_HAS_NO_MASKS[run.row.kind]),
     task_command=make_frozen_command(vectors.COUNTS, lambda run: run.store),
 )

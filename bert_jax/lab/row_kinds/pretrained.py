@@ -21,11 +21,7 @@ from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import hash_weights, place_masked_lm
 from bert_jax.lab.baselines.vectors import BERT
-from bert_jax.lab.row_kinds.baseline_rows import (
-    check_without_run,
-    count_no_cost,
-    make_frozen_command,
-)
+from bert_jax.lab.row_kinds.baseline_rows import check_without_run, make_frozen_command
 from bert_jax.lab.row_kinds.row_kind import (
     MASKED_WORDS,
     PSEUDO_PERPLEXITY,
@@ -51,7 +47,6 @@ from data_pipeline.spec.schema import row_shape
 from data_pipeline.store import HELDOUT, Split, open_store
 from data_pipeline.vocab import load_recorded
 
-PER_SEED = ("seed", "data.random_seed")  # settings that differ between the runs of a row
 # A measure of a run's summary -> what the rows that have it do.
 OWN_MEASURES = {
     "heldout_causal_loss": "predict the next token",
@@ -86,7 +81,7 @@ def _check(row: StudyRow, store: str) -> dict[str, Any]:
     config_lib.resolve(config)
     settings = config_lib.flatten(config_lib.recorded(config))
     own = {"finetune": row.finetune} if row.finetune else {}
-    return {key: value for key, value in settings.items() if key not in PER_SEED} | own
+    return settings | own
 
 
 def _count_cost(row: StudyRow, store: str, vocab_size: int) -> RowCost:
@@ -106,17 +101,10 @@ def _count_cost(row: StudyRow, store: str, vocab_size: int) -> RowCost:
 def _build_command(run: Run) -> list[str]:
     return [
         *(sys.executable, "-m", "bert_jax.train", f"--config={run.row.config}"),
-        *(
-            f"--workdir={run.folder}",
-            *build_flags(run.row.flags),
-            f"--config.data.store={run.store}",
-        ),
+        *(f"--workdir={run.folder}", *build_flags(run.row.flags)),
+        f"--config.data.store={run.store}",
         *(f"--config.seed={run.seed}", f"--config.data.random_seed={run.seed}"),
     ]
-
-
-def _is_finished(folder: pathlib.Path) -> bool:
-    return (folder / SUMMARY).is_file()
 
 
 def _score_run(run: Run, seq_len: int, screen: Screen) -> Scores:
@@ -262,7 +250,6 @@ PRETRAIN = RowKind(
     check=_check,
     cost=_count_cost,
     command=_build_command,
-    is_finished=_is_finished,
     scores=_score_run,
     task_command=_make_finetune_command(lambda run: f"orbax:{run.folder}"),
     scores_on_device=True,
@@ -270,9 +257,6 @@ PRETRAIN = RowKind(
 RUNG = dataclasses.replace(PRETRAIN, scores=_score_rung, scores_on_device=False)
 CHECKPOINT = RowKind(
     check=_check_checkpoint,
-    cost=count_no_cost,
-    command=None,
-    is_finished=_is_finished,
     scores=_score_checkpoint,
     task_command=_make_finetune_command(_locate_checkpoint),
     reads=("pretrain",),

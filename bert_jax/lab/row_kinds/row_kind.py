@@ -42,26 +42,30 @@ class Run:
     sources: tuple[pathlib.Path, ...] = ()  # folders of the runs it reads, with the same seed
 
 
+def count_no_cost(row: StudyRow, store: str, vocab_size: int) -> RowCost:
+    """Return the cost of a row that trains nothing: zero."""
+    return RowCost(0.0, 0.0)
+
+
 @dataclasses.dataclass(frozen=True)
 class RowKind:
     """Hold the functions that check, train and score the rows of a kind.
 
-    check         return the settings that identify a run; raise Refused to refuse the row
+    check         return the settings of a run, which identify it but for seeds and paths; raise
+                  Refused to refuse the row
     cost          return the cost of a run
     command       return the argv that trains a run in its folder, or resumes it; None for a kind
                   that trains nothing
-    is_finished   return whether the run in a folder is trained; not called without a command
     scores        return the measures of COMMON, and the kind's own by name
     task_command  return the argv that learns a task from a run in another folder, or the reason
                   why the kind cannot
     """
 
     check: Callable[[StudyRow, str], dict[str, Any]]  # row, store
-    cost: Callable[[StudyRow, str, int], RowCost]  # row, store, vocabulary size
-    command: Callable[[Run], list[str]] | None
-    is_finished: Callable[[pathlib.Path], bool]
     scores: Callable[[Run, int, Screen], Scores]  # run, row length of masked words
     task_command: Callable[[Run, StudyTask, pathlib.Path], list[str] | str]
+    cost: Callable[[StudyRow, str, int], RowCost] = count_no_cost  # row, store, vocabulary size
+    command: Callable[[Run], list[str]] | None = None
     reads: tuple[str, ...] = ()  # kinds of the rows whose runs it reads, in order
     scores_on_device: bool = False  # then they are computed in a process of their own
 

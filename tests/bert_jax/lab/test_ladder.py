@@ -82,7 +82,7 @@ def test_what_the_user_sets_is_kept_and_later_phases_are_not_there():
     ("flags", "widths", "words"),
     [
         (["--config.init=hf:DIR"], WIDTHS, "config.init is hf:DIR"),
-        ([], [64, 100], "--widths has 100"),
+        ([], [64, 100], "has 100, which heads of 32 do not divide"),
         (["--config.model.hidden_size=9"], WIDTHS, "hidden_size=9: a ladder decides it"),
         (["--config.phases[0].steps=9"], WIDTHS, r"steps=9: a ladder decides it"),
     ],

@@ -32,6 +32,7 @@ from bert_jax.lab.row_kinds.row_kind import (
 from bert_jax.lab.study import RowResult, Study
 from bert_jax.lab.study_config import StudyConfig, StudyRow, StudyTask
 from bert_jax.logging.console import Screen
+from bert_jax.logging.metrics_writer import SUMMARY
 from bert_jax.model.flops import count_train_flops
 from bert_jax.runtime.cli import find_config
 from data_pipeline.cli.main import Stopped
@@ -194,7 +195,7 @@ def test_refused_before_anything_is_written(config, tmp_path, settings, words):
 
 @pytest.fixture
 def fakes(monkeypatch):
-    """A kind whose runs are not trained: each leaves a file; `started` lists them."""
+    """A kind whose runs are not trained: each leaves a summary; `started` lists them."""
     started = []
 
     def run_command(command, log, environment, show_progress):
@@ -203,7 +204,7 @@ def fakes(monkeypatch):
             log.write_text("error: no memory\n")
             return 1
         log.with_suffix("").mkdir()
-        (log.with_suffix("") / "done").touch()
+        (log.with_suffix("") / SUMMARY).touch()
         return 0
 
     def scores(run, seq_len, screen):
@@ -212,12 +213,7 @@ def fakes(monkeypatch):
         return {**dict.fromkeys(COMMON, 4.0 + run.seed), "auc": 0.25 + run.seed}
 
     run_command.failing = set()
-    kind = dataclasses.replace(
-        KINDS["pretrain"],
-        scores_on_device=False,
-        is_finished=lambda folder: (folder / "done").exists(),
-        scores=scores,
-    )
+    kind = dataclasses.replace(KINDS["pretrain"], scores_on_device=False, scores=scores)
     monkeypatch.setitem(KINDS, "pretrain", kind)
     monkeypatch.setattr(runs.child_process, "run", run_command)
     return started, run_command.failing
@@ -462,10 +458,8 @@ def test_short_steps_are_measured(tiny_store):
         assert plan.measure_baseline(row, str(tiny_store), 9.0, RowCost(1.0, 10.0 * count)) is None
         secs = plan.measure_baseline(row, str(tiny_store), 11.0, RowCost(1.0, 10.0 * count))
         assert 1e-5 * count < secs < count
-        (timed,) = plan.time_rows(
-            [plan.StudyRowPlan("x", RowCost(1.0, 10.0))], [row], 3, str(tiny_store), SILENT
-        )
-        assert timed.is_measured
+        study = StudyConfig(rows=(row,), store=str(tiny_store))
+        assert plan.plan_row(study, row, RowCost(1.0, 10.0), 1e9, SILENT).is_measured
 
 
 @pytest.mark.slow

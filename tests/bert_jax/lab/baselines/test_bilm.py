@@ -150,7 +150,7 @@ def test_it_learns_and_a_killed_training_resumes_to_the_same_weights(
         with pytest.raises(RuntimeError, match="killed"):
             bilm.train(folders[1], store, settings, screen)
     bilm.train(folders[1], store, settings, screen)
-    like = bilm.init_state(settings, store.vocab_size)
+    like = training.init_state(bilm.init_params(settings, store.vocab_size), settings)
     states = [training.read_state(folder, like) for folder in folders]
     jax.tree.map(np.testing.assert_array_equal, *states)
     summaries = [training.read_summary(folder) for folder in folders]

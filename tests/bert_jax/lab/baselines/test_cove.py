@@ -141,11 +141,13 @@ def test_a_language_with_reversed_order_is_learned():
     ],
 )
 def test_a_record_of_impossible_sizes_is_refused(tmp_path, monkeypatch, sizes, settings, words):
-    record = {"static_width": 5, "target_pieces": 7, **sizes}
+    record = {"kind": "cove", "lowercase": True, "vocabulary": "vocab.txt"}
+    record |= {"settings": dataclasses.asdict(SETTINGS) | settings}
+    record |= {"static_width": 5, "target_pieces": 7, **sizes}
     (tmp_path / training.RECORD).write_text(json.dumps(record))
-    content = dataclasses.asdict(SETTINGS) | settings
-    read = tmp_path, content, types.SimpleNamespace(size=SOURCE)
-    monkeypatch.setattr(vectors, "read_baseline", lambda address, kind: read)
+    (tmp_path / training.SUMMARY).write_text("{}")
+    vocabulary = types.SimpleNamespace(size=SOURCE)
+    monkeypatch.setattr(training, "load_recorded", lambda path, record: vocabulary)
     with pytest.raises(Refused, match=words):
         vectors.open_encoder("cove", [str(tmp_path)])
 
@@ -183,8 +185,8 @@ def test_the_command_trains_and_its_folder_gives_both_vectors(forked, tiny_store
     assert outputs[VECTORS][0, :5].shape == (5, encoder.arrays, encoder.width)
     static, _ = skipgram.read_table(str(folder / "static"))
     np.testing.assert_array_equal(outputs[VECTORS][0, :5, 0, :5], static[ids])
-    like = cove.init_state(CoVe(units=3), static, open_store(tiny_store).vocab_size)
-    state = training.read_state(folder / "cove", like)
+    params = cove.init_params(CoVe(units=3), static, open_store(tiny_store).vocab_size)
+    state = training.read_state(folder / "cove", training.init_state(params, CoVe()))
     np.testing.assert_allclose(
         outputs[VECTORS][0, :5, 0, 5:], encode_by_hand(state[0], ids), atol=1e-6
     )

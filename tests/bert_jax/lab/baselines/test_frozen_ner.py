@@ -74,7 +74,8 @@ def test_the_paper_six_kinds_are_these_layers():
 def test_a_batch_has_the_vectors_of_its_rows_and_zeros_behind(toy):
     task, vectors = toy
     rows, held = task.splits["dev"], vectors["dev"]
-    batch = frozen_ner.build_batch(rows, held, np.array([3, 0]), choose_layers("-2:", LAYERS))
+    features = frozen_ner.Features("last two", choose_layers("-2:", LAYERS), is_joined=False)
+    batch = frozen_ner.build_batch(rows, held, np.array([3, 0]), features)
     for place, row in enumerate((3, 0)):
         start, end = rows.offsets[row : row + 2]
         assert batch["lengths"][place] == end - start

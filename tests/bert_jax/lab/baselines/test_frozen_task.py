@@ -174,7 +174,7 @@ def test_each_kind_gives_the_vectors_of_its_folder(folders, tiny_store):
         compute("taglm", "skipgram", "bilm"),
     )
     settings = BiLM(width=3, units=4, seq_len=12, batch_size=4, steps=2)
-    like = bilm.init_state(settings, store.vocab_size)
+    like = training.init_state(bilm.init_params(settings, store.vocab_size), settings)
     params, _ = training.read_state(pathlib.Path(folders["bilm"]), like)
     for row in range(3):
         ids = rows.token_ids[slice(*rows.offsets[row : row + 2])]
@@ -203,7 +203,7 @@ def test_tags_are_learned_from_the_vectors_of_a_kind(folders):
     splits = {"train": rows, "dev": rows}
     task = Task("toy", TAG, 2, splits, ("dev",), score, "accuracy", {}, lambda *_: [])
     settings = Training(units=8, epochs=12, batch_size=12, learning_rate=5e-2)
-    logits = frozen_task.learn(task, encoder, 0, settings, Screen(is_writer=False))
+    logits = frozen_task.learn(task, encoder, settings, Screen(is_writer=False))
     assert frozen_task.score(task, logits)["heldout_dev_accuracy"] > 0.9
 
 

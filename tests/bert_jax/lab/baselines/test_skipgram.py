@@ -77,8 +77,8 @@ def test_pairs_are_neighbours_within_a_row_nearer_ones_more_often():
     seen = Counter()
     for seed in range(300):
         pairs = skipgram.make_pairs(rows, np.array([0, 1]), 3, keep, (seed, 0))
-        is_pair = pairs.weights_NP > 0
-        seen.update(zip(pairs.centers_NP[is_pair], pairs.contexts_NP[is_pair], strict=True))
+        centers, contexts, weights = pairs
+        seen.update(zip(centers[weights > 0], contexts[weights > 0], strict=True))
     place = {token: token for token in range(9)}
     place |= {20 + i: 100 + i - (i > 2) for i in range(9) if i != 2}
     every = {(a, b) for a in place for b in place if a != b and abs(place[a] - place[b]) <= 3}
