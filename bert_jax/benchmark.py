@@ -146,13 +146,7 @@ def _make_batches(
         return [
             synthetic.make_synthetic_batch(*sizes, token_share, seed) for seed in range(BATCHES)
         ]
-    rows = source.first_rows(0, BATCHES * count)
-    # A store with fewer rows repeats them.
-    numbers = np.arange(BATCHES * count) % len(rows["input_ids"])
-    return [
-        {name: array[chosen] for name, array in rows.items()}
-        for chosen in np.split(numbers, BATCHES)
-    ]
+    return measure.read_batches(source, BATCHES, count)
 
 
 def _describe_step(

@@ -102,24 +102,15 @@ def _measure_here(stores: Sequence[Store], screen: Screen) -> Measure:
 
     def measure(config: ResolvedRun, index: int) -> StepTime:
         start = time.monotonic()
-        phase = dataclasses.replace(
-            config.phases[index],
-            steps=10**9,
-            restart_learning_rate=0.0,
-            restart_warmup_steps=0,
-        )
+        phase = config.phases[index]
+        phase = measure_lib.set_rows(phase, phase.batch_size, jax.default_backend(), shards=1)
         alone = dataclasses.replace(config, phases=(phase,))
         size = f"{alone.model.num_hidden_layers} x {alone.model.hidden_size}"
         with screen.spinning(f"measuring {size}, {phase.batch_size} rows of {phase.seq_len}"):
             (objective,) = objectives.find_each(alone)
             program = measure_lib.compile_step(alone, objective)
-            count = phase.batch_size * _MEASURED_BATCHES
-            rows = feed_lib.StoreFeed(stores, alone).first_rows(0, count)
-            numbers = np.arange(count) % len(rows["input_ids"])  # a small store repeats its rows
-            batches = [
-                {field: array[chosen] for field, array in rows.items()}
-                for chosen in np.split(numbers, _MEASURED_BATCHES)
-            ]
+            source = feed_lib.StoreFeed(stores, alone)
+            batches = measure_lib.read_batches(source, _MEASURED_BATCHES, phase.batch_size)
             setup_secs = time.monotonic() - start
             timed = measure_lib.measure(program, batches, measure_lib.Length(0, _MEASURED_SECS))
         return StepTime(float(np.mean(timed.group_step_secs)), setup_secs)

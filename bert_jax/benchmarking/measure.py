@@ -28,6 +28,7 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step import schedule, state
 from bert_jax.train_step.objectives import Objective
 from bert_jax.trainer.compile import StepParts, build_parts, lower_step
+from bert_jax.trainer.feed import StoreFeed
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.schema import RowShape, row_shape
 
@@ -258,6 +259,16 @@ def _explain_memory(config: Config) -> Iterator[None]:
             f"{_describe_step(config)} does not fit in the memory of "
             f"{jax.devices()[0].device_kind} ({reason[:200]}); {_HOW_TO_FIX}"
         ) from error
+
+
+def read_batches(source: StoreFeed, count: int, rows: int) -> list[dict[str, np.ndarray]]:
+    """Read batches of rows of the first phase; a store with fewer rows repeats them."""
+    arrays = source.first_rows(0, count * rows)
+    numbers = np.arange(count * rows) % len(arrays["input_ids"])
+    return [
+        {name: array[chosen] for name, array in arrays.items()}
+        for chosen in np.split(numbers, count)
+    ]
 
 
 # Positions of a step on one device, where neither the user nor a recipe for TPU says: 16 rows of
