@@ -102,7 +102,7 @@ def _main(log: LibraryLog, flags: BenchmarkFlags) -> int:
         if teacher is not None:
             sizes = f"{teacher.num_hidden_layers} layers of {teacher.hidden_size}"
             rows = [*rows, ("teacher", f"{sizes} as {config.teacher}, with random weights")]
-    return _run(flags, log, screen, config, objective, source, teacher, rows)
+    return _run(flags, log, screen, config, source, teacher, rows)
 
 
 def _run(
@@ -110,7 +110,6 @@ def _run(
     log: LibraryLog,
     screen: Screen,
     config: Config,
-    objective: objectives.Objective,
     source: StoreFeed | None,
     teacher: ModelConfig | None,
     rows: list[tuple[str, str]],
@@ -118,7 +117,7 @@ def _run(
     length = measure.Length(flags.steps, flags.secs)
     try:
         with screen.waiting("compiling the step"):
-            program = measure.compile_step(config, objective, teacher=teacher)
+            program = measure.compile_step(config, teacher=teacher)
         batches = _make_batches(program, source, flags.token_share)
         screen.table("the training step", [*rows, *_describe_step(flags, program, source)])
         how_long = f"{length.steps:,} steps" if length.steps else f"about {length.secs:g} s"

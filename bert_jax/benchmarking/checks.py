@@ -130,8 +130,7 @@ def _train_small(devices: Sequence[jax.Device]) -> list[float]:
     config = resolve(
         Config(model=_SMALL, phases=(Phase(seq_len=128, steps=10**9, batch_size=rows),))
     )
-    (objective,) = objectives.find_each(config)
-    program = measure.compile_step(config, objective, devices=devices)
+    program = measure.compile_step(config, devices)
     state, losses = program.first_state(), []
     for step in range(_STEPS):
         batch = synthetic.make_synthetic_batch(
@@ -227,8 +226,7 @@ def find_slice_of(devices: Sequence[Any]) -> slices.Slice | None:
 
 def check_step(config: Config, secs: float) -> CheckResult:
     """Time the step of the first phase; on a TPU compare it with plan's estimate for the slice."""
-    (objective,) = objectives.find_each(config)
-    program = measure.compile_step(config, objective)
+    program = measure.compile_step(config)
     sizes = program.row_shape, program.phase.batch_size, config.model.vocab_size
     batches = [synthetic.make_synthetic_batch(*sizes, 1.0, seed) for seed in range(2)]
     timed = measure.measure(program, batches, measure.Length(0, secs))
@@ -246,7 +244,7 @@ def check_step(config: Config, secs: float) -> CheckResult:
     if report.utilization:
         sentence += f", {report.utilization:.0%} of the peak"
     sentence += f"; compiled in {program.compile_secs:.0f} s"
-    expected = _estimate_step(config, objective)
+    expected = _estimate_step(config)
     if expected is None:
         sentence += "; there is no estimate to compare it with"
         return CheckResult("step", FINE, sentence, numbers)
@@ -262,12 +260,13 @@ def describe_pace(step_secs: float, rows_per_sec: float) -> str:
     return f"{step}, {rows} rows per second"
 
 
-def _estimate_step(config: Config, objective: objectives.Objective) -> float | None:
+def _estimate_step(config: Config) -> float | None:
     devices = jax.devices()
     tpu_slice = find_slice_of(devices) if devices[0].platform == "tpu" else None
     if tpu_slice is None:
         return None
-    compiled = aot_compile.compile_step(config, 0, (objective,), tpu_slice, devices)
+    learned = objectives.find_each(config)
+    compiled = aot_compile.compile_step(config, 0, learned, tpu_slice, devices)
     if isinstance(compiled, TooLarge):
         return None
     priced = estimate.estimate_step(config, 0, tpu_slice, compiled)

@@ -33,7 +33,6 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning.candidates import FAMILY
 from bert_jax.planning.law import count_in_words
 from bert_jax.runtime import run_record
-from bert_jax.train_step import objectives
 from bert_jax.trainer import compile as compile_lib
 from bert_jax.trainer import feed as feed_lib
 from bert_jax.trainer.heldout import MANY_EPOCHS
@@ -107,8 +106,7 @@ def _measure_here(stores: Sequence[Store], screen: Screen) -> Measure:
         alone = dataclasses.replace(config, phases=(phase,))
         size = f"{alone.model.num_hidden_layers} x {alone.model.hidden_size}"
         with screen.spinning(f"measuring {size}, {phase.batch_size} rows of {phase.seq_len}"):
-            (objective,) = objectives.find_each(alone)
-            program = measure_lib.compile_step(alone, objective)
+            program = measure_lib.compile_step(alone)
             source = feed_lib.StoreFeed(stores, alone)
             batches = measure_lib.read_batches(source, _MEASURED_BATCHES, phase.batch_size)
             setup_secs = time.monotonic() - start

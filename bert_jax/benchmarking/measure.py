@@ -26,7 +26,7 @@ from bert_jax.config import (
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step import schedule, state
-from bert_jax.train_step.objectives import Objective
+from bert_jax.train_step.objectives import find_each
 from bert_jax.trainer.compile import StepParts, build_parts, lower_step
 from bert_jax.trainer.feed import StoreFeed
 from data_pipeline.io.refused import Refused
@@ -110,7 +110,6 @@ class Timed:
 
 def compile_step(
     config: Config,
-    objective: Objective,
     devices: Sequence[jax.Device] | None = None,
     teacher: ModelConfig | None = None,
 ) -> Program:
@@ -121,7 +120,7 @@ def compile_step(
     Raises:
       MemoryError: the step needs more memory than a device has.
     """
-    parts = build_parts(config, (objective,), devices=devices, teacher=teacher)
+    parts = build_parts(config, find_each(config), devices=devices, teacher=teacher)
     jax.set_mesh(parts.mesh)
     (phase,) = config.phases
     shape = _row_shape(config)
