@@ -18,7 +18,7 @@ from bert_jax.config import Config, ResolvedRun, StoreFacts, resolve
 from bert_jax.config.overrides import Override
 from bert_jax.planning import budget as budget_lib
 from bert_jax.planning import estimate, slices
-from bert_jax.planning.candidates import FAMILY, EncoderShape, reshape
+from bert_jax.planning.candidates import FAMILY, SIZE_FIELDS, EncoderShape, reshape
 from bert_jax.planning.chip_prices import read_prices
 from bert_jax.planning.fit import fit_ladder
 from bert_jax.planning.law import Law, count_layer_parameters, count_most_parameters
@@ -46,7 +46,6 @@ EVALUATIONS = 5  # in the first phase, about
 # Row lengths of the two phases, by the largest width that uses them; as in quickstart.py, tiny.py
 # and base.py.
 ROW_LENGTHS = {128: (32, 64), 256: (64, 128), 1 << 16: (128, 512)}
-SIZE_FIELDS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
 MAX_MEASURED = 3  # sizes
 _OPTIMISM = 1.5  # how much faster than by its operations a larger size may turn out
 
@@ -307,8 +306,8 @@ class _Speeds:
             return self.measured[shape]
         known = max(self.measured.values(), key=lambda each: each.layer_parameters)
         config = _configure(self._request, shape, known.batch_tokens)
-        flops_per_sec = _count_flops(known.config, 0) / known.step_secs[0]
-        secs = tuple(_count_flops(config, index) / flops_per_sec for index in range(2))
+        flops_per_sec = estimate.count_step_flops(known.config, 0) / known.step_secs[0]
+        secs = tuple(estimate.count_step_flops(config, i) / flops_per_sec for i in range(2))
         return DialSize(
             shape, known.batch_tokens, config, secs, known.setup_secs, is_measured=False
         )
@@ -378,11 +377,6 @@ class _Speeds:
             return math.inf
         tokens, unique_tokens = self.count_tokens(size), self._request.unique_tokens
         return self._law.predict(size.layer_parameters, tokens, unique_tokens).loss
-
-
-def _count_flops(config: Config, index: int) -> float:
-    """Count the operations of a step."""
-    return config.phases[index].batch_size * estimate.count_row_flops(config, index)
 
 
 def _configure(

@@ -16,7 +16,6 @@ import numpy as np
 from bert_jax.benchmarking import measure as measure_lib
 from bert_jax.benchmarking.dial import (
     MIN_STEPS,
-    SIZE_FIELDS,
     DialChoice,
     DialRequest,
     Measure,
@@ -30,7 +29,8 @@ from bert_jax.config.overrides import Override
 from bert_jax.logging.console import Screen, duration
 from bert_jax.parallel import chips
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.planning.candidates import FAMILY
+from bert_jax.planning import budget as budget_lib
+from bert_jax.planning.candidates import FAMILY, SIZE_FIELDS
 from bert_jax.planning.law import count_in_words
 from bert_jax.runtime import run_record
 from bert_jax.trainer import compile as compile_lib
@@ -39,7 +39,7 @@ from bert_jax.trainer.heldout import MANY_EPOCHS
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.store import TEXT, Store
+from data_pipeline.store import Store
 
 CHOSEN = "chosen_config.py"  # file of the workdir
 _MEASURED_SECS, _MEASURED_BATCHES, _ROWS_COUNTED = 2.0, 4, 512
@@ -77,12 +77,7 @@ def read_request(
     )
     with screen.copying(config.data.store) as advance:
         stores = feed_lib.open_stores(config.data, advance)
-    for store in stores:
-        if store.kind != TEXT:
-            raise Refused(
-                f"config.data.store={store.directory} holds ready-made examples, and "
-                "config.budget chooses the length of rows; give a store of text"
-            )
+    budget_lib.check_stores(stores, "config.budget")
     rows = feed_lib.StoreFeed(stores, recipe).first_rows(0, _ROWS_COUNTED)
     request = DialRequest(
         config=config,

@@ -65,7 +65,7 @@ def make_report(
     rows_per_sec = rows / timed.step_secs.median
     examples = float(np.mean([_count_examples(batch) for batch in batches]))
     tokens = float(np.mean([int(batch["input_mask"].sum()) for batch in batches]))
-    teacher = program.teacher and program.teacher.config
+    teacher = None if program.teacher is None else program.teacher.config
     row_flops = count_row_flops(program.config, 0, teacher)
     measured = timed.peak_memory_bytes
     return StepReport(

@@ -125,6 +125,11 @@ def count_row_flops(config: Config, index: int, teacher: ModelConfig | None = No
     )
 
 
+def count_step_flops(config: Config, index: int) -> float:
+    """Count the operations of a step in a phase, without a teacher."""
+    return config.phases[index].batch_size * count_row_flops(config, index)
+
+
 def describe_attention(config: Config, index: int, tpu_slice: Slice) -> str:
     """Describe which attention the phase takes on this slice, and why.
 
