@@ -53,7 +53,6 @@ if __name__ == "__main__":
     cli.check_command_line(COMMAND)
 
 import jax
-import numpy as np
 
 from bert_jax.benchmarking import measure, measure_report, synthetic
 from bert_jax.config import ModelConfig
@@ -70,8 +69,6 @@ from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_file_path
 
 BATCHES = 4  # taken in turn
-
-Batches = list[dict[str, np.ndarray]]
 
 
 def _main(log: LibraryLog, flags: BenchmarkFlags) -> int:
@@ -138,7 +135,7 @@ def _run(
 
 def _make_batches(
     program: measure.Program, source: StoreFeed | None, token_share: float
-) -> Batches:
+) -> list[synthetic.Batch]:
     count = program.phase.batch_size
     if source is None:
         sizes = program.row_shape, count, program.config.model.vocab_size

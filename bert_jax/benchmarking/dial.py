@@ -135,7 +135,6 @@ class DialSize:
     config: ResolvedRun  # with steps that are yet to be chosen
     step_secs: tuple[float, ...]
     setup_secs: float  # the most that setting up a step took: it may have been compiled before
-    is_measured: bool
 
     @property
     def layer_parameters(self) -> int:
@@ -287,7 +286,7 @@ class _Speeds:
         """Return a size to measure: that is the best by its operations, or may be; else None."""
         best, *others = self.rank(self.shapes)
         rivals = [best, *(each for each in others if self._may_beat(each, best))]
-        return next((each.shape for each in rivals if not each.is_measured), None)
+        return next((each.shape for each in rivals if each.shape not in self.measured), None)
 
     def measure(self, shape: EncoderShape, batch_tokens: int) -> DialSize:
         """Measure a step of each phase of a size."""
@@ -296,7 +295,7 @@ class _Speeds:
         step_secs = tuple(time.step_secs for time in times)
         before = [each.setup_secs for each in self.measured.values() if each.shape == shape]
         setup_secs = max(*before, *(time.setup_secs for time in times))
-        size = DialSize(shape, batch_tokens, config, step_secs, setup_secs, is_measured=True)
+        size = DialSize(shape, batch_tokens, config, step_secs, setup_secs)
         self.measured[shape] = size
         return size
 
@@ -308,9 +307,7 @@ class _Speeds:
         config = _configure(self._request, shape, known.batch_tokens)
         flops_per_sec = estimate.count_step_flops(known.config, 0) / known.step_secs[0]
         secs = tuple(estimate.count_step_flops(config, i) / flops_per_sec for i in range(2))
-        return DialSize(
-            shape, known.batch_tokens, config, secs, known.setup_secs, is_measured=False
-        )
+        return DialSize(shape, known.batch_tokens, config, secs, known.setup_secs)
 
     def rank(self, shapes: Sequence[EncoderShape]) -> list[DialSize]:
         """List the sizes that learn anything within the budget, the lowest predicted loss first.
