@@ -54,7 +54,7 @@ if __name__ == "__main__":
 
 import jax
 
-from bert_jax.benchmarking import measure, measure_report, synthetic
+from bert_jax.benchmarking import measure, measure_report
 from bert_jax.config import ModelConfig
 from bert_jax.interop.teacher import read_teacher_sizes
 from bert_jax.logging.console import Screen
@@ -115,7 +115,7 @@ def _run(
     try:
         with screen.waiting("compiling the step"):
             program = measure.compile_step(config, teacher=teacher)
-        batches = _make_batches(program, source, flags.token_share)
+        batches = measure.make_batches(program, source, BATCHES, flags.token_share)
         screen.table("the training step", [*rows, *_describe_step(flags, program, source)])
         how_long = f"{length.steps:,} steps" if length.steps else f"about {length.secs:g} s"
         screen.print(f"timing {how_long}, after three steps to warm up", "dim")
@@ -131,18 +131,6 @@ def _run(
         text = json.dumps(dataclasses.asdict(report), indent=2)
         pathlib.Path(flags.json_out).write_text(text + "\n", encoding="utf-8")
     return 0
-
-
-def _make_batches(
-    program: measure.Program, source: StoreFeed | None, token_share: float
-) -> list[synthetic.Batch]:
-    count = program.phase.batch_size
-    if source is None:
-        sizes = program.row_shape, count, program.config.model.vocab_size
-        return [
-            synthetic.make_synthetic_batch(*sizes, token_share, seed) for seed in range(BATCHES)
-        ]
-    return measure.read_batches(source, BATCHES, count)
 
 
 def _describe_step(

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from bert_jax.benchmarking import measure, measure_report, synthetic
+from bert_jax.benchmarking import measure, measure_report
 from bert_jax.config import Config, ModelConfig, Phase, resolve
 from bert_jax.model.attention import verify
 from bert_jax.parallel import chips
@@ -125,16 +125,11 @@ def check_losses(devices: Sequence[jax.Device], reference: Sequence[jax.Device])
 
 
 def _train_small(devices: Sequence[jax.Device]) -> list[float]:
-    rows = 8  # the reference's too: losses compare on the same rows
-    config = resolve(
-        Config(model=_SMALL, phases=(Phase(seq_len=128, steps=10**9, batch_size=rows),))
-    )
+    # The reference has as many rows: losses compare on the same ones.
+    config = resolve(Config(model=_SMALL, phases=(Phase(seq_len=128, steps=10**9, batch_size=8),)))
     program = measure.compile_step(config, devices)
     state, losses = program.first_state(), []
-    for step in range(_STEPS):
-        batch = synthetic.make_synthetic_batch(
-            program.row_shape, rows, _SMALL.vocab_size, 1.0, step
-        )
+    for batch in measure.make_batches(program, None, _STEPS):
         state, sums = program.take(state, mesh_lib.place_batch(batch, program.mesh))
         means = metrics.compute_means(metrics.add_step({}, metrics.flatten(sums)))
         losses.append(means["mlm_loss"])
@@ -223,8 +218,7 @@ def find_slice_of(devices: Sequence[Any]) -> slices.Slice | None:
 def check_step(config: Config, secs: float) -> CheckResult:
     """Time the step of the first phase; on a TPU compare it with plan's estimate for the slice."""
     program = measure.compile_step(config)
-    sizes = program.row_shape, program.phase.batch_size, config.model.vocab_size
-    batches = [synthetic.make_synthetic_batch(*sizes, 1.0, seed) for seed in range(2)]
+    batches = measure.make_batches(program, None, 2)
     timed = measure.measure(program, batches, measure.Length(0, secs))
     report = measure_report.make_report(program, batches, measure_report.SYNTHETIC, timed)
     median = timed.step_secs.median

@@ -103,7 +103,7 @@ def _measure_here(stores: Sequence[Store], screen: Screen) -> Measure:
         with screen.spinning(f"measuring {size}, {phase.batch_size} rows of {phase.seq_len}"):
             program = measure_lib.compile_step(alone)
             source = feed_lib.StoreFeed(stores, alone)
-            batches = measure_lib.read_batches(source, _MEASURED_BATCHES, phase.batch_size)
+            batches = measure_lib.make_batches(program, source, _MEASURED_BATCHES)
             setup_secs = time.monotonic() - start
             timed = measure_lib.measure(program, batches, measure_lib.Length(0, _MEASURED_SECS))
         return StepTime(float(np.mean(timed.group_step_secs)), setup_secs)

@@ -17,12 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.config import (
-    Config,
-    ModelConfig,
-    Phase,
-    data_in_phase,
-)
+from bert_jax.benchmarking.synthetic import Batch, make_synthetic_batch
+from bert_jax.config import Config, ModelConfig, Phase, data_in_phase
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step import schedule, state
@@ -260,8 +256,17 @@ def _explain_memory(config: Config) -> Iterator[None]:
         ) from error
 
 
-def read_batches(source: StoreFeed, count: int, rows: int) -> list[dict[str, np.ndarray]]:
-    """Read batches of rows of the first phase; a store with fewer rows repeats them."""
+def make_batches(
+    program: Program, source: StoreFeed | None, count: int, token_share: float = 1.0
+) -> list[Batch]:
+    """Read batches for a program, or without a store make them of synthetic tokens.
+
+    A store with fewer rows repeats them. token_share is as in make_synthetic_batch.
+    """
+    rows = program.phase.batch_size
+    if source is None:
+        sizes = program.row_shape, rows, program.config.model.vocab_size
+        return [make_synthetic_batch(*sizes, token_share, seed) for seed in range(count)]
     arrays = source.first_rows(0, count * rows)
     numbers = np.arange(count * rows) % len(arrays["input_ids"])
     return [
