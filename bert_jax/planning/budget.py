@@ -16,7 +16,7 @@ from bert_jax import config as config_lib
 from bert_jax.config import Config
 from bert_jax.planning import candidates as candidates_lib
 from bert_jax.planning.aot_compile import TooLarge
-from bert_jax.planning.candidates import CompileAll, EncoderShape, RunCandidate
+from bert_jax.planning.candidates import SIZE_FIELDS, CompileAll, EncoderShape, RunCandidate
 from bert_jax.planning.chip_prices import Price
 from bert_jax.planning.law import Law, count_in_words, count_most_parameters
 from bert_jax.planning.slices import Slice
@@ -468,16 +468,14 @@ def make_settings(
     Warm-ups keep their share of the steps. Saves are SAVE_EVERY_SECS apart.
     """
     given, model = request.config, config.model
-    settings: dict[str, Any] = {
-        f"config.model.{name}": getattr(model, name) for name in candidates_lib.SIZE_FIELDS
-    }
-    total, given_total = sum(steps), config_lib.total_steps(given)
+    settings: dict[str, Any] = {f"config.model.{n}": getattr(model, n) for n in SIZE_FIELDS}
+    total = sum(steps)
     settings |= {f"config.phases[{index}].steps": count for index, count in enumerate(steps)}
     for index, phase in enumerate(given.phases):
         if phase.restart_warmup_steps:
             warmup_steps = max(1, round(phase.restart_warmup_steps * steps[index] / phase.steps))
             settings[f"config.phases[{index}].restart_warmup_steps"] = warmup_steps
-    share = total / given_total
+    share = total / config_lib.total_steps(given)
     if given.optim.warmup_tokens:
         settings["config.optim.warmup_tokens"] = max(1, round(given.optim.warmup_tokens * share))
     elif given.optim.warmup_steps:
