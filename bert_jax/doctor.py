@@ -152,14 +152,12 @@ def _list_parts(config: Config, source: Any, flags: DoctorFlags) -> list[Part]:
         try:
             reference = jax.local_devices(backend="cpu")[:1]
         except RuntimeError:
-            return CheckResult(
-                "losses", SKIPPED, "JAX_PLATFORMS leaves out the CPU to compare with"
-            )
+            return CheckResult(SKIPPED, "JAX_PLATFORMS leaves out the CPU to compare with")
         return checks.check_losses(jax.local_devices(), reference)
 
     def check_storage() -> CheckResult:
         if not flags.workdir:
-            return CheckResult("storage", SKIPPED, "no --workdir is given")
+            return CheckResult(SKIPPED, "no --workdir is given")
         (objective,) = objectives.find_each(config)
         model = bert.build(config.model, jax.default_backend(), 1, config.compute, objective.heads)
         return checks.check_storage(flags.workdir, 3 * 4 * model.parameter_count)
@@ -183,24 +181,25 @@ def check_parts(parts: Sequence[Part], screen: Screen, limit_secs: float) -> lis
     began, verdicts = time.monotonic(), []
     for name, check in parts:
         if time.monotonic() - began > limit_secs:
-            verdict = CheckResult(name, SKIPPED, f"the {limit_secs:g} s of --limit_secs are over")
+            verdict = CheckResult(SKIPPED, f"the {limit_secs:g} s of --limit_secs are over")
         else:
             with screen.spinning(f"checking: {name}"):
-                verdict = _run(name, check)
+                verdict = _run(check)
+        verdict = dataclasses.replace(verdict, part=name)
         style = {FINE: "", WRONG: BAD, SKIPPED: FAINT}[verdict.outcome]
         screen.print(f"{verdict.outcome:8}{verdict.part}: {verdict.sentence}", style)
         verdicts.append(verdict)
     return verdicts
 
 
-def _run(name: str, check: Callable[[], CheckResult]) -> CheckResult:
+def _run(check: Callable[[], CheckResult]) -> CheckResult:
     try:
         return check()
     except (OSError, RuntimeError, MemoryError, ValueError, AssertionError) as error:
         # Of a device, a disk, or a compiler: what the command is there to report.
         text = describe_os_error(error) if isinstance(error, OSError) else str(error)
         reason = text.splitlines()[0] if text else type(error).__name__
-        return CheckResult(name, WRONG, reason)
+        return CheckResult(WRONG, reason)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

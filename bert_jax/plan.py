@@ -36,8 +36,6 @@ from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig
 from data_pipeline.cli.flags import Command, flag
 
-_BUDGETS = ("budget", "days", "chip_hours")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanFlags:
@@ -101,7 +99,7 @@ class PlanFlags:
     @property
     def budgets(self) -> dict[str, float]:
         """Return the budget that is given, by its flag; several are refused."""
-        values = {name: getattr(self, name) for name in _BUDGETS}
+        values = {"budget": self.budget, "days": self.days, "chip_hours": self.chip_hours}
         return {name: value for name, value in values.items() if value is not None}
 
     def __post_init__(self) -> None:
@@ -140,7 +138,7 @@ from bert_jax.planning import estimate, plan_report, slices
 from bert_jax.planning.aot_compile import Compiled, TooLarge
 from bert_jax.planning.budget import Budget, BudgetPlan, BudgetRequest
 from bert_jax.planning.candidates import make_compiler
-from bert_jax.planning.chip_prices import FILE, Prices, format_dollars, read_prices
+from bert_jax.planning.chip_prices import FILE, format_dollars, read_prices
 from bert_jax.planning.fit import fit_english
 from bert_jax.planning.law import read_ladder
 from bert_jax.planning.plan import (
@@ -233,7 +231,7 @@ def _read_request(flags: PlanFlags, log: LibraryLog) -> tuple[PlanRequest, Scree
 def _read_budget(flags: PlanFlags, log: LibraryLog) -> tuple[BudgetRequest, Screen]:
     """Read what may be spent, on which text and by which law."""
     config, tpu_slice, _ = _read_config(flags)
-    budget = _make_budget(flags, read_prices(pathlib.Path(flags.prices or FILE)), tpu_slice)
+    budget = _make_budget(flags, tpu_slice)
     budget_lib.check(config)
     law = read_ladder(pathlib.Path(flags.ladder)) if flags.ladder else fit_english()
     screen = _start(log, tpu_slice)
@@ -244,14 +242,13 @@ def _read_budget(flags: PlanFlags, log: LibraryLog) -> tuple[BudgetRequest, Scre
     return BudgetRequest(config, tpu_slice, budget, corpus, law, flags.spot), screen
 
 
-def _make_budget(flags: PlanFlags, prices: Prices, tpu_slice: Slice) -> Budget:
+def _make_budget(flags: PlanFlags, tpu_slice: Slice) -> Budget:
     """Turn the flag that was given into dollars of the slice."""
     ((name, value),) = flags.budgets.items()
-    chip = tpu_slice.chip.name
+    prices, chip = read_prices(pathlib.Path(flags.prices or FILE)), tpu_slice.chip.name
     price = prices.by_chip.get(chip)
-    usd_per_chip_hour = None
-    if price is not None:
-        usd_per_chip_hour = price.usd_spot if flags.spot else price.usd_on_demand
+    on_demand, spot = (price.usd_on_demand, price.usd_spot) if price else (None, None)
+    usd_per_chip_hour = spot if flags.spot else on_demand
     if price is None or not usd_per_chip_hour:
         raise Refused(prices.missing(chip, "spot" if flags.spot else "on_demand"))
     chip_hours = {
@@ -291,7 +288,7 @@ def _choose(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
             raise Refused(f"--{name} is not for a config that a budget chooses; leave it out")
     tpu_slice = slices.find_slice(flags.topology, config.mesh.num_slices)
     if flags.budgets:
-        money = _make_budget(flags, read_prices(pathlib.Path(flags.prices or FILE)), tpu_slice)
+        money = _make_budget(flags, tpu_slice)
         budget = dial.TimeBudget(format_dollars(money.usd), money.secs, tpu_slice)
     else:
         budget = dial.parse_budget(config.budget, config.mesh.num_slices)

@@ -15,6 +15,7 @@ import torch
 import transformers
 
 from benchmarks.step import workers
+from benchmarks.step.hf_families import group_by_decay
 
 _running: dict[str, Any] = {}  # model, tokenizer
 Batch = dict[str, torch.Tensor]
@@ -77,7 +78,7 @@ def train(rows_file: str, batch_size: int, steps: int, optim: dict[str, float]) 
     """
     model, rows = _running["model"].train(), _Rows(rows_file)
     optimizer = torch.optim.AdamW(
-        _groups(model, optim["weight_decay"]),
+        group_by_decay(model, optim["weight_decay"]),
         lr=optim["learning_rate"],
         betas=(optim["beta1"], optim["beta2"]),
         eps=optim["epsilon"],
@@ -98,16 +99,6 @@ def train(rows_file: str, batch_size: int, steps: int, optim: dict[str, float]) 
         optimizer.zero_grad(set_to_none=True)
         losses.append(loss.item())
     return {"losses": losses, "secs": time.perf_counter() - start}
-
-
-def _groups(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Matrices decay, biases and norms do not."""
-    named = list(model.named_parameters())
-    plain = {name for name, _ in named if name.endswith("bias") or "LayerNorm" in name}
-    return [
-        {"params": [p for name, p in named if name not in plain], "weight_decay": weight_decay},
-        {"params": [p for name, p in named if name in plain], "weight_decay": 0.0},
-    ]
 
 
 @torch.inference_mode()

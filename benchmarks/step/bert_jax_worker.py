@@ -51,7 +51,7 @@ def build(
         optim=OptimConfig(learning_rate=learning_rate, warmup_steps=0),
     )
     (objective,) = objectives.find_each(config)
-    program = measure.compile_step(config, objective, jax.devices()[:1])
+    program = measure.compile_step(config, jax.devices()[:1])
     _running.update(
         model=program.model,
         objective=objective,

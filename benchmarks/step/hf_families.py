@@ -1,6 +1,6 @@
 """Hugging Face's classes in PyTorch, each with the losses of its pre-training.
 
-Imported by the worker alone, in an environment with torch and transformers.
+Imported by workers alone, in an environment with torch and transformers.
 Source: transformers v4.57.6 and 5.23, models/*/modeling_*.py. No class there trains ELECTRA's two
 models together: they are joined here as google-research/electra has them.
 """
@@ -232,6 +232,16 @@ def _electra_losses(model: torch.nn.Module, batch: Tensors) -> Tensors:
 
 def _electra(size: Mapping[str, Any], dropout_rate: float) -> Theirs:
     return Theirs(_Electra(size, dropout_rate), _electra_losses)
+
+
+def group_by_decay(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Group parameters for an optimizer: matrices decay, biases and norms do not."""
+    named = list(model.named_parameters())
+    plain = {name for name, _ in named if name.endswith("bias") or "norm" in name.lower()}
+    return [
+        {"params": [p for name, p in named if name not in plain], "weight_decay": weight_decay},
+        {"params": [p for name, p in named if name in plain], "weight_decay": 0.0},
+    ]
 
 
 def make_batch(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -10,39 +10,29 @@ from collections.abc import Mapping
 
 import numpy as np
 
-_ONCE = {
+_ARRAYS = {
     "embeddings/word/embedding": "bert/embeddings/word_embeddings/embedding",
     "embeddings/position/embedding": "bert/embeddings/position_embeddings/embedding",
     "embeddings/segment/embedding": "bert/embeddings/token_type_embeddings/embedding",
-    "embeddings/layer_norm/scale": "bert/embeddings/LayerNorm/scale",
-    "embeddings/layer_norm/bias": "bert/embeddings/LayerNorm/bias",
-    "pooler/kernel": "bert/pooler/dense/kernel",
-    "pooler/bias": "bert/pooler/dense/bias",
-    "mlm/transform/kernel": "cls/predictions/transform/dense/kernel",
-    "mlm/transform/bias": "cls/predictions/transform/dense/bias",
-    "mlm/layer_norm/scale": "cls/predictions/transform/LayerNorm/scale",
-    "mlm/layer_norm/bias": "cls/predictions/transform/LayerNorm/bias",
     "mlm/output_bias": "cls/predictions/bias",
-    "nsp/kernel": "cls/seq_relationship/kernel",
-    "nsp/bias": "cls/seq_relationship/bias",
+}
+# Modules: norms have a scale and a bias, the others a kernel and a bias.
+_ONCE = {
+    "embeddings/layer_norm": "bert/embeddings/LayerNorm",
+    "pooler": "bert/pooler/dense",
+    "mlm/transform": "cls/predictions/transform/dense",
+    "mlm/layer_norm": "cls/predictions/transform/LayerNorm",
+    "nsp": "cls/seq_relationship",
 }
 _IN_A_LAYER = {
-    "attention/query/kernel": "attention/self/query/kernel",
-    "attention/query/bias": "attention/self/query/bias",
-    "attention/key/kernel": "attention/self/key/kernel",
-    "attention/key/bias": "attention/self/key/bias",
-    "attention/value/kernel": "attention/self/value/kernel",
-    "attention/value/bias": "attention/self/value/bias",
-    "attention/output/kernel": "attention/output/dense/kernel",
-    "attention/output/bias": "attention/output/dense/bias",
-    "attention/layer_norm/scale": "attention/output/LayerNorm/scale",
-    "attention/layer_norm/bias": "attention/output/LayerNorm/bias",
-    "mlp/intermediate/kernel": "intermediate/dense/kernel",
-    "mlp/intermediate/bias": "intermediate/dense/bias",
-    "mlp/output/kernel": "output/dense/kernel",
-    "mlp/output/bias": "output/dense/bias",
-    "mlp/layer_norm/scale": "output/LayerNorm/scale",
-    "mlp/layer_norm/bias": "output/LayerNorm/bias",
+    "attention/query": "attention/self/query",
+    "attention/key": "attention/self/key",
+    "attention/value": "attention/self/value",
+    "attention/output": "attention/output/dense",
+    "attention/layer_norm": "attention/output/LayerNorm",
+    "mlp/intermediate": "intermediate/dense",
+    "mlp/output": "output/dense",
+    "mlp/layer_norm": "output/LayerNorm",
 }
 
 
@@ -52,10 +42,14 @@ def from_hf_flax(theirs: Mapping[str, np.ndarray], layers: int) -> dict[str, np.
     Raises:
       ValueError: theirs has parameters that this table does not name.
     """
-    names = dict(_ONCE)
+    modules = dict(_ONCE)
     for layer in range(layers):
         for ours, name in _IN_A_LAYER.items():
-            names[f"layers/{layer:02d}/{ours}"] = f"bert/encoder/layer/{layer}/{name}"
+            modules[f"layers/{layer:02d}/{ours}"] = f"bert/encoder/layer/{layer}/{name}"
+    names = dict(_ARRAYS)
+    for ours, name in modules.items():
+        for leaf in ("scale" if ours.endswith("layer_norm") else "kernel", "bias"):
+            names[f"{ours}/{leaf}"] = f"{name}/{leaf}"
     unknown = sorted(set(theirs) - set(names.values()))
     if unknown:
         raise ValueError(f"FlaxBertForPreTraining has {unknown}, which this table does not name")

@@ -39,7 +39,11 @@ def build(
         device=torch.device(device),
         dtype=getattr(torch, dtype),
         optimizer=torch.optim.AdamW(
-            _groups(model), lr=learning_rate, betas=(0.9, 0.999), eps=1e-6, fused=True
+            hf_families.group_by_decay(model, 0.01),
+            lr=learning_rate,
+            betas=(0.9, 0.999),
+            eps=1e-6,
+            fused=True,
         ),
         losses=forward,
         uncompiled=theirs.losses,
@@ -54,16 +58,6 @@ def build(
         "device": kind,
         "versions": {module.__name__: module.__version__ for module in (transformers, torch)},
     }
-
-
-def _groups(model: torch.nn.Module) -> list[dict[str, Any]]:
-    """Matrices decay, biases and norms do not."""
-    named = list(model.named_parameters())
-    plain = {name for name, _ in named if name.endswith("bias") or "norm" in name.lower()}
-    return [
-        {"params": [p for name, p in named if name not in plain], "weight_decay": 0.01},
-        {"params": [p for name, p in named if name in plain], "weight_decay": 0.0},
-    ]
 
 
 def _place(array: np.ndarray, device: str) -> torch.Tensor:

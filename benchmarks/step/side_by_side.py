@@ -29,10 +29,11 @@ from benchmarks.step.cases import (
     Case,
     synthetic_batch,
 )
-from benchmarks.step.workers import ROOT, Worker
+from benchmarks.step.workers import Worker
 from bert_jax.config import ModelConfig
 from bert_jax.model import flops
 from bert_jax.parallel import chips
+from bert_jax.runtime.code_version import git_commit
 
 LEARNING_RATE, DROPOUT_RATE = 1e-4, 0.1
 CHECKED_CASE = "4x256"
@@ -254,7 +255,7 @@ def compare(
         timed[name] = time_in_turns(other, case, platform, rounds, turn_secs) | same
     first = next(iter(timed.values()))
     return {
-        "commit": commit(),
+        "commit": git_commit() or "unknown",
         "device": first["ours"]["device"],
         "cores": len(os.sched_getaffinity(0)),
         "load_before": load_before,
@@ -263,14 +264,6 @@ def compare(
         "agreement": agreement,
         "cases": timed,
     }
-
-
-def commit() -> str:
-    """Describe the source tree as git does, "dirty" where something was changed."""
-    said = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
-    )
-    return said.stdout.strip() or "unknown"
 
 
 def show(results: Results, console: rich.console.Console) -> None:

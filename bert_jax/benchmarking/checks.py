@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from bert_jax.benchmarking import measure, measure_report, synthetic
+from bert_jax.benchmarking import measure, measure_report
 from bert_jax.config import Config, ModelConfig, Phase, resolve
 from bert_jax.model.attention import verify
 from bert_jax.parallel import chips
@@ -40,10 +40,10 @@ _MEGABYTE = 10**6
 class CheckResult:
     """Hold the result of a part: fine, wrong or skipped, a sentence, and the numbers behind it."""
 
-    part: str
     outcome: str
     sentence: str
     numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    part: str = ""  # set by the command
 
 
 def find_accelerators(root: pathlib.Path = pathlib.Path("/")) -> list[pathlib.Path]:
@@ -77,12 +77,11 @@ def check_software(root: pathlib.Path = pathlib.Path("/")) -> CheckResult:
     if platform == "cpu" and unused and not os.environ.get("JAX_PLATFORMS"):
         extra = "gpu" if "nvidia" in unused[0] else "tpu"
         return CheckResult(
-            "software",
             WRONG,
             f"this host has {unused[0]}, but jax runs on its CPU: pip install '.[{extra}]'",
             numbers,
         )
-    return CheckResult("software", FINE, sentence, numbers)
+    return CheckResult(FINE, sentence, numbers)
 
 
 def _describe_load() -> str:
@@ -110,7 +109,7 @@ def check_losses(devices: Sequence[jax.Device], reference: Sequence[jax.Device])
     Dropout is on: its masks are the same everywhere.
     """
     if list(devices) == list(reference):
-        return CheckResult("losses", SKIPPED, "nothing to compare with: a CPU is the reference")
+        return CheckResult(SKIPPED, "nothing to compare with: a CPU is the reference")
     losses = [_train_small(each) for each in (devices, reference)]
     gaps = [abs(ours / other - 1) for ours, other in zip(*losses, strict=True)]
     numbers = {"losses": losses[0], "reference": losses[1]}
@@ -121,22 +120,16 @@ def check_losses(devices: Sequence[jax.Device], reference: Sequence[jax.Device])
     )
     # bfloat16 has 8 bits: a mean of thousands of losses is off by far less, and drifts in 20 steps.
     if not (first < 2e-3 and worst < 2e-2):
-        return CheckResult("losses", WRONG, f"{words}; 2e-2 and 2e-3 are allowed", numbers)
-    return CheckResult("losses", FINE, words, numbers)
+        return CheckResult(WRONG, f"{words}; 2e-2 and 2e-3 are allowed", numbers)
+    return CheckResult(FINE, words, numbers)
 
 
 def _train_small(devices: Sequence[jax.Device]) -> list[float]:
-    rows = 8  # the reference's too: losses compare on the same rows
-    config = resolve(
-        Config(model=_SMALL, phases=(Phase(seq_len=128, steps=10**9, batch_size=rows),))
-    )
-    (objective,) = objectives.find_each(config)
-    program = measure.compile_step(config, objective, devices=devices)
+    # The reference has as many rows: losses compare on the same ones.
+    config = resolve(Config(model=_SMALL, phases=(Phase(seq_len=128, steps=10**9, batch_size=8),)))
+    program = measure.compile_step(config, devices)
     state, losses = program.first_state(), []
-    for step in range(_STEPS):
-        batch = synthetic.make_synthetic_batch(
-            program.row_shape, rows, _SMALL.vocab_size, 1.0, step
-        )
+    for batch in measure.make_batches(program, None, _STEPS):
         state, sums = program.take(state, mesh_lib.place_batch(batch, program.mesh))
         means = metrics.compute_means(metrics.add_step({}, metrics.flatten(sums)))
         losses.append(means["mlm_loss"])
@@ -146,7 +139,7 @@ def _train_small(devices: Sequence[jax.Device]) -> list[float]:
 def check_collectives(mesh: Mesh, megabytes: int = 64) -> CheckResult:
     """Time an all-gather and a sum over all devices, in bytes per second per device."""
     if mesh.size == 1:
-        return CheckResult("collectives", SKIPPED, "there is one device")
+        return CheckResult(SKIPPED, "there is one device")
     count = mesh.size
     size = megabytes * _MEGABYTE // 2 // count * count
     rates = {}
@@ -171,12 +164,10 @@ def check_collectives(mesh: Mesh, megabytes: int = 64) -> CheckResult:
     words = ", ".join(f"{name} {rate / 1e9:.2f} GB/s" for name, rate in rates.items())
     sentence = f"each of {count} devices sends {words}"
     if chip is None:
-        return CheckResult("collectives", FINE, f"{sentence}; no data sheet of this device", rates)
+        return CheckResult(FINE, f"{sentence}; no data sheet of this device", rates)
     peak = 2 * chip.link_bytes_per_sec
     outcome = FINE if rates["all_gather"] > 0.25 * peak else WRONG
-    return CheckResult(
-        "collectives", outcome, f"{sentence}; two links have {peak / 1e9:.0f} GB/s", rates
-    )
+    return CheckResult(outcome, f"{sentence}; two links have {peak / 1e9:.0f} GB/s", rates)
 
 
 def _time(program: Any, array: jax.Array, turns: int = 5) -> float:
@@ -191,12 +182,11 @@ def _time(program: Any, array: jax.Array, turns: int = 5) -> float:
 
 def check_kernel(mesh: Mesh, model: ModelConfig, seq_len: int) -> CheckResult:
     """Compare each kernel for these devices with the reference, as a run does before it starts."""
-    part = f"attention kernel at {seq_len}"
     dtype = jnp.dtype("bfloat16")
     kernels = find_kernels_of("auto", mesh, seq_len, model, dtype)
     if not kernels:
         words = choose_attention("auto", mesh, seq_len, model, dtype).words
-        return CheckResult(part, SKIPPED, words)
+        return CheckResult(SKIPPED, words)
     made = [verify.check_kernel(kernel, shape, mesh) for kernel, shape in kernels]
     numbers = {
         check.kernel: {"errors": check.errors, "wrong_mask_bits": check.wrong_mask_bits}
@@ -206,9 +196,9 @@ def check_kernel(mesh: Mesh, model: ModelConfig, seq_len: int) -> CheckResult:
     if wrong:
         sentence = "; ".join(check.describe() for check in wrong)
         advice = "a run takes another implementation; report it with this file"
-        return CheckResult(part, WRONG, f"{sentence}; {advice}", numbers)
+        return CheckResult(WRONG, f"{sentence}; {advice}", numbers)
     sentence = "; ".join(check.describe() for check in made)
-    return CheckResult(part, FINE, f"{sentence}; dropout masks are equal to the bit", numbers)
+    return CheckResult(FINE, f"{sentence}; dropout masks are equal to the bit", numbers)
 
 
 def find_slice_of(devices: Sequence[Any]) -> slices.Slice | None:
@@ -227,10 +217,8 @@ def find_slice_of(devices: Sequence[Any]) -> slices.Slice | None:
 
 def check_step(config: Config, secs: float) -> CheckResult:
     """Time the step of the first phase; on a TPU compare it with plan's estimate for the slice."""
-    (objective,) = objectives.find_each(config)
-    program = measure.compile_step(config, objective)
-    sizes = program.row_shape, program.phase.batch_size, config.model.vocab_size
-    batches = [synthetic.make_synthetic_batch(*sizes, 1.0, seed) for seed in range(2)]
+    program = measure.compile_step(config)
+    batches = measure.make_batches(program, None, 2)
     timed = measure.measure(program, batches, measure.Length(0, secs))
     report = measure_report.make_report(program, batches, measure_report.SYNTHETIC, timed)
     median = timed.step_secs.median
@@ -246,13 +234,13 @@ def check_step(config: Config, secs: float) -> CheckResult:
     if report.utilization:
         sentence += f", {report.utilization:.0%} of the peak"
     sentence += f"; compiled in {program.compile_secs:.0f} s"
-    expected = _estimate_step(config, objective)
+    expected = _estimate_step(config)
     if expected is None:
         sentence += "; there is no estimate to compare it with"
-        return CheckResult("step", FINE, sentence, numbers)
+        return CheckResult(FINE, sentence, numbers)
     numbers["estimated_step_secs"] = expected
     sentence += f"; plan estimates {1e3 * expected:,.1f} ms"
-    return CheckResult("step", FINE if median < 1.5 * expected else WRONG, sentence, numbers)
+    return CheckResult(FINE if median < 1.5 * expected else WRONG, sentence, numbers)
 
 
 def describe_pace(step_secs: float, rows_per_sec: float) -> str:
@@ -262,12 +250,13 @@ def describe_pace(step_secs: float, rows_per_sec: float) -> str:
     return f"{step}, {rows} rows per second"
 
 
-def _estimate_step(config: Config, objective: objectives.Objective) -> float | None:
+def _estimate_step(config: Config) -> float | None:
     devices = jax.devices()
     tpu_slice = find_slice_of(devices) if devices[0].platform == "tpu" else None
     if tpu_slice is None:
         return None
-    compiled = aot_compile.compile_step(config, 0, (objective,), tpu_slice, devices)
+    learned = objectives.find_each(config)
+    compiled = aot_compile.compile_step(config, 0, learned, tpu_slice, devices)
     if isinstance(compiled, TooLarge):
         return None
     priced = estimate.estimate_step(config, 0, tpu_slice, compiled)
@@ -279,7 +268,7 @@ def check_input(
 ) -> CheckResult:
     """Compare the rate of the input pipeline on this host with what the step takes."""
     if source is None:
-        return CheckResult("input", SKIPPED, "no store is given: --config.data.store=STORE")
+        return CheckResult(SKIPPED, "no store is given: --config.data.store=STORE")
     rows = np.arange(config.phases[0].batch_size)
     batches = source.train_batches(0, 0, rows)
     try:
@@ -293,12 +282,10 @@ def check_input(
     numbers = {"rows_per_sec": rate}
     sentence = f"{rate:,.0f} rows per second from the store on this host"
     if step_rows_per_sec is None:
-        return CheckResult("input", FINE, sentence, numbers)
+        return CheckResult(FINE, sentence, numbers)
     times = rate / step_rows_per_sec
     outcome = FINE if times > 1.5 else WRONG
-    return CheckResult(
-        "input", outcome, f"{sentence}, {times:.1f} times what the step takes", numbers
-    )
+    return CheckResult(outcome, f"{sentence}, {times:.1f} times what the step takes", numbers)
 
 
 def check_storage(address: str, state_bytes: int, megabytes: int = 64) -> CheckResult:
@@ -344,16 +331,12 @@ def _check_storage(address: str, state_bytes: int, megabytes: int) -> CheckResul
     write, read = (len(data) / each for each in (middle - start, end - middle))
     numbers |= {"write_bytes_per_sec": write, "read_bytes_per_sec": read}
     if not is_same:
-        return CheckResult(
-            "storage", WRONG, f"{address} returns other bytes than were written", numbers
-        )
+        return CheckResult(WRONG, f"{address} returns other bytes than were written", numbers)
     sentence = (
         f"{address} takes {write / 1e6:,.0f} MB/s and gives {read / 1e6:,.0f} MB/s (perhaps from "
         f"memory); a checkpoint has {state_bytes / 1e9:,.2f} GB"
     )
     free = numbers.get("free_bytes")
     if free is not None and free < 2 * state_bytes:
-        return CheckResult(
-            "storage", WRONG, f"{sentence}, and {free / 1e9:,.2f} GB are free", numbers
-        )
-    return CheckResult("storage", FINE, sentence, numbers)
+        return CheckResult(WRONG, f"{sentence}, and {free / 1e9:,.2f} GB are free", numbers)
+    return CheckResult(FINE, sentence, numbers)

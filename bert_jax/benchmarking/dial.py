@@ -18,7 +18,7 @@ from bert_jax.config import Config, ResolvedRun, StoreFacts, resolve
 from bert_jax.config.overrides import Override
 from bert_jax.planning import budget as budget_lib
 from bert_jax.planning import estimate, slices
-from bert_jax.planning.candidates import FAMILY, EncoderShape, reshape
+from bert_jax.planning.candidates import FAMILY, SIZE_FIELDS, EncoderShape, reshape
 from bert_jax.planning.chip_prices import read_prices
 from bert_jax.planning.fit import fit_ladder
 from bert_jax.planning.law import Law, count_layer_parameters, count_most_parameters
@@ -46,7 +46,6 @@ EVALUATIONS = 5  # in the first phase, about
 # Row lengths of the two phases, by the largest width that uses them; as in quickstart.py, tiny.py
 # and base.py.
 ROW_LENGTHS = {128: (32, 64), 256: (64, 128), 1 << 16: (128, 512)}
-SIZE_FIELDS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
 MAX_MEASURED = 3  # sizes
 _OPTIMISM = 1.5  # how much faster than by its operations a larger size may turn out
 
@@ -136,7 +135,6 @@ class DialSize:
     config: ResolvedRun  # with steps that are yet to be chosen
     step_secs: tuple[float, ...]
     setup_secs: float  # the most that setting up a step took: it may have been compiled before
-    is_measured: bool
 
     @property
     def layer_parameters(self) -> int:
@@ -288,7 +286,7 @@ class _Speeds:
         """Return a size to measure: that is the best by its operations, or may be; else None."""
         best, *others = self.rank(self.shapes)
         rivals = [best, *(each for each in others if self._may_beat(each, best))]
-        return next((each.shape for each in rivals if not each.is_measured), None)
+        return next((each.shape for each in rivals if each.shape not in self.measured), None)
 
     def measure(self, shape: EncoderShape, batch_tokens: int) -> DialSize:
         """Measure a step of each phase of a size."""
@@ -297,7 +295,7 @@ class _Speeds:
         step_secs = tuple(time.step_secs for time in times)
         before = [each.setup_secs for each in self.measured.values() if each.shape == shape]
         setup_secs = max(*before, *(time.setup_secs for time in times))
-        size = DialSize(shape, batch_tokens, config, step_secs, setup_secs, is_measured=True)
+        size = DialSize(shape, batch_tokens, config, step_secs, setup_secs)
         self.measured[shape] = size
         return size
 
@@ -307,11 +305,9 @@ class _Speeds:
             return self.measured[shape]
         known = max(self.measured.values(), key=lambda each: each.layer_parameters)
         config = _configure(self._request, shape, known.batch_tokens)
-        flops_per_sec = _count_flops(known.config, 0) / known.step_secs[0]
-        secs = tuple(_count_flops(config, index) / flops_per_sec for index in range(2))
-        return DialSize(
-            shape, known.batch_tokens, config, secs, known.setup_secs, is_measured=False
-        )
+        flops_per_sec = estimate.count_step_flops(known.config, 0) / known.step_secs[0]
+        secs = tuple(estimate.count_step_flops(config, i) / flops_per_sec for i in range(2))
+        return DialSize(shape, known.batch_tokens, config, secs, known.setup_secs)
 
     def rank(self, shapes: Sequence[EncoderShape]) -> list[DialSize]:
         """List the sizes that learn anything within the budget, the lowest predicted loss first.
@@ -378,11 +374,6 @@ class _Speeds:
             return math.inf
         tokens, unique_tokens = self.count_tokens(size), self._request.unique_tokens
         return self._law.predict(size.layer_parameters, tokens, unique_tokens).loss
-
-
-def _count_flops(config: Config, index: int) -> float:
-    """Count the operations of a step."""
-    return config.phases[index].batch_size * estimate.count_row_flops(config, index)
 
 
 def _configure(

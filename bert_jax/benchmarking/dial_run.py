@@ -16,7 +16,6 @@ import numpy as np
 from bert_jax.benchmarking import measure as measure_lib
 from bert_jax.benchmarking.dial import (
     MIN_STEPS,
-    SIZE_FIELDS,
     DialChoice,
     DialRequest,
     Measure,
@@ -30,17 +29,17 @@ from bert_jax.config.overrides import Override
 from bert_jax.logging.console import Screen, duration
 from bert_jax.parallel import chips
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.planning.candidates import FAMILY
+from bert_jax.planning import budget as budget_lib
+from bert_jax.planning.candidates import FAMILY, SIZE_FIELDS
 from bert_jax.planning.law import count_in_words
 from bert_jax.runtime import run_record
-from bert_jax.train_step import objectives
 from bert_jax.trainer import compile as compile_lib
 from bert_jax.trainer import feed as feed_lib
 from bert_jax.trainer.heldout import MANY_EPOCHS
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.store import TEXT, Store
+from data_pipeline.store import Store
 
 CHOSEN = "chosen_config.py"  # file of the workdir
 _MEASURED_SECS, _MEASURED_BATCHES, _ROWS_COUNTED = 2.0, 4, 512
@@ -78,12 +77,7 @@ def read_request(
     )
     with screen.copying(config.data.store) as advance:
         stores = feed_lib.open_stores(config.data, advance)
-    for store in stores:
-        if store.kind != TEXT:
-            raise Refused(
-                f"config.data.store={store.directory} holds ready-made examples, and "
-                "config.budget chooses the length of rows; give a store of text"
-            )
+    budget_lib.check_stores(stores, "config.budget")
     rows = feed_lib.StoreFeed(stores, recipe).first_rows(0, _ROWS_COUNTED)
     request = DialRequest(
         config=config,
@@ -102,24 +96,14 @@ def _measure_here(stores: Sequence[Store], screen: Screen) -> Measure:
 
     def measure(config: ResolvedRun, index: int) -> StepTime:
         start = time.monotonic()
-        phase = dataclasses.replace(
-            config.phases[index],
-            steps=10**9,
-            restart_learning_rate=0.0,
-            restart_warmup_steps=0,
-        )
+        phase = config.phases[index]
+        phase = measure_lib.set_rows(phase, phase.batch_size, jax.default_backend(), shards=1)
         alone = dataclasses.replace(config, phases=(phase,))
         size = f"{alone.model.num_hidden_layers} x {alone.model.hidden_size}"
         with screen.spinning(f"measuring {size}, {phase.batch_size} rows of {phase.seq_len}"):
-            (objective,) = objectives.find_each(alone)
-            program = measure_lib.compile_step(alone, objective)
-            count = phase.batch_size * _MEASURED_BATCHES
-            rows = feed_lib.StoreFeed(stores, alone).first_rows(0, count)
-            numbers = np.arange(count) % len(rows["input_ids"])  # a small store repeats its rows
-            batches = [
-                {field: array[chosen] for field, array in rows.items()}
-                for chosen in np.split(numbers, _MEASURED_BATCHES)
-            ]
+            program = measure_lib.compile_step(alone)
+            source = feed_lib.StoreFeed(stores, alone)
+            batches = measure_lib.make_batches(program, source, _MEASURED_BATCHES)
             setup_secs = time.monotonic() - start
             timed = measure_lib.measure(program, batches, measure_lib.Length(0, _MEASURED_SECS))
         return StepTime(float(np.mean(timed.group_step_secs)), setup_secs)

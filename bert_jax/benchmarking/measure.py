@@ -17,17 +17,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.config import (
-    Config,
-    ModelConfig,
-    Phase,
-    data_in_phase,
-)
+from bert_jax.benchmarking.synthetic import Batch, make_synthetic_batch
+from bert_jax.config import Config, ModelConfig, Phase, data_in_phase
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step import schedule, state
-from bert_jax.train_step.objectives import Objective
+from bert_jax.train_step.objectives import find_each
 from bert_jax.trainer.compile import StepParts, build_parts, lower_step
+from bert_jax.trainer.feed import StoreFeed
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.schema import RowShape, row_shape
 
@@ -109,7 +106,6 @@ class Timed:
 
 def compile_step(
     config: Config,
-    objective: Objective,
     devices: Sequence[jax.Device] | None = None,
     teacher: ModelConfig | None = None,
 ) -> Program:
@@ -120,7 +116,7 @@ def compile_step(
     Raises:
       MemoryError: the step needs more memory than a device has.
     """
-    parts = build_parts(config, (objective,), devices=devices, teacher=teacher)
+    parts = build_parts(config, find_each(config), devices=devices, teacher=teacher)
     jax.set_mesh(parts.mesh)
     (phase,) = config.phases
     shape = _row_shape(config)
@@ -258,6 +254,25 @@ def _explain_memory(config: Config) -> Iterator[None]:
             f"{_describe_step(config)} does not fit in the memory of "
             f"{jax.devices()[0].device_kind} ({reason[:200]}); {_HOW_TO_FIX}"
         ) from error
+
+
+def make_batches(
+    program: Program, source: StoreFeed | None, count: int, token_share: float = 1.0
+) -> list[Batch]:
+    """Read batches for a program, or without a store make them of synthetic tokens.
+
+    A store with fewer rows repeats them. token_share is as in make_synthetic_batch.
+    """
+    rows = program.phase.batch_size
+    if source is None:
+        sizes = program.row_shape, rows, program.config.model.vocab_size
+        return [make_synthetic_batch(*sizes, token_share, seed) for seed in range(count)]
+    arrays = source.first_rows(0, count * rows)
+    numbers = np.arange(count * rows) % len(arrays["input_ids"])
+    return [
+        {name: array[chosen] for name, array in arrays.items()}
+        for chosen in np.split(numbers, count)
+    ]
 
 
 # Positions of a step on one device, where neither the user nor a recipe for TPU says: 16 rows of

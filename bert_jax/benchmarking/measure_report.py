@@ -10,6 +10,7 @@ import numpy as np
 from bert_jax.benchmarking.measure import Program, Spread, Timed
 from bert_jax.model import flops
 from bert_jax.parallel import chips
+from bert_jax.planning.estimate import count_row_flops
 
 SYNTHETIC, STORE = "made up", "store"  # values in --json_out
 BY_DEVICE, BY_COMPILER = "device", "compiler"
@@ -64,12 +65,8 @@ def make_report(
     rows_per_sec = rows / timed.step_secs.median
     examples = float(np.mean([_count_examples(batch) for batch in batches]))
     tokens = float(np.mean([int(batch["input_mask"].sum()) for batch in batches]))
-    config, sizes = program.config, (shape.seq_len, shape.predictions)
-    row_flops = flops.count_train_flops(config.model, *sizes)
-    if program.teacher is not None:
-        name = program.phase.objective or config.objective
-        teacher = program.teacher.config
-        row_flops += flops.count_teacher_flops(teacher, config.distill, name, *sizes)
+    teacher = None if program.teacher is None else program.teacher.config
+    row_flops = count_row_flops(program.config, 0, teacher)
     measured = timed.peak_memory_bytes
     return StepReport(
         device_kind=kind,

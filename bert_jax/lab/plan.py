@@ -8,7 +8,7 @@ import jax
 import rich.table
 
 from bert_jax import config as config_lib
-from bert_jax.benchmarking import measure, synthetic
+from bert_jax.benchmarking import measure
 from bert_jax.config import ResolvedRun
 from bert_jax.interop.teacher import read_teacher_sizes
 from bert_jax.lab.baselines.training import measure_steps
@@ -18,7 +18,6 @@ from bert_jax.lab.row_kinds.row_kind import RowCost
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 from bert_jax.logging.console import Screen, duration
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.train_step import objectives
 from bert_jax.trainer import setup
 from data_pipeline.cli.terminal import make_console, make_table
 
@@ -124,12 +123,9 @@ def _measure_phase(config: ResolvedRun, index: int) -> float:
     phase = config.phases[index]
     phase = measure.set_rows(phase, phase.batch_size, jax.default_backend(), shards)
     config = dataclasses.replace(config, phases=(phase,))
-    (objective,) = objectives.find_each(config)
-    teacher = read_teacher_sizes(config)
-    program = measure.compile_step(config, objective, teacher=teacher)
-    sizes = program.row_shape, program.phase.batch_size, program.config.model.vocab_size
-    batch = synthetic.make_synthetic_batch(*sizes, token_share=1.0, seed=0)
-    return measure.measure(program, [batch], _MEASURED).step_secs.median
+    program = measure.compile_step(config, teacher=read_teacher_sizes(config))
+    batches = measure.make_batches(program, None, 1)
+    return measure.measure(program, batches, _MEASURED).step_secs.median
 
 
 def build_table(plans: Sequence[StudyRowPlan]) -> rich.table.Table:

@@ -16,14 +16,14 @@ from bert_jax import config as config_lib
 from bert_jax.config import Config
 from bert_jax.planning import candidates as candidates_lib
 from bert_jax.planning.aot_compile import TooLarge
-from bert_jax.planning.candidates import CompileAll, EncoderShape, RunCandidate
+from bert_jax.planning.candidates import SIZE_FIELDS, CompileAll, EncoderShape, RunCandidate
 from bert_jax.planning.chip_prices import Price
 from bert_jax.planning.law import Law, count_in_words, count_most_parameters
 from bert_jax.planning.slices import Slice
 from bert_jax.trainer.feed import StoreFeed
 from bert_jax.trainer.heldout import MANY_EPOCHS
 from data_pipeline.io.refused import Refused
-from data_pipeline.store import TEXT
+from data_pipeline.store import TEXT, Store
 
 # Of a budget, what does not go into steps: evaluations, saves, reading, waiting for batches; and at
 # least the seconds of a start, from a slice that is billed to the first step. Both are assumed.
@@ -86,14 +86,9 @@ def count_corpus(source: StoreFeed) -> CorpusFacts:
     """Count the text of a store, or of several, and the tokens in rows of each phase.
 
     Raises:
-      Refused: a store holds ready-made examples, not text.
+      Refused: as check_stores does.
     """
-    for store in source.stores:
-        if store.kind != TEXT:
-            raise Refused(
-                f"{store.directory} holds ready-made examples, whose text --budget cannot count; "
-                "give a store of text"
-            )
+    check_stores(source.stores)
     indices = range(len(source.config.phases))
     masks = [source.first_rows(index, _ROWS_COUNTED)["input_mask"] for index in indices]
     return CorpusFacts(
@@ -193,6 +188,16 @@ def check(config: Config, flag: str = "--budget") -> None:
             raise Refused(
                 f"{flag} predicts runs of new weights, layer by layer, but config.{key} is "
                 f"{value}; leave it out, or leave {flag} out"
+            )
+
+
+def check_stores(stores: Sequence[Store], flag: str = "--budget") -> None:
+    """Raise Refused for ready-made examples, whose rows keep their length; `flag` as in check."""
+    for store in stores:
+        if store.kind != TEXT:
+            raise Refused(
+                f"config.data.store={store.directory} holds ready-made examples, and {flag} counts "
+                "text and cuts rows of it; give a store of text"
             )
 
 
@@ -463,15 +468,14 @@ def make_settings(
     Warm-ups keep their share of the steps. Saves are SAVE_EVERY_SECS apart.
     """
     given, model = request.config, config.model
-    sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
-    settings: dict[str, Any] = {f"config.model.{name}": getattr(model, name) for name in sizes}
-    total, given_total = sum(steps), config_lib.total_steps(given)
+    settings: dict[str, Any] = {f"config.model.{n}": getattr(model, n) for n in SIZE_FIELDS}
+    total = sum(steps)
     settings |= {f"config.phases[{index}].steps": count for index, count in enumerate(steps)}
     for index, phase in enumerate(given.phases):
         if phase.restart_warmup_steps:
             warmup_steps = max(1, round(phase.restart_warmup_steps * steps[index] / phase.steps))
             settings[f"config.phases[{index}].restart_warmup_steps"] = warmup_steps
-    share = total / given_total
+    share = total / config_lib.total_steps(given)
     if given.optim.warmup_tokens:
         settings["config.optim.warmup_tokens"] = max(1, round(given.optim.warmup_tokens * share))
     elif given.optim.warmup_steps:

@@ -44,6 +44,9 @@ FAMILY = (
     *(EncoderShape(12, 768), EncoderShape(24, 1024)),
 )
 
+# Settings of config.model that reshape changes.
+SIZE_FIELDS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+
 
 def reshape(config: Config, shape: EncoderShape) -> Config:
     """Give a config's model this shape; heads and feed-forward part keep their proportions."""
@@ -213,10 +216,6 @@ def _assume_speeds(
     """Compute the time of a step of each phase from its operations and a share of peak."""
     flops_per_sec = share * tpu_slice.chips * tpu_slice.chip.bf16_flops_per_sec
     return tuple(
-        PhaseSpeed(
-            phase.batch_size * estimate.count_row_flops(config, index) / flops_per_sec,
-            share,
-            origin,
-        )
-        for index, phase in enumerate(config.phases)
+        PhaseSpeed(estimate.count_step_flops(config, index) / flops_per_sec, share, origin)
+        for index in range(len(config.phases))
     )

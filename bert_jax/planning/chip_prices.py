@@ -7,7 +7,7 @@ kernel_prices.json has cycles by chip and shape, as counted by benchmarks/kernel
 import dataclasses
 import json
 import pathlib
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, TypedDict
 
 from bert_jax.model.attention import flash
 from data_pipeline.io import small_files
@@ -103,18 +103,10 @@ class KernelShape:
 
 def look_up_cycles(shape: KernelShape) -> dict[str, float]:
     """Return the cycles of a row by words in the kernels' names; {} if not priced."""
-    row = _find_row(shape)
-    if row is None:
-        return {}
-    scope = f"{flash.SCOPE_OF_WINDOWS} " if shape.window else ""
-    cycles = (row["forward_cycles"], row["backward_cycles"])
-    names = (f"{scope}{name}" for name in NAMES[shape.kernel])
-    return dict(zip(names, cycles, strict=True))
-
-
-def _find_row(shape: KernelShape) -> dict[str, Any] | None:
     sizes = dataclasses.asdict(shape)
+    scope = f"{flash.SCOPE_OF_WINDOWS} " if shape.window else ""
+    names = (f"{scope}{name}" for name in NAMES[shape.kernel])
     for row in json.loads(KERNEL_PRICES.read_text(encoding="utf-8")):
         if sizes.items() <= {"kernel": "attention", "window": 0, **row}.items():
-            return dict(row)
-    return None
+            return dict(zip(names, (row["forward_cycles"], row["backward_cycles"]), strict=True))
+    return {}

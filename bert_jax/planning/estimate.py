@@ -1,9 +1,8 @@
 """Estimate a phase on a slice: whether it fits, its step time, or else settings that would fit."""
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from bert_jax import config as config_lib
@@ -126,6 +125,11 @@ def count_row_flops(config: Config, index: int, teacher: ModelConfig | None = No
     )
 
 
+def count_step_flops(config: Config, index: int) -> float:
+    """Count the operations of a step in a phase, without a teacher."""
+    return config.phases[index].batch_size * count_row_flops(config, index)
+
+
 def describe_attention(config: Config, index: int, tpu_slice: Slice) -> str:
     """Describe which attention the phase takes on this slice, and why.
 
@@ -154,37 +158,23 @@ def _kernel_cycles(
     A call computes the rows of a micro-batch on one device, with the heads on this device. Kernels
     of a teacher or generator have a scope in their names, and come first.
     """
+    frozen = teacher and dataclasses.replace(teacher, attention_probs_dropout_prob=0.0)
     cycles: dict[str, float | None] = {}
-    *others, own = _list_models(config, teacher)
-    for scope, model in others:
-        priced = _model_cycles(_list_shapes(config, index, tpu_slice, compiled, model))
-        cycles |= {f"{scope} {words}": price for words, price in priced.items()} | {scope: None}
-    cycles |= _model_cycles(_list_shapes(config, index, tpu_slice, compiled, own[1]))
-    rows = _rows_of_call(config, index, compiled)
+    for scope, model in ((TEACHER_SCOPE, frozen), (GENERATOR_SCOPE, config.model.generator)):
+        if model is not None:
+            priced = _price_kernels(config, index, tpu_slice, compiled, model)
+            cycles |= {f"{scope} {words}": price for words, price in priced.items()} | {scope: None}
+    cycles |= _price_kernels(config, index, tpu_slice, compiled, config.model)
+    phase = config.phases[index]
+    shards = math.prod(compiled.mesh[axis] for axis in mesh_lib.BATCH_AXES)
+    rows = phase.batch_size / (shards * phase.micro_batches)
     return {words: price and rows * price for words, price in cycles.items()}
 
 
-def _list_models(config: Config, teacher: ModelConfig | None) -> list[tuple[str, ModelConfig]]:
-    """List the models of a step with the scope in their kernels' names, the trained model last."""
-    models = [("", config.model)]
-    if config.model.generator is not None:
-        models.insert(0, (GENERATOR_SCOPE, config.model.generator))
-    if teacher is not None:
-        sizes = dataclasses.replace(teacher, attention_probs_dropout_prob=0.0)
-        models.insert(0, (TEACHER_SCOPE, sizes))
-    return models
-
-
-def _rows_of_call(config: Config, index: int, compiled: Compiled) -> float:
-    phase = config.phases[index]
-    shards = math.prod(compiled.mesh[axis] for axis in mesh_lib.BATCH_AXES)
-    return phase.batch_size / (shards * phase.micro_batches)
-
-
-def _list_shapes(
+def _price_kernels(
     config: Config, index: int, tpu_slice: Slice, compiled: Compiled, model: ModelConfig
-) -> list[chip_prices.KernelShape]:
-    """List the shapes of the kernels that a model may call.
+) -> dict[str, float]:
+    """Return the cycles per row of the kernels that a model may call, by words in their names.
 
     Kernels with a window come first, as their names include all words of those without a window.
     """
@@ -197,12 +187,12 @@ def _list_shapes(
     )
     flash = dataclasses.replace(shape, kernel="flash", has_dropout=False)
     window = dataclasses.replace(flash, window=model.local_attention)
-    return [shape, *([window] if window.window else []), flash]
-
-
-def _model_cycles(shapes: list[chip_prices.KernelShape]) -> dict[str, float]:
-    priced = [price for each in shapes for price in chip_prices.look_up_cycles(each).items()]
-    return dict(priced)
+    shapes = [shape, *([window] if window.window else []), flash]
+    return {
+        words: cycles
+        for each in shapes
+        for words, cycles in chip_prices.look_up_cycles(each).items()
+    }
 
 
 def plan_phase(
@@ -223,7 +213,7 @@ def plan_phase(
     alternatives: list[Alternative] = []
     if isinstance(result, TooLarge):
         available, needed = result.available, result.needed
-        alternatives = list(_try_alternatives(config, index, tpu_slice, compile_step, teacher))
+        alternatives = _try_alternatives(config, index, tpu_slice, compile_step, teacher)
     else:
         available, needed = tpu_slice.usable_bytes, result.memory.total
     plan = PhasePlan(
@@ -272,7 +262,7 @@ def _try_alternatives(
     tpu_slice: Slice,
     compile_step: Compile,
     teacher: ModelConfig | None,
-) -> Iterator[Alternative]:
+) -> list[Alternative]:
     """Try each setting alone until the step fits; if none does, all of them together."""
     now = _read_flags(config, index)
 
@@ -286,23 +276,19 @@ def _try_alternatives(
         estimate = estimate_step(changed, index, tpu_slice, result, teacher)
         return Alternative(changes, True, result.memory.total, estimate.step_secs)
 
-    *single_changes, together = _list_ladders(config, index, tpu_slice)
-    something_fits = False
-    for ladder in single_changes:
+    def climb(ladder: Iterable[Config]) -> Iterator[Alternative]:
         for changed in ladder:
             alternative = compile_changed(changed)
             yield alternative
             if alternative.fits:
-                something_fits = True
-                break
-    for changed in together:
-        if something_fits:
-            return
-        if changed in itertools.chain(*single_changes):
-            continue
-        alternative = compile_changed(changed)
-        yield alternative
-        something_fits = alternative.fits
+                return
+
+    *single_changes, together = _list_ladders(config, index, tpu_slice)
+    tried = [alternative for ladder in single_changes for alternative in climb(ladder)]
+    if not any(alternative.fits for alternative in tried):
+        known = [changed for ladder in single_changes for changed in ladder]
+        tried += climb(changed for changed in together if changed not in known)
+    return tried
 
 
 def _list_ladders(config: Config, index: int, tpu_slice: Slice) -> Iterator[list[Config]]:

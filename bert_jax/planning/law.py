@@ -105,13 +105,10 @@ class Law:
         Raises:
           Refused: an argument is not a finite number above 0.
         """
-        for name, value in (
-            *(("parameters", parameters), ("tokens", tokens)),
-            ("unique_tokens", unique_tokens),
-        ):
+        run = Point(parameters, tokens, unique_tokens, loss=1.0)
+        for name, value in run._asdict().items():
             if not 0 < value < math.inf:
                 raise Refused(f"{name} is {value}; a law takes a number above 0")
-        run = Point(parameters, tokens, unique_tokens, 1.0)
         (log_loss,), jacobian = compute_log_losses(self.constants.to_vector(), [run])
         gradient = jacobian[0]
         of_constants = float(gradient @ np.array(self.covariance) @ gradient)

@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import importlib.metadata
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from bert_jax.planning.aot_compile import Compiled, TooLarge
 from bert_jax.planning.chip_prices import Prices
 from bert_jax.planning.estimate import Estimate, PhasePlan
 from bert_jax.planning.slices import Slice
+from bert_jax.runtime.code_version import package_versions
 from bert_jax.train_step.objectives import Objective
 from bert_jax.train_step.schedule import sample_rates
 from bert_jax.trainer import setup
@@ -191,7 +191,7 @@ def build_plan(request: PlanRequest, screen: Screen) -> tuple[Plan, Compiled | N
         run=_add_up(request, phases),
         learning_rate={"steps": steps.tolist(), "rates": rates.tolist()},
         scale=list(_scale(request, phases[0], screen)),
-        versions=_read_versions(),
+        versions=package_versions(("jax", "jaxlib", "libtpu")),
         notes=_write_notes(tpu_slice),
     )
     return plan, first
@@ -216,10 +216,6 @@ def _plan_phase(
             )
 
     return estimate.plan_phase(config, index, tpu_slice, compile_step, teacher)
-
-
-def _read_versions() -> dict[str, str]:
-    return {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")}
 
 
 def _scale(request: PlanRequest, first: PhasePlan, screen: Screen) -> Iterator[ScaleRow]:

@@ -64,7 +64,9 @@ def test_a_full_disk_is_named_with_what_to_do_and_left_as_it_was(tmp_path, monke
 
 
 def test_the_last_line_claims_no_more_than_was_checked():
-    fine, wrong, skipped = (checks.CheckResult(name, name, "") for name in (FINE, WRONG, SKIPPED))
+    fine, wrong, skipped = (
+        checks.CheckResult(name, "", part=name) for name in (FINE, WRONG, SKIPPED)
+    )
     assert doctor.summarize([skipped, skipped]) == "nothing was checked; 2 skipped"
     assert doctor.summarize([fine, skipped]) == "1 part checked, nothing wrong; 1 skipped"
     assert doctor.summarize([fine, wrong]) == "2 parts checked, wrong: wrong; 0 skipped"
@@ -129,7 +131,7 @@ def test_a_part_that_fails_is_a_verdict_and_the_others_go_on(capsys):
     def fail():
         raise OSError("the disk is gone")
 
-    fine = checks.CheckResult("second", FINE, "as it should be")
+    fine = checks.CheckResult(FINE, "as it should be")
     screen = doctor.Screen(is_writer=True)
     verdicts = doctor.check_parts([("first", fail), ("second", lambda: fine)], screen, 60.0)
     assert [verdict.outcome for verdict in verdicts] == [WRONG, FINE]

@@ -22,7 +22,6 @@ from bert_jax.config import (
 )
 from bert_jax.model import bert
 from bert_jax.parallel import mesh
-from bert_jax.train_step.objectives import MLM_NSP, find_each
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax import tiny_models
 
@@ -121,7 +120,7 @@ def test_the_program_computes_as_the_config_says(monkeypatch):
     config = dataclasses.replace(
         tiny_models.CONFIG, compute=ComputeConfig(remat="layer", gelu_backward="saved")
     )
-    made = timing.compile_step(config, MLM_NSP, jax.devices()[:1])
+    made = timing.compile_step(config, jax.devices()[:1])
     expected = bert.build(config.model, "cpu", 1, config.compute)
     assert made.model.graphdef == expected.graphdef != bert.build(config.model, "cpu").graphdef
     assert made.memory_bytes == 50 + 40 - 30 + 7
@@ -130,7 +129,7 @@ def test_the_program_computes_as_the_config_says(monkeypatch):
 def test_a_step_larger_than_a_device_is_refused_before_it_runs(monkeypatch):
     fake_compiler(monkeypatch, 10**15)
     with pytest.raises(MemoryError, match=r"16 rows of 19 needs 1,?000,?000\.0 GB .* cpu has"):
-        timing.compile_step(tiny_models.CONFIG, MLM_NSP, jax.devices()[:1])
+        timing.compile_step(tiny_models.CONFIG, jax.devices()[:1])
 
 
 @pytest.mark.slow
@@ -144,7 +143,7 @@ def test_a_step_with_a_teacher_is_taken_and_its_memory_counts():
     )
     wide = dataclasses.replace(tiny_models.MODEL, hidden_size=48, num_attention_heads=6)
     programs = [
-        timing.compile_step(config, *find_each(config), jax.devices()[:1], teacher)
+        timing.compile_step(config, jax.devices()[:1], teacher)
         for config, teacher in ((alone, None), (taught, wide))
     ]
     timed = measure(programs[1], [tiny_models.random_batch()], Length(3, 1.0))

@@ -59,6 +59,17 @@ def test_rates_and_utilization_by_hand():
     assert "2.3% = 69.93 GFLOP a row x 256.0 rows/s / (4 x 197.0 TFLOP/s, the bfloat16" in words
 
 
+def test_a_causal_phase_predicts_every_position_from_those_before_it():
+    made = program("TPU v5 lite")
+    phase = dataclasses.replace(made.phase, objective="causal")
+    config = dataclasses.replace(made.config, phases=(phase,))
+    made = dataclasses.replace(made, config=config)
+    report = measure_report.make_report(made, batches(), "made up", TIMED)
+    # Attention: 12 x 12 x 768 x (128 x 129 / 2); the head at 128 positions in place of 20.
+    pairs, head = 110_592 * (128**2 - 8256), 6 * (768 + 30_522) * 768
+    assert report.flops_per_row == BASE_AT_128 - pairs + 108 * head
+
+
 @pytest.mark.parametrize(("kind", "peak"), [("TPU v3", 61.5e12), ("abacus", None)])
 def test_a_core_has_half_its_chips_peak_and_an_unknown_kind_none(kind, peak):
     report = measure_report.make_report(program(kind), batches(), "made up", TIMED)
