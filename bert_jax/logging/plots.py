@@ -318,15 +318,16 @@ def draw_phases(ax: Axes, phases: Sequence[Phase], last_step: int, is_highest: b
         ax.set_title(ax.get_title(loc="left"), loc="left", pad=18)
 
 
-def write_ends(ax: Axes, ends: Sequence[End]) -> None:
+def write_ends(ax: Axes, ends: Sequence[End], apart: float = APART) -> None:
     """Write the last values to the right of the panel, without overlap."""
     low, high = ax.get_ylim()
     ends = sorted(ends, key=lambda end: end.value)
-    places = spread([(end.value - low) / (high - low) for end in ends], APART)
+    places = spread([(end.value - low) / (high - low) for end in ends], apart)
+    lift = max(0.0, -min(places, default=0.0))  # lower values would be written over the steps
     for place, end in zip(places, ends, strict=True):
         ax.annotate(
             end.text,
-            (1.0, place),
+            (1.0, place + lift),
             (6, 0),
             xycoords="axes fraction",
             textcoords="offset points",

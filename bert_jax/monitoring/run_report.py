@@ -18,7 +18,6 @@ Sample = tuple[str, str]  # a sentence with a hidden word, and the guesses for i
 _UNPRICED: Mapping[str, float] = types.MappingProxyType({})
 _INCHES = (3.9, 2.4)  # a picture's size, whose words stay readable across a phone
 _APART = 0.08  # share of a picture's height that separates two values
-_MAX_DOTS = 12  # a curve of at most this many points shows each
 
 
 def describe_verdict(run: RunState) -> str:
@@ -319,7 +318,7 @@ def _draw(runs: Sequence[RunState], term: str) -> str:
     """
     from matplotlib import style
 
-    from bert_jax.logging.plots import spread
+    from bert_jax.logging import plots
     from data_pipeline.report import page
 
     measure = f"{term}_loss"
@@ -327,39 +326,26 @@ def _draw(runs: Sequence[RunState], term: str) -> str:
         figure, axes = page.new_axes(_INCHES)
         axes.margins(y=0.08)  # a reference line at the top has its words above it
         end = max(1, *(run.curves.last_step for run in runs))
-        labels = []
+        ends = []
         for number, run in enumerate(runs):
             color = page.RUN_COLOURS[_color_index(number)]
             train, heldout = (run.curves.select(split, measure) for split in ("train", "heldout"))
             axes.plot(*train, color=color, linewidth=0.7, alpha=0.6, clip_on=False)
             axes.plot(*heldout, color=color, linewidth=1.6, clip_on=False)
             # A marker of matplotlib is a reference to an id; a line without length is not.
-            dots = heldout if len(heldout[0]) <= _MAX_DOTS else ((), ())
+            dots = heldout if len(heldout[0]) <= plots.MAX_DOTS else ((), ())
             for step, loss in zip(*dots, strict=True):
                 look: dict[str, Any] = {"linewidth": 3.5, "solid_capstyle": "round"}
                 axes.plot([step, step], [loss, loss], color=color, clip_on=False, **look)
             if len(heldout[0]):
                 name = f"{number + 1}:  " * (len(runs) > 1)
-                labels.append((float(heldout[1][-1]), f"{name}{heldout[1][-1]:.3f}", color))
+                ends.append(plots.End(heldout[1][-1], f"{name}{heldout[1][-1]:.3f}", color))
         is_one_store = len({run.store for run in runs}) == 1
         for word, value in runs[0].reference_lines(term).items() if is_one_store else ():
             axes.plot([0, end], [value] * 2, color=page.QUIET, linewidth=0.8, clip_on=False)
             look = {"horizontalalignment": "right", "textcoords": "offset points"}
             axes.annotate(word, (end, value), (-1, 2), **look)
         axes.set_xlim(0, end)
-        low, high = axes.get_ylim()
-        labels.sort()
-        places = spread([(value - low) / (high - low) for value, _, _ in labels], _APART)
-        lift = max(0.0, -min(places, default=0.0))  # lower values are drawn over the steps
-        for place, (_, text, color) in zip(places, labels, strict=True):
-            axes.annotate(
-                text,
-                (1, place + lift),
-                (4, 0),
-                xycoords="axes fraction",
-                textcoords="offset points",
-                verticalalignment="center",
-                color=color,
-            )
+        plots.write_ends(axes, ends, _APART)
         axes.set_xlabel("step")
         return page.render_svg(figure, f"{term} loss by step", {})
