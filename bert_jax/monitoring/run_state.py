@@ -96,8 +96,8 @@ def read_run(folder: pathlib.Path) -> RunState:
     Raises:
       Refused: the folder holds no run.
     """
-    path = run_record.record_path(folder)
-    if not any((folder / name).exists() for name in (path.name, METRICS, goodput.FILE)):
+    path = folder / run_record.FILE
+    if not any((folder / name).exists() for name in (run_record.FILE, METRICS, goodput.FILE)):
         raise Refused(
             f"{folder} holds no run of bert_jax ({run_record.FILE} and {METRICS} are missing); give"
             " the --workdir of python -m bert_jax.train"
