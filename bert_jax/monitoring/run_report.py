@@ -8,7 +8,7 @@ from typing import Any
 
 from bert_jax.logging.console import duration
 from bert_jax.monitoring.comparison import compare, describe_settings
-from bert_jax.monitoring.run_state import RunState
+from bert_jax.monitoring.run_state import RunState, get_object
 from bert_jax.parallel.chips import find_chip
 from bert_jax.runtime.goodput import TRAINING
 
@@ -95,7 +95,8 @@ def _list_spent(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> Facts:
 def _count_device_hours(run: RunState) -> float:
     """Return the hours of a run, without its stops, times its number of devices."""
     secs = sum(run.secs.values()) - run.secs.get("stopped", 0.0)
-    return run.device_count * secs / 3600
+    count = run.devices.partition(" ")[0]
+    return int(count) * secs / 3600 if count.isdecimal() else 0.0
 
 
 def draw_tree(runs: Sequence[RunState]) -> list[str]:
@@ -168,7 +169,7 @@ def _count_positions(run: RunState, first_step: int = 0) -> int:
 def _list_data(run: RunState) -> Facts:
     """List the facts about the text in the manifest of the run's store."""
     facts = []
-    for name, split in _get_objects(run.manifest, "splits").items():
+    for name, split in get_object(run.manifest, "splits").items():
         if isinstance(split, dict):
             counts = (
                 f"{split[key]:,} {key}"
@@ -176,7 +177,7 @@ def _list_data(run: RunState) -> Facts:
                 if type(split.get(key)) is int
             )
             facts.append((f"{name.replace('heldout', 'held-out')} split", ", ".join(counts)))
-    vocabulary = _get_objects(run.manifest, "vocabulary")
+    vocabulary = get_object(run.manifest, "vocabulary")
     if type(vocabulary.get("size")) is int:
         case = "lower case" if vocabulary.get("lowercase") else "case kept"
         kind = vocabulary.get("kind", "wordpiece")
@@ -201,12 +202,12 @@ def _list_record(run: RunState) -> Facts:
         processes = run.record.get("processes")
         more = f", {processes} processes" * (type(processes) is int and processes > 1)
         facts.append(("devices", run.devices + more))
-    code = _get_objects(run.record, "code")
+    code = get_object(run.record, "code")
     if code:
         commit = str(code.get("commit") or "")[:12]
         source = f"commit {commit}" if commit else f"digest {code.get('source_digest', '')}"
         facts.append(("code", f"bert_jax {code.get('bert_jax', '')}, {source}"))
-        versions = {"python": code.get("python"), **_get_objects(code, "packages")}
+        versions = {"python": code.get("python"), **get_object(code, "packages")}
         names = [name for name in ("python", "jax", "flax", "optax") if versions.get(name)]
         facts.append(("versions", ", ".join(f"{name} {versions[name]}" for name in names)))
     changes = run.record.get("changes")
@@ -223,11 +224,6 @@ def _list_probe(run: RunState) -> Facts:
         if isinstance(each.get("score"), float) and type(each.get("step")) is int
     ]
     return [("probe", ", ".join(scores[-5:]))] if scores else []
-
-
-def _get_objects(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = record.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def render_page(
@@ -258,40 +254,28 @@ def render_page(
         ):
             lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
             sections.append(page.render_section(heading, f"<ul>{lines}</ul>"))
-    sections += [
-        page.render_section(
-            run.folder.name, _render_run(run, usd_per_chip_hour) + _render_samples(guessed)
-        )
-        for run, guessed in zip(runs, samples or [()] * len(runs), strict=True)
-    ]
+    for run, guessed in zip(runs, samples or [()] * len(runs), strict=True):
+        facts = [*list_facts(run, usd_per_chip_hour), ("folder", str(run.folder))]
+        missing = "".join(f'<p class="quiet">{escape(sentence)}</p>' for sentence in run.missing)
+        content = page.render_facts(facts) + missing + _render_samples(guessed)
+        sections.append(page.render_section(run.folder.name, content))
     return page.render_document(title, sections)
 
 
 def _render_verdicts(runs: Sequence[RunState]) -> str:
     """Render each run's verdict and findings, with its number and color if there are several."""
-    if len(runs) == 1:
-        return f"<p>{escape(describe_verdict(runs[0]))}</p>{_render_findings(runs[0])}"
+    from data_pipeline.report import page
+
     items = []
     for number, run in enumerate(runs):
-        look = f"--run: var(--run{_color_index(number) + 1})"
-        words = f"{escape(describe_verdict(run))}{_render_findings(run)}"
-        items.append(f'<li style="{look}">{words}</li>')
+        sentences = [f"{each.get('sentence', '')} {each.get('try', '')}" for each in run.findings]
+        findings = page.render_findings(sentences) if sentences else ""
+        verdict = escape(describe_verdict(run))
+        if len(runs) == 1:
+            return f"<p>{verdict}</p>{findings}"
+        look = f"--run: var(--run{number % len(page.RUN_COLOURS) + 1})"
+        items.append(f'<li style="{look}">{verdict}{findings}</li>')
     return f'<ol class="runs">{"".join(items)}</ol>'
-
-
-def _render_findings(run: RunState) -> str:
-    from data_pipeline.report.page import render_findings
-
-    sentences = [f"{each.get('sentence', '')} {each.get('try', '')}" for each in run.findings]
-    return render_findings(sentences) if sentences else ""
-
-
-def _render_run(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> str:
-    from data_pipeline.report.page import render_facts
-
-    facts = [*list_facts(run, usd_per_chip_hour), ("folder", str(run.folder))]
-    missing = "".join(f'<p class="quiet">{escape(sentence)}</p>' for sentence in run.missing)
-    return f"{render_facts(facts)}{missing}"
 
 
 def _render_samples(samples: Sequence[Sample]) -> str:
@@ -303,12 +287,6 @@ def _render_samples(samples: Sequence[Sample]) -> str:
         for text, guesses in samples
     )
     return f"<h3>Guesses for a hidden word of held-out sentences</h3><ul>{items}</ul>"
-
-
-def _color_index(number: int) -> int:
-    from data_pipeline.report import page
-
-    return number % len(page.RUN_COLOURS)
 
 
 def _draw(runs: Sequence[RunState], term: str) -> str:
@@ -328,7 +306,7 @@ def _draw(runs: Sequence[RunState], term: str) -> str:
         end = max(1, *(run.curves.last_step for run in runs))
         ends = []
         for number, run in enumerate(runs):
-            color = page.RUN_COLOURS[_color_index(number)]
+            color = page.RUN_COLOURS[number % len(page.RUN_COLOURS)]
             train, heldout = (run.curves.select(split, measure) for split in ("train", "heldout"))
             axes.plot(*train, color=color, linewidth=0.7, alpha=0.6, clip_on=False)
             axes.plot(*heldout, color=color, linewidth=1.6, clip_on=False)
