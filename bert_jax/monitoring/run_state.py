@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from bert_jax import config as config_lib
-from bert_jax.logging.console import REFERENCE_LINES
+from bert_jax.logging.console import list_lines, list_terms
 from bert_jax.logging.metrics_writer import BAD_STEPS, METRICS, PROBE_SCORES, SUMMARY
 from bert_jax.monitoring.curves import Curves, read_curves
 from bert_jax.runtime import goodput, run_record, workdir_lock
@@ -68,16 +68,13 @@ class RunState:
     def list_terms(self) -> list[str]:
         """List the parts of the loss that have an accuracy, such as mlm and nsp."""
         names = [*self.curves.list_measures("train"), *self.curves.list_measures("heldout")]
-        terms = [name.removesuffix("_loss") for name in names if name.endswith("_loss")]
-        return list(dict.fromkeys(term for term in terms if f"{term}_accuracy" in names))
+        return list_terms(names)
 
     def reference_lines(self, term: str) -> dict[str, float]:
         """Return the reference lines of a term's held-out loss by their words."""
-        lines = {}
-        for key, word in REFERENCE_LINES.items():
-            value = self.curves.last("heldout", f"{key}_{term}_loss")
-            if value is not None:
-                lines[word] = value
+        measures = self.curves.list_measures("heldout")
+        newest = {name: float(self.curves.points["heldout", name][1][-1]) for name in measures}
+        lines = list_lines(newest, term)
         size = self.settings.get("model.vocab_size")
         if term in ("mlm", "causal", "permutation") and type(size) is int and size > 1:
             lines.setdefault("ln V", math.log(size))
