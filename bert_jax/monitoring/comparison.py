@@ -87,10 +87,7 @@ def _compare_term(groups: Sequence[Sequence[RunState]], term: str) -> list[str]:
     from bert_jax.logging.statistics import compare_unpaired  # scipy, which takes a second
 
     measure = f"{term}_loss"
-    table = []
-    for members in groups:
-        newest = (run.curves.last("heldout", measure) for run in members)
-        table.append([loss for loss in newest if loss is not None])
+    table = [[run.curves.list_newest("heldout")[measure] for run in members] for members in groups]
     sentences = []
     for members, losses in zip(groups, table, strict=True):
         count = f"{len(losses)} run{'s' * (len(losses) > 1)}"

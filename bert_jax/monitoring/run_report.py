@@ -24,10 +24,9 @@ def describe_verdict(run: RunState) -> str:
     """Describe a run's progress and quality in a sentence."""
     step, total = run.curves.last_step, f" of {run.steps:,}" if run.steps else ""
     words = [f"{run.folder.name}: {run.state} at step {step:,}{total}"]
-    for term in run.list_terms():
-        loss = run.curves.last("heldout", f"{term}_loss")
-        if loss is None:
-            continue
+    heldout = run.curves.list_newest("heldout")
+    for term in run.list_heldout_terms():
+        loss = heldout[f"{term}_loss"]
         words.append(f"held-out {term} loss {loss:.3f}{_place(loss, run.reference_lines(term))}")
     count = len(run.findings)
     words.append(f"{count} finding{'s' * (count != 1)}" if count else "no findings")
@@ -51,7 +50,8 @@ def _place(loss: float, lines: Mapping[str, float]) -> str:
 def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED) -> Facts:
     """List speed, cost, bad steps, data and code, as far as the run's files record them."""
     facts: Facts = []
-    speed = run.summary.get("sequences_per_sec") or run.curves.last("train", "sequences_per_sec")
+    train = run.curves.list_newest("train")
+    speed = run.summary.get("sequences_per_sec") or train.get("sequences_per_sec")
     if isinstance(speed, float):
         facts.append(("sequences per second", f"{speed:,.0f}"))
     spent = sum(run.secs.values())

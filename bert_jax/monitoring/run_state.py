@@ -59,22 +59,16 @@ class RunState:
 
     def list_heldout_terms(self) -> list[str]:
         """List the parts of the loss that have a held-out loss."""
-        return [
-            term
-            for term in self.list_terms()
-            if self.curves.last("heldout", f"{term}_loss") is not None
-        ]
+        heldout = self.curves.list_newest("heldout")
+        return [term for term in self.list_terms() if f"{term}_loss" in heldout]
 
     def list_terms(self) -> list[str]:
         """List the parts of the loss that have an accuracy, such as mlm and nsp."""
-        names = [*self.curves.list_measures("train"), *self.curves.list_measures("heldout")]
-        return list_terms(names)
+        return list_terms(self.curves.list_newest("train") | self.curves.list_newest("heldout"))
 
     def reference_lines(self, term: str) -> dict[str, float]:
         """Return the reference lines of a term's held-out loss by their words."""
-        measures = self.curves.list_measures("heldout")
-        newest = {name: float(self.curves.points["heldout", name][1][-1]) for name in measures}
-        lines = list_lines(newest, term)
+        lines = list_lines(self.curves.list_newest("heldout"), term)
         size = self.settings.get("model.vocab_size")
         if term in ("mlm", "causal", "permutation") and type(size) is int and size > 1:
             lines.setdefault("ln V", math.log(size))
@@ -125,7 +119,7 @@ def read_run(folder: pathlib.Path) -> RunState:
         missing.append(f"{goodput.FILE} has no entry, so where the time went is not known.")
     if not curves.points:
         missing.append(f"{METRICS} has no numbers yet: the run is compiling or ended early.")
-    elif not curves.list_measures("heldout"):
+    elif not curves.list_newest("heldout"):
         missing.append("There is no held-out line yet, so there is no held-out loss.")
     if curves.damaged_lines:
         missing.append(f"{curves.damaged_lines:,} lines of {METRICS} are damaged and left out.")
