@@ -66,7 +66,7 @@ class MetricsFile:
 
     def __init__(self, workdir: pathlib.Path) -> None:
         self._workdir, self._opened = workdir, contextlib.ExitStack()
-        self._lines: TextIO  # from on_start on
+        self._lines: TextIO  # opened by on_start
 
     def on_start(self, step: int) -> None:
         """Delete the lines of later steps, and the summary of an earlier end of the run."""
@@ -123,7 +123,7 @@ class EventsFile:
             self._opened.close()
             folder.mkdir(exist_ok=True)
             name = f".{time.time_ns()}"  # names differ within a second
-            self._events = EventsWriter(str(folder / "events"), name)
+            self._events: Any = EventsWriter(str(folder / "events"), name)
             self._opened.callback(self._events.close)
             if step:
                 log = SessionLog(status=SessionLog.START)

@@ -9,8 +9,6 @@ from bert_jax.monitoring.run_state import RunState
 
 SEEDS = ("seed", "data.random_seed")  # runs that differ only in these have the same setting
 _PLACES = ("data.store", "data.data_cache", "data.dir", *SEEDS)
-# Settings with other beginnings or ends leave the held-out examples as they are.
-_OF_EXAMPLES = (("data.",), (".seq_len", ".masked_lm_prob"))
 _MAX_SETTINGS = 20
 
 
@@ -63,9 +61,8 @@ def compare(runs: Sequence[RunState]) -> list[str]:
         else:
             groups[tuple(str(values[index]) for values in differing.values())].append(run)
     if len(groups) > 1:
-        starts, ends = _OF_EXAMPLES
-        others = [key for key in differing if key.startswith(starts) or key.endswith(ends)]
-        if others:
+        ends = (".seq_len", ".masked_lm_prob")  # no other setting but data.* changes the examples
+        if others := [key for key in differing if key.startswith("data.") or key.endswith(ends)]:
             sentences.append(
                 f"Held-out examples may differ too, by {', '.join(others)}: compare such losses "
                 "with care."
