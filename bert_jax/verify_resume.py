@@ -6,7 +6,6 @@ exit code is 0 if they are the same and 1 if not.
 """
 
 import dataclasses
-import json
 import math
 import pathlib
 import random
@@ -86,7 +85,6 @@ SHARE_IN_SAVES = 0.4  # share of kills during a save, rounded up
 SHARE_STARTING = 0.1  # share of the other kills that come before an attempt's first step
 MAX_GAP_SECS = 0.3  # maximum delay between killing two processes of a run
 _POLL_SECS = 0.002
-_TAIL_BYTES = 4096
 
 
 class RunEnded(Exception):
@@ -200,8 +198,9 @@ class KilledRun:
             return "before its first step"
 
         def has_reached(step: int) -> bool:
-            last = _last(self._workdir, attempt.began)
-            return last is not None and last["step"] >= step
+            attempts = goodput.read_attempts(self._workdir / goodput.FILE)
+            last = attempts[-1][-1] if attempts else None
+            return last is not None and last.began >= attempt.began and last.step >= step
 
         self._until(attempt, lambda: has_reached(0))
         before = _half_saved(self._workdir)
@@ -239,21 +238,6 @@ class KilledRun:
         return [
             (s, max(0, kill.step - s)) for kill, s in zip(self.kills, resumed_from, strict=True)
         ]
-
-
-def _last(workdir: pathlib.Path, began: float) -> dict[str, Any] | None:
-    """Read the newest record of the attempt started after `began`; None if it has none yet."""
-    path = workdir / goodput.FILE
-    if not path.exists():
-        return None
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        lines = file.read().split(b"\n")[:-1]
-    try:
-        line = dict(json.loads(lines[-1]))
-    except (ValueError, IndexError):  # half-written by a killed attempt
-        return None
-    return line if line["began"] >= began else None
 
 
 def _half_saved(workdir: pathlib.Path) -> set[tuple[str, int]]:

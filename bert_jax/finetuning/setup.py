@@ -141,7 +141,7 @@ def _keep_rows(
         record, _ = run_record.find(storage.home, saved)
     rule, words = checkpoint.pair_truncation, checkpoint.vocabulary
     if record is not None:
-        path = run_record.record_path(storage.home)
+        path = storage.home / run_record.FILE
         recorded = small_files.field(record["config"], "data", dict, path)
         rule = small_files.field(recorded, "pair_truncation", str, path)
         template = run_record.read_template(storage.home, record, words)

@@ -7,7 +7,7 @@ import collections
 import contextlib
 import datetime
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import rich.text
 
@@ -144,7 +144,7 @@ class Screen:
     ) -> None:
         """Print an evaluation of one store or all, with the next reference line to pass."""
         style = ""
-        for name in _names(numbers):
+        for name in list_terms(numbers):
             if f"unigram_{name}_loss" in baseline:
                 style = GOOD if numbers[f"{name}_loss"] < baseline[f"unigram_{name}_loss"] else BAD
         place = f"  {store}" if store else f"held-out at {step:,}"
@@ -183,15 +183,15 @@ class Screen:
         self.print(f"at this pace the run ends in {duration(secs_left)}, at {end:%H:%M}{day}")
 
 
-def _names(numbers: Mapping[str, float]) -> list[str]:
-    """Return the terms of the objective."""
-    names = [key.removesuffix("_accuracy") for key in numbers if key.endswith("_accuracy")]
-    return [name for name in names if f"{name}_loss" in numbers]
+def list_terms(metrics: Collection[str]) -> list[str]:
+    """List the terms of an objective, such as mlm and nsp: each has a loss and an accuracy."""
+    terms = dict.fromkeys(name.removesuffix("_loss") for name in metrics if name.endswith("_loss"))
+    return [term for term in terms if f"{term}_accuracy" in metrics]
 
 
 def _terms(numbers: Mapping[str, float]) -> str:
     """Format loss and accuracy of each term; the loss alone for regression."""
-    names = _names(numbers)
+    names = list_terms(numbers)
     if not names:
         return f"loss {numbers['loss']:.3f}"
     return "  ".join(
@@ -209,7 +209,7 @@ def _auc(numbers: Mapping[str, float], name: str) -> str:
 def _beside(numbers: Mapping[str, float], baseline: Mapping[str, float]) -> str:
     """Format each term with its baseline: the accuracy if it has one, otherwise the loss."""
     parts = []
-    for name in _names(numbers):
+    for name in list_terms(numbers):
         loss, right = f"{numbers[f'{name}_loss']:.3f}", f"{numbers[f'{name}_accuracy']:.1%}"
         majority = {**numbers, **baseline}.get(f"majority_{name}_accuracy")
         if majority is not None:

@@ -65,17 +65,17 @@ class MetricsFile:
     """Write metrics.jsonl, and summary.json at the end: a Listener."""
 
     def __init__(self, workdir: pathlib.Path) -> None:
-        self._workdir = workdir
-        self._lines: TextIO | None = None
+        self._workdir, self._opened = workdir, contextlib.ExitStack()
+        self._lines: TextIO  # opened by on_start
 
     def on_start(self, step: int) -> None:
         """Delete the lines of later steps, and the summary of an earlier end of the run."""
         with _explain_errors(self._workdir):
-            self._close()
+            self._opened.close()
             (self._workdir / SUMMARY).unlink(missing_ok=True)
             truncate_records(self._workdir / METRICS, step, read_lines)
             lines = small_files.open_to_write(self._workdir / METRICS, os.O_WRONLY | os.O_APPEND)
-            self._lines = os.fdopen(lines, "a", encoding="utf-8")
+            self._lines = self._opened.enter_context(os.fdopen(lines, "a", encoding="utf-8"))
 
     def read_lines(self) -> list[dict[str, Any]]:
         """Read the lines written so far."""
@@ -87,8 +87,6 @@ class MetricsFile:
 
     def write_lines(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Add lines."""
-        if self._lines is None:
-            raise ValueError("on_start was not called")
         with _explain_errors(self._workdir):
             for line in lines:
                 self._lines.write(json.dumps(line) + "\n")
@@ -97,14 +95,9 @@ class MetricsFile:
     def on_close(self, summary: dict[str, Any] | None) -> None:
         """Close the file, and write the summary of a finished run."""
         with _explain_errors(self._workdir):
-            self._close()
+            self._opened.close()
             if summary is not None:
                 write_json(self._workdir / SUMMARY, summary)
-
-    def _close(self) -> None:
-        if self._lines is not None:
-            self._lines.close()
-            self._lines = None
 
 
 class EventsFile:
@@ -118,8 +111,7 @@ class EventsFile:
     # cloud client, a twelfth of the import time of a command that writes none.
 
     def __init__(self, workdir: pathlib.Path) -> None:
-        self._workdir = workdir
-        self._events: Any = None
+        self._workdir, self._opened = workdir, contextlib.ExitStack()
 
     def on_start(self, step: int) -> None:
         """Open a new file, which hides the events of later steps in earlier files."""
@@ -128,10 +120,11 @@ class EventsFile:
 
         folder = self._workdir / EVENTS
         with _explain_errors(self._workdir):
-            self._close()
+            self._opened.close()
             folder.mkdir(exist_ok=True)
             name = f".{time.time_ns()}"  # names differ within a second
-            self._events = EventsWriter(str(folder / "events"), name)
+            self._events: Any = EventsWriter(str(folder / "events"), name)
+            self._opened.callback(self._events.close)
             if step:
                 log = SessionLog(status=SessionLog.START)
                 self._events.write_event(
@@ -154,12 +147,7 @@ class EventsFile:
         """Close the file."""
         del summary
         with _explain_errors(self._workdir):
-            self._close()
-
-    def _close(self) -> None:
-        if self._events is not None:
-            self._events.close()
-            self._events = None
+            self._opened.close()
 
 
 def check_package(project: str) -> None:

@@ -23,7 +23,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config, Phase
-from bert_jax.logging.console import REFERENCE_LINES
+from bert_jax.logging.console import REFERENCE_LINES, list_terms
 from bert_jax.logging.metrics_writer import CURVES, METRICS
 from bert_jax.train_step.schedule import sample_rates
 from data_pipeline.io.atomic import write_file
@@ -125,13 +125,7 @@ def list_panels(lines: Sequence[Line]) -> list[str]:
     In pre-training loss and accuracy of each term; in fine-tuning the loss and the dev scores.
     """
     names = dict.fromkeys(name for line in lines for name in line)
-    terms = [name.removesuffix("_loss") for name in names if name.endswith("_loss")]
-    panels = [
-        f"{term}_{kind}"
-        for term in terms
-        if f"{term}_accuracy" in names  # baselines have one of the two
-        for kind in ("loss", "accuracy")
-    ]
+    panels = [f"{term}_{kind}" for term in list_terms(names) for kind in ("loss", "accuracy")]
     panels += [name for name in names if name == "task_loss" or name.startswith("dev_")]
     panels += [name for name in ("rtd_auc", "learning_rate", "sequences_per_sec") if name in names]
     return list(dict.fromkeys(panels))
@@ -318,15 +312,16 @@ def draw_phases(ax: Axes, phases: Sequence[Phase], last_step: int, is_highest: b
         ax.set_title(ax.get_title(loc="left"), loc="left", pad=18)
 
 
-def write_ends(ax: Axes, ends: Sequence[End]) -> None:
+def write_ends(ax: Axes, ends: Sequence[End], apart: float = APART) -> None:
     """Write the last values to the right of the panel, without overlap."""
     low, high = ax.get_ylim()
     ends = sorted(ends, key=lambda end: end.value)
-    places = spread([(end.value - low) / (high - low) for end in ends], APART)
+    places = spread([(end.value - low) / (high - low) for end in ends], apart)
+    lift = max(0.0, -min(places, default=0.0))  # lower values would be written over the steps
     for place, end in zip(places, ends, strict=True):
         ax.annotate(
             end.text,
-            (1.0, place),
+            (1.0, place + lift),
             (6, 0),
             xycoords="axes fraction",
             textcoords="offset points",

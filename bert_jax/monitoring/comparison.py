@@ -9,8 +9,6 @@ from bert_jax.monitoring.run_state import RunState
 
 SEEDS = ("seed", "data.random_seed")  # runs that differ only in these have the same setting
 _PLACES = ("data.store", "data.data_cache", "data.dir", *SEEDS)
-# Settings with other beginnings or ends leave the held-out examples as they are.
-_OF_EXAMPLES = (("data.",), (".seq_len", ".masked_lm_prob"))
 _MAX_SETTINGS = 20
 
 
@@ -63,9 +61,8 @@ def compare(runs: Sequence[RunState]) -> list[str]:
         else:
             groups[tuple(str(values[index]) for values in differing.values())].append(run)
     if len(groups) > 1:
-        starts, ends = _OF_EXAMPLES
-        others = [key for key in differing if key.startswith(starts) or key.endswith(ends)]
-        if others:
+        ends = (".seq_len", ".masked_lm_prob")  # no other setting but data.* changes the examples
+        if others := [key for key in differing if key.startswith("data.") or key.endswith(ends)]:
             sentences.append(
                 f"Held-out examples may differ too, by {', '.join(others)}: compare such losses "
                 "with care."
@@ -87,10 +84,7 @@ def _compare_term(groups: Sequence[Sequence[RunState]], term: str) -> list[str]:
     from bert_jax.logging.statistics import compare_unpaired  # scipy, which takes a second
 
     measure = f"{term}_loss"
-    table = []
-    for members in groups:
-        newest = (run.curves.last("heldout", measure) for run in members)
-        table.append([loss for loss in newest if loss is not None])
+    table = [[run.curves.list_newest("heldout")[measure] for run in members] for members in groups]
     sentences = []
     for members, losses in zip(groups, table, strict=True):
         count = f"{len(losses)} run{'s' * (len(losses) > 1)}"

@@ -38,14 +38,13 @@ class Curves:
         """Return steps and values of a measure; empty arrays if the run has none."""
         return self.points.get((split, measure), (_NOTHING, _NOTHING))
 
-    def last(self, split: str, measure: str) -> float | None:
-        """Return the newest value of a measure; None if the run has none."""
-        _, values = self.select(split, measure)
-        return float(values[-1]) if len(values) else None
-
-    def list_measures(self, split: str) -> list[str]:
-        """List the measures of a split, in the order in which the run logged them first."""
-        return [measure for name, measure in self.points if name == split]
+    def list_newest(self, split: str) -> dict[str, float]:
+        """Return the newest value of each measure of a split, in the order of their first lines."""
+        return {
+            measure: float(values[-1])
+            for (name, measure), (_, values) in self.points.items()
+            if name == split
+        }
 
 
 def read_curves(path: pathlib.Path, most_points: int = MAX_POINTS) -> Curves:

@@ -76,15 +76,6 @@ class PhaseView:
         """Return the share of the run that is done."""
         return self.step / total_steps(self.config)
 
-    @property
-    def term(self) -> str | None:
-        """Return the loss that has a unigram line: mlm, causal or permutation."""
-        return next((term for term in TERMS if self.unigram_of(term) is not None), None)
-
-    def unigram_of(self, term: str) -> float | None:
-        """Return a term's loss of a model that knows only token frequencies; None without one."""
-        return self.facts.baseline.get(f"unigram_{term}_loss")
-
     def curve(self, measure: str, is_heldout: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return the steps and values of a measure in this phase: int64[N], float64[N]."""
         lines = [line for line in (self.heldout if is_heldout else self.train) if measure in line]
@@ -106,6 +97,7 @@ class PhaseView:
 class _Losses:
     """Hold the losses of a phase with their unigram line."""
 
+    term: str  # mlm, causal or permutation
     words: str
     steps_N: np.ndarray
     losses_N: np.ndarray
@@ -124,15 +116,14 @@ _MIN_LINES = 3
 
 
 def _find_losses(view: PhaseView) -> _Losses | None:
-    term = view.term
-    if term is None:
-        return None
-    steps_N, losses_N = view.curve(f"{term}_loss")
-    unigram = view.unigram_of(term)
-    if len(steps_N) < _MIN_LINES or unigram is None:
-        return None
-    uniform = math.log(view.config.model.vocab_size)
-    return _Losses(TERMS[term], steps_N, losses_N, view.noise(steps_N), unigram, uniform)
+    for term, words in TERMS.items():
+        unigram = view.facts.baseline.get(f"unigram_{term}_loss")
+        if unigram is not None:
+            steps_N, losses_N = view.curve(f"{term}_loss")
+            uniform = math.log(view.config.model.vocab_size)
+            losses = _Losses(term, words, steps_N, losses_N, view.noise(steps_N), unigram, uniform)
+            return losses if len(steps_N) >= _MIN_LINES else None
+    return None
 
 
 def _is_warming_up(view: PhaseView) -> bool:
@@ -266,7 +257,7 @@ def stuck_at_unigram(view: PhaseView) -> Words:
     losses = _find_losses(view)
     if losses is None or not is_stuck(view, losses) or rate_too_high(view):
         return None
-    if f"ngram_{view.term}_loss" in view.facts.baseline and view.share < _LATE:
+    if f"ngram_{losses.term}_loss" in view.facts.baseline and view.share < _LATE:
         return None
     since = _count_steps_at_line(view, losses)
     return (

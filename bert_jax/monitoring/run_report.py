@@ -8,7 +8,7 @@ from typing import Any
 
 from bert_jax.logging.console import duration
 from bert_jax.monitoring.comparison import compare, describe_settings
-from bert_jax.monitoring.run_state import RunState
+from bert_jax.monitoring.run_state import RunState, get_object
 from bert_jax.parallel.chips import find_chip
 from bert_jax.runtime.goodput import TRAINING
 
@@ -18,17 +18,15 @@ Sample = tuple[str, str]  # a sentence with a hidden word, and the guesses for i
 _UNPRICED: Mapping[str, float] = types.MappingProxyType({})
 _INCHES = (3.9, 2.4)  # a picture's size, whose words stay readable across a phone
 _APART = 0.08  # share of a picture's height that separates two values
-_MAX_DOTS = 12  # a curve of at most this many points shows each
 
 
 def describe_verdict(run: RunState) -> str:
     """Describe a run's progress and quality in a sentence."""
     step, total = run.curves.last_step, f" of {run.steps:,}" if run.steps else ""
     words = [f"{run.folder.name}: {run.state} at step {step:,}{total}"]
-    for term in run.list_terms():
-        loss = run.curves.last("heldout", f"{term}_loss")
-        if loss is None:
-            continue
+    heldout = run.curves.list_newest("heldout")
+    for term in run.list_heldout_terms():
+        loss = heldout[f"{term}_loss"]
         words.append(f"held-out {term} loss {loss:.3f}{_place(loss, run.reference_lines(term))}")
     count = len(run.findings)
     words.append(f"{count} finding{'s' * (count != 1)}" if count else "no findings")
@@ -52,7 +50,8 @@ def _place(loss: float, lines: Mapping[str, float]) -> str:
 def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED) -> Facts:
     """List speed, cost, bad steps, data and code, as far as the run's files record them."""
     facts: Facts = []
-    speed = run.summary.get("sequences_per_sec") or run.curves.last("train", "sequences_per_sec")
+    train = run.curves.list_newest("train")
+    speed = run.summary.get("sequences_per_sec") or train.get("sequences_per_sec")
     if isinstance(speed, float):
         facts.append(("sequences per second", f"{speed:,.0f}"))
     spent = sum(run.secs.values())
@@ -96,7 +95,8 @@ def _list_spent(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> Facts:
 def _count_device_hours(run: RunState) -> float:
     """Return the hours of a run, without its stops, times its number of devices."""
     secs = sum(run.secs.values()) - run.secs.get("stopped", 0.0)
-    return run.device_count * secs / 3600
+    count = run.devices.partition(" ")[0]
+    return int(count) * secs / 3600 if count.isdecimal() else 0.0
 
 
 def draw_tree(runs: Sequence[RunState]) -> list[str]:
@@ -169,7 +169,7 @@ def _count_positions(run: RunState, first_step: int = 0) -> int:
 def _list_data(run: RunState) -> Facts:
     """List the facts about the text in the manifest of the run's store."""
     facts = []
-    for name, split in _get_objects(run.manifest, "splits").items():
+    for name, split in get_object(run.manifest, "splits").items():
         if isinstance(split, dict):
             counts = (
                 f"{split[key]:,} {key}"
@@ -177,7 +177,7 @@ def _list_data(run: RunState) -> Facts:
                 if type(split.get(key)) is int
             )
             facts.append((f"{name.replace('heldout', 'held-out')} split", ", ".join(counts)))
-    vocabulary = _get_objects(run.manifest, "vocabulary")
+    vocabulary = get_object(run.manifest, "vocabulary")
     if type(vocabulary.get("size")) is int:
         case = "lower case" if vocabulary.get("lowercase") else "case kept"
         kind = vocabulary.get("kind", "wordpiece")
@@ -202,12 +202,12 @@ def _list_record(run: RunState) -> Facts:
         processes = run.record.get("processes")
         more = f", {processes} processes" * (type(processes) is int and processes > 1)
         facts.append(("devices", run.devices + more))
-    code = _get_objects(run.record, "code")
+    code = get_object(run.record, "code")
     if code:
         commit = str(code.get("commit") or "")[:12]
         source = f"commit {commit}" if commit else f"digest {code.get('source_digest', '')}"
         facts.append(("code", f"bert_jax {code.get('bert_jax', '')}, {source}"))
-        versions = {"python": code.get("python"), **_get_objects(code, "packages")}
+        versions = {"python": code.get("python"), **get_object(code, "packages")}
         names = [name for name in ("python", "jax", "flax", "optax") if versions.get(name)]
         facts.append(("versions", ", ".join(f"{name} {versions[name]}" for name in names)))
     changes = run.record.get("changes")
@@ -224,11 +224,6 @@ def _list_probe(run: RunState) -> Facts:
         if isinstance(each.get("score"), float) and type(each.get("step")) is int
     ]
     return [("probe", ", ".join(scores[-5:]))] if scores else []
-
-
-def _get_objects(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = record.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def render_page(
@@ -259,40 +254,28 @@ def render_page(
         ):
             lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
             sections.append(page.render_section(heading, f"<ul>{lines}</ul>"))
-    sections += [
-        page.render_section(
-            run.folder.name, _render_run(run, usd_per_chip_hour) + _render_samples(guessed)
-        )
-        for run, guessed in zip(runs, samples or [()] * len(runs), strict=True)
-    ]
+    for run, guessed in zip(runs, samples or [()] * len(runs), strict=True):
+        facts = [*list_facts(run, usd_per_chip_hour), ("folder", str(run.folder))]
+        missing = "".join(f'<p class="quiet">{escape(sentence)}</p>' for sentence in run.missing)
+        content = page.render_facts(facts) + missing + _render_samples(guessed)
+        sections.append(page.render_section(run.folder.name, content))
     return page.render_document(title, sections)
 
 
 def _render_verdicts(runs: Sequence[RunState]) -> str:
     """Render each run's verdict and findings, with its number and color if there are several."""
-    if len(runs) == 1:
-        return f"<p>{escape(describe_verdict(runs[0]))}</p>{_render_findings(runs[0])}"
+    from data_pipeline.report import page
+
     items = []
     for number, run in enumerate(runs):
-        look = f"--run: var(--run{_color_index(number) + 1})"
-        words = f"{escape(describe_verdict(run))}{_render_findings(run)}"
-        items.append(f'<li style="{look}">{words}</li>')
+        sentences = [f"{each.get('sentence', '')} {each.get('try', '')}" for each in run.findings]
+        findings = page.render_findings(sentences) if sentences else ""
+        verdict = escape(describe_verdict(run))
+        if len(runs) == 1:
+            return f"<p>{verdict}</p>{findings}"
+        look = f"--run: var(--run{number % len(page.RUN_COLOURS) + 1})"
+        items.append(f'<li style="{look}">{verdict}{findings}</li>')
     return f'<ol class="runs">{"".join(items)}</ol>'
-
-
-def _render_findings(run: RunState) -> str:
-    from data_pipeline.report.page import render_findings
-
-    sentences = [f"{each.get('sentence', '')} {each.get('try', '')}" for each in run.findings]
-    return render_findings(sentences) if sentences else ""
-
-
-def _render_run(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> str:
-    from data_pipeline.report.page import render_facts
-
-    facts = [*list_facts(run, usd_per_chip_hour), ("folder", str(run.folder))]
-    missing = "".join(f'<p class="quiet">{escape(sentence)}</p>' for sentence in run.missing)
-    return f"{render_facts(facts)}{missing}"
 
 
 def _render_samples(samples: Sequence[Sample]) -> str:
@@ -306,12 +289,6 @@ def _render_samples(samples: Sequence[Sample]) -> str:
     return f"<h3>Guesses for a hidden word of held-out sentences</h3><ul>{items}</ul>"
 
 
-def _color_index(number: int) -> int:
-    from data_pipeline.report import page
-
-    return number % len(page.RUN_COLOURS)
-
-
 def _draw(runs: Sequence[RunState], term: str) -> str:
     """Draw the loss of a term: training thin, held-out thick, and the reference lines.
 
@@ -319,7 +296,7 @@ def _draw(runs: Sequence[RunState], term: str) -> str:
     """
     from matplotlib import style
 
-    from bert_jax.logging.plots import spread
+    from bert_jax.logging import plots
     from data_pipeline.report import page
 
     measure = f"{term}_loss"
@@ -327,39 +304,26 @@ def _draw(runs: Sequence[RunState], term: str) -> str:
         figure, axes = page.new_axes(_INCHES)
         axes.margins(y=0.08)  # a reference line at the top has its words above it
         end = max(1, *(run.curves.last_step for run in runs))
-        labels = []
+        ends = []
         for number, run in enumerate(runs):
-            color = page.RUN_COLOURS[_color_index(number)]
+            color = page.RUN_COLOURS[number % len(page.RUN_COLOURS)]
             train, heldout = (run.curves.select(split, measure) for split in ("train", "heldout"))
             axes.plot(*train, color=color, linewidth=0.7, alpha=0.6, clip_on=False)
             axes.plot(*heldout, color=color, linewidth=1.6, clip_on=False)
             # A marker of matplotlib is a reference to an id; a line without length is not.
-            dots = heldout if len(heldout[0]) <= _MAX_DOTS else ((), ())
+            dots = heldout if len(heldout[0]) <= plots.MAX_DOTS else ((), ())
             for step, loss in zip(*dots, strict=True):
                 look: dict[str, Any] = {"linewidth": 3.5, "solid_capstyle": "round"}
                 axes.plot([step, step], [loss, loss], color=color, clip_on=False, **look)
             if len(heldout[0]):
                 name = f"{number + 1}:  " * (len(runs) > 1)
-                labels.append((float(heldout[1][-1]), f"{name}{heldout[1][-1]:.3f}", color))
+                ends.append(plots.End(heldout[1][-1], f"{name}{heldout[1][-1]:.3f}", color))
         is_one_store = len({run.store for run in runs}) == 1
         for word, value in runs[0].reference_lines(term).items() if is_one_store else ():
             axes.plot([0, end], [value] * 2, color=page.QUIET, linewidth=0.8, clip_on=False)
             look = {"horizontalalignment": "right", "textcoords": "offset points"}
             axes.annotate(word, (end, value), (-1, 2), **look)
         axes.set_xlim(0, end)
-        low, high = axes.get_ylim()
-        labels.sort()
-        places = spread([(value - low) / (high - low) for value, _, _ in labels], _APART)
-        lift = max(0.0, -min(places, default=0.0))  # lower values are drawn over the steps
-        for place, (_, text, color) in zip(places, labels, strict=True):
-            axes.annotate(
-                text,
-                (1, place + lift),
-                (4, 0),
-                xycoords="axes fraction",
-                textcoords="offset points",
-                verticalalignment="center",
-                color=color,
-            )
+        plots.write_ends(axes, ends, _APART)
         axes.set_xlabel("step")
         return page.render_svg(figure, f"{term} loss by step", {})

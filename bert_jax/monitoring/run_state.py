@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from bert_jax import config as config_lib
-from bert_jax.logging.console import REFERENCE_LINES
+from bert_jax.logging.console import list_lines, list_terms
 from bert_jax.logging.metrics_writer import BAD_STEPS, METRICS, PROBE_SCORES, SUMMARY
 from bert_jax.monitoring.curves import Curves, read_curves
 from bert_jax.runtime import goodput, run_record, workdir_lock
@@ -53,41 +53,32 @@ class RunState:
 
         The cost up to this step belongs to the trunk.
         """
-        entry = self.record.get(run_record.BRANCH)
-        folder, step = (entry.get("run"), entry.get("step")) if isinstance(entry, dict) else ("", 0)
+        entry = get_object(self.record, run_record.BRANCH)
+        folder, step = entry.get("run"), entry.get("step")
         return (folder, step) if isinstance(folder, str) and type(step) is int else ("", 0)
-
-    @property
-    def device_count(self) -> int:
-        """Return the number of devices; 0 if unknown."""
-        count = self.devices.partition(" ")[0]
-        return int(count) if count.isdecimal() else 0
 
     def list_heldout_terms(self) -> list[str]:
         """List the parts of the loss that have a held-out loss."""
-        return [
-            term
-            for term in self.list_terms()
-            if self.curves.last("heldout", f"{term}_loss") is not None
-        ]
+        heldout = self.curves.list_newest("heldout")
+        return [term for term in self.list_terms() if f"{term}_loss" in heldout]
 
     def list_terms(self) -> list[str]:
         """List the parts of the loss that have an accuracy, such as mlm and nsp."""
-        names = [*self.curves.list_measures("train"), *self.curves.list_measures("heldout")]
-        terms = [name.removesuffix("_loss") for name in names if name.endswith("_loss")]
-        return list(dict.fromkeys(term for term in terms if f"{term}_accuracy" in names))
+        return list_terms(self.curves.list_newest("train") | self.curves.list_newest("heldout"))
 
     def reference_lines(self, term: str) -> dict[str, float]:
         """Return the reference lines of a term's held-out loss by their words."""
-        lines = {}
-        for key, word in REFERENCE_LINES.items():
-            value = self.curves.last("heldout", f"{key}_{term}_loss")
-            if value is not None:
-                lines[word] = value
+        lines = list_lines(self.curves.list_newest("heldout"), term)
         size = self.settings.get("model.vocab_size")
         if term in ("mlm", "causal", "permutation") and type(size) is int and size > 1:
             lines.setdefault("ln V", math.log(size))
         return lines
+
+
+def get_object(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the object under a key of a record; {} without one."""
+    value = record.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def read_run(folder: pathlib.Path) -> RunState:
@@ -96,57 +87,52 @@ def read_run(folder: pathlib.Path) -> RunState:
     Raises:
       Refused: the folder holds no run.
     """
-    path = run_record.record_path(folder)
-    if not any((folder / name).exists() for name in (path.name, METRICS, goodput.FILE)):
+    path = folder / run_record.FILE
+    if not any((folder / name).exists() for name in (run_record.FILE, METRICS, goodput.FILE)):
         raise Refused(
             f"{folder} holds no run of bert_jax ({run_record.FILE} and {METRICS} are missing); give"
             " the --workdir of python -m bert_jax.train"
         )
     missing: list[str] = []
 
-    def read(read_part: Callable[[], Part], default: Part) -> Part:
+    def read(read_part: Callable[[], Part]) -> Part | None:
         try:
             return read_part()
         except FileNotFoundError as error:
             missing.append(f"{pathlib.Path(str(error.filename)).name} is missing.")
         except DamagedFile as error:
             missing.append(f"{error}.")
-        return default
+        return None
 
-    nothing: dict[str, Any] = {}
-    no_attempts: list[goodput.Attempt] = []
-    no_lines: list[dict[str, Any]] = []
-    record = read(lambda: small_files.read_object(path, folder), nothing)
-    curves = read(lambda: read_curves(folder / METRICS), Curves({}, 0, (), 0))
-    attempts = read(lambda: goodput.read_attempts(folder / goodput.FILE), no_attempts)
+    record = read(lambda: small_files.read_object(path, folder)) or {}
+    curves = read(lambda: read_curves(folder / METRICS)) or Curves({}, 0, (), 0)
+    attempts = read(lambda: goodput.read_attempts(folder / goodput.FILE)) or []
     # A run may stop, or save, between two lines of metrics.
     last_step = max([curves.last_step, *(attempt[-1].step for attempt in attempts[-1:])])
     curves = dataclasses.replace(curves, last_step=last_step)
-    summary, state = nothing, _find_state(folder)
+    summary, state = dict[str, Any](), _find_state(folder)
     if (folder / SUMMARY).exists():
-        summary = read(lambda: small_files.read_object(folder / SUMMARY, folder), nothing)
+        summary = read(lambda: small_files.read_object(folder / SUMMARY, folder)) or {}
     else:
         missing.append(f"There is no {SUMMARY}{_WHY_NO_SUMMARY[state]}.")
     if not attempts:
         missing.append(f"{goodput.FILE} has no entry, so where the time went is not known.")
     if not curves.points:
         missing.append(f"{METRICS} has no numbers yet: the run is compiling or ended early.")
-    elif not curves.list_measures("heldout"):
+    elif not curves.list_newest("heldout"):
         missing.append("There is no held-out line yet, so there is no held-out loss.")
     if curves.damaged_lines:
         missing.append(f"{curves.damaged_lines:,} lines of {METRICS} are damaged and left out.")
-    config = record.get("config")
-    config = config if isinstance(config, dict) else {}
+    config = get_object(record, "config")
     numbers = [phase.get("steps") for phase in _select_objects(config.get("phases"))]
-    fixed, devices = record.get("fixed"), record.get("devices")
-    digests = list(fixed.items()) if isinstance(fixed, dict) else []
-    bad_steps = read(lambda: read_records(folder / BAD_STEPS), no_lines)
+    devices = record.get("devices")
+    bad_steps = read(lambda: read_records(folder / BAD_STEPS)) or []
     settings = config_lib.flatten(config)
-    digest = next((str(value) for key, value in digests if key.startswith("data.store (")), "")
+    digest = str(get_object(record, "fixed").get(run_record.STORE_DIGEST, ""))
     manifest, reason = _read_manifest(settings.get("data.store"), digest)
     missing += [reason] if reason else []
     probe_folder = folder.absolute().with_name(f"{folder.absolute().name}-probe")
-    probe = read(lambda: read_records(probe_folder / PROBE_SCORES), no_lines)
+    probe = read(lambda: read_records(probe_folder / PROBE_SCORES))
     return RunState(
         folder,
         "finished" if summary else state,

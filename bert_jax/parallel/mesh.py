@@ -148,16 +148,10 @@ def mesh_shape(config: MeshConfig, device_count: int) -> tuple[int, int, int, in
     model = config.model_size if "tp" in parts else 1
     rest, left_over = divmod(in_a_slice, model)
     if left_over:
-        slice_words = " of a slice" if config.num_slices > 1 else ""
-        if in_a_slice < model:
-            raise Refused(
-                f"config.mesh.model_size is {model}, which needs {model} devices{slice_words} or "
-                f"more, and there {'is' if in_a_slice == 1 else 'are'} {in_a_slice}; set it to "
-                f"{' or '.join(map(str, _divisors(in_a_slice)))}, or take a preset without tp"
-            )
         raise Refused(
-            f"config.mesh.model_size is {model}, which does not divide the {in_a_slice} devices"
-            f"{slice_words}; try one of {_divisors(in_a_slice)}"
+            f"config.mesh.model_size is {model}, which does not divide the number of devices"
+            f"{' of a slice' if config.num_slices > 1 else ''}, {in_a_slice}; try one of "
+            f"{_divisors(in_a_slice)}, or a preset without tp"
         )
     fsdp = (config.fsdp_size or rest) if "fsdp" in parts else 1
     if rest % fsdp:
@@ -189,15 +183,13 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 def device_kind(mesh: AnyMesh) -> str:
     """Return what jax calls the devices of a mesh, such as TPU v5 lite; "" if it does not know."""
-    abstract = mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh
-    device = abstract.abstract_device
+    device = mesh.abstract_mesh.abstract_device
     return "" if device is None else device.device_kind
 
 
 def platform(mesh: AnyMesh) -> str:
     """Return the platform of a mesh's devices, which need not be this process's: "gpu"."""
-    abstract = mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh
-    device = abstract.abstract_device
+    device = mesh.abstract_mesh.abstract_device
     return jax.default_backend() if device is None else str(device.platform)
 
 

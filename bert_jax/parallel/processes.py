@@ -192,11 +192,10 @@ def read_failures() -> dict[int, tuple[int, str]]:
     return {process: (int(code), reason) for process, (code, _, reason) in split.items()}
 
 
-def is_loss_of_another(error: Exception) -> bool:
+def is_loss_of_another(error: jax.errors.JaxRuntimeError) -> bool:
     """Return whether an error of jax says that another process of the run was lost."""
     words = ("Gloo", "UNAVAILABLE", "Connection reset", "Connection closed", "heartbeat")
-    is_of_jax = isinstance(error, jax.errors.JaxRuntimeError)
-    return is_of_jax and count() > 1 and any(word in str(error) for word in words)
+    return count() > 1 and any(word in str(error) for word in words)
 
 
 def find_dead() -> int | None:

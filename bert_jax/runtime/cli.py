@@ -8,6 +8,7 @@ declares its flags and before its slow imports. RunFlags are the flags of comman
 import contextlib
 import dataclasses
 import difflib
+import functools
 import os
 import pathlib
 import sys
@@ -54,10 +55,7 @@ class GivenConfig(Generic[config_lib.Kind]):
         Raises:
           Refused: the file or a field cannot be read.
         """
-
-        def find(path: str) -> str:
-            return find_config(path, self.kind)
-
+        find = functools.partial(find_config, kind=self.kind)
         return overrides.load(self.kind, self.place or default, find, self.overrides)
 
     def list_arguments(self) -> list[str]:
@@ -296,11 +294,7 @@ def _missing_device(error: RuntimeError | AssertionError) -> tuple[int, str] | N
 def print_config(config: Any) -> int:
     """Print a resolved config as YAML; return exit code 0."""
     main.end_with_reader()
-    fields = {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in dataclasses.asdict(config).items()
-    }
-    print(yaml.safe_dump(fields, sort_keys=False), end="")
+    print(yaml.safe_dump(dataclasses.asdict(config), sort_keys=False), end="")
     return DONE
 
 

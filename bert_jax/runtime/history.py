@@ -7,7 +7,6 @@ decay may begin later, and a store with no share of the rows may be added.
 Decision 93 in docs/design/ has the reasons.
 """
 
-import bisect
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
@@ -257,5 +256,4 @@ def count_phase_steps(config: RunConfig, step: int) -> int:
 
     Without bad steps this is the guard's count of good steps.
     """
-    starts = [config_lib.phase_start(config, index) for index in range(len(config.phases))]
-    return step - starts[max(0, bisect.bisect_left(starts, step) - 1)]
+    return step - config_lib.phase_start(config, max(0, config_lib.phase_of_step(config, step)))

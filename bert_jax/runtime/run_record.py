@@ -112,11 +112,6 @@ class PretrainingRun:
     converted_from: str  # source checkpoint of bert_jax.convert; "" for a trained run
 
 
-def record_path(workdir: pathlib.Path) -> pathlib.Path:
-    """Return the path of the run record in a workdir; the file need not exist."""
-    return workdir / FILE
-
-
 def check_record(record: dict[str, Any], name: object) -> dict[str, Any]:
     """Check the types of the fields that later code reads unchecked; return the record."""
     config = small_files.field(record, "config", dict, name)
@@ -152,7 +147,7 @@ def find(
     Raises:
       DamagedFile: the file is damaged, and no checkpoint has a copy.
     """
-    path = record_path(workdir)
+    path = workdir / FILE
     try:
         return check_record(small_files.read_object(path, workdir), path), ""
     except (FileNotFoundError, DamagedFile) as error:
@@ -181,8 +176,8 @@ def read(workdir: pathlib.Path) -> PretrainingRun:
         raise Refused(
             f"{workdir} holds a run of {record['learns']}; give the workdir of a pre-training run"
         )
-    config = parse_config(record, record_path(workdir))
-    with _written_by_this_version(record_path(workdir)):
+    config = parse_config(record, workdir / FILE)
+    with _written_by_this_version(workdir / FILE):
         digest = record["fixed"][STORE_DIGEST]
     vocabulary = _read_vocabulary(workdir, record)
     return PretrainingRun(config, vocabulary, digest, record.get(CONVERTED, ""))
@@ -240,9 +235,9 @@ def _read_phases(
 
 def parse_model(record: Mapping[str, Any], workdir: pathlib.Path) -> ModelConfig:
     """Return the model settings in a run record. Raises Refused if another version wrote it."""
-    with _written_by_this_version(record_path(workdir)):
+    with _written_by_this_version(workdir / FILE):
         config = settings_from(ModelConfig, ConfigDict(record["config"]["model"]))
-    check_sizes(config, record_path(workdir))
+    check_sizes(config, workdir / FILE)
     return config
 
 
@@ -252,9 +247,9 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
     Raises:
       Refused: there is no run, or it is from another version.
     """
-    record, path = _read(workdir), record_path(workdir)
+    record, path = _read(workdir), workdir / FILE
     config, task = parse_model(record, workdir), None
-    with _written_by_this_version(record_path(workdir)):
+    with _written_by_this_version(path):
         dtype = record["config"].get("compute", {}).get("compute_dtype", "auto")
         compute = settings_from(ComputeConfig, ConfigDict({"compute_dtype": dtype}))
         if _is_of_a_task(record):
@@ -301,7 +296,7 @@ def describe_converted(
 
 
 def _read(workdir: pathlib.Path) -> dict[str, Any]:
-    path = record_path(workdir)
+    path = workdir / FILE
     if not path.exists():
         raise Refused(
             f"{workdir} holds no run of bert_jax ({FILE} is missing); give the --workdir of "
@@ -338,7 +333,7 @@ def read_template(
     workdir: pathlib.Path, record: Mapping[str, Any], vocabulary: Vocabulary
 ) -> template.Template:
     """Return the template by which special tokens were added to the run's rows."""
-    path, special_ids = record_path(workdir), vocabulary.special_ids
+    path, special_ids = workdir / FILE, vocabulary.special_ids
     if template.RECORDED not in record["vocabulary"]:
         return template.make_store_template(vocabulary.template, special_ids)
     given = small_files.field(record["vocabulary"], template.RECORDED, dict, path)

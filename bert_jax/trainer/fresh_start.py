@@ -76,7 +76,7 @@ def _look(storage: Workdir, fresh: bool, first_step: int) -> str:
         return "begins"
     if fresh:
         return "fresh"
-    if not run_record.record_path(storage.home).exists():
+    if not (storage.home / run_record.FILE).exists():
         return "begins"  # another program's files: overwriting them is refused elsewhere
     return (
         f"refused --workdir={storage.address} holds records of a run ({progress}), and "
@@ -99,7 +99,7 @@ def _progress_in_words(home: pathlib.Path, first_step: int) -> str:
         (goodput.FILE, _steps_of_attempts),
         (LEFT_OUT, _steps_skipped),
         (SUMMARY, _steps_of_summary),
-        (run_record.record_path(home).name, _steps_of_changes),
+        (run_record.FILE, _steps_of_changes),
     ):
         try:
             steps = list_steps(home / name)
@@ -369,7 +369,7 @@ def publish(trunk: Trunk, folder: pathlib.Path) -> None:
         words = small_files.join_inside(source.home, name)
         write_file(small_files.join_inside(folder, name), small_files.read_bytes(words))
     copy_records(trunk, folder)
-    write_json(run_record.record_path(folder), record)
+    write_json(folder / run_record.FILE, record)
     if damaged := reader.find_damaged(folder / CHECKPOINTS, trunk.step):
         raise Refused(
             f"{trunk}: {damaged[0]} and {len(damaged) - 1} more arrays are not what was saved; "

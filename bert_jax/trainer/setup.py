@@ -262,7 +262,7 @@ def claim_workdir(
 
 def _replace_damaged(storage: Workdir, problem: str, screen: Screen) -> None:
     """Rename a damaged run.json, which is about to be rewritten."""
-    path = run_record.record_path(storage.home)
+    path = storage.home / run_record.FILE
     kept = ""
     if path.exists() or path.is_symlink():
         path.replace(path.with_name(path.name + jsonl.DAMAGED))

@@ -237,10 +237,10 @@ def test_mesh_shapes(preset, sizes, shape):
     [
         ({"mesh.preset": "ddp"}, "dp, zero1, fsdp, tp"),
         ({"mesh.model_size": 3, "mesh.preset": "tp"}, "try one of [1, 2, 4, 8]"),
-        ({"mesh.model_size": 16, "mesh.preset": "tp"}, "needs 16 devices"),
+        ({"mesh.model_size": 16, "mesh.preset": "tp"}, "devices, 8; try one of"),
         ({"mesh.fsdp_size": 3, "mesh.preset": "fsdp"}, "8 devices left"),
         ({"mesh.num_slices": 3}, "the 8 devices"),
-        ({"mesh.model_size": 4, "mesh.preset": "tp", "mesh.num_slices": 4}, "there are 2"),
+        ({"mesh.model_size": 4, "mesh.preset": "tp", "mesh.num_slices": 4}, "slice, 2; try"),
         ({"phases[0].batch_size": 250}, "try 248 or 256"),
         ({"phases[0].batch_size": 16, "phases[0].micro_batches": 4}, "try 32"),
         ({"model.num_attention_heads": 12, "mesh.preset": "tp", "mesh.model_size": 8}, "8 devices"),

@@ -21,9 +21,8 @@ def test_each_value_is_at_its_step_and_split(tmp_path):
     np.testing.assert_array_equal(curves.select("train", "loss"), [[10, 20], [3.5, 2.5]])
     np.testing.assert_array_equal(curves.select("heldout", "loss"), [[10], [4.5]])
     assert (curves.last_step, curves.damaged_lines) == (20, 0)
-    assert curves.last("heldout", "loss") == 4.5
-    assert curves.last("heldout", "nsp_loss") is None
-    assert curves.list_measures("train") == ["loss"]
+    assert curves.list_newest("heldout") == {"loss": 4.5}
+    assert curves.list_newest("train") == {"loss": 2.5}
 
 
 def test_a_run_without_lines_has_no_curves(tmp_path):
@@ -63,7 +62,7 @@ def test_a_repeated_step_replaces_the_steps_from_it_on_in_its_split(tmp_path):
     path.write_text(lines)
     curves = read_curves(path)
     np.testing.assert_array_equal(curves.select("train", "loss"), [[10, 20], [10, -1]])
-    assert curves.last("heldout", "loss") == 7.0
+    assert curves.list_newest("heldout")["loss"] == 7.0
     path.write_text(lines + line(20, -2.0))  # of the last step alone
     np.testing.assert_array_equal(read_curves(path).select("train", "loss"), [[10, 20], [10, -2]])
 

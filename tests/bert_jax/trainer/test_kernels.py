@@ -63,7 +63,7 @@ def test_a_sound_kernel_is_checked_once_and_recorded(build, errors):
     lengths = sorted({phase.seq_len for phase in setup.config.phases})
     assert sorted(errors["checked"]) == lengths
     assert setup.findings == [] and not setup.parts.attention
-    recorded = json.loads(run_record.record_path(setup.workdir).read_text())["kernels"]
+    recorded = json.loads((setup.workdir / run_record.FILE).read_text())["kernels"]
     assert set(recorded.values()) == {compile.SOUND} and len(recorded) == len(lengths)
     build()
     assert sorted(errors["checked"]) == lengths  # a resume keeps the verdict
