@@ -240,9 +240,7 @@ def _attend_backward(tile: Tile, saved: tuple[Any, ...], dout_BSD: jax.Array) ->
         (Shape(qkv_BSE.shape, jnp.bfloat16),),
         scratch,
     )
-    nothing = [np.zeros(array.shape, jax.dtypes.float0) for array in (bounds_BN, codes_B1S)]
-    dangles = tuple(jnp.zeros_like(angle) for angle in angles)
-    return dqkv_BSE, *nothing, dangles
+    return dqkv_BSE, None, None, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

@@ -249,8 +249,7 @@ def _attend_backward(
         inputs if row.is_short else (*inputs, out_BSD),
         (Shape(qkv_BSE.shape, jnp.bfloat16), Shape((batch, 1, width), jnp.float32)),
     )
-    nothing = [np.zeros(array.shape, jax.dtypes.float0) for array in (ids_BS, low_B, high_B)]
-    return dqkv_BSE, jnp.sum(dbias_B1E, axis=(0, 1)).astype(bias_E.dtype), *nothing
+    return dqkv_BSE, jnp.sum(dbias_B1E, axis=(0, 1)).astype(bias_E.dtype), None, None, None
 
 
 attend.defvjp(_attend_forward, _attend_backward)
