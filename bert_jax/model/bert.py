@@ -20,7 +20,7 @@ from bert_jax.model.attention import Visible
 from bert_jax.model.disentangled import DistanceTable
 from bert_jax.model.dropout import CLASSIFIER_INPUT, Dropout
 from bert_jax.model.embeddings import Embeddings
-from bert_jax.model.encoder import Layer, LayerView, Targets, Views, make_views
+from bert_jax.model.encoder import Layer, LayerView, Views, make_views
 from bert_jax.model.heads import MaskedLmHead, ReplacedTokenHead, pool_lstms, run_lstms, stack_lstms
 from bert_jax.model.layers import (
     Choices,
@@ -33,7 +33,7 @@ from bert_jax.model.layers import (
     resolve_choices,
 )
 from bert_jax.model.losses import Losses
-from bert_jax.model.relative import make_relations
+from bert_jax.model.relative import Targets, make_relations
 from bert_jax.parallel import mesh
 
 Params = dict[str, Any]
