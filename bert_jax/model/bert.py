@@ -324,18 +324,12 @@ class Bert(nnx.Module):
         """Do the same from the vectors at these positions: float[B,P,D] -> float32[B,P,V]."""
         return self.mlm.compute_logits(vectors_BPD, self.embeddings.word.embedding[...])
 
-    def compute_mlm_losses(
-        self, hidden_BSD: jax.Array, positions_BP: jax.Array, labels_BP: jax.Array
-    ) -> Losses:
-        """Compute the loss (nats) at each position, and whether the label is the likeliest token.
-
-        Shapes: float[B,S,D], int32[B,P] twice -> float32[B,P] twice. As cross_entropy of
-        compute_mlm_logits, for less memory: config.compute.mlm_logits_dtype.
-        """
-        return self.compute_target_losses(ops.gather_positions(hidden_BSD, positions_BP), labels_BP)
-
     def compute_target_losses(self, vectors_BPD: jax.Array, labels_BP: jax.Array) -> Losses:
-        """Do the same from the vectors at these positions, float[B,P,D]; P may be all of S."""
+        """Compute the loss (nats) of each label, and whether it is the likeliest token.
+
+        Shapes: float[B,P,D], int32[B,P] -> float32[B,P] twice; P may be all of S. As cross_entropy
+        of compute_target_logits, for less memory: config.compute.mlm_logits_dtype.
+        """
         table_VD = self.embeddings.word.embedding[...]
         return self.mlm.compute_losses(vectors_BPD, table_VD, labels_BP)
 
