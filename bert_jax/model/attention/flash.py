@@ -93,10 +93,10 @@ def _mark_starts(ids_BS: jax.Array) -> jax.Array:
 
 
 def _number_positions(ids_BS: jax.Array, tile: Tile) -> jax.Array:
-    """Assign numbers to positions, more than a row apart between examples: int32[B,1,S]."""
+    """Assign numbers to positions, four rows apart between examples: int32[B,1,S]."""
     examples_BS = jnp.cumsum(_mark_starts(ids_BS), axis=1, dtype=jnp.int32)
     places_S = jnp.arange(tile.seq_len, dtype=jnp.int32)
-    return (examples_BS * tile.code_step + places_S)[:, None, :]
+    return (examples_BS * (4 * tile.seq_len) + places_S)[:, None, :]
 
 
 def _find_chunks(ids_BS: jax.Array, tile: Tile) -> jax.Array:

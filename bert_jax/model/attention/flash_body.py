@@ -82,11 +82,6 @@ class Tile:
         return self.seq_len // self.block
 
     @property
-    def code_step(self) -> int:
-        """Return the difference of the codes at the same place in two consecutive examples."""
-        return 4 * self.seq_len
-
-    @property
     def scale(self) -> float:
         """Return the queries' scale, rounded as in the reference; exact for a width of 64."""
         return float(np.asarray(self.head_width**-0.5, jnp.bfloat16))
