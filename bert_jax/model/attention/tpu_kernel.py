@@ -26,7 +26,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from bert_jax.model import dropout
-from bert_jax.parallel import chips
+from bert_jax.parallel import chips, mesh
 
 # The compiler of kernels has no bfloat16 matmul on v2 and v3.
 CHIPS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
@@ -188,8 +188,6 @@ def _each_row(
     def spec_row(array: Any) -> pl.BlockSpec:
         return pl.BlockSpec((1, *array.shape[1:]), lambda b: (b, 0, 0))
 
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    platform = jax.default_backend() if device is None else device.platform
     return pl.pallas_call(
         functools.partial(kernel, row=row),
         grid=(inputs[0].shape[0],),
@@ -199,7 +197,7 @@ def _each_row(
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel",), vmem_limit_bytes=VMEM_LIMIT_BYTES
         ),
-        interpret=platform != "tpu",
+        interpret=mesh.platform(jax.sharding.get_abstract_mesh()) != "tpu",
         name=name,
     )(*words, *inputs)
 
