@@ -25,6 +25,7 @@ from bert_jax.checkpoint.reader import find_newest_step
 from bert_jax.logging.metrics_writer import BAD_STEPS, LEFT_OUT, METRICS, SUMMARY
 from bert_jax.parallel import processes
 from bert_jax.runtime import goodput, history, run_record
+from bert_jax.runtime.resume import compare_settings
 from bert_jax.runtime.run_record import BRANCH, CHECKPOINTS, CONVERTED
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.trainer import bad_steps
@@ -258,28 +259,16 @@ def check_branch(
             f"--branch is {trunk}, but {difference.describe()}; a branch may only change what "
             "comes after its step: use the value of that run, or branch from an earlier step"
         )
-    return tuple(
-        f"{name} {before}, here {now}"
-        for name, before, now in (
-            ("commit", *(_name_code(each) for each in (theirs, ours))),
-            *_list_packages(theirs, ours),
-            ("devices", theirs["devices"], ours["devices"]),
-            ("processes", theirs["processes"], ours["processes"]),
-        )
-        if before != now
-    )
+    differing = compare_settings(_list_conditions(theirs), _list_conditions(ours))
+    return tuple(f"{name} {before}, here {now}" for name, (before, now) in differing.items())
 
 
-def _name_code(record: Mapping[str, Any]) -> str:
+def _list_conditions(record: Mapping[str, Any]) -> dict[str, Any]:
+    """List what a run was computed by: its code, packages, devices and number of processes."""
     code = record["code"]
-    return f"{str(code.get('commit'))[:12]} (files {code.get('source_digest')})"
-
-
-def _list_packages(
-    theirs: Mapping[str, Any], ours: Mapping[str, Any]
-) -> list[tuple[str, Any, Any]]:
-    before, now = (each["code"].get("packages", {}) for each in (theirs, ours))
-    return [(name, before.get(name), now.get(name)) for name in {**before, **now}]
+    commit = f"{str(code.get('commit'))[:12]} (files {code.get('source_digest')})"
+    others = {name: record[name] for name in ("devices", "processes")}
+    return {**code.get("packages", {}), "commit": commit, **others}
 
 
 def _read_trunk(trunk: Trunk) -> dict[str, Any]:
