@@ -77,11 +77,6 @@ class KernelRow:
         return self.heads // self.heads_in_group
 
     @property
-    def groups_in_tile(self) -> int:
-        """Return 1 or 2."""
-        return self.heads_in_tile // self.heads_in_group
-
-    @property
     def group_queries(self) -> int:
         """Return the columns of a group's scores."""
         return self.heads_in_group * self.seq_len
@@ -263,9 +258,10 @@ def forward(
     """
     same_TJ = _find_visible(ids[0], row)
     keep = _keep_masks(low, high, row)
+    groups_in_tile = row.heads_in_tile // row.heads_in_group  # 1 or 2
 
     def scores_TJ(group: int) -> jax.Array:
-        tile, number = divmod(group, row.groups_in_tile)
+        tile, number = divmod(group, groups_in_tile)
         q_SL, k_TL = (qkv[0, :, row.lanes(part, tile)] for part in range(2))
         q_JL = _split_groups(q_SL * jnp.bfloat16(row.scale), row)[number]
         return jnp.where(same_TJ, dot(k_TL, q_JL, 1, 1), HIDDEN_SCORE)
@@ -283,7 +279,7 @@ def forward(
         norms[0, group : group + 1, :] = highest_1J + jnp.log(sum_1J)
         if row.rate:
             weights_TJ = jnp.where(keep(group), weights_TJ, 0.0)
-        tile = group // row.groups_in_tile
+        tile = group // groups_in_tile
         v_LT = qkv[0, :, row.lanes(2, tile)].T
         values = _sum_over_keys(v_LT, weights_TJ.astype(jnp.bfloat16), len(heads_KS), row)
         # Divided after the sum over keys, where there are the fewest numbers.
