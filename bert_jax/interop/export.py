@@ -311,7 +311,7 @@ def compute_outputs(
         if checkpoint.heads.nsp:
             outputs[NSP] = bound.compute_nsp_logits(hidden[-1], cls_positions)
         if checkpoint.heads.rtd:
-            outputs[REPLACED] = bound.compute_replaced_logits(hidden[-1])
+            outputs[REPLACED] = bound.rtd(hidden[-1])
         if checkpoint.heads.mlm:
             outputs[MLM] = bound.compute_mlm_logits(hidden[-1], batch["positions"])
         return outputs

@@ -20,7 +20,7 @@ from bert_jax.model.attention import Visible
 from bert_jax.model.disentangled import DistanceTable
 from bert_jax.model.dropout import CLASSIFIER_INPUT, Dropout
 from bert_jax.model.embeddings import Embeddings
-from bert_jax.model.encoder import Layer, LayerView, Targets, Views, make_views
+from bert_jax.model.encoder import Layer, Views, make_views
 from bert_jax.model.heads import MaskedLmHead, ReplacedTokenHead, pool_lstms, run_lstms, stack_lstms
 from bert_jax.model.layers import (
     Choices,
@@ -33,10 +33,12 @@ from bert_jax.model.layers import (
     resolve_choices,
 )
 from bert_jax.model.losses import Losses
-from bert_jax.model.relative import make_relations
+from bert_jax.model.relative import Targets
 from bert_jax.parallel import mesh
 
 Params = dict[str, Any]
+# input_ids_BS, segment_ids_BS, visible, dropout, position_ids_BS: the arguments of Bert.encode.
+Rows = tuple[jax.Array, jax.Array, Visible, Dropout | None, jax.Array | None]
 _TARGETS = 0x7A96E75  # mixed into dropout's seed for the stream of the targets
 _POOLER_ACTS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": jnp.tanh,
@@ -128,7 +130,7 @@ class Bert(nnx.Module):
         Layers are applied as config.compute.remat and rolled_layers say.
         """
         rows = (input_ids_BS, segment_ids_BS, visible, dropout, position_ids_BS)
-        x_BSD, _ = self._apply_first(self.config.num_hidden_layers, *rows)
+        x_BSD, _ = self._apply_first(self.config.num_hidden_layers, rows)
         return x_BSD if self.layer_norm is None else self.layer_norm(x_BSD)
 
     def project_layer(
@@ -145,19 +147,12 @@ class Bert(nnx.Module):
         Arguments are the same as encode's. Only the layers before it are computed.
         """
         rows = (input_ids_BS, segment_ids_BS, visible, dropout, position_ids_BS)
-        x_BSD, _ = self._apply_first(number, *rows)
+        x_BSD, _ = self._apply_first(number, rows)
         return self._layers_in_order()[number].project(x_BSD)
 
-    def _apply_first(
-        self,
-        count: int,
-        input_ids_BS: jax.Array,
-        segment_ids_BS: jax.Array,
-        visible: Visible,
-        dropout: Dropout | None,
-        position_ids_BS: jax.Array | None,
-    ) -> tuple[jax.Array, Views]:
+    def _apply_first(self, count: int, rows: Rows) -> tuple[jax.Array, Views]:
         """Compute the hidden vectors of the first `count` layers, and what these layers share."""
+        input_ids_BS, segment_ids_BS, visible, dropout, position_ids_BS = rows
         x_BSD = self._embed(input_ids_BS, segment_ids_BS, position_ids_BS, dropout)
         views = self._make_views(visible, position_ids_BS, segment_ids_BS)
         layers = self._layers_in_order()[:count]
@@ -204,9 +199,8 @@ class Bert(nnx.Module):
         as the same learned vector everywhere. For relative positions alone.
         Source: Yang et al. 2019 (XLNet), section 2.3.
         """
-        x_BSD = self.embeddings(input_ids_BS, segment_ids_BS, None, self.dtype, dropout)
-        relations = make_relations(segment_ids_BS, self.config.hidden_size)
-        views = Views(LayerView(visible, relations=relations), None)
+        x_BSD = self._embed(input_ids_BS, segment_ids_BS, None, dropout)
+        views = self._make_views(visible, None, segment_ids_BS)
         vectors_BPD = self.embeddings.embed_targets(positions_BP.shape, self.dtype)
         other = _drop_for_targets(dropout)
 
@@ -239,7 +233,7 @@ class Bert(nnx.Module):
         rows = (input_ids_BS, segment_ids_BS, visible, dropout, position_ids_BS)
         if self.decoder_positions is None:
             return ops.gather_positions(self.encode(*rows), positions_BP)
-        x_BSD, views = self._apply_first(self.config.num_hidden_layers - 1, *rows)
+        x_BSD, views = self._apply_first(self.config.num_hidden_layers - 1, rows)
         places_BP, mask = positions_BP, visible.mask
         if position_ids_BS is not None:
             places_BP = ops.gather_positions(position_ids_BS, positions_BP)
@@ -324,32 +318,14 @@ class Bert(nnx.Module):
         """Do the same from the vectors at these positions: float[B,P,D] -> float32[B,P,V]."""
         return self.mlm.compute_logits(vectors_BPD, self.embeddings.word.embedding[...])
 
-    def compute_mlm_losses(
-        self, hidden_BSD: jax.Array, positions_BP: jax.Array, labels_BP: jax.Array
-    ) -> Losses:
-        """Compute the loss (nats) at each position, and whether the label is the likeliest token.
-
-        Shapes: float[B,S,D], int32[B,P] twice -> float32[B,P] twice. As cross_entropy of
-        compute_mlm_logits, for less memory: config.compute.mlm_logits_dtype.
-        """
-        return self.compute_target_losses(ops.gather_positions(hidden_BSD, positions_BP), labels_BP)
-
     def compute_target_losses(self, vectors_BPD: jax.Array, labels_BP: jax.Array) -> Losses:
-        """Do the same from the vectors at these positions, float[B,P,D]; P may be all of S."""
+        """Compute the loss (nats) of each label, and whether it is the likeliest token.
+
+        Shapes: float[B,P,D], int32[B,P] -> float32[B,P] twice; P may be all of S. As cross_entropy
+        of compute_target_logits, for less memory: config.compute.mlm_logits_dtype.
+        """
         table_VD = self.embeddings.word.embedding[...]
         return self.mlm.compute_losses(vectors_BPD, table_VD, labels_BP)
-
-    def compute_replaced_logits(
-        self,
-        hidden_BSD: jax.Array,
-        cls_positions_BN: jax.Array | None = None,
-        example_ids_BS: jax.Array | None = None,
-    ) -> jax.Array:
-        """Compute the logit that a token was replaced, at each position: float32[B,S].
-
-        Packed rows need the last two: their examples' [CLS], and whose each token is.
-        """
-        return self.rtd(hidden_BSD, cls_positions_BN, example_ids_BS)
 
     def compute_nsp_logits(
         self, hidden_BSD: jax.Array, cls_positions_BN: jax.Array | None = None
@@ -446,11 +422,6 @@ class Model:
         return jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.dims, jnp.float32), self.declared
         )
-
-    @property
-    def specs(self) -> Params:
-        """Return the PartitionSpec of each parameter."""
-        return jax.tree.map(lambda leaf: leaf.spec, self.declared)
 
     @property
     def parameter_count(self) -> int:

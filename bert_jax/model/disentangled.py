@@ -119,7 +119,12 @@ class DistanceScores(nnx.Module):
             terms.append(score(q_BSHK, self.key or key, rows_M[::-1], positions_BP))
         if "p2c" in self.config.pos_att_type:
             by_key = score(k_BSHK, self.query or query, rows_M)
-            terms.append(_pick_queries(jnp.swapaxes(by_key, 2, 3), positions_BP))
+            by_query = jnp.swapaxes(by_key, 2, 3)
+            if positions_BP is not None:
+                by_query = jax.vmap(lambda scores_HST, at_P: scores_HST[:, at_P])(
+                    by_query, positions_BP
+                )
+            terms.append(by_query)
         return terms
 
     def _map_by_head(self, linear: Linear, distances_RD: jax.Array) -> jax.Array:
@@ -131,10 +136,3 @@ class DistanceScores(nnx.Module):
             y_RE = y_RE + linear.bias[...].astype(dtype)
         apart = (len(y_RE), self.config.num_attention_heads, -1)
         return jnp.reshape(y_RE, apart, out_sharding=mesh.spec(None, "heads", None))
-
-
-def _pick_queries(scores_BHST: jax.Array, positions_BP: jax.Array | None) -> jax.Array:
-    """Pick the rows of scores at some places, float32[B,H,P,T]; all without positions."""
-    if positions_BP is None:
-        return scores_BHST
-    return jax.vmap(lambda scores_HST, at_P: scores_HST[:, at_P])(scores_BHST, positions_BP)

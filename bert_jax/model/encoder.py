@@ -25,7 +25,7 @@ from bert_jax.model.layers import (
     Residual,
     compute_residual_stddev,
 )
-from bert_jax.model.relative import Relations, RelativeAttention, make_relations
+from bert_jax.model.relative import Relations, RelativeAttention, Targets, make_relations
 from bert_jax.parallel import mesh
 
 
@@ -77,16 +77,6 @@ def make_views(
         return Views(complete, None)
     windowed = attention.hide_outside_window(visible, seq_len, config.local_attention)
     return Views(complete, view(windowed, config.local_rope_theta))
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Targets:
-    """Hold the places that are predicted, and the vectors that ask for them: P a row."""
-
-    vectors_BPD: jax.Array
-    positions_BP: jax.Array  # int32
-    mask: jax.Array  # bool[B,1,P,S]: True where a target may attend to a token
 
 
 class Attention(Residual):
@@ -156,11 +146,8 @@ class Attention(Residual):
             return jnp.reshape(linear(x_BSD), apart, out_sharding=by_head)
 
         visible = view.visible
-        asking_BSD, mask, positions_BP = x_BSD, visible.mask, None
-        if targets is not None:
-            asking_BSD, mask = targets.vectors_BPD, targets.mask
-            positions_BP = targets.positions_BP
-        q_BSHK = map_by_head(self.query, asking_BSD)
+        asking = targets or Targets(x_BSD, None, visible.mask)
+        q_BSHK = map_by_head(self.query, asking.vectors_BPD)
         k_BTHK, v_BTHK = (map_by_head(linear, x_BSD) for linear in (self.key, self.value))
         if view.rotation is not None:
             q_BSHK, k_BTHK = rotate(q_BSHK, view.rotation), rotate(k_BTHK, view.rotation)
@@ -169,9 +156,9 @@ class Attention(Residual):
             if self.distances is not None and view.distances_RD is not None:
                 maps = (self.query, self.key)
                 terms = self.distances.score(
-                    q_BSHK, k_BTHK, view.distances_RD, *maps, layer, dropout, positions_BP
+                    q_BSHK, k_BTHK, view.distances_RD, *maps, layer, dropout, asking.positions_BP
                 )
-            out_BSHK = attention.attend(q_BSHK, k_BTHK, v_BTHK, mask, drop, terms)
+            out_BSHK = attention.attend(q_BSHK, k_BTHK, v_BTHK, asking.mask, drop, terms)
         elif visible.width:
             out_BSHK = blocks.attend_window(
                 q_BSHK, k_BTHK, v_BTHK, visible.ids_BS, visible.width, visible.is_causal
@@ -181,7 +168,7 @@ class Attention(Residual):
                 q_BSHK, k_BTHK, v_BTHK, visible.ids_BS, visible.is_causal
             )
         together = mesh.spec("batch", None, "heads")
-        return self.output(jnp.reshape(out_BSHK, asking_BSD.shape, out_sharding=together))
+        return self.output(jnp.reshape(out_BSHK, asking.vectors_BPD.shape, out_sharding=together))
 
     def _by_kernel(
         self,
@@ -241,13 +228,8 @@ class Layer(nnx.Module):
     def __call__(
         self, x_BSD: jax.Array, views: Views, layer: LayerNumber, dropout: Dropout | None
     ) -> jax.Array:
-        attention, relations = self.attention, views.complete.relations
-
         def attend(x_BSD: jax.Array) -> jax.Array:
-            if relations is None:
-                return typing.cast(Attention, attention).compute(x_BSD, views, layer, dropout)
-            relative, mask = typing.cast(RelativeAttention, attention), views.complete.visible.mask
-            return relative.compute(x_BSD, x_BSD, mask, relations, layer, dropout)
+            return self.attention.compute(x_BSD, views, layer, dropout)
 
         x_BSD = self.attention.add(x_BSD, attend, layer, dropout)
         return self.mlp.add(x_BSD, self.mlp.compute, layer, dropout)
@@ -273,17 +255,11 @@ class Layer(nnx.Module):
 
         It is XLNet's query stream, and a layer of DeBERTa's enhanced mask decoder.
         """
-        attention, relations = self.attention, views.complete.relations
 
         def attend(vectors_BPD: jax.Array) -> jax.Array:
-            if relations is None:
-                asking = dataclasses.replace(targets, vectors_BPD=vectors_BPD)
-                own = typing.cast(Attention, attention)
-                return own.compute(x_BSD, views, layer, dropout, asking)
-            mask, places_BP = targets.mask, targets.positions_BP
-            relative = typing.cast(RelativeAttention, attention)
-            return relative.compute(vectors_BPD, x_BSD, mask, relations, layer, dropout, places_BP)
+            asking = dataclasses.replace(targets, vectors_BPD=vectors_BPD)
+            return self.attention.compute(x_BSD, views, layer, dropout, asking)
 
-        vectors_BPD = attention.add(targets.vectors_BPD, attend, layer, dropout)
+        vectors_BPD = self.attention.add(targets.vectors_BPD, attend, layer, dropout)
         vectors_BPD = self.mlp.add(vectors_BPD, self.mlp.compute, layer, dropout)
         return dataclasses.replace(targets, vectors_BPD=vectors_BPD)

@@ -92,7 +92,10 @@ class ReplacedTokenHead(nnx.Module):
         cls_positions_BN: jax.Array | None = None,
         example_ids_BS: jax.Array | None = None,
     ) -> jax.Array:
-        """Compute float[B,S,D] -> float32[B,S]; of packed rows also int32[B,N], int32[B,S]."""
+        """Compute float[B,S,D] -> float32[B,S].
+
+        Packed rows need int32[B,N], their examples' [CLS], and int32[B,S], whose each token is.
+        """
         if self.layer_norm is not None:
             cls_BSD = x_BSD[:, :1]
             if cls_positions_BN is not None and example_ids_BS is not None:

@@ -6,7 +6,8 @@ Source: Dai et al. 2019 (Transformer-XL), section 3.3; Yang et al. 2019 (XLNet),
 """
 
 import dataclasses
-from typing import Any
+import typing
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,9 @@ from bert_jax.model import ops
 from bert_jax.model.attention import blocks
 from bert_jax.model.dropout import ATTENTION_OUTPUT, ATTENTION_WEIGHTS, KEYS, Dropout
 from bert_jax.model.layers import Choices, Initial, LayerNumber, Residual, declare
+
+if TYPE_CHECKING:
+    from bert_jax.model.encoder import Views
 
 
 @jax.tree_util.register_dataclass
@@ -37,6 +41,16 @@ def make_relations(segment_ids_BS: jax.Array, width: int) -> Relations:
     angles = distances_M[:, None] * frequencies
     encoded_MD = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=1)
     return Relations(encoded_MD, segment_ids_BS)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Targets:
+    """Hold the places that are predicted, and the vectors that ask for them: P a row."""
+
+    vectors_BPD: jax.Array
+    positions_BP: jax.Array | None  # int32; None for all places in order
+    mask: jax.Array  # bool[B or 1, 1, P or 1, S]: True where a target may attend to a token
 
 
 class RelativeAttention(Residual):
@@ -64,20 +78,19 @@ class RelativeAttention(Residual):
 
     def compute(
         self,
-        queries_BSD: jax.Array,
-        keys_BTD: jax.Array,
-        mask: jax.Array,
-        relations: Relations,
+        x_BTD: jax.Array,
+        views: "Views",
         layer: LayerNumber,
         dropout: Dropout | None,
-        positions_BS: jax.Array | None = None,
+        targets: Targets | None = None,
     ) -> jax.Array:
         """Compute the part without residual, norm and dropout of its output: float[B,S,D].
 
-        mask is bool[B or 1, 1, S or 1, T], True where a query may attend to a key. The queries are
-        the places in positions_BS, by default all places in order.
+        The queries are the vectors of the targets, float[B,P,D], where there are any.
         """
-        dtype, by_head = keys_BTD.dtype, ("batch", "heads", None, None)
+        relations = typing.cast(Relations, views.complete.relations)
+        asking = targets or Targets(x_BTD, None, views.complete.visible.mask)
+        dtype, by_head = x_BTD.dtype, ("batch", "heads", None, None)
         q_BSHK, k_BTHK, v_BTHK = (
             ops.einsum(
                 "bsd,dhk->bshk",
@@ -86,9 +99,9 @@ class RelativeAttention(Residual):
                 ("batch", None, "heads", None),
             )
             for x, weight in (
-                (queries_BSD, self.query),
-                (keys_BTD, self.key),
-                (keys_BTD, self.value),
+                (asking.vectors_BPD, self.query),
+                (x_BTD, self.key),
+                (x_BTD, self.value),
             )
         )
         distances_MHK = ops.einsum(
@@ -107,9 +120,9 @@ class RelativeAttention(Residual):
         position_BHSM = score(self.position_bias, "bshk,mhk->bhsm", distances_MHK)
         segment_BHSE = score(self.segment_bias, "bshk,ehk->bhse", segments_EHK)
         keys_BT = queries_BS = relations.segment_ids_BS
-        position_BHST = align_distances(position_BHSM, positions_BS)
-        if positions_BS is not None:
-            queries_BS = ops.gather_positions(keys_BT, positions_BS)
+        position_BHST = align_distances(position_BHSM, asking.positions_BP)
+        if asking.positions_BP is not None:
+            queries_BS = ops.gather_positions(keys_BT, asking.positions_BP)
         is_other = queries_BS[:, None, :, None] != keys_BT[:, None, None, :]
         segment_BHST = jnp.where(is_other, segment_BHSE[..., 1:], segment_BHSE[..., :1])
         scores_BHST = (content_BHST + position_BHST + segment_BHST) * q_BSHK.shape[-1] ** -0.5
@@ -119,7 +132,7 @@ class RelativeAttention(Residual):
                 return weights_BHST
             return dropout.apply(weights_BHST, self.weights_rate, layer, ATTENTION_WEIGHTS, KEYS)
 
-        out_BSHK = blocks.weigh_values(scores_BHST, v_BTHK, mask, drop)
+        out_BSHK = blocks.weigh_values(scores_BHST, v_BTHK, asking.mask, drop)
         output_DHK = ops.gather_weight(self.output[...], dtype)
         return ops.einsum("bshk,dhk->bsd", out_BSHK, output_DHK, ("batch", None, None))
 

@@ -176,7 +176,7 @@ def _compile(
         except jax.errors.JaxRuntimeError as error:
             return _too_large(error, tpu_slice.chip.devices_per_chip)
         text = _read_text(compiled, pathlib.Path(folder))
-    mesh, state, used = parts.mesh, parts.abstract_state, compiled.memory_analysis()
+    mesh, state, used = parts.mesh, parts.state_in_phase(-1), compiled.memory_analysis()
     device_bytes = {
         "parameters": _stored_bytes(state.params),
         "optimizer": _stored_bytes((state.step, state.opt_state)),

@@ -92,12 +92,16 @@ def add_skipped(total: Mapping[str, float], numbers: Mapping[str, float]) -> dic
     return {**total, **counted, "skipped": total.get("skipped", 0.0) + counted["skipped"]}
 
 
+def _list_terms(total: Mapping[str, float]) -> list[str]:
+    return [name.removesuffix("/weight") for name in total if name.endswith("/weight")]
+
+
 def compute_means(total: Mapping[str, float]) -> dict[str, float]:
     """Compute an interval's means: terms per prediction, grad_norm per step, and the latest rate.
 
     An interval with only bad steps has no means.
     """
-    terms = [name.removesuffix("/weight") for name in total if name.endswith("/weight")]
+    terms = _list_terms(total)
     means = {}
     for name in terms:
         weight = max(total[f"{name}/weight"], MIN_WEIGHT)
@@ -130,19 +134,10 @@ def compute_heldout_means(total: Mapping[str, float]) -> dict[str, float]:
     all for replaced if these are more: it follows from the generator of this step.
     """
     means = compute_means(total)
-    shares = {
-        name.removesuffix("_replaced_share"): share
-        for name, share in means.items()
-        if name.endswith("_replaced_share")
-    }
-    means |= {f"majority_{name}_accuracy": max(s, 1.0 - s) for name, s in shares.items()}
-    perplexities = {
-        name.replace("_loss", "_perplexity"): math.exp(min(loss, 700.0))
-        for name, loss in means.items()
-        if name.endswith("_loss") and _predicts_classes(total, name.removesuffix("_loss"))
-    }
-    return means | perplexities
-
-
-def _predicts_classes(total: Mapping[str, float], term: str) -> bool:
-    return f"{term}/correct_sum" in total and f"{term}/pairs" not in total
+    for term in _list_terms(total):
+        if f"{term}/pairs" in total:
+            share = means[f"{term}_replaced_share"]
+            means[f"majority_{term}_accuracy"] = max(share, 1.0 - share)
+        elif f"{term}/correct_sum" in total:
+            means[f"{term}_perplexity"] = math.exp(min(means[f"{term}_loss"], 700.0))
+    return means

@@ -5,6 +5,7 @@ the encoder's last layer; L for its first; L + 1 for the embeddings, whose word 
 the masked language model's logits.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,48 +21,44 @@ Tree = Any
 _BLOCK_STEPS = 4096  # steps whose rates are computed at once
 
 
-class Ramp(NamedTuple):
-    """Hold one schedule: a linear warm-up and a decay over a range of steps."""
+@dataclasses.dataclass(frozen=True)
+class Ramp:
+    """Hold one schedule: a linear warm-up and a decay over some phases."""
 
     first_step: int
-    steps: int
     peak: float
     warmup_steps: int  # 0 if the schedule is counted in tokens
     decay: str
     end: float  # learning rate at the end of the decay
+    # First step, steps, and tokens (padding included) of a step of each phase.
+    phases: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
+
+    @property
+    def steps(self) -> int:
+        """Count the steps of the phases."""
+        return sum(steps for _, steps, _ in self.phases)
 
 
 def list_ramps(config: RunConfig) -> list[Ramp]:
     """List the schedules of a run: one from step 0, and one from each phase that restarts."""
     optim = config.optim
     warmup_steps = 0 if optim.warmup_tokens else optim.warmup_steps
-    ramps = [Ramp(0, 0, optim.learning_rate, warmup_steps, optim.decay, optim.end_learning_rate)]
+    ramps = [Ramp(0, optim.learning_rate, warmup_steps, optim.decay, optim.end_learning_rate)]
     step = 0
     for phase in config.phases:
         if phase.restart_learning_rate > 0:
             ramps.append(
                 Ramp(
                     step,
-                    0,
                     phase.restart_learning_rate,
                     phase.restart_warmup_steps,
                     phase.restart_decay or optim.decay,
                     phase.restart_end_learning_rate or optim.end_learning_rate,
                 )
             )
-        ramps[-1] = ramps[-1]._replace(steps=ramps[-1].steps + phase.steps)
+        ramps[-1].phases.append((step, phase.steps, phase.batch_size * phase.seq_len))
         step += phase.steps
     return ramps
-
-
-def _phases_of(config: RunConfig, ramp: Ramp) -> list[tuple[int, int, int]]:
-    """List the phases of a schedule: first step, steps, and tokens (padding included) of a step."""
-    phases, first_step = [], 0
-    for phase in config.phases:
-        if ramp.first_step <= first_step < ramp.first_step + ramp.steps:
-            phases.append((first_step, phase.steps, phase.batch_size * phase.seq_len))
-        first_step += phase.steps
-    return phases
 
 
 def _measure_end(config: RunConfig, ramp: Ramp) -> float:
@@ -69,7 +66,7 @@ def _measure_end(config: RunConfig, ramp: Ramp) -> float:
     if not config.optim.warmup_tokens:
         return float(config.optim.decay_steps)
     left, tokens = config.optim.decay_steps, 0
-    for _, steps, tokens_per_step in reversed(_phases_of(config, ramp)):
+    for _, steps, tokens_per_step in reversed(ramp.phases):
         tokens += min(left, steps) * tokens_per_step
         left -= min(left, steps)
     return float(tokens)
@@ -90,13 +87,12 @@ def make_schedule(config: RunConfig) -> Callable[[jax.Array], jax.Array]:
 
     def rate_of(ramp: Ramp, step: jax.Array) -> jax.Array:
         if optim.warmup_tokens:
-            phases = _phases_of(config, ramp)
             done = sum(
                 jnp.clip(step - first_step, 0, steps).astype(jnp.float32) * tokens
-                for first_step, steps, tokens in phases
+                for first_step, steps, tokens in ramp.phases
             )
             # As floats: a run has more tokens than an int32 holds.
-            length = float(sum(steps * tokens for _, steps, tokens in phases))
+            length = float(sum(steps * tokens for _, steps, tokens in ramp.phases))
             warmup = float(optim.warmup_tokens) if ramp.first_step == 0 else 0.0
         else:
             done = (step - ramp.first_step).astype(jnp.float32)

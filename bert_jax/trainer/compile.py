@@ -101,11 +101,6 @@ class StepParts:
         """Return a NamedSharding for each array of the last phase's state."""
         return self.shard_phase(-1)
 
-    @property
-    def abstract_state(self) -> TrainState:
-        """Return shapes, dtypes and shardings of the last phase's state."""
-        return self.state_in_phase(-1)
-
     def shard_phase(self, index: int) -> TrainState:
         """Return a NamedSharding for each array of the state in a phase."""
         model, mesh = self.models[index], self.mesh
@@ -345,12 +340,12 @@ def settle_kernels(
         long for plain attention.
     """
     parts, known = build(None), dict((record or {}).get(run_record.KERNELS, {}))
-    for key, (kernel, shape) in find_kernels(parts).items():
+    used = find_kernels(parts)
+    for key, (kernel, shape) in used.items():
         if key not in known:
             with screen.spinning(f"checking {kernel} on these devices"):
                 check = verify.check_kernel(kernel, shape, parts.mesh)
             known[key] = SOUND if check.is_sound else check.describe()
-    used = find_kernels(parts)
     wrong = {key: known[key] for key in used if known[key] != SOUND}
     if not wrong:
         return dataclasses.replace(parts, kernels=known), []

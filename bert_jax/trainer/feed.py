@@ -209,14 +209,6 @@ def take_single_pass(options: PretrainOptions, store: Store) -> PretrainOptions:
     return dataclasses.replace(alone, dupe_factor=1, new_masks_each_epoch=True)
 
 
-def _fixed_options(options: PretrainOptions) -> dict[str, Any]:
-    return {
-        f"data.{name}": value
-        for name, value in dataclasses.asdict(options).items()
-        if name not in OPTIONS_OF_A_RUN
-    }
-
-
 class StoreFeed:
     """Produce pre-training batches from a store as pure functions of phase and step."""
 
@@ -303,7 +295,11 @@ class StoreFeed:
             "init_layers": self.config.init_layers,
             "init_tile": self.config.init_tile,
             "objective": self.config.objective,
-            **_fixed_options(self.config.data),
+            **{
+                f"data.{name}": value
+                for name, value in vars(self.config.data).items()
+                if name not in OPTIONS_OF_A_RUN
+            },
             **phases,
             "hash_version (of this bert_jax)": HASH_VERSION,
             "walks_version (of this bert_jax)": WALKS_VERSION,

@@ -14,7 +14,7 @@ import dataclasses
 import itertools
 import json
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from etils import epath
@@ -25,6 +25,7 @@ from bert_jax.checkpoint.reader import find_newest_step
 from bert_jax.logging.metrics_writer import BAD_STEPS, LEFT_OUT, METRICS, SUMMARY
 from bert_jax.parallel import processes
 from bert_jax.runtime import goodput, history, run_record
+from bert_jax.runtime.resume import compare_settings
 from bert_jax.runtime.run_record import BRANCH, CHECKPOINTS, CONVERTED
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.trainer import bad_steps
@@ -93,16 +94,9 @@ def _progress_in_words(home: pathlib.Path, first_step: int) -> str:
     A damaged file is listed too, as it may have recorded progress.
     """
     records = []
-    for name, list_steps in (
-        (METRICS, _steps_of_lines),
-        (BAD_STEPS, _steps_of_lines),
-        (goodput.FILE, _steps_of_attempts),
-        (LEFT_OUT, _steps_skipped),
-        (SUMMARY, _steps_of_summary),
-        (run_record.FILE, _steps_of_changes),
-    ):
+    for name in (METRICS, BAD_STEPS, goodput.FILE, LEFT_OUT, SUMMARY, run_record.FILE):
         try:
-            steps = list_steps(home / name)
+            steps = _list_steps(home / name)
             last = max((step for step in steps if isinstance(step, int)), default=0)
             words = f"step {last:,}" if last > first_step else ""
         except FileNotFoundError:
@@ -114,25 +108,19 @@ def _progress_in_words(home: pathlib.Path, first_step: int) -> str:
     return ", ".join(records)
 
 
-def _steps_of_lines(path: pathlib.Path) -> Iterable[object]:
-    return [line.get("step", 0) for line in read_records(path)]
-
-
-def _steps_of_attempts(path: pathlib.Path) -> Iterable[object]:
-    return [entry.step for attempt in goodput.read_attempts(path) for entry in attempt]
-
-
-def _steps_of_changes(path: pathlib.Path) -> Iterable[object]:
-    changes = small_files.read_object(path).get("changes", [])
+def _list_steps(path: pathlib.Path) -> list[object]:
+    """List the steps that a record names, of any type if it was written by another program."""
+    if path.name in (METRICS, BAD_STEPS):
+        return [line.get("step", 0) for line in read_records(path)]
+    if path.name == goodput.FILE:
+        return [entry.step for attempt in goodput.read_attempts(path) for entry in attempt]
+    if path.name == LEFT_OUT:
+        return [skipped.through_step for skipped in bad_steps.read_skipped(path.parent)]
+    record = small_files.read_object(path)
+    if path.name == SUMMARY:
+        return [record.get("steps", 0)]
+    changes = record.get("changes", [])
     return [change.get("since_step", 0) for change in changes if isinstance(change, dict)]
-
-
-def _steps_of_summary(path: pathlib.Path) -> Iterable[object]:
-    return [small_files.read_object(path).get("steps", 0)]
-
-
-def _steps_skipped(path: pathlib.Path) -> Iterable[object]:
-    return [skipped.through_step for skipped in bad_steps.read_skipped(path.parent)]
 
 
 def _strays(storage: Workdir) -> str:
@@ -271,28 +259,16 @@ def check_branch(
             f"--branch is {trunk}, but {difference.describe()}; a branch may only change what "
             "comes after its step: use the value of that run, or branch from an earlier step"
         )
-    return tuple(
-        f"{name} {before}, here {now}"
-        for name, before, now in (
-            ("commit", *(_name_code(each) for each in (theirs, ours))),
-            *_list_packages(theirs, ours),
-            ("devices", theirs["devices"], ours["devices"]),
-            ("processes", theirs["processes"], ours["processes"]),
-        )
-        if before != now
-    )
+    differing = compare_settings(_list_conditions(theirs), _list_conditions(ours))
+    return tuple(f"{name} {before}, here {now}" for name, (before, now) in differing.items())
 
 
-def _name_code(record: Mapping[str, Any]) -> str:
+def _list_conditions(record: Mapping[str, Any]) -> dict[str, Any]:
+    """List what a run was computed by: its code, packages, devices and number of processes."""
     code = record["code"]
-    return f"{str(code.get('commit'))[:12]} (files {code.get('source_digest')})"
-
-
-def _list_packages(
-    theirs: Mapping[str, Any], ours: Mapping[str, Any]
-) -> list[tuple[str, Any, Any]]:
-    before, now = (each["code"].get("packages", {}) for each in (theirs, ours))
-    return [(name, before.get(name), now.get(name)) for name in {**before, **now}]
+    commit = f"{str(code.get('commit'))[:12]} (files {code.get('source_digest')})"
+    others = {name: record[name] for name in ("devices", "processes")}
+    return {**code.get("packages", {}), "commit": commit, **others}
 
 
 def _read_trunk(trunk: Trunk) -> dict[str, Any]:

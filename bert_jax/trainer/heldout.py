@@ -92,17 +92,20 @@ def count_phase(
     tokens = predictions = 0.0  # means per example
     examples, baseline = 0, dict[str, float]()
     for number, (weight, name) in enumerate(zip(weights, feed.store_names, strict=True)):
-        counts = _count_heldout(feed, index, number, objective, show)
-        tokens += weight * counts.tokens / counts.examples
-        predictions += weight * counts.predictions / counts.examples
-        for key, score in counts.baseline.items():
+        own_batches, tokens_B, own_predictions, scores = _count_heldout(
+            feed, index, number, objective, show
+        )
+        count = len(tokens_B)
+        tokens += weight * int(tokens_B.sum()) / count
+        predictions += weight * own_predictions / count
+        for key, score in scores.items():
             baseline[key] = baseline.get(key, 0.0) + weight * score
             if len(weights) > 1:
                 baseline[f"{key}/{name}"] = score
-        factor = 1.0 if len(weights) == 1 else weight * _MIXED_EXAMPLES / counts.examples
-        parts.append(HeldoutPart(name, len(counts.batches), factor))
-        batches += counts.batches
-        examples += counts.examples
+        factor = 1.0 if len(weights) == 1 else weight * _MIXED_EXAMPLES / count
+        parts.append(HeldoutPart(name, len(own_batches), factor))
+        batches += own_batches
+        examples += count
     slots = source.shape.predictions
     if "unigram_causal_loss" in baseline:
         slots = phase.seq_len - 1
@@ -135,20 +138,13 @@ def find_in_data(feed: StoreFeed, phases: Sequence[RunPhase]) -> list[Finding]:
 _MIXED_EXAMPLES = 1e6  # scale of the sums of all stores; means do not depend on it
 
 
-@dataclasses.dataclass(frozen=True)
-class _HeldoutCounts:
-    """Hold a store's held-out batches, counts and baselines; predictions at training's rate."""
-
-    batches: Sequence[HostBatch]
-    examples: int
-    tokens: int
-    predictions: float
-    baseline: dict[str, float]
-
-
 def _count_heldout(
     feed: StoreFeed, index: int, number: int, objective: Objective, show: Show
-) -> _HeldoutCounts:
+) -> tuple[list[HostBatch], np.ndarray, float, dict[str, float]]:
+    """Return a store's held-out batches, the tokens of each example, predictions and baselines.
+
+    The predictions are counted at training's rate.
+    """
     batches = feed.make_heldout_batches(index, number)
     tokens_B = np.concatenate([batch["input_mask"].sum(axis=1) for batch in batches])
     tokens_B = tokens_B[tokens_B > 1]  # rows that pad the last batch have one token each
@@ -162,7 +158,7 @@ def _count_heldout(
     predictions /= _wanted_predictions(evaluated, evaluated.shape.predictions, tokens_B)
     if "unigram_causal_loss" in baseline:
         predictions = sum(len(list_next_tokens(batch)) for batch in batches)
-    return _HeldoutCounts(batches, len(tokens_B), int(tokens_B.sum()), predictions, baseline)
+    return batches, tokens_B, predictions, baseline
 
 
 def _wanted_predictions(source: ExampleSource, slots: int, tokens_B: np.ndarray) -> float:

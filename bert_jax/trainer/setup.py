@@ -182,9 +182,8 @@ class RunStart:
     problem: str  # the damage to the file of that record, "" if none
     done_steps: int | None  # the step of the newest checkpoint, None if there is none
     trunk: Trunk | None = None  # the checkpoint that the run began or begins with
-    unlike_trunk: Sequence[
-        str
-    ] = ()  # differences of code and devices between a new branch and its trunk
+    # Differences of code and devices between a new branch and its trunk.
+    unlike_trunk: Sequence[str] = ()
 
 
 def check_start(
@@ -335,7 +334,7 @@ def _restore_trunk(
     another step. With bad steps, both runs have the same phases (see runtime/history.py): keep it.
     """
     path = trunk.checkpoints / str(trunk.step)
-    state, numbers = checkpoints.restore_other(path, setup.parts.abstract_state)
+    state, numbers = checkpoints.restore_other(path, setup.parts.state_in_phase(-1))
     progress = parse_record(numbers, Progress, f"the receipt of {path}")
     if not progress.skipped_steps and not progress.left_out_steps:
         steps = jnp.int32(history.count_phase_steps(setup.config, trunk.step))

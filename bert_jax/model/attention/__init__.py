@@ -23,22 +23,3 @@ from bert_jax.model.attention.dispatch import (
     hide_outside_window,
     hide_padding,
 )
-
-__all__ = [
-    "BLOCKS",
-    "CUDNN",
-    "FLASH",
-    "KERNEL",
-    "LONG_ROW",
-    "PLAIN",
-    "Choice",
-    "Visible",
-    "attend",
-    "choose",
-    "choose_here",
-    "find_reference",
-    "hide_later",
-    "hide_other_examples",
-    "hide_outside_window",
-    "hide_padding",
-]

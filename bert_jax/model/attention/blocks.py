@@ -251,7 +251,7 @@ def _attend_forward(
 
 def _attend_backward(
     is_causal: bool, saved: tuple[jax.Array, ...], dout_BSHK: jax.Array
-) -> tuple[jax.Array | np.ndarray, ...]:
+) -> tuple[jax.Array | None, ...]:
     q_BSHK, k_BSHK, v_BSHK, ids_BS, out_BSHK, norms = saved
     dtype, seq_len = q_BSHK.dtype, ids_BS.shape[1]
     product_BSH = jnp.sum(dout_BSHK.astype(jnp.float32) * out_BSHK.astype(jnp.float32), axis=-1)
@@ -284,12 +284,7 @@ def _attend_backward(
     keys = (k, v, ids, _places(len(ids)))
     dq, (dk, dv) = jax.lax.scan(add_keys, nothing, keys)
     dq_BSHK, dk_BSHK, dv_BSHK = (_unstack(x, seq_len) for x in (dq, dk, dv))
-    return (
-        _scale(dq_BSHK).astype(dtype),
-        dk_BSHK,
-        dv_BSHK,
-        np.zeros(ids_BS.shape, jax.dtypes.float0),
-    )
+    return _scale(dq_BSHK).astype(dtype), dk_BSHK, dv_BSHK, None
 
 
 attend_complete.defvjp(_attend_forward, _attend_backward)

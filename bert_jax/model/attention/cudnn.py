@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model.embeddings import Rotation, rotate
+from bert_jax.parallel import mesh
 
 # Names of NVIDIA's cards before compute capability 8.0, which cuDNN's attention requires.
 _OLDER_CARDS = re.compile(r"TESLA|QUADRO|TITAN|GTX|XAVIER|RTX 20[5-8]0|\b(?:MX|[PTV])\d+", re.I)
@@ -59,8 +60,7 @@ def attend(
     )
     if rotation is not None:
         q_BSHK, k_BSHK = rotate(q_BSHK, rotation), rotate(k_BSHK, rotation)
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    platform = jax.default_backend() if device is None else device.platform
+    platform = mesh.platform(jax.sharding.get_abstract_mesh())
     out_BSHK = jax.nn.dot_product_attention(
         q_BSHK,
         k_BSHK,

@@ -21,7 +21,7 @@ from bert_jax.model.attention import flash_body
 from bert_jax.model.attention.flash_body import Tile
 from bert_jax.model.attention.tpu_kernel import LANES, Shape, find_chip, refuse_tiles
 from bert_jax.model.embeddings import Rotation
-from bert_jax.parallel import chips
+from bert_jax.parallel import chips, mesh
 
 # Tokens whose tile fits into VMEM.
 MAX_ROW_TOKENS = {"v4": 1024, "v5e": 8192, "v5p": 4096, "v6e": 8192, "tpu7x": 4096}
@@ -93,10 +93,10 @@ def _mark_starts(ids_BS: jax.Array) -> jax.Array:
 
 
 def _number_positions(ids_BS: jax.Array, tile: Tile) -> jax.Array:
-    """Assign numbers to positions, more than a row apart between examples: int32[B,1,S]."""
+    """Assign numbers to positions, four rows apart between examples: int32[B,1,S]."""
     examples_BS = jnp.cumsum(_mark_starts(ids_BS), axis=1, dtype=jnp.int32)
     places_S = jnp.arange(tile.seq_len, dtype=jnp.int32)
-    return (examples_BS * tile.code_step + places_S)[:, None, :]
+    return (examples_BS * (4 * tile.seq_len) + places_S)[:, None, :]
 
 
 def _find_chunks(ids_BS: jax.Array, tile: Tile) -> jax.Array:
@@ -160,9 +160,8 @@ def _each_tile(
             return pl.BlockSpec((1, 1, *array.shape[2:]), lambda b, t, *_: (b, t, 0, 0))
         return pl.BlockSpec((1, tile.seq_len, LANES), lambda b, t, *_: (b, 0, part * tiles + t))
 
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    platform = jax.default_backend() if device is None else device.platform
-    chip = None if device is None else chips.find_chip(device.device_kind)
+    chosen_mesh = jax.sharding.get_abstract_mesh()
+    chip = chips.find_chip(mesh.device_kind(chosen_mesh))
     limit = VMEM_LIMIT_BYTES.get(chip.name if chip else "", 120 * 2**20)
     return pl.pallas_call(
         functools.partial(kernel, tile=tile),
@@ -184,7 +183,7 @@ def _each_tile(
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=limit
         ),
-        interpret=platform != "tpu",
+        interpret=mesh.platform(chosen_mesh) != "tpu",
         name=f"flash_{kernel.__name__}",
     )(bounds_BN, *by_row, qkv_BSE, qkv_BSE, qkv_BSE, *by_tile)
 
@@ -240,9 +239,7 @@ def _attend_backward(tile: Tile, saved: tuple[Any, ...], dout_BSD: jax.Array) ->
         (Shape(qkv_BSE.shape, jnp.bfloat16),),
         scratch,
     )
-    nothing = [np.zeros(array.shape, jax.dtypes.float0) for array in (bounds_BN, codes_B1S)]
-    dangles = tuple(jnp.zeros_like(angle) for angle in angles)
-    return dqkv_BSE, *nothing, dangles
+    return dqkv_BSE, None, None, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

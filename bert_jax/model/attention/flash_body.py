@@ -77,16 +77,6 @@ class Tile:
         return next(size for size in (1024, 512, 256, LANES) if self.seq_len % size == 0)
 
     @property
-    def blocks(self) -> int:
-        """Count the blocks of queries."""
-        return self.seq_len // self.block
-
-    @property
-    def code_step(self) -> int:
-        """Return the difference of the codes at the same place in two consecutive examples."""
-        return 4 * self.seq_len
-
-    @property
     def scale(self) -> float:
         """Return the queries' scale, rounded as in the reference; exact for a width of 64."""
         return float(np.asarray(self.head_width**-0.5, jnp.bfloat16))
@@ -325,7 +315,8 @@ def _loop_blocks(
     tile: Tile,
 ) -> None:
     """Call one of the functions for all blocks: with several bands, or with a block's number."""
-    together = next(n for n in _BLOCKS_TOGETHER if tile.blocks % n == 0)
+    blocks = tile.seq_len // tile.block
+    together = next(n for n in _BLOCKS_TOGETHER if blocks % n == 0)
 
     def place(number: Any) -> Any:
         return pl.multiple_of(number * tile.block, tile.block)
@@ -335,13 +326,13 @@ def _loop_blocks(
         def do_some(number: Any, _: None) -> None:
             attend_bands([place(number * together + n) for n in range(together)])
 
-        jax.lax.fori_loop(0, tile.blocks // together, do_some, None)
+        jax.lax.fori_loop(0, blocks // together, do_some, None)
     else:
 
         def do_one(number: Any, _: None) -> None:
             attend_block(number, place(number))
 
-        jax.lax.fori_loop(0, tile.blocks, do_one, None)
+        jax.lax.fori_loop(0, blocks, do_one, None)
 
 
 def _loop_chunks(

@@ -26,7 +26,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from bert_jax.model import dropout
-from bert_jax.parallel import chips
+from bert_jax.parallel import chips, mesh
 
 # The compiler of kernels has no bfloat16 matmul on v2 and v3.
 CHIPS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
@@ -75,11 +75,6 @@ class KernelRow:
     def groups(self) -> int:
         """Count the groups of all heads."""
         return self.heads // self.heads_in_group
-
-    @property
-    def groups_in_tile(self) -> int:
-        """Return 1 or 2."""
-        return self.heads_in_tile // self.heads_in_group
 
     @property
     def group_queries(self) -> int:
@@ -188,8 +183,6 @@ def _each_row(
     def spec_row(array: Any) -> pl.BlockSpec:
         return pl.BlockSpec((1, *array.shape[1:]), lambda b: (b, 0, 0))
 
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    platform = jax.default_backend() if device is None else device.platform
     return pl.pallas_call(
         functools.partial(kernel, row=row),
         grid=(inputs[0].shape[0],),
@@ -199,7 +192,7 @@ def _each_row(
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel",), vmem_limit_bytes=VMEM_LIMIT_BYTES
         ),
-        interpret=platform != "tpu",
+        interpret=mesh.platform(jax.sharding.get_abstract_mesh()) != "tpu",
         name=name,
     )(*words, *inputs)
 
@@ -249,8 +242,7 @@ def _attend_backward(
         inputs if row.is_short else (*inputs, out_BSD),
         (Shape(qkv_BSE.shape, jnp.bfloat16), Shape((batch, 1, width), jnp.float32)),
     )
-    nothing = [np.zeros(array.shape, jax.dtypes.float0) for array in (ids_BS, low_B, high_B)]
-    return dqkv_BSE, jnp.sum(dbias_B1E, axis=(0, 1)).astype(bias_E.dtype), *nothing
+    return dqkv_BSE, jnp.sum(dbias_B1E, axis=(0, 1)).astype(bias_E.dtype), None, None, None
 
 
 attend.defvjp(_attend_forward, _attend_backward)
@@ -266,9 +258,10 @@ def forward(
     """
     same_TJ = _find_visible(ids[0], row)
     keep = _keep_masks(low, high, row)
+    groups_in_tile = row.heads_in_tile // row.heads_in_group  # 1 or 2
 
     def scores_TJ(group: int) -> jax.Array:
-        tile, number = divmod(group, row.groups_in_tile)
+        tile, number = divmod(group, groups_in_tile)
         q_SL, k_TL = (qkv[0, :, row.lanes(part, tile)] for part in range(2))
         q_JL = _split_groups(q_SL * jnp.bfloat16(row.scale), row)[number]
         return jnp.where(same_TJ, dot(k_TL, q_JL, 1, 1), HIDDEN_SCORE)
@@ -286,7 +279,7 @@ def forward(
         norms[0, group : group + 1, :] = highest_1J + jnp.log(sum_1J)
         if row.rate:
             weights_TJ = jnp.where(keep(group), weights_TJ, 0.0)
-        tile = group // row.groups_in_tile
+        tile = group // groups_in_tile
         v_LT = qkv[0, :, row.lanes(2, tile)].T
         values = _sum_over_keys(v_LT, weights_TJ.astype(jnp.bfloat16), len(heads_KS), row)
         # Divided after the sum over keys, where there are the fewest numbers.

@@ -51,25 +51,3 @@ def find_each(config: Config) -> tuple[Objective, ...]:
         for index, phase in enumerate(config.phases)
     ]
     return tuple(each.configure(config) if each.configure else each for each in named)
-
-
-__all__ = [
-    "CAUSAL",
-    "DISTILLATION",
-    "MIN_WEIGHT",
-    "MLM",
-    "MLM_NSP",
-    "OBJECTIVES",
-    "PERMUTATION",
-    "RELATION_DISTILLATION",
-    "RTD",
-    "Ahead",
-    "Batch",
-    "Objective",
-    "Term",
-    "encode_batch",
-    "find",
-    "find_each",
-    "find_pooled",
-    "sum_term",
-]

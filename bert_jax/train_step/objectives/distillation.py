@@ -10,10 +10,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from bert_jax.config import Config, DistillConfig
+from bert_jax.config import DistillConfig
+from bert_jax.model import ops
 from bert_jax.model.bert import Bert
 from bert_jax.model.dropout import Dropout
 from bert_jax.model.losses import cross_entropy
+from bert_jax.train_step.objectives.mlm_nsp import sum_words
 from bert_jax.train_step.objectives.objective import (
     Batch,
     Objective,
@@ -92,17 +94,12 @@ def make_distillation(settings: DistillConfig) -> Objective:
                 losses = cross_entropy(logits_BPV, batch["masked_lm_ids"])
                 sums["mlm"] = sum_losses(losses, masked_BP)
         elif "mlm" in used:
-            losses = bert.compute_mlm_losses(
-                hidden_BSD, batch["masked_lm_positions"], batch["masked_lm_ids"]
-            )
-            sums["mlm"] = sum_losses(losses, masked_BP)
+            vectors_BPD = ops.gather_positions(hidden_BSD, batch["masked_lm_positions"])
+            sums["mlm"] = sum_words(bert, batch, vectors_BPD)
         if "cosine" in used:
             angles_BS = compute_cosine_distance(hidden_BSD, batch[TEACHER_VECTORS])
             sums["cosine"] = Term(jnp.sum(angles_BS * batch["input_mask"]), None)
         return {name: dataclasses.replace(term, scale=used[name]) for name, term in sums.items()}
-
-    def configure(config: Config) -> Objective:
-        return make_distillation(config.distill)
 
     return Objective(
         count,
@@ -110,7 +107,7 @@ def make_distillation(settings: DistillConfig) -> Objective:
         untrained=("pooler", "nsp"),
         teach=teach,
         reads_teacher_mlm="soft" in used,
-        configure=configure,
+        configure=lambda config: make_distillation(config.distill),
     )
 
 

@@ -17,7 +17,7 @@ Source: Wang et al. 2021 (MiniLMv2), section 3.1, arXiv 2012.15828.
 import jax
 import jax.numpy as jnp
 
-from bert_jax.config import Config, DistillConfig
+from bert_jax.config import DistillConfig
 from bert_jax.model import ops
 from bert_jax.model.attention.blocks import HIDDEN_SCORE
 from bert_jax.model.bert import Bert
@@ -28,13 +28,13 @@ from bert_jax.train_step.objectives.objective import (
     Objective,
     Term,
     find_visible,
+    list_inputs,
     restore_ids,
 )
 
 KINDS = ("query", "key", "value")
-TEACHERS = {
-    kind: f"teacher_{kind}" for kind in KINDS
-}  # fields of a batch with the teacher's vectors
+# Fields of a batch with the teacher's vectors.
+TEACHERS = {kind: f"teacher_{kind}" for kind in KINDS}
 
 
 def relate(x_BSD: jax.Array, heads: int, mask: jax.Array) -> jax.Array:
@@ -58,10 +58,8 @@ def compare_relations(
 
     The two widths D may differ; both are multiples of `heads`.
     """
-    log_student_BRST, log_teacher_BRST = (
-        relate(x_BSD, heads, mask),
-        relate(teacher_BSD, heads, mask),
-    )
+    log_student_BRST = relate(x_BSD, heads, mask)
+    log_teacher_BRST = relate(teacher_BSD, heads, mask)
     gaps_BRST = jnp.exp(log_teacher_BRST) * (log_teacher_BRST - log_student_BRST)
     return jnp.mean(jnp.sum(gaps_BRST, axis=-1), axis=1)
 
@@ -74,15 +72,8 @@ def project_batch(
     Shapes: float[B,S,D] each. Rows may be packed; their tokens are those before masking.
     """
     number = (layer or bert.config.num_hidden_layers) - 1
-    vectors = bert.project_layer(
-        number,
-        restore_ids(batch),
-        batch["segment_ids"],
-        find_visible(batch),
-        dropout,
-        batch.get("position_ids"),
-    )
-    return dict(zip(KINDS, vectors, strict=True))
+    inputs = list_inputs({**batch, "input_ids": restore_ids(batch)}, dropout)
+    return dict(zip(KINDS, bert.project_layer(number, *inputs), strict=True))
 
 
 def make_relation_distillation(settings: DistillConfig) -> Objective:
@@ -92,14 +83,8 @@ def make_relation_distillation(settings: DistillConfig) -> Objective:
 
     Padding does not count.
     """
-    weights = dict(
-        zip(
-            KINDS,
-            (settings.query_weight, settings.key_weight, settings.value_weight),
-            strict=True,
-        )
-    )
-    used = {kind: weight for kind, weight in weights.items() if weight > 0}
+    weights = settings.query_weight, settings.key_weight, settings.value_weight
+    used = {kind: weight for kind, weight in zip(KINDS, weights, strict=True) if weight > 0}
     compare = jax.checkpoint(compare_relations, static_argnums=2)
 
     def count(batch: Batch) -> dict[str, jax.Array]:
@@ -120,11 +105,13 @@ def make_relation_distillation(settings: DistillConfig) -> Objective:
 
         return {kind: add_up(kind) for kind in used}
 
-    def configure(config: Config) -> Objective:
-        return make_relation_distillation(config.distill)
-
-    untrained = ("pooler", "nsp", "mlm")
-    return Objective(count, terms, untrained=untrained, teach=teach, configure=configure)
+    return Objective(
+        count,
+        terms,
+        untrained=("pooler", "nsp", "mlm"),
+        teach=teach,
+        configure=lambda config: make_relation_distillation(config.distill),
+    )
 
 
 RELATION_DISTILLATION = make_relation_distillation(DistillConfig())

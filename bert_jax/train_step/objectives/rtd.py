@@ -135,9 +135,7 @@ def make_rtd(weight: float, generator_first: bool = False) -> Objective:
         seen_BS = batch[_SEEN]
         is_replaced_BS = seen_BS != restore_ids(batch)
         hidden_BSD = encode_batch(bert, {**batch, "input_ids": seen_BS}, dropout)
-        logits_BS = bert.compute_replaced_logits(
-            hidden_BSD, batch.get("cls_positions"), batch.get("example_ids")
-        )
+        logits_BS = bert.rtd(hidden_BSD, batch.get("cls_positions"), batch.get("example_ids"))
         detections = sum_detections(logits_BS, is_replaced_BS, _weigh_tokens(batch), weight)
         return {"rtd": detections}
 

@@ -75,7 +75,7 @@ def rows_of_the_golden(is_causal):
 
 def detect_labels(bound, rows, dropout):
     """The loss of the discriminator where the tokens with a label are the replaced ones."""
-    logits = bound.compute_replaced_logits(encode_batch(bound, rows, dropout))
+    logits = bound.rtd(encode_batch(bound, rows, dropout))
     is_replaced = fill_masked(rows | {"input_ids": -rows["input_ids"]}, rows["masked_lm_ids"]) > 0
     return {"rtd": sum_detections(logits, is_replaced, rows["input_mask"].astype(np.float32), 1.0)}
 

@@ -96,8 +96,8 @@ def test_a_detector_reads_the_norm_of_a_token_plus_its_cls():
     with jax.set_mesh(at.mesh):
         bound = at.model.bind(on_mesh(params, at))
         places = np.array([[0, 4]], np.int32), np.array([[1, 1, 1, 1, 2, 2]], np.int32)
-        found = bound.compute_replaced_logits(jax.numpy.asarray(x))
-        packed = bound.compute_replaced_logits(*map(jax.numpy.asarray, (x, *places)))
+        found = bound.rtd(jax.numpy.asarray(x))
+        packed = bound.rtd(*map(jax.numpy.asarray, (x, *places)))
 
     def compute(cls):
         total = x + cls

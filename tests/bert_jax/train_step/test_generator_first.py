@@ -90,7 +90,7 @@ def write_out(of, params, batches):
     def encoder_loss(others, own, batch, seen, is_replaced):
         bound = bind({**others, "generator": own})
         hidden = bound.encode(seen, batch["segment_ids"], hide_padding(batch["input_mask"]))
-        scores = bound.compute_replaced_logits(hidden)
+        scores = bound.rtd(hidden)
         shares = jnp.where(is_replaced, jax.nn.sigmoid(scores), jax.nn.sigmoid(-scores))
         text = batch["input_mask"]
         return WEIGHT * jnp.sum(-jnp.log(shares) * text) / jnp.sum(text)

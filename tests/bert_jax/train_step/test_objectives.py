@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import OptimConfig
+from bert_jax.model import ops
 from bert_jax.model.attention import hide_padding
 from bert_jax.parallel import mesh
 from bert_jax.train_step import metrics, schedule, state, step
@@ -60,10 +61,10 @@ def test_unpacked_rows_compile_to_a_step_that_knows_of_no_packing():
     def terms(bert, batch, dropout):
         seen = hide_padding(batch["input_mask"])
         hidden = bert.encode(batch["input_ids"], batch["segment_ids"], seen, dropout)
-        at, words = batch["masked_lm_positions"], batch["masked_lm_ids"]
+        vectors = ops.gather_positions(hidden, batch["masked_lm_positions"])
         sums = [
             jnp.sum(each * batch["masked_lm_weights"])
-            for each in bert.compute_mlm_losses(hidden, at, words)
+            for each in bert.compute_target_losses(vectors, batch["masked_lm_ids"])
         ]
         mlm = Term(loss_sum=sums[0], correct_sum=sums[1])
         logits = bert.nsp(jnp.tanh(bert.pooler(hidden[:, 0]))).astype(jnp.float32)

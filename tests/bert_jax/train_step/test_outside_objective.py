@@ -9,6 +9,7 @@ import pytest
 
 from bert_jax.config import Config, EvalConfig, OptimConfig, Phase
 from bert_jax.interop import export, load
+from bert_jax.model import ops
 from bert_jax.model.bert import Heads
 from bert_jax.train_step import objectives
 from bert_jax.train_step.objectives import Objective, Term, encode_batch
@@ -26,8 +27,8 @@ def weigh(batch):
 
 def guess_words(bert, batch, dropout):
     hidden_BSD = encode_batch(bert, batch, dropout)
-    slots = batch["masked_lm_positions"], batch["masked_lm_ids"]
-    nll_BP, right_BP = bert.compute_mlm_losses(hidden_BSD, *slots)
+    vectors_BPD = ops.gather_positions(hidden_BSD, batch["masked_lm_positions"])
+    nll_BP, right_BP = bert.compute_target_losses(vectors_BPD, batch["masked_lm_ids"])
     weights_BP = weigh(batch)
     return {"row": Term(jnp.sum(nll_BP * weights_BP), jnp.sum(right_BP * weights_BP))}
 

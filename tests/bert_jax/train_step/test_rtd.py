@@ -88,7 +88,7 @@ def test_metrics_are_those_that_numpy_computes_from_the_logits(params):
         ids = catch(bound, given, None)["ids"]
         del bound.encode
         hidden = bound.encode(ids, given["segment_ids"], hide_padding(given["input_mask"]))
-        return ids, bound.compute_replaced_logits(hidden)
+        return ids, bound.rtd(hidden)
 
     ids, scores = jax.device_get(jax.jit(see)(on_mesh(params, of), placed))
     original = batch["input_ids"].copy()
