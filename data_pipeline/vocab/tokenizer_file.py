@@ -366,12 +366,13 @@ class LibraryEncoder:
     def __init__(self, encode_text: EncodeText, dtype: np.dtype) -> None:
         self._encode_text = encode_text
         self._dtype = dtype
-        self.encode_documents = encode_documents_whole(self._encode_whole, dtype)
+        self.encode_documents = encode_documents_whole(self.encode_aligned, dtype)
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return all ids one after another, and int64[N], the number of each of N texts."""
         return flatten_ids([self._encode_text(text).ids for text in texts], self._dtype)
 
-    def _encode_whole(self, text: str) -> tuple[list[int], list[int]]:
+    def encode_aligned(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the ids of a text, and the characters of it that each covers."""
         encoding = self._encode_text(text)
-        return encoding.ids, [start for start, _ in encoding.offsets]
+        return encoding.ids, encoding.offsets
