@@ -63,7 +63,7 @@ from data_pipeline.store.writer import (
 from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_recorded, load_vocabulary, token_dtype
 from data_pipeline.vocab.sentencepiece_rules import RECORDED
 from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
-from data_pipeline.vocab.train import TEXT_CHARS, TRAINED, read_training_text, train_vocabulary
+from data_pipeline.vocab.train import TEXT_CHARS, TRAINED, read_training_documents, train_vocabulary
 
 # The parts of a store other than its manifest, whichever command made it.
 _REPLACED = (TRAIN, HELDOUT, EXAMPLES_FOLDER, *FILE_NAMES)
@@ -232,8 +232,10 @@ def _make_vocabulary(
         with progress_bar(console, label, total=None) as advance:
             trained = train_vocabulary(
                 kind,
-                lambda: read_training_text(
-                    sources, flags.text, flags.cleaning, TEXT_CHARS[kind], advance
+                lambda: itertools.chain.from_iterable(
+                    read_training_documents(
+                        sources, flags.text, flags.cleaning, TEXT_CHARS[kind], advance
+                    )
                 ),
                 flags.vocab_size,
                 flags.lowercase,

@@ -8,12 +8,11 @@ import contextlib
 import fnmatch
 import functools
 import pathlib
-import queue
 import re
-import threading
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
+from data_pipeline.io.bucket import ask_in_time
 from data_pipeline.io.errors import is_transient
 from data_pipeline.io.refused import Refused
 
@@ -193,22 +192,8 @@ def _refuse_nonsense(hub: Any, subject: str) -> Iterator[None]:
 
 def _ask_in_time(ask: Callable[[], T]) -> T:
     """Return an answer, or raise TimeoutError: huggingface_hub follows a circle without an end."""
-    answers: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
-
-    def put_answer() -> None:
-        try:
-            answers.put((ask(), None))
-        except Exception as error:
-            answers.put((None, error))
-
-    threading.Thread(target=put_answer, daemon=True, name="the Hugging Face hub").start()
-    try:
-        answer, error = answers.get(timeout=_ANSWER_SECS)
-    except queue.Empty:
-        raise TimeoutError(f"it gives no answer within {_ANSWER_SECS:g} s") from None
-    if error is not None:
-        raise error
-    return cast(T, answer)
+    late = f"it gives no answer within {_ANSWER_SECS:g} s"
+    return ask_in_time(ask, _ANSWER_SECS, "the Hugging Face hub", late)
 
 
 def check_upload(name: str, is_public: bool) -> None:

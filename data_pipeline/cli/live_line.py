@@ -22,7 +22,6 @@ _STDOUT = 1
 _FRAMES, _PLAIN_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 _FRAME_SECS = 0.1
 _OWN_CLOCK_SECS = 2.0  # longer work shows its own time next to the command's
-_CLEAR = "\r\x1b[K"
 
 
 def duration(secs: float) -> str:
@@ -71,7 +70,8 @@ class LiveLine:
     def start(self, words: str = "") -> None:
         """Start drawing if standard output is a terminal; once in a process."""
         self._words = words or self._words
-        if self.is_on or not _is_terminal():
+        can_redraw = os.isatty(_STDOUT) and os.environ.get("TERM", "") not in ("", "dumb")
+        if self.is_on or not can_redraw:
             return
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -150,7 +150,8 @@ class LiveLine:
             columns = os.get_terminal_size(_STDOUT).columns or 80
         except OSError:
             columns = 80
-        words = _printable(self._words)
+        # A character that is not printable could move the cursor.
+        words = "".join(letter if letter.isprintable() else " " for letter in self._words)
         text = _cut(f"{frame} {clock}  {words}", columns - 1 - len(own_clock)) + own_clock
         if not os.environ.get("NO_COLOR"):
             text = f"\x1b[32m{text[:1]}\x1b[0m\x1b[2m{text[1:]}\x1b[0m"
@@ -159,7 +160,7 @@ class LiveLine:
     def _clear(self) -> None:
         with self._lock:
             if self._is_drawn and _has_terminal():
-                _write(_CLEAR)
+                _write("\r\x1b[K")
             self._is_drawn = False
 
     def _forget(self) -> None:
@@ -177,16 +178,6 @@ def show_imports() -> None:
     """
     if not any("multihost" in flag for flag in sys.argv):
         LINE.start("importing libraries")
-
-
-def _is_terminal() -> bool:
-    """Return whether a line on standard output can be redrawn."""
-    return os.isatty(_STDOUT) and os.environ.get("TERM", "") not in ("", "dumb")
-
-
-def _printable(words: str) -> str:
-    """Replace characters that would move the cursor by spaces."""
-    return "".join(letter if letter.isprintable() else " " for letter in words)
 
 
 def _cut(text: str, columns: int) -> str:

@@ -266,17 +266,13 @@ def _run_to_code(
     except ReaderLeft:
         return READER_LEFT, ""
     except KeyboardInterrupt as error:
-        return choose_stop_code(error), f"interrupted; {after_stop}"
+        code = BY_SIGNAL + error.signal_number if isinstance(error, Stopped) else INTERRUPTED
+        return code, f"interrupted; {after_stop}"
     except Exception as error:
         described = describe(error)
         if described is None:
             raise
         return described
-
-
-def choose_stop_code(error: KeyboardInterrupt) -> int:
-    """Return the exit code of a command that a signal has stopped."""
-    return BY_SIGNAL + error.signal_number if isinstance(error, Stopped) else INTERRUPTED
 
 
 def describe_os_error(error: OSError) -> str:

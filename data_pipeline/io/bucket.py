@@ -6,9 +6,9 @@ own requests to Google; epath handles their names and markers, with the driver u
 
 import contextlib
 import dataclasses
-import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar, cast
 
 from data_pipeline.io.address import open_filesystem
@@ -91,27 +91,35 @@ class Bucket:
 
     def _request(self, action: str, name: str, call: Callable[[Any, str], T]) -> T:
         """Return `call(file system, path of an object)`, or raise OSError, in time."""
-        answers: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
 
-        def ask() -> None:
-            try:  # finding the credentials takes requests, too
-                if not self._files:
-                    self._files.append(open_filesystem(self.address))
-                files, folder = self._files[0]
-                answers.put((call(files, f"{folder}/{name}" if name else folder), None))
-            except Exception as error:
-                answers.put((None, error))
+        def ask() -> T:
+            if not self._files:  # finding the credentials takes requests, too
+                self._files.append(open_filesystem(self.address))
+            files, folder = self._files[0]
+            return call(files, f"{folder}/{name}" if name else folder)
 
-        # A daemon thread: a request that never returns does not keep the process from ending.
-        threading.Thread(target=ask, daemon=True, name=f"bucket, {action}").start()
-        try:
-            answer, error = answers.get(timeout=self.answer_secs)
-        except queue.Empty:
-            raise TimeoutError(
-                f"{self.address}: {action} got no answer within {self.answer_secs:g} s; look at "
-                "this host's network, then start the same command again"
-            ) from None
+        late = (
+            f"{self.address}: {action} got no answer within {self.answer_secs:g} s; look at this "
+            "host's network, then start the same command again"
+        )
         with explain_errors(self.address, action):
-            if error is not None:
-                raise error
-        return cast(T, answer)
+            return ask_in_time(ask, self.answer_secs, f"bucket, {action}", late)
+
+
+def ask_in_time(ask: Callable[[], T], answer_secs: float, thread: str, late: str) -> T:
+    """Return an answer, or raise TimeoutError with the sentence `late`.
+
+    A daemon thread asks: a request that never returns does not keep the process from ending.
+    """
+    answer: Future[T] = Future()
+
+    def put_answer() -> None:
+        try:
+            answer.set_result(ask())
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=put_answer, daemon=True, name=thread).start()
+    if not wait([answer], answer_secs).done:
+        raise TimeoutError(late)
+    return answer.result()

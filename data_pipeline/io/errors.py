@@ -172,56 +172,44 @@ def _described(error: BaseException) -> str:
 _OFFLINE = re.compile(r"[Oo]ffline|LocalEntryNotFound")
 
 
-def _explain_hub(error: BaseException, place: str, action: str) -> OSError | None:
-    """Describe an error of hf://, the Hub of Hugging Face, as _explain_bucket does for a bucket."""
-    text = _described(error)
-    page = "https://huggingface.co/" + "/".join(place.partition("://")[2].split("/")[:3])
-    if _OFFLINE.search(_text_without_place(error, place)):
-        return ConnectionError(
-            f"{place}: {action} failed, HF_HUB_OFFLINE keeps this process off the Hub; unset it, "
-            "or download the files first (hf download) and give their local paths"
+def _explain_bucket(error: BaseException, place: str, action: str) -> OSError | None:
+    """Describe an error of a bucket, or of hf://, the Hub of Hugging Face."""
+    text, path = _described(error), place.partition("://")[2]
+    if place.startswith("hf://"):
+        if _OFFLINE.search(_text_without_place(error, place)):
+            return ConnectionError(
+                f"{place}: {action} failed, HF_HUB_OFFLINE keeps this process off the Hub; unset "
+                "it, or download the files first (hf download) and give their local paths"
+            )
+        page = "https://huggingface.co/" + "/".join(path.split("/")[:3])
+        service, status_page = "the Hub", "https://status.huggingface.co"
+        refusal = (
+            " by the Hub: the data set is gated or private; accept its terms at "
+            f"{page}, and log in by `hf auth login` or set HF_TOKEN"
+        )
+        absence = (
+            "the Hub has no such data set or file, or shows it only to some accounts; look at "
+            f"{page}, and log in by `hf auth login` where it is private"
+        )
+    else:
+        bucket = "gs://" + path.partition("/")[0]
+        service, status_page = "the bucket", "https://status.cloud.google.com"
+        refusal = f"; {_missing_permission(text, bucket)}"
+        absence = (
+            f"there is no bucket {bucket}, or this account may not see it; make it with `gcloud "
+            f"storage buckets create {bucket}`, or give another address"
         )
     if _is_denied(error, place) or "Gated" in type(error).__name__:
-        return PermissionError(
-            f"{place}: {action} was refused by the Hub: the data set is gated or private; accept "
-            f"its terms at {page}, and log in by `hf auth login` or set HF_TOKEN"
-        )
+        return PermissionError(f"{place}: {action} was refused{refusal}")
     if is_transient(error, place):
         return ConnectionError(
-            f"{place}: {action} failed, the Hub does not answer as it should ({_shortened(text)}); "
-            "look at this host's network and at https://status.huggingface.co, then start the same "
-            "command again"
-        )
-    if isinstance(error, FileNotFoundError) or _status(error, place) == 404:
-        return FileNotFoundError(
-            f"{place}: {action} failed, the Hub has no such data set or file, or shows it only to "
-            f"some accounts; look at {page}, and log in by `hf auth login` where it is private"
-        )
-    if isinstance(error, OSError):
-        return OSError(f"{place}: {action} failed: {_shortened(text)}")
-    return None
-
-
-def _explain_bucket(error: BaseException, place: str, action: str) -> OSError | None:
-    if place.startswith("hf://"):
-        return _explain_hub(error, place, action)
-    bucket = "gs://" + place.partition("://")[2].partition("/")[0]
-    text = _described(error)
-    if _is_denied(error, place):
-        reason = _missing_permission(text, bucket)
-        return PermissionError(f"{place}: {action} was refused; {reason}")
-    if is_transient(error, place):
-        return ConnectionError(
-            f"{place}: {action} failed, the bucket does not answer as it should "
-            f"({_shortened(text)}); look at this host's network and at "
-            "https://status.cloud.google.com, then start the same command again"
+            f"{place}: {action} failed, {service} does not answer as it should "
+            f"({_shortened(text)}); look at this host's network and at {status_page}, then start "
+            "the same command again"
         )
     is_missing = isinstance(error, FileNotFoundError) or _status(error, place) == 404
     if is_missing or _NO_BUCKET.search(_text_without_place(error, place)):
-        return FileNotFoundError(
-            f"{place}: {action} failed, there is no bucket {bucket}, or this account may not see "
-            f"it; make it with `gcloud storage buckets create {bucket}`, or give another address"
-        )
+        return FileNotFoundError(f"{place}: {action} failed, {absence}")
     if isinstance(error, OSError):
         return OSError(f"{place}: {action} failed: {_shortened(text)}")
     return None

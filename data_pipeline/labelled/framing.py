@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from data_pipeline.spec.schema import GOOGLE
 from data_pipeline.vocab.template import A, Template
 
@@ -69,20 +67,3 @@ def frame(
         segment_ids += [segment] * (len(token_ids) - len(segment_ids))
     second = len(token_ids) if b_ids is None else starts[1]
     return FramedRow(token_ids, second, segment_ids, cls_position or 0)
-
-
-FlatRows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-
-
-def flatten_rows(rows: Sequence[FramedRow]) -> FlatRows:
-    """Join R rows of T tokens in all: the arrays of EncodedRows, in their order, without labels."""
-    rows = [FramedRow(*row) for row in rows]
-    lengths = np.fromiter((len(row.token_ids) for row in rows), np.int64, len(rows))
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    token_ids, segment_ids = (np.empty(int(offsets[-1]), dtype) for dtype in (np.int32, np.int8))
-    for row, start, end in zip(rows, offsets[:-1], offsets[1:], strict=True):
-        token_ids[start:end] = row.token_ids
-        segment_ids[start:end] = row.segment_ids or np.arange(end - start) >= row.second_start
-    seconds_R = np.array([row.second_start for row in rows], np.int32)
-    cls_R = np.array([row.cls_position for row in rows], np.int32)
-    return token_ids, offsets, seconds_R, segment_ids, cls_R

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from data_pipeline.labelled.framing import FramedRow, flatten_rows
+from data_pipeline.labelled.framing import FramedRow
 from data_pipeline.spec.hashing import Purpose, derive_key, hash64
 
 Batch = dict[str, np.ndarray]
@@ -143,8 +143,23 @@ def build_rows(
     token_labels: Mapping[str, np.ndarray] | None = None,
 ) -> EncodedRows:
     """Build EncodedRows of framed rows and the labels of their examples and tokens."""
-    flat = flatten_rows(rows)
-    return EncodedRows(*flat, labels or {}, token_labels or {}, rows_per_example)
+    rows = [FramedRow(*row) for row in rows]
+    lengths = np.fromiter((len(row.token_ids) for row in rows), np.int64, len(rows))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    token_ids, segment_ids = (np.empty(int(offsets[-1]), dtype) for dtype in (np.int32, np.int8))
+    for row, start, end in zip(rows, offsets[:-1], offsets[1:], strict=True):
+        token_ids[start:end] = row.token_ids
+        segment_ids[start:end] = row.segment_ids or np.arange(end - start) >= row.second_start
+    return EncodedRows(
+        token_ids,
+        offsets,
+        np.array([row.second_start for row in rows], np.int32),
+        segment_ids,
+        np.array([row.cls_position for row in rows], np.int32),
+        labels or {},
+        token_labels or {},
+        rows_per_example,
+    )
 
 
 def make_plain_rows(token_ids: np.ndarray, offsets: np.ndarray) -> EncodedRows:
@@ -193,19 +208,13 @@ class ExampleStream:
         self.rows, self.batch_size, self.pad_id = rows, batch_size, pad_id
         self._positions_of_model = positions
         self._seed = order_seed
-        self._orders: dict[int, np.ndarray] = {}
+        # A batch may begin in one epoch and end in the next.
+        self._order = functools.lru_cache(maxsize=2)(self._draw_order)
         self._lengths_N = rows.lengths_N
 
-    def _order(self, epoch: int) -> np.ndarray:
-        if epoch not in self._orders:  # a batch may begin in one epoch and end in the next
-            self._orders = {
-                known: self._orders[known] for known in self._orders.keys() & {epoch - 1}
-            }
-            bits_N = hash64(
-                derive_key(self._seed, Purpose.LABELLED_ORDER, epoch), np.arange(self.rows.examples)
-            )
-            self._orders[epoch] = np.argsort(bits_N, kind="stable")
-        return self._orders[epoch]
+    def _draw_order(self, epoch: int) -> np.ndarray:
+        key = derive_key(self._seed, Purpose.LABELLED_ORDER, epoch)
+        return np.argsort(hash64(key, np.arange(self.rows.examples)), kind="stable")
 
     def locate(self, positions_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the epoch of each position and its example in the split: int64[B] each."""

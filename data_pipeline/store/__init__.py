@@ -6,7 +6,6 @@ tfrecord (Google's files), findings (faults of a store), ngrams (counts of neigh
 """
 
 from data_pipeline.store.reader import (
-    ARRAYS,
     EXAMPLES,
     FORMAT,
     FORMAT_VERSION,
@@ -25,7 +24,6 @@ from data_pipeline.store.reader import (
 )
 
 __all__ = [
-    "ARRAYS",
     "EXAMPLES",
     "FORMAT",
     "FORMAT_VERSION",

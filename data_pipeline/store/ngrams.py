@@ -19,6 +19,7 @@ import json
 import math
 import pathlib
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,8 +41,7 @@ _PAIR_BUCKETS = 6  # counts of (a, b): 0, 1, 2 to 3, 4 to 7, 8 to 15, more
 _SINGLE_BUCKETS = 5  # counts of a or b: 0, 1 to 15, 16 to 255, 256 to 4095, more
 
 
-@dataclasses.dataclass(frozen=True)
-class Predictions:
+class Predictions(NamedTuple):
     """Hold tokens to predict and their two neighbors; a hidden neighbor is the vocabulary size."""
 
     tokens_N: np.ndarray  # t
@@ -83,7 +83,7 @@ def _digest_inputs(
 ) -> str:
     depends_on = [_VERSION, digest, split.name, split.tokens, places]
     hashed = hashlib.sha256(json.dumps(depends_on).encode())
-    for tokens_N in (predictions.tokens_N, predictions.first_N, predictions.second_N):
+    for tokens_N in predictions:
         hashed.update(np.ascontiguousarray(tokens_N, "<i8").tobytes())
     return hashed.hexdigest()
 
@@ -114,15 +114,11 @@ def estimate_probs(
     parts = [
         predictions,
         fitted,
-        dataclasses.replace(fitted, first_N=hidden_N),
-        dataclasses.replace(fitted, second_N=hidden_N),
+        fitted._replace(first_N=hidden_N),
+        fitted._replace(second_N=hidden_N),
     ]
-    every = Predictions(
-        *(
-            np.concatenate([getattr(part, field.name) for part in parts]).astype(np.int64)
-            for field in dataclasses.fields(Predictions)
-        )
-    )
+    columns = zip(*parts, strict=True)
+    every = Predictions(*(np.concatenate(column).astype(np.int64) for column in columns))
     probs_NK, cell_N = _estimate_each(split, units, every, places, unigram_V, advance)
     weights_CK = _fit_weights(probs_NK[count:], cell_N[count:])
     return np.einsum("nk,nk->n", weights_CK[cell_N[:count]], probs_NK[:count])
@@ -177,7 +173,7 @@ def _select_fitted(
 
 def _find_neighbors(
     ids_T: np.ndarray, units_T: np.ndarray, places: tuple[int, int], hidden: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> Predictions:
     """Return tokens and their two neighbors; a neighbor in another unit is `hidden`."""
     ids_T = ids_T.astype(np.int64)
     columns = [ids_T]
@@ -188,7 +184,7 @@ def _find_neighbors(
         is_same_T = units_T[near] == units_T[far]
         other_T[near] = np.where(is_same_T, ids_T[far], hidden)
         columns.append(other_T)
-    return columns[0], columns[1], columns[2]
+    return Predictions(*columns)
 
 
 def _estimate_each(
@@ -249,10 +245,7 @@ def _make_keys(predictions: Predictions, vocab_size: int) -> list[np.ndarray]:
     as unlikely as for a hash.
     """
     size = np.uint64(vocab_size + 1)
-    tokens_N, first_N, second_N = (
-        values_N.astype(np.uint64)
-        for values_N in (predictions.tokens_N, predictions.first_N, predictions.second_N)
-    )
+    tokens_N, first_N, second_N = (values_N.astype(np.uint64) for values_N in predictions)
     pair_N = first_N * size + second_N
     with_second_N = second_N * size + tokens_N
     return [pair_N, pair_N * size + tokens_N, first_N * size + tokens_N, with_second_N]

@@ -23,7 +23,6 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 TRAIN, HELDOUT = "train", "heldout"
 TEXT, EXAMPLES = "text", "examples"  # kinds of store
-ARRAYS = ("token_ids", "sentence_offsets", "document_offsets", "token_counts")
 
 
 class SpecialIds(TypedDict):
@@ -337,13 +336,9 @@ def open_array(
     path = directory / name
     if not path.exists():
         raise Refused(f"{path} is missing from the store; copy the store again")
-    with small_files.open_regular(path, directory) as file:
-        opening = file.read(len(np.lib.format.MAGIC_PREFIX))
-    try:
-        # np.load takes archives and pickles too, by their first bytes.
-        if opening != np.lib.format.MAGIC_PREFIX:
-            raise Refused("it does not start like an array of NumPy")
-        array = np.load(path, mmap_mode="r")
+    small_files.open_regular(path, directory).close()
+    try:  # np.load would take archives and pickles too
+        array = np.lib.format.open_memmap(path, mode="r")
     except OSError:
         raise
     except Exception as error:  # its reader of headers raises what Python's parser does

@@ -11,8 +11,8 @@ import numpy as np
 
 Encode = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
 EncodeDocuments = Callable[[Sequence[str], Sequence[int]], tuple[np.ndarray, np.ndarray]]
-# The ids of a text, and the character at which each begins.
-EncodeWhole = Callable[[str], tuple[Sequence[int], Sequence[int]]]
+# The ids of a text, and the start and the end of the characters that each covers.
+EncodeAligned = Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]
 
 
 def encode_sentences_alone(encode: Encode, spaced: bool) -> EncodeDocuments:
@@ -37,7 +37,7 @@ def encode_sentences_alone(encode: Encode, spaced: bool) -> EncodeDocuments:
 
 
 def encode_documents_whole(
-    encode_whole: EncodeWhole, dtype: np.dtype, prepare: Callable[[str], str] | None = None
+    encode_aligned: EncodeAligned, dtype: np.dtype, prepare: Callable[[str], str] | None = None
 ) -> EncodeDocuments:
     """Return an encoder of documents that encodes each as one text and cuts its tokens.
 
@@ -48,10 +48,10 @@ def encode_documents_whole(
     def encode_document(sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         if prepare is not None:
             sentences = [*map(prepare, sentences)]
-        ids, starts = encode_whole(" ".join(sentences))
+        ids, spans = encode_aligned(" ".join(sentences))
         sizes_S = np.fromiter(map(len, sentences), np.int64, len(sentences))
         ends_S = np.cumsum(sizes_S + 1) - 1
-        starts_T = np.maximum.accumulate(np.array(starts, np.int64))
+        starts_T = np.maximum.accumulate(np.array([start for start, _ in spans], np.int64))
         sentence_T = np.searchsorted(ends_S[:-1], starts_T, side="right")
         return np.array(ids, dtype), np.bincount(sentence_T, minlength=len(sentences))
 

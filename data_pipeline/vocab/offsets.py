@@ -1,14 +1,14 @@
 """Encode a text and return the characters that each piece covers, one word at a time."""
 
 import dataclasses
+import functools
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from data_pipeline.vocab import TOKENIZER_JSON, Vocabulary
-from data_pipeline.vocab.tokenizer_file import EncodeText
 from data_pipeline.vocab.wordpiece import replace_surrogates
 
 # What BERT takes for white space, and so for the end of a word in any vocabulary.
@@ -19,7 +19,6 @@ _MAX_CACHED_WORD_CHARS = 32  # longer ones rarely recur
 
 # A word's ids, and the start and the end of each piece in it.
 _Word = tuple[Sequence[int], Sequence[int], Sequence[int]]
-_Pieces = Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,26 +40,24 @@ class PieceAligner:
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        encode_text = vocabulary.encode_text
-        self._encode_whole = encode_text if vocabulary.file_name == TOKENIZER_JSON else None
-        pieces_of: _Pieces | None = vocabulary.encode_aligned
-        if encode_text is not None:
-            pieces_of = _alone(encode_text)
-        assert pieces_of is not None  # a vocabulary has one of both
-        self._pieces_of = pieces_of
-        self._words: dict[str, _Word] = {}
+        self._encode = vocabulary.encode_aligned
+        self._encodes_whole = vocabulary.file_name == TOKENIZER_JSON
+        self._align_cached = functools.lru_cache(_CACHED_WORDS)(self._align_word)
 
     def encode(self, text: str) -> AlignedPieces:
         """Encode a text."""
         text = replace_surrogates(text)
-        if self._encode_whole is not None:
-            return _align_whole(self._encode_whole, text)
+        if self._encodes_whole:
+            return self._align_whole(text)
         ids: list[int] = []
         starts: list[int] = []
         ends: list[int] = []
         for match in _find_words(text):
-            offset = match.start()
-            word_ids, word_starts, word_ends = self._word(match.group())
+            offset, word = match.start(), match.group()
+            is_short = len(word) <= _MAX_CACHED_WORD_CHARS
+            word_ids, word_starts, word_ends = (
+                self._align_cached(word) if is_short else self._align_word(word)
+            )
             ids += word_ids
             starts += [offset + start for start in word_starts]
             ends += [offset + end for end in word_ends]
@@ -68,37 +65,21 @@ class PieceAligner:
             np.array(ids, np.int32), np.array(starts, np.int32), np.array(ends, np.int32)
         )
 
-    def _word(self, word: str) -> _Word:
-        known = self._words.get(word)
-        if known is None:
-            known = _with_accents(word, *self._pieces_of(word))
-            if len(word) <= _MAX_CACHED_WORD_CHARS:
-                if len(self._words) >= _CACHED_WORDS:
-                    self._words.clear()
-                self._words[word] = known
-        return known
+    def _align_word(self, word: str) -> _Word:
+        return _with_accents(word, *self._encode(word))
 
-
-def _align_whole(encode_text: EncodeText, text: str) -> AlignedPieces:
-    """Encode a text as a whole; the spaces before a word belong to no piece."""
-    encoding = encode_text(text)
-    spans = []
-    for start, end in encoding.offsets:
-        while start < end and text[start].isspace():
-            start += 1
-        spans.append((start, end))
-    ids, starts, ends = _with_accents(text, encoding.ids, spans)
-    return AlignedPieces(
-        np.array(ids, np.int32), np.array(starts, np.int32), np.array(ends, np.int32)
-    )
-
-
-def _alone(encode_text: EncodeText) -> _Pieces:
-    def pieces_of(word: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
-        encoding = encode_text(word)
-        return encoding.ids, encoding.offsets
-
-    return pieces_of
+    def _align_whole(self, text: str) -> AlignedPieces:
+        """Encode a text as a whole; the spaces before a word belong to no piece."""
+        ids, library_spans = self._encode(text)
+        spans = []
+        for start, end in library_spans:
+            while start < end and text[start].isspace():
+                start += 1
+            spans.append((start, end))
+        ids, starts, ends = _with_accents(text, ids, spans)
+        return AlignedPieces(
+            np.array(ids, np.int32), np.array(starts, np.int32), np.array(ends, np.int32)
+        )
 
 
 def _with_accents(word: str, ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> _Word:

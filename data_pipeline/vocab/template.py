@@ -137,9 +137,13 @@ def read_template(
       Refused: the file is damaged, or has the texts of a pair in another order or not once.
     """
     try:
-        processor = _find_processor(settings.get("post_processor"))
-        if processor is None:
+        steps = flatten(settings.get("post_processor"), "processors")
+        adding = [step for step in steps if step["type"] in _ADD_TOKENS]
+        if not adding:
             return None
+        if len(adding) > 1:
+            raise Refused(f"{len(adding)} steps add special tokens")
+        processor = adding[0]
         if processor["type"] != "TemplateProcessing":
             # Ids of its own, equal to the roles' ids in any file that makes sense.
             ends = {name: int(processor[name][1]) for name in ("cls", "sep")}
@@ -164,17 +168,13 @@ def read_template(
     return Template(single, pair, special_ids["cls"])
 
 
-def _find_processor(processor: Any) -> Mapping[str, Any] | None:
-    """Find the post-processor that adds special tokens, which may be a step of a sequence."""
-    if not processor:
-        return None
-    if processor["type"] == "Sequence":
-        steps = [_find_processor(step) for step in processor["processors"]]
-        adding = [step for step in steps if step is not None]
-        if len(adding) > 1:
-            raise Refused(f"{len(adding)} steps add special tokens")
-        return adding[0] if adding else None
-    return processor if processor["type"] in _ADD_TOKENS else None
+def flatten(part: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]]:
+    """Return the steps of a normalizer, pre-tokenizer or post-processor, Sequences unpacked."""
+    if not part:
+        return []
+    if part["type"] != "Sequence":
+        return [part]
+    return list(itertools.chain.from_iterable(flatten(step, key) for step in part[key]))
 
 
 def _read_parts(described: Any, ids_of: Mapping[str, list[int]]) -> tuple[Part, ...]:

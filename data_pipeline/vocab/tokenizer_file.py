@@ -7,7 +7,6 @@ where a text may be cut so that its parts have the ids that they have within it.
 import contextlib
 import dataclasses
 import functools
-import itertools
 import json
 import os
 import pathlib
@@ -23,7 +22,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.vocab.byte_level import BYTE_OF, SPACE, decode_piece
 from data_pipeline.vocab.documents import encode_documents_whole, flatten_ids
 from data_pipeline.vocab.special_tokens import find_special_ids
-from data_pipeline.vocab.template import A, Template, make_bert_template, read_template
+from data_pipeline.vocab.template import A, Template, flatten, make_bert_template, read_template
 from data_pipeline.vocab.wordpiece import MAX_PIECES, find_words, replace_surrogates
 
 WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
@@ -159,7 +158,7 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
         )
     # The library's own spelling of the file, without the vocabulary: complete, with defaults.
     rules = _read_rules(tokenizer)
-    if model == BPE and "ByteLevel" not in _list_steps(rules):
+    if model == BPE and "ByteLevel" not in [step["type"] for step in _list_steps(rules)]:
         model = SENTENCEPIECE_BPE
     unknown = _find_unknown(rules["model"], id_of) if model != BPE else {}
     _check_model(path, rules, model, id_of, has_unknown=bool(unknown))
@@ -236,27 +235,17 @@ def _read_rules(tokenizer: tokenizers.Tokenizer) -> dict[str, Any]:
     return rules
 
 
-def _flatten(part: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]]:
-    """Return the steps of a normalizer, pre-tokenizer or post-processor, Sequences unpacked."""
-    if part is None:
-        return []
-    if part["type"] != "Sequence":
-        return [part]
-    return list(itertools.chain.from_iterable(_flatten(step, key) for step in part[key]))
-
-
-def _list_steps(rules: Mapping[str, Any]) -> set[str]:
-    """Return the types of the steps that a text goes through before the model."""
-    splitter = _flatten(rules["pre_tokenizer"], "pretokenizers")
-    return {step["type"] for step in (*splitter, *_flatten(rules["normalizer"], "normalizers"))}
+def _list_steps(rules: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the steps that a text goes through before the model."""
+    splitter = flatten(rules["pre_tokenizer"], "pretokenizers")
+    return flatten(rules["normalizer"], "normalizers") + splitter
 
 
 def _marks_spaces(rules: Mapping[str, Any]) -> bool:
     """Return whether WORD_START takes the place of a space, as in Llama's and Gemma's files."""
-    steps = _flatten(rules["normalizer"], "normalizers")
-    steps += _flatten(rules["pre_tokenizer"], "pretokenizers")
     written = {"Replace": "content", "Metaspace": "replacement"}
-    return WORD_START in [step[written[step["type"]]] for step in steps if step["type"] in written]
+    steps = [step for step in _list_steps(rules) if step["type"] in written]
+    return WORD_START in [step[written[step["type"]]] for step in steps]
 
 
 def _find_unknown(model: Mapping[str, Any], id_of: Mapping[str, int]) -> dict[str, int]:
@@ -322,7 +311,7 @@ def _find_cut(rules: Mapping[str, Any], extra: Sequence[Mapping[str, Any]]) -> C
     `extra` are the added tokens that the library finds in a text.
     """
     normalizer = rules["normalizer"] or {"type": None}
-    splitter = _flatten(rules["pre_tokenizer"], "pretokenizers")
+    splitter = flatten(rules["pre_tokenizer"], "pretokenizers")
     names = [step["type"] for step in splitter]
     model = rules["model"]["type"]
     if (
@@ -366,12 +355,13 @@ class LibraryEncoder:
     def __init__(self, encode_text: EncodeText, dtype: np.dtype) -> None:
         self._encode_text = encode_text
         self._dtype = dtype
-        self.encode_documents = encode_documents_whole(self._encode_whole, dtype)
+        self.encode_documents = encode_documents_whole(self.encode_aligned, dtype)
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return all ids one after another, and int64[N], the number of each of N texts."""
         return flatten_ids([self._encode_text(text).ids for text in texts], self._dtype)
 
-    def _encode_whole(self, text: str) -> tuple[list[int], list[int]]:
+    def encode_aligned(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the ids of a text, and the characters of it that each covers."""
         encoding = self._encode_text(text)
-        return encoding.ids, [start for start, _ in encoding.offsets]
+        return encoding.ids, encoding.offsets

@@ -104,18 +104,6 @@ def train_vocabulary(
     return TrainedVocabulary(model, character_coverage)
 
 
-def read_training_text(
-    sources: Sequence[Source],
-    options: TextOptions,
-    cleaning: CleaningOptions,
-    limit_chars: int,
-    advance: Callable[[int], None] = lambda stored_bytes: None,
-) -> Iterator[str]:
-    """Yield the sentences of read_training_documents."""
-    for sentences in read_training_documents(sources, options, cleaning, limit_chars, advance):
-        yield from sentences
-
-
 def read_training_documents(
     sources: Sequence[Source],
     options: TextOptions,

@@ -18,6 +18,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import byte_level, sentencepiece_rules, tokenizer_file
 from data_pipeline.vocab.documents import (
     Encode,
+    EncodeAligned,
     EncodeDocuments,
     encode_documents_whole,
     encode_sentences_alone,
@@ -84,13 +85,10 @@ class Vocabulary:
     normalize: Callable[[str], str]  # a text as its pieces are looked for in it
     template: Template  # where special tokens go around texts
     _pieces: tuple[str, ...]
-    # The tokenizers library's encoding of a text; None for a SentencePiece model.
-    encode_text: tokenizer_file.EncodeText | None = None
+    # A text's ids and the characters that each covers; a MODEL takes a text without spaces.
+    encode_aligned: EncodeAligned
     continuation_mark: str = "##"  # WORDPIECE alone has one
-    # For a SentencePiece model: one of sentencepiece_rules.CHOICES, and the encoder of a text
-    # without spaces to its ids and the characters that each covers.
-    sentencepiece_rules: str = sentencepiece_rules.NONE
-    encode_aligned: Callable[[str], tuple[list[int], list[tuple[int, int]]]] | None = None
+    sentencepiece_rules: str = sentencepiece_rules.NONE  # of a MODEL: one of CHOICES
     adds_space_before: bool = False  # whether a text begins with a space's mark or piece
     max_word_chars: int = 0  # WORDPIECE: a longer word is unknown; 0: none is too long
 
@@ -281,7 +279,7 @@ def _load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: 
         normalize=tokenizer_file.make_normalize(file.tokenizer, path),
         template=file.template,
         _pieces=file.pieces,
-        encode_text=encode_text,
+        encode_aligned=whole.encode_aligned,
         continuation_mark=file.continuation_mark,
         adds_space_before=file.adds_space_before,
         max_word_chars=file.max_word_chars,
@@ -298,15 +296,16 @@ def _load_list(
     tokenizer = make_wordpiece_tokenizer(pieces, pieces[special_ids["unk"]], lowercase)
     encode_text = tokenizer_file.make_encode_text(tokenizer, path)
     dtype = token_dtype(len(pieces))
+    whole = tokenizer_file.LibraryEncoder(encode_text, dtype)
     encode: Encode = WordEncoder(encode_text, dtype).encode
     if reads_special_tokens:
         spelled = [pieces[special_id] for special_id in special_ids.values()]
         tokenizer.add_special_tokens(spelled)
-        words, whole = encode, tokenizer_file.LibraryEncoder(encode_text, dtype).encode
+        words = encode
 
         def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
             is_spelled = any(piece in text for text in texts for piece in spelled)
-            return whole(texts) if is_spelled else words(texts)
+            return whole.encode(texts) if is_spelled else words(texts)
 
     return Vocabulary(
         kind=WORDPIECE,
@@ -321,7 +320,7 @@ def _load_list(
         normalize=make_wordpiece_normalizer(lowercase).normalize_str,
         template=make_bert_template(special_ids),
         _pieces=tuple(pieces),
-        encode_text=encode_text,
+        encode_aligned=whole.encode_aligned,
         max_word_chars=MAX_WORD_CHARS,
     )
 
@@ -352,10 +351,6 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes, rules: str) -> Vocabula
     def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         return flatten_ids(encoder.encode(texts), dtype)
 
-    def encode_whole(text: str) -> tuple[list[int], list[int]]:
-        ids, spans = encoder.encode_prepared(text)
-        return ids, [start for start, _ in spans]
-
     model = read_model(data)
     if model.space_ends_a_word:
         raise Refused(
@@ -380,7 +375,7 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes, rules: str) -> Vocabula
         encode_documents=(
             encode_sentences_alone(encode, spaced=False)
             if is_alone
-            else encode_documents_whole(encode_whole, dtype, encoder.prepare)
+            else encode_documents_whole(encoder.encode_prepared, dtype, encoder.prepare)
         ),
         normalize=lambda text: str(processor.Normalize(encoder.prepare(text))),
         template=make_bert_template(special_ids),

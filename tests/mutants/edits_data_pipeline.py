@@ -312,8 +312,8 @@ _VOCAB = (
     (
         WIRING,
         "vocab/offsets.py",
-        "_with_accents(word, *self._pieces_of(word))",
-        "_with_accents(word, *self._pieces_of(word.lower()))",
+        "_with_accents(word, *self._encode(word))",
+        "_with_accents(word, *self._encode(word.lower()))",
         "vocab/test_offsets.py::test_a_cased_list_keeps_its_capitals",
     ),
 )

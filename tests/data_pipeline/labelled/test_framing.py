@@ -3,7 +3,8 @@
 import pytest
 import tokenizers
 
-from data_pipeline.labelled.framing import flatten_rows, frame, truncate_pair
+from data_pipeline.labelled.framing import frame, truncate_pair
+from data_pipeline.labelled.rows import build_rows
 from data_pipeline.spec.schema import TRANSFORMERS
 from data_pipeline.vocab.template import make_bert_template
 
@@ -57,7 +58,8 @@ def test_a_row_has_its_special_pieces_and_says_where_the_second_segment_begins()
 
 
 def test_rows_lie_one_after_another():
-    flat, offsets, seconds, segments, cls = flatten_rows([([2, 11, 3], 3), ([2, 12, 3, 13, 3], 3)])
-    assert (flat.tolist(), offsets.tolist()) == ([2, 11, 3, 2, 12, 3, 13, 3], [0, 3, 8])
-    assert (seconds.tolist(), cls.tolist()) == ([3, 3], [0, 0])
-    assert segments.tolist() == [0] * 6 + [1, 1]
+    rows = build_rows([([2, 11, 3], 3), ([2, 12, 3, 13, 3], 3)])
+    assert rows.token_ids.tolist() == [2, 11, 3, 2, 12, 3, 13, 3]
+    assert rows.offsets.tolist() == [0, 3, 8]
+    assert (rows.second_starts.tolist(), rows.cls_positions.tolist()) == ([3, 3], [0, 0])
+    assert rows.segment_ids.tolist() == [0] * 6 + [1, 1]

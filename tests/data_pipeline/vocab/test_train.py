@@ -13,7 +13,7 @@ from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sources import find_sources
 from data_pipeline.vocab import load_vocabulary, train
-from data_pipeline.vocab.train import read_training_text, train_vocabulary
+from data_pipeline.vocab.train import read_training_documents, train_vocabulary
 from tests.data_pipeline.multilingual import sentences
 
 # Many pairs of characters are equally frequent: what ties are broken by shows in the result.
@@ -136,5 +136,9 @@ def test_every_file_gives_an_equal_share_of_the_text(tmp_path):
     for name, lines in (("a", 1000), ("b", 1000), ("c", 3)):
         (tmp_path / name).write_text("".join(f"{name} {i:07d}\n\n" for i in range(lines)))
     sources = find_sources(f"{tmp_path}/*", TextOptions())
-    read = list(read_training_text(sources, TextOptions(), CleaningOptions(), limit_chars=300))
-    assert collections.Counter(line[0] for line in read) == {"a": 12, "b": 12, "c": 3}
+    read = read_training_documents(sources, TextOptions(), CleaningOptions(), limit_chars=300)
+    assert collections.Counter(line[0] for lines in read for line in lines) == {
+        "a": 12,
+        "b": 12,
+        "c": 3,
+    }
