@@ -91,27 +91,37 @@ class Bucket:
 
     def _request(self, action: str, name: str, call: Callable[[Any, str], T]) -> T:
         """Return `call(file system, path of an object)`, or raise OSError, in time."""
-        answers: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
 
-        def ask() -> None:
-            try:  # finding the credentials takes requests, too
-                if not self._files:
+        def ask() -> T:
+            with explain_errors(self.address, action):
+                if not self._files:  # finding the credentials takes requests, too
                     self._files.append(open_filesystem(self.address))
                 files, folder = self._files[0]
-                answers.put((call(files, f"{folder}/{name}" if name else folder), None))
-            except Exception as error:
-                answers.put((None, error))
+                return call(files, f"{folder}/{name}" if name else folder)
 
-        # A daemon thread: a request that never returns does not keep the process from ending.
-        threading.Thread(target=ask, daemon=True, name=f"bucket, {action}").start()
+        silence = (
+            f"{self.address}: {action} got no answer within {self.answer_secs:g} s; look at this "
+            "host's network, then start the same command again"
+        )
+        return ask_in_time(ask, self.answer_secs, f"bucket, {action}", silence)
+
+
+def ask_in_time(ask: Callable[[], T], answer_secs: float, thread_name: str, silence: str) -> T:
+    """Return the answer of `ask` or raise its error; after `answer_secs` TimeoutError(silence)."""
+    answers: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
+
+    def put_answer() -> None:
         try:
-            answer, error = answers.get(timeout=self.answer_secs)
-        except queue.Empty:
-            raise TimeoutError(
-                f"{self.address}: {action} got no answer within {self.answer_secs:g} s; look at "
-                "this host's network, then start the same command again"
-            ) from None
-        with explain_errors(self.address, action):
-            if error is not None:
-                raise error
-        return cast(T, answer)
+            answers.put((ask(), None))
+        except Exception as error:
+            answers.put((None, error))
+
+    # A daemon thread: a request that never returns does not keep the process from ending.
+    threading.Thread(target=put_answer, daemon=True, name=thread_name).start()
+    try:
+        answer, error = answers.get(timeout=answer_secs)
+    except queue.Empty:
+        raise TimeoutError(silence) from None
+    if error is not None:
+        raise error
+    return cast(T, answer)
