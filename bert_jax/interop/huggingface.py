@@ -20,8 +20,8 @@ from bert_jax.config import ModelConfig
 from bert_jax.config.schema import TaskOptions
 from bert_jax.config.validate import check_sizes
 from bert_jax.interop import vocabulary
-from bert_jax.interop.families import FAMILIES, Family, find_family
-from bert_jax.interop.model_json import read_json, write_json
+from bert_jax.interop.families import FAMILIES, Family, find_family, xlnet
+from bert_jax.interop.model_json import choose, read_json, write_json
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import (
     TensorName,
@@ -64,15 +64,10 @@ def read_config(directory: pathlib.Path) -> tuple[Family, ModelConfig]:
             "wrote, or a download of the whole repository"
         )
     settings = read_json(path)
-    kind = settings.get("model_type", "bert")
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        raise Refused(
-            f"{path} says model_type = {kind!r:.80}; bert_jax reads {', '.join(FAMILIES)}: give a "
-            "checkpoint of one of these"
-        )
-    config = FAMILIES[kind].parse(path, settings)
+    family: Family = choose(path, "model_type", settings.get("model_type", "bert"), FAMILIES)
+    config = family.parse(path, settings)
     check_sizes(config, path)
-    return FAMILIES[kind], config
+    return family, config
 
 
 def check_padding(directory: pathlib.Path, words: Vocabulary) -> None:
@@ -264,8 +259,8 @@ def read_task_layer(
     settings = small_files.read_object(path)
     family, _ = read_config(directory)
     kind = _find_kind(path, family)
-    if family.summary is not None and kind in (CLASSIFY, REGRESS, CHOOSE):
-        family.summary.check(path, settings, template)
+    if family is xlnet.FAMILY and kind in (CLASSIFY, REGRESS, CHOOSE):
+        xlnet.check_summary(path, settings, template)
     if task_layer.KEY in settings:
         ours = small_files.field(settings, task_layer.KEY, dict, path)
         layer = task_layer.from_json(ours, path)
@@ -452,8 +447,9 @@ def write(checkpoint: Pretrained, folder: pathlib.Path) -> None:
 def _make_config(checkpoint: Pretrained) -> dict[str, Any]:
     family = _family_of(checkpoint)
     special_ids = checkpoint.vocabulary.special_ids
-    summary = family.summary.describe(checkpoint.vocabulary.template) if family.summary else {}
-    settings = family.describe(checkpoint.config) | summary
+    settings = family.describe(checkpoint.config)
+    if family is xlnet.FAMILY:
+        settings |= xlnet.describe_summary(checkpoint.vocabulary.template)
     settings |= {
         "architectures": [choose_architecture(checkpoint)],
         "model_type": family.model_type,

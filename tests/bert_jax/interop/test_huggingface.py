@@ -184,7 +184,7 @@ DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"hidden_act": "relu"}, "hidden_act = 'relu'; bert_jax computes gelu, gelu_python"),
+        ({"hidden_act": "relu"}, "hidden_act = 'relu'; bert_jax reads gelu, gelu_python"),
         ({"model_type": "deberta"}, "model_type = 'deberta'; bert_jax reads .*deberta-v2"),
         *(
             (DEBERTA | {name: value}, f"{name} = {value!r}")
