@@ -92,8 +92,8 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]
       Refused: a file is missing, damaged, pickled, or of an encoder that is not computed here.
     """
     family, config = read_config(directory)
-    kind = _find_kind(directory / CONFIG, family)
     settings = read_json(directory / CONFIG)
+    kind = _find_kind(settings, family)
     # What our own key says of a layer is checked where the layer is read.
     is_known = task_layer.KEY not in settings and _read_class(settings) in family.classes
     names = family.choose_names(kind)
@@ -125,9 +125,8 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]
         return config, params | layer, unread
 
 
-def _find_kind(path: pathlib.Path, family: Family) -> str | None:
+def _find_kind(settings: Mapping[str, Any], family: Family) -> str | None:
     """Find the kind of task that a config.json names, by us or by its class; None if no task."""
-    settings = read_json(path)
     ours, name = settings.get(task_layer.KEY), _read_class(settings)
     if isinstance(ours, dict):
         return ours["kind"] if ours.get("kind") in family.class_ends else None
@@ -208,7 +207,6 @@ def _read_index(index: pathlib.Path) -> list[pathlib.Path]:
         part
         for part in parts
         if pathlib.PurePath(part).name != part
-        or part == ".."
         or not is_file_name(part)
         or not (index.parent / part).is_file()
     ]
@@ -258,7 +256,7 @@ def read_task_layer(
     path = directory / CONFIG
     settings = small_files.read_object(path)
     family, _ = read_config(directory)
-    kind = _find_kind(path, family)
+    kind = _find_kind(settings, family)
     if family is xlnet.FAMILY and kind in (CLASSIFY, REGRESS, CHOOSE):
         xlnet.check_summary(path, settings, template)
     if task_layer.KEY in settings:
@@ -266,16 +264,11 @@ def read_task_layer(
         layer = task_layer.from_json(ours, path)
         # An exported layer outputs unscaled values, not standard scores.
         return dataclasses.replace(layer, mean=0.0, deviation=1.0)
-    architectures = (
-        []
-        if settings.get("architectures") is None
-        else small_files.field(settings, "architectures", list, path)
-    )
     if kind is None:
         known = dict.fromkeys(f"...{end}" for end in family.class_ends.values())
         raise Refused(
-            f"{path} says architectures = {architectures!r:.80}, which names no layer of a task; "
-            f"give a model of a class {', '.join(known)}"
+            f"{path} says architectures = {settings.get('architectures')!r:.80}, which names no "
+            f"layer of a task; give a model of a class {', '.join(known)}"
         )
     problem = settings.get("problem_type")
     if kind == CLASSIFY and problem == "multi_label_classification":
