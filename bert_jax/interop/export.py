@@ -65,11 +65,11 @@ def write_run(checkpoint: Pretrained, folder: pathlib.Path) -> None:
         dims = {path: leaf.shape for path, leaf in name_leaves(checkpoint.params).items()}
         model = build_model_of_parts(checkpoint.config, dims)
         params, _ = place_params(checkpoint, model, mesh, seed=0)
-        saving = Checkpoints(folder / run_record.CHECKPOINTS, CheckpointConfig(), model, record)
-        try:
+        checkpoints = folder / run_record.CHECKPOINTS
+        with contextlib.closing(
+            Checkpoints(checkpoints, CheckpointConfig(), model, record)
+        ) as saving:
             saving.save(0, TrainState(jnp.int32(0), params, (), ()), {})
-        finally:
-            saving.close()
     model_json.write_json(folder / run_record.FILE, record)
 
 
@@ -144,10 +144,10 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
         sized = dataclasses.replace(config, embedding_size=config.embedding_width)
         if FAMILIES["electra"].fits(sized):
             checkpoint = dataclasses.replace(checkpoint, config=sized)
-    if target.scheme == GOOGLE:
-        checkpoint = _drop(checkpoint, "rtd")
     if target.scheme != HF or task is None:
         dropped = {"bilstm", "classifier"}
+        if target.scheme == GOOGLE:
+            dropped.add("rtd")
         if not checkpoint.heads.mlm:
             dropped.add("mlm")  # its transform alone, which belongs to the layer
         params = {name: part for name, part in checkpoint.params.items() if name not in dropped}
@@ -164,11 +164,6 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
     return dataclasses.replace(
         checkpoint, params=checkpoint.params | {"classifier": scaled}, task=plain
     )
-
-
-def _drop(checkpoint: Pretrained, head: str) -> Pretrained:
-    params = {name: part for name, part in checkpoint.params.items() if name != head}
-    return dataclasses.replace(checkpoint, params=params)
 
 
 def find_missing(checkpoint: Pretrained, target: Target) -> tuple[str, ...]:
@@ -220,8 +215,7 @@ def write(checkpoint: Pretrained, target: Target, initialized: tuple[str, ...]) 
     Raises:
       Refused: the copy differs (and is deleted), or another process writes there.
     """
-    with contextlib.ExitStack() as stack:
-        files = stack.enter_context(new_folder(target.destination))
+    with new_folder(target.destination) as files:
         if target.scheme == HF:
             huggingface.write(checkpoint, files)
             has_tokenizer = (files / vocabulary.TOKENIZER).exists()
