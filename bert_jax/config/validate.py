@@ -502,11 +502,6 @@ def _list_replaced_token_rules(config: Config) -> Iterator[Rule]:
             f"config.{key}={RTD} trains a generator too, whose layers stand in no order with the "
             f"encoder's: leave it at {default:g}, and set it in fine-tuning",
         )
-    yield (
-        "model.position_embedding_type",
-        model.position_embedding_type != "relative",
-        f"the generator that config.{key}={RTD} trains knows learned and rotary positions",
-    )
 
 
 def _list_deberta_rules(config: Config) -> Iterator[Rule]:
