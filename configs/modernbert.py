@@ -105,11 +105,10 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
 
     ramp_tokens = round(size.ramp_tokens * share)
     short = c.Phase(
-        1024, steps(1719 * BILLION, most, 1024), batch_size=most, masked_lm_prob=of_short
-    )
-    short = dataclasses.replace(
-        short,
-        steps=short.steps - ramp_tokens // (most * 1024),
+        1024,
+        steps(1719 * BILLION, most, 1024) - ramp_tokens // (most * 1024),
+        batch_size=most,
+        masked_lm_prob=of_short,
         store_temperature=temperatures[0],
     )
     long = c.Phase(
