@@ -24,7 +24,6 @@ from bert_jax.interop import (
     huggingface,
     load,
     model_card,
-    model_json,
     tf1,
     vocabulary,
 )
@@ -44,7 +43,7 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import run_record
 from bert_jax.train_step.state import TrainState
 from data_pipeline.io.address import is_address
-from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
+from data_pipeline.io.atomic import Destination, check_new_folder, new_folder, write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import build_rows
@@ -70,7 +69,7 @@ def write_run(checkpoint: Pretrained, folder: pathlib.Path) -> None:
             Checkpoints(checkpoints, CheckpointConfig(), model, record)
         ) as saving:
             saving.save(0, TrainState(jnp.int32(0), params, (), ()), {})
-    model_json.write_json(folder / run_record.FILE, record)
+    write_json(folder / run_record.FILE, record)
 
 
 CHECKPOINT = "bert_model.ckpt"  # Google's name

@@ -21,7 +21,7 @@ from bert_jax.config.schema import TaskOptions
 from bert_jax.config.validate import check_sizes
 from bert_jax.interop import vocabulary
 from bert_jax.interop.families import FAMILIES, Family, find_family, xlnet
-from bert_jax.interop.model_json import choose, read_json, write_json
+from bert_jax.interop.model_json import choose, read_json
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import (
     TensorName,
@@ -37,6 +37,7 @@ from bert_jax.tasks import task_layer
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io import small_files
+from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile, is_file_name
 from data_pipeline.spec.schema import TRANSFORMERS

@@ -1,7 +1,6 @@
-"""Parse and write the sizes of an encoder in Google's bert_config.json or a config.json."""
+"""Parse and describe the sizes of an encoder in Google's bert_config.json or a config.json."""
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -110,11 +109,6 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         return small_files.read_object(path)
     except DamagedFile as error:
         raise DamagedFile(f"{error}; put the file back that the checkpoint came with") from None
-
-
-def write_json(path: pathlib.Path, content: object) -> None:
-    """Write JSON as the files of models are written: indented, a newline at the end."""
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def choose(path: pathlib.Path, name: str, value: Any, known: Mapping[str, Any]) -> Any:
