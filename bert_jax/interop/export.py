@@ -20,13 +20,7 @@ import numpy as np
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig, ComputeConfig, Config, MeshConfig
-from bert_jax.interop import (
-    huggingface,
-    load,
-    model_card,
-    tf1,
-    vocabulary,
-)
+from bert_jax.interop import huggingface, load, model_card, tf1, vocabulary
 from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.load import GOOGLE, HF, SCHEMES
 from bert_jax.interop.pretrained import (
@@ -74,7 +68,8 @@ def write_run(checkpoint: Pretrained, folder: pathlib.Path) -> None:
 
 CHECKPOINT = "bert_model.ckpt"  # Google's name
 CARD = "README.md"
-_LAST = {HF: huggingface.LAST, GOOGLE: tf1.LAST, load.ORBAX: run_record.FILE}
+# Written last: a folder without it is not a model.
+_LAST = {HF: huggingface.CONFIG, GOOGLE: tf1.CONFIG, load.ORBAX: run_record.FILE}
 
 
 @dataclasses.dataclass(frozen=True)

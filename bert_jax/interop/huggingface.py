@@ -300,20 +300,13 @@ def _read_labels(path: pathlib.Path, settings: Mapping[str, Any], classes: int) 
         ) from None
 
 
-LAST = CONFIG  # written last: a folder without it is not a model
-_MODULES = (
-    ("", "Transformer"),
-    ("1_Pooling", "Pooling"),
-)  # sentence-transformers' modules: folder, kind
-
-
 def check_supported(checkpoint: Pretrained) -> None:
     """Raise if no class of transformers computes a model and its heads.
 
     Raises:
       Refused: names the checkpoint and what there is no class for.
     """
-    family, config, task = _family_of(checkpoint), checkpoint.config, checkpoint.task
+    family, config, task = require_family(checkpoint), checkpoint.config, checkpoint.task
     kind = task.kind if task else None
     if kind not in (None, TAG, SPAN) and config.is_causal:
         raise Refused(
@@ -345,7 +338,7 @@ def drop_unnamed(checkpoint: Pretrained) -> Pretrained:
       Refused: there is no such class.
     """
     name_tensor, given = choose_naming(checkpoint), name_leaves(checkpoint.params)
-    has_pooler = _family_of(checkpoint).reads_alike(checkpoint.config)
+    has_pooler = require_family(checkpoint).reads_alike(checkpoint.config)
     kept = {
         path: leaf
         for path, leaf in given.items()
@@ -358,7 +351,7 @@ def drop_unnamed(checkpoint: Pretrained) -> Pretrained:
 
 def list_parts(checkpoint: Pretrained) -> set[str]:
     """List the parts of a model that the classes for a checkpoint without a task can hold."""
-    family = _family_of(checkpoint)
+    family = require_family(checkpoint)
     modules = (*family.names.encoder, *family.names.heads, "mlm/output_bias")
     parts = {module.split("/")[0] for module in modules}
     if checkpoint.config.is_causal:
@@ -369,7 +362,7 @@ def list_parts(checkpoint: Pretrained) -> set[str]:
 
 def choose_architecture(checkpoint: Pretrained) -> str:
     """Return the class of transformers with these heads, or with the layer of this task."""
-    family = _family_of(checkpoint)
+    family = require_family(checkpoint)
     if checkpoint.task is not None:
         return family.name_task_class(checkpoint.task.kind)
     if checkpoint.heads.rtd and family.discriminator:
@@ -389,11 +382,6 @@ def find_pairs(checkpoint: Pretrained) -> str:
     return Family.pairs if family is None else family.pairs
 
 
-def find_model_type(checkpoint: Pretrained) -> str:
-    """Return the model_type in the config.json of an export."""
-    return _family_of(checkpoint).model_type
-
-
 def _find_family(checkpoint: Pretrained) -> Family | None:
     words = checkpoint.vocabulary
     # The classes of families with a kind of vocabulary shift the ids of a bare SentencePiece model.
@@ -401,7 +389,12 @@ def _find_family(checkpoint: Pretrained) -> Family | None:
     return find_family(checkpoint.config, words.special_ids["pad"], kind)
 
 
-def _family_of(checkpoint: Pretrained) -> Family:
+def require_family(checkpoint: Pretrained) -> Family:
+    """Return the kind of encoder in transformers that an export of a checkpoint is.
+
+    Raises:
+      Refused: there is none.
+    """
     family = _find_family(checkpoint)
     if family is None:
         raise Refused(
@@ -413,7 +406,7 @@ def _family_of(checkpoint: Pretrained) -> Family:
 
 def choose_naming(checkpoint: Pretrained) -> Callable[[str], TensorName]:
     """Return the names of arrays, by our paths, in the class that choose_architecture returns."""
-    family = _family_of(checkpoint)
+    family = require_family(checkpoint)
     # The class without heads alone has names without a prefix.
     prefix = "" if choose_architecture(checkpoint) == family.encoder else family.prefix
     kind = checkpoint.task.kind if checkpoint.task else None
@@ -423,7 +416,7 @@ def choose_naming(checkpoint: Pretrained) -> Callable[[str], TensorName]:
 def read_back(checkpoint: Pretrained) -> Pretrained:
     """Return a checkpoint with the settings that its config.json can hold."""
     return dataclasses.replace(
-        checkpoint, config=_family_of(checkpoint).read_back(checkpoint.config)
+        checkpoint, config=require_family(checkpoint).read_back(checkpoint.config)
     )
 
 
@@ -439,7 +432,7 @@ def write(checkpoint: Pretrained, folder: pathlib.Path) -> None:
 
 
 def _make_config(checkpoint: Pretrained) -> dict[str, Any]:
-    family = _family_of(checkpoint)
+    family = require_family(checkpoint)
     special_ids = checkpoint.vocabulary.special_ids
     settings = family.describe(checkpoint.config)
     if family is xlnet.FAMILY:
@@ -511,7 +504,7 @@ def _write_pooling(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     """Write the pooling of sentence-transformers, whose default for a BERT is the mean."""
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(_MODULES)
+        for i, (path, kind) in enumerate((("", "Transformer"), ("1_Pooling", "Pooling")))
     ]
     write_json(folder / "modules.json", modules)
     longest = checkpoint.config.max_position_embeddings

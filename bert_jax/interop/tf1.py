@@ -151,7 +151,6 @@ def _explain_damage(words: str) -> Iterator[None]:
         raise Refused(f"{words} ({reason}); copy or download its files again") from error
 
 
-LAST = CONFIG
 _EPSILON = 1e-12  # every layer norm's in Google's code
 
 
