@@ -164,10 +164,7 @@ def move(path: Folder, target: Folder) -> None:
         remote.copy(end)
         remote.unlink()
         return
-    for file in _files(remote):
-        copy = end / file.relative_to(remote)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        file.copy(copy)
+    copy(remote, end)
     remote.rmtree()
 
 
