@@ -134,7 +134,8 @@ def _list_finetuning_rules(config: FinetuneConfig) -> Iterator[Rule]:
     )
     yield "init", bool(config.init), begin
     yield from _list_shared_rules(config)
-    yield from _list_micro_batch_rules(config, "", config.micro_batches, config.batch_size)
+    divides = config.batch_size % config.micro_batches == 0
+    yield "micro_batches", divides, f"it must divide batch_size = {config.batch_size}"
     length = config.data.max_seq_length
     yield (
         "data.max_seq_length",
@@ -279,13 +280,6 @@ def _list_architecture_rules(config: SharedConfig) -> Iterator[Rule]:
         yield key, model.has_equal_layers or not is_set, differ
 
 
-def _list_micro_batch_rules(
-    config: SharedConfig, prefix: str, micro_batches: int, batch_size: int
-) -> Iterator[Rule]:
-    divides = batch_size % micro_batches == 0
-    yield f"{prefix}micro_batches", divides, f"it must divide batch_size = {batch_size}"
-
-
 def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
     phase, key = config.phases[index], f"phases[{index}]"
     positions = config.model.max_position_embeddings
@@ -295,7 +289,8 @@ def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
         f"the position table ends at config.model.max_position_embeddings = {positions}; shorten "
         "the one or enlarge the other",
     )
-    yield from _list_micro_batch_rules(config, f"{key}.", phase.micro_batches, phase.batch_size)
+    divides = phase.batch_size % phase.micro_batches == 0
+    yield f"{key}.micro_batches", divides, f"it must divide batch_size = {phase.batch_size}"
     yield (
         f"{key}.max_predictions_per_seq",
         phase.max_predictions_per_seq <= phase.seq_len - 3,
