@@ -13,7 +13,7 @@ from bert_jax.config.config_dict import (
     settings_from,
     to_config_dict,
 )
-from bert_jax.config.model_schema import ComputeConfig, ModelConfig
+from bert_jax.config.model_schema import MODERNBERT, ComputeConfig, ModelConfig
 from bert_jax.config.phases import (
     data_in_evaluations,
     data_in_phase,

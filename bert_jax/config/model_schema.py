@@ -1,6 +1,7 @@
 """Declare the settings of the encoder, and of how it is computed."""
 
 import dataclasses
+from typing import Any
 
 from data_pipeline.spec.fields import setting
 
@@ -304,6 +305,22 @@ class ModelConfig:
     def dropout_rate(self, site: str) -> float:
         """Return the rate for hidden vectors of a site: "embeddings", "attention" or "mlp"."""
         return self.hidden_dropout_prob if self.dropout_sites in ("all", site) else 0.0
+
+
+# The fields of ModelConfig that ModernBERT and its relatives have in common, whatever their size.
+# Source: Warner et al. 2024; configuration_modernbert.py@transformers 5.23.
+MODERNBERT: dict[str, Any] = {
+    "type_vocab_size": 0,
+    "attention_probs_dropout_prob": 0.0,
+    "position_embedding_type": "rotary",
+    "norm_position": "pre",
+    "norm_bias": False,
+    "linear_bias": False,
+    "gated_mlp": True,
+    "dropout_sites": "attention",
+    "initializer": "megatron",
+    "pooler_type": "mlm_transform",
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import MODERNBERT, ModelConfig
 from bert_jax.interop.families.family import ACTS, Family, Names
 from bert_jax.interop.model_json import Settings, choose
 from data_pipeline.io.refused import Refused
@@ -32,18 +32,6 @@ _FIXED = {
     "decoder_bias": True,
     "tie_word_embeddings": True,
 }
-_SHAPE: dict[str, Any] = {
-    "type_vocab_size": 0,
-    "attention_probs_dropout_prob": 0.0,
-    "position_embedding_type": "rotary",
-    "norm_position": "pre",
-    "norm_bias": False,
-    "linear_bias": False,
-    "gated_mlp": True,
-    "dropout_sites": "attention",
-    "initializer": "megatron",
-    "pooler_type": "mlm_transform",
-}
 _POOLINGS = {"cls": "cls", "mean": "mean"}
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _HEAD_ACT = "classifier_activation"
@@ -61,7 +49,7 @@ _SETTINGS = Settings(
     act="hidden_activation",
     checked=_FIXED | {"rope_scaling": None, "rope_theta": None},
     written=_FIXED | {"embedding_dropout": 0.0, "mlp_dropout": 0.0},
-    shape=_SHAPE,
+    shape=MODERNBERT,
     defaults=_DEFAULTS,
 )
 _PLAIN_ROPE = {"rope_type": "default", "type": "default", "rope_theta": 0}
