@@ -43,24 +43,19 @@ _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # the mark of TF2 Keras's checkpoints
 
 def name_tensor(path: str) -> TensorName:
     """Return the name that Google's code gives the array at our path; none for parts it lacks."""
-    if path == "mlm/output_bias":
-        return TensorName(("cls/predictions/output_bias",))
-    if path.startswith("nsp/"):
-        is_kernel = path == "nsp/kernel"
-        leaf = "output_weights" if is_kernel else "output_bias"
-        return TensorName((f"cls/seq_relationship/{leaf}",), is_transposed=is_kernel)
-    if path.startswith("rtd/"):
+    names = bert.NAMES.name_tensor(path, "bert.").names
+    if not names:
         return TensorName(())
     module, leaf = path.rsplit("/", 1)
-    theirs = bert.NAMES.name_tensor(path, "bert.").names[0].removesuffix(".weight")
-    theirs = (
-        theirs.removesuffix(".bias").replace(".", "/").replace("encoder/layer/", "encoder/layer_")
-    )
+    theirs = names[0].rpartition(".")[0].replace(".", "/")
+    theirs = theirs.replace("encoder/layer/", "encoder/layer_")
     if leaf == "embedding":
         return TensorName((theirs,))
+    if module == "nsp":
+        leaf = {"kernel": "output_weights", "bias": "output_bias"}[leaf]
     if module.endswith("layer_norm"):
         leaf = {"scale": "gamma", "bias": "beta"}[leaf]
-    return TensorName((f"{theirs}/{leaf}",))
+    return TensorName((f"{theirs}/{leaf}",), is_transposed=path == "nsp/kernel")
 
 
 def find_prefix(address: str) -> pathlib.Path:
