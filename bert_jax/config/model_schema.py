@@ -16,6 +16,11 @@ DISENTANGLED = (
     *("share_att_key", "norm_rel_ebd", "position_biased_input", "detects_by_cls"),
     "enhanced_mask_decoder",
 )
+# Fields of ModelConfig that describe a generator next to the encoder.
+OF_A_GENERATOR = (
+    *("generator_hidden_size", "generator_num_hidden_layers", "generator_num_attention_heads"),
+    *("generator_intermediate_size", "generator_embeddings", "enhanced_mask_decoder"),
+)
 COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
 
 
@@ -273,15 +278,8 @@ class ModelConfig:
     @property
     def encoder_alone(self) -> "ModelConfig":
         """Return the model without a generator."""
-        return dataclasses.replace(
-            self,
-            generator_hidden_size=0,
-            generator_num_hidden_layers=0,
-            generator_num_attention_heads=0,
-            generator_intermediate_size=0,
-            generator_embeddings="shared",
-            enhanced_mask_decoder=False,
-        )
+        defaults: dict[str, Any] = {name: getattr(ModelConfig, name) for name in OF_A_GENERATOR}
+        return dataclasses.replace(self, **defaults)
 
     @property
     def generator(self) -> "ModelConfig | None":
