@@ -71,19 +71,13 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
             f"{path} says pos_att_type = {terms!r:.80}; bert_jax computes {' and '.join(_TERMS)}, "
             "or one of them: give a checkpoint of that kind"
         )
-    sizes = {
-        name: small_files.field(settings, name, int, path, default)
-        for name, default in (
-            *(("position_buckets", -1), ("max_relative_positions", -1)),
-            ("type_vocab_size", 0),
-        )
-    }
-    reach = sizes["max_relative_positions"]
+    buckets = small_files.field(settings, "position_buckets", int, path, -1)
+    reach = small_files.field(settings, "max_relative_positions", int, path, -1)
     config = dataclasses.replace(
         config,
-        type_vocab_size=sizes["type_vocab_size"],
+        type_vocab_size=small_files.field(settings, "type_vocab_size", int, path, 0),
         pos_att_type="|".join(term for term in _TERMS if term in listed),
-        position_buckets=max(sizes["position_buckets"], 0),
+        position_buckets=max(buckets, 0),
         max_relative_positions=reach if reach > 0 else config.max_position_embeddings,
         norm_rel_ebd=choose(path, "norm_rel_ebd", given["norm_rel_ebd"], _NORMS),
         pooler_type=choose(path, "pooler_hidden_act", given["pooler_hidden_act"], _POOLER_ACTS),
