@@ -151,7 +151,8 @@ def build_setup(
     def initial_params() -> bert.Params:
         if run.init:  # not yet loaded if the run was to resume but starts over
             initial = weights or warm_start.fit_weights(warm_start.read_checkpoint(run), run, store)
-            return initial.place(parts.model, parts.mesh, run.seed)
+            checkpoint, mesh = initial.checkpoint, parts.mesh
+            return pretrained.place_params(checkpoint, parts.model, mesh, run.seed)[0]
         return mup.scale_initial(run, parts.model.init(jax.random.key(run.seed)))
 
     return Setup(
