@@ -29,20 +29,11 @@ from data_pipeline.spec.options import PretrainOptions
 
 SHAPE = c.ModelConfig(
     hidden_act="gelu_erf",
-    attention_probs_dropout_prob=0.0,
     max_position_embeddings=8192,
-    type_vocab_size=0,
     layer_norm_eps=1e-5,
-    position_embedding_type="rotary",
     local_attention=128,
     global_attn_every_n_layers=3,
-    norm_position="pre",
-    norm_bias=False,
-    linear_bias=False,
-    gated_mlp=True,
-    dropout_sites="attention",
-    pooler_type="mlm_transform",
-    initializer="megatron",
+    **c.MODERNBERT,
 )
 BILLION = 10**9
 SHORT_TOKENS, LONG_TOKENS, DECAY_TOKENS = 1700 * BILLION, 250 * BILLION, 50 * BILLION

@@ -16,8 +16,6 @@ recipe=lamb64k  LAMB at batch 65,536 and 32,768 in 8,601 steps (You et al. 2020;
                 restarts the schedule; moments and their bias correction go on
 """
 
-import dataclasses
-
 import ml_collections
 
 from bert_jax import config as c
@@ -60,6 +58,9 @@ def lamb64k() -> c.Config:
             warmup_steps=2001,  # 28.43% of 7,038
             decay_power=0.5,
         ),
+        checkpoint=c.CheckpointConfig(every_steps=200),
+        eval=c.EvalConfig(every_steps=500),
+        log_every_steps=10,
     )
 
 
@@ -67,9 +68,4 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     """BERT-Large; text is what follows the colon of --config=configs/large.py:..."""
     recipes = {"paper": paper(256), "tokens": paper(1024), "lamb64k": lamb64k()}
     recipe = c.arguments(text, recipe=("paper", *recipes))["recipe"]
-    config = recipes[recipe]
-    if recipe == "lamb64k":
-        every = dataclasses.replace(config.checkpoint, every_steps=200)
-        often = dataclasses.replace(config.eval, every_steps=500)
-        config = dataclasses.replace(config, checkpoint=every, eval=often, log_every_steps=10)
-    return c.to_config_dict(config)
+    return c.to_config_dict(recipes[recipe])

@@ -27,8 +27,4 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     """BERT-Base with one term; text is what follows the colon of --config=...left_to_right.py:."""
     objectives = {"ltr": "causal", "no_nsp": "mlm"}
     recipe = c.arguments(text, recipe=("ltr", *objectives))["recipe"]
-    phases = (  # appendix A.2; README of google-research/bert for the split
-        c.Phase(128, 900_000, batch_size=256),
-        c.Phase(512, 100_000, batch_size=256),
-    )
-    return c.to_config_dict(c.Config(phases=phases, objective=objectives[recipe]))
+    return c.to_config_dict(c.Config(objective=objectives[recipe]))

@@ -39,20 +39,11 @@ BASE = c.ModelConfig(
     num_attention_heads=12,
     intermediate_size=1152,
     hidden_act="gelu_erf",
-    attention_probs_dropout_prob=0.0,
     max_position_embeddings=8192,
-    type_vocab_size=0,
     layer_norm_eps=1e-5,
-    position_embedding_type="rotary",
     local_attention=128,
     global_attn_every_n_layers=3,
-    norm_position="pre",
-    norm_bias=False,
-    linear_bias=False,
-    gated_mlp=True,
-    dropout_sites="attention",
-    pooler_type="mlm_transform",
-    initializer="megatron",
+    **c.MODERNBERT,
 )
 LARGE = dataclasses.replace(
     BASE,
@@ -105,11 +96,10 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
 
     ramp_tokens = round(size.ramp_tokens * share)
     short = c.Phase(
-        1024, steps(1719 * BILLION, most, 1024), batch_size=most, masked_lm_prob=of_short
-    )
-    short = dataclasses.replace(
-        short,
-        steps=short.steps - ramp_tokens // (most * 1024),
+        1024,
+        steps(1719 * BILLION, most, 1024) - ramp_tokens // (most * 1024),
+        batch_size=most,
+        masked_lm_prob=of_short,
         store_temperature=temperatures[0],
     )
     long = c.Phase(

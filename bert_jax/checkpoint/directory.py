@@ -13,7 +13,7 @@ import pathlib
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import orbax.checkpoint as ocp
@@ -64,13 +64,13 @@ def seal(content: Mapping[str, Any]) -> str:
     return json.dumps({**json.loads(text), _SEAL: digest}, indent=1) + "\n"
 
 
-def check_json(paths: Iterable[epath.Path]) -> None:
-    """Raise DamagedFile if a file is missing or invalid JSON, OSError if it cannot be read now."""
-    for path in paths:
-        _read_json(path)
+def read_json(path: epath.Path) -> dict[str, Any]:
+    """Read a JSON object.
 
-
-def _read_json(path: epath.Path) -> dict[str, Any]:
+    Raises:
+      DamagedFile: it is missing or invalid.
+      OSError: it cannot be read now.
+    """
     try:
         with explain_errors(str(path), "reading"):
             return small_files.parse_object(_read_bytes(path), path)
@@ -98,7 +98,7 @@ def read_receipt(checkpoint: epath.Path) -> dict[str, Any]:
       OSError: it cannot be read now.
     """
     path = checkpoint / RECEIPT / RECEIPT_FILE
-    content = _read_json(path)
+    content = read_json(path)
     digest = content.pop(_SEAL, None)
     if digest != hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest():
         raise DamagedFile(f"{path} is not what was written")
@@ -164,10 +164,7 @@ def move(path: Folder, target: Folder) -> None:
         remote.copy(end)
         remote.unlink()
         return
-    for file in _files(remote):
-        copy = end / file.relative_to(remote)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        file.copy(copy)
+    copy(remote, end)
     remote.rmtree()
 
 

@@ -65,10 +65,7 @@ def _sum_by_device(x: jax.Array, dims: Dims) -> jax.Array:
     """
     sharding = jax.typeof(x).sharding
     axes = sharding.mesh.axis_names
-    entries = [entry for entry in sharding.spec if entry is not None]
-    sharded = {
-        name for entry in entries for name in ((entry,) if isinstance(entry, str) else entry)
-    }
+    sharded = set(jax.tree.leaves(tuple(sharding.spec)))  # a dimension has an axis, several or none
 
     def sum_shard(part: jax.Array) -> jax.Array:
         spec = (*sharding.spec, *(None,) * (part.ndim - len(sharding.spec)))

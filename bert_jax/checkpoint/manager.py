@@ -252,7 +252,7 @@ class Checkpoints:
         outcome = restore_lib.agree(checkpoint, lambda: self._read(checkpoint, unpadded, is_own))
         if isinstance(outcome, Damaged):
             return outcome
-        arrays, receipt = outcome.content
+        arrays, receipt = outcome
         padded = map_like_params(arrays_lib.add_padding, arrays, self._model.declared)
         state = jax.device_put(padded, jax.tree.map(lambda leaf: leaf.sharding, abstract))
         problem = arrays_lib.describe_damage(checkpoint, state, unpadded, receipt["leaves"])

@@ -61,16 +61,16 @@ def restore_arrays(checkpoint: epath.Path, abstract: Any) -> Any:
 
     Processes do not wait for each other.
     """
-    directory_lib.check_json(
-        [checkpoint / STATE / "_METADATA", *(checkpoint / STATE / "array_metadatas").glob("*")]
-    )
+    state = checkpoint / STATE
+    for path in [state / "_METADATA", *(state / "array_metadatas").glob("*")]:
+        directory_lib.read_json(path)
     args = ocp.args.PyTreeRestore(
         abstract,
         restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
         partial_restore=True,
     )
     try:
-        return ocp.PyTreeCheckpointHandler().restore(checkpoint / STATE, args=args)
+        return ocp.PyTreeCheckpointHandler().restore(state, args=args)
     except Exception as error:
         # Orbax wraps TensorStore errors in a bare Exception with less detail.
         if type(error) is Exception and isinstance(error.__cause__, Exception):

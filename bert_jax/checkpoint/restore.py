@@ -8,7 +8,7 @@ Checkpoints.restore in manager.py is the caller.
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from etils import epath
 
@@ -25,13 +25,6 @@ _AGREE_SECS = 3600.0  # most by which the reading times of processes may differ
 
 Say = Callable[[str], None]
 Content = TypeVar("Content")
-
-
-@dataclasses.dataclass(frozen=True)
-class Whole(Generic[Content]):
-    """Hold the content of a checkpoint that every process could read."""
-
-    content: Content
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +48,8 @@ def make_no_intact_checkpoint(directory: Folder, problems: Sequence[str]) -> NoI
     )
 
 
-def agree(checkpoint: epath.Path, read: Callable[[], Content]) -> Whole[Content] | Damaged:
-    """Read a checkpoint on every process, and return the same outcome on all.
+def agree(checkpoint: epath.Path, read: Callable[[], Content]) -> Content | Damaged:
+    """Read a checkpoint on every process; return its content, or on all the same damage.
 
     Raises, on every process:
       Refused: `read` raised it on one process.
@@ -81,7 +74,7 @@ def agree(checkpoint: epath.Path, read: Callable[[], Content]) -> Whole[Content]
     problem = next((text for kind, text in outcomes if kind == "damaged"), "")
     if problem or content is None:
         return Damaged(problem)
-    return Whole(content)
+    return content
 
 
 def shorten_error(error: Exception) -> str:

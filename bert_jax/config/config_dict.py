@@ -30,15 +30,11 @@ def to_config_dict(config: Any) -> ml_collections.ConfigDict:
     return ml_collections.ConfigDict(view).lock()
 
 
-def settings_from(kind: type[Kind], view: ml_collections.ConfigDict) -> Kind:
-    """Convert a ConfigDict back to its dataclass of settings.
+def settings_from(kind: type[Kind], view: Any, path: str = "config") -> Kind:
+    """Convert a ConfigDict back to its dataclass of settings, which errors call `path`.
 
     Raises Refused if a field is unknown, of another type, or not a finite number.
     """
-    return typing.cast(Kind, _dataclass_from(kind, view, "config"))
-
-
-def _dataclass_from(kind: Any, view: Any, path: str) -> Any:
     if not isinstance(view, ml_collections.ConfigDict):
         raise Refused(f"{path} is {view!r}; it has fields; set one of the fields: {path}.NAME")
     hints = typing.get_type_hints(kind)
@@ -53,10 +49,10 @@ def _dataclass_from(kind: Any, view: Any, path: str) -> Any:
                 raise Refused(f"{key} is {value!r}; set a field of one of it: {key}[0].NAME=VALUE")
             part = typing.get_args(hint)[0]
             values[name] = tuple(
-                _dataclass_from(part, item, f"{key}[{i}]") for i, item in enumerate(value)
+                settings_from(part, item, f"{key}[{i}]") for i, item in enumerate(value)
             )
         elif dataclasses.is_dataclass(hint):
-            values[name] = _dataclass_from(hint, value, key)
+            values[name] = settings_from(hint, value, key)
         else:
             values[name] = _plain(hint, value, key)
     return kind(**values)

@@ -1,6 +1,7 @@
 """Declare the settings of the encoder, and of how it is computed."""
 
 import dataclasses
+from typing import Any
 
 from data_pipeline.spec.fields import setting
 
@@ -14,6 +15,11 @@ DISENTANGLED = (
     *("pos_att_type", "position_buckets", "max_relative_positions"),
     *("share_att_key", "norm_rel_ebd", "position_biased_input", "detects_by_cls"),
     "enhanced_mask_decoder",
+)
+# Fields of ModelConfig that describe a generator next to the encoder.
+OF_A_GENERATOR = (
+    *("generator_hidden_size", "generator_num_hidden_layers", "generator_num_attention_heads"),
+    *("generator_intermediate_size", "generator_embeddings", "enhanced_mask_decoder"),
 )
 COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
 
@@ -272,15 +278,8 @@ class ModelConfig:
     @property
     def encoder_alone(self) -> "ModelConfig":
         """Return the model without a generator."""
-        return dataclasses.replace(
-            self,
-            generator_hidden_size=0,
-            generator_num_hidden_layers=0,
-            generator_num_attention_heads=0,
-            generator_intermediate_size=0,
-            generator_embeddings="shared",
-            enhanced_mask_decoder=False,
-        )
+        defaults: dict[str, Any] = {name: getattr(ModelConfig, name) for name in OF_A_GENERATOR}
+        return dataclasses.replace(self, **defaults)
 
     @property
     def generator(self) -> "ModelConfig | None":
@@ -304,6 +303,22 @@ class ModelConfig:
     def dropout_rate(self, site: str) -> float:
         """Return the rate for hidden vectors of a site: "embeddings", "attention" or "mlp"."""
         return self.hidden_dropout_prob if self.dropout_sites in ("all", site) else 0.0
+
+
+# The fields of ModelConfig that ModernBERT and its relatives have in common, whatever their size.
+# Source: Warner et al. 2024; configuration_modernbert.py@transformers 5.23.
+MODERNBERT: dict[str, Any] = {
+    "type_vocab_size": 0,
+    "attention_probs_dropout_prob": 0.0,
+    "position_embedding_type": "rotary",
+    "norm_position": "pre",
+    "norm_bias": False,
+    "linear_bias": False,
+    "gated_mlp": True,
+    "dropout_sites": "attention",
+    "initializer": "megatron",
+    "pooler_type": "mlm_transform",
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -74,8 +74,7 @@ def resolve(
         _fill_phase(phase, name, config, slots_of_lengths)
         for phase, name in zip(config.phases, names, strict=True)
     )
-    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    run = ResolvedRun(**settings | {"model": model, "phases": phases})
+    run = ResolvedRun(**vars(config) | {"model": model, "phases": phases})
     if store is not None:
         validate.check_masks(run, store.is_text)
     return run

@@ -7,10 +7,11 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from bert_jax.config.config_dict import flatten
-from bert_jax.config.model_schema import DISENTANGLED, THETAS, ModelConfig
+from bert_jax.config.model_schema import DISENTANGLED, OF_A_GENERATOR, THETAS, ModelConfig
 from bert_jax.config.phases import list_init_layers, list_objectives
 from bert_jax.config.schema import (
     BIDIRECTIONAL,
@@ -21,10 +22,7 @@ from bert_jax.config.schema import (
     RELATION_DISTILLATION,
     RTD,
     Config,
-    DistillConfig,
     FinetuneConfig,
-    MeshConfig,
-    PruneConfig,
     SharedConfig,
 )
 from data_pipeline.io.refused import Refused
@@ -134,7 +132,8 @@ def _list_finetuning_rules(config: FinetuneConfig) -> Iterator[Rule]:
     )
     yield "init", bool(config.init), begin
     yield from _list_shared_rules(config)
-    yield from _list_micro_batch_rules(config, "", config.micro_batches, config.batch_size)
+    divides = config.batch_size % config.micro_batches == 0
+    yield "micro_batches", divides, f"it must divide batch_size = {config.batch_size}"
     length = config.data.max_seq_length
     yield (
         "data.max_seq_length",
@@ -149,16 +148,13 @@ def _list_finetuning_rules(config: FinetuneConfig) -> Iterator[Rule]:
     ):
         holds = data.window_stride == 0 or fits
         yield "data.window_stride", holds, f"{allowed}, or leave this at 0"
-    for name in ("rounds", "share"):
-        yield (
-            f"prune.{name}",
-            config.prune.intermediate_size > 0
-            or getattr(config.prune, name) == getattr(PruneConfig, name),
-            "nothing is removed: set config.prune.intermediate_size, or leave this out",
-        )
+    if config.prune.intermediate_size == 0:
+        unused = "nothing is removed: set config.prune.intermediate_size, or leave this out"
+        yield from _require_defaults("prune", config.prune, ("rounds", "share"), unused)
     follows = "it follows from config.warmup_share: leave it at 0"
     yield "optim.warmup_steps", config.optim.warmup_steps == 0, follows
-    yield from _list_without_generator_rules(config, "a fine-tuning has none: leave it out")
+    no_generator = "a fine-tuning has none: leave it out"
+    yield from _require_defaults("model", config.model, OF_A_GENERATOR, no_generator)
     kept = "rates are transferred in pre-training; a fine-tuning begins with given weights: none"
     yield "optim.transfer", config.optim.transfer == "none", kept
     yield (
@@ -173,6 +169,12 @@ def _apply(config: SharedConfig, rules: Iterator[Rule]) -> None:
     for key, holds, allowed in rules:
         if not holds:
             raise Refused(f"config.{key} is {flatten(config)[key]!r}; {allowed}")
+
+
+def _require_defaults(group: str, part: Any, names: Iterable[str], allowed: str) -> Iterator[Rule]:
+    """Allow the defaults alone of some settings of a group, or of a phase."""
+    for name in names:
+        yield f"{group}.{name}", getattr(part, name) == getattr(type(part), name), allowed
 
 
 def _list_shared_rules(config: SharedConfig) -> Iterator[Rule]:
@@ -199,12 +201,12 @@ def _list_mesh_rules(config: SharedConfig) -> Iterator[Rule]:
     """Allow the size of an axis only where the preset has the axis; mesh.py checks the preset."""
     parts = config.mesh.preset.split("+")
     for key, part in (("fsdp_size", "fsdp"), ("model_size", "tp")):
-        yield (
-            f"mesh.{key}",
-            part in parts or getattr(config.mesh, key) == getattr(MeshConfig, key),
-            f"config.mesh.preset = {config.mesh.preset!r} has no such axis: leave it out, or take "
-            f"a preset with {part}, such as {part} or fsdp+tp",
-        )
+        if part not in parts:
+            allowed = (
+                f"config.mesh.preset = {config.mesh.preset!r} has no such axis: leave it out, or "
+                f"take a preset with {part}, such as {part} or fsdp+tp"
+            )
+            yield from _require_defaults("mesh", config.mesh, (key,), allowed)
 
 
 def _list_architecture_rules(config: SharedConfig) -> Iterator[Rule]:
@@ -216,14 +218,12 @@ def _list_architecture_rules(config: SharedConfig) -> Iterator[Rule]:
         f"it rotates pairs of numbers, and a head has {head_width}: change num_attention_heads",
     )
     for kind, keys in (("rotary", THETAS), ("disentangled", DISENTANGLED)):
-        for key in keys:
-            yield (
-                f"model.{key}",
-                model.position_embedding_type == kind
-                or getattr(model, key) == getattr(ModelConfig, key),
+        if model.position_embedding_type != kind:
+            allowed = (
                 f"config.model.position_embedding_type = {model.position_embedding_type!r} has "
-                f"none: leave it out, or choose {kind}",
+                f"none: leave it out, or choose {kind}"
             )
+            yield from _require_defaults("model", model, keys, allowed)
     yield "model.position_buckets", *check_buckets(model)
     is_relative = model.position_embedding_type == "relative"
     for key, fits, allowed in (
@@ -279,13 +279,6 @@ def _list_architecture_rules(config: SharedConfig) -> Iterator[Rule]:
         yield key, model.has_equal_layers or not is_set, differ
 
 
-def _list_micro_batch_rules(
-    config: SharedConfig, prefix: str, micro_batches: int, batch_size: int
-) -> Iterator[Rule]:
-    divides = batch_size % micro_batches == 0
-    yield f"{prefix}micro_batches", divides, f"it must divide batch_size = {batch_size}"
-
-
 def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
     phase, key = config.phases[index], f"phases[{index}]"
     positions = config.model.max_position_embeddings
@@ -295,7 +288,8 @@ def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
         f"the position table ends at config.model.max_position_embeddings = {positions}; shorten "
         "the one or enlarge the other",
     )
-    yield from _list_micro_batch_rules(config, f"{key}.", phase.micro_batches, phase.batch_size)
+    divides = phase.batch_size % phase.micro_batches == 0
+    yield f"{key}.micro_batches", divides, f"it must divide batch_size = {phase.batch_size}"
     yield (
         f"{key}.max_predictions_per_seq",
         phase.max_predictions_per_seq <= phase.seq_len - 3,
@@ -321,12 +315,10 @@ def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
         parse_store_weights(
             phase.store_weights, len(config.data.stores), f"config.{key}.store_weights"
         )
-    for name in ("restart_warmup_steps", "restart_decay", "restart_end_learning_rate"):
-        yield (
-            f"{key}.{name}",
-            phase.restart_learning_rate > 0 or not getattr(phase, name),
-            "it needs a restart_learning_rate; without one the phase keeps the last schedule",
-        )
+    if phase.restart_learning_rate == 0:
+        names = ("restart_warmup_steps", "restart_decay", "restart_end_learning_rate")
+        kept = "it needs a restart_learning_rate; without one the phase keeps the last schedule"
+        yield from _require_defaults(key, phase, names, kept)
     most = phase.seq_len // MIN_EXAMPLE_TOKENS
     yield (
         "data.packed_examples",
@@ -438,10 +430,9 @@ def _list_teacher_rules(config: Config) -> Iterator[Rule]:
             any(getattr(config.distill, field) for field in losses),
             f"and so are {others}; one of them must be above 0",
         )
-        for field in (*fields, *losses):
-            is_default = getattr(config.distill, field) == getattr(DistillConfig, field)
+        if learns and name not in names:
             belongs = f"it belongs to the objective {name}, which no phase learns: leave it out"
-            yield f"distill.{field}", is_default or not learns or name in names, belongs
+            yield from _require_defaults("distill", config.distill, (*fields, *losses), belongs)
     if RELATION_DISTILLATION in names and not config.init:  # else the width is the checkpoint's
         yield (
             "distill.relation_heads",
@@ -458,11 +449,11 @@ def _list_replaced_token_rules(config: Config) -> Iterator[Rule]:
         allowed = "no objective trains a generator: learn rtd, or leave it false"
         yield "rtd_generator_first", not config.rtd_generator_first, allowed
         other = f", and begin with another checkpoint than {config.init}" if config.init else ""
-        yield from _list_without_generator_rules(
-            config,
+        belongs = (
             f"it belongs to a generator, which config.objective={RTD} alone trains: learn that, or "
-            f"leave it out{other}",
+            f"leave it out{other}"
         )
+        yield from _require_defaults("model", model, OF_A_GENERATOR, belongs)
         return
     index = names.index(RTD)
     key = f"phases[{index}].objective" if config.phases[index].objective else "objective"
@@ -495,18 +486,12 @@ def _list_replaced_token_rules(config: Config) -> Iterator[Rule]:
         not config.init_tile,
         f"config.{key}={RTD} trains a generator too, which has other sizes: leave it false",
     )
-    for setting, default in (("layer_rate_decay", 1.0), ("unfreeze_every_steps", 0)):
-        yield (
-            f"optim.{setting}",
-            getattr(config.optim, setting) == default,
-            f"config.{key}={RTD} trains a generator too, whose layers stand in no order with the "
-            f"encoder's: leave it at {default:g}, and set it in fine-tuning",
-        )
-    yield (
-        "model.position_embedding_type",
-        model.position_embedding_type != "relative",
-        f"the generator that config.{key}={RTD} trains knows learned and rotary positions",
+    allowed = (
+        f"config.{key}={RTD} trains a generator too, whose layers stand in no order with the "
+        "encoder's: leave it out, and set it in fine-tuning"
     )
+    by_layer = ("layer_rate_decay", "unfreeze_every_steps")
+    yield from _require_defaults("optim", config.optim, by_layer, allowed)
 
 
 def _list_deberta_rules(config: Config) -> Iterator[Rule]:
@@ -529,13 +514,6 @@ def _list_deberta_rules(config: Config) -> Iterator[Rule]:
         not model.enhanced_mask_decoder or model.norm_position == "post",
         "it reads what is normalized, and config.model.norm_position is 'pre': leave it false",
     )
-
-
-def _list_without_generator_rules(config: SharedConfig, problem: str) -> Iterator[Rule]:
-    alone = config.model.encoder_alone
-    for field in dataclasses.fields(ModelConfig):
-        is_default = getattr(config.model, field.name) == getattr(alone, field.name)
-        yield f"model.{field.name}", is_default, problem
 
 
 def _list_schedule_rules(config: Config) -> Iterator[Rule]:
@@ -566,11 +544,9 @@ def _list_schedule_rules(config: Config) -> Iterator[Rule]:
 def _list_transfer_rules(config: Config) -> Iterator[Rule]:
     """Allow muP only with a base width, and for models whose scales are known."""
     optim, model = config.optim, config.model
-    is_on = optim.transfer != "none"
-    for key in ("transfer_base_width", "transfer_base_head_width"):
-        unused = getattr(optim, key) == 0
-        yield f"optim.{key}", is_on or unused, "config.optim.transfer is 'none': 0"
-    if not is_on:
+    if optim.transfer == "none":
+        widths = ("transfer_base_width", "transfer_base_head_width")
+        yield from _require_defaults("optim", optim, widths, "config.optim.transfer is 'none': 0")
         return
     named = "config.optim.transfer scales from a width: give the width whose rate is known"
     yield "optim.transfer_base_width", optim.transfer_base_width > 0, named

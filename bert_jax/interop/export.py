@@ -20,14 +20,7 @@ import numpy as np
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig, ComputeConfig, Config, MeshConfig
-from bert_jax.interop import (
-    huggingface,
-    load,
-    model_card,
-    model_json,
-    tf1,
-    vocabulary,
-)
+from bert_jax.interop import huggingface, load, model_card, tf1, vocabulary
 from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.load import GOOGLE, HF, SCHEMES
 from bert_jax.interop.pretrained import (
@@ -44,7 +37,7 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import run_record
 from bert_jax.train_step.state import TrainState
 from data_pipeline.io.address import is_address
-from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
+from data_pipeline.io.atomic import Destination, check_new_folder, new_folder, write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import build_rows
@@ -65,17 +58,18 @@ def write_run(checkpoint: Pretrained, folder: pathlib.Path) -> None:
         dims = {path: leaf.shape for path, leaf in name_leaves(checkpoint.params).items()}
         model = build_model_of_parts(checkpoint.config, dims)
         params, _ = place_params(checkpoint, model, mesh, seed=0)
-        saving = Checkpoints(folder / run_record.CHECKPOINTS, CheckpointConfig(), model, record)
-        try:
+        checkpoints = folder / run_record.CHECKPOINTS
+        with contextlib.closing(
+            Checkpoints(checkpoints, CheckpointConfig(), model, record)
+        ) as saving:
             saving.save(0, TrainState(jnp.int32(0), params, (), ()), {})
-        finally:
-            saving.close()
-    model_json.write_json(folder / run_record.FILE, record)
+    write_json(folder / run_record.FILE, record)
 
 
 CHECKPOINT = "bert_model.ckpt"  # Google's name
 CARD = "README.md"
-_LAST = {HF: huggingface.LAST, GOOGLE: tf1.LAST, load.ORBAX: run_record.FILE}
+# Written last: a folder without it is not a model.
+_LAST = {HF: huggingface.CONFIG, GOOGLE: tf1.CONFIG, load.ORBAX: run_record.FILE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,10 +138,10 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
         sized = dataclasses.replace(config, embedding_size=config.embedding_width)
         if FAMILIES["electra"].fits(sized):
             checkpoint = dataclasses.replace(checkpoint, config=sized)
-    if target.scheme == GOOGLE:
-        checkpoint = _drop(checkpoint, "rtd")
     if target.scheme != HF or task is None:
         dropped = {"bilstm", "classifier"}
+        if target.scheme == GOOGLE:
+            dropped.add("rtd")
         if not checkpoint.heads.mlm:
             dropped.add("mlm")  # its transform alone, which belongs to the layer
         params = {name: part for name, part in checkpoint.params.items() if name not in dropped}
@@ -164,11 +158,6 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
     return dataclasses.replace(
         checkpoint, params=checkpoint.params | {"classifier": scaled}, task=plain
     )
-
-
-def _drop(checkpoint: Pretrained, head: str) -> Pretrained:
-    params = {name: part for name, part in checkpoint.params.items() if name != head}
-    return dataclasses.replace(checkpoint, params=params)
 
 
 def find_missing(checkpoint: Pretrained, target: Target) -> tuple[str, ...]:
@@ -220,8 +209,7 @@ def write(checkpoint: Pretrained, target: Target, initialized: tuple[str, ...]) 
     Raises:
       Refused: the copy differs (and is deleted), or another process writes there.
     """
-    with contextlib.ExitStack() as stack:
-        files = stack.enter_context(new_folder(target.destination))
+    with new_folder(target.destination) as files:
         if target.scheme == HF:
             huggingface.write(checkpoint, files)
             has_tokenizer = (files / vocabulary.TOKENIZER).exists()

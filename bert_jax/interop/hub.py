@@ -9,8 +9,8 @@ import fnmatch
 import functools
 import pathlib
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 from data_pipeline.io.bucket import ask_in_time
 from data_pipeline.io.errors import is_transient
@@ -40,8 +40,11 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ETAG = re.compile(r"\w[\w.=+~-]{0,199}")  # becomes the name of a file in the cache
 # The longest wait for what the hub says about a file: redirects may lead in a circle.
 _ANSWER_SECS = 60.0
-
-T = TypeVar("T")
+# Errors of huggingface_hub where the JSON of an answer is another than it expects.
+_NONSENSE = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError),
+    *(RecursionError, TypeError, ValueError),
+)
 
 
 def is_name(place: str) -> bool:
@@ -146,7 +149,12 @@ def _download_file(hub: Any, name: str, file: str, revision: str | None) -> str:
     cached = hub.try_to_load_from_cache(name, file, revision=revision)
     if not (is_commit and isinstance(cached, str)):
         url = hub.hf_hub_url(name, file, revision=revision)
-        answer = _ask_in_time(lambda: hub.get_hf_file_metadata(url))
+        answer = ask_in_time(
+            lambda: hub.get_hf_file_metadata(url),
+            _ANSWER_SECS,
+            "the Hugging Face hub",
+            f"it gives no answer within {_ANSWER_SECS:g} s",
+        )
         _check(_ETAG, answer.etag)
         _check(re.compile(revision or "") if is_commit else _COMMIT, answer.commit_hash)
         if answer.xet_file_data is not None:
@@ -175,25 +183,14 @@ def _refuse_nonsense(hub: Any, subject: str) -> Iterator[None]:
     """
     try:
         yield
-    except (ArithmeticError, AssertionError, AttributeError, LookupError) as error:
-        wrong: Exception = error
-    except (RecursionError, TypeError, ValueError) as error:
+    except _NONSENSE as error:
         if isinstance(error, OSError | Refused):
             raise
-        wrong = error
-    else:
-        return
-    words = " ".join(f"{type(wrong).__name__}: {wrong}".split())[:200]
-    raise Refused(
-        f"{subject}: the Hugging Face hub at {hub.constants.ENDPOINT} gives an answer that is none "
-        f"({words}); look at HF_ENDPOINT and at the proxy of this network, or give hf:DIR"
-    ) from wrong
-
-
-def _ask_in_time(ask: Callable[[], T]) -> T:
-    """Return an answer, or raise TimeoutError: huggingface_hub follows a circle without an end."""
-    late = f"it gives no answer within {_ANSWER_SECS:g} s"
-    return ask_in_time(ask, _ANSWER_SECS, "the Hugging Face hub", late)
+        words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise Refused(
+            f"{subject}: the Hugging Face hub at {hub.constants.ENDPOINT} gives an answer that is "
+            f"none ({words}); look at HF_ENDPOINT and at the proxy of this network, or give hf:DIR"
+        ) from error
 
 
 def check_upload(name: str, is_public: bool) -> None:

@@ -20,8 +20,8 @@ from bert_jax.config import ModelConfig
 from bert_jax.config.schema import TaskOptions
 from bert_jax.config.validate import check_sizes
 from bert_jax.interop import vocabulary
-from bert_jax.interop.families import FAMILIES, Family, find_family
-from bert_jax.interop.model_json import read_json, write_json
+from bert_jax.interop.families import FAMILIES, Family, find_family, xlnet
+from bert_jax.interop.model_json import choose, read_json
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import (
     TensorName,
@@ -37,6 +37,7 @@ from bert_jax.tasks import task_layer
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io import small_files
+from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile, is_file_name
 from data_pipeline.spec.schema import TRANSFORMERS
@@ -64,15 +65,10 @@ def read_config(directory: pathlib.Path) -> tuple[Family, ModelConfig]:
             "wrote, or a download of the whole repository"
         )
     settings = read_json(path)
-    kind = settings.get("model_type", "bert")
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        raise Refused(
-            f"{path} says model_type = {kind!r:.80}; bert_jax reads {', '.join(FAMILIES)}: give a "
-            "checkpoint of one of these"
-        )
-    config = FAMILIES[kind].parse(path, settings)
+    family: Family = choose(path, "model_type", settings.get("model_type", "bert"), FAMILIES)
+    config = family.parse(path, settings)
     check_sizes(config, path)
-    return FAMILIES[kind], config
+    return family, config
 
 
 def check_padding(directory: pathlib.Path, words: Vocabulary) -> None:
@@ -97,8 +93,8 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]
       Refused: a file is missing, damaged, pickled, or of an encoder that is not computed here.
     """
     family, config = read_config(directory)
-    kind = _find_kind(directory / CONFIG, family)
     settings = read_json(directory / CONFIG)
+    kind = _find_kind(settings, family)
     # What our own key says of a layer is checked where the layer is read.
     is_known = task_layer.KEY not in settings and _read_class(settings) in family.classes
     names = family.choose_names(kind)
@@ -130,9 +126,8 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]
         return config, params | layer, unread
 
 
-def _find_kind(path: pathlib.Path, family: Family) -> str | None:
+def _find_kind(settings: Mapping[str, Any], family: Family) -> str | None:
     """Find the kind of task that a config.json names, by us or by its class; None if no task."""
-    settings = read_json(path)
     ours, name = settings.get(task_layer.KEY), _read_class(settings)
     if isinstance(ours, dict):
         return ours["kind"] if ours.get("kind") in family.class_ends else None
@@ -213,7 +208,6 @@ def _read_index(index: pathlib.Path) -> list[pathlib.Path]:
         part
         for part in parts
         if pathlib.PurePath(part).name != part
-        or part == ".."
         or not is_file_name(part)
         or not (index.parent / part).is_file()
     ]
@@ -263,24 +257,19 @@ def read_task_layer(
     path = directory / CONFIG
     settings = small_files.read_object(path)
     family, _ = read_config(directory)
-    kind = _find_kind(path, family)
-    if family.summary is not None and kind in (CLASSIFY, REGRESS, CHOOSE):
-        family.summary.check(path, settings, template)
+    kind = _find_kind(settings, family)
+    if family is xlnet.FAMILY and kind in (CLASSIFY, REGRESS, CHOOSE):
+        xlnet.check_summary(path, settings, template)
     if task_layer.KEY in settings:
         ours = small_files.field(settings, task_layer.KEY, dict, path)
         layer = task_layer.from_json(ours, path)
         # An exported layer outputs unscaled values, not standard scores.
         return dataclasses.replace(layer, mean=0.0, deviation=1.0)
-    architectures = (
-        []
-        if settings.get("architectures") is None
-        else small_files.field(settings, "architectures", list, path)
-    )
     if kind is None:
         known = dict.fromkeys(f"...{end}" for end in family.class_ends.values())
         raise Refused(
-            f"{path} says architectures = {architectures!r:.80}, which names no layer of a task; "
-            f"give a model of a class {', '.join(known)}"
+            f"{path} says architectures = {settings.get('architectures')!r:.80}, which names no "
+            f"layer of a task; give a model of a class {', '.join(known)}"
         )
     problem = settings.get("problem_type")
     if kind == CLASSIFY and problem == "multi_label_classification":
@@ -311,20 +300,13 @@ def _read_labels(path: pathlib.Path, settings: Mapping[str, Any], classes: int) 
         ) from None
 
 
-LAST = CONFIG  # written last: a folder without it is not a model
-_MODULES = (
-    ("", "Transformer"),
-    ("1_Pooling", "Pooling"),
-)  # sentence-transformers' modules: folder, kind
-
-
 def check_supported(checkpoint: Pretrained) -> None:
     """Raise if no class of transformers computes a model and its heads.
 
     Raises:
       Refused: names the checkpoint and what there is no class for.
     """
-    family, config, task = _family_of(checkpoint), checkpoint.config, checkpoint.task
+    family, config, task = require_family(checkpoint), checkpoint.config, checkpoint.task
     kind = task.kind if task else None
     if kind not in (None, TAG, SPAN) and config.is_causal:
         raise Refused(
@@ -356,7 +338,7 @@ def drop_unnamed(checkpoint: Pretrained) -> Pretrained:
       Refused: there is no such class.
     """
     name_tensor, given = choose_naming(checkpoint), name_leaves(checkpoint.params)
-    has_pooler = _family_of(checkpoint).reads_alike(checkpoint.config)
+    has_pooler = require_family(checkpoint).reads_alike(checkpoint.config)
     kept = {
         path: leaf
         for path, leaf in given.items()
@@ -369,7 +351,7 @@ def drop_unnamed(checkpoint: Pretrained) -> Pretrained:
 
 def list_parts(checkpoint: Pretrained) -> set[str]:
     """List the parts of a model that the classes for a checkpoint without a task can hold."""
-    family = _family_of(checkpoint)
+    family = require_family(checkpoint)
     modules = (*family.names.encoder, *family.names.heads, "mlm/output_bias")
     parts = {module.split("/")[0] for module in modules}
     if checkpoint.config.is_causal:
@@ -380,7 +362,7 @@ def list_parts(checkpoint: Pretrained) -> set[str]:
 
 def choose_architecture(checkpoint: Pretrained) -> str:
     """Return the class of transformers with these heads, or with the layer of this task."""
-    family = _family_of(checkpoint)
+    family = require_family(checkpoint)
     if checkpoint.task is not None:
         return family.name_task_class(checkpoint.task.kind)
     if checkpoint.heads.rtd and family.discriminator:
@@ -400,11 +382,6 @@ def find_pairs(checkpoint: Pretrained) -> str:
     return Family.pairs if family is None else family.pairs
 
 
-def find_model_type(checkpoint: Pretrained) -> str:
-    """Return the model_type in the config.json of an export."""
-    return _family_of(checkpoint).model_type
-
-
 def _find_family(checkpoint: Pretrained) -> Family | None:
     words = checkpoint.vocabulary
     # The classes of families with a kind of vocabulary shift the ids of a bare SentencePiece model.
@@ -412,7 +389,12 @@ def _find_family(checkpoint: Pretrained) -> Family | None:
     return find_family(checkpoint.config, words.special_ids["pad"], kind)
 
 
-def _family_of(checkpoint: Pretrained) -> Family:
+def require_family(checkpoint: Pretrained) -> Family:
+    """Return the kind of encoder in transformers that an export of a checkpoint is.
+
+    Raises:
+      Refused: there is none.
+    """
     family = _find_family(checkpoint)
     if family is None:
         raise Refused(
@@ -424,7 +406,7 @@ def _family_of(checkpoint: Pretrained) -> Family:
 
 def choose_naming(checkpoint: Pretrained) -> Callable[[str], TensorName]:
     """Return the names of arrays, by our paths, in the class that choose_architecture returns."""
-    family = _family_of(checkpoint)
+    family = require_family(checkpoint)
     # The class without heads alone has names without a prefix.
     prefix = "" if choose_architecture(checkpoint) == family.encoder else family.prefix
     kind = checkpoint.task.kind if checkpoint.task else None
@@ -434,7 +416,7 @@ def choose_naming(checkpoint: Pretrained) -> Callable[[str], TensorName]:
 def read_back(checkpoint: Pretrained) -> Pretrained:
     """Return a checkpoint with the settings that its config.json can hold."""
     return dataclasses.replace(
-        checkpoint, config=_family_of(checkpoint).read_back(checkpoint.config)
+        checkpoint, config=require_family(checkpoint).read_back(checkpoint.config)
     )
 
 
@@ -450,10 +432,11 @@ def write(checkpoint: Pretrained, folder: pathlib.Path) -> None:
 
 
 def _make_config(checkpoint: Pretrained) -> dict[str, Any]:
-    family = _family_of(checkpoint)
+    family = require_family(checkpoint)
     special_ids = checkpoint.vocabulary.special_ids
-    summary = family.summary.describe(checkpoint.vocabulary.template) if family.summary else {}
-    settings = family.describe(checkpoint.config) | summary
+    settings = family.describe(checkpoint.config)
+    if family is xlnet.FAMILY:
+        settings |= xlnet.describe_summary(checkpoint.vocabulary.template)
     settings |= {
         "architectures": [choose_architecture(checkpoint)],
         "model_type": family.model_type,
@@ -521,7 +504,7 @@ def _write_pooling(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     """Write the pooling of sentence-transformers, whose default for a BERT is the mean."""
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(_MODULES)
+        for i, (path, kind) in enumerate((("", "Transformer"), ("1_Pooling", "Pooling")))
     ]
     write_json(folder / "modules.json", modules)
     longest = checkpoint.config.max_position_embeddings

@@ -52,7 +52,7 @@ def render(
     `name` is the folder's; `initialized` are the parts that were initialized for this export;
     has_tokenizer tells whether the folder has a tokenizer.json.
     """
-    model_type = huggingface.find_model_type(checkpoint)
+    model_type = huggingface.require_family(checkpoint).model_type
     predicts = "text-generation" if checkpoint.config.is_causal else "fill-mask"
     mlm_tag = f"- {predicts}\n" if checkpoint.heads.mlm else ""
     parts = [

@@ -1,7 +1,6 @@
-"""Parse and write the sizes of an encoder in Google's bert_config.json or a config.json."""
+"""Parse and describe the sizes of an encoder in Google's bert_config.json or a config.json."""
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -67,8 +66,12 @@ class Settings:
                     f"{path} says {name} = {settings[name]!r:.80}; bert_jax reads such a model "
                     f"with {name} = {value!r} alone: give a checkpoint of that kind"
                 )
-        hidden_act = self.parse_act(path, settings, self.act)
-        numbers = parse_numbers(path, settings, self.numbers)
+        hidden_act = choose(path, self.act, settings.get(self.act), self.acts)
+        fields = {field.name: field for field in dataclasses.fields(ModelConfig)}
+        numbers = {
+            name: _check_number(path, fields[name], settings.get(theirs), theirs)
+            for name, theirs in self.numbers.items()
+        }
         flags = {
             field: small_files.field(settings, theirs, bool, path, False)
             for field, theirs in self.flags.items()
@@ -76,20 +79,6 @@ class Settings:
         head_act = "" if self.head_act == hidden_act else self.head_act
         acts = {"hidden_act": hidden_act, "head_act": head_act}
         return ModelConfig(**{**acts, **self.shape, **numbers, **flags})
-
-    def parse_act(self, path: pathlib.Path, settings: Mapping[str, Any], name: str) -> str:
-        """Return our activation function that a setting of a file names.
-
-        Raises:
-          Refused: it names another.
-        """
-        act = settings.get(name)
-        if not isinstance(act, str) or act not in self.acts:
-            raise Refused(
-                f"{path} says {name} = {act!r:.80}; bert_jax computes {', '.join(self.acts)}: "
-                "give a checkpoint with one of these"
-            )
-        return self.acts[act]
 
     def name_act(self, act: str) -> str:
         """Return the name of our activation function in a file.
@@ -122,24 +111,18 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         raise DamagedFile(f"{error}; put the file back that the checkpoint came with") from None
 
 
-def write_json(path: pathlib.Path, content: object) -> None:
-    """Write JSON as the files of models are written: indented, a newline at the end."""
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def parse_numbers(
-    path: pathlib.Path, settings: Mapping[str, Any], names: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return the numbers of a file by our fields; `names` has its settings by those fields.
+def choose(path: pathlib.Path, name: str, value: Any, known: Mapping[str, Any]) -> Any:
+    """Return what the value of a file's setting stands for; `known` has all values that are read.
 
     Raises:
-      Refused: a number is missing or impossible.
+      Refused: it is another value.
     """
-    fields = {field.name: field for field in dataclasses.fields(ModelConfig)}
-    return {
-        name: _check_number(path, fields[name], settings.get(theirs), theirs)
-        for name, theirs in names.items()
-    }
+    if not isinstance(value, str) or value not in known:
+        raise Refused(
+            f"{path} says {name} = {value!r:.80}; bert_jax reads {', '.join(known)}: give a "
+            "checkpoint with one of these"
+        )
+    return known[value]
 
 
 def _check_number(

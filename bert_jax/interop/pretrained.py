@@ -82,19 +82,14 @@ def select_part(checkpoint: Pretrained, part: str) -> Pretrained:
         chosen = params["generator"] | {"embeddings": own | tables}
         return dataclasses.replace(checkpoint, config=config.generator, params=chosen)
     chosen = {name: tree for name, tree in params.items() if name != "generator"}
-    if not is_shared:
-        chosen["embeddings"] = add_tables(chosen["embeddings"], own)
+    if not is_shared:  # its tables are differences to the generator's
+        chosen["embeddings"] = {
+            name: {"embedding": own[name]["embedding"] + tree["embedding"]}
+            if "embedding" in tree
+            else tree
+            for name, tree in chosen["embeddings"].items()
+        }
     return dataclasses.replace(checkpoint, config=config.encoder_alone, params=chosen)
-
-
-def add_tables(embeddings: Params, base: Params) -> Params:
-    """Return embeddings with the tables of others added to their own."""
-    return {
-        name: {"embedding": base[name]["embedding"] + tree["embedding"]}
-        if "embedding" in tree
-        else tree
-        for name, tree in embeddings.items()
-    }
 
 
 @dataclasses.dataclass(frozen=True)

@@ -140,8 +140,7 @@ def place_teacher(
     teacher: Pretrained, model: Model, mesh: jax.sharding.Mesh, shardings: Params
 ) -> Params:
     """Place a teacher's parameters on a mesh, partitioned as the student's."""
-    alone = dataclasses.replace(teacher, params=dict(teacher.params))
-    params, missing = place_params(alone, model, mesh, seed=0)
+    params, missing = place_params(teacher, model, mesh, seed=0)
     if missing:
         raise Refused(f"{teacher.address} lacks {', '.join(missing)}; give another teacher")
     return jax.device_put(params, shardings)

@@ -25,6 +25,7 @@ from bert_jax.interop.tensor_names import (
 from bert_jax.model.bert import Params
 from bert_jax.tasks.task import CLASSIFY
 from data_pipeline.io import small_files
+from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import LIST, WORDPIECE
 from data_pipeline.vocab.wordpiece import join_pieces
@@ -33,13 +34,8 @@ CONFIG = "bert_config.json"
 # Its code computes the tanh approximation under the name gelu.
 _SETTINGS = model_json.Settings(
     {"gelu": "gelu_tanh"},
-    # modeling.py BertConfig; the epsilon is layer_norm's there, and no setting.
-    defaults={
-        **{"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12},
-        **{"intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1},
-        **{"attention_probs_dropout_prob": 0.1, "max_position_embeddings": 512},
-        **{"type_vocab_size": 16, "initializer_range": 0.02, "layer_norm_eps": 1e-12},
-    },
+    # modeling.py BertConfig, which requires vocab_size; the epsilon is layer_norm's there.
+    defaults={**bert.DEFAULTS, "vocab_size": None, "type_vocab_size": 16},
 )
 _COUNTERS = ("global_step", "beta1_power", "beta2_power")  # an optimizer's
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # the mark of TF2 Keras's checkpoints
@@ -47,24 +43,19 @@ _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # the mark of TF2 Keras's checkpoints
 
 def name_tensor(path: str) -> TensorName:
     """Return the name that Google's code gives the array at our path; none for parts it lacks."""
-    if path == "mlm/output_bias":
-        return TensorName(("cls/predictions/output_bias",))
-    if path.startswith("nsp/"):
-        is_kernel = path == "nsp/kernel"
-        leaf = "output_weights" if is_kernel else "output_bias"
-        return TensorName((f"cls/seq_relationship/{leaf}",), is_transposed=is_kernel)
-    if path.startswith("rtd/"):
+    names = bert.NAMES.name_tensor(path, "bert.").names
+    if not names:
         return TensorName(())
     module, leaf = path.rsplit("/", 1)
-    theirs = bert.NAMES.name_tensor(path, "bert.").names[0].removesuffix(".weight")
-    theirs = (
-        theirs.removesuffix(".bias").replace(".", "/").replace("encoder/layer/", "encoder/layer_")
-    )
+    theirs = names[0].rpartition(".")[0].replace(".", "/")
+    theirs = theirs.replace("encoder/layer/", "encoder/layer_")
     if leaf == "embedding":
         return TensorName((theirs,))
+    if module == "nsp":
+        leaf = {"kernel": "output_weights", "bias": "output_bias"}[leaf]
     if module.endswith("layer_norm"):
         leaf = {"scale": "gamma", "bias": "beta"}[leaf]
-    return TensorName((f"{theirs}/{leaf}",))
+    return TensorName((f"{theirs}/{leaf}",), is_transposed=path == "nsp/kernel")
 
 
 def find_prefix(address: str) -> pathlib.Path:
@@ -155,7 +146,6 @@ def _explain_damage(words: str) -> Iterator[None]:
         raise Refused(f"{words} ({reason}); copy or download its files again") from error
 
 
-LAST = CONFIG
 _EPSILON = 1e-12  # every layer norm's in Google's code
 
 
@@ -205,7 +195,7 @@ def write(checkpoint: Pretrained, prefix: pathlib.Path) -> None:
     if words.kind == WORDPIECE:
         (prefix.parent / LIST).write_bytes(join_pieces(words.pieces()))  # Google's code reads it
         case = {"do_lower_case": words.lowercase}
-        model_json.write_json(prefix.with_name(vocabulary.TOKENIZER_CONFIG), case)
+        write_json(prefix.with_name(vocabulary.TOKENIZER_CONFIG), case)
     settings = _SETTINGS.describe(checkpoint.config)
     del settings["layer_norm_eps"]
-    model_json.write_json(prefix.with_name(CONFIG), dict(sorted(settings.items())))
+    write_json(prefix.with_name(CONFIG), dict(sorted(settings.items())))

@@ -24,14 +24,11 @@ from bert_jax.config import (
 )
 from bert_jax.config.phases import list_init_layers
 from bert_jax.interop import load
-from bert_jax.interop.pretrained import (
-    Pretrained,
-    place_params,
-)
+from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import nest
 from bert_jax.logging.console import Screen
 from bert_jax.model import bert
-from bert_jax.model.bert import Model, Params
+from bert_jax.model.bert import Params
 from bert_jax.runtime import run_record
 from bert_jax.runtime.workdir import Workdir
 from data_pipeline.io.refused import Refused
@@ -55,11 +52,6 @@ class InitialWeights:
         default_factory=_PARTS.copy
     )  # part -> its name in words
     tiled_from: str = ""  # layers and width of the checkpoint if it was smaller, in words
-
-    def place(self, model: Model, mesh: jax.sharding.Mesh, seed: int) -> Params:
-        """Return the parameters on a mesh; parts that the checkpoint lacks are initialized."""
-        params, _ = place_params(self.checkpoint, model, mesh, seed)
-        return params
 
     def describe(self) -> str:
         """Describe the source of the weights and which of them are new."""

@@ -151,7 +151,7 @@ def build_setup(
     def initial_params() -> bert.Params:
         if run.init:  # not yet loaded if the run was to resume but starts over
             initial = weights or warm_start.fit_weights(warm_start.read_checkpoint(run), run, store)
-            return initial.place(parts.model, parts.mesh, run.seed)
+            return pretrained.place_params(initial.checkpoint, parts.model, parts.mesh, run.seed)[0]
         return mup.scale_initial(run, parts.model.init(jax.random.key(run.seed)))
 
     return Setup(

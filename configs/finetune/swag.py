@@ -20,7 +20,6 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     return c.to_config_dict(
         c.FinetuneConfig(
             data=c.TaskOptions(task=task),
-            epochs=3.0,
             batch_size=16,
             optim=c.OptimConfig(learning_rate=2e-5, warmup_steps=0),
         )

@@ -93,17 +93,17 @@ class Bucket:
         """Return `call(file system, path of an object)`, or raise OSError, in time."""
 
         def ask() -> T:
-            if not self._files:  # finding the credentials takes requests, too
-                self._files.append(open_filesystem(self.address))
-            files, folder = self._files[0]
-            return call(files, f"{folder}/{name}" if name else folder)
+            with explain_errors(self.address, action):
+                if not self._files:  # finding the credentials takes requests, too
+                    self._files.append(open_filesystem(self.address))
+                files, folder = self._files[0]
+                return call(files, f"{folder}/{name}" if name else folder)
 
         late = (
             f"{self.address}: {action} got no answer within {self.answer_secs:g} s; look at this "
             "host's network, then start the same command again"
         )
-        with explain_errors(self.address, action):
-            return ask_in_time(ask, self.answer_secs, f"bucket, {action}", late)
+        return ask_in_time(ask, self.answer_secs, f"bucket, {action}", late)
 
 
 def ask_in_time(ask: Callable[[], T], answer_secs: float, thread: str, late: str) -> T:

@@ -22,21 +22,3 @@ from data_pipeline.store.reader import (
     parse_manifest,
     read_manifest,
 )
-
-__all__ = [
-    "EXAMPLES",
-    "FORMAT",
-    "FORMAT_VERSION",
-    "HELDOUT",
-    "MANIFEST",
-    "TEXT",
-    "TRAIN",
-    "Split",
-    "Store",
-    "check_is_local",
-    "is_store",
-    "open_array",
-    "open_store",
-    "parse_manifest",
-    "read_manifest",
-]

@@ -22,20 +22,3 @@ from data_pipeline.vocab.vocabulary import (
     read_file,
     token_dtype,
 )
-
-__all__ = [
-    "BYTE_LEVEL",
-    "FILE_NAMES",
-    "LIST",
-    "MODEL",
-    "SENTENCEPIECE",
-    "TOKENIZER_JSON",
-    "WORDPIECE",
-    "WORD_START",
-    "Vocabulary",
-    "load_recorded",
-    "load_vocabulary",
-    "name_copy",
-    "read_file",
-    "token_dtype",
-]

@@ -45,6 +45,3 @@ def find_family(config: ModelConfig, pad_id: int = 0, vocabulary_kind: str = "")
         return (family.pad_id is not None) + bool(family.vocabulary_kind)
 
     return max(fitting, key=count_demands, default=None)
-
-
-__all__ = ["FAMILIES", "Family", "find_family"]

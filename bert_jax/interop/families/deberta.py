@@ -15,7 +15,7 @@ from bert_jax.config import ModelConfig
 from bert_jax.config.validate import check_buckets
 from bert_jax.interop.families import bert
 from bert_jax.interop.families.family import ACTS, ANSWER_NAMES, Family
-from bert_jax.interop.model_json import BERT_NUMBERS, Settings
+from bert_jax.interop.model_json import BERT_NUMBERS, Settings, choose
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
@@ -50,16 +50,10 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
       Refused: a size is missing or impossible; a setting is none of DeBERTaV3's.
     """
     config = _SETTINGS.parse(path, settings)
-
-    def choose(name: str, default: str, known: Mapping[str, Any]) -> Any:
-        value = settings.get(name, default)
-        if not isinstance(value, str) or value.lower() not in known:
-            raise Refused(
-                f"{path} says {name} = {value!r:.80}; bert_jax computes {', '.join(known)}: give a "
-                "checkpoint with one of these"
-            )
-        return known[value.lower()]
-
+    given = {
+        name: value.lower() if isinstance(value, str) else value
+        for name, value in {"norm_rel_ebd": "none", "pooler_hidden_act": "gelu", **settings}.items()
+    }
     for name, size in (
         ("embedding_size", config.hidden_size),
         ("pooler_hidden_size", config.hidden_size),
@@ -70,29 +64,23 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
                 f"{path} says {name} = {settings[name]!r:.80}; bert_jax reads such a model with "
                 f"{size} alone, which follows from its other sizes: give a checkpoint of that kind"
             )
-    terms = settings.get("pos_att_type")
-    listed = terms.lower().split("|") if isinstance(terms, str) else terms
+    terms = given.get("pos_att_type")
+    listed = terms.split("|") if isinstance(terms, str) else terms
     if not isinstance(listed, list) or not listed or not set(map(str, listed)) <= {*_TERMS}:
         raise Refused(
             f"{path} says pos_att_type = {terms!r:.80}; bert_jax computes {' and '.join(_TERMS)}, "
             "or one of them: give a checkpoint of that kind"
         )
-    sizes = {
-        name: small_files.field(settings, name, int, path, default)
-        for name, default in (
-            *(("position_buckets", -1), ("max_relative_positions", -1)),
-            ("type_vocab_size", 0),
-        )
-    }
-    reach = sizes["max_relative_positions"]
+    buckets = small_files.field(settings, "position_buckets", int, path, -1)
+    reach = small_files.field(settings, "max_relative_positions", int, path, -1)
     config = dataclasses.replace(
         config,
-        type_vocab_size=sizes["type_vocab_size"],
+        type_vocab_size=small_files.field(settings, "type_vocab_size", int, path, 0),
         pos_att_type="|".join(term for term in _TERMS if term in listed),
-        position_buckets=max(sizes["position_buckets"], 0),
+        position_buckets=max(buckets, 0),
         max_relative_positions=reach if reach > 0 else config.max_position_embeddings,
-        norm_rel_ebd=choose("norm_rel_ebd", "none", _NORMS),
-        pooler_type=choose("pooler_hidden_act", "gelu", _POOLER_ACTS),
+        norm_rel_ebd=choose(path, "norm_rel_ebd", given["norm_rel_ebd"], _NORMS),
+        pooler_type=choose(path, "pooler_hidden_act", given["pooler_hidden_act"], _POOLER_ACTS),
     )
     has_buckets, allowed = check_buckets(config)
     if not has_buckets:

@@ -10,7 +10,6 @@ from bert_jax.config import ModelConfig
 from bert_jax.config.model_schema import OF_HEADS
 from bert_jax.interop.tensor_names import TensorName
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
-from data_pipeline.vocab.template import Template
 
 ACTS = {
     **dict.fromkeys(("gelu", "gelu_python"), "gelu_erf"),
@@ -57,31 +56,23 @@ class Names:
     other_heads: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # Of matrices that lie side by side in one of theirs: its name, which part, how many.
     fused: Mapping[str, tuple[str, int, int]] = dataclasses.field(default_factory=dict)
-    # Of arrays that are no module's weight or bias: in a layer, and elsewhere in the encoder.
-    layer_arrays: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    encoder_arrays: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # Of arrays that are no module's weight or bias, in a layer or elsewhere in the encoder.
+    arrays: Mapping[str, str] = dataclasses.field(default_factory=dict)
     skipped_positions: int = 0  # first rows of their position table, which no text reads
 
     def name_tensor(self, path: str, prefix: str) -> TensorName:
         """Return the names of the array at our path; none if the family has no such part."""
         if path == "mlm/output_bias":
             return TensorName(self.output_bias)
-        if path in self.encoder_arrays:
-            return TensorName((prefix + self.encoder_arrays[path],))
-        layer = _NUMBERED.fullmatch(path)
-        if layer is not None and layer[2] in self.layer_arrays:
-            layer_prefix = prefix + self.layer_format.format(int(layer[1]))
-            return TensorName((layer_prefix + self.layer_arrays[layer[2]],))
+        modules = self.encoder
+        if layer := _NUMBERED.fullmatch(path):
+            modules, path = self.layer, layer[2]
+            prefix += self.layer_format.format(int(layer[1]))
+        if path in self.arrays:
+            return TensorName((prefix + self.arrays[path],))
         module, leaf = path.rsplit("/", 1)
-        layer = _NUMBERED.fullmatch(module)
-        part, parts = 0, 1
-        if layer is None:
-            name = self.heads.get(module) or _behind(prefix, self.encoder.get(module))
-        else:
-            theirs = self.layer.get(layer[2])
-            if layer[2] in self.fused:
-                theirs, part, parts = self.fused[layer[2]]
-            name = _behind(prefix + self.layer_format.format(int(layer[1])), theirs)
+        theirs, part, parts = self.fused.get(module, (modules.get(module), 0, 1))
+        name = self.heads.get(module) or (theirs and prefix + theirs)
         if name is None:
             return TensorName(())
         names = [f"{name}.{_LEAVES[leaf]}"]
@@ -97,19 +88,6 @@ class Names:
         modules = [name for ours, name in self.encoder.items() if ours != "pooler"]
         stems = {name.split(".")[0] for name in (*modules, self.layer_format)}
         return tuple(sorted(f"{prefix}{stem}." for stem in stems))
-
-
-def _behind(prefix: str, name: str | None) -> str | None:
-    return None if name is None else prefix + name
-
-
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """Hold how config.json says which token a classifier of rows reads."""
-
-    describe: Callable[[Template], dict[str, str]]  # returns the settings to write
-    # Raises if the settings of a config.json contradict the template.
-    check: Callable[[pathlib.Path, Mapping[str, Any], Template], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +109,6 @@ class Family:
     # What the names of its classes with the layer of a task end in, by the kind of task.
     class_ends: Mapping[str, str] = dataclasses.field(default_factory=lambda: CLASS_ENDS)
     pairs: str = "nsp"  # config.data.segments of what its head of sentence pairs learned
-    summary: Summary | None = None  # None: classes of rows read the first token
     ignored: tuple[str, ...] = ()  # the encoder's arrays that files may hold and the class drops
     pad_id: int | None = None  # id of the padding, if positions follow from it
     vocabulary_kind: str = ""  # vocabularies that its published models have; empty: any kind

@@ -9,9 +9,9 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import MODERNBERT, ModelConfig
 from bert_jax.interop.families.family import ACTS, Family, Names
-from bert_jax.interop.model_json import Settings
+from bert_jax.interop.model_json import Settings, choose
 from data_pipeline.io.refused import Refused
 
 # Field of ModelConfig -> setting of config.json.
@@ -32,19 +32,7 @@ _FIXED = {
     "decoder_bias": True,
     "tie_word_embeddings": True,
 }
-_SHAPE: dict[str, Any] = {
-    "type_vocab_size": 0,
-    "attention_probs_dropout_prob": 0.0,
-    "position_embedding_type": "rotary",
-    "norm_position": "pre",
-    "norm_bias": False,
-    "linear_bias": False,
-    "gated_mlp": True,
-    "dropout_sites": "attention",
-    "initializer": "megatron",
-    "pooler_type": "mlm_transform",
-}
-_POOLINGS = ("cls", "mean")
+_POOLINGS = {"cls": "cls", "mean": "mean"}
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _HEAD_ACT = "classifier_activation"
 _DEFAULTS: dict[str, Any] = {
@@ -61,7 +49,7 @@ _SETTINGS = Settings(
     act="hidden_activation",
     checked=_FIXED | {"rope_scaling": None, "rope_theta": None},
     written=_FIXED | {"embedding_dropout": 0.0, "mlp_dropout": 0.0},
-    shape=_SHAPE,
+    shape=MODERNBERT,
     defaults=_DEFAULTS,
 )
 _PLAIN_ROPE = {"rope_type": "default", "type": "default", "rope_theta": 0}
@@ -118,17 +106,14 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
             f"{path} says sliding_window = {settings['sliding_window']!r:.80} and local_attention "
             f"= {config.local_attention}, and half of that is {half}: remove the one that is wrong"
         )
-    pooling = settings.get("classifier_pooling", _POOLINGS[0])
-    if pooling not in _POOLINGS:
-        raise Refused(
-            f"{path} says classifier_pooling = {pooling!r:.80}; it must be cls or mean: put the "
-            "file back that the checkpoint came with"
-        )
-    head_act = _SETTINGS.parse_act(path, {**_DEFAULTS, **settings}, _HEAD_ACT)
+    given = {**_DEFAULTS, **settings}
+    head_act = choose(path, _HEAD_ACT, given[_HEAD_ACT], ACTS)
     return dataclasses.replace(
         config,
         head_act="" if head_act == config.hidden_act else head_act,
-        classifier_pooling=pooling,
+        classifier_pooling=choose(
+            path, "classifier_pooling", given["classifier_pooling"], _POOLINGS
+        ),
         global_attn_every_n_layers=every,
         local_attention=0 if every == 1 else config.local_attention,
         global_rope_theta=_parse_theta(path, settings, "global_rope_theta"),

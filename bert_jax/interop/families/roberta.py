@@ -18,7 +18,6 @@ from data_pipeline.vocab import SENTENCEPIECE
 
 _SKIPPED = 2  # positions count from pad_token_id + 1
 _PAD_ID = 1
-_XLM_DEFAULTS = {"vocab_size": 30522}
 _SETTINGS = dataclasses.replace(
     bert.SETTINGS, defaults=bert.DEFAULTS | {"vocab_size": 50265}, head_act="gelu_erf"
 )
@@ -86,7 +85,7 @@ XLM_ROBERTA = dataclasses.replace(
     model_type="xlm-roberta",
     masked_lm="XLMRobertaForMaskedLM",
     encoder="XLMRobertaModel",
-    parse=lambda path, settings: parse(path, {**_XLM_DEFAULTS, **settings}),
+    parse=lambda path, settings: parse(path, {"vocab_size": 30522, **settings}),
     vocabulary_kind=SENTENCEPIECE,
 )
 CAMEMBERT = dataclasses.replace(

@@ -19,7 +19,6 @@ from bert_jax.interop.families.family import (
     TRAINING,
     Family,
     Names,
-    Summary,
 )
 from bert_jax.interop.model_json import Settings
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN
@@ -120,7 +119,8 @@ FAMILY = Family(
         },
         layer_format="layer.{}.",
         output_bias=("lm_loss.bias",),
-        layer_arrays={
+        arrays={
+            "embeddings/target": "mask_emb",
             "attention/query": "rel_attn.q",
             "attention/key": "rel_attn.k",
             "attention/value": "rel_attn.v",
@@ -131,7 +131,6 @@ FAMILY = Family(
             "attention/segment_bias": "rel_attn.r_s_bias",
             "attention/segment": "rel_attn.seg_embed",
         },
-        encoder_arrays={"embeddings/target": "mask_emb"},
     ),
     parse=parse,
     describe=_SETTINGS.describe,
@@ -140,6 +139,5 @@ FAMILY = Family(
     encoder="XLNetModel",
     task_names={**ANSWER_NAMES, CLASSIFY: _ROW_NAMES, REGRESS: _ROW_NAMES, CHOOSE: _ROW_NAMES},
     class_ends=_CLASS_ENDS,
-    summary=Summary(describe_summary, check_summary),
     unheld=(*TRAINING, "max_position_embeddings"),
 )

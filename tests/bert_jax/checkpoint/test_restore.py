@@ -60,4 +60,4 @@ def test_a_receipt_that_a_bucket_does_not_give_now_is_no_damage():
             raise HttpError("Service Unavailable, 503")
 
     with pytest.raises(ConnectionError):
-        directory.check_json([Late("gs://runs/mine/checkpoints/8/a.json")])
+        directory.read_json(Late("gs://runs/mine/checkpoints/8/a.json"))

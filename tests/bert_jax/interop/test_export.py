@@ -276,9 +276,9 @@ def test_two_processes_do_not_write_one_folder(whole, tmp_path):
         new_folder(to.destination) as files,
         pytest.raises(Refused, match=r"where another process is at work; wait until it is done"),
     ):
-        (files / huggingface.LAST).write_text("whole")
+        (files / huggingface.CONFIG).write_text("whole")
         conversion.write(whole, to, ())
-    assert (to.folder / huggingface.LAST).read_text() == "whole"
+    assert (to.folder / huggingface.CONFIG).read_text() == "whole"
 
 
 def test_a_bare_model_with_robertas_padding_is_read_back_as_a_roberta(whole, tmp_path):

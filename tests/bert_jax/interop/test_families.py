@@ -213,7 +213,7 @@ def test_a_shape_of_no_family_is_said_to_be_one(changes):
         ({"rope_scaling": {"factor": 2}}, "rope_scaling = {'factor': 2}.*None alone"),
         ({"layer_types": ["sliding_attention"] * 9}, "layer_types = .*in every Nth"),
         ({"layer_types": 3}, "layer_types = 3; bert_jax reads those"),
-        ({"hidden_activation": "relu"}, "hidden_activation = 'relu'; bert_jax computes gelu"),
+        ({"hidden_activation": "relu"}, "hidden_activation = 'relu'; bert_jax reads gelu"),
         ({"sliding_window": 9}, "sliding_window = 9 and local_attention = "),
         ({"norm_bias": True}, "norm_bias = True; .*norm_bias = False alone"),
     ],
