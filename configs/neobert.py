@@ -26,7 +26,9 @@ from data_pipeline.spec.options import PretrainOptions
 def get_config() -> ml_collections.ConfigDict:
     """NeoBERT, rows of 1,024 and then of 4,096."""
     model = c.ModelConfig(
+        hidden_size=768,
         num_hidden_layers=28,
+        num_attention_heads=12,
         intermediate_size=2048,
         hidden_act="silu",
         hidden_dropout_prob=0.0,
@@ -66,6 +68,8 @@ def get_config() -> ml_collections.ConfigDict:
                 decay_counts_warmup=False,
                 beta2=0.95,
                 epsilon=1e-8,
+                weight_decay=0.01,
+                clip_norm=1.0,
             ),
         )
     )

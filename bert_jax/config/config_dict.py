@@ -52,7 +52,7 @@ def settings_from(kind: type[Kind], view: Any, path: str = "config") -> Kind:
                 settings_from(part, item, f"{key}[{i}]") for i, item in enumerate(value)
             )
         elif dataclasses.is_dataclass(hint):
-            values[name] = settings_from(hint, value, key)
+            values[name] = settings_from(typing.cast(type[Any], hint), value, key)
         else:
             values[name] = _plain(hint, value, key)
     return kind(**values)
