@@ -80,7 +80,7 @@ def measure(split: Split, seq_len: int, packed: int) -> None:
     most_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(
         f"seq_len {seq_len}, {packed} per row: counted in {count_secs:.1f} s "
-        f"({source.facts.examples_K[0]:,} examples, {source.facts.rows_K[0]:,} rows); first batch "
+        f"({source.facts.examples[0]:,} examples, {source.facts.rows[0]:,} rows); first batch "
         f"{first_secs:.1f} s, of step 1,000,000 {far_secs:.3f} s, the next {next_secs:.3f} s; "
         f"{most_bytes / 1e9:.2f} GB so far"
     )

@@ -66,21 +66,21 @@ class PretrainSource(ExampleSource):
 
     def rows_in_epoch(self, epoch: int) -> int:
         """Return the number of rows in an epoch, which has each example of its walk once."""
-        return self.facts.rows_K[epoch % len(self.facts.rows_K)]
+        return self.facts.rows[epoch % len(self.facts.rows)]
 
     @property
     def mean_rows_per_epoch(self) -> float:
-        return sum(self.facts.rows_K) / len(self.facts.rows_K)
+        return sum(self.facts.rows) / len(self.facts.rows)
 
     @property
     def mean_examples_in_row(self) -> float:
-        return sum(self.facts.examples_K) / sum(self.facts.rows_K)
+        return sum(self.facts.examples) / sum(self.facts.rows)
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        ends_K = np.cumsum(np.asarray(self.facts.rows_K, np.int64))
+        ends_K = np.cumsum(np.asarray(self.facts.rows, np.int64))
         round_N, rest_N = np.divmod(positions, ends_K[-1])
         walk_N = np.searchsorted(ends_K, rest_N, side="right")
-        index_N = rest_N - (ends_K - self.facts.rows_K)[walk_N]
+        index_N = rest_N - (ends_K - self.facts.rows)[walk_N]
         return round_N * len(ends_K) + walk_N, index_N
 
     def make_rows_of_part(self, part: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
@@ -94,11 +94,11 @@ class PretrainSource(ExampleSource):
 
     def draw(self, epoch: int, index_B: np.ndarray) -> SampledText:
         """Choose the text of rows by their numbers within an epoch, int64[B]."""
-        number = epoch % len(self.facts.rows_K)
+        number = epoch % len(self.facts.rows)
         planned = self.walks.get(number)
         # In the second half of an epoch the next walk will be needed soon.
         if len(index_B) and 2 * int(index_B.max()) >= planned.rows:
-            self.walks.build_ahead((number + 1) % len(self.facts.rows_K))
+            self.walks.build_ahead((number + 1) % len(self.facts.rows))
         seed, seq_len = self.options.random_seed, self.shape.seq_len
         epoch_key = hashing.derive_key(seed, Purpose.EPOCH, seq_len, epoch)
         order_key = hashing.derive_key(epoch_key, Purpose.EPOCH_ORDER)

@@ -99,7 +99,7 @@ def test_packed_rows_hold_the_examples_of_unpacked_ones(segments, packed_example
             assert not rows[name][unused].any()
     assert packed.rows_in_epoch(0) < alone.rows_in_epoch(0)
     assert packed.mean_examples_in_row == pytest.approx(
-        sum(alone.facts.rows_K) / sum(packed.facts.rows_K)
+        sum(alone.facts.rows) / sum(packed.facts.rows)
     )
 
 

@@ -81,7 +81,7 @@ def test_every_setting_of_masks_reaches_the_rules_of_the_rows():
 def test_a_row_is_the_same_alone_and_among_others_in_any_order(packed_examples, smoothing):
     changed = {"packed_examples": packed_examples, "masked_lm_smoothing": smoothing}
     source = source_of(**changed)
-    total = sum(source.facts.rows_K)
+    total = sum(source.facts.rows)
     positions = np.random.default_rng(0).permutation(2 * total + 17)
     again = source_of(**changed).rows(np.arange(len(positions)))
     assert_same(source.rows(positions), {name: again[name][positions] for name in again})
@@ -122,7 +122,7 @@ def test_positions_run_through_epochs_of_every_pair_once_without_a_gap(exact):
     for epoch, end in enumerate(ends):
         part = all_at_once[end - source.rows_in_epoch(epoch) : end]
         assert sorted(part) == walk_of(source, epoch % 3).first_sentence_N.tolist() != part
-    round_size = sum(source.facts.rows_K)
+    round_size = sum(source.facts.rows)
     # Epoch 3 * 10**12 is of walk 0 again, and begins where so many rounds end.
     far = source.rows(np.arange(10**12 * round_size, 10**12 * round_size + source.rows_in_epoch(0)))
     assert sorted(first_sentences(far)) == walk_of(source, 0).first_sentence_N.tolist()
