@@ -149,10 +149,24 @@ def read_head_lines(address: str, head: FileHead, decoding: Decoding) -> Iterato
 
 
 def _split_blocks(address: str, blocks: Iterable[bytes], decoding: Decoding) -> Iterator[str]:
+    is_utf8 = True
+    for data, offset in _cut_at_line_ends(address, blocks):
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if not decoding.fallback:
+                raise Refused(_describe_bytes(address, error, offset, decoding)) from error
+            decoding.counts[FALLBACK_FILES] += is_utf8  # once for each file
+            is_utf8 = False
+            text = "\n".join(_decode_line(line, decoding) for line in data.split(b"\n"))
+        yield from _split_text(data, text)
+
+
+def _cut_at_line_ends(address: str, blocks: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Yield complete lines with their place in the decompressed text; the last may lack an end."""
     rest = b""
-    offset = 0  # place of `rest` in the (decompressed) text
+    offset = 0  # place of `rest`
     line_ends = 0
-    decoder = _Decoder(address, decoding)
     for block in blocks:
         block = rest + block
         # UTF-8 has neither byte inside a character. A carriage return at the very end may be half
@@ -162,49 +176,32 @@ def _split_blocks(address: str, blocks: Iterable[bytes], decoding: Decoding) -> 
         line_ends += block.count(b"\n", 0, cut)
         check_size(f"{address} line {line_ends + 1:,}", len(rest))
         if cut:
-            yield from _split_text(block[:cut], decoder.decode(block[:cut], offset))
+            yield block[:cut], offset
         offset += cut
     if rest:
-        yield from _split_text(rest, decoder.decode(rest, offset))
+        yield rest, offset
 
 
-def split_paragraphs(text: str) -> list[str]:
-    """Return the lines with text in them, for formats in which a line is a paragraph."""
+def _decode_line(line: bytes, decoding: Decoding) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        text = line.decode(decoding.fallback or "", "replace")
+        decoding.counts[REPLACED_BYTES] += text.count("\ufffd")
+        return text
+
+
+def split_paragraphs(place: str, text: str) -> list[str]:
+    """Return the lines with text in a document of a format in which a line is a paragraph.
+
+    Raises Refused, with its place, for a document over MAX_DOCUMENT_BYTES.
+    """
+    add_size(place, 0, text)
     if "\r" in text:
         text = text.replace(
             "\r", "\n"
         )  # "\r\n" becomes two ends: the line between them has no text
     return [stripped for line in text.split("\n") if (stripped := line.strip())]
-
-
-class _Decoder:
-    """Decode the blocks of a file, each of complete lines; the last may end with the file."""
-
-    def __init__(self, address: str, decoding: Decoding) -> None:
-        self._address, self._decoding = address, decoding
-        self._used_fallback = False
-
-    def decode(self, data: bytes, offset: int) -> str:
-        """Decode a block that begins at `offset`; raise Refused for bytes that are not text."""
-        try:
-            return data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            if not self._decoding.fallback:
-                raise Refused(
-                    _describe_bytes(self._address, error, offset, self._decoding)
-                ) from error
-        if not self._used_fallback:
-            self._used_fallback = True
-            self._decoding.counts[FALLBACK_FILES] += 1
-        return "\n".join(map(self._decode_line, data.split(b"\n")))
-
-    def _decode_line(self, line: bytes) -> str:
-        try:
-            return line.decode("utf-8")
-        except UnicodeDecodeError:
-            text = line.decode(self._decoding.fallback or "", "replace")
-            self._decoding.counts[REPLACED_BYTES] += text.count("\ufffd")
-            return text
 
 
 def _describe_bytes(

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from data_pipeline.io.errors import is_transient
 from data_pipeline.io.files import open_file
 from data_pipeline.io.refused import Refused
-from data_pipeline.read.lines import add_size, check_size, split_paragraphs
+from data_pipeline.read.lines import check_size, split_paragraphs
 
 _REQUEST_BYTES = 4 << 20  # bytes per request: those between parts of the column are not read
 _BATCH_BYTES = 4 << 20  # text in memory at a time
@@ -60,9 +60,7 @@ def read_rows(
         file = _open(address, stored, text_key)
         rows, reported_bytes, all_rows = 0, 0, max(1, file.metadata.num_rows)
         for batch in _batches(address, file, text_key):
-            for row, text in enumerate(_texts(address, batch, rows), rows + 1):
-                add_size(f"{address} row {row}", 0, text)
-                yield split_paragraphs(text)
+            yield from _split_texts(address, batch, rows)
             rows += len(batch)
             done_bytes = stored_bytes * min(rows, all_rows) // all_rows
             advance(done_bytes - reported_bytes)
@@ -77,9 +75,7 @@ def read_arrow(address: str, text_key: str, advance: Callable[[int], None]) -> I
     """
     rows = 0
     for batch in _arrow_batches(address, text_key, advance):
-        for row, text in enumerate(_texts(address, batch, rows), rows + 1):
-            add_size(f"{address} row {row}", 0, text)
-            yield split_paragraphs(text)
+        yield from _split_texts(address, batch, rows)
         rows += len(batch)
 
 
@@ -216,19 +212,21 @@ def _batches(address: str, file: pq.ParquetFile, text_key: str) -> Iterator[pa.A
                 yield _pick(batch, text_key)
 
 
-def _texts(address: str, column: pa.Array, rows: int) -> Iterator[str]:
-    """Yield the texts of a column, "" for a missing one; `rows` rows came before it."""
+def _split_texts(address: str, column: pa.Array, rows: int) -> Iterator[list[str]]:
+    """Yield the lines of each text of a column, none of a missing one; `rows` rows came before."""
     for row, value in enumerate(column, rows + 1):
+        place = f"{address} row {row}"
         if value.is_valid and pa.types.is_dictionary(column.type):
             value = value.value  # which may be null, too
         if not value.is_valid:
-            yield ""
+            yield []
             continue
-        check_size(f"{address} row {row}", value.as_buffer().size)
+        check_size(place, value.as_buffer().size)
         try:
-            yield value.as_py()
+            text = value.as_py()
         except UnicodeDecodeError as error:
             raise Refused(
                 f"{address} has text that is not UTF-8 in row {row} ({error.reason}); write the "
                 "file again"
             ) from error
+        yield split_paragraphs(place, text)
