@@ -123,15 +123,14 @@ def _apply_near_duplicates(
     signatures_DP = np.memmap(
         work / "signatures", np.uint32, mode="r", shape=(spool.documents, SIGNATURE_SIZE)
     )
-    clustering = find_clusters(
+    first_D, given_up = find_clusters(
         signatures_DP, selection.keeps_document, cleaning.near_duplicate_threshold, work / "bands"
     )
-    first_D = clustering.first_D
     later = np.flatnonzero(first_D != np.arange(len(first_D)))
     clusters = len(np.unique(first_D[later]))
-    selection.near_duplicates["clusters"] = clusters
-    selection.near_duplicates["documents"] = clusters + len(later)
-    selection.near_duplicates["documents_given_up"] = clustering.documents_given_up
+    selection.near_duplicates.update(
+        clusters=clusters, documents=clusters + len(later), documents_given_up=given_up
+    )
     if cleaning.near_duplicates == DROP:
         selection.keeps_document[later] = False
         return len(later)
