@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import rich.console
-import rich.markup
 import rich.table
+from rich.filesize import decimal
 
 from data_pipeline.cli.main import find_python
 from data_pipeline.cli.terminal import make_table, print_command, print_fact, print_paragraph
@@ -68,7 +68,7 @@ def print_report(
     counts = [np.load(store / split / "token_counts.npy") for split in (TRAIN, HELDOUT)]
     used = int(np.count_nonzero(sum(counts)))
     facts = (
-        ("read", f"{describe_file_count(len(sources))}, {_size(read_bytes)} as stored"),
+        ("read", f"{describe_file_count(len(sources))}, {decimal(read_bytes)} as stored"),
         *list_changes(manifest),
         (
             "vocabulary",
@@ -168,7 +168,7 @@ def _counts_table(store: pathlib.Path, manifest: dict[str, Any]) -> rich.table.T
 
     rows = [
         *([key, *(f"{split[key]:,}" for split in columns)] for key in _COUNTS),
-        ["on disk", *map(_size, [*sizes, sum(sizes)])],
+        ["on disk", *map(decimal, [*sizes, sum(sizes)])],
         divide("sentences per document", "sentences", "documents", ".1f"),
         divide("tokens per sentence", "tokens", "sentences", ".1f"),
         ["longest sentence", *(f"{split['longest_sentence_tokens']:,}" for split in columns)],
@@ -181,10 +181,3 @@ def _counts_table(store: pathlib.Path, manifest: dict[str, Any]) -> rich.table.T
 def describe_file_count(count: int) -> str:
     """Return "1 file" or "2 files"."""
     return f"{count:,} file{'' if count == 1 else 's'}"
-
-
-def _size(count_bytes: int) -> str:
-    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count_bytes >= factor:
-            return f"{count_bytes / factor:.1f} {unit}"
-    return f"{count_bytes} bytes"
