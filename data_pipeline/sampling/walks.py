@@ -220,7 +220,9 @@ class WalkCache:
             walk = self._walks.get(number)
             if walk is None:
                 walk = self._walks[number] = self._build(number)
-            self._drop_all_but(number)
+            if not self._keeps_all:  # this walk and the next remain
+                kept = {number, (number + 1) % len(self._facts.rows)}
+                self._walks = {key: self._walks[key] for key in kept & self._walks.keys()}
         return walk
 
     def build_ahead(self, number: int) -> None:
@@ -243,12 +245,6 @@ class WalkCache:
             return
         with self._lock:
             self._walks.setdefault(number, walk)
-
-    def _drop_all_but(self, number: int) -> None:
-        """Drop walks of a large corpus other than this one and the next."""
-        if not self._keeps_all:
-            kept = {number, (number + 1) % len(self._facts.rows)}
-            self._walks = {key: walk for key, walk in self._walks.items() if key in kept}
 
     def _build(self, number: int) -> PlannedWalk:
         facts = self._facts
