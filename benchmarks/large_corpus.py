@@ -63,8 +63,11 @@ def synthetic_split(sentences: int, folder: pathlib.Path) -> Split:
         folder / "token_ids.npy", mode="w+", dtype=np.uint16, shape=(tokens,)
     )
     token_ids.flush()  # a file of zeros that takes no room
-    mapped = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in arrays}
-    return Split("train", token_ids=np.load(folder / "token_ids.npy", mmap_mode="r"), **mapped)
+    mapped = {
+        name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
+        for name in ("token_ids", *arrays)
+    }
+    return Split("train", **mapped)
 
 
 def measure(split: Split, seq_len: int, packed: int) -> None:

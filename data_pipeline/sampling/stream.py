@@ -154,13 +154,6 @@ def open_source(
     options.check()
     _check_lengths(seq_len, max_predictions_per_seq, options.packed_examples)
     _check_split(split, options)
-    # A memory map seen as a plain array: slicing np.memmap costs more than what it slices.
-    plain = dataclasses.replace(
-        split,
-        token_ids=np.asarray(split.token_ids),
-        sentence_offsets=np.asarray(split.sentence_offsets),
-        document_offsets=np.asarray(split.document_offsets),
-    )
     weights_V, smoothing = None, options.masked_lm_smoothing
     if smoothing:
         if pieces.token_counts_V is None:
@@ -182,14 +175,14 @@ def open_source(
         exact=options.exact,
         weights_V=weights_V,
     )
-    facts = find_walk_facts(plain, options, seq_len, sidecar)
+    facts = find_walk_facts(split, options, seq_len, sidecar)
     return PretrainSource(
         shape=row_shape(options, seq_len, max_predictions_per_seq),
         options=options,
         special_ids=pieces.special_ids,
-        split=plain,
+        split=split,
         facts=facts,
-        walks=WalkCache(plain, options, seq_len, facts),
+        walks=WalkCache(split, options, seq_len, facts),
         layout=RowLayout(seq_len, dict(pieces.special_ids), mask_rules),
     )
 
