@@ -73,7 +73,7 @@ def synthetic_split(sentences: int, folder: pathlib.Path) -> Split:
 def measure(split: Split, seq_len: int, packed: int) -> None:
     """Count one walk, then make a batch of step 0 and of step 1,000,000 in a source of its own."""
     options = PretrainOptions(dupe_factor=1, packed_examples=packed)
-    pieces = VocabInfo(VOCAB_SIZE, SPECIAL_IDS)
+    pieces = VocabInfo(VOCAB_SIZE, SPECIAL_IDS, split.token_counts)
     slots = round(0.15 * seq_len)
     count_secs, source = timed(lambda: open_source(split, pieces, options, seq_len, slots))
     rows_B = np.arange(256)

@@ -121,7 +121,7 @@ def open_sampler(
       Refused: a sequence length that no pair fits into, or a split of fewer than 2 documents.
     """
     options = PretrainOptions(dupe_factor=1, packed_examples=packed_examples)
-    pieces = VocabInfo(store.vocab_size, store.special_ids)
+    pieces = VocabInfo(store.vocab_size, store.special_ids, store.train.token_counts)
     return open_source(split, pieces, options, seq_len, math.ceil(0.15 * seq_len))
 
 

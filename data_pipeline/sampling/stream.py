@@ -39,8 +39,8 @@ class VocabInfo:
 
     size: int
     special_ids: dict[str, int]  # keys: pad, unk, cls, sep, mask
+    token_counts_V: np.ndarray  # int64, of the training text; for masked_lm_smoothing
     is_continuation_V: np.ndarray | None = None  # bool: continues a word; for whole-word masks
-    token_counts_V: np.ndarray | None = None  # int64, of the training text; for masked_lm_smoothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +133,7 @@ def open_examples(
         vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
         is_continuation_V = vocabulary.is_continuation
     counts_V = store.train.token_counts  # also for held-out text: masks follow the same rule
-    pieces = VocabInfo(store.vocab_size, store.special_ids, is_continuation_V, counts_V)
+    pieces = VocabInfo(store.vocab_size, store.special_ids, counts_V, is_continuation_V)
     sidecar = Sidecar(store.directory / SIDECAR_FOLDER, store.digest)
     return open_source(split, pieces, options, seq_len, max_predictions_per_seq, sidecar)
 
@@ -156,11 +156,6 @@ def open_source(
     _check_split(split, options)
     weights_V, smoothing = None, options.masked_lm_smoothing
     if smoothing:
-        if pieces.token_counts_V is None:
-            raise Refused(
-                f"config.data.masked_lm_smoothing is {smoothing} but the counts of tokens are "
-                "unknown; pass the store's, or leave it at 0"
-            )
         weights_V = weigh_rare_tokens(pieces.token_counts_V, smoothing, pieces.special_ids)
     mask_rules = MaskRules(
         masked_lm_prob=options.masked_lm_prob,
