@@ -48,33 +48,25 @@ def check_columns(address: str, text_key: str, is_arrow: bool = False) -> None:
 
 
 def read_rows(
-    address: str, stored_bytes: int, text_key: str, advance: Callable[[int], None]
+    address: str,
+    stored_bytes: int,
+    text_key: str,
+    advance: Callable[[int], None],
+    is_arrow: bool = False,
 ) -> Iterator[list[str]]:
     """Yield the lines of the text of each row; a row without text is an empty document.
 
-    Only that column is read, a few rows at a time. `advance` is called with the share of the file's
-    bytes that the rows make up. Raises Refused for what check_columns refuses, damaged pages,
-    text that is not UTF-8 and a document over MAX_DOCUMENT_BYTES.
-    """
-    with open_file(address, _REQUEST_BYTES) as stored:
-        file = _open(address, stored, text_key)
-        rows, reported_bytes, all_rows = 0, 0, max(1, file.metadata.num_rows)
-        for batch in _batches(address, file, text_key):
-            yield from _split_texts(address, batch, rows)
-            rows += len(batch)
-            done_bytes = stored_bytes * min(rows, all_rows) // all_rows
-            advance(done_bytes - reported_bytes)
-            reported_bytes = done_bytes
-
-
-def read_arrow(address: str, text_key: str, advance: Callable[[int], None]) -> Iterator[list[str]]:
-    """Yield the lines of the text of each row of an Arrow file or stream, a batch at a time.
-
-    Raises Refused for what check_columns refuses, a file that is cut off, text that is not UTF-8
-    and a document over MAX_DOCUMENT_BYTES.
+    Only that column is read, of Parquet a few rows at a time, of Arrow a batch. `advance` is called
+    with the bytes of the file that they make up. Raises Refused for what check_columns refuses,
+    damaged pages, a file that is cut off, text that is not UTF-8 and a document over
+    MAX_DOCUMENT_BYTES.
     """
     rows = 0
-    for batch in _arrow_batches(address, text_key, advance):
+    if is_arrow:
+        batches = _arrow_batches(address, text_key, advance)
+    else:
+        batches = _parquet_batches(address, stored_bytes, text_key, advance)
+    for batch in batches:
         yield from _split_texts(address, batch, rows)
         rows += len(batch)
 
@@ -202,14 +194,22 @@ def _columns(schema: pa.Schema) -> str:
     return ", ".join(names) + (f" and {left} more" if left else "")
 
 
-def _batches(address: str, file: pq.ParquetFile, text_key: str) -> Iterator[pa.Array]:
-    """Yield the column of some rows at a time."""
-    with _explain_damage(address):
+def _parquet_batches(
+    address: str, stored_bytes: int, text_key: str, advance: Callable[[int], None]
+) -> Iterator[pa.Array]:
+    """Yield the column of some rows at a time; their share of the rows is read of the file."""
+    with open_file(address, _REQUEST_BYTES) as stored, _explain_damage(address):
+        file = _open(address, stored, text_key)
+        rows, reported_bytes, all_rows = 0, 0, max(1, file.metadata.num_rows)
         for group, column in enumerate(_columns_of(file, text_key)):
             row_bytes = max(1, column.total_uncompressed_size // max(1, column.num_values))
-            rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // row_bytes))
-            for batch in file.iter_batches(rows, row_groups=[group], columns=[text_key]):
+            batch_rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // row_bytes))
+            for batch in file.iter_batches(batch_rows, row_groups=[group], columns=[text_key]):
                 yield _pick(batch, text_key)
+                rows += len(batch)
+                done_bytes = stored_bytes * min(rows, all_rows) // all_rows
+                advance(done_bytes - reported_bytes)
+                reported_bytes = done_bytes
 
 
 def _split_texts(address: str, column: pa.Array, rows: int) -> Iterator[list[str]]:
