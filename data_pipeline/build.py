@@ -33,7 +33,7 @@ from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
 from data_pipeline.io.errors import is_transient
 from data_pipeline.io.refused import Refused
 from data_pipeline.read import tfds
-from data_pipeline.read.cleaning import CHANGES, COUNTS, FILES_WITHOUT_TEXT, REASONS
+from data_pipeline.read.cleaning import Changed, Counted, Dropped
 from data_pipeline.read.documents import Source, read_sources
 from data_pipeline.read.sources import find_sources
 from data_pipeline.report.build import describe_file_count, print_report
@@ -204,7 +204,7 @@ def _build_folder(
             for chunk in encoded:
                 spool.append(chunk)
                 counted.add(chunk)
-        counted.counts[FILES_WITHOUT_TEXT] = counted.source_documents.count(0)
+        counted.counts[Dropped.FILES_WITHOUT_TEXT] = counted.source_documents.count(0)
         with contextlib.ExitStack() as progress:
             if flags.cleaning.compares_documents:
                 progress.enter_context(progress_bar(console, "finding duplicates", total=None))
@@ -325,9 +325,9 @@ def _make_manifest(
         "unknown_token_share": sum(split["unknown_tokens"] for split in both)
         / sum(split["tokens"] for split in both),
         "longest_sentence_tokens": max(split["longest_sentence_tokens"] for split in both),
-        "dropped": {reason: counted.counts[reason] for reason in REASONS},
-        "changed": {change: counted.counts[change] for change in CHANGES},
-        "counted": {name: counted.counts[name] for name in COUNTS},
+        "dropped": {reason: counted.counts[reason] for reason in Dropped},
+        "changed": {change: counted.counts[change] for change in Changed},
+        "counted": {name: counted.counts[name] for name in Counted},
         "near_duplicates": near_duplicates,
         "lost_characters": record_lost_characters(counted.lost_characters),
         "holdout": flags.holdout,

@@ -18,7 +18,7 @@ from data_pipeline.io.compression import PLAIN, decompress, find_compression
 from data_pipeline.io.file_kinds import HEAD_BYTES, find_stand_in
 from data_pipeline.io.files import open_file
 from data_pipeline.io.refused import Refused
-from data_pipeline.read.cleaning import FALLBACK_FILES, HYPHENATED_LINES, REPLACED_BYTES
+from data_pipeline.read.cleaning import Changed, Counted
 
 # A process took 145 MB on 1,422 chapters and 1.45 GB on one document of 60 MB.
 MAX_DOCUMENT_BYTES = 64 << 20
@@ -156,7 +156,7 @@ def _split_blocks(address: str, blocks: Iterable[bytes], decoding: Decoding) -> 
         except UnicodeDecodeError as error:
             if not decoding.fallback:
                 raise Refused(_describe_bytes(address, error, offset, decoding)) from error
-            decoding.counts[FALLBACK_FILES] += is_utf8  # once for each file
+            decoding.counts[Changed.FALLBACK_FILES] += is_utf8  # once for each file
             is_utf8 = False
             text = "\n".join(_decode_line(line, decoding) for line in data.split(b"\n"))
         yield from _split_text(data, text)
@@ -187,7 +187,7 @@ def _decode_line(line: bytes, decoding: Decoding) -> str:
         return line.decode("utf-8")
     except UnicodeDecodeError:
         text = line.decode(decoding.fallback or "", "replace")
-        decoding.counts[REPLACED_BYTES] += text.count("\ufffd")
+        decoding.counts[Changed.REPLACED_BYTES] += text.count("\ufffd")
         return text
 
 
@@ -364,5 +364,5 @@ def join_wrapped(text: str, counts: collections.Counter[str]) -> str:
     if not text.isascii():
         text = _SEAM.sub("", text)
     if hyphenated := _HYPHENATED.findall(text):
-        counts[HYPHENATED_LINES] += len(hyphenated)
+        counts[Counted.HYPHENATED_LINES] += len(hyphenated)
     return text.replace("\n", " ")
