@@ -134,9 +134,8 @@ def encode_with_beam(
         for group, _ in groups:
             yield from _read_back(group, folder)
     finally:
-        FileSystems.delete(
-            [f"{folder}/" if is_address(folder) else folder]
-        )  # Beam requires the slash
+        # Beam requires the slash.
+        FileSystems.delete([f"{folder}/" if is_address(folder) else folder])
 
 
 def group_sources(sources: Sequence[Source]) -> Iterator[NumberedSources]:

@@ -39,9 +39,7 @@ def add_size(address: str, size_bytes: int, text: str) -> int:
         line_ends = max(text.count("\n"), text.count("\r"))
         added_bytes = max(added_bytes, MIN_LINE_BYTES * line_ends)
     size_bytes += added_bytes
-    if (
-        size_bytes > MAX_DOCUMENT_BYTES
-    ):  # check_size's condition; a call for each line would cost time
+    if size_bytes > MAX_DOCUMENT_BYTES:  # as check_size: a call for each line would cost time
         check_size(address, size_bytes)
     return size_bytes
 
@@ -198,9 +196,7 @@ def split_paragraphs(place: str, text: str) -> list[str]:
     """
     add_size(place, 0, text)
     if "\r" in text:
-        text = text.replace(
-            "\r", "\n"
-        )  # "\r\n" becomes two ends: the line between them has no text
+        text = text.replace("\r", "\n")  # "\r\n" becomes two ends: no text is between them
     return [stripped for line in text.split("\n") if (stripped := line.strip())]
 
 

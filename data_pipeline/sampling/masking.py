@@ -30,9 +30,7 @@ class MaskRules:
     longest_ngram: int = 3
     is_continuation_V: np.ndarray | None = None  # bool, pieces that continue a word
     exact: bool = False  # Google's rule for whole words, which may continue past the [SEP] of A
-    weights_V: np.ndarray | None = (
-        None  # float64, a weight per id; 0: never chosen; None: equal weights
-    )
+    weights_V: np.ndarray | None = None  # float64, of each id; 0: never chosen; None: all equal
 
 
 def count_predictions(length_B: np.ndarray, text_B: np.ndarray, rules: MaskRules) -> np.ndarray:
