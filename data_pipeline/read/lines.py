@@ -12,8 +12,6 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-import numpy as np
-
 from data_pipeline.io.compression import PLAIN, decompress, find_compression
 from data_pipeline.io.file_kinds import HEAD_BYTES, find_stand_in
 from data_pipeline.io.files import open_file
@@ -218,7 +216,7 @@ def _describe_bytes(
 
 
 def _split_text(data: bytes, text: str) -> list[str]:
-    if b"\r" in data and _has_lone_return(data):
+    if b"\r" in data and data.count(b"\r") > data.count(b"\r\n"):  # some end in it alone
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if _MARK in text:
         text = text.removeprefix(_MARK).replace("\n" + _MARK, "\n")
@@ -226,11 +224,6 @@ def _split_text(data: bytes, text: str) -> list[str]:
     if not lines[-1]:
         lines.pop()  # the text after the last line's end belongs to the next block
     return lines
-
-
-def _has_lone_return(data: bytes) -> bool:
-    bytes_N = np.frombuffer(data, np.uint8)
-    return data.endswith(b"\r") or bool(((bytes_N[:-1] == 13) & (bytes_N[1:] != 10)).any())
 
 
 def _blocks(address: str, advance: Advance) -> Iterator[bytes]:
