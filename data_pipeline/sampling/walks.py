@@ -1,5 +1,6 @@
 """Count the K walks of a split once, and build each walk when an epoch needs it."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -127,10 +128,12 @@ def find_walk_facts(
     if sidecar is None or sidecar.folder.is_symlink():  # a link may lead out of the store
         return _count_walks(split, options, seq_len)
     path = sidecar.folder / f"{_digest_inputs(split, options, seq_len, sidecar.corpus_digest)}.json"
-    facts = _read_sidecar(path, options.dupe_factor)
-    if facts is None:
-        facts = _count_walks(split, options, seq_len)
-        keep_json(path, dataclasses.asdict(facts))
+    with contextlib.suppress(OSError, ValueError):  # it is missing or damaged
+        facts = read_record(path, WalkFacts, path.parent)
+        if len(facts.examples) == len(facts.rows) == options.dupe_factor:
+            return facts
+    facts = _count_walks(split, options, seq_len)
+    keep_json(path, dataclasses.asdict(facts))
     return facts
 
 
@@ -179,15 +182,6 @@ def _digest_inputs(split: Split, options: PretrainOptions, seq_len: int, corpus_
         "packed_examples": options.packed_examples,
     }
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
-
-
-def _read_sidecar(path: pathlib.Path, walks: int) -> WalkFacts | None:
-    """Read the facts from a sidecar; None if it is missing or damaged."""
-    try:
-        facts = read_record(path, WalkFacts, path.parent)
-    except (OSError, ValueError):
-        return None
-    return facts if len(facts.examples) == len(facts.rows) == walks else None
 
 
 class WalkCache:
