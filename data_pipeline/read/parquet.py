@@ -136,7 +136,10 @@ def _open(address: str, stored: BinaryIO, text_key: str) -> pq.ParquetFile:
 def _check_schema(address: str, schema: pa.Schema, text_key: str) -> None:
     """Refuse a file without a column of text of that name, at the top or "name.name" within one."""
     kind = _find_type(schema, text_key)
-    if kind is None or not _is_text(kind):
+    if kind is not None and pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    if kind is None or not any(is_kind(kind) for is_kind in texts):
         raise Refused(
             f"{address} has no column of text called {text_key!r}; its columns are "
             f"{_columns(schema)}; name the right one with --text_key=COLUMN"
@@ -178,14 +181,6 @@ def _columns_of(file: pq.ParquetFile, text_key: str) -> list[Any]:
     number = paths.index(text_key)
     groups = range(file.metadata.num_row_groups)
     return [file.metadata.row_group(group).column(number) for group in groups]
-
-
-def _is_text(kind: Any) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
 
 
 def _columns(schema: pa.Schema) -> str:
