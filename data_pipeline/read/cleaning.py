@@ -27,7 +27,7 @@ KEEP, TOGETHER, DROP = "keep", "together", "drop"  # near duplicates
 
 
 class Dropped(enum.StrEnum):
-    """Name what is dropped: the keys of the manifest's "dropped", in their order."""
+    """Name the reasons for dropping: keys of the manifest's "dropped", in their order."""
 
     FILES_WITHOUT_TEXT = "files_without_text"
     SENTENCES_WITHOUT_TOKENS = "sentences_without_tokens"
@@ -41,7 +41,7 @@ class Dropped(enum.StrEnum):
 
 
 class Changed(enum.StrEnum):
-    """Name what is changed: the keys of the manifest's "changed"."""
+    """Name the changes to a text: keys of the manifest's "changed"."""
 
     NORMALIZED_DOCUMENTS = "normalized_documents"
     CUT_MARKS = "cut_combining_marks"
@@ -50,7 +50,7 @@ class Changed(enum.StrEnum):
 
 
 class Counted(enum.StrEnum):
-    """Name what is counted and left as it is: the keys of the manifest's "counted"."""
+    """Name the counts of a text that stays as it is: keys of the manifest's "counted"."""
 
     HYPHENATED_LINES = "hyphenated_lines"
     CHARACTERS = "characters"
