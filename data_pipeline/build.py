@@ -33,7 +33,7 @@ from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
 from data_pipeline.io.errors import is_transient
 from data_pipeline.io.refused import Refused
 from data_pipeline.read import tfds
-from data_pipeline.read.cleaning import CHANGES, COUNTS, FILES_WITHOUT_TEXT, REASONS
+from data_pipeline.read.cleaning import Changed, Counted, Dropped
 from data_pipeline.read.documents import Source, read_sources
 from data_pipeline.read.sources import find_sources
 from data_pipeline.report.build import describe_file_count, print_report
@@ -44,7 +44,7 @@ from data_pipeline.report.vocabularies import (
     read_compared,
     score_vocabulary,
 )
-from data_pipeline.store import FORMAT, FORMAT_VERSION, HELDOUT, MANIFEST, TRAIN
+from data_pipeline.store import FORMAT, HELDOUT, MANIFEST, TRAIN
 from data_pipeline.store.examples import FOLDER as EXAMPLES_FOLDER
 from data_pipeline.store.upload import (
     check_destination,
@@ -53,13 +53,7 @@ from data_pipeline.store.upload import (
     unmark_destination,
     upload_store,
 )
-from data_pipeline.store.writer import (
-    SplitWriter,
-    compute_digest,
-    describe_arrays,
-    describe_vocabulary,
-    write_manifest,
-)
+from data_pipeline.store.writer import SplitWriter, make_manifest, write_manifest
 from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_recorded, load_vocabulary, token_dtype
 from data_pipeline.vocab.sentencepiece_rules import RECORDED
 from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
@@ -204,7 +198,7 @@ def _build_folder(
             for chunk in encoded:
                 spool.append(chunk)
                 counted.add(chunk)
-        counted.counts[FILES_WITHOUT_TEXT] = counted.source_documents.count(0)
+        counted.counts[Dropped.FILES_WITHOUT_TEXT] = counted.source_documents.count(0)
         with contextlib.ExitStack() as progress:
             if flags.cleaning.compares_documents:
                 progress.enter_context(progress_bar(console, "finding duplicates", total=None))
@@ -212,7 +206,8 @@ def _build_folder(
         splits = _write_splits(spool, selection, building, vocabulary, flags, console)
         shutil.rmtree(spool.directory)
         near = selection.near_duplicates
-        manifest = _make_manifest(building, flags, vocabulary, splits, sources, counted, near)
+        content = _describe_build(flags, vocabulary, splits, sources, counted, near)
+        manifest = make_manifest(building, vocabulary, content)
         with LINE.doing("moving the store to its place"):
             write_manifest(building, manifest)
     return manifest
@@ -305,8 +300,7 @@ class _BuildCounts:
             self.source_documents[number] += documents
 
 
-def _make_manifest(
-    directory: pathlib.Path,
+def _describe_build(
     flags: BuildFlags,
     vocabulary: Vocabulary,
     splits: dict[str, dict[str, int]],
@@ -314,22 +308,17 @@ def _make_manifest(
     counted: _BuildCounts,
     near_duplicates: dict[str, int],
 ) -> dict[str, Any]:
-    """Build the manifest of the arrays in `directory`."""
-    arrays = describe_arrays(directory)
+    """Return the content of the manifest."""
     both = splits.values()
     return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "digest": compute_digest(arrays, vocabulary.digest),
-        "vocabulary": describe_vocabulary(vocabulary),
         "token_dtype": str(token_dtype(vocabulary.size)),
         "splits": splits,
         "unknown_token_share": sum(split["unknown_tokens"] for split in both)
         / sum(split["tokens"] for split in both),
         "longest_sentence_tokens": max(split["longest_sentence_tokens"] for split in both),
-        "dropped": {reason: counted.counts[reason] for reason in REASONS},
-        "changed": {change: counted.counts[change] for change in CHANGES},
-        "counted": {name: counted.counts[name] for name in COUNTS},
+        "dropped": {reason: counted.counts[reason] for reason in Dropped},
+        "changed": {change: counted.counts[change] for change in Changed},
+        "counted": {name: counted.counts[name] for name in Counted},
         "near_duplicates": near_duplicates,
         "lost_characters": record_lost_characters(counted.lost_characters),
         "holdout": flags.holdout,
@@ -345,7 +334,6 @@ def _make_manifest(
             {"path": source.address, "bytes": source.stored_bytes, "documents": documents}
             for source, documents in zip(sources, counted.source_documents, strict=True)
         ],
-        "arrays": arrays,
     }
 
 

@@ -72,10 +72,6 @@ class ExportFlags:
         self.options.check_flags()
         check_is_local("--output", self.output)
 
-    def count_workers(self) -> int:
-        """Return the number of processes."""
-        return self.workers or os.cpu_count() or 1
-
     def file_name(self, number: int) -> str:
         """Return the name of a file."""
         ending = ".gz" if self.compression == "gzip" else ""
@@ -152,17 +148,15 @@ def _write_all(
     advance: Callable[[int], None],
 ) -> int:
     """Write every file; return how many examples were skipped."""
-    workers = min(flags.count_workers(), flags.shards)
+    workers = min(flags.workers or os.cpu_count() or 1, flags.shards)
     if workers == 1:
-        return sum(
-            _write_file(flags, folder, number, examples, source, advance)
-            for number in range(flags.shards)
-        )
+        writer = _FileWriter(flags, source, advance)
+        return sum(writer.write(folder, number, examples) for number in range(flags.shards))
     written, stop = CONTEXT.Value("q", 0), CONTEXT.Event()
     reported = skipped = 0
-    with open_workers(workers, _Worker, (flags, written, stop)) as pool:
+    with open_workers(workers, _open_worker, (flags, written, stop)) as pool:
         waiting = {
-            pool.submit(run_task, _Worker.write, folder, number, examples)
+            pool.submit(run_task, _FileWriter.write, folder, number, examples)
             for number in range(flags.shards)
         }
         try:
@@ -179,47 +173,42 @@ def _write_all(
     return skipped
 
 
-class _Worker:
-    """Write files in a worker process from a store that it opened."""
+class _FileWriter:
+    """Write files, each a function of the flags, the store and the number of the file."""
 
-    def __init__(self, flags: ExportFlags, written: Any, stop: Any) -> None:
-        self._flags, self._written, self._stop = flags, written, stop
-        self._source = _open(open_store(flags.store), flags)
+    def __init__(
+        self, flags: ExportFlags, source: ExampleSource, advance: Callable[[int], None]
+    ) -> None:
+        self._flags, self._source, self._advance = flags, source, advance
 
     def write(self, folder: pathlib.Path, number: int, examples: int) -> int:
-        """Write a file; count its examples in the value that all workers share."""
-        return _write_file(self._flags, folder, number, examples, self._source, self._advance)
+        """Write file `number`; return how many of its examples are skipped."""
+        flags, left_out = self._flags, 0
+        with open_writer(folder / flags.file_name(number), flags.compression) as writer:
+            stride = flags.shards * _GROUP_EXAMPLES
+            for start in range(number, examples, stride):
+                stop = min(start + stride, examples)
+                batch = self._source.rows(np.arange(start, stop, flags.shards, dtype=np.int64))
+                self._advance(len(batch["input_ids"]))
+                if flags.options.has_next_sentences:
+                    has_label_B = batch["next_sentence_weights"] > 0
+                    left_out += int(np.count_nonzero(~has_label_B))
+                    batch = {name: batch[name][has_label_B] for name in TFRECORD_FIELDS}
+                for record in serialize_examples(batch):
+                    writer.write(record)
+        return left_out
 
-    def _advance(self, count: int) -> None:
-        if self._stop.is_set():  # another worker failed, or Ctrl-C: this file is not needed
+
+def _open_worker(flags: ExportFlags, written: Any, stop: Any) -> _FileWriter:
+    """Open the store in a worker process, which counts examples in a value that all share."""
+
+    def advance(count: int) -> None:
+        if stop.is_set():  # another worker failed, or Ctrl-C: this file is not needed
             raise InterruptedError
-        with self._written.get_lock():
-            self._written.value += count
+        with written.get_lock():
+            written.value += count
 
-
-def _write_file(
-    flags: ExportFlags,
-    folder: pathlib.Path,
-    number: int,
-    examples: int,
-    source: ExampleSource,
-    advance: Callable[[int], None],
-) -> int:
-    """Write file `number`, a function of the flags and the store; return how many are skipped."""
-    left_out = 0
-    with open_writer(folder / flags.file_name(number), flags.compression) as writer:
-        stride = flags.shards * _GROUP_EXAMPLES
-        for start in range(number, examples, stride):
-            stop = min(start + stride, examples)
-            batch = source.rows(np.arange(start, stop, flags.shards, dtype=np.int64))
-            advance(len(batch["input_ids"]))
-            if flags.options.has_next_sentences:
-                has_label_B = batch["next_sentence_weights"] > 0
-                left_out += int(np.count_nonzero(~has_label_B))
-                batch = {name: batch[name][has_label_B] for name in TFRECORD_FIELDS}
-            for record in serialize_examples(batch):
-                writer.write(record)
-    return left_out
+    return _FileWriter(flags, _open(open_store(flags.store), flags), advance)
 
 
 def _facts(

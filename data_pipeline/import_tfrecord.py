@@ -24,15 +24,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.report.build import describe_file_count
 from data_pipeline.report.progress import progress_bar
 from data_pipeline.spec.schema import RowShape, restore_ids
-from data_pipeline.store import (
-    EXAMPLES,
-    FORMAT,
-    FORMAT_VERSION,
-    HELDOUT,
-    MANIFEST,
-    TRAIN,
-    check_is_local,
-)
+from data_pipeline.store import EXAMPLES, FORMAT, HELDOUT, MANIFEST, TRAIN, check_is_local
 from data_pipeline.store.examples import FOLDER, SPLIT_ROWS, ExampleWriter
 from data_pipeline.store.tfrecord import (
     check_examples,
@@ -40,13 +32,7 @@ from data_pipeline.store.tfrecord import (
     hash_first_segments,
     read_examples,
 )
-from data_pipeline.store.writer import (
-    ArrayFile,
-    compute_digest,
-    describe_arrays,
-    describe_vocabulary,
-    write_manifest,
-)
+from data_pipeline.store.writer import ArrayFile, make_manifest, write_manifest
 from data_pipeline.vocab import Vocabulary, load_vocabulary
 from data_pipeline.vocab.sentencepiece_rules import ALBERT, CHOICES, NONE, XLNET
 from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
@@ -268,20 +254,15 @@ class _Import:
                 "tokens": int(counts_V.sum()),
                 "unknown_tokens": int(counts_V[vocabulary.special_ids["unk"]]),
             }
-        arrays = describe_arrays(self._folder, (FOLDER, TRAIN, HELDOUT))
-        return {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
+        content = {
             "kind": EXAMPLES,
-            "digest": compute_digest(arrays, vocabulary.digest),
-            "vocabulary": describe_vocabulary(vocabulary),
             "examples": self._lengths,
             "splits": splits,
             "holdout": self._flags.heldout_share,
             "versions": {"numpy": importlib.metadata.version("numpy")},
             "sources": self._sources,
-            "arrays": arrays,
         }
+        return make_manifest(self._folder, vocabulary, content, (FOLDER, TRAIN, HELDOUT))
 
 
 def _report(console: rich.console.Console, output: pathlib.Path, manifest: dict[str, Any]) -> None:

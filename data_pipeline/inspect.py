@@ -76,19 +76,15 @@ def inspect(flags: InspectFlags, console: rich.console.Console) -> None:
     findings = find_in_store(health)
     print_health(console, health, findings)
     if flags.html:
-        _write_page(pathlib.Path(flags.html), health, findings)
+        # Otherwise matplotlib, imported next, reports that it indexes fonts.
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)
+        from data_pipeline.report.page import render_page
+
+        pathlib.Path(flags.html).write_text(render_page(health, findings), encoding="utf-8")
         console.print(f"  wrote {flags.html}", markup=False, soft_wrap=True)
     if flags.json_out:
         text = json.dumps(describe(health, findings), indent=2, ensure_ascii=False)
         pathlib.Path(flags.json_out).write_text(text + "\n", encoding="utf-8")
-
-
-def _write_page(path: pathlib.Path, health: Health, findings: list[StoreFinding]) -> None:
-    # Otherwise matplotlib, imported next, reports that it indexes fonts.
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    from data_pipeline.report.page import render_page
-
-    path.write_text(render_page(health, findings), encoding="utf-8")
 
 
 def describe(health: Health, findings: list[StoreFinding]) -> dict[str, Any]:

@@ -31,6 +31,8 @@ from data_pipeline.vocab import Vocabulary, load_recorded
 # Stored bytes that one worker reads from start to end: many small files are one group, and a
 # larger file is a group of its own.
 _GROUP_BYTES = 64 << 20
+# Files by their group: the chunks in it, numbered, and how many there are.
+_PART_NAME, _END_NAME = "{:06d}-{:06d}.chunk", "{:06d}.end"
 
 NumberedSources = Sequence[tuple[int, Source]]
 
@@ -132,9 +134,8 @@ def encode_with_beam(
         for group, _ in groups:
             yield from _read_back(group, folder)
     finally:
-        FileSystems.delete(
-            [f"{folder}/" if is_address(folder) else folder]
-        )  # Beam requires the slash
+        # Beam requires the slash.
+        FileSystems.delete([f"{folder}/" if is_address(folder) else folder])
 
 
 def group_sources(sources: Sequence[Source]) -> Iterator[NumberedSources]:
@@ -187,12 +188,12 @@ def _read_group(
     end: dict[str, Any] = {}
     try:
         for chunk in read_chunks(sources, text):
-            yield _part_name(group, chunks), chunk
+            yield _PART_NAME.format(group, chunks), chunk
             chunks += 1
         end["chunks"] = chunks
     except Refused as error:
         end["refused"] = str(error)
-    _write(folder, _end_name(group), json.dumps(end).encode())
+    _write(folder, _END_NAME.format(group), json.dumps(end).encode())
 
 
 def _encode_part(part: tuple[str, TextChunk], work: BeamWork) -> None:
@@ -215,7 +216,7 @@ def _read_back(group: int, folder: str) -> Iterator[EncodedChunk]:
     """Yield the chunks of a group in order, and remove their files."""
     from apache_beam.io.filesystems import FileSystems
 
-    end_path = FileSystems.join(folder, _end_name(group))
+    end_path = FileSystems.join(folder, _END_NAME.format(group))
     if not FileSystems.exists(end_path):
         raise Refused(
             f"the Beam pipeline finished, but {end_path} does not exist: its workers wrote to a "
@@ -227,18 +228,10 @@ def _read_back(group: int, folder: str) -> Iterator[EncodedChunk]:
     if "refused" in end:
         raise Refused(end["refused"])
     for number in range(end["chunks"]):
-        path = FileSystems.join(folder, _part_name(group, number))
+        path = FileSystems.join(folder, _PART_NAME.format(group, number))
         with FileSystems.open(path) as file:
             yield read_chunk(io.BytesIO(file.read()))
         FileSystems.delete([path])
-
-
-def _part_name(group: int, number: int) -> str:
-    return f"{group:06d}-{number:06d}.chunk"
-
-
-def _end_name(group: int) -> str:
-    return f"{group:06d}.end"
 
 
 def _write(folder: str, name: str, data: bytes) -> None:

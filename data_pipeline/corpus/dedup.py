@@ -73,11 +73,7 @@ _DIGIT = re.compile(r"\d")
 
 _ASCII = bytes(range(128))
 _ASCII_SPACE = bytes(code for code in _ASCII if chr(code).isspace())
-_CAPITALS = bytes(range(ord("A"), ord("Z") + 1))
-_FOLD = bytes.maketrans(
-    _CAPITALS + b"0123456789" + _ASCII_SPACE,
-    _CAPITALS.lower() + b"0" * 10 + b" " * len(_ASCII_SPACE),
-)
+_FOLD = bytes.maketrans(b"0123456789" + _ASCII_SPACE, b"0" * 10 + b" " * len(_ASCII_SPACE))
 
 
 def fold_text(paragraphs: Iterable[str]) -> bytes:
@@ -91,7 +87,7 @@ def fold_text(paragraphs: Iterable[str]) -> bytes:
     beyond_ascii = data.translate(None, _ASCII).decode()
     if any(character.isspace() or character.isdecimal() for character in set(beyond_ascii)):
         return _DIGIT.sub("0", " ".join(data.decode().split())).encode()
-    data = data.translate(_FOLD).strip()
+    data = data.lower().translate(_FOLD).strip()
     while b"  " in data:
         data = data.replace(b"  ", b" ")
     return data

@@ -15,12 +15,10 @@ from data_pipeline.corpus.dedup import fold_text, hash_document, hash_texts
 from data_pipeline.corpus.lost_characters import LostCharacters
 from data_pipeline.corpus.near_duplicates import Signer
 from data_pipeline.read.cleaning import (
-    CHARACTERS,
-    DOCUMENTS_WITHOUT_SENTENCES,
-    LONG_WORD_CHARACTERS,
-    SENTENCES_WITHOUT_TOKENS,
     CleaningOptions,
+    Counted,
     Document,
+    Dropped,
     clean_documents,
 )
 from data_pipeline.read.documents import Source, read_sources
@@ -128,8 +126,8 @@ class ChunkEncoder:
         document_lengths = sum_runs(line_lengths > 0, lines_read)
         kept_documents = [documents[i] for i in np.flatnonzero(document_lengths)]
         kept_lines = [lines[i] for i in np.flatnonzero(line_lengths)]
-        counts[SENTENCES_WITHOUT_TOKENS] += int(np.count_nonzero(~has_tokens))
-        counts[DOCUMENTS_WITHOUT_SENTENCES] += len(documents) - len(kept_documents)
+        counts[Dropped.SENTENCES_WITHOUT_TOKENS] += int(np.count_nonzero(~has_tokens))
+        counts[Dropped.DOCUMENTS_WITHOUT_SENTENCES] += len(documents) - len(kept_documents)
         lost_characters = self._count_lost(sentences, token_ids, sentence_lengths, counts)
         return EncodedChunk(
             token_ids=token_ids,
@@ -157,8 +155,8 @@ class ChunkEncoder:
         has_unknown = sum_runs(is_unknown, sentence_lengths) > 0
         unknown = [sentences[i] for i in np.flatnonzero(has_unknown)]
         joined = "".join(sentences)
-        counts[CHARACTERS] += len(joined) - joined.count(" ")
-        counts[LONG_WORD_CHARACTERS] += self._lost.count_long_words(unknown)
+        counts[Counted.CHARACTERS] += len(joined) - joined.count(" ")
+        counts[Counted.LONG_WORD_CHARACTERS] += self._lost.count_long_words(unknown)
         return self._lost.count(unknown)
 
     def _facts(

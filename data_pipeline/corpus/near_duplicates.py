@@ -8,7 +8,6 @@ cluster has all documents that are linked by such pairs.
 Source: Broder 1997, "On the resemblance and containment of documents"; datasketch.
 """
 
-import dataclasses
 import pathlib
 import zlib
 from collections.abc import Iterator, Sequence
@@ -67,27 +66,20 @@ def _hash_runs(folded_text: bytes) -> np.ndarray:
     return (runs >> np.uint64(32)).astype(np.uint32)
 
 
-@dataclasses.dataclass(frozen=True)
-class Clusters:
-    """Hold the clusters of near duplicates among D documents."""
-
-    first_D: np.ndarray  # int64, the first document of each document's cluster, possibly itself
-    documents_given_up: int  # not compared with all that agree with them in a band
-
-
 def find_clusters(
     signatures_DP: np.ndarray,
     keeps_document_D: np.ndarray,
     threshold: float,
     directory: pathlib.Path,
-) -> Clusters:
-    """Find the clusters of near duplicates.
+) -> tuple[np.ndarray, int]:
+    """Find the clusters of near duplicates: the first document of each document's cluster.
 
-    A document that is not kept is in no cluster. Memory: 28 bytes per document at a threshold of
-    0.8, and a bucket of bands; the signatures may be a memory map. Creates `directory` for the
-    bands.
+    A document that is not kept, or resembles none, is its own first. The number returned counts the
+    documents given up: not compared with all that agree with them in a band. Memory: 28 bytes per
+    document at a threshold of 0.8, and a bucket of bands; the signatures may be a memory map.
+    Creates `directory` for the bands.
 
-    Shapes: uint32[D,P], bool[D].
+    Shapes: uint32[D,P], bool[D] -> int64[D], and a number.
     """
     import datasketch  # see Signer
 
@@ -110,7 +102,7 @@ def find_clusters(
                 _join(first_D, leader, document)
     for later in np.flatnonzero(first_D != np.arange(len(first_D))):
         first_D[later] = first_D[first_D[later]]  # earlier documents are done: one step is enough
-    return Clusters(first_D, int(np.count_nonzero(is_given_up_D)))
+    return first_D, int(np.count_nonzero(is_given_up_D))
 
 
 def _hash_bands(signatures_BP: np.ndarray, bands: int, band_size: int) -> Iterator[np.ndarray]:

@@ -15,14 +15,7 @@ from data_pipeline.corpus.encode import ChunkFacts, sum_runs
 from data_pipeline.corpus.near_duplicates import SIGNATURE_SIZE, find_clusters
 from data_pipeline.corpus.spool import Spool
 from data_pipeline.io.refused import Refused
-from data_pipeline.read.cleaning import (
-    DOCUMENTS_OF_DUPLICATE_LINES,
-    DROP,
-    DUPLICATE_DOCUMENTS,
-    DUPLICATE_LINES,
-    NEAR_DUPLICATE_DOCUMENTS,
-    CleaningOptions,
-)
+from data_pipeline.read.cleaning import DROP, CleaningOptions, Dropped
 from data_pipeline.store.writer import SplitWriter
 
 _FILLED_AT_ONCE = 1 << 20
@@ -58,18 +51,18 @@ def select(spool: Spool, cleaning: CleaningOptions, dropped: dict[str, int]) -> 
             (facts.text_hashes, np.arange(documents.start, documents.stop))
             for documents, _, facts in number_chunks(spool)
         )
-        dropped[DUPLICATE_DOCUMENTS] += _drop_repeated(
+        dropped[Dropped.DUPLICATE_DOCUMENTS] += _drop_repeated(
             hashes, selection.keeps_document, work / "documents"
         )
     if cleaning.finds_near_duplicates:
-        dropped[NEAR_DUPLICATE_DOCUMENTS] += _apply_near_duplicates(
+        dropped[Dropped.NEAR_DUPLICATE_DOCUMENTS] += _apply_near_duplicates(
             spool, cleaning, selection, work
         )
     if cleaning.drop_duplicate_lines:
-        dropped[DUPLICATE_LINES] += _drop_repeated(
+        dropped[Dropped.DUPLICATE_LINES] += _drop_repeated(
             _hash_kept_lines(spool, selection), selection.keeps_line, work / "lines"
         )
-        dropped[DOCUMENTS_OF_DUPLICATE_LINES] += drop_emptied_documents(spool, selection)
+        dropped[Dropped.DOCUMENTS_OF_DUPLICATE_LINES] += drop_emptied_documents(spool, selection)
     return selection
 
 
@@ -123,15 +116,14 @@ def _apply_near_duplicates(
     signatures_DP = np.memmap(
         work / "signatures", np.uint32, mode="r", shape=(spool.documents, SIGNATURE_SIZE)
     )
-    clustering = find_clusters(
+    first_D, given_up = find_clusters(
         signatures_DP, selection.keeps_document, cleaning.near_duplicate_threshold, work / "bands"
     )
-    first_D = clustering.first_D
     later = np.flatnonzero(first_D != np.arange(len(first_D)))
     clusters = len(np.unique(first_D[later]))
-    selection.near_duplicates["clusters"] = clusters
-    selection.near_duplicates["documents"] = clusters + len(later)
-    selection.near_duplicates["documents_given_up"] = clustering.documents_given_up
+    selection.near_duplicates.update(
+        clusters=clusters, documents=clusters + len(later), documents_given_up=given_up
+    )
     if cleaning.near_duplicates == DROP:
         selection.keeps_document[later] = False
         return len(later)

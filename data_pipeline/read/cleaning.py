@@ -10,6 +10,7 @@ one, which with --documents=blank_line is the whole document.
 
 import collections
 import dataclasses
+import enum
 import functools
 import itertools
 import re
@@ -24,39 +25,39 @@ MAX_MARKS = 30  # combining marks in a row, of UAX #15
 NORMAL_FORMS = ("none", "nfc", "nfkc")
 KEEP, TOGETHER, DROP = "keep", "together", "drop"  # near duplicates
 
-# Reasons for dropping, in the order in which they apply; keys of the manifest's "dropped".
-FILES_WITHOUT_TEXT = "files_without_text"
-LONG_WORD_LINES = "lines_with_long_words"
-SHORT_DOCUMENTS = "short_documents"
-SENTENCES_WITHOUT_TOKENS = "sentences_without_tokens"
-DOCUMENTS_WITHOUT_SENTENCES = "documents_without_sentences"
-DUPLICATE_DOCUMENTS = "duplicate_documents"
-NEAR_DUPLICATE_DOCUMENTS = "near_duplicate_documents"
-DUPLICATE_LINES = "duplicate_lines"
-DOCUMENTS_OF_DUPLICATE_LINES = "documents_of_duplicate_lines"
-REASONS = (
-    FILES_WITHOUT_TEXT,
-    SENTENCES_WITHOUT_TOKENS,
-    DOCUMENTS_WITHOUT_SENTENCES,
-    LONG_WORD_LINES,
-    SHORT_DOCUMENTS,
-    DUPLICATE_DOCUMENTS,
-    NEAR_DUPLICATE_DOCUMENTS,
-    DUPLICATE_LINES,
-    DOCUMENTS_OF_DUPLICATE_LINES,
-)
-# Keys of the manifest's "changed" and of its "counted".
-NORMALIZED_DOCUMENTS = "normalized_documents"
-CUT_MARKS = "cut_combining_marks"
-FALLBACK_FILES = "files_in_fallback_encoding"
-REPLACED_BYTES = "replaced_bytes"
-CHANGES = (NORMALIZED_DOCUMENTS, CUT_MARKS, FALLBACK_FILES, REPLACED_BYTES)
-HYPHENATED_LINES = "hyphenated_lines"
-CHARACTERS = "characters"
-LONG_WORD_CHARACTERS = "long_word_characters"
-COUNTS = (HYPHENATED_LINES, CHARACTERS, LONG_WORD_CHARACTERS)
-COUNTED = (*REASONS, *CHANGES, *COUNTS)
 
+class Dropped(enum.StrEnum):
+    """Name the reasons for dropping: keys of the manifest's "dropped", in their order."""
+
+    FILES_WITHOUT_TEXT = "files_without_text"
+    SENTENCES_WITHOUT_TOKENS = "sentences_without_tokens"
+    DOCUMENTS_WITHOUT_SENTENCES = "documents_without_sentences"
+    LONG_WORD_LINES = "lines_with_long_words"
+    SHORT_DOCUMENTS = "short_documents"
+    DUPLICATE_DOCUMENTS = "duplicate_documents"
+    NEAR_DUPLICATE_DOCUMENTS = "near_duplicate_documents"
+    DUPLICATE_LINES = "duplicate_lines"
+    DOCUMENTS_OF_DUPLICATE_LINES = "documents_of_duplicate_lines"
+
+
+class Changed(enum.StrEnum):
+    """Name the changes to a text: keys of the manifest's "changed"."""
+
+    NORMALIZED_DOCUMENTS = "normalized_documents"
+    CUT_MARKS = "cut_combining_marks"
+    FALLBACK_FILES = "files_in_fallback_encoding"
+    REPLACED_BYTES = "replaced_bytes"
+
+
+class Counted(enum.StrEnum):
+    """Name the counts of a text that stays as it is: keys of the manifest's "counted"."""
+
+    HYPHENATED_LINES = "hyphenated_lines"
+    CHARACTERS = "characters"
+    LONG_WORD_CHARACTERS = "long_word_characters"
+
+
+COUNTED = (*Dropped, *Changed, *Counted)
 Document = list[str]  # paragraphs or lines, as data_pipeline.read.documents yields them
 
 
@@ -124,16 +125,16 @@ def clean_documents(
         read = documents
         documents = [[_normalize(form, line, counts).strip() for line in d] for d in read]
         changed = sum(before != after for before, after in zip(read, documents, strict=True))
-        counts[NORMALIZED_DOCUMENTS] += changed
+        counts[Changed.NORMALIZED_DOCUMENTS] += changed
     if options.max_word_chars:
         has_long_word = re.compile(rf"(?<!\S)\S{{{options.max_word_chars + 1}}}").search
         lines_read = sum(map(len, documents))
         documents = [[line for line in d if not has_long_word(line)] for d in documents]
-        counts[LONG_WORD_LINES] += lines_read - sum(map(len, documents))
+        counts[Dropped.LONG_WORD_LINES] += lines_read - sum(map(len, documents))
     if options.min_document_chars:
         documents_read = len(documents)
         documents = [d for d in documents if sum(map(len, d)) >= options.min_document_chars]
-        counts[SHORT_DOCUMENTS] += documents_read - len(documents)
+        counts[Dropped.SHORT_DOCUMENTS] += documents_read - len(documents)
     return documents
 
 
@@ -143,7 +144,7 @@ def _normalize(form: Literal["NFC", "NFKC"], line: str, counts: collections.Coun
     Sorting a longer run takes time quadratic in its length. Source: UAX #15, stream-safe text.
     """
     if not line.isascii() and (cut := _long_marks().sub("", line)) != line:
-        counts[CUT_MARKS] += len(line) - len(cut)
+        counts[Changed.CUT_MARKS] += len(line) - len(cut)
         line = cut
     return unicodedata.normalize(form, line)
 

@@ -67,10 +67,9 @@ def read_documents(
         return tfds.read_shard(address, source.stored_bytes, key, advance)
     head = read_head(address)
     kind = formats.find_format(address, head, options)
-    if kind == formats.PARQUET:
-        return parquet.read_rows(address, source.stored_bytes, key, advance)
-    if kind == formats.ARROW:
-        return parquet.read_arrow(address, key, advance)
+    if kind in (formats.PARQUET, formats.ARROW):
+        is_arrow = kind == formats.ARROW
+        return parquet.read_rows(address, source.stored_bytes, key, advance, is_arrow)
     if kind == formats.EMPTY:
         return iter(())
     decoding = Decoding(options.fallback_encoding, counts)

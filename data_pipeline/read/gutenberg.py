@@ -48,9 +48,8 @@ _NUMBERED = re.compile(r"\s*(?:[IVXLC]{1,8}\.?$|(?:[IVXLC]{1,8}\.|[0-9]{1,3}\.?)
 # The line "12", alone or above a title; a heading if it continues the count.
 _BARE_NUMBER = re.compile(r"\s*([0-9]{1,3})\.?\s*(?:\n|$)")
 _BARE_ROMAN = re.compile(r"\s*[IVXLC]{1,8}\.?$")
-_MAX_STEP = (
-    2  # the largest gap between numbers: one that is lost in scanning does not end the count
-)
+# The largest gap between numbers: one that is lost in scanning does not end the count.
+_MAX_STEP = 2
 # "Chapter 8" and nothing else: a heading after one blank line, too (Anna Karenina has six such).
 _BARE = re.compile(rf"\s*chapter\s+{_COUNT}\.?$", re.IGNORECASE)
 _NOT_PROSE = re.compile(

@@ -6,9 +6,6 @@ import re
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields, setting
 
-DOCUMENT_RULES = ("blank_line", "line", "file", "gutenberg", "chapters")
-SENTENCE_RULES = ("split", "lines")
-FORMATS = ("auto", "text")
 DEFAULT_KEY = "text"
 _ASCII = bytes(range(128))
 
@@ -20,12 +17,12 @@ class TextOptions:
     documents: str = setting(
         "blank_line",
         "what a document is in plain text; in other formats it is a record",
-        choices=DOCUMENT_RULES,
+        choices=("blank_line", "line", "file", "gutenberg", "chapters"),
     )
     sentences: str = setting(
         "split",
         "split finds the sentences in the text, lines takes each line as a sentence",
-        choices=SENTENCE_RULES,
+        choices=("split", "lines"),
     )
     language: str = setting(
         "en", "language whose rules find the sentences: two or three letters (ISO 639)"
@@ -34,7 +31,7 @@ class TextOptions:
         "auto",
         "auto detects each file's format, text reads every file as plain text, whatever it looks "
         "like",
-        choices=FORMATS,
+        choices=("auto", "text"),
     )
     text_key: str = setting(
         "",

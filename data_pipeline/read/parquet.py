@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from data_pipeline.io.errors import is_transient
 from data_pipeline.io.files import open_file
 from data_pipeline.io.refused import Refused
-from data_pipeline.read.lines import add_size, check_size, split_paragraphs
+from data_pipeline.read.lines import check_size, split_paragraphs
 
 _REQUEST_BYTES = 4 << 20  # bytes per request: those between parts of the column are not read
 _BATCH_BYTES = 4 << 20  # text in memory at a time
@@ -48,38 +48,26 @@ def check_columns(address: str, text_key: str, is_arrow: bool = False) -> None:
 
 
 def read_rows(
-    address: str, stored_bytes: int, text_key: str, advance: Callable[[int], None]
+    address: str,
+    stored_bytes: int,
+    text_key: str,
+    advance: Callable[[int], None],
+    is_arrow: bool = False,
 ) -> Iterator[list[str]]:
     """Yield the lines of the text of each row; a row without text is an empty document.
 
-    Only that column is read, a few rows at a time. `advance` is called with the share of the file's
-    bytes that the rows make up. Raises Refused for what check_columns refuses, damaged pages,
-    text that is not UTF-8 and a document over MAX_DOCUMENT_BYTES.
-    """
-    with open_file(address, _REQUEST_BYTES) as stored:
-        file = _open(address, stored, text_key)
-        rows, reported_bytes, all_rows = 0, 0, max(1, file.metadata.num_rows)
-        for batch in _batches(address, file, text_key):
-            for row, text in enumerate(_texts(address, batch, rows), rows + 1):
-                add_size(f"{address} row {row}", 0, text)
-                yield split_paragraphs(text)
-            rows += len(batch)
-            done_bytes = stored_bytes * min(rows, all_rows) // all_rows
-            advance(done_bytes - reported_bytes)
-            reported_bytes = done_bytes
-
-
-def read_arrow(address: str, text_key: str, advance: Callable[[int], None]) -> Iterator[list[str]]:
-    """Yield the lines of the text of each row of an Arrow file or stream, a batch at a time.
-
-    Raises Refused for what check_columns refuses, a file that is cut off, text that is not UTF-8
-    and a document over MAX_DOCUMENT_BYTES.
+    Only that column is read, of Parquet a few rows at a time, of Arrow a batch. `advance` is called
+    with the bytes of the file that they make up. Raises Refused for what check_columns refuses,
+    damaged pages, a file that is cut off, text that is not UTF-8 and a document over
+    MAX_DOCUMENT_BYTES.
     """
     rows = 0
-    for batch in _arrow_batches(address, text_key, advance):
-        for row, text in enumerate(_texts(address, batch, rows), rows + 1):
-            add_size(f"{address} row {row}", 0, text)
-            yield split_paragraphs(text)
+    if is_arrow:
+        batches = _arrow_batches(address, text_key, advance)
+    else:
+        batches = _parquet_batches(address, stored_bytes, text_key, advance)
+    for batch in batches:
+        yield from _split_texts(address, batch, rows)
         rows += len(batch)
 
 
@@ -148,7 +136,10 @@ def _open(address: str, stored: BinaryIO, text_key: str) -> pq.ParquetFile:
 def _check_schema(address: str, schema: pa.Schema, text_key: str) -> None:
     """Refuse a file without a column of text of that name, at the top or "name.name" within one."""
     kind = _find_type(schema, text_key)
-    if kind is None or not _is_text(kind):
+    if kind is not None and pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    if kind is None or not any(is_kind(kind) for is_kind in texts):
         raise Refused(
             f"{address} has no column of text called {text_key!r}; its columns are "
             f"{_columns(schema)}; name the right one with --text_key=COLUMN"
@@ -192,43 +183,45 @@ def _columns_of(file: pq.ParquetFile, text_key: str) -> list[Any]:
     return [file.metadata.row_group(group).column(number) for group in groups]
 
 
-def _is_text(kind: Any) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
-
-
 def _columns(schema: pa.Schema) -> str:
     names = [f"{field.name} ({field.type})" for field in list(schema)[:_SHOWN_COLUMNS]]
     left = len(schema) - len(names)
     return ", ".join(names) + (f" and {left} more" if left else "")
 
 
-def _batches(address: str, file: pq.ParquetFile, text_key: str) -> Iterator[pa.Array]:
-    """Yield the column of some rows at a time."""
-    with _explain_damage(address):
+def _parquet_batches(
+    address: str, stored_bytes: int, text_key: str, advance: Callable[[int], None]
+) -> Iterator[pa.Array]:
+    """Yield the column of some rows at a time; their share of the rows is read of the file."""
+    with open_file(address, _REQUEST_BYTES) as stored, _explain_damage(address):
+        file = _open(address, stored, text_key)
+        rows, reported_bytes, all_rows = 0, 0, max(1, file.metadata.num_rows)
         for group, column in enumerate(_columns_of(file, text_key)):
             row_bytes = max(1, column.total_uncompressed_size // max(1, column.num_values))
-            rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // row_bytes))
-            for batch in file.iter_batches(rows, row_groups=[group], columns=[text_key]):
+            batch_rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // row_bytes))
+            for batch in file.iter_batches(batch_rows, row_groups=[group], columns=[text_key]):
                 yield _pick(batch, text_key)
+                rows += len(batch)
+                done_bytes = stored_bytes * min(rows, all_rows) // all_rows
+                advance(done_bytes - reported_bytes)
+                reported_bytes = done_bytes
 
 
-def _texts(address: str, column: pa.Array, rows: int) -> Iterator[str]:
-    """Yield the texts of a column, "" for a missing one; `rows` rows came before it."""
+def _split_texts(address: str, column: pa.Array, rows: int) -> Iterator[list[str]]:
+    """Yield the lines of each text of a column, none of a missing one; `rows` rows came before."""
     for row, value in enumerate(column, rows + 1):
+        place = f"{address} row {row}"
         if value.is_valid and pa.types.is_dictionary(column.type):
             value = value.value  # which may be null, too
         if not value.is_valid:
-            yield ""
+            yield []
             continue
-        check_size(f"{address} row {row}", value.as_buffer().size)
+        check_size(place, value.as_buffer().size)
         try:
-            yield value.as_py()
+            text = value.as_py()
         except UnicodeDecodeError as error:
             raise Refused(
                 f"{address} has text that is not UTF-8 in row {row} ({error.reason}); write the "
                 "file again"
             ) from error
+        yield split_paragraphs(place, text)

@@ -11,7 +11,7 @@ from typing import Any
 
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import check_unicode, list_names, name_kind
-from data_pipeline.read.lines import MAX_DOCUMENT_BYTES, HeadEndsError, add_size, split_paragraphs
+from data_pipeline.read.lines import MAX_DOCUMENT_BYTES, HeadEndsError, split_paragraphs
 
 _SHOWN_CHARACTERS = 40
 _OPEN = "unexpected end of data"  # what csv says inside quotes
@@ -67,8 +67,7 @@ def read_json_lines(address: str, lines: Iterable[str], text_key: str) -> Iterat
                 f"--text_key={nested}KEY"
             )
         check_unicode(text, text_key, place)
-        add_size(address, 0, text)
-        yield split_paragraphs(text)
+        yield split_paragraphs(address, text)
 
 
 MISSING = object()
@@ -140,8 +139,7 @@ def read_table(address: str, lines: Iterable[str], kind: str, text_key: str) -> 
                 f"{delimiter.join(fields)[:_SHOWN_CHARACTERS]!r}; a text with {delimiter!r}, "
                 'quotes or line breaks in it stands in double quotes, a quote in it is doubled ("")'
             )
-        add_size(f"{address} row {number}", 0, fields[place])
-        yield split_paragraphs(fields[place])
+        yield split_paragraphs(f"{address} row {number}", fields[place])
 
 
 def _take_head(lines: Iterator[str]) -> tuple[list[str], bool]:

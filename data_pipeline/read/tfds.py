@@ -15,7 +15,7 @@ from data_pipeline.io.errors import explain_errors
 from data_pipeline.io.files import StoredFile
 from data_pipeline.io.record_frames import record_lengths
 from data_pipeline.io.refused import Refused
-from data_pipeline.read.lines import MAX_DOCUMENT_BYTES, add_size, split_paragraphs
+from data_pipeline.read.lines import MAX_DOCUMENT_BYTES, split_paragraphs
 
 PREFIX = "tfds:"
 _ENTRY = re.compile(r"tfds:([\w-]+(?:/[\w.-]+)?)(?::(\d+\.\d+\.\d+))?(?::([A-Za-z]\w*))?")
@@ -120,8 +120,7 @@ def _document(place: str, record: bytes, text_key: str) -> list[str]:
             f"{place} is not UTF-8: byte 0x{data[error.start]:02x} at byte offset {error.start} "
             f"({error.reason}); prepare the data set with text"
         ) from error
-    add_size(place, 0, text)
-    return split_paragraphs(text)
+    return split_paragraphs(place, text)
 
 
 def open_builder(name: str, given: str = "") -> Any:

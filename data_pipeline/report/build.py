@@ -6,27 +6,13 @@ from typing import Any
 
 import numpy as np
 import rich.console
-import rich.markup
 import rich.table
+from rich.filesize import decimal
 
 from data_pipeline.cli.main import find_python
 from data_pipeline.cli.terminal import make_table, print_command, print_fact, print_paragraph
 from data_pipeline.corpus.lost_characters import describe_lost_characters
-from data_pipeline.read.cleaning import (
-    CHARACTERS,
-    CUT_MARKS,
-    DOCUMENTS_WITHOUT_SENTENCES,
-    FALLBACK_FILES,
-    FILES_WITHOUT_TEXT,
-    HYPHENATED_LINES,
-    KEEP,
-    LONG_WORD_CHARACTERS,
-    MAX_MARKS,
-    NORMALIZED_DOCUMENTS,
-    REPLACED_BYTES,
-    SENTENCES_WITHOUT_TOKENS,
-    TOGETHER,
-)
+from data_pipeline.read.cleaning import KEEP, MAX_MARKS, TOGETHER, Changed, Counted, Dropped
 from data_pipeline.report.findings import add_splits, can_be_trained_on, find_in_build, has_no_pairs
 from data_pipeline.store import HELDOUT, TRAIN
 
@@ -68,7 +54,7 @@ def print_report(
     counts = [np.load(store / split / "token_counts.npy") for split in (TRAIN, HELDOUT)]
     used = int(np.count_nonzero(sum(counts)))
     facts = (
-        ("read", f"{describe_file_count(len(sources))}, {_size(read_bytes)} as stored"),
+        ("read", f"{describe_file_count(len(sources))}, {decimal(read_bytes)} as stored"),
         *list_changes(manifest),
         (
             "vocabulary",
@@ -109,16 +95,17 @@ def list_changes(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     dropped = [
         f"{count:,} {reason.replace('_', ' ')}"
         for reason, count in manifest["dropped"].items()
-        if count or reason in (DOCUMENTS_WITHOUT_SENTENCES, SENTENCES_WITHOUT_TOKENS)
+        if count
+        or reason in (Dropped.DOCUMENTS_WITHOUT_SENTENCES, Dropped.SENTENCES_WITHOUT_TOKENS)
     ]
     facts = [("dropped", ", ".join(dropped))]
-    if count := manifest["dropped"][FILES_WITHOUT_TEXT]:
+    if count := manifest["dropped"][Dropped.FILES_WITHOUT_TEXT]:
         names = [source["path"] for source in manifest["sources"] if not source["documents"]]
         more = ", ..." if count > _MAX_FILES else ""
         facts.append(("no text in", ", ".join(names[:_MAX_FILES]) + more))
     flags = manifest["build"]
     if flags["normalize"] != "none":
-        changed = manifest["changed"][NORMALIZED_DOCUMENTS]
+        changed = manifest["changed"][Changed.NORMALIZED_DOCUMENTS]
         facts.append(("normalized", f"{changed:,} documents were not in {flags['normalize']}"))
     if flags["near_duplicates"] != KEEP:
         near = manifest["near_duplicates"]
@@ -138,18 +125,18 @@ def _list_reading(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     changed, counted = manifest["changed"], manifest["counted"]
     facts = []
     if encoding := manifest["build"]["fallback_encoding"]:
-        files = describe_file_count(changed[FALLBACK_FILES])
-        lost = changed[REPLACED_BYTES]
+        files = describe_file_count(changed[Changed.FALLBACK_FILES])
+        lost = changed[Changed.REPLACED_BYTES]
         words = f"; {lost:,} bytes that it lacks became U+FFFD" * (lost > 0)
         facts.append(("encoding", f"{files} with lines not in UTF-8, read as {encoding}{words}"))
-    if marks := changed[CUT_MARKS]:
+    if marks := changed[Changed.CUT_MARKS]:
         facts.append(("cut", f"{marks:,} combining marks that followed {MAX_MARKS} others"))
-    if lines := counted[HYPHENATED_LINES]:
+    if lines := counted[Counted.HYPHENATED_LINES]:
         facts.append(
             ("hyphens", f"{lines:,} wrapped lines end in one; a word that is cut there stays cut")
         )
-    if characters := counted[LONG_WORD_CHARACTERS]:
-        share = characters / counted[CHARACTERS]
+    if characters := counted[Counted.LONG_WORD_CHARACTERS]:
+        share = characters / counted[Counted.CHARACTERS]
         facts.append(("long words", f"{characters:,} characters ({share:.2%}) are lost in them"))
     return facts
 
@@ -168,7 +155,7 @@ def _counts_table(store: pathlib.Path, manifest: dict[str, Any]) -> rich.table.T
 
     rows = [
         *([key, *(f"{split[key]:,}" for split in columns)] for key in _COUNTS),
-        ["on disk", *map(_size, [*sizes, sum(sizes)])],
+        ["on disk", *map(decimal, [*sizes, sum(sizes)])],
         divide("sentences per document", "sentences", "documents", ".1f"),
         divide("tokens per sentence", "tokens", "sentences", ".1f"),
         ["longest sentence", *(f"{split['longest_sentence_tokens']:,}" for split in columns)],
@@ -181,10 +168,3 @@ def _counts_table(store: pathlib.Path, manifest: dict[str, Any]) -> rich.table.T
 def describe_file_count(count: int) -> str:
     """Return "1 file" or "2 files"."""
     return f"{count:,} file{'' if count == 1 else 's'}"
-
-
-def _size(count_bytes: int) -> str:
-    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count_bytes >= factor:
-            return f"{count_bytes / factor:.1f} {unit}"
-    return f"{count_bytes} bytes"

@@ -2,7 +2,6 @@
 
 import bisect
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterable, Iterator
 
@@ -107,16 +106,12 @@ def measure_lengths(chunks: Iterable[np.ndarray], is_even: bool = False) -> Leng
 
 def _bins(values: np.ndarray, counts: np.ndarray, starts: list[int]) -> tuple[Bin, ...]:
     """Count the values between neighboring starts; drop empty bins at both ends."""
-    place = np.searchsorted(values, starts)
-    before = np.concatenate([[0], np.cumsum(counts)])[place]
-    bins = [
-        Bin(first, following - 1, int(after - so_far))
-        for (first, following), (so_far, after) in zip(
-            itertools.pairwise(starts), itertools.pairwise(before), strict=True
-        )
-    ]
-    filled = [number for number, each in enumerate(bins) if each.count]
-    return tuple(bins[filled[0] : filled[-1] + 1])
+    binned, _ = np.histogram(values, starts, weights=counts)
+    filled = np.flatnonzero(binned)
+    return tuple(
+        Bin(starts[number], starts[number + 1] - 1, int(binned[number]))
+        for number in range(filled[0], filled[-1] + 1)
+    )
 
 
 def _doubling_starts(longest: int) -> list[int]:

@@ -96,18 +96,14 @@ class HashSample:
 
 
 def hash_split(
-    split: Split,
-    advance: Callable[[int], None],
-    most_sentences: int = MAX_SENTENCES,
-    most_documents: int = MAX_DOCUMENTS,
-    chunk_tokens: int = _CHUNK_TOKENS,
+    split: Split, advance: Callable[[int], None], chunk_tokens: int = _CHUNK_TOKENS
 ) -> tuple[HashSample, HashSample]:
     """Hash all sentences and documents of a split; call `advance` with the tokens of each chunk.
 
     Texts with equal ids have equal hashes; others do with a chance of 1 in 2**64.
     """
-    sentences = HashSample(split.sentences, most_sentences)
-    documents = HashSample(split.documents, most_documents)
+    sentences = HashSample(split.sentences, MAX_SENTENCES)
+    documents = HashSample(split.documents, MAX_DOCUMENTS)
     open_sum = np.zeros(1, np.uint64)  # sum of the document that the last chunk ended within
     for start, hashes_N in hash_sentences(split, chunk_tokens):
         stop = start + len(hashes_N)

@@ -28,9 +28,7 @@ class RowHealth:
     epoch_rows: int
     heldout_rows: int  # rows of one pass over the held-out split
     random_share: float  # share of next-sentence labels that are 1
-    packed_padding_share: (
-        float  # the share if PACKED_EXAMPLES are in a row; all else is for one in a row
-    )
+    packed_padding_share: float  # with PACKED_EXAMPLES in a row; all else is for one in a row
     tokens: Lengths  # tokens per row, padding not counted
     masks: Lengths  # predictions per row
 
@@ -46,9 +44,7 @@ class ShownToken:
     text: str  # the vocabulary entry without its mark for the start or inside of a word
     starts_word: bool
     original: str | None = None  # the token to predict; None if it is not masked
-    fate: str = (
-        ""  # how a token to predict is shown: hidden by [MASK], kept, or replaced by any other
-    )
+    fate: str = ""  # of a token to predict: hidden by [MASK], kept, or replaced by any other
     piece: str = ""  # the vocabulary's spelling, such as ##ing
     segment: int = 0  # 0 is A, 1 is B
 
@@ -121,7 +117,7 @@ def open_sampler(
       Refused: a sequence length that no pair fits into, or a split of fewer than 2 documents.
     """
     options = PretrainOptions(dupe_factor=1, packed_examples=packed_examples)
-    pieces = VocabInfo(store.vocab_size, store.special_ids)
+    pieces = VocabInfo(store.vocab_size, store.special_ids, store.train.token_counts)
     return open_source(split, pieces, options, seq_len, math.ceil(0.15 * seq_len))
 
 

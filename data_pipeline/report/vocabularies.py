@@ -206,7 +206,7 @@ def _measure_fill(split: Split, vocabulary: Vocabulary, packed_examples: int) ->
         dupe_factor=1,
         packed_examples=packed_examples,
     )
-    pieces = VocabInfo(vocabulary.size, vocabulary.special_ids)
+    pieces = VocabInfo(vocabulary.size, vocabulary.special_ids, split.token_counts)
     source = open_source(split, pieces, options, _SEQ_LEN, math.ceil(0.15 * _SEQ_LEN))
     planned = source.walks.get(0)
     tokens = int(measure_examples(split, planned.walk).sum(dtype=np.int64))

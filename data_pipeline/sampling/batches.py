@@ -4,7 +4,6 @@ from collections.abc import Generator
 
 import numpy as np
 
-from data_pipeline.io.refused import Refused
 from data_pipeline.sampling.source import ExampleSource
 
 
@@ -94,12 +93,7 @@ def make_heldout_batches(
     An epoch with fewer rows gives fewer batches. The last batch is padded with rows of weight 0
     whose only visible token is [CLS], so that no mean over a row divides by zero. Pass an unpacked
     source (one example per row), so that scores do not depend on how training packs its rows.
-
-    Raises:
-      Refused: examples is below 1.
     """
-    if examples < 1:
-        raise Refused(f"examples to evaluate is {examples}; it must be 1 or more")
     total = min(examples, source.rows_in_epoch(0))
     batches = []
     for start in range(0, total, batch_size):

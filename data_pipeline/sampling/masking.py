@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.io.refused import Refused
-from data_pipeline.sampling import whole_word
 from data_pipeline.spec import hashing
 from data_pipeline.spec.schema import restore_ids
 
 # Counters of a row's draws: positions, replacement of each, random id, number of words.
 _CHOOSE, _REPLACE, _RANDOM_ID, _RUN_LENGTH = 0, 1 << 16, 2 << 16, 3 << 16
-_LAST = np.uint64(2**64 - 1)  # a sort key after all candidates
+# Sort keys after all candidates.
+_NEVER, _LAST = np.uint32(2**32 - 1), np.uint64(2**64 - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +30,7 @@ class MaskRules:
     longest_ngram: int = 3
     is_continuation_V: np.ndarray | None = None  # bool, pieces that continue a word
     exact: bool = False  # Google's rule for whole words, which may continue past the [SEP] of A
-    weights_V: np.ndarray | None = (
-        None  # float64, a weight per id; 0: never chosen; None: equal weights
-    )
+    weights_V: np.ndarray | None = None  # float64, of each id; 0: never chosen; None: all equal
 
 
 def count_predictions(length_B: np.ndarray, text_B: np.ndarray, rules: MaskRules) -> np.ndarray:
@@ -99,7 +97,7 @@ def mask_rows(
         positions_BP.sort(axis=1)
         positions_BP[~used_BP] = 0
     else:
-        chosen_BS = _choose_words(input_ids_BS, is_text_BS, count_B, row_keys_B, rules)
+        chosen_BS = choose_words(input_ids_BS, is_text_BS, count_B, row_keys_B, rules)
         used_BP = np.arange(slots) < np.count_nonzero(chosen_BS, axis=1)[:, None]
         positions_BP = np.zeros(used_BP.shape, np.int32)
         positions_BP[used_BP] = np.nonzero(chosen_BS)[1]
@@ -112,8 +110,8 @@ def _choose_positions(is_text_BS: np.ndarray, row_keys_B: np.ndarray, slots: int
 
     Positions past a row's tokens come last, in no meaningful order.
     """
-    keys_BS, low_mask = whole_word.make_sort_keys(is_text_BS, row_keys_B, _CHOOSE)
-    return (_take_smallest(keys_BS, slots, whole_word.NEVER) & low_mask).astype(np.int32)
+    keys_BS, low_mask = _make_sort_keys(is_text_BS, row_keys_B, _CHOOSE)
+    return (_take_smallest(keys_BS, slots, _NEVER) & low_mask).astype(np.int32)
 
 
 def _take_smallest(keys_BS: np.ndarray, slots: int, filler: np.unsignedinteger[Any]) -> np.ndarray:
@@ -147,29 +145,161 @@ def _choose_by_weight(
     return (keys_BP & np.uint64(0x7FFFFFFF)).astype(np.int32)
 
 
-def _choose_words(
+def _make_sort_keys(
+    is_candidate_BS: np.ndarray, row_keys_B: np.ndarray, counter: int
+) -> tuple[np.ndarray, np.uint32]:
+    """Make keys that sort each row's candidates into random order: uint32[B,S], and a bit mask.
+
+    The lowest bits of a key hold its position and the others a hash, so the keys can be sorted in
+    place; key & mask is the position. Positions that are not candidates get the key _NEVER, which
+    sorts last.
+    """
+    position_S = np.arange(is_candidate_BS.shape[1], dtype=np.uint32)
+    low_mask = np.uint32((1 << max(1, (len(position_S) - 1).bit_length())) - 1)
+    keys_BS = hashing.hash32(row_keys_B, position_S + np.uint32(counter))
+    keys_BS &= ~low_mask
+    keys_BS |= position_S
+    np.putmask(keys_BS, ~is_candidate_BS, _NEVER)
+    return keys_BS, low_mask
+
+
+@dataclasses.dataclass(frozen=True)
+class _Words:
+    """Hold the W words of B rows, row after row, followed by empty words as padding.
+
+    Number the text tokens consecutively over all rows, without special tokens and padding.
+    """
+
+    first_token_W: np.ndarray  # int32
+    opens_segment_W: np.ndarray  # bool, no word precedes it directly in its row
+    starts_BS: np.ndarray  # bool
+    number_BS: np.ndarray  # int32, number of the word that starts here; undefined elsewhere
+
+
+def choose_words(
     input_ids_BS: np.ndarray,
     is_text_BS: np.ndarray,
     count_B: np.ndarray,
     row_keys_B: np.ndarray,
     rules: MaskRules,
 ) -> np.ndarray:
-    """Choose whole words, or runs of words, with at most count_B tokens per row: bool[B,S]."""
+    """Choose up to count_B tokens of each row, as whole words or runs of up to longest_ngram words.
+
+    Words are visited in random order until count_B tokens are chosen. Each visited word starts a
+    run of n words, with n drawn with probability proportional to 1/n. A run ends at the end of its
+    segment at the latest, and loses its last words until its tokens fit into the remaining count.
+    The run is skipped if not even one word fits, or if one of its words is already chosen. With
+    runs of one word this is Google's rule for whole words.
+
+    Shapes: int32[B,S], bool[B,S] False at [CLS], [SEP] and padding, int64[B], uint64[B]
+    -> bool[B,S], at most count_B True per row; fewer if all remaining words are too long.
+
+    Raises:
+      Refused: the rules have no is_continuation_V.
+
+    Source: create_masked_lm_predictions in create_pretraining_data.py, google-research/
+    bert@eedf5716ce and albert@0cf7f5745e, which lets a run continue after a [SEP].
+    """
     if rules.is_continuation_V is None:
         raise Refused(
             f"config.data.masking is {rules.masking!r} but it is unknown which pieces continue a "
             "word; pass the vocabulary's is_continuation, or mask by 'token'"
         )
-    return whole_word.choose_words(
-        input_ids_BS,
-        is_text_BS,
-        count_B,
-        row_keys_B,
-        rules.is_continuation_V,
-        longest_ngram=rules.longest_ngram if rules.masking == "ngram" else 1,
-        joins_segments=rules.exact,
-        counters=(_CHOOSE, _RUN_LENGTH),
+    longest = rules.longest_ngram if rules.masking == "ngram" else 1
+    words = _find_words(input_ids_BS, is_text_BS, rules.is_continuation_V, longest, rules.exact)
+    keys_BS, low_mask = _make_sort_keys(words.starts_BS, row_keys_B, _CHOOSE)
+    keys_BS.sort(axis=1)
+
+    is_taken_W = np.zeros(len(words.first_token_W), bool)
+    room_B = count_B.copy()
+    rows = np.arange(len(count_B))  # rows with room for tokens and with unvisited words
+    for rank in range(keys_BS.shape[1]):
+        keys = keys_BS[rows, rank]
+        is_open = (keys != _NEVER) & (room_B[rows] > 0)
+        rows, keys = rows[is_open], keys[is_open]
+        if not len(rows):
+            break
+        position = keys & low_mask
+        drawn = None
+        if longest > 1:
+            bits = hashing.hash32(row_keys_B[rows], (position + np.uint32(_RUN_LENGTH))[:, None])
+            drawn = _draw_run_lengths(bits[:, 0], longest)
+        room_B[rows] -= _take_runs(
+            words, words.number_BS[rows, position], room_B[rows], drawn, longest, is_taken_W
+        )
+
+    tokens_W = np.diff(words.first_token_W, append=words.first_token_W[-1])
+    chosen_BS = np.zeros(is_text_BS.shape, bool)
+    chosen_BS[is_text_BS] = np.repeat(is_taken_W, tokens_W)
+    return chosen_BS
+
+
+def _find_words(
+    input_ids_BS: np.ndarray,
+    is_text_BS: np.ndarray,
+    is_continuation_V: np.ndarray,
+    empty_words: int,
+    joins_segments: bool,
+) -> _Words:
+    """Split each row into words, which end with their segment unless joins_segments is set."""
+    opens_segment_BS = is_text_BS.copy()
+    opens_segment_BS[:, 1:] &= ~is_text_BS[:, :-1]
+    starts_BS = ~is_continuation_V.take(input_ids_BS)
+    starts_BS &= is_text_BS
+    if joins_segments:
+        starts_BS[np.arange(len(is_text_BS)), is_text_BS.argmax(axis=1)] = True
+        starts_BS &= is_text_BS  # a row without text
+    else:
+        starts_BS |= opens_segment_BS
+    first_token_W = np.flatnonzero(starts_BS[is_text_BS]).astype(np.int32)
+    number_BS = np.cumsum(starts_BS, dtype=np.int32).reshape(starts_BS.shape)
+    number_BS -= 1
+    tokens = np.int32(np.count_nonzero(is_text_BS))
+    return _Words(
+        first_token_W=np.append(first_token_W, np.full(empty_words, tokens)),
+        opens_segment_W=np.append(opens_segment_BS[starts_BS], np.ones(empty_words, bool)),
+        starts_BS=starts_BS,
+        number_BS=number_BS,
     )
+
+
+def _draw_run_lengths(bits_N: np.ndarray, longest: int) -> np.ndarray:
+    """Draw n from 1 to `longest` with probability proportional to 1/n: uint32[N] -> int64[N]."""
+    share = np.cumsum(1.0 / np.arange(1, longest + 1))
+    limits = (share[:-1] / share[-1] * 2**32).astype(np.uint32)
+    return 1 + np.searchsorted(limits, bits_N, side="right")
+
+
+def _take_runs(
+    words: _Words,
+    first_N: np.ndarray,
+    room_N: np.ndarray,
+    drawn_N: np.ndarray | None,
+    longest: int,
+    is_taken_W: np.ndarray,
+) -> np.ndarray:
+    """Take a run of words that begins at first_N in each of N rows, if its tokens fit in room_N.
+
+    Mark its words in is_taken_W. drawn_N are the lengths of runs in words; None means 1.
+
+    Returns:
+      int64[N], the tokens of each run; 0 for a run not taken.
+    """
+    token_N = words.first_token_W[first_N]
+    is_free_N = ~is_taken_W[first_N]
+    fits_N = words.first_token_W[first_N + 1] - token_N <= room_N
+    length_N = fits_N.astype(np.int64)
+    if drawn_N is not None:
+        for number in range(1, longest):
+            fits_N &= drawn_N > number
+            fits_N &= ~words.opens_segment_W[first_N + number]
+            fits_N &= words.first_token_W[first_N + number + 1] - token_N <= room_N
+            is_free_N &= ~(fits_N & is_taken_W[first_N + number])
+            length_N += fits_N
+    length_N *= is_free_N
+    for number in range(longest):
+        is_taken_W[first_N[length_N > number] + number] = True
+    return words.first_token_W[first_N + length_N] - token_N
 
 
 def _replace(

@@ -124,7 +124,9 @@ def _fit_rows(examples_L: np.ndarray, seq_len: int, most: int) -> dict[tuple[int
                 closed[composition] = closed.get(composition, 0) + filled
             else:
                 open_rows.put(room - each * length, composition, filled)
-    closed |= open_rows.not_empty()
+    for rows_of_kind in open_rows.rows.values():
+        closed |= rows_of_kind
+    closed.pop((), None)  # rows without an example
     return closed
 
 
@@ -133,31 +135,22 @@ class _OpenRows:
 
     def __init__(self) -> None:
         self._kinds: list[tuple[int, int]] = []  # (room, examples), ascending
-        self._rows: dict[tuple[int, int], dict[tuple[int, ...], int]] = {}
+        self.rows: dict[tuple[int, int], dict[tuple[int, ...], int]] = {}
 
     def put(self, room: int, lengths: tuple[int, ...], rows: int) -> None:
         """Add rows with examples of these lengths."""
         kind = (room, len(lengths))
-        if rows and kind not in self._rows:
+        if rows and kind not in self.rows:
             bisect.insort(self._kinds, kind)
-            self._rows[kind] = {}
+            self.rows[kind] = {}
         if rows:
-            self._rows[kind][lengths] = self._rows[kind].get(lengths, 0) + rows
+            self.rows[kind][lengths] = self.rows[kind].get(lengths, 0) + rows
 
     def take(self, length: int) -> tuple[int, tuple[int, ...], int]:
         """Remove the fullest kind of rows with room for `length`: room, lengths, number of rows."""
         place = bisect.bisect_left(self._kinds, (length, 0))
         kind = self._kinds[place]
-        lengths, rows = self._rows[kind].popitem()
-        if not self._rows[kind]:
-            del self._rows[kind], self._kinds[place]
+        lengths, rows = self.rows[kind].popitem()
+        if not self.rows[kind]:
+            del self.rows[kind], self._kinds[place]
         return kind[0], lengths, rows
-
-    def not_empty(self) -> dict[tuple[int, ...], int]:
-        """Return the rows that hold an example."""
-        return {
-            lengths: count
-            for rows in self._rows.values()
-            for lengths, count in rows.items()
-            if lengths
-        }

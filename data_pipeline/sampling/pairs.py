@@ -53,21 +53,14 @@ def resolve_spans(split: Split, walk: Walk, examples_B: np.ndarray, epoch_key: i
     Source: create_pretraining_data.py@eedf5716ce, create_instances_from_document; for sop, Lan et
     al. 2020, section 3.1.
     """
-    whole = _find_spans(split, walk, examples_B)
+    whole, cut = _find_spans(split, walk, examples_B)
     first_B = whole.first_sentence_B
-    a_tokens_B, b_tokens_B = truncate_pairs(whole.a_tokens_B, whole.b_tokens_B, walk.rules)
-    cut_a_key, cut_b_key = (
-        hashing.derive_key(epoch_key, Purpose.CUT_A),
-        hashing.derive_key(epoch_key, Purpose.CUT_B),
-    )
-    a_front_B = hashing.draw_binomial_half(cut_a_key, first_B, whole.a_tokens_B - a_tokens_B)
-    b_front_B = hashing.draw_binomial_half(cut_b_key, first_B, whole.b_tokens_B - b_tokens_B)
+    cut_a_key = hashing.derive_key(epoch_key, Purpose.CUT_A)
+    cut_b_key = hashing.derive_key(epoch_key, Purpose.CUT_B)
+    a_front_B = hashing.draw_binomial_half(cut_a_key, first_B, whole.a_tokens_B - cut.a_tokens_B)
+    b_front_B = hashing.draw_binomial_half(cut_b_key, first_B, whole.b_tokens_B - cut.b_tokens_B)
     spans = dataclasses.replace(
-        whole,
-        a_start_B=whole.a_start_B + a_front_B,
-        a_tokens_B=a_tokens_B,
-        b_start_B=whole.b_start_B + b_front_B,
-        b_tokens_B=b_tokens_B,
+        cut, a_start_B=whole.a_start_B + a_front_B, b_start_B=whole.b_start_B + b_front_B
     )
     if walk.rules.segments != "sop":
         return spans
@@ -82,9 +75,7 @@ def measure_examples(split: Split, walk: Walk) -> np.ndarray:
     lengths_N = np.empty(len(walk), np.uint16)
     for start in range(0, len(walk), _LENGTHS_AT_A_TIME):
         examples_B = np.arange(start, min(start + _LENGTHS_AT_A_TIME, len(walk)))
-        whole = _find_spans(split, walk, examples_B)
-        a_tokens_B, b_tokens_B = truncate_pairs(whole.a_tokens_B, whole.b_tokens_B, walk.rules)
-        cut = dataclasses.replace(whole, a_tokens_B=a_tokens_B, b_tokens_B=b_tokens_B)
+        _, cut = _find_spans(split, walk, examples_B)
         lengths_N[start : start + len(examples_B)] = cut.length_B
     return lengths_N
 
@@ -108,11 +99,12 @@ def truncate_pairs(
     return np.minimum(a_tokens_B, most_B - b_kept_B), b_kept_B
 
 
-def _find_spans(split: Split, walk: Walk, examples_B: np.ndarray) -> Spans:
-    """Find the whole text of examples, before any cut or swap; it depends only on the walk."""
-    if walk.rules.has_pairs:
-        return _find_pairs(split, walk, examples_B)
-    return _find_runs(split, walk, examples_B)
+def _find_spans(split: Split, walk: Walk, examples_B: np.ndarray) -> tuple[Spans, Spans]:
+    """Find the whole text of examples, and the same with its lengths cut; the walk decides both."""
+    find = _find_pairs if walk.rules.has_pairs else _find_runs
+    whole = find(split, walk, examples_B)
+    a_tokens_B, b_tokens_B = truncate_pairs(whole.a_tokens_B, whole.b_tokens_B, walk.rules)
+    return whole, dataclasses.replace(whole, a_tokens_B=a_tokens_B, b_tokens_B=b_tokens_B)
 
 
 def _find_pairs(split: Split, walk: Walk, examples_B: np.ndarray) -> Spans:

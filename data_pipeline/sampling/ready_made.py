@@ -108,10 +108,7 @@ def open_stored_examples(
     examples = sum(length[split] for split in SPLIT_ROWS)
 
     def open_file(name: str, dtype: str, dims: tuple[int, ...]) -> np.ndarray:
-        # A memory map seen as a plain array: slicing np.memmap costs more than what it slices.
-        return np.asarray(
-            open_array(store.directory, f"{FOLDER}/{seq_len}/{name}.npy", dtype, dims)
-        )
+        return open_array(store.directory, f"{FOLDER}/{seq_len}/{name}.npy", dtype, dims)
 
     split_rows = open_file(SPLIT_ROWS[split_name], "int64", (length[split_name],))
     if len(split_rows) and not (split_rows.min() >= 0 and split_rows.max() < examples):

@@ -126,77 +126,41 @@ def pack_rows(
     Shapes: text, masks and spans hold M examples in the order of the rows; examples_in_row_B is
     int64[B] with sum M -> schema.PACKED_FIELDS of B rows of `shape`.
     """
-    rows, seq_len = len(examples_in_row_B), shape.seq_len
+    rows = len(examples_in_row_B)
     row_M = np.repeat(np.arange(rows), examples_in_row_B)
     slot_M = np.arange(len(row_M)) - _starts(examples_in_row_B)[row_M]
     filled_B = np.bincount(row_M, weights=spans.length_B, minlength=rows).astype(np.int64)
     start_M = _starts(spans.length_B) - _starts(filled_B)[row_M]
-
-    # Rows are laid end to end: the examples of each row, then its padding.
-    piece_M = np.arange(len(row_M)) + row_M
-    padding_B = np.cumsum(examples_in_row_B) + np.arange(rows)
-    lengths = np.empty(len(row_M) + rows, np.int64)
-    lengths[piece_M], lengths[padding_B] = spans.length_B, seq_len - filled_B
-    numbers = np.zeros(len(lengths), np.int32)
-    numbers[piece_M] = slot_M + 1
-    # Map each packed position to its position in `text`; padding maps to any position.
-    moves = np.zeros(len(lengths), np.int64)
-    moves[piece_M] = np.arange(len(row_M)) * seq_len - (row_M * seq_len + start_M)
-    moves[padding_B] = -_starts(lengths)[padding_B]
-    source = np.repeat(moves, lengths) + np.arange(rows * seq_len)
-    example_ids = np.repeat(numbers, lengths)
-    is_padding = example_ids == 0
-
-    line = {
-        "input_ids": text.ids_BS.ravel().take(source),
-        "input_mask": (~is_padding).astype(np.int32),
-        "segment_ids": text.is_b_BS.ravel().take(source).astype(np.int32),
-        "example_ids": example_ids,
-        "position_ids": (source % seq_len).astype(np.int32),
-    }
-    for name, filler in (("input_ids", pad_id), ("segment_ids", 0), ("position_ids", 0)):
-        np.putmask(line[name], is_padding, filler)
-    return {
-        **{name: array.reshape(rows, seq_len) for name, array in line.items()},
-        **_pack_masks(masks, row_M, start_M, rows, shape.predictions),
-        **_pack_labels(spans, row_M, slot_M, start_M, rows, shape.examples),
-    }
-
-
-def _pack_masks(
-    masks: Masks, row_M: np.ndarray, start_M: np.ndarray, rows: int, slots: int
-) -> dict[str, np.ndarray]:
     is_used_MP = masks.weights_BP > 0
-    used_M = np.count_nonzero(is_used_MP, axis=1)
-    is_slot_BP = np.arange(slots) < np.bincount(row_M, weights=used_M, minlength=rows)[:, None]
-    moved_MP = masks.positions_BP + start_M[:, None].astype(np.int32)
-    made = {}
-    for name, values_MP in (
-        ("masked_lm_positions", moved_MP),
-        ("masked_lm_ids", masks.ids_BP),
-        ("masked_lm_weights", masks.weights_BP),
-    ):
-        made[name] = np.zeros((rows, slots), values_MP.dtype)
-        made[name][is_slot_BP] = values_MP[is_used_MP]
-    return made
+    used_B = np.bincount(row_M, weights=np.count_nonzero(is_used_MP, axis=1), minlength=rows)
+    # Tokens, predictions and labels keep the order of the examples; the rest of a row is unused.
+    is_token_BS = np.arange(shape.seq_len) < filled_B[:, None]
+    is_used_BP = np.arange(shape.predictions) < used_B[:, None]
+    is_example_BN = np.arange(shape.examples) < examples_in_row_B[:, None]
+    # The position in `text` of each token; padding reads the first [CLS], which is not in B.
+    source_BS = _fill(is_token_BS, np.flatnonzero(text.is_token_BS), np.int64)
+    moved_MP = masks.positions_BP + start_M[:, None]
+    return {
+        "input_ids": np.where(is_token_BS, text.ids_BS.ravel().take(source_BS), np.int32(pad_id)),
+        "input_mask": is_token_BS.astype(np.int32),
+        "segment_ids": text.is_b_BS.ravel().take(source_BS).astype(np.int32),
+        "example_ids": _fill(is_token_BS, np.repeat(slot_M + 1, spans.length_B)),
+        "position_ids": (source_BS % shape.seq_len).astype(np.int32),
+        "masked_lm_positions": _fill(is_used_BP, moved_MP[is_used_MP]),
+        "masked_lm_ids": _fill(is_used_BP, masks.ids_BP[is_used_MP]),
+        "masked_lm_weights": _fill(is_used_BP, masks.weights_BP[is_used_MP], np.float32),
+        "cls_positions": _fill(is_example_BN, start_M),
+        "next_sentence_labels": _fill(is_example_BN, spans.label_B),
+        "next_sentence_weights": _fill(is_example_BN, spans.has_label_B, np.float32),
+    }
 
 
-def _pack_labels(
-    spans: Spans,
-    row_M: np.ndarray,
-    slot_M: np.ndarray,
-    start_M: np.ndarray,
-    rows: int,
-    examples: int,
-) -> dict[str, np.ndarray]:
-    made = {}
-    for name, values_M, dtype in (
-        ("cls_positions", start_M, np.int32),
-        ("next_sentence_labels", spans.label_B, np.int32),
-        ("next_sentence_weights", spans.has_label_B, np.float32),
-    ):
-        made[name] = np.zeros((rows, examples), dtype)
-        made[name][row_M, slot_M] = values_M
+def _fill(
+    is_place: np.ndarray, values: np.ndarray, dtype: type[np.generic] = np.int32
+) -> np.ndarray:
+    """Put values into the places that are True, in order, and 0 into the others."""
+    made = np.zeros(is_place.shape, dtype)
+    made[is_place] = values
     return made
 
 

@@ -39,8 +39,8 @@ class VocabInfo:
 
     size: int
     special_ids: dict[str, int]  # keys: pad, unk, cls, sep, mask
+    token_counts_V: np.ndarray  # int64, of the training text; for masked_lm_smoothing
     is_continuation_V: np.ndarray | None = None  # bool: continues a word; for whole-word masks
-    token_counts_V: np.ndarray | None = None  # int64, of the training text; for masked_lm_smoothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,21 +66,21 @@ class PretrainSource(ExampleSource):
 
     def rows_in_epoch(self, epoch: int) -> int:
         """Return the number of rows in an epoch, which has each example of its walk once."""
-        return self.facts.rows_K[epoch % len(self.facts.rows_K)]
+        return self.facts.rows[epoch % len(self.facts.rows)]
 
     @property
     def mean_rows_per_epoch(self) -> float:
-        return sum(self.facts.rows_K) / len(self.facts.rows_K)
+        return sum(self.facts.rows) / len(self.facts.rows)
 
     @property
     def mean_examples_in_row(self) -> float:
-        return sum(self.facts.examples_K) / sum(self.facts.rows_K)
+        return sum(self.facts.examples) / sum(self.facts.rows)
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        ends_K = np.cumsum(np.asarray(self.facts.rows_K, np.int64))
+        ends_K = np.cumsum(np.asarray(self.facts.rows, np.int64))
         round_N, rest_N = np.divmod(positions, ends_K[-1])
         walk_N = np.searchsorted(ends_K, rest_N, side="right")
-        index_N = rest_N - (ends_K - self.facts.rows_K)[walk_N]
+        index_N = rest_N - (ends_K - self.facts.rows)[walk_N]
         return round_N * len(ends_K) + walk_N, index_N
 
     def make_rows_of_part(self, part: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
@@ -94,11 +94,11 @@ class PretrainSource(ExampleSource):
 
     def draw(self, epoch: int, index_B: np.ndarray) -> SampledText:
         """Choose the text of rows by their numbers within an epoch, int64[B]."""
-        number = epoch % len(self.facts.rows_K)
+        number = epoch % len(self.facts.rows)
         planned = self.walks.get(number)
         # In the second half of an epoch the next walk will be needed soon.
         if len(index_B) and 2 * int(index_B.max()) >= planned.rows:
-            self.walks.build_ahead((number + 1) % len(self.facts.rows_K))
+            self.walks.build_ahead((number + 1) % len(self.facts.rows))
         seed, seq_len = self.options.random_seed, self.shape.seq_len
         epoch_key = hashing.derive_key(seed, Purpose.EPOCH, seq_len, epoch)
         order_key = hashing.derive_key(epoch_key, Purpose.EPOCH_ORDER)
@@ -133,7 +133,7 @@ def open_examples(
         vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
         is_continuation_V = vocabulary.is_continuation
     counts_V = store.train.token_counts  # also for held-out text: masks follow the same rule
-    pieces = VocabInfo(store.vocab_size, store.special_ids, is_continuation_V, counts_V)
+    pieces = VocabInfo(store.vocab_size, store.special_ids, counts_V, is_continuation_V)
     sidecar = Sidecar(store.directory / SIDECAR_FOLDER, store.digest)
     return open_source(split, pieces, options, seq_len, max_predictions_per_seq, sidecar)
 
@@ -154,20 +154,8 @@ def open_source(
     options.check()
     _check_lengths(seq_len, max_predictions_per_seq, options.packed_examples)
     _check_split(split, options)
-    # A memory map seen as a plain array: slicing np.memmap costs more than what it slices.
-    plain = dataclasses.replace(
-        split,
-        token_ids=np.asarray(split.token_ids),
-        sentence_offsets=np.asarray(split.sentence_offsets),
-        document_offsets=np.asarray(split.document_offsets),
-    )
     weights_V, smoothing = None, options.masked_lm_smoothing
     if smoothing:
-        if pieces.token_counts_V is None:
-            raise Refused(
-                f"config.data.masked_lm_smoothing is {smoothing} but the counts of tokens are "
-                "unknown; pass the store's, or leave it at 0"
-            )
         weights_V = weigh_rare_tokens(pieces.token_counts_V, smoothing, pieces.special_ids)
     mask_rules = MaskRules(
         masked_lm_prob=options.masked_lm_prob,
@@ -182,14 +170,14 @@ def open_source(
         exact=options.exact,
         weights_V=weights_V,
     )
-    facts = find_walk_facts(plain, options, seq_len, sidecar)
+    facts = find_walk_facts(split, options, seq_len, sidecar)
     return PretrainSource(
         shape=row_shape(options, seq_len, max_predictions_per_seq),
         options=options,
         special_ids=pieces.special_ids,
-        split=plain,
+        split=split,
         facts=facts,
-        walks=WalkCache(plain, options, seq_len, facts),
+        walks=WalkCache(split, options, seq_len, facts),
         layout=RowLayout(seq_len, dict(pieces.special_ids), mask_rules),
     )
 

@@ -259,15 +259,13 @@ def _check_no_gaps(
     split: Split, bounds_D: np.ndarray, offsets_S: np.ndarray, first_document: int, base: int
 ) -> None:
     """Raise Refused for a document without sentences or a sentence without tokens."""
-    if (bounds_D[1:] <= bounds_D[:-1]).any():
-        document = first_document + int(np.argmax(bounds_D[1:] <= bounds_D[:-1]))
-        raise Refused(
-            f"document {document} of split {split.name} has no sentences; every document of a "
-            "store has one or more: build the store again"
-        )
-    if (offsets_S[1:] <= offsets_S[:-1]).any():
-        sentence = base + int(np.argmax(offsets_S[1:] <= offsets_S[:-1]))
-        raise Refused(
-            f"sentence {sentence} of split {split.name} has no tokens; every sentence of a store "
-            "has one or more: build the store again"
-        )
+    for kind, parts, first, offsets in (
+        ("document", "sentences", first_document, bounds_D),
+        ("sentence", "tokens", base, offsets_S),
+    ):
+        is_empty = offsets[1:] <= offsets[:-1]
+        if is_empty.any():
+            raise Refused(
+                f"{kind} {first + int(np.argmax(is_empty))} of split {split.name} has no {parts}; "
+                f"every {kind} of a store has one or more: build the store again"
+            )

@@ -1,5 +1,6 @@
 """Count the K walks of a split once, and build each walk when an epoch needs it."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -7,7 +8,7 @@ import logging
 import pathlib
 import threading
 import time
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 import numpy as np
 
@@ -98,19 +99,11 @@ class PlannedWalk:
 
 @dataclasses.dataclass(frozen=True)
 class WalkFacts:
-    """Hold counts of the K walks of a split, known before any of them is built."""
+    """Hold counts of the walks of a split, known before any of them is built; a sidecar's keys."""
 
-    random_share: float  # WalkRules.random_share
-    examples_K: tuple[int, ...]
-    rows_K: tuple[int, ...]
-
-
-class _KeptFacts(TypedDict):
-    """Hold WalkFacts in a file."""
-
-    random_share: Annotated[float, 0.0, 1.0]
-    examples: list[Annotated[int, 1, MAX_COUNT]]
-    rows: list[Annotated[int, 1, MAX_COUNT]]
+    random_share: Annotated[float, 0.0, 1.0]  # WalkRules.random_share
+    examples: tuple[Annotated[int, 1, MAX_COUNT], ...]  # of each walk
+    rows: tuple[Annotated[int, 1, MAX_COUNT], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,15 +128,12 @@ def find_walk_facts(
     if sidecar is None or sidecar.folder.is_symlink():  # a link may lead out of the store
         return _count_walks(split, options, seq_len)
     path = sidecar.folder / f"{_digest_inputs(split, options, seq_len, sidecar.corpus_digest)}.json"
-    facts = _read_sidecar(path, options.dupe_factor)
-    if facts is None:
-        facts = _count_walks(split, options, seq_len)
-        record = {
-            "random_share": facts.random_share,
-            "examples": list(facts.examples_K),
-            "rows": list(facts.rows_K),
-        }
-        keep_json(path, record)
+    with contextlib.suppress(OSError, ValueError):  # it is missing or damaged
+        facts = read_record(path, WalkFacts, path.parent)
+        if len(facts.examples) == len(facts.rows) == options.dupe_factor:
+            return facts
+    facts = _count_walks(split, options, seq_len)
+    keep_json(path, dataclasses.asdict(facts))
     return facts
 
 
@@ -194,18 +184,6 @@ def _digest_inputs(split: Split, options: PretrainOptions, seq_len: int, corpus_
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
 
 
-def _read_sidecar(path: pathlib.Path, walks: int) -> WalkFacts | None:
-    """Read the facts from a sidecar; None if it is missing or damaged."""
-    try:
-        kept = read_record(path, _KeptFacts, path.parent)
-    except (OSError, ValueError):
-        return None
-    examples, rows = kept["examples"], kept["rows"]
-    if not len(examples) == len(rows) == walks:
-        return None
-    return WalkFacts(kept["random_share"], tuple(examples), tuple(rows))
-
-
 class WalkCache:
     """Keep the walks of a split in memory, and build the next one in a thread ahead of its use.
 
@@ -217,7 +195,7 @@ class WalkCache:
     ) -> None:
         self._split, self._options, self._seq_len = split, options, seq_len
         self._facts = facts
-        self._keeps_all = sum(facts.examples_K) * _BYTES_PER_EXAMPLE <= _KEEP_ALL_BYTES
+        self._keeps_all = sum(facts.examples) * _BYTES_PER_EXAMPLE <= _KEEP_ALL_BYTES
         self._lock = threading.Lock()
         self._walks: dict[int, PlannedWalk] = {}
         self._ahead: dict[int, threading.Thread] = {}
@@ -236,7 +214,9 @@ class WalkCache:
             walk = self._walks.get(number)
             if walk is None:
                 walk = self._walks[number] = self._build(number)
-            self._drop_all_but(number)
+            if not self._keeps_all:  # this walk and the next remain
+                kept = {number, (number + 1) % len(self._facts.rows)}
+                self._walks = {key: self._walks[key] for key in kept & self._walks.keys()}
         return walk
 
     def build_ahead(self, number: int) -> None:
@@ -260,16 +240,10 @@ class WalkCache:
         with self._lock:
             self._walks.setdefault(number, walk)
 
-    def _drop_all_but(self, number: int) -> None:
-        """Drop walks of a large corpus other than this one and the next."""
-        if not self._keeps_all:
-            kept = {number, (number + 1) % len(self._facts.rows_K)}
-            self._walks = {key: walk for key, walk in self._walks.items() if key in kept}
-
     def _build(self, number: int) -> PlannedWalk:
         facts = self._facts
         planned = _plan_walk(self._split, self._options, self._seq_len, number, facts.random_share)
-        examples, rows = facts.examples_K[number], facts.rows_K[number]
+        examples, rows = facts.examples[number], facts.rows[number]
         if (len(planned.walk), planned.rows) != (examples, rows):
             raise Refused(
                 f"walk {number} over split {self._split.name} has {len(planned.walk)} examples in "

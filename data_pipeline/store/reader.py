@@ -352,7 +352,7 @@ def open_array(
             f"{path} is {array.dtype}{list(array.shape)}, but the manifest says "
             f"{dtype}{list(shape)}; they are from different builds: copy the store again"
         )
-    return array
+    return np.asarray(array)  # still mapped; slicing np.memmap costs more than what it slices
 
 
 def _find_largest_id(token_ids: np.ndarray) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
-from data_pipeline.store import HELDOUT, MANIFEST, TRAIN
+from data_pipeline.store import FORMAT, FORMAT_VERSION, HELDOUT, MANIFEST, TRAIN
 from data_pipeline.vocab import Vocabulary
 
 _BLOCK_BYTES = 1 << 22
@@ -130,15 +130,28 @@ def describe_arrays(
     return described
 
 
-def describe_vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return the manifest's entry of the vocabulary."""
+def make_manifest(
+    directory: pathlib.Path,
+    vocabulary: Vocabulary,
+    content: dict[str, Any],
+    folders: Sequence[str] = (TRAIN, HELDOUT),
+) -> dict[str, Any]:
+    """Return the manifest of a store: its content, its vocabulary and the arrays in its folders."""
+    arrays = describe_arrays(directory, folders)
     return {
-        "kind": vocabulary.kind,
-        "file": vocabulary.file_name,
-        "size": vocabulary.size,
-        **vocabulary.recorded_rules,
-        "sha256": vocabulary.digest,
-        "special_ids": vocabulary.special_ids,
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "digest": compute_digest(arrays, vocabulary.digest),
+        "vocabulary": {
+            "kind": vocabulary.kind,
+            "file": vocabulary.file_name,
+            "size": vocabulary.size,
+            **vocabulary.recorded_rules,
+            "sha256": vocabulary.digest,
+            "special_ids": vocabulary.special_ids,
+        },
+        **content,
+        "arrays": arrays,
     }
 
 

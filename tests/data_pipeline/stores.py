@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 
 from data_pipeline.corpus.lost_characters import record_lost_characters
-from data_pipeline.read.cleaning import CHANGES, COUNTS, REASONS, CleaningOptions
+from data_pipeline.read.cleaning import Changed, CleaningOptions, Counted, Dropped
 from data_pipeline.read.options import TextOptions
 from data_pipeline.store import FORMAT, FORMAT_VERSION, HELDOUT, MANIFEST, TRAIN
 from data_pipeline.store.writer import SplitWriter, compute_digest, describe_arrays, hash_file
@@ -73,9 +73,9 @@ def write_store(
         "splits": splits,
         "unknown_token_share": unknown / sum(split["tokens"] for split in splits.values()),
         "longest_sentence_tokens": max(s["longest_sentence_tokens"] for s in splits.values()),
-        "dropped": dict.fromkeys(REASONS, 0),
-        "changed": dict.fromkeys(CHANGES, 0),
-        "counted": dict.fromkeys(COUNTS, 0),
+        "dropped": dict.fromkeys(Dropped, 0),
+        "changed": dict.fromkeys(Changed, 0),
+        "counted": dict.fromkeys(Counted, 0),
         "near_duplicates": {"clusters": 0, "documents": 0, "documents_given_up": 0},
         "lost_characters": record_lost_characters({}),
         "build": dataclasses.asdict(TextOptions())

@@ -16,7 +16,7 @@ import tokenizers
 from data_pipeline import build
 from data_pipeline.build import main
 from data_pipeline.corpus import encode
-from data_pipeline.read.cleaning import REASONS
+from data_pipeline.read.cleaning import Dropped
 from data_pipeline.report import build as build_report
 from data_pipeline.store import open_store
 from data_pipeline.vocab import load_vocabulary
@@ -112,7 +112,7 @@ def test_the_manifest_says_what_went_in_and_what_came_out(corpus, vocab_path, tm
     splits = manifest["splits"]
     assert splits["train"]["documents"] + splits["heldout"]["documents"] == 61
     without = {"sentences_without_tokens": 1, "documents_without_sentences": 1}
-    assert manifest["dropped"] == dict.fromkeys(REASONS, 0) | without
+    assert manifest["dropped"] == dict.fromkeys(Dropped, 0) | without
     assert manifest["sources"] == [
         {"path": str(corpus), "bytes": corpus.stat().st_size, "documents": 60},
         {"path": str(other), "bytes": other.stat().st_size, "documents": 2},

@@ -7,7 +7,7 @@ import unicodedata
 import pytest
 
 from data_pipeline.build import main
-from data_pipeline.read.cleaning import REASONS, CleaningOptions, clean_documents
+from data_pipeline.read.cleaning import CleaningOptions, Dropped, clean_documents
 from data_pipeline.store import open_store
 
 DOCUMENTS = [["Ｆｕｌｌ ﬁle", "e\u0301 and é"], ["plain"], ["long " + "x" * 21, "x" * 20], []]
@@ -43,7 +43,7 @@ def test_the_report_and_the_manifest_say_what_was_cleaned(tmp_path, capsys):
     assert "1 documents were not in nfkc" in capsys.readouterr().out
     store = open_store(tmp_path / "store")
     cleaned = {"lines_with_long_words": 1, "short_documents": 2, "duplicate_documents": 5}
-    assert store.manifest["dropped"] == dict.fromkeys(REASONS, 0) | cleaned
+    assert store.manifest["dropped"] == dict.fromkeys(Dropped, 0) | cleaned
     assert store.manifest["changed"]["normalized_documents"] == 1
     assert store.manifest["build"]["max_word_chars"] == 20
     assert "ｆ" not in store.vocab_path.read_text()  # trained on what is stored

@@ -143,8 +143,3 @@ def test_heldout_batches_are_fixed_and_the_last_is_filled_with_zero_weights(sour
     assert not filled["masked_lm_weights"].any() and not filled["next_sentence_weights"].any()
     assert (filled["input_mask"] == [1] + [0] * (SEQ_LEN - 1)).all()
     assert (filled["input_ids"] == [SPECIAL_IDS["cls"]] + [0] * (SEQ_LEN - 1)).all()
-
-
-def test_an_evaluation_of_nothing_is_refused(source):
-    with pytest.raises(ValueError, match="examples to evaluate is 0"):
-        pretrain.make_heldout_batches(source, batch_size=16, examples=0)

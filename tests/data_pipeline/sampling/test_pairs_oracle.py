@@ -132,9 +132,9 @@ def scores(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> dict[s
 
 def sampled(options: PretrainOptions) -> dict[str, np.ndarray]:
     source = source_of(SPLIT, SEQ_LEN, SLOTS, options)
-    total = sum(source.facts.rows_K)
+    total = sum(source.facts.rows)
     rows = source.rows(np.arange(total))
-    ends = np.cumsum(source.facts.rows_K)[:-1]
+    ends = np.cumsum(source.facts.rows)[:-1]
     parts = {name: np.split(values, ends) for name, values in rows.items()}
     names = [name for name in rows if name != "next_sentence_weights"]
     return epoch_means([{name: parts[name][epoch] for name in names} for epoch in range(EPOCHS)])

@@ -99,7 +99,7 @@ def test_packed_rows_hold_the_examples_of_unpacked_ones(segments, packed_example
             assert not rows[name][unused].any()
     assert packed.rows_in_epoch(0) < alone.rows_in_epoch(0)
     assert packed.mean_examples_in_row == pytest.approx(
-        sum(alone.facts.rows_K) / sum(packed.facts.rows_K)
+        sum(alone.facts.rows) / sum(packed.facts.rows)
     )
 
 
@@ -145,7 +145,8 @@ FROZEN = {
 @pytest.mark.parametrize(("changed", "crc"), FROZEN.values(), ids=FROZEN)
 def test_rows_are_what_they_were(changed, crc):
     vocab_size = vocab_size_of(SPLIT)
-    pieces = VocabInfo(vocab_size, SPECIAL_IDS, np.arange(vocab_size) % 3 == 0)
+    counts_V, is_continuation_V = np.ones(vocab_size), np.arange(vocab_size) % 3 == 0
+    pieces = VocabInfo(vocab_size, SPECIAL_IDS, counts_V, is_continuation_V)
     options = PretrainOptions(dupe_factor=2, **changed)
     source = open_source(SPLIT, pieces, options, SEQ_LEN, 7)
     made = 0

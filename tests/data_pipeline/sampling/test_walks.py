@@ -93,7 +93,7 @@ def test_a_damaged_sidecar_is_written_anew(tmp_path):
     (path,) = (tmp_path / "walks").iterdir()
     facts = counted()
     right = {"random_share": facts.random_share}
-    right |= {"examples": list(facts.examples_K), "rows": list(facts.rows_K)}
+    right |= {"examples": list(facts.examples), "rows": list(facts.rows)}
     for damage in ("", "{", "[1, 2, 3]", *(json.dumps(RIGHT | changed) for changed in WRONG)):
         path.write_text(damage, encoding="utf-8")
         assert find(tmp_path) == facts, damage
@@ -112,9 +112,9 @@ def test_deleting_what_the_error_names_mends_a_store_with_other_counts(tmp_path)
     find(tmp_path)
     (sidecar,) = tmp_path.glob("*/*.json")
     record = json.loads(sidecar.read_text(encoding="utf-8"))
-    record["rows"] = record["examples"] = [count + 1 for count in counted().examples_K]
+    record["rows"] = record["examples"] = [count + 1 for count in counted().examples]
     sidecar.write_text(json.dumps(record), encoding="utf-8")
-    examples = counted().examples_K[0]
+    examples = counted().examples[0]
     with pytest.raises(
         ValueError, match=f"walk 0 over split train has {examples} examples in"
     ) as raised:

@@ -36,7 +36,7 @@ def test_what_was_written_is_what_is_read(built):
         assert read == documents
         tokens = [token for document in documents for sentence in document for token in sentence]
         assert split.token_counts.tolist() == [tokens.count(i) for i in range(VOCAB_SIZE)]
-        assert isinstance(split.token_ids, np.memmap) and not split.token_ids.flags.writeable
+        assert isinstance(split.token_ids.base, np.memmap) and not split.token_ids.flags.writeable
     assert opened.vocab_path.read_text().startswith("[PAD]\n")
     assert (opened.vocab_size, opened.special_ids["mask"]) == (VOCAB_SIZE, 4)
     assert opened.manifest["splits"]["train"] == {
