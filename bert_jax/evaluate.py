@@ -152,7 +152,6 @@ from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_new_file, new_file
 from data_pipeline.labelled.lines import STDIN, LineCounts, check_lines, group_rows, open_lines
 from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.vocab import load_recorded
 
 _SHOWN_SENTENCES = 20
 _GROUP_TOKENS = 1 << 17  # whose vectors are searched at once
@@ -181,7 +180,7 @@ def _main(log: LibraryLog, flags: EvaluateFlags) -> int:
         vocabulary, positions = checkpoint.vocabulary, checkpoint.config.max_position_embeddings
         if selection is not None:
             store = selection.store
-            vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
+            vocabulary = store.load_vocabulary()
         weights = fit_vocabulary(checkpoint, vocabulary)
         # A head that it lacks is not scored.
         weights = dataclasses.replace(weights, parts={})

@@ -40,7 +40,6 @@ from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import open_store
-from data_pipeline.vocab import load_recorded
 
 RESULTS = "losses.json"
 TEXT = pathlib.Path(__file__).parent / "python_docs.jsonl.gz"
@@ -53,7 +52,7 @@ def score(workdir: str, store: str, screen: Screen) -> float:
       Refused: the run was trained with another vocabulary, or as score_split says.
     """
     checkpoint, opened = load.load(workdir), open_store(store)
-    own = load_recorded(opened.vocab_path, opened.manifest["vocabulary"])
+    own = opened.load_vocabulary()
     if checkpoint.vocabulary.pieces() != own.pieces():
         raise Refused(
             f"{workdir} was trained with another vocabulary than the one of {store}; "

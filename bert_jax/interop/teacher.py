@@ -27,7 +27,6 @@ from bert_jax.model.bert import Model, Params
 from bert_jax.train_step import objectives
 from data_pipeline.io.refused import Refused
 from data_pipeline.store import Store
-from data_pipeline.vocab import load_recorded
 
 
 def read_teacher(config: Config, store: Store, screen: Screen) -> Pretrained:
@@ -36,7 +35,7 @@ def read_teacher(config: Config, store: Store, screen: Screen) -> Pretrained:
     Raises:
       Refused: there is no such checkpoint, or the student cannot learn from it.
     """
-    ours = load_recorded(store.vocab_path, store.manifest["vocabulary"])
+    ours = store.load_vocabulary()
     with screen.spinning(f"reading {config.teacher}"):
         fitted = fit_vocabulary(_load_teacher(config), ours, "config.teacher")
     if fitted.new_tokens:

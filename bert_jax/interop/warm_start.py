@@ -33,7 +33,7 @@ from bert_jax.runtime import run_record
 from bert_jax.runtime.workdir import Workdir
 from data_pipeline.io.refused import Refused
 from data_pipeline.store import Store
-from data_pipeline.vocab import WORDPIECE, Vocabulary, load_recorded
+from data_pipeline.vocab import WORDPIECE, Vocabulary
 from data_pipeline.vocab.grow import UNUSED
 from data_pipeline.vocab.sentencepiece_rules import RECORDED
 
@@ -111,7 +111,7 @@ def fit_weights(checkpoint: Pretrained, run: ResolvedRun, store: Store) -> Initi
     Raises:
       Refused: the vocabulary contradicts the checkpoint's.
     """
-    ours = load_recorded(store.vocab_path, store.manifest["vocabulary"])
+    ours = store.load_vocabulary()
     weights = fit_vocabulary(checkpoint, ours, "config.init")
     if RTD in list_objectives(run):
         checkpoint = weights.checkpoint

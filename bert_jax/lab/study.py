@@ -37,7 +37,6 @@ from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import Store, open_store
-from data_pipeline.vocab import load_recorded
 
 SCORES = "scores.json"  # RUN-scores.json: scores computed after training
 FILE = "study_settings.json"  # what runs depend on: rows, tasks, the store
@@ -113,7 +112,7 @@ def describe_task(task: StudyTask, store: Store) -> Settings:
       Refused: a setting is wrong, or a file is missing or cannot be read.
     """
     config = load_task(task)
-    vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
+    vocabulary = store.load_vocabulary()
     opened = open_task(with_length(config.data, _TASK_POSITIONS), vocabulary)
     sha256 = hashlib.sha256(repr(opened.labels).encode())
     for split, rows in opened.splits.items():

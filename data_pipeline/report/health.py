@@ -15,7 +15,7 @@ from data_pipeline.report.progress import show_progress
 from data_pipeline.report.repeats import HashSample, Repeats, find_sentences, hash_split
 from data_pipeline.report.rows import SPECIAL_PIECES, RowHealth, ShownExample, measure_rows
 from data_pipeline.store import HELDOUT, TRAIN, Split, Store
-from data_pipeline.vocab import Vocabulary, load_recorded
+from data_pipeline.vocab import Vocabulary
 
 _MAX_PIECES, _MAX_NEVER, _MAX_REPEATED = 40, 40, 5
 _SHOWN_TOKENS = 40  # the tokens of a repeated sentence that are printed
@@ -100,7 +100,7 @@ def measure(store: Store, seq_len: int, examples: int) -> Health:
     Raises:
       Refused: an empty split, a damaged store, or a sequence length that no pair fits into.
     """
-    vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
+    vocabulary = store.load_vocabulary()
     both = (store.train, store.heldout)
     rows: RowHealth | None = None
     shown_examples: tuple[ShownExample, ...] = ()

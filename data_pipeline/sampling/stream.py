@@ -28,7 +28,6 @@ from data_pipeline.spec.hashing import Purpose
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.spec.schema import MIN_EXAMPLE_TOKENS, RowShape, row_shape
 from data_pipeline.store import EXAMPLES, Split, Store
-from data_pipeline.vocab import load_recorded
 
 MIN_SEQ_LEN = 5  # [CLS] a [SEP] b [SEP]: one token of text on each side
 
@@ -130,7 +129,7 @@ def open_examples(
         return open_stored_examples(store, split.name, options, seq_len, max_predictions_per_seq)
     is_continuation_V = None
     if options.masking != "token":
-        vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
+        vocabulary = store.load_vocabulary()
         is_continuation_V = vocabulary.is_continuation
     counts_V = store.train.token_counts  # also for held-out text: masks follow the same rule
     pieces = VocabInfo(store.vocab_size, store.special_ids, counts_V, is_continuation_V)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.store.reader import Split, Store
-from data_pipeline.vocab import load_recorded
 
 _MAX_PIECES_PER_WORD = 2.0
 _MAX_UNKNOWN_SHARE = 0.01  # share of the tokens
@@ -30,7 +29,7 @@ def find_before_training(store: Store) -> list[StoreFinding]:
     """Find, within a second, faults of the vocabulary and copies of documents."""
     findings = [*find_unknown_tokens(store.manifest)]
     counts_V = np.asarray(store.train.token_counts)
-    vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
+    vocabulary = store.load_vocabulary()
     words = int(counts_V[~vocabulary.is_continuation].sum())
     findings += find_in_words(int(counts_V.sum()) / max(1, words))
     copies = estimate_copies(store.train)

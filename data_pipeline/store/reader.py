@@ -17,6 +17,7 @@ import numpy as np
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import Count, DamagedFile, parse_record
+from data_pipeline.vocab import Vocabulary, load_recorded
 
 FORMAT = "bert_jax store"
 FORMAT_VERSION = 1
@@ -173,6 +174,10 @@ class Store:
     @property
     def vocab_path(self) -> pathlib.Path:
         return small_files.join_inside(self.directory, self.manifest["vocabulary"]["file"])
+
+    def load_vocabulary(self) -> Vocabulary:
+        """Load the vocabulary, which the manifest describes."""
+        return load_recorded(self.vocab_path, self.manifest["vocabulary"])
 
     @property
     def special_ids(self) -> dict[str, int]:

@@ -32,7 +32,6 @@ from data_pipeline.labelled.rows import (
     make_plain_rows,
 )
 from data_pipeline.store import Store
-from data_pipeline.vocab import load_recorded
 
 _HELDOUT_EVERY = 20  # one pair in so many is held out, by a hash of its source
 _SHOWN_CHARACTERS = 60
@@ -110,9 +109,7 @@ def open_texts(
         another vocabulary than the source's store.
     """
     static_WD, vocabulary = skipgram.read_table(skipgram_folder)
-    vocabularies = [
-        load_recorded(store.vocab_path, store.manifest["vocabulary"]) for store in stores
-    ]
+    vocabularies = [store.load_vocabulary() for store in stores]
     if vocabulary.digest != vocabularies[0].digest:
         raise Refused(
             f"--from is {skipgram_folder}, whose vocabulary differs from the one of --store, "

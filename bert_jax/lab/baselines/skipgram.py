@@ -25,7 +25,7 @@ from bert_jax.logging.console import Screen
 from data_pipeline.io.atomic import new_file
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream, make_plain_rows
 from data_pipeline.store import Store
-from data_pipeline.vocab import Vocabulary, load_recorded
+from data_pipeline.vocab import Vocabulary
 
 VECTORS = "vectors.npz"
 _MAX_ROW = 1000  # tokens; MAX_SENTENCE_LENGTH of word2vec.c
@@ -223,7 +223,7 @@ def _write_vectors(folder: pathlib.Path, store: Store, vectors_VD: np.ndarray) -
     """Write vectors.npz in the format of `features`: line i is the token of id i."""
     size = len(vectors_VD)
     rows = make_plain_rows(np.arange(size, dtype=np.int32), np.arange(size + 1))
-    pieces = load_recorded(store.vocab_path, store.manifest["vocabulary"]).pieces()
+    pieces = store.load_vocabulary().pieces()
     (folder / VECTORS).unlink(missing_ok=True)  # left by a command that was killed after writing it
     with (
         new_file(folder / VECTORS) as path,

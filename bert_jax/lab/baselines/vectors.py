@@ -24,7 +24,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import parse_record
 from data_pipeline.labelled.rows import EncodedRows, batch_by_length
 from data_pipeline.store import open_store
-from data_pipeline.vocab import Vocabulary, load_recorded
+from data_pipeline.vocab import Vocabulary
 
 Size = Annotated[int, 1, 1 << 24]
 COUNTS, ELMO, TAGLM, BERT = "counts", "elmo", "taglm", "bert"
@@ -61,7 +61,7 @@ def open_encoder(kind: str, addresses: Sequence[str]) -> Encoder:
 
 def _open_counts(address: str) -> Encoder:
     store = open_store(address)
-    vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
+    vocabulary = store.load_vocabulary()
 
     def refuse(rows: EncodedRows) -> batches.Results:
         raise TypeError("counts have no vectors of tokens")

@@ -45,7 +45,6 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.spec.schema import row_shape
 from data_pipeline.store import HELDOUT, Split, open_store
-from data_pipeline.vocab import load_recorded
 
 # A measure of a run's summary -> what the rows that have it do.
 OWN_MEASURES = {
@@ -238,7 +237,7 @@ def _check_given(row: StudyRow, store: str) -> dict[str, Any]:
 def _score_given(run: Run, seq_len: int, screen: Screen) -> Scores:
     address = _parse_address(run.row)
     checkpoint, store = load.load(address), open_store(run.store)
-    own = load_recorded(store.vocab_path, store.manifest["vocabulary"])
+    own = store.load_vocabulary()
     if checkpoint.vocabulary.pieces() != own.pieces():
         return explain_missing("its vocabulary is not the store's")
     if not checkpoint.heads.mlm:

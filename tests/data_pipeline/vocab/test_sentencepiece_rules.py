@@ -10,7 +10,7 @@ import pytest
 from data_pipeline import build
 from data_pipeline.io.refused import Refused
 from data_pipeline.store import open_store
-from data_pipeline.vocab import load_recorded, load_vocabulary
+from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.offsets import PieceAligner
 from tests.golden import sentencepiece_rules as golden
 
@@ -64,7 +64,7 @@ def test_a_store_keeps_the_rules(path, tmp_path):
         stores[rules] = open_store(tmp_path / rules)
     assert "sentencepiece_rules" not in stores["none"].manifest["vocabulary"]
     store = stores["albert"]
-    vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
+    vocabulary = store.load_vocabulary()
     assert vocabulary.sentencepiece_rules == "albert"
     words = vocabulary.encode(["Caf\u00e9 is 9,"])[0].tolist()
     assert store.train.token_ids[: len(words)].tolist() == words
