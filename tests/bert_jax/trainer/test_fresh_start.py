@@ -19,7 +19,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from tests.bert_jax.checkpoint.test_manager import fill_disk
 from tests.bert_jax.small_runs import begun, prepare, small_config
-from tests.damages import edit_json
+from tests.damages import edit_json, flip_a_bit
 
 LINE = '{"step": 6, "split": "train", "loss": 5.0}\n'
 ATTEMPT = '{"began": 1.0, "at": 2.0, "step": 6, "secs": {"training": 1.0}}\n'
@@ -196,7 +196,7 @@ def test_fresh_is_no_part_of_a_run(config, workdir):
 def test_arrays_that_do_not_verify_are_quarantined_with_fresh(config, workdir, ends_at_once):
     (workdir / "metrics.jsonl").write_text(LINE)
     for path in (workdir / "checkpoints" / "0" / "state").rglob("d/*"):
-        path.write_bytes(path.read_bytes()[:-1] + b"~")
+        flip_a_bit(path)
     with pytest.raises(Refused, match="none is whole"):
         loop.train(prepare(config, workdir))
     assert (workdir / "metrics.jsonl").read_text() == LINE
@@ -241,7 +241,7 @@ def test_the_block_names_the_step_that_was_restored(config, workdir, ends_at_onc
     shutil.copytree(checkpoints / "0", checkpoints / "7")
     rewrite_receipt(checkpoints / "7", step=7)
     for data in (checkpoints / "7" / "state").rglob("d/*"):
-        data.write_bytes(data.read_bytes()[:-1] + b"~")
+        flip_a_bit(data)
     shutil.copytree(checkpoints / "0", checkpoints / "09")
     shutil.copytree(checkpoints / "0", checkpoints / "8.orbax-checkpoint-tmp-3")
     assert loop.train(prepare(config, workdir)) == {"step": 0, "findings": []}
