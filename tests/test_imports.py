@@ -157,7 +157,7 @@ class Closure:
 CLOSURES = (
     Closure(
         "bert_jax.train",
-        most=142,
+        most=141,
         without=(
             *("data_pipeline.read", "data_pipeline.corpus", "data_pipeline.report"),
             *("bert_jax.finetuning", "bert_jax.lab"),
