@@ -20,7 +20,7 @@ from bert_jax.config import ModelConfig
 from bert_jax.config.schema import TaskOptions
 from bert_jax.config.validate import check_sizes
 from bert_jax.interop import vocabulary
-from bert_jax.interop.families import FAMILIES, Family, find_family, xlnet
+from bert_jax.interop.families import FAMILIES, Family, find_family
 from bert_jax.interop.model_json import choose, read_json
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import (
@@ -258,8 +258,8 @@ def read_task_layer(
     settings = small_files.read_object(path)
     family, _ = read_config(directory)
     kind = _find_kind(settings, family)
-    if family is xlnet.FAMILY and kind in (CLASSIFY, REGRESS, CHOOSE):
-        xlnet.check_summary(path, settings, template)
+    if family.check_summary and kind in (CLASSIFY, REGRESS, CHOOSE):
+        family.check_summary(path, settings, template)
     if task_layer.KEY in settings:
         ours = small_files.field(settings, task_layer.KEY, dict, path)
         layer = task_layer.from_json(ours, path)
@@ -435,8 +435,8 @@ def _make_config(checkpoint: Pretrained) -> dict[str, Any]:
     family = require_family(checkpoint)
     special_ids = checkpoint.vocabulary.special_ids
     settings = family.describe(checkpoint.config)
-    if family is xlnet.FAMILY:
-        settings |= xlnet.describe_summary(checkpoint.vocabulary.template)
+    if family.describe_summary:
+        settings |= family.describe_summary(checkpoint.vocabulary.template)
     settings |= {
         "architectures": [choose_architecture(checkpoint)],
         "model_type": family.model_type,

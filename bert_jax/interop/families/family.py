@@ -10,6 +10,7 @@ from bert_jax.config import ModelConfig
 from bert_jax.config.model_schema import OF_HEADS
 from bert_jax.interop.tensor_names import TensorName
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
+from data_pipeline.vocab.template import Template
 
 ACTS = {
     **dict.fromkeys(("gelu", "gelu_python"), "gelu_erf"),
@@ -109,6 +110,10 @@ class Family:
     # What the names of its classes with the layer of a task end in, by the kind of task.
     class_ends: Mapping[str, str] = dataclasses.field(default_factory=lambda: CLASS_ENDS)
     pairs: str = "nsp"  # config.data.segments of what its head of sentence pairs learned
+    # The settings that say which token a classifier of rows reads, and a check of a config.json
+    # against the template of its rows; None: it reads the first token.
+    describe_summary: Callable[[Template], dict[str, str]] | None = None
+    check_summary: Callable[[pathlib.Path, Mapping[str, Any], Template], None] | None = None
     ignored: tuple[str, ...] = ()  # the encoder's arrays that files may hold and the class drops
     pad_id: int | None = None  # id of the padding, if positions follow from it
     vocabulary_kind: str = ""  # vocabularies that its published models have; empty: any kind

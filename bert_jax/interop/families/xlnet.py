@@ -139,5 +139,7 @@ FAMILY = Family(
     encoder="XLNetModel",
     task_names={**ANSWER_NAMES, CLASSIFY: _ROW_NAMES, REGRESS: _ROW_NAMES, CHOOSE: _ROW_NAMES},
     class_ends=_CLASS_ENDS,
+    describe_summary=describe_summary,
+    check_summary=check_summary,
     unheld=(*TRAINING, "max_position_embeddings"),
 )
