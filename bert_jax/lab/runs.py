@@ -121,9 +121,10 @@ def run_all(runs: Sequence[ScheduledRun], screen: Screen, parallel: int) -> None
             raise KeyboardInterrupt
 
     # A lane per thread. Of several, each sees the device of its number and shows no progress.
-    free = [Lane(Screen(is_writer=False), _select_device(i), check) for i in range(parallel)]
     if parallel == 1:
         free = [Lane(screen, {}, check)]
+    else:
+        free = [Lane(Screen(is_writer=False), _select_device(i), check) for i in range(parallel)]
 
     def attempt(run: ScheduledRun) -> None:
         wait([done[name] for name in run.reads])

@@ -31,7 +31,7 @@ class Ramp:
     decay: str
     end: float  # learning rate at the end of the decay
     # First step, steps, and tokens (padding included) of a step of each phase.
-    phases: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
+    phases: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def steps(self) -> int:
@@ -56,7 +56,8 @@ def list_ramps(config: RunConfig) -> list[Ramp]:
                     phase.restart_end_learning_rate or optim.end_learning_rate,
                 )
             )
-        ramps[-1].phases.append((step, phase.steps, phase.batch_size * phase.seq_len))
+        phases = (*ramps[-1].phases, (step, phase.steps, phase.batch_size * phase.seq_len))
+        ramps[-1] = dataclasses.replace(ramps[-1], phases=phases)
         step += phase.steps
     return ramps
 
