@@ -182,11 +182,9 @@ class Study:
 
     def _check_reads(self, row: StudyRow, earlier: Sequence[StudyRow]) -> None:
         """Refuse a row whose `reads` are not earlier rows of the kinds that its kind reads."""
-        kinds = [
-            find.kind for name in split_names(row.reads) for find in earlier if find.name == name
-        ]
+        kinds = {each.name: each.kind for each in earlier}
         wanted = find_kind(row).reads
-        if tuple(kinds) != wanted:
+        if tuple(map(kinds.get, split_names(row.reads))) != wanted:
             raise Refused(
                 f"its reads is {row.reads!r}; a row of kind {row.kind} reads "
                 f"{' and '.join(f'an earlier row of kind {kind}' for kind in wanted) or 'no row'}"

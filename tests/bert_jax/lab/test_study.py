@@ -182,6 +182,7 @@ def test_bundled_studies_are_equal_in_tokens(tiny_store, tmp_path, name):
         ({"rows": (BERT, changed(FROZEN, tagger="units=0"))}, "its tagger.units is 0"),
         ({"rows": (changed(BERT, tagger="units=8"),)}, "its tagger is 'units=8'"),
         ({"rows": (BERT, FROZEN, changed(FROZEN, name="2", reads="no"))}, "row 2: its reads is"),
+        ({"rows": (BERT, changed(FROZEN, reads="BERT,no"))}, "row frozen: its reads is 'BERT,no'"),
         ({"rows": (FROZEN, BERT)}, "an earlier row of kind pretrain"),
         ({"rows": (BERT, changed(LTR, reads="BERT"))}, "a row of kind pretrain reads no row"),
     ],

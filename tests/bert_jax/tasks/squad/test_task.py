@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config.schema import TaskOptions
+from bert_jax.tasks import registry
 from bert_jax.tasks.squad.data import Paragraph
 from bert_jax.tasks.squad.task import open_task, score_best_constant
 from data_pipeline.vocab import load_vocabulary
@@ -82,6 +83,13 @@ def test_notes_count_what_is_skipped_truncated_or_long(folder, vocabulary):
     assert set(task.splits) == {"train", "dev"} and task.dev_splits == ("dev",)
     few = open_task(options(folder, train_examples=3), vocabulary)
     assert few.splits["train"].examples == 2  # of three, one is left out
+
+
+def test_train_examples_counts_questions_and_keeps_all_their_windows(folder, vocabulary):
+    written(folder / "train-v1.1.json", DEV)
+    given = options(folder, train_examples=1, max_seq_length=17)
+    rows = registry.open_task(given, vocabulary).splits["train"]
+    assert rows.examples == open_task(given, vocabulary).splits["train"].examples > 1
 
 
 def test_right_places_score_everything_in_1_1(opened):
