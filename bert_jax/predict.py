@@ -85,7 +85,7 @@ from bert_jax.tasks.ner.predict import TagPredictor
 from bert_jax.tasks.predict_table import TablePredictor
 from bert_jax.tasks.predicting import Predictor, PredictRequest
 from bert_jax.tasks.squad.predict import AnswerPredictor
-from bert_jax.tasks.task import SPAN, TAG
+from bert_jax.tasks.task import CHOOSE, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.labelled.rows import EncodedRows
@@ -127,10 +127,10 @@ def _check_columns(flags: PredictFlags, layer: TaskLayer) -> None:
     trained_on = f"{flags.checkpoint} was fine-tuned on {layer.name}"
     columns = {"text_column": flags.text_column, "second_text_column": flags.second_text_column}
     given = [name for name, value in columns.items() if value is not None]
-    if given and layer.kind in _OPENED:
+    if given and layer.kind in (*_OPENED, CHOOSE):
         raise Refused(
-            f"--{given[0]} is of tables, and {trained_on}, whose files have no names of "
-            "columns; leave it out"
+            f"--{given[0]} is of tables of texts or pairs, and {trained_on}, whose files have no "
+            "columns to choose; leave it out"
         )
     if flags.null_threshold is not None and layer.kind != SPAN:
         raise Refused(f"--null_threshold is of SQuAD, and {trained_on}; leave it out")

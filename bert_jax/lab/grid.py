@@ -195,7 +195,7 @@ class Grid:
             label = f"run {number + 1} of {len(self.runs)}: {run.in_words()}"
             workdir = self.folder / run.name
             command = [*self.command, *run.flags, f"--workdir={workdir}"]
-            error = lane.run(label, command, workdir)
+            error = lane.run(label, command, workdir) or "it left no summary and predictions"
             outcomes[number] = read_outcome(self.folder, run, error)
             return outcomes[number].error
 

@@ -364,6 +364,13 @@ def test_the_command_predicts_a_table_and_says_what_it_did(forked, tmp_path):
     assert not list(tmp_path.glob("other*"))
 
 
+@pytest.mark.parametrize("kind", ["choose", "span", "tag"])
+def test_columns_are_named_for_texts_and_pairs_alone(kind):
+    flags = predict.PredictFlags(checkpoint="RUN", second_text_column="b")
+    with pytest.raises(ValueError, match=r"--second_text_column is of tables .*RUN was fine-tuned"):
+        predict._check_columns(flags, TaskLayer("x", kind, ()))
+
+
 def test_numbers_of_stsb_lie_on_its_scale(tmp_path):
     rows = TablePredictor.__new__(TablePredictor)
     layer = TaskLayer("STS-B", "regress", (), options=TaskOptions(task="stsb"))

@@ -63,8 +63,8 @@ class Features:
 
 
 def parse_features(text: str) -> list[str]:
-    """Return the kinds of FEATURES that --features names, separated by commas, or all."""
-    kinds = list(FEATURES) if text == "all" else text.split(",")
+    """Return the kinds of FEATURES that --features names, each once: separated by commas, or all."""
+    kinds = list(FEATURES) if text == "all" else list(dict.fromkeys(text.split(",")))
     for kind in kinds:
         if kind not in FEATURES:
             raise Refused(

@@ -88,6 +88,11 @@ def test_what_would_be_refused_of_every_run_is_refused_once(tmp_path, capsys):
     assert "no run came to its end; their logs are" in capsys.readouterr().out
 
 
+def test_a_run_that_ends_well_and_leaves_nothing_has_failed(tmp_path, capsys):
+    assert run_grid(grid(tmp_path, "sys.exit()")) == 1
+    assert capsys.readouterr().out.count("failed: it left no summary") == 4
+
+
 ONE_RUN = GridRun(5e-5, 3.0, 1)
 
 

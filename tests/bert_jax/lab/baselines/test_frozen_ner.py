@@ -56,6 +56,10 @@ def test_it_learns_from_the_one_layer_that_tells(toy, capsys):
     assert capsys.readouterr().out.count("second_to_last  epoch") == 8
 
 
+def test_features_named_twice_are_learned_once():
+    assert frozen_ner.parse_features("last,embeddings,last") == ["last", "embeddings"]
+
+
 def test_the_paper_six_kinds_are_these_layers():
     numbers = {kind: choose_layers(text, 12).numbers for kind, (text, _) in FEATURES.items()}
     assert {kind: tuple(n % 13 for n in chosen) for kind, chosen in numbers.items()} == {
