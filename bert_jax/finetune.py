@@ -66,8 +66,7 @@ def _main(log: LibraryLog, flags: FinetuneFlags) -> int:
 def _finish(setup: Setup, summary: dict[str, Any]) -> None:
     rows = predict.score_rows(setup, summary)
     written = predict.write_predictions(setup, summary["steps"])
-    labels = ["predictions"] + [""] * len(written)
-    rows += [(label, str(path)) for label, path in zip(labels, written, strict=False)]
+    rows += [("" if i else "predictions", str(path)) for i, path in enumerate(written)]
     rows += run.describe_result(setup, summary)
     place = shlex.quote(setup.storage.address)
     command = f"{find_python()} -m bert_jax.predict --checkpoint={place} --input=FILE --output=FILE"

@@ -110,6 +110,7 @@ def _main(log: LibraryLog, flags: PredictFlags) -> int:
         layer = dataclasses.replace(layer, options=options)
         request = PredictRequest(
             source,
+            output,
             layer,
             checkpoint.vocabulary,
             flags.text_column,
@@ -119,8 +120,8 @@ def _main(log: LibraryLog, flags: PredictFlags) -> int:
         )
         opened = _OPENED.get(layer.kind, TablePredictor)
         with screen.spinning(f"reading {source}") as show:
-            rows = opened(request, output, lambda count: show(f"reading {source}: {count:,} rows"))
-    return _predict(flags, checkpoint, layer, rows, output, screen)
+            rows = opened(request, lambda count: show(f"reading {source}: {count:,} rows"))
+    return _predict(flags, checkpoint, layer, rows, screen)
 
 
 def _check_columns(flags: PredictFlags, layer: TaskLayer) -> None:
@@ -137,12 +138,7 @@ def _check_columns(flags: PredictFlags, layer: TaskLayer) -> None:
 
 
 def _predict(
-    flags: PredictFlags,
-    checkpoint: Pretrained,
-    layer: TaskLayer,
-    rows: Predictor,
-    output: pathlib.Path,
-    screen: Screen,
+    flags: PredictFlags, checkpoint: Pretrained, layer: TaskLayer, rows: Predictor, screen: Screen
 ) -> int:
     started = time.monotonic()
     heads = Heads(mlm=False, nsp=False, classes=checkpoint.heads.classes)
@@ -150,16 +146,15 @@ def _predict(
     with screen.waiting(f"predicting {rows.total:,} {rows.unit}: compiling") as show:
         logits = Logits(model, layer.kind, rows, show, flags.batch_size)
         try:
-            written = rows.run(output, logits)
+            written = rows.run(logits)
         except Refused as error:
             raise Refused(f"{error}; nothing was written") from error
     secs = time.monotonic() - started
-    labels = ["wrote"] + [""] * len(written)
     screen.table(
         f"predicted by {flags.checkpoint}, {layer.name} ({layer.kind})",
         [
             *rows.summary_rows(),
-            *((label, str(path)) for label, path in zip(labels, written, strict=False)),
+            *(("" if i else "wrote", str(path)) for i, path in enumerate(written)),
             ("time", f"{duration(secs)}, {rows.total / secs:,.1f} {rows.unit} per second"),
         ],
     )

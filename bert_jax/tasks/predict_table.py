@@ -33,7 +33,6 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import list_names
 
 PREDICTION, PROBABILITY = "prediction", "probability"
-_HOW_TO_FIX = "name the columns of texts with --text_column and --second_text_column"
 _MAX_DIGITS = 6  # significant ones of a predicted number
 
 Texts = tuple[list[str], list[str] | None]  # first and second texts of rows; None: single texts
@@ -90,14 +89,12 @@ class TablePredictor:
 
     unit = "rows"
 
-    def __init__(
-        self, request: PredictRequest, output: pathlib.Path, show: table_pieces.Show
-    ) -> None:
+    def __init__(self, request: PredictRequest, show: table_pieces.Show) -> None:
         """Read the whole input once; refuse a missing column or a row that cannot be read."""
         self._request, self._layout = request, choose_layout(request)
         wanted, headers = self._layout.wanted, self._layout.headers
-        check_request(request, output, SUFFIXES, "a table", 4 + min(len(wanted), 2))
-        self._table = table_pieces.open_table(request.path, wanted, _HOW_TO_FIX, headers, show)
+        check_request(request, SUFFIXES, "a table", 4 + min(len(wanted), 2))
+        self._table = table_pieces.open_table(request.path, wanted, headers, show)
         self.total = self._table.rows
         self._new = table_pieces.choose_free_names(self._table.names, list(self._kinds()))
         self._cut = self._empty = self._replaced = self._not_finite = self._in_windows = 0
@@ -120,11 +117,11 @@ class TablePredictor:
         layer = self._request.layer
         return list(map(str, range(CHOICES))) if layer.kind == CHOOSE else layer.labels
 
-    def run(self, output: pathlib.Path, compute_logits: ComputeLogits) -> list[pathlib.Path]:
+    def run(self, compute_logits: ComputeLogits) -> list[pathlib.Path]:
         """Predict and write the table; see Predictor.run."""
-        table = self._table
+        table, output = self._table, self._request.output
         added = {self._new[name]: kind for name, kind in self._kinds().items()}
-        pieces = table_pieces.read_pieces(table, _HOW_TO_FIX)
+        pieces = table_pieces.read_pieces(table)
         with (
             new_file(output) as unfinished,
             contextlib.closing(TableWriter(unfinished, output.suffix, table, added)) as writer,

@@ -25,9 +25,10 @@ Piece = TypeVar("Piece")
 
 @dataclasses.dataclass(frozen=True)
 class PredictRequest:
-    """Name an input, and say how to read and predict it."""
+    """Name an input and an output, and say how to read and predict it."""
 
     path: pathlib.Path
+    output: pathlib.Path
     layer: TaskLayer
     vocabulary: Vocabulary
     text_column: str | None = None  # None: as in training
@@ -42,7 +43,7 @@ class Predictor(Protocol):
     unit: str  # the counted thing, such as "rows"
     total: int  # how many of them the input has
 
-    def run(self, output: pathlib.Path, compute_logits: ComputeLogits) -> list[pathlib.Path]:
+    def run(self, compute_logits: ComputeLogits) -> list[pathlib.Path]:
         """Write the predictions piece by piece into new files; return their paths.
 
         Raises:
@@ -84,16 +85,13 @@ def probabilities(logits_NC: np.ndarray) -> np.ndarray:
 
 
 def check_request(
-    request: PredictRequest,
-    output: pathlib.Path,
-    endings: tuple[str, ...],
-    content: str,
-    least_tokens: int,
+    request: PredictRequest, endings: tuple[str, ...], content: str, least_tokens: int
 ) -> None:
     """Refuse an output whose extension is not a format of the task, and rows without room."""
-    if output.suffix not in endings:
+    ending = request.output.suffix
+    if ending not in endings:
         raise Refused(
-            f"--output is {output}, which ends in {output.suffix!r}; {content} is written as "
+            f"--output is {request.output}, which ends in {ending!r}; {content} is written as "
             f"{' or '.join(endings)}"
         )
     most_tokens = request.layer.options.max_seq_length

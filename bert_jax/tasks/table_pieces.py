@@ -32,6 +32,7 @@ from data_pipeline.io.refused import Refused
 PIECE_ROWS = 1024
 _PIECE_CHARS = 4 << 20  # characters in all values together
 _MAX_COLUMNS = 10_000
+_HOW_TO_FIX = "name the columns of texts with --text_column and --second_text_column"
 _TABS = str.maketrans("\t\r\n", "   ")  # a tsv has no quotes that could hold these
 # Types that JSON and csv do not have: written as Arrow casts them to text.
 _AS_TEXT = (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_large_binary, pa.types.is_binary)
@@ -73,7 +74,6 @@ class TablePiece:
 def open_table(
     path: pathlib.Path,
     wanted: Sequence[str],
-    how_to_fix: str,
     headers: Sequence[Sequence[str]] = (),
     show: Show = lambda rows: None,
 ) -> OpenedTable:
@@ -84,7 +84,7 @@ def open_table(
     table = OpenedTable(path, tuple(wanted), tuple(map(tuple, headers)), (), 0)
     names: dict[str, None] = {}
     rows = 0
-    for piece in read_pieces(table, how_to_fix):
+    for piece in read_pieces(table):
         if piece.arrow is not None:
             names = dict.fromkeys(piece.arrow.column_names)
         for record in piece.records:
@@ -107,16 +107,16 @@ def open_table(
     return dataclasses.replace(table, names=tuple(names), rows=rows)
 
 
-def read_pieces(table: OpenedTable, how_to_fix: str = "") -> Iterator[TablePiece]:
+def read_pieces(table: OpenedTable) -> Iterator[TablePiece]:
     """Yield the rows in their order, at most PIECE_ROWS at a time."""
     path, wanted = table.path, table.wanted
     if path.suffix == PARQUET:
-        yield from _parquet_pieces(table, how_to_fix)
+        yield from _parquet_pieces(table)
         return
     records: list[Mapping[str, Any]] = []
     texts: dict[str, list[str]] = {name: [] for name in wanted}
     missing, chars = list[int](), 0
-    for number, record in read_rows(path, wanted, how_to_fix, table.headers):
+    for number, record in read_rows(path, wanted, _HOW_TO_FIX, table.headers):
         if path.suffix not in JSON_LINES and len(record) > _MAX_COLUMNS:
             raise Refused(
                 f"{path} row {number} has more than {_MAX_COLUMNS:,} columns; is it a table?"
@@ -134,7 +134,7 @@ def read_pieces(table: OpenedTable, how_to_fix: str = "") -> Iterator[TablePiece
         yield TablePiece(texts, records, None, missing)
 
 
-def _parquet_pieces(table: OpenedTable, how_to_fix: str) -> Iterator[TablePiece]:
+def _parquet_pieces(table: OpenedTable) -> Iterator[TablePiece]:
     number = 0
     waiting: list[pa.RecordBatch] = []
 
@@ -152,7 +152,7 @@ def _parquet_pieces(table: OpenedTable, how_to_fix: str) -> Iterator[TablePiece]
                 check_not_header(table.path, number + i + 1, record)
         return TablePiece(texts, [], arrow, sorted(missing))
 
-    for batch in read_parquet_batches(table.path, table.wanted, how_to_fix, None):
+    for batch in read_parquet_batches(table.path, table.wanted, _HOW_TO_FIX, None):
         waiting.append(batch)
         rows, chars = sum(map(len, waiting)), sum(part.nbytes for part in waiting)
         if rows >= PIECE_ROWS or chars > _PIECE_CHARS:

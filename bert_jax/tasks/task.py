@@ -77,8 +77,7 @@ class Task:
 
     def describe_files(self, width: int) -> list[tuple[str, str]]:
         """Return labels and lines of at most `width` characters for the screen."""
-        rows = [("files", note) for note in self.notes[:1]]
-        rows += [("", note) for note in self.notes[1:]]
+        rows = [("" if i else "files", note) for i, note in enumerate(self.notes)]
         if self.example is not None:
             rows.append(("first row", self.example.describe(width)))
         return [*rows, *(("! files", warning) for warning in self.warnings)]

@@ -149,8 +149,8 @@ def small_run(task, folder):
 def predicted(address, source, output, **asked):
     """Predict a file in this process, on one device; what was opened and the rows of its pieces."""
     checkpoint, layer = load.load_fine_tuned(str(address))
-    given = PredictRequest(source, layer, checkpoint.vocabulary, **asked)
-    rows = KINDS.get(layer.kind, TablePredictor)(given, output, lambda count: None)
+    given = PredictRequest(source, output, layer, checkpoint.vocabulary, **asked)
+    rows = KINDS.get(layer.kind, TablePredictor)(given, lambda count: None)
     heads = Heads(mlm=False, nsp=False, classes=checkpoint.heads.classes)
     model = pretrained.place_model(checkpoint, heads, jax.devices()[:1])
     logits = predict.Logits(model, layer.kind, rows, lambda words: None, batch_size=8)
@@ -160,7 +160,7 @@ def predicted(address, source, output, **asked):
         pieces.append(of_piece.examples)
         return logits(of_piece, count)
 
-    rows.run(output, spied)
+    rows.run(spied)
     return rows, pieces
 
 
@@ -374,7 +374,7 @@ def test_columns_are_named_for_texts_and_pairs_alone(kind):
 def test_numbers_of_stsb_lie_on_its_scale(tmp_path):
     rows = TablePredictor.__new__(TablePredictor)
     layer = TaskLayer("STS-B", "regress", (), options=TaskOptions(task="stsb"))
-    rows._request = PredictRequest(tmp_path, layer, None)
+    rows._request = PredictRequest(tmp_path, tmp_path, layer, None)
     logits = np.array([[-1.0], [2.5], [7.0]], np.float32)
     assert dict(rows._columns(logits)) == {"prediction": [0.0, 2.5, 5.0]}
     other = dataclasses.replace(layer, options=TaskOptions(task="table"), mean=10.0, deviation=2.0)

@@ -63,7 +63,7 @@ class Features:
 
 
 def parse_features(text: str) -> list[str]:
-    """Return the kinds of FEATURES that --features names, each once: separated by commas, or all."""
+    """Return the kinds of FEATURES in --features, separated by commas or all, each once."""
     kinds = list(FEATURES) if text == "all" else list(dict.fromkeys(text.split(",")))
     for kind in kinds:
         if kind not in FEATURES:

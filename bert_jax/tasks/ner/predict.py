@@ -27,11 +27,9 @@ class TagPredictor:
 
     unit = "sentences"
 
-    def __init__(
-        self, request: PredictRequest, output: pathlib.Path, show: Callable[[int], None]
-    ) -> None:
+    def __init__(self, request: PredictRequest, show: Callable[[int], None]) -> None:
         """Read the whole input once."""
-        predicting.check_request(request, output, ENDINGS, "a file of words", 3)
+        predicting.check_request(request, ENDINGS, "a file of words", 3)
         data.refuse_numbers(request.path)
         self._request = request
         self.total = self._words = self._unknown = self._cut = 0
@@ -42,9 +40,9 @@ class TagPredictor:
         if not self.total:
             raise Refused(f"{request.path} has no words; it must have one on each line")
 
-    def run(self, output: pathlib.Path, compute_logits: ComputeLogits) -> list[pathlib.Path]:
+    def run(self, compute_logits: ComputeLogits) -> list[pathlib.Path]:
         """Tag and write the file; see Predictor.run."""
-        path = self._request.path
+        path, output = self._request.path, self._request.output
         with (
             new_file(output) as unfinished,
             unfinished.open("w", encoding="utf-8", newline="") as file,

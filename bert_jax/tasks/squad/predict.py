@@ -31,13 +31,11 @@ class AnswerPredictor:
 
     unit = "questions"
 
-    def __init__(
-        self, request: PredictRequest, output: pathlib.Path, show: Callable[[int], None]
-    ) -> None:
+    def __init__(self, request: PredictRequest, show: Callable[[int], None]) -> None:
         """Read the whole input once."""
-        self._options = request.layer.options
+        self._options, output = request.layer.options, request.output
         least_tokens = self._options.max_query_length + 4
-        check_request(request, output, ENDINGS, "SQuAD's answers", least_tokens)
+        check_request(request, ENDINGS, "SQuAD's answers", least_tokens)
         self._threshold, self._origin = _threshold(request)
         self._files = [output, output.with_suffix(".nbest.json")]
         if self._threshold is not None:
@@ -49,7 +47,7 @@ class AnswerPredictor:
         self.total = _questions(read_squad(request.path, has_answers=False).paragraphs)
         show(self.total)
 
-    def run(self, output: pathlib.Path, compute_logits: ComputeLogits) -> list[pathlib.Path]:
+    def run(self, compute_logits: ComputeLogits) -> list[pathlib.Path]:
         """Predict and write the files; see Predictor.run."""
         with contextlib.ExitStack() as stack:
             writers = [stack.enter_context(_new_object(path)) for path in self._files]

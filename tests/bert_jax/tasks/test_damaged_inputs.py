@@ -104,7 +104,9 @@ UNREAD = {(name, "wrong type", 1) for name in ("conll", "swag", "codah")}
 
 def asked(path, kind, **options):
     options = TaskOptions(max_seq_length=128, **options)
-    return PredictRequest(path, TaskLayer("Mine", kind, ("no", "yes"), options=options), None)
+    layer = TaskLayer("Mine", kind, ("no", "yes"), options=options)
+    output = path.with_name(f"output.{ENDINGS_OF_OUTPUTS[kind]}")
+    return PredictRequest(path, output, layer, None)
 
 
 ENDINGS_OF_OUTPUTS = {CLASSIFY: "tsv", CHOOSE: "tsv", TAG: "txt", SPAN: "json"}
@@ -120,8 +122,7 @@ def predictor(kind_of_reader, kind, **options):
     """Return a reader of files that are predicted."""
 
     def read(path):
-        output = path.with_name(f"output.{ENDINGS_OF_OUTPUTS[kind]}")
-        return kind_of_reader(asked(path, kind, **options), output, lambda count: None)
+        return kind_of_reader(asked(path, kind, **options), lambda count: None)
 
     return read
 
@@ -135,7 +136,7 @@ READERS = {
     **{
         suffix: [
             lambda path: files.read_table(path, ["text", "label"]),
-            lambda path: table_pieces.open_table(path, ["text"], "name it"),
+            lambda path: table_pieces.open_table(path, ["text"]),
         ]
         for suffix in ("csv", "jsonl", "parquet")
     },

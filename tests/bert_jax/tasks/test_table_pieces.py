@@ -39,7 +39,7 @@ def read(path):
 
 def through(source, output, added=("n",)):
     """Write a table beside the number of each row; the pieces that it went through in."""
-    table = open_table(source, ["text"], "")
+    table = open_table(source, ["text"])
     kinds = {choose_free_names(table.names, list(added))[name]: pa.int64() for name in added}
     writer, rows, sizes = TableWriter(output, output.suffix, table, kinds), 0, []
     for piece in table_pieces.read_pieces(table):
@@ -81,7 +81,7 @@ def test_columns_of_the_same_name_get_a_number(tmp_path):
     assert choose_free_names(["p"], ["p", "q"]) == {"p": "p_2", "q": "q"}
     (tmp_path / "twice.csv").write_text("text,x,x\na,b,c\n")
     with pytest.raises(ValueError, match=r"has 2 columns 'x'"):
-        open_table(tmp_path / "twice.csv", ["text"], "")
+        open_table(tmp_path / "twice.csv", ["text"])
 
 
 def test_types_of_parquet_are_kept_in_parquet_and_said_in_words_elsewhere(tmp_path):
@@ -123,13 +123,13 @@ def test_rows_of_json_may_differ_in_their_keys(tmp_path, monkeypatch):
 def test_a_file_without_names_of_columns_gets_those_of_its_task(tmp_path):
     (tmp_path / "dev.tsv").write_text("gj04\t1\t\ta cat\ngj04\t0\t*\tcat a\n")
     headers = [("source", "label", "star", "sentence")]
-    table = open_table(tmp_path / "dev.tsv", ["sentence"], "", headers)
+    table = open_table(tmp_path / "dev.tsv", ["sentence"], headers)
     assert table.rows == 2 and table.names == headers[0]
     (tmp_path / "test.tsv").write_text("index\tsentence\n0\ta cat\n")
-    assert open_table(tmp_path / "test.tsv", ["sentence"], "", headers).rows == 1
+    assert open_table(tmp_path / "test.tsv", ["sentence"], headers).rows == 1
     with pytest.raises(ValueError, match=r"row 2 has 3 fields and not 4"):
         (tmp_path / "bad.tsv").write_text("gj04\t1\t\ta cat\na\tb\tc\n")
-        open_table(tmp_path / "bad.tsv", ["sentence"], "", headers)
+        open_table(tmp_path / "bad.tsv", ["sentence"], headers)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -137,7 +137,7 @@ def test_a_header_within_the_rows_is_refused(tmp_path, suffix):
     rows = [{"text": "a", "score": "1"}, {"text": "text", "score": "Score"}]
     source = write_table(tmp_path / f"in{suffix}", rows)
     with pytest.raises(ValueError, match=r"row [23] is a header within the rows, text, score"):
-        open_table(source, ["text"], "")
+        open_table(source, ["text"])
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
@@ -146,7 +146,7 @@ def test_missing_texts_stay_in_the_table_and_are_named(tmp_path, monkeypatch, su
     monkeypatch.setattr("bert_jax.tasks.files._PARQUET_ROWS", 2)
     rows = [{"text": text} for text in ("a", None, "", "b", None)]
     source = write_table(tmp_path / f"in{suffix}", rows)
-    pieces = list(table_pieces.read_pieces(open_table(source, ["text"], "")))
+    pieces = list(table_pieces.read_pieces(open_table(source, ["text"])))
     assert [number for piece in pieces for number in piece.missing_rows] == [2, 5]
     assert [text for piece in pieces for text in piece.texts["text"]] == ["a", "", "", "b", ""]
     through(source, tmp_path / f"out{suffix}")
@@ -157,7 +157,7 @@ def test_rows_with_numbers_that_json_lacks_are_counted(tmp_path):
     (tmp_path / "in.jsonl").write_text(
         '{"text": "a", "x": NaN}\n{"text": "b", "x": [1, -Infinity]}\n'
     )
-    table = open_table(tmp_path / "in.jsonl", ["text"], "")
+    table = open_table(tmp_path / "in.jsonl", ["text"])
     writer = TableWriter(tmp_path / "out.jsonl", ".jsonl", table, {})
     for piece in table_pieces.read_pieces(table):
         writer.write(piece, {})

@@ -138,9 +138,9 @@ def test_a_running_number_before_each_word_is_refused(read_text, tmp_path, text)
         read_text(text)
     assert repr(first) in str(caught.value) and "words.conll" in str(caught.value)
     layer = TaskLayer("NER", TAG, (), options=TaskOptions(max_seq_length=16))
-    request = PredictRequest(tmp_path / "words.conll", layer, None)
+    request = PredictRequest(tmp_path / "words.conll", tmp_path / "tags.conll", layer, None)
     with pytest.raises(ValueError, match="running number"):
-        TagPredictor(request, tmp_path / "tags.conll", lambda count: None)
+        TagPredictor(request, lambda count: None)
 
 
 def test_a_sentence_is_cut_only_if_it_alone_is_longer_than_a_piece(tmp_path, monkeypatch):
@@ -149,8 +149,8 @@ def test_a_sentence_is_cut_only_if_it_alone_is_longer_than_a_piece(tmp_path, mon
     layer = TaskLayer("NER", TAG, (), options=TaskOptions(max_seq_length=16))
     for text, sentences in (("a\nb\nc\n\nd\ne\nf\n", 2), ("a\nb\nc\nd\ne\nf\n", 2)):
         path.write_text(text)
-        request = PredictRequest(path, layer, None)
-        rows = TagPredictor(request, tmp_path / "tags.conll", lambda count: None)
+        request = PredictRequest(path, tmp_path / "tags.conll", layer, None)
+        rows = TagPredictor(request, lambda count: None)
         assert rows.total == sentences
 
 
