@@ -24,6 +24,7 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step import step
 from bert_jax.train_step.objectives import MLM
 from data_pipeline.labelled.framing import frame
+from data_pipeline.vocab import split_ids
 
 WORKER = "benchmarks.parity_runs.exported_model_worker"
 NAMES = {
@@ -78,8 +79,8 @@ def compute_mlm_checks(model: Pretrained, rows: dict[str, np.ndarray]) -> dict[s
     compute = ComputeConfig(compute_dtype="float32")
     placed = place_model(model, model.heads, jax.local_devices()[:1], compute)
     longest = model.config.max_position_embeddings - 4
-    ids, lengths = model.vocabulary.encode(export.SENTENCES)
-    sentences = [each[:longest] for each in np.split(ids.astype(np.int32), np.cumsum(lengths)[:-1])]
+    encoded = split_ids(*model.vocabulary.encode(export.SENTENCES))
+    sentences = [ids[:longest].astype(np.int32) for ids in encoded]
     scores = score_sentences(placed, sentences, 64, Screen(is_writer=False))
     copies, sentence_R = make_masked_copies(
         sentences, model.vocabulary.template, model.vocabulary.special_ids["mask"]

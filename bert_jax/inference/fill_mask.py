@@ -20,7 +20,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import build_rows
 from data_pipeline.store import EXAMPLES, Split, Store
-from data_pipeline.vocab import WORD_START, WORDPIECE, Vocabulary
+from data_pipeline.vocab import WORD_START, WORDPIECE, Vocabulary, split_ids
 
 MASK = "[MASK]"
 _HELDOUT_TOKENS = (8, 25)  # fewest and most tokens of a held-out sentence to ask about
@@ -62,8 +62,7 @@ def read_question(model: PlacedModel, sentence: str) -> Question:
     mask_positions: list[int] = []
     # A guess brings the space before it.
     parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
-    ids, lengths = vocabulary.encode(parts)
-    ids_of_parts = np.split(ids, np.cumsum(lengths)[:-1])
+    ids_of_parts = split_ids(*vocabulary.encode(parts))
     for number, (part, part_ids) in enumerate(zip(parts, ids_of_parts, strict=True)):
         if number:
             mask_positions.append(before + len(token_ids))

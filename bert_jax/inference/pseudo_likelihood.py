@@ -22,7 +22,7 @@ from bert_jax.model.bert import Bert
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows
-from data_pipeline.vocab import Vocabulary
+from data_pipeline.vocab import Vocabulary, split_ids
 from data_pipeline.vocab.template import Template
 
 _TOKENS_AT_ONCE = 1 << 22  # tokens of masked copies in memory
@@ -65,7 +65,7 @@ def encode_sentences(
                 f"row {row} of {place}, {sentence[:40]!r}..., is {length:,} pieces, the model "
                 f"reads {most:,} next to the special tokens; cut it into sentences"
             )
-    return np.split(ids.astype(np.int32), np.cumsum(lengths_N)[:-1])
+    return split_ids(ids.astype(np.int32), lengths_N)
 
 
 def make_masked_copies(

@@ -41,7 +41,7 @@ from data_pipeline.io.atomic import Destination, check_new_folder, new_folder, w
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import build_rows
-from data_pipeline.vocab import Vocabulary
+from data_pipeline.vocab import Vocabulary, split_ids
 from data_pipeline.vocab.wordpiece import join_pieces
 
 
@@ -254,10 +254,9 @@ _RANDOM_ROWS, _TOKENS = 4, 48
 def make_rows(vocabulary: Vocabulary, max_tokens: int) -> dict[str, np.ndarray]:
     """Return a batch to compare by, int32[B,S]: sentences and random tokens; half is segment 1."""
     seq_len = min(_TOKENS, max_tokens)
-    flat_ids, lengths = vocabulary.encode(SENTENCES)
     framed = [
         frame(ids.tolist(), None, vocabulary.template, seq_len)
-        for ids in np.split(flat_ids, np.cumsum(lengths)[:-1])
+        for ids in split_ids(*vocabulary.encode(SENTENCES))
     ]
     # Half of each row is segment 1.
     halves = [row._replace(second_start=seq_len // 2, segment_ids=()) for row in framed]

@@ -33,7 +33,7 @@ from bert_jax.runtime import run_record
 from bert_jax.runtime.workdir import Workdir
 from data_pipeline.io.refused import Refused
 from data_pipeline.store import Store
-from data_pipeline.vocab import WORDPIECE, Vocabulary
+from data_pipeline.vocab import WORDPIECE, Vocabulary, split_ids
 from data_pipeline.vocab.grow import UNUSED
 from data_pipeline.vocab.sentencepiece_rules import RECORDED
 
@@ -203,14 +203,14 @@ def fit_vocabulary(checkpoint: Pretrained, vocabulary: Vocabulary, key: str = ""
     known, pieces = checkpoint.vocabulary, vocabulary.pieces()
     name = f"{key}={checkpoint.address}" if key else checkpoint.address
     new = _new_tokens(known, vocabulary, name)
-    ids, lengths = known.encode(vocabulary.spell(new))
-    cut_into, unknown = np.split(ids, np.cumsum(lengths)[:-1]), [known.special_ids["unk"]]
+    cut_into = split_ids(*known.encode(vocabulary.spell(new)))
+    unknown = [known.special_ids["unk"]]
 
     def grow(rows: np.ndarray) -> np.ndarray:
         """Add rows to [V] or [V,D]."""
         added = np.zeros((len(pieces) - known.size, *rows.shape[1:]), rows.dtype)
         fitted = np.concatenate([rows[: known.size], added])
-        for new_id, token_ids in zip(new, cut_into, strict=False):
+        for new_id, token_ids in zip(new, cut_into, strict=True):
             fitted[new_id] = rows[token_ids if len(token_ids) else unknown].mean(axis=0)
         return fitted
 

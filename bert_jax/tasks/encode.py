@@ -4,7 +4,6 @@ Dimensions: N texts, R rows, which are more where texts have several windows, C 
 """
 
 import dataclasses
-import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,7 +15,7 @@ from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows, join_rows
 from data_pipeline.labelled.windows import cut_windows
 from data_pipeline.spec.schema import GOOGLE
-from data_pipeline.vocab import Vocabulary
+from data_pipeline.vocab import Vocabulary, split_ids
 
 _CHUNK_ROWS = 4096  # Python lists of ids take ten times the memory of the arrays made of them
 
@@ -119,6 +118,4 @@ def join_windows(kind: str, logits_RC: np.ndarray, windows_N: np.ndarray) -> np.
 
 def encode_ids(texts: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:
     """Return the token ids of each text, without special tokens."""
-    flat, lengths = vocabulary.encode(texts)
-    ids, ends = flat.tolist(), [0, *np.cumsum(lengths).tolist()]
-    return [ids[start:end] for start, end in itertools.pairwise(ends)]
+    return [ids.tolist() for ids in split_ids(*vocabulary.encode(texts))]

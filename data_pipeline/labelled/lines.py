@@ -9,8 +9,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import cast
 
-import numpy as np
-
 from data_pipeline.io.address import is_address
 from data_pipeline.io.errors import explain_errors
 from data_pipeline.io.refused import Refused
@@ -18,7 +16,7 @@ from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows
 from data_pipeline.read.lines import read_lines, read_stream
 from data_pipeline.spec.schema import GOOGLE
-from data_pipeline.vocab import Vocabulary
+from data_pipeline.vocab import Vocabulary, split_ids
 
 STDIN = "-"
 _PAIR = re.compile(r"(.*) \|\|\| (.*)")  # extract_features.py@eedf5716ce: the last bars separate it
@@ -114,8 +112,8 @@ def _rows(
         pairs = [
             match.groups() if match else (text,) for match, text in zip(matches, texts, strict=True)
         ]
-        flat_ids, lengths = vocabulary.encode([segment for pair in pairs for segment in pair])
-        segments = iter(np.split(flat_ids, lengths.cumsum()[:-1]))
+        encoded = vocabulary.encode([segment for pair in pairs for segment in pair])
+        segments = iter(split_ids(*encoded))
         for text, pair in zip(texts, pairs, strict=True):
             first, *rest = (next(segments).tolist() for _ in pair)
             second = rest[0] if rest else []

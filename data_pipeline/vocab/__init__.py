@@ -6,6 +6,7 @@ wordpiece.py, byte_level.py, sentencepiece_model.py, sentencepiece_rules.py, tra
 offsets.py and tokenizer_json.py.
 """
 
+from data_pipeline.vocab.documents import split_ids
 from data_pipeline.vocab.vocabulary import (
     BYTE_LEVEL,
     FILE_NAMES,

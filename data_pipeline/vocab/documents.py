@@ -79,3 +79,8 @@ def flatten_ids(encoded: Sequence[Sequence[int]], dtype: np.dtype) -> tuple[np.n
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
     flat = itertools.chain.from_iterable(encoded)
     return np.fromiter(flat, dtype, int(lengths.sum())), lengths
+
+
+def split_ids(flat_ids: np.ndarray, lengths_N: np.ndarray) -> list[np.ndarray]:
+    """Return the ids of each of N texts, from what flatten_ids or Vocabulary.encode returns."""
+    return np.split(flat_ids, np.cumsum(lengths_N))[:-1]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import tokenizers
 
-from data_pipeline.vocab import Vocabulary
+from data_pipeline.vocab import Vocabulary, split_ids
 from data_pipeline.vocab.wordpiece import find_words, make_wordpiece_normalizer
 
 # Slots that BERT's lists keep for a later use. Source: google-research/bert#9.
@@ -64,10 +64,9 @@ def find_cut_words(counts: dict[str, int], vocabulary: Vocabulary, min_count: in
     if not words:
         return []
     pieces, unk_id = vocabulary.pieces(), vocabulary.special_ids["unk"]
-    ids, lengths = vocabulary.encode(words)
     cut = [
         CutWord(word, counts[word], tuple(pieces[i] for i in word_ids))
-        for word, word_ids in zip(words, np.split(ids, np.cumsum(lengths)[:-1]), strict=True)
+        for word, word_ids in zip(words, split_ids(*vocabulary.encode(words)), strict=True)
         if len(word_ids) > 1 or unk_id in word_ids
     ]
     return sorted(cut, key=lambda word: (-word.saved, word.word))

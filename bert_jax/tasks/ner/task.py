@@ -24,7 +24,7 @@ from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows
-from data_pipeline.vocab import Vocabulary
+from data_pipeline.vocab import Vocabulary, split_ids
 
 # CoNLL-2003 and WNUT-17 as published, and the usual names of users' own files.
 FILE_NAMES = {
@@ -138,17 +138,12 @@ def encode_words(
 ) -> WordRows:
     """Encode sentences as rows; the label and weight of each word are at its first token."""
     words = sorted({word for sentence in sentences for word in sentence.words})
-    flat, lengths = vocabulary.encode_words(words)
-    ids_of_words = np.split(np.asarray(flat, np.int32), np.cumsum(lengths)[:-1])
+    ids_of_words = dict(zip(words, split_ids(*vocabulary.encode_words(words)), strict=True))
     unknown = [vocabulary.special_ids["unk"]]
     before, after = vocabulary.template.margins(is_pair=False)
     most = max_seq_length - before - after
-    tokens = {
-        # A word longer than a row is cut: its first token is the one that counts.
-        word: ids[:most].tolist() or unknown
-        for word, ids in zip(words, ids_of_words, strict=True)
-    }
-    no_token = {word for word, length in zip(words, lengths, strict=True) if length == 0}
+    # A word longer than a row is cut: its first token is the one that counts.
+    tokens = {word: ids[:most].tolist() or unknown for word, ids in ids_of_words.items()}
     rows: list[FramedRow] = []
     row_of_words: list[int] = []
     position_of_words: list[int] = []
@@ -170,6 +165,7 @@ def encode_words(
         label_weights_T[place_W] = 1.0
         token_labels = {"label_ids": label_ids_T, "label_weights": label_weights_T}
         framed = dataclasses.replace(framed, token_labels=token_labels)
+    no_token = {word for word, ids in ids_of_words.items() if not len(ids)}
     unknown_words = sum(word in no_token for sentence in sentences for word in sentence.words)
     return WordRows(sentences, framed, row_W, position_W, unknown_words)
 

@@ -12,7 +12,7 @@ import tokenizers
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 
 from data_pipeline.corpus.lost_characters import LostCharacters
-from data_pipeline.vocab import Vocabulary, load_vocabulary
+from data_pipeline.vocab import Vocabulary, load_vocabulary, split_ids
 from tests.data_pipeline.encoded import SPECIALS, train_model
 from tests.data_pipeline.vocab.test_byte_level import make_file
 
@@ -223,3 +223,9 @@ def test_an_added_token_that_begins_a_sentence_has_the_space_before_it(tmp_path)
         make_whole(tmp_path / "tokenizer.json"),
         [["a b.", "<X>b c.", "a"], ["<X> a", "a<X>", "<X>"]],
     )
+
+
+def test_ids_are_split_into_those_of_each_text():
+    flat, lengths = np.arange(5), np.array([2, 0, 3])
+    assert [ids.tolist() for ids in split_ids(flat, lengths)] == [[0, 1], [], [2, 3, 4]]
+    assert split_ids(flat[:0], lengths[:0]) == []
