@@ -21,10 +21,11 @@ import pathlib
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable
 
 import rich.console
 import rich.table
+
+from bert_jax.logging.statistics import describe_mean
 
 CLASSES, MIN_WORDS = 10, 5
 ROWS, SEQ_LEN, HEAD_WIDTH = 32, 128, 64
@@ -170,13 +171,6 @@ def score(run_folder: pathlib.Path, seed: int, name: str, folder: pathlib.Path) 
     return scores | {"task": float(summary["heldout_dev_accuracy"])}
 
 
-def describe(values: Iterable[float]) -> str:
-    """Return mean and standard deviation as text."""
-    numbers = list(values)
-    spread = f" ± {statistics.stdev(numbers):.3f}" if len(numbers) > 1 else ""
-    return f"{statistics.mean(numbers):.3f}{spread}"
-
-
 def main() -> None:
     """Train, score and print all systems."""
     parser = argparse.ArgumentParser(description="Continue an encoder on another field.")
@@ -207,7 +201,7 @@ def main() -> None:
     (folder / "scores.json").write_text(json.dumps(scores, indent=2))
     table = rich.table.Table("system", "steps", *MEASURES)
     for name, runs in scores.items():
-        cells = [describe(found[measure] for found in runs) for measure in MEASURES]
+        cells = [describe_mean([found[measure] for found in runs]) for measure in MEASURES]
         table.add_row(name, f"{english if name == 'old' else field:,}", *cells)
     rich.console.Console(width=110).print(table)
 

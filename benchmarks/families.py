@@ -16,14 +16,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-import numpy as np
 import rich.console
 import rich.table
 
 from bert_jax.lab.row_kinds.pretrained import score_masked_words
 from bert_jax.lab.row_kinds.row_kind import MASKED_WORDS
 from bert_jax.logging.console import Screen
-from bert_jax.logging.statistics import CONFIDENCE, compare_paired
+from bert_jax.logging.statistics import CONFIDENCE, compare_paired, describe_mean
 from configs.quickstart import MODELS
 
 SEQ_LEN = 64  # of the last phase
@@ -89,11 +88,10 @@ def report(runs: dict[str, list[dict[str, float]]], console: rich.console.Consol
         for name in (SAME_WORDS, *MEASURES):
             if name not in measured[0]:
                 continue
-            values = np.array([run[name] for run in measured])
-            spread = f" ± {values.std(ddof=1):.3f}" if values.size > 1 else ""
+            values = [run[name] for run in measured]
             without = measured[0].get(MEASURES.get(name, ""))
             shown = "" if without is None else f"{without:.3f}"
-            table.add_row(model, name, f"{values.mean():.3f}{spread}", shown)
+            table.add_row(model, name, describe_mean(values), shown)
     console.print(table)
     if len(next(iter(runs.values()))) < 2:
         return
@@ -115,7 +113,7 @@ def report(runs: dict[str, list[dict[str, float]]], console: rich.console.Consol
 def _describe_difference(ours: Sequence[float], theirs: Sequence[float]) -> str:
     difference = compare_paired(ours, theirs)
     words = "larger than chance" if difference.is_beyond_chance else "within chance"
-    return f"{difference.mean:+.4f} ± {difference.half_width:.4f}, {words}"
+    return f"{difference.describe(4)}, {words}"
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import rich.console
 import rich.table
 
 from benchmarks.parity_runs.pairs import FOLDERS
+from bert_jax.logging.statistics import describe_mean
 
 SIDES = ("ours", "theirs")
 
@@ -57,12 +58,6 @@ def _losses(losses: Mapping[str, Any]) -> rich.table.Table:
     return table
 
 
-def spread(numbers: Sequence[float]) -> str:
-    """Mean and standard deviation of a sample; the mean alone of one."""
-    deviation = f" ± {statistics.stdev(numbers):.3f}" if len(numbers) > 1 else ""
-    return f"{statistics.mean(numbers):.3f}{deviation}"
-
-
 def ratio(runs: Sequence[Mapping[str, Any]], key: str) -> float:
     """Their time by ours, of all runs together."""
     return sum(run["theirs"][key] for run in runs) / sum(run["ours"][key] for run in runs)
@@ -72,7 +67,7 @@ def _seeds(seeds: Mapping[str, Any]) -> rich.table.Table:
     headings = ("task", "score", "baseline", "ours", "theirs", "HF / ours", "in CPU", "steps")
     table = _table("With dropout: development scores, and time from start to end", headings)
     for task, result in seeds.items():
-        scores = [spread([run[side]["score"] for run in result["runs"]]) for side in SIDES]
+        scores = [describe_mean([run[side]["score"] for run in result["runs"]]) for side in SIDES]
         ratios = [
             f"{ratio(result['runs'], kind):.2f}" for kind in ("wall_secs", "cpu_secs", "train_secs")
         ]
@@ -106,13 +101,13 @@ def _print_pretraining(results: Mapping[str, Any], console: rich.console.Console
     for term, name in (("mlm", "masked words"), ("nsp", "next sentences")):
         of_sides = [[run[side]["heldout"][term] for run in runs] for side in SIDES]
         apart = max(abs(ours - theirs) for ours, theirs in zip(*of_sides, strict=True))
-        table.add_row(name, *map(spread, of_sides), f"{apart:.3f}")
+        table.add_row(name, *map(describe_mean, of_sides), f"{apart:.3f}")
     console.print(table)
     secs = [[run[side]["step_secs"] for run in runs] for side in SIDES]
     console.print(
-        f"without context {runs[0]['ours']['unigram_loss']:.3f} nats; a step {spread(secs[0])} s "
-        f"here, {spread(secs[1])} s there, compiling left out: HF / ours "
-        f"{ratio(runs, 'step_secs'):.2f}"
+        f"without context {runs[0]['ours']['unigram_loss']:.3f} nats; a step "
+        f"{describe_mean(secs[0])} s here, {describe_mean(secs[1])} s there, compiling left out: "
+        f"HF / ours {ratio(runs, 'step_secs'):.2f}"
     )
     if "mlm_difference" in results["seeds"]:
         difference = results["seeds"]["mlm_difference"]

@@ -27,7 +27,7 @@ def list_rows(verdicts: Sequence[Verdict]) -> list[list[str]]:
                 entry.name,
                 entry.track,
                 f"{entry.mean:.3f} ({min(losses):.3f} - {max(losses):.3f})",
-                f"{gain.mean:+.3f} ± {gain.half_width:.3f}" if gain else "-",
+                gain.describe(3) if gain else "-",
                 f"{entry.tflop:.2f}",
                 f"{entry.mean_secs:.0f}",
                 "-" if entry.peak_mb is None else f"{entry.peak_mb:.0f}",

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from bert_jax.lab.grid import NUMBERS, GridOutcome, describe_setting, format_rate
 from bert_jax.logging import plots
 from bert_jax.logging.console import BAD, FAINT, GOOD
-from bert_jax.logging.statistics import summarize_values
+from bert_jax.logging.statistics import describe_mean, summarize_values
 from data_pipeline.cli.terminal import make_table
 from data_pipeline.io.atomic import write_json
 
@@ -50,9 +50,7 @@ class GridSetting:
 
     def in_words(self, score: str) -> str:
         """Write its mean and spread."""
-        deviation = self.deviation(score)
-        spread = "" if deviation is None else f" ± {deviation:.4f}"
-        return f"{self.mean(score):.4f}{spread}"
+        return describe_mean(self.values(score), 4)
 
     def numbers(self, score: str) -> dict[str, Any]:
         """Return its row of grid.json."""

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import pathlib
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from bert_jax.logging.statistics import (
     CONFIDENCE,
     Interval,
     compare_paired,
+    describe_mean,
     summarize_values,
 )
 from data_pipeline.cli.terminal import make_table
@@ -68,7 +70,7 @@ class Report:
             cells = [result.row.name, f"{len(result.seeds)}{failed}"]
             for measure in self.measures:
                 values = list(result.scores.get(measure, {}).values())
-                cells.append(_describe_mean(values) if values else "-")
+                cells.append(_describe_values(values))
             lines.append([*cells, *([result.row.paper] if self.paper else [])])
         return lines
 
@@ -223,19 +225,15 @@ def _compare(ours: RowResult, theirs: RowResult, measure: str) -> Interval | Non
     return compare_paired([first[s] for s in seeds], [second[s] for s in seeds])
 
 
-def _describe_mean(values: Sequence[float]) -> str:
-    mean, deviation = summarize_values(values)
-    digits = _decimals(mean)
-    return (
-        f"{mean:.{digits}f}" if deviation is None else f"{mean:.{digits}f} ± {deviation:.{digits}f}"
-    )
+def _describe_values(values: Sequence[float]) -> str:
+    return describe_mean(values, _decimals(statistics.fmean(values))) if values else "-"
 
 
 def _describe_interval(interval: Interval | None) -> str:
     if interval is None:
         return "-"
     digits = _decimals(max(abs(interval.mean), interval.half_width))
-    text = f"{interval.mean:+.{digits}f} ± {interval.half_width:.{digits}f}"
+    text = interval.describe(digits)
     return f"**{text}**" if interval.is_beyond_chance else text
 
 

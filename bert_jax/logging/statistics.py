@@ -22,6 +22,10 @@ class Interval:
         """Return whether the interval excludes zero."""
         return abs(self.mean) > self.half_width
 
+    def describe(self, digits: int) -> str:
+        """Write the difference ± the half width, with so many decimals."""
+        return f"{self.mean:+.{digits}f} ± {self.half_width:.{digits}f}"
+
 
 def compare_paired(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     """Compute the mean of ours - theirs, paired by seed, with its Student's t interval.
@@ -37,6 +41,13 @@ def compare_paired(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
 def summarize_values(values: Sequence[float]) -> tuple[float, float | None]:
     """Return mean and sample standard deviation (N - 1), which is None for a single run."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def describe_mean(values: Sequence[float], digits: int = 3) -> str:
+    """Write the mean ± the standard deviation, with so many decimals; the mean of a single run."""
+    mean, deviation = summarize_values(values)
+    spread = "" if deviation is None else f" ± {deviation:.{digits}f}"
+    return f"{mean:.{digits}f}{spread}"
 
 
 def compare_unpaired(

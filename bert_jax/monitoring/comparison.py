@@ -98,7 +98,5 @@ def _compare_term(groups: Sequence[Sequence[RunState]], term: str) -> list[str]:
             sentences.append(f"{names}: {gap:+.4f} {term} loss, noise unknown.")
             continue
         verdict = "more than" if interval.is_beyond_chance else "within"
-        sentences.append(
-            f"{names}: {gap:+.4f} ± {interval.half_width:.4f} {term} loss, {verdict} the noise."
-        )
+        sentences.append(f"{names}: {interval.describe(4)} {term} loss, {verdict} the noise.")
     return sentences

@@ -3,7 +3,12 @@
 import pytest
 import scipy.stats
 
-from bert_jax.logging.statistics import compare_paired, compare_unpaired
+from bert_jax.logging.statistics import (
+    Interval,
+    compare_paired,
+    compare_unpaired,
+    describe_mean,
+)
 
 
 def test_a_paired_difference_is_that_of_scipy():
@@ -29,3 +34,9 @@ def test_an_unpaired_difference_is_that_of_scipy():
     assert difference.mean == pytest.approx((interval.low + interval.high) / 2)
     assert difference.half_width == pytest.approx((interval.high - interval.low) / 2)
     assert compare_unpaired([1.0], [2.0], [[1.0], [2.0]]) is None
+
+
+def test_means_and_differences_are_written_with_their_spread():
+    assert describe_mean([0.5, 0.7], 4) == "0.6000 ± 0.1414"  # the root of 0.02
+    assert describe_mean([0.5], 2) == "0.50"
+    assert Interval(-0.25, 0.125).describe(3) == "-0.250 ± 0.125"
