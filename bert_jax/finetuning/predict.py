@@ -1,7 +1,6 @@
 """Write a fine-tuned model's predictions for a task's splits, and list its scores."""
 
 import pathlib
-import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from bert_jax.finetuning.objectives import OBJECTIVES
 from bert_jax.inference import batches
 from bert_jax.logging.metrics_writer import PREDICTIONS
 from bert_jax.model.bert import Params
+from bert_jax.tasks.task import write_splits
 from bert_jax.train_step.objectives import Batch
 from bert_jax.train_step.step import make_eval_step
 from bert_jax.trainer.setup import Setup
@@ -26,7 +26,7 @@ def write_predictions(setup: Setup, step: int) -> list[pathlib.Path]:
     evaluation; other splits, and all of them where this process evaluated nothing, are computed
     from the checkpoint of `step` on the run's mesh.
     """
-    feed, folder = task_feed(setup), setup.workdir / PREDICTIONS
+    feed = task_feed(setup)
     logits = dict(feed.dev_logits)
     missing = [split for split in feed.task.splits if split != "train" and split not in logits]
     if missing:
@@ -35,19 +35,7 @@ def write_predictions(setup: Setup, step: int) -> list[pathlib.Path]:
         logits |= predict_splits(setup, params, missing)
     if jax.process_index() != 0:
         return []
-    unfinished = folder.with_name(f"{PREDICTIONS}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
-    written = [
-        path
-        for split in feed.task.splits  # a test set follows dev, whose threshold it uses
-        if split in logits
-        for path in feed.task.write_predictions(split, logits[split], unfinished)
-    ]
-    # The earlier ones stay until the new ones are complete.
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished.rename(folder)  # a grid treats a run with this folder as finished
-    return [folder / path.relative_to(unfinished) for path in written]
+    return write_splits(feed.task, logits, setup.workdir / PREDICTIONS)
 
 
 def task_feed(setup: Setup) -> TaskFeed:

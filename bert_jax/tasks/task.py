@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import shutil
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -86,3 +87,24 @@ class Task:
     def head_width(self) -> int:
         """Return how many logits the task's layer computes from a vector."""
         return 1 if self.kind == CHOOSE else self.classes
+
+
+def write_splits(
+    task: Task, logits: Mapping[str, np.ndarray], folder: pathlib.Path
+) -> list[pathlib.Path]:
+    """Write the predictions for all splits that have logits as a folder; return the files.
+
+    An earlier folder stays until the new one is complete: with it, a run of a grid has finished.
+    """
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    written = [
+        path
+        for split in task.splits  # a test set follows dev, whose threshold it uses
+        if split in logits
+        for path in task.write_predictions(split, logits[split], unfinished)
+    ]
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished.rename(folder)
+    return [folder / path.relative_to(unfinished) for path in written]

@@ -7,7 +7,6 @@ Dimensions: N rows, C classes, K arrays of a token, D width of each, V vocabular
 
 import dataclasses
 import pathlib
-import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +26,7 @@ from bert_jax.lab.runs import claim_folder
 from bert_jax.logging.console import Screen, duration
 from bert_jax.logging.metrics_writer import PREDICTIONS
 from bert_jax.tasks.registry import open_task
-from bert_jax.tasks.task import CLASSIFY, REGRESS, TAG, Task
+from bert_jax.tasks.task import CLASSIFY, REGRESS, TAG, Task, write_splits
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import EncodedRows
 from data_pipeline.vocab.template import Template
@@ -59,7 +58,7 @@ class Learning:
         summary = training_lib.read_summary(self.folder)
         if summary is None:
             logits = learn(task, self.encoder, self.training, screen)
-            write_predictions(task, logits, self.folder / PREDICTIONS)
+            write_splits(task, logits, self.folder / PREDICTIONS)
             majority = {f"majority_dev_{name}": value for name, value in task.baseline.items()}
             summary = {"kind": self.kind, "task": task.name, **score(task, logits), **majority}
             summary["seconds"] = round(time.monotonic() - started, 1)
@@ -282,12 +281,3 @@ def score(task: Task, logits: Logits) -> dict[str, float]:
         for split in task.dev_splits
         for name, value in task.score(split, logits[split]).items()
     }
-
-
-def write_predictions(task: Task, logits: Logits, folder: pathlib.Path) -> None:
-    """Write the predictions of every split but train in the task's own format."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as unfinished:
-        for split, array in logits.items():
-            for path in task.write_predictions(split, array, pathlib.Path(unfinished)):
-                path.replace(folder / path.name)

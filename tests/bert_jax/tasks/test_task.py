@@ -1,8 +1,8 @@
-"""The first example of a task on the screen: all of it, or as much as fits."""
+"""The first example of a task on the screen, and the predictions for its splits in a folder."""
 
 import pytest
 
-from bert_jax.tasks.task import Example
+from bert_jax.tasks.task import CLASSIFY, Example, Task, write_splits
 
 
 def test_the_first_example_shows_its_texts_as_read_and_its_label():
@@ -19,3 +19,21 @@ def test_a_long_example_is_cut_to_the_width(texts, label, width):
     if width > 20:
         assert ("'short'" in line) == ("short" in texts) and line.startswith("'")
         assert line.endswith("-> pos") == (label == "pos")
+
+
+def test_predictions_of_all_splits_take_the_place_of_the_earlier_ones(tmp_path):
+    def write(split, logits, folder):
+        path = folder / f"{split}.tsv"
+        path.write_text(f"{logits} after {len(list(folder.iterdir()))}")
+        return [path]
+
+    splits = dict.fromkeys(("train", "dev", "test"))
+    task = Task("x", CLASSIFY, 2, splits, ("dev",), None, "accuracy", {}, write)
+    folder = tmp_path / "predictions"
+    for place in (folder, tmp_path / "predictions.unfinished"):  # a killed process leaves that one
+        place.mkdir()
+        (place / "old.tsv").touch()
+    paths = [folder / "dev.tsv", folder / "test.tsv"]
+    assert write_splits(task, {"test": 1, "dev": 2}, folder) == paths
+    assert [path.read_text() for path in paths] == ["2 after 0", "1 after 1"]
+    assert sorted(tmp_path.rglob("*.tsv")) == paths
