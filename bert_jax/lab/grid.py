@@ -5,22 +5,21 @@ stopped grid resumes where it was.
 """
 
 import dataclasses
-import functools
 import itertools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax.config import FinetuneConfig, overrides, validate
 from bert_jax.lab import runs as runs_lib
-from bert_jax.lab.runs import Lane
+from bert_jax.lab.runs import Lane, ScheduledRun
 from bert_jax.logging.console import BAD, FAINT, Screen
 from bert_jax.runtime import workdir_lock
 from bert_jax.runtime.cli import GivenConfig
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from data_pipeline.cli.main import REFUSED
-from data_pipeline.cli.terminal import make_console
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
@@ -211,31 +210,17 @@ class Grid:
             else:
                 screen.print(f"{label}  {score} {outcomes[number].scores[score]:.4f}")
 
-        runs_lib.run_all(
-            [
-                runs_lib.ScheduledRun(
-                    outcome.run.name,
-                    (),
-                    functools.partial(work, number),
-                    functools.partial(report, number),
-                )
-                for number, outcome in enumerate(outcomes)
-                if not outcome.is_finished
-            ],
-            screen,
-            parallel,
-        )
+        scheduled = [
+            ScheduledRun(outcome.run.name, (), partial(work, number), partial(report, number))
+            for number, outcome in enumerate(outcomes)
+            if not outcome.is_finished
+        ]
+        runs_lib.run_all(scheduled, screen, parallel)
         failed = sum(not outcome.is_finished for outcome in outcomes)
         if failed == len(outcomes):
             screen.print(f"no run came to its end; their logs are {self.folder}/*.log", BAD)
             return FAILED
-        comparison = compare()
-        title = f"{self.fixed['data.task']}: {comparison.score.replace('_', ' ')}"
-        grid_report.write_picture(
-            self.folder, comparison, f"{title}, mean ± standard deviation over seeds"
-        )
-        make_console(highlight=False).print(grid_report.build_table(comparison))
-        screen.table(title, grid_report.list_closing_rows(self.folder, comparison))
+        grid_report.show(self.folder, compare(), self.fixed["data.task"], screen)
         if failed:
             screen.print(
                 f"{failed} of {len(outcomes)} failed; the same command tries them again", FAINT

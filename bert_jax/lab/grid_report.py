@@ -15,9 +15,9 @@ from matplotlib.ticker import MaxNLocator
 
 from bert_jax.lab.grid import NUMBERS, GridOutcome, describe_setting, format_rate
 from bert_jax.logging import plots
-from bert_jax.logging.console import BAD, FAINT, GOOD
+from bert_jax.logging.console import BAD, FAINT, GOOD, Screen
 from bert_jax.logging.statistics import describe_mean, summarize_values
-from data_pipeline.cli.terminal import make_table
+from data_pipeline.cli.terminal import make_console, make_table
 from data_pipeline.io.atomic import write_json
 
 PICTURE = "grid.png"
@@ -205,15 +205,20 @@ _MARKERS = "osD^vP"
 _SHIFT = 0.012  # share of the axis between lines, so that their error bars do not overlap
 
 
-def write_picture(folder: pathlib.Path, grid: GridComparison, title: str) -> None:
-    """Write grid.png: the score over the learning rate, a line for each number of epochs."""
-    plots.save(folder / PICTURE, lambda: draw_figure(grid, title))
+def show(folder: pathlib.Path, grid: GridComparison, task: str, screen: Screen) -> None:
+    """Write grid.png, and show the table, the best setting and the files."""
+    title = f"{task}: {grid.score.replace('_', ' ')}"
+    spread = f"{title}, mean ± standard deviation over seeds"
+    plots.save(folder / PICTURE, lambda: draw_figure(grid, spread))
+    make_console(highlight=False).print(build_table(grid))
+    screen.table(title, list_closing_rows(folder, grid))
 
 
 def draw_figure(grid: GridComparison, title: str) -> Figure:
-    """Draw means with their spread, each run as a dot, and the baseline where the task has one.
+    """Draw means with their spread over the learning rate, and a line for each number of epochs.
 
-    With a single learning rate the axis shows the epochs, in one line.
+    Each run is a dot, and the baseline is a line where the task has one. With a single learning
+    rate the axis shows the epochs, in one line.
     """
     settings, score = grid.settings, grid.score
     over_epochs = len({setting.learning_rate for setting in settings}) == 1
