@@ -257,8 +257,8 @@ def _main(log: LibraryLog, flags: Any) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    how_to_resume = "the same command resumes a training and starts a task again; ner needs a new "
-    return cli.run(COMMAND, _main, f"{how_to_resume}--output", argv=argv, outlives_reader=True)
+    again = "the same command resumes a training and starts a task again; ner needs a new --output"
+    return cli.run(COMMAND, _main, again, argv=argv, outlives_reader=True)
 
 
 if __name__ == "__main__":

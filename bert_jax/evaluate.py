@@ -179,11 +179,9 @@ def _main(log: LibraryLog, flags: EvaluateFlags) -> int:
             )
         vocabulary, positions = checkpoint.vocabulary, checkpoint.config.max_position_embeddings
         if selection is not None:
-            store = selection.store
-            vocabulary = store.load_vocabulary()
-        weights = fit_vocabulary(checkpoint, vocabulary)
+            vocabulary = selection.store.load_vocabulary()
         # A head that it lacks is not scored.
-        weights = dataclasses.replace(weights, parts={})
+        weights = dataclasses.replace(fit_vocabulary(checkpoint, vocabulary), parts={})
         sentences, place = _read_sentences(flags.sentences)
         ids = pseudo_likelihood.encode_sentences(vocabulary, sentences, place, positions)
     return _score(flags, weights, selection, sentences, ids, screen)

@@ -68,7 +68,7 @@ def predict_splits(setup: Setup, params: Params, splits: Sequence[str]) -> dict[
 
 
 def score_rows(setup: Setup, summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return labels and texts of the development scores, each beside its baseline."""
+    """Return labels and texts of the development scores, each next to its baseline."""
     task = task_feed(setup).task
     rows: list[tuple[str, str]] = []
     for name, value in summary.items():

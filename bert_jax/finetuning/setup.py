@@ -178,8 +178,7 @@ def resolve_config(config: FinetuneConfig, task: Task, model: ModelConfig) -> Fi
         micro_batches=config.micro_batches,
         intermediate_size=model.intermediate_size,
     )
-    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    settings |= {
+    settings = vars(config) | {
         "model": dataclasses.replace(sized, vocab_size=model.vocab_size, is_causal=model.is_causal),
         "phases": split_into_rounds(phase, config.prune),
         "eval": config_lib.EvalConfig(every_steps=evaluated_every),

@@ -17,7 +17,7 @@ PICTURE = "ladder.png"
 
 
 def build_table(ladder: Ladder) -> rich.table.Table:
-    """Build the table of the rungs, with the law's loss beside theirs."""
+    """Build the table of the rungs, with the law's loss next to theirs."""
     rows = []
     for each in ladder.outcomes:
         cells = [each.name, count_in_words(each.parameters), count_in_words(each.tokens)]

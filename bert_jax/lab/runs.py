@@ -39,7 +39,7 @@ class Lane:
     check: Callable[[], None] = lambda: None  # called every second; what it raises interrupts
 
     def run(self, label: str, command: Sequence[str], folder: pathlib.Path) -> str:
-        """Run a command that works in a folder, with its log beside; return "" or its error.
+        """Run a command that works in a folder, with its log next to it; return "" or its error.
 
         If another process still works there, such as the run of a killed study, wait for it to save
         and end. After that the command starts anyway; its error names the process.
@@ -133,10 +133,10 @@ def run_all(runs: Sequence[ScheduledRun], screen: Screen, parallel: int) -> None
         lane = free.pop()
         try:
             error = run.work(lane)
-        except (OSError, RuntimeError, ValueError) as unreadable:
-            # A file of this run; the other runs continue.
-            is_sentence = isinstance(unreadable, Refused)  # written for users
-            error = f"{'' if is_sentence else type(unreadable).__name__ + ': '}{unreadable}"
+        except Refused as refused:
+            error = str(refused)
+        except (OSError, RuntimeError, ValueError) as unreadable:  # a file of this run alone
+            error = f"{type(unreadable).__name__}: {unreadable}"
         finally:
             free.append(lane)
         with reporting:

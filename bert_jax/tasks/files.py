@@ -246,12 +246,14 @@ def describe_missing(path: pathlib.Path, numbers: Sequence[int]) -> tuple[str, .
     """Describe rows with a missing text in a sentence; none without such rows."""
     if not numbers:
         return ()
-    rows = ", ".join(f"{number:,}" for number in numbers[:_SHOWN_ROWS])
-    more = ", ..." if len(numbers) > _SHOWN_ROWS else ""
-    count = f"{len(numbers):,} row{'s' * (len(numbers) != 1)}"
-    return (
-        f"{path.name}: {count} without a text (null or NaN), read as an empty one: {rows}{more}",
-    )
+    count = f"{len(numbers):,} row{'s' * (len(numbers) != 1)} without a text (null or NaN)"
+    return (f"{path.name}: {count}, read as an empty one: {list_rows(numbers)}",)
+
+
+def list_rows(numbers: Sequence[int]) -> str:
+    """List the numbers of rows for the screen: the first ones."""
+    rows = [f"{number:,}" for number in numbers[:_SHOWN_ROWS]]
+    return ", ".join([*rows, *["..."] * (len(numbers) > _SHOWN_ROWS)])
 
 
 def format_value(path: pathlib.Path, number: int, name: str, value: Any) -> str:

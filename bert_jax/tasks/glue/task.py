@@ -12,6 +12,7 @@ import numpy as np
 
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.encode import encode_texts
+from bert_jax.tasks.files import list_rows
 from bert_jax.tasks.glue.data import SplitTexts, read_files, read_tfds
 from bert_jax.tasks.glue.specs import (
     DIAGNOSTIC,
@@ -28,7 +29,6 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary
 
 NAMES = (*TASKS, DIAGNOSTIC)
-_SHOWN_ROWS = 3
 
 
 def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
@@ -82,12 +82,8 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
 def _describe_skipped(split: str, short_rows: Sequence[int]) -> list[str]:
     if not short_rows:
         return []
-    numbers = ", ".join(f"{number:,}" for number in short_rows[:_SHOWN_ROWS])
-    more = " ..." if len(short_rows) > _SHOWN_ROWS else ""
-    return [
-        f"{split}: {len(short_rows):,} rows are truncated in the file and skipped "
-        f"(row {numbers}{more})"
-    ]
+    skipped = f"{len(short_rows):,} rows are truncated in the file and skipped"
+    return [f"{split}: {skipped} (row {list_rows(short_rows)})"]
 
 
 def _read_labels(task: GlueTask, examples: SplitTexts) -> np.ndarray:
