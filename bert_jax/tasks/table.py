@@ -10,7 +10,7 @@ import io
 import math
 import pathlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -207,8 +207,8 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     def write_predictions(
         split: str, logits_RC: np.ndarray, folder: pathlib.Path
     ) -> list[pathlib.Path]:
-        logits = join_windows(kind, logits_RC, windows[split])
-        return _write_predictions(learned, numbers[split], split, logits, folder)
+        columns = learned.columns(join_windows(kind, logits_RC, windows[split]))
+        return [_write_columns(folder / f"{split}.tsv", {"row": numbers[split], **columns})]
 
     return Task(
         name=pathlib.Path(options.dir).expanduser().resolve().name,
@@ -253,20 +253,12 @@ def _take_example(train: Columns, options: TaskOptions) -> Example:
     return Example(tuple(texts), label)
 
 
-def _write_predictions(
-    learned: Classes | Numbers,
-    row_numbers: list[int],
-    split: str,
-    logits: np.ndarray,
-    folder: pathlib.Path,
-) -> list[pathlib.Path]:
-    """Write SPLIT.tsv: the number of each row, its prediction and its probability."""
-    columns = learned.columns(logits)
+def _write_columns(path: pathlib.Path, columns: Mapping[str, Sequence[object]]) -> pathlib.Path:
+    """Write a tsv: the number of each row, its prediction and its probability."""
     text = io.StringIO()
     writer = csv.writer(text, delimiter="\t", lineterminator="\n")
-    writer.writerow(["row", *columns])
-    writer.writerows(zip(row_numbers, *columns.values(), strict=True))
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{split}.tsv"
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, text.getvalue().encode())
-    return [path]
+    return path
