@@ -200,8 +200,8 @@ def load_vocabulary(
     `rules` are for a SentencePiece model, one of sentencepiece_rules.CHOICES.
 
     Raises:
-      Refused: no such file, no vocabulary, a special piece missing or found in texts, a piece
-        twice, a list whose case does not fit `lowercase`, a tokenizer.json of another model.
+      Refused: no such file, no vocabulary, a special piece missing or found in texts, a list
+        whose case does not fit `lowercase`, a tokenizer.json of another model.
     """
     path = pathlib.Path(path)
     if not path.is_file():
