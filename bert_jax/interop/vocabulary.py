@@ -87,7 +87,7 @@ def read(directory: pathlib.Path) -> Vocabulary:
         vocabulary = load_vocabulary(beside, lowercase, False, reads_special_tokens)
     else:
         rules = _find_rules(directory) if beside.suffix == ".model" else NONE
-        vocabulary = load_vocabulary(beside, reads_special_tokens=True, rules=rules)
+        vocabulary = load_vocabulary(beside, reads_special_tokens=reads_special_tokens, rules=rules)
     _check_added(directory, vocabulary)
     return dataclasses.replace(vocabulary, template=_find_template(directory, vocabulary))
 

@@ -5,8 +5,9 @@ tokenizers of transformers 4.57, which also replace the quotes of LaTeX in ALBER
 """
 
 import itertools
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import sentencepiece
 
@@ -39,11 +40,21 @@ class RuledEncoder:
     """Encode texts by a SentencePiece model and rules of CHOICES.
 
     By the rules a piece such as "9," becomes the pieces of "9" and a comma. What a piece becomes
-    depends on it alone, so that a table of ids holds it.
+    depends on it alone, so that a table of ids holds it. `spelled` has the ids of the special
+    tokens that are read where a text spells them; the parts between them are encoded as texts of
+    their own, as in transformers.
     """
 
-    def __init__(self, processor: sentencepiece.SentencePieceProcessor, rules: str) -> None:
+    def __init__(
+        self,
+        processor: sentencepiece.SentencePieceProcessor,
+        rules: str,
+        spelled: Mapping[str, int],
+    ) -> None:
         self._processor = processor
+        self._spelled = spelled
+        longest_first = sorted(map(re.escape, spelled), key=len, reverse=True)
+        self._cut = re.compile(f"({'|'.join(longest_first) or '(?!)'})").split
         self._rules = rules
         self._settings = list_settings(rules)
         self._parts_of = {} if rules == NONE else _split_commas(processor)
@@ -63,6 +74,8 @@ class RuledEncoder:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text."""
+        if any(token in text for text in texts for token in self._spelled):
+            return [self._encode_around(text) for text in texts]
         # One thread: the build runs a process per core.
         encoded: list[list[int]] = self._processor.Encode(
             [*map(self.prepare, texts)], num_threads=1
@@ -76,6 +89,13 @@ class RuledEncoder:
             else [part for i in ids for part in parts_of.get(i, (i,))]
             for ids in encoded
         ]
+
+    def _encode_around(self, text: str) -> list[int]:
+        """Return the ids of a text and of the special tokens that it spells."""
+        ids: list[int] = []
+        for part in self._cut(text):
+            ids += [self._spelled[part]] if part in self._spelled else self.encode([part])[0]
+        return ids
 
     def encode_prepared(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the ids of a prepared text, and the characters of it that each covers."""
@@ -94,6 +114,20 @@ class RuledEncoder:
 
     def encode_aligned(self, word: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the ids of a text without spaces, and the characters of it that each covers."""
+        ids: list[int] = []
+        spans: list[tuple[int, int]] = []
+        place = 0
+        for part in filter(None, self._cut(word)):
+            if part in self._spelled:
+                part_ids, part_spans = [self._spelled[part]], [(0, len(part))]
+            else:
+                part_ids, part_spans = self._align(part)
+            ids += part_ids
+            spans += [(place + start, place + end) for start, end in part_spans]
+            place += len(part)
+        return ids, spans
+
+    def _align(self, word: str) -> tuple[list[int], list[tuple[int, int]]]:
         if self._rules == NONE:
             return self.encode_prepared(word)
         starts: list[int] = []

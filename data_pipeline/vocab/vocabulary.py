@@ -24,7 +24,7 @@ from data_pipeline.vocab.documents import (
     encode_sentences_alone,
     flatten_ids,
 )
-from data_pipeline.vocab.sentencepiece_model import BPE, UNIGRAM, read_model
+from data_pipeline.vocab.sentencepiece_model import BPE, CONTROL, UNIGRAM, read_model
 from data_pipeline.vocab.special_tokens import SPECIAL_PIECES, find_special_ids
 from data_pipeline.vocab.template import Template, make_bert_template
 from data_pipeline.vocab.tokenizer_file import BYTE_PIECE, WORD_START
@@ -195,8 +195,8 @@ def load_vocabulary(
     `lowercase` also strips accents, as BERT's uncased models do. A SentencePiece model and a
     tokenizer.json carry their own rules; there `lowercase` is ignored. `checks_case` is for
     third-party lists: one trained here may have no capitals because its text has none.
-    `reads_special_tokens` is for rows of a task: the special tokens of a list or a tokenizer.json
-    that a text spells are these tokens there, as in transformers; in training text they are text.
+    `reads_special_tokens` is for rows of a task: the special tokens that a text spells are these
+    tokens there, as in transformers; in training text they are text.
     `rules` are for a SentencePiece model, one of sentencepiece_rules.CHOICES.
 
     Raises:
@@ -222,7 +222,7 @@ def load_vocabulary(
         )
     data = read_file(path)
     if path.suffix == ".model":
-        return _load_sentencepiece(path, data, rules)
+        return _load_sentencepiece(path, data, rules, reads_special_tokens)
     if path.name == byte_level.PIECES and b'"model"' not in data:
         raise Refused(
             f"--vocab is {path}, which has no {byte_level.MERGES} next to it; copy both or give "
@@ -325,7 +325,9 @@ def _load_list(
     )
 
 
-def _load_sentencepiece(path: pathlib.Path, data: bytes, rules: str) -> Vocabulary:
+def _load_sentencepiece(
+    path: pathlib.Path, data: bytes, rules: str, reads_special_tokens: bool
+) -> Vocabulary:
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(data)
@@ -346,12 +348,16 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes, rules: str) -> Vocabula
                 "--user_defined_symbols"
             )
     dtype = token_dtype(len(pieces))
-    encoder = sentencepiece_rules.RuledEncoder(processor, rules)
+    model = read_model(data)
+    spelled: dict[str, int] = {}
+    if reads_special_tokens:
+        control = [i for i, kind in enumerate(model.piece_types) if kind == CONTROL]
+        spelled = {pieces[i]: i for i in (*control, *special_ids.values())}
+    encoder = sentencepiece_rules.RuledEncoder(processor, rules, spelled)
 
     def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         return flatten_ids(encoder.encode(texts), dtype)
 
-    model = read_model(data)
     if model.space_ends_a_word:
         raise Refused(
             f"{path} puts the mark of a space, {WORD_START}, after a word, so that its pieces do "
