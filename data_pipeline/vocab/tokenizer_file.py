@@ -133,19 +133,20 @@ def make_normalize(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> Calla
 
 
 def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) -> TokenizerFile:
-    """Read the bytes of a tokenizer.json of WordPiece, byte-level BPE or Unigram.
+    """Read the bytes of a tokenizer.json of WordPiece, BPE or Unigram.
 
     Special tokens that a text spells are text, unless `reads_special_tokens`.
 
     Raises:
-      Refused: another model, no tokenizer, ids with gaps, a byte or a role without a token.
+      Refused: another model, no tokenizer, ids with gaps, a byte or a role without a token, words
+        without a mark.
     """
     tokenizer = _open(path, data)
     model = type(tokenizer.model).__name__
     if model not in (WORDPIECE, BPE, UNIGRAM):
         raise Refused(
-            f"--vocab is {path}, whose model is {model}; {WORDPIECE}, byte-level {BPE} and "
-            f"{UNIGRAM} are read: give another vocabulary, or train one with --train_vocab"
+            f"--vocab is {path}, whose model is {model}; {WORDPIECE}, {BPE} and {UNIGRAM} are "
+            "read: give another vocabulary, or train one with --train_vocab"
         )
     id_of = tokenizer.get_vocab(with_added_tokens=True)
     if len(id_of) > MAX_PIECES:
@@ -267,12 +268,14 @@ def _check_model(
     for rule, is_broken in (
         ("its merges are dropped at random", bool(model.get("dropout"))),
         (
-            f"its {model['type']} is neither byte-level BPE, as ModernBERT's is, nor marks a space "
-            f"by {WORD_START}, as SentencePiece does",
+            "its pieces do not show where a word begins: no normalizer or pre_tokenizer writes "
+            f"{WORD_START} for a space (Metaspace), as for SentencePiece, or splits into bytes "
+            "(ByteLevel), as for ModernBERT",
             kind in (SENTENCEPIECE_BPE, UNIGRAM) and not _marks_spaces(rules),
         ),
         (
-            "it has no token for characters without a piece, so that they would be lost",
+            "it has neither an unknown token nor byte_fallback with the pieces <0x00> to <0xFF>, "
+            "so that characters without a piece would be lost",
             kind != BPE and not has_unknown and has_bytes != len(BYTE_OF),
         ),
         (
