@@ -17,7 +17,7 @@ from data_pipeline.vocab.byte_level import PIECES
 from data_pipeline.vocab.sentencepiece_rules import NONE, name_rules
 from data_pipeline.vocab.template import Template, make_xlnet_template, read_template
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
-from data_pipeline.vocab.wordpiece import read_list
+from data_pipeline.vocab.wordpiece import is_cased, read_list
 
 TOKENIZER_CONFIG, ADDED = "tokenizer_config.json", "added_tokens.json"
 CONFIG, XLNET = "config.json", "xlnet"  # a model's settings, and a model_type in them
@@ -357,7 +357,7 @@ def _read_lowercase(path: pathlib.Path, rules: Mapping[str, Any], words: pathlib
     """
     lowercase = rules.get("do_lower_case")
     if type(lowercase) is not bool:
-        lowercase = not _has_capitals(words)
+        lowercase = not is_cased(read_list(words, small_files.read_bytes(words)))
         if not lowercase:
             _note(
                 f"{words} has pieces with capitals, so the case of text is kept; where "
@@ -376,9 +376,3 @@ def _read_lowercase(path: pathlib.Path, rules: Mapping[str, Any], words: pathlib
 @functools.cache  # a command may read a folder several times
 def _note(text: str) -> None:
     print(f"note: {text}", flush=True)
-
-
-def _has_capitals(path: pathlib.Path) -> bool:
-    lines = small_files.read_bytes(path).decode("utf-8", errors="replace").split("\n")
-    words = [line for line in lines if line and not line.startswith("[")]
-    return sum(word != word.lower() for word in words) > len(words) // 100  # a few are signs

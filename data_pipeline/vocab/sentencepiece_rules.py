@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 import sentencepiece
 
+from data_pipeline.vocab.sentencepiece_model import WORD_START
 from data_pipeline.vocab.wordpiece import replace_surrogates
 
-WORD_START = "\u2581"
 NONE, ALBERT, XLNET = "none", "albert", "xlnet"  # ALBERT's lowercase, XLNet's keep case
 _ACCENTS, _SPACES = "+keep_accents", "+keep_spaces"
 CHOICES = (NONE, *map("".join, itertools.product((ALBERT, XLNET), ("", _ACCENTS), ("", _SPACES))))

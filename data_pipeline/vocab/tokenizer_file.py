@@ -21,11 +21,11 @@ import tokenizers
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab.byte_level import BYTE_OF, SPACE, decode_piece
 from data_pipeline.vocab.documents import encode_documents_whole, flatten_ids
+from data_pipeline.vocab.sentencepiece_model import WORD_START
 from data_pipeline.vocab.special_tokens import find_special_ids
 from data_pipeline.vocab.template import A, Template, flatten, make_bert_template, read_template
 from data_pipeline.vocab.wordpiece import MAX_PIECES, find_words, replace_surrogates
 
-WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
 WORDPIECE, BPE, UNIGRAM = "WordPiece", "BPE", "Unigram"  # the library's names
 SENTENCEPIECE_BPE = "SentencePiece BPE"  # which the library names BPE too
 # A byte of a character that a vocabulary with SentencePiece's fallback has no piece for.

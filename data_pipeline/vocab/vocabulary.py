@@ -24,10 +24,10 @@ from data_pipeline.vocab.documents import (
     encode_sentences_alone,
     flatten_ids,
 )
-from data_pipeline.vocab.sentencepiece_model import BPE, CONTROL, UNIGRAM, read_model
+from data_pipeline.vocab.sentencepiece_model import BPE, CONTROL, UNIGRAM, WORD_START, read_model
 from data_pipeline.vocab.special_tokens import SPECIAL_PIECES, find_special_ids
 from data_pipeline.vocab.template import Template, make_bert_template
-from data_pipeline.vocab.tokenizer_file import BYTE_PIECE, WORD_START
+from data_pipeline.vocab.tokenizer_file import BYTE_PIECE
 from data_pipeline.vocab.wordpiece import (
     MAX_WORD_CHARS,
     WordEncoder,
