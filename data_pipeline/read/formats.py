@@ -22,9 +22,7 @@ LINES = (TEXT, WIKI, JSON, *TABLES)  # what read_lines reads
 KEYED = (JSON, *TABLES, PARQUET, ARROW, TFDS)  # the text is under --text_key
 
 _COMPRESSIONS = {"gz": "gzip", "bz2": "bzip2", "xz": "xz", "zst": "Zstandard"}
-_NAME = re.compile(
-    r"(?:\.(jsonl?|ndjson|csv|tsv|parquet|arrow))?(?:\.(gz|bz2|xz|zst))?$", re.IGNORECASE
-)
+_NAME = re.compile(r"(?:\.(jsonl?|ndjson|csv|tsv|parquet|arrow))?(?:\.(gz|bz2|xz|zst))?$")
 _BLANK = "\ufeff\u200b\u2060 \t\r\n"
 # Also a list of objects and an object over several lines, which JSON lines are not.
 _OPENS_JSON = re.compile(r'(?:\[\s*)?\{\s*"(?:[^"\\\n]|\\.){0,200}"\s*:').match
@@ -44,17 +42,14 @@ def find_format(address: str, head: FileHead, options: TextOptions) -> str:
         return TEXT
     if table := next((kind for kind, is_kind in _BINARY.items() if is_kind(head.data)), ""):
         if head.is_compressed:
-            raise Refused(
-                f"{address} is a compressed {table} file; unpack it, as it is read in parts"
-            )
+            raise Refused(f"{address} is a compressed {table} file, which is not read; unpack it")
         return table
     if kind := find_markup(head.data):
         raise Refused(
             f"{address} looks like {kind.looks}, not text; {kind.makes_text}, {_AS_IT_IS}"
         )
     likely = _find_format_of_text(head)
-    match = _NAME.search(address)
-    named, packed = ((part or "").lower() for part in match.groups()) if match else ("", "")
+    named, packed = _NAME.findall(address.lower())[0]
     if named in _BINARY or (packed and not head.is_compressed):
         promise = _COMPRESSIONS[packed] if packed else named.capitalize()
         content = "binary data of another kind" if b"\0" in head.data else _WORDS[likely]

@@ -75,7 +75,7 @@ class RuledEncoder:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text."""
         if any(token in text for text in texts for token in self._spelled):
-            return [self._encode_around(text) for text in texts]
+            return [self.encode_aligned(text)[0] for text in texts]
         # One thread: the build runs a process per core.
         encoded: list[list[int]] = self._processor.Encode(
             [*map(self.prepare, texts)], num_threads=1
@@ -89,13 +89,6 @@ class RuledEncoder:
             else [part for i in ids for part in parts_of.get(i, (i,))]
             for ids in encoded
         ]
-
-    def _encode_around(self, text: str) -> list[int]:
-        """Return the ids of a text and of the special tokens that it spells."""
-        ids: list[int] = []
-        for part in self._cut(text):
-            ids += [self._spelled[part]] if part in self._spelled else self.encode([part])[0]
-        return ids
 
     def encode_prepared(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the ids of a prepared text, and the characters of it that each covers."""
@@ -112,12 +105,12 @@ class RuledEncoder:
                 spans += [(start, end - 1)] * (len(parts) - 1) + [(end - 1, end)]
         return ids, spans
 
-    def encode_aligned(self, word: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the ids of a text without spaces, and the characters of it that each covers."""
+    def encode_aligned(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the ids of a text, and, if it has no spaces, the characters that each covers."""
         ids: list[int] = []
         spans: list[tuple[int, int]] = []
         place = 0
-        for part in filter(None, self._cut(word)):
+        for part in filter(None, self._cut(text)):
             if part in self._spelled:
                 part_ids, part_spans = [self._spelled[part]], [(0, len(part))]
             else:
@@ -129,7 +122,7 @@ class RuledEncoder:
 
     def _align(self, word: str) -> tuple[list[int], list[tuple[int, int]]]:
         if self._rules == NONE:
-            return self.encode_prepared(word)
+            return self.encode_prepared(self.prepare(word))
         starts: list[int] = []
         place = 0
         while place < len(word):

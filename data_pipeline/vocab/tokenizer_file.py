@@ -141,7 +141,7 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
       Refused: another model, no tokenizer, ids with gaps, a byte or a role without a token, words
         without a mark.
     """
-    tokenizer = _open(path, data)
+    tokenizer = open_tokenizer(path, data)
     model = type(tokenizer.model).__name__
     if model not in (WORDPIECE, BPE, UNIGRAM):
         raise Refused(
@@ -177,7 +177,7 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
     if not reads_special_tokens:
         unmarked = [t for t in rules["added_tokens"] if t["content"] in roles and not t["special"]]
         if unmarked:  # else a text could spell the token that marks its end
-            tokenizer = _open(path, _mark_special(data, roles))
+            tokenizer = open_tokenizer(path, _mark_special(data, roles))
         tokenizer.encode_special_tokens = True  # the file does not keep it
     # Read above; without special tokens it has no effect, and takes a fifth of the time of a word.
     tokenizer.post_processor = None
@@ -207,7 +207,8 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
     )
 
 
-def _open(path: pathlib.Path, data: bytes) -> tokenizers.Tokenizer:
+def open_tokenizer(path: pathlib.Path, data: bytes) -> tokenizers.Tokenizer:
+    """Open the bytes of a tokenizer.json, without its truncation and padding, or raise Refused."""
     try:
         with _silence_stderr():
             tokenizer = tokenizers.Tokenizer.from_str(data.decode("utf-8-sig"))

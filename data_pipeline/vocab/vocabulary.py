@@ -171,12 +171,10 @@ class Vocabulary:
         elif self.kind == BYTE_LEVEL:
             spaces = (byte_level.SPACE, " ")  # the second of added tokens
             continues = [not piece.startswith(spaces) for piece in self._pieces]
-            for special_id in self.special_ids.values():
-                continues[special_id] = False
         else:
             continues = [not _starts_word(piece) for piece in self._pieces]
-            for special_id in self.special_ids.values():
-                continues[special_id] = False
+        for special_id in self.special_ids.values():
+            continues[special_id] = False
         return np.array(continues, dtype=bool)
 
 
@@ -349,10 +347,9 @@ def _load_sentencepiece(
             )
     dtype = token_dtype(len(pieces))
     model = read_model(data)
-    spelled: dict[str, int] = {}
-    if reads_special_tokens:
-        control = [i for i, kind in enumerate(model.piece_types) if kind == CONTROL]
-        spelled = {pieces[i]: i for i in (*control, *special_ids.values())}
+    control = [i for i, kind in enumerate(model.piece_types) if kind == CONTROL]
+    spelled_ids = (*control, *special_ids.values()) if reads_special_tokens else ()
+    spelled = {pieces[i]: i for i in spelled_ids}
     encoder = sentencepiece_rules.RuledEncoder(processor, rules, spelled)
 
     def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -43,7 +43,7 @@ def test_a_compressed_table_is_refused_for_what_it_is(tmp_path):
     packed = gzip.compress((tmp_path / "a.parquet").read_bytes())
     for name in ("a.parquet.gz", "a.gz"):
         (tmp_path / name).write_bytes(packed)
-        with pytest.raises(Refused, match=rf"/{name} is a compressed parquet file; unpack it"):
+        with pytest.raises(Refused, match=rf"/{name} is a compressed parquet file, .*; unpack it"):
             find_sources(str(tmp_path / name), TextOptions())
 
 
