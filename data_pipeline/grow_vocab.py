@@ -36,7 +36,7 @@ EXAMPLE = (
 )
 _SHOWN_WORDS = 8
 _WHY_NOT = {  # kinds that take no words
-    SENTENCEPIECE: "SentencePiece's: no word can be added, as scores of pieces were learned together",
+    SENTENCEPIECE: "SentencePiece's: a word cannot be added to scores that were learned together",
     BYTE_LEVEL: "a byte-level BPE: a word is reached by merges alone, which were learned in order",
 }
 _TEXT_FLAGS = ("documents", "format", "text_key", "fallback_encoding")

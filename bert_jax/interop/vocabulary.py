@@ -90,7 +90,7 @@ def read(directory: pathlib.Path) -> Vocabulary:
     else:
         rules = _find_rules(directory, asked, config) if beside.suffix == ".model" else NONE
         vocabulary = load_vocabulary(beside, reads_special_tokens=reads_special_tokens, rules=rules)
-    _check_added(directory, vocabulary)
+    _check_added(directory, vocabulary, asked)
     template = _find_template(path, vocabulary, asked, config)
     return dataclasses.replace(vocabulary, template=template)
 
@@ -127,12 +127,11 @@ def _find_rules(
     if lowercase is None:
         _refuse_preparation(path, settings)
         return NONE
-    given = {"do_lower_case": lowercase, "keep_accents": False, "remove_space": True}
-    given = {
-        name: small_files.field(settings, name, bool, path, default)
-        for name, default in given.items()
-    }
-    return name_rules(given["do_lower_case"], given["keep_accents"], given["remove_space"])
+    return name_rules(
+        lowercase=small_files.field(settings, "do_lower_case", bool, path, lowercase),
+        keeps_accents=small_files.field(settings, "keep_accents", bool, path, False),
+        removes_spaces=small_files.field(settings, "remove_space", bool, path, True),
+    )
 
 
 def _refuse_preparation(path: pathlib.Path, settings: Mapping[str, Any]) -> None:
@@ -280,18 +279,14 @@ def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathl
             )
 
 
-def _check_added(directory: pathlib.Path, vocabulary: Vocabulary) -> None:
+def _check_added(directory: pathlib.Path, vocabulary: Vocabulary, asked: Mapping[str, Any]) -> None:
     """Raise if the added tokens of a tokenizer, which have files of their own, would be lost."""
-    for name in (ADDED, TOKENIZER_CONFIG):
+    listed, pieces = asked.get("added_tokens_decoder"), vocabulary.pieces()
+    each = listed.values() if isinstance(listed, dict) else ()
+    decoded = {str(token.get("content", "")) for token in each if isinstance(token, dict)}
+    files = {ADDED: {*_read_optional(directory / ADDED)}, TOKENIZER_CONFIG: decoded}
+    for name, tokens in files.items():
         path = directory / name
-        content = _read_optional(path)
-        if name == ADDED:
-            tokens = {*content}
-        else:
-            listed = content.get("added_tokens_decoder")
-            each = listed.values() if isinstance(listed, dict) else ()
-            tokens = {str(token.get("content", "")) for token in each if isinstance(token, dict)}
-        pieces = vocabulary.pieces()
         added = tokens - {"", *pieces}
         known = tokens - added - {"", *(pieces[i] for i in vocabulary.special_ids.values())}
         is_list = vocabulary.file_name == LIST

@@ -20,8 +20,6 @@ EXAMPLE = (
 )
 
 LOCAL, BEAM = "local", "beam"  # runners
-
-
 _VOCABULARY = "vocabulary (give --vocab, or --train_vocab and --vocab_size)"
 
 

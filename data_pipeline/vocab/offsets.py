@@ -46,11 +46,9 @@ class PieceAligner:
 
     def encode(self, text: str) -> AlignedPieces:
         """Encode a text."""
-        text = replace_surrogates(text)
-        ids, starts, ends = (self._align_whole if self._encodes_whole else self._align_words)(text)
-        return AlignedPieces(
-            np.array(ids, np.int32), np.array(starts, np.int32), np.array(ends, np.int32)
-        )
+        align = self._align_whole if self._encodes_whole else self._align_words
+        pieces = align(replace_surrogates(text))
+        return AlignedPieces(*(np.array(numbers, np.int32) for numbers in pieces))
 
     def _align_words(self, text: str) -> _Pieces:
         ids: list[int] = []

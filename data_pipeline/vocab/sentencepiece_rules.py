@@ -74,7 +74,7 @@ class RuledEncoder:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text."""
-        if any(token in text for text in texts for token in self._spelled):
+        if any(token in text for token in self._spelled for text in texts):
             return [self.encode_aligned(text)[0] for text in texts]
         # One thread: the build runs a process per core.
         encoded: list[list[int]] = self._processor.Encode(

@@ -295,15 +295,13 @@ def _load_list(
     encode_text = tokenizer_file.make_encode_text(tokenizer, path)
     dtype = token_dtype(len(pieces))
     whole = tokenizer_file.LibraryEncoder(encode_text, dtype)
-    encode: Encode = WordEncoder(encode_text, dtype).encode
-    if reads_special_tokens:
-        spelled = [pieces[special_id] for special_id in special_ids.values()]
-        tokenizer.add_special_tokens(spelled)
-        words = encode
+    by_word = WordEncoder(encode_text, dtype)
+    spelled = [pieces[i] for i in special_ids.values()] if reads_special_tokens else []
+    tokenizer.add_special_tokens(spelled)
 
-        def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-            is_spelled = any(piece in text for text in texts for piece in spelled)
-            return whole.encode(texts) if is_spelled else words(texts)
+    def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        is_spelled = any(token in text for token in spelled for text in texts)
+        return whole.encode(texts) if is_spelled else by_word.encode(texts)
 
     return Vocabulary(
         kind=WORDPIECE,
