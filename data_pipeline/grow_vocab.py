@@ -35,6 +35,10 @@ EXAMPLE = (
     "--output=grown.txt --words=1000"
 )
 _SHOWN_WORDS = 8
+_WHY_NOT = {  # kinds that take no words
+    SENTENCEPIECE: "SentencePiece's: a word cannot be added to scores that were learned together",
+    BYTE_LEVEL: "a byte-level BPE: a word is reached by merges alone, which were learned in order",
+}
 _TEXT_FLAGS = ("documents", "format", "text_key", "fallback_encoding")
 
 
@@ -111,16 +115,9 @@ def _load(flags: GrowFlags, output: pathlib.Path) -> Vocabulary:
         )
     check_new_file(output, "--output")
     vocabulary = load_vocabulary(flags.vocab, flags.lowercase)
-    if vocabulary.kind == SENTENCEPIECE:
+    if why := _WHY_NOT.get(vocabulary.kind):
         raise Refused(
-            f"--vocab is {flags.vocab}, SentencePiece's: its pieces carry scores that were learned "
-            "together, and a word cannot be added to them; go on with it as it is, or add tokens "
-            "to its tokenizer.json by Tokenizer.add_tokens of tokenizers"
-        )
-    if vocabulary.kind == BYTE_LEVEL:
-        raise Refused(
-            f"--vocab is {flags.vocab}, a byte-level BPE: a word can only be reached by merges, "
-            "which were learned in order; go on with it as it is, or add tokens to its "
+            f"--vocab is {flags.vocab}, {why}; go on with it as it is, or add tokens to its "
             "tokenizer.json by Tokenizer.add_tokens of tokenizers"
         )
     return vocabulary

@@ -1,5 +1,6 @@
 """Read the vocabulary beside a third-party checkpoint, and check that the two match."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -17,7 +18,7 @@ from data_pipeline.vocab.byte_level import PIECES
 from data_pipeline.vocab.sentencepiece_rules import NONE, name_rules
 from data_pipeline.vocab.template import Template, make_xlnet_template, read_template
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
-from data_pipeline.vocab.wordpiece import read_list
+from data_pipeline.vocab.wordpiece import is_cased, read_list
 
 TOKENIZER_CONFIG, ADDED = "tokenizer_config.json", "added_tokens.json"
 CONFIG, XLNET = "config.json", "xlnet"  # a model's settings, and a model_type in them
@@ -72,10 +73,11 @@ def read(directory: pathlib.Path) -> Vocabulary:
     only_model = models if len(models) == 1 else []
     candidates = [directory / LIST, *only_model, directory / PIECES]
     beside = next((candidate for candidate in candidates if candidate.is_file()), None)
-    asked = _read_optional(directory / TOKENIZER_CONFIG)
+    asked, config = (_read_optional(directory / name) for name in (TOKENIZER_CONFIG, CONFIG))
     reads_special_tokens = asked.get("split_special_tokens") is not True
-    if (directory / TOKENIZER).is_file():
-        vocabulary = _read_tokenizer(directory / TOKENIZER, beside, asked, reads_special_tokens)
+    path = directory / TOKENIZER
+    if path.is_file():
+        vocabulary = _read_tokenizer(path, beside, asked, config, reads_special_tokens)
     elif beside is None:
         several = f", and {len(models)} *.model files" if models else ""
         raise Refused(
@@ -86,10 +88,11 @@ def read(directory: pathlib.Path) -> Vocabulary:
         lowercase = _read_lowercase(directory / TOKENIZER_CONFIG, asked, beside)
         vocabulary = load_vocabulary(beside, lowercase, False, reads_special_tokens)
     else:
-        rules = _find_rules(directory) if beside.suffix == ".model" else NONE
-        vocabulary = load_vocabulary(beside, reads_special_tokens=True, rules=rules)
-    _check_added(directory, vocabulary)
-    return dataclasses.replace(vocabulary, template=_find_template(directory, vocabulary))
+        rules = _find_rules(directory, asked, config) if beside.suffix == ".model" else NONE
+        vocabulary = load_vocabulary(beside, reads_special_tokens=reads_special_tokens, rules=rules)
+    _check_added(directory, vocabulary, asked)
+    template = _find_template(path, vocabulary, asked, config)
+    return dataclasses.replace(vocabulary, template=template)
 
 
 def _read_optional(path: pathlib.Path) -> dict[str, Any]:
@@ -103,13 +106,14 @@ def _find_class(settings: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
     return of_class or config.get("model_type")
 
 
-def _find_rules(directory: pathlib.Path) -> str:
+def _find_rules(
+    directory: pathlib.Path, settings: Mapping[str, Any], config: Mapping[str, Any]
+) -> str:
     """Find how text for a SentencePiece model is prepared: by the tokenizer's class or the model's.
 
     A tokenizer_config.json written with a tokenizer.json (PreTrainedTokenizerFast) names none.
     """
-    paths = (directory / TOKENIZER_CONFIG, directory / CONFIG)
-    settings, config = map(_read_optional, paths)
+    path = directory / TOKENIZER_CONFIG
     of_class = _find_class(settings, config)
     if {str(of_class), str(config.get("model_type"))} & _SHIFTED:
         raise Refused(
@@ -121,14 +125,13 @@ def _find_rules(directory: pathlib.Path) -> str:
     if lowercase is None and of_class != ANY_CLASS:
         lowercase = _LOWERCASES.get(str(config.get("model_type")))
     if lowercase is None:
-        _refuse_preparation(paths[0], settings)
+        _refuse_preparation(path, settings)
         return NONE
-    given = {"do_lower_case": lowercase, "keep_accents": False, "remove_space": True}
-    given = {
-        name: small_files.field(settings, name, bool, paths[0], default)
-        for name, default in given.items()
-    }
-    return name_rules(given["do_lower_case"], given["keep_accents"], given["remove_space"])
+    return name_rules(
+        lowercase=small_files.field(settings, "do_lower_case", bool, path, lowercase),
+        keeps_accents=small_files.field(settings, "keep_accents", bool, path, False),
+        removes_spaces=small_files.field(settings, "remove_space", bool, path, True),
+    )
 
 
 def _refuse_preparation(path: pathlib.Path, settings: Mapping[str, Any]) -> None:
@@ -145,11 +148,14 @@ def _refuse_preparation(path: pathlib.Path, settings: Mapping[str, Any]) -> None
             )
 
 
-def _find_template(directory: pathlib.Path, vocabulary: Vocabulary) -> Template:
+def _find_template(
+    path: pathlib.Path,
+    vocabulary: Vocabulary,
+    settings: Mapping[str, Any],
+    config: Mapping[str, Any],
+) -> Template:
     """Find the template in tokenizer.json; without one, take the tokenizer's or the model's."""
     special_ids = vocabulary.special_ids
-    path, *others = (directory / name for name in (TOKENIZER, CONFIG, TOKENIZER_CONFIG))
-    config, settings = map(_read_optional, others)
     template = None
     if path.is_file():
         template = read_template(model_json.read_json(path), special_ids, path)
@@ -179,19 +185,20 @@ def _read_tokenizer(
     path: pathlib.Path,
     beside: pathlib.Path | None,
     asked: Mapping[str, Any],
+    config: Mapping[str, Any],
     reads_special_tokens: bool,
 ) -> Vocabulary:
     """Read a tokenizer.json, or the file beside it that it was exported from here."""
     settings = model_json.read_json(path)
     if asked:  # a tokenizer.json alone is what its author trained with
-        config = _read_optional(path.with_name(CONFIG))
         _check_rules(path, settings, asked, str(_find_class(asked, config)))
     normalizer = settings.get("normalizer")
     lowercase = normalizer.get("lowercase") if isinstance(normalizer, dict) else None
     if beside is not None and beside.name != PIECES:
-        source = _read_source(beside, lowercase is not False, reads_special_tokens)
-        if source and _is_export(path, settings, source):
-            return source
+        with contextlib.suppress(Refused):  # it may be unreadable next to a tokenizer.json
+            source = load_vocabulary(beside, lowercase is not False, False, reads_special_tokens)
+            if _is_export(path, settings, source):
+                return source
     vocabulary = load_vocabulary(path, reads_special_tokens=reads_special_tokens)
     if beside is not None and beside.name == LIST:
         _check_agrees(settings, vocabulary.path, beside)
@@ -230,16 +237,6 @@ def _check_rules(
                 f'correct the one that is wrong: write "{name}": {json.dumps(rules[name])} into '
                 f"the first if {path.name} is right"
             )
-
-
-def _read_source(
-    path: pathlib.Path, lowercase: bool, reads_special_tokens: bool
-) -> Vocabulary | None:
-    """Read a list or a model that may be unreadable, since a tokenizer.json lies beside it."""
-    try:
-        return load_vocabulary(path, lowercase, False, reads_special_tokens)
-    except Refused:
-        return None
 
 
 def _is_export(path: pathlib.Path, settings: Mapping[str, Any], source: Vocabulary) -> bool:
@@ -282,18 +279,14 @@ def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathl
             )
 
 
-def _check_added(directory: pathlib.Path, vocabulary: Vocabulary) -> None:
+def _check_added(directory: pathlib.Path, vocabulary: Vocabulary, asked: Mapping[str, Any]) -> None:
     """Raise if the added tokens of a tokenizer, which have files of their own, would be lost."""
-    for name in (ADDED, TOKENIZER_CONFIG):
+    listed, pieces = asked.get("added_tokens_decoder"), vocabulary.pieces()
+    each = listed.values() if isinstance(listed, dict) else ()
+    decoded = {str(token.get("content", "")) for token in each if isinstance(token, dict)}
+    files = {ADDED: {*_read_optional(directory / ADDED)}, TOKENIZER_CONFIG: decoded}
+    for name, tokens in files.items():
         path = directory / name
-        content = _read_optional(path)
-        if name == ADDED:
-            tokens = {*content}
-        else:
-            listed = content.get("added_tokens_decoder")
-            each = listed.values() if isinstance(listed, dict) else ()
-            tokens = {str(token.get("content", "")) for token in each if isinstance(token, dict)}
-        pieces = vocabulary.pieces()
         added = tokens - {"", *pieces}
         known = tokens - added - {"", *(pieces[i] for i in vocabulary.special_ids.values())}
         is_list = vocabulary.file_name == LIST
@@ -357,7 +350,7 @@ def _read_lowercase(path: pathlib.Path, rules: Mapping[str, Any], words: pathlib
     """
     lowercase = rules.get("do_lower_case")
     if type(lowercase) is not bool:
-        lowercase = not _has_capitals(words)
+        lowercase = not is_cased(read_list(words, small_files.read_bytes(words)))
         if not lowercase:
             _note(
                 f"{words} has pieces with capitals, so the case of text is kept; where "
@@ -376,9 +369,3 @@ def _read_lowercase(path: pathlib.Path, rules: Mapping[str, Any], words: pathlib
 @functools.cache  # a command may read a folder several times
 def _note(text: str) -> None:
     print(f"note: {text}", flush=True)
-
-
-def _has_capitals(path: pathlib.Path) -> bool:
-    lines = small_files.read_bytes(path).decode("utf-8", errors="replace").split("\n")
-    words = [line for line in lines if line and not line.startswith("[")]
-    return sum(word != word.lower() for word in words) > len(words) // 100  # a few are signs

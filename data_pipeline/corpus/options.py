@@ -12,16 +12,14 @@ from data_pipeline.read.options import TextOptions
 from data_pipeline.store import check_is_local
 from data_pipeline.vocab.sentencepiece_rules import ALBERT, CHOICES, NONE, RECORDED, XLNET
 from data_pipeline.vocab.train import BPE, BYTE_BPE, MIN_COVERAGE, TRAINED, UNIGRAM, WORDPIECE
+from data_pipeline.vocab.wordpiece import MAX_PIECES
 
 EXAMPLE = (
     "python -m data_pipeline.build --input='corpus/*.txt.gz' --output=stores/corpus "
     "--train_vocab=wordpiece --vocab_size=30522"
 )
 
-MAX_PIECES = 1 << 24
 LOCAL, BEAM = "local", "beam"  # runners
-
-
 _VOCABULARY = "vocabulary (give --vocab, or --train_vocab and --vocab_size)"
 
 

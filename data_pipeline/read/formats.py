@@ -22,38 +22,36 @@ LINES = (TEXT, WIKI, JSON, *TABLES)  # what read_lines reads
 KEYED = (JSON, *TABLES, PARQUET, ARROW, TFDS)  # the text is under --text_key
 
 _COMPRESSIONS = {"gz": "gzip", "bz2": "bzip2", "xz": "xz", "zst": "Zstandard"}
-_NAME = re.compile(
-    r"(?:\.(jsonl?|ndjson|csv|tsv|parquet|arrow))?(?:\.(gz|bz2|xz|zst))?$", re.IGNORECASE
-)
+_NAME = re.compile(r"(?:\.(jsonl?|ndjson|csv|tsv|parquet|arrow))?(?:\.(gz|bz2|xz|zst))?$")
 _BLANK = "\ufeff\u200b\u2060 \t\r\n"
 # Also a list of objects and an object over several lines, which JSON lines are not.
 _OPENS_JSON = re.compile(r'(?:\[\s*)?\{\s*"(?:[^"\\\n]|\\.){0,200}"\s*:').match
+_BINARY = {PARQUET: parquet.is_parquet, ARROW: parquet.is_arrow}
 _AS_IT_IS = "or read it as it is by --format=text"
 
 
 def find_format(address: str, head: FileHead, options: TextOptions) -> str:
     """Return the format of a file by its head and its name.
 
-    Raises Refused for a pointer, a page, a dump, and a name that promises another format or a
-    compression; with --format=text for none of them.
+    Raises Refused for a pointer, a page, a dump, a compressed table, and a name that promises
+    another format or a compression; with --format=text for none of them.
     """
     if not head.data:
         return EMPTY
     if options.format == TEXT:
         return TEXT
-    if parquet.is_parquet(head.data):
-        return PARQUET
-    if parquet.is_arrow(head.data):
-        return ARROW
+    if table := next((kind for kind, is_kind in _BINARY.items() if is_kind(head.data)), ""):
+        if head.is_compressed:
+            raise Refused(f"{address} is a compressed {table} file, which is not read; unpack it")
+        return table
     if kind := find_markup(head.data):
         raise Refused(
             f"{address} looks like {kind.looks}, not text; {kind.makes_text}, {_AS_IT_IS}"
         )
     likely = _find_format_of_text(head)
-    match = _NAME.search(address)
-    named, packed = ((part or "").lower() for part in match.groups()) if match else ("", "")
-    if named in (PARQUET, ARROW) or (packed and not head.is_compressed):
-        promise = _COMPRESSIONS[packed] if packed else f"{named.capitalize()}"
+    named, packed = _NAME.findall(address.lower())[0]
+    if named in _BINARY or (packed and not head.is_compressed):
+        promise = _COMPRESSIONS[packed] if packed else named.capitalize()
         content = "binary data of another kind" if b"\0" in head.data else _WORDS[likely]
         raise Refused(
             f"{address} is named like {promise} and holds {content}; copy or download it again, "

@@ -65,10 +65,8 @@ MIN_CHAPTER_CHARS = 200  # less prose is a part's title page or a table
 
 
 def may_be_book(head: bytes) -> bool:
-    """Return False only for plain text that does not begin like a downloaded book."""
+    """Return whether plain text with this head begins like a downloaded book."""
     text = head.decode("utf-8", errors="replace").lstrip("\ufeff \t\r\n")
-    if text.startswith(("<doc ", "{")):
-        return True
     lines = re.split(r"\r\n?|\n", text, maxsplit=_HEADER_LINES)[:_HEADER_LINES]
     return any(map(_START.match, lines))
 

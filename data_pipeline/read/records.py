@@ -67,7 +67,7 @@ def read_json_lines(address: str, lines: Iterable[str], text_key: str) -> Iterat
                 f"--text_key={nested}KEY"
             )
         check_unicode(text, text_key, place)
-        yield split_paragraphs(address, text)
+        yield split_paragraphs(place, text)
 
 
 MISSING = object()

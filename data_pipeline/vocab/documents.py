@@ -58,18 +58,13 @@ def encode_documents_whole(
     def encode_documents(
         sentences: Sequence[str], sentence_counts: Sequence[int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        ends = np.cumsum(sentence_counts)
-        encoded = [
-            encode_document(sentences[end - count : end])
-            for count, end in zip(sentence_counts, ends.tolist(), strict=True)
-            if count
-        ]
-        ids = [document_ids for document_ids, _ in encoded]
-        lengths = [document_lengths for _, document_lengths in encoded]
-        return (
-            np.concatenate([np.zeros(0, dtype), *ids]),
-            np.concatenate([np.zeros(0, np.int64), *lengths]),
-        )
+        encoded: list[tuple[np.ndarray, np.ndarray]] = [(np.zeros(0, dtype), np.zeros(0, np.int64))]
+        ends = np.cumsum(sentence_counts).tolist()
+        for count, end in zip(sentence_counts, ends, strict=True):
+            if count:
+                encoded.append(encode_document(sentences[end - count : end]))
+        ids, lengths = zip(*encoded, strict=True)
+        return np.concatenate(ids), np.concatenate(lengths)
 
     return encode_documents
 

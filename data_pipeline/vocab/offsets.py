@@ -17,8 +17,8 @@ _find_words = re.compile("[^ \t\n\r\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]+
 _CACHED_WORDS = 1 << 17
 _MAX_CACHED_WORD_CHARS = 32  # longer ones rarely recur
 
-# A word's ids, and the start and the end of each piece in it.
-_Word = tuple[Sequence[int], Sequence[int], Sequence[int]]
+# The ids of a word or a text, and the start and the end of each piece in it.
+_Pieces = tuple[Sequence[int], Sequence[int], Sequence[int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +46,11 @@ class PieceAligner:
 
     def encode(self, text: str) -> AlignedPieces:
         """Encode a text."""
-        text = replace_surrogates(text)
-        if self._encodes_whole:
-            return self._align_whole(text)
+        align = self._align_whole if self._encodes_whole else self._align_words
+        pieces = align(replace_surrogates(text))
+        return AlignedPieces(*(np.array(numbers, np.int32) for numbers in pieces))
+
+    def _align_words(self, text: str) -> _Pieces:
         ids: list[int] = []
         starts: list[int] = []
         ends: list[int] = []
@@ -61,14 +63,12 @@ class PieceAligner:
             ids += word_ids
             starts += [offset + start for start in word_starts]
             ends += [offset + end for end in word_ends]
-        return AlignedPieces(
-            np.array(ids, np.int32), np.array(starts, np.int32), np.array(ends, np.int32)
-        )
+        return ids, starts, ends
 
-    def _align_word(self, word: str) -> _Word:
+    def _align_word(self, word: str) -> _Pieces:
         return _with_accents(word, *self._encode(word))
 
-    def _align_whole(self, text: str) -> AlignedPieces:
+    def _align_whole(self, text: str) -> _Pieces:
         """Encode a text as a whole; the spaces before a word belong to no piece."""
         ids, library_spans = self._encode(text)
         spans = []
@@ -76,13 +76,10 @@ class PieceAligner:
             while start < end and text[start].isspace():
                 start += 1
             spans.append((start, end))
-        ids, starts, ends = _with_accents(text, ids, spans)
-        return AlignedPieces(
-            np.array(ids, np.int32), np.array(starts, np.int32), np.array(ends, np.int32)
-        )
+        return _with_accents(text, ids, spans)
 
 
-def _with_accents(word: str, ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> _Word:
+def _with_accents(word: str, ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> _Pieces:
     """Extend each piece of a word up to the last accent after it that has no piece."""
     starts = [start for start, _ in spans]
     ends = [end for _, end in spans]

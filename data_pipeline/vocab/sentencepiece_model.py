@@ -10,6 +10,7 @@ import collections
 import dataclasses
 import struct
 
+WORD_START = "\u2581"  # stands in pieces for the space before a word
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePiece.Type
 

@@ -5,14 +5,15 @@ tokenizers of transformers 4.57, which also replace the quotes of LaTeX in ALBER
 """
 
 import itertools
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import sentencepiece
 
+from data_pipeline.vocab.sentencepiece_model import WORD_START
 from data_pipeline.vocab.wordpiece import replace_surrogates
 
-WORD_START = "\u2581"
 NONE, ALBERT, XLNET = "none", "albert", "xlnet"  # ALBERT's lowercase, XLNet's keep case
 _ACCENTS, _SPACES = "+keep_accents", "+keep_spaces"
 CHOICES = (NONE, *map("".join, itertools.product((ALBERT, XLNET), ("", _ACCENTS), ("", _SPACES))))
@@ -39,11 +40,21 @@ class RuledEncoder:
     """Encode texts by a SentencePiece model and rules of CHOICES.
 
     By the rules a piece such as "9," becomes the pieces of "9" and a comma. What a piece becomes
-    depends on it alone, so that a table of ids holds it.
+    depends on it alone, so that a table of ids holds it. `spelled` has the ids of the special
+    tokens that are read where a text spells them; the parts between them are encoded as texts of
+    their own, as in transformers.
     """
 
-    def __init__(self, processor: sentencepiece.SentencePieceProcessor, rules: str) -> None:
+    def __init__(
+        self,
+        processor: sentencepiece.SentencePieceProcessor,
+        rules: str,
+        spelled: Mapping[str, int],
+    ) -> None:
         self._processor = processor
+        self._spelled = spelled
+        longest_first = sorted(map(re.escape, spelled), key=len, reverse=True)
+        self._cut = re.compile(f"({'|'.join(longest_first) or '(?!)'})").split
         self._rules = rules
         self._settings = list_settings(rules)
         self._parts_of = {} if rules == NONE else _split_commas(processor)
@@ -63,6 +74,8 @@ class RuledEncoder:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text."""
+        if any(token in text for token in self._spelled for text in texts):
+            return [self.encode_aligned(text)[0] for text in texts]
         # One thread: the build runs a process per core.
         encoded: list[list[int]] = self._processor.Encode(
             [*map(self.prepare, texts)], num_threads=1
@@ -92,10 +105,24 @@ class RuledEncoder:
                 spans += [(start, end - 1)] * (len(parts) - 1) + [(end - 1, end)]
         return ids, spans
 
-    def encode_aligned(self, word: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the ids of a text without spaces, and the characters of it that each covers."""
+    def encode_aligned(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the ids of a text, and, if it has no spaces, the characters that each covers."""
+        ids: list[int] = []
+        spans: list[tuple[int, int]] = []
+        place = 0
+        for part in filter(None, self._cut(text)):
+            if part in self._spelled:
+                part_ids, part_spans = [self._spelled[part]], [(0, len(part))]
+            else:
+                part_ids, part_spans = self._align(part)
+            ids += part_ids
+            spans += [(place + start, place + end) for start, end in part_spans]
+            place += len(part)
+        return ids, spans
+
+    def _align(self, word: str) -> tuple[list[int], list[tuple[int, int]]]:
         if self._rules == NONE:
-            return self.encode_prepared(word)
+            return self.encode_prepared(self.prepare(word))
         starts: list[int] = []
         place = 0
         while place < len(word):

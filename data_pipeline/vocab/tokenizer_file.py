@@ -21,11 +21,11 @@ import tokenizers
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab.byte_level import BYTE_OF, SPACE, decode_piece
 from data_pipeline.vocab.documents import encode_documents_whole, flatten_ids
+from data_pipeline.vocab.sentencepiece_model import WORD_START
 from data_pipeline.vocab.special_tokens import find_special_ids
 from data_pipeline.vocab.template import A, Template, flatten, make_bert_template, read_template
 from data_pipeline.vocab.wordpiece import MAX_PIECES, find_words, replace_surrogates
 
-WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
 WORDPIECE, BPE, UNIGRAM = "WordPiece", "BPE", "Unigram"  # the library's names
 SENTENCEPIECE_BPE = "SentencePiece BPE"  # which the library names BPE too
 # A byte of a character that a vocabulary with SentencePiece's fallback has no piece for.
@@ -133,19 +133,20 @@ def make_normalize(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> Calla
 
 
 def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) -> TokenizerFile:
-    """Read the bytes of a tokenizer.json of WordPiece, byte-level BPE or Unigram.
+    """Read the bytes of a tokenizer.json of WordPiece, BPE or Unigram.
 
     Special tokens that a text spells are text, unless `reads_special_tokens`.
 
     Raises:
-      Refused: another model, no tokenizer, ids with gaps, a byte or a role without a token.
+      Refused: another model, no tokenizer, ids with gaps, a byte or a role without a token, words
+        without a mark.
     """
-    tokenizer = _open(path, data)
+    tokenizer = open_tokenizer(path, data)
     model = type(tokenizer.model).__name__
     if model not in (WORDPIECE, BPE, UNIGRAM):
         raise Refused(
-            f"--vocab is {path}, whose model is {model}; {WORDPIECE}, byte-level {BPE} and "
-            f"{UNIGRAM} are read: give another vocabulary, or train one with --train_vocab"
+            f"--vocab is {path}, whose model is {model}; {WORDPIECE}, {BPE} and {UNIGRAM} are "
+            "read: give another vocabulary, or train one with --train_vocab"
         )
     id_of = tokenizer.get_vocab(with_added_tokens=True)
     if len(id_of) > MAX_PIECES:
@@ -176,7 +177,7 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
     if not reads_special_tokens:
         unmarked = [t for t in rules["added_tokens"] if t["content"] in roles and not t["special"]]
         if unmarked:  # else a text could spell the token that marks its end
-            tokenizer = _open(path, _mark_special(data, roles))
+            tokenizer = open_tokenizer(path, _mark_special(data, roles))
         tokenizer.encode_special_tokens = True  # the file does not keep it
     # Read above; without special tokens it has no effect, and takes a fifth of the time of a word.
     tokenizer.post_processor = None
@@ -206,7 +207,8 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
     )
 
 
-def _open(path: pathlib.Path, data: bytes) -> tokenizers.Tokenizer:
+def open_tokenizer(path: pathlib.Path, data: bytes) -> tokenizers.Tokenizer:
+    """Open the bytes of a tokenizer.json, without its truncation and padding, or raise Refused."""
     try:
         with _silence_stderr():
             tokenizer = tokenizers.Tokenizer.from_str(data.decode("utf-8-sig"))
@@ -267,12 +269,14 @@ def _check_model(
     for rule, is_broken in (
         ("its merges are dropped at random", bool(model.get("dropout"))),
         (
-            f"its {model['type']} is neither byte-level BPE, as ModernBERT's is, nor marks a space "
-            f"by {WORD_START}, as SentencePiece does",
+            "its pieces do not show where a word begins: no normalizer or pre_tokenizer writes "
+            f"{WORD_START} for a space (Metaspace), as for SentencePiece, or splits into bytes "
+            "(ByteLevel), as for ModernBERT",
             kind in (SENTENCEPIECE_BPE, UNIGRAM) and not _marks_spaces(rules),
         ),
         (
-            "it has no token for characters without a piece, so that they would be lost",
+            "it has neither an unknown token nor byte_fallback with the pieces <0x00> to <0xFF>, "
+            "so that characters without a piece would be lost",
             kind != BPE and not has_unknown and has_bytes != len(BYTE_OF),
         ),
         (

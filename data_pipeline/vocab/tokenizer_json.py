@@ -2,10 +2,10 @@
 
 It encodes to the ids of Vocabulary.encode, with these differences. [PAD], [UNK], [CLS], [SEP],
 [MASK] and SentencePiece's other control pieces stand for themselves if a text spells them out, as
-readers of the file expect. Unigram models may put pieces of equal probability in another order
-("00 0" for "0 00"): SentencePiece adds in float32. Letters under heaps of combining marks may be
-normalized differently, and if a model falls back to bytes, a "<0x41>" in a text is read as the
-byte.
+readers of the file expect, and text right after one continues its word. Unigram models may put
+pieces of equal probability in another order ("00 0" for "0 00"): SentencePiece adds in float32.
+Letters under heaps of combining marks may be normalized differently, and if a model falls back to
+bytes, a "<0x41>" in a text is read as the byte.
 
 Private-use characters (U+E000 and on) are dropped from WordPiece text, here and in
 Vocabulary.encode, as Hugging Face's BERT tokenizers drop them with control characters. Google's
@@ -36,7 +36,7 @@ from data_pipeline.vocab.sentencepiece_model import (
 )
 from data_pipeline.vocab.sentencepiece_rules import NONE
 from data_pipeline.vocab.template import make_store_template, read_template
-from data_pipeline.vocab.tokenizer_file import make_encode_text
+from data_pipeline.vocab.tokenizer_file import make_encode_text, open_tokenizer
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
 
 _USER_DEFINED_SCORE = -0.1  # Source: unigram_model.cc, sentencepiece v0.2.0
@@ -108,9 +108,7 @@ def _keeps_text_behind_special_tokens(
 
 def _find_difference(path: pathlib.Path, vocabulary: Vocabulary) -> str | None:
     """Return the first text that the library reads otherwise by a file than the vocabulary."""
-    library = tokenizers.Tokenizer.from_str(path.read_bytes().decode("utf-8-sig"))
-    library.no_truncation()
-    library.no_padding()
+    library = open_tokenizer(path, path.read_bytes())
 
     def encode(text: str) -> list[int]:
         return vocabulary.encode([text])[0].tolist()

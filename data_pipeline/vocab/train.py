@@ -48,10 +48,8 @@ MIN_COVERAGE = 0.98  # that SentencePiece takes
 _ASCII = string.digits + string.ascii_letters + string.punctuation
 _NO_CAPITALS = dict.fromkeys(map(ord, string.ascii_uppercase))
 _MIN_PAIR_COUNT = 2
-_RULES = {
-    True: "nmt_nfkc_cf",
-    False: "nmt_nfkc",
-}  # SentencePiece's rules; keys: whether it lowercases
+# SentencePiece's rules; keys: whether it lowercases
+_RULES = {True: "nmt_nfkc_cf", False: "nmt_nfkc"}
 _SENTENCEPIECE_THREADS = 16  # a constant: sums over threads, and with them the model, depend on it
 
 ReadText = Callable[[], Iterable[str]]

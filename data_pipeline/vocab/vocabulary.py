@@ -24,10 +24,10 @@ from data_pipeline.vocab.documents import (
     encode_sentences_alone,
     flatten_ids,
 )
-from data_pipeline.vocab.sentencepiece_model import BPE, UNIGRAM, read_model
+from data_pipeline.vocab.sentencepiece_model import BPE, CONTROL, UNIGRAM, WORD_START, read_model
 from data_pipeline.vocab.special_tokens import SPECIAL_PIECES, find_special_ids
 from data_pipeline.vocab.template import Template, make_bert_template
-from data_pipeline.vocab.tokenizer_file import BYTE_PIECE, WORD_START
+from data_pipeline.vocab.tokenizer_file import BYTE_PIECE
 from data_pipeline.vocab.wordpiece import (
     MAX_WORD_CHARS,
     WordEncoder,
@@ -171,12 +171,10 @@ class Vocabulary:
         elif self.kind == BYTE_LEVEL:
             spaces = (byte_level.SPACE, " ")  # the second of added tokens
             continues = [not piece.startswith(spaces) for piece in self._pieces]
-            for special_id in self.special_ids.values():
-                continues[special_id] = False
         else:
             continues = [not _starts_word(piece) for piece in self._pieces]
-            for special_id in self.special_ids.values():
-                continues[special_id] = False
+        for special_id in self.special_ids.values():
+            continues[special_id] = False
         return np.array(continues, dtype=bool)
 
 
@@ -195,13 +193,13 @@ def load_vocabulary(
     `lowercase` also strips accents, as BERT's uncased models do. A SentencePiece model and a
     tokenizer.json carry their own rules; there `lowercase` is ignored. `checks_case` is for
     third-party lists: one trained here may have no capitals because its text has none.
-    `reads_special_tokens` is for rows of a task: the special tokens of a list or a tokenizer.json
-    that a text spells are these tokens there, as in transformers; in training text they are text.
+    `reads_special_tokens` is for rows of a task: the special tokens that a text spells are these
+    tokens there, as in transformers; in training text they are text.
     `rules` are for a SentencePiece model, one of sentencepiece_rules.CHOICES.
 
     Raises:
-      Refused: no such file, no vocabulary, a special piece missing or found in texts, a piece
-        twice, a list whose case does not fit `lowercase`, a tokenizer.json of another model.
+      Refused: no such file, no vocabulary, a special piece missing or found in texts, a list
+        whose case does not fit `lowercase`, a tokenizer.json of another model.
     """
     path = pathlib.Path(path)
     if not path.is_file():
@@ -222,7 +220,7 @@ def load_vocabulary(
         )
     data = read_file(path)
     if path.suffix == ".model":
-        return _load_sentencepiece(path, data, rules)
+        return _load_sentencepiece(path, data, rules, reads_special_tokens)
     if path.name == byte_level.PIECES and b'"model"' not in data:
         raise Refused(
             f"--vocab is {path}, which has no {byte_level.MERGES} next to it; copy both or give "
@@ -297,15 +295,13 @@ def _load_list(
     encode_text = tokenizer_file.make_encode_text(tokenizer, path)
     dtype = token_dtype(len(pieces))
     whole = tokenizer_file.LibraryEncoder(encode_text, dtype)
-    encode: Encode = WordEncoder(encode_text, dtype).encode
-    if reads_special_tokens:
-        spelled = [pieces[special_id] for special_id in special_ids.values()]
-        tokenizer.add_special_tokens(spelled)
-        words = encode
+    by_word = WordEncoder(encode_text, dtype)
+    spelled = [pieces[i] for i in special_ids.values()] if reads_special_tokens else []
+    tokenizer.add_special_tokens(spelled)
 
-        def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-            is_spelled = any(piece in text for text in texts for piece in spelled)
-            return whole.encode(texts) if is_spelled else words(texts)
+    def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        is_spelled = any(token in text for token in spelled for text in texts)
+        return whole.encode(texts) if is_spelled else by_word.encode(texts)
 
     return Vocabulary(
         kind=WORDPIECE,
@@ -325,7 +321,9 @@ def _load_list(
     )
 
 
-def _load_sentencepiece(path: pathlib.Path, data: bytes, rules: str) -> Vocabulary:
+def _load_sentencepiece(
+    path: pathlib.Path, data: bytes, rules: str, reads_special_tokens: bool
+) -> Vocabulary:
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(data)
@@ -346,12 +344,15 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes, rules: str) -> Vocabula
                 "--user_defined_symbols"
             )
     dtype = token_dtype(len(pieces))
-    encoder = sentencepiece_rules.RuledEncoder(processor, rules)
+    model = read_model(data)
+    control = [i for i, kind in enumerate(model.piece_types) if kind == CONTROL]
+    spelled_ids = (*control, *special_ids.values()) if reads_special_tokens else ()
+    spelled = {pieces[i]: i for i in spelled_ids}
+    encoder = sentencepiece_rules.RuledEncoder(processor, rules, spelled)
 
     def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         return flatten_ids(encoder.encode(texts), dtype)
 
-    model = read_model(data)
     if model.space_ends_a_word:
         raise Refused(
             f"{path} puts the mark of a space, {WORD_START}, after a word, so that its pieces do "

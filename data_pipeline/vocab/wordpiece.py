@@ -132,7 +132,11 @@ MAX_PIECES = 1 << 22  # the largest published vocabularies have a million
 
 
 def read_list(path: pathlib.Path, data: bytes) -> list[str]:
-    """Read the pieces of a vocab.txt, without byte order mark or carriage returns."""
+    """Read the pieces of a vocab.txt, without byte order mark or carriage returns.
+
+    A piece on several lines has the id of the last one, and the other ids are never given.
+    Source: tokenization.py@eedf5716ce load_vocab; transformers and tokenizers do the same.
+    """
     lines = data.count(b"\n")
     if lines > MAX_PIECES:
         raise Refused(
@@ -160,16 +164,7 @@ def read_list(path: pathlib.Path, data: bytes) -> list[str]:
             f"--vocab is {path}, which opens with a brace: it looks like JSON, not like a list of "
             "pieces; a tokenizer.json must have a name that ends in .json"
         )
-    pieces = [line.strip() for line in text.rstrip().split("\n")]
-    line_of: dict[str, int] = {}
-    for number, piece in enumerate(pieces, 1):
-        if piece in line_of:
-            raise Refused(
-                f"{path} has the piece {piece!r} twice, in lines {line_of[piece]} and {number}; "
-                "a line number is an id, so every piece must stand in one line only"
-            )
-        line_of[piece] = number
-    return pieces
+    return [line.strip() for line in text.rstrip().split("\n")]
 
 
 def join_pieces(pieces: Sequence[str]) -> bytes:

@@ -177,6 +177,8 @@ REFUSALS = {
         "--vocab=VOCAB --train_vocab=wordpiece": "both are given",
         "--train_vocab=sentencepiece --vocab_size=99": "--train_vocab is 'sentencepiece'",
         "--train_vocab=wordpiece": "--vocab_size is missing",
+        # A larger one could not be read back.
+        "--train_vocab=wordpiece --vocab_size=4194305": "it must be from 0 to 4194304",
         "--vocab=VOCAB --vocab_size=9": "--vocab_size is 9, but the pieces of --vo",
         f"{TRAIN} --reserved_pieces=100": "--reserved_pieces is 100",
         "--vocab=VOCAB --reserved_pieces=3": "--reserved_pieces is 3, but the pieces of --vocab=",

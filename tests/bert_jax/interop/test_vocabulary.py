@@ -13,6 +13,7 @@ from bert_jax.interop import vocabulary
 from bert_jax.runtime import run_record
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab.offsets import PieceAligner
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json, write_tokenizer_json
 from data_pipeline.vocab.train import train_vocabulary
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
@@ -318,6 +319,26 @@ def test_a_bare_model_is_read_by_the_rules_of_its_authors(tmp_path, model_type, 
         run_record.check_vocabulary(other, record, "the run")
 
 
+@pytest.mark.parametrize("model_type", ["bert", "xlnet"])
+def test_special_tokens_that_a_text_spells_are_read_next_to_a_model_alone(tmp_path, model_type):
+    """As by tokenizers of transformers: SentencePiece encodes each text between them."""
+    write_model(tmp_path / "spiece.model")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"mask_token": "[MASK]"}))
+    processor = sentencepiece.SentencePieceProcessor(str(tmp_path / "spiece.model"))
+    expected = [*processor.Encode("the price"), 4, *processor.Encode("is"), 3]
+    text = "the price [MASK]is [SEP]"
+    read = vocabulary.read(tmp_path)
+    assert read.encode([text, "is"])[0].tolist() == [*expected, *processor.Encode("is")]
+    aligned = PieceAligner(read).encode(text)
+    assert aligned.ids_T.tolist() == expected
+    mask = expected.index(4)
+    assert text[aligned.starts_T[mask] : aligned.ends_T[mask]] == "[MASK]"
+    splits = {"split_special_tokens": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(splits))
+    assert not {3, 4} & {*vocabulary.read(tmp_path).encode([text])[0].tolist()}
+
+
 def test_a_model_without_a_mask_has_one_behind_its_pieces(tmp_path):
     """DeBERTa-v3's, with its added_tokens.json; exported, the tokenizers library says the same."""
     specials = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}
@@ -337,6 +358,9 @@ def test_a_model_without_a_mask_has_one_behind_its_pieces(tmp_path):
     assert read.decode([*ids[:2], mask, *ids[2:]]) == processor.Decode(ids)
     written = tokenizers.Tokenizer.from_str(make_tokenizer_json(read))
     assert written.encode(f"{WORDS[7]} [MASK]").ids == [1, *ids, mask, 2]
+    spelled = f"{WORDS[7]} [MASK] {WORDS[8]}"
+    theirs = written.encode(spelled, add_special_tokens=False).ids
+    assert read.encode([spelled])[0].tolist() == theirs and mask in theirs
 
 
 @pytest.mark.parametrize(

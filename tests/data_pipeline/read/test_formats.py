@@ -38,6 +38,15 @@ def test_a_pointer_and_a_page_are_refused_under_any_name(tmp_path, data, suffix)
         assert read(path, format="text", documents="file")
 
 
+def test_a_compressed_table_is_refused_for_what_it_is(tmp_path):
+    pq.write_table(pa.table({"text": ["x"]}), tmp_path / "a.parquet")
+    packed = gzip.compress((tmp_path / "a.parquet").read_bytes())
+    for name in ("a.parquet.gz", "a.gz"):
+        (tmp_path / name).write_bytes(packed)
+        with pytest.raises(Refused, match=rf"/{name} is a compressed parquet file, .*; unpack it"):
+            find_sources(str(tmp_path / name), TextOptions())
+
+
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [

@@ -6,8 +6,10 @@ import pathlib
 
 import numpy as np
 import pytest
+import tokenizers
 
 from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
 from data_pipeline.vocab.train import train_sentencepiece
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
 from tests.data_pipeline.encoded import WORDS, id_lists, train_model
@@ -120,8 +122,6 @@ def test_lists_of_every_editor_are_one_vocabulary(tmp_path, data):
     [
         ("vocab.txt", "", r"vocab\.txt, which has no piece in it; give"),
         ("vocab.txt", "\n \r\n", r"vocab\.txt, which has no piece in it; give"),
-        ("vocab.txt", LIST + "\n\nun\n", r"the piece '' twice, in lines 12 and 13"),
-        ("vocab.txt", LIST + "un\n", r"the piece 'un' twice, in lines 6 and 12"),
         ("vocab.txt", LIST.encode("utf-16"), r"not a UTF-8 list of pieces \(byte offset 0\)"),
         ("vocab.txt", '{"model": 1}', r"looks like JSON, .* must have a name that ends in \.json"),
         ("words.json", '{"[PAD]": 0}', r"not a tokenizer\.json that this version of tokenizers"),
@@ -139,6 +139,19 @@ def test_lists_of_every_editor_are_one_vocabulary(tmp_path, data):
 def test_files_that_hold_no_list_are_refused(tmp_path, name, data, sentence):
     with pytest.raises(ValueError, match=sentence):
         load_vocabulary(write(tmp_path, data, name))
+
+
+def test_a_piece_on_two_lines_has_the_id_of_the_last_one(tmp_path):
+    """As in Google's load_vocab; the row of the first line is there and stays unused."""
+    path = write(tmp_path, f"{LIST}\n\nun\n[MASK]\n")
+    loaded = load_vocabulary(path)
+    text = "unaffable! un"
+    theirs = tokenizers.BertWordPieceTokenizer(str(path)).encode(text, add_special_tokens=False)
+    assert theirs.ids == [13, 6, 7, 10, 13]
+    assert id_lists(loaded, [text]) == [theirs.ids]
+    assert (loaded.size, loaded.special_ids["mask"], loaded.pieces()[13]) == (15, 14, "un")
+    exported = tokenizers.Tokenizer.from_str(make_tokenizer_json(loaded))
+    assert exported.encode(f"{text} [MASK]", add_special_tokens=False).ids == [*theirs.ids, 14]
 
 
 def test_a_missing_file_a_renamed_model_and_an_uncased_list_where_case_is_kept_are_refused(
