@@ -232,6 +232,12 @@ def check_divides(config: RunConfig, device_count: int) -> None:
         ("model.hidden_size", sizes.hidden_size, "fsdp", fsdp),
         ("model.embedding_size", sizes.embedding_size, "fsdp", fsdp),  # 0 if it is hidden_size
     ]
+    if (generator := sizes.generator) is not None:
+        divided += [
+            ("model.generator_num_attention_heads", generator.num_attention_heads, "model", model),
+            ("model.generator_intermediate_size", generator.intermediate_size, "model", model),
+            ("model.generator_hidden_size", generator.hidden_size, "fsdp", fsdp),
+        ]
     if isinstance(config, FinetuneConfig):  # 0 if nothing is pruned
         divided += [("prune.intermediate_size", config.prune.intermediate_size, "model", model)]
     if isinstance(config, Config) and RELATION_DISTILLATION in list_objectives(config):

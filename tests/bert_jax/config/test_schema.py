@@ -246,6 +246,14 @@ def test_mesh_shapes(preset, sizes, shape):
         ({"model.num_attention_heads": 12, "mesh.preset": "tp", "mesh.model_size": 8}, "8 devices"),
         (
             {
+                "model.generator_num_attention_heads": 1,
+                **{"model.generator_hidden_size": 64, "mesh.preset": "tp"},
+            },
+            "2 devices",
+        ),
+        ({"model.generator_hidden_size": 100, "mesh.preset": "fsdp"}, "8 devices"),
+        (
+            {
                 "distill.relation_heads": 6,
                 "objective": "relation_distillation",
                 **{"mesh.preset": "tp", "mesh.model_size": 4},
