@@ -37,19 +37,16 @@ _WANDB_PROJECT = re.compile(r"[^/\\#?%:]{0,128}")  # names that wandb.init accep
 
 
 def check_sizes(model: ModelConfig, name: object) -> None:
-    """Raise DamagedFile if no model can be built with the sizes read from the file `name`.
+    """Raise DamagedFile if the file `name` gives a model a setting that no config allows.
 
     Checked before building, which would take time and memory in proportion to each size.
     """
     for field in dataclasses.fields(model):
-        known = get_setting(field)
-        if known is None or known.maximum is None:
-            continue
-        size, least = getattr(model, field.name), int(known.minimum or 0)
-        if not least <= size <= known.maximum:
+        known, value = get_setting(field), getattr(model, field.name)
+        if known is not None and not known.allows(value):
             raise DamagedFile(
-                f"{name} has {field.name} = {size!r:.40}; it must be from {least} to "
-                f"{known.maximum:,}: put back the file that belongs to these arrays"
+                f"{name} has {field.name} = {value!r:.40}; it must be {known.allowed()}: put back "
+                "the file that belongs to these arrays"
             )
     if model.hidden_size % model.num_attention_heads:
         raise DamagedFile(

@@ -10,6 +10,7 @@ import pytest
 from bert_jax.config import (
     Config,
     FinetuneConfig,
+    ModelConfig,
     OptimConfig,
     Phase,
     StoreFacts,
@@ -21,6 +22,7 @@ from bert_jax.config import (
     to_config_dict,
     validate,
 )
+from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.spec.fields import describe_setting, get_setting
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.tiny_models import with_setting
@@ -220,6 +222,16 @@ def test_contradictions_are_refused_by_the_key_named_first(settings):
     key, value = next(iter(settings.items()))
     with pytest.raises(ValueError, match=rf"^config\.{re.escape(f'{key} is {value!r}')}"):
         CHECKS[kind](config)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("num_hidden_layers", 1 << 11), ("global_attn_every_n_layers", 0), ("hidden_act", "relu")],
+)
+def test_a_file_whose_model_no_config_allows_is_damaged(name, value):
+    model = dataclasses.replace(ModelConfig(), **{name: value})
+    with pytest.raises(DamagedFile, match=rf"^run\.json has {name} = {value!r}; it must be"):
+        validate.check_sizes(model, "run.json")
 
 
 def test_windows_are_of_single_texts_in_a_table():
