@@ -60,7 +60,7 @@ class Heads:
 
 
 PRETRAINING = Heads()
-_OF_A_GENERATOR = Heads(nsp=False, pooler=False)
+_GENERATOR_HEADS = Heads(nsp=False, pooler=False)
 
 
 class Bert(nnx.Module):
@@ -107,7 +107,7 @@ class Bert(nnx.Module):
             self.rtd = ReplacedTokenHead(config, choices)
         given = None if has_base else self.embeddings
         self.generator = (
-            Bert(sizes, padded_vocab_size, dtype, choices, _OF_A_GENERATOR, given)
+            Bert(sizes, padded_vocab_size, dtype, choices, _GENERATOR_HEADS, given)
             if sizes is not None
             else None
         )
