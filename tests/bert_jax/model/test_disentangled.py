@@ -64,9 +64,7 @@ def test_terms_are_products_with_the_distance_between_query_and_key(terms, share
         attention = at.model.bind(on_mesh(params, at)).layers["00"].attention
         maps = (attention.query, attention.key)
         read = table[rows[0] : rows[-1] + 1]
-        scores = attention.distances.score(
-            *map(jax.numpy.asarray, (q, k, read)), *maps, layer=0, dropout=None
-        )
+        scores = attention.distances.score(*map(jax.numpy.asarray, (q, k, read)), *maps)
     layer = params["layers"]["00"]["attention"]
 
     def vector(name, distance):
