@@ -26,6 +26,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from bert_jax.model import dropout
+from bert_jax.model.attention.blocks import HIDDEN_SCORE
 from bert_jax.parallel import chips, mesh
 
 # The compiler of kernels has no bfloat16 matmul on v2 and v3.
@@ -34,7 +35,6 @@ SEQ_LENS = (128, 256, 384, 512)
 MAX_ON_V4 = 256
 VMEM_LIMIT_BYTES = 96 * 2**20  # a row of 512 with its scores takes a fifth of it
 LANES = 128
-HIDDEN_SCORE = -1e30  # exp of it minus any real score is 0
 
 Ref = Any  # an array in the chip's memory, read and written by index
 

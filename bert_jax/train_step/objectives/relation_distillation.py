@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from bert_jax.config import DistillConfig
 from bert_jax.model import ops
-from bert_jax.model.attention.blocks import HIDDEN_SCORE
+from bert_jax.model.attention.blocks import HIDDEN_BIAS
 from bert_jax.model.bert import Bert
 from bert_jax.model.dropout import Dropout
 from bert_jax.parallel import mesh
@@ -48,7 +48,7 @@ def relate(x_BSD: jax.Array, heads: int, mask: jax.Array) -> jax.Array:
     scale = jnp.asarray((width // heads) ** -0.5, x_BSD.dtype)
     axes = ("batch", "heads", None, None)
     scores_BRST = ops.einsum("bsrk,btrk->brst", x_BSRK * scale, x_BSRK, axes, jnp.float32)
-    return jax.nn.log_softmax(scores_BRST + jnp.where(mask, 0.0, HIDDEN_SCORE))
+    return jax.nn.log_softmax(scores_BRST + jnp.where(mask, 0.0, HIDDEN_BIAS))
 
 
 def compare_relations(
