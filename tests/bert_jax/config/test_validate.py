@@ -144,6 +144,11 @@ RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO
         {"model.local_attention": 128},
         {"model.local_attention": 0, "model.global_attn_every_n_layers": 3},
         {"model.share_layers": True, "model.norm_position": "pre"},
+        {
+            "model.position_embedding_type": "relative",
+            **{"model.type_vocab_size": 0, "objective": "permutation"},
+            **{"optim.transfer": "mup", "optim.transfer_base_width": 256},
+        },
         {"compute.rolled_layers": True, "model.norm_position": "pre"},
         {"model.type_vocab_size": 1},
         {"model.global_rope_theta": 160_000.0},
