@@ -28,7 +28,7 @@ from bert_jax.train_step.objectives.objective import (
     Objective,
     Term,
     find_visible,
-    list_inputs,
+    make_rows,
     restore_ids,
 )
 
@@ -72,8 +72,8 @@ def project_batch(
     Shapes: float[B,S,D] each. Rows may be packed; their tokens are those before masking.
     """
     number = (layer or bert.config.num_hidden_layers) - 1
-    inputs = list_inputs({**batch, "input_ids": restore_ids(batch)}, dropout)
-    return dict(zip(KINDS, bert.project_layer(number, *inputs), strict=True))
+    rows = make_rows({**batch, "input_ids": restore_ids(batch)}, dropout)
+    return dict(zip(KINDS, bert.project_layer(number, rows), strict=True))
 
 
 def make_relation_distillation(settings: DistillConfig) -> Objective:
