@@ -198,13 +198,13 @@ class Attention(Residual):
             by_head = (view.rotation, self.heads, visible.is_causal)
             return self.output(cudnn.attend(qkv_BSE, visible.mask, *by_head))
         if dropout is None:
-            rate, words = 0.0, (jnp.zeros(len(x_BSD), jnp.uint32),) * 2  # not read
+            unread_B = jnp.zeros(len(x_BSD), jnp.uint32)
+            rate, words = 0.0, (unread_B, unread_B)
         else:
             rate, words = self.weights_rate, dropout.words(layer, ATTENTION_WEIGHTS)
-        out_BSD = tpu_kernel.attend(
-            qkv_BSE, bias_E, ids_BS, *words, self.heads, rate, visible.is_causal
-        )
-        return self.output(out_BSD)
+        sizes = (x_BSD.shape[1], self.heads, self.head_width)
+        row = tpu_kernel.KernelRow(*sizes, rate, visible.is_causal)
+        return self.output(tpu_kernel.attend(qkv_BSE, bias_E, ids_BS, words, row))
 
 
 class Layer(nnx.Module):
