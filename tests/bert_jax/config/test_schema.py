@@ -272,6 +272,13 @@ def test_a_mesh_that_does_not_fit_is_refused_by_the_key_named_first(settings, wa
     assert f"config.{key} is {value!r}" in str(refused.value)
 
 
+def test_a_teacher_that_does_not_fit_the_mesh_is_refused():
+    config = changed(mesh=MeshConfig(preset="tp", model_size=4))
+    words = "config.teacher's num_attention_heads is 6, not a multiple of the 4 devices"
+    with pytest.raises(ValueError, match=words):
+        mesh.check_divides(config, 8, ModelConfig(num_attention_heads=6))
+
+
 def test_the_state_is_cut_along_the_first_whole_dimension_that_divides():
     cut, sizes = PartitionSpec, {"data": 8, "fsdp": 1, "model": 2}
     assert mesh.shard_over_data(cut(None, "model"), (64, 12), sizes) == cut("data", "model")
