@@ -114,7 +114,7 @@ class StepParts:
 
     def state_at(self, step: int) -> TrainState:
         """Return shapes, dtypes and shardings of the state after a step, to restore into."""
-        return self.state_in_phase(config_lib.phase_of_step(self.config, max(step, 1)))
+        return self.state_in_phase(config_lib.phase_of_step(self.config, step))
 
 
 def build_parts(

@@ -212,8 +212,8 @@ def test_rows_of_phases_of_one_length_follow_each_other():
     config = Config(phases=(Phase(128, 10, 4), Phase(512, 5, 2), Phase(128, 7, 8)))
     assert [config_lib.first_row(config, i) for i in range(3)] == [0, 0, 40]
     assert [config_lib.phase_start(config, i) for i in range(3)] == [0, 10, 15]
-    phases = [config_lib.phase_of_step(config, step) for step in range(1, 23)]
-    assert phases == [0] * 10 + [1] * 5 + [2] * 7
+    phases = [config_lib.phase_of_step(config, step) for step in range(23)]
+    assert phases == [0] * 11 + [1] * 5 + [2] * 7
 
 
 @pytest.mark.parametrize(
