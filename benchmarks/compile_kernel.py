@@ -35,11 +35,12 @@ def both_ways(
     qkv_BSE, bias_E, ids_BS, low_B, high_B, dout_BSD = arrays
 
     def attend(qkv_BSE: jax.Array, bias_E: jax.Array) -> jax.Array:
+        _, seq_len, width = dout_BSD.shape
         if window is not None:
-            _, seq_len, width = dout_BSD.shape
             rotation = make_rotation(ids_BS, seq_len, width // heads, 10_000.0)
             return flash.attend(qkv_BSE + bias_E, ids_BS, rotation, heads, window)
-        return tpu_kernel.attend(qkv_BSE, bias_E, ids_BS, low_B, high_B, heads, rate)
+        row = tpu_kernel.KernelRow(seq_len, heads, width // heads, rate)
+        return tpu_kernel.attend(qkv_BSE, bias_E, ids_BS, (low_B, high_B), row)
 
     out_BSD, backward = jax.vjp(attend, qkv_BSE, bias_E)
     return out_BSD, *backward(dout_BSD)

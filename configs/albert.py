@@ -26,6 +26,7 @@ import dataclasses
 import ml_collections
 
 from bert_jax import config as c
+from data_pipeline.spec.options import PretrainOptions
 
 BASE = c.ModelConfig(
     embedding_size=128,
@@ -59,11 +60,12 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     """ALBERT; text is what follows the colon of --config=configs/albert.py:..."""
     size = c.arguments(text, size=("base", *SIZES))["size"]
     model, rows = SIZES[size]
-    config = c.Config(
-        model=model,
-        phases=(c.Phase(512, 125_000, batch_size=4096, micro_batches=4096 // rows),),
-        optim=c.OptimConfig(name="lamb", learning_rate=1.76e-3, warmup_steps=3125),
-        compute=c.ComputeConfig(remat="layer" if rows == 256 else "none"),
+    return c.to_config_dict(
+        c.Config(
+            model=model,
+            data=PretrainOptions(segments="sop", masking="ngram"),
+            phases=(c.Phase(512, 125_000, batch_size=4096, micro_batches=4096 // rows),),
+            optim=c.OptimConfig(name="lamb", learning_rate=1.76e-3, warmup_steps=3125),
+            compute=c.ComputeConfig(remat="layer" if rows == 256 else "none"),
+        )
     )
-    data = dataclasses.replace(config.data, segments="sop", masking="ngram")
-    return c.to_config_dict(dataclasses.replace(config, data=data))

@@ -23,11 +23,10 @@ are 6,300 steps of BERT's corpus, and masks in proportion to count^-0.7. There m
 over the batch, here each row has its 15%.
 """
 
-import dataclasses
-
 import ml_collections
 
 from bert_jax import config as c
+from data_pipeline.spec.options import PretrainOptions
 
 TEACHER = "hf:google-bert/bert-base-uncased"
 
@@ -35,24 +34,25 @@ TEACHER = "hf:google-bert/bert-base-uncased"
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """Six layers of 768 without segments; no arguments."""
     c.arguments(text)
-    config = c.Config(
-        init=TEACHER,
-        init_layers="0,2,4,7,9,11",
-        teacher=TEACHER,
-        objective="distillation",
-        model=c.ModelConfig(num_hidden_layers=6, type_vocab_size=0, pooler_type="relu"),
-        phases=(c.Phase(512, 6_300, batch_size=4096, micro_batches=16),),
-        optim=c.OptimConfig(
-            name="adamw",
-            learning_rate=5e-4,
-            warmup_steps=315,
-            beta2=0.98,
-            weight_decay=0.0,
-            clip_norm=5.0,
-        ),
-        eval=c.EvalConfig(every_steps=300),
+    return c.to_config_dict(
+        c.Config(
+            init=TEACHER,
+            init_layers="0,2,4,7,9,11",
+            teacher=TEACHER,
+            objective="distillation",
+            data=PretrainOptions(
+                segments="full_sentences", short_seq_prob=0.0, masked_lm_smoothing=0.7
+            ),
+            model=c.ModelConfig(num_hidden_layers=6, type_vocab_size=0, pooler_type="relu"),
+            phases=(c.Phase(512, 6_300, batch_size=4096, micro_batches=16),),
+            optim=c.OptimConfig(
+                name="adamw",
+                learning_rate=5e-4,
+                warmup_steps=315,
+                beta2=0.98,
+                weight_decay=0.0,
+                clip_norm=5.0,
+            ),
+            eval=c.EvalConfig(every_steps=300),
+        )
     )
-    data = dataclasses.replace(
-        config.data, segments="full_sentences", short_seq_prob=0.0, masked_lm_smoothing=0.7
-    )
-    return c.to_config_dict(dataclasses.replace(config, data=data))

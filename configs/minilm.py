@@ -24,11 +24,10 @@ with epsilon 1e-6, 400,000 steps, warm-up of 4,000. Quoted from memory: rows of 
 64 heads of layer 21 for BERT-Large.
 """
 
-import dataclasses
-
 import ml_collections
 
 from bert_jax import config as c
+from data_pipeline.spec.options import PretrainOptions
 
 TEACHER = "hf:google-bert/bert-base-uncased"
 
@@ -36,19 +35,20 @@ TEACHER = "hf:google-bert/bert-base-uncased"
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """Six layers of 384, heads of 32; no arguments."""
     c.arguments(text)
-    config = c.Config(
-        teacher=TEACHER,
-        objective="relation_distillation",
-        distill=c.DistillConfig(relation_heads=48),
-        model=c.ModelConfig(
-            hidden_size=384,
-            num_hidden_layers=6,
-            num_attention_heads=12,
-            intermediate_size=1536,
-            hidden_act="gelu_erf",
-        ),
-        phases=(c.Phase(512, 400_000, batch_size=256, micro_batches=2),),
-        optim=c.OptimConfig(name="adamw", learning_rate=6e-4, warmup_steps=4000),
+    return c.to_config_dict(
+        c.Config(
+            teacher=TEACHER,
+            objective="relation_distillation",
+            data=PretrainOptions(segments="full_sentences", short_seq_prob=0.0),
+            distill=c.DistillConfig(relation_heads=48),
+            model=c.ModelConfig(
+                hidden_size=384,
+                num_hidden_layers=6,
+                num_attention_heads=12,
+                intermediate_size=1536,
+                hidden_act="gelu_erf",
+            ),
+            phases=(c.Phase(512, 400_000, batch_size=256, micro_batches=2),),
+            optim=c.OptimConfig(name="adamw", learning_rate=6e-4, warmup_steps=4000),
+        )
     )
-    data = dataclasses.replace(config.data, segments="full_sentences", short_seq_prob=0.0)
-    return c.to_config_dict(dataclasses.replace(config, data=data))

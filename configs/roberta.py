@@ -25,6 +25,7 @@ import dataclasses
 import ml_collections
 
 from bert_jax import config as c
+from data_pipeline.spec.options import PretrainOptions
 
 BASE = c.ModelConfig(hidden_act="gelu_erf", layer_norm_eps=1e-5, type_vocab_size=1)
 LARGE = dataclasses.replace(
@@ -38,18 +39,19 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     """RoBERTa; text is what follows the colon of --config=configs/roberta.py:..."""
     size = c.arguments(text, size=("base", *SIZES))["size"]
     model, rate, warmup_steps = SIZES[size]
-    config = c.Config(
-        model=model,
-        objective="mlm",
-        phases=(c.Phase(512, 500_000, batch_size=8192, micro_batches=8),),
-        optim=c.OptimConfig(
-            name="adamw",
-            learning_rate=rate,
-            warmup_steps=warmup_steps,
-            decay_counts_warmup=False,
-            beta2=0.98,
-            clip_norm=0.0,
-        ),
+    return c.to_config_dict(
+        c.Config(
+            model=model,
+            objective="mlm",
+            data=PretrainOptions(segments="full_sentences", short_seq_prob=0.0),
+            phases=(c.Phase(512, 500_000, batch_size=8192, micro_batches=8),),
+            optim=c.OptimConfig(
+                name="adamw",
+                learning_rate=rate,
+                warmup_steps=warmup_steps,
+                decay_counts_warmup=False,
+                beta2=0.98,
+                clip_norm=0.0,
+            ),
+        )
     )
-    data = dataclasses.replace(config.data, segments="full_sentences", short_seq_prob=0.0)
-    return c.to_config_dict(dataclasses.replace(config, data=data))

@@ -17,7 +17,7 @@ from bert_jax.inference import batches
 from bert_jax.interop.pretrained import PlacedModel, refuse_causal
 from bert_jax.logging.console import Screen
 from bert_jax.model.attention import hide_padding
-from bert_jax.model.bert import Bert
+from bert_jax.model.bert import Bert, EncoderRows
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows
@@ -94,12 +94,8 @@ def score_split(model: PlacedModel, split: Split, screen: Screen) -> float:
 def _compute_nats(bert: Bert, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Return float32[B], the sum of the losses of the tokens that a copy hides."""
     weights_BP = batch["slot_weights"] * batch["example_weights"][:, None]
-    vectors_BPD = bert.encode_masked(
-        batch["input_ids"],
-        batch["segment_ids"],
-        hide_padding(batch["input_mask"]),
-        batch["positions"],
-        weights_BP,
-    )
+    visible = hide_padding(batch["input_mask"])
+    rows = EncoderRows(batch["input_ids"], batch["segment_ids"], visible)
+    vectors_BPD = bert.encode_masked(rows, batch["positions"], weights_BP)
     losses_BP = bert.compute_target_losses(vectors_BPD, batch["masked_ids"])[0]
     return {"nats": (losses_BP * weights_BP).sum(axis=1)}

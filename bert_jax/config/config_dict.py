@@ -46,7 +46,7 @@ def settings_from(kind: type[Kind], view: Any, path: str = "config") -> Kind:
         hint, value, key = hints[name], view[name], f"{path}.{name}"
         if isinstance(hint, types.GenericAlias):
             if not isinstance(value, tuple):
-                raise Refused(f"{key} is {value!r}; set a field of one of it: {key}[0].NAME=VALUE")
+                raise Refused(f"{key} is {value!r}; set a field of one: {key}[0].NAME=VALUE")
             part = typing.get_args(hint)[0]
             values[name] = tuple(
                 settings_from(part, item, f"{key}[{i}]") for i, item in enumerate(value)

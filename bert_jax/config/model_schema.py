@@ -301,7 +301,7 @@ class ModelConfig:
         )
 
     def dropout_rate(self, site: str) -> float:
-        """Return the rate for hidden vectors of a site: "embeddings", "attention" or "mlp"."""
+        """Return the rate of a site: "embeddings", "attention", "mlp" or "distances"."""
         return self.hidden_dropout_prob if self.dropout_sites in ("all", site) else 0.0
 
 

@@ -181,8 +181,9 @@ def phase_start(config: RunConfig, index: int) -> int:
 
 
 def phase_of_step(config: RunConfig, step: int) -> int:
-    """Return the index of the phase that contains a step, counted from 1 over all phases."""
-    return sum(step > phase_start(config, index) for index in range(len(config.phases))) - 1
+    """Return the index of the phase that trains a step, counted from 1; 0 for step 0."""
+    begun = sum(step > phase_start(config, index) for index in range(len(config.phases)))
+    return max(begun - 1, 0)
 
 
 def first_row(config: Config, index: int) -> int:

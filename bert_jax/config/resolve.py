@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Mapping
 
 from bert_jax.config import validate
-from bert_jax.config.model_schema import OF_HEADS, ModelConfig
-from bert_jax.config.phases import list_objectives, predictions_for
+from bert_jax.config.model_schema import OF_A_GENERATOR, OF_HEADS, ModelConfig
+from bert_jax.config.phases import data_in_phase, list_objectives, predictions_for
 from bert_jax.config.schema import CAUSAL, Config, Phase
 from data_pipeline.io.refused import Refused
 
@@ -21,9 +21,7 @@ OF_THE_RUN = (
 # Fields of config.model that a run may set to other values than its checkpoint's.
 _ADDED = (*OF_HEADS, "enhanced_mask_decoder")
 _TILED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-_OF_A_GENERATOR = tuple(
-    field.name for field in dataclasses.fields(ModelConfig) if field.name.startswith("generator_")
-)
+_GENERATOR_FIELDS = tuple(name for name in OF_A_GENERATOR if name.startswith("generator_"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,13 +64,13 @@ def resolve(
     else:
         vocab_size = model.vocab_size or (sizes.vocab_size if sizes else 0)
     slots_of_lengths = store.slots_of_lengths if store else {}
-    names = list_objectives(config)
     model = dataclasses.replace(
-        model, vocab_size=vocab_size, is_causal=model.is_causal or names[-1] == CAUSAL
+        model,
+        vocab_size=vocab_size,
+        is_causal=model.is_causal or list_objectives(config)[-1] == CAUSAL,
     )
     phases = tuple(
-        _fill_phase(phase, name, config, slots_of_lengths)
-        for phase, name in zip(config.phases, names, strict=True)
+        _fill_phase(config, index, slots_of_lengths) for index in range(len(config.phases))
     )
     run = ResolvedRun(**vars(config) | {"model": model, "phases": phases})
     if store is not None:
@@ -80,15 +78,13 @@ def resolve(
     return run
 
 
-def _fill_phase(
-    phase: Phase, objective: str, config: Config, slots_of_lengths: Mapping[int, int]
-) -> Phase:
-    rate = phase.masked_lm_prob or config.data.masked_lm_prob
+def _fill_phase(config: Config, index: int, slots_of_lengths: Mapping[int, int]) -> Phase:
+    phase, rate = config.phases[index], data_in_phase(config, index).masked_lm_prob
     slots = slots_of_lengths.get(phase.seq_len, predictions_for(phase.seq_len, rate))
     return dataclasses.replace(
         phase,
         max_predictions_per_seq=phase.max_predictions_per_seq or slots,
-        objective=objective,
+        objective=list_objectives(config)[index],
     )
 
 
@@ -169,7 +165,7 @@ def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelCo
         if saved.position_embedding_type != "relative":
             positions = max(positions, saved.max_position_embeddings)
         saved = dataclasses.replace(saved, max_position_embeddings=positions)
-    of_the_run = OF_THE_RUN if saved.generator else (*OF_THE_RUN, *_OF_A_GENERATOR)
+    of_the_run = OF_THE_RUN if saved.generator else (*OF_THE_RUN, *_GENERATOR_FIELDS)
     free = [*of_the_run, *_ADDED]
     if saved.position_embedding_type == "rotary":
         free.append("max_position_embeddings")
@@ -180,8 +176,7 @@ def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelCo
                 f"config.model.{field.name} is {ours!r}, but config.init={address} has "
                 f"{theirs!r}; leave it out of the config, and the checkpoint's is taken"
             )
-    default = ModelConfig()
-    chosen = [name for name in _ADDED if getattr(given, name) != getattr(default, name)]
+    chosen = [name for name in _ADDED if getattr(given, name) != getattr(ModelConfig, name)]
     return dataclasses.replace(
         saved, **{name: getattr(given, name) for name in (*of_the_run, *chosen)}
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from bert_jax.config.config_dict import flatten
 from bert_jax.config.model_schema import DISENTANGLED, OF_A_GENERATOR, THETAS, ModelConfig
-from bert_jax.config.phases import list_init_layers, list_objectives
+from bert_jax.config.phases import data_in_phase, list_init_layers, list_objectives
 from bert_jax.config.schema import (
     BIDIRECTIONAL,
     CAUSAL,
@@ -37,19 +37,16 @@ _WANDB_PROJECT = re.compile(r"[^/\\#?%:]{0,128}")  # names that wandb.init accep
 
 
 def check_sizes(model: ModelConfig, name: object) -> None:
-    """Raise DamagedFile if no model can be built with the sizes read from the file `name`.
+    """Raise DamagedFile if the file `name` gives a model a setting that no config allows.
 
     Checked before building, which would take time and memory in proportion to each size.
     """
     for field in dataclasses.fields(model):
-        known = get_setting(field)
-        if known is None or known.maximum is None:
-            continue
-        size, least = getattr(model, field.name), int(known.minimum or 0)
-        if not least <= size <= known.maximum:
+        known, value = get_setting(field), getattr(model, field.name)
+        if known is not None and not known.allows(value):
             raise DamagedFile(
-                f"{name} has {field.name} = {size!r:.40}; it must be from {least} to "
-                f"{known.maximum:,}: put back the file that belongs to these arrays"
+                f"{name} has {field.name} = {value!r:.40}; it must be {known.allowed()}: put back "
+                "the file that belongs to these arrays"
             )
     if model.hidden_size % model.num_attention_heads:
         raise DamagedFile(
@@ -209,37 +206,38 @@ def _list_mesh_rules(config: SharedConfig) -> Iterator[Rule]:
             yield from _require_defaults("mesh", config.mesh, (key,), allowed)
 
 
-def _list_architecture_rules(config: SharedConfig) -> Iterator[Rule]:
-    model = config.model
-    head_width = model.hidden_size // model.num_attention_heads
+def _list_position_rules(model: ModelConfig) -> Iterator[Rule]:
+    kind, head_width = model.position_embedding_type, model.hidden_size // model.num_attention_heads
     yield (
         "model.position_embedding_type",
-        model.position_embedding_type != "rotary" or head_width % 2 == 0,
+        kind != "rotary" or head_width % 2 == 0,
         f"it rotates pairs of numbers, and a head has {head_width}: change num_attention_heads",
     )
-    for kind, keys in (("rotary", THETAS), ("disentangled", DISENTANGLED)):
-        if model.position_embedding_type != kind:
+    for owner, keys in (("rotary", THETAS), ("disentangled", DISENTANGLED)):
+        if kind != owner:
             allowed = (
-                f"config.model.position_embedding_type = {model.position_embedding_type!r} has "
-                f"none: leave it out, or choose {kind}"
+                f"config.model.position_embedding_type = {kind!r} has none: leave it out, or "
+                f"choose {owner}"
             )
             yield from _require_defaults("model", model, keys, allowed)
     yield "model.position_buckets", *check_buckets(model)
-    is_relative = model.position_embedding_type == "relative"
-    for key, fits, allowed in (
-        ("hidden_size", model.hidden_size % 2 == 0, "distances have pairs of a sine and a cosine"),
-        ("type_vocab_size", model.type_vocab_size == 0, "segments enter by the attention: 0"),
-        ("embedding_size", model.embedding_width == model.hidden_size, "leave it at 0"),
-        ("embedding_projection", not model.embedding_projection, "leave it false"),
-    ):
-        chosen = "position_embedding_type is 'relative': "
-        yield f"model.{key}", fits or not is_relative, chosen + allowed
-    for key, fits, allowed in (
-        ("global_attn_every_n_layers", model.global_attn_every_n_layers == 1, "leave it at 1"),
-        ("is_causal", not model.is_causal, "leave it false"),
-    ):
-        chosen = f"position_embedding_type is {model.position_embedding_type!r}: "
-        yield f"model.{key}", fits or not model.scores_distances, chosen + allowed
+    chosen = f"position_embedding_type is {kind!r}: "
+    if kind == "relative":
+        for key, fits, allowed in (
+            ("hidden_size", model.hidden_size % 2 == 0, "distances have pairs of sine and cosine"),
+            ("type_vocab_size", model.type_vocab_size == 0, "segments enter by the attention: 0"),
+            ("embedding_size", model.embedding_width == model.hidden_size, "leave it at 0"),
+            ("embedding_projection", not model.embedding_projection, "leave it false"),
+        ):
+            yield f"model.{key}", fits, chosen + allowed
+    if model.scores_distances:
+        names = ("global_attn_every_n_layers", "is_causal")
+        yield from _require_defaults("model", model, names, f"{chosen}leave it out")
+
+
+def _list_architecture_rules(config: SharedConfig) -> Iterator[Rule]:
+    model = config.model
+    yield from _list_position_rules(model)
     yield (
         "model.pooler_type",
         model.pooler_type != "mlm_transform" or model.mlm_transform,
@@ -272,11 +270,9 @@ def _list_architecture_rules(config: SharedConfig) -> Iterator[Rule]:
         f"{windows if has_window else no_window}",
     )
     differ = "the layers differ, in their window or in the first one's norm: leave it false"
-    for key, is_set in (
-        ("compute.rolled_layers", config.compute.rolled_layers),
-        ("model.share_layers", model.share_layers),
-    ):
-        yield key, model.has_equal_layers or not is_set, differ
+    if not model.has_equal_layers:
+        yield from _require_defaults("compute", config.compute, ("rolled_layers",), differ)
+        yield from _require_defaults("model", model, ("share_layers",), differ)
 
 
 def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
@@ -340,7 +336,7 @@ def _list_prediction_rules(config: Config) -> Iterator[Rule]:
     """
     for index, phase in enumerate(config.phases):
         owner = f"phases[{index}]" if phase.masked_lm_prob else "data"
-        prob = phase.masked_lm_prob or config.data.masked_lm_prob
+        prob = data_in_phase(config, index).masked_lm_prob
         wanted = min(math.floor(phase.seq_len * prob), phase.seq_len - 3)
         yield (
             f"phases[{index}].max_predictions_per_seq",
@@ -359,6 +355,10 @@ def _list_ready_made_rules(config: Config) -> Iterator[Rule]:
         yield f"{owner}.masked_lm_prob", rate == 0, fixed
 
 
+def _find_objective_key(config: Config, index: int) -> str:
+    return f"phases[{index}].objective" if config.phases[index].objective else "objective"
+
+
 def _list_objective_rules(config: Config) -> Iterator[Rule]:
     """Allow next sentences only on pairs, and masked words only where both sides are read."""
     names, segments = list_objectives(config), config.data.segments
@@ -369,12 +369,13 @@ def _list_objective_rules(config: Config) -> Iterator[Rule]:
         "which it weighs: leave it at 0",
     )
     for index, name in enumerate(names):
-        key = f"phases[{index}].objective" if config.phases[index].objective else "objective"
-        if name == "mlm_nsp" and not config.data.has_next_sentences:
-            raise Refused(
-                f"config.{key} is 'mlm_nsp', which learns from pairs, and config.data.segments is "
-                f"{segments!r}, which has none; set config.{key}=mlm, or segments to nsp or sop"
-            )
+        key = _find_objective_key(config, index)
+        yield (
+            key,
+            name != "mlm_nsp" or config.data.has_next_sentences,
+            f"it learns from pairs, and config.data.segments = {segments!r} has none: take mlm, "
+            "or set segments to nsp or sop",
+        )
         positions = config.model.position_embedding_type
         yield (
             key,
@@ -456,7 +457,7 @@ def _list_replaced_token_rules(config: Config) -> Iterator[Rule]:
         yield from _require_defaults("model", model, OF_A_GENERATOR, belongs)
         return
     index = names.index(RTD)
-    key = f"phases[{index}].objective" if config.phases[index].objective else "objective"
+    key = _find_objective_key(config, index)
     yield (
         key,
         set(names) == {RTD},
@@ -569,10 +570,11 @@ def _list_transfer_rules(config: Config) -> Iterator[Rule]:
             model.embedding_width == model.hidden_size,
             "has no rule for a narrower table: 0",
         ),
+        ("model.embedding_projection", not model.embedding_projection, "has no rule for it: false"),
         (
-            "model.embedding_projection",
-            not model.embedding_projection,
-            "has no rule for it: false",
+            "model.position_embedding_type",
+            model.position_embedding_type != "relative",
+            "has no rule for the maps of its attention: take another one",
         ),
         ("model.share_layers", not model.share_layers, "has no rule for shared layers: false"),
         ("model.generator_hidden_size", model.generator_hidden_size == 0, "has one width: 0"),

@@ -284,7 +284,8 @@ def compute_outputs(
     def run(params: bert.Params, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
         bound = placed.model.bind(params)
         visible, cls_positions = hide_padding(batch["input_mask"]), batch.get("cls_positions")
-        hidden = bound.encode_layers(batch["input_ids"], batch["segment_ids"], visible)
+        rows = bert.EncoderRows(batch["input_ids"], batch["segment_ids"], visible)
+        hidden = bound.encode_layers(rows)
         outputs = {f"{HIDDEN} of layer {i}": layer_BSD for i, layer_BSD in enumerate(hidden)}
         if "pooler" in checkpoint.params:
             outputs[POOLED] = bound.pool(hidden[-1], cls_positions)

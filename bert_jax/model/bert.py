@@ -37,14 +37,23 @@ from bert_jax.model.relative import Targets
 from bert_jax.parallel import mesh
 
 Params = dict[str, Any]
-# input_ids_BS, segment_ids_BS, visible, dropout, position_ids_BS: the arguments of Bert.encode.
-Rows = tuple[jax.Array, jax.Array, Visible, Dropout | None, jax.Array | None]
 _TARGETS = 0x7A96E75  # mixed into dropout's seed for the stream of the targets
 _POOLER_ACTS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": jnp.tanh,
     "gelu_erf": functools.partial(ops.gelu, hidden_act="gelu_erf"),
     "relu": jax.nn.relu,
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderRows:
+    """Hold what the encoder reads: tokens, their segments, and the keys that each may attend to."""
+
+    input_ids_BS: jax.Array  # int32
+    segment_ids_BS: jax.Array  # int32
+    visible: Visible
+    dropout: Dropout | None = None  # None drops nothing
+    position_ids_BS: jax.Array | None = None  # int32; None counts from 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +69,7 @@ class Heads:
 
 
 PRETRAINING = Heads()
-_OF_A_GENERATOR = Heads(nsp=False, pooler=False)
+_GENERATOR_HEADS = Heads(nsp=False, pooler=False)
 
 
 class Bert(nnx.Module):
@@ -107,7 +116,7 @@ class Bert(nnx.Module):
             self.rtd = ReplacedTokenHead(config, choices)
         given = None if has_base else self.embeddings
         self.generator = (
-            Bert(sizes, padded_vocab_size, dtype, choices, _OF_A_GENERATOR, given)
+            Bert(sizes, padded_vocab_size, dtype, choices, _GENERATOR_HEADS, given)
             if sizes is not None
             else None
         )
@@ -116,132 +125,91 @@ class Bert(nnx.Module):
         self.dtype = dtype
         self.choices = choices
 
-    def encode(
-        self,
-        input_ids_BS: jax.Array,
-        segment_ids_BS: jax.Array,
-        visible: Visible,
-        dropout: Dropout | None = None,
-        position_ids_BS: jax.Array | None = None,
-    ) -> jax.Array:
-        """Compute the hidden vectors of the last layer, without dropout if that is None.
+    def encode(self, rows: EncoderRows) -> jax.Array:
+        """Compute the hidden vectors of the last layer: compute dtype[B,S,D].
 
-        Shapes: int32[B,S] twice -> compute dtype[B,S,D]. Positions count from 0 unless given.
         Layers are applied as config.compute.remat and rolled_layers say.
         """
-        rows = (input_ids_BS, segment_ids_BS, visible, dropout, position_ids_BS)
         x_BSD, _ = self._apply_first(self.config.num_hidden_layers, rows)
         return x_BSD if self.layer_norm is None else self.layer_norm(x_BSD)
 
     def project_layer(
-        self,
-        number: int,
-        input_ids_BS: jax.Array,
-        segment_ids_BS: jax.Array,
-        visible: Visible,
-        dropout: Dropout | None = None,
-        position_ids_BS: jax.Array | None = None,
+        self, number: int, rows: EncoderRows
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Compute queries, keys and values of a layer, counted from 0: compute dtype[B,S,D] each.
 
-        Arguments are the same as encode's. Only the layers before it are computed.
+        Only the layers before it are computed.
         """
-        rows = (input_ids_BS, segment_ids_BS, visible, dropout, position_ids_BS)
         x_BSD, _ = self._apply_first(number, rows)
         return self._layers_in_order()[number].project(x_BSD)
 
-    def _apply_first(self, count: int, rows: Rows) -> tuple[jax.Array, Views]:
+    def _apply_first(self, count: int, rows: EncoderRows) -> tuple[jax.Array, Views]:
         """Compute the hidden vectors of the first `count` layers, and what these layers share."""
-        input_ids_BS, segment_ids_BS, visible, dropout, position_ids_BS = rows
-        x_BSD = self._embed(input_ids_BS, segment_ids_BS, position_ids_BS, dropout)
-        views = self._make_views(visible, position_ids_BS, segment_ids_BS)
+        x_BSD, views = self._embed(rows), self._make_views(rows)
         layers = self._layers_in_order()[:count]
         x_BSD = self._apply_layers(
-            x_BSD, lambda layer, x_BSD, number: layer(x_BSD, views, number, dropout), layers
+            x_BSD, lambda layer, x_BSD, number: layer(x_BSD, views, number, rows.dropout), layers
         )
         return x_BSD, views
 
-    def _embed(
-        self,
-        input_ids_BS: jax.Array,
-        segment_ids_BS: jax.Array,
-        position_ids_BS: jax.Array | None,
-        dropout: Dropout | None,
-    ) -> jax.Array:
+    def _embed(self, rows: EncoderRows) -> jax.Array:
         base = self.generator.embeddings if self.has_base and self.generator is not None else None
-        return self.embeddings(
-            input_ids_BS, segment_ids_BS, position_ids_BS, self.dtype, dropout, base
-        )
+        ids = (rows.input_ids_BS, rows.segment_ids_BS, rows.position_ids_BS)
+        return self.embeddings(*ids, self.dtype, rows.dropout, base)
 
-    def _make_views(
-        self, visible: Visible, position_ids_BS: jax.Array | None, segment_ids_BS: jax.Array
-    ) -> Views:
-        seq_len, table = segment_ids_BS.shape[1], self.distances
-        distances_RD = None if table is None else table(seq_len, self.dtype)
-        return make_views(self.config, visible, position_ids_BS, segment_ids_BS, distances_RD)
+    def _make_views(self, rows: EncoderRows) -> Views:
+        segment_ids_BS, table = rows.segment_ids_BS, self.distances
+        distances_RD = None if table is None else table(segment_ids_BS.shape[1], self.dtype)
+        return make_views(
+            self.config, rows.visible, rows.position_ids_BS, segment_ids_BS, distances_RD
+        )
 
     def _layers_in_order(self) -> list[Layer]:
         layers = list(self.layers.values())
         return layers * self.config.num_hidden_layers if self.config.share_layers else layers
 
     def encode_targets(
-        self,
-        input_ids_BS: jax.Array,
-        segment_ids_BS: jax.Array,
-        visible: Visible,
-        positions_BP: jax.Array,
-        mask: jax.Array,
-        dropout: Dropout | None = None,
+        self, rows: EncoderRows, positions_BP: jax.Array, mask: jax.Array
     ) -> jax.Array:
         """Compute the vectors of P places of each row from what they may see: float[B,P,D].
 
-        `visible` is what the tokens see, mask, bool[B,1,P,S], what the targets see; a target begins
-        as the same learned vector everywhere. For relative positions alone.
+        `rows.visible` is what the tokens see, mask, bool[B,1,P,S], what the targets see; a target
+        begins as the same learned vector everywhere. For relative positions alone.
         Source: Yang et al. 2019 (XLNet), section 2.3.
         """
-        x_BSD = self._embed(input_ids_BS, segment_ids_BS, None, dropout)
-        views = self._make_views(visible, None, segment_ids_BS)
+        x_BSD, views = self._embed(rows), self._make_views(rows)
         vectors_BPD = self.embeddings.embed_targets(positions_BP.shape, self.dtype)
-        other = _drop_for_targets(dropout)
+        other = _drop_for_targets(rows.dropout)
 
         def step(layer: Layer, streams: Any, number: LayerNumber) -> Any:
             x_BSD, targets = streams
             targets = layer.predict(targets, x_BSD, views, number, other)
-            return layer(x_BSD, views, number, dropout), targets
+            return layer(x_BSD, views, number, rows.dropout), targets
 
         streams = (x_BSD, Targets(vectors_BPD, positions_BP, mask))
         return self._apply_layers(streams, step, self._layers_in_order())[1].vectors_BPD
 
-    def encode_slots(
-        self,
-        positions_BP: jax.Array,
-        input_ids_BS: jax.Array,
-        segment_ids_BS: jax.Array,
-        visible: Visible,
-        dropout: Dropout | None = None,
-        position_ids_BS: jax.Array | None = None,
-    ) -> jax.Array:
+    def encode_slots(self, rows: EncoderRows, positions_BP: jax.Array) -> jax.Array:
         """Compute the vectors that predict the tokens at P places of each row: float[B,P,D].
 
         They are the last layer's or, with config.model.enhanced_mask_decoder, the decoder's: the
         last layer is applied twice, and reads the layer before it both times. Its first queries are
-        what it reads plus a vector of the place. Other arguments are the same as encode's.
+        what it reads plus a vector of the place.
 
         Source: He et al. 2021 (DeBERTa), section 3.2; microsoft/DeBERTa@4d7fe0b
         masked_language_model.py EnhancedMaskDecoder, which computes all places and keeps these.
         """
-        rows = (input_ids_BS, segment_ids_BS, visible, dropout, position_ids_BS)
         if self.decoder_positions is None:
-            return ops.gather_positions(self.encode(*rows), positions_BP)
+            return ops.gather_positions(self.encode(rows), positions_BP)
         x_BSD, views = self._apply_first(self.config.num_hidden_layers - 1, rows)
-        places_BP, mask = positions_BP, visible.mask
-        if position_ids_BS is not None:
-            places_BP = ops.gather_positions(position_ids_BS, positions_BP)
+        places_BP, mask = positions_BP, rows.visible.mask
+        if rows.position_ids_BS is not None:
+            places_BP = ops.gather_positions(rows.position_ids_BS, positions_BP)
         if mask.shape[2] > 1:  # packed rows
             mask = ops.gather_positions(mask[:, 0], positions_BP)[:, None]
         place_BPD = ops.lookup(self.decoder_positions.embedding[...], places_BP, self.dtype)
         asking_BPD = ops.gather_positions(x_BSD, positions_BP) + place_BPD
-        other = _drop_for_targets(dropout)
+        other = _drop_for_targets(rows.dropout)
 
         def step(layer: Layer, targets: Targets, number: LayerNumber) -> Targets:
             return layer.predict(targets, x_BSD, views, number, other)
@@ -250,12 +218,7 @@ class Bert(nnx.Module):
         return self._apply_layers(targets, step, self._layers_in_order()[-1:] * 2).vectors_BPD
 
     def encode_masked(
-        self,
-        input_ids_BS: jax.Array,
-        segment_ids_BS: jax.Array,
-        visible: Visible,
-        positions_BP: jax.Array,
-        weights_BP: jax.Array,
+        self, rows: EncoderRows, positions_BP: jax.Array, weights_BP: jax.Array
     ) -> jax.Array:
         """Compute the vectors that predict the masked tokens of plain rows: float[B,P,D].
 
@@ -263,11 +226,12 @@ class Bert(nnx.Module):
         weight 0 are unused.
         """
         if self.config.position_embedding_type != "relative":
-            return self.encode_slots(positions_BP, input_ids_BS, segment_ids_BS, visible)
-        is_at_BPS = positions_BP[:, :, None] == jnp.arange(input_ids_BS.shape[1])
+            return self.encode_slots(rows, positions_BP)
+        is_at_BPS = positions_BP[:, :, None] == jnp.arange(rows.input_ids_BS.shape[1])
         is_known_BS = ~jnp.any(is_at_BPS & (weights_BP > 0)[:, :, None], axis=1)
-        mask = visible.mask & is_known_BS[:, None, None, :]
-        return self.encode_targets(input_ids_BS, segment_ids_BS, Visible(mask), positions_BP, mask)
+        mask = rows.visible.mask & is_known_BS[:, None, None, :]
+        seen = dataclasses.replace(rows, visible=Visible(mask))
+        return self.encode_targets(seen, positions_BP, mask)
 
     def _apply_layers(
         self, x: Any, step: Callable[[Layer, Any, LayerNumber], Any], chosen: list[Layer]
@@ -294,18 +258,15 @@ class Bert(nnx.Module):
             lambda x, layer: (apply(graphdef, x, *layer), None), x, (stacked, numbers)
         )[0]
 
-    def encode_layers(
-        self, input_ids_BS: jax.Array, segment_ids_BS: jax.Array, visible: Visible
-    ) -> list[jax.Array]:
-        """Compute the hidden vectors of the embeddings and of every layer, without dropout.
+    def encode_layers(self, rows: EncoderRows) -> list[jax.Array]:
+        """Compute the hidden vectors of the embeddings and of every layer.
 
-        Shapes: int32[B,S] twice -> L + 1 times compute dtype[B,S,D]. The last are what encode
-        returns: only they pass a pre-norm model's final norm.
+        Shapes: L + 1 times compute dtype[B,S,D]. The last are what encode returns: only they pass a
+        pre-norm model's final norm.
         """
-        hidden = [self._embed(input_ids_BS, segment_ids_BS, None, None)]
-        views = self._make_views(visible, None, segment_ids_BS)
+        hidden, views = [self._embed(rows)], self._make_views(rows)
         for number, layer in enumerate(self._layers_in_order()):
-            hidden.append(layer(hidden[-1], views, number, None))
+            hidden.append(layer(hidden[-1], views, number, rows.dropout))
         if self.layer_norm is not None:
             hidden[-1] = self.layer_norm(hidden[-1])
         return hidden

@@ -73,6 +73,16 @@ class DistanceScores(nnx.Module):
         self.key, self.query = declare_map("c2p"), declare_map("p2c")
         self.config = config
 
+    def drop(
+        self, distances_RD: jax.Array, layer: LayerNumber, dropout: Dropout | None
+    ) -> jax.Array:
+        """Apply dropout to the rows of the table, with one mask for the batch: float[R,D]."""
+        if dropout is None:
+            return distances_RD
+        alone = dataclasses.replace(dropout, rows_B=jnp.zeros((1,), jnp.uint32))
+        rate = self.config.dropout_rate("distances")
+        return alone.apply(distances_RD[None], rate, layer, DISTANCES, POSITIONS)[0]
+
     def score(
         self,
         q_BSHK: jax.Array,
@@ -80,8 +90,6 @@ class DistanceScores(nnx.Module):
         distances_RD: jax.Array,
         query: Linear,
         key: Linear,
-        layer: LayerNumber,
-        dropout: Dropout | None,
         positions_BP: jax.Array | None = None,
     ) -> list[jax.Array]:
         """Compute the configured terms, each float32[B,H,S,S]; query and key are content's maps.
@@ -90,14 +98,9 @@ class DistanceScores(nnx.Module):
         distance, and a shift by the query's place makes it a key (decision 91). The queries are the
         places in positions_BP, by default all places in order.
         """
-        if dropout is not None:
-            # One mask for the batch: the table has no rows of a batch.
-            alone = dataclasses.replace(dropout, rows_B=jnp.zeros((1,), jnp.uint32))
-            rate = self.config.dropout_rate("distances")
-            distances_RD = alone.apply(distances_RD[None], rate, layer, DISTANCES, POSITIONS)[0]
         rows_M = number_distances(self.config, k_BSHK.shape[1])
 
-        def score(
+        def score_keys(
             x_BSHK: jax.Array,
             linear: Linear,
             rows_M: np.ndarray,
@@ -116,10 +119,9 @@ class DistanceScores(nnx.Module):
         terms = []
         if "c2p" in self.config.pos_att_type:
             # The first column of query S - 1 is the key S - 1 places before.
-            terms.append(score(q_BSHK, self.key or key, rows_M[::-1], positions_BP))
+            terms.append(score_keys(q_BSHK, self.key or key, rows_M[::-1], positions_BP))
         if "p2c" in self.config.pos_att_type:
-            by_key = score(k_BSHK, self.query or query, rows_M)
-            by_query = jnp.swapaxes(by_key, 2, 3)
+            by_query = jnp.swapaxes(score_keys(k_BSHK, self.query or query, rows_M), 2, 3)
             if positions_BP is not None:
                 by_query = jax.vmap(lambda scores_HST, at_P: scores_HST[:, at_P])(
                     by_query, positions_BP

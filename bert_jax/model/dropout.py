@@ -7,6 +7,7 @@ dropout.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -57,6 +58,17 @@ class Dropout:
         key = _mix(_mix(_mix(self.seed) ^ self.step) ^ jnp.uint32(layer * 64 + site))
         low_B = _mix(key ^ self.rows_B * jnp.uint32(0x9E3779B9))
         return low_B, _mix(low_B + jnp.uint32(0x85EBCA6B))
+
+
+def drop_weights(
+    dropout: Dropout | None, rate: float, layer: int | jax.Array
+) -> Callable[[jax.Array], jax.Array]:
+    """Return the dropout of a layer's attention weights[B,H,S,T]; without dropout they stay."""
+    if dropout is None:
+        return lambda weights_BHST: weights_BHST
+    return functools.partial(
+        dropout.apply, rate=rate, layer=layer, site=ATTENTION_WEIGHTS, shared_axis=KEYS
+    )
 
 
 def number_rows(batch_size: int) -> jax.Array:

@@ -15,7 +15,7 @@ from bert_jax.config import ModelConfig
 from bert_jax.model import attention, ops
 from bert_jax.model.attention import Visible, blocks, cudnn, flash, tpu_kernel
 from bert_jax.model.disentangled import DistanceScores
-from bert_jax.model.dropout import ATTENTION_OUTPUT, ATTENTION_WEIGHTS, KEYS, Dropout
+from bert_jax.model.dropout import ATTENTION_OUTPUT, ATTENTION_WEIGHTS, Dropout, drop_weights
 from bert_jax.model.embeddings import Rotation, make_rotation, rotate
 from bert_jax.model.layers import (
     Choices,
@@ -133,12 +133,6 @@ class Attention(Residual):
         targets: Targets | None,
     ) -> jax.Array:
         """Attend by an implementation that takes queries, keys and values apart."""
-
-        def drop(weights_BHST: jax.Array) -> jax.Array:
-            if dropout is None:
-                return weights_BHST
-            return dropout.apply(weights_BHST, self.weights_rate, layer, ATTENTION_WEIGHTS, KEYS)
-
         by_head = mesh.spec("batch", None, "heads", None)
 
         def map_by_head(linear: Linear, x_BSD: jax.Array) -> jax.Array:
@@ -154,10 +148,10 @@ class Attention(Residual):
         if chosen == attention.PLAIN or visible.ids_BS is None:
             terms: list[jax.Array] = []
             if self.distances is not None and view.distances_RD is not None:
+                rows_RD = self.distances.drop(view.distances_RD, layer, dropout)
                 maps = (self.query, self.key)
-                terms = self.distances.score(
-                    q_BSHK, k_BTHK, view.distances_RD, *maps, layer, dropout, asking.positions_BP
-                )
+                terms = self.distances.score(q_BSHK, k_BTHK, rows_RD, *maps, asking.positions_BP)
+            drop = drop_weights(dropout, self.weights_rate, layer)
             out_BSHK = attention.attend(q_BSHK, k_BTHK, v_BTHK, asking.mask, drop, terms)
         elif visible.width:
             out_BSHK = blocks.attend_window(
@@ -204,13 +198,13 @@ class Attention(Residual):
             by_head = (view.rotation, self.heads, visible.is_causal)
             return self.output(cudnn.attend(qkv_BSE, visible.mask, *by_head))
         if dropout is None:
-            rate, words = 0.0, (jnp.zeros(len(x_BSD), jnp.uint32),) * 2  # not read
+            unread_B = jnp.zeros(len(x_BSD), jnp.uint32)
+            rate, words = 0.0, (unread_B, unread_B)
         else:
             rate, words = self.weights_rate, dropout.words(layer, ATTENTION_WEIGHTS)
-        out_BSD = tpu_kernel.attend(
-            qkv_BSE, bias_E, ids_BS, *words, self.heads, rate, visible.is_causal
-        )
-        return self.output(out_BSD)
+        sizes = (x_BSD.shape[1], self.heads, self.head_width)
+        row = tpu_kernel.KernelRow(*sizes, rate, visible.is_causal)
+        return self.output(tpu_kernel.attend(qkv_BSE, bias_E, ids_BS, words, row))
 
 
 class Layer(nnx.Module):

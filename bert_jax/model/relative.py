@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from bert_jax.config import ModelConfig
 from bert_jax.model import ops
 from bert_jax.model.attention import blocks
-from bert_jax.model.dropout import ATTENTION_OUTPUT, ATTENTION_WEIGHTS, KEYS, Dropout
+from bert_jax.model.dropout import ATTENTION_OUTPUT, Dropout, drop_weights
 from bert_jax.model.layers import Choices, Initial, LayerNumber, Residual, declare
 
 if TYPE_CHECKING:
@@ -126,12 +126,7 @@ class RelativeAttention(Residual):
         is_other = queries_BS[:, None, :, None] != keys_BT[:, None, None, :]
         segment_BHST = jnp.where(is_other, segment_BHSE[..., 1:], segment_BHSE[..., :1])
         scores_BHST = (content_BHST + position_BHST + segment_BHST) * q_BSHK.shape[-1] ** -0.5
-
-        def drop(weights_BHST: jax.Array) -> jax.Array:
-            if dropout is None:
-                return weights_BHST
-            return dropout.apply(weights_BHST, self.weights_rate, layer, ATTENTION_WEIGHTS, KEYS)
-
+        drop = drop_weights(dropout, self.weights_rate, layer)
         out_BSHK = blocks.weigh_values(scores_BHST, v_BTHK, asking.mask, drop)
         output_DHK = ops.gather_weight(self.output[...], dtype)
         return ops.einsum("bshk,dhk->bsd", out_BSHK, output_DHK, ("batch", None, None))

@@ -25,6 +25,7 @@ from bert_jax.config import (
     Config,
     FinetuneConfig,
     MeshConfig,
+    ModelConfig,
     RunConfig,
     list_objectives,
     model_in_phase,
@@ -97,6 +98,12 @@ RULES: dict[str, str | tuple[str, ...]] = {
     "heads": "model",
     "mlp": "model",
     "embed": "fsdp",
+}
+
+# Mesh axis over which each size of a model is divided; embedding_size is 0 if it is hidden_size.
+_DIVIDED = {
+    **dict.fromkeys(("num_attention_heads", "intermediate_size"), "model"),
+    **dict.fromkeys(("hidden_size", "embedding_size"), "fsdp"),
 }
 
 VOCAB_TILE = 128  # lanes of a TPU register: vocabulary rows are padded to a multiple of it
@@ -211,10 +218,9 @@ def batch_unit(config: MeshConfig, device_count: int, micro_batches: int) -> int
     return math.prod(batch) * micro_batches
 
 
-def check_divides(config: RunConfig, device_count: int) -> None:
-    """Raise Refused with values that divide if batch or model do not divide over the mesh."""
+def check_divides(config: RunConfig, device_count: int, teacher: ModelConfig | None = None) -> None:
+    """Raise Refused with values that divide if batch, model or teacher do not over the mesh."""
     *batch, model = mesh_shape(config.mesh, device_count)
-    fsdp = batch[-1]
     for index, phase in enumerate(config.phases):
         unit = batch_unit(config.mesh, device_count, phase.micro_batches)
         if phase.batch_size % unit:
@@ -225,21 +231,26 @@ def check_divides(config: RunConfig, device_count: int) -> None:
                 f"{unit} ({math.prod(batch)} devices on mesh axes slice*data*fsdp x "
                 f"{phase.micro_batches} micro-batches); try {' or '.join(map(str, near))}"
             )
-    sizes = config.model
+    owners = {
+        "model.": config.model,
+        "model.generator_": config.model.generator,
+        "teacher's ": teacher,
+    }
     divided = [
-        ("model.num_attention_heads", sizes.num_attention_heads, "model", model),
-        ("model.intermediate_size", sizes.intermediate_size, "model", model),
-        ("model.hidden_size", sizes.hidden_size, "fsdp", fsdp),
-        ("model.embedding_size", sizes.embedding_size, "fsdp", fsdp),  # 0 if it is hidden_size
+        (f"{owner}{name}", getattr(sizes, name), axis)
+        for owner, sizes in owners.items()
+        for name, axis in _DIVIDED.items()
+        if sizes is not None
     ]
     if isinstance(config, FinetuneConfig):  # 0 if nothing is pruned
-        divided += [("prune.intermediate_size", config.prune.intermediate_size, "model", model)]
+        divided.append(("prune.intermediate_size", config.prune.intermediate_size, "model"))
     if isinstance(config, Config) and RELATION_DISTILLATION in list_objectives(config):
-        divided += [("distill.relation_heads", config.distill.relation_heads, "model", model)]
-    for name, size, axis, parts in divided:
-        if size % parts:
+        divided.append(("distill.relation_heads", config.distill.relation_heads, "model"))
+    parts = {"model": model, "fsdp": batch[-1]}
+    for name, size, axis in divided:
+        if size % parts[axis]:
             raise Refused(
-                f"config.{name} is {size}, not a multiple of the {parts} devices on mesh "
+                f"config.{name} is {size}, not a multiple of the {parts[axis]} devices on mesh "
                 f"axis {axis}; set config.mesh.{axis}_size to a divisor of {size}"
             )
     for index in range(len(config.phases)):

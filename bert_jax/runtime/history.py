@@ -256,4 +256,4 @@ def count_phase_steps(config: RunConfig, step: int) -> int:
 
     Without bad steps this is the guard's count of good steps.
     """
-    return step - config_lib.phase_start(config, max(0, config_lib.phase_of_step(config, step)))
+    return step - config_lib.phase_start(config, config_lib.phase_of_step(config, step))

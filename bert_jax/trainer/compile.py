@@ -114,7 +114,7 @@ class StepParts:
 
     def state_at(self, step: int) -> TrainState:
         """Return shapes, dtypes and shardings of the state after a step, to restore into."""
-        return self.state_in_phase(config_lib.phase_of_step(self.config, max(step, 1)))
+        return self.state_in_phase(config_lib.phase_of_step(self.config, step))
 
 
 def build_parts(
@@ -134,7 +134,8 @@ def build_parts(
 
     Raises Refused if the batch or the model does not divide evenly over the devices.
     """
-    mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
+    device_count = jax.device_count() if devices is None else len(devices)
+    mesh_lib.check_divides(config, device_count, teacher)
     mesh = mesh_lib.make_mesh(config.mesh, devices)
     backend = jax.default_backend() if backend is None else backend
     compute = config.compute

@@ -37,12 +37,12 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     by_width, by_layers = given["width"], given["layers"]
     rows = []
     for (layers, width, heads), figures in _SIZES.items():
-        size = width // by_width
-        if width % by_width or size % heads or layers % by_layers:
+        if min(by_width, by_layers) < 1 or width % (by_width * heads) or layers % by_layers:
             raise ValueError(
                 f"width={by_width},layers={by_layers} does not divide {layers} layers of {width} "
                 f"into {heads} heads; width may be 1, 2, 4, ..., 64, layers 1 or 3"
             )
+        size = width // by_width
         flags = f"model.hidden_size={size} model.intermediate_size={4 * size}"
         flags += f" model.num_hidden_layers={layers // by_layers} model.num_attention_heads={heads}"
         flags += f" model.initializer_range={size**-0.5:.3f} {_RATE}"

@@ -12,6 +12,7 @@ from bert_jax.config import MeshConfig
 from bert_jax.interop import pretrained
 from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
+from bert_jax.model.bert import EncoderRows
 from bert_jax.parallel import mesh
 
 # Sizes tell dimensions apart; more rows than the vocabulary has pieces, as tables are padded.
@@ -87,7 +88,9 @@ def compute_logits_alone(
     @jax.jit
     def run(params, ids_BS, visible_BS, at_BP):
         bound = model.bind(params)
-        hidden = bound.encode(ids_BS, np.zeros((1, width), np.int32), hide_padding(visible_BS))
+        hidden = bound.encode(
+            EncoderRows(ids_BS, np.zeros((1, width), np.int32), hide_padding(visible_BS))
+        )
         return bound.compute_mlm_logits(hidden, at_BP)
 
     def compute_logits(text, place):

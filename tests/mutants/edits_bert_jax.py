@@ -299,16 +299,16 @@ _MODEL = (
     ),
     (
         WIRING,
-        "model/encoder.py",
-        "layer, ATTENTION_WEIGHTS, KEYS)",
-        "0, ATTENTION_WEIGHTS, KEYS)",
+        "model/dropout.py",
+        "layer=layer, site=ATTENTION_WEIGHTS",
+        "layer=0, site=ATTENTION_WEIGHTS",
         "model/test_bert.py::test_outputs_are_those_of_a_numpy_bert",
     ),
     (
         WIRING,
         "model/encoder.py",
-        "weights_BHST, self.weights_rate,",
-        "weights_BHST, self.config.hidden_dropout_prob,",
+        "drop_weights(dropout, self.weights_rate, layer)",
+        "drop_weights(dropout, self.config.hidden_dropout_prob, layer)",
         "model/test_bert.py::test_outputs_are_those_of_a_numpy_bert",
     ),
     (
@@ -321,8 +321,8 @@ _MODEL = (
     (
         RULE,
         "model/disentangled.py",
-        "by_key = score(k_BSHK, self.query or query, rows_M)",
-        "by_key = score(k_BSHK, self.query or query, rows_M[::-1])",
+        "score_keys(k_BSHK, self.query or query, rows_M)",
+        "score_keys(k_BSHK, self.query or query, rows_M[::-1])",
         "model/test_disentangled.py::test_terms_are_products_with_the_distance_between_query_and_key",
     ),
     (

@@ -11,7 +11,7 @@ import pytest
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_model
 from bert_jax.model.attention import hide_padding
-from bert_jax.model.bert import Heads
+from bert_jax.model.bert import EncoderRows, Heads
 from bert_jax.train_step.metrics import TIMINGS
 from tests.faults.runs import ONE_PHASE, lines_of, saved_steps, training
 
@@ -104,7 +104,7 @@ def test_transformers_computes_the_same(student, forked):
     @jax.jit
     def compute(params):
         bound = placed.model.bind(params)
-        hidden = bound.encode(ids, np.zeros_like(ids), hide_padding(mask))
+        hidden = bound.encode(EncoderRows(ids, np.zeros_like(ids), hide_padding(mask)))
         is_encoder = objective == "relation_distillation"
         return hidden if is_encoder else bound.compute_target_logits(hidden)
 

@@ -23,8 +23,8 @@ from bert_jax.parallel import mesh
 BLOCK = 512  # queries and keys of a block without a window
 MIN_WINDOW_BLOCK = 128
 # Added to the scores of hidden keys, so that exp gives 0 (modeling.py@eedf5716ce).
-HIDDEN_SCORE = -10_000.0
-_HIDDEN_SCORE = -1e30  # exp of it minus any real score is 0
+HIDDEN_BIAS = -10_000.0
+HIDDEN_SCORE = -1e30  # in place of the score of a hidden key: exp of it minus any real score is 0
 _SCORES = ("batch", "heads", None, None)
 
 
@@ -61,7 +61,7 @@ def weigh_values(
     drop: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
     """Compute the mean of the values by the softmax of float32 scores: float[B,S,H,K]."""
-    scores_BHST = scores_BHST + jnp.where(mask, 0.0, HIDDEN_SCORE)
+    scores_BHST = scores_BHST + jnp.where(mask, 0.0, HIDDEN_BIAS)
     weights_BHST = drop(jax.nn.softmax(scores_BHST, axis=-1).astype(v_BTHK.dtype))
     return ops.einsum("bhst,bthk->bshk", weights_BHST, v_BTHK, ("batch", None, "heads", None))
 
@@ -227,7 +227,7 @@ def _attend_forward(
             k_BCHK, v_BCHK, key_ids_BC, key_C = key
             scores = ops.einsum("bshk,bthk->bhst", q_BWHK, k_BCHK, _SCORES, jnp.float32)
             is_visible = _mask(ids_BW, last_key_W, key_ids_BC, key_C)
-            scores = jnp.where(is_visible, scores, _HIDDEN_SCORE)
+            scores = jnp.where(is_visible, scores, HIDDEN_SCORE)
             higher = jnp.maximum(highest, jnp.max(scores, axis=-1))
             weights = jnp.exp(scores - higher[..., None])
             shrink = jnp.exp(highest - higher)
@@ -239,7 +239,7 @@ def _attend_forward(
 
         nothing = _zeros((batch, heads, block), _SCORES[:3])
         out = _zeros((batch, heads, block, head_width), _SCORES)
-        start = (nothing + _HIDDEN_SCORE, nothing, out)
+        start = (nothing + HIDDEN_SCORE, nothing, out)
         (highest, total, out), _ = jax.lax.scan(add_keys, start, keys)
         out_BWHK = jnp.swapaxes(out / total[..., None], 1, 2).astype(dtype)
         return out_BWHK, highest + jnp.log(total)

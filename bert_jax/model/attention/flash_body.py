@@ -25,7 +25,8 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from bert_jax.model.attention.tpu_kernel import HIDDEN_SCORE, LANES, Ref, dot, sum_heads
+from bert_jax.model.attention.blocks import HIDDEN_SCORE
+from bert_jax.model.attention.tpu_kernel import LANES, Ref, dot, sum_heads
 
 ROOM = 64  # the padding on each end, and a band's keys on each side, are a multiple of it
 WIDEST_BAND = 256  # most keys on each side of a band

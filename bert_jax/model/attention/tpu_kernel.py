@@ -26,6 +26,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from bert_jax.model import dropout
+from bert_jax.model.attention.blocks import HIDDEN_SCORE
 from bert_jax.parallel import chips, mesh
 
 # The compiler of kernels has no bfloat16 matmul on v2 and v3.
@@ -34,7 +35,6 @@ SEQ_LENS = (128, 256, 384, 512)
 MAX_ON_V4 = 256
 VMEM_LIMIT_BYTES = 96 * 2**20  # a row of 512 with its scores takes a fifth of it
 LANES = 128
-HIDDEN_SCORE = -1e30  # exp of it minus any real score is 0
 
 Ref = Any  # an array in the chip's memory, read and written by index
 
@@ -43,7 +43,7 @@ Shape = jax.ShapeDtypeStruct
 
 @dataclasses.dataclass(frozen=True)
 class KernelRow:
-    """Hold the sizes of a row and its dropout rate."""
+    """Hold the sizes of a row, its dropout rate, and whether a query sees no later key."""
 
     seq_len: int
     heads: int
@@ -143,31 +143,28 @@ def refuse_tiles(
     return None
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def attend(
     qkv_BSE: jax.Array,
     bias_E: jax.Array,
     ids_BS: jax.Array,
-    low_B: jax.Array,
-    high_B: jax.Array,
-    heads: int,
-    rate: float,
-    is_causal: bool = False,
+    words: dropout.Words,
+    row: KernelRow,
 ) -> jax.Array:
     """Compute the self-attention of each row, inside a shard_map that is manual over the batch.
 
     Shapes: bfloat16[B,S,E], float[E], int32[B,S], uint32[B] twice -> bfloat16[B,S,D].
     The biases are already added to qkv; bias_E is an argument so that it gets a gradient, which
     the kernel sums in float32. A query sees the keys with its own id, and if causal no later key.
-    low and high are the words of the dropout masks (bert_jax/model/dropout.py, Dropout.words); the
-    masks equal the plain implementation's bit for bit. Softmax in float32; weights are
-    rounded to bfloat16 for their matmul, before they are divided by their sum. Without a TPU to
-    compile for, the kernel is interpreted.
+    The dropout masks are made from words (bert_jax/model/dropout.py, Dropout.words), and equal the
+    plain implementation's bit for bit. Softmax in float32; weights are rounded to bfloat16 for
+    their matmul, before they are divided by their sum. Without a TPU to compile for, the kernel is
+    interpreted.
 
     Source: Vaswani et al. 2017, section 3.2.1; the backward, without its tiles, Dao et al. 2022,
     appendix B.
     """
-    return _attend_forward(qkv_BSE, bias_E, ids_BS, low_B, high_B, heads, rate, is_causal)[0]
+    return _attend_forward(qkv_BSE, bias_E, ids_BS, words, row)[0]
 
 
 def _each_row(
@@ -198,51 +195,38 @@ def _each_row(
 
 
 def _attend_forward(
-    qkv_BSE: jax.Array,
-    bias_E: jax.Array,
-    ids_BS: jax.Array,
-    low_B: jax.Array,
-    high_B: jax.Array,
-    heads: int,
-    rate: float,
-    is_causal: bool,
-) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    batch, seq_len, width = qkv_BSE.shape
-    row = KernelRow(seq_len, heads, width // 3 // heads, rate, is_causal)
+    qkv_BSE: jax.Array, bias_E: jax.Array, ids_BS: jax.Array, words: dropout.Words, row: KernelRow
+) -> tuple[jax.Array, tuple[Any, ...]]:
+    batch = len(qkv_BSE)
     out_BSD, norms_BGJ = _each_row(
         forward,
         "attention_forward",
         row,
-        (low_B, high_B),
+        words,
         (ids_BS[:, None, :], qkv_BSE),
         (
             Shape((batch, row.seq_len, row.width), jnp.bfloat16),
             Shape((batch, row.groups, row.group_queries), jnp.float32),
         ),
     )
-    return out_BSD, (qkv_BSE, bias_E, ids_BS, low_B, high_B, norms_BGJ, out_BSD)
+    return out_BSD, (qkv_BSE, bias_E, ids_BS, words, norms_BGJ, out_BSD)
 
 
 def _attend_backward(
-    heads: int,
-    rate: float,
-    is_causal: bool,
-    saved: tuple[jax.Array, ...],
-    dout_BSD: jax.Array,
+    row: KernelRow, saved: tuple[Any, ...], dout_BSD: jax.Array
 ) -> tuple[Any, ...]:
-    qkv_BSE, bias_E, ids_BS, low_B, high_B, norms_BGJ, out_BSD = saved
-    batch, seq_len, width = qkv_BSE.shape
-    row = KernelRow(seq_len, heads, width // 3 // heads, rate, is_causal)
+    qkv_BSE, bias_E, ids_BS, words, norms_BGJ, out_BSD = saved
+    batch, _, width = qkv_BSE.shape
     inputs = (ids_BS[:, None, :], qkv_BSE, norms_BGJ, dout_BSD)
     dqkv_BSE, dbias_B1E = _each_row(
         backward,
         "attention_backward",
         row,
-        (low_B, high_B),
+        words,
         inputs if row.is_short else (*inputs, out_BSD),
         (Shape(qkv_BSE.shape, jnp.bfloat16), Shape((batch, 1, width), jnp.float32)),
     )
-    return dqkv_BSE, jnp.sum(dbias_B1E, axis=(0, 1)).astype(bias_E.dtype), None, None, None
+    return dqkv_BSE, jnp.sum(dbias_B1E, axis=(0, 1)).astype(bias_E.dtype), None, None
 
 
 attend.defvjp(_attend_forward, _attend_backward)

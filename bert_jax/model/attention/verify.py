@@ -136,8 +136,9 @@ def _run_kernel(
 
         def attend(qkv_BSE: jax.Array, bias_E: jax.Array) -> jax.Array:
             if kernel == KERNEL:
-                masks = (low_B, high_B, heads, rate)
-                return tpu_kernel.attend(qkv_BSE, bias_E, ids_BS, *masks, shape.is_causal)
+                sizes = (shape.seq_len, heads, shape.head_width)
+                row = tpu_kernel.KernelRow(*sizes, rate, shape.is_causal)
+                return tpu_kernel.attend(qkv_BSE, bias_E, ids_BS, (low_B, high_B), row)
             qkv_BSE += bias_E.astype(qkv_BSE.dtype)
             if kernel == CUDNN:
                 return cudnn.attend(qkv_BSE, mask(ids_BS), rotation, heads, shape.is_causal)

@@ -4,6 +4,8 @@ Dimensions: B rows, S sequence, P slots for masked tokens.
 Source: Devlin et al. 2019, section 5.1, "LTR & No NSP"; Radford et al. 2018, equation 1.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -14,7 +16,7 @@ from bert_jax.train_step.objectives.objective import (
     Batch,
     Objective,
     Term,
-    find_visible,
+    make_rows,
     restore_ids,
     sum_losses,
 )
@@ -47,13 +49,9 @@ def sum_next_tokens(bert: Bert, batch: Batch, ids_BS: jax.Array, hidden_BSD: jax
 
 def _predict_next_tokens(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
     ids_BS = restore_ids(batch)
-    hidden_BSD = bert.encode(
-        ids_BS,
-        batch["segment_ids"],
-        hide_later(find_visible(batch), ids_BS.shape[1]),
-        dropout,
-        batch.get("position_ids"),
-    )
+    rows = make_rows({**batch, "input_ids": ids_BS}, dropout)
+    visible = hide_later(rows.visible, ids_BS.shape[1])
+    hidden_BSD = bert.encode(dataclasses.replace(rows, visible=visible))
     return {"causal": sum_next_tokens(bert, batch, ids_BS, hidden_BSD)}
 
 

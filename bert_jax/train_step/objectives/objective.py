@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from bert_jax.config import Config
 from bert_jax.model.attention import Visible, hide_other_examples, hide_padding
-from bert_jax.model.bert import PRETRAINING, Bert, Heads, Rows
+from bert_jax.model.bert import PRETRAINING, Bert, EncoderRows, Heads
 from bert_jax.model.dropout import Dropout
 from bert_jax.model.losses import Losses, cross_entropy
 
@@ -103,20 +103,20 @@ def find_pooled(bert: Bert, batch: Batch) -> jax.Array | None:
     return jnp.max(jnp.where(is_own_BNS, places_S, 0), axis=2)
 
 
-def list_inputs(batch: Batch, dropout: Dropout | None) -> Rows:
-    """List the arguments of Bert.encode, in order, for packed or plain rows."""
-    rows = batch["input_ids"], batch["segment_ids"], find_visible(batch)
-    return *rows, dropout, batch.get("position_ids")
+def make_rows(batch: Batch, dropout: Dropout | None) -> EncoderRows:
+    """Make what the encoder reads from the packed or plain rows of a batch."""
+    inputs = batch["input_ids"], batch["segment_ids"], find_visible(batch)
+    return EncoderRows(*inputs, dropout, batch.get("position_ids"))
 
 
 def encode_batch(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
     """Compute the last layer's hidden vectors for packed or plain rows: float[B,S,D]."""
-    return bert.encode(*list_inputs(batch, dropout))
+    return bert.encode(make_rows(batch, dropout))
 
 
 def encode_masked_slots(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
     """Compute the vectors that predict the masked tokens of packed or plain rows: float[B,P,D]."""
-    return bert.encode_slots(batch["masked_lm_positions"], *list_inputs(batch, dropout))
+    return bert.encode_slots(make_rows(batch, dropout), batch["masked_lm_positions"])
 
 
 def restore_ids(batch: Batch) -> jax.Array:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from bert_jax.model import ops
 from bert_jax.model.attention import Visible
-from bert_jax.model.bert import Bert
+from bert_jax.model.bert import Bert, EncoderRows
 from bert_jax.model.dropout import Dropout, hash_places
 from bert_jax.train_step.objectives.objective import (
     Batch,
@@ -64,9 +64,8 @@ def _predict_in_order(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict
     is_before = is_target_BS[:, None, :, None] & (order <= order_BS[:, None, :, None])
     seen_by_tokens = Visible(token_mask & (is_context | is_before))
     seen_by_targets = target_mask & (is_context | (order < order_BP[:, None, :, None]))
-    vectors_BPD = bert.encode_targets(
-        ids_BS, batch["segment_ids"], seen_by_tokens, positions_BP, seen_by_targets, dropout
-    )
+    rows = EncoderRows(ids_BS, batch["segment_ids"], seen_by_tokens, dropout)
+    vectors_BPD = bert.encode_targets(rows, positions_BP, seen_by_targets)
     losses = bert.compute_target_losses(vectors_BPD, batch["masked_lm_ids"])
     return {"permutation": sum_losses(losses, batch["masked_lm_weights"])}
 

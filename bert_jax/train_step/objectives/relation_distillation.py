@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from bert_jax.config import DistillConfig
 from bert_jax.model import ops
-from bert_jax.model.attention.blocks import HIDDEN_SCORE
+from bert_jax.model.attention.blocks import HIDDEN_BIAS
 from bert_jax.model.bert import Bert
 from bert_jax.model.dropout import Dropout
 from bert_jax.parallel import mesh
@@ -28,7 +28,7 @@ from bert_jax.train_step.objectives.objective import (
     Objective,
     Term,
     find_visible,
-    list_inputs,
+    make_rows,
     restore_ids,
 )
 
@@ -48,7 +48,7 @@ def relate(x_BSD: jax.Array, heads: int, mask: jax.Array) -> jax.Array:
     scale = jnp.asarray((width // heads) ** -0.5, x_BSD.dtype)
     axes = ("batch", "heads", None, None)
     scores_BRST = ops.einsum("bsrk,btrk->brst", x_BSRK * scale, x_BSRK, axes, jnp.float32)
-    return jax.nn.log_softmax(scores_BRST + jnp.where(mask, 0.0, HIDDEN_SCORE))
+    return jax.nn.log_softmax(scores_BRST + jnp.where(mask, 0.0, HIDDEN_BIAS))
 
 
 def compare_relations(
@@ -72,8 +72,8 @@ def project_batch(
     Shapes: float[B,S,D] each. Rows may be packed; their tokens are those before masking.
     """
     number = (layer or bert.config.num_hidden_layers) - 1
-    inputs = list_inputs({**batch, "input_ids": restore_ids(batch)}, dropout)
-    return dict(zip(KINDS, bert.project_layer(number, *inputs), strict=True))
+    rows = make_rows({**batch, "input_ids": restore_ids(batch)}, dropout)
+    return dict(zip(KINDS, bert.project_layer(number, rows), strict=True))
 
 
 def make_relation_distillation(settings: DistillConfig) -> Objective:

@@ -212,8 +212,8 @@ def test_rows_of_phases_of_one_length_follow_each_other():
     config = Config(phases=(Phase(128, 10, 4), Phase(512, 5, 2), Phase(128, 7, 8)))
     assert [config_lib.first_row(config, i) for i in range(3)] == [0, 0, 40]
     assert [config_lib.phase_start(config, i) for i in range(3)] == [0, 10, 15]
-    phases = [config_lib.phase_of_step(config, step) for step in range(1, 23)]
-    assert phases == [0] * 10 + [1] * 5 + [2] * 7
+    phases = [config_lib.phase_of_step(config, step) for step in range(23)]
+    assert phases == [0] * 11 + [1] * 5 + [2] * 7
 
 
 @pytest.mark.parametrize(
@@ -246,6 +246,14 @@ def test_mesh_shapes(preset, sizes, shape):
         ({"model.num_attention_heads": 12, "mesh.preset": "tp", "mesh.model_size": 8}, "8 devices"),
         (
             {
+                "model.generator_num_attention_heads": 1,
+                **{"model.generator_hidden_size": 64, "mesh.preset": "tp"},
+            },
+            "2 devices",
+        ),
+        ({"model.generator_hidden_size": 100, "mesh.preset": "fsdp"}, "8 devices"),
+        (
+            {
                 "distill.relation_heads": 6,
                 "objective": "relation_distillation",
                 **{"mesh.preset": "tp", "mesh.model_size": 4},
@@ -262,6 +270,13 @@ def test_a_mesh_that_does_not_fit_is_refused_by_the_key_named_first(settings, wa
     with pytest.raises(ValueError, match=re.escape(way_out)) as refused:
         mesh.check_divides(config, 8)
     assert f"config.{key} is {value!r}" in str(refused.value)
+
+
+def test_a_teacher_that_does_not_fit_the_mesh_is_refused():
+    config = changed(mesh=MeshConfig(preset="tp", model_size=4))
+    words = "config.teacher's num_attention_heads is 6, not a multiple of the 4 devices"
+    with pytest.raises(ValueError, match=words):
+        mesh.check_divides(config, 8, ModelConfig(num_attention_heads=6))
 
 
 def test_the_state_is_cut_along_the_first_whole_dimension_that_divides():

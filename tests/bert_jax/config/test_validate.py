@@ -10,6 +10,7 @@ import pytest
 from bert_jax.config import (
     Config,
     FinetuneConfig,
+    ModelConfig,
     OptimConfig,
     Phase,
     StoreFacts,
@@ -21,6 +22,7 @@ from bert_jax.config import (
     to_config_dict,
     validate,
 )
+from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.spec.fields import describe_setting, get_setting
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.tiny_models import with_setting
@@ -142,6 +144,11 @@ RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO
         {"model.local_attention": 128},
         {"model.local_attention": 0, "model.global_attn_every_n_layers": 3},
         {"model.share_layers": True, "model.norm_position": "pre"},
+        {
+            "model.position_embedding_type": "relative",
+            **{"model.type_vocab_size": 0, "objective": "permutation"},
+            **{"optim.transfer": "mup", "optim.transfer_base_width": 256},
+        },
         {"compute.rolled_layers": True, "model.norm_position": "pre"},
         {"model.type_vocab_size": 1},
         {"model.global_rope_theta": 160_000.0},
@@ -220,6 +227,16 @@ def test_contradictions_are_refused_by_the_key_named_first(settings):
     key, value = next(iter(settings.items()))
     with pytest.raises(ValueError, match=rf"^config\.{re.escape(f'{key} is {value!r}')}"):
         CHECKS[kind](config)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("num_hidden_layers", 1 << 11), ("global_attn_every_n_layers", 0), ("hidden_act", "relu")],
+)
+def test_a_file_whose_model_no_config_allows_is_damaged(name, value):
+    model = dataclasses.replace(ModelConfig(), **{name: value})
+    with pytest.raises(DamagedFile, match=rf"^run\.json has {name} = {value!r}; it must be"):
+        validate.check_sizes(model, "run.json")
 
 
 def test_windows_are_of_single_texts_in_a_table():

@@ -13,6 +13,7 @@ from bert_jax.config import MeshConfig
 from bert_jax.finetuning.objectives import OBJECTIVES, PACKED, TERM, make_objective
 from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
+from bert_jax.model.bert import EncoderRows
 from bert_jax.model.dropout import CLASSIFIER_INPUT, Dropout, number_rows
 from bert_jax.parallel import collectives, mesh
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
@@ -182,7 +183,7 @@ def test_a_causal_model_also_learns_the_texts_of_its_task(kind):
     names = ("input_ids", "segment_ids", "input_mask")
     ids_RS, segments_RS, mask_RS = (np.reshape(batches[0][name], (-1, 19)) for name in names)
     bound = model.bind(params)
-    hidden_RSD = bound.encode(ids_RS, segments_RS, hide_padding(jnp.asarray(mask_RS)))
+    hidden_RSD = bound.encode(EncoderRows(ids_RS, segments_RS, hide_padding(jnp.asarray(mask_RS))))
     logits_RSV = np.array(bound.compute_target_logits(hidden_RSD), np.float64)
     loss, weight = 0.0, 0
     for row, length in enumerate(mask_RS.sum(axis=1)):
@@ -224,7 +225,7 @@ def test_lstms_read_each_example_for_itself(kind, pooling):
     assert "pooler" not in params
     placed = mesh.place_batch(batch, of)
     hidden_BSD = model.bind(params).encode(
-        placed["input_ids"], placed["segment_ids"], hide_padding(placed["input_mask"])
+        EncoderRows(placed["input_ids"], placed["segment_ids"], hide_padding(placed["input_mask"]))
     )
     layer = jax.tree.map(np.asarray, params["classifier"])
     for row, length in enumerate(rows.lengths_N):
@@ -264,7 +265,9 @@ def test_nothing_is_dropped_out_before_the_layer_of_spans():
     placed = mesh.place_batch(batch, of)
     dropout = Dropout(jnp.uint32(3), jnp.uint32(5), number_rows(EXAMPLES))
     visible = hide_padding(placed["input_mask"])
-    hidden_BSD = bound.encode(placed["input_ids"], placed["segment_ids"], visible, dropout)
+    hidden_BSD = bound.encode(
+        EncoderRows(placed["input_ids"], placed["segment_ids"], visible, dropout)
+    )
     layer = bound.classifier
     kernel, bias = np.asarray(layer.kernel[...]), np.asarray(layer.bias[...])
     expected, *_ = by_hand(SPAN, np.asarray(hidden_BSD) @ kernel + bias, batch)
@@ -291,7 +294,7 @@ def test_a_layer_reads_what_is_dropped_out_as_the_encoder_is(kind):
         bound = model.bind(params)
         dropout = Dropout(jnp.uint32(3), jnp.uint32(5), number_rows(count))
         visible = hide_padding(rows["input_mask"])
-        hidden = bound.encode(rows["input_ids"], rows["segment_ids"], visible, dropout)
+        hidden = bound.encode(EncoderRows(rows["input_ids"], rows["segment_ids"], visible, dropout))
         seen = hidden if kind == TAG else bound.pool(hidden)
         return dropout.apply(seen, 0.5, MODEL.num_hidden_layers, CLASSIFIER_INPUT, 1)
 

@@ -14,6 +14,7 @@ from bert_jax.inference import batches
 from bert_jax.logging.console import Screen
 from bert_jax.model import bert
 from bert_jax.model.attention import Visible, hide_padding
+from bert_jax.model.bert import EncoderRows
 from bert_jax.parallel import mesh
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import build_rows
@@ -35,7 +36,7 @@ def rows():
 
 def everything(model, batch):
     visible = hide_padding(batch["input_mask"])
-    hidden = model.encode(batch["input_ids"], batch["segment_ids"], visible)
+    hidden = model.encode(EncoderRows(batch["input_ids"], batch["segment_ids"], visible))
     return {"hidden": hidden, "pooled": model.pool(hidden)}
 
 
@@ -96,7 +97,7 @@ def test_a_row_comes_out_as_it_does_alone(rows, one_device, one):
     @jax.jit
     def run(params, ids, segments):
         bound = model.bind(params)
-        hidden_BSD = bound.encode(ids, segments, seen)
+        hidden_BSD = bound.encode(EncoderRows(ids, segments, seen))
         return hidden_BSD, bound.pool(hidden_BSD)
 
     hidden_BSD, pooled_BD = run(params, placed["ids"], placed["segments"])

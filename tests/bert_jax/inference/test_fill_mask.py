@@ -12,6 +12,7 @@ import pytest
 from bert_jax.inference.fill_mask import guess_tokens, hide_heldout_words, read_question
 from bert_jax.interop import load, pretrained
 from bert_jax.model.attention import Visible
+from bert_jax.model.bert import EncoderRows
 from bert_jax.parallel import mesh
 from bert_jax.runtime import run_record
 from data_pipeline import build
@@ -38,7 +39,7 @@ def test_a_guess_is_the_softmax_of_the_models_logits(model):
     arrays = {"ids": np.array([asked.row.token_ids]), "at": np.array([asked.mask_positions])}
     placed = mesh.place_batch(arrays, model.mesh)
     seen = Visible(jnp.ones((1, 1, 1, len(asked.row.token_ids)), bool))
-    hidden_BSD = bert.encode(placed["ids"], jnp.zeros_like(placed["ids"]), seen)
+    hidden_BSD = bert.encode(EncoderRows(placed["ids"], jnp.zeros_like(placed["ids"]), seen))
     logits_BPV = bert.compute_mlm_logits(hidden_BSD, placed["at"])
     expected_PV = np.asarray(jax.nn.softmax(logits_BPV[0], axis=-1))
     pieces = model.vocabulary.pieces()

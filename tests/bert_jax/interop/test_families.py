@@ -16,6 +16,7 @@ from bert_jax.interop.families import FAMILIES, find_family
 from bert_jax.interop.pretrained import Heads, Pretrained, place_params
 from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
+from bert_jax.model.bert import EncoderRows
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step import step
 from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, Objective, encode_batch
@@ -104,7 +105,7 @@ def test_hidden_states_loss_and_gradients_are_those_of_transformers(case):
         )(params)
         hidden = jax.jit(
             lambda params: model.bind(params).encode_layers(
-                ids, placed["segment_ids"], hide_padding(placed["input_mask"])
+                EncoderRows(ids, placed["segment_ids"], hide_padding(placed["input_mask"]))
             )
         )(params)
     loss = sum(float(term.loss_sum) / float(weights[name]) for name, term in terms.items())
@@ -146,7 +147,7 @@ def test_rows_of_4096_are_those_of_transformers():
         @jax.jit
         def encode(params):
             bound = model.bind(params)
-            return bound.encode_layers(rows["input_ids"], rows["segment_ids"], visible)
+            return bound.encode_layers(EncoderRows(rows["input_ids"], rows["segment_ids"], visible))
 
         layers = np.stack(encode(params))
     kept = layers[:, :, long_rows.POSITIONS], layers[:, 0, long_rows.ENDS]

@@ -14,6 +14,7 @@ from bert_jax.interop.families import FAMILIES, find_family
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
+from bert_jax.model.bert import EncoderRows
 from bert_jax.parallel import mesh as mesh_lib
 from tests.bert_jax.interop.golden_models import make_mesh
 from tests.bert_jax.small_checkpoints import SIZES, tensors, write
@@ -83,7 +84,7 @@ def test_alberts_embeddings_are_mapped_though_they_are_wide_enough():
         rows = mesh_lib.place_batch({"ids": ids, "mask": np.ones_like(ids)}, mesh)
         visible = hide_padding(rows["mask"])
         segments = rows["mask"] * 0
-        hidden = model.bind(params).encode_layers(rows["ids"], segments, visible)
+        hidden = model.bind(params).encode_layers(EncoderRows(rows["ids"], segments, visible))
     tables = params["embeddings"]
     x = tables["word"]["embedding"][ids] + tables["position"]["embedding"][:4]
     x = normalize(x + tables["segment"]["embedding"][0], tables["layer_norm"], 1e-12)

@@ -13,6 +13,7 @@ from bert_jax.interop.pretrained import Heads, Pretrained, place_params
 from bert_jax.interop.tensor_names import rename
 from bert_jax.model import bert
 from bert_jax.model.attention import Visible, hide_padding
+from bert_jax.model.bert import EncoderRows
 from bert_jax.parallel import mesh as mesh_lib
 from tests.bert_jax.interop.golden_models import (
     assert_comes_back,
@@ -65,17 +66,16 @@ def test_streams_loss_and_gradients_are_those_of_transformers(golden, gradients,
         def loss(params):
             bound = model.bind(params)
             content = Visible(seen(drawn["ranks"] + 1))
-            targets = bound.encode_targets(
-                ids, segments, content, drawn["positions"], seen(drawn["target_ranks"])
-            )
+            rows = EncoderRows(ids, segments, content)
+            targets = bound.encode_targets(rows, drawn["positions"], seen(drawn["target_ranks"]))
             return jnp.mean(bound.compute_target_losses(targets, drawn["labels"])[0]), targets
 
         checkpoint = Pretrained("golden", config, params, vocabulary=None)
         params, _ = place_params(checkpoint, model, mesh, seed=0)
         (value, targets), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-        layers = jax.jit(lambda params: model.bind(params).encode_layers(ids, segments, padding))(
-            params
-        )
+        layers = jax.jit(
+            lambda params: model.bind(params).encode_layers(EncoderRows(ids, segments, padding))
+        )(params)
     is_text = batch["input_mask"] == 1
     for ours, theirs in zip(layers, golden["hidden"], strict=True):
         np.testing.assert_allclose(np.asarray(ours)[is_text], theirs[is_text], atol=TOLERANCE)

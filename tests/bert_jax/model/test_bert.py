@@ -12,6 +12,7 @@ import pytest
 from bert_jax.config import ComputeConfig, MeshConfig, ModelConfig
 from bert_jax.model import bert
 from bert_jax.model.attention import Visible
+from bert_jax.model.bert import EncoderRows
 from bert_jax.model.dropout import (
     ATTENTION_OUTPUT,
     ATTENTION_WEIGHTS,
@@ -131,7 +132,9 @@ def test_outputs_are_those_of_a_numpy_bert(model_and_params, drops):
     def run(params, batch):
         bound = model.bind(params)
         visible = Visible((batch["input_mask"] != 0)[:, None, None, :])
-        hidden = bound.encode(batch["input_ids"], batch["segment_ids"], visible, dropout)
+        hidden = bound.encode(
+            EncoderRows(batch["input_ids"], batch["segment_ids"], visible, dropout)
+        )
         logits = bound.compute_mlm_logits(hidden, batch["masked_lm_positions"])
         return hidden, logits, bound.compute_nsp_logits(hidden)
 

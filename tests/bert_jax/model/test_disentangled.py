@@ -12,6 +12,7 @@ import pytest
 
 from bert_jax.config import ComputeConfig
 from bert_jax.model.attention import hide_padding
+from bert_jax.model.bert import EncoderRows
 from bert_jax.model.disentangled import number_distances
 from bert_jax.parallel import mesh
 from bert_jax.train_step.objectives import MLM, RTD
@@ -64,9 +65,7 @@ def test_terms_are_products_with_the_distance_between_query_and_key(terms, share
         attention = at.model.bind(on_mesh(params, at)).layers["00"].attention
         maps = (attention.query, attention.key)
         read = table[rows[0] : rows[-1] + 1]
-        scores = attention.distances.score(
-            *map(jax.numpy.asarray, (q, k, read)), *maps, layer=0, dropout=None
-        )
+        scores = attention.distances.score(*map(jax.numpy.asarray, (q, k, read)), *maps)
     layer = params["layers"]["00"]["attention"]
 
     def vector(name, distance):
@@ -163,8 +162,9 @@ def test_a_mask_decoder_reads_the_layer_before_the_last_twice():
     with jax.set_mesh(at.mesh):
         generator = at.model.bind(on_mesh(params, at)).generator
         placed = mesh.place_batch(batch, at.mesh)
-        rows = (placed[name] for name in ("masked_lm_positions", "input_ids", "segment_ids"))
-        found = np.asarray(generator.encode_slots(*rows, hide_padding(placed["input_mask"])))
+        visible = hide_padding(placed["input_mask"])
+        rows = EncoderRows(placed["input_ids"], placed["segment_ids"], visible)
+        found = np.asarray(generator.encode_slots(rows, placed["masked_lm_positions"]))
     distances = own["distances"]
     table = norm(distances["table"]["embedding"], distances["layer_norm"])
     for row, slots in enumerate(batch["masked_lm_positions"]):

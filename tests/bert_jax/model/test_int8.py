@@ -11,6 +11,7 @@ from bert_jax.inference import batches
 from bert_jax.interop.pretrained import quantize_layers
 from bert_jax.model import ops
 from bert_jax.model.attention import hide_padding
+from bert_jax.model.bert import EncoderRows
 from bert_jax.parallel import mesh as mesh_lib
 from tests.bert_jax.tiny_models import MODEL, SMALL, random_batch, setting
 
@@ -67,7 +68,9 @@ def test_every_map_of_a_layer_is_in_int8_on_any_devices(changes, products):
             of.model,
             lambda bert, rows: {
                 "vectors": bert.encode(
-                    rows["input_ids"], rows["segment_ids"], hide_padding(rows["input_mask"])
+                    EncoderRows(
+                        rows["input_ids"], rows["segment_ids"], hide_padding(rows["input_mask"])
+                    )
                 )
             },
         )

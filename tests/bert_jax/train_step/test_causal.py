@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model.attention import Visible, hide_other_examples
+from bert_jax.model.bert import EncoderRows
 from bert_jax.parallel import mesh
 from bert_jax.train_step import metrics, step
 from bert_jax.train_step.objectives import CAUSAL, find_pooled
@@ -66,7 +67,9 @@ def test_the_loss_is_that_of_numpy(params):
     @jax.jit
     def compute_logits(params):
         bert = at.model.bind(params)
-        hidden = bert.encode(placed["ids"], placed["segments"], Visible(placed["mask"]))
+        hidden = bert.encode(
+            EncoderRows(placed["ids"], placed["segments"], Visible(placed["mask"]))
+        )
         return bert.compute_mlm_logits(hidden, placed["places"])
 
     logits = np.asarray(compute_logits(on_mesh(params, at)), np.float64)[..., :VOCAB]
@@ -95,7 +98,7 @@ def hidden_vectors(config, ids, row):
     @jax.jit
     def run(params):
         visible = hide_other_examples(rows["example_ids"])
-        return at.model.bind(params).encode(rows["ids"], rows["segment_ids"], visible)
+        return at.model.bind(params).encode(EncoderRows(rows["ids"], rows["segment_ids"], visible))
 
     return np.asarray(run(at.model.init(jax.random.key(5))))
 

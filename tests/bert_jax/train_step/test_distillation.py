@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.config import DistillConfig
 from bert_jax.model.attention import hide_padding
-from bert_jax.model.bert import Heads
+from bert_jax.model.bert import EncoderRows, Heads
 from bert_jax.parallel import mesh
 from bert_jax.train_step.objectives import DISTILLATION
 from bert_jax.train_step.objectives.distillation import make_distillation
@@ -50,7 +50,7 @@ def see(of, params, batch):
     def compute(params, batch):
         bound = of.model.bind(params)
         hidden = bound.encode(
-            batch["input_ids"], batch["segment_ids"], hide_padding(batch["input_mask"])
+            EncoderRows(batch["input_ids"], batch["segment_ids"], hide_padding(batch["input_mask"]))
         )
         return hidden, bound.compute_mlm_logits(hidden, batch["masked_lm_positions"])
 

@@ -13,6 +13,7 @@ import pytest
 
 from bert_jax.config import OptimConfig, Phase
 from bert_jax.model.attention import hide_padding
+from bert_jax.model.bert import EncoderRows
 from bert_jax.model.dropout import Dropout, number_rows
 from bert_jax.parallel import mesh
 from bert_jax.train_step import optimizers, state
@@ -72,9 +73,8 @@ def write_out(of, params, batches):
     def guess(bound, batch, step):
         visible = hide_padding(batch["input_mask"])
         slots = batch["masked_lm_positions"]
-        vectors = bound.generator.encode_slots(
-            slots, batch["input_ids"], batch["segment_ids"], visible
-        )
+        rows = EncoderRows(batch["input_ids"], batch["segment_ids"], visible)
+        vectors = bound.generator.encode_slots(rows, slots)
         logits = bound.generator.compute_target_logits(vectors)
         dropout = Dropout(jnp.uint32(SEED), jnp.uint32(step), number_rows(16))
         return logits, sample_tokens(logits, slots, make_noise_words(bound, batch, dropout), VOCAB)
@@ -89,7 +89,9 @@ def write_out(of, params, batches):
 
     def encoder_loss(others, own, batch, seen, is_replaced):
         bound = bind({**others, "generator": own})
-        hidden = bound.encode(seen, batch["segment_ids"], hide_padding(batch["input_mask"]))
+        hidden = bound.encode(
+            EncoderRows(seen, batch["segment_ids"], hide_padding(batch["input_mask"]))
+        )
         scores = bound.rtd(hidden)
         shares = jnp.where(is_replaced, jax.nn.sigmoid(scores), jax.nn.sigmoid(-scores))
         text = batch["input_mask"]

@@ -9,6 +9,7 @@ import pytest
 
 from bert_jax.config import EvalConfig, OptimConfig, validate
 from bert_jax.model import bert
+from bert_jax.model.bert import EncoderRows
 from bert_jax.parallel import mesh
 from bert_jax.train_step import mup, optimizers
 from bert_jax.train_step.objectives import MLM_NSP
@@ -200,7 +201,9 @@ def coordinates(config):
     @jax.jit
     def look(params):
         bound = model.bind(params)
-        layers = bound.encode_layers(batch["input_ids"], batch["segment_ids"], find_visible(batch))
+        layers = bound.encode_layers(
+            EncoderRows(batch["input_ids"], batch["segment_ids"], find_visible(batch))
+        )
         logits = bound.compute_mlm_logits(layers[-1], batch["masked_lm_positions"])
         return [*layers, logits[..., : config.model.vocab_size]]
 

@@ -10,6 +10,7 @@ import pytest
 from bert_jax.config import OptimConfig
 from bert_jax.model import ops
 from bert_jax.model.attention import hide_padding
+from bert_jax.model.bert import EncoderRows
 from bert_jax.parallel import mesh
 from bert_jax.train_step import metrics, schedule, state, step
 from bert_jax.train_step.objectives import MLM, MLM_NSP, Objective, Term, sum_term
@@ -60,7 +61,7 @@ def test_packed_rows_have_the_metrics_and_gradients_of_their_examples(
 def test_unpacked_rows_compile_to_a_step_that_knows_of_no_packing():
     def terms(bert, batch, dropout):
         seen = hide_padding(batch["input_mask"])
-        hidden = bert.encode(batch["input_ids"], batch["segment_ids"], seen, dropout)
+        hidden = bert.encode(EncoderRows(batch["input_ids"], batch["segment_ids"], seen, dropout))
         vectors = ops.gather_positions(hidden, batch["masked_lm_positions"])
         sums = [
             jnp.sum(each * batch["masked_lm_weights"])

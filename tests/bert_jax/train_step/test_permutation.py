@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model.attention import hide_padding
+from bert_jax.model.bert import EncoderRows
 from bert_jax.model.dropout import Dropout, number_rows
 from bert_jax.model.embeddings import Embeddings
 from bert_jax.model.encoder import Layer
@@ -146,8 +147,8 @@ def test_a_masked_token_is_predicted_from_all_others_but_masked_ones(params):
     def vectors(params, batch):
         visible = hide_padding(batch["input_mask"])
         slots = batch["masked_lm_positions"], batch["masked_lm_weights"]
-        ids, segments = batch["input_ids"], batch["segment_ids"]
-        return at.model.bind(params).encode_masked(ids, segments, visible, *slots)
+        rows = EncoderRows(batch["input_ids"], batch["segment_ids"], visible)
+        return at.model.bind(params).encode_masked(rows, *slots)
 
     expected = vectors(on_one, mesh.place_batch(batch, at.mesh))
     is_used = batch["masked_lm_weights"] > 0

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.config import DistillConfig
 from bert_jax.model.attention import hide_padding
-from bert_jax.model.bert import Heads
+from bert_jax.model.bert import EncoderRows, Heads
 from bert_jax.parallel import mesh
 from bert_jax.train_step.objectives.relation_distillation import make_relation_distillation
 from tests.bert_jax.packed_rows import side_by_side
@@ -81,7 +81,7 @@ def see(of, params, batch, number):
     def compute(params, batch):
         visible = hide_padding(batch["input_mask"])
         return of.model.bind(params).encode_layers(
-            batch["input_ids"], batch["segment_ids"], visible
+            EncoderRows(batch["input_ids"], batch["segment_ids"], visible)
         )
 
     placed = mesh.place_batch(batch | {"input_ids": unmask(batch)}, of.mesh)

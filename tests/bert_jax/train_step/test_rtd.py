@@ -9,6 +9,7 @@ import pytest
 
 from bert_jax.config import OptimConfig
 from bert_jax.model.attention import hide_padding
+from bert_jax.model.bert import EncoderRows
 from bert_jax.parallel import mesh
 from bert_jax.train_step import metrics, step
 from bert_jax.train_step.objectives import MLM, Objective
@@ -55,7 +56,7 @@ def test_metrics_are_those_that_numpy_computes_from_the_logits(params):
 
     def outputs(bound, given):
         hidden = bound.generator.encode(
-            given["input_ids"], given["segment_ids"], hide_padding(given["input_mask"])
+            EncoderRows(given["input_ids"], given["segment_ids"], hide_padding(given["input_mask"]))
         )
         logits = bound.generator.compute_mlm_logits(hidden, given["masked_lm_positions"])
         return jnp.reshape(logits, (len(logits), -1))
@@ -75,9 +76,9 @@ def test_metrics_are_those_that_numpy_computes_from_the_logits(params):
     def catch(bound, given, dropout):
         encode = bound.encode
 
-        def spy(input_ids, *args):
-            seen["ids"] = input_ids
-            return encode(input_ids, *args)
+        def spy(rows):
+            seen["ids"] = rows.input_ids_BS
+            return encode(rows)
 
         bound.encode = spy
         RTD.terms(bound, given, dropout)
@@ -87,7 +88,9 @@ def test_metrics_are_those_that_numpy_computes_from_the_logits(params):
         bound = of.model.bind(params)
         ids = catch(bound, given, None)["ids"]
         del bound.encode
-        hidden = bound.encode(ids, given["segment_ids"], hide_padding(given["input_mask"]))
+        hidden = bound.encode(
+            EncoderRows(ids, given["segment_ids"], hide_padding(given["input_mask"]))
+        )
         return ids, bound.rtd(hidden)
 
     ids, scores = jax.device_get(jax.jit(see)(on_mesh(params, of), placed))

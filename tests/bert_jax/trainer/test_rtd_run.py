@@ -16,6 +16,7 @@ from bert_jax.interop.pretrained import place_masked_lm, place_model, place_para
 from bert_jax.logging import plots
 from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
+from bert_jax.model.bert import EncoderRows
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step.objectives import RTD
 from data_pipeline.spec.options import PretrainOptions
@@ -114,7 +115,7 @@ def hidden_of(checkpoint, heads, pick=lambda bound: bound):
     @jax.jit
     def run(params, rows):
         bound = pick(placed.model.bind(params))
-        return bound.encode(rows["ids"], rows["segments"], hide_padding(rows["mask"]))
+        return bound.encode(EncoderRows(rows["ids"], rows["segments"], hide_padding(rows["mask"])))
 
     return np.asarray(run(placed.params, rows))
 

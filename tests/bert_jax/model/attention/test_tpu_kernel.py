@@ -51,7 +51,9 @@ def kernel_both_ways(heads, rate, is_causal=False):
 
     def local(qkv_BSE, bias_E, dout_BSD, ids_BS, low_B, high_B):
         def attend(qkv_BSE, bias_E):
-            return tpu_kernel.attend(qkv_BSE, bias_E, ids_BS, low_B, high_B, heads, rate, is_causal)
+            _, seq_len, width = qkv_BSE.shape
+            row = tpu_kernel.KernelRow(seq_len, heads, width // 3 // heads, rate, is_causal)
+            return tpu_kernel.attend(qkv_BSE, bias_E, ids_BS, (low_B, high_B), row)
 
         out_BSD, backward = jax.vjp(attend, qkv_BSE, bias_E)
         dqkv_BSE, dbias_E = backward(dout_BSD)

@@ -57,8 +57,8 @@ def test_masks_of_other_words_are_found(monkeypatch):
     kernel, shape = SHAPES[0]
     attend = tpu_kernel.attend
 
-    def swapped(qkv_BSE, bias_E, ids_BS, low_B, high_B, *arguments):
-        return attend(qkv_BSE, bias_E, ids_BS, high_B, low_B, *arguments)
+    def swapped(qkv_BSE, bias_E, ids_BS, words, row):
+        return attend(qkv_BSE, bias_E, ids_BS, words[::-1], row)
 
     monkeypatch.setattr(tpu_kernel, "attend", swapped)
     check = verify.check_kernel(kernel, shape, two_devices())
