@@ -125,7 +125,8 @@ def import_records(flags: ImportFlags, console: rich.console.Console) -> None:
     files = dict.fromkeys(find_record_files("--input", flags.input), TRAIN)
     if flags.heldout_input:
         heldout = find_record_files("--heldout_input", flags.heldout_input)
-        if both := files.keys() & set(heldout):
+        # A file may be given by a relative path in one flag and by an absolute one in the other.
+        if both := {path.resolve() for path in files} & {path.resolve() for path in heldout}:
             raise Refused(f"--heldout_input has {min(both)}, which --input has too; leave it out")
         files |= dict.fromkeys(heldout, HELDOUT)
     with (

@@ -77,7 +77,9 @@ def _list_names(files: Any, path: str) -> set[str]:
         paths = files.ls(path, detail=False)
     except FileNotFoundError:
         return set()
-    return {name.rstrip("/").rpartition("/")[2] for name in paths} - {""}
+    # An object that marks the folder, as Google's console makes it, is listed as the folder itself.
+    names = {name.strip("/") for name in paths} - {path.strip("/")}
+    return {name.rpartition("/")[2] for name in names}
 
 
 def _check_manifest(files: Any, address: str, path: str, overwrite: bool) -> None:
