@@ -17,13 +17,15 @@ import numpy as np
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import Count, DamagedFile, parse_record
-from data_pipeline.vocab import Vocabulary, load_recorded
+from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_recorded
 
 FORMAT = "bert_jax store"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 TRAIN, HELDOUT = "train", "heldout"
-TEXT, EXAMPLES = "text", "examples"  # kinds of store
+TEXT, EXAMPLES = "text", "examples"  # kinds of store; EXAMPLES is also a folder of its arrays
+ARRAY_FOLDERS = (EXAMPLES, TRAIN, HELDOUT)
+PARTS = (*ARRAY_FOLDERS, *FILE_NAMES)  # whatever a store may have, its manifest apart
 
 
 class SpecialIds(TypedDict):
