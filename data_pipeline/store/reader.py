@@ -251,7 +251,7 @@ def read_manifest(directory: pathlib.Path) -> dict[str, Any]:
         raise Refused(
             f"{directory} is not a store: it has no {MANIFEST} (a build that did not finish leaves "
             "none); make one with: python -m data_pipeline.build --input='corpus/*.txt' "
-            f"--output={directory} --train_vocab=wordpiece --vocab_size=8192"
+            f"--output={shlex.quote(str(directory))} --train_vocab=wordpiece --vocab_size=8192"
         )
     return parse_manifest(small_files.read_bytes(path, directory), str(directory))
 
