@@ -118,7 +118,7 @@ def _choose_positions(is_text_BS: np.ndarray, row_keys_B: np.ndarray, slots: int
 
     Positions past a row's tokens come last, in no meaningful order.
     """
-    keys_BS, low_mask = _make_sort_keys(is_text_BS, row_keys_B, _CHOOSE)
+    keys_BS, low_mask = _make_sort_keys(is_text_BS, row_keys_B)
     return (_take_smallest(keys_BS, slots, _NEVER) & low_mask).astype(np.int32)
 
 
@@ -154,7 +154,7 @@ def _choose_by_weight(
 
 
 def _make_sort_keys(
-    is_candidate_BS: np.ndarray, row_keys_B: np.ndarray, counter: int
+    is_candidate_BS: np.ndarray, row_keys_B: np.ndarray
 ) -> tuple[np.ndarray, np.uint32]:
     """Make keys that sort each row's candidates into random order: uint32[B,S], and a bit mask.
 
@@ -164,7 +164,7 @@ def _make_sort_keys(
     """
     position_S = np.arange(is_candidate_BS.shape[1], dtype=np.uint32)
     low_mask = np.uint32((1 << max(1, (len(position_S) - 1).bit_length())) - 1)
-    keys_BS = hashing.hash32(row_keys_B, position_S + np.uint32(counter))
+    keys_BS = hashing.hash32(row_keys_B, position_S + np.uint32(_CHOOSE))
     keys_BS &= ~low_mask
     keys_BS |= position_S
     np.putmask(keys_BS, ~is_candidate_BS, _NEVER)
@@ -215,7 +215,7 @@ def choose_words(
         )
     longest = rules.longest_ngram if rules.masking == "ngram" else 1
     words = _find_words(input_ids_BS, is_text_BS, rules.is_continuation_V, longest, rules.exact)
-    keys_BS, low_mask = _make_sort_keys(words.starts_BS, row_keys_B, _CHOOSE)
+    keys_BS, low_mask = _make_sort_keys(words.starts_BS, row_keys_B)
     keys_BS.sort(axis=1)
 
     is_taken_W = np.zeros(len(words.first_token_W), bool)
