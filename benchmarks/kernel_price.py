@@ -31,19 +31,17 @@ import numpy as np
 
 from bert_jax.model.attention import flash
 from bert_jax.model.attention.flash_body import Tile
-from bert_jax.planning.chip_prices import NAMES
+from bert_jax.planning.chip_prices import KERNEL_PRICES, NAMES
 from data_pipeline.sampling.packing import plan_rows
 from data_pipeline.sampling.pairs import measure_examples
 from data_pipeline.sampling.stream import open_examples
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import open_store
 
-PRICES = pathlib.Path(__file__).resolve().parent.parent / "bert_jax/planning/kernel_prices.json"
 DIRECTIONS = ("forward", "backward")
 # Cores of a device: they share the rows of its batch.
 CORES = {"v4": 2, "v5e": 1, "v5p": 2, "v6e": 1, "tpu7x": 1}
 KEYS = ("chip", "seq_len", "heads", "head_width", "has_dropout", "kernel", "window")
-UNSTATED = {"kernel": "attention", "window": 0}  # what a price without these keys is of
 Price = dict[str, Any]  # KEYS, forward_cycles and backward_cycles
 
 
@@ -76,7 +74,7 @@ def main() -> None:
     parser.add_argument("--segments", default="nsp", help="as config.data.segments")
     parser.add_argument("--short_seq_prob", default="0.1", help="as config.data.short_seq_prob")
     parser.add_argument("--json_out", help="a file for the prices")
-    parser.add_argument("--update", action="store_true", help=f"put them into {PRICES.name}")
+    parser.add_argument("--update", action="store_true", help=f"put them into {KERNEL_PRICES.name}")
     given = parser.parse_args()
     if importlib.util.find_spec("libtpu") is None:
         parser.error("this needs the TPU compiler, which is not installed: pip install libtpu")
@@ -97,7 +95,7 @@ def main() -> None:
     if given.json_out:
         pathlib.Path(given.json_out).write_text(as_text(priced))
     if given.update:
-        PRICES.write_text(as_text(merged(json.loads(PRICES.read_text()), priced)))
+        KERNEL_PRICES.write_text(as_text(merged(json.loads(KERNEL_PRICES.read_text()), priced)))
 
 
 def price(case: tuple[str, ...], schedules: dict[str, Schedule]) -> Price:
@@ -170,8 +168,7 @@ def measure_rows(
 
 def merged(old: list[Price], new: list[Price]) -> list[Price]:
     """Old and new prices in order, new ones in the place of old ones of the same case."""
-    complete = [UNSTATED | of for of in (*old, *new)]
-    by_case = {tuple(of[key] for key in KEYS): of for of in complete}
+    by_case = {tuple(each[key] for key in KEYS): each for each in (*old, *new)}
     return [by_case[case] for case in sorted(by_case)]
 
 

@@ -1,11 +1,12 @@
-"""Plant faults in runs of configs/quickstart.py, and see what training finds, and when.
+"""Plant faults in runs of configs/quickstart.py, for training to find.
 
     make quickstart
     python -m benchmarks.planted_faults --store=runs/quickstart/store --output=DIR
+    python -m bert_jax.report DIR/*-0
 
-Each fault is a run of its own in DIR/FAULT, stopped after --steps of the run's steps; it breaks a
-setting or the rows that the pipeline makes, of training and held-out examples alike. `sound` has
-none, and any number of seeds. The table has the findings of each run and the steps they came at.
+Each fault is a run of its own in DIR/FAULT-SEED, stopped after --steps of its steps; it breaks
+a setting or the rows that the pipeline makes, of training and held-out examples alike. `sound` has
+none; wrong_vocabulary and duplicated_corpus are faults of the store that --store names.
 """
 
 import argparse
@@ -67,7 +68,7 @@ FAULTS: dict[str, tuple[tuple[str, ...], Callable[..., Rows] | None]] = {
 
 
 def main() -> None:
-    """Make the runs that are missing, then show what each found."""
+    """Make the runs that are missing."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planted_faults")
     parser.add_argument("--store", required=True)
     parser.add_argument("--output", required=True, type=pathlib.Path)

@@ -18,6 +18,7 @@ from data_pipeline.cli.flags import Command, flag, section
 from data_pipeline.cli.main import run_main
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console, make_table
+from data_pipeline.cli.worker_pool import count_cores
 from data_pipeline.io.atomic import check_file_path
 from data_pipeline.io.refused import Refused
 from data_pipeline.sampling.batches import train_batches
@@ -287,11 +288,11 @@ def _time_batches(
 
 def _choose_core_counts(cores: int) -> list[int]:
     """Return 1, 2, 4, ... up to the cores that this process may use; only `cores` if not 0."""
+    allowed = count_cores()
     if sys.platform != "linux":  # macOS cannot bind a process to cores
         if cores:
             raise Refused(f"--cores is {cores}; only Linux can bind a process to cores")
-        return [os.cpu_count() or 1]
-    allowed = len(os.sched_getaffinity(0))
+        return [allowed]
     if not 0 <= cores <= allowed:
         raise Refused(f"--cores is {cores}; this process may use 1 to {allowed}, 0 for each")
     if cores:

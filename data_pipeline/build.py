@@ -44,8 +44,7 @@ from data_pipeline.report.vocabularies import (
     read_compared,
     score_vocabulary,
 )
-from data_pipeline.store import FORMAT, HELDOUT, MANIFEST, TRAIN
-from data_pipeline.store.examples import FOLDER as EXAMPLES_FOLDER
+from data_pipeline.store import FORMAT, HELDOUT, MANIFEST, PARTS, TRAIN
 from data_pipeline.store.upload import (
     check_destination,
     count_upload_bytes,
@@ -54,13 +53,11 @@ from data_pipeline.store.upload import (
     upload_store,
 )
 from data_pipeline.store.writer import SplitWriter, make_manifest, write_manifest
-from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_recorded, load_vocabulary, token_dtype
+from data_pipeline.vocab import Vocabulary, load_recorded, load_vocabulary, token_dtype
 from data_pipeline.vocab.sentencepiece_rules import RECORDED
 from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
 from data_pipeline.vocab.train import TEXT_CHARS, TRAINED, read_training_documents, train_vocabulary
 
-# The parts of a store other than its manifest, whichever command made it.
-_REPLACED = (TRAIN, HELDOUT, EXAMPLES_FOLDER, *FILE_NAMES)
 _LIBRARIES = ("datasketch", "numpy", "sentencepiece", "sentencex", "tokenizers")
 
 
@@ -169,7 +166,7 @@ def _find_sources(flags: BuildFlags) -> list[Source]:
 
 def _destination(flags: BuildFlags) -> Destination:
     output = pathlib.Path(flags.output)
-    return Destination(output, MANIFEST, FORMAT, flags.overwrite, _REPLACED)
+    return Destination(output, MANIFEST, FORMAT, flags.overwrite, PARTS)
 
 
 def _describe_runner(flags: BuildFlags) -> str:

@@ -3,7 +3,6 @@
 import concurrent.futures
 import dataclasses
 import json
-import os
 import pathlib
 import shutil
 import sys
@@ -16,7 +15,7 @@ import rich.console
 from data_pipeline.cli.flags import MAX_WORKERS, Command, flag, section
 from data_pipeline.cli.main import run_main
 from data_pipeline.cli.terminal import make_console, print_paragraph
-from data_pipeline.cli.worker_pool import CONTEXT, open_workers, run_task
+from data_pipeline.cli.worker_pool import CONTEXT, count_cores, open_workers, run_task
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
 from data_pipeline.io.refused import Refused
 from data_pipeline.report.progress import progress_bar
@@ -148,7 +147,7 @@ def _write_all(
     advance: Callable[[int], None],
 ) -> int:
     """Write every file; return how many examples were skipped."""
-    workers = min(flags.workers or os.cpu_count() or 1, flags.shards)
+    workers = min(flags.workers or count_cores(), flags.shards)
     if workers == 1:
         writer = _FileWriter(flags, source, advance)
         return sum(writer.write(folder, number, examples) for number in range(flags.shards))

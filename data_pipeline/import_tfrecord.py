@@ -25,7 +25,7 @@ from data_pipeline.report.build import describe_file_count
 from data_pipeline.report.progress import progress_bar
 from data_pipeline.spec.schema import RowShape, restore_ids
 from data_pipeline.store import EXAMPLES, FORMAT, HELDOUT, MANIFEST, TRAIN, check_is_local
-from data_pipeline.store.examples import FOLDER, SPLIT_ROWS, ExampleWriter
+from data_pipeline.store.examples import SPLIT_ROWS, ExampleWriter
 from data_pipeline.store.tfrecord import (
     check_examples,
     find_record_files,
@@ -125,7 +125,8 @@ def import_records(flags: ImportFlags, console: rich.console.Console) -> None:
     files = dict.fromkeys(find_record_files("--input", flags.input), TRAIN)
     if flags.heldout_input:
         heldout = find_record_files("--heldout_input", flags.heldout_input)
-        if both := files.keys() & set(heldout):
+        # A file may be given by a relative path in one flag and by an absolute one in the other.
+        if both := {path.resolve() for path in files} & {path.resolve() for path in heldout}:
             raise Refused(f"--heldout_input has {min(both)}, which --input has too; leave it out")
         files |= dict.fromkeys(heldout, HELDOUT)
     with (
@@ -180,7 +181,7 @@ class _Import:
     def _writer(self, path: pathlib.Path, shape: RowShape) -> ExampleWriter:
         writer = self._writers.get(shape.seq_len)
         if writer is None:
-            directory = self._folder / FOLDER / str(shape.seq_len)
+            directory = self._folder / EXAMPLES / str(shape.seq_len)
             writer = ExampleWriter(directory, shape, self._vocabulary.size)
             self._writers[shape.seq_len] = writer
         if writer.shape != shape:
@@ -262,7 +263,7 @@ class _Import:
             "versions": {"numpy": importlib.metadata.version("numpy")},
             "sources": self._sources,
         }
-        return make_manifest(self._folder, vocabulary, content, (FOLDER, TRAIN, HELDOUT))
+        return make_manifest(self._folder, vocabulary, content)
 
 
 def _report(console: rich.console.Console, output: pathlib.Path, manifest: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 Runs in the project's own environment; started by the driver.
 """
 
-import functools
+import dataclasses
 import time
 from typing import Any
 
@@ -11,14 +11,7 @@ import jax
 import numpy as np
 
 from benchmarks.step import workers
-from bert_jax.inference import batches
-from bert_jax.inference.hidden_states import (
-    MEAN,
-    choose_layers,
-    collect_vectors,
-    compute_vectors,
-    slide,
-)
+from bert_jax.inference import hidden_states
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_model
 from bert_jax.model.bert import Heads
@@ -31,9 +24,10 @@ _MAX_GROUP_TOKENS = 1 << 18
 def open_encoder(checkpoint: str) -> dict[str, Any]:
     """Read a checkpoint for vectors; its address is one of interop.load."""
     model = place_model(load.load(checkpoint), Heads(mlm=False, nsp=False))
-    layers = choose_layers("-1", model.checkpoint.config.num_hidden_layers)
-    compute = functools.partial(compute_vectors, layers=layers, pool=MEAN, normalize=False)
-    _running.update(model=model, step=batches.compile_step(model.model, compute))
+    layers = hidden_states.choose_layers("-1", model.checkpoint.config.num_hidden_layers)
+    extraction = hidden_states.Extraction(layers, hidden_states.MEAN, False, 0, 0, batch_size=0)
+    step = hidden_states.compile_vectors(model, extraction)
+    _running.update(model=model, extraction=extraction, step=step)
     return {"devices": jax.device_count()}
 
 
@@ -42,13 +36,14 @@ def vectors(
 ) -> dict[str, float]:
     """Write float32[N,D], the mean over each line's tokens."""
     model, step = _running["model"], _running["step"]
+    extraction = dataclasses.replace(
+        _running["extraction"], max_seq_length=max_length, batch_size=batch_size
+    )
     start, cpu_start = time.perf_counter(), time.process_time()
     lines = open_lines(sentences_file)
-    parts = []
-    for rows in group_rows(lines, model.vocabulary, max_length, _MAX_GROUP_TOKENS, LineCounts()):
-        results = batches.run_rows(step, model, rows, batch_size)
-        windows = slide(rows, max_length, 0, model.vocabulary.template)
-        parts.append(collect_vectors(results, windows, is_pooled=True))
+    groups = group_rows(lines, model.vocabulary, max_length, _MAX_GROUP_TOKENS, LineCounts())
+    computed = hidden_states.compute_groups(step, model, groups, extraction, lambda done: None)
+    parts = [group.vectors for group in computed]
     secs, cpu_secs = time.perf_counter() - start, time.process_time() - cpu_start
     np.save(out_file, np.concatenate(parts))
     return {"secs": secs, "cpu_secs": cpu_secs}

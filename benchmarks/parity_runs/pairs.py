@@ -14,7 +14,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -116,7 +116,7 @@ class Pairs:
         Compiled programs are kept in the last folder: a grid has one for all its seeds.
 
         Raises:
-          RuntimeError: it failed; its words stand on stderr.
+          RuntimeError: it failed; its output is in the message.
         """
         options, workdir = self.options(case, folder / "files"), folder / "run"
         settings = {
@@ -135,15 +135,7 @@ class Pairs:
         command += [f"--config=configs/finetune/glue.py:task={case.task}"]
         command += [f"--config.{name}={value}" for name, value in settings.items()]
         with timed() as spent:
-            done = subprocess.run(
-                command,
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-                env={**os.environ, "JAX_COMPILATION_CACHE_DIR": str(compiled)},
-            )
-        if done.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr}")
+            run_command(command, compiled)
         lines = [json.loads(line) for line in (workdir / METRICS).read_text().splitlines()]
         summary = json.loads((workdir / SUMMARY).read_text())
         task = self.opened(options)
@@ -202,6 +194,19 @@ class Pairs:
             model = bert.build(self.loaded.config, "cpu", heads=heads)
             params, _ = place_params(self.loaded, model, mesh, seed)
         return {name: np.asarray(leaf) for name, leaf in params["classifier"].items()}
+
+
+def run_command(command: Sequence[str], compiled: pathlib.Path) -> None:
+    """Run a command of ours, with its compiled programs in the folder of those before it.
+
+    Raises:
+      RuntimeError: it failed; its output is in the message.
+    """
+    env = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(compiled)}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env)
+    if done.returncode != 0:
+        output = done.stderr + done.stdout
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {output}")
 
 
 def write_rows(rows: EncodedRows, order: np.ndarray, file: str) -> None:

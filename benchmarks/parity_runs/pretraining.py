@@ -7,10 +7,8 @@ Theirs is hf_pretrain_worker.py, which gets the batches that our feed deals out.
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,8 +18,9 @@ from typing import Any
 import numpy as np
 import rich.console
 
+from benchmarks.parity_runs.pairs import run_command
 from benchmarks.step.cases import NOT_PREDICTED, hf_batch
-from benchmarks.step.workers import ROOT, Worker
+from benchmarks.step.workers import Worker
 from bert_jax.config import Config, overrides, resolve
 from bert_jax.logging.metrics_writer import METRICS, SUMMARY
 from bert_jax.logging.statistics import compare_paired
@@ -167,22 +166,13 @@ def _train_ours(flags: Sequence[str], folder: pathlib.Path, compiled: pathlib.Pa
     """Train by the command; the runs of all seeds share a folder of compiled programs.
 
     Raises:
-      RuntimeError: it failed; its words are in the message.
+      RuntimeError: it failed; its output is in the message.
     """
     workdir = folder / "run"
     command = [sys.executable, "-m", "bert_jax.train", *flags, f"--workdir={workdir}"]
     start = time.perf_counter()
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "JAX_COMPILATION_CACHE_DIR": str(compiled)},
-    )
+    run_command(command, compiled)
     wall_secs = time.perf_counter() - start
-    if done.returncode != 0:
-        output = done.stderr + done.stdout
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {output}")
     lines = [json.loads(line) for line in (workdir / METRICS).read_text().splitlines()]
     summary = json.loads((workdir / SUMMARY).read_text())
     return Ran(

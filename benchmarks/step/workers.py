@@ -36,17 +36,13 @@ class Worker:
         self,
         python: pathlib.Path,
         module: str,
-        root: pathlib.Path = ROOT,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """root is the source tree that modules are imported from; settings, environment variables.
-
-        JAX_PLATFORMS is cpu unless they say otherwise.
-        """
+        """Start it; settings are environment variables, and JAX_PLATFORMS is cpu without them."""
         self.module = module
         self._process = subprocess.Popen(
             [str(python), "-m", module],
-            cwd=root,
+            cwd=ROOT,
             env=os.environ | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"} | dict(settings or {}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

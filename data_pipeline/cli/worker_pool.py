@@ -7,6 +7,7 @@ import multiprocessing.context
 import multiprocessing.resource_tracker
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -52,6 +53,11 @@ class _Context(multiprocessing.context.SpawnContext):
     """Spawn: a fork would copy locks that threads of TensorFlow or the progress bar hold."""
 
     Process = _Process
+
+
+def count_cores() -> int:
+    """Return the number of cores that this process may use, which a scheduler may limit."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else (os.cpu_count() or 1)
 
 
 CONTEXT = _Context()

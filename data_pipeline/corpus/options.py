@@ -1,9 +1,9 @@
 """Declare and check the flags of `python -m data_pipeline.build` before any file is opened."""
 
 import dataclasses
-import os
 
 from data_pipeline.cli.flags import MAX_WORKERS, Command, flag, section
+from data_pipeline.cli.worker_pool import count_cores
 from data_pipeline.corpus.beam import check_installed, check_options
 from data_pipeline.io.address import is_address
 from data_pipeline.io.refused import Refused
@@ -153,7 +153,7 @@ def check_flags(flags: BuildFlags) -> BuildFlags:
         check_is_local(f"--{name}", getattr(flags, name))
     _check_vocabulary(flags)
     _check_runner(flags)
-    return dataclasses.replace(flags, workers=flags.workers or os.cpu_count() or 1)
+    return dataclasses.replace(flags, workers=flags.workers or count_cores())
 
 
 def _check_comparison(flags: BuildFlags) -> None:

@@ -34,12 +34,17 @@ class StoredFile:
 def find_files(pattern: str) -> list[StoredFile]:
     """Return the files and folders that a glob matches, sorted by name; `**` enters folders.
 
+    The name of a local file is taken literally: it may hold what means something else in a glob,
+    as "a[1].txt" does.
+
     Raises:
       Refused: the file system is unknown, or its driver is not installed.
       OSError: it cannot be listed.
     """
     if not is_address(pattern):
-        paths = sorted(glob.glob(os.path.expanduser(pattern), recursive=True))
+        name = os.path.expanduser(pattern)
+        is_literal = os.path.lexists(name)
+        paths = [name] if is_literal else sorted(glob.glob(name, recursive=True))
         # A dangling link has no size; reading it reports the error.
         return [
             StoredFile(

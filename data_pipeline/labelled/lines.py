@@ -80,33 +80,35 @@ def group_rows(
     """Yield the rows of all lines in their order, in groups of at most most_tokens tokens.
 
     Longer lines than max_seq_length are cut, pairs by the rule of pair_truncation; with keeps_long,
-    pairs alone. An empty line is a row
-    of [CLS] [SEP]: rows and lines keep the same numbers. `counts` runs a line ahead of the groups.
-    Without has_pairs a text with bars in it is one text.
+    pairs alone. An empty line is a row of [CLS] [SEP]: rows and lines keep the same numbers.
+    `counts` runs a line ahead of the groups. Without has_pairs a text with bars in it is one text.
     """
+    template = vocabulary.template
     group: list[FramedRow] = []
-    tokens = 0
-    settings = vocabulary, max_seq_length, counts, keeps_long, pair_truncation, has_pairs
-    for row in _rows(iter(lines), *settings):
-        if group and tokens + len(row.token_ids) > most_tokens:
+    group_tokens = 0
+    for text, first, second in _encode_lines(iter(lines), vocabulary, has_pairs):
+        specials = template.count_specials(bool(second))
+        longest = len(first) + specials if keeps_long and not second else max_seq_length
+        row = frame(first, second or None, template, longest, pair_truncation)
+        tokens, kept_tokens = len(first) + len(second), len(row.token_ids)
+        counts.lines += 1
+        counts.empty += not text
+        counts.without_tokens += bool(text) and tokens == 0
+        counts.cut += tokens + specials > kept_tokens
+        counts.kept_long += kept_tokens > max_seq_length
+        if group and group_tokens + kept_tokens > most_tokens:
             yield build_rows(group)
-            group, tokens = [], 0
+            group, group_tokens = [], 0
         group.append(row)
-        tokens += len(row.token_ids)
+        group_tokens += kept_tokens
     if group:
         yield build_rows(group)
 
 
-def _rows(
-    lines: Iterator[str],
-    vocabulary: Vocabulary,
-    max_seq_length: int,
-    counts: LineCounts,
-    keeps_long: bool,
-    pair_truncation: str,
-    has_pairs: bool,
-) -> Iterator[FramedRow]:
-    template = vocabulary.template
+def _encode_lines(
+    lines: Iterator[str], vocabulary: Vocabulary, has_pairs: bool
+) -> Iterator[tuple[str, list[int], list[int]]]:
+    """Yield each line without white space at its ends, and the token ids of A and of B if any."""
     while texts := [line.strip() for line in itertools.islice(lines, _LINES_AT_ONCE)]:
         matches = [_PAIR.fullmatch(text) if has_pairs else None for text in texts]
         pairs = [
@@ -116,14 +118,4 @@ def _rows(
         segments = iter(split_ids(*encoded))
         for text, pair in zip(texts, pairs, strict=True):
             first, *rest = (next(segments).tolist() for _ in pair)
-            second = rest[0] if rest else []
-            specials = template.count_specials(bool(second))
-            longest = len(first) + specials if keeps_long and not second else max_seq_length
-            row = frame(first, second or None, template, longest, pair_truncation)
-            tokens = len(first) + len(second)
-            counts.lines += 1
-            counts.empty += not text
-            counts.without_tokens += bool(text) and tokens == 0
-            counts.cut += tokens + specials > len(row.token_ids)
-            counts.kept_long += len(row.token_ids) > max_seq_length
-            yield row
+            yield text, first, rest[0] if rest else []

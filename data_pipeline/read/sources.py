@@ -1,6 +1,5 @@
 """Resolve --input to a list of sources; each is read from start to end on its own."""
 
-import glob
 import os
 from concurrent.futures import ThreadPoolExecutor
 
@@ -57,10 +56,7 @@ def find_sources(patterns: str, options: TextOptions) -> list[Source]:
 
 
 def _matches(pattern: str) -> list[StoredFile]:
-    expanded = os.path.expanduser(pattern)
-    # A name may hold what means something else in a glob, as "a[1].txt" does.
-    is_name = not is_address(pattern) and os.path.lexists(expanded)
-    files = find_files(glob.escape(expanded) if is_name else pattern)
+    files = find_files(pattern)
     if "**" in pattern:  # `**` matches the files of a folder individually
         files = [file for file in files if not file.is_directory]
     if not files:

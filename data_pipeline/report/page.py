@@ -173,11 +173,9 @@ def render_svg(figure: Figure, name: str, titles: dict[str, str]) -> str:
 
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1f2328; --quiet: #646c76; --faint: #e4e7eb;
-  --paper: #ffffff; --panel: #f7f8fa; --bar: #4a7fb5; --mark: #c2571a; --warn: #9a5b00;
-  --warn-paper: #fff6e5; --good: #1a7f4b; --hidden: #0b6e99; --replaced: #9b2c86; --kept: #23783c;
-  --run1: #0072b2; --run2: #d55e00; --run3: #00845f; --run4: #b3589a; --run5: #8c6d00;
-  --run6: #4d4d4d; }
+:root { color-scheme: light dark; --ink: #1f2328; --panel: #f7f8fa; --warn: #9a5b00;
+  --warn-paper: #fff6e5; --good: #1a7f4b; --hidden: #0b6e99; --replaced: #9b2c86;
+  --kept: #23783c; }
 @media (prefers-color-scheme: dark) { :root { --ink: #d9dee4; --quiet: #929ba6; --faint: #2c333b;
   --paper: #14181d; --panel: #1b2027; --bar: #6c9fd3; --mark: #eb8f55; --warn: #ecb65f;
   --warn-paper: #2a2418; --good: #5fc48f; --hidden: #67c1e6; --replaced: #e08fd0;
@@ -253,10 +251,11 @@ def render_page(health: Health, findings: Sequence[StoreFinding]) -> str:
 
 def render_document(title: str, sections: Iterable[str]) -> str:
     """Make a page of sections, which are HTML, with the style inline; title is escaped already."""
+    light = "; ".join(f"{variable}: {colour}" for colour, variable in _COLOURS.items())
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{STYLE}</style></head>\n<body>\n"
+        f"<title>{title}</title><style>:root {{ {light} }}{STYLE}</style></head>\n<body>\n"
         + "\n".join(sections)
         + "\n</body></html>\n"
     )

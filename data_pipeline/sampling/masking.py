@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,14 @@ class MaskRules:
     is_continuation_V: np.ndarray | None = None  # bool, pieces that continue a word
     exact: bool = False  # Google's rule for whole words, which may continue past the [SEP] of A
     weights_V: np.ndarray | None = None  # float64, of each id; 0: never chosen; None: all equal
+
+
+class Masks(NamedTuple):
+    """Hold the tokens to predict in each row; unused slots hold 0."""
+
+    positions_BP: np.ndarray  # int32, ascending
+    ids_BP: np.ndarray  # int32, before they were replaced
+    weights_BP: np.ndarray  # float32
 
 
 def count_predictions(length_B: np.ndarray, text_B: np.ndarray, rules: MaskRules) -> np.ndarray:
@@ -64,8 +72,8 @@ def mask_rows(
     length_B: np.ndarray,
     row_keys_B: np.ndarray,
     rules: MaskRules,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Choose the tokens to predict, replace them in place, and return positions, ids and weights.
+) -> Masks:
+    """Choose the tokens to predict, and replace them in place.
 
     Of the chosen tokens 80% become [MASK], 10% stay, 10% become any id, unless the rules have
     other shares. Each draw depends only on the row's key and the position, and with weights_V also
@@ -73,7 +81,7 @@ def mask_rows(
     with single tokens, only if all remaining tokens have weight 0.
 
     Shapes: int32[B,S] (changed), bool[B,S] False at [CLS], [SEP] and padding, int[B] the number of
-    tokens, uint64[B] -> int32[B,P] ascending, int32[B,P], float32[B,P]; unused slots hold 0.
+    tokens, uint64[B] -> Masks of B rows and P slots.
 
     Raises:
       Refused: the rules mask whole words without is_continuation_V.
@@ -102,7 +110,7 @@ def mask_rows(
         positions_BP = np.zeros(used_BP.shape, np.int32)
         positions_BP[used_BP] = np.nonzero(chosen_BS)[1]
     original_BP = _replace(input_ids_BS, positions_BP, used_BP, row_keys_B, rules)
-    return positions_BP, original_BP, used_BP.astype(np.float32)
+    return Masks(positions_BP, original_BP, used_BP.astype(np.float32))
 
 
 def _choose_positions(is_text_BS: np.ndarray, row_keys_B: np.ndarray, slots: int) -> np.ndarray:
@@ -110,7 +118,7 @@ def _choose_positions(is_text_BS: np.ndarray, row_keys_B: np.ndarray, slots: int
 
     Positions past a row's tokens come last, in no meaningful order.
     """
-    keys_BS, low_mask = _make_sort_keys(is_text_BS, row_keys_B, _CHOOSE)
+    keys_BS, low_mask = _make_sort_keys(is_text_BS, row_keys_B)
     return (_take_smallest(keys_BS, slots, _NEVER) & low_mask).astype(np.int32)
 
 
@@ -146,7 +154,7 @@ def _choose_by_weight(
 
 
 def _make_sort_keys(
-    is_candidate_BS: np.ndarray, row_keys_B: np.ndarray, counter: int
+    is_candidate_BS: np.ndarray, row_keys_B: np.ndarray
 ) -> tuple[np.ndarray, np.uint32]:
     """Make keys that sort each row's candidates into random order: uint32[B,S], and a bit mask.
 
@@ -156,7 +164,7 @@ def _make_sort_keys(
     """
     position_S = np.arange(is_candidate_BS.shape[1], dtype=np.uint32)
     low_mask = np.uint32((1 << max(1, (len(position_S) - 1).bit_length())) - 1)
-    keys_BS = hashing.hash32(row_keys_B, position_S + np.uint32(counter))
+    keys_BS = hashing.hash32(row_keys_B, position_S + np.uint32(_CHOOSE))
     keys_BS &= ~low_mask
     keys_BS |= position_S
     np.putmask(keys_BS, ~is_candidate_BS, _NEVER)
@@ -207,7 +215,7 @@ def choose_words(
         )
     longest = rules.longest_ngram if rules.masking == "ngram" else 1
     words = _find_words(input_ids_BS, is_text_BS, rules.is_continuation_V, longest, rules.exact)
-    keys_BS, low_mask = _make_sort_keys(words.starts_BS, row_keys_B, _CHOOSE)
+    keys_BS, low_mask = _make_sort_keys(words.starts_BS, row_keys_B)
     keys_BS.sort(axis=1)
 
     is_taken_W = np.zeros(len(words.first_token_W), bool)

@@ -13,8 +13,8 @@ from data_pipeline.spec import hashing
 from data_pipeline.spec.hashing import Purpose
 from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.spec.schema import RowShape
-from data_pipeline.store import Store, open_array
-from data_pipeline.store.examples import FOLDER, SPLIT_ROWS, describe_fields
+from data_pipeline.store import EXAMPLES, Store, open_array
+from data_pipeline.store.examples import SPLIT_ROWS, describe_fields
 
 # Settings that a store of examples leaves open; its records fix the others. `segments` says which
 # kind of examples they are.
@@ -108,13 +108,14 @@ def open_stored_examples(
     examples = sum(length[split] for split in SPLIT_ROWS)
 
     def open_file(name: str, dtype: str, dims: tuple[int, ...]) -> np.ndarray:
-        return open_array(store.directory, f"{FOLDER}/{seq_len}/{name}.npy", dtype, dims)
+        return open_array(store.directory, f"{EXAMPLES}/{seq_len}/{name}.npy", dtype, dims)
 
     split_rows = open_file(SPLIT_ROWS[split_name], "int64", (length[split_name],))
-    if len(split_rows) and not (split_rows.min() >= 0 and split_rows.max() < examples):
+    wrong = split_rows[(split_rows < 0) | (split_rows >= examples)]
+    if len(wrong):
         raise Refused(
-            f"{store.directory}/{FOLDER}/{seq_len}/{SPLIT_ROWS[split_name]}.npy has the row "
-            f"{split_rows.max()} of {examples} examples; copy the store again"
+            f"{store.directory}/{EXAMPLES}/{seq_len}/{SPLIT_ROWS[split_name]}.npy has the row "
+            f"{wrong[0]} of {examples} examples; copy the store again"
         )
     return StoredExamples(
         arrays={

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from data_pipeline.io.refused import Refused
-from data_pipeline.sampling.masking import MaskRules, mask_rows
+from data_pipeline.sampling.masking import MaskRules, Masks, mask_rows
 from data_pipeline.sampling.pairs import Spans
 from data_pipeline.spec.schema import RowShape
 
@@ -28,15 +28,6 @@ class Text:
     is_token_BS: np.ndarray  # bool, False at padding
     is_text_BS: np.ndarray  # bool, False at special tokens, too
     is_b_BS: np.ndarray  # bool, True in the second segment
-
-
-@dataclasses.dataclass(frozen=True)
-class Masks:
-    """Hold the tokens to predict in each row."""
-
-    positions_BP: np.ndarray  # int32, ascending
-    ids_BP: np.ndarray  # int32
-    weights_BP: np.ndarray  # float32, 0 in unused slots
 
 
 def gather_text(spans: Spans, token_ids_T: np.ndarray, layout: RowLayout) -> Text:
@@ -96,7 +87,7 @@ def _check_ids(stored_BS: np.ndarray, vocab_size: int) -> None:
 
 def mask_text(text: Text, spans: Spans, keys_B: np.ndarray, rules: MaskRules) -> Masks:
     """Mask tokens of the text in place, by the key of each example: uint64[B]."""
-    return Masks(*mask_rows(text.ids_BS, text.is_text_BS, spans.length_B, keys_B, rules))
+    return mask_rows(text.ids_BS, text.is_text_BS, spans.length_B, keys_B, rules)
 
 
 def make_rows(text: Text, masks: Masks, spans: Spans) -> dict[str, np.ndarray]:

@@ -6,11 +6,13 @@ tfrecord (Google's files), findings (faults of a store), ngrams (counts of neigh
 """
 
 from data_pipeline.store.reader import (
+    ARRAY_FOLDERS,
     EXAMPLES,
     FORMAT,
     FORMAT_VERSION,
     HELDOUT,
     MANIFEST,
+    PARTS,
     TEXT,
     TRAIN,
     Split,

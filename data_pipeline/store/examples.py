@@ -1,7 +1,7 @@
 """Write ready-made examples: a memory-mapped array for each field, and the rows of each split.
 
-    STORE/examples/128/input_ids.npy     uint16 or uint32 [N,S], of the examples of 128 tokens
-    STORE/examples/128/<field>.npy       every other feature, in the smallest dtype that holds it
+    STORE/examples/128/<field>.npy       a feature of the N examples of 128 tokens, in the smallest
+                                         dtype that holds its values: uint8, uint16 or uint32
     STORE/examples/128/train_rows.npy    int64, the rows of the training split
     STORE/examples/128/heldout_rows.npy  int64, the held-out rows
 
@@ -18,7 +18,6 @@ from data_pipeline.spec.schema import TFRECORD_FIELDS, RowShape
 from data_pipeline.store import HELDOUT, TRAIN
 from data_pipeline.store.writer import ArrayFile
 
-FOLDER = "examples"
 SPLIT_ROWS = {TRAIN: "train_rows", HELDOUT: "heldout_rows"}
 
 

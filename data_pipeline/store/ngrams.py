@@ -13,18 +13,18 @@ Dimensions: N predictions, U distinct keys, C cells (buckets of counts) with wei
 K = 4 estimates, T tokens of a block, D units (documents or parts of documents), V vocabulary.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
-import math
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from data_pipeline.io import small_files
 from data_pipeline.io.atomic import keep_json
+from data_pipeline.io.small_files import Count, read_record
 from data_pipeline.store.reader import Split
 
 SIDECAR_FOLDER = "references"
@@ -49,6 +49,14 @@ class Predictions(NamedTuple):
     second_N: np.ndarray  # b
 
 
+@dataclasses.dataclass(frozen=True)
+class _KeptLoss:
+    """Declare the keys of a sidecar file."""
+
+    loss: Annotated[float, 0.0, 1e9]  # mean, in nats
+    predictions: Count
+
+
 def compute_loss(
     split: Split,
     digest: str,
@@ -69,12 +77,13 @@ def compute_loss(
     """
     path = folder / f"{_digest_inputs(split, digest, predictions, places)}.json"
     is_inside = not folder.is_symlink()  # a link may point outside the store
-    loss = _read_loss(path) if is_inside else None
-    if loss is None:
-        probs_N = estimate_probs(split, predictions, places, unigram_V, advance)
-        loss = -float(np.log(probs_N).mean())
+    with contextlib.suppress(OSError, ValueError):  # it is missing or damaged
         if is_inside:
-            keep_json(path, {"loss": loss, "predictions": len(probs_N)})
+            return read_record(path, _KeptLoss, folder).loss
+    probs_N = estimate_probs(split, predictions, places, unigram_V, advance)
+    loss = -float(np.log(probs_N).mean())
+    if is_inside:
+        keep_json(path, dataclasses.asdict(_KeptLoss(loss, len(probs_N))))
     return loss
 
 
@@ -86,15 +95,6 @@ def _digest_inputs(
     for tokens_N in predictions:
         hashed.update(np.ascontiguousarray(tokens_N, "<i8").tobytes())
     return hashed.hexdigest()
-
-
-def _read_loss(path: pathlib.Path) -> float | None:
-    """Read a kept loss; None if it is missing or damaged."""
-    try:
-        loss = small_files.read_object(path, path.parent).get("loss")
-    except (OSError, ValueError):
-        return None
-    return loss if type(loss) is float and math.isfinite(loss) and loss >= 0 else None
 
 
 def estimate_probs(
@@ -179,8 +179,8 @@ def _find_neighbors(
     columns = [ids_T]
     for place in places:
         other_T = np.full(len(ids_T), hidden, np.int64)
-        near, far = slice(max(0, -place), len(ids_T) - max(0, place)), slice(max(0, place), None)
-        far = slice(far.start, len(ids_T) + min(0, place))
+        near = slice(max(0, -place), len(ids_T) - max(0, place))
+        far = slice(max(0, place), len(ids_T) + min(0, place))
         is_same_T = units_T[near] == units_T[far]
         other_T[near] = np.where(is_same_T, ids_T[far], hidden)
         columns.append(other_T)
@@ -202,10 +202,10 @@ def _estimate_each(
     vocab_size = len(unigram_V)
     keyed = [np.unique(keys_N, return_inverse=True) for keys_N in _make_keys(every, vocab_size)]
     counts = [np.zeros(len(keys_U), np.int64) for keys_U, _ in keyed]
-    beside = [np.zeros(vocab_size + 1, np.int64) for _ in places]
+    first_V, second_V = (np.zeros(vocab_size + 1, np.int64) for _ in places)
     for share, block in _read_blocks(split, units, places, vocab_size):
-        for counted_V, tokens_T in zip(beside, (block.first_N, block.second_N), strict=True):
-            counted_V += np.bincount(tokens_T, minlength=vocab_size + 1)
+        first_V += np.bincount(block.first_N, minlength=vocab_size + 1)
+        second_V += np.bincount(block.second_N, minlength=vocab_size + 1)
         for counts_U, (keys_U, _), keys_T in zip(
             counts, keyed, _make_keys(block, vocab_size), strict=True
         ):
@@ -213,24 +213,17 @@ def _estimate_each(
             counts_U += np.searchsorted(keys_T, keys_U, side="right")
             counts_U -= np.searchsorted(keys_T, keys_U, side="left")
         advance(share)
-    pair_N, with_pair_N, with_first_N, with_second_N = (
+    pair_N, *with_token = (
         counts_U[inverse_N] for counts_U, (_, inverse_N) in zip(counts, keyed, strict=True)
     )
     is_pair_N = (every.first_N < vocab_size) & (every.second_N < vocab_size)
-    contexts = [np.where(is_pair_N, pair_N, 0)]
-    for counted_V, tokens_N in zip(beside, (every.first_N, every.second_N), strict=True):
-        counted_V[vocab_size] = 0  # hidden neighbors are not counted
-        contexts.append(counted_V[tokens_N])
-    probs_NK = np.stack(
-        [
-            np.where(context_N > 0, token_N / np.maximum(context_N, 1), 0.0)
-            for context_N, token_N in zip(
-                contexts, (with_pair_N, with_first_N, with_second_N), strict=True
-            )
-        ]
-        + [unigram_V[every.tokens_N]],
-        axis=1,
-    )
+    first_V[vocab_size] = second_V[vocab_size] = 0  # hidden neighbors are not counted
+    contexts = [np.where(is_pair_N, pair_N, 0), first_V[every.first_N], second_V[every.second_N]]
+    probs = [
+        np.where(context_N > 0, token_N / np.maximum(context_N, 1), 0.0)
+        for context_N, token_N in zip(contexts, with_token, strict=True)
+    ]
+    probs_NK = np.stack([*probs, unigram_V[every.tokens_N]], axis=1)
     cell_N = np.minimum(_count_bits(contexts[0]), _PAIR_BUCKETS - 1)
     for context_N in contexts[1:]:
         bucket_N = np.minimum((_count_bits(context_N) + 3) // 4, _SINGLE_BUCKETS - 1)

@@ -17,13 +17,15 @@ import numpy as np
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import Count, DamagedFile, parse_record
-from data_pipeline.vocab import Vocabulary, load_recorded
+from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_recorded
 
 FORMAT = "bert_jax store"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 TRAIN, HELDOUT = "train", "heldout"
-TEXT, EXAMPLES = "text", "examples"  # kinds of store
+TEXT, EXAMPLES = "text", "examples"  # kinds of store; EXAMPLES is also a folder of its arrays
+ARRAY_FOLDERS = (EXAMPLES, TRAIN, HELDOUT)
+PARTS = (*ARRAY_FOLDERS, *FILE_NAMES)  # whatever a store may have, its manifest apart
 
 
 class SpecialIds(TypedDict):
@@ -249,7 +251,7 @@ def read_manifest(directory: pathlib.Path) -> dict[str, Any]:
         raise Refused(
             f"{directory} is not a store: it has no {MANIFEST} (a build that did not finish leaves "
             "none); make one with: python -m data_pipeline.build --input='corpus/*.txt' "
-            f"--output={directory} --train_vocab=wordpiece --vocab_size=8192"
+            f"--output={shlex.quote(str(directory))} --train_vocab=wordpiece --vocab_size=8192"
         )
     return parse_manifest(small_files.read_bytes(path, directory), str(directory))
 

@@ -9,7 +9,6 @@ as a whole.
 import collections
 import contextlib
 import errno
-import glob
 import gzip
 import itertools
 import os
@@ -21,6 +20,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
+from data_pipeline.io.files import find_files
 from data_pipeline.io.record_frames import FOOT_BYTES, HEAD_BYTES, record_lengths
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec import hashing
@@ -91,19 +91,19 @@ def find_record_files(flag: str, patterns: str) -> list[pathlib.Path]:
     """List the files of a comma-separated list of globs, each once, sorted within a pattern.
 
     Raises:
-      Refused: a pattern without a file; the message names the flag.
+      Refused: no pattern, or one without a file; the message names the flag.
     """
-    paths: dict[str, None] = {}
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        matches = sorted(glob.glob(os.path.expanduser(pattern), recursive=True))
-        files = [match for match in matches if os.path.isfile(match)]
+    paths: dict[str, pathlib.Path] = {}
+    for pattern in [part.strip() for part in patterns.split(",") if part.strip()] or [patterns]:
+        files = [file.address for file in find_files(pattern) if os.path.isfile(file.address)]
         if not files:
             raise Refused(
                 f"{flag} has {pattern!r}, which matches no file under {os.getcwd()}; give TFRecord "
                 "files or globs, and put quotes around a glob so that the shell leaves it alone"
             )
-        paths |= dict.fromkeys(files)
-    return [pathlib.Path(path) for path in paths]
+        for file in files:
+            paths.setdefault(os.path.realpath(file), pathlib.Path(file))
+    return list(paths.values())
 
 
 def read_examples(

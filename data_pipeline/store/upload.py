@@ -20,12 +20,10 @@ from data_pipeline.io.address import open_filesystem
 from data_pipeline.io.atomic import WORKING
 from data_pipeline.io.errors import explain_errors
 from data_pipeline.io.refused import Refused
-from data_pipeline.store import FORMAT, HELDOUT, MANIFEST, TRAIN
-from data_pipeline.store.examples import FOLDER as EXAMPLES_FOLDER
+from data_pipeline.store import FORMAT, MANIFEST, PARTS
 from data_pipeline.store.writer import hash_file, hash_stream, list_checksums
-from data_pipeline.vocab import FILE_NAMES
 
-_NAMES = {TRAIN, HELDOUT, EXAMPLES_FOLDER, *FILE_NAMES, MANIFEST, WORKING}
+_NAMES = {*PARTS, MANIFEST, WORKING}
 _BLOCK_BYTES = 8 << 20
 
 Advance = Callable[[int], None]
@@ -77,7 +75,9 @@ def _list_names(files: Any, path: str) -> set[str]:
         paths = files.ls(path, detail=False)
     except FileNotFoundError:
         return set()
-    return {name.rstrip("/").rpartition("/")[2] for name in paths} - {""}
+    # An object that marks the folder, as Google's console makes it, is listed as the folder itself.
+    names = {name.strip("/") for name in paths} - {path.strip("/")}
+    return {name.rpartition("/")[2] for name in names}
 
 
 def _check_manifest(files: Any, address: str, path: str, overwrite: bool) -> None:

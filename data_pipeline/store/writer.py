@@ -4,7 +4,7 @@ import hashlib
 import io
 import json
 import pathlib
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
-from data_pipeline.store import FORMAT, FORMAT_VERSION, HELDOUT, MANIFEST, TRAIN
+from data_pipeline.store import ARRAY_FOLDERS, FORMAT, FORMAT_VERSION, MANIFEST
 from data_pipeline.vocab import Vocabulary
 
 _BLOCK_BYTES = 1 << 22
@@ -114,12 +114,10 @@ class SplitWriter:
         }
 
 
-def describe_arrays(
-    directory: pathlib.Path, folders: Sequence[str] = (TRAIN, HELDOUT)
-) -> dict[str, dict[str, Any]]:
-    """Describe each array file in folders of a store: path -> its dtype, size and SHA-256."""
+def describe_arrays(directory: pathlib.Path) -> dict[str, dict[str, Any]]:
+    """Describe each array file of a store: path -> its dtype, size and SHA-256."""
     described = {}
-    for folder in folders:
+    for folder in ARRAY_FOLDERS:
         for path in sorted((directory / folder).rglob("*.npy")):
             array = np.load(path, mmap_mode="r")
             described[path.relative_to(directory).as_posix()] = {
@@ -131,13 +129,10 @@ def describe_arrays(
 
 
 def make_manifest(
-    directory: pathlib.Path,
-    vocabulary: Vocabulary,
-    content: dict[str, Any],
-    folders: Sequence[str] = (TRAIN, HELDOUT),
+    directory: pathlib.Path, vocabulary: Vocabulary, content: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the manifest of a store: its content, its vocabulary and the arrays in its folders."""
-    arrays = describe_arrays(directory, folders)
+    arrays = describe_arrays(directory)
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,

@@ -1,8 +1,10 @@
 """The build from the command line: the store against plain Python, and all that can go wrong."""
 
+import dataclasses
 import gzip
 import hashlib
 import json
+import os
 import pathlib
 import re
 import shlex
@@ -16,6 +18,7 @@ import tokenizers
 from data_pipeline import build
 from data_pipeline.build import main
 from data_pipeline.corpus import encode
+from data_pipeline.corpus.options import COMMAND, check_flags
 from data_pipeline.read.cleaning import Dropped
 from data_pipeline.report import build as build_report
 from data_pipeline.store import open_store
@@ -135,6 +138,14 @@ def test_the_store_is_the_same_for_any_number_of_processes(
         more = (f"--workers={workers}", "--sentences=split")
         assert main(flags(corpus, tmp_path / workers, vocab_path, *more)) == 0
     assert contents(tmp_path / "1") == contents(tmp_path / "3")
+
+
+def test_a_build_has_a_process_for_each_core_that_it_may_use(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 6}, raising=False)
+    flags = COMMAND.read(["--input=a.txt", "--output=store", "--vocab=vocab.txt"])
+    assert check_flags(flags).workers == 3
+    assert check_flags(dataclasses.replace(flags, workers=5)).workers == 5
 
 
 @pytest.mark.parametrize(

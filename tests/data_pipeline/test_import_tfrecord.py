@@ -205,12 +205,14 @@ def test_damage_is_found_whatever_is_lost(folder, capsys):
         ("--input=gs://bucket/x", "--input is gs://bucket/x"),
         ("--input=GOOD --holdout=0.7", "--holdout is 0.7; it must be above 0.0"),
         ("--input=GOOD --heldout_input=GOOD", "good.tfrecord, which --input has too"),
+        ("--input=GOOD --heldout_input=good.tfrecord", "good.tfrecord, which --input has too"),
         ("--input=GOOD --heldout_input=x --holdout=0.1", "leave one of them out"),
         ("--input=FOLDER/one.tfrecord", "none can be held out while others are trained on"),
         ("--input=GOOD,FOLDER/slots.tfrecord", "has 4 predictions per example"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_leaves_nothing(folder, capsys, flags, words):
+def test_a_mistake_is_one_sentence_and_leaves_nothing(folder, capsys, monkeypatch, flags, words):
+    monkeypatch.chdir(folder)
     write(folder / "one.tfrecord", [record(example(3))] * 4)
     write(folder / "slots.tfrecord", [record(example(3, slots=4))])
     flags = flags.replace("GOOD", "FOLDER/good.tfrecord").replace("FOLDER", str(folder))

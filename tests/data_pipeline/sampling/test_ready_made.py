@@ -1,6 +1,7 @@
 """Ready-made examples as a stream: every example once an epoch, each step made again at will."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -123,6 +124,16 @@ def test_examples_without_pairs_are_what_the_segments_say(store):
     pairs = stream(store, segments="sop").rows(np.arange(4))
     assert pairs["next_sentence_weights"].all() and pairs["segment_ids"].any()
     np.testing.assert_array_equal(pairs["input_ids"], batch["input_ids"])
+
+
+def test_a_row_outside_of_the_examples_is_named(store, tmp_path):
+    copy = shutil.copytree(store.directory, tmp_path / "copy")
+    path = copy / f"examples/{SEQ_LEN}/train_rows.npy"
+    rows = np.load(path)
+    rows[1] = -2
+    np.save(path, rows)
+    with pytest.raises(ValueError, match=r"train_rows\.npy has the row -2 of"):
+        stream(open_store(copy))
 
 
 def test_ids_beyond_the_vocabulary_are_refused(store):

@@ -86,6 +86,7 @@ def test_a_file_of_text_in_place_of_a_store_is_the_input_of_a_build(tmp_path):
     text = tmp_path / "news.jsonl"
     text.write_text('{"text": "A line."}\n')
     refused(text, f"news.jsonl is a file, not a store; .* --input={text} --output=stores/news ")
+    refused(tmp_path / "my store", "has no manifest.json .* --output='.*/my store' --train_vocab=")
 
 
 @pytest.mark.fault(19, "a file of a store is cut off, then gone")

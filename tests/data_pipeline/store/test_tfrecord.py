@@ -52,12 +52,14 @@ def test_a_full_disk_is_an_oserror_that_says_so():
 
 def test_files_are_found_once_and_folders_are_not_files(tmp_path):
     (tmp_path / "sub").mkdir()
-    for name in ("b", "a", "sub/c"):
+    for name in ("b", "a[1]", "sub/c"):
         (tmp_path / name).touch()
-    found = find_record_files("--input", f"{tmp_path}/b, {tmp_path}/*")
-    assert [path.name for path in found] == ["b", "a"]
+    found = find_record_files("--input", f"{tmp_path}/sub/../b, {tmp_path}/a[1], {tmp_path}/*")
+    assert [path.name for path in found] == ["b", "a[1]"]
+    with pytest.raises(ValueError, match="--input has ' , ', which matches no file"):
+        find_record_files("--input", " , ")
     with pytest.raises(ValueError, match=r"--input has .*/z\*', which matches no file"):
-        find_record_files("--input", f"{tmp_path}/a,{tmp_path}/z*")
+        find_record_files("--input", f"{tmp_path}/b,{tmp_path}/z*")
 
 
 def batch(ids, positions=(0,), labels=(0,), weights=(0,), second=4, visible=6):

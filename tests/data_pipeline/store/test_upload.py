@@ -93,6 +93,19 @@ def test_what_somebody_else_has_there_is_left_alone(bucket, argv, capsys, name, 
     assert objects(bucket) == {f"/bucket/stores/mine/{name}": data}
 
 
+def test_a_folder_that_an_object_marks_is_empty(bucket, argv, monkeypatch):
+    """gcsfs lists such a folder, which Google's console makes, as an entry of its own."""
+    bucket.mkdirs("/bucket/stores/mine")
+    list_folder = type(bucket).ls
+
+    def list_with_marker(self, path, detail=True, **options):
+        entries = list_folder(self, path, detail=detail, **options)
+        return entries if detail else [path, *entries]
+
+    monkeypatch.setattr(type(bucket), "ls", list_with_marker)
+    assert main(argv) == 0
+
+
 def test_a_copy_that_was_killed_is_begun_again(bucket, argv):
     for name in (WORKING, "train/token_ids.npy", "vocab.model"):
         bucket.pipe_file(f"/bucket/stores/mine/{name}", b"half")
