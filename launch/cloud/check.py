@@ -1,7 +1,8 @@
 """Check before anything costs money what a run needs: login, project, APIs, bucket, store."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from .job import Job
 from .run import Ask, Command, is_logged_in, make
@@ -42,11 +43,15 @@ def list_checks(job: Job) -> list[Check]:
         remedy = f"kubectl apply --server-side --filename={JOBSET}"
         checks.append(Check("JobSet", question, bool, remedy))
     if cluster.bucket:
-        name, near = "/".join(cluster.bucket.split("/")[:3]), (region, region.partition("-")[0])
+        name = "/".join(cluster.bucket.split("/")[:3])
+        # Multi-regions are called US, EU and ASIA.
+        near = (region, region.partition("-")[0].replace("europe", "eu"))
         question = make(f"gcloud storage buckets describe {name} --format=json")
         remedy = f"gcloud storage buckets create {name} --location={region} {project}"
         checks.append(
-            Check(f"{name} in {region}", question, lambda out: _find_place(out) in near, remedy)
+            Check(
+                f"{name} in {region}", question, lambda out: _is_near(read_json(out), near), remedy
+            )
         )
     for flag in job.flags:
         if flag.startswith("--config.data.store=gs://"):
@@ -57,8 +62,10 @@ def list_checks(job: Job) -> list[Check]:
     return checks
 
 
-def _find_place(out: str) -> str:
-    return dig(read_json(out), "location").lower()
+def _is_near(bucket: Any, places: Sequence[str]) -> bool:
+    """Whether a bucket is in one of the places; a dual-region passes, whose name tells no region."""
+    location = dig(bucket, "location").lower()
+    return location in places or dig(bucket, "location_type") == "dual-region"
 
 
 def run_checks(job: Job, ask: Ask) -> bool:

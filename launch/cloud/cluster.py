@@ -54,6 +54,7 @@ class Cluster:
 
     def __init__(self, path: pathlib.Path, overrides: dict[str, str]) -> None:
         self.path = path
+        self._flags = [f"--{name.lower()}={value}" for name, value in overrides.items()]
         defaults = {name: default or "" for name, (_, _, default) in FORMS.items()}
         self._values = defaults | _read(path) | overrides
         for name, value in self._values.items():
@@ -83,8 +84,8 @@ class Cluster:
         )
 
     def next_command(self, script: str, *flags: str) -> str:
-        """Return a command of ours as a user may paste it."""
-        return shlex.join([f"launch/{script}.sh", f"--cluster={self.path}", *flags])
+        """Return a command of ours for this slice, as a user may paste it."""
+        return shlex.join([f"launch/{script}.sh", f"--cluster={self.path}", *self._flags, *flags])
 
 
 def _check(origin: str, name: str, value: str) -> None:

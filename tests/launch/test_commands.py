@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -91,20 +92,23 @@ def test_the_bucket_shows_the_newest_copy(call, cluster, tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("road", ["queued", "compute_engine"])
 def test_a_slice_is_deleted_with_its_label_alone(call, refused, cluster, cloud, road):
-    cloud.road, is_queued = road, road == "queued"
-    settings = {"TOPOLOGY": "v5e:2x4" if is_queued else "v6e:2x4", "BUCKET": "gs://my-bucket"}
-    flags = () if is_queued else TRAIN
-    code, out, _ = call("create", cluster(**settings), "--wait=6h", "--revision=HEAD", *flags)
-    assert code == 0 and "my-tpu is READY after" in out and "launch/delete.sh" in out
+    """By the command that create.sh prints, which repeats the flags that override the file."""
+    cloud.road, settings = road, {"BUCKET": "gs://my-bucket"}
+    own = ("--topology=v5e:2x4",) if road == "queued" else ("--topology=v6e:2x4", *TRAIN)
+    code, out, _ = call("create", cluster(**settings), "--wait=6h", "--revision=HEAD", *own)
+    assert code == 0 and "my-tpu is READY after" in out
+    delete = shlex.split(re.search("launch/delete.sh (.+)", out)[1])
     cloud.label = "anna"
-    assert "--force_foreign needs" in refused("delete", cluster(**settings), "--force_foreign")
-    assert "launched_by='anna', not 'bert_jax'" in refused("delete", cluster(**settings), "--yes")
+    assert "--force_foreign needs" in refused("delete", *delete, "--force_foreign")
+    assert "launched_by='anna', not 'bert_jax'" in refused("delete", *delete, "--yes")
     assert cloud.state == "ACTIVE"
-    assert call("delete", cluster(**settings, LABEL="anna"), "--yes")[0] == 0
+    cluster(**settings, LABEL="anna")
+    assert call("delete", *delete, "--yes")[0] == 0
     cloud.sleep(HOUR)
     assert not cloud.exists
-    code, _, error = call("delete", cluster(**settings), "--yes")
-    assert code == 1 and "my-tpu was not found" in error
+    code, _, error = call("delete", *delete, "--yes")
+    listing = "tpus tpu-vm list" if road == "queued" else "instances list"
+    assert code == 1 and "my-tpu was not found" in error and f"gcloud compute {listing}" in error
 
 
 class Terminal(io.StringIO):
