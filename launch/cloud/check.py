@@ -1,8 +1,7 @@
 """Check before anything costs money what a run needs: login, project, APIs, bucket, store."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from .job import Job
 from .run import Ask, Command, is_logged_in, make
@@ -43,29 +42,25 @@ def list_checks(job: Job) -> list[Check]:
         remedy = f"kubectl apply --server-side --filename={JOBSET}"
         checks.append(Check("JobSet", question, bool, remedy))
     if cluster.bucket:
-        name = "/".join(cluster.bucket.split("/")[:3])
-        # Multi-regions are called US, EU and ASIA.
-        near = (region, region.partition("-")[0].replace("europe", "eu"))
+        name, is_near = "/".join(cluster.bucket.split("/")[:3]), lambda out: _is_near(out, region)
         question = make(f"gcloud storage buckets describe {name} --format=json")
         remedy = f"gcloud storage buckets create {name} --location={region} {project}"
-        checks.append(
-            Check(
-                f"{name} in {region}", question, lambda out: _is_near(read_json(out), near), remedy
-            )
-        )
-    for flag in job.flags:
-        if flag.startswith("--config.data.store=gs://"):
-            store = flag.partition("=")[2].rstrip("/")
-            question = make("gcloud storage ls", f"{store}/manifest.json")
-            remedy = f"gcloud storage cp --recursive stores/mine {store.rpartition('/')[0]}/"
-            checks.append(Check(store, question, bool, remedy))
+        checks.append(Check(f"{name} in {region}", question, is_near, remedy))
+    store = job.find("config.data.store").rstrip("/")
+    if store.startswith("gs://"):
+        question = make("gcloud storage ls", f"{store}/manifest.json")
+        remedy = f"gcloud storage cp --recursive stores/mine {store.rpartition('/')[0]}/"
+        checks.append(Check(store, question, bool, remedy))
     return checks
 
 
-def _is_near(bucket: Any, places: Sequence[str]) -> bool:
-    """Whether a bucket is in one of the places; a dual-region passes, whose name tells no region."""
-    location = dig(bucket, "location").lower()
-    return location in places or dig(bucket, "location_type") == "dual-region"
+def _is_near(out: str, region: str) -> bool:
+    """Whether a bucket is in a region, or in US, EU or ASIA around it.
+
+    A dual-region passes: its name tells none of its regions.
+    """
+    bucket, near = read_json(out), (region, region.partition("-")[0].replace("europe", "eu"))
+    return dig(bucket, "location").lower() in near or "dual" in dig(bucket, "location_type")
 
 
 def run_checks(job: Job, ask: Ask) -> bool:

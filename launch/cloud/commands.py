@@ -1,9 +1,9 @@
 """Run the scripts of launch/: each `launch/NAME.sh` is an entry to the function of its name."""
 
+import dataclasses
 import functools
 import inspect
 import pathlib
-import re
 import subprocess
 import sys
 import time
@@ -62,25 +62,25 @@ def _run(given: Namespace, commands: Sequence[Command]) -> int:
 def _make_job(given: Namespace) -> Job:
     """Return the job of a commit; all but setup.sh name a config and a workdir."""
     cluster = given.cluster
+    job = Job(cluster, tuple(given.rest), from_bucket=given.wheelhouse)
     if given.script != "setup":
-        _need_flags(given.rest)
+        _need_flags(job)
     if cluster.slice.road == "gke":
         if given.revision or given.wheelhouse:
             refuse(
                 "on gke, pods have the commit and packages of GKE_IMAGE; remove --revision and"
                 " --wheelhouse"
             )
-        return Job(cluster, tuple(given.rest))
-    job = Job(cluster, tuple(given.rest), find_commit(given.revision or ""), given.wheelhouse)
+        return job
+    job = dataclasses.replace(job, commit=find_commit(given.revision or ""))
     if job.wheelhouse and not given.dry_run and ask(job.pack()[0]).code:
         refuse(f"{job.wheelhouse}/complete was not found; run launch/wheelhouse.sh first")
     return job
 
 
-def _need_flags(flags: Sequence[str]) -> None:
+def _need_flags(job: Job) -> None:
     for name in ("config", "workdir"):
-        is_given = any(re.match(f"--{name}=.", flag) for flag in flags)
-        if f"--{name}" in flags or not is_given:
+        if f"--{name}" in job.flags or not job.find(name):
             refuse(f"--{name}= is missing, such as --config=configs/base.py --workdir=gs://b/a")
 
 
@@ -94,7 +94,7 @@ def create(given: Namespace, road: ModuleType) -> int:
     cluster, job = given.cluster, Job(given.cluster)
     if road.STARTS_ITSELF:
         job = _make_job(given)
-        check_config(job.flags, job.commit)
+        check_config(job)
     elif given.rest:
         refuse(f"'{given.rest[0]}' is no option of launch/create.sh; see launch/create.sh --help")
     if code := _run(given, road.plan("create", job)):
@@ -192,9 +192,9 @@ def train(given: Namespace, road: ModuleType) -> int:
         if given.rest:
             refuse(f"--stop takes no flags of training, but there is '{given.rest[0]}'; remove it")
         return _run(given, road.plan("stop", job))
-    _need_flags(given.rest)
+    _need_flags(job)
     if not given.skip_config_check:
-        check_config(given.rest)
+        check_config(job)
     kinds = [*["examine"] * given.doctor, "start"]
     if code := _run(given, [command for kind in kinds for command in road.plan(kind, job)]):
         stop = given.cluster.next_command("train", "--stop")
@@ -297,7 +297,7 @@ def watch(given: Namespace, road: ModuleType) -> int:
     price = float(given.price) if given.price else cluster.slice.price()
     if given.max_usd and price is None:
         refuse(f"--max_usd needs a price, and none of {cluster.slice.name} is known; add --price=")
-    check_config(job.flags, job.commit)
+    check_config(job)
     if given.dry_run:
         examine = " examine" * given.doctor
         for kind in f"create look set_up{examine} start stacks stop delete clean".split():
