@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 from .job import Job
 from .run import Ask, Command, is_logged_in, make
@@ -42,7 +43,7 @@ def list_checks(job: Job) -> list[Check]:
         remedy = f"kubectl apply --server-side --filename={JOBSET}"
         checks.append(Check("JobSet", question, bool, remedy))
     if cluster.bucket:
-        name, is_near = "/".join(cluster.bucket.split("/")[:3]), lambda out: _is_near(out, region)
+        name, is_near = "/".join(cluster.bucket.split("/")[:3]), partial(_is_near, region)
         question = make(f"gcloud storage buckets describe {name} --format=json")
         remedy = f"gcloud storage buckets create {name} --location={region} {project}"
         checks.append(Check(f"{name} in {region}", question, is_near, remedy))
@@ -54,7 +55,7 @@ def list_checks(job: Job) -> list[Check]:
     return checks
 
 
-def _is_near(out: str, region: str) -> bool:
+def _is_near(region: str, out: str) -> bool:
     """Whether a bucket is in a region, or in US, EU or ASIA around it.
 
     A dual-region passes: its name tells none of its regions.
