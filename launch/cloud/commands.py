@@ -65,6 +65,13 @@ def _make_job(given: Namespace) -> Job:
     job = Job(cluster, tuple(given.rest), from_bucket=given.wheelhouse)
     if given.script != "setup":
         _need_flags(job)
+        outlives = "gs://" if ROADS[cluster.slice.road].STARTS_ITSELF else ("gs://", "/")
+        if not job.workdir.startswith(outlives):
+            refuse(
+                f"--workdir={job.workdir} is deleted with the machines; give a folder in a bucket, "
+                "such as gs://BUCKET/runs/a, or on queued one on a disk that outlives them, such as"
+                " /mnt/runs/a"
+            )
     if cluster.slice.road == "gke":
         if given.revision or given.wheelhouse:
             refuse(
@@ -289,11 +296,6 @@ def check(given: Namespace, road: ModuleType) -> int:
 def watch(given: Namespace, road: ModuleType) -> int:
     """Do what launch/pod.sh does for a config and a workdir, on a slice that is to stay."""
     cluster, job = given.cluster, _make_job(given)
-    if not job.workdir.startswith("gs://" if road.STARTS_ITSELF else ("gs://", "/")):
-        refuse(
-            f"--workdir={job.workdir} is deleted with the machines; give a folder in a bucket, "
-            "such as gs://BUCKET/runs/a, or on queued one on a disk that outlives them, /mnt/runs/a"
-        )
     price = float(given.price) if given.price else cluster.slice.price()
     if given.max_usd and price is None:
         refuse(f"--max_usd needs a price, and none of {cluster.slice.name} is known; add --price=")

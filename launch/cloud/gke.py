@@ -127,8 +127,6 @@ def make_manifest(job: Job) -> dict[str, Any]:
     room = 63 - len(f"-slice-0-{hosts - 1}-abcde")
     if len(name) > room:
         refuse(f"{cluster.path}: TPU_NAME is '{name}'; pods' names have room for {room} characters")
-    if not job.workdir.startswith("gs://"):
-        refuse("--workdir=gs://BUCKET/FOLDER is missing: a pod's own disk is deleted with the pod")
     labels = {"launched_by": cluster.get("LABEL")}
     template = {
         "parallelism": hosts,

@@ -160,6 +160,8 @@ FLAGS_REFUSED = [
     ("pod", ("a.py", "--workdir=/mnt/a", "--workdir"), "--workdir="),
     ("pod", ("a.py", "--workdir="), "BUCKET is empty"),
     ("pod", ("a.py", "--workdir=/mnt/a", "--topology=v6e:4x4"), "--workdir=/mnt/a"),
+    ("create", (*TRAIN_FLAGS, "--topology=v6e:4x4", "--revision=HEAD"), "--workdir=/mnt/runs/base"),
+    ("create", (*TRAIN_FLAGS, "--topology=v6e:4x4", "--road=gke"), "--workdir=/mnt/runs/base"),
     ("pod", (*GKE[1:3], "--topology=tpu7x:2x2x2", "--road=gke", "--max_usd=5"), "--price="),
     ("pod", (*GKE[1:], "--revision=HEAD"), "GKE_IMAGE; remove"),
     ("pod", (*GKE[1:], "--wheelhouse"), "GKE_IMAGE; remove"),
