@@ -373,7 +373,10 @@ _ARGUMENTS: dict[Callable[[Namespace, ModuleType], int], tuple[str, str]] = {
 def _start(function: Callable[[Namespace, ModuleType], int], arguments: Sequence[str]) -> int:
     words = inspect.getdoc(function) or ""
     given = read_arguments(function.__name__, arguments, *_ARGUMENTS[function], words)
-    return function(given, _find_road(given))
+    try:
+        return function(given, _find_road(given))
+    except KeyboardInterrupt:
+        return 130
 
 
 COMMANDS = {function.__name__: functools.partial(_start, function) for function in _ARGUMENTS}

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from launch.cloud import job
+from launch.cloud import commands, job
 from tests.launch.pods import run_on
 from tests.launch.scripts import LAUNCH, TRAIN_FLAGS, commit, write_command
 from tests.launch.simulated_cloud import HOUR
@@ -109,6 +109,16 @@ def test_a_slice_is_deleted_with_its_label_alone(call, refused, cluster, cloud, 
     code, _, error = call("delete", *delete, "--yes")
     listing = "tpus tpu-vm list" if road == "queued" else "instances list"
     assert code == 1 and "my-tpu was not found" in error and f"gcloud compute {listing}" in error
+
+
+def test_ctrl_c_ends_a_wait_without_a_traceback(call, cluster, cloud, monkeypatch):
+    cloud.grants_from = cloud.now + 10 * HOUR
+
+    def interrupt(secs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "time", cloud.clock(interrupt))
+    assert call("create", cluster(), "--wait")[0] == 130
 
 
 class Terminal(io.StringIO):
