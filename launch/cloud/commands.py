@@ -17,7 +17,7 @@ from .cluster import read_arguments
 from .decide import Rules
 from .job import Job, check_config, find_commit
 from .queued import on_workers
-from .run import LOGINS, Command, ask, check_login, make, run_all
+from .run import LOGINS, ask, check_login, make, run_all
 from .text import escape, refuse
 from .watch import Supervisor
 from .wheelhouse import copy_packages
@@ -50,13 +50,6 @@ def _find_road(given: Namespace) -> ModuleType:
             "launch/pod.sh has created them; gcloud compute ssh or kubectl exec reaches one"
         )
     return ROADS[road]
-
-
-def _run(given: Namespace, commands: Sequence[Command]) -> int:
-    """Run commands for a person who is logged in, or print them."""
-    if not given.dry_run:
-        check_login()
-    return run_all(commands, given.dry_run)
 
 
 def _make_job(given: Namespace) -> Job:
@@ -104,7 +97,7 @@ def create(given: Namespace, road: ModuleType) -> int:
         check_config(job)
     elif given.rest:
         refuse(f"'{given.rest[0]}' is no option of launch/create.sh; see launch/create.sh --help")
-    if code := _run(given, road.plan("create", job)):
+    if code := run_all(road.plan("create", job), given.dry_run):
         return code
     if given.dry_run:
         return run_all(road.questions(job), True) if given.wait else 0
@@ -142,7 +135,6 @@ def delete(given: Namespace, road: ModuleType) -> int:
     commands = [*road.plan("delete", job), *road.plan("clean", job)]
     if given.dry_run:
         return run_all([road.questions(job)[0], *commands], True)
-    check_login()
     if is_foreign or not given.yes:
         _confirm(cluster.name, "--force_foreign needs one" if is_foreign else "add --yes")
     answers = road.look(job, ask, time.time())
@@ -180,7 +172,7 @@ def setup(given: Namespace, road: ModuleType) -> int:
     left unchanged.
     """
     job = _make_job(given)
-    code = _run(given, road.plan("set_up", job))
+    code = run_all(road.plan("set_up", job), given.dry_run)
     if not code and not given.dry_run:
         train_command = given.cluster.next_command("train", "--config=FILE", "--workdir=DIR")
         print(f"{given.cluster.name} has commit {job.commit}. Next: {train_command}")
@@ -198,12 +190,13 @@ def train(given: Namespace, road: ModuleType) -> int:
     if given.stop:
         if given.rest:
             refuse(f"--stop takes no flags of training, but there is '{given.rest[0]}'; remove it")
-        return _run(given, road.plan("stop", job))
+        return run_all(road.plan("stop", job), given.dry_run)
     _need_flags(job)
     if not given.skip_config_check:
         check_config(job)
     kinds = [*["examine"] * given.doctor, "start"]
-    if code := _run(given, [command for kind in kinds for command in road.plan(kind, job)]):
+    commands = [command for kind in kinds for command in road.plan(kind, job)]
+    if code := run_all(commands, given.dry_run):
         stop = given.cluster.next_command("train", "--stop")
         refuse(f"{given.cluster.name} may train on some workers only; stop: {stop}", code)
     if not given.dry_run:
@@ -216,9 +209,9 @@ def logs(given: Namespace, road: ModuleType) -> int:
     cluster, worker = given.cluster, given.worker or "all"
     lines, follow = int(given.lines), given.follow
     if road is gke:
-        return _run(given, [gke.show_logs(cluster, lines, follow)])
+        return run_all([gke.show_logs(cluster, lines, follow)], given.dry_run)
     if road is queued and not given.bucket:
-        return _run(given, [queued.show_log(cluster, worker, lines, follow)])
+        return run_all([queued.show_log(cluster, worker, lines, follow)], given.dry_run)
     if follow:
         refuse("--follow does not work with the copies in the bucket; remove it")
     return _show_copies(given, worker, lines)
@@ -232,7 +225,6 @@ def _show_copies(given: Namespace, worker: str, lines: int) -> int:
     cat = "gcloud storage cat"
     if given.dry_run:
         return run_all([listing, make(f"{cat} {folder}/NEWEST.log {cluster.project}")], True)
-    check_login()
     said = ask(listing)
     # Size, time of the last copy, address; names that training would not give are skipped.
     rows = [row for row in map(str.split, said.out.split("\n")) if len(row) == 3]
@@ -263,10 +255,7 @@ def ssh(given: Namespace, road: ModuleType) -> int:
     if worker == "all" and not remote:
         refuse("a shell opens on one worker; try --worker=0, or add a command to --worker=all")
     command = on_workers(given.cluster, worker, remote)
-    if given.dry_run:
-        return run_all([command], True)
-    check_login()
-    return subprocess.call(command.words)
+    return run_all([command], True) if given.dry_run else subprocess.call(command.words)
 
 
 def wheelhouse(given: Namespace, road: ModuleType) -> int:
@@ -276,8 +265,6 @@ def wheelhouse(given: Namespace, road: ModuleType) -> int:
     about 1 GB, once for all commits with the same packages. This machine needs the internet, git
     and curl.
     """
-    if not given.dry_run:
-        check_login()
     return copy_packages(given.cluster, given.revision or "", given.python, given.dry_run)
 
 
@@ -307,7 +294,6 @@ def watch(given: Namespace, road: ModuleType) -> int:
             print(f"# {kind}\n" * bool(commands), end="")
             run_all(commands, True)
         return 0
-    check_login()
     if not run_checks(job, ask):
         refuse("something is missing, see above; nothing was created")
     rules = Rules(
@@ -373,8 +359,11 @@ _ARGUMENTS: dict[Callable[[Namespace, ModuleType], int], tuple[str, str]] = {
 def _start(function: Callable[[Namespace, ModuleType], int], arguments: Sequence[str]) -> int:
     words = inspect.getdoc(function) or ""
     given = read_arguments(function.__name__, arguments, *_ARGUMENTS[function], words)
+    road = _find_road(given)
     try:
-        return function(given, _find_road(given))
+        if not given.dry_run and function is not check:
+            check_login()
+        return function(given, road)
     except KeyboardInterrupt:
         return 130
 

@@ -163,15 +163,15 @@ def test_a_mistake_in_a_config_is_refused_as_by_train(refused, call, cluster, cl
     """What is resolved is the commit that is sent; `train` sends none, and takes the files here."""
     config.write_text("wrong\n")
     option = cluster(BUCKET="gs://my-bucket", TOPOLOGY="v6e:2x4" if name == "create" else "v5e:2x4")
-    flags = ("configs/base.py", "--revision=HEAD") if name == "pod" else (*TRAIN, "--revision=HEAD")
-    flags = TRAIN if name == "train" else flags
+    words = [name, option, "--dry-run", *(("configs/base.py",) if name == "pod" else TRAIN)]
     if name != "train":
-        assert call(name, option, "--dry-run", *flags)[0] == 0
+        words.append("--revision=HEAD")
+        assert call(*words)[0] == 0
         commit(clone)
-    assert "not a field of the config: a" in refused(name, option, *flags)
+    assert "not a field of the config: a" in refused(*words)
     config.unlink()
     commit(clone)
-    assert "--config=configs/base.py: there is no such file" in refused(name, option, *flags)
+    assert "--config=configs/base.py: there is no such file" in refused(*words)
 
 
 def test_what_only_workers_have_is_left_to_them(call, cluster, config, tmp_path, monkeypatch):
