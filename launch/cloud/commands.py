@@ -23,12 +23,6 @@ from .watch import Supervisor
 from .wheelhouse import copy_packages
 
 ROADS: dict[str, ModuleType] = {"queued": queued, "compute_engine": compute_engine, "gke": gke}
-# The command that lists what exists, by road; a group's machines are no TPU VMs of the TPU API.
-_LISTINGS = {
-    "queued": "gcloud compute tpus tpu-vm list {place}",
-    "compute_engine": "gcloud compute instances list {project}",
-    "gke": "kubectl get jobsets",
-}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -138,11 +132,9 @@ def delete(given: Namespace, road: ModuleType) -> int:
     if is_foreign or not given.yes:
         _confirm(cluster.name, "--force_foreign needs one" if is_foreign else "add --yes")
     answers = road.look(job, ask, time.time())
-    listing = _LISTINGS[cluster.slice.road].format(place=cluster.place, project=cluster.project)
+    listing = road.LISTING.format(place=cluster.place, project=cluster.project)
     if answers.slice is None or answers.slice.kind == decide.ABSENT:
-        unseen = (
-            f"is in a state that is unknown: {answers.error}" if answers.error else "was not found"
-        )
+        unseen = f"has an unknown state: {answers.error}" if answers.error else "was not found"
         refuse(f"{cluster.name} {unseen}; it may still cost money; {listing}", 1)
     if not is_foreign and answers.slice.label != cluster.get("LABEL"):
         refuse(

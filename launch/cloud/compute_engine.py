@@ -18,6 +18,7 @@ from .run import Ask, Command, make
 from .text import dig, dig_any, read_json, read_time
 
 STARTS_ITSELF = True
+LISTING = "gcloud compute instances list {project}"  # the TPU API does not list these machines
 _MODELS = {
     "standard": "",
     "spot": "--provisioning-model=SPOT --instance-termination-action=STOP",

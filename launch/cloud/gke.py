@@ -19,6 +19,7 @@ from .text import dig, dig_any, read_json, read_time, refuse
 from .topologies import CHIPS_PER_HOST
 
 STARTS_ITSELF = True
+LISTING = "kubectl get jobsets"
 MAX_RESTARTS = 100
 # The user of launch/Dockerfile.
 USER = 1000
@@ -103,20 +104,19 @@ def read_jobset(body: Any, jobs: Any = None) -> tuple[SliceSeen, Worker] | None:
     has_machines = dig_any(status, "replicatedJobsStatus", 0, "ready") == 1
     failure = _find_failure(body)
     starts = restarts + 1 if isinstance(restarts, int) and 0 <= restarts < 10**6 else 1
-    worker, kind = Worker("jobset", "running", starts=starts), decide.READY
-    words = "waiting for pods"
+    kind, words, training, code = decide.READY, "waiting for pods", "running", 0
     if state == "Completed":
-        worker = Worker("jobset", "ended", starts=starts)
+        training = "ended"
     elif state == "Failed" and dig(failure, "reason") == _FINAL:
         message = dig(_find_failure(dig_any(jobs, "items", 0)), "message")
         found = _EXIT_CODE.search(message)
-        code = int(found[1]) if found else decide.FINAL_CODES[0]
-        worker = Worker("jobset", "ended", code=code, starts=starts)
+        training, code = "ended", int(found[1]) if found else decide.FINAL_CODES[0]
     elif state == "Failed":
         kind, words = decide.LOST, f"Failed: {dig(failure, 'message')}"
     if dig(body, "metadata", "deletionTimestamp"):
         kind, words = decide.DELETING, "DELETING"
-    return SliceSeen(kind, words, label, time, has_machines and not state, 1), worker
+    seen = SliceSeen(kind, words, label, time, has_machines and not state, 1)
+    return seen, Worker("jobset", training, code=code, starts=starts)
 
 
 def make_manifest(job: Job) -> dict[str, Any]:
@@ -133,18 +133,13 @@ def make_manifest(job: Job) -> dict[str, Any]:
         "completions": hosts,
         "completionMode": "Indexed",
         "backoffLimit": 0,
-        "podFailurePolicy": {
-            "rules": [{"action": "FailJob"} | failure for _, failure, _ in _RULES],
-        },
+        "podFailurePolicy": {"rules": [{"action": "FailJob"} | match for _, match, _ in _RULES]},
         "template": {"metadata": {"labels": labels}, "spec": _make_pod(job)},
     }
+    pattern = ".*rule at index {}.*"
     rules = [
-        {
-            "name": rule,
-            "action": action,
-            "onJobFailureMessagePatterns": [f".*rule at index {number}.*"],
-        }
-        for number, (rule, _, action) in enumerate(_RULES)
+        {"name": rule, "action": action, "onJobFailureMessagePatterns": [pattern.format(index)]}
+        for index, (rule, _, action) in enumerate(_RULES)
     ]
     policy = {"maxRestarts": MAX_RESTARTS, "restartStrategy": "BlockingRecreate", "rules": rules}
     # One slice holds all pods, and no other job's.

@@ -29,9 +29,7 @@ def read_state(path: pathlib.Path, rules: Rules) -> State:
     if not path.exists():
         return State(rules)
     values = read_json(path.read_text(errors="replace"))
-    kinds = {field.name: str(field.type) for field in dataclasses.fields(State)} | {
-        "workdir": "str"
-    }
+    kinds = {"workdir": "str"} | {f.name: str(f.type) for f in dataclasses.fields(State)}
     del kinds["rules"]
     if not isinstance(values, dict) or set(values) != set(kinds):
         refuse(f"{path} holds another state than this supervisor writes; remove it")
