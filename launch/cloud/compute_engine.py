@@ -127,18 +127,17 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
     listed = said if said.code else ask(about_machines)
     if listed.is_absent:  # also of a group that has gone between the two
         return Answers(now, SliceSeen(decide.ABSENT))
-    seen = None
-    if not listed.code:
-        seen = read_group(read_json(said.out), read_json(listed.out), job.cluster.slice.hosts)
+    group, machines = read_json(said.out), read_json(listed.out)
+    seen = None if listed.code else read_group(group, machines, job.cluster.slice.hosts)
     if seen is None:
         return no_answer(now, listed)
+    if seen.kind in (decide.QUEUED, decide.STARTING):
+        errors = read_json(ask(about_errors).out)
+        code, words = (dig(errors, 0, "error", key) for key in ("code", "message"))
+        if "QUOTA" in code:  # the group would try for ever
+            return Answers(now, None, f"{code}: {words}", True)
+        seen = dataclasses.replace(seen, words=f"{seen.words} {code}".strip())
     if seen.kind != decide.READY:
-        if seen.kind in (decide.QUEUED, decide.STARTING):
-            errors = read_json(ask(about_errors).out)
-            code, words = (dig(errors, 0, "error", key) for key in ("code", "message"))
-            if "QUOTA" in code:  # the group would try for ever
-                return Answers(now, None, f"{code}: {words}", True)
-            seen = dataclasses.replace(seen, words=f"{seen.words} {code}".strip())
         return Answers(now, seen)
     records = ask(about_records)
     workers, junk, _ = read_workers(records.out)
