@@ -48,8 +48,8 @@ FORMS: dict[str, tuple[str, str, str | None]] = {
 class Cluster:
     """Hold the settings of one TPU slice, each of its form.
 
-    project, place: gcloud's flags. bucket: without a slash at its end, or ''. is_internal: the
-    machines get no external address.
+    project, place: gcloud's flags. bucket: without a slash at its end, or ''; logs: where it has
+    copies of the workers' logs, or ''. is_internal: the machines get no external address.
     """
 
     def __init__(self, path: pathlib.Path, overrides: dict[str, str]) -> None:
@@ -60,6 +60,7 @@ class Cluster:
         for name, value in self._values.items():
             _check(f"--{name.lower()}" if name in overrides else str(path), name, value)
         self.name, self.bucket = self.get("TPU_NAME"), self.get("BUCKET").rstrip("/")
+        self.logs = f"{self.bucket}/logs/{self.name}" if self.bucket else ""
         self.project = f"--project={self.get('PROJECT')}"
         self.place = f"--zone={self.get('ZONE')} {self.project}"
         self.region = self.get("ZONE").rpartition("-")[0]

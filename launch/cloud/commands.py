@@ -52,7 +52,7 @@ def _make_job(given: Namespace) -> Job:
     job = Job(cluster, tuple(given.rest), from_bucket=given.wheelhouse)
     if given.script != "setup":
         _need_flags(job)
-        outlives = "gs://" if ROADS[cluster.slice.road].STARTS_ITSELF else ("gs://", "/")
+        outlives = ("gs://",) if ROADS[cluster.slice.road].STARTS_ITSELF else ("gs://", "/")
         if not job.workdir.startswith(outlives):
             refuse(
                 f"--workdir={job.workdir} is deleted with the machines; give a folder in a bucket, "
@@ -212,7 +212,8 @@ def logs(given: Namespace, road: ModuleType) -> int:
 def _show_copies(given: Namespace, worker: str, lines: int) -> int:
     """Show the newest copy: each is WORKER-TIME.log, and a worker's name ends with its number."""
     cluster = given.cluster
-    folder = f"{cluster.need('BUCKET', 'so no log was copied')}/logs/{cluster.name}"
+    cluster.need("BUCKET", "so no log was copied")
+    folder = cluster.logs
     listing = make(f"gcloud storage ls --long {folder}/*.log {cluster.project}")
     cat = "gcloud storage cat"
     if given.dry_run:

@@ -57,7 +57,7 @@ def _upload(job: Job) -> list[Command]:
     """Return what puts commit and flags into the bucket, and clears earlier records."""
     cluster, folder = job.cluster, _find_folder(job.cluster)
     lines = [job.commit, cluster.get("REMOTE_PYTHON"), job.wheelhouse]
-    lines += [cluster.get("COORDINATOR_PORT"), f"{cluster.bucket}/logs/{cluster.name}"]
+    lines += [cluster.get("COORDINATOR_PORT"), cluster.logs]
     text = "".join(f"{line}\n" for line in [*lines, "--multihost", *job.flags])
     return [
         make("gcloud storage cp", str(job.archive), f"{folder}/code.tar.gz", secs=SET_UP_SECS),

@@ -82,8 +82,7 @@ def _start(job: Job, is_examined: bool) -> list[Command]:
     here = f"cd {cluster.get('REMOTE_DIR')} && "
     environment = f"JAX_COORDINATOR_PORT={port} " * bool(port)
     python, flags = cluster.get("REMOTE_PYTHON"), ["--multihost", *job.flags]
-    logs = f"{cluster.bucket}/logs/{cluster.name}" if cluster.bucket else ""
-    words = ["bash", "launch/worker/on_worker_train.sh", python, LOG, logs, *flags]
+    words = ["bash", "launch/worker/on_worker_train.sh", python, LOG, cluster.logs, *flags]
     if is_examined:
         known = [flag for flag in flags if re.match(r"--(config[=.[]|workdir=|multihost$)", flag)]
         doctor = ["timeout", str(DOCTOR_SECS), python, "-m", "bert_jax.doctor"]
