@@ -1,7 +1,8 @@
 """Check before anything costs money what a run needs: login, project, APIs, bucket, store."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from .job import Job
 from .run import Ask, Command, is_logged_in, make
@@ -21,44 +22,43 @@ class Check:
     remedy: str
 
 
-def list_checks(job: Job) -> list[Check]:
-    """Return the checks of a road but for the login, in the order in which they are mended."""
+def list_checks(job: Job) -> Iterator[Check]:
+    """Yield the checks of a road but for the login, in the order in which they are mended."""
     cluster, road = job.cluster, job.cluster.slice.road
     project, region = cluster.project, cluster.region
     api = f"{_APIS[road]}.googleapis.com"
-    listing = make(f"gcloud services list --enabled {project} --format=value(config.name)")
-    describe = f"gcloud projects describe {cluster.get('PROJECT')} --format=value(projectId)"
-    enable = f"gcloud services enable {api} {project}"
-    checks = [
-        Check("project", make(describe), bool, "gcloud projects list"),
-        Check(api, listing, lambda out: api in out.split(), enable),
-    ]
+    question = f"gcloud projects describe {cluster.get('PROJECT')} --format=value(projectId)"
+    yield Check("project", make(question), bool, "gcloud projects list")
+    question = f"gcloud services list --enabled {project} --format=value(config.name)"
+    remedy = f"gcloud services enable {api} {project}"
+    yield Check(api, make(question), lambda out: api in out.split(), remedy)
     if road == "compute_engine":
-        question = make("gcloud compute instance-groups managed create --help")
+        question = "gcloud compute instance-groups managed create --help"
         new, remedy = "target-size-policy-mode", "gcloud components update"
-        checks.append(Check("gcloud of 2026", question, lambda out: new in out, remedy))
+        yield Check("gcloud of 2026", make(question), lambda out: new in out, remedy)
     if road == "gke":
-        question = make("kubectl get crd jobsets.jobset.x-k8s.io --output=name")
+        question = "kubectl get crd jobsets.jobset.x-k8s.io --output=name"
         remedy = f"kubectl apply --server-side --filename={JOBSET}"
-        checks.append(Check("JobSet", question, bool, remedy))
+        yield Check("JobSet", make(question), bool, remedy)
     if cluster.bucket:
-        name, near = "/".join(cluster.bucket.split("/")[:3]), (region, region.partition("-")[0])
-        question = make(f"gcloud storage buckets describe {name} --format=json")
+        name = "/".join(cluster.bucket.split("/")[:3])
+        question = f"gcloud storage buckets describe {name} --format=json"
         remedy = f"gcloud storage buckets create {name} --location={region} {project}"
-        checks.append(
-            Check(f"{name} in {region}", question, lambda out: _find_place(out) in near, remedy)
-        )
-    for flag in job.flags:
-        if flag.startswith("--config.data.store=gs://"):
-            store = flag.partition("=")[2].rstrip("/")
-            question = make("gcloud storage ls", f"{store}/manifest.json")
-            remedy = f"gcloud storage cp --recursive stores/mine {store.rpartition('/')[0]}/"
-            checks.append(Check(store, question, bool, remedy))
-    return checks
+        yield Check(f"{name} in {region}", make(question), partial(_is_near, region), remedy)
+    store = job.find("config.data.store").rstrip("/")
+    if store.startswith("gs://"):
+        command = make("gcloud storage ls", f"{store}/manifest.json")
+        remedy = f"gcloud storage cp --recursive stores/mine {store.rpartition('/')[0]}/"
+        yield Check(store, command, bool, remedy)
 
 
-def _find_place(out: str) -> str:
-    return dig(read_json(out), "location").lower()
+def _is_near(region: str, out: str) -> bool:
+    """Whether a bucket is in a region, or in US, EU or ASIA around it.
+
+    A dual-region passes: its name tells none of its regions.
+    """
+    bucket, near = read_json(out), (region, region.partition("-")[0].replace("europe", "eu"))
+    return dig(bucket, "location").lower() in near or "dual" in dig(bucket, "location_type")
 
 
 def run_checks(job: Job, ask: Ask) -> bool:

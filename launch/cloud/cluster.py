@@ -48,17 +48,19 @@ FORMS: dict[str, tuple[str, str, str | None]] = {
 class Cluster:
     """Hold the settings of one TPU slice, each of its form.
 
-    project, place: gcloud's flags. bucket: without a slash at its end, or ''. is_internal: the
-    machines get no external address.
+    project, place: gcloud's flags. bucket: without a slash at its end, or ''; logs: where it has
+    copies of the workers' logs, or ''. is_internal: the machines get no external address.
     """
 
     def __init__(self, path: pathlib.Path, overrides: dict[str, str]) -> None:
         self.path = path
+        self._flags = [f"--{name.lower()}={value}" for name, value in overrides.items()]
         defaults = {name: default or "" for name, (_, _, default) in FORMS.items()}
         self._values = defaults | _read(path) | overrides
         for name, value in self._values.items():
             _check(f"--{name.lower()}" if name in overrides else str(path), name, value)
         self.name, self.bucket = self.get("TPU_NAME"), self.get("BUCKET").rstrip("/")
+        self.logs = f"{self.bucket}/logs/{self.name}" if self.bucket else ""
         self.project = f"--project={self.get('PROJECT')}"
         self.place = f"--zone={self.get('ZONE')} {self.project}"
         self.region = self.get("ZONE").rpartition("-")[0]
@@ -83,8 +85,8 @@ class Cluster:
         )
 
     def next_command(self, script: str, *flags: str) -> str:
-        """Return a command of ours as a user may paste it."""
-        return shlex.join([f"launch/{script}.sh", f"--cluster={self.path}", *flags])
+        """Return a command of ours for this slice, as a user may paste it."""
+        return shlex.join([f"launch/{script}.sh", f"--cluster={self.path}", *self._flags, *flags])
 
 
 def _check(origin: str, name: str, value: str) -> None:

@@ -1,9 +1,9 @@
 """Run the scripts of launch/: each `launch/NAME.sh` is an entry to the function of its name."""
 
+import dataclasses
 import functools
 import inspect
 import pathlib
-import re
 import subprocess
 import sys
 import time
@@ -17,7 +17,7 @@ from .cluster import read_arguments
 from .decide import Rules
 from .job import Job, check_config, find_commit
 from .queued import on_workers
-from .run import LOGINS, Command, ask, check_login, make, run_all
+from .run import LOGINS, ask, check_login, make, run_all
 from .text import escape, refuse
 from .watch import Supervisor
 from .wheelhouse import copy_packages
@@ -46,35 +46,35 @@ def _find_road(given: Namespace) -> ModuleType:
     return ROADS[road]
 
 
-def _run(given: Namespace, commands: Sequence[Command]) -> int:
-    """Run commands for a person who is logged in, or print them."""
-    if not given.dry_run:
-        check_login()
-    return run_all(commands, given.dry_run)
-
-
 def _make_job(given: Namespace) -> Job:
     """Return the job of a commit; all but setup.sh name a config and a workdir."""
     cluster = given.cluster
+    job = Job(cluster, tuple(given.rest), from_bucket=given.wheelhouse)
     if given.script != "setup":
-        _need_flags(given.rest)
+        _need_flags(job)
+        outlives = ("gs://",) if ROADS[cluster.slice.road].STARTS_ITSELF else ("gs://", "/")
+        if not job.workdir.startswith(outlives):
+            refuse(
+                f"--workdir={job.workdir} is deleted with the machines; give a folder in a bucket, "
+                "such as gs://BUCKET/runs/a, or on queued one on a disk that outlives them, such as"
+                " /mnt/runs/a"
+            )
     if cluster.slice.road == "gke":
         if given.revision or given.wheelhouse:
             refuse(
                 "on gke, pods have the commit and packages of GKE_IMAGE; remove --revision and"
                 " --wheelhouse"
             )
-        return Job(cluster, tuple(given.rest))
-    job = Job(cluster, tuple(given.rest), find_commit(given.revision or ""), given.wheelhouse)
+        return job
+    job = dataclasses.replace(job, commit=find_commit(given.revision or ""))
     if job.wheelhouse and not given.dry_run and ask(job.pack()[0]).code:
         refuse(f"{job.wheelhouse}/complete was not found; run launch/wheelhouse.sh first")
     return job
 
 
-def _need_flags(flags: Sequence[str]) -> None:
+def _need_flags(job: Job) -> None:
     for name in ("config", "workdir"):
-        is_given = any(re.match(f"--{name}=.", flag) for flag in flags)
-        if f"--{name}" in flags or not is_given:
+        if f"--{name}" in job.flags or not job.find(name):
             refuse(f"--{name}= is missing, such as --config=configs/base.py --workdir=gs://b/a")
 
 
@@ -88,10 +88,10 @@ def create(given: Namespace, road: ModuleType) -> int:
     cluster, job = given.cluster, Job(given.cluster)
     if road.STARTS_ITSELF:
         job = _make_job(given)
-        check_config(job.flags, job.commit)
+        check_config(job)
     elif given.rest:
         refuse(f"'{given.rest[0]}' is no option of launch/create.sh; see launch/create.sh --help")
-    if code := _run(given, road.plan("create", job)):
+    if code := run_all(road.plan("create", job), given.dry_run):
         return code
     if given.dry_run:
         return run_all(road.questions(job), True) if given.wait else 0
@@ -129,14 +129,13 @@ def delete(given: Namespace, road: ModuleType) -> int:
     commands = [*road.plan("delete", job), *road.plan("clean", job)]
     if given.dry_run:
         return run_all([road.questions(job)[0], *commands], True)
-    check_login()
     if is_foreign or not given.yes:
         _confirm(cluster.name, "--force_foreign needs one" if is_foreign else "add --yes")
     answers = road.look(job, ask, time.time())
-    listing = f"gcloud compute tpus tpu-vm list {cluster.place}"
+    listing = road.LISTING.format(place=cluster.place, project=cluster.project)
     if answers.slice is None or answers.slice.kind == decide.ABSENT:
-        unseen = f"{cluster.name} was not found {answers.error}"
-        refuse(f"{unseen}; it may still cost money; {listing}", 1)
+        unseen = f"has an unknown state: {answers.error}" if answers.error else "was not found"
+        refuse(f"{cluster.name} {unseen}; it may still cost money; {listing}", 1)
     if not is_foreign and answers.slice.label != cluster.get("LABEL"):
         refuse(
             f"{cluster.name} has the label launched_by='{answers.slice.label}', not "
@@ -165,7 +164,7 @@ def setup(given: Namespace, road: ModuleType) -> int:
     left unchanged.
     """
     job = _make_job(given)
-    code = _run(given, road.plan("set_up", job))
+    code = run_all(road.plan("set_up", job), given.dry_run)
     if not code and not given.dry_run:
         train_command = given.cluster.next_command("train", "--config=FILE", "--workdir=DIR")
         print(f"{given.cluster.name} has commit {job.commit}. Next: {train_command}")
@@ -183,12 +182,13 @@ def train(given: Namespace, road: ModuleType) -> int:
     if given.stop:
         if given.rest:
             refuse(f"--stop takes no flags of training, but there is '{given.rest[0]}'; remove it")
-        return _run(given, road.plan("stop", job))
-    _need_flags(given.rest)
+        return run_all(road.plan("stop", job), given.dry_run)
+    _need_flags(job)
     if not given.skip_config_check:
-        check_config(given.rest)
+        check_config(job)
     kinds = [*["examine"] * given.doctor, "start"]
-    if code := _run(given, [command for kind in kinds for command in road.plan(kind, job)]):
+    commands = [command for kind in kinds for command in road.plan(kind, job)]
+    if code := run_all(commands, given.dry_run):
         stop = given.cluster.next_command("train", "--stop")
         refuse(f"{given.cluster.name} may train on some workers only; stop: {stop}", code)
     if not given.dry_run:
@@ -201,9 +201,9 @@ def logs(given: Namespace, road: ModuleType) -> int:
     cluster, worker = given.cluster, given.worker or "all"
     lines, follow = int(given.lines), given.follow
     if road is gke:
-        return _run(given, [gke.show_logs(cluster, lines, follow)])
+        return run_all([gke.show_logs(cluster, lines, follow)], given.dry_run)
     if road is queued and not given.bucket:
-        return _run(given, [queued.show_log(cluster, worker, lines, follow)])
+        return run_all([queued.show_log(cluster, worker, lines, follow)], given.dry_run)
     if follow:
         refuse("--follow does not work with the copies in the bucket; remove it")
     return _show_copies(given, worker, lines)
@@ -212,12 +212,12 @@ def logs(given: Namespace, road: ModuleType) -> int:
 def _show_copies(given: Namespace, worker: str, lines: int) -> int:
     """Show the newest copy: each is WORKER-TIME.log, and a worker's name ends with its number."""
     cluster = given.cluster
-    folder = f"{cluster.need('BUCKET', 'so no log was copied')}/logs/{cluster.name}"
+    cluster.need("BUCKET", "so no log was copied")
+    folder = cluster.logs
     listing = make(f"gcloud storage ls --long {folder}/*.log {cluster.project}")
     cat = "gcloud storage cat"
     if given.dry_run:
         return run_all([listing, make(f"{cat} {folder}/NEWEST.log {cluster.project}")], True)
-    check_login()
     said = ask(listing)
     # Size, time of the last copy, address; names that training would not give are skipped.
     rows = [row for row in map(str.split, said.out.split("\n")) if len(row) == 3]
@@ -248,10 +248,7 @@ def ssh(given: Namespace, road: ModuleType) -> int:
     if worker == "all" and not remote:
         refuse("a shell opens on one worker; try --worker=0, or add a command to --worker=all")
     command = on_workers(given.cluster, worker, remote)
-    if given.dry_run:
-        return run_all([command], True)
-    check_login()
-    return subprocess.call(command.words)
+    return run_all([command], True) if given.dry_run else subprocess.call(command.words)
 
 
 def wheelhouse(given: Namespace, road: ModuleType) -> int:
@@ -261,8 +258,6 @@ def wheelhouse(given: Namespace, road: ModuleType) -> int:
     about 1 GB, once for all commits with the same packages. This machine needs the internet, git
     and curl.
     """
-    if not given.dry_run:
-        check_login()
     return copy_packages(given.cluster, given.revision or "", given.python, given.dry_run)
 
 
@@ -281,15 +276,10 @@ def check(given: Namespace, road: ModuleType) -> int:
 def watch(given: Namespace, road: ModuleType) -> int:
     """Do what launch/pod.sh does for a config and a workdir, on a slice that is to stay."""
     cluster, job = given.cluster, _make_job(given)
-    if not job.workdir.startswith("gs://" if road.STARTS_ITSELF else ("gs://", "/")):
-        refuse(
-            f"--workdir={job.workdir} is deleted with the machines; give a folder in a bucket, "
-            "such as gs://BUCKET/runs/a, or on queued one on a disk that outlives them, /mnt/runs/a"
-        )
     price = float(given.price) if given.price else cluster.slice.price()
     if given.max_usd and price is None:
         refuse(f"--max_usd needs a price, and none of {cluster.slice.name} is known; add --price=")
-    check_config(job.flags, job.commit)
+    check_config(job)
     if given.dry_run:
         examine = " examine" * given.doctor
         for kind in f"create look set_up{examine} start stacks stop delete clean".split():
@@ -297,7 +287,6 @@ def watch(given: Namespace, road: ModuleType) -> int:
             print(f"# {kind}\n" * bool(commands), end="")
             run_all(commands, True)
         return 0
-    check_login()
     if not run_checks(job, ask):
         refuse("something is missing, see above; nothing was created")
     rules = Rules(
@@ -363,7 +352,13 @@ _ARGUMENTS: dict[Callable[[Namespace, ModuleType], int], tuple[str, str]] = {
 def _start(function: Callable[[Namespace, ModuleType], int], arguments: Sequence[str]) -> int:
     words = inspect.getdoc(function) or ""
     given = read_arguments(function.__name__, arguments, *_ARGUMENTS[function], words)
-    return function(given, _find_road(given))
+    road = _find_road(given)
+    try:
+        if not given.dry_run and function is not check:
+            check_login()
+        return function(given, road)
+    except KeyboardInterrupt:
+        return 130
 
 
 COMMANDS = {function.__name__: functools.partial(_start, function) for function in _ARGUMENTS}

@@ -18,6 +18,7 @@ from .run import Ask, Command, make
 from .text import dig, dig_any, read_json, read_time
 
 STARTS_ITSELF = True
+LISTING = "gcloud compute instances list {project}"  # the TPU API does not list these machines
 _MODELS = {
     "standard": "",
     "spot": "--provisioning-model=SPOT --instance-termination-action=STOP",
@@ -56,7 +57,7 @@ def _upload(job: Job) -> list[Command]:
     """Return what puts commit and flags into the bucket, and clears earlier records."""
     cluster, folder = job.cluster, _find_folder(job.cluster)
     lines = [job.commit, cluster.get("REMOTE_PYTHON"), job.wheelhouse]
-    lines += [cluster.get("COORDINATOR_PORT"), f"{cluster.bucket}/logs/{cluster.name}"]
+    lines += [cluster.get("COORDINATOR_PORT"), cluster.logs]
     text = "".join(f"{line}\n" for line in [*lines, "--multihost", *job.flags])
     return [
         make("gcloud storage cp", str(job.archive), f"{folder}/code.tar.gz", secs=SET_UP_SECS),
@@ -126,18 +127,17 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
     listed = said if said.code else ask(about_machines)
     if listed.is_absent:  # also of a group that has gone between the two
         return Answers(now, SliceSeen(decide.ABSENT))
-    seen = None
-    if not listed.code:
-        seen = read_group(read_json(said.out), read_json(listed.out), job.cluster.slice.hosts)
+    group, machines = read_json(said.out), read_json(listed.out)
+    seen = None if listed.code else read_group(group, machines, job.cluster.slice.hosts)
     if seen is None:
         return no_answer(now, listed)
+    if seen.kind in (decide.QUEUED, decide.STARTING):
+        errors = read_json(ask(about_errors).out)
+        code, words = (dig(errors, 0, "error", key) for key in ("code", "message"))
+        if "QUOTA" in code:  # the group would try for ever
+            return Answers(now, None, f"{code}: {words}", True)
+        seen = dataclasses.replace(seen, words=f"{seen.words} {code}".strip())
     if seen.kind != decide.READY:
-        if seen.kind in (decide.QUEUED, decide.STARTING):
-            errors = read_json(ask(about_errors).out)
-            code, words = (dig(errors, 0, "error", key) for key in ("code", "message"))
-            if "QUOTA" in code:  # the group would try for ever
-                return Answers(now, None, f"{code}: {words}", True)
-            seen = dataclasses.replace(seen, words=f"{seen.words} {code}".strip())
         return Answers(now, seen)
     records = ask(about_records)
     workers, junk, _ = read_workers(records.out)

@@ -19,9 +19,20 @@ from .text import dig, dig_any, read_json, read_time, refuse
 from .topologies import CHIPS_PER_HOST
 
 STARTS_ITSELF = True
+LISTING = "kubectl get jobsets"
 MAX_RESTARTS = 100
 # The user of launch/Dockerfile.
 USER = 1000
+_GKE = "cloud.google.com/gke"
+# A rule of JobSet, the failure of a pod that it is for, and what JobSet does. All failures have one
+# reason; the message names the rule by its place here. Any other failure restarts all pods and
+# counts to maxRestarts.
+_FINAL_CODES = {"containerName": "train", "operator": "In", "values": list(decide.FINAL_CODES)}
+_DISRUPTION = {"type": "DisruptionTarget", "status": "True"}
+_RULES: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("final", {"onExitCodes": _FINAL_CODES}, "FailJobSet"),
+    ("disrupted", {"onPodConditions": [_DISRUPTION]}, "RestartJobSetAndIgnoreMaxRestarts"),
+)
 # Of the condition Failed of a JobSet that its rule `final` ended; only the Job's names the code.
 _FINAL = "FailJobSetFailurePolicyAction"
 _EXIT_CODE = re.compile(r"failed with exit code (\d{1,3}) ")
@@ -93,39 +104,73 @@ def read_jobset(body: Any, jobs: Any = None) -> tuple[SliceSeen, Worker] | None:
     has_machines = dig_any(status, "replicatedJobsStatus", 0, "ready") == 1
     failure = _find_failure(body)
     starts = restarts + 1 if isinstance(restarts, int) and 0 <= restarts < 10**6 else 1
-    worker, kind = Worker("jobset", "running", starts=starts), decide.READY
-    words = "waiting for pods"
+    kind, words, training, code = decide.READY, "waiting for pods", "running", 0
     if state == "Completed":
-        worker = Worker("jobset", "ended", starts=starts)
+        training = "ended"
     elif state == "Failed" and dig(failure, "reason") == _FINAL:
         message = dig(_find_failure(dig_any(jobs, "items", 0)), "message")
         found = _EXIT_CODE.search(message)
-        code = int(found[1]) if found else decide.FINAL_CODES[0]
-        worker = Worker("jobset", "ended", code=code, starts=starts)
+        training, code = "ended", int(found[1]) if found else decide.FINAL_CODES[0]
     elif state == "Failed":
         kind, words = decide.LOST, f"Failed: {dig(failure, 'message')}"
     if dig(body, "metadata", "deletionTimestamp"):
         kind, words = decide.DELETING, "DELETING"
-    return SliceSeen(kind, words, label, time, has_machines and not state, 1), worker
+    seen = SliceSeen(kind, words, label, time, has_machines and not state, 1)
+    return seen, Worker("jobset", training, code=code, starts=starts)
 
 
 def make_manifest(job: Job) -> dict[str, Any]:
     """Return the JobSet; the headless service is made by JobSet from `network`."""
     cluster = job.cluster
-    slice_, name = cluster.slice, cluster.name
+    hosts, name = cluster.slice.hosts, cluster.name
     # JobSet's webhook limits the names of pods.
-    room = 63 - len(f"-slice-0-{slice_.hosts - 1}-abcde")
+    room = 63 - len(f"-slice-0-{hosts - 1}-abcde")
     if len(name) > room:
         refuse(f"{cluster.path}: TPU_NAME is '{name}'; pods' names have room for {room} characters")
-    if not job.workdir.startswith("gs://"):
-        refuse("--workdir=gs://BUCKET/FOLDER is missing: a pod's own disk is deleted with the pod")
+    labels = {"launched_by": cluster.get("LABEL")}
+    template = {
+        "parallelism": hosts,
+        "completions": hosts,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "podFailurePolicy": {"rules": [{"action": "FailJob"} | match for _, match, _ in _RULES]},
+        "template": {"metadata": {"labels": labels}, "spec": _make_pod(job)},
+    }
+    pattern = ".*rule at index {}.*"
+    rules = [
+        {"name": rule, "action": action, "onJobFailureMessagePatterns": [pattern.format(index)]}
+        for index, (rule, _, action) in enumerate(_RULES)
+    ]
+    policy = {"maxRestarts": MAX_RESTARTS, "restartStrategy": "BlockingRecreate", "rules": rules}
+    # One slice holds all pods, and no other job's.
+    alone = {"alpha.jobset.sigs.k8s.io/exclusive-topology": f"{_GKE}-nodepool"}
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name, "labels": labels, "annotations": alone},
+        "spec": {
+            "network": {"enableDNSHostnames": True, "subdomain": name},
+            "failurePolicy": policy,
+            "replicatedJobs": [{"name": "slice", "replicas": 1, "template": {"spec": template}}],
+        },
+    }
+
+
+def _make_pod(job: Job) -> dict[str, Any]:
+    """Return the spec of a pod, one per host, on the nodes of the slice."""
+    cluster, kind = job.cluster, job.cluster.slice.generation.gke
+    selector = {f"{_GKE}-tpu-accelerator": kind, f"{_GKE}-tpu-topology": cluster.slice.topology}
+    tolerated = ["google.com/tpu"]
+    # GKE labels, and may taint, the nodes of pools made with --spot or --flex-start.
+    if (model := cluster.get("PROVISIONING").replace("_", "-")) != "standard":
+        selector[f"{_GKE}-{model}"] = "true"
+        tolerated.append(f"{_GKE}-{model}")
+    image = "and pods start from it (docker build --target=tpu, launch/Dockerfile)"
     # Kubernetes replaces $(NAME) in a command, and takes $$ for $.
     words = ["python", "-u", "-m", "bert_jax.train", "--multihost", *job.flags]
     container: dict[str, Any] = {
         "name": "train",
-        "image": cluster.need(
-            "GKE_IMAGE", "and pods start from it (docker build --target=tpu, launch/Dockerfile)"
-        ),
+        "image": cluster.need("GKE_IMAGE", image),
         "command": [word.replace("$", "$$") for word in words],
         "resources": {"limits": {"google.com/tpu": CHIPS_PER_HOST}},
         # GKE 1.28 and later ask for neither privileged mode nor capabilities ("About TPUs in GKE").
@@ -133,11 +178,6 @@ def make_manifest(job: Job) -> dict[str, Any]:
     }
     if port := cluster.get("COORDINATOR_PORT"):
         container["env"] = [{"name": "JAX_COORDINATOR_PORT", "value": port}]
-    gke = "cloud.google.com/gke"
-    selector = {
-        f"{gke}-tpu-accelerator": slice_.generation.gke,
-        f"{gke}-tpu-topology": slice_.topology,
-    }
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
         # containerd can give devices to the user that is named here, not to an image's.
@@ -145,48 +185,8 @@ def make_manifest(job: Job) -> dict[str, Any]:
         # A save on SIGTERM has so long; a Spot node itself leaves an ordinary pod 15 s.
         "terminationGracePeriodSeconds": 60,
         "nodeSelector": selector,
-        "tolerations": [{"key": "google.com/tpu", "operator": "Exists"}],
+        "tolerations": [{"key": key, "operator": "Exists"} for key in tolerated],
         "containers": [container],
     }
-    # GKE labels, and may taint, the nodes of pools made with --spot or --flex-start.
-    if (model := cluster.get("PROVISIONING").replace("_", "-")) != "standard":
-        selector[f"{gke}-{model}"] = "true"
-        pod["tolerations"].append({"key": f"{gke}-{model}", "operator": "Exists"})
-    if account := cluster.get("GKE_SERVICE_ACCOUNT"):
-        pod["serviceAccountName"] = account
-    labels = {"launched_by": cluster.get("LABEL")}
-    final = {"containerName": "train", "operator": "In", "values": list(decide.FINAL_CODES)}
-    disrupted = [{"type": "DisruptionTarget", "status": "True"}]
-    rules: list[dict[str, Any]] = [{"onExitCodes": final}, {"onPodConditions": disrupted}]
-    template = {
-        "parallelism": slice_.hosts,
-        "completions": slice_.hosts,
-        "completionMode": "Indexed",
-        "backoffLimit": 0,
-        "podFailurePolicy": {"rules": [{"action": "FailJob"} | rule for rule in rules]},
-        "template": {"metadata": {"labels": labels}, "spec": pod},
-    }
-    # All matches of podFailurePolicy have one reason; the message names the rule. Whatever
-    # matches none restarts all pods and counts to maxRestarts.
-    actions = {"final": "FailJobSet", "disrupted": "RestartJobSetAndIgnoreMaxRestarts"}
-    rules = [
-        {
-            "name": rule,
-            "action": action,
-            "onJobFailureMessagePatterns": [f".*rule at index {number}.*"],
-        }
-        for number, (rule, action) in enumerate(actions.items())
-    ]
-    policy = {"maxRestarts": MAX_RESTARTS, "restartStrategy": "BlockingRecreate", "rules": rules}
-    # One slice holds all pods, and no other job's.
-    alone = {"alpha.jobset.sigs.k8s.io/exclusive-topology": f"{gke}-nodepool"}
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {"name": cluster.name, "labels": labels, "annotations": alone},
-        "spec": {
-            "network": {"enableDNSHostnames": True, "subdomain": cluster.name},
-            "failurePolicy": policy,
-            "replicatedJobs": [{"name": "slice", "replicas": 1, "template": {"spec": template}}],
-        },
-    }
+    account = cluster.get("GKE_SERVICE_ACCOUNT")
+    return pod | {"serviceAccountName": account} if account else pod

@@ -26,11 +26,16 @@ class Job:
     commit: str = ""
     from_bucket: bool = False
 
+    def find(self, name: str) -> str:
+        """Return the value of a flag of the training; the last one counts, and without one ''."""
+        start = f"--{name}="
+        values = [flag.removeprefix(start) for flag in self.flags if flag.startswith(start)]
+        return values[-1] if values else ""
+
     @property
     def workdir(self) -> str:
         """Return the workdir without a slash at its end: two spellings of a folder are one run."""
-        found = [flag.partition("=")[2] for flag in self.flags if flag.startswith("--workdir=")]
-        return (found[-1].rstrip("/") or found[-1]) if found else ""
+        return self.find("workdir").rstrip("/") or self.find("workdir")
 
     @property
     def archive(self) -> pathlib.Path:
@@ -84,26 +89,25 @@ def find_digest(commit: str) -> str:
     return "-".join(_git("rev-parse", file)[1][:12] for file in files)
 
 
-def check_config(flags: Sequence[str], commit: str = "") -> None:
+def check_config(job: Job) -> None:
     """Refuse, with the sentence of bert_jax.train, a config that it would refuse on the workers.
 
     Resolved in the commit that is sent, or in the files here without one, by this Python or by
     BERT_JAX_PYTHON. Without bert_jax there, only the workers resolve it.
     """
-    configs = [flag.partition("=")[2] for flag in flags if flag.startswith("--config=")]
-    path = configs[-1].partition(":")[0]
+    path = job.find("config").partition(":")[0]
     if os.path.isabs(path) and not os.path.isfile(path):
         _note(f"{path} is not on this machine, so only the workers resolve it")
-    elif not commit:
+    elif not job.commit:
         # In a wheel the package itself would hide other packages.
         is_clone = (ROOT / "bert_jax" / "train.py").exists()
-        _resolve(ROOT if is_clone else pathlib.Path.cwd(), path, flags)
+        _resolve(ROOT if is_clone else pathlib.Path.cwd(), path, job.flags)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            command = ["git", "-C", str(ROOT), "archive", commit]
+            command = ["git", "-C", str(ROOT), "archive", job.commit]
             packed = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
             subprocess.run(["tar", "-xf", "-", "-C", folder], input=packed, check=True)
-            _resolve(pathlib.Path(folder), path, flags)
+            _resolve(pathlib.Path(folder), path, job.flags)
 
 
 def _note(words: str) -> None:

@@ -15,6 +15,7 @@ from .run import Answer, Ask, Command, make
 from .text import dig, dig_any, read_json, read_time
 
 STARTS_ITSELF = False
+LISTING = "gcloud compute tpus tpu-vm list {place}"
 _TPUS = "gcloud compute tpus"
 _NAMED = '"s/^/$HOSTNAME: /"'  # opens each line of output with its worker
 # Where training writes on a worker, from REMOTE_DIR.
@@ -81,8 +82,7 @@ def _start(job: Job, is_examined: bool) -> list[Command]:
     here = f"cd {cluster.get('REMOTE_DIR')} && "
     environment = f"JAX_COORDINATOR_PORT={port} " * bool(port)
     python, flags = cluster.get("REMOTE_PYTHON"), ["--multihost", *job.flags]
-    logs = f"{cluster.bucket}/logs/{cluster.name}" if cluster.bucket else ""
-    words = ["bash", "launch/worker/on_worker_train.sh", python, LOG, logs, *flags]
+    words = ["bash", "launch/worker/on_worker_train.sh", python, LOG, cluster.logs, *flags]
     if is_examined:
         known = [flag for flag in flags if re.match(r"--(config[=.[]|workdir=|multihost$)", flag)]
         doctor = ["timeout", str(DOCTOR_SECS), python, "-m", "bert_jax.doctor"]
@@ -124,11 +124,10 @@ def questions(job: Job) -> list[Command]:
     name, place = job.cluster.name, job.cluster.place
     status = _call(job.cluster, "--status", job.workdir)
     script = f'echo "worker $HOSTNAME $({{ {status}; }} 2>/dev/null || echo not set up)"'
+    about_queued, about_node = "json(state,createTime,tpu)", "json(state,networkEndpoints)"
     return [
-        make(
-            f"{_TPUS} queued-resources describe {name} {place} --format=json(state,createTime,tpu)"
-        ),
-        make(f"{_TPUS} tpu-vm describe {name} {place} --format=json(state,networkEndpoints)"),
+        make(f"{_TPUS} queued-resources describe {name} {place} --format={about_queued}"),
+        make(f"{_TPUS} tpu-vm describe {name} {place} --format={about_node}"),
         on_workers(job.cluster, "all", script),
     ]
 
@@ -204,7 +203,6 @@ def read_workers(text: str) -> tuple[tuple[Worker, ...], tuple[str, ...], int | 
         step = found["at"] or found["step"]
         if step is not None:
             steps.append(-1 if step == "-" else int(step))
-    events = (
-        [f"{len(junk)} answers are none of on_worker_train.sh: '{junk[0][:200]}'"] if junk else []
-    )
-    return tuple(workers.values()), tuple(events), max(steps, default=None)
+    if junk:
+        junk = [f"{len(junk)} answers are none of on_worker_train.sh: '{junk[0][:200]}'"]
+    return tuple(workers.values()), tuple(junk), max(steps, default=None)

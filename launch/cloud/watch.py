@@ -29,9 +29,7 @@ def read_state(path: pathlib.Path, rules: Rules) -> State:
     if not path.exists():
         return State(rules)
     values = read_json(path.read_text(errors="replace"))
-    kinds = {field.name: str(field.type) for field in dataclasses.fields(State)} | {
-        "workdir": "str"
-    }
+    kinds = {"workdir": "str"} | {f.name: str(f.type) for f in dataclasses.fields(State)}
     del kinds["rules"]
     if not isinstance(values, dict) or set(values) != set(kinds):
         refuse(f"{path} holds another state than this supervisor writes; remove it")
@@ -46,10 +44,11 @@ def read_state(path: pathlib.Path, rules: Rules) -> State:
     if workdir != rules.workdir:
         kept = {name: values[name] for name in ("created", "condemned", "seen", "is_there")}
         state = State(rules, **kept, billed_since=state.billed_since)
-    # Nobody knows whether a slice that went meanwhile was deleted on purpose.
-    state.is_expected = False
-    # A supervisor sends its own commit before it starts anything.
-    state.is_set_up = False
+    # Nobody knows whether a slice that went meanwhile was deleted on purpose, nor what became of
+    # whatever the last looks in a row saw. A supervisor sends its own commit before any start.
+    state.is_expected = state.is_set_up = False
+    state.unanswered_since = state.not_ready_since = None
+    state.missing = state.partial = state.unreached = 0
     return state
 
 

@@ -16,10 +16,8 @@ UPLOAD_SECS=${UPLOAD_SECS-60} STOP_GRACE_SECS=${STOP_GRACE_SECS-60} STACKS_SECS=
 # How long what was killed may take to go.
 KILL_SECS=${KILL_SECS-30}
 
-LOG=$2
-if [[ $1 == --run ]]; then LOG=$3; fi
 # LOCK is held by whatever of a training is alive: a pid alone may be somebody else's by now.
-readonly LOG BASE=${LOG%.log}
+readonly LOG=$2 BASE=${2%.log}
 readonly LOCK=$BASE.lock PID=$BASE.pid EXIT_CODE=$BASE.exit_code WORKDIR=$BASE.workdir
 
 refuse() {
@@ -53,7 +51,7 @@ start() {
     date -u '+%FT%TZ train.sh' >>"$LOG"
     # What is started inherits the lock, and hands it to Python.
     # shellcheck disable=SC2094  # LOG is an argument there, not read
-    setsid bash "${BASH_SOURCE[0]}" --run "$python" "$LOG" "$bucket" "$@" </dev/null >>"$LOG" 2>&1 &
+    setsid bash "${BASH_SOURCE[0]}" --run "$LOG" "$python" "$bucket" "$@" </dev/null >>"$LOG" 2>&1 &
     until [[ -e $PID ]]; do
         kill -0 $! 2>/dev/null || [[ -e $PID ]] || refuse "training did not start; see $LOG"
         sleep 0.02
@@ -73,7 +71,7 @@ upload() {
 
 # A session and process group of its own, which --stop ends as a whole.
 run() {
-    local python=$1 bucket=$3 child uploading='' code=0
+    local python=$2 bucket=$3 child uploading='' code=0
     shift 3
     trap : TERM INT HUP USR1 USR2
     "$python" -u -m bert_jax.train "$@" &

@@ -14,7 +14,6 @@ import pytest
 from launch.cloud import commands, job, run, watch, wheelhouse
 from tests.launch.scripts import make_clone, write_cluster, write_command
 from tests.launch.simulated_cloud import HOUR, SAVE_SECS, Cloud
-from tests.launch.tpu_api import TpuApi
 
 # What the supervisor asks and no --dry-run prints.
 LOCK_COMMANDS = (
@@ -165,9 +164,3 @@ def bucket(tmp_path, monkeypatch):
     monkeypatch.setenv("CLOUD", str(tmp_path / "cloud"))
     (tmp_path / "cloud").mkdir()
     return tmp_path / "cloud"
-
-
-@pytest.fixture
-def api():
-    """Google Cloud's API, with TPU VMs of two workers."""
-    return TpuApi(workers=2)

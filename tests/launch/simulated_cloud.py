@@ -58,7 +58,7 @@ def rfc3339(time: float) -> str:
 
 
 class Cloud:
-    """What exists at `now`. starts_itself: machines start training; else `start` does."""
+    """What exists at `now`. On each road but queued, machines start training themselves."""
 
     def __init__(self, seed: int, road: str) -> None:
         self.random = random.Random(seed)
@@ -153,14 +153,11 @@ class Cloud:
 
     def answer_lock(self, command: Command) -> Answer:
         verb = command.words[2]
-        if verb == "objects" and not self.lock_generation:
-            return Answer(1, "", "NOT_FOUND")
         if verb == "objects":
-            found = {
-                "generation": str(self.lock_generation),
-                "update_time": rfc3339(self.lock_time),
-            }
-            return Answer(0, json.dumps(found))
+            found = {"generation": str(self.lock_generation)}
+            found["update_time"] = rfc3339(self.lock_time)
+            is_there = bool(self.lock_generation)
+            return Answer(0, json.dumps(found)) if is_there else Answer(1, "", "NOT_FOUND")
         if verb == "cp":
             if f"--if-generation-match={self.lock_generation}" not in command.words:
                 return Answer(1, "", "HTTPError 412")

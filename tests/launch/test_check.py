@@ -28,8 +28,8 @@ BAD = {
 
 @pytest.fixture
 def run(tmp_path, cluster, capsys):
-    def run(changed, topology="v5e:2x4", road=""):
-        cluster(BUCKET="gs://my-bucket/bert", TOPOLOGY=topology, ROAD=road)
+    def run(changed, topology="v5e:2x4", road="", **settings):
+        cluster(BUCKET="gs://my-bucket/bert", TOPOLOGY=topology, ROAD=road, **settings)
 
         def ask(command):
             line = " ".join(command.words)
@@ -48,6 +48,18 @@ def test_each_check_alone_fails_with_its_remedy(run, key):
     assert run({}, *sum(place, ()))[0]
     is_fine, said = run({key: bad}, *sum(place, ()))
     assert (is_fine, len(said), said[0][:9], remedy in said[0]) == (False, 2, "missing: ", True)
+
+
+@pytest.mark.parametrize(
+    ("location", "is_fine"),
+    [
+        *(('"EUROPE-WEST4"', True), ('"EU"', True), ('"US"', False), ('"EUROPE-WEST1"', False)),
+        *(('"EUR4", "location_type": "dual-region"', True), ('""', False)),
+    ],
+)
+def test_a_bucket_is_in_the_region_or_around_it(run, location, is_fine):
+    said = {"buckets describe": f'{{"location": {location}}}'}
+    assert run(said, ZONE="europe-west4-b")[0] is is_fine
 
 
 def test_a_file_with_a_token_is_a_login(run):

@@ -2,13 +2,14 @@
 
 import io
 import os
+import re
 import shlex
 import shutil
 import sys
 
 import pytest
 
-from launch.cloud import job
+from launch.cloud import commands, job
 from tests.launch.pods import run_on
 from tests.launch.scripts import LAUNCH, TRAIN_FLAGS, commit, write_command
 from tests.launch.simulated_cloud import HOUR
@@ -91,20 +92,33 @@ def test_the_bucket_shows_the_newest_copy(call, cluster, tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("road", ["queued", "compute_engine"])
 def test_a_slice_is_deleted_with_its_label_alone(call, refused, cluster, cloud, road):
-    cloud.road, is_queued = road, road == "queued"
-    settings = {"TOPOLOGY": "v5e:2x4" if is_queued else "v6e:2x4", "BUCKET": "gs://my-bucket"}
-    flags = () if is_queued else TRAIN
-    code, out, _ = call("create", cluster(**settings), "--wait=6h", "--revision=HEAD", *flags)
-    assert code == 0 and "my-tpu is READY after" in out and "launch/delete.sh" in out
+    """By the command that create.sh prints, which repeats the flags that override the file."""
+    cloud.road, settings = road, {"BUCKET": "gs://my-bucket"}
+    own = ("--topology=v5e:2x4",) if road == "queued" else ("--topology=v6e:2x4", *TRAIN)
+    code, out, _ = call("create", cluster(**settings), "--wait=6h", "--revision=HEAD", *own)
+    assert code == 0 and "my-tpu is READY after" in out
+    delete = shlex.split(re.search("launch/delete.sh (.+)", out)[1])
     cloud.label = "anna"
-    assert "--force_foreign needs" in refused("delete", cluster(**settings), "--force_foreign")
-    assert "launched_by='anna', not 'bert_jax'" in refused("delete", cluster(**settings), "--yes")
+    assert "--force_foreign needs" in refused("delete", *delete, "--force_foreign")
+    assert "launched_by='anna', not 'bert_jax'" in refused("delete", *delete, "--yes")
     assert cloud.state == "ACTIVE"
-    assert call("delete", cluster(**settings, LABEL="anna"), "--yes")[0] == 0
+    cluster(**settings, LABEL="anna")
+    assert call("delete", *delete, "--yes")[0] == 0
     cloud.sleep(HOUR)
     assert not cloud.exists
-    code, _, error = call("delete", cluster(**settings), "--yes")
-    assert code == 1 and "my-tpu was not found" in error
+    code, _, error = call("delete", *delete, "--yes")
+    listing = "tpus tpu-vm list" if road == "queued" else "instances list"
+    assert code == 1 and "my-tpu was not found" in error and f"gcloud compute {listing}" in error
+
+
+def test_ctrl_c_ends_a_wait_without_a_traceback(call, cluster, cloud, monkeypatch):
+    cloud.grants_from = cloud.now + 10 * HOUR
+
+    def interrupt(secs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "time", cloud.clock(interrupt))
+    assert call("create", cluster(), "--wait")[0] == 130
 
 
 class Terminal(io.StringIO):
@@ -149,15 +163,15 @@ def test_a_mistake_in_a_config_is_refused_as_by_train(refused, call, cluster, cl
     """What is resolved is the commit that is sent; `train` sends none, and takes the files here."""
     config.write_text("wrong\n")
     option = cluster(BUCKET="gs://my-bucket", TOPOLOGY="v6e:2x4" if name == "create" else "v5e:2x4")
-    flags = ("configs/base.py", "--revision=HEAD") if name == "pod" else (*TRAIN, "--revision=HEAD")
-    flags = TRAIN if name == "train" else flags
+    words = [name, option, "--dry-run", *(("configs/base.py",) if name == "pod" else TRAIN)]
     if name != "train":
-        assert call(name, option, "--dry-run", *flags)[0] == 0
+        words.append("--revision=HEAD")
+        assert call(*words)[0] == 0
         commit(clone)
-    assert "not a field of the config: a" in refused(name, option, *flags)
+    assert "not a field of the config: a" in refused(*words)
     config.unlink()
     commit(clone)
-    assert "--config=configs/base.py: there is no such file" in refused(name, option, *flags)
+    assert "--config=configs/base.py: there is no such file" in refused(*words)
 
 
 def test_what_only_workers_have_is_left_to_them(call, cluster, config, tmp_path, monkeypatch):

@@ -116,34 +116,39 @@ def test_the_lock_in_the_bucket_is_renewed_and_taken_over_after_an_hour(cloud):
     assert again.take() == ""  # a supervisor that was killed here
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"tries": 3}'])
-def test_a_state_that_was_not_written_here_is_refused(tmp_path, capsys, text):
-    path = tmp_path / "state.json"
-    path.write_text(text)
-    with pytest.raises(SystemExit, match="2"):
-        watch.read_state(path, Rules("gs://b/a"))
-    assert str(path) in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"tries": "x"}, {"tries": math.nan}, {"is_there": 1}, {"seen": math.inf}, {"workdir": None}],
-    ids=str,
+KINDS = (
+    {"tries": "x"},
+    {"tries": math.nan},
+    {"is_there": 1},
+    {"seen": math.inf},
+    {"workdir": None},
 )
-def test_a_state_with_a_value_of_another_kind_is_refused(tmp_path, capsys, wrong):
+
+
+@pytest.mark.parametrize("wrong", ["", "[]", '{"a": 1}', '{"tries": 3}', *KINDS], ids=str)
+def test_a_state_that_was_not_written_here_is_refused(tmp_path, capsys, wrong):
     rules, path = Rules("gs://b/a"), tmp_path / "state.json"
     watch.write_state(path, State(rules))
-    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    whole = json.loads(path.read_text())
+    path.write_text(wrong if isinstance(wrong, str) else json.dumps(whole | wrong))
     with pytest.raises(SystemExit, match="2"):
         watch.read_state(path, rules)
-    assert f"holds {next(iter(wrong))}=" in capsys.readouterr().err
+    words = "another state" if isinstance(wrong, str) else f"{next(iter(wrong))}="
+    assert f"{path} holds {words}" in capsys.readouterr().err
 
 
 def test_a_state_goes_on_for_its_run_and_leaves_the_money_of_another(tmp_path):
     rules = Rules("gs://b/a", usd_per_hour=1.0)
     path = tmp_path / "state.json"
     known = {"tries": 3, "spent_secs": 7200.0, "created": 5.0, "has_trained": True}
-    watch.write_state(path, State(rules, **known, is_expected=True))
+    row = {
+        "not_ready_since": 1.0,
+        "unanswered_since": 1.0,
+        "missing": 2,
+        "partial": 1,
+        "unreached": 4,
+    }
+    watch.write_state(path, State(rules, **known, **row, is_expected=True))
     assert watch.read_state(path, rules) == State(rules, **known)
     other = Rules("gs://b/other", usd_per_hour=1.0)
     assert watch.read_state(path, other) == State(other, created=5.0)

@@ -160,6 +160,8 @@ FLAGS_REFUSED = [
     ("pod", ("a.py", "--workdir=/mnt/a", "--workdir"), "--workdir="),
     ("pod", ("a.py", "--workdir="), "BUCKET is empty"),
     ("pod", ("a.py", "--workdir=/mnt/a", "--topology=v6e:4x4"), "--workdir=/mnt/a"),
+    ("create", (*TRAIN_FLAGS, "--topology=v6e:4x4", "--revision=HEAD"), "--workdir=/mnt/runs/base"),
+    ("create", (*TRAIN_FLAGS, "--topology=v6e:4x4", "--road=gke"), "--workdir=/mnt/runs/base"),
     ("pod", (*GKE[1:3], "--topology=tpu7x:2x2x2", "--road=gke", "--max_usd=5"), "--price="),
     ("pod", (*GKE[1:], "--revision=HEAD"), "GKE_IMAGE; remove"),
     ("pod", (*GKE[1:], "--wheelhouse"), "GKE_IMAGE; remove"),
@@ -263,7 +265,9 @@ def test_uncommitted_changes_are_named_and_older_commits_sent(refused, call, clu
 def test_gcloud_must_be_there_and_logged_in(refused, cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/sbin")
     (tmp_path / "git").symlink_to("/usr/bin/git")
-    for call in (("create",), ("delete", "--yes"), ("logs",), ("train", "--stop")):
-        assert "gcloud is not on PATH" in refused(*call, cluster())
+    # Of packages in a bucket that nobody can read as well.
+    setup = ("setup", "--revision=HEAD", "--wheelhouse")
+    for call in (("create",), ("delete", "--yes"), ("logs",), ("train", "--stop"), setup):
+        assert "gcloud is not on PATH" in refused(*call, cluster(BUCKET="gs://my-bucket"))
     (tmp_path / "gcloud").symlink_to("/bin/true")
     assert "run 'gcloud auth login'" in refused("create", cluster())
