@@ -37,11 +37,7 @@ _HELD_OUT = (
     ("heldout_nsp_accuracy", "next-sentence accuracy", ".1%"),
     ("majority_nsp_accuracy", "always the more frequent label", ".1%"),
 )
-_ACTS = {
-    "gelu_erf": "gelu, exact",
-    "gelu_tanh": "gelu, tanh approximation",
-    "silu": "silu",
-}
+_GELUS = {"gelu_erf": "gelu, exact", "gelu_tanh": "gelu, tanh approximation"}
 
 
 def render(
@@ -96,7 +92,7 @@ def _render_sizes(checkpoint: Pretrained) -> str:
             ("width, heads", f"{config.hidden_size}, {config.num_attention_heads}"),
             ("feed-forward units", f"{config.intermediate_size:,}"),
             ("positions", f"{config.max_position_embeddings:,}"),
-            ("activation", _ACTS[config.hidden_act]),
+            ("activation", _GELUS.get(config.hidden_act, config.hidden_act)),
             ("vocabulary", f"{kind}, {vocabulary.size:,} pieces, {case}"),
         ]
     )

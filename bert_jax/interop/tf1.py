@@ -33,7 +33,7 @@ from data_pipeline.vocab.wordpiece import join_pieces
 CONFIG = "bert_config.json"
 # Its code computes the tanh approximation under the name gelu.
 _SETTINGS = model_json.Settings(
-    {"gelu": "gelu_tanh"},
+    {"gelu": "gelu_tanh", "relu": "relu"},
     # modeling.py BertConfig, which requires vocab_size; the epsilon is layer_norm's there.
     defaults={**bert.DEFAULTS, "vocab_size": None, "type_vocab_size": 16},
 )

@@ -17,6 +17,7 @@ ACTS = {
     **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh"), "gelu_tanh"),
     **dict.fromkeys(("gelu_fast", "gelu_accurate"), "gelu_tanh"),  # the same in other words
     **dict.fromkeys(("silu", "swish"), "silu"),
+    **{"relu": "relu", "quick_gelu": "quick_gelu"},
 }
 # Names of sizes that transformers reads in every config.json, whatever a family calls them.
 ALIASES = ("hidden_size", "num_hidden_layers", "num_attention_heads")
@@ -119,6 +120,11 @@ class Family:
     vocabulary_kind: str = ""  # vocabularies that its published models have; empty: any kind
     # Settings of training alone, and others that its config.json does not hold.
     unheld: tuple[str, ...] = TRAINING
+
+    def count_positions_from(self, pad_id: int) -> "Family":
+        """Return the family with positions that follow from another id of the padding."""
+        names = dataclasses.replace(self.names, skipped_positions=pad_id + 1)
+        return dataclasses.replace(self, names=names, pad_id=pad_id)
 
     def choose_names(self, kind: str | None) -> Names:
         """Return the names in the class without a task's layer, or in the class for a kind of task.
