@@ -74,7 +74,10 @@ def _describe_origin(checkpoint: Pretrained) -> str:
         parts = f" fine-tuned on {checkpoint.task.name}"
     scheme, place = load.split_address(checkpoint.address)
     kind = {HF: "the Hugging Face folder", GOOGLE: "Google's checkpoint", ORBAX: "its run"}[scheme]
-    return f"A BERT{parts}, exported by bert_jax from {kind} `{pathlib.PurePath(place).name}`.\n"
+    name = pathlib.PurePath(place).name
+    if not checkpoint.address.endswith(place):  # a folder in the hub's cache, named by a commit
+        kind, name = "the Hugging Face model", checkpoint.address.removeprefix(f"{HF}:")
+    return f"A BERT{parts}, exported by bert_jax from {kind} `{name}`.\n"
 
 
 def _render_sizes(checkpoint: Pretrained) -> str:

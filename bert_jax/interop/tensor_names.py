@@ -17,6 +17,11 @@ from bert_jax.model.bert import Params
 from data_pipeline.io.refused import Refused
 
 OPTIONAL_PARTS = ("pooler", "mlm", "nsp")  # a checkpoint may lack these
+# The parts that a checkpoint may lack or a format does not hold, in words.
+PART_NAMES = {
+    **{"pooler": "pooler", "mlm": "MLM head", "nsp": "NSP head", "rtd": "replaced-token head"},
+    **{"generator": "generator", "classifier": "layer of the task", "bilstm": "its LSTMs"},
+}
 _NUMBERED = re.compile(r"(?:^|[./])(?:layer|layers)[./_](\d{1,9})[./]")
 _MAX_LISTED, _MAX_CHARACTERS = 8, 90
 

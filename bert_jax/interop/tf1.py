@@ -138,7 +138,7 @@ def _open_tensors(prefix: pathlib.Path) -> Tensors:
 
 @contextlib.contextmanager
 def _explain_damage(words: str) -> Iterator[None]:
-    """Raise Refused for damage: IndexError, Refused or tf.errors.OpError, by its kind."""
+    """Turn any error of TensorFlow's reader, whose class depends on the damage, into Refused."""
     try:
         yield
     except Exception as error:

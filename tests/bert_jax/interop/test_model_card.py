@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import Config, Phase
-from bert_jax.interop import load, model_card
+from bert_jax.interop import hub, load, model_card
 from bert_jax.runtime import run_record
 from bert_jax.tasks.task import TAG
 from bert_jax.tasks.task_layer import TaskLayer
@@ -48,6 +48,14 @@ def test_a_run_says_what_it_learned_from(held, tiny_store, tmp_path):
     earlier = render(f"{tmp_path}@40")
     assert f"its run `{tmp_path.name}@40`" in earlier
     assert "| planned | 1,107 steps" in earlier and "held out" not in earlier
+
+
+def test_a_model_of_the_hub_goes_by_its_name_there(held, monkeypatch, tmp_path):
+    monkeypatch.setattr(hub, "fetch", lambda place: tmp_path / "snapshots" / "86b5e093")
+    downloaded = dataclasses.replace(held, address="hf:google-bert/bert-base@main")
+    card = model_card.render(downloaded, "mine", (), has_tokenizer=True)
+    assert "from the Hugging Face model `google-bert/bert-base@main`" in card
+    assert "86b5e093" not in card
 
 
 def test_a_tagger_says_how_its_tokenizer_reads_words(held, tmp_path):
