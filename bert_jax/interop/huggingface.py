@@ -265,6 +265,12 @@ def read_task_layer(config_json: ConfigJson, classes: int, template: Template) -
     """
     path, settings, family = config_json.path, config_json.settings, config_json.family
     kind = config_json.kind
+    if config_json.model.is_causal and kind in (CLASSIFY, REGRESS, CHOOSE):
+        raise Refused(
+            f"{path} says is_decoder = True, and {config_json.architecture} reads [CLS], which "
+            "sees no other token then; a causal model is read with the last token here: give the "
+            "model that it was fine-tuned from, and fine-tune that"
+        )
     if family.check_summary and kind in (CLASSIFY, REGRESS, CHOOSE):
         family.check_summary(path, settings, template)
     if task_layer.KEY in settings:

@@ -190,6 +190,7 @@ def test_a_decoder_of_its_own_that_is_not_there_is_refused(held, tmp_path):
     ("changes", "words"),
     [
         ({"architectures": None}, "says architectures = None, which names no layer"),
+        ({"is_decoder": True}, r"is_decoder = True, and BertForSequence.* reads \[CLS\]"),
         ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "two labels of one name.*id2label of its"),
         ({"id2label": None}, None),
     ],
