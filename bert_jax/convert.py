@@ -58,14 +58,12 @@ class ConvertFlags:
                 f"--seed is {self.seed}, and nothing is initialized; give --initialize_missing "
                 "too, or leave it out"
             )
-        changes = {
-            "--part": self.part != DISCRIMINATOR,
-            "--initialize_missing": self.initialize_missing,
-            "--hidden_act": self.hidden_act is not None,
-        }
-        if self.with_optimizer and any(changes.values()):
-            given = ", ".join(name for name, is_given in changes.items() if is_given)
-            raise Refused(f"--with_optimizer copies a checkpoint as it is; leave out {given}")
+        is_changed = self.part != DISCRIMINATOR or self.hidden_act or self.initialize_missing
+        if self.with_optimizer and is_changed:
+            raise Refused(
+                "--with_optimizer copies a checkpoint as it is; leave out --part, --hidden_act and "
+                "--initialize_missing"
+            )
         if self.public and self.push_to_hub is None:
             raise Refused("--public is for what is uploaded; give --push_to_hub=ORG/NAME too")
 

@@ -94,18 +94,19 @@ def read_config(directory: pathlib.Path) -> ConfigJson:
     family = FAMILIES[read_choice(path, "model_type", kind, FAMILIES)]
     config = family.parse(path, settings)
     check_sizes(config, path)
-    if family.pad_id is not None:
-        family = family.count_positions_from(settings.get("pad_token_id", family.pad_id))
+    if family.names.pad_id is not None:
+        pad_id = settings.get("pad_token_id", family.names.pad_id)
+        family = dataclasses.replace(family, names=dataclasses.replace(family.names, pad_id=pad_id))
     return ConfigJson(path, settings, family, config)
 
 
 def check_padding(family: Family, words: Vocabulary) -> None:
     """Raise if a family finds positions by the id of padding, and the vocabulary has another."""
-    pad_id = words.special_ids["pad"]
-    if family.pad_id is not None and pad_id != family.pad_id:
+    pad_id, theirs = words.special_ids["pad"], family.names.pad_id
+    if theirs not in (None, pad_id):
         raise Refused(
             f"{words.path} pads with id {pad_id}, and {family.model_type} counts positions by "
-            f"padding of id {family.pad_id}, so another token would not be counted; put the "
+            f"padding of id {theirs}, so another token would not be counted; put the "
             "vocabulary that the checkpoint was trained with into its folder"
         )
 

@@ -99,7 +99,7 @@ REFUSALS = {
             (("--from=hf:{small}/bare", "--to=google:{new}/"), "--hidden_act=gelu_tanh"),
             (
                 ("--from={run}", "--to=orbax:{new}", "--with_optimizer", "--hidden_act=gelu_erf"),
-                "--with_optimizer copies a checkpoint as it is; leave out --hidden_act",
+                "--with_optimizer copies a checkpoint as it is; leave out --part, --hidden_act",
             ),
         ],
     ),

@@ -60,7 +60,7 @@ class Names:
     fused: Mapping[str, tuple[str, int, int]] = dataclasses.field(default_factory=dict)
     # Of arrays that are no module's weight or bias, in a layer or elsewhere in the encoder.
     arrays: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    skipped_positions: int = 0  # first rows of their position table, which no text reads
+    pad_id: int | None = None  # id of the padding, if theirs count positions from it
 
     def name_tensor(self, path: str, prefix: str) -> TensorName:
         """Return the names of the array at our path; none if the family has no such part."""
@@ -82,7 +82,7 @@ class Names:
             names.append(f"{name}.{_OLDER[leaf]}")
         if module in self.other_heads:
             names.append(f"{self.other_heads[module]}.{_LEAVES[leaf]}")
-        skipped = self.skipped_positions if module == "embeddings/position" else 0
+        skipped = 0 if self.pad_id is None or module != "embeddings/position" else self.pad_id + 1
         return TensorName(tuple(names), leaf == "kernel", part, parts, skipped)
 
     def list_stems(self, prefix: str) -> tuple[str, ...]:
@@ -116,15 +116,9 @@ class Family:
     describe_summary: Callable[[Template], dict[str, str]] | None = None
     check_summary: Callable[[pathlib.Path, Mapping[str, Any], Template], None] | None = None
     ignored: tuple[str, ...] = ()  # the encoder's arrays that files may hold and the class drops
-    pad_id: int | None = None  # id of the padding, if positions follow from it
     vocabulary_kind: str = ""  # vocabularies that its published models have; empty: any kind
     # Settings of training alone, and others that its config.json does not hold.
     unheld: tuple[str, ...] = TRAINING
-
-    def count_positions_from(self, pad_id: int) -> "Family":
-        """Return the family with positions that follow from another id of the padding."""
-        names = dataclasses.replace(self.names, skipped_positions=pad_id + 1)
-        return dataclasses.replace(self, names=names, pad_id=pad_id)
 
     def choose_names(self, kind: str | None) -> Names:
         """Return the names in the class without a task's layer, or in the class for a kind of task.

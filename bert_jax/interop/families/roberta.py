@@ -64,7 +64,7 @@ FAMILY = Family(
             "classifier": "classifier",
         },
         output_bias=("lm_head.bias", "lm_head.decoder.bias"),
-        skipped_positions=_PAD_ID + 1,
+        pad_id=_PAD_ID,
     ),
     parse=parse,
     describe=describe,
@@ -72,7 +72,6 @@ FAMILY = Family(
     masked_lm="RobertaForMaskedLM",
     encoder="RobertaModel",
     task_names=ROW_HEAD_NAMES,
-    pad_id=_PAD_ID,
 )
 XLM_ROBERTA = dataclasses.replace(
     FAMILY,
