@@ -218,11 +218,7 @@ def slide(rows: EncodedRows, most_tokens: int, stride: int, template: Template) 
     return TextWindows(build_rows(framed), row_W, start_W, end_W, place_W, weight_W)
 
 
-def collect_vectors(
-    results: Iterable[tuple[np.ndarray, Mapping[str, np.ndarray]]],
-    windows: TextWindows,
-    is_pooled: bool,
-) -> np.ndarray:
+def collect_vectors(results: batches.Results, windows: TextWindows, is_pooled: bool) -> np.ndarray:
     """Return the vectors of a group of rows in their own order, without padding, as in Group.
 
     `results` are the windows'. The pooled vector of a row of several is their mean, by

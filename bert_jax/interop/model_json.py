@@ -89,11 +89,7 @@ class Settings:
         return {ours: theirs for theirs, ours in reversed([*self.acts.items()])}[act]
 
     def describe(self, config: ModelConfig) -> dict[str, Any]:
-        """Return the settings of a file for a model.
-
-        Raises:
-          KeyError: a file of this kind has no name for the model's activation function.
-        """
+        """Return the settings of a file for a model."""
         named = {**self.numbers, **self.flags}
         numbers = {theirs: getattr(config, field) for field, theirs in named.items()}
         return numbers | dict(self.written) | {self.act: self.name_act(config.hidden_act)}

@@ -93,8 +93,7 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
 def describe(config: ModelConfig) -> dict[str, Any]:
     """Return the settings of a config.json for a model.
 
-    Raises:
-      KeyError: its classes pool by no such activation function.
+    A pooler that its classes do not have is written as theirs, as for every family.
     """
     return _SETTINGS.describe(config) | {
         "type_vocab_size": config.type_vocab_size,

@@ -10,6 +10,7 @@ from bert_jax.config import ModelConfig
 from bert_jax.config.model_schema import OF_HEADS
 from bert_jax.interop.tensor_names import TensorName
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
+from data_pipeline.io.refused import Refused
 from data_pipeline.vocab.template import Template
 
 ACTS = {
@@ -145,7 +146,7 @@ class Family:
         """Return whether the family's config.json can describe an encoder, whatever its heads."""
         try:
             described = self.read_back(config)
-        except (KeyError, ValueError):
+        except Refused:
             return False
         ignored = {name: getattr(config, name) for name in (*self.unheld, *OF_HEADS)}
         return dataclasses.replace(described, **ignored) == config

@@ -134,12 +134,12 @@ def _list_types(every: int, layers: int) -> list[str]:
 
 def _parse_theta(path: pathlib.Path, settings: Mapping[str, Any], field: str) -> float:
     """Return the base of the rotary angles: by kind of layer since transformers 5, flat before."""
-    kind, theta = _THETAS[field]
+    kind, default = _THETAS[field]
     by_kind = settings.get("rope_parameters") or {}
     is_by_kind = isinstance(by_kind, dict) and by_kind.keys() <= {_FULL, _SLIDING}
     rope = (by_kind.get(kind) or {}) if is_by_kind else None
     if isinstance(rope, dict) and {**rope, "rope_theta": 0}.items() <= _PLAIN_ROPE.items():
-        theta = rope.get("rope_theta", settings.get(field, theta))
+        theta = rope.get("rope_theta", settings.get(field, default))
         if theta is None and "rope_theta" not in rope and field != "global_rope_theta":
             return _parse_theta(path, settings, "global_rope_theta")  # as transformers 4 does
         if type(theta) in (int, float) and 0 < theta < math.inf:

@@ -11,9 +11,11 @@ import pytest
 
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import ModelConfig
+from bert_jax.config.model_schema import HIDDEN_ACTS
 from bert_jax.interop import huggingface, tf1
 from bert_jax.interop.export import HIDDEN, compute_outputs
 from bert_jax.interop.families import FAMILIES, find_family
+from bert_jax.interop.families.family import ACTS
 from bert_jax.interop.pretrained import Heads, Pretrained, place_params
 from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
@@ -221,6 +223,11 @@ def test_a_size_under_its_other_name_counts_first(kind, name, alias):
     settings = {} if name == alias else {name: 5}
     config = family.parse(pathlib.Path("config.json"), {**settings, alias: 7})
     assert getattr(config, "vocab_size" if name == alias else alias) == 7
+
+
+def test_every_activation_function_has_a_name_in_transformers():
+    """A family that has none would fail where it is asked whether it fits."""
+    assert {*ACTS.values()} == {*HIDDEN_ACTS}
 
 
 def test_a_table_of_sinusoids_is_read_as_a_table():
