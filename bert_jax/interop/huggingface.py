@@ -326,7 +326,7 @@ def check_supported(checkpoint: Pretrained) -> None:
     if kind not in (None, TAG, SPAN) and config.is_causal:
         raise Refused(
             f"{checkpoint.address} has a task's layer that reads the last token of a causal model "
-            "(config.model.is_causal), and transformers reads [CLS]: orbax:DIR keeps any"
+            "(config.model.is_causal), and transformers reads [CLS]: predict from the run itself"
         )
     head_act = family.read_back(config).mlm_act
     if "mlm" in checkpoint.params and config.mlm_transform and config.mlm_act != head_act:
@@ -338,11 +338,12 @@ def check_supported(checkpoint: Pretrained) -> None:
         )
     if (task or checkpoint.heads.nsp) and not family.reads_alike(config, kind):
         theirs = family.read_back(config)
+        way_out = "predict from the run itself" if task else "keep it, as orbax:DIR does"
         raise Refused(
             f"{checkpoint.address} has config.model.pooler_type = {config.pooler_type} and "
             f"classifier_pooling = {config.classifier_pooling}, but "
             f"{choose_architecture(checkpoint)} computes {theirs.pooler_type} and "
-            f"{theirs.classifier_pooling}: fine-tune with these, or keep it, as orbax:DIR does"
+            f"{theirs.classifier_pooling}: fine-tune with these, or {way_out}"
         )
 
 
@@ -437,7 +438,7 @@ def read_back(checkpoint: Pretrained) -> Pretrained:
 
 def write(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     """Write all files of a model, sentence-transformers' among them, to an empty folder."""
-    _write_tokeniser(checkpoint, folder)
+    _write_tokenizer(checkpoint, folder)
     _write_pooling(checkpoint, folder)
     arrays = rename(checkpoint.params, choose_naming(checkpoint))
     weights, config = folder / WEIGHTS, folder / CONFIG
@@ -479,7 +480,7 @@ def _make_task_settings(checkpoint: Pretrained) -> dict[str, Any]:
     return {**ours, "id2label": by_id, "label2id": {label: i for i, label in enumerate(labels)}}
 
 
-def _write_tokeniser(checkpoint: Pretrained, folder: pathlib.Path) -> None:
+def _write_tokenizer(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     """Write the vocabulary as it is, and tokenizer.json if that format can express its rules."""
     words = checkpoint.vocabulary
     if words.file_name != vocabulary.TOKENIZER:

@@ -186,9 +186,13 @@ def fine_tuned(kind, **model):
     ("kind", "model", "words"),
     [
         (CLASSIFY, {"type_vocab_size": 0}, "pooler_type = tanh .*DistilBert.* computes relu"),
-        (REGRESS, {"classifier_pooling": "mean"}, "classifier_pooling = mean.* computes tanh and "),
+        (
+            REGRESS,
+            {"classifier_pooling": "mean"},
+            "= mean.* computes tanh and cls.* the run itself",
+        ),
         (CHOOSE, {"embedding_size": 8}, "ElectraForMultipleChoice computes gelu_erf and cls"),
-        (CHOOSE, {"is_causal": True}, "reads the last token of a causal model"),
+        (CHOOSE, {"is_causal": True}, "the last token of a causal model .* from the run itself"),
         (TAG, {"pooler_type": "mlm_transform"}, "BertForTokenClassification computes tanh"),
         (CLASSIFY, XLNET | {"pooler_type": "relu"}, "XLNetForSequence.* computes tanh and cls"),
     ],
