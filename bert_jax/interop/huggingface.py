@@ -48,6 +48,10 @@ from data_pipeline.vocab.tokenizer_json import export_tokenizer_json
 
 CONFIG = "config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+_HOW_TO_FIX = (
+    "give the folder that save_pretrained of transformers wrote, or a download of the whole "
+    "repository"
+)
 _TASK_LAYERS = ("classifier", "qa_outputs")  # classes; starts and ends of answers
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
@@ -85,10 +89,7 @@ def read_config(directory: pathlib.Path) -> ConfigJson:
     """
     path = directory / CONFIG
     if not path.is_file():
-        raise Refused(
-            f"{directory} has no {CONFIG}; give the folder that save_pretrained of transformers "
-            "wrote, or a download of the whole repository"
-        )
+        raise Refused(f"{directory} has no {CONFIG}; {_HOW_TO_FIX}")
     settings = read_json(path)
     kind = settings.get("model_type", "bert")
     family = FAMILIES[read_choice(path, "model_type", kind, FAMILIES)]
@@ -204,10 +205,7 @@ def _find_files(directory: pathlib.Path) -> list[pathlib.Path]:
             "AutoModel.from_pretrained(DIR).save_pretrained(NEW, safe_serialization=True), with "
             "the class of its heads in place of AutoModel"
         )
-    raise Refused(
-        f"{directory} has no {WEIGHTS}; give the folder that save_pretrained of transformers "
-        "wrote, or a download of the whole repository"
-    )
+    raise Refused(f"{directory} has no {WEIGHTS}; {_HOW_TO_FIX}")
 
 
 def _read_index(index: pathlib.Path) -> list[pathlib.Path]:
@@ -328,7 +326,8 @@ def check_supported(checkpoint: Pretrained) -> None:
             f"{checkpoint.address} has a task's layer that reads the last token of a causal model "
             "(config.model.is_causal), and transformers reads [CLS]: predict from the run itself"
         )
-    head_act = family.read_back(config).mlm_act
+    theirs = family.read_back(config)
+    head_act = theirs.mlm_act
     if "mlm" in checkpoint.params and config.mlm_transform and config.mlm_act != head_act:
         raise Refused(
             f"{checkpoint.address} has config.model.head_act = {config.mlm_act} (empty takes "
@@ -337,7 +336,6 @@ def check_supported(checkpoint: Pretrained) -> None:
             "as orbax:DIR does"
         )
     if (task or checkpoint.heads.nsp) and not family.reads_alike(config, kind):
-        theirs = family.read_back(config)
         way_out = "predict from the run itself" if task else "keep it, as orbax:DIR does"
         raise Refused(
             f"{checkpoint.address} has config.model.pooler_type = {config.pooler_type} and "

@@ -85,11 +85,9 @@ def _describe_origin(checkpoint: Pretrained) -> str:
 
 def _render_sizes(checkpoint: Pretrained) -> str:
     config, vocabulary = checkpoint.config, checkpoint.vocabulary
-    kind, strips = "SentencePiece", ""
-    if vocabulary.kind == WORDPIECE:
-        kind, strips = "WordPiece", ", accents stripped"
-    elif vocabulary.kind == BYTE_LEVEL:
-        kind = "byte-level BPE"
+    kinds = {WORDPIECE: "WordPiece", BYTE_LEVEL: "byte-level BPE"}
+    kind = kinds.get(vocabulary.kind, "SentencePiece")
+    strips = ", accents stripped" * (vocabulary.kind == WORDPIECE)
     case = f"lowercased{strips}" if vocabulary.lowercase else "case is kept"
     return _render_table(
         [
