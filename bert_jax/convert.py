@@ -58,6 +58,12 @@ class ConvertFlags:
                 f"--seed is {self.seed}, and nothing is initialized; give --initialize_missing "
                 "too, or leave it out"
             )
+        is_changed = self.part != DISCRIMINATOR or self.hidden_act or self.initialize_missing
+        if self.with_optimizer and is_changed:
+            raise Refused(
+                "--with_optimizer copies a checkpoint as it is; leave out --part, --hidden_act and "
+                "--initialize_missing"
+            )
         if self.public and self.push_to_hub is None:
             raise Refused("--public is for what is uploaded; give --push_to_hub=ORG/NAME too")
 
@@ -76,7 +82,7 @@ from bert_jax.interop import export, hub, huggingface, load
 from bert_jax.interop.export import Target
 from bert_jax.interop.load import GOOGLE, HF
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.tensor_names import list_names
+from bert_jax.interop.tensor_names import OPTIONAL_PARTS, PART_NAMES, list_names
 from bert_jax.logging.console import BAD, Screen
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from bert_jax.trainer import fresh_start
@@ -84,9 +90,6 @@ from data_pipeline.cli.main import find_python
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import new_folder
 from data_pipeline.vocab import WORDPIECE
-
-_PARTS = {"pooler": "pooler", "mlm": "MLM head", "nsp": "NSP head", "rtd": "replaced-token head"}
-_LAYER = {"classifier": "layer of the task", "bilstm": "its LSTMs"}
 
 
 def _main(log: LibraryLog, flags: ConvertFlags) -> int:
@@ -144,7 +147,7 @@ def _convert(
     missing = export.find_missing(checkpoint, target)
     screen.table(checkpoint.address, _describe(checkpoint))
     if missing:
-        names = ", ".join(_PARTS[part] for part in missing)
+        names = ", ".join(PART_NAMES[part] for part in missing)
         consequence = (
             "initialized at random, as before any training"
             if flags.initialize_missing
@@ -152,7 +155,7 @@ def _convert(
         )
         screen.print(f"without {names}: {consequence}", BAD)
     if dropped:
-        names = ", ".join((_PARTS | _LAYER)[part] for part in dropped)
+        names = ", ".join(PART_NAMES[part] for part in dropped)
         screen.print(f"skipped, because this conversion does not write it: {names}", BAD)
     if checkpoint.unread:
         screen.print(f"no part of a BERT, and skipped: {list_names(checkpoint.unread)}", BAD)
@@ -190,7 +193,8 @@ def _upload(
 
 def _describe(checkpoint: Pretrained) -> list[tuple[str, str]]:
     config, vocabulary = checkpoint.config, checkpoint.vocabulary
-    parts = ["encoder", *(_PARTS[part] for part in _PARTS if part in checkpoint.params)]
+    heads = [part for part in (*OPTIONAL_PARTS, "rtd") if part in checkpoint.params]
+    parts = ["encoder", *(PART_NAMES[part] for part in heads)]
     if checkpoint.task is not None:
         parts.append(f"the layer of {checkpoint.task.name}")
     case = "lowercased" if vocabulary.lowercase else "cased"

@@ -82,7 +82,6 @@ def _main(log: LibraryLog, flags: FillMaskFlags) -> int:
 
 def _answer(model: PlacedModel, questions: Sequence[Question], top: int) -> int:
     console = make_console(highlight=False, soft_wrap=True)
-    top = min(top, model.vocabulary.size - len(model.vocabulary.special_ids))
     with LINE.doing("guessing"):
         answered = list(zip(questions, guess_tokens(model, questions, top), strict=True))
     for question, guesses in answered:

@@ -29,7 +29,7 @@ from data_pipeline.vocab.train import TRAINED, train_vocabulary
 FAMILIES_DRAWN = ("bert", "roberta", "albert", "electra", "distilbert", "xlnet", "modernbert")
 FAMILIES_DRAWN += ("xlm-roberta", "deberta-v2")
 _TASKS = {CLASSIFY: ("no", "yes", "perhaps"), TAG: ("O", "B"), SPAN: ()}
-_ACTS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "silu")
+_ACTS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "relu", "quick_gelu")
 _MAX_TEXTS = 300  # per file
 _OF_SHARED = ("robustness/blns.txt", "multilingual/de_gsd-ud-dev.conllu.gz")
 _OF_SHARED += ("multilingual/zh_gsdsimp-ud-dev.conllu.gz",)

@@ -5,7 +5,7 @@ from typing import Any
 
 from data_pipeline.spec.fields import setting
 
-HIDDEN_ACTS = ("gelu_tanh", "gelu_erf", "silu")
+HIDDEN_ACTS = ("gelu_tanh", "gelu_erf", "silu", "relu", "quick_gelu")
 POOLER_TYPES = ("tanh", "gelu_erf", "relu", "mlm_transform")
 # Fields of ModelConfig that heads alone read.
 OF_HEADS = ("pooler_type", "classifier_pooling", "head_act", "detects_by_cls")

@@ -71,16 +71,9 @@ def run_rows(step: Step, model: PlacedModel, rows: EncodedRows, batch_size: int)
     Raises:
       Refused: an output is not finite.
     """
-    config, special_ids = model.checkpoint.config, model.vocabulary.special_ids
-    results = run_batches(
-        step,
-        model.params,
-        model.mesh,
-        rows,
-        batch_size,
-        special_ids["pad"],
-        config.max_position_embeddings,
-    )
+    pad_id = model.vocabulary.special_ids["pad"]
+    positions = model.checkpoint.config.max_position_embeddings
+    results = run_batches(step, model.params, model.mesh, rows, batch_size, pad_id, positions)
     for index_B, outputs in results:
         if not all(np.isfinite(array).all() for array in outputs.values()):
             raise Refused(

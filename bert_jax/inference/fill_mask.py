@@ -177,8 +177,8 @@ def hide_heldout_words(vocabulary: Vocabulary, heldout: Split, count: int) -> li
         if len(questions) == count:
             return questions
     raise Refused(
-        f"--heldout is {count}; only {len(questions)} held-out sentences of {_HELDOUT_TOKENS[0]} "
-        f"to {_HELDOUT_TOKENS[1]} tokens have a word to hide"
+        f"there are no {count:,} held-out sentences to hide a word of: only {len(questions):,} of "
+        f"{_HELDOUT_TOKENS[0]} to {_HELDOUT_TOKENS[1]} tokens have one; ask for fewer"
     )
 
 
@@ -202,7 +202,7 @@ def guess_tokens(
 ) -> list[list[list[Guess]]]:
     """Return for every mask of every question the `top` likeliest tokens, best first.
 
-    Special tokens are never guessed.
+    Special tokens are never guessed, so that a small vocabulary gives fewer.
     """
     masks = max(len(question.mask_positions) for question in questions)
     positions_BP = np.zeros((len(questions), masks), np.int32)
@@ -213,7 +213,8 @@ def guess_tokens(
     labels = {"positions": positions_BP, "weights": weights_BP}
     rows = build_rows([question.row for question in questions], labels)
     tokens = model.vocabulary.readable_pieces()
-    special_ids = list(model.vocabulary.special_ids.values())
+    special_ids = sorted({*model.vocabulary.special_ids.values()})
+    top = min(top, len(tokens) - len(special_ids))
 
     def choose_likeliest(probabilities_V: np.ndarray) -> list[Guess]:
         probabilities_V = probabilities_V[: len(tokens)].copy()  # less the vocabulary's padding

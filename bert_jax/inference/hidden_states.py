@@ -124,7 +124,7 @@ def compute_groups(
 
 
 def compute_vectors(
-    bert: Bert, batch: Mapping[str, jax.Array], layers: Layers, pool: str | None, normalize: bool
+    bert: Bert, batch: Mapping[str, jax.Array], layers: Layers, pool: str, normalize: bool
 ) -> dict[str, jax.Array]:
     """Return the vectors of a batch: float32[B,S,D], pooled [B,D]; K before D for several layers.
 
@@ -148,7 +148,7 @@ def compute_vectors(
 
 
 def _pool(
-    hidden_BSD: jax.Array, mask_BS: jax.Array, cls_positions_B: jax.Array | None, pool: str | None
+    hidden_BSD: jax.Array, mask_BS: jax.Array, cls_positions_B: jax.Array | None, pool: str
 ) -> jax.Array:
     hidden_BSD = hidden_BSD.astype(jnp.float32)
     if pool == CLS:
@@ -161,10 +161,10 @@ def _pool(
 
 @dataclasses.dataclass(frozen=True)
 class TextWindows:
-    """Rows of a group, each as one or more windows, one row's after another's.
+    """Hold the rows of a group, each as one or more windows, in the order of the rows.
 
-    Of the vectors of window w, those from position place_W[w] on are the group's tokens start_W[w]
-    to end_W[w] - 1; weight_W[w] is its share in the pooled vector of its row.
+    The group's tokens start_W[w] to end_W[w] - 1 take the vectors of window w from its position
+    place_W[w] on; weight_W[w] is the window's share in the pooled vector of its row.
     """
 
     rows: EncodedRows  # W rows
@@ -172,7 +172,7 @@ class TextWindows:
     start_W: np.ndarray  # int64
     end_W: np.ndarray  # int64
     place_W: np.ndarray  # int64
-    weight_W: np.ndarray  # float32: of all tokens of the row's windows, the share in this one
+    weight_W: np.ndarray  # float32: the window's tokens over those of all windows of its row
 
 
 def slide(rows: EncodedRows, most_tokens: int, stride: int, template: Template) -> TextWindows:
@@ -209,7 +209,7 @@ def slide(rows: EncodedRows, most_tokens: int, stride: int, template: Template) 
             framed.append(frame(text[first : first + length], None, template, most_tokens))
             facts.append((row, first, (length + before + after) / total))
     row_W, first_W, weight_W = (np.array(column) for column in zip(*facts, strict=True))
-    # TextWindows of a row take turns: each has the most context for one stretch of it.
+    # The windows of a row take turns: each has the most context for one stretch of the row.
     numbers = np.arange(len(facts))
     start_W, end_W = (
         np.searchsorted(np.concatenate(window_T), numbers, s) for s in ("left", "right")
@@ -219,11 +219,7 @@ def slide(rows: EncodedRows, most_tokens: int, stride: int, template: Template) 
     return TextWindows(build_rows(framed), row_W, start_W, end_W, place_W, weight_W)
 
 
-def collect_vectors(
-    results: Iterable[tuple[np.ndarray, Mapping[str, np.ndarray]]],
-    windows: TextWindows,
-    is_pooled: bool,
-) -> np.ndarray:
+def collect_vectors(results: batches.Results, windows: TextWindows, is_pooled: bool) -> np.ndarray:
     """Return the vectors of a group of rows in their own order, without padding, as in Group.
 
     `results` are the windows'. The pooled vector of a row of several is their mean, by

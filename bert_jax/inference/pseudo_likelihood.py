@@ -45,24 +45,24 @@ class Score:
 def encode_sentences(
     vocabulary: Vocabulary, sentences: Sequence[str], place: str, max_positions: int
 ) -> list[np.ndarray]:
-    """Return the token ids of each sentence, one per row; `place` names their file in errors.
+    """Return the token ids of each sentence, one per line; `place` names their file in errors.
 
     Raises:
-      Refused: a row has no token, or more than the model has positions for.
+      Refused: a line has no token, or more than the model has positions for.
     """
     ids, lengths_N = vocabulary.encode(sentences)
     most = max_positions - vocabulary.template.count_specials(is_pair=False)
-    for row, (sentence, length) in enumerate(zip(sentences, lengths_N, strict=True), 1):
+    for line, (sentence, length) in enumerate(zip(sentences, lengths_N, strict=True), 1):
         if not sentence.strip():
-            raise Refused(f"line {row} of {place} is empty; remove it")
+            raise Refused(f"line {line} of {place} is empty; remove it")
         if length == 0:
             raise Refused(
-                f"row {row} of {place}, {sentence[:40]!r}, makes no piece of the vocabulary: it "
+                f"line {line} of {place}, {sentence[:40]!r}, makes no piece of the vocabulary: it "
                 "holds nothing but characters that BERT drops; remove it"
             )
         if length > most:
             raise Refused(
-                f"row {row} of {place}, {sentence[:40]!r}..., is {length:,} pieces, the model "
+                f"line {line} of {place}, {sentence[:40]!r}..., is {length:,} pieces, the model "
                 f"reads {most:,} next to the special tokens; cut it into sentences"
             )
     return split_ids(ids.astype(np.int32), lengths_N)

@@ -213,7 +213,9 @@ def write(checkpoint: Pretrained, target: Target, initialized: tuple[str, ...]) 
         if target.scheme == HF:
             huggingface.write(checkpoint, files)
             has_tokenizer = (files / vocabulary.TOKENIZER).exists()
-            card = model_card.render(checkpoint, target.folder.name, initialized, has_tokenizer)
+            missing = find_missing(checkpoint, target)
+            name = target.folder.name
+            card = model_card.render(checkpoint, name, initialized, missing, has_tokenizer)
             (files / CARD).write_text(card, encoding="utf-8")
         elif target.scheme == GOOGLE:
             tf1.write(checkpoint, files / target.prefix)

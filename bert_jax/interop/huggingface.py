@@ -21,7 +21,7 @@ from bert_jax.config.schema import TaskOptions
 from bert_jax.config.validate import check_sizes
 from bert_jax.interop import vocabulary
 from bert_jax.interop.families import FAMILIES, Family, find_family
-from bert_jax.interop.model_json import choose, read_json
+from bert_jax.interop.model_json import read_choice, read_json
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import (
     TensorName,
@@ -48,58 +48,86 @@ from data_pipeline.vocab.tokenizer_json import export_tokenizer_json
 
 CONFIG = "config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+_HOW_TO_FIX = (
+    "give the folder that save_pretrained of transformers wrote, or a download of the whole "
+    "repository"
+)
 _TASK_LAYERS = ("classifier", "qa_outputs")  # classes; starts and ends of answers
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
-def read_config(directory: pathlib.Path) -> tuple[Family, ModelConfig]:
-    """Read the kind of encoder and the sizes in a folder's config.json.
+@dataclasses.dataclass(frozen=True)
+class ConfigJson:
+    """Hold a folder's config.json, and the kind of encoder and the sizes that it describes."""
+
+    path: pathlib.Path
+    settings: Mapping[str, Any]
+    family: Family
+    model: ModelConfig
+
+    @property
+    def architecture(self) -> str:
+        """Return the class of transformers that the file names; "" if none."""
+        classes = self.settings.get("architectures")
+        return str(classes[0]) if isinstance(classes, list) and classes else ""
+
+    @property
+    def kind(self) -> str | None:
+        """Return the kind of task that the file names, by us or by its class; None if no task."""
+        ours, ends = self.settings.get(task_layer.KEY), self.family.class_ends
+        if isinstance(ours, dict):
+            kind = str(ours.get("kind"))
+            return kind if kind in ends else None
+        return next((kind for kind, end in ends.items() if self.architecture.endswith(end)), None)
+
+
+def read_config(directory: pathlib.Path) -> ConfigJson:
+    """Read a folder's config.json.
 
     Raises:
       Refused: it is missing, or of an encoder that bert_jax does not compute.
     """
     path = directory / CONFIG
     if not path.is_file():
-        raise Refused(
-            f"{directory} has no {CONFIG}; give the folder that save_pretrained of transformers "
-            "wrote, or a download of the whole repository"
-        )
+        raise Refused(f"{directory} has no {CONFIG}; {_HOW_TO_FIX}")
     settings = read_json(path)
-    family: Family = choose(path, "model_type", settings.get("model_type", "bert"), FAMILIES)
+    kind = settings.get("model_type", "bert")
+    family = FAMILIES[read_choice(path, "model_type", kind, FAMILIES)]
     config = family.parse(path, settings)
     check_sizes(config, path)
-    return family, config
+    if family.names.pad_id is not None:
+        pad_id = settings.get("pad_token_id", family.names.pad_id)
+        family = dataclasses.replace(family, names=dataclasses.replace(family.names, pad_id=pad_id))
+    return ConfigJson(path, settings, family, config)
 
 
-def check_padding(directory: pathlib.Path, words: Vocabulary) -> None:
+def check_padding(family: Family, words: Vocabulary) -> None:
     """Raise if a family finds positions by the id of padding, and the vocabulary has another."""
-    family, _ = read_config(directory)
-    pad_id = words.special_ids["pad"]
-    if family.pad_id is not None and pad_id != family.pad_id:
+    pad_id, theirs = words.special_ids["pad"], family.names.pad_id
+    if theirs not in (None, pad_id):
         raise Refused(
             f"{words.path} pads with id {pad_id}, and {family.model_type} counts positions by "
-            f"padding of id {family.pad_id}, so another token would not be counted; put the "
+            f"padding of id {theirs}, so another token would not be counted; put the "
             "vocabulary that the checkpoint was trained with into its folder"
         )
 
 
-def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
-    """Read the sizes and the arrays in a folder: encoder, and pooler and heads if any.
+def read(config_json: ConfigJson) -> tuple[Params, tuple[str, ...]]:
+    """Read the arrays in the folder of a config.json: encoder, and pooler and heads if any.
 
-    The third value has the names of all other arrays, such as a third-party head's; a class of
+    The second value has the names of all other arrays, such as a third-party head's; a class of
     transformers has none.
 
     Raises:
       Refused: a file is missing, damaged, pickled, or of an encoder that is not computed here.
     """
-    family, config = read_config(directory)
-    settings = read_json(directory / CONFIG)
-    kind = _find_kind(settings, family)
+    family, config, kind = config_json.family, config_json.model, config_json.kind
     # What our own key says of a layer is checked where the layer is read.
-    is_known = task_layer.KEY not in settings and _read_class(settings) in family.classes
+    is_ours = task_layer.KEY in config_json.settings
+    is_known = not is_ours and config_json.architecture in family.classes
     names = family.choose_names(kind)
     with contextlib.ExitStack() as stack:
-        tensors = _open_tensors(directory, stack)
+        tensors = _open_tensors(config_json.path.parent, stack)
         prefix = family.prefix
         if not any(name.startswith(prefix) for name in tensors.dims):
             prefix = ""  # the class without heads writes none
@@ -122,22 +150,8 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]
             stems=("",) if is_known else (prefix,) if prefix else names.list_stems(prefix),
             config_name=CONFIG,
         )
-        _check_tied(tensors, params, family.decoder, settings)
-        return config, params | layer, unread
-
-
-def _find_kind(settings: Mapping[str, Any], family: Family) -> str | None:
-    """Find the kind of task that a config.json names, by us or by its class; None if no task."""
-    ours, name = settings.get(task_layer.KEY), _read_class(settings)
-    if isinstance(ours, dict):
-        return ours["kind"] if ours.get("kind") in family.class_ends else None
-    return next((kind for kind, end in family.class_ends.items() if name.endswith(end)), None)
-
-
-def _read_class(settings: Mapping[str, Any]) -> str:
-    """Return the class of transformers that a config.json names; "" if none."""
-    classes = settings.get("architectures")
-    return str(classes[0]) if isinstance(classes, list) and classes else ""
+        _check_tied(tensors, params, config_json)
+        return params | layer, unread
 
 
 def _read_task_params(tensors: Tensors, config: ModelConfig, names: Sequence[str]) -> Params:
@@ -191,10 +205,7 @@ def _find_files(directory: pathlib.Path) -> list[pathlib.Path]:
             "AutoModel.from_pretrained(DIR).save_pretrained(NEW, safe_serialization=True), with "
             "the class of its heads in place of AutoModel"
         )
-    raise Refused(
-        f"{directory} has no {WEIGHTS}; give the folder that save_pretrained of transformers "
-        "wrote, or a download of the whole repository"
-    )
+    raise Refused(f"{directory} has no {WEIGHTS}; {_HOW_TO_FIX}")
 
 
 def _read_index(index: pathlib.Path) -> list[pathlib.Path]:
@@ -219,14 +230,13 @@ def _read_index(index: pathlib.Path) -> list[pathlib.Path]:
     return [index.parent / part for part in parts]
 
 
-def _check_tied(
-    tensors: Tensors, params: Params, decoder: str, settings: Mapping[str, Any]
-) -> None:
+def _check_tied(tensors: Tensors, params: Params, config_json: ConfigJson) -> None:
     """Refuse an MLM output matrix that differs from the word table, as bert_jax ties them."""
+    decoder = config_json.family.decoder
     if "output_bias" not in params.get("mlm", {}):
         return
     if decoder not in tensors.dims:
-        if settings.get("tie_word_embeddings") is False:
+        if config_json.settings.get("tie_word_embeddings") is False:
             raise Refused(
                 f"{tensors.place} has no {decoder}, and its {CONFIG} says tie_word_embeddings = "
                 "False: give the whole checkpoint, or set it to true if the MLM head shares the "
@@ -246,18 +256,20 @@ _MAX_ROW_TOKENS = 512  # tokens of a row of a third-party model that has more po
 _MAX_SPAN = 384  # source: run_squad.py@eedf5716ce
 
 
-def read_task_layer(
-    directory: pathlib.Path, config: ModelConfig, classes: int, template: Template
-) -> TaskLayer:
+def read_task_layer(config_json: ConfigJson, classes: int, template: Template) -> TaskLayer:
     """Read a task layer's meaning from config.json, of bert_jax's export or a third party's.
 
     Raises:
       Refused: config.json names no task, or one that is not computed here.
     """
-    path = directory / CONFIG
-    settings = small_files.read_object(path)
-    family, _ = read_config(directory)
-    kind = _find_kind(settings, family)
+    path, settings, family = config_json.path, config_json.settings, config_json.family
+    kind = config_json.kind
+    if config_json.model.is_causal and kind in (CLASSIFY, REGRESS, CHOOSE):
+        raise Refused(
+            f"{path} says is_decoder = True, and {config_json.architecture} reads [CLS], which "
+            "sees no other token then; a causal model is read with the last token here: give the "
+            "model that it was fine-tuned from, and fine-tune that"
+        )
     if family.check_summary and kind in (CLASSIFY, REGRESS, CHOOSE):
         family.check_summary(path, settings, template)
     if task_layer.KEY in settings:
@@ -280,10 +292,11 @@ def read_task_layer(
     # Source: BertForSequenceClassification.forward@transformers 4.57.
     if kind == CLASSIFY and (problem == "regression" or (problem is None and classes == 1)):
         kind = REGRESS
-    longest = min(config.max_position_embeddings, _MAX_SPAN if kind == SPAN else _MAX_ROW_TOKENS)
+    longest = _MAX_SPAN if kind == SPAN else _MAX_ROW_TOKENS
+    longest = min(config_json.model.max_position_embeddings, longest)
     labels = _read_labels(path, settings, classes) if kind in (CLASSIFY, TAG) else ()
     options = TaskOptions(max_seq_length=longest, pair_truncation=TRANSFORMERS)
-    return TaskLayer(directory.name, kind, labels, options=options)
+    return TaskLayer(path.parent.name, kind, labels, options=options)
 
 
 def _read_labels(path: pathlib.Path, settings: Mapping[str, Any], classes: int) -> tuple[str, ...]:
@@ -311,9 +324,10 @@ def check_supported(checkpoint: Pretrained) -> None:
     if kind not in (None, TAG, SPAN) and config.is_causal:
         raise Refused(
             f"{checkpoint.address} has a task's layer that reads the last token of a causal model "
-            "(config.model.is_causal), and transformers reads [CLS]: orbax:DIR keeps any"
+            "(config.model.is_causal), and transformers reads [CLS]: predict from the run itself"
         )
-    head_act = family.read_back(config).mlm_act
+    theirs = family.read_back(config)
+    head_act = theirs.mlm_act
     if "mlm" in checkpoint.params and config.mlm_transform and config.mlm_act != head_act:
         raise Refused(
             f"{checkpoint.address} has config.model.head_act = {config.mlm_act} (empty takes "
@@ -322,12 +336,12 @@ def check_supported(checkpoint: Pretrained) -> None:
             "as orbax:DIR does"
         )
     if (task or checkpoint.heads.nsp) and not family.reads_alike(config, kind):
-        theirs = family.read_back(config)
+        way_out = "predict from the run itself" if task else "keep it, as orbax:DIR does"
         raise Refused(
             f"{checkpoint.address} has config.model.pooler_type = {config.pooler_type} and "
             f"classifier_pooling = {config.classifier_pooling}, but "
             f"{choose_architecture(checkpoint)} computes {theirs.pooler_type} and "
-            f"{theirs.classifier_pooling}: fine-tune with these, or keep it, as orbax:DIR does"
+            f"{theirs.classifier_pooling}: fine-tune with these, or {way_out}"
         )
 
 
@@ -422,7 +436,7 @@ def read_back(checkpoint: Pretrained) -> Pretrained:
 
 def write(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     """Write all files of a model, sentence-transformers' among them, to an empty folder."""
-    _write_tokeniser(checkpoint, folder)
+    _write_tokenizer(checkpoint, folder)
     _write_pooling(checkpoint, folder)
     arrays = rename(checkpoint.params, choose_naming(checkpoint))
     weights, config = folder / WEIGHTS, folder / CONFIG
@@ -464,7 +478,7 @@ def _make_task_settings(checkpoint: Pretrained) -> dict[str, Any]:
     return {**ours, "id2label": by_id, "label2id": {label: i for i, label in enumerate(labels)}}
 
 
-def _write_tokeniser(checkpoint: Pretrained, folder: pathlib.Path) -> None:
+def _write_tokenizer(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     """Write the vocabulary as it is, and tokenizer.json if that format can express its rules."""
     words = checkpoint.vocabulary
     if words.file_name != vocabulary.TOKENIZER:

@@ -65,7 +65,8 @@ def _load(address: str) -> Pretrained:
         return _load_run(address, place)
     if scheme == HF:
         folder = _require_folder(address, place)
-        config, params, unread = huggingface.read(folder)
+        config_json = huggingface.read_config(folder)
+        config, (params, unread) = config_json.model, huggingface.read(config_json)
     else:
         prefix = tf1.find_prefix(place)
         config, params, unread = tf1.read(prefix)
@@ -74,7 +75,7 @@ def _load(address: str) -> Pretrained:
     vocabulary.check_size(words, config.vocab_size, address)
     vocabulary.check_segments(words.template, config.type_vocab_size, address)
     if scheme == HF:
-        huggingface.check_padding(folder, words)
+        huggingface.check_padding(config_json.family, words)
     rule = schema.TRANSFORMERS if scheme == HF else schema.GOOGLE
     return Pretrained(address, config, params, words, pair_truncation=rule, unread=unread)
 
@@ -93,9 +94,8 @@ def load_fine_tuned(address: str) -> tuple[Pretrained, TaskLayer]:
     scheme, place = split_address(address)
     if scheme == HF and checkpoint.heads.classes:
         template, classes = checkpoint.vocabulary.template, checkpoint.heads.classes
-        layer = huggingface.read_task_layer(
-            pathlib.Path(place), checkpoint.config, classes, template
-        )
+        config_json = huggingface.read_config(pathlib.Path(place))
+        layer = huggingface.read_task_layer(config_json, classes, template)
     if layer is None or not checkpoint.heads.classes:
         raise Refused(
             f"{address} is not a fine-tuned model: it has no layer of a task; make one with "

@@ -1,7 +1,7 @@
 """Render the README.md of an exported model: what it is, how it was trained, how to load it."""
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from bert_jax.config import Config, total_steps
 from bert_jax.interop import huggingface, load
 from bert_jax.interop.load import GOOGLE, HF, ORBAX
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.tensor_names import OPTIONAL_PARTS
 from bert_jax.logging.metrics_writer import SUMMARY
 from bert_jax.runtime import run_record
 from bert_jax.tasks.task import TAG
@@ -37,20 +36,20 @@ _HELD_OUT = (
     ("heldout_nsp_accuracy", "next-sentence accuracy", ".1%"),
     ("majority_nsp_accuracy", "always the more frequent label", ".1%"),
 )
-_ACTS = {
-    "gelu_erf": "gelu, exact",
-    "gelu_tanh": "gelu, tanh approximation",
-    "silu": "silu",
-}
+_GELUS = {"gelu_erf": "gelu, exact", "gelu_tanh": "gelu, tanh approximation"}
 
 
 def render(
-    checkpoint: Pretrained, name: str, initialized: tuple[str, ...], has_tokenizer: bool
+    checkpoint: Pretrained,
+    name: str,
+    initialized: Sequence[str],
+    missing: Sequence[str],
+    has_tokenizer: bool,
 ) -> str:
     """Return the card in Markdown.
 
-    `name` is the folder's; `initialized` are the parts that were initialized for this export;
-    has_tokenizer tells whether the folder has a tokenizer.json.
+    `name` is the folder's; `initialized` are the parts that were initialized for this export,
+    `missing` those that it lacks; has_tokenizer tells whether the folder has a tokenizer.json.
     """
     model_type = huggingface.require_family(checkpoint).model_type
     predicts = "text-generation" if checkpoint.config.is_causal else "fill-mask"
@@ -59,7 +58,7 @@ def render(
         f"---\nlibrary_name: transformers\ntags:\n- {model_type}\n{mlm_tag}---\n",
         f"# {name}\n\n{_describe_origin(checkpoint)}",
         _render_sizes(checkpoint),
-        _describe_missing(checkpoint, initialized),
+        _describe_missing(initialized, missing),
         _describe_training(checkpoint.address),
         _describe_use(checkpoint, name, has_tokenizer),
         "## License\n\nTo be filled in by whoever publishes this model: it depends on the text it "
@@ -78,16 +77,17 @@ def _describe_origin(checkpoint: Pretrained) -> str:
         parts = f" fine-tuned on {checkpoint.task.name}"
     scheme, place = load.split_address(checkpoint.address)
     kind = {HF: "the Hugging Face folder", GOOGLE: "Google's checkpoint", ORBAX: "its run"}[scheme]
-    return f"A BERT{parts}, exported by bert_jax from {kind} `{pathlib.PurePath(place).name}`.\n"
+    name = pathlib.PurePath(place).name
+    if not checkpoint.address.endswith(place):  # a folder in the hub's cache, named by a commit
+        kind, name = "the Hugging Face model", checkpoint.address.removeprefix(f"{HF}:")
+    return f"A BERT{parts}, exported by bert_jax from {kind} `{name}`.\n"
 
 
 def _render_sizes(checkpoint: Pretrained) -> str:
     config, vocabulary = checkpoint.config, checkpoint.vocabulary
-    kind, strips = "SentencePiece", ""
-    if vocabulary.kind == WORDPIECE:
-        kind, strips = "WordPiece", ", accents stripped"
-    elif vocabulary.kind == BYTE_LEVEL:
-        kind = "byte-level BPE"
+    kinds = {WORDPIECE: "WordPiece", BYTE_LEVEL: "byte-level BPE"}
+    kind = kinds.get(vocabulary.kind, "SentencePiece")
+    strips = ", accents stripped" * (vocabulary.kind == WORDPIECE)
     case = f"lowercased{strips}" if vocabulary.lowercase else "case is kept"
     return _render_table(
         [
@@ -96,26 +96,21 @@ def _render_sizes(checkpoint: Pretrained) -> str:
             ("width, heads", f"{config.hidden_size}, {config.num_attention_heads}"),
             ("feed-forward units", f"{config.intermediate_size:,}"),
             ("positions", f"{config.max_position_embeddings:,}"),
-            ("activation", _ACTS[config.hidden_act]),
+            ("activation", _GELUS.get(config.hidden_act, config.hidden_act)),
             ("vocabulary", f"{kind}, {vocabulary.size:,} pieces, {case}"),
         ]
     )
 
 
-def _describe_missing(checkpoint: Pretrained, initialized: tuple[str, ...]) -> str:
+def _describe_missing(initialized: Sequence[str], missing: Sequence[str]) -> str:
     lines = []
     if initialized:
         lines.append(
             f"Not trained, but initialized at random for this export: {', '.join(initialized)}."
         )
-    absent = [
-        part
-        for part in OPTIONAL_PARTS
-        if part in huggingface.list_parts(checkpoint) - checkpoint.params.keys()
-    ]
-    if absent and checkpoint.task is None and not checkpoint.heads.rtd:
+    if missing:
         lines.append(
-            f"Not in this checkpoint: {', '.join(absent)}. Libraries initialize them at random."
+            f"Not in this checkpoint: {', '.join(missing)}. Libraries initialize them at random."
         )
     return "\n".join(lines) + "\n" if lines else ""
 

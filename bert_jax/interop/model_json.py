@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from bert_jax.config import ModelConfig
@@ -66,7 +66,7 @@ class Settings:
                     f"{path} says {name} = {settings[name]!r:.80}; bert_jax reads such a model "
                     f"with {name} = {value!r} alone: give a checkpoint of that kind"
                 )
-        hidden_act = choose(path, self.act, settings.get(self.act), self.acts)
+        hidden_act = self.acts[read_choice(path, self.act, settings.get(self.act), self.acts)]
         fields = {field.name: field for field in dataclasses.fields(ModelConfig)}
         numbers = {
             name: _check_number(path, fields[name], settings.get(theirs), theirs)
@@ -89,11 +89,7 @@ class Settings:
         return {ours: theirs for theirs, ours in reversed([*self.acts.items()])}[act]
 
     def describe(self, config: ModelConfig) -> dict[str, Any]:
-        """Return the settings of a file for a model.
-
-        Raises:
-          KeyError: a file of this kind has no name for the model's activation function.
-        """
+        """Return the settings of a file for a model."""
         named = {**self.numbers, **self.flags}
         numbers = {theirs: getattr(config, field) for field, theirs in named.items()}
         return numbers | dict(self.written) | {self.act: self.name_act(config.hidden_act)}
@@ -111,8 +107,8 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         raise DamagedFile(f"{error}; put the file back that the checkpoint came with") from None
 
 
-def choose(path: pathlib.Path, name: str, value: Any, known: Mapping[str, Any]) -> Any:
-    """Return what the value of a file's setting stands for; `known` has all values that are read.
+def read_choice(path: pathlib.Path, name: str, value: Any, known: Collection[str]) -> str:
+    """Return the value of a file's setting; `known` has all values that are read.
 
     Raises:
       Refused: it is another value.
@@ -122,7 +118,7 @@ def choose(path: pathlib.Path, name: str, value: Any, known: Mapping[str, Any]) 
             f"{path} says {name} = {value!r:.80}; bert_jax reads {', '.join(known)}: give a "
             "checkpoint with one of these"
         )
-    return known[value]
+    return value
 
 
 def _check_number(

@@ -14,11 +14,16 @@ from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import ModelConfig
 from bert_jax.model import bert
 from bert_jax.model.bert import Params
+from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 
 OPTIONAL_PARTS = ("pooler", "mlm", "nsp")  # a checkpoint may lack these
+# The parts that a checkpoint may lack or a format does not hold, in words.
+PART_NAMES = {
+    **{"pooler": "pooler", "mlm": "MLM head", "nsp": "NSP head", "rtd": "replaced-token head"},
+    **{"generator": "generator", "classifier": "layer of the task", "bilstm": "its LSTMs"},
+}
 _NUMBERED = re.compile(r"(?:^|[./])(?:layer|layers)[./_](\d{1,9})[./]")
-_MAX_LISTED, _MAX_CHARACTERS = 8, 90
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,8 +196,5 @@ def _read(tensors: Tensors, name: str, tensor: TensorName) -> np.ndarray:
 
 
 def list_names(names: Sequence[str]) -> str:
-    """Join names with commas: the first few, each cut to a fitting length."""
-    more = len(names) - _MAX_LISTED
-    return ", ".join(name[:_MAX_CHARACTERS] for name in names[:_MAX_LISTED]) + (
-        f" and {more} more" if more > 0 else ""
-    )
+    """List the names of arrays for a message, which may be long."""
+    return small_files.list_names(names, count=8, characters=90)

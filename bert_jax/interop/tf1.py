@@ -33,7 +33,7 @@ from data_pipeline.vocab.wordpiece import join_pieces
 CONFIG = "bert_config.json"
 # Its code computes the tanh approximation under the name gelu.
 _SETTINGS = model_json.Settings(
-    {"gelu": "gelu_tanh"},
+    {"gelu": "gelu_tanh", "relu": "relu"},
     # modeling.py BertConfig, which requires vocab_size; the epsilon is layer_norm's there.
     defaults={**bert.DEFAULTS, "vocab_size": None, "type_vocab_size": 16},
 )
@@ -108,15 +108,10 @@ def read(prefix: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
             f"{prefix} is a checkpoint of TF2 objects, whose names depend on the program; only "
             "names of Google's TF1 code are read: export it from the program that wrote it"
         )
-    params, unread = read_params(
-        tensors,
-        name_tensor,
-        config,
-        ignored=_COUNTERS,
-        stems=("bert/",),
-        config_name=CONFIG,
+    stems = ("bert/",)
+    return config, *read_params(
+        tensors, name_tensor, config, ignored=_COUNTERS, stems=stems, config_name=CONFIG
     )
-    return config, params, unread
 
 
 def _open_tensors(prefix: pathlib.Path) -> Tensors:
@@ -138,7 +133,7 @@ def _open_tensors(prefix: pathlib.Path) -> Tensors:
 
 @contextlib.contextmanager
 def _explain_damage(words: str) -> Iterator[None]:
-    """Raise Refused for damage: IndexError, Refused or tf.errors.OpError, by its kind."""
+    """Turn any error of TensorFlow's reader, whose class depends on the damage, into Refused."""
     try:
         yield
     except Exception as error:

@@ -1,6 +1,5 @@
 """Read the vocabulary beside a third-party checkpoint, and check that the two match."""
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -57,6 +56,26 @@ _CLASS_RULES: dict[str, dict[str, bool | None]] = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class _Files:
+    """Hold the JSON files next to a vocabulary; {} for a file that is missing."""
+
+    directory: pathlib.Path
+    tokenizer: Mapping[str, Any]  # tokenizer.json
+    settings: Mapping[str, Any]  # tokenizer_config.json
+    config: Mapping[str, Any]  # config.json
+
+    @property
+    def tokenizer_class(self) -> Any:
+        """Return tokenizer_class of tokenizer_config.json, else of config.json; None without."""
+        return self.settings.get("tokenizer_class") or self.config.get("tokenizer_class")
+
+    @property
+    def tokenizer_or_model(self) -> Any:
+        """Return the tokenizer's class, or without one the model_type."""
+        return self.tokenizer_class or self.config.get("model_type")
+
+
 def read(directory: pathlib.Path) -> Vocabulary:
     """Read a folder's tokenizer.json, else its vocab.txt, only SentencePiece *.model or vocab.json.
 
@@ -73,11 +92,11 @@ def read(directory: pathlib.Path) -> Vocabulary:
     only_model = models if len(models) == 1 else []
     candidates = [directory / LIST, *only_model, directory / PIECES]
     beside = next((candidate for candidate in candidates if candidate.is_file()), None)
-    asked, config = (_read_optional(directory / name) for name in (TOKENIZER_CONFIG, CONFIG))
-    reads_special_tokens = asked.get("split_special_tokens") is not True
-    path = directory / TOKENIZER
-    if path.is_file():
-        vocabulary = _read_tokenizer(path, beside, asked, config, reads_special_tokens)
+    names = (TOKENIZER, TOKENIZER_CONFIG, CONFIG)
+    files = _Files(directory, *(_read_optional(directory / name) for name in names))
+    reads_special_tokens = files.settings.get("split_special_tokens") is not True
+    if (directory / TOKENIZER).is_file():
+        vocabulary = _read_tokenizer(files, beside, reads_special_tokens)
     elif beside is None:
         several = f", and {len(models)} *.model files" if models else ""
         raise Refused(
@@ -85,14 +104,13 @@ def read(directory: pathlib.Path) -> Vocabulary:
             "checkpoint was trained with, and no other, into its folder"
         )
     elif beside.name == LIST:
-        lowercase = _read_lowercase(directory / TOKENIZER_CONFIG, asked, beside)
+        lowercase = _read_lowercase(files, beside)
         vocabulary = load_vocabulary(beside, lowercase, False, reads_special_tokens)
     else:
-        rules = _find_rules(directory, asked, config) if beside.suffix == ".model" else NONE
+        rules = _find_rules(files) if beside.suffix == ".model" else NONE
         vocabulary = load_vocabulary(beside, reads_special_tokens=reads_special_tokens, rules=rules)
-    _check_added(directory, vocabulary, asked)
-    template = _find_template(path, vocabulary, asked, config)
-    return dataclasses.replace(vocabulary, template=template)
+    _check_added(files, vocabulary)
+    return dataclasses.replace(vocabulary, template=_find_template(files, vocabulary))
 
 
 def _read_optional(path: pathlib.Path) -> dict[str, Any]:
@@ -100,37 +118,29 @@ def _read_optional(path: pathlib.Path) -> dict[str, Any]:
     return model_json.read_json(path) if path.is_file() else {}
 
 
-def _find_class(settings: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
-    """Return tokenizer_class of tokenizer_config.json or config.json, else the model_type."""
-    of_class = settings.get("tokenizer_class") or config.get("tokenizer_class")
-    return of_class or config.get("model_type")
-
-
-def _find_rules(
-    directory: pathlib.Path, settings: Mapping[str, Any], config: Mapping[str, Any]
-) -> str:
+def _find_rules(files: _Files) -> str:
     """Find how text for a SentencePiece model is prepared: by the tokenizer's class or the model's.
 
     A tokenizer_config.json written with a tokenizer.json (PreTrainedTokenizerFast) names none.
     """
-    path = directory / TOKENIZER_CONFIG
-    of_class = _find_class(settings, config)
-    if {str(of_class), str(config.get("model_type"))} & _SHIFTED:
+    of_class, model_type = files.tokenizer_or_model, str(files.config.get("model_type"))
+    if {str(of_class), model_type} & _SHIFTED:
         raise Refused(
-            f"{directory} has a SentencePiece model and no {TOKENIZER}, and {of_class} gives its "
-            f"pieces other ids than the model does; write the {TOKENIZER} with transformers "
+            f"{files.directory} has a SentencePiece model and no {TOKENIZER}, and {of_class} gives "
+            f"its pieces other ids than the model does; write the {TOKENIZER} with transformers "
             "(AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR))"
         )
     lowercase = _LOWERCASES.get(of_class) if isinstance(of_class, str) else None
     if lowercase is None and of_class != ANY_CLASS:
-        lowercase = _LOWERCASES.get(str(config.get("model_type")))
+        lowercase = _LOWERCASES.get(model_type)
+    path = files.directory / TOKENIZER_CONFIG
     if lowercase is None:
-        _refuse_preparation(path, settings)
+        _refuse_preparation(path, files.settings)
         return NONE
     return name_rules(
-        lowercase=small_files.field(settings, "do_lower_case", bool, path, lowercase),
-        keeps_accents=small_files.field(settings, "keep_accents", bool, path, False),
-        removes_spaces=small_files.field(settings, "remove_space", bool, path, True),
+        lowercase=small_files.field(files.settings, "do_lower_case", bool, path, lowercase),
+        keeps_accents=small_files.field(files.settings, "keep_accents", bool, path, False),
+        removes_spaces=small_files.field(files.settings, "remove_space", bool, path, True),
     )
 
 
@@ -148,71 +158,58 @@ def _refuse_preparation(path: pathlib.Path, settings: Mapping[str, Any]) -> None
             )
 
 
-def _find_template(
-    path: pathlib.Path,
-    vocabulary: Vocabulary,
-    settings: Mapping[str, Any],
-    config: Mapping[str, Any],
-) -> Template:
+def _find_template(files: _Files, vocabulary: Vocabulary) -> Template:
     """Find the template in tokenizer.json; without one, take the tokenizer's or the model's."""
-    special_ids = vocabulary.special_ids
-    template = None
-    if path.is_file():
-        template = read_template(model_json.read_json(path), special_ids, path)
-    if template is None and _ends_with_cls(config, settings):
+    special_ids, path = vocabulary.special_ids, files.directory / TOKENIZER
+    template = read_template(files.tokenizer, special_ids, path) if files.tokenizer else None
+    if template is None and _ends_with_cls(files):
         template = make_xlnet_template(special_ids)
-    elif template is None and path.is_file():
+    elif template is None and files.tokenizer:
         _note(
             f"{path} puts no special tokens around texts; here rows are [CLS] A [SEP], and "
             f"{ANY_CLASS} of transformers adds none"
         )
     template = template or vocabulary.template
-    inputs = settings.get("model_input_names")
+    inputs = files.settings.get("model_input_names")
     is_one_segment = isinstance(inputs, list) and "token_type_ids" not in inputs
-    is_one_segment |= inputs is None and _find_class(settings, config) in _WITHOUT_SEGMENTS
+    is_one_segment |= inputs is None and files.tokenizer_class in _WITHOUT_SEGMENTS
     return template.drop_segments() if is_one_segment else template
 
 
-def _ends_with_cls(config: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+def _ends_with_cls(files: _Files) -> bool:
     """Return whether rows are XLNet's; an XLNet of a store is exported with rows of ALBERT's."""
-    of_class = settings.get("tokenizer_class") or config.get("tokenizer_class")
+    of_class = files.tokenizer_class
     if isinstance(of_class, str) and of_class in _LOWERCASES:
         return of_class.lower().startswith(XLNET)
-    return config.get("model_type") == XLNET and config.get("summary_type") != "first"
+    return files.config.get("model_type") == XLNET and files.config.get("summary_type") != "first"
 
 
 def _read_tokenizer(
-    path: pathlib.Path,
-    beside: pathlib.Path | None,
-    asked: Mapping[str, Any],
-    config: Mapping[str, Any],
-    reads_special_tokens: bool,
+    files: _Files, beside: pathlib.Path | None, reads_special_tokens: bool
 ) -> Vocabulary:
-    """Read a tokenizer.json, or the file beside it that it was exported from here."""
-    settings = model_json.read_json(path)
-    if asked:  # a tokenizer.json alone is what its author trained with
-        _check_rules(path, settings, asked, str(_find_class(asked, config)))
-    normalizer = settings.get("normalizer")
+    """Read a tokenizer.json, or the file next to it that it was exported from here."""
+    if files.settings:  # a tokenizer.json alone is what its author trained with
+        _check_rules(files)
+    normalizer = files.tokenizer.get("normalizer")
     lowercase = normalizer.get("lowercase") if isinstance(normalizer, dict) else None
     if beside is not None and beside.name != PIECES:
-        with contextlib.suppress(Refused):  # it may be unreadable next to a tokenizer.json
-            source = load_vocabulary(beside, lowercase is not False, False, reads_special_tokens)
-            if _is_export(path, settings, source):
-                return source
+        source = _read_source(beside, lowercase is not False, reads_special_tokens)
+        if source and _is_export(files, source):
+            return source
+    path = files.directory / TOKENIZER
     vocabulary = load_vocabulary(path, reads_special_tokens=reads_special_tokens)
     if beside is not None and beside.name == LIST:
-        _check_agrees(settings, vocabulary.path, beside)
+        _check_agrees(files.tokenizer, path, beside)
     return vocabulary
 
 
-def _check_rules(
-    path: pathlib.Path, settings: Mapping[str, Any], asked: Mapping[str, Any], of_class: str
-) -> None:
+def _check_rules(files: _Files) -> None:
     """Raise if tokenizer_config.json contradicts the rules of a tokenizer.json.
 
     Some classes of transformers follow the first file, others the second.
     """
-    normalizer, splitter = settings.get("normalizer"), settings.get("pre_tokenizer")
+    asked, of_class = files.settings, str(files.tokenizer_or_model)
+    normalizer, splitter = files.tokenizer.get("normalizer"), files.tokenizer.get("pre_tokenizer")
     rules: dict[str, Any] = {}
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         lowercase, strip = normalizer.get("lowercase"), normalizer.get("strip_accents")
@@ -233,18 +230,29 @@ def _check_rules(
             if name not in asked:
                 says = f"has no {name}, which {of_class} takes as {theirs}"
             raise Refused(
-                f"{path.with_name(TOKENIZER_CONFIG)} {says}, {path.name} next to it {rules[name]}; "
-                f'correct the one that is wrong: write "{name}": {json.dumps(rules[name])} into '
-                f"the first if {path.name} is right"
+                f"{files.directory / TOKENIZER_CONFIG} {says}, {TOKENIZER} next to it "
+                f'{rules[name]}; correct the one that is wrong: write "{name}": '
+                f"{json.dumps(rules[name])} into the first if {TOKENIZER} is right"
             )
 
 
-def _is_export(path: pathlib.Path, settings: Mapping[str, Any], source: Vocabulary) -> bool:
-    template = read_template(settings, source.special_ids, path) or source.template
+def _read_source(
+    path: pathlib.Path, lowercase: bool, reads_special_tokens: bool
+) -> Vocabulary | None:
+    """Read a list or a model that may be unreadable, since a tokenizer.json lies beside it."""
+    try:
+        return load_vocabulary(path, lowercase, False, reads_special_tokens)
+    except Refused:
+        return None
+
+
+def _is_export(files: _Files, source: Vocabulary) -> bool:
+    path = files.directory / TOKENIZER
+    template = read_template(files.tokenizer, source.special_ids, path) or source.template
     if template.largest_id >= source.size:
         return False
     text = make_tokenizer_json(dataclasses.replace(source, template=template))
-    return text is not None and _are_close(json.loads(text), settings)
+    return text is not None and _are_close(json.loads(text), files.tokenizer)
 
 
 def _are_close(ours: Any, theirs: Any) -> bool:
@@ -270,7 +278,8 @@ def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathl
             f"{beside} lacks {len(more):,} pieces of {path.name} next to it, such as "
             f"{min(more)!r}; put back the whole list, or remove {path.name} if the list is right"
         )
-    for number, piece in enumerate(pieces):
+    ids = {piece: number for number, piece in enumerate(pieces)}  # the last line counts
+    for piece, number in ids.items():
         if id_of.get(piece, number) != number:
             raise Refused(
                 f"{beside} has {piece!r} as piece {number}, {path.name} next to it as "
@@ -279,14 +288,15 @@ def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathl
             )
 
 
-def _check_added(directory: pathlib.Path, vocabulary: Vocabulary, asked: Mapping[str, Any]) -> None:
+def _check_added(files: _Files, vocabulary: Vocabulary) -> None:
     """Raise if the added tokens of a tokenizer, which have files of their own, would be lost."""
-    listed, pieces = asked.get("added_tokens_decoder"), vocabulary.pieces()
+    listed = files.settings.get("added_tokens_decoder")
     each = listed.values() if isinstance(listed, dict) else ()
-    decoded = {str(token.get("content", "")) for token in each if isinstance(token, dict)}
-    files = {ADDED: {*_read_optional(directory / ADDED)}, TOKENIZER_CONFIG: decoded}
-    for name, tokens in files.items():
-        path = directory / name
+    in_settings = {str(token.get("content", "")) for token in each if isinstance(token, dict)}
+    in_own_file = {*_read_optional(files.directory / ADDED)}
+    pieces = vocabulary.pieces()
+    for name, tokens in ((ADDED, in_own_file), (TOKENIZER_CONFIG, in_settings)):
+        path = files.directory / name
         added = tokens - {"", *pieces}
         known = tokens - added - {"", *(pieces[i] for i in vocabulary.special_ids.values())}
         is_list = vocabulary.file_name == LIST
@@ -340,14 +350,13 @@ def check_segments(template: Template, segments: int, place: str) -> None:
         )
 
 
-def _read_lowercase(path: pathlib.Path, rules: Mapping[str, Any], words: pathlib.Path) -> bool:
-    """Return whether text is lowercased: by the file at `path`, else by the list's capitals.
-
-    `rules` is what that tokenizer_config.json holds.
+def _read_lowercase(files: _Files, words: pathlib.Path) -> bool:
+    """Return whether text is lowercased: by tokenizer_config.json, else by the list's capitals.
 
     Raises:
       Refused: the rules of tokenizer_config.json are not BERT's.
     """
+    rules = files.settings
     lowercase = rules.get("do_lower_case")
     if type(lowercase) is not bool:
         lowercase = not is_cased(read_list(words, small_files.read_bytes(words)))
@@ -359,9 +368,9 @@ def _read_lowercase(path: pathlib.Path, rules: Mapping[str, Any], words: pathlib
     for name, of_bert in (_RULES | {"strip_accents": lowercase}).items():
         if rules.get(name) not in (None, of_bert):
             raise Refused(
-                f"{path} cuts text differently from BERT: {name} is {rules[name]}, not "
-                f"{of_bert}; give a checkpoint with BERT's rules or with a {TOKENIZER}, or remove "
-                "the file if BERT's are meant"
+                f"{files.directory / TOKENIZER_CONFIG} cuts text differently from BERT: {name} is "
+                f"{rules[name]}, not {of_bert}; give a checkpoint with BERT's rules or with a "
+                f"{TOKENIZER}, or remove the file if BERT's are meant"
             )
     return lowercase
 

@@ -25,7 +25,7 @@ from bert_jax.config import (
 from bert_jax.config.phases import list_init_layers
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.tensor_names import nest
+from bert_jax.interop.tensor_names import OPTIONAL_PARTS, PART_NAMES, nest
 from bert_jax.logging.console import Screen
 from bert_jax.model import bert
 from bert_jax.model.bert import Params
@@ -37,9 +37,6 @@ from data_pipeline.vocab import WORDPIECE, Vocabulary, split_ids
 from data_pipeline.vocab.grow import UNUSED
 from data_pipeline.vocab.sentencepiece_rules import RECORDED
 
-_PARTS = {"pooler": "pooler", "mlm": "masked language model's head", "nsp": "next sentence's head"}
-_RTD_PARTS = {"rtd": "head of replaced-token detection", "generator": "generator"}
-
 
 @dataclasses.dataclass(frozen=True)
 class InitialWeights:
@@ -48,9 +45,7 @@ class InitialWeights:
     checkpoint: Pretrained
     new_tokens: int  # tokens whose rows are means of others'
     repeated_positions: int = 0  # positions whose rows repeat others'; 0 for none
-    parts: Mapping[str, str] = dataclasses.field(
-        default_factory=_PARTS.copy
-    )  # part -> its name in words
+    parts: Sequence[str] = OPTIONAL_PARTS  # what a run initializes if the checkpoint lacks it
     tiled_from: str = ""  # layers and width of the checkpoint if it was smaller, in words
 
     def describe(self) -> str:
@@ -67,10 +62,9 @@ class InitialWeights:
             text += f"; its {learned:,} learned positions are repeated up to {positions:,}"
         if self.tiled_from:
             text += f"; tiled from {self.tiled_from}"
-        parts = dict(self.parts)
-        if checkpoint.config.pooler_type == "mlm_transform":
-            parts.pop("pooler", None)  # it has none
-        missing = [name for part, name in parts.items() if part not in checkpoint.params]
+        has_pooler = checkpoint.config.pooler_type != "mlm_transform"
+        parts = [part for part in self.parts if part != "pooler" or has_pooler]
+        missing = [PART_NAMES[part] for part in parts if part not in checkpoint.params]
         return f"{text}; initialized: {', '.join(missing)}" if missing else text
 
 
@@ -117,7 +111,7 @@ def fit_weights(checkpoint: Pretrained, run: ResolvedRun, store: Store) -> Initi
         checkpoint = weights.checkpoint
         if run.model.generator_embeddings == "gdes" and not checkpoint.heads.generator:
             checkpoint = dataclasses.replace(checkpoint, params=_split_tables(checkpoint.params))
-        weights = dataclasses.replace(weights, checkpoint=checkpoint, parts=_RTD_PARTS)
+        weights = dataclasses.replace(weights, checkpoint=checkpoint, parts=("rtd", "generator"))
     if run.init_tile:
         weights = tile_weights(weights, run.model)
     return fit_positions(weights, run.model.max_position_embeddings)
@@ -282,12 +276,12 @@ def _tile_axis(array: np.ndarray, axis: int, size: int, unit: int) -> np.ndarray
 
 
 def _layer_of_source(path: str, layers: int, new_layers: int) -> str:
-    """Return the path in a model of `layers` of what a path in one of `new_layers` begins as."""
+    """Return the path in a model of `layers` layers that an array of a larger model begins as."""
     top, _, rest = path.partition("/")
     if top != "layers":
         return path
     number, _, rest = rest.partition("/")
-    # Of 10 layers from 2, the last would be layer round(1.8) = 2, which there is none of.
+    # For 10 layers from 2, the last would be layer round(1.8) = 2, which does not exist.
     source = min(round(int(number) * layers / new_layers), layers - 1)
     return f"{top}/{source:02d}/{rest}"
 

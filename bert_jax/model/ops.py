@@ -7,7 +7,7 @@ LSTM.
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -330,9 +330,17 @@ def rms_norm(x: jax.Array, scale_D: jax.Array, eps: float) -> jax.Array:
     return (x32 * inverse_rms * scale_D).astype(x.dtype)
 
 
+_ACTS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "silu": jax.nn.silu,
+    "relu": jax.nn.relu,
+    "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),  # Hendrycks and Gimpel 2016, section 2
+}
+
+
 def activate(x: jax.Array, hidden_act: str, saves_derivative: bool = False) -> jax.Array:
     """Apply the activation function of config.model.hidden_act."""
-    return jax.nn.silu(x) if hidden_act == "silu" else gelu(x, hidden_act, saves_derivative)
+    act = _ACTS.get(hidden_act)
+    return act(x) if act else gelu(x, hidden_act, saves_derivative)
 
 
 def gelu(x: jax.Array, hidden_act: str, saves_derivative: bool = False) -> jax.Array:

@@ -38,7 +38,6 @@ NUL = b"\0"
 # Linux's limits; a longer name is an OSError, as if the disk could not be read now.
 _MAX_BYTES_OF_A_NAME, _MAX_BYTES_OF_A_PATH = 255, 2000
 
-_SHOWN_NAMES, _SHOWN_NAME_CHARS = 20, 40  # limits of a list of names in a message
 
 NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would wait for its other end
 
@@ -306,15 +305,15 @@ def _parse_fields(value: Any, kind: Any, name: str) -> Any:
     return {**value, **fields} if typing.is_typeddict(kind) else kind(**fields)
 
 
-def list_names(names: Sequence[str]) -> str:
-    """List names of columns or keys for a message: the first ones, shortened and escaped."""
+def list_names(names: Sequence[str], count: int = 20, characters: int = 40) -> str:
+    """List names of a file for a message: the first `count`, shortened and escaped."""
     texts = [
         name
-        if name.isprintable() and len(name) <= _SHOWN_NAME_CHARS
-        else f"{name[:_SHOWN_NAME_CHARS]!r:.60}"
-        for name in names[:_SHOWN_NAMES]
+        if name.isprintable() and len(name) <= characters
+        else f"{name[:characters]!r:.{characters + 20}}"
+        for name in names[:count]
     ]
-    more = [f"and {len(names) - _SHOWN_NAMES:,} more"] * (len(names) > _SHOWN_NAMES)
+    more = [f"and {len(names) - count:,} more"] * (len(names) > count)
     return ", ".join([*texts, *more]) or "none"
 
 

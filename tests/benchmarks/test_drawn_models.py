@@ -15,5 +15,5 @@ def test_a_drawn_shape_is_of_its_family(family):
         assert FAMILIES[family].fits(config)
         if family != "electra":  # whose wide embeddings are a BERT's too
             described = FAMILIES[family]
-            found = find_family(config, described.pad_id or 0, described.vocabulary_kind)
+            found = find_family(config, described.names.pad_id or 0, described.vocabulary_kind)
             assert found is described

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 from safetensors.numpy import save_file
 
-from bert_jax.config import MeshConfig
-from bert_jax.interop import pretrained
+from bert_jax.config import MeshConfig, ModelConfig
+from bert_jax.interop import huggingface, pretrained
 from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import EncoderRows
@@ -71,6 +71,12 @@ def write(folder: pathlib.Path, held: dict[str, np.ndarray], **changes: object) 
     (folder / "config.json").write_text(json.dumps(CONFIG | changes))
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
     return folder
+
+
+def read(folder: pathlib.Path) -> tuple[ModelConfig, bert.Params, tuple[str, ...]]:
+    """Read a folder: the model, its parameters, and the names of the arrays that are not read."""
+    config_json = huggingface.read_config(folder)
+    return config_json.model, *huggingface.read(config_json)
 
 
 def compute_logits_alone(

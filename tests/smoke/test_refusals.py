@@ -97,6 +97,10 @@ REFUSALS = {
             ),
             (("--from=/nowhere", "--to=hf:{new}"), "'/nowhere' is not a folder of this machine"),
             (("--from=hf:{small}/bare", "--to=google:{new}/"), "--hidden_act=gelu_tanh"),
+            (
+                ("--from={run}", "--to=orbax:{new}", "--with_optimizer", "--hidden_act=gelu_erf"),
+                "--with_optimizer copies a checkpoint as it is; leave out --part, --hidden_act",
+            ),
         ],
     ),
     "evaluate": (

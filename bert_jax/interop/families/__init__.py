@@ -36,12 +36,12 @@ def find_family(config: ModelConfig, pad_id: int = 0, vocabulary_kind: str = "")
     fitting = [
         family
         for family in FAMILIES.values()
-        if family.pad_id in (None, pad_id)
+        if family.names.pad_id in (None, pad_id)
         and family.vocabulary_kind in ("", vocabulary_kind)
         and family.fits(config)
     ]
 
     def count_demands(family: Family) -> int:
-        return (family.pad_id is not None) + bool(family.vocabulary_kind)
+        return (family.names.pad_id is not None) + bool(family.vocabulary_kind)
 
     return max(fitting, key=count_demands, default=None)

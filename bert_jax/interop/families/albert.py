@@ -38,7 +38,7 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
     """Return the sizes in the settings of a config.json.
 
     Raises:
-      ValueError: a size is missing or impossible; a setting is none of ALBERT's.
+      Refused: a size is missing or impossible; a setting is none of ALBERT's.
     """
     config = _SETTINGS.parse(path, settings)
     # Its embeddings are mapped even if they are as wide as the encoder.

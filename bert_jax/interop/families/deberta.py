@@ -15,7 +15,7 @@ from bert_jax.config import ModelConfig
 from bert_jax.config.validate import check_buckets
 from bert_jax.interop.families import bert
 from bert_jax.interop.families.family import ACTS, ANSWER_NAMES, Family
-from bert_jax.interop.model_json import BERT_NUMBERS, Settings, choose
+from bert_jax.interop.model_json import BERT_NUMBERS, Settings, read_choice
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
@@ -38,7 +38,7 @@ _SETTINGS = Settings(
     },
 )
 _POOLER_ACTS = {"gelu": "gelu_erf", "tanh": "tanh", "relu": "relu"}
-_NORMS = {"none": False, "layer_norm": True}
+_NORMS = ("none", "layer_norm")  # of the table of distances
 _TERMS = ("c2p", "p2c")
 _POOLER = {"pooler": "pooler.dense"}
 
@@ -79,8 +79,10 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
         pos_att_type="|".join(term for term in _TERMS if term in listed),
         position_buckets=max(buckets, 0),
         max_relative_positions=reach if reach > 0 else config.max_position_embeddings,
-        norm_rel_ebd=choose(path, "norm_rel_ebd", given["norm_rel_ebd"], _NORMS),
-        pooler_type=choose(path, "pooler_hidden_act", given["pooler_hidden_act"], _POOLER_ACTS),
+        norm_rel_ebd=read_choice(path, "norm_rel_ebd", given["norm_rel_ebd"], _NORMS) != "none",
+        pooler_type=_POOLER_ACTS[
+            read_choice(path, "pooler_hidden_act", given["pooler_hidden_act"], _POOLER_ACTS)
+        ],
     )
     has_buckets, allowed = check_buckets(config)
     if not has_buckets:
@@ -91,8 +93,7 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
 def describe(config: ModelConfig) -> dict[str, Any]:
     """Return the settings of a config.json for a model.
 
-    Raises:
-      KeyError: its classes pool by no such activation function.
+    A pooler that its classes do not have is written as theirs, as for every family.
     """
     return _SETTINGS.describe(config) | {
         "type_vocab_size": config.type_vocab_size,

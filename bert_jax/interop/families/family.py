@@ -10,6 +10,7 @@ from bert_jax.config import ModelConfig
 from bert_jax.config.model_schema import OF_HEADS
 from bert_jax.interop.tensor_names import TensorName
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
+from data_pipeline.io.refused import Refused
 from data_pipeline.vocab.template import Template
 
 ACTS = {
@@ -17,6 +18,7 @@ ACTS = {
     **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh"), "gelu_tanh"),
     **dict.fromkeys(("gelu_fast", "gelu_accurate"), "gelu_tanh"),  # the same in other words
     **dict.fromkeys(("silu", "swish"), "silu"),
+    **{"relu": "relu", "quick_gelu": "quick_gelu"},
 }
 # Names of sizes that transformers reads in every config.json, whatever a family calls them.
 ALIASES = ("hidden_size", "num_hidden_layers", "num_attention_heads")
@@ -59,7 +61,7 @@ class Names:
     fused: Mapping[str, tuple[str, int, int]] = dataclasses.field(default_factory=dict)
     # Of arrays that are no module's weight or bias, in a layer or elsewhere in the encoder.
     arrays: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    skipped_positions: int = 0  # first rows of their position table, which no text reads
+    pad_id: int | None = None  # id of the padding, if theirs count positions from it
 
     def name_tensor(self, path: str, prefix: str) -> TensorName:
         """Return the names of the array at our path; none if the family has no such part."""
@@ -81,7 +83,7 @@ class Names:
             names.append(f"{name}.{_OLDER[leaf]}")
         if module in self.other_heads:
             names.append(f"{self.other_heads[module]}.{_LEAVES[leaf]}")
-        skipped = self.skipped_positions if module == "embeddings/position" else 0
+        skipped = 0 if self.pad_id is None or module != "embeddings/position" else self.pad_id + 1
         return TensorName(tuple(names), leaf == "kernel", part, parts, skipped)
 
     def list_stems(self, prefix: str) -> tuple[str, ...]:
@@ -115,7 +117,6 @@ class Family:
     describe_summary: Callable[[Template], dict[str, str]] | None = None
     check_summary: Callable[[pathlib.Path, Mapping[str, Any], Template], None] | None = None
     ignored: tuple[str, ...] = ()  # the encoder's arrays that files may hold and the class drops
-    pad_id: int | None = None  # id of the padding, if positions follow from it
     vocabulary_kind: str = ""  # vocabularies that its published models have; empty: any kind
     # Settings of training alone, and others that its config.json does not hold.
     unheld: tuple[str, ...] = TRAINING
@@ -145,7 +146,7 @@ class Family:
         """Return whether the family's config.json can describe an encoder, whatever its heads."""
         try:
             described = self.read_back(config)
-        except (KeyError, ValueError):
+        except Refused:
             return False
         ignored = {name: getattr(config, name) for name in (*self.unheld, *OF_HEADS)}
         return dataclasses.replace(described, **ignored) == config

@@ -11,7 +11,7 @@ from typing import Any
 
 from bert_jax.config import MODERNBERT, ModelConfig
 from bert_jax.interop.families.family import ACTS, Family, Names
-from bert_jax.interop.model_json import Settings, choose
+from bert_jax.interop.model_json import Settings, read_choice
 from data_pipeline.io.refused import Refused
 
 # Field of ModelConfig -> setting of config.json.
@@ -32,7 +32,7 @@ _FIXED = {
     "decoder_bias": True,
     "tie_word_embeddings": True,
 }
-_POOLINGS = {"cls": "cls", "mean": "mean"}
+_POOLINGS = ("cls", "mean")
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _HEAD_ACT = "classifier_activation"
 _DEFAULTS: dict[str, Any] = {
@@ -107,11 +107,11 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
             f"= {config.local_attention}, and half of that is {half}: remove the one that is wrong"
         )
     given = {**_DEFAULTS, **settings}
-    head_act = choose(path, _HEAD_ACT, given[_HEAD_ACT], ACTS)
+    head_act = ACTS[read_choice(path, _HEAD_ACT, given[_HEAD_ACT], ACTS)]
     return dataclasses.replace(
         config,
         head_act="" if head_act == config.hidden_act else head_act,
-        classifier_pooling=choose(
+        classifier_pooling=read_choice(
             path, "classifier_pooling", given["classifier_pooling"], _POOLINGS
         ),
         global_attn_every_n_layers=every,
@@ -134,12 +134,14 @@ def _list_types(every: int, layers: int) -> list[str]:
 
 def _parse_theta(path: pathlib.Path, settings: Mapping[str, Any], field: str) -> float:
     """Return the base of the rotary angles: by kind of layer since transformers 5, flat before."""
-    kind, theta = _THETAS[field]
+    kind, default = _THETAS[field]
     by_kind = settings.get("rope_parameters") or {}
     is_by_kind = isinstance(by_kind, dict) and by_kind.keys() <= {_FULL, _SLIDING}
     rope = (by_kind.get(kind) or {}) if is_by_kind else None
     if isinstance(rope, dict) and {**rope, "rope_theta": 0}.items() <= _PLAIN_ROPE.items():
-        theta = rope.get("rope_theta", settings.get(field, theta))
+        theta = rope.get("rope_theta", settings.get(field, default))
+        if theta is None and "rope_theta" not in rope and field != "global_rope_theta":
+            return _parse_theta(path, settings, "global_rope_theta")  # as transformers 4 does
         if type(theta) in (int, float) and 0 < theta < math.inf:
             return float(theta)
         wrong = f"{field} = {theta!r:.80}; it must be a number above 0"

@@ -1,4 +1,4 @@
-"""Read and write RoBERTa: BERT with one segment type and two unread rows of positions.
+"""Read and write RoBERTa: BERT with one segment type, and positions from pad_token_id + 1 on.
 
 XLM-RoBERTa and CamemBERT compute the same, in classes of their own.
 
@@ -13,11 +13,11 @@ from typing import Any
 from bert_jax.config import ModelConfig
 from bert_jax.interop.families import bert
 from bert_jax.interop.families.family import ROW_HEAD_NAMES, Family
+from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import SENTENCEPIECE
 
-_SKIPPED = 2  # positions count from pad_token_id + 1
-_PAD_ID = 1
+_PAD_ID = 1  # the published models', and the only one that is written
 _SETTINGS = dataclasses.replace(
     bert.SETTINGS, defaults=bert.DEFAULTS | {"vocab_size": 50265}, head_act="gelu_erf"
 )
@@ -30,16 +30,13 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
       Refused: a size is missing or impossible; a setting is none of RoBERTa's.
     """
     config = _SETTINGS.parse(path, settings)
-    if settings.get("pad_token_id", _PAD_ID) != _PAD_ID:
+    pad_id = small_files.field(settings, "pad_token_id", int, path, _PAD_ID)
+    rows = config.max_position_embeddings - pad_id - 1
+    if pad_id < 0 or rows < 1:
         raise Refused(
-            f"{path} says pad_token_id = {settings['pad_token_id']!r:.80}; positions follow from "
-            f"it, and bert_jax reads RoBERTas with {_PAD_ID}: give such a checkpoint"
-        )
-    rows = config.max_position_embeddings - _SKIPPED
-    if rows < 1:
-        raise Refused(
-            f"{path} says max_position_embeddings = {rows + _SKIPPED}, and RoBERTa never "
-            f"reads the first {_SKIPPED}; put the file back that the checkpoint came with"
+            f"{path} says pad_token_id = {pad_id} and max_position_embeddings = "
+            f"{config.max_position_embeddings}, and RoBERTa's positions begin with number "
+            f"{pad_id + 1}; put the file back that the checkpoint came with"
         )
     return dataclasses.replace(config, max_position_embeddings=rows)
 
@@ -52,11 +49,8 @@ def describe(config: ModelConfig) -> dict[str, Any]:
     """
     if config.type_vocab_size != 1:
         raise Refused(f"RoBERTa has 1 segment, not type_vocab_size = {config.type_vocab_size}")
-    rows = config.max_position_embeddings + _SKIPPED
-    return _SETTINGS.describe(config) | {
-        "max_position_embeddings": rows,
-        "pad_token_id": _PAD_ID,
-    }
+    rows = config.max_position_embeddings + _PAD_ID + 1
+    return _SETTINGS.describe(config) | {"max_position_embeddings": rows, "pad_token_id": _PAD_ID}
 
 
 FAMILY = Family(
@@ -70,7 +64,7 @@ FAMILY = Family(
             "classifier": "classifier",
         },
         output_bias=("lm_head.bias", "lm_head.decoder.bias"),
-        skipped_positions=_SKIPPED,
+        pad_id=_PAD_ID,
     ),
     parse=parse,
     describe=describe,
@@ -78,7 +72,6 @@ FAMILY = Family(
     masked_lm="RobertaForMaskedLM",
     encoder="RobertaModel",
     task_names=ROW_HEAD_NAMES,
-    pad_id=_PAD_ID,
 )
 XLM_ROBERTA = dataclasses.replace(
     FAMILY,

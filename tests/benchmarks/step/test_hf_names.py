@@ -4,7 +4,6 @@ import numpy as np
 
 from benchmarks.step import hf_names
 from bert_jax.checkpoint.arrays import name_leaves
-from bert_jax.interop import huggingface
 from tests.bert_jax import small_checkpoints
 
 
@@ -12,7 +11,7 @@ def test_every_parameter_has_its_place_among_ours(tmp_path):
     """Each table is the other's oracle; small_checkpoints has the names of PyTorch's model."""
     theirs = small_checkpoints.tensors()
     renamed = hf_names.from_hf_torch(theirs, layers=2)
-    _, params, _ = huggingface.read(small_checkpoints.write(tmp_path, theirs))
+    _, params, _ = small_checkpoints.read(small_checkpoints.write(tmp_path, theirs))
     leaves = name_leaves(params)
     assert renamed.keys() == leaves.keys() and len(renamed) == len(theirs)
     for path, array in renamed.items():

@@ -51,6 +51,13 @@ def test_a_guess_is_the_softmax_of_the_models_logits(model):
         assert not {*tokens} & {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}
 
 
+def test_all_tokens_but_the_special_ones_are_guessed_at_most(model):
+    question = read_question(model, "a dog [MASK] the cat .")
+    found = [guess.token for guess in guess_tokens(model, [question], 100_000)[0][0]]
+    special = [model.vocabulary.pieces()[i] for i in model.vocabulary.special_ids.values()]
+    assert sorted([*found, *special]) == sorted(model.vocabulary.pieces())
+
+
 def test_it_has_learned_the_grammar_of_its_corpus(model):
     question = read_question(model, "a dog [MASK] the cat near the river .")
     best = guess_tokens(model, [question], 4)[0][0][0]
@@ -80,7 +87,7 @@ def test_heldout_questions_hide_a_word_and_remember_it(model, config):
     for one in asked:
         assert one.text.replace("[MASK]", one.answers[0]) in sentences
         assert one.row.token_ids[one.mask_positions[0]] == model.vocabulary.special_ids["mask"]
-    with pytest.raises(ValueError, match="--heldout is 100000; only"):
+    with pytest.raises(ValueError, match=r"no 100,000 held-out sentences .* ask for fewer"):
         hide_heldout_words(model.vocabulary, store.heldout, 100_000)
 
 

@@ -85,7 +85,7 @@ def test_pooled_vectors_are_those_of_numpy(spoken):
     first = Layers((0,), is_single=True)
     np.testing.assert_allclose(vectors(first, "cls", False), hidden_LBSD[0, :, 0], atol=1e-6)
     tokens_BSKD = hidden_LBSD[2:].transpose(1, 2, 0, 3)
-    np.testing.assert_array_equal(vectors(last_two, None, False), tokens_BSKD)
+    np.testing.assert_array_equal(vectors(last_two, "", False), tokens_BSKD)
     # A vector of zeros has no direction, and no NaN.
     found = compute_vectors(Spoken(0 * hidden_LBSD), batch, first, "mean", True)["vectors"]
     np.testing.assert_array_equal(found, np.zeros((3, 7)))

@@ -304,7 +304,16 @@ def test_a_bare_model_with_robertas_padding_is_read_back_as_a_roberta(whole, tmp
     assert read.config == config and read.vocabulary.digest == words.digest
     other = dataclasses.replace(words, special_ids=words.special_ids | {"pad": 0, "unk": 1})
     with pytest.raises(Refused, match="pads with id 0, and roberta counts positions by padding of"):
-        huggingface.check_padding(folder, other)
+        huggingface.check_padding(huggingface.read_config(folder).family, other)
+
+
+def test_a_roberta_with_other_padding_is_exported_as_the_bert_that_it_is(tmp_path):
+    arrays = tensors("roberta.", has_heads=False)
+    folder = write(tmp_path / "theirs", arrays, model_type="roberta", pad_token_id=0)
+    assert max(export(load.load(f"hf:{folder}"), f"hf:{tmp_path / 'ours'}").values()) == 0.0
+    settings = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert (settings["model_type"], settings["pad_token_id"]) == ("bert", 0)
+    assert settings["max_position_embeddings"] == SIZES["max_position_embeddings"] - 1
 
 
 @pytest.mark.parametrize("adds_space", [True, False])

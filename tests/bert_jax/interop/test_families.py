@@ -11,8 +11,11 @@ import pytest
 
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import ModelConfig
+from bert_jax.config.model_schema import HIDDEN_ACTS
 from bert_jax.interop import huggingface, tf1
+from bert_jax.interop.export import HIDDEN, compute_outputs
 from bert_jax.interop.families import FAMILIES, find_family
+from bert_jax.interop.families.family import ACTS
 from bert_jax.interop.pretrained import Heads, Pretrained, place_params
 from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
@@ -28,6 +31,7 @@ from tests.bert_jax.interop.golden_models import (
     read_arrays,
     read_golden,
 )
+from tests.bert_jax.small_checkpoints import read
 from tests.golden import encoders, long_rows
 
 # One compiles for seconds: the others are for the slow gear.
@@ -36,6 +40,7 @@ KINDS = [
     for kind in sorted(encoders.MODELS)
 ]
 TOLERANCE = 1e-5
+ROPE = {"rope_type": "default", "rope_theta": 70.0}
 
 
 @pytest.fixture(params=KINDS)
@@ -155,6 +160,43 @@ def test_rows_of_4096_are_those_of_transformers():
         np.testing.assert_allclose(ours, theirs, atol=TOLERANCE)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("Roberta", {"pad_token_id": 0, "hidden_act": "relu"}),
+        ("Roberta", {"pad_token_id": 3, "hidden_act": "quick_gelu"}),
+        ("ModernBert", {"global_rope_theta": 500.0, "local_rope_theta": None}),
+        (
+            "ModernBert",
+            {"rope_parameters": {f"{kind}_attention": ROPE for kind in ("full", "sliding")}},
+        ),
+    ],
+)
+def test_settings_that_published_models_seldom_have(kind, settings, tmp_path):
+    transformers, torch = map(pytest.importorskip, ("transformers", "torch"))
+    is_old, is_flat = transformers.__version__ < "5", "local_rope_theta" in settings
+    if kind == "ModernBert" and is_old != is_flat:
+        pytest.skip("the other version of transformers reads the setting")
+    given = encoders.MODELS[f"{kind}ForMaskedLM"] | settings
+    model_class = getattr(transformers, f"{kind}Model")
+    model = model_class(model_class.config_class(**given, attn_implementation="eager")).eval()
+    model.save_pretrained(tmp_path)
+    batch, pad_id = encoders.batch(), given["pad_token_id"]
+    ids = np.where(batch["input_ids"] == pad_id, 4, batch["input_ids"])
+    ids = np.where(batch["attention_mask"] == 1, ids, pad_id)
+    mask = batch["attention_mask"]
+    with torch.no_grad():
+        theirs = model(torch.tensor(ids), attention_mask=torch.tensor(mask)).last_hidden_state
+    config, params, _ = read(tmp_path)
+    rows = {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
+    rows = {name: array.astype(np.int32) for name, array in rows.items()}
+    ours = compute_outputs(Pretrained("theirs", config, params, vocabulary=None), rows)
+    ours = ours[f"{HIDDEN} of layer {config.num_hidden_layers}"]
+    is_text = mask == 1
+    np.testing.assert_allclose(ours[is_text], theirs.numpy()[is_text], atol=TOLERANCE)
+
+
 def test_a_config_and_its_arrays_come_back_as_they_went(case):
     family, config, _, gradients, _ = case
     assert_comes_back(family, config, gradients)
@@ -184,6 +226,11 @@ def test_a_size_under_its_other_name_counts_first(kind, name, alias):
     assert getattr(config, "vocab_size" if name == alias else alias) == 7
 
 
+def test_every_activation_function_has_a_name_in_transformers():
+    """A family that has none would fail where it is asked whether it fits."""
+    assert {*ACTS.values()} == {*HIDDEN_ACTS}
+
+
 def test_a_table_of_sinusoids_is_read_as_a_table():
     """A file of DistilBERT holds the table, which a reader takes as it is."""
     settings = {"sinusoidal_pos_embds": True}
@@ -203,6 +250,13 @@ def test_a_shape_of_no_family_is_said_to_be_one(changes):
         tf1.check_supported(checkpoint.config, "orbax:run")
 
 
+def test_a_modernbert_without_a_local_theta_has_the_global_one():
+    """Source: modeling_modernbert.py@transformers 4.57; 5 computes no such model."""
+    family, given = FAMILIES["modernbert"], {"global_rope_theta": 500.0, "local_rope_theta": None}
+    config = family.parse(pathlib.Path("config.json"), given)
+    assert (config.global_rope_theta, config.local_rope_theta) == (500.0, 500.0)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -214,7 +268,8 @@ def test_a_shape_of_no_family_is_said_to_be_one(changes):
         ({"rope_scaling": {"factor": 2}}, "rope_scaling = {'factor': 2}.*None alone"),
         ({"layer_types": ["sliding_attention"] * 9}, "layer_types = .*in every Nth"),
         ({"layer_types": 3}, "layer_types = 3; bert_jax reads those"),
-        ({"hidden_activation": "relu"}, "hidden_activation = 'relu'; bert_jax reads gelu"),
+        ({"hidden_activation": "mish"}, "hidden_activation = 'mish'; bert_jax reads gelu"),
+        ({"rope_parameters": None, "global_rope_theta": None}, "global_rope_theta = None; it must"),
         ({"sliding_window": 9}, "sliding_window = 9 and local_attention = "),
         ({"norm_bias": True}, "norm_bias = True; .*norm_bias = False alone"),
     ],

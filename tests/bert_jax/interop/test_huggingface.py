@@ -1,6 +1,7 @@
 """Hugging Face's folders: every spelling of the names that there is, and what is refused."""
 
 import json
+import re
 
 import ml_dtypes
 import numpy as np
@@ -9,8 +10,9 @@ from safetensors.numpy import save_file
 
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.interop import huggingface, load
+from bert_jax.tasks import task_layer
 from data_pipeline.io.refused import Refused
-from tests.bert_jax.small_checkpoints import tensors, write
+from tests.bert_jax.small_checkpoints import PIECES, read, tensors, write
 
 KERNEL = "encoder.layer.1.attention.self.key.weight"
 
@@ -21,7 +23,7 @@ def held():
 
 
 def flat(folder):
-    return name_leaves(huggingface.read(folder)[1])
+    return name_leaves(read(folder)[1])
 
 
 def assert_same(found, expected):
@@ -60,7 +62,7 @@ def test_buffers_and_the_tied_decoder_are_no_arrays_of_ours(held, expected, tmp_
     assert_same(flat(write(tmp_path / "tied", held | more)), expected)
     folder = write(tmp_path / "untied", held | {"cls.predictions.decoder.weight": table + 1})
     with pytest.raises(ValueError, match=r"another cls\.predictions\.decoder\.weight than its"):
-        huggingface.read(folder)
+        read(folder)
 
 
 @pytest.mark.parametrize(
@@ -74,13 +76,14 @@ def test_buffers_and_the_tied_decoder_are_no_arrays_of_ours(held, expected, tmp_
 )
 def test_heads_of_somebodys_own_are_named(held, more, unread, tmp_path):
     added = {name: np.ones(dims, np.float32) for name, dims in more.items()}
-    assert huggingface.read(write(tmp_path, held | added))[2] == unread
+    assert read(write(tmp_path, held | added))[2] == unread
 
 
 @pytest.mark.parametrize(
     ("architecture", "name"),
     [
         ("BertForPreTraining", "extra"),
+        ("BertForPreTraining", "\x1b[2Jextra"),
         ("BertForPreTraining", "classifier.weight"),
         ("BertForMaskedLM", "cls.predictions.transform.gate.weight"),
         ("BertModel", "linear.weight"),
@@ -90,11 +93,12 @@ def test_heads_of_somebodys_own_are_named(held, more, unread, tmp_path):
 )
 def test_an_array_more_than_the_class_has_is_refused(held, architecture, name, tmp_path):
     folder = write(tmp_path, held, architectures=[architecture])
-    assert huggingface.read(folder)[2] == ()
+    assert read(folder)[2] == ()
     more = held | {name: np.ones((3, 14), np.float32)}
     folder = write(tmp_path, more, architectures=[architecture])
-    with pytest.raises(ValueError, match=rf"holds {name}, which .* has no use for"):
-        huggingface.read(folder)
+    written = re.escape(name if name.isprintable() else repr(name))
+    with pytest.raises(ValueError, match=rf"holds {written}, which .* has no use for"):
+        read(folder)
 
 
 @pytest.mark.parametrize("name", ["cls.predictions.decoder.bias", "bert.embeddings.LayerNorm.beta"])
@@ -102,9 +106,9 @@ def test_two_arrays_under_names_of_one_are_refused_if_they_differ(held, name, tm
     current = {"cls.predictions.decoder.bias": "cls.predictions.bias"}.get(
         name, "bert.embeddings.LayerNorm.bias"
     )
-    huggingface.read(write(tmp_path, held | {name: held[current].copy()}))
+    read(write(tmp_path, held | {name: held[current].copy()}))
     with pytest.raises(ValueError, match=f"holds {current} and another {name}"):
-        huggingface.read(write(tmp_path, held | {name: held[current] + 1}))
+        read(write(tmp_path, held | {name: held[current] + 1}))
 
 
 def test_parts_of_an_index_are_read(held, expected, tmp_path):
@@ -119,7 +123,7 @@ def test_parts_of_an_index_are_read(held, expected, tmp_path):
     assert_same(flat(folder), expected)
     (folder / "b.safetensors").unlink()
     with pytest.raises(ValueError, match=r"index\.json names b\.safetensors, which is not in"):
-        huggingface.read(folder)
+        read(folder)
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
@@ -135,23 +139,52 @@ def test_short_floats_are_widened(held, dtype, tmp_path):
     [
         *(("gelu", "gelu_erf"), ("gelu_new", "gelu_tanh"), ("gelu_pytorch_tanh", "gelu_tanh")),
         *(("silu", "silu"), ("swish", "silu"), ("gelu_fast", "gelu_tanh")),
+        *(("gelu_python", "gelu_erf"), ("relu", "relu"), ("quick_gelu", "quick_gelu")),
     ],
 )
 def test_activation_functions(held, act, ours, tmp_path):
-    _, config = huggingface.read_config(write(tmp_path, held, hidden_act=act))
+    config = huggingface.read_config(write(tmp_path, held, hidden_act=act)).model
     assert (config.hidden_act, config.type_vocab_size, config.layer_norm_eps) == (ours, 3, 1e-6)
+
+
+@pytest.mark.parametrize("pad_id", [0, 3])
+def test_positions_of_a_roberta_begin_after_the_id_of_its_padding(pad_id, tmp_path):
+    """Source: RobertaEmbeddings.create_position_ids_from_input_ids@transformers 5.23."""
+    arrays = tensors("roberta.", has_heads=False)
+    folder = write(tmp_path, arrays, model_type="roberta", pad_token_id=pad_id)
+    config, params, unread = read(folder)
+    rows = arrays["roberta.embeddings.position_embeddings.weight"][pad_id + 1 :]
+    assert (config.max_position_embeddings, unread) == (len(rows), ())
+    np.testing.assert_array_equal(params["embeddings"]["position"]["embedding"], rows)
+    if pad_id != PIECES.index("[PAD]"):
+        with pytest.raises(Refused, match=r"pads with id 0, and roberta counts .* of id 3"):
+            load.load(f"hf:{folder}")
+
+
+@pytest.mark.parametrize("pad_id", [-1, 18, None, "1"])
+def test_a_padding_that_leaves_a_roberta_no_position_is_refused(held, pad_id, tmp_path):
+    folder = write(tmp_path, held, model_type="roberta", pad_token_id=pad_id)
+    with pytest.raises(Refused, match="pad_token_id"):
+        huggingface.read_config(folder)
+
+
+def test_a_kind_of_task_that_is_no_text_is_refused(held, tmp_path):
+    folder = write(tmp_path, held, **{task_layer.KEY: {"kind": ["classify"]}})
+    assert huggingface.read_config(folder).kind is None
+    with pytest.raises(Refused, match="is not a fine-tuned model"):
+        load.load_fine_tuned(f"hf:{folder}")
 
 
 @pytest.mark.parametrize("is_decoder", [False, True])
 def test_a_decoder_reads_from_left_to_right(held, is_decoder, tmp_path):
-    _, config = huggingface.read_config(write(tmp_path, held, is_decoder=is_decoder))
-    assert config.is_causal == is_decoder
+    folder = write(tmp_path, held, is_decoder=is_decoder)
+    assert huggingface.read_config(folder).model.is_causal == is_decoder
 
 
 def test_a_decoder_of_its_own_that_is_not_there_is_refused(held, tmp_path):
     """Where transformers would initialize one; equal ones are read."""
     with pytest.raises(Refused, match=r"no cls\.predictions\.decoder\.weight, .*tie_word_embedd"):
-        huggingface.read(write(tmp_path / "without", held, tie_word_embeddings=False))
+        read(write(tmp_path / "without", held, tie_word_embeddings=False))
     decoder = {"cls.predictions.decoder.weight": held["bert.embeddings.word_embeddings.weight"]}
     assert flat(write(tmp_path / "with", held | decoder, tie_word_embeddings=False))
 
@@ -160,6 +193,7 @@ def test_a_decoder_of_its_own_that_is_not_there_is_refused(held, tmp_path):
     ("changes", "words"),
     [
         ({"architectures": None}, "says architectures = None, which names no layer"),
+        ({"is_decoder": True}, r"is_decoder = True, and BertForSequence.* reads \[CLS\]"),
         ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "two labels of one name.*id2label of its"),
         ({"id2label": None}, None),
     ],
@@ -184,7 +218,7 @@ DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"hidden_act": "relu"}, "hidden_act = 'relu'; bert_jax reads gelu, gelu_python"),
+        ({"hidden_act": "mish"}, "hidden_act = 'mish'; bert_jax reads gelu, gelu_python"),
         ({"model_type": "deberta"}, "model_type = 'deberta'; bert_jax reads .*deberta-v2"),
         *(
             (DEBERTA | {name: value}, f"{name} = {value!r}")
@@ -201,20 +235,20 @@ DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type
         ({"num_attention_heads": 3}, "num_attention_heads = 3, which does not divide"),
         ({"num_hidden_layers": 1}, r"holds bert\.encoder\.layer\.1\..* has no use for"),
         ({"num_hidden_layers": 3}, r"num_hidden_layers = 3, and it has arrays of 2; give"),
-        ({"hidden_size": 40}, r"^.{,800}in place of \[40\] and 3\d more; .{,150}$"),
+        ({"hidden_size": 40}, r"^.{,800}in place of \[40\], and 3\d more; .{,150}$"),
         ({"vocab_size": 29}, r"word_embeddings.weight as \[23, 14\] in place of \[29, 14\]"),
     ],
 )
 def test_a_config_of_something_else_is_refused(held, changes, words, tmp_path):
     with pytest.raises(ValueError, match=words):
-        huggingface.read(write(tmp_path, held, **changes))
+        read(write(tmp_path, held, **changes))
 
 
 def test_a_part_that_is_not_whole_is_refused_with_what_it_lacks(held, tmp_path):
     some = {n: a for n, a in held.items() if "query" not in n and n != "cls.predictions.bias"}
     words = r"lacks 5 of the 46 arrays .*layer\.0\.attention\.self\.query\.bias, .*cls\.pred"
     with pytest.raises(ValueError, match=words):
-        huggingface.read(write(tmp_path, some))
+        read(write(tmp_path, some))
 
 
 def test_files_that_are_no_weights_are_refused(held, tmp_path):
@@ -222,25 +256,25 @@ def test_files_that_are_no_weights_are_refused(held, tmp_path):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
     with pytest.raises(ValueError, match=r"model\.safetensors is damaged or cut off"):
-        huggingface.read(folder)
+        read(folder)
     weights.rename(folder / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"a pickle, which may run code .* safe_serialization"):
-        huggingface.read(folder)
+        read(folder)
     (folder / "pytorch_model.bin").unlink()
     with pytest.raises(ValueError, match=r"has no model\.safetensors"):
-        huggingface.read(folder)
+        read(folder)
     (folder / "config.json").write_text("[]")
     with pytest.raises(ValueError, match=r"config\.json holds a list, not a JSON object"):
-        huggingface.read(folder)
+        read(folder)
 
 
 def test_whole_numbers_are_refused(held, tmp_path):
     short = dict(held)
     short["bert." + KERNEL] = (short["bert." + KERNEL] * 100).astype(np.int8)
     with pytest.raises(ValueError, match=r"key\.weight as int8; .* not quantized"):
-        huggingface.read(write(tmp_path, short))
+        read(write(tmp_path, short))
     layer = {"classifier.weight": np.ones((3, 14), np.int8), "classifier.bias": np.ones(3)}
     encoder = {name: leaf for name, leaf in held.items() if not name.startswith("cls.")}
     named = {"architectures": ["BertForSequenceClassification"]}
     with pytest.raises(ValueError, match=r"classifier\.weight as int8; .* not quantized"):
-        huggingface.read(write(tmp_path, encoder | layer, **named))
+        read(write(tmp_path, encoder | layer, **named))

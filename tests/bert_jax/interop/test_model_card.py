@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import Config, Phase
-from bert_jax.interop import load, model_card
+from bert_jax.interop import hub, load, model_card
 from bert_jax.runtime import run_record
 from bert_jax.tasks.task import TAG
 from bert_jax.tasks.task_layer import TaskLayer
@@ -33,7 +33,7 @@ def test_a_run_says_what_it_learned_from(held, tiny_store, tmp_path):
 
     def render(place):
         of_a_run = dataclasses.replace(held, address=f"orbax:{place}")
-        return model_card.render(of_a_run, "mine", ("mlm",), has_tokenizer=False)
+        return model_card.render(of_a_run, "mine", ("mlm",), (), has_tokenizer=False)
 
     for card in (render(tmp_path), render(f"{tmp_path}@1100")):
         assert "| planned | 1,107 steps: 1,100 steps of 16 rows of 19 tokens; then 7 steps" in card
@@ -50,13 +50,21 @@ def test_a_run_says_what_it_learned_from(held, tiny_store, tmp_path):
     assert "| planned | 1,107 steps" in earlier and "held out" not in earlier
 
 
+def test_a_model_of_the_hub_goes_by_its_name_there(held, monkeypatch, tmp_path):
+    monkeypatch.setattr(hub, "fetch", lambda place: tmp_path / "snapshots" / "86b5e093")
+    downloaded = dataclasses.replace(held, address="hf:google-bert/bert-base@main")
+    card = model_card.render(downloaded, "mine", (), (), has_tokenizer=True)
+    assert "from the Hugging Face model `google-bert/bert-base@main`" in card
+    assert "86b5e093" not in card
+
+
 def test_a_tagger_says_how_its_tokenizer_reads_words(held, tmp_path):
     layer = {"kernel": np.zeros((14, 3), np.float32), "bias": np.zeros(3, np.float32)}
     params = held.params | {"classifier": layer}
     tagger = dataclasses.replace(
         held, task=TaskLayer("NER", TAG, ("O", "B-X", "I-X")), params=params
     )
-    card = model_card.render(tagger, "mine", (), has_tokenizer=True)
+    card = model_card.render(tagger, "mine", (), (), has_tokenizer=True)
     assert "tokenizer(' '.join(words)," in card and "is_split_into_words" not in card
     data = json.loads(train_byte_level(["a cat sees the dog"] * 3, 270, 0))
     for adds_space in (True, False):
@@ -65,7 +73,7 @@ def test_a_tagger_says_how_its_tokenizer_reads_words(held, tmp_path):
         (tmp_path / "tokenizer.json").write_text(json.dumps(data))
         words = load_vocabulary(tmp_path / "tokenizer.json")
         card = model_card.render(
-            dataclasses.replace(tagger, vocabulary=words), "mine", (), has_tokenizer=True
+            dataclasses.replace(tagger, vocabulary=words), "mine", (), (), has_tokenizer=True
         )
         assert ("tokenizer(' ' + ' '.join(words)," in card) == (not adds_space)
         assert ("is_split_into_words" in card) == (not adds_space)

@@ -22,6 +22,7 @@ from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.vocab.template import make_bert_template, make_xlnet_template
 from tests.bert_jax.interop.golden_models import make_mesh, read_golden, write_folder
+from tests.bert_jax.small_checkpoints import read
 from tests.golden import encoders, task_layers
 
 TOLERANCE = 1e-5
@@ -61,13 +62,14 @@ def batch_of(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_are_those_of_transformers_and_names_come_back(kind, golden, folder):
     path, arrays = folder(kind)
-    config, params, unread = huggingface.read(path)
+    config, params, unread = read(path)
     assert unread == ()
-    layer = huggingface.read_task_layer(path, config, len(params["classifier"]["bias"]), BERT)
+    classes = len(params["classifier"]["bias"])
+    layer = huggingface.read_task_layer(huggingface.read_config(path), classes, BERT)
     outputs = OBJECTIVES[layer.kind].outputs
     mesh = make_mesh()
     with jax.set_mesh(mesh):
-        heads = Heads(mlm=False, nsp=False, classes=len(params["classifier"]["bias"]))
+        heads = Heads(mlm=False, nsp=False, classes=classes)
         compute = ComputeConfig(compute_dtype="float32")
         model = bert.build(config, "cpu", compute=compute, heads=heads)
         checkpoint = Pretrained("golden", config, params, vocabulary=None)
@@ -106,7 +108,7 @@ def test_logits_are_those_of_transformers_and_names_come_back(kind, golden, fold
 def test_pooling_of_another_kind_is_refused(kind, key, value, folder):
     path, _ = folder(kind, **{key: value})
     with pytest.raises(ValueError, match=f"{key} = {value!r}"):
-        huggingface.read(path)
+        read(path)
 
 
 def test_a_deberta_may_hold_what_microsofts_files_do(folder):
@@ -115,17 +117,17 @@ def test_a_deberta_may_hold_what_microsofts_files_do(folder):
     more = ("deberta.embeddings.position_embeddings.weight", "mask_predictions.dense.weight")
     arrays |= dict.fromkeys(more, np.ones((24, 12), np.float32))
     save_file(arrays, path / huggingface.WEIGHTS)
-    assert huggingface.read(path)[2] == more[1:]
+    assert read(path)[2] == more[1:]
 
 
 def test_a_roberta_may_hold_the_pooler_that_its_classifier_does_not_read(folder):
     """As files saved by transformers before version 4 do; it is none of the classifier's."""
     path, arrays = folder("RobertaForSequenceClassification")
-    expected = huggingface.read(path)[1]
+    expected = read(path)[1]
     more = {"weight": np.ones((12, 12), np.float32), "bias": np.ones(12, np.float32)}
     arrays |= {f"roberta.pooler.dense.{name}": array for name, array in more.items()}
     save_file(arrays, path / huggingface.WEIGHTS)
-    _, params, unread = huggingface.read(path)
+    _, params, unread = read(path)
     assert unread == ()
     np.testing.assert_array_equal(params["pooler"]["kernel"], expected["pooler"]["kernel"])
 
@@ -138,11 +140,11 @@ def test_a_summary_of_another_token_than_cls_is_refused(kind, folder):
         settings = json.loads((path / huggingface.CONFIG).read_text())
         del settings["summary_type"]
         (path / huggingface.CONFIG).write_text(json.dumps(settings | given))
-        config, _, _ = huggingface.read(path)
+        config_json = huggingface.read_config(path)
         with pytest.raises(ValueError, match=r"summary_type"):
-            huggingface.read_task_layer(path, config, 5, template)
+            huggingface.read_task_layer(config_json, 5, template)
         other = BERT if template is XLNET_ROWS else XLNET_ROWS
-        assert huggingface.read_task_layer(path, config, 5, other).kind in (CLASSIFY, CHOOSE)
+        assert huggingface.read_task_layer(config_json, 5, other).kind in (CLASSIFY, CHOOSE)
 
 
 def test_roberta_is_chosen_by_its_padding_alone():
@@ -162,7 +164,7 @@ def test_roberta_is_chosen_by_its_padding_alone():
 def test_a_transform_goes_with_the_layer_that_reads_it(address, folder, tmp_path):
     """Without the layer it would be half of a masked language model's head."""
     path, _ = folder("ModernBertForTokenClassification")
-    config, params, _ = huggingface.read(path)
+    config, params, _ = read(path)
     words = types.SimpleNamespace(file_name="vocab.txt", special_ids={"pad": 0})
     checkpoint = Pretrained("hf:tagger", config, params, words)
     assert "mlm" in params and not checkpoint.heads.mlm
@@ -184,9 +186,13 @@ def fine_tuned(kind, **model):
     ("kind", "model", "words"),
     [
         (CLASSIFY, {"type_vocab_size": 0}, "pooler_type = tanh .*DistilBert.* computes relu"),
-        (REGRESS, {"classifier_pooling": "mean"}, "classifier_pooling = mean.* computes tanh and "),
+        (
+            REGRESS,
+            {"classifier_pooling": "mean"},
+            "= mean.* computes tanh and cls.* the run itself",
+        ),
         (CHOOSE, {"embedding_size": 8}, "ElectraForMultipleChoice computes gelu_erf and cls"),
-        (CHOOSE, {"is_causal": True}, "reads the last token of a causal model"),
+        (CHOOSE, {"is_causal": True}, "the last token of a causal model .* from the run itself"),
         (TAG, {"pooler_type": "mlm_transform"}, "BertForTokenClassification computes tanh"),
         (CLASSIFY, XLNET | {"pooler_type": "relu"}, "XLNetForSequence.* computes tanh and cls"),
     ],

@@ -93,6 +93,8 @@ def test_settings_that_the_file_lacks_have_the_defaults_of_googles_code(exported
     settings = json.loads(path.read_text())
     path.write_text(json.dumps(settings | {"hidden_act": "gelu"}))
     assert load.load(f"google:{prefix}").config.hidden_act == "gelu_tanh"
+    path.write_text(json.dumps(settings | {"hidden_act": "relu"}))
+    assert load.load(f"google:{prefix}").config.hidden_act == "relu"
     del settings["type_vocab_size"], settings["hidden_act"]
     path.write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=r"token_type_embeddings as \[3, 14\] .* \[16, 14\]"):

@@ -113,7 +113,7 @@ def test_what_is_drawn_is_said(checkpoint, vocabulary):
     encoder = dataclasses.replace(checkpoint, params=params)
     said = fit_vocabulary(encoder, vocabulary([*PIECES, "cats"])).describe()
     assert "; 1 new token begins as" in said
-    assert said.endswith("initialized: masked language model's head, next sentence's head")
+    assert said.endswith("initialized: MLM head, NSP head")
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,21 @@ def test_gelu(name, function):
     np.testing.assert_allclose(backward(jnp.full_like(y, 2.0))[0], 2.0 * np.array(slope), atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("silu", lambda x: x / (1 + np.exp(-x))),
+        ("relu", lambda x: np.where(x > 0, x, 0)),
+        ("quick_gelu", lambda x: x / (1 + np.exp(-1.702 * x))),
+    ],
+)
+def test_activation_functions_that_are_no_gelu(name, function):
+    x = np.linspace(-6, 6, 101)
+    for saves_derivative in (False, True):
+        got = ops.activate(jnp.asarray(x, jnp.float32), name, saves_derivative)
+        np.testing.assert_allclose(got, function(x), atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["gelu_tanh", "gelu_erf"])
 def test_what_a_gelu_saves_is_its_derivative_in_the_dtype_of_its_input(name):
     x = jnp.linspace(-4, 4, 101).astype(jnp.bfloat16)
