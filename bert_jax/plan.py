@@ -220,11 +220,11 @@ def _read_request(flags: PlanFlags, log: LibraryLog) -> tuple[PlanRequest, Scree
     for other in others:
         mesh_lib.check_divides(scale_config(config, tpu_slice, other), other.devices)
     prices = read_prices(pathlib.Path(flags.prices or FILE))
-    learned = objectives.find_each(config)
+    objectives.find_each(config)  # refuses an unknown name before the compiler starts
     screen = _start(log, tpu_slice)
     corpus = read_corpus(config, vocabulary_from, screen)
     teacher = read_teacher_sizes(config)
-    request = PlanRequest(config, learned, tpu_slice, prices, others, corpus, teacher)
+    request = PlanRequest(config, tpu_slice, prices, others, corpus, teacher)
     return request, screen
 
 

@@ -23,7 +23,7 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning import aot_compile, estimate, slices
 from bert_jax.planning.aot_compile import TooLarge
 from bert_jax.runtime.code_version import describe_code
-from bert_jax.train_step import metrics, objectives
+from bert_jax.train_step import metrics
 from bert_jax.trainer.compile import choose_attention, find_kernels_of
 from bert_jax.trainer.feed import StoreFeed
 from data_pipeline.io.address import is_address
@@ -255,8 +255,7 @@ def _estimate_step(config: Config) -> float | None:
     tpu_slice = find_slice_of(devices) if devices[0].platform == "tpu" else None
     if tpu_slice is None:
         return None
-    learned = objectives.find_each(config)
-    compiled = aot_compile.compile_step(config, 0, learned, tpu_slice, devices)
+    compiled = aot_compile.compile_step(config, 0, tpu_slice, devices)
     if isinstance(compiled, TooLarge):
         return None
     priced = estimate.estimate_step(config, 0, tpu_slice, compiled)
