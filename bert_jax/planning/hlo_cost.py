@@ -136,9 +136,8 @@ class _Computation:
         self._cost = ProgramCost()
         self._now = 0.0
         self._free_at = {LINKS: 0.0, NETWORK: 0.0}  # times when a path can take the next transfer
-        self._started: dict[
-            str, tuple[Traffic, float]
-        ] = {}  # key -> a transfer and the time of its end
+        # Key -> a transfer and the time of its end.
+        self._started: dict[str, tuple[Traffic, float]] = {}
         self._keys: dict[str, str] = {}  # an instruction that continues a transfer -> its key
 
     def price(self, name: str) -> ProgramCost:
@@ -287,10 +286,9 @@ class _Computation:
             secs, wire = self._all_to_all(group, size)
             return Traffic(kind, LINKS, 1, size, wire, secs)
         chips, rate = self._machine.ring(group)
-        of_a_chip = size
-        if kind in ("reduce-scatter", "all-to-all"):  # the result is one device's part
-            of_a_chip = size * len(group) // chips
-        wire = compute_wire_bytes(kind, of_a_chip, chips)
+        # The result of a reduce-scatter is one device's part.
+        chip_bytes = size * len(group) // chips if kind == "reduce-scatter" else size
+        wire = compute_wire_bytes(kind, chip_bytes, chips)
         return Traffic(kind, LINKS, 1, size, wire, wire / rate)
 
     def _all_to_all(self, group: Sequence[int], size: float) -> tuple[float, float]:
