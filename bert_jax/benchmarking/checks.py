@@ -43,7 +43,6 @@ class CheckResult:
     outcome: str
     sentence: str
     numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    part: str = ""  # set by the command
 
 
 def find_accelerators(root: pathlib.Path = pathlib.Path("/")) -> list[pathlib.Path]:
@@ -306,9 +305,11 @@ def _check_storage(address: str, state_bytes: int, megabytes: int) -> CheckResul
         bucket = Bucket(address)
         bucket.write(name, data)
         middle = time.perf_counter()
-        is_same = bucket.read(name) == data
-        end = time.perf_counter()
-        bucket.delete(name)
+        try:
+            is_same = bucket.read(name) == data
+            end = time.perf_counter()
+        finally:
+            bucket.delete(name)
     else:
         folder = pathlib.Path(address)
         is_new = not folder.exists()
