@@ -3,6 +3,7 @@
 import fcntl
 import json
 import math
+import pathlib
 import re
 import socket
 
@@ -63,6 +64,11 @@ def test_the_verdict_and_the_receipt_are_those_of_the_files(tmp_path):
     assert facts["tokens"] == "2,560"
     assert run.reference_lines("mlm") == {"unigram": 5.5, "ln V": math.log(1000)}
     assert list(run.missing) == []
+
+
+def test_a_run_has_a_name_from_its_own_folder_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(make_run(tmp_path / "a"))
+    assert describe_verdict(read_run(pathlib.Path())).startswith("a: finished at step 20")
 
 
 @pytest.mark.parametrize(
