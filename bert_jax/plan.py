@@ -112,7 +112,7 @@ class PlanFlags:
             names = ", ".join(f"--{name}" for name in self.budgets)
             raise Refused(f"{names} say the same thing; give one of them")
         sizes = self.scale.split(",") if self.scale else ()
-        if not all(size.strip().isdigit() for size in sizes):
+        if not all(size.strip().isdecimal() for size in sizes):
             raise Refused(f"--scale is {self.scale}; give chips, such as --scale=16,64,256")
         others = ("scale", "hlo_out", "seq_len", "per_chip_batch")
         for name in others if self.budgets else ("spot", "ladder"):

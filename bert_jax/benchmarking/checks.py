@@ -1,7 +1,6 @@
 """Check the parts of a machine: software, losses, links, step, input and storage."""
 
 import dataclasses
-import itertools
 import os
 import pathlib
 import shutil
@@ -272,8 +271,10 @@ def check_input(
     try:
         next(batches)
         start, count = time.perf_counter(), 0
-        for _ in itertools.takewhile(lambda _: time.perf_counter() - start < secs, batches):
+        for _ in batches:
             count += len(rows)
+            if time.perf_counter() - start >= secs:
+                break
         rate = count / (time.perf_counter() - start)
     finally:
         batches.close()

@@ -26,7 +26,7 @@ from bert_jax.benchmarking.dial import (
 )
 from bert_jax.config import Config, ResolvedRun, overrides, resolve
 from bert_jax.config.overrides import Override
-from bert_jax.logging.console import Screen, duration
+from bert_jax.logging.console import Rows, Screen, duration
 from bert_jax.parallel import chips
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning import budget as budget_lib
@@ -163,9 +163,7 @@ def settle_budget(
     return overrides.load(Config, CHOSEN, lambda name: str(path), others)
 
 
-def explain(
-    request: DialRequest, choice: DialChoice, origin: str, spent: str
-) -> list[tuple[str, str]]:
+def explain(request: DialRequest, choice: DialChoice, origin: str, spent: str) -> Rows:
     """Return a label and a text for each part of a choice, and its reason.
 
     `origin` says how speeds are known, and `spent` what choice.spent_secs were.
@@ -173,7 +171,7 @@ def explain(
     return [*_explain_size(request, choice, origin), *_explain_run(request, choice, spent)]
 
 
-def _explain_size(request: DialRequest, choice: DialChoice, origin: str) -> list[tuple[str, str]]:
+def _explain_size(request: DialRequest, choice: DialChoice, origin: str) -> Rows:
     shape = choice.size.shape
     rows = [
         (
@@ -215,7 +213,7 @@ def _explain_size(request: DialRequest, choice: DialChoice, origin: str) -> list
     return rows
 
 
-def _explain_run(request: DialRequest, choice: DialChoice, spent: str) -> list[tuple[str, str]]:
+def _explain_run(request: DialRequest, choice: DialChoice, spent: str) -> Rows:
     config, budget = choice.config, request.budget
     first, second = config.phases
     tokens = request.fill * sum(p.steps * p.batch_size * p.seq_len for p in config.phases)

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from bert_jax.logging.console import duration
+from bert_jax.logging.console import Rows, duration
 from bert_jax.monitoring.comparison import compare, describe_settings
 from bert_jax.monitoring.run_state import RunState, get_object
 from bert_jax.parallel.chips import find_chip
 from bert_jax.runtime.goodput import TRAINING
 
-Facts = list[tuple[str, str]]
 Sample = tuple[str, str]  # a sentence with a hidden word, and the guesses for it
 
 _UNPRICED: Mapping[str, float] = types.MappingProxyType({})
@@ -47,9 +46,9 @@ def _place(loss: float, lines: Mapping[str, float]) -> str:
     return words
 
 
-def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED) -> Facts:
+def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED) -> Rows:
     """List speed, cost, bad steps, data and code, as far as the run's files record them."""
-    facts: Facts = []
+    facts: Rows = []
     train = run.curves.list_newest("train")
     speed = run.summary.get("sequences_per_sec") or train.get("sequences_per_sec")
     if isinstance(speed, float):
@@ -65,7 +64,7 @@ def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED
     return facts + _list_probe(run) + _list_data(run) + _list_record(run)
 
 
-def _list_spent(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> Facts:
+def _list_spent(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> Rows:
     """List tokens, device hours, and dollars if the chip has a price; stops cost nothing.
 
     A branch lists only its own cost.
@@ -166,7 +165,7 @@ def _count_positions(run: RunState, first_step: int = 0) -> int:
     return total
 
 
-def _list_data(run: RunState) -> Facts:
+def _list_data(run: RunState) -> Rows:
     """List the facts about the text in the manifest of the run's store."""
     facts = []
     for name, split in get_object(run.manifest, "splits").items():
@@ -192,7 +191,7 @@ def _list_data(run: RunState) -> Facts:
     return facts
 
 
-def _list_record(run: RunState) -> Facts:
+def _list_record(run: RunState) -> Rows:
     """List when the run began, on which devices, and by which code."""
     facts = []
     if 0 < run.began < 1e11:  # a clock of this age
@@ -216,7 +215,7 @@ def _list_record(run: RunState) -> Facts:
     return facts
 
 
-def _list_probe(run: RunState) -> Facts:
+def _list_probe(run: RunState) -> Rows:
     """List the last scores of the probe in the folder RUN-probe."""
     scores = [
         f"{each['score']:.4f} at step {each['step']:,}"

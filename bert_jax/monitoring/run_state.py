@@ -87,12 +87,12 @@ def read_run(folder: pathlib.Path) -> RunState:
     Raises:
       Refused: the folder holds no run.
     """
-    folder = folder.absolute()  # the name of "." is empty
     if not any((folder / name).exists() for name in (run_record.FILE, METRICS, goodput.FILE)):
         raise Refused(
             f"{folder} holds no run of bert_jax ({run_record.FILE} and {METRICS} are missing); give"
             " the --workdir of python -m bert_jax.train"
         )
+    folder = folder.absolute()  # the name of "." is empty
     missing: list[str] = []
 
     def read(read_part: Callable[[], Part]) -> Part | None:

@@ -13,7 +13,7 @@ import pytest
 from bert_jax import doctor
 from bert_jax.benchmarking import checks
 from bert_jax.benchmarking.checks import FINE, SKIPPED, WRONG
-from bert_jax.config import MeshConfig, ModelConfig
+from bert_jax.config import Config, MeshConfig, ModelConfig, Phase
 from bert_jax.model import attention
 from bert_jax.model.attention import verify
 from bert_jax.parallel import mesh
@@ -95,6 +95,20 @@ def test_a_busy_machine_is_said_to_be_one(monkeypatch, load, is_busy):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     sentence = checks.check_software(pathlib.Path("/nowhere")).sentence
     assert ("busy (load 10 on 2 cores)" in sentence) == is_busy
+
+
+def test_the_rate_of_a_slow_input_counts_each_batch_that_was_waited_for(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(checks.time, "perf_counter", lambda: now[0])
+
+    def make_batches(index, first, rows):
+        while True:
+            now[0] += 3.0
+            yield {}
+
+    config = Config(phases=(Phase(128, 10, batch_size=6),))
+    source = SimpleNamespace(train_batches=make_batches)
+    assert checks.check_input(config, source, None, 5.0).numbers["rows_per_sec"] == 12 / 6
 
 
 def test_the_pace_of_a_slow_and_a_fast_step_can_be_read():
