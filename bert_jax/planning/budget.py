@@ -476,12 +476,10 @@ def make_settings(
             warmup_steps = max(1, round(phase.restart_warmup_steps * steps[index] / phase.steps))
             settings[f"config.phases[{index}].restart_warmup_steps"] = warmup_steps
     share = total / config_lib.total_steps(given)
-    if given.optim.warmup_tokens:
-        settings["config.optim.warmup_tokens"] = max(1, round(given.optim.warmup_tokens * share))
-    elif given.optim.warmup_steps:
-        settings["config.optim.warmup_steps"] = round(given.optim.warmup_steps * share)
-    if given.optim.decay_steps:
-        settings["config.optim.decay_steps"] = max(1, round(given.optim.decay_steps * share))
+    warmup = "warmup_tokens" if given.optim.warmup_tokens else "warmup_steps"
+    for name in (warmup, "decay_steps"):
+        if number := getattr(given.optim, name):
+            settings[f"config.optim.{name}"] = max(1, round(number * share))
     mean_secs = sum(bill.secs for bill in bills) / total
     settings["config.checkpoint.every_steps"] = max(1, round(SAVE_EVERY_SECS / mean_secs))
     return settings
