@@ -120,10 +120,10 @@ class DialRequest:
     shards: int  # parts into which the mesh cuts a batch
     budget: TimeBudget
 
-    def is_given(self, key: str) -> bool:
-        """Return whether the command line sets a field, such as phases[1].steps."""
-        from_end = key.replace("phases[0]", "phases[-2]").replace("phases[1]", "phases[-1]")
-        return any(override.path in (key, from_end) for override in self.given)
+    def is_given(self, *keys: str) -> bool:
+        """Return whether the command line sets any of these fields, such as phases[1].steps."""
+        paths = {each.path.replace("[-2]", "[0]").replace("[-1]", "[1]") for each in self.given}
+        return not paths.isdisjoint(keys)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -181,7 +181,7 @@ def _explain_size(request: DialRequest, choice: DialChoice, origin: str) -> Rows
         )
         for each in choice.measured
     ]
-    if any(request.is_given(f"model.{name}") for name in SIZE_FIELDS):
+    if request.is_given(*(f"model.{name}" for name in SIZE_FIELDS)):
         return [*rows, ("size", f"{shape.name}, as given")]
     gaps = {
         other.name: loss - choice.losses[shape]
@@ -202,14 +202,10 @@ def _explain_size(request: DialRequest, choice: DialChoice, origin: str) -> Rows
     if choice.too_large:
         rows.append(("", f"{choice.too_large.name} and larger do not fit in memory"))
     elif len(choice.losses) < len(FAMILY):
-        left_out = FAMILY[len(choice.losses)].name
-        rows.append(
-            (
-                "",
-                f"{left_out} and larger have more than ten layer parameters for each of the "
-                f"{count_in_words(request.unique_tokens)} tokens, where no law holds",
-            )
-        )
+        tokens = count_in_words(request.unique_tokens)
+        reason = f"more than ten layer parameters for each of the {tokens} tokens"
+        larger = f"{FAMILY[len(choice.losses)].name} and larger"
+        rows.append(("", f"{larger} have {reason}, where no law holds"))
     return rows
 
 
@@ -221,15 +217,12 @@ def _explain_run(request: DialRequest, choice: DialChoice, spent: str) -> Rows:
     scaled = ", scaled to this width by transfer=mup" if optim.transfer == "mup" else ""
     origin = "as given" if request.is_given("optim.learning_rate") else "the best of small runs"
     batch = f"about {positions:,} positions: the best batch grows with the tokens read"
-    if any(request.is_given(f"phases[{index}].batch_size") for index in range(2)):
+    if request.is_given("phases[0].batch_size", "phases[1].batch_size"):
         batch = "as given"
     masks = config.eval.masked_lm_prob or data.masked_lm_prob
     rows = [
         ("phases", f"rows of {first.seq_len}, which are cheap, then of {second.seq_len}"),
-        (
-            "batch",
-            f"{first.batch_size:,} and {second.batch_size:,} rows, {batch}",
-        ),
+        ("batch", f"{first.batch_size:,} and {second.batch_size:,} rows, {batch}"),
         (
             "steps",
             f"{first.steps:,} and {second.steps:,}: {count_in_words(tokens)} tokens, "
@@ -243,16 +236,10 @@ def _explain_run(request: DialRequest, choice: DialChoice, spent: str) -> Rows:
             f"{spent}, {duration(choice.size.rest_secs)} kept for setup, saves and the end",
         ),
     ]
-    if choice.secs < 0.9 * budget.secs and not any(
-        request.is_given(f"phases[{index}].steps") for index in range(2)
-    ):
-        rows.append(
-            (
-                "",
-                f"less is better here: read more than {MANY_EPOCHS} times, text is known to cost "
-                "quality; more text would bring more",
-            )
-        )
+    has_steps = request.is_given("phases[0].steps", "phases[1].steps")
+    if choice.secs < 0.9 * budget.secs and not has_steps:
+        words = f"read more than {MANY_EPOCHS} times, text is known to cost quality"
+        rows.append(("", f"less is better here: {words}; more text would bring more"))
     return rows
 
 
