@@ -183,6 +183,7 @@ def _explain_size(request: DialRequest, choice: DialChoice, origin: str) -> Rows
     ]
     if request.is_given(*(f"model.{name}" for name in SIZE_FIELDS)):
         return [*rows, ("size", f"{shape.name}, as given")]
+    measured = {each.shape.name for each in choice.measured}
     gaps = {
         other.name: loss - choice.losses[shape]
         for other, loss in choice.losses.items()
@@ -191,7 +192,7 @@ def _explain_size(request: DialRequest, choice: DialChoice, origin: str) -> Rows
     others = [
         f"{name} would be {gap:.2f} nats worse"
         if gap >= 0
-        else f"{name}, not measured, may be {-gap:.2f} nats better"
+        else f"{name}{'' if name in measured else ', not measured,'} may be {-gap:.2f} nats better"
         for name, gap in gaps.items()
         if gap < math.inf
     ]
