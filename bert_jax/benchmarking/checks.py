@@ -1,5 +1,6 @@
 """Check the parts of a machine: software, losses, links, step, input and storage."""
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -293,42 +294,39 @@ def check_storage(address: str, state_bytes: int, megabytes: int = 64) -> CheckR
     Raises:
       OSError: the place cannot be written or read.
     """
-    with explain_errors(address, f"writing and reading {megabytes} MB as a test"):
-        return _check_storage(address, state_bytes, megabytes)
-
-
-def _check_storage(address: str, state_bytes: int, megabytes: int) -> CheckResult:
     data = np.random.default_rng(0).bytes(megabytes * _MEGABYTE)
     name = f"doctor-{uuid.uuid4().hex}"
     numbers: dict[str, Any] = {"checkpoint_bytes": state_bytes}
-    start = time.perf_counter()
-    if is_address(address):
-        bucket = Bucket(address)
-        bucket.write(name, data)
-        middle = time.perf_counter()
-        try:
-            is_same = bucket.read(name) == data
-            end = time.perf_counter()
-        finally:
-            bucket.delete(name)
-    else:
-        folder = pathlib.Path(address)
-        is_new = not folder.exists()
-        folder.mkdir(parents=True, exist_ok=True)
-        numbers["free_bytes"] = shutil.disk_usage(folder).free
-        path = folder / name
-        try:
-            with path.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+    with explain_errors(address, f"writing and reading {megabytes} MB as a test"):
+        start = time.perf_counter()
+        if is_address(address):
+            bucket = Bucket(address)
+            bucket.write(name, data)
             middle = time.perf_counter()
-            is_same = path.read_bytes() == data
-            end = time.perf_counter()
-        finally:
-            path.unlink(missing_ok=True)
-            if is_new:
-                folder.rmdir()
+            try:
+                is_same = bucket.read(name) == data
+                end = time.perf_counter()
+            finally:
+                bucket.delete(name)
+        else:
+            folder = pathlib.Path(address)
+            new = [each for each in (folder, *folder.parents) if not each.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
+            numbers["free_bytes"] = shutil.disk_usage(folder).free
+            path = folder / name
+            try:
+                with path.open("wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                middle = time.perf_counter()
+                is_same = path.read_bytes() == data
+                end = time.perf_counter()
+            finally:
+                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # a file of another worker is in it
+                    for each in new:
+                        each.rmdir()
     write, read = (len(data) / each for each in (middle - start, end - middle))
     numbers |= {"write_bytes_per_sec": write, "read_bytes_per_sec": read}
     if not is_same:

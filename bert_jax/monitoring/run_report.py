@@ -136,7 +136,7 @@ def _count_read(run: RunState, first_step: int) -> float:
     return _count_tokens(run, first_step) or _count_positions(run, first_step)
 
 
-def _count_tokens(run: RunState, first_step: int = 0) -> float:
+def _count_tokens(run: RunState, first_step: int) -> float:
     """Return the tokens without padding that a finished run read after a step; 0 if unknown."""
     phases = run.summary.get("phases")
     total, skipped = 0.0, first_step
@@ -150,7 +150,7 @@ def _count_tokens(run: RunState, first_step: int = 0) -> float:
     return total
 
 
-def _count_positions(run: RunState, first_step: int = 0) -> int:
+def _count_positions(run: RunState, first_step: int) -> int:
     """Return rows times their length from a step to the last logged one, 0 if unknown."""
     left, total, index, skipped = run.curves.last_step, 0, 0, first_step
     while left > 0:

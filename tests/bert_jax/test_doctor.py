@@ -35,10 +35,17 @@ def test_an_accelerator_that_jax_does_not_use_is_wrong(tmp_path, monkeypatch):
 
 
 def test_storage_is_measured_and_left_as_it_was(tmp_path):
-    verdict = checks.check_storage(str(tmp_path / "new"), state_bytes=10, megabytes=1)
+    verdict = checks.check_storage(str(tmp_path / "new" / "run"), state_bytes=10, megabytes=1)
     assert verdict.outcome == FINE
     assert verdict.numbers["write_bytes_per_sec"] > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_folder_that_another_worker_writes_to_stays(tmp_path, monkeypatch):
+    other = tmp_path / "run" / "doctor-other"
+    monkeypatch.setattr(os, "fsync", lambda descriptor: other.touch())
+    assert checks.check_storage(str(tmp_path / "run"), 10, megabytes=1).outcome == FINE
+    assert list(other.parent.iterdir()) == [other]
 
 
 def test_a_disk_without_room_for_two_checkpoints_is_wrong(tmp_path, monkeypatch):
