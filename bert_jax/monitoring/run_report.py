@@ -2,7 +2,7 @@
 
 import datetime
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -101,19 +101,23 @@ def _count_device_hours(run: RunState) -> float:
 def draw_tree(runs: Sequence[RunState]) -> list[str]:
     """Draw branches below their trunks, with each cost and the sum; [] without a branch.
 
-    The sum is compared with the cost of separate runs, which would repeat the steps of trunks.
+    The sum is compared with the cost of separate runs, which would repeat the steps of trunks. The
+    cost is in tokens once all runs have finished, in positions before.
     """
     if not any(run.trunk[0] for run in runs):
         return []
     lines: list[str] = []
     folders = {str(run.folder.resolve()): run for run in runs}
+    has_tokens = all(_count_tokens(run, 0) for run in runs)
+    count: Callable[[RunState, int], float] = _count_tokens if has_tokens else _count_positions
+    unit = "tokens" if has_tokens else "positions"
 
     def draw(run: RunState, depth: int) -> None:
         trunk, step = run.trunk
         origin = f" from step {step:,}" if trunk else ""
         if trunk and trunk not in folders:
             origin += f" of {trunk}"
-        own = f"{_count_read(run, step):,.0f} tokens, {_count_device_hours(run):,.2f} device hours"
+        own = f"{count(run, step):,.0f} {unit}, {_count_device_hours(run):,.2f} device hours"
         lines.append(f"{'   ' * depth}{run.folder.name}{origin}: {own}")
         for leaf in sorted(runs, key=lambda leaf: leaf.trunk[1]):
             if folders.get(leaf.trunk[0]) is run and leaf is not run:
@@ -122,18 +126,11 @@ def draw_tree(runs: Sequence[RunState]) -> list[str]:
     for run in runs:
         if run.trunk[0] not in folders:
             draw(run, 0)
-    paid, alone = (
-        sum(_count_read(run, step) for run, step in counted)
-        for counted in ([(run, run.trunk[1]) for run in runs], [(run, 0) for run in runs])
-    )
+    paid = sum(count(run, run.trunk[1]) for run in runs)
+    alone = sum(count(run, 0) for run in runs)
     hours = sum(map(_count_device_hours, runs))
-    words = f"{paid:,.0f} tokens, {hours:,.2f} device hours"
-    return [*lines, f"together: {words}; made alone, the runs read {alone:,.0f} tokens"]
-
-
-def _count_read(run: RunState, first_step: int) -> float:
-    """Count the tokens after a step, or the positions of a run that has not finished."""
-    return _count_tokens(run, first_step) or _count_positions(run, first_step)
+    words = f"{paid:,.0f} {unit}, {hours:,.2f} device hours"
+    return [*lines, f"together: {words}; made alone, the runs read {alone:,.0f} {unit}"]
 
 
 def _count_tokens(run: RunState, first_step: int) -> float:

@@ -263,3 +263,12 @@ def test_branches_stand_below_their_trunk_and_shared_steps_are_paid_once(tmp_pat
     assert dict(list_facts(runs[1]))["tokens"] == "640"
     assert "early from step 5" in render_page(runs)
     assert draw_tree(runs[1:])[0].startswith(f"late from step 15 of {trunk.resolve()}: 640")
+    for run in runs:
+        edit_record(run.folder, phases=[{"steps": 20, "batch_size": 2, "seq_len": 100}])
+    (runs[1].folder / "summary.json").unlink()
+    assert draw_tree([read_run(run.folder) for run in runs]) == [
+        "trunk: 4,000 positions, 4.00 device hours",
+        "   early from step 5: 3,000 positions, 4.00 device hours",
+        "   late from step 15: 1,000 positions, 4.00 device hours",
+        "together: 8,000 positions, 12.00 device hours; made alone, the runs read 12,000 positions",
+    ]
