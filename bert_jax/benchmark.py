@@ -57,7 +57,7 @@ import jax
 from bert_jax.benchmarking import measure, measure_report
 from bert_jax.config import ModelConfig
 from bert_jax.interop.teacher import read_teacher_sizes
-from bert_jax.logging.console import Screen
+from bert_jax.logging.console import Rows, Screen
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import exit_codes
@@ -79,7 +79,8 @@ def _main(log: LibraryLog, flags: BenchmarkFlags) -> int:
         config = flags.config.load()
         log.hold()
         screen = Screen(is_writer=True)
-        shards = mesh_lib.batch_shards(mesh_lib.make_mesh(config.mesh))
+        mesh = mesh_lib.make_mesh(config.mesh)
+        shards = mesh_lib.batch_shards(mesh)
         phase = measure.choose_phase(config, flags.seq_len)
         phase = measure.set_rows(phase, flags.batch_size, jax.default_backend(), shards)
         config = setup.resolve_alone(dataclasses.replace(config, phases=(phase,)))
@@ -87,7 +88,6 @@ def _main(log: LibraryLog, flags: BenchmarkFlags) -> int:
         source = setup.open_feed(config, screen)
         teacher = read_teacher_sizes(config)
         mesh_lib.check_divides(config, jax.device_count())
-        mesh = mesh_lib.make_mesh(config.mesh)
         model = bert.build(
             config.model,
             jax.default_backend(),
@@ -109,7 +109,7 @@ def _run(
     config: Config,
     source: StoreFeed | None,
     teacher: ModelConfig | None,
-    rows: list[tuple[str, str]],
+    rows: Rows,
 ) -> int:
     length = measure.Length(flags.steps, flags.secs)
     try:
@@ -135,7 +135,7 @@ def _run(
 
 def _describe_step(
     flags: BenchmarkFlags, program: measure.Program, source: StoreFeed | None
-) -> list[tuple[str, str]]:
+) -> Rows:
     """Describe the batches, and how their size was chosen."""
     phase, platform = program.phase, program.mesh.devices.flat[0].platform
     origin = f"rows of {program.config.data.store}"

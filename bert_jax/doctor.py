@@ -10,7 +10,7 @@ import dataclasses
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -72,7 +72,8 @@ from data_pipeline.cli.main import describe_os_error
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_file_path, write_json
 
-Part = tuple[str, Callable[[], CheckResult]]
+Check = Callable[[], CheckResult]
+_MAX_WAIT_SECS = 1800.0  # limit for the slowest worker to end a part
 
 
 def _main(log: LibraryLog, flags: DoctorFlags) -> int:
@@ -99,24 +100,24 @@ def _main(log: LibraryLog, flags: DoctorFlags) -> int:
         shards = mesh_lib.batch_shards(mesh_lib.make_mesh(config.mesh))
         phase = measure.set_rows(resolved.phases[0], 0, jax.default_backend(), shards)
         config = dataclasses.replace(resolved, phases=(phase,))
-    verdicts = check_parts(_list_parts(config, source, flags), screen, flags.limit_secs)
-    for verdict in verdicts if not is_writer else ():
-        if verdict.outcome == WRONG:  # here and perhaps on no other worker
-            log.say(f"{verdict.part}: {verdict.sentence}")
-    screen.print(summarize(verdicts))
+    results = check_parts(_list_parts(config, source, flags), screen, flags.limit_secs)
+    wrong = {part: result for part, result in results.items() if result.outcome == WRONG}
+    if not is_writer:  # wrong here and perhaps on no other worker
+        for part, result in wrong.items():
+            log.say(f"{part}: {result.sentence}")
+    screen.print(summarize(results))
     if flags.json_out and is_writer:
-        write_json(
-            pathlib.Path(flags.json_out),
-            {"config": dataclasses.asdict(config), "parts": [*map(dataclasses.asdict, verdicts)]},
-        )
-    return FAILED if any(verdict.outcome == WRONG for verdict in verdicts) else DONE
+        parts = [dataclasses.asdict(result) | {"part": part} for part, result in results.items()]
+        content = {"config": dataclasses.asdict(config), "parts": parts}
+        write_json(pathlib.Path(flags.json_out), content)
+    return FAILED if wrong else DONE
 
 
-def summarize(verdicts: Sequence[CheckResult]) -> str:
+def summarize(results: Mapping[str, CheckResult]) -> str:
     """Name the parts that are wrong, and count the skipped ones, in one line."""
-    wrong = [verdict.part for verdict in verdicts if verdict.outcome == WRONG]
-    skipped = sum(verdict.outcome == SKIPPED for verdict in verdicts)
-    checked = len(verdicts) - skipped
+    wrong = [part for part, result in results.items() if result.outcome == WRONG]
+    skipped = sum(result.outcome == SKIPPED for result in results.values())
+    checked = len(results) - skipped
     if not checked:
         return f"nothing was checked; {skipped} skipped"
     words = f"wrong: {', '.join(wrong)}" if wrong else "nothing wrong"
@@ -136,7 +137,7 @@ def _refuse_alone(config: Config) -> None:
         )
 
 
-def _list_parts(config: Config, source: Any, flags: DoctorFlags) -> list[Part]:
+def _list_parts(config: Config, source: Any, flags: DoctorFlags) -> dict[str, Check]:
     """List the parts in order: what costs seconds first."""
     local = mesh_lib.make_mesh(MeshConfig(), jax.local_devices())
     whole = mesh_lib.make_mesh(config.mesh)
@@ -144,9 +145,9 @@ def _list_parts(config: Config, source: Any, flags: DoctorFlags) -> list[Part]:
     rates: list[float] = []
 
     def check_step() -> CheckResult:
-        verdict = checks.check_step(config, flags.step_secs)
-        rates.append(verdict.numbers["rows_per_sec"] / processes.count())
-        return verdict
+        result = checks.check_step(config, flags.step_secs)
+        rates.append(result.numbers["rows_per_sec"] / processes.count())
+        return result
 
     def check_losses() -> CheckResult:
         try:
@@ -162,41 +163,41 @@ def _list_parts(config: Config, source: Any, flags: DoctorFlags) -> list[Part]:
         model = bert.build(config.model, jax.default_backend(), 1, config.compute, objective.heads)
         return checks.check_storage(flags.workdir, 3 * 4 * model.parameter_count)
 
-    return [
-        ("software", checks.check_software),
-        ("storage", check_storage),
-        ("collectives", lambda: checks.check_collectives(whole)),
-        (
-            f"attention kernel at {seq_len}",
-            lambda: checks.check_kernel(local, config.model, seq_len),
-        ),
-        ("losses", check_losses),
-        ("step", check_step),
-        ("input", lambda: checks.check_input(config, source, rates[0] if rates else None, 5.0)),
-    ]
+    return {
+        "software": checks.check_software,
+        "storage": check_storage,
+        "collectives": lambda: checks.check_collectives(whole),
+        f"attention kernel at {seq_len}": lambda: checks.check_kernel(local, config.model, seq_len),
+        "losses": check_losses,
+        "step": check_step,
+        "input": lambda: checks.check_input(config, source, rates[0] if rates else None, 5.0),
+    }
 
 
-def check_parts(parts: Sequence[Part], screen: Screen, limit_secs: float) -> list[CheckResult]:
-    """Check each part and print its verdict; an error is a verdict too."""
-    began, verdicts = time.monotonic(), []
-    for name, check in parts:
-        if time.monotonic() - began > limit_secs:
-            verdict = CheckResult(SKIPPED, f"the {limit_secs:g} s of --limit_secs are over")
+def check_parts(
+    parts: Mapping[str, Check], screen: Screen, limit_secs: float
+) -> dict[str, CheckResult]:
+    """Check each part and print its result; an error is a result too."""
+    began, results = time.monotonic(), dict[str, CheckResult]()
+    for name, check in parts.items():
+        # Each worker has its own clock, and a part that one of them skips never ends on the others.
+        own = str(time.monotonic() - began > limit_secs)
+        if "True" in processes.agree("whether the time is over", own, _MAX_WAIT_SECS):
+            result = CheckResult(SKIPPED, f"the {limit_secs:g} s of --limit_secs are over")
         else:
             with screen.spinning(f"checking: {name}"):
-                verdict = _run(check)
-        verdict = dataclasses.replace(verdict, part=name)
-        style = {FINE: "", WRONG: BAD, SKIPPED: FAINT}[verdict.outcome]
-        screen.print(f"{verdict.outcome:8}{verdict.part}: {verdict.sentence}", style)
-        verdicts.append(verdict)
-    return verdicts
+                result = _run(check)
+        style = {FINE: "", WRONG: BAD, SKIPPED: FAINT}[result.outcome]
+        screen.print(f"{result.outcome:8}{name}: {result.sentence}", style)
+        results[name] = result
+    return results
 
 
-def _run(check: Callable[[], CheckResult]) -> CheckResult:
+def _run(check: Check) -> CheckResult:
     try:
         return check()
     except (OSError, RuntimeError, MemoryError, ValueError, AssertionError) as error:
-        # Of a device, a disk, or a compiler: what the command is there to report.
+        # The command reports errors of devices, disks and compilers.
         text = describe_os_error(error) if isinstance(error, OSError) else str(error)
         reason = text.splitlines()[0] if text else type(error).__name__
         return CheckResult(WRONG, reason)

@@ -97,6 +97,11 @@ class PlanFlags:
     )
 
     @property
+    def price_list(self) -> pathlib.Path:
+        """Return the file of prices, ours without --prices."""
+        return pathlib.Path(self.prices or FILE)
+
+    @property
     def budgets(self) -> dict[str, float]:
         """Return the budget that is given, by its flag; several are refused."""
         values = {"budget": self.budget, "days": self.days, "chip_hours": self.chip_hours}
@@ -107,7 +112,7 @@ class PlanFlags:
             names = ", ".join(f"--{name}" for name in self.budgets)
             raise Refused(f"{names} say the same thing; give one of them")
         sizes = self.scale.split(",") if self.scale else ()
-        if not all(size.strip().isdigit() for size in sizes):
+        if not all(size.strip().isdecimal() for size in sizes):
             raise Refused(f"--scale is {self.scale}; give chips, such as --scale=16,64,256")
         others = ("scale", "hlo_out", "seq_len", "per_chip_batch")
         for name in others if self.budgets else ("spot", "ladder"):
@@ -219,12 +224,12 @@ def _read_request(flags: PlanFlags, log: LibraryLog) -> tuple[PlanRequest, Scree
     others = [slices.resize_slice(tpu_slice, int(chips)) for chips in sizes]
     for other in others:
         mesh_lib.check_divides(scale_config(config, tpu_slice, other), other.devices)
-    prices = read_prices(pathlib.Path(flags.prices or FILE))
-    learned = objectives.find_each(config)
+    prices = read_prices(flags.price_list)
+    objectives.find_each(config)  # refuses an unknown name before the compiler starts
     screen = _start(log, tpu_slice)
     corpus = read_corpus(config, vocabulary_from, screen)
     teacher = read_teacher_sizes(config)
-    request = PlanRequest(config, learned, tpu_slice, prices, others, corpus, teacher)
+    request = PlanRequest(config, tpu_slice, prices, others, corpus, teacher)
     return request, screen
 
 
@@ -245,7 +250,7 @@ def _read_budget(flags: PlanFlags, log: LibraryLog) -> tuple[BudgetRequest, Scre
 def _make_budget(flags: PlanFlags, tpu_slice: Slice) -> Budget:
     """Turn the flag that was given into dollars of the slice."""
     ((name, value),) = flags.budgets.items()
-    prices, chip = read_prices(pathlib.Path(flags.prices or FILE)), tpu_slice.chip.name
+    prices, chip = read_prices(flags.price_list), tpu_slice.chip.name
     price = prices.by_chip.get(chip)
     on_demand, spot = (price.usd_on_demand, price.usd_spot) if price else (None, None)
     usd_per_chip_hour = spot if flags.spot else on_demand
@@ -291,7 +296,7 @@ def _choose(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
         money = _make_budget(flags, tpu_slice)
         budget = dial.TimeBudget(format_dollars(money.usd), money.secs, tpu_slice)
     else:
-        budget = dial.parse_budget(config.budget, config.mesh.num_slices)
+        budget = dial.parse_budget(config.budget, config.mesh.num_slices, flags.price_list)
     if budget.tpu_slice not in (None, tpu_slice):
         raise Refused(
             f"config.budget is {budget.text}, and --topology={flags.topology} is another slice; "
@@ -307,8 +312,11 @@ def _choose(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
     def measure(config: ResolvedRun, index: int) -> dial.StepTime:
         (result,) = compile_all([(config, index)])
         if isinstance(result, TooLarge):
+            rows, needed, available = config.phases[index], result.needed, result.available
             raise MemoryError(
-                f"it does not fit in the {result.available / 2**30:.2f} GiB of a chip"
+                f"a step of {rows.batch_size:,} rows of {rows.seq_len} needs "
+                f"{needed / 2**30:.2f} GiB per chip, and one of {tpu_slice.name} has "
+                f"{available / 2**30:.2f}; take a larger slice"
             )
         step = estimate.estimate_step(config, index, tpu_slice, result)
         return dial.StepTime(step.step_secs, setup_secs=0.0)

@@ -1,7 +1,7 @@
 """Check the parts of a machine: software, losses, links, step, input and storage."""
 
+import contextlib
 import dataclasses
-import itertools
 import os
 import pathlib
 import shutil
@@ -23,7 +23,7 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning import aot_compile, estimate, slices
 from bert_jax.planning.aot_compile import TooLarge
 from bert_jax.runtime.code_version import describe_code
-from bert_jax.train_step import metrics, objectives
+from bert_jax.train_step import metrics
 from bert_jax.trainer.compile import choose_attention, find_kernels_of
 from bert_jax.trainer.feed import StoreFeed
 from data_pipeline.io.address import is_address
@@ -43,7 +43,6 @@ class CheckResult:
     outcome: str
     sentence: str
     numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    part: str = ""  # set by the command
 
 
 def find_accelerators(root: pathlib.Path = pathlib.Path("/")) -> list[pathlib.Path]:
@@ -255,8 +254,7 @@ def _estimate_step(config: Config) -> float | None:
     tpu_slice = find_slice_of(devices) if devices[0].platform == "tpu" else None
     if tpu_slice is None:
         return None
-    learned = objectives.find_each(config)
-    compiled = aot_compile.compile_step(config, 0, learned, tpu_slice, devices)
+    compiled = aot_compile.compile_step(config, 0, tpu_slice, devices)
     if isinstance(compiled, TooLarge):
         return None
     priced = estimate.estimate_step(config, 0, tpu_slice, compiled)
@@ -274,8 +272,10 @@ def check_input(
     try:
         next(batches)
         start, count = time.perf_counter(), 0
-        for _ in itertools.takewhile(lambda _: time.perf_counter() - start < secs, batches):
+        for _ in batches:
             count += len(rows)
+            if time.perf_counter() - start >= secs:
+                break
         rate = count / (time.perf_counter() - start)
     finally:
         batches.close()
@@ -294,40 +294,39 @@ def check_storage(address: str, state_bytes: int, megabytes: int = 64) -> CheckR
     Raises:
       OSError: the place cannot be written or read.
     """
-    with explain_errors(address, f"writing and reading {megabytes} MB as a test"):
-        return _check_storage(address, state_bytes, megabytes)
-
-
-def _check_storage(address: str, state_bytes: int, megabytes: int) -> CheckResult:
     data = np.random.default_rng(0).bytes(megabytes * _MEGABYTE)
     name = f"doctor-{uuid.uuid4().hex}"
     numbers: dict[str, Any] = {"checkpoint_bytes": state_bytes}
-    start = time.perf_counter()
-    if is_address(address):
-        bucket = Bucket(address)
-        bucket.write(name, data)
-        middle = time.perf_counter()
-        is_same = bucket.read(name) == data
-        end = time.perf_counter()
-        bucket.delete(name)
-    else:
-        folder = pathlib.Path(address)
-        is_new = not folder.exists()
-        folder.mkdir(parents=True, exist_ok=True)
-        numbers["free_bytes"] = shutil.disk_usage(folder).free
-        path = folder / name
-        try:
-            with path.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+    with explain_errors(address, f"writing and reading {megabytes} MB as a test"):
+        start = time.perf_counter()
+        if is_address(address):
+            bucket = Bucket(address)
+            bucket.write(name, data)
             middle = time.perf_counter()
-            is_same = path.read_bytes() == data
-            end = time.perf_counter()
-        finally:
-            path.unlink(missing_ok=True)
-            if is_new:
-                folder.rmdir()
+            try:
+                is_same = bucket.read(name) == data
+                end = time.perf_counter()
+            finally:
+                bucket.delete(name)
+        else:
+            folder = pathlib.Path(address)
+            new = [each for each in (folder, *folder.parents) if not each.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
+            numbers["free_bytes"] = shutil.disk_usage(folder).free
+            path = folder / name
+            try:
+                with path.open("wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                middle = time.perf_counter()
+                is_same = path.read_bytes() == data
+                end = time.perf_counter()
+            finally:
+                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # a file of another worker is in it
+                    for each in new:
+                        each.rmdir()
     write, read = (len(data) / each for each in (middle - start, end - middle))
     numbers |= {"write_bytes_per_sec": write, "read_bytes_per_sec": read}
     if not is_same:

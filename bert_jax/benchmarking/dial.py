@@ -8,6 +8,7 @@ recipe, such as configs/auto.py.
 
 import dataclasses
 import math
+import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from bert_jax.config.overrides import Override
 from bert_jax.planning import budget as budget_lib
 from bert_jax.planning import estimate, slices
 from bert_jax.planning.candidates import FAMILY, SIZE_FIELDS, EncoderShape, reshape
-from bert_jax.planning.chip_prices import read_prices
+from bert_jax.planning.chip_prices import FILE, read_prices
 from bert_jax.planning.fit import fit_ladder
 from bert_jax.planning.law import Law, count_layer_parameters, count_most_parameters
 from bert_jax.trainer.heldout import MANY_EPOCHS
@@ -47,14 +48,13 @@ EVALUATIONS = 5  # in the first phase, about
 # and base.py.
 ROW_LENGTHS = {128: (32, 64), 256: (64, 128), 1 << 16: (128, 512)}
 MAX_MEASURED = 3  # sizes
-_OPTIMISM = 1.5  # how much faster than by its operations a larger size may turn out
 
 _BUDGET = re.compile(r"(\d+(?:\.\d*)?)(m|h|usd)(?:@(.*))?")
 _UNITS = "write minutes as 30m, hours as 2h, or dollars with a slice as 40usd@v5e:2x4"
 
 
 class StepTime(NamedTuple):
-    """How long a step takes, and how long it took to trace and compile the step."""
+    """Hold the seconds of a step, and the seconds that tracing and compiling it took."""
 
     step_secs: float
     setup_secs: float
@@ -72,11 +72,11 @@ class TimeBudget:
     tpu_slice: slices.Slice | None = None
 
 
-def parse_budget(text: str, num_slices: int = 1) -> TimeBudget:
-    """Parse config.budget: minutes, hours, or dollars on a slice.
+def parse_budget(text: str, num_slices: int = 1, price_list: pathlib.Path = FILE) -> TimeBudget:
+    """Parse config.budget: minutes, hours, or dollars on a slice, at its price in a price list.
 
     Raises:
-      Refused: the unit or the slice is unknown, or the amount is 0.
+      Refused: the unit or the slice is unknown, it has no price, or the amount is 0.
     """
     match = _BUDGET.fullmatch(text)
     is_zero = re.match(r"0+(\.0*)?(?![\d.])", text) is not None
@@ -97,7 +97,7 @@ def parse_budget(text: str, num_slices: int = 1) -> TimeBudget:
             f"config.budget is {text}, and what a dollar pays depends on the slice; {_UNITS}"
         )
     tpu_slice = slices.find_slice(topology, num_slices, f"--config.budget={match[1]}usd@")
-    prices, chip = read_prices(), tpu_slice.chip.name
+    prices, chip = read_prices(price_list), tpu_slice.chip.name
     price = prices.by_chip.get(chip)
     if price is None or not price.usd_on_demand:
         raise Refused(
@@ -110,7 +110,7 @@ def parse_budget(text: str, num_slices: int = 1) -> TimeBudget:
 
 @dataclasses.dataclass(frozen=True)
 class DialRequest:
-    """What a run is chosen for."""
+    """Hold a recipe, its text, and the budget to choose a run for."""
 
     config: Config  # the recipe, with the settings of the command line
     given: tuple[Override, ...]  # settings of the command line, which stay
@@ -120,15 +120,15 @@ class DialRequest:
     shards: int  # parts into which the mesh cuts a batch
     budget: TimeBudget
 
-    def is_given(self, key: str) -> bool:
-        """Return whether the command line sets a field, such as phases[1].steps."""
-        from_end = key.replace("phases[0]", "phases[-2]").replace("phases[1]", "phases[-1]")
-        return any(override.path in (key, from_end) for override in self.given)
+    def is_given(self, *keys: str) -> bool:
+        """Return whether the command line sets any of these fields, such as phases[1].steps."""
+        paths = {each.path.replace("[-2]", "[0]").replace("[-1]", "[1]") for each in self.given}
+        return not paths.isdisjoint(keys)
 
 
 @dataclasses.dataclass(frozen=True)
 class DialSize:
-    """A size of the model at one batch: its config, and the seconds of a step of each phase."""
+    """Hold a size of the model at one batch: its config, and the step time of each phase."""
 
     shape: EncoderShape
     batch_tokens: int
@@ -162,7 +162,7 @@ class DialSize:
 
 @dataclasses.dataclass(frozen=True)
 class DialChoice:
-    """The chosen run, and what decided it."""
+    """Hold the chosen run, with the numbers that decided it."""
 
     config: ResolvedRun  # with an empty budget
     size: DialSize
@@ -343,7 +343,7 @@ class _Speeds:
 
     def _may_beat(self, size: DialSize, best: DialSize) -> bool:
         """Return whether a size would be better than the best if it were faster than assumed."""
-        secs = tuple(each / _OPTIMISM for each in size.step_secs)
+        secs = tuple(each / budget_lib.OPTIMISM for each in size.step_secs)
         return self.predict(dataclasses.replace(size, step_secs=secs)) < self.predict(best)
 
     def left_secs(self, size: DialSize) -> float:
@@ -381,7 +381,7 @@ def _configure(
     shape: EncoderShape,
     batch_tokens: int,
     steps: Sequence[int] = (8 * 10**8, 2 * 10**8),  # not chosen yet: any warm-up fits
-    save_every: int = 0,
+    most_between_saves: int = 10**9,
 ) -> ResolvedRun:
     """Return the resolved config of a size; what the command line sets stays."""
     config = request.config
@@ -405,7 +405,7 @@ def _configure(
         "phases[1].restart_learning_rate": rate,
         "phases[1].restart_warmup_steps": min(warmups[1], MAX_WARMUP_STEPS),
         "eval.every_steps": max(1, steps[0] // EVALUATIONS),
-        "checkpoint.every_steps": save_every or max(1, 2 * steps[0] // 5),
+        "checkpoint.every_steps": max(1, min(2 * steps[0] // 5, most_between_saves)),
         "log_every_steps": max(1, steps[0] // 25),
     }
     for index, length in enumerate(lengths):
@@ -440,32 +440,27 @@ def _set_fields(config: Config, settings: Mapping[str, Any]) -> Config:
 
 
 def _split_steps(request: DialRequest, size: DialSize, left_secs: float, most: float) -> list[int]:
-    """Divide the time over the phases; those whose steps are given keep them."""
-    phases = request.config.phases
-    free = [not request.is_given(f"phases[{index}].steps") for index in range(len(phases))]
+    """Divide the time over the phases, less the time of those whose steps are given."""
     secs_per_share = 0.0
-    for index, phase in enumerate(phases):
-        if free[index]:
-            secs_per_share += PHASE_SHARES[index] * size.step_secs[index]
-        else:
+    for index, phase in enumerate(request.config.phases):
+        if request.is_given(f"phases[{index}].steps"):
             left_secs -= phase.steps * size.step_secs[index]
+        else:
+            secs_per_share += PHASE_SHARES[index] * size.step_secs[index]
     if left_secs < 0:
         raise Refused(
             f"config.budget is {request.budget.text}, and the steps given take {-left_secs:,.0f} s "
             "more; give fewer config.phases[i].steps, or a larger budget"
         )
     total = min(left_secs / secs_per_share, most) if secs_per_share else 0.0
-    return [
-        max(1, math.floor(share * total)) if is_free else phase.steps
-        for share, is_free, phase in zip(PHASE_SHARES, free, phases, strict=True)
-    ]
+    return [max(1, math.floor(share * total)) for share in PHASE_SHARES]
 
 
 def _build_choice(request: DialRequest, speeds: _Speeds, size: DialSize) -> DialChoice:
     most_steps = speeds.count_most_steps(size)
     steps = _split_steps(request, size, speeds.left_secs(size), most_steps)
-    save_every = min(2 * steps[0] // 5, round(budget_lib.SAVE_EVERY_SECS / size.mean_secs))
-    config = _configure(request, size.shape, size.batch_tokens, steps, max(1, save_every))
+    most_between_saves = round(budget_lib.SAVE_EVERY_SECS / size.mean_secs)
+    config = _configure(request, size.shape, size.batch_tokens, steps, most_between_saves)
     in_steps = sum(
         phase.steps * secs for phase, secs in zip(config.phases, size.step_secs, strict=True)
     )

@@ -26,7 +26,7 @@ from bert_jax.benchmarking.dial import (
 )
 from bert_jax.config import Config, ResolvedRun, overrides, resolve
 from bert_jax.config.overrides import Override
-from bert_jax.logging.console import Screen, duration
+from bert_jax.logging.console import Rows, Screen, duration
 from bert_jax.parallel import chips
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning import budget as budget_lib
@@ -163,9 +163,7 @@ def settle_budget(
     return overrides.load(Config, CHOSEN, lambda name: str(path), others)
 
 
-def explain(
-    request: DialRequest, choice: DialChoice, origin: str, spent: str
-) -> list[tuple[str, str]]:
+def explain(request: DialRequest, choice: DialChoice, origin: str, spent: str) -> Rows:
     """Return a label and a text for each part of a choice, and its reason.
 
     `origin` says how speeds are known, and `spent` what choice.spent_secs were.
@@ -173,7 +171,7 @@ def explain(
     return [*_explain_size(request, choice, origin), *_explain_run(request, choice, spent)]
 
 
-def _explain_size(request: DialRequest, choice: DialChoice, origin: str) -> list[tuple[str, str]]:
+def _explain_size(request: DialRequest, choice: DialChoice, origin: str) -> Rows:
     shape = choice.size.shape
     rows = [
         (
@@ -183,8 +181,9 @@ def _explain_size(request: DialRequest, choice: DialChoice, origin: str) -> list
         )
         for each in choice.measured
     ]
-    if any(request.is_given(f"model.{name}") for name in SIZE_FIELDS):
+    if request.is_given(*(f"model.{name}" for name in SIZE_FIELDS)):
         return [*rows, ("size", f"{shape.name}, as given")]
+    measured = {each.shape.name for each in choice.measured}
     gaps = {
         other.name: loss - choice.losses[shape]
         for other, loss in choice.losses.items()
@@ -193,7 +192,7 @@ def _explain_size(request: DialRequest, choice: DialChoice, origin: str) -> list
     others = [
         f"{name} would be {gap:.2f} nats worse"
         if gap >= 0
-        else f"{name}, not measured, may be {-gap:.2f} nats better"
+        else f"{name}{'' if name in measured else ', not measured,'} may be {-gap:.2f} nats better"
         for name, gap in gaps.items()
         if gap < math.inf
     ]
@@ -204,18 +203,14 @@ def _explain_size(request: DialRequest, choice: DialChoice, origin: str) -> list
     if choice.too_large:
         rows.append(("", f"{choice.too_large.name} and larger do not fit in memory"))
     elif len(choice.losses) < len(FAMILY):
-        left_out = FAMILY[len(choice.losses)].name
-        rows.append(
-            (
-                "",
-                f"{left_out} and larger have more than ten layer parameters for each of the "
-                f"{count_in_words(request.unique_tokens)} tokens, where no law holds",
-            )
-        )
+        tokens = count_in_words(request.unique_tokens)
+        reason = f"more than ten layer parameters for each of the {tokens} tokens"
+        larger = f"{FAMILY[len(choice.losses)].name} and larger"
+        rows.append(("", f"{larger} have {reason}, where no law holds"))
     return rows
 
 
-def _explain_run(request: DialRequest, choice: DialChoice, spent: str) -> list[tuple[str, str]]:
+def _explain_run(request: DialRequest, choice: DialChoice, spent: str) -> Rows:
     config, budget = choice.config, request.budget
     first, second = config.phases
     tokens = request.fill * sum(p.steps * p.batch_size * p.seq_len for p in config.phases)
@@ -223,15 +218,12 @@ def _explain_run(request: DialRequest, choice: DialChoice, spent: str) -> list[t
     scaled = ", scaled to this width by transfer=mup" if optim.transfer == "mup" else ""
     origin = "as given" if request.is_given("optim.learning_rate") else "the best of small runs"
     batch = f"about {positions:,} positions: the best batch grows with the tokens read"
-    if any(request.is_given(f"phases[{index}].batch_size") for index in range(2)):
+    if request.is_given("phases[0].batch_size", "phases[1].batch_size"):
         batch = "as given"
     masks = config.eval.masked_lm_prob or data.masked_lm_prob
     rows = [
         ("phases", f"rows of {first.seq_len}, which are cheap, then of {second.seq_len}"),
-        (
-            "batch",
-            f"{first.batch_size:,} and {second.batch_size:,} rows, {batch}",
-        ),
+        ("batch", f"{first.batch_size:,} and {second.batch_size:,} rows, {batch}"),
         (
             "steps",
             f"{first.steps:,} and {second.steps:,}: {count_in_words(tokens)} tokens, "
@@ -245,16 +237,10 @@ def _explain_run(request: DialRequest, choice: DialChoice, spent: str) -> list[t
             f"{spent}, {duration(choice.size.rest_secs)} kept for setup, saves and the end",
         ),
     ]
-    if choice.secs < 0.9 * budget.secs and not any(
-        request.is_given(f"phases[{index}].steps") for index in range(2)
-    ):
-        rows.append(
-            (
-                "",
-                f"less is better here: read more than {MANY_EPOCHS} times, text is known to cost "
-                "quality; more text would bring more",
-            )
-        )
+    has_steps = request.is_given("phases[0].steps", "phases[1].steps")
+    if choice.secs < 0.9 * budget.secs and not has_steps:
+        words = f"read more than {MANY_EPOCHS} times, text is known to cost quality"
+        rows.append(("", f"less is better here: {words}; more text would bring more"))
     return rows
 
 

@@ -34,7 +34,7 @@ _WARM_UP_STEPS = 2  # steps after the first, before the size of a group is known
 
 @dataclasses.dataclass(frozen=True)
 class Length:
-    """How long to measure: so many steps, or, where steps is 0, about so many seconds."""
+    """Hold how long to measure: so many steps, or about so many seconds if steps is 0."""
 
     steps: int
     secs: float
@@ -48,15 +48,14 @@ class Length:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A compiled step, and what a state and batches for it are made of."""
+    """Hold a compiled step, with its config and the functions that make its first state."""
 
     config: Config
     model: bert.Model
     mesh: jax.sharding.Mesh
     first_state: Callable[[], state.TrainState]
-    take: Callable[
-        ..., tuple[state.TrainState, Any]
-    ]  # (state, batch, frozen parameters) -> the next state
+    # (state, batch, frozen parameters) -> the next state, sums of metrics
+    take: Callable[..., tuple[state.TrainState, Any]]
     compile_secs: float
     memory_bytes: int  # most on a device, by the compiler's own account
     teacher: bert.Model | None = None
@@ -79,7 +78,7 @@ def _row_shape(config: Config) -> RowShape:
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """Least, quartiles and most of some numbers."""
+    """Hold the minimum, quartiles and maximum of some numbers."""
 
     least: float
     lower_quartile: float
@@ -95,7 +94,7 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """What steps took."""
+    """Hold the times of steps."""
 
     first_step_secs: float  # already compiled
     group_steps: int
@@ -317,7 +316,7 @@ def set_rows(phase: Phase, rows: int, platform: str, shards: int) -> Phase:
         near = " or ".join(f"{size:,}" for size in (below, below + unit) if size)
         parts = f" x {phase.micro_batches} micro-batches" if phase.micro_batches > 1 else ""
         raise Refused(
-            f"--batch_size is {phase.batch_size:,}, not a multiple of {unit}, the parts into which "
+            f"batch_size is {phase.batch_size:,}, not a multiple of {unit}, the parts into which "
             f"the mesh cuts a batch{parts}; try {near}"
         )
     return phase

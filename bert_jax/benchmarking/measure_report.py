@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from bert_jax.benchmarking.measure import Program, Spread, Timed
+from bert_jax.logging.console import Rows
 from bert_jax.model import flops
 from bert_jax.parallel import chips
 from bert_jax.planning.estimate import count_row_flops
@@ -15,12 +16,10 @@ from bert_jax.planning.estimate import count_row_flops
 SYNTHETIC, STORE = "made up", "store"  # values in --json_out
 BY_DEVICE, BY_COMPILER = "device", "compiler"
 
-Rows = list[tuple[str, str]]
-
 
 @dataclasses.dataclass(frozen=True)
 class StepReport:
-    """A measurement. Fields are the keys of --json_out and public; rates are at the median."""
+    """Hold a measurement; fields are public keys of --json_out, and rates are at the median."""
 
     device_kind: str
     platform: str  # cpu, gpu or tpu

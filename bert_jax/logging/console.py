@@ -14,6 +14,7 @@ import rich.text
 from data_pipeline.cli.live_line import LINE, duration
 from data_pipeline.cli.terminal import make_console, wrap_command, wrap_text
 
+Rows = list[tuple[str, str]]  # label and text of each line of a table
 FAINT, LABEL, GOOD, BAD = "dim", "cyan", "green", "yellow"
 _LABEL_WIDTH = 12
 # What models that learn nothing reach, from the highest loss on: metrics PREFIX_TERM_loss, and

@@ -357,7 +357,7 @@ def _describe_progress(phases: Sequence[Phase], last_step: int) -> str:
 
 
 def draw_rates(config: Config, path: pathlib.Path) -> None:
-    """Write the picture to path, a .png."""
+    """Write a picture of the learning rate of a run to path, a .png."""
     total = config_lib.total_steps(config)
     with style.context(["default", LOOK]):
         picture = Figure(figsize=(7.2, 2.8), layout="constrained")

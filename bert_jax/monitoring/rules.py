@@ -141,31 +141,30 @@ def _name_rate(view: PhaseView) -> str:
     return f"config.optim.learning_rate ({view.config.optim.learning_rate:g})"
 
 
-def classify_above_unigram(view: PhaseView) -> tuple[str, _Losses] | None:
-    """Classify a loss that is still above the unigram line: flat, falling or unsteady."""
+def classify_above_unigram(view: PhaseView) -> dict[str, _Losses]:
+    """Return losses that are still above the unigram line as flat, falling or unsteady; else {}."""
     losses = _find_losses(view)
     if losses is None or view.facts.first_step or view.step < _MIN_STEPS or much_dropout(view):
-        return None
+        return {}
     is_near = min(losses.newest, losses.losses_N[-1]) < losses.unigram + _NEAR
     if view.share < _EARLY or _is_warming_up(view) or is_near:
-        return None
+        return {}
     later_N = losses.losses_N[len(losses.losses_N) // 3 :]
     if len(later_N) < _MIN_LINES:
-        return None
+        return {}
     noise_N = losses.noise_N[-len(later_N) :]
     fell = later_N[0] - later_N[-1] > 5 * noise_N.mean()
     if fell and (np.diff(later_N) < noise_N[1:]).all():
-        return "falling", losses
+        return {"falling": losses}
     is_flat = losses.newest > losses.uniform - 0.2 * (losses.uniform - losses.unigram)
-    return ("flat" if is_flat else "unsteady"), losses
+    return {"flat" if is_flat else "unsteady": losses}
 
 
 def nothing_learned(view: PhaseView) -> Words:
     """Report a loss that is still near a random guess among all words."""
-    state = classify_above_unigram(view)
-    if state is None or state[0] != "flat":
+    losses = classify_above_unigram(view).get("flat")
+    if losses is None:
         return None
-    losses = state[1]
     return (
         f"the loss on {losses.words} is {losses.newest:.2f}, and a random guess has "
         f"{losses.uniform:.2f}: the model has learned nothing.",
@@ -176,10 +175,9 @@ def nothing_learned(view: PhaseView) -> Words:
 
 def rate_too_low(view: PhaseView) -> Words:
     """Report a loss that falls steadily but is still above the unigram line."""
-    state = classify_above_unigram(view)
-    if state is None or state[0] != "falling":
+    losses = classify_above_unigram(view).get("falling")
+    if losses is None:
         return None
-    losses = state[1]
     return (
         f"after {view.share:.0%} of the run the loss on {losses.words} is "
         f"{losses.losses_N[-1]:.2f} and falls slowly; word frequencies alone give "
@@ -195,16 +193,16 @@ _WORSE_THAN_GUESS = 0.03  # nats; on its plateau a sound run has up to 0.02 more
 
 def rate_too_high(view: PhaseView) -> Words:
     """Report a loss that stays above the unigram line without falling, or that has risen again."""
-    state = classify_above_unigram(view)
+    unsteady = classify_above_unigram(view).get("unsteady")
     losses = _find_losses(view)
     advice = (
         f"The learning rate looks too high: try a third of {_name_rate(view)}, or more warm-up "
         "steps."
     )
-    if state is not None and state[0] == "unsteady":
+    if unsteady is not None:
         return (
-            f"the loss on {state[1].words} goes up and down around {state[1].newest:.2f}; word "
-            f"frequencies alone give {state[1].unigram:.2f}.",
+            f"the loss on {unsteady.words} goes up and down around {unsteady.newest:.2f}; word "
+            f"frequencies alone give {unsteady.unigram:.2f}.",
             advice,
         )
     if losses is None:

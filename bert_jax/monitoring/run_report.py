@@ -2,17 +2,16 @@
 
 import datetime
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from bert_jax.logging.console import duration
+from bert_jax.logging.console import Rows, duration
 from bert_jax.monitoring.comparison import compare, describe_settings
 from bert_jax.monitoring.run_state import RunState, get_object
 from bert_jax.parallel.chips import find_chip
 from bert_jax.runtime.goodput import TRAINING
 
-Facts = list[tuple[str, str]]
 Sample = tuple[str, str]  # a sentence with a hidden word, and the guesses for it
 
 _UNPRICED: Mapping[str, float] = types.MappingProxyType({})
@@ -47,9 +46,9 @@ def _place(loss: float, lines: Mapping[str, float]) -> str:
     return words
 
 
-def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED) -> Facts:
+def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED) -> Rows:
     """List speed, cost, bad steps, data and code, as far as the run's files record them."""
-    facts: Facts = []
+    facts: Rows = []
     train = run.curves.list_newest("train")
     speed = run.summary.get("sequences_per_sec") or train.get("sequences_per_sec")
     if isinstance(speed, float):
@@ -65,7 +64,7 @@ def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED
     return facts + _list_probe(run) + _list_data(run) + _list_record(run)
 
 
-def _list_spent(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> Facts:
+def _list_spent(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> Rows:
     """List tokens, device hours, and dollars if the chip has a price; stops cost nothing.
 
     A branch lists only its own cost.
@@ -102,19 +101,23 @@ def _count_device_hours(run: RunState) -> float:
 def draw_tree(runs: Sequence[RunState]) -> list[str]:
     """Draw branches below their trunks, with each cost and the sum; [] without a branch.
 
-    The sum is compared with the cost of separate runs, which would repeat the steps of trunks.
+    The sum is compared with the cost of separate runs, which would repeat the steps of trunks. The
+    cost is in tokens once all runs have finished, in positions before.
     """
     if not any(run.trunk[0] for run in runs):
         return []
     lines: list[str] = []
     folders = {str(run.folder.resolve()): run for run in runs}
+    has_tokens = all(_count_tokens(run, 0) for run in runs)
+    count: Callable[[RunState, int], float] = _count_tokens if has_tokens else _count_positions
+    unit = "tokens" if has_tokens else "positions"
 
     def draw(run: RunState, depth: int) -> None:
         trunk, step = run.trunk
         origin = f" from step {step:,}" if trunk else ""
         if trunk and trunk not in folders:
             origin += f" of {trunk}"
-        own = f"{_count_read(run, step):,.0f} tokens, {_count_device_hours(run):,.2f} device hours"
+        own = f"{count(run, step):,.0f} {unit}, {_count_device_hours(run):,.2f} device hours"
         lines.append(f"{'   ' * depth}{run.folder.name}{origin}: {own}")
         for leaf in sorted(runs, key=lambda leaf: leaf.trunk[1]):
             if folders.get(leaf.trunk[0]) is run and leaf is not run:
@@ -123,21 +126,14 @@ def draw_tree(runs: Sequence[RunState]) -> list[str]:
     for run in runs:
         if run.trunk[0] not in folders:
             draw(run, 0)
-    paid, alone = (
-        sum(_count_read(run, step) for run, step in counted)
-        for counted in ([(run, run.trunk[1]) for run in runs], [(run, 0) for run in runs])
-    )
+    paid = sum(count(run, run.trunk[1]) for run in runs)
+    alone = sum(count(run, 0) for run in runs)
     hours = sum(map(_count_device_hours, runs))
-    words = f"{paid:,.0f} tokens, {hours:,.2f} device hours"
-    return [*lines, f"together: {words}; made alone, the runs read {alone:,.0f} tokens"]
+    words = f"{paid:,.0f} {unit}, {hours:,.2f} device hours"
+    return [*lines, f"together: {words}; made alone, the runs read {alone:,.0f} {unit}"]
 
 
-def _count_read(run: RunState, first_step: int) -> float:
-    """Count the tokens after a step, or the positions of a run that has not finished."""
-    return _count_tokens(run, first_step) or _count_positions(run, first_step)
-
-
-def _count_tokens(run: RunState, first_step: int = 0) -> float:
+def _count_tokens(run: RunState, first_step: int) -> float:
     """Return the tokens without padding that a finished run read after a step; 0 if unknown."""
     phases = run.summary.get("phases")
     total, skipped = 0.0, first_step
@@ -151,7 +147,7 @@ def _count_tokens(run: RunState, first_step: int = 0) -> float:
     return total
 
 
-def _count_positions(run: RunState, first_step: int = 0) -> int:
+def _count_positions(run: RunState, first_step: int) -> int:
     """Return rows times their length from a step to the last logged one, 0 if unknown."""
     left, total, index, skipped = run.curves.last_step, 0, 0, first_step
     while left > 0:
@@ -166,7 +162,7 @@ def _count_positions(run: RunState, first_step: int = 0) -> int:
     return total
 
 
-def _list_data(run: RunState) -> Facts:
+def _list_data(run: RunState) -> Rows:
     """List the facts about the text in the manifest of the run's store."""
     facts = []
     for name, split in get_object(run.manifest, "splits").items():
@@ -192,7 +188,7 @@ def _list_data(run: RunState) -> Facts:
     return facts
 
 
-def _list_record(run: RunState) -> Facts:
+def _list_record(run: RunState) -> Rows:
     """List when the run began, on which devices, and by which code."""
     facts = []
     if 0 < run.began < 1e11:  # a clock of this age
@@ -216,7 +212,7 @@ def _list_record(run: RunState) -> Facts:
     return facts
 
 
-def _list_probe(run: RunState) -> Facts:
+def _list_probe(run: RunState) -> Rows:
     """List the last scores of the probe in the folder RUN-probe."""
     scores = [
         f"{each['score']:.4f} at step {each['step']:,}"

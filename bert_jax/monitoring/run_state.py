@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from bert_jax import config as config_lib
@@ -87,12 +87,12 @@ def read_run(folder: pathlib.Path) -> RunState:
     Raises:
       Refused: the folder holds no run.
     """
-    path = folder / run_record.FILE
     if not any((folder / name).exists() for name in (run_record.FILE, METRICS, goodput.FILE)):
         raise Refused(
             f"{folder} holds no run of bert_jax ({run_record.FILE} and {METRICS} are missing); give"
             " the --workdir of python -m bert_jax.train"
         )
+    folder = folder.absolute()  # the name of "." is empty
     missing: list[str] = []
 
     def read(read_part: Callable[[], Part]) -> Part | None:
@@ -104,25 +104,19 @@ def read_run(folder: pathlib.Path) -> RunState:
             missing.append(f"{error}.")
         return None
 
-    record = read(lambda: small_files.read_object(path, folder)) or {}
+    def read_file(name: str) -> Mapping[str, Any]:
+        return read(lambda: small_files.read_object(folder / name, folder)) or {}
+
+    record = read_file(run_record.FILE)
     curves = read(lambda: read_curves(folder / METRICS)) or Curves({}, 0, (), 0)
     attempts = read(lambda: goodput.read_attempts(folder / goodput.FILE)) or []
     # A run may stop, or save, between two lines of metrics.
     last_step = max([curves.last_step, *(attempt[-1].step for attempt in attempts[-1:])])
     curves = dataclasses.replace(curves, last_step=last_step)
-    summary, state = dict[str, Any](), _find_state(folder)
-    if (folder / SUMMARY).exists():
-        summary = read(lambda: small_files.read_object(folder / SUMMARY, folder)) or {}
-    else:
-        missing.append(f"There is no {SUMMARY}{_WHY_NO_SUMMARY[state]}.")
-    if not attempts:
-        missing.append(f"{goodput.FILE} has no entry, so where the time went is not known.")
-    if not curves.points:
-        missing.append(f"{METRICS} has no numbers yet: the run is compiling or ended early.")
-    elif not curves.list_newest("heldout"):
-        missing.append("There is no held-out line yet, so there is no held-out loss.")
-    if curves.damaged_lines:
-        missing.append(f"{curves.damaged_lines:,} lines of {METRICS} are damaged and left out.")
+    state, has_summary = _find_state(folder), (folder / SUMMARY).exists()
+    summary = read_file(SUMMARY) if has_summary else {}
+    missing += [] if has_summary else [f"There is no {SUMMARY}{_WHY_NO_SUMMARY[state]}."]
+    missing += _list_gaps(attempts, curves)
     config = get_object(record, "config")
     numbers = [phase.get("steps") for phase in _select_objects(config.get("phases"))]
     devices = record.get("devices")
@@ -131,24 +125,24 @@ def read_run(folder: pathlib.Path) -> RunState:
     digest = str(get_object(record, "fixed").get(run_record.STORE_DIGEST, ""))
     manifest, reason = _read_manifest(settings.get("data.store"), digest)
     missing += [reason] if reason else []
-    probe_folder = folder.absolute().with_name(f"{folder.absolute().name}-probe")
+    probe_folder = folder.with_name(f"{folder.name}-probe")
     probe = read(lambda: read_records(probe_folder / PROBE_SCORES))
     return RunState(
-        folder,
-        "finished" if summary else state,
-        settings,
-        sum(each for each in numbers if type(each) is int),
-        devices if isinstance(devices, str) else "",
-        digest,
-        curves,
-        summary,
-        goodput.sum_by_kind(attempts),
-        len(bad_steps),
-        record,
-        attempts[0][0].began if attempts else 0.0,
-        manifest,
-        _select_objects(probe),
-        missing,
+        folder=folder,
+        state="finished" if summary else state,
+        settings=settings,
+        steps=sum(each for each in numbers if type(each) is int),
+        devices=devices if isinstance(devices, str) else "",
+        store=digest,
+        curves=curves,
+        summary=summary,
+        secs=goodput.sum_by_kind(attempts),
+        bad_steps=len(bad_steps),
+        record=record,
+        began=attempts[0][0].began if attempts else 0.0,
+        manifest=manifest,
+        probe=_select_objects(probe),
+        missing=missing,
     )
 
 
@@ -157,6 +151,18 @@ _WHY_NO_SUMMARY = {
     "stopped": ": the run stopped before its end; the command that started it resumes it",
     "not finished": ", which a run writes at its end",
 }
+
+
+def _list_gaps(attempts: Sequence[goodput.Attempt], curves: Curves) -> Iterator[str]:
+    """Yield a sentence for each part of a run that its files do not have, or not completely."""
+    if not attempts:
+        yield f"{goodput.FILE} has no entry, so where the time went is not known."
+    if not curves.points:
+        yield f"{METRICS} has no numbers yet: the run is compiling or ended early."
+    elif not curves.list_newest("heldout"):
+        yield "There is no held-out line yet, so there is no held-out loss."
+    if curves.damaged_lines:
+        yield f"{curves.damaged_lines:,} lines of {METRICS} are damaged and left out."
 
 
 def _find_state(folder: pathlib.Path) -> str:

@@ -25,10 +25,11 @@ from bert_jax.config import Config, ModelConfig
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning.slices import Slice
 from bert_jax.runtime.code_version import package_versions
-from bert_jax.train_step.objectives import Objective
+from bert_jax.train_step.objectives import find_each
 from bert_jax.trainer.compile import StepParts, build_parts, lower_step
 from bert_jax.trainer.feed import BatchShape
 from data_pipeline.io.atomic import write_file
+from data_pipeline.io.small_files import parse_record
 from data_pipeline.spec.schema import row_shape
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -104,12 +105,9 @@ class StepCache:
                 return None
             fields = json.loads(content)
             if "needed" in fields:
-                return TooLarge(**fields)
-            coordinates = [tuple(place) for place in fields.pop("coordinates")]
-            return Compiled(
-                memory=Memory(**fields.pop("memory")), coordinates=coordinates, **fields
-            )
-        except (OSError, EOFError, RuntimeError, zlib.error, ValueError, TypeError, KeyError):
+                return parse_record(fields, TooLarge, key)
+            return parse_record(fields, Compiled, key)
+        except (OSError, EOFError, RuntimeError, zlib.error, ValueError, TypeError):
             return None
 
     def write(self, key: str, step: Compiled | TooLarge) -> None:
@@ -133,13 +131,12 @@ STEP_CACHE = StepCache(pathlib.Path("~/.cache/bert_jax/compiled_steps"))
 def compile_step(
     config: Config,
     index: int,
-    objectives: Sequence[Objective],
     tpu_slice: Slice,
     devices: Sequence[Any],
     teacher: ModelConfig | None = None,
     cache: StepCache | None = None,
 ) -> Compiled | TooLarge:
-    """Compile the step of a phase for the devices of a slice; `objectives` has one per phase.
+    """Compile the step of a phase for the devices of a slice.
 
     `teacher` has the sizes of config.teacher, if the run has one. A step in `cache` is
     read from there; its compile_secs are the seconds of the original compile.
@@ -152,6 +149,7 @@ def compile_step(
         config_lib.data_in_phase(config, index), phase.seq_len, phase.max_predictions_per_seq
     )
     start = time.perf_counter()
+    objectives = find_each(config)
     parts = build_parts(config, objectives, devices=devices, backend="tpu", teacher=teacher)
     batch = shape.arrays(phase.batch_size)
     lowered = lower_step(parts, index, batch)

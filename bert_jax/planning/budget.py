@@ -31,8 +31,8 @@ RESERVE_SHARE, START_SECS = 0.05, 300.0
 SAVE_EVERY_SECS = 480.0  # mean seconds of steps between saves
 MIN_EPOCHS = 0.1  # epochs of the corpus; nothing is predicted for fewer
 OBJECTIVES = ("mlm_nsp", "mlm")  # the law predicts their masked language model
-# How much faster than assumed a candidate may turn out, and how many are compiled at most.
-_OPTIMISM, _MAX_COMPILED = 1.5, 2
+OPTIMISM = 1.5  # how much faster than assumed a size may turn out
+_MAX_COMPILED = 2  # candidates
 _CLOSE = 0.01  # nats
 _CURVE = np.geomspace(1 / 8, 8, 49)  # times the budget
 
@@ -243,7 +243,7 @@ def _choose_to_compile(
     """Return the candidate to compile next; None once the best candidate is certain.
 
     This is the candidate with the lowest predicted loss, then any candidate that would beat it if
-    it were _OPTIMISM times as fast as assumed.
+    it were OPTIMISM times as fast as assumed.
     """
     (best, bought), *others = _buy_each(request, candidates, request.budget)
     if not best.is_compiled:
@@ -253,7 +253,7 @@ def _choose_to_compile(
     for rival, _ in others:
         if not rival.is_compiled:
             speeds = tuple(
-                dataclasses.replace(speed, step_secs=speed.step_secs / _OPTIMISM)
+                dataclasses.replace(speed, step_secs=speed.step_secs / OPTIMISM)
                 for speed in rival.speeds
             )
             faster = dataclasses.replace(rival, speeds=speeds)
@@ -476,12 +476,10 @@ def make_settings(
             warmup_steps = max(1, round(phase.restart_warmup_steps * steps[index] / phase.steps))
             settings[f"config.phases[{index}].restart_warmup_steps"] = warmup_steps
     share = total / config_lib.total_steps(given)
-    if given.optim.warmup_tokens:
-        settings["config.optim.warmup_tokens"] = max(1, round(given.optim.warmup_tokens * share))
-    elif given.optim.warmup_steps:
-        settings["config.optim.warmup_steps"] = round(given.optim.warmup_steps * share)
-    if given.optim.decay_steps:
-        settings["config.optim.decay_steps"] = max(1, round(given.optim.decay_steps * share))
+    warmup = "warmup_tokens" if given.optim.warmup_tokens else "warmup_steps"
+    for name in (warmup, "decay_steps"):
+        if number := getattr(given.optim, name):
+            settings[f"config.optim.{name}"] = max(1, round(number * share))
     mean_secs = sum(bill.secs for bill in bills) / total
     settings["config.checkpoint.every_steps"] = max(1, round(SAVE_EVERY_SECS / mean_secs))
     return settings

@@ -7,13 +7,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bert_jax.logging import plots
-from bert_jax.logging.console import duration
+from bert_jax.logging.console import Rows, duration
 from bert_jax.planning.budget import BudgetPlan, Purchase
 from bert_jax.planning.chip_prices import format_dollars
 from bert_jax.planning.law import count_in_words
 from bert_jax.trainer.heldout import MANY_EPOCHS
 
-Rows = list[tuple[str, str]]
 # Okabe and Ito's colors, apart for color-blind eyes, from the smallest shape to the largest.
 _COLOURS = ("#999999", "#56B4E9", "#009E73", "#0072B2", "#E69F00", "#CC79A7")
 _BILL_WIDTH = 40
@@ -36,7 +35,7 @@ def format_choice(plan: BudgetPlan) -> Rows:
             f"{count_in_words(chosen.tokens)} tokens in {sum(chosen.steps):,} steps: "
             f"{chosen.epochs:,.1f} epochs of the store's {count_in_words(plan.unique_tokens)}",
         ),
-        ("expect", f"held-out MLM loss {_predict(chosen)}, the interval with 90%"),
+        ("expect", f"held-out MLM loss {_format_loss(chosen)}, the interval with 90%"),
         ("", plan.law_in_words),
         ("rate", f"{plan.learning_rate:.2e}{warmup}"),
     ]
@@ -94,11 +93,11 @@ def format_neighbors(plan: BudgetPlan) -> Rows:
 def _describe_purchase(purchase: Purchase) -> str:
     return (
         f"{count_in_words(purchase.tokens):>5} tokens, {purchase.epochs:>5,.3g} epochs, loss "
-        f"{_predict(purchase)}"
+        f"{_format_loss(purchase)}"
     )
 
 
-def _predict(purchase: Purchase) -> str:
+def _format_loss(purchase: Purchase) -> str:
     low, high = purchase.interval
     return f"{purchase.predicted_heldout_loss:.2f} ({low:.2f} to {high:.2f})"
 

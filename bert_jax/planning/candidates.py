@@ -13,7 +13,6 @@ from bert_jax.planning.aot_compile import Compiled, TooLarge
 from bert_jax.planning.estimate import Estimate
 from bert_jax.planning.law import count_in_words, count_layer_parameters
 from bert_jax.planning.slices import Slice
-from bert_jax.train_step import objectives
 from data_pipeline.io.refused import Refused
 
 # Share of the chips' peak before anything is compiled: rises with the width, up to a limit. With 16
@@ -94,11 +93,7 @@ def make_compiler(tpu_slice: Slice, screen: Screen) -> CompileAll:
     devices = slices.open_devices(tpu_slice)
 
     def compile_phase(part: tuple[Config, int]) -> Compiled | TooLarge:
-        config, index = part
-        learned = objectives.find_each(config)
-        return aot_compile.compile_step(
-            config, index, learned, tpu_slice, devices, cache=aot_compile.STEP_CACHE
-        )
+        return aot_compile.compile_step(*part, tpu_slice, devices, cache=aot_compile.STEP_CACHE)
 
     def compile_all(parts: Sequence[tuple[Config, int]]) -> list[Compiled | TooLarge]:
         names = [

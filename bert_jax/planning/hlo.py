@@ -160,15 +160,9 @@ def read_first_group(rest: str, devices: int) -> list[int]:
     if listed := re.search(r"replica_groups=\{\{([\d,]*)\}", rest):
         return [int(number) for number in listed.group(1).split(",")]
     if iota := re.search(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", rest):
-        size, dims, axes = (
-            int(iota.group(2)),
-            _numbers(iota.group(3)),
-            _numbers(iota.group(4) or ""),
-        )
-        ordered = (
-            np.arange(math.prod(dims)).reshape(dims).transpose(axes or range(len(dims))).ravel()
-        )
-        return [int(device) for device in ordered[:size]]
+        size, dims, axes = int(iota[2]), _numbers(iota[3]), _numbers(iota[4] or "")
+        grid = np.arange(math.prod(dims)).reshape(dims).transpose(axes or range(len(dims)))
+        return [int(device) for device in grid.ravel()[:size]]
     if of_mesh := re.search(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}", rest):
         return _along_axes(of_mesh.group(1), of_mesh.group(2))
     return list(range(devices))

@@ -12,6 +12,7 @@ loops times their trip count, conditionals at their costliest branch. Three kind
 """
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -136,9 +137,8 @@ class _Computation:
         self._cost = ProgramCost()
         self._now = 0.0
         self._free_at = {LINKS: 0.0, NETWORK: 0.0}  # times when a path can take the next transfer
-        self._started: dict[
-            str, tuple[Traffic, float]
-        ] = {}  # key -> a transfer and the time of its end
+        # Key -> a transfer and the time of its end.
+        self._started: dict[str, tuple[Traffic, float]] = {}
         self._keys: dict[str, str] = {}  # an instruction that continues a transfer -> its key
 
     def price(self, name: str) -> ProgramCost:
@@ -283,22 +283,15 @@ class _Computation:
             rate = self._machine.hop(hlo.read_pairs(instruction.rest))
             return Traffic(kind, LINKS, 1, size, size, size / rate)
         group = hlo.read_first_group(instruction.rest, self._machine.devices)
-        if kind == "all-to-all":
-            secs, wire = self._all_to_all(group, size)
-            return Traffic(kind, LINKS, 1, size, wire, secs)
+        if kind == "all-to-all":  # each device sends a piece to every other one
+            pairs, piece = list(itertools.permutations(group, 2)), size / len(group)
+            secs = piece / self._machine.hop(pairs)
+            return Traffic(kind, LINKS, 1, size, piece * (len(group) - 1), secs)
         chips, rate = self._machine.ring(group)
-        of_a_chip = size
-        if kind in ("reduce-scatter", "all-to-all"):  # the result is one device's part
-            of_a_chip = size * len(group) // chips
-        wire = compute_wire_bytes(kind, of_a_chip, chips)
+        # The result of a reduce-scatter is one device's part.
+        chip_bytes = size * len(group) // chips if kind == "reduce-scatter" else size
+        wire = compute_wire_bytes(kind, chip_bytes, chips)
         return Traffic(kind, LINKS, 1, size, wire, wire / rate)
-
-    def _all_to_all(self, group: Sequence[int], size: float) -> tuple[float, float]:
-        """Return seconds and bytes per device if each device sends a piece to every other one."""
-        piece = size / len(group)
-        pairs = [(sender, receiver) for sender in group for receiver in group if sender != receiver]
-        rate = self._machine.hop(pairs)
-        return piece / rate, piece * (len(group) - 1)
 
     def _start(self, key: str, transfer: Traffic) -> None:
         """Begin a transfer once its path is free."""

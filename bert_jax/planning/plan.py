@@ -5,7 +5,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.config import Config, ModelConfig, ResolvedRun
@@ -16,7 +16,6 @@ from bert_jax.planning.chip_prices import Prices
 from bert_jax.planning.estimate import Estimate, PhasePlan
 from bert_jax.planning.slices import Slice
 from bert_jax.runtime.code_version import package_versions
-from bert_jax.train_step.objectives import Objective
 from bert_jax.train_step.schedule import sample_rates
 from bert_jax.trainer import setup
 
@@ -123,7 +122,6 @@ class PlanRequest:
     """Hold a run to plan: its config, the slice, and the other slices to compare with."""
 
     config: Config
-    objectives: Sequence[Objective]  # one for each phase
     tpu_slice: Slice
     prices: Prices
     other_slices: list[Slice]
@@ -205,14 +203,14 @@ def _plan_phase(
     label: str,
     screen: Screen,
 ) -> tuple[PhasePlan, Compiled | None]:
-    devices, learned, teacher = slices.open_devices(tpu_slice), request.objectives, request.teacher
+    devices, teacher = slices.open_devices(tpu_slice), request.teacher
 
     def compile_step(changed: Config, words: str) -> Compiled | TooLarge:
         doing = f"{label}{words}, compiling for {tpu_slice.name}"
         screen.print_without_line(doing)
         with screen.spinning(doing):
             return aot_compile.compile_step(
-                changed, index, learned, tpu_slice, devices, teacher, aot_compile.STEP_CACHE
+                changed, index, tpu_slice, devices, teacher, aot_compile.STEP_CACHE
             )
 
     return estimate.plan_phase(config, index, tpu_slice, compile_step, teacher)

@@ -1,6 +1,6 @@
 """Describe a plan for the screen, as rows of a label and a text."""
 
-from bert_jax.logging.console import duration
+from bert_jax.logging.console import Rows, duration
 from bert_jax.parallel.mesh import describe_axes
 from bert_jax.planning.aot_compile import Memory
 from bert_jax.planning.chip_prices import Prices, format_dollars
@@ -8,7 +8,6 @@ from bert_jax.planning.estimate import Alternative, Estimate, PhasePlan
 from bert_jax.planning.plan import Plan, RunTotals, ScaleRow
 from bert_jax.planning.slices import Slice
 
-Rows = list[tuple[str, str]]
 _HOUR = 3600.0  # seconds
 
 

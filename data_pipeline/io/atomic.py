@@ -35,9 +35,14 @@ FILES, _LOCK, _MOVING = "files", "lock", "moving"
 
 
 def write_file(path: pathlib.Path, content: bytes) -> None:
-    """Replace a file at once: a process that is killed leaves the old one or the new one."""
+    """Replace a file at once: a process that is killed leaves the old one or the new one.
+
+    Raises Refused for a device or a pipe, such as /dev/null, which root could replace.
+    """
     partial = path.with_name(f"{path.name}.partial")
     with explain_errors(str(path.parent), f"writing {path.name}"):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise Refused(f"{path} is a device or a pipe; give the name of a file")
         if partial.is_symlink():
             partial.unlink()
         opened = small_files.open_to_write(partial, os.O_WRONLY | os.O_TRUNC)

@@ -21,7 +21,6 @@ from bert_jax.parallel import mesh
 from bert_jax.planning import aot_compile, hlo, slices
 from bert_jax.planning.hlo_cost import KINDS
 from bert_jax.train_step import optimizers, state
-from bert_jax.train_step.objectives import MLM_NSP
 
 # Wide enough that matrices are cut on every mesh; one layer, as the next ones do the same.
 MODEL = ModelConfig(
@@ -153,7 +152,7 @@ def main() -> None:
         slice_ = slices.find_slice(topology, of.num_slices)
         devices = slices.open_devices(slice_)
         config = configured(of, micro_batches, model, len(devices))
-        compiled = aot_compile.compile_step(config, 0, [MLM_NSP], slice_, devices)
+        compiled = aot_compile.compile_step(config, 0, slice_, devices)
         facts = {
             "name": name,
             "parameters": parameters(config, devices),

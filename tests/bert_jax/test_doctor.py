@@ -13,7 +13,7 @@ import pytest
 from bert_jax import doctor
 from bert_jax.benchmarking import checks
 from bert_jax.benchmarking.checks import FINE, SKIPPED, WRONG
-from bert_jax.config import MeshConfig, ModelConfig
+from bert_jax.config import Config, MeshConfig, ModelConfig, Phase
 from bert_jax.model import attention
 from bert_jax.model.attention import verify
 from bert_jax.parallel import mesh
@@ -35,10 +35,17 @@ def test_an_accelerator_that_jax_does_not_use_is_wrong(tmp_path, monkeypatch):
 
 
 def test_storage_is_measured_and_left_as_it_was(tmp_path):
-    verdict = checks.check_storage(str(tmp_path / "new"), state_bytes=10, megabytes=1)
+    verdict = checks.check_storage(str(tmp_path / "new" / "run"), state_bytes=10, megabytes=1)
     assert verdict.outcome == FINE
     assert verdict.numbers["write_bytes_per_sec"] > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_folder_that_another_worker_writes_to_stays(tmp_path, monkeypatch):
+    other = tmp_path / "run" / "doctor-other"
+    monkeypatch.setattr(os, "fsync", lambda descriptor: other.touch())
+    assert checks.check_storage(str(tmp_path / "run"), 10, megabytes=1).outcome == FINE
+    assert list(other.parent.iterdir()) == [other]
 
 
 def test_a_disk_without_room_for_two_checkpoints_is_wrong(tmp_path, monkeypatch):
@@ -55,21 +62,38 @@ def test_a_full_disk_is_named_with_what_to_do_and_left_as_it_was(tmp_path, monke
 
     monkeypatch.setattr(os, "fsync", fill)
     place = str(tmp_path / "run")
-    parts = [("storage", lambda: checks.check_storage(place, state_bytes=10, megabytes=1))]
-    (verdict,) = doctor.check_parts(parts, doctor.Screen(is_writer=True), 60.0)
+    parts = {"storage": lambda: checks.check_storage(place, state_bytes=10, megabytes=1)}
+    verdict = doctor.check_parts(parts, doctor.Screen(is_writer=True), 60.0)["storage"]
     assert verdict.outcome == WRONG
     assert verdict.sentence.startswith(f"{place}: ")
     assert "GB free); make room" in verdict.sentence
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_bucket_that_cannot_be_read_keeps_no_file(monkeypatch):
+    objects = {}
+
+    class UnreadableBucket:
+        def __init__(self, address):
+            self.write, self.delete = objects.__setitem__, objects.__delitem__
+
+        def read(self, name):
+            raise PermissionError("gs://bucket/run: reading was refused")
+
+    monkeypatch.setattr(checks, "Bucket", UnreadableBucket)
+    with pytest.raises(PermissionError, match="reading was refused"):
+        checks.check_storage("gs://bucket/run", state_bytes=10, megabytes=1)
+    assert objects == {}
+
+
 def test_the_last_line_claims_no_more_than_was_checked():
-    fine, wrong, skipped = (
-        checks.CheckResult(name, "", part=name) for name in (FINE, WRONG, SKIPPED)
-    )
-    assert doctor.summarize([skipped, skipped]) == "nothing was checked; 2 skipped"
-    assert doctor.summarize([fine, skipped]) == "1 part checked, nothing wrong; 1 skipped"
-    assert doctor.summarize([fine, wrong]) == "2 parts checked, wrong: wrong; 0 skipped"
+    def summarize(**outcomes):
+        results = {name: checks.CheckResult(outcome, "") for name, outcome in outcomes.items()}
+        return doctor.summarize(results)
+
+    assert summarize(a=SKIPPED, b=SKIPPED) == "nothing was checked; 2 skipped"
+    assert summarize(a=FINE, b=SKIPPED) == "1 part checked, nothing wrong; 1 skipped"
+    assert summarize(a=FINE, b=WRONG) == "2 parts checked, wrong: b; 0 skipped"
 
 
 @pytest.mark.parametrize(("load", "is_busy"), [(2.0, False), (10.4, True)])
@@ -78,6 +102,20 @@ def test_a_busy_machine_is_said_to_be_one(monkeypatch, load, is_busy):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     sentence = checks.check_software(pathlib.Path("/nowhere")).sentence
     assert ("busy (load 10 on 2 cores)" in sentence) == is_busy
+
+
+def test_the_rate_of_a_slow_input_counts_each_batch_that_was_waited_for(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(checks.time, "perf_counter", lambda: now[0])
+
+    def make_batches(index, first, rows):
+        while True:
+            now[0] += 3.0
+            yield {}
+
+    config = Config(phases=(Phase(128, 10, batch_size=6),))
+    source = SimpleNamespace(train_batches=make_batches)
+    assert checks.check_input(config, source, None, 5.0).numbers["rows_per_sec"] == 12 / 6
 
 
 def test_the_pace_of_a_slow_and_a_fast_step_can_be_read():
@@ -133,12 +171,18 @@ def test_a_part_that_fails_is_a_verdict_and_the_others_go_on(capsys):
 
     fine = checks.CheckResult(FINE, "as it should be")
     screen = doctor.Screen(is_writer=True)
-    verdicts = doctor.check_parts([("first", fail), ("second", lambda: fine)], screen, 60.0)
-    assert [verdict.outcome for verdict in verdicts] == [WRONG, FINE]
-    assert verdicts[0].sentence == "the disk is gone"
-    late = doctor.check_parts([("second", lambda: fine)], screen, -1.0)
-    assert late[0].outcome == SKIPPED
-    assert "limit_secs" in late[0].sentence
+    results = doctor.check_parts({"first": fail, "second": lambda: fine}, screen, 60.0)
+    assert results == {"first": checks.CheckResult(WRONG, "the disk is gone"), "second": fine}
+    late = doctor.check_parts({"second": lambda: fine}, screen, -1.0)["second"]
+    assert late.outcome == SKIPPED
+    assert "limit_secs" in late.sentence
+
+
+def test_a_part_that_one_worker_has_no_time_for_is_skipped_by_all(monkeypatch):
+    monkeypatch.setattr(doctor.processes, "agree", lambda name, own, secs: [own, "True"])
+    parts = {"step": lambda: pytest.fail("this worker would wait for the other one forever")}
+    results = doctor.check_parts(parts, doctor.Screen(is_writer=True), 60.0)
+    assert results["step"].outcome == SKIPPED
 
 
 def test_a_kernel_that_differs_is_wrong(monkeypatch):

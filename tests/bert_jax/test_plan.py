@@ -163,13 +163,19 @@ def test_a_budget_buys_the_only_size_for_so_little_text(tiny_store, tmp_path):
     assert f"--config.data.store={tiny_store}" in train and "--workdir=" in train
 
 
-@pytest.mark.parametrize("given", ["--config.budget=2h", "--budget=9.6", "--chip_hours=8"])
+@pytest.mark.parametrize(
+    "given",
+    ["--config.budget=2h", "--budget=19.2", "--chip_hours=8", "--config.budget=19.2usd@v5e:2x2"],
+)
 def test_a_budget_of_time_or_dollars_chooses_the_same_run(given, tiny_store, tmp_path, monkeypatch):
     compiler, written = Compiler(peak_share=4e-7), tmp_path / "chosen.py"
     monkeypatch.setattr(plan, "make_compiler", lambda tpu_slice, screen: compiler)
     monkeypatch.setattr(plan.slices, "open_devices", lambda tpu_slice: [])
     size = [f"--config.model.{each}" for each in ("num_hidden_layers=2", "hidden_size=128")]
+    prices = tmp_path / "prices.json"
+    prices.write_text('{"prices": [{"chip": "v5e", "usd_on_demand": 2.4}]}')
     flags = ["--config=configs/auto.py", "--topology=v5e:2x2", f"--config.data.store={tiny_store}"]
+    flags.append(f"--prices={prices}")
     assert plan.main([*flags, *size, given, f"--config_out={written}"]) == 0
     assert compiler.calls == [[(128, 32)], [(128, 64)]]
     chosen = overrides.load(Config, "chosen.py", lambda name: str(written), [])
@@ -184,6 +190,18 @@ def test_a_budget_of_time_or_dollars_chooses_the_same_run(given, tiny_store, tmp
         for count, phase, each in zip((5, 2), run.phases, secs, strict=True)
     )
     assert in_steps + in_evaluations == pytest.approx(0.97 * 7200 - 300, rel=0.01)
+
+
+def test_a_budget_for_a_slice_whose_chips_hold_no_size_is_refused_with_its_memory(
+    tiny_store, monkeypatch, capfd
+):
+    compiler = Compiler(too_large=(128,))
+    monkeypatch.setattr(plan, "make_compiler", lambda tpu_slice, screen: compiler)
+    monkeypatch.setattr(plan.slices, "open_devices", lambda tpu_slice: [])
+    flags = ["--config=configs/auto.py", "--topology=v5e:2x2", f"--config.data.store={tiny_store}"]
+    size = [f"--config.model.{each}" for each in ("num_hidden_layers=2", "hidden_size=128")]
+    assert plan.main([*flags, *size, "--config.budget=2h"]) == 2
+    assert "needs 40.00 GiB per chip, and one of v5e:2x2 has 16.00" in capfd.readouterr().err
 
 
 def keys(kind: Any) -> set[str]:

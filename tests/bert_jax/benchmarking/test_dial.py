@@ -1,5 +1,6 @@
 """The run that a budget of time chooses, with a machine whose speed is computed."""
 
+import dataclasses
 import itertools
 import time
 import types
@@ -11,6 +12,7 @@ from bert_jax.benchmarking import dial, dial_run
 from bert_jax.benchmarking.dial import DialRequest, StepTime, choose_run, parse_budget
 from bert_jax.config import Config, StoreFacts, overrides, total_steps
 from bert_jax.model import flops
+from bert_jax.planning.candidates import EncoderShape
 from bert_jax.planning.fit import fit_ladder
 from bert_jax.runtime import cli
 from bert_jax.runtime.run_record import FILE
@@ -115,6 +117,23 @@ def test_a_small_store_is_not_read_more_often_than_helps():
         "less is better" in text
         for _, text in dial_run.explain(request, choice, "measured", "so far")
     )
+
+
+@pytest.mark.parametrize(
+    ("is_measured", "words"),
+    [
+        (True, "1 x 64 may be 0.10 nats better"),
+        (False, "1 x 64, not measured, may be 0.10 nats better"),
+    ],
+)
+def test_a_better_size_is_called_unmeasured_only_if_it_is(is_measured, words):
+    config, given = load()
+    request = DialRequest(config, given, StoreFacts(4096), TOKENS, 1.0, 1, parse_budget("30m"))
+    choice, other = choose(), EncoderShape(1, 64)
+    also = (dataclasses.replace(choice.size, shape=other),) * is_measured
+    losses = {choice.size.shape: 3.0, other: 2.9}
+    choice = dataclasses.replace(choice, measured=(choice.size, *also), losses=losses)
+    assert words in dict(dial_run.explain(request, choice, "measured", "so far"))["size"]
 
 
 def test_model_and_masks_are_the_quickstarts_where_the_run_is_as_large():

@@ -187,7 +187,7 @@ def test_rows_are_those_asked_for_or_suit_the_platform(platform, rows, shards, e
 
 
 def test_rows_that_do_not_divide_are_refused_with_those_that_do():
-    with pytest.raises(ValueError, match=r"--batch_size is 250, not a multiple of 32.*x 4 micro"):
+    with pytest.raises(ValueError, match=r"^batch_size is 250, not a multiple of 32.*x 4 micro"):
         set_rows(CONFIG.phases[0], 250, "tpu", 8)
-    with pytest.raises(ValueError, match=r"--batch_size is 3, not a multiple of 8.*try 8$"):
+    with pytest.raises(ValueError, match=r"^batch_size is 3, not a multiple of 8.*try 8$"):
         set_rows(CONFIG.phases[1], 3, "cpu", 8)

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import math
+import pathlib
 import re
 import socket
 
@@ -63,6 +64,11 @@ def test_the_verdict_and_the_receipt_are_those_of_the_files(tmp_path):
     assert facts["tokens"] == "2,560"
     assert run.reference_lines("mlm") == {"unigram": 5.5, "ln V": math.log(1000)}
     assert list(run.missing) == []
+
+
+def test_a_run_has_a_name_from_its_own_folder_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(make_run(tmp_path / "a"))
+    assert describe_verdict(read_run(pathlib.Path())).startswith("a: finished at step 20")
 
 
 @pytest.mark.parametrize(
@@ -257,3 +263,12 @@ def test_branches_stand_below_their_trunk_and_shared_steps_are_paid_once(tmp_pat
     assert dict(list_facts(runs[1]))["tokens"] == "640"
     assert "early from step 5" in render_page(runs)
     assert draw_tree(runs[1:])[0].startswith(f"late from step 15 of {trunk.resolve()}: 640")
+    for run in runs:
+        edit_record(run.folder, phases=[{"steps": 20, "batch_size": 2, "seq_len": 100}])
+    (runs[1].folder / "summary.json").unlink()
+    assert draw_tree([read_run(run.folder) for run in runs]) == [
+        "trunk: 4,000 positions, 4.00 device hours",
+        "   early from step 5: 3,000 positions, 4.00 device hours",
+        "   late from step 15: 1,000 positions, 4.00 device hours",
+        "together: 8,000 positions, 12.00 device hours; made alone, the runs read 12,000 positions",
+    ]

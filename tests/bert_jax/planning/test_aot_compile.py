@@ -50,6 +50,8 @@ def test_a_damaged_file_is_as_none(tmp_path, monkeypatch):
         b"no gzip",
         whole[:40],
         gzip.compress(b"[1]"),
+        gzip.compress(b'"text"'),
+        gzip.compress(json.dumps(fields | {"coordinates": [["x", 0]]}).encode()),
         gzip.compress(b'{"text": "x"}'),
         gzip.compress(json.dumps(fields | {"another": 1}).encode()),
     ):

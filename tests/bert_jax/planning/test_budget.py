@@ -205,6 +205,13 @@ def test_the_settings_are_a_run_that_can_be_trained():
     assert candidates.EncoderShape(*_shape_of(trained.model)).name == plan.chosen.size
 
 
+def test_a_short_run_still_warms_up():
+    asked = request(config=with_setting(CONFIG, "optim.warmup_steps", 1))
+    bills = choose(asked, Compiler()).phases
+    settings = budget.make_settings(asked.config, [90, 10], bills, asked)
+    assert settings["config.optim.warmup_steps"] == 1
+
+
 def _shape_of(model):
     assert model.num_attention_heads * 64 == model.hidden_size
     assert model.intermediate_size == 4 * model.hidden_size

@@ -17,7 +17,7 @@ def request(**price):
     listed = chip_prices.Price("v5e", 1.2, region="here", source="https://there", read="x", **price)
     table = chip_prices.Prices(chip_prices.FILE, {"v5e": listed})
     none = plan.Corpus("config", None, None)
-    return plan.PlanRequest(CONFIG, [], slices.find_slice("v5e:2x2"), table, [], none)
+    return plan.PlanRequest(CONFIG, slices.find_slice("v5e:2x2"), table, [], none)
 
 
 def test_a_plan_has_the_cost_on_demand_and_on_spot_chips():

@@ -13,6 +13,7 @@ from data_pipeline.io.atomic import (
     new_folder,
     write_file,
 )
+from data_pipeline.io.refused import Refused
 
 
 def names(folder):
@@ -136,6 +137,13 @@ def test_a_replacement_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatc
     with pytest.raises(OSError, match=r"writing out\.txt failed"):
         write_file(output, b"new")
     assert names(tmp_path) == ["out.txt"] and output.read_bytes() == b"old"
+
+
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Refused, match="pipe is a device or a pipe"):
+        write_file(tmp_path / "pipe", b"content")
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_file_of_somebody_else_is_not_replaced(tmp_path):
