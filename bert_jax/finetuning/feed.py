@@ -81,14 +81,10 @@ class TaskFeed:
         fixed = {
             "init": config.init,
             "init_layers": config.init_layers,
-            **{f"prune.{name}": value for name, value in vars(config.prune).items()},
+            **run_record.list_settings("prune", config.prune),
             "batch_size": config.batch_size,
             "step_packing_version (of this bert_jax)": packing.VERSION,
-            **{
-                f"data.{name}": value
-                for name, value in vars(config.data).items()
-                if name not in _CHANGEABLE_OPTIONS
-            },
+            **run_record.list_settings("data", config.data, _CHANGEABLE_OPTIONS),
             "data (digest of the training examples)": self._digest[:12],
         }
         layer = {

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -370,6 +370,12 @@ def list_fixed_settings(config: RunConfig, provenance: Provenance) -> dict[str, 
         **steps,
         **provenance.fixed,
     }
+
+
+def list_settings(section: str, config: object, left_out: Collection[str] = ()) -> dict[str, Any]:
+    """Return the settings of a section of the config by key, except those left out."""
+    settings = vars(config).items()
+    return {f"{section}.{name}": value for name, value in settings if name not in left_out}
 
 
 def write(

@@ -16,7 +16,7 @@ from bert_jax import config as config_lib
 from bert_jax.config import ResolvedRun, StoreFacts
 from bert_jax.config.model_schema import THETAS
 from bert_jax.logging.console import Screen
-from bert_jax.runtime.run_record import MIXTURE, PINNED, STORE_DIGEST, Provenance
+from bert_jax.runtime.run_record import MIXTURE, PINNED, STORE_DIGEST, Provenance, list_settings
 from data_pipeline import store as store_lib
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.main import find_python
@@ -295,11 +295,7 @@ class StoreFeed:
             "init_layers": self.config.init_layers,
             "init_tile": self.config.init_tile,
             "objective": self.config.objective,
-            **{
-                f"data.{name}": value
-                for name, value in vars(self.config.data).items()
-                if name not in OPTIONS_OF_A_RUN
-            },
+            **list_settings("data", self.config.data, OPTIONS_OF_A_RUN),
             **phases,
             "hash_version (of this bert_jax)": HASH_VERSION,
             "walks_version (of this bert_jax)": WALKS_VERSION,
@@ -310,8 +306,7 @@ class StoreFeed:
             for i in range(len(self.config.phases)):
                 fixed[f"phases[{i}].store_weights (of each store)"] = list(self.weights(i))
         if self._teacher:
-            fixed |= self._teacher
-            fixed |= {f"distill.{k}": v for k, v in vars(self.config.distill).items()}
+            fixed |= self._teacher | list_settings("distill", self.config.distill)
         return Provenance(
             learns="pre-training",
             origins=[store.directory for store in self.stores],
