@@ -211,26 +211,34 @@ class SkippedRanges:
 
         Other processes' local copies of a workdir in a bucket may be stale.
         """
-        self._workdir, self._most = workdir, config.guard.most_in_a_row
+        self._workdir, self._config = workdir, config
         own = read_skipped(workdir) if processes.number() == 0 else []
         answers = processes.agree(f"what {LEFT_OUT} says", _as_json(own), config.hosts.start_secs)
         self._all = _parse(answers[0].encode(), LEFT_OUT)
 
     def pass_over(self, state: TrainState, progress: Progress, shardings: TrainState) -> TrainState:
-        """Return the restored state with its step number past the ranges skipped after it."""
+        """Return the restored state with its step number past the ranges skipped after it.
+
+        If the first step of a phase is skipped, which would empty the guard's window, empty it.
+        """
         step = int(state.step)
         through = [skipped.through_step for skipped in self._all if skipped.after_step == step]
         last = max([step, *through])
         progress.left_out_steps += last - step
-        return dataclasses.replace(state, step=jax.device_put(jnp.int32(last), shardings.step))
+        index, window = config_lib.phase_of_step(self._config, last + 1), state.guard
+        if step <= config_lib.phase_start(self._config, index) < last:
+            count = jax.device_put(jnp.int32(0), shardings.guard.count)
+            window = dataclasses.replace(window, count=count)
+        number = jax.device_put(jnp.int32(last), shardings.step)
+        return dataclasses.replace(state, step=number, guard=window)
 
     def add(self, after_step: int, roll: RollBack, bad_steps: BadSteps) -> None:
         """Record a skipped range; FloatingPointError at too many roll-backs to a checkpoint."""
         rolls = 1 + sum(skipped.after_step == after_step for skipped in self._all)
-        if rolls >= self._most:
+        if rolls >= self._config.guard.most_in_a_row:
             why = (
                 f"this is roll-back {rolls} to step {after_step} "
-                f"(config.guard.most_in_a_row is {self._most})"
+                f"(config.guard.most_in_a_row is {self._config.guard.most_in_a_row})"
             )
             raise bad_steps.make_error(roll.step, 1, roll.reason, why)
         self._all.append(SkippedRange(after_step, roll.step, roll.reason))

@@ -17,6 +17,7 @@ from bert_jax.trainer import bad_steps
 from bert_jax.trainer.bad_steps import make_record
 from bert_jax.trainer.compile import Programs
 from bert_jax.trainer.feed import StoreFeed
+from bert_jax.trainer.readings import Progress
 from tests.bert_jax.small_runs import (
     compiled_once,
     config,
@@ -253,6 +254,24 @@ def test_a_new_checkpoint_in_between_starts_the_count_anew(rolling, tmp_path, mo
     poison(monkeypatch, {3, 5, 7, 9})
     assert train(often, tmp_path)["steps"] == 9
     assert skipped(tmp_path) == [(2, 3), (4, 5), (6, 7), (8, 9)]
+
+
+@pytest.mark.slow
+def test_a_phase_whose_first_step_is_left_out_begins_with_an_empty_window(config, tmp_path):
+    parts = prepare(config, tmp_path).parts
+    where = parts.shardings
+    state = state_lib.init_state(parts.model, parts.tx, where, config.seed)
+    window = dataclasses.replace(state.guard, count=jax.device_put(np.int32(7), where.guard.count))
+    counts = {}
+    for after, through in ((7, 8), (8, 9), (8, 11), (9, 10), (10, 12)):  # phase 1 begins after 9
+        bad_steps.write_skipped(tmp_path, [bad_steps.SkippedRange(after, through, "loss is nan")])
+        before = dataclasses.replace(
+            state, step=jax.device_put(np.int32(after), where.step), guard=window
+        )
+        passed = bad_steps.SkippedRanges(tmp_path, config).pass_over(before, Progress(), where)
+        assert int(passed.step) == through
+        counts[after, through] = int(passed.guard.count)
+    assert counts == {(7, 8): 7, (8, 9): 7, (8, 11): 0, (9, 10): 0, (10, 12): 7}
 
 
 def test_a_file_that_is_not_ours_is_refused(tmp_path):
