@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax.config import RunConfig
+from bert_jax.config import Config, RunConfig
 from bert_jax.logging.console import BAD, Screen
 from bert_jax.logging.metrics_writer import BAD_STEPS, LEFT_OUT
 from bert_jax.parallel import processes
@@ -100,13 +100,13 @@ class BadSteps:
         first = step - many + 1
         steps = f"step {step} was bad" if many == 1 else f"steps {first} to {step} were bad"
         last = "" if many == 1 else " at the last"
-        directory = shlex.quote(self._address)
+        rows = self._rows(first, step)
+        if isinstance(self._config, Config):  # replay reads runs of pre-training alone
+            command = f"{find_python()} -m bert_jax.replay --workdir={shlex.quote(self._address)}"
+            rows += f"; `{command} --step={step}` shows the text of a step"
         return FloatingPointError(
-            f"{steps} ({reason}{last}) and {why}: the run stops. "
-            f"The rows are {self._rows(first, step)}; "
-            f"`{find_python()} -m bert_jax.replay --workdir={directory} --step={step}` shows the "
-            "text of a step. Lower config.optim.learning_rate, warm up longer, or change "
-            "config.guard, and start again"
+            f"{steps} ({reason}{last}) and {why}: the run stops. The rows are {rows}. Lower "
+            "config.optim.learning_rate, warm up longer, or change config.guard, and start again"
         )
 
     def _rows(self, first_step: int, last_step: int) -> str:

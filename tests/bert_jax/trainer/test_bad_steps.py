@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.config import CheckpointConfig, EvalConfig, GuardConfig, OptimConfig
+from bert_jax.config import CheckpointConfig, EvalConfig, GuardConfig, OptimConfig, RunConfig
 from bert_jax.logging.metrics_writer import MetricsFile
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step import guard, schedule
@@ -175,6 +175,20 @@ def test_a_record_says_how_far_a_spike_leaps_and_names_both_epochs(short, tmp_pa
     ]
     assert {epoch["epoch"] for epoch in epochs} == {0, 1}
     assert sum(epoch["last_index"] - epoch["first_index"] + 1 for epoch in epochs) == 48
+
+
+def test_a_run_that_replay_does_not_read_is_not_sent_there(short, tmp_path):
+    setup = prepare(short, tmp_path)
+    messages = [
+        str(
+            bad_steps.BadSteps(
+                setup.storage, kind, setup.feed, setup.screen, Progress()
+            ).make_error(3, 1, "loss is nan", "config.guard.action is 'stop'")
+        )
+        for kind in (short, RunConfig(phases=short.phases))
+    ]
+    assert ["bert_jax.replay" in message for message in messages] == [True, False]
+    assert all("rows 32 to 47 of phase 0's stream" in message for message in messages)
 
 
 def by_hand(config, workdir, steps):
