@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import pathlib
 import time
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from collections.abc import Sequence
 import jax
 
 from bert_jax import config as config_lib
-from bert_jax.checkpoint.reader import read_newest_run
+from bert_jax.checkpoint.reader import find_run
 from bert_jax.config import ModelConfig, validate
 from bert_jax.config.phases import list_init_layers, split_into_rounds
 from bert_jax.config.resolve import merge_sizes
@@ -137,8 +136,7 @@ def _keep_rows(
     """Set how rows are made: as the checkpoint's are, or as in the run that is resumed."""
     record = None
     with contextlib.suppress(DamagedFile):  # handled where the workdir is checked
-        saved = functools.partial(read_newest_run, storage.checkpoints)
-        record, _ = run_record.find(storage.home, saved)
+        record, _ = find_run(storage.home, storage.checkpoints)
     rule, words = checkpoint.pair_truncation, checkpoint.vocabulary
     if record is not None:
         path = storage.home / run_record.FILE

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from bert_jax import config as config_lib
 from bert_jax.checkpoint.directory import check_space
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.checkpoint.reader import find_newest_step, read_newest_run
+from bert_jax.checkpoint.reader import find_newest_step, find_run
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import Config, ResolvedRun, RunConfig, StoreFacts, resolve
 from bert_jax.logging import metrics_writer
@@ -212,9 +212,7 @@ def check_start(
     record, problem, done = None, "", None
     unlike_trunk: Sequence[str] = ()
     if not begins_anew:
-        record, problem = run_record.find(
-            storage.home, lambda: read_newest_run(storage.checkpoints)
-        )
+        record, problem = find_run(storage.home, storage.checkpoints)
         trunk = fresh_start.find_branch(record, trunk, storage.address)
         if resume.can_resume(storage.home, config, provenance, record):
             # Every record can be read and continued.
