@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import time
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ from bert_jax.runtime.profiler import Window
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.tasks.registry import open_task
 from bert_jax.tasks.task import Task
-from bert_jax.trainer.compile import StepParts, build_parts, settle_kernels
+from bert_jax.trainer.compile import build_parts, settle_kernels
 from bert_jax.trainer.feed import RunPhase
 from bert_jax.trainer.setup import Setup, check_start, claim_workdir
 from data_pipeline.io import small_files
@@ -71,11 +72,8 @@ def build_finetuning(
     phases = describe_phases(feed)
     weight = config.causal_weight
     heads = bert.Heads(mlm=weight > 0, nsp=False, classes=task.head_width)
-
-    def build(attention: str | None) -> StepParts:
-        objectives = [make_objective(task.kind, weight)] * len(feed.config.phases)
-        return build_parts(feed.config, objectives, heads, devices, attention=attention)
-
+    objectives = [make_objective(task.kind, weight)] * len(feed.config.phases)
+    build = functools.partial(build_parts, feed.config, objectives, heads, devices)
     parts, wrong_kernels = settle_kernels(build, start.record, screen)
     jax.set_mesh(parts.mesh)
 

@@ -327,11 +327,11 @@ def _delete_oldest(folder: pathlib.Path) -> None:
 
 
 def settle_kernels(
-    build: Callable[[str | None], StepParts], record: Mapping[str, Any] | None, screen: Screen
+    build: Callable[..., StepParts], record: Mapping[str, Any] | None, screen: Screen
 ) -> tuple[StepParts, list[Finding]]:
     """Check the attention kernels of a run, and build its parts without those that are wrong.
 
-    `build` makes the parts; its argument replaces config.compute.attention unless it is None.
+    `build` is build_parts with the arguments of the run, except `attention`.
     `record` is the record of the run to resume; kernels with a result there are not checked again.
     Every process must call this. Returns the parts, and a finding if a kernel was replaced.
 
@@ -339,7 +339,7 @@ def settle_kernels(
       Refused: a kernel is wrong, and config.compute.attention requires it, or the rows are too
         long for plain attention.
     """
-    parts, known = build(None), dict((record or {}).get(run_record.KERNELS, {}))
+    parts, known = build(), dict((record or {}).get(run_record.KERNELS, {}))
     used = find_kernels(parts)
     for key, (kernel, shape) in used.items():
         if key not in known:
@@ -370,7 +370,9 @@ def settle_kernels(
         f"On these devices a kernel differs from the reference: {problem}.",
         f"This run takes {reference} instead, which is slower; report this with run.json.",
     )
-    return dataclasses.replace(build(reference), kernels=known, attention=reference), [finding]
+    return dataclasses.replace(build(attention=reference), kernels=known, attention=reference), [
+        finding
+    ]
 
 
 def find_kernels(parts: StepParts) -> dict[str, tuple[str, AttentionShape]]:

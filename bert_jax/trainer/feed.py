@@ -30,7 +30,7 @@ from data_pipeline.sampling.walks import WALKS_VERSION
 from data_pipeline.spec.hashing import HASH_VERSION
 from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.store import Store
-from data_pipeline.store.cache import Advance, fetch_manifest, fetch_store
+from data_pipeline.store.cache import fetch_manifest, fetch_store
 
 # Field -> shape in the global batch, and dtype.
 BatchShape = dict[str, tuple[tuple[int, ...], type[np.generic]]]
@@ -85,9 +85,7 @@ BUILD_COMMAND = (
 )
 
 
-def open_store(
-    options: PretrainOptions, advance: Advance = lambda done_bytes, total_bytes: None
-) -> Store:
+def open_store(options: PretrainOptions, screen: Screen | None = None) -> Store:
     """Open the only store that config.data names; see open_stores.
 
     Raises:
@@ -98,15 +96,13 @@ def open_store(
             f"config.data.store names {len(options.stores)} stores, but this command reads one: "
             f"give one of {', '.join(options.stores)}, with --store if the command has that flag"
         )
-    return open_stores(options, advance)[0]
+    return open_stores(options, screen)[0]
 
 
-def open_stores(
-    options: PretrainOptions, advance: Advance = lambda done_bytes, total_bytes: None
-) -> tuple[Store, ...]:
+def open_stores(options: PretrainOptions, screen: Screen | None = None) -> tuple[Store, ...]:
     """Open the stores that config.data names, after copying those in a bucket once per host.
 
-    `advance` receives, for each store, the bytes copied so far and the total.
+    The progress of a copy is shown on `screen`.
 
     Raises:
       Refused: config.data names no store (the message shows the command that builds one), or
@@ -114,10 +110,11 @@ def open_stores(
       OSError: the bucket cannot be read, or the copy cannot be written.
     """
     _check_named(options)
-    stores = tuple(
-        store_lib.open_store(fetch_store(address, options.data_cache, advance, _print_line))
-        for address in options.stores
-    )
+    with (screen or Screen(is_writer=False)).copying(options.store) as advance:
+        stores = tuple(
+            store_lib.open_store(fetch_store(address, options.data_cache, advance, _print_line))
+            for address in options.stores
+        )
     if len(stores) > 1:
         _check_mixable(stores)
     return stores

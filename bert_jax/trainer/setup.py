@@ -5,6 +5,7 @@ claim_workdir.
 """
 
 import dataclasses
+import functools
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -112,8 +113,7 @@ def build_setup(
         sizes, checkpoint = warm_start.read_init(config, storage, screen)
     run = config_lib.resolve(config, sizes, facts)
     objectives = find_each(run)
-    with screen.copying(run.data.store) as advance:
-        stores = open_stores(run.data, advance)
+    stores = open_stores(run.data, screen)
     store = stores[0]  # the vocabulary is the same in all
     weights = teacher = None
     identity, digest = {}, ""
@@ -134,10 +134,7 @@ def build_setup(
         findings = find_in_data(feed, phases) if jax.process_index() == 0 else []
     rows = describe_corpus(feed, phases)
     theirs = None if teacher is None else teacher.config
-
-    def build(attention: str | None) -> StepParts:
-        return build_parts(run, objectives, devices=devices, teacher=theirs, attention=attention)
-
+    build = functools.partial(build_parts, run, objectives, devices=devices, teacher=theirs)
     parts, wrong_kernels = settle_kernels(build, start.record, screen)
     jax.set_mesh(parts.mesh)
     frozen: tuple[bert.Params, ...] = ()
@@ -375,9 +372,7 @@ def open_feed(run: ResolvedRun, screen: Screen) -> StoreFeed | None:
     """
     if not run.data.store:
         return None
-    with screen.copying(run.data.store) as advance:
-        stores = open_stores(run.data, advance)
-    source = StoreFeed(stores, run)
+    source = StoreFeed(open_stores(run.data, screen), run)
     with screen.spinning("counting the examples of the store"):
         source.check()
     return source
