@@ -80,7 +80,7 @@ def build_finetuning(
     def initial_params() -> bert.Params:
         return place_params(checkpoint, parts.models[0], parts.mesh, config.seed)[0]
 
-    return Setup(
+    setup = Setup(
         parts=parts,
         feed=feed,
         input_advice="Batches of a task are made in memory: other work keeps the cores here busy",
@@ -89,12 +89,12 @@ def build_finetuning(
         storage=storage,
         screen=screen,
         data_rows=_describe_task(feed.config, task, checkpoint, phases, screen),
-        changes=claim_workdir(start, parts, feed.provenance, storage, screen),
         profiled=profiled,
         began=began,
         findings=wrong_kernels,
         resize=make_resize(parts, feed) if config.prune.intermediate_size else None,
     )
+    return claim_workdir(start, setup)
 
 
 def _read_checkpoint(

@@ -61,9 +61,9 @@ class Setup:
     storage: Workdir
     screen: Screen
     data_rows: Sequence[tuple[str, str]]  # the batches in words, for the first block on the screen
-    changes: Sequence[Change]  # settings that differ from an earlier start of the run
     profiled: Window | None  # steps to trace
     began: float  # start of setup, in seconds since 1970
+    changes: Sequence[Change] = ()  # settings that differ from an earlier start of the run
     frozen: tuple[bert.Params, ...] = ()  # parameters of the teacher, if there is one
     findings: Sequence[Finding] = ()  # what looks wrong about the data
     stores: Sequence[Store] = ()  # their files are verified during the first steps
@@ -151,7 +151,7 @@ def build_setup(
             return pretrained.place_params(initial.checkpoint, parts.model, parts.mesh, run.seed)[0]
         return mup.scale_initial(run, parts.model.init(jax.random.key(run.seed)))
 
-    return Setup(
+    setup = Setup(
         parts=parts,
         feed=feed,
         input_advice=feed.advise_on_speed(),
@@ -160,7 +160,6 @@ def build_setup(
         storage=storage,
         screen=screen,
         data_rows=rows if weights is None else [("weights", weights.describe()), *rows],
-        changes=claim_workdir(start, parts, feed.provenance, storage, screen),
         profiled=profiled,
         began=began,
         frozen=frozen,
@@ -168,6 +167,7 @@ def build_setup(
         stores=stores,
         trunk=start.trunk,
     )
+    return claim_workdir(start, setup)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,9 +175,9 @@ class RunStart:
     """Describe how a run starts in its workdir: new, resumed, or replacing a lost run."""
 
     begins_anew: bool  # whether records of a lost run must first be moved to before-fresh-N/
-    record: Mapping[str, Any] | None  # the record of the run to resume
-    problem: str  # the damage to the file of that record, "" if none
-    done_steps: int | None  # the step of the newest checkpoint, None if there is none
+    record: Mapping[str, Any] | None = None  # the record of the run to resume
+    problem: str = ""  # the damage to the file of that record, "" if none
+    done_steps: int | None = None  # the step of the newest checkpoint, None if there is none
     trunk: Trunk | None = None  # the checkpoint that the run began or begins with
     # Differences of code and devices between a new branch and its trunk.
     unlike_trunk: Sequence[str] = ()
@@ -228,17 +228,16 @@ def check_start(
     return RunStart(begins_anew, record, problem, done, trunk, unlike_trunk)
 
 
-def claim_workdir(
-    start: RunStart, parts: StepParts, provenance: Provenance, storage: Workdir, screen: Screen
-) -> list[Change]:
-    """Claim the workdir and write the run record; return the settings changed since the run began.
+def claim_workdir(start: RunStart, setup: Setup) -> Setup:
+    """Claim the workdir and write the run record; return the setup with its changed settings.
 
     Raises Refused or OSError if another run holds the workdir, or its disk is too small.
     """
-    config, is_writer = parts.config, jax.process_index() == 0
+    config, storage, screen = setup.config, setup.storage, setup.screen
+    provenance, is_writer = setup.feed.provenance, jax.process_index() == 0
     total = config_lib.total_steps(config)
     if start.done_steps is None or start.done_steps < total:
-        check_space(storage.checkpoints, config.checkpoint, parts.models[0], total)
+        check_space(storage.checkpoints, config.checkpoint, setup.parts.models[0], total)
     changes = resume.list_changes(start.record, config, start.done_steps or 0)
     storage.claim(is_writer=is_writer)
     if start.begins_anew:
@@ -249,9 +248,8 @@ def claim_workdir(
             _replace_damaged(storage, start.problem, screen)
         for name in (METRICS, BAD_STEPS, goodput.FILE):
             jsonl.repair_end(storage.home / name, screen.print)
-        entries = parts.record | fresh_start.list_branch(start.trunk)
-        run_record.write(storage.home, config, provenance, changes, entries)
-    return changes
+        run_record.write(storage.home, config, provenance, changes, setup.record)
+    return dataclasses.replace(setup, changes=changes)
 
 
 def _replace_damaged(storage: Workdir, problem: str, screen: Screen) -> None:
@@ -338,16 +336,6 @@ def _restore_trunk(
     if jax.process_index() == 0:
         fresh_start.copy_records(trunk, setup.workdir)
     return state, progress
-
-
-def begin_anew(setup: Setup) -> Setup:
-    """Move the records of an unrestorable run to before-fresh-N/, and start a new run at step 0."""
-    config, storage, provenance = setup.config, setup.storage, setup.feed.provenance
-    vocabulary = provenance.vocabulary["file"]
-    fresh_start.quarantine(storage, vocabulary, config.hosts.stuck_secs, setup.screen.print)
-    if jax.process_index() == 0:
-        run_record.write(storage.home, config, provenance, parts=setup.record)
-    return dataclasses.replace(setup, changes=())
 
 
 def resolve_alone(config: Config) -> ResolvedRun:
