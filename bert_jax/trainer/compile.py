@@ -35,7 +35,7 @@ from bert_jax.train_step import step as step_lib
 from bert_jax.train_step.objectives import Objective
 from bert_jax.train_step.schedule import Pace
 from bert_jax.train_step.state import TrainState
-from bert_jax.trainer.feed import BatchShape, Feed, HostBatch, RunPhase
+from bert_jax.trainer.feed import BatchShape, Feed, HostBatch, RunPhase, find_shape
 from bert_jax.trainer.prefetch import PlacedBatch
 from data_pipeline.io.address import is_address, use_one_driver
 from data_pipeline.io.refused import Refused
@@ -268,8 +268,7 @@ class Programs:
         parts, key = self._parts, (index, batch["input_ids"].shape)
         if key in self._evaluations:
             return
-        shape = {name: (array.shape, array.dtype.type) for name, array in batch.items()}
-        placed = mesh_lib.abstract_batch(shape, parts.mesh)
+        placed = mesh_lib.abstract_batch(find_shape(batch), parts.mesh)
         params = parts.state_in_phase(index).params
         arguments = params, placed, *parts.abstract_frozen
         evaluate = step_lib.make_eval_step(

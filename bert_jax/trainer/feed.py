@@ -37,6 +37,11 @@ BatchShape = dict[str, tuple[tuple[int, ...], type[np.generic]]]
 HostBatch = dict[str, np.ndarray]
 
 
+def find_shape(batch: HostBatch) -> BatchShape:
+    """Find the shape and dtype of each field of a global batch."""
+    return {name: (array.shape, array.dtype.type) for name, array in batch.items()}
+
+
 @dataclasses.dataclass(frozen=True)
 class StepRows:
     """Locate each row of a step's global batch in the streams and stores; B is its batch_size."""
