@@ -203,7 +203,7 @@ def check_start(
     workdir_lib.check_entries(storage.home)
     if config.log.wandb and jax.process_index() == 0:
         metrics_writer.check_package(config.log.wandb)
-    fresh = config.checkpoint.fresh
+    fresh, total = config.checkpoint.fresh, config_lib.total_steps(config)
     first_step = trunk.step if trunk else 0
     begins_anew = fresh_start.is_due(storage, fresh, config.hosts.stuck_secs, first_step)
     record, problem, done = None, "", None
@@ -217,10 +217,13 @@ def check_start(
             bad_steps.read(storage.home)
             goodput.read_attempts(storage.home / goodput.FILE)
             bad_steps.read_skipped(storage.home)
-        done = _find_done_steps(storage, config_lib.total_steps(config), profiled)
+        done = _find_done_steps(storage, total)
     if trunk is not None and done is None:
         own = run_record.build_record(config, provenance)
         unlike_trunk = fresh_start.check_branch(trunk, config, own)
+    if profiled is not None:
+        first_step = trunk.step if trunk else 0
+        profiler.check_window(profiled, first_step if done is None else done, total)
     mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
     if jax.process_count() > 1:
         weights = {"init's weights": weights_digest} if weights_digest else {}
@@ -262,16 +265,14 @@ def _replace_damaged(storage: Workdir, problem: str, screen: Screen) -> None:
     screen.print(f"{problem}: written again from the receipt of the newest checkpoint{kept}")
 
 
-def _find_done_steps(storage: Workdir, total: int, profiled: Window | None) -> int | None:
-    """Find the newest checkpoint's step, None without one; refuse it or a profile past the end."""
+def _find_done_steps(storage: Workdir, total: int) -> int | None:
+    """Find the newest checkpoint's step, None without one; refuse a step past the end."""
     done = find_newest_step(storage.checkpoints)
     if done is not None and done > total:
         raise Refused(
             f"{storage.address} holds a run of {done:,} steps, but the phases of this config end "
             f"after {total:,}; give the last phase more steps, or another --workdir"
         )
-    if profiled is not None:
-        profiler.check_window(profiled, done or 0, total)
     return done
 
 
