@@ -184,7 +184,7 @@ class Trunk:
     step: int
 
     @property
-    def checkpoints(self) -> directory.Folder:
+    def checkpoints(self) -> epath.Path:
         """Return the folder of the other run's checkpoints."""
         return directory.make_absolute(epath.Path(self.run)) / CHECKPOINTS
 
@@ -201,11 +201,6 @@ def parse_trunk(text: str) -> Trunk:
             "such as runs/base@4000"
         )
     return Trunk(place if is_address(place) else str(pathlib.Path(place).resolve()), int(step))
-
-
-def list_branch(trunk: Trunk | None) -> dict[str, Any]:
-    """Return the entry of the run record that names a branch's trunk; {} for other runs."""
-    return {} if trunk is None else {BRANCH: dataclasses.asdict(trunk)}
 
 
 def find_branch(
@@ -277,7 +272,7 @@ def _read_trunk(trunk: Trunk) -> dict[str, Any]:
     Raises:
       Refused: there is no such checkpoint, or no run can branch from it.
     """
-    steps = directory.find_steps(directory.make_absolute(trunk.checkpoints))
+    steps = directory.find_steps(trunk.checkpoints)
     if trunk.step not in steps:
         listed = ", ".join(f"{step:,}" for step in sorted(steps))
         raise Refused(
@@ -338,9 +333,7 @@ def publish(trunk: Trunk, folder: pathlib.Path) -> None:
 
     record = _read_trunk(trunk)["run"]
     name, step = record["vocabulary"]["file"], str(trunk.step)
-    directory.copy(
-        directory.make_absolute(trunk.checkpoints) / step, epath.Path(folder) / CHECKPOINTS / step
-    )
+    directory.copy(trunk.checkpoints / step, epath.Path(folder) / CHECKPOINTS / step)
     with load.open_workdir(trunk.run) as source:
         words = small_files.join_inside(source.home, name)
         write_file(small_files.join_inside(folder, name), small_files.read_bytes(words))

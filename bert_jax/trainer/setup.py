@@ -29,7 +29,7 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import goodput, history, profiler, resume, run_record
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.profiler import Window
-from bert_jax.runtime.run_record import Change, Provenance
+from bert_jax.runtime.run_record import BRANCH, Change, Provenance
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.train_step import mup
 from bert_jax.train_step import state as state_lib
@@ -74,7 +74,8 @@ class Setup:
     @property
     def record(self) -> dict[str, Any]:
         """Return the run record's entries about untrained parts, kernel checks and the trunk."""
-        return self.parts.record | fresh_start.list_branch(self.trunk)
+        branch = {} if self.trunk is None else {BRANCH: dataclasses.asdict(self.trunk)}
+        return self.parts.record | branch
 
     @property
     def config(self) -> RunConfig:
