@@ -212,9 +212,12 @@ class SkippedRanges:
         Other processes' local copies of a workdir in a bucket may be stale.
         """
         self._workdir, self._config = workdir, config
-        own = read_skipped(workdir) if processes.number() == 0 else []
-        answers = processes.agree(f"what {LEFT_OUT} says", _as_json(own), config.hosts.start_secs)
-        self._all = _parse(answers[0].encode(), LEFT_OUT)
+        text = processes.ask_first(
+            f"what {LEFT_OUT} says",
+            lambda: _as_json(read_skipped(workdir)),
+            config.hosts.start_secs,
+        )
+        self._all = _parse(text.encode(), LEFT_OUT)
 
     def pass_over(self, state: TrainState, progress: Progress, shardings: TrainState) -> TrainState:
         """Return the restored state with its step number past the ranges skipped after it.

@@ -49,19 +49,12 @@ def is_due(storage: Workdir, fresh: bool, limit_secs: float, first_step: int = 0
     Raises Refused if they must be moved but `fresh` (config.checkpoint.fresh) is not set, and
     OSError if process 0 cannot read them.
     """
-    answer = _look(storage, fresh, first_step) if processes.number() == 0 else ""
-    kind, words = _agreed(answer, limit_secs)
+    name = "whether the run begins at step 0"
+    answer = processes.ask_first(name, lambda: _look(storage, fresh, first_step), limit_secs)
+    kind, _, words = answer.partition(" ")
     if kind == "refused":
         raise Refused(words)
-    if kind == "unread":
-        raise OSError(words)
     return kind == "fresh"
-
-
-def _agreed(answer: str, limit_secs: float) -> tuple[str, str]:
-    first = processes.agree("whether the run begins at step 0", answer, limit_secs)[0]
-    kind, _, words = first.partition(" ")
-    return kind, words
 
 
 def _look(storage: Workdir, fresh: bool, first_step: int) -> str:
@@ -71,8 +64,6 @@ def _look(storage: Workdir, fresh: bool, first_step: int) -> str:
         progress = _progress_in_words(storage.home, first_step)
     except Refused as error:  # there are checkpoints, and none can be read
         return "fresh" if fresh else f"refused {error}"
-    except OSError as error:
-        return f"unread {error}"
     if not progress:
         return "begins"
     if fresh:
@@ -154,20 +145,16 @@ def quarantine(
     Process 0 moves; an OSError is raised on every process. Files that show progress are moved last,
     so that the next start still finds them if the process is killed midway.
     """
-    answer = ""
-    if processes.number() == 0:
-        try:
-            name = _free_name(storage)
-            for root in _roots(storage):
-                for record in (*run_record.RECORDS, vocabulary):
-                    _move(root / record, root / name / record)
-            answer = f"moved {name}"
-        except OSError as error:
-            answer = f"failed {error}"
-    kind, words = _agreed(answer, limit_secs)
-    if kind == "failed":
-        raise OSError(words)
-    say(f"the earlier records are in {storage.address}/{words}; the run starts at step 0")
+
+    def move_all() -> str:
+        name = _free_name(storage)
+        for root in _roots(storage):
+            for record in (*run_record.RECORDS, vocabulary):
+                _move(root / record, root / name / record)
+        return name
+
+    name = processes.ask_first("where the earlier records are", move_all, limit_secs)
+    say(f"the earlier records are in {storage.address}/{name}; the run starts at step 0")
 
 
 def _move(path: directory.Folder, target: directory.Folder) -> None:

@@ -18,6 +18,7 @@ from bert_jax.trainer.bad_steps import make_record
 from bert_jax.trainer.compile import Programs
 from bert_jax.trainer.feed import StoreFeed
 from bert_jax.trainer.readings import Progress
+from data_pipeline.io.refused import Refused
 from tests.bert_jax.small_runs import (
     compiled_once,
     config,
@@ -286,6 +287,18 @@ def test_a_phase_whose_first_step_is_left_out_begins_with_an_empty_window(config
         assert int(passed.step) == through
         counts[after, through] = int(passed.guard.count)
     assert counts == {(7, 8): 7, (8, 9): 7, (8, 11): 0, (9, 10): 0, (10, 12): 7}
+
+
+def test_the_other_processes_hear_of_a_damaged_file(short, tmp_path, monkeypatch):
+    answers = []
+    monkeypatch.setattr(
+        bad_steps.processes, "agree", lambda name, answer, secs: answers.append(answer) or [answer]
+    )
+    (tmp_path / "left_out.json").write_text("{")
+    with pytest.raises(Refused, match=r"left_out\.json"):
+        bad_steps.SkippedRanges(tmp_path, short)
+    (answer,) = answers
+    assert answer.startswith("failed ") and "left_out.json" in answer
 
 
 def test_a_file_that_is_not_ours_is_refused(tmp_path):
