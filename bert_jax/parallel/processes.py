@@ -140,20 +140,18 @@ def agree(name: str, value: str, limit_secs: float) -> list[str]:
 def ask_first(name: str, ask: Callable[[], str], limit_secs: float) -> str:
     """Run `ask` on process 0, and return its answer on every process.
 
-    Raises:
-      OSError: `ask` raised it; raised on every process. Any other error is raised unchanged on
-        process 0, after it has notified the others.
+    An error of `ask` is raised unchanged on process 0, and as an OSError on the others.
     """
-    answer, unexpected = " ", None
+    answer, failure = " ", None
     if number() == 0:
         try:
             answer = f"found {ask()}"
         except Exception as error:
             answer = f"failed {' '.join(str(error).split()) or type(error).__name__}"
-            unexpected = None if isinstance(error, OSError) else error
+            failure = error
     kind, _, text = agree(name, answer, limit_secs)[0].partition(" ")
-    if unexpected is not None:
-        raise unexpected
+    if failure is not None:
+        raise failure
     if kind == "failed":
         raise OSError(text)
     return text

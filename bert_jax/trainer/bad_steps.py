@@ -222,7 +222,7 @@ class SkippedRanges:
     def pass_over(self, state: TrainState, progress: Progress, shardings: TrainState) -> TrainState:
         """Return the restored state with its step number past the ranges skipped after it.
 
-        If the first step of a phase is skipped, which would empty the guard's window, empty it.
+        A phase whose first step is skipped begins with an empty window of the guard, too.
         """
         step = int(state.step)
         through = [skipped.through_step for skipped in self._all if skipped.after_step == step]

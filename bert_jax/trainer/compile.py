@@ -369,9 +369,8 @@ def settle_kernels(
         f"On these devices a kernel differs from the reference: {problem}.",
         f"This run takes {reference} instead, which is slower; report this with run.json.",
     )
-    return dataclasses.replace(build(attention=reference), kernels=known, attention=reference), [
-        finding
-    ]
+    parts = dataclasses.replace(build(attention=reference), kernels=known, attention=reference)
+    return parts, [finding]
 
 
 def find_kernels(parts: StepParts) -> dict[str, tuple[str, AttentionShape]]:
