@@ -101,7 +101,9 @@ def compute_mlm_checks(model: Pretrained, rows: dict[str, np.ndarray]) -> dict[s
     with jax.set_mesh(placed.mesh):
         on_device = mesh_lib.place_batch(predicted, placed.mesh)
         gradients, _, _ = jax.jit(
-            lambda params: step.compute_gradients(placed.model, MLM, params, on_device, None)
+            lambda params: step.compute_gradients(
+                step.StepLoss(placed.model, MLM), params, on_device
+            )
         )(placed.params)
     on_host = name_leaves(jax.tree.map(copy_to_host, gradients, placed.model.declared))
     # The placed model may have a pooler that the checkpoint has not.

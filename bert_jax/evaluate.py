@@ -210,8 +210,7 @@ def _select(
             f"--seq_len is {seq_len}, but {flags.checkpoint} has {positions} positions; give "
             f"--seq_len={positions} or less"
         )
-    with screen.copying(options.store) as advance:
-        store = open_store(options, advance)
+    store = open_store(options, screen)
     return ScoredRows(store, flags.split or HELDOUT, options, seq_len, flags.examples)
 
 

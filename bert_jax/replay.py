@@ -66,12 +66,12 @@ ROWS_A_CALL = 1024
 
 @dataclasses.dataclass(frozen=True)
 class ReplayedRow:
-    """A row of a global batch, and its place in the stream of its phase."""
+    """Hold a row of a global batch, and its place in the stream of its phase."""
 
-    position: int  # a place in the phase's stream
-    store: str  # its short name; "" where there is one
-    epoch: int  # the store's
-    index: int  # a place within the epoch
+    position: int  # place in the phase's stream
+    store: str  # short name of the row's store; "" where there is one store
+    epoch: int  # epoch of that store's stream
+    index: int  # place within the epoch
     examples: tuple[ShownExample, ...]
 
 

@@ -108,7 +108,7 @@ def gradients(params_file: str, out_file: str) -> dict[str, float]:
     params = jax.tree_util.tree_map_with_path(place, model.declared, _running["state"].params)
     grads, terms, weights = jax.jit(
         lambda params, batch: step.compute_gradients(
-            model, _running["objective"], params, batch, None
+            step.StepLoss(model, _running["objective"]), params, batch
         )
     )(params, _running["batch"])
     leaves = zip(

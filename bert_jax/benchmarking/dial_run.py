@@ -75,8 +75,7 @@ def read_request(
     recipe = resolve(
         dataclasses.replace(config, budget="", optim=optim, phases=phases), store=facts
     )
-    with screen.copying(config.data.store) as advance:
-        stores = feed_lib.open_stores(config.data, advance)
+    stores = feed_lib.open_stores(config.data, screen)
     budget_lib.check_stores(stores, "config.budget")
     rows = feed_lib.StoreFeed(stores, recipe).first_rows(0, _ROWS_COUNTED)
     request = DialRequest(

@@ -212,9 +212,10 @@ def check_space(
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise Refused(
-            f"{folder} has {free / 1e9:,.2f} GB free, but the {kept} checkpoints of this run and "
-            f"the next take {needed / 1e9:,.2f} GB; free space, put --workdir on another disk, or "
-            "keep fewer with a larger --config.checkpoint.keep_every_steps, or 0"
+            f"{folder} has {free / 1e9:,.2f} GB free, but this run keeps {kept} checkpoints while "
+            f"it saves the next, and the {missing} not there yet take {needed / 1e9:,.2f} GB; free "
+            "space, put --workdir on another disk, or keep fewer with a larger "
+            "--config.checkpoint.keep_every_steps, or 0"
         )
 
 

@@ -3,6 +3,7 @@
 This is safe while a run is saving into the folder.
 """
 
+import pathlib
 import re
 from typing import Any
 
@@ -12,12 +13,16 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from bert_jax.checkpoint import arrays, fingerprint
+from bert_jax.checkpoint import arrays
 from bert_jax.checkpoint import directory as directory_lib
 from bert_jax.checkpoint.directory import STATE, Folder, find_steps
 from bert_jax.checkpoint.restore import describe_error, make_no_intact_checkpoint
+from bert_jax.config import MeshConfig
 from bert_jax.model.bert import Model, Params
 from bert_jax.model.layers import Declared
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.runtime import run_record
+from data_pipeline.io import small_files
 from data_pipeline.io.errors import explain
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
@@ -50,10 +55,31 @@ def find_newest_step(directory: Folder) -> int | None:
     return step
 
 
-def read_newest_run(directory: Folder) -> dict[str, Any]:
-    """Return the record of the run in the newest checkpoint's receipt; {} without a checkpoint."""
-    step, _ = find_readable_step(directory_lib.make_absolute(directory))
-    return {} if step is None else read_run(directory, step)
+def find_run(home: pathlib.Path, checkpoints: Folder) -> tuple[dict[str, Any] | None, str]:
+    """Return the run record in a workdir, None without a run, and the damage to run.json or "".
+
+    If run.json is damaged or missing, the record is the copy in the newest checkpoint.
+
+    Raises:
+      DamagedFile: the file is damaged, and no checkpoint has a copy.
+    """
+    path = home / run_record.FILE
+    try:
+        return run_record.check_record(small_files.read_object(path, home), path), ""
+    except (FileNotFoundError, DamagedFile) as error:
+        is_missing = isinstance(error, FileNotFoundError)
+        problem = f"{path} is missing" if is_missing else str(error)
+    step, _ = find_readable_step(directory_lib.make_absolute(checkpoints))
+    run = {} if step is None else read_run(checkpoints, step)
+    try:
+        return run_record.check_record(run, "the receipt of the newest checkpoint"), problem
+    except DamagedFile:  # no checkpoint, or its receipt has no valid record
+        if is_missing:
+            return None, ""
+    raise DamagedFile(
+        f"{problem}, and no checkpoint has a copy; put a copy of the file back, or give another "
+        "--workdir"
+    )
 
 
 def restore_arrays(checkpoint: epath.Path, abstract: Any) -> Any:
@@ -128,15 +154,17 @@ def read_param_dims(directory: Folder, step: int) -> dict[str, tuple[int, ...]]:
     return dims
 
 
-def find_damaged(directory: Folder, step: int) -> list[str]:
-    """Return the paths of damaged arrays in a checkpoint, optimizer moments included."""
-    receipt = directory_lib.read_receipt(directory_lib.make_absolute(directory) / str(step))
-    arrays_of = read_arrays(directory, step)
-    leaves = [jnp.asarray(array) for array in arrays_of.values()]
-    prints = fingerprint.compute(leaves, [leaf.shape for leaf in leaves])
-    digests = dict(zip(arrays_of, fingerprint.to_hex(np.asarray(prints)), strict=True))
-    saved = {name: text.partition(" ")[2] for name, text in receipt["leaves"].items()}
-    return sorted(name for name in {**saved, **digests} if saved.get(name) != digests.get(name))
+def verify_arrays(directory: Folder, step: int) -> None:
+    """Raise Refused if an array of a checkpoint is damaged, optimizer moments included."""
+    checkpoint = directory_lib.make_absolute(directory) / str(step)
+    receipt = directory_lib.read_receipt(checkpoint)
+    # Fingerprints need a mesh.
+    with jax.set_mesh(mesh_lib.make_mesh(MeshConfig(), jax.local_devices()[:1])):
+        state = {name: jnp.asarray(array) for name, array in read_arrays(directory, step).items()}
+        arrays.check_arrays(checkpoint, receipt, state)
+        problem = arrays.describe_damage(checkpoint, state, state, receipt["leaves"])
+    if problem:
+        raise Refused(f"{problem}; give another step")
 
 
 def read_arrays(directory: Folder, step: int) -> dict[str, np.ndarray]:

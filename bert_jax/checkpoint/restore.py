@@ -104,27 +104,13 @@ def list_on_process_0(directory: epath.Path) -> list[int]:
 
 
 def _ask_process_0(folder: epath.Path, ask: Callable[[], str]) -> str:
-    """Run `ask` on process 0 and broadcast its answer, as the folder may change meanwhile.
+    """Run `ask` on process 0 and broadcast its answer, as the folder may change meanwhile."""
 
-    Raises:
-      OSError: process 0 gets no answer from storage; raised on every process. Any other error is
-        raised unchanged on process 0, after it has notified the others.
-    """
-    answer, unexpected = " ", None
-    if processes.number() == 0:
-        try:
-            with explain_errors(str(folder), has_tensorstore=True):
-                answer = f"found {ask()}"
-        except Exception as error:
-            answer = f"failed {shorten_error(error)}"
-            unexpected = None if isinstance(error, OSError) else error
-    first = processes.agree("what the folder of checkpoints holds", answer, _AGREE_SECS)[0]
-    kind, _, text = first.partition(" ")
-    if unexpected is not None:
-        raise unexpected
-    if kind == "failed":
-        raise OSError(text)
-    return text
+    def explain() -> str:
+        with explain_errors(str(folder), has_tensorstore=True):
+            return ask()
+
+    return processes.ask_first("what the folder of checkpoints holds", explain, _AGREE_SECS)
 
 
 def holds_files(folder: epath.Path) -> bool:

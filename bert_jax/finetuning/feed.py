@@ -21,7 +21,7 @@ from bert_jax.runtime import run_record
 from bert_jax.runtime.run_record import Provenance
 from bert_jax.tasks.task import Task
 from bert_jax.train_step import metrics
-from bert_jax.trainer.feed import BatchShape, HostBatch, RunPhase, StepRows
+from bert_jax.trainer.feed import BatchShape, HostBatch, RunPhase, StepRows, find_shape
 from data_pipeline.labelled import packing
 from data_pipeline.labelled.rows import EncodedRows, EvaluationBatch, ExampleStream, batch_by_length
 from data_pipeline.vocab import Vocabulary, name_copy
@@ -81,14 +81,10 @@ class TaskFeed:
         fixed = {
             "init": config.init,
             "init_layers": config.init_layers,
-            **{f"prune.{name}": value for name, value in vars(config.prune).items()},
+            **run_record.list_settings("prune", config.prune),
             "batch_size": config.batch_size,
             "step_packing_version (of this bert_jax)": packing.VERSION,
-            **{
-                f"data.{name}": value
-                for name, value in vars(config.data).items()
-                if name not in _CHANGEABLE_OPTIONS
-            },
+            **run_record.list_settings("data", config.data, _CHANGEABLE_OPTIONS),
             "data (digest of the training examples)": self._digest[:12],
         }
         layer = {
@@ -118,10 +114,10 @@ class TaskFeed:
         if self._packed is not None:
             every_row = np.arange(self._packed.packing.rows)
             batches = self._packed.batches(steps.start, steps.start + 1, every_row)
-            return [_shape_of(batch) for batch in batches]
+            return [find_shape(batch) for batch in batches]
         lengths = sorted({self._stream.seq_len(step) for step in steps})
         nothing = np.full(batch_size, -1, np.int64)
-        return [_shape_of(rows.batch(nothing, seq_len, self.pad_id)) for seq_len in lengths]
+        return [find_shape(rows.batch(nothing, seq_len, self.pad_id)) for seq_len in lengths]
 
     def train_batches(
         self, index: int, first_step: int, rows: np.ndarray
@@ -142,10 +138,6 @@ class TaskFeed:
         positions_B = (step - 1) * batch_size + np.arange(batch_size)
         store_B = np.zeros_like(positions_B)
         return StepRows(positions_B, store_B, *self._stream.locate(positions_B))
-
-
-def _shape_of(batch: HostBatch) -> BatchShape:
-    return {name: (array.shape, array.dtype.type) for name, array in batch.items()}
 
 
 def describe_phases(feed: TaskFeed) -> list[RunPhase]:

@@ -25,7 +25,7 @@ from bert_jax.model.layers import Declared
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step.objectives import Batch, Objective
 from bert_jax.train_step.state import TrainState, map_like_params
-from bert_jax.train_step.step import compute_gradients
+from bert_jax.train_step.step import StepLoss, compute_gradients
 from bert_jax.trainer.compile import StepParts
 
 MAX_BATCHES = 32  # batches that importance is a mean over: the last ones before the removal
@@ -38,10 +38,11 @@ def score_neurons(
 
     There is no dropout. `parts` is the number of micro-batches.
     """
+    step_loss = StepLoss(model, objective, micro_batches=parts)
 
     @jax.jit
     def score(params: Params, batch: Batch) -> dict[str, jax.Array]:
-        grads, _, _ = compute_gradients(model, objective, params, batch, None, parts)
+        grads, _, _ = compute_gradients(step_loss, params, batch)
 
         def square(layer: Params, layer_grads: Params) -> jax.Array:
             w_FD, dw_FD = (each["mlp"]["output"]["kernel"] for each in (layer, layer_grads))

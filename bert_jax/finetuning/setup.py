@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import jax
 
 from bert_jax import config as config_lib
-from bert_jax.checkpoint.reader import read_newest_run
+from bert_jax.checkpoint.reader import find_run
 from bert_jax.config import ModelConfig, validate
 from bert_jax.config.phases import list_init_layers, split_into_rounds
 from bert_jax.config.resolve import merge_sizes
@@ -30,7 +30,7 @@ from bert_jax.runtime.profiler import Window
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.tasks.registry import open_task
 from bert_jax.tasks.task import Task
-from bert_jax.trainer.compile import StepParts, build_parts, settle_kernels
+from bert_jax.trainer.compile import build_parts, settle_kernels
 from bert_jax.trainer.feed import RunPhase
 from bert_jax.trainer.setup import Setup, check_start, claim_workdir
 from data_pipeline.io import small_files
@@ -72,18 +72,15 @@ def build_finetuning(
     phases = describe_phases(feed)
     weight = config.causal_weight
     heads = bert.Heads(mlm=weight > 0, nsp=False, classes=task.head_width)
-
-    def build(attention: str | None) -> StepParts:
-        objectives = [make_objective(task.kind, weight)] * len(feed.config.phases)
-        return build_parts(feed.config, objectives, heads, devices, attention=attention)
-
+    objectives = [make_objective(task.kind, weight)] * len(feed.config.phases)
+    build = functools.partial(build_parts, feed.config, objectives, heads, devices)
     parts, wrong_kernels = settle_kernels(build, start.record, screen)
     jax.set_mesh(parts.mesh)
 
     def initial_params() -> bert.Params:
         return place_params(checkpoint, parts.models[0], parts.mesh, config.seed)[0]
 
-    return Setup(
+    setup = Setup(
         parts=parts,
         feed=feed,
         input_advice="Batches of a task are made in memory: other work keeps the cores here busy",
@@ -92,12 +89,12 @@ def build_finetuning(
         storage=storage,
         screen=screen,
         data_rows=_describe_task(feed.config, task, checkpoint, phases, screen),
-        changes=claim_workdir(start, parts, feed.provenance, storage, screen),
         profiled=profiled,
         began=began,
         findings=wrong_kernels,
         resize=make_resize(parts, feed) if config.prune.intermediate_size else None,
     )
+    return claim_workdir(start, setup)
 
 
 def _read_checkpoint(
@@ -137,8 +134,7 @@ def _keep_rows(
     """Set how rows are made: as the checkpoint's are, or as in the run that is resumed."""
     record = None
     with contextlib.suppress(DamagedFile):  # handled where the workdir is checked
-        saved = functools.partial(read_newest_run, storage.checkpoints)
-        record, _ = run_record.find(storage.home, saved)
+        record, _ = find_run(storage.home, storage.checkpoints)
     rule, words = checkpoint.pair_truncation, checkpoint.vocabulary
     if record is not None:
         path = storage.home / run_record.FILE

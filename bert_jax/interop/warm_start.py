@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from bert_jax.checkpoint.arrays import name_leaves
-from bert_jax.checkpoint.reader import find_newest_step, read_newest_run
+from bert_jax.checkpoint.reader import find_newest_step, find_run
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import (
     RTD,
@@ -88,7 +88,7 @@ def read_init(
         with screen.spinning(f"reading {config.init}"):
             checkpoint = read_checkpoint(config)
         return checkpoint.config, checkpoint
-    record, _ = run_record.find(storage.home, lambda: read_newest_run(storage.checkpoints))
+    record, _ = find_run(storage.home, storage.checkpoints)
     if record is None:  # refused later, for the checkpoints without a record
         return None, None
     return run_record.parse_model(record, storage.home), None

@@ -137,6 +137,26 @@ def agree(name: str, value: str, limit_secs: float) -> list[str]:
     return [answer for answer in answers if answer is not None]
 
 
+def ask_first(name: str, ask: Callable[[], str], limit_secs: float) -> str:
+    """Run `ask` on process 0, and return its answer on every process.
+
+    An error of `ask` is raised unchanged on process 0, and as an OSError on the others.
+    """
+    answer, failure = " ", None
+    if number() == 0:
+        try:
+            answer = f"found {ask()}"
+        except Exception as error:
+            answer = f"failed {' '.join(str(error).split()) or type(error).__name__}"
+            failure = error
+    kind, _, text = agree(name, answer, limit_secs)[0].partition(" ")
+    if failure is not None:
+        raise failure
+    if kind == "failed":
+        raise OSError(text)
+    return text
+
+
 def _key(name: str, turn: int, process: int) -> str:
     return f"bert_jax/agree/{name}/{turn}/{process}"
 

@@ -50,7 +50,7 @@ def can_resume(
 ) -> bool:
     """Return True if this config and data can resume the workdir's run, False if it has no run.
 
-    `record` is the run record from run_record.find, None without one. The workdir's copy of the
+    `record` is the run record from reader.find_run, None without one. The workdir's copy of the
     vocabulary may be missing. Raises Refused for another run, or for records without a run.
     """
     copy = workdir / provenance.vocabulary["file"]

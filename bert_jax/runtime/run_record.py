@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -137,34 +137,6 @@ def check_record(record: dict[str, Any], name: object) -> dict[str, Any]:
     return record
 
 
-def find(
-    workdir: pathlib.Path, saved: Callable[[], Mapping[str, Any]]
-) -> tuple[dict[str, Any] | None, str]:
-    """Return the run record in a workdir, None without a run, and the damage to run.json or "".
-
-    If run.json is damaged or missing, the record is `saved()`, the copy in the newest checkpoint.
-
-    Raises:
-      DamagedFile: the file is damaged, and no checkpoint has a copy.
-    """
-    path = workdir / FILE
-    try:
-        return check_record(small_files.read_object(path, workdir), path), ""
-    except (FileNotFoundError, DamagedFile) as error:
-        is_missing = isinstance(error, FileNotFoundError)
-        problem = f"{path} is missing" if is_missing else str(error)
-    run = dict(saved())
-    try:
-        return check_record(run, "the receipt of the newest checkpoint"), problem
-    except DamagedFile:  # no checkpoint, or its receipt has no valid record
-        if is_missing:
-            return None, ""
-    raise DamagedFile(
-        f"{problem}, and no checkpoint has a copy; put a copy of the file back, or give another "
-        "--workdir"
-    )
-
-
 def read(workdir: pathlib.Path) -> PretrainingRun:
     """Read the record of the pre-training run in a workdir.
 
@@ -219,9 +191,7 @@ def _read_phases(
 ) -> tuple[tuple[int, dict[str, float]], ...]:
     """Return the last step of each phase, and the model settings that the phase changes."""
     end, phases = 0, []
-    for phase in small_files.field(record["config"], "phases", list, path, []):
-        if not isinstance(phase, dict):
-            raise DamagedFile(f"{path} has a phase that is not an object: {phase!r:.40}")
+    for phase in record["config"]["phases"]:
         end += small_files.field(phase, "steps", int, path)
         kinds = dict.fromkeys(THETAS, float) | {"intermediate_size": int}
         changed = {
@@ -370,6 +340,12 @@ def list_fixed_settings(config: RunConfig, provenance: Provenance) -> dict[str, 
         **steps,
         **provenance.fixed,
     }
+
+
+def list_settings(section: str, config: object, left_out: Collection[str] = ()) -> dict[str, Any]:
+    """Return the settings of a section of the config by key, except those left out."""
+    settings = vars(config).items()
+    return {f"{section}.{name}": value for name, value in settings if name not in left_out}
 
 
 def write(

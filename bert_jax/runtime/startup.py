@@ -394,9 +394,9 @@ def _advice(rank: Rank) -> str:
 
 
 def _is_all_present(answer: dict[str, Any] | None) -> bool:
-    """Return whether process 0 answered that all are present."""
+    """Return whether process 0 answered that all are present; raise the error it answered with."""
     if answer is not None and "wrong" in answer:
-        raise TimeoutError(answer["wrong"]) if answer["is_late"] else ValueError(answer["wrong"])
+        raise TimeoutError(answer["wrong"]) if answer["is_late"] else Refused(answer["wrong"])
     return answer is not None
 
 

@@ -152,7 +152,6 @@ class Lease:
             self.before = self._of_a_dead_run()
             bucket.write(FILE, self._text(0))
             time.sleep(_LOOK_SECS)  # of two runs that take the lock at once, the later one wins
-        self._taken_by: dict[str, Any] = {}
         self.check()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, daemon=True, name="workdir lock")

@@ -240,8 +240,8 @@ def make_optimizer(
 
     The part `apart` of the parameters, if any, is clipped by a norm of its own.
 
-    Its update takes is_bad, bool []. A bad step keeps the optimizer state, and its direction, which
-    may be NaN, must not be used.
+    The transformation's update takes is_bad, bool []. A bad step keeps the optimizer's state; the
+    direction of a bad step may be NaN and must not be used.
 
     LAMB follows You et al. 2020: bias-corrected moments, decay added, then each tensor's direction
     scaled by norm(weights) / norm(direction); tensors without decay are not scaled

@@ -77,26 +77,32 @@ def _accumulate(
     return *total, jax.tree.map(lambda array: jax.lax.collapse(array, 0, 2), made)
 
 
+@dataclasses.dataclass(frozen=True)
+class StepLoss:
+    """Hold the loss of a step as a function of parameters and batch, and the way to its gradient.
+
+    Kernels' and tables' gradients are exchanged in gradient_dtype, by default the dtype of the
+    matmuls.
+    """
+
+    model: Model
+    objective: Objective
+    dropout: Dropout | None = None
+    micro_batches: int = 1
+    gradient_dtype: jnp.dtype | None = None
+    teacher: Teacher | None = None
+
+
 def compute_gradients(
-    model: Model,
-    objective: Objective,
-    params: Any,
-    batch: Batch,
-    dropout: Dropout | None,
-    micro_batches: int = 1,
-    gradient_dtype: jnp.dtype | None = None,
-    taught: Teacher | None = None,
+    step_loss: StepLoss, params: Any, batch: Batch
 ) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
     """Compute the gradient of the loss over the global batch: (gradients, terms, weights).
 
     Gradients are sharded as the parameters. Each device accumulates its own over its micro-batches,
-    and devices exchange them once, at the end; kernels' and tables' in gradient_dtype, by default
-    the dtype of the matmuls. Without a teacher `taught` is None.
+    and devices exchange them once, at the end.
     """
-    ways = dropout, micro_batches, gradient_dtype
-    grads, terms, weights, _ = _differentiate(
-        model, objective, _add_no_rows(objective.terms), params, {}, batch, *ways, taught
-    )
+    compute = _add_no_rows(step_loss.objective.terms)
+    grads, terms, weights, _ = _differentiate(step_loss, compute, params, {}, batch)
     return grads, terms, weights
 
 
@@ -105,30 +111,20 @@ def _add_no_rows(terms: Callable[..., dict[str, Term]]) -> Compute:
 
 
 def _differentiate(
-    model: Model,
-    objective: Objective,
-    compute: Compute,
-    params: Any,
-    fixed: Any,
-    batch: Batch,
-    dropout: Dropout | None,
-    micro_batches: int,
-    gradient_dtype: jnp.dtype | None,
-    taught: Teacher | None = None,
+    step_loss: StepLoss, compute: Compute, params: Any, fixed: Any, batch: Batch
 ) -> tuple[Any, dict[str, Term], dict[str, jax.Array], Batch]:
     """Compute the gradient of `params` alone, next to parameters that are `fixed`.
 
     `compute` returns the terms of the loss, and rows, which are the last result, sharded as the
     batch. All else is as in compute_gradients.
     """
-    specs = collectives.specs(params)
+    model, objective, taught = step_loss.model, step_loss.objective, step_loss.teacher
+    matrix_dtype = step_loss.gradient_dtype or model.dtype
+    specs, specs_of_fixed = collectives.specs(params), collectives.specs(fixed)
     exchanged = jax.tree.map(
-        lambda parameter: (
-            (gradient_dtype or model.dtype) if parameter.is_matrix else jnp.dtype(jnp.float32)
-        ),
+        lambda parameter: matrix_dtype if parameter.is_matrix else jnp.dtype(jnp.float32),
         {name: model.declared[name] for name in params},
     )
-    specs_of_fixed = collectives.specs(fixed)
 
     def on_a_device(
         params: Any, fixed: Any, batch: Batch, dropout: Dropout | None, *frozen: Any
@@ -148,25 +144,22 @@ def _differentiate(
             tree, (terms, rows) = jax.grad(loss, has_aux=True)(params, teach(batch), dropout)
             return tree, terms, rows
 
-        tree, terms, rows = _accumulate(grad, whole, batch, dropout, micro_batches)
+        tree, terms, rows = _accumulate(grad, whole, batch, dropout, step_loss.micro_batches)
         tree = collectives.reduce_scatter_grads(tree, specs, exchanged)
         return tree, collectives.sum_over_batch(terms), weights, rows
 
     out_specs = specs, PartitionSpec(), PartitionSpec(), mesh.spec("batch")
-    arguments = params, fixed, dict(batch), dropout, *(() if taught is None else (taught.params,))
+    frozen = () if taught is None else (taught.params,)
+    arguments = params, fixed, dict(batch), step_loss.dropout, *frozen
     return collectives.map_over_batch(on_a_device, arguments, out_specs)
 
 
 def _differentiate_in_turn(
-    model: Model,
-    objective: Objective,
+    step_loss: StepLoss,
     ahead: Ahead,
     update: Callable[[Any], tuple[Any, Any]],
     params: Any,
     batch: Batch,
-    dropout: Dropout | None,
-    micro_batches: int,
-    gradient_dtype: jnp.dtype | None,
 ) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
     """Compute the gradient of a part, then the others' with the new weights that it gives the part.
 
@@ -175,16 +168,12 @@ def _differentiate_in_turn(
     """
     first = {ahead.part: params[ahead.part]}
     others = {name: tree for name, tree in params.items() if name != ahead.part}
-    ways = dropout, micro_batches, gradient_dtype
-    grads, terms, weights, rows = _differentiate(
-        model, objective, ahead.terms, first, others, batch, *ways
-    )
+    grads, terms, weights, rows = _differentiate(step_loss, ahead.terms, first, others, batch)
     updated, _ = update(jax.tree.map(jnp.zeros_like, others) | grads)
     moved = {ahead.part: updated[ahead.part]}
     compute = _add_no_rows(ahead.other_terms)
-    other_grads, other_terms, _, _ = _differentiate(
-        model, objective, compute, others, moved, {**batch, **rows}, *ways
-    )
+    batch = {**batch, **rows}
+    other_grads, other_terms, _, _ = _differentiate(step_loss, compute, others, moved, batch)
     return other_grads | grads, terms | other_terms, weights
 
 
@@ -242,14 +231,12 @@ def make_train_step(
             return move, opt_state
 
         taught = None if teacher is None else Teacher(teacher, *frozen)
-        given = batch, dropout, phase.micro_batches, gradient_dtype
+        step_loss = StepLoss(model, objective, dropout, phase.micro_batches, gradient_dtype, taught)
         if objective.ahead is None:
-            grads, terms, weights = compute_gradients(
-                model, objective, state.params, *given, taught=taught
-            )
+            grads, terms, weights = compute_gradients(step_loss, state.params, batch)
         else:
             grads, terms, weights = _differentiate_in_turn(
-                model, objective, objective.ahead, update, state.params, *given
+                step_loss, objective.ahead, update, state.params, batch
             )
         sums = {"terms": terms, "weights": weights, "grad_norm": optax.tree.norm(grads)}
         loss = _mean_loss(terms, weights)

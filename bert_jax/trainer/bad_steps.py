@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax.config import RunConfig
+from bert_jax.config import Config, RunConfig
 from bert_jax.logging.console import BAD, Screen
 from bert_jax.logging.metrics_writer import BAD_STEPS, LEFT_OUT
 from bert_jax.parallel import processes
@@ -100,13 +100,13 @@ class BadSteps:
         first = step - many + 1
         steps = f"step {step} was bad" if many == 1 else f"steps {first} to {step} were bad"
         last = "" if many == 1 else " at the last"
-        directory = shlex.quote(self._address)
+        rows = self._rows(first, step)
+        if isinstance(self._config, Config):  # replay reads runs of pre-training alone
+            command = f"{find_python()} -m bert_jax.replay --workdir={shlex.quote(self._address)}"
+            rows += f"; `{command} --step={step}` shows the text of a step"
         return FloatingPointError(
-            f"{steps} ({reason}{last}) and {why}: the run stops. "
-            f"The rows are {self._rows(first, step)}; "
-            f"`{find_python()} -m bert_jax.replay --workdir={directory} --step={step}` shows the "
-            "text of a step. Lower config.optim.learning_rate, warm up longer, or change "
-            "config.guard, and start again"
+            f"{steps} ({reason}{last}) and {why}: the run stops. The rows are {rows}. Lower "
+            "config.optim.learning_rate, warm up longer, or change config.guard, and start again"
         )
 
     def _rows(self, first_step: int, last_step: int) -> str:
@@ -211,26 +211,37 @@ class SkippedRanges:
 
         Other processes' local copies of a workdir in a bucket may be stale.
         """
-        self._workdir, self._most = workdir, config.guard.most_in_a_row
-        own = read_skipped(workdir) if processes.number() == 0 else []
-        answers = processes.agree(f"what {LEFT_OUT} says", _as_json(own), config.hosts.start_secs)
-        self._all = _parse(answers[0].encode(), LEFT_OUT)
+        self._workdir, self._config = workdir, config
+        text = processes.ask_first(
+            f"what {LEFT_OUT} says",
+            lambda: _as_json(read_skipped(workdir)),
+            config.hosts.start_secs,
+        )
+        self._all = _parse(text.encode(), LEFT_OUT)
 
     def pass_over(self, state: TrainState, progress: Progress, shardings: TrainState) -> TrainState:
-        """Return the restored state with its step number past the ranges skipped after it."""
+        """Return the restored state with its step number past the ranges skipped after it.
+
+        A phase whose first step is skipped begins with an empty window of the guard, too.
+        """
         step = int(state.step)
         through = [skipped.through_step for skipped in self._all if skipped.after_step == step]
         last = max([step, *through])
         progress.left_out_steps += last - step
-        return dataclasses.replace(state, step=jax.device_put(jnp.int32(last), shardings.step))
+        index, window = config_lib.phase_of_step(self._config, last + 1), state.guard
+        if step <= config_lib.phase_start(self._config, index) < last:
+            count = jax.device_put(jnp.int32(0), shardings.guard.count)
+            window = dataclasses.replace(window, count=count)
+        number = jax.device_put(jnp.int32(last), shardings.step)
+        return dataclasses.replace(state, step=number, guard=window)
 
     def add(self, after_step: int, roll: RollBack, bad_steps: BadSteps) -> None:
         """Record a skipped range; FloatingPointError at too many roll-backs to a checkpoint."""
         rolls = 1 + sum(skipped.after_step == after_step for skipped in self._all)
-        if rolls >= self._most:
+        if rolls >= self._config.guard.most_in_a_row:
             why = (
                 f"this is roll-back {rolls} to step {after_step} "
-                f"(config.guard.most_in_a_row is {self._most})"
+                f"(config.guard.most_in_a_row is {self._config.guard.most_in_a_row})"
             )
             raise bad_steps.make_error(roll.step, 1, roll.reason, why)
         self._all.append(SkippedRange(after_step, roll.step, roll.reason))

@@ -35,7 +35,7 @@ from bert_jax.train_step import step as step_lib
 from bert_jax.train_step.objectives import Objective
 from bert_jax.train_step.schedule import Pace
 from bert_jax.train_step.state import TrainState
-from bert_jax.trainer.feed import BatchShape, Feed, HostBatch, RunPhase
+from bert_jax.trainer.feed import BatchShape, Feed, HostBatch, RunPhase, find_shape
 from bert_jax.trainer.prefetch import PlacedBatch
 from data_pipeline.io.address import is_address, use_one_driver
 from data_pipeline.io.refused import Refused
@@ -269,8 +269,7 @@ class Programs:
         parts, key = self._parts, (index, batch["input_ids"].shape)
         if key in self._evaluations:
             return
-        shape = {name: (array.shape, array.dtype.type) for name, array in batch.items()}
-        placed = mesh_lib.abstract_batch(shape, parts.mesh)
+        placed = mesh_lib.abstract_batch(find_shape(batch), parts.mesh)
         params = parts.state_in_phase(index).params
         arguments = params, placed, *parts.abstract_frozen
         evaluate = step_lib.make_eval_step(
@@ -328,11 +327,11 @@ def _delete_oldest(folder: pathlib.Path) -> None:
 
 
 def settle_kernels(
-    build: Callable[[str | None], StepParts], record: Mapping[str, Any] | None, screen: Screen
+    build: Callable[..., StepParts], record: Mapping[str, Any] | None, screen: Screen
 ) -> tuple[StepParts, list[Finding]]:
     """Check the attention kernels of a run, and build its parts without those that are wrong.
 
-    `build` makes the parts; its argument replaces config.compute.attention unless it is None.
+    `build` is build_parts with the arguments of the run, except `attention`.
     `record` is the record of the run to resume; kernels with a result there are not checked again.
     Every process must call this. Returns the parts, and a finding if a kernel was replaced.
 
@@ -340,7 +339,7 @@ def settle_kernels(
       Refused: a kernel is wrong, and config.compute.attention requires it, or the rows are too
         long for plain attention.
     """
-    parts, known = build(None), dict((record or {}).get(run_record.KERNELS, {}))
+    parts, known = build(), dict((record or {}).get(run_record.KERNELS, {}))
     used = find_kernels(parts)
     for key, (kernel, shape) in used.items():
         if key not in known:
@@ -371,7 +370,8 @@ def settle_kernels(
         f"On these devices a kernel differs from the reference: {problem}.",
         f"This run takes {reference} instead, which is slower; report this with run.json.",
     )
-    return dataclasses.replace(build(reference), kernels=known, attention=reference), [finding]
+    parts = dataclasses.replace(build(attention=reference), kernels=known, attention=reference)
+    return parts, [finding]
 
 
 def find_kernels(parts: StepParts) -> dict[str, tuple[str, AttentionShape]]:

@@ -16,7 +16,7 @@ from bert_jax import config as config_lib
 from bert_jax.config import ResolvedRun, StoreFacts
 from bert_jax.config.model_schema import THETAS
 from bert_jax.logging.console import Screen
-from bert_jax.runtime.run_record import MIXTURE, PINNED, STORE_DIGEST, Provenance
+from bert_jax.runtime.run_record import MIXTURE, PINNED, STORE_DIGEST, Provenance, list_settings
 from data_pipeline import store as store_lib
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.main import find_python
@@ -30,11 +30,16 @@ from data_pipeline.sampling.walks import WALKS_VERSION
 from data_pipeline.spec.hashing import HASH_VERSION
 from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.store import Store
-from data_pipeline.store.cache import Advance, fetch_manifest, fetch_store
+from data_pipeline.store.cache import fetch_manifest, fetch_store
 
 # Field -> shape in the global batch, and dtype.
 BatchShape = dict[str, tuple[tuple[int, ...], type[np.generic]]]
 HostBatch = dict[str, np.ndarray]
+
+
+def find_shape(batch: HostBatch) -> BatchShape:
+    """Find the shape and dtype of each field of a global batch."""
+    return {name: (array.shape, array.dtype.type) for name, array in batch.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +90,7 @@ BUILD_COMMAND = (
 )
 
 
-def open_store(
-    options: PretrainOptions, advance: Advance = lambda done_bytes, total_bytes: None
-) -> Store:
+def open_store(options: PretrainOptions, screen: Screen | None = None) -> Store:
     """Open the only store that config.data names; see open_stores.
 
     Raises:
@@ -98,15 +101,13 @@ def open_store(
             f"config.data.store names {len(options.stores)} stores, but this command reads one: "
             f"give one of {', '.join(options.stores)}, with --store if the command has that flag"
         )
-    return open_stores(options, advance)[0]
+    return open_stores(options, screen)[0]
 
 
-def open_stores(
-    options: PretrainOptions, advance: Advance = lambda done_bytes, total_bytes: None
-) -> tuple[Store, ...]:
+def open_stores(options: PretrainOptions, screen: Screen | None = None) -> tuple[Store, ...]:
     """Open the stores that config.data names, after copying those in a bucket once per host.
 
-    `advance` receives, for each store, the bytes copied so far and the total.
+    The progress of a copy is shown on `screen`.
 
     Raises:
       Refused: config.data names no store (the message shows the command that builds one), or
@@ -114,10 +115,11 @@ def open_stores(
       OSError: the bucket cannot be read, or the copy cannot be written.
     """
     _check_named(options)
-    stores = tuple(
-        store_lib.open_store(fetch_store(address, options.data_cache, advance, _print_line))
-        for address in options.stores
-    )
+    with (screen or Screen(is_writer=False)).copying(options.store) as advance:
+        stores = tuple(
+            store_lib.open_store(fetch_store(address, options.data_cache, advance, _print_line))
+            for address in options.stores
+        )
     if len(stores) > 1:
         _check_mixable(stores)
     return stores
@@ -295,11 +297,7 @@ class StoreFeed:
             "init_layers": self.config.init_layers,
             "init_tile": self.config.init_tile,
             "objective": self.config.objective,
-            **{
-                f"data.{name}": value
-                for name, value in vars(self.config.data).items()
-                if name not in OPTIONS_OF_A_RUN
-            },
+            **list_settings("data", self.config.data, OPTIONS_OF_A_RUN),
             **phases,
             "hash_version (of this bert_jax)": HASH_VERSION,
             "walks_version (of this bert_jax)": WALKS_VERSION,
@@ -310,8 +308,7 @@ class StoreFeed:
             for i in range(len(self.config.phases)):
                 fixed[f"phases[{i}].store_weights (of each store)"] = list(self.weights(i))
         if self._teacher:
-            fixed |= self._teacher
-            fixed |= {f"distill.{k}": v for k, v in vars(self.config.distill).items()}
+            fixed |= self._teacher | list_settings("distill", self.config.distill)
         return Provenance(
             learns="pre-training",
             origins=[store.directory for store in self.stores],

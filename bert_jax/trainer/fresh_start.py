@@ -49,19 +49,12 @@ def is_due(storage: Workdir, fresh: bool, limit_secs: float, first_step: int = 0
     Raises Refused if they must be moved but `fresh` (config.checkpoint.fresh) is not set, and
     OSError if process 0 cannot read them.
     """
-    answer = _look(storage, fresh, first_step) if processes.number() == 0 else ""
-    kind, words = _agreed(answer, limit_secs)
+    name = "whether the run begins at step 0"
+    answer = processes.ask_first(name, lambda: _look(storage, fresh, first_step), limit_secs)
+    kind, _, words = answer.partition(" ")
     if kind == "refused":
         raise Refused(words)
-    if kind == "unread":
-        raise OSError(words)
     return kind == "fresh"
-
-
-def _agreed(answer: str, limit_secs: float) -> tuple[str, str]:
-    first = processes.agree("whether the run begins at step 0", answer, limit_secs)[0]
-    kind, _, words = first.partition(" ")
-    return kind, words
 
 
 def _look(storage: Workdir, fresh: bool, first_step: int) -> str:
@@ -71,8 +64,6 @@ def _look(storage: Workdir, fresh: bool, first_step: int) -> str:
         progress = _progress_in_words(storage.home, first_step)
     except Refused as error:  # there are checkpoints, and none can be read
         return "fresh" if fresh else f"refused {error}"
-    except OSError as error:
-        return f"unread {error}"
     if not progress:
         return "begins"
     if fresh:
@@ -154,20 +145,16 @@ def quarantine(
     Process 0 moves; an OSError is raised on every process. Files that show progress are moved last,
     so that the next start still finds them if the process is killed midway.
     """
-    answer = ""
-    if processes.number() == 0:
-        try:
-            name = _free_name(storage)
-            for root in _roots(storage):
-                for record in (*run_record.RECORDS, vocabulary):
-                    _move(root / record, root / name / record)
-            answer = f"moved {name}"
-        except OSError as error:
-            answer = f"failed {error}"
-    kind, words = _agreed(answer, limit_secs)
-    if kind == "failed":
-        raise OSError(words)
-    say(f"the earlier records are in {storage.address}/{words}; the run starts at step 0")
+
+    def move_all() -> str:
+        name = _free_name(storage)
+        for root in _roots(storage):
+            for record in (*run_record.RECORDS, vocabulary):
+                _move(root / record, root / name / record)
+        return name
+
+    name = processes.ask_first("where the earlier records are", move_all, limit_secs)
+    say(f"the earlier records are in {storage.address}/{name}; the run starts at step 0")
 
 
 def _move(path: directory.Folder, target: directory.Folder) -> None:
@@ -184,7 +171,7 @@ class Trunk:
     step: int
 
     @property
-    def checkpoints(self) -> directory.Folder:
+    def checkpoints(self) -> epath.Path:
         """Return the folder of the other run's checkpoints."""
         return directory.make_absolute(epath.Path(self.run)) / CHECKPOINTS
 
@@ -201,11 +188,6 @@ def parse_trunk(text: str) -> Trunk:
             "such as runs/base@4000"
         )
     return Trunk(place if is_address(place) else str(pathlib.Path(place).resolve()), int(step))
-
-
-def list_branch(trunk: Trunk | None) -> dict[str, Any]:
-    """Return the entry of the run record that names a branch's trunk; {} for other runs."""
-    return {} if trunk is None else {BRANCH: dataclasses.asdict(trunk)}
 
 
 def find_branch(
@@ -277,7 +259,7 @@ def _read_trunk(trunk: Trunk) -> dict[str, Any]:
     Raises:
       Refused: there is no such checkpoint, or no run can branch from it.
     """
-    steps = directory.find_steps(directory.make_absolute(trunk.checkpoints))
+    steps = directory.find_steps(trunk.checkpoints)
     if trunk.step not in steps:
         listed = ", ".join(f"{step:,}" for step in sorted(steps))
         raise Refused(
@@ -338,16 +320,10 @@ def publish(trunk: Trunk, folder: pathlib.Path) -> None:
 
     record = _read_trunk(trunk)["run"]
     name, step = record["vocabulary"]["file"], str(trunk.step)
-    directory.copy(
-        directory.make_absolute(trunk.checkpoints) / step, epath.Path(folder) / CHECKPOINTS / step
-    )
+    directory.copy(trunk.checkpoints / step, epath.Path(folder) / CHECKPOINTS / step)
     with load.open_workdir(trunk.run) as source:
         words = small_files.join_inside(source.home, name)
         write_file(small_files.join_inside(folder, name), small_files.read_bytes(words))
     copy_records(trunk, folder)
     write_json(folder / run_record.FILE, record)
-    if damaged := reader.find_damaged(folder / CHECKPOINTS, trunk.step):
-        raise Refused(
-            f"{trunk}: {damaged[0]} and {len(damaged) - 1} more arrays are not what was saved; "
-            "give another step"
-        )
+    reader.verify_arrays(folder / CHECKPOINTS, trunk.step)

@@ -38,7 +38,13 @@ from bert_jax.trainer.compile import Programs
 from bert_jax.trainer.data_check import DataCheck, describe_damage
 from bert_jax.trainer.prefetch import PlacedBatch, StepsInFlight, place_ahead
 from bert_jax.trainer.readings import Progress, RunningPhase, StepClock, StepReader
-from bert_jax.trainer.setup import Setup, begin_anew, open_checkpoints, restore_or_initialize
+from bert_jax.trainer.setup import (
+    RunStart,
+    Setup,
+    claim_workdir,
+    open_checkpoints,
+    restore_or_initialize,
+)
 from bert_jax.trainer.summary import list_opening_rows
 from data_pipeline.io.refused import Refused
 
@@ -59,7 +65,8 @@ def train(setup: Setup, watchdog: Watchdog | None = None) -> dict[str, Any]:
         except NoIntactCheckpoint:
             if not setup.config.checkpoint.fresh:
                 raise
-        return _train(begin_anew(setup), stop, watchdog)
+        # The records of the lost run are moved to before-fresh-N/.
+        return _train(claim_workdir(RunStart(begins_anew=True), setup), stop, watchdog)
 
 
 def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:

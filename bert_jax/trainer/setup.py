@@ -5,6 +5,7 @@ claim_workdir.
 """
 
 import dataclasses
+import functools
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 from bert_jax import config as config_lib
 from bert_jax.checkpoint.directory import check_space
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.checkpoint.reader import find_newest_step, read_newest_run
+from bert_jax.checkpoint.reader import find_newest_step, find_run
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import Config, ResolvedRun, RunConfig, StoreFacts, resolve
 from bert_jax.logging import metrics_writer
@@ -28,7 +29,7 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import goodput, history, profiler, resume, run_record
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.profiler import Window
-from bert_jax.runtime.run_record import Change, Provenance
+from bert_jax.runtime.run_record import BRANCH, Change, Provenance
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.train_step import mup
 from bert_jax.train_step import state as state_lib
@@ -60,9 +61,9 @@ class Setup:
     storage: Workdir
     screen: Screen
     data_rows: Sequence[tuple[str, str]]  # the batches in words, for the first block on the screen
-    changes: Sequence[Change]  # settings that differ from an earlier start of the run
     profiled: Window | None  # steps to trace
     began: float  # start of setup, in seconds since 1970
+    changes: Sequence[Change] = ()  # settings that differ from an earlier start of the run
     frozen: tuple[bert.Params, ...] = ()  # parameters of the teacher, if there is one
     findings: Sequence[Finding] = ()  # what looks wrong about the data
     stores: Sequence[Store] = ()  # their files are verified during the first steps
@@ -73,7 +74,8 @@ class Setup:
     @property
     def record(self) -> dict[str, Any]:
         """Return the run record's entries about untrained parts, kernel checks and the trunk."""
-        return self.parts.record | fresh_start.list_branch(self.trunk)
+        branch = {} if self.trunk is None else {BRANCH: dataclasses.asdict(self.trunk)}
+        return self.parts.record | branch
 
     @property
     def config(self) -> RunConfig:
@@ -112,8 +114,7 @@ def build_setup(
         sizes, checkpoint = warm_start.read_init(config, storage, screen)
     run = config_lib.resolve(config, sizes, facts)
     objectives = find_each(run)
-    with screen.copying(run.data.store) as advance:
-        stores = open_stores(run.data, advance)
+    stores = open_stores(run.data, screen)
     store = stores[0]  # the vocabulary is the same in all
     weights = teacher = None
     identity, digest = {}, ""
@@ -134,10 +135,7 @@ def build_setup(
         findings = find_in_data(feed, phases) if jax.process_index() == 0 else []
     rows = describe_corpus(feed, phases)
     theirs = None if teacher is None else teacher.config
-
-    def build(attention: str | None) -> StepParts:
-        return build_parts(run, objectives, devices=devices, teacher=theirs, attention=attention)
-
+    build = functools.partial(build_parts, run, objectives, devices=devices, teacher=theirs)
     parts, wrong_kernels = settle_kernels(build, start.record, screen)
     jax.set_mesh(parts.mesh)
     frozen: tuple[bert.Params, ...] = ()
@@ -154,7 +152,7 @@ def build_setup(
             return pretrained.place_params(initial.checkpoint, parts.model, parts.mesh, run.seed)[0]
         return mup.scale_initial(run, parts.model.init(jax.random.key(run.seed)))
 
-    return Setup(
+    setup = Setup(
         parts=parts,
         feed=feed,
         input_advice=feed.advise_on_speed(),
@@ -163,7 +161,6 @@ def build_setup(
         storage=storage,
         screen=screen,
         data_rows=rows if weights is None else [("weights", weights.describe()), *rows],
-        changes=claim_workdir(start, parts, feed.provenance, storage, screen),
         profiled=profiled,
         began=began,
         frozen=frozen,
@@ -171,6 +168,7 @@ def build_setup(
         stores=stores,
         trunk=start.trunk,
     )
+    return claim_workdir(start, setup)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,9 +176,9 @@ class RunStart:
     """Describe how a run starts in its workdir: new, resumed, or replacing a lost run."""
 
     begins_anew: bool  # whether records of a lost run must first be moved to before-fresh-N/
-    record: Mapping[str, Any] | None  # the record of the run to resume
-    problem: str  # the damage to the file of that record, "" if none
-    done_steps: int | None  # the step of the newest checkpoint, None if there is none
+    record: Mapping[str, Any] | None = None  # the record of the run to resume
+    problem: str = ""  # the damage to the file of that record, "" if none
+    done_steps: int | None = None  # the step of the newest checkpoint, None if there is none
     trunk: Trunk | None = None  # the checkpoint that the run began or begins with
     # Differences of code and devices between a new branch and its trunk.
     unlike_trunk: Sequence[str] = ()
@@ -206,15 +204,13 @@ def check_start(
     workdir_lib.check_entries(storage.home)
     if config.log.wandb and jax.process_index() == 0:
         metrics_writer.check_package(config.log.wandb)
-    fresh = config.checkpoint.fresh
+    fresh, total = config.checkpoint.fresh, config_lib.total_steps(config)
     first_step = trunk.step if trunk else 0
     begins_anew = fresh_start.is_due(storage, fresh, config.hosts.stuck_secs, first_step)
     record, problem, done = None, "", None
     unlike_trunk: Sequence[str] = ()
     if not begins_anew:
-        record, problem = run_record.find(
-            storage.home, lambda: read_newest_run(storage.checkpoints)
-        )
+        record, problem = find_run(storage.home, storage.checkpoints)
         trunk = fresh_start.find_branch(record, trunk, storage.address)
         if resume.can_resume(storage.home, config, provenance, record):
             # Every record can be read and continued.
@@ -222,10 +218,13 @@ def check_start(
             bad_steps.read(storage.home)
             goodput.read_attempts(storage.home / goodput.FILE)
             bad_steps.read_skipped(storage.home)
-        done = _find_done_steps(storage, config_lib.total_steps(config), profiled)
+        done = _find_done_steps(storage, total)
     if trunk is not None and done is None:
         own = run_record.build_record(config, provenance)
         unlike_trunk = fresh_start.check_branch(trunk, config, own)
+    if profiled is not None:
+        first_step = trunk.step if trunk else 0
+        profiler.check_window(profiled, first_step if done is None else done, total)
     mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
     if jax.process_count() > 1:
         weights = {"init's weights": weights_digest} if weights_digest else {}
@@ -233,17 +232,16 @@ def check_start(
     return RunStart(begins_anew, record, problem, done, trunk, unlike_trunk)
 
 
-def claim_workdir(
-    start: RunStart, parts: StepParts, provenance: Provenance, storage: Workdir, screen: Screen
-) -> list[Change]:
-    """Claim the workdir and write the run record; return the settings changed since the run began.
+def claim_workdir(start: RunStart, setup: Setup) -> Setup:
+    """Claim the workdir and write the run record; return the setup with its changed settings.
 
     Raises Refused or OSError if another run holds the workdir, or its disk is too small.
     """
-    config, is_writer = parts.config, jax.process_index() == 0
+    config, storage, screen = setup.config, setup.storage, setup.screen
+    provenance, is_writer = setup.feed.provenance, jax.process_index() == 0
     total = config_lib.total_steps(config)
     if start.done_steps is None or start.done_steps < total:
-        check_space(storage.checkpoints, config.checkpoint, parts.models[0], total)
+        check_space(storage.checkpoints, config.checkpoint, setup.parts.models[0], total)
     changes = resume.list_changes(start.record, config, start.done_steps or 0)
     storage.claim(is_writer=is_writer)
     if start.begins_anew:
@@ -254,9 +252,8 @@ def claim_workdir(
             _replace_damaged(storage, start.problem, screen)
         for name in (METRICS, BAD_STEPS, goodput.FILE):
             jsonl.repair_end(storage.home / name, screen.print)
-        entries = parts.record | fresh_start.list_branch(start.trunk)
-        run_record.write(storage.home, config, provenance, changes, entries)
-    return changes
+        run_record.write(storage.home, config, provenance, changes, setup.record)
+    return dataclasses.replace(setup, changes=changes)
 
 
 def _replace_damaged(storage: Workdir, problem: str, screen: Screen) -> None:
@@ -269,16 +266,14 @@ def _replace_damaged(storage: Workdir, problem: str, screen: Screen) -> None:
     screen.print(f"{problem}: written again from the receipt of the newest checkpoint{kept}")
 
 
-def _find_done_steps(storage: Workdir, total: int, profiled: Window | None) -> int | None:
-    """Find the newest checkpoint's step, None without one; refuse it or a profile past the end."""
+def _find_done_steps(storage: Workdir, total: int) -> int | None:
+    """Find the newest checkpoint's step, None without one; refuse a step past the end."""
     done = find_newest_step(storage.checkpoints)
     if done is not None and done > total:
         raise Refused(
             f"{storage.address} holds a run of {done:,} steps, but the phases of this config end "
             f"after {total:,}; give the last phase more steps, or another --workdir"
         )
-    if profiled is not None:
-        profiler.check_window(profiled, done or 0, total)
     return done
 
 
@@ -345,16 +340,6 @@ def _restore_trunk(
     return state, progress
 
 
-def begin_anew(setup: Setup) -> Setup:
-    """Move the records of an unrestorable run to before-fresh-N/, and start a new run at step 0."""
-    config, storage, provenance = setup.config, setup.storage, setup.feed.provenance
-    vocabulary = provenance.vocabulary["file"]
-    fresh_start.quarantine(storage, vocabulary, config.hosts.stuck_secs, setup.screen.print)
-    if jax.process_index() == 0:
-        run_record.write(storage.home, config, provenance, parts=setup.record)
-    return dataclasses.replace(setup, changes=())
-
-
 def resolve_alone(config: Config) -> ResolvedRun:
     """Resolve a config outside a run: no workdir is needed.
 
@@ -377,9 +362,7 @@ def open_feed(run: ResolvedRun, screen: Screen) -> StoreFeed | None:
     """
     if not run.data.store:
         return None
-    with screen.copying(run.data.store) as advance:
-        stores = open_stores(run.data, advance)
-    source = StoreFeed(stores, run)
+    source = StoreFeed(open_stores(run.data, screen), run)
     with screen.spinning("counting the examples of the store"):
         source.check()
     return source

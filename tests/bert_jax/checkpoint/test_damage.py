@@ -114,6 +114,13 @@ def test_damage_is_named_set_aside_and_the_checkpoint_before_taken(
     assert sorted(path.name for path in folder.iterdir()) == ["4"]
 
 
+def test_a_copy_to_branch_from_is_verified(folder):
+    reader.verify_arrays(folder, 8)
+    flip_a_bit(largest(folder / "8", DATA))
+    with pytest.raises(Refused, match=r"/8: \S+ is not what was saved; give another step"):
+        reader.verify_arrays(folder, 8)
+
+
 @pytest.mark.fault(4, "control: Orbax alone restores a flipped bit without a word")
 def test_without_fingerprints_a_flipped_bit_would_be_restored(folder, saved):
     flip_a_bit(largest(folder / "8", DATA))

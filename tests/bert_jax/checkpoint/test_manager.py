@@ -21,6 +21,7 @@ from bert_jax.checkpoint.directory import check_space
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig, OptimConfig
 from bert_jax.train_step import state
+from data_pipeline.io.refused import Refused
 from tests.bert_jax.tiny_models import SMALL, setting
 
 
@@ -65,8 +66,11 @@ def test_room_for_those_kept_for_good_is_asked_for(tmp_path, fresh):
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
     config = CheckpointConfig(keep_every_steps=1)
     check_space(tmp_path, config, of.model, total_steps=5)
-    with pytest.raises(ValueError, match=r"GB free, but the \d+ checkpoints of this run"):
-        check_space(tmp_path, config, of.model, total_steps=2 * free // one)
+    (tmp_path / "1").mkdir()
+    steps = 2 * free // one
+    words = f"keeps {steps + 2} checkpoints .* the {steps + 2} not there yet take "
+    with pytest.raises(Refused, match=words + re.escape(f"{(steps + 2) * one / 1e9:,.2f} GB")):
+        check_space(tmp_path, config, of.model, total_steps=steps)
 
 
 @pytest.mark.fault(7, "the loop fails, or leaves by sys.exit, just after a save began")

@@ -106,7 +106,7 @@ def test_hidden_states_loss_and_gradients_are_those_of_transformers(case):
         checkpoint = Pretrained("golden", config, params, vocabulary=None)
         params, _ = place_params(checkpoint, model, mesh, seed=0)
         grads, terms, weights = jax.jit(
-            lambda params: step.compute_gradients(model, objective, params, placed, None)
+            lambda params: step.compute_gradients(step.StepLoss(model, objective), params, placed)
         )(params)
         hidden = jax.jit(
             lambda params: model.bind(params).encode_layers(

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from bert_jax.checkpoint.reader import find_run
 from bert_jax.config import (
     CheckpointConfig,
     ComputeConfig,
@@ -36,7 +37,7 @@ def workdir(config, tmp_path):
 
 def check(workdir, config):
     """Check whether a run of this config may resume the one in the workdir; return its record."""
-    record, problem = run_record.find(workdir, dict)
+    record, problem = find_run(workdir, workdir / "checkpoints")
     assert problem == ""
     resume.can_resume(workdir, *config_and_data(config), record)
     return record
@@ -104,7 +105,7 @@ def test_a_receipt_names_no_file_elsewhere(workdir, file):
 def test_damaged_verdicts_on_kernels_are_named(workdir, kernels):
     edit_json(workdir / "run.json", lambda shown: shown.update({run_record.KERNELS: kernels}))
     with pytest.raises(small_files.DamagedFile, match=r"run\.json"):
-        run_record.find(workdir, dict)
+        find_run(workdir, workdir / "checkpoints")
 
 
 def test_a_config_json_of_hugging_face_beside_a_run_is_left_alone(config, workdir):
@@ -114,7 +115,7 @@ def test_a_config_json_of_hugging_face_beside_a_run_is_left_alone(config, workdi
     assert run_record.read(workdir).config.data == config.data
     assert theirs.read_text() == '{"hidden_size": 768}'
     (workdir / "run.json").unlink()
-    assert run_record.find(workdir, dict) == (None, "")
+    assert find_run(workdir, workdir / "checkpoints") == (None, "")
 
 
 def test_a_setting_that_is_no_more_is_said_to_be_of_another_version(workdir):

@@ -13,6 +13,7 @@ import pytest
 from bert_jax.runtime import startup
 from bert_jax.runtime.code_version import code_version, source_digest
 from bert_jax.runtime.startup import ProcessStart, Rank
+from data_pipeline.io.refused import Refused
 from tests.bert_jax import joined
 
 
@@ -64,7 +65,7 @@ def test_all_are_present_in_any_order_and_the_port_is_free_again(address):
 )
 def test_a_process_that_does_not_fit_is_refused_on_all(address, odd, key):
     errors = wait_all([Rank(address, 2, 0), Rank(address, *odd)], between_secs=0.3)
-    assert [type(error) for error in errors] == [ValueError] * 2
+    assert [type(error) for error in errors] == [Refused] * 2
     assert str(errors[0]) == str(errors[1]) and key in str(errors[0])
 
 
@@ -241,7 +242,7 @@ def test_other_code_or_another_command_is_refused():
     start = ProcessStart("h0", "c0de", ["--config=a.py", "--multihost"])
     other = dataclasses.replace(start, host="h1")
     startup.check_alike([start, other])
-    with pytest.raises(ValueError, match=r"process 1 \(h1\) runs other code .* 0dd and c0de"):
+    with pytest.raises(Refused, match=r"process 1 \(h1\) runs other code .* 0dd and c0de"):
         startup.check_alike([start, dataclasses.replace(other, code="0dd")])
     odd = dataclasses.replace(other, arguments=["--multihost", "--config=b.py"])
     words = r"--config=b.py only on h1, process 1 and --config=a.py only on h0"

@@ -50,9 +50,8 @@ def compute(at, objective, params, batch, drops=False, micro_batches=1, teacher=
         rows = number_rows(len(batch["input_ids"]))
         dropout = Dropout(jax.numpy.uint32(3), jax.numpy.uint32(5), rows) if drops else None
         taught = Teacher(teacher[0].model, taught) if teacher else None
-        return step.compute_gradients(
-            at.model, objective, params, batch, dropout, micro_batches, taught=taught
-        )
+        step_loss = step.StepLoss(at.model, objective, dropout, micro_batches, teacher=taught)
+        return step.compute_gradients(step_loss, params, batch)
 
     taught = on_mesh(teacher[1], teacher[0]) if teacher else None
     placed = mesh.place_batch(batch, at.mesh)

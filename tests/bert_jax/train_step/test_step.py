@@ -87,7 +87,7 @@ def test_a_step_is_made_of_the_parts_of_its_own_number(params):
     @jax.jit
     def by_hand(before, batch):
         grads, terms, weights = step.compute_gradients(
-            at.model, MLM_NSP, before.params, batch, dropout
+            step.StepLoss(at.model, MLM_NSP, dropout), before.params, batch
         )
         direction, _ = at.tx.update(grads, before.opt_state, before.params)
         return direction, optax.tree.norm(grads), terms, weights

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.config import CheckpointConfig, EvalConfig, GuardConfig, OptimConfig
+from bert_jax.config import CheckpointConfig, EvalConfig, GuardConfig, OptimConfig, RunConfig
 from bert_jax.logging.metrics_writer import MetricsFile
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step import guard, schedule
@@ -17,6 +17,8 @@ from bert_jax.trainer import bad_steps
 from bert_jax.trainer.bad_steps import make_record
 from bert_jax.trainer.compile import Programs
 from bert_jax.trainer.feed import StoreFeed
+from bert_jax.trainer.readings import Progress
+from data_pipeline.io.refused import Refused
 from tests.bert_jax.small_runs import (
     compiled_once,
     config,
@@ -176,6 +178,20 @@ def test_a_record_says_how_far_a_spike_leaps_and_names_both_epochs(short, tmp_pa
     assert sum(epoch["last_index"] - epoch["first_index"] + 1 for epoch in epochs) == 48
 
 
+def test_a_run_that_replay_does_not_read_is_not_sent_there(short, tmp_path):
+    setup = prepare(short, tmp_path)
+    messages = [
+        str(
+            bad_steps.BadSteps(
+                setup.storage, kind, setup.feed, setup.screen, Progress()
+            ).make_error(3, 1, "loss is nan", "config.guard.action is 'stop'")
+        )
+        for kind in (short, RunConfig(phases=short.phases))
+    ]
+    assert ["bert_jax.replay" in message for message in messages] == [True, False]
+    assert all("rows 32 to 47 of phase 0's stream" in message for message in messages)
+
+
 def by_hand(config, workdir, steps):
     """The weights after these steps alone, each with its own batch, rate and dropout."""
     setup = prepare(config, workdir)
@@ -253,6 +269,36 @@ def test_a_new_checkpoint_in_between_starts_the_count_anew(rolling, tmp_path, mo
     poison(monkeypatch, {3, 5, 7, 9})
     assert train(often, tmp_path)["steps"] == 9
     assert skipped(tmp_path) == [(2, 3), (4, 5), (6, 7), (8, 9)]
+
+
+@pytest.mark.slow
+def test_a_phase_whose_first_step_is_left_out_begins_with_an_empty_window(config, tmp_path):
+    parts = prepare(config, tmp_path).parts
+    where = parts.shardings
+    state = state_lib.init_state(parts.model, parts.tx, where, config.seed)
+    window = dataclasses.replace(state.guard, count=jax.device_put(np.int32(7), where.guard.count))
+    counts = {}
+    for after, through in ((7, 8), (8, 9), (8, 11), (9, 10), (10, 12)):  # phase 1 begins after 9
+        bad_steps.write_skipped(tmp_path, [bad_steps.SkippedRange(after, through, "loss is nan")])
+        before = dataclasses.replace(
+            state, step=jax.device_put(np.int32(after), where.step), guard=window
+        )
+        passed = bad_steps.SkippedRanges(tmp_path, config).pass_over(before, Progress(), where)
+        assert int(passed.step) == through
+        counts[after, through] = int(passed.guard.count)
+    assert counts == {(7, 8): 7, (8, 9): 7, (8, 11): 0, (9, 10): 0, (10, 12): 7}
+
+
+def test_the_other_processes_hear_of_a_damaged_file(short, tmp_path, monkeypatch):
+    answers = []
+    monkeypatch.setattr(
+        bad_steps.processes, "agree", lambda name, answer, secs: answers.append(answer) or [answer]
+    )
+    (tmp_path / "left_out.json").write_text("{")
+    with pytest.raises(Refused, match=r"left_out\.json"):
+        bad_steps.SkippedRanges(tmp_path, short)
+    (answer,) = answers
+    assert answer.startswith("failed ") and "left_out.json" in answer
 
 
 def test_a_file_that_is_not_ours_is_refused(tmp_path):

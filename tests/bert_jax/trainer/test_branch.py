@@ -2,13 +2,15 @@
 
 import dataclasses
 import shutil
+import subprocess
+import sys
 
 import jax
 import pytest
 
-from bert_jax import convert
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig, EvalConfig, OptimConfig, Phase
+from bert_jax.runtime.profiler import Window
 from bert_jax.trainer import loop
 from bert_jax.trainer.fresh_start import parse_trunk
 from bert_jax.trainer.setup import build_setup
@@ -26,7 +28,6 @@ pytestmark = pytest.mark.slow
 STEP = 6
 RATE = OptimConfig(learning_rate=3e-3, warmup_steps=2, decay="constant")
 DECAY = dataclasses.replace(RATE, decay="one_minus_sqrt", decay_steps=3)
-WHOLE = ["--with_optimizer"]
 PHASE = Phase(seq_len=16, steps=9, batch_size=16, max_predictions_per_seq=3)
 
 
@@ -76,7 +77,9 @@ def test_a_leaf_ends_as_its_run_made_alone_also_killed_in_its_first_save(
         with pytest.raises(SystemExit):
             branch(leaf, copy, tmp_path / "leaf")
     shutil.rmtree(tmp_path / "leaf" / "checkpoints", ignore_errors=True)
-    assert convert.main([f"--from=orbax:{copy}@{STEP}", f"--to=orbax:{copy}-{STEP}", *WHOLE]) == 0
+    command = [f"--from=orbax:{copy}@{STEP}", f"--to=orbax:{copy}-{STEP}", "--with_optimizer"]
+    # In a process of its own, as this one has a mesh from training.
+    subprocess.run([sys.executable, "-m", "bert_jax.convert", *command], check=True)
     shutil.rmtree(copy)
     shutil.move(f"{copy}-{STEP}", copy)
     branch(leaf, copy, tmp_path / "leaf")
@@ -97,6 +100,9 @@ def test_what_a_branch_cannot_begin_with_is_refused(config, trunk, tmp_path):
         branch(short, trunk, tmp_path / "leaf")
     with pytest.raises(Refused, match=r"step 1 differs: config.seed = 3 there.*says 8"):
         branch(dataclasses.replace(config, seed=8), trunk, tmp_path / "leaf")
+    with pytest.raises(Refused, match=r"5:6 lies outside the run, which resumes at step 7"):
+        asked, window = parse_trunk(f"{trunk}@{STEP}"), Window(5, 6)
+        build_setup(config, tmp_path / "leaf", jax.devices()[:1], window, trunk=asked)
     assert not (tmp_path / "leaf").exists()
     with pytest.raises(Refused, match="holds a run that began at step 0"):
         branch(config, trunk, trunk)

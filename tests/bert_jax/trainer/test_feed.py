@@ -16,6 +16,7 @@ import pytest
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, Phase, validate
 from bert_jax.interop import teacher as teacher_lib
 from bert_jax.interop.pretrained import Pretrained
+from bert_jax.logging.console import Screen
 from bert_jax.runtime.preemption import Stop
 from bert_jax.runtime.resume import list_differences
 from bert_jax.train_step.objectives import MLM_NSP
@@ -34,15 +35,17 @@ ADDRESS = "memory://bucket/store"
 ARRAY = "train/token_ids.npy"
 
 
-def test_a_store_in_a_bucket_is_copied_once_and_is_the_same_store(bucket, tiny_store, tmp_path):
-    told = []
+def test_a_store_in_a_bucket_is_copied_once_and_is_the_same_store(
+    bucket, tiny_store, tmp_path, capsys
+):
+    screen = Screen(is_writer=True)
     options = PretrainOptions(store=ADDRESS, data_cache=str(tmp_path))
-    copied = feed.open_store(options, lambda *of: told.append(of))
+    copied = feed.open_store(options, screen)
     assert copied.digest == feed.open_store(PretrainOptions(store=str(tiny_store))).digest
-    assert copied.directory.parent == tmp_path and told
-    told.clear()
-    assert feed.open_store(options, lambda *of: told.append(of)).directory == copied.directory
-    assert told == []
+    assert copied.directory.parent == tmp_path
+    assert capsys.readouterr().out.count(f"copying {ADDRESS}, ") == 1
+    assert feed.open_store(options, screen).directory == copied.directory
+    assert "copying" not in capsys.readouterr().out
     nowhere = dataclasses.replace(options, store=f"{ADDRESS}/x")
     for bad, words in (
         (PretrainOptions(store=ADDRESS), r"--config\.data\.data_cache=FOLDER"),
