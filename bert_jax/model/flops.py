@@ -63,7 +63,7 @@ def count_teacher_flops(
 
 
 def _count_masked_lm(model: ModelConfig, predictions: int) -> int:
-    units = model.hidden_size + model.vocab_size
+    units = model.vocab_size + model.hidden_size * model.mlm_transform
     return 6 * units * model.embedding_width * predictions
 
 

@@ -55,7 +55,9 @@ def test_windows_gates_and_narrow_embeddings_cost_what_they_multiply():
     one_term = dataclasses.replace(
         plain, position_embedding_type="disentangled", pos_att_type="c2p"
     )
+    bare = dataclasses.replace(plain, mlm_transform=False)
     before = flops.count_train_flops(plain, seq_len, 2)
+    assert flops.count_train_flops(bare, seq_len, 2) == before - 6 * width**2 * 2
     assert flops.count_train_flops(windowed, seq_len, 2) == before - saved
     assert flops.count_train_flops(gated, seq_len, 2) == before + 6 * 3 * width * 10 * seq_len
     terms = 6 * 3 * width * seq_len**2
