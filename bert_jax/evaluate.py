@@ -181,7 +181,7 @@ def _main(log: LibraryLog, flags: EvaluateFlags) -> int:
         if selection is not None:
             vocabulary = selection.store.load_vocabulary()
         # A head that it lacks is not scored.
-        weights = dataclasses.replace(fit_vocabulary(checkpoint, vocabulary), parts={})
+        weights = dataclasses.replace(fit_vocabulary(checkpoint, vocabulary), parts=())
         sentences, place = _read_sentences(flags.sentences)
         ids = pseudo_likelihood.encode_sentences(vocabulary, sentences, place, positions)
     return _score(flags, weights, selection, sentences, ids, screen)
