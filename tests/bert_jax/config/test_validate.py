@@ -231,7 +231,7 @@ def test_contradictions_are_refused_by_the_key_named_first(settings):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("num_hidden_layers", 1 << 11), ("global_attn_every_n_layers", 0), ("hidden_act", "relu")],
+    [("num_hidden_layers", 1 << 11), ("global_attn_every_n_layers", 0), ("hidden_act", "tanh")],
 )
 def test_a_file_whose_model_no_config_allows_is_damaged(name, value):
     model = dataclasses.replace(ModelConfig(), **{name: value})
