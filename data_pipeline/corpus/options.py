@@ -47,8 +47,8 @@ class BuildFlags:
     text: TextOptions = section("text")
     vocab: str = flag(
         "",
-        "file: a vocab.txt, a tokenizer.json of WordPiece, byte-level BPE or Unigram, the "
-        "vocab.json of a RoBERTa next to its merges.txt, or a SentencePiece *.model",
+        "file: a vocab.txt, a tokenizer.json of WordPiece, BPE or Unigram, the vocab.json "
+        "of a RoBERTa next to its merges.txt, or a SentencePiece *.model",
         _VOCABULARY,
     )
     compare_vocabs: str = flag(
