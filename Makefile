@@ -8,10 +8,10 @@
 #                     FRESH=1 begins again
 # make mutants        wrong edits planted in a copy of the tree: the tests named for each must fail;
 #                     EDITS="step.py watchdog" runs those whose file or text has one of the words
-# make families       each family of encoders from its run to its uses, the longer ones too; beside
-#                     transformers where VENV has it and torch
-# make parity         pre-train, fine-tune and extract beside Hugging Face's PyTorch, with the same
-#                     weights: DATA=DIR has GLUE's tasks, STORE=DIR what to pre-train on, by default
+# make families       each family of encoders from its run to its uses, the longer ones too; compared
+#                     with transformers where VENV has it and torch
+# make parity         pre-train, fine-tune and extract compared with Hugging Face's PyTorch, from the
+#                     same weights: DATA=DIR has GLUE's tasks, STORE=DIR what to pre-train on, by default
 #                     make quickstart's; PARTS=pretraining runs one part; PARITY_VENV=ENV takes an
 #                     environment with torch and transformers instead of making .venv-parity
 # make exports        exports of drawn models of each family in transformers, the newest and 4.57:

@@ -7,8 +7,8 @@ The first learns from bert-base-uncased, downloaded from the Hugging Face hub (e
 second from any checkpoint of 12 layers: hf:DIR, google:PREFIX or the workdir of a run. Build STORE
 with the teacher's vocabulary, --vocab=DIR/vocab.txt.
 
-Slice: 16 chips (the paper's machine: 8 V100 for 90 hours). Memory: the teacher's weights beside the
-student's state; 2.2 of 15.75 GiB a chip of v5e:4x4.
+Slice: 16 chips (the paper's machine: 8 V100 for 90 hours). Memory, with the teacher's weights: 2.2
+of 15.75 GiB per chip of v5e:4x4.
 Hours and dollars: 0.91 and $17.50 on 16 v5e chips, at 64.0% of their peak, by the compiler's
 estimate of 2026-11-23, which leaves out reading, evaluating and saving: python -m bert_jax.plan
 --config=configs/distilbert.py --topology=v5e:4x4 --config.teacher=TEACHER --config.init=TEACHER

@@ -10,7 +10,7 @@ begins with fresh weights; its head of masked words is not trained: exports are 
 
 Slice: 8 chips (the paper's machine, quoted from memory: 8 V100). Memory: the relations of 48 heads,
 float32[B,48,512,512] of the rows of a micro-batch, and the teacher's weights; 4.1 of
-15.75 GiB a chip of v5e:2x4.
+15.75 GiB per chip of v5e:2x4.
 Hours and dollars: 24 and $228 on 8 v5e chips, at 10.8% of their peak, by the compiler's
 estimate of 2026-11-23, which leaves out reading, evaluating and saving: python -m bert_jax.plan
 --config=configs/minilm.py --topology=v5e:2x4 --config.teacher=TEACHER

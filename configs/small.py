@@ -4,7 +4,7 @@
 
 Sizes: 8 layers of 512, BERT-Medium of google-research/bert (Turc et al. 2019, arXiv:1908.08962).
 Phases: 90,000 steps at 128, 10,000 at 512 (google-research/bert@eedf5716ce, README, "Pre-training
-tips and caveats", which sets 64 sequences of 512 beside 256 of 128).
+tips and caveats", which sets 64 sequences of 512 next to 256 of 128).
 Corpus: 300 MB to 2 GB, about 4.5 bytes per token: 100,000 steps see 300 MB some 50 times,
 the paper's Base its corpus 40 times. With less text take configs/quickstart.py, with more
 configs/base.py.

@@ -1,1 +1,1 @@
-"""Fine-tuning: one file a kind of task."""
+"""Fine-tuning: one file per kind of task."""

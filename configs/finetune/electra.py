@@ -13,7 +13,7 @@ import ml_collections
 
 from bert_jax import config as c
 
-RATES = {"small": (1e-4, 0.8), "base": (1e-4, 0.8), "large": (5e-5, 0.9)}  # peak, factor a layer
+RATES = {"small": (1e-4, 0.8), "base": (1e-4, 0.8), "large": (5e-5, 0.9)}  # peak, factor per layer
 LONG_TASKS = ("rte", "stsb")
 
 

@@ -4,7 +4,7 @@ r"""Named entities from CoNLL's or IOB2 files, a tag for every word.
         --config.data.dir=DIR --workdir=WORKDIR
 
 DIR has eng.train, eng.testa and eng.testb (CoNLL-2003), wnut17train.conll, emerging.dev.conll and
-emerging.test.annotated (WNUT-17), or train.txt, dev.txt and test.txt: a word and its tag a line.
+emerging.test.annotated (WNUT-17), or train.txt, dev.txt and test.txt: a word and its tag per line.
 Expect (paper, CoNLL-2003, a cased BERT-Base with the document around each sentence): 96.4 F1 on
 dev, 92.4 on test.
 Measured (row entities of docs/results/training.json), a 6-layer MiniLM on WNUT-17: F1 49.5 on dev,

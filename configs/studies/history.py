@@ -5,10 +5,10 @@
         --task="reviews configs/finetune/table.py data.dir=DIR data.train_file=train.csv ..."
 
 Give a task: these rows share hardly any other measure. GPT_and_text fine-tunes the runs of GPT with
-the loss of next tokens, times 0.5, beside the task's, as the paper does; ULMFiT with a learning
+the loss of next tokens, times 0.5, added to the task's, as the paper does; ULMFiT with a learning
 rate for each layer and a slanted triangular schedule; history.py:unfreeze=N, with the steps of an
-epoch of the task, also unfreezes one layer an epoch. TagLM is meant for tagging. CoVe is not
-among the rows: it reads aligned texts besides the store, so its tokens would not be the others'.
+epoch of the task, also unfreezes one layer per epoch. TagLM is meant for tagging. CoVe is not
+among the rows: it also reads aligned texts, so its tokens would not be the others'.
 
 Measured (row study_history of docs/results/studies.json): 110 and 61 minutes on two cores.
 """

@@ -14,7 +14,7 @@ JOBSET = "https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/ma
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """Hold a question, whether its answer is right, and the command that mends what is not."""
+    """Hold a question, whether its answer is right, and the command that fixes what is not."""
 
     name: str
     question: Command
@@ -62,7 +62,7 @@ def _is_near(region: str, out: str) -> bool:
 
 
 def run_checks(job: Job, ask: Ask) -> bool:
-    """Print what is missing, with the command that mends it; return whether nothing is.
+    """Print what is missing, with the command that fixes it; return whether nothing is.
 
     A check that cannot be made is a note: quota of chips, whose names are not published, is one.
     """

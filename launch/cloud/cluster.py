@@ -123,7 +123,7 @@ _NUMBER, _USD, _SECS = r"[1-9]\d{0,8}", r"\d+(\.\d+)?", r"[1-9]\d{0,4}|0\.\d{1,2
 # Flag -> its words and, unless it is a switch, the name of its value, its form and its default.
 FLAGS: dict[str, tuple[str, ...]] = {
     "dry-run": ("print the commands instead of running them; needs no gcloud and no login",),
-    "cluster": ("settings of the slice (default: cluster.env beside this script)", "FILE"),
+    "cluster": ("settings of the slice (default: cluster.env next to this script)", "FILE"),
     "topology": ("overrides TOPOLOGY of the file, such as v6e:8x8", "NAME"),
     "road": ("overrides ROAD of the file: queued, compute_engine or gke", "NAME"),
     "revision": ("commit sent to the machines (default: HEAD, all committed)", "COMMIT"),
