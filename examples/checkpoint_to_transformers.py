@@ -14,7 +14,7 @@ import sys
 checkpoint, folder = sys.argv[1:]
 sentence = "The method returns a list."
 
-# %% Export. The copy is read back and run beside the original before the folder gets its name.
+# %% Export. The copy is read back and compared with the original before the folder gets its name.
 subprocess.run(
     [sys.executable, "-m", "bert_jax.convert", f"--from={checkpoint}", f"--to=hf:{folder}"],
     check=True,
@@ -32,7 +32,7 @@ if importlib.util.find_spec("transformers") and importlib.util.find_spec("torch"
 else:
     print("transformers: not installed, skipped")
 
-# %% sentence-transformers: one vector a sentence, the mean of the token vectors.
+# %% sentence-transformers: one vector per sentence, the mean of the token vectors.
 if importlib.util.find_spec("sentence_transformers"):
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Pooling, Transformer

@@ -34,7 +34,7 @@ for topology in topologies:
             sys.exit(f"{topology}: {planned.stdout}{planned.stderr}")
         plan = json.loads(numbers.read_text())
 
-    # %% One number a phase; null where it does not fit or a price is unknown.
+    # %% One number per phase; null where it does not fit or a price is unknown.
     phases, run = plan["phases"], plan["run"]
     gibibytes = f"{max(phase['needed_bytes'] for phase in phases) / 2**30:.2f}"
     steps = [phase["estimate"] for phase in phases]

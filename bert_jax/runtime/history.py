@@ -51,7 +51,7 @@ class History:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return the settings by key; settings missing from an older record have their defaults."""
+        """Return the settings by key."""
         return config_lib.flatten(config_lib.recorded(self.config))
 
     @property
