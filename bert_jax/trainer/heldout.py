@@ -89,17 +89,21 @@ def count_phase(
     """
     phase, source = feed.config.phases[index], feed.open_source(index)
     weights, batches, parts = feed.weights(index), list[HostBatch](), list[HeldoutPart]()
-    tokens = predictions = 0.0  # means per example
-    examples, baseline = 0, dict[str, float]()
-    for number, (weight, name) in enumerate(zip(weights, feed.store_names, strict=True)):
-        own_batches, tokens_B, own_predictions, scores = _count_heldout(
-            feed, index, number, objective, show
-        )
+    tokens, examples, baseline = 0.0, 0, dict[str, float]()  # tokens, predictions: per example
+    counted = [_count_heldout(feed, index, k, objective, show) for k in range(len(weights))]
+    predictions = sum(
+        weight * own / len(tokens_B)
+        for weight, (_, tokens_B, own, _) in zip(weights, counted, strict=True)
+    )
+    for weight, name, (own_batches, tokens_B, own_predictions, scores) in zip(
+        weights, feed.store_names, counted, strict=True
+    ):
         count = len(tokens_B)
         tokens += weight * int(tokens_B.sum()) / count
-        predictions += weight * own_predictions / count
-        for key, score in scores.items():
-            baseline[key] = baseline.get(key, 0.0) + weight * score
+        of_predictions = weight * own_predictions / count / (predictions or 1.0)
+        for key, score in scores.items():  # a loss is the mean over predictions, as score_stores'
+            share = of_predictions if key.endswith("_loss") else weight
+            baseline[key] = baseline.get(key, 0.0) + share * score
             if len(weights) > 1:
                 baseline[f"{key}/{name}"] = score
         factor = 1.0 if len(weights) == 1 else weight * _MIXED_EXAMPLES / count
