@@ -89,18 +89,15 @@ def count_phase(
     """
     phase, source = feed.config.phases[index], feed.open_source(index)
     weights, batches, parts = feed.weights(index), list[HostBatch](), list[HeldoutPart]()
-    tokens, examples, baseline = 0.0, 0, dict[str, float]()  # tokens, predictions: per example
+    tokens, examples, baseline = 0.0, 0, dict[str, float]()  # tokens per example
     counted = [_count_heldout(feed, index, k, objective, show) for k in range(len(weights))]
-    predictions = sum(
-        weight * own / len(tokens_B)
-        for weight, (_, tokens_B, own, _) in zip(weights, counted, strict=True)
-    )
+    predictions = sum(weight * each[2] for weight, each in zip(weights, counted, strict=True))
     for weight, name, (own_batches, tokens_B, own_predictions, scores) in zip(
         weights, feed.store_names, counted, strict=True
     ):
         count = len(tokens_B)
         tokens += weight * int(tokens_B.sum()) / count
-        of_predictions = weight * own_predictions / count / (predictions or 1.0)
+        of_predictions = weight * own_predictions / predictions if predictions else weight
         for key, score in scores.items():  # a loss is the mean over predictions, as score_stores'
             share = of_predictions if key.endswith("_loss") else weight
             baseline[key] = baseline.get(key, 0.0) + share * score
@@ -147,7 +144,7 @@ def _count_heldout(
 ) -> tuple[list[HostBatch], np.ndarray, float, dict[str, float]]:
     """Return a store's held-out batches, the tokens of each example, predictions and baselines.
 
-    The predictions are counted at training's rate.
+    The predictions are the mean of an example, counted at training's rate.
     """
     batches = feed.make_heldout_batches(index, number)
     tokens_B = np.concatenate([batch["input_mask"].sum(axis=1) for batch in batches])
@@ -162,7 +159,7 @@ def _count_heldout(
     predictions /= _wanted_predictions(evaluated, evaluated.shape.predictions, tokens_B)
     if "unigram_causal_loss" in baseline:
         predictions = sum(len(list_next_tokens(batch)) for batch in batches)
-    return batches, tokens_B, predictions, baseline
+    return batches, tokens_B, predictions / len(tokens_B), baseline
 
 
 def _wanted_predictions(source: ExampleSource, slots: int, tokens_B: np.ndarray) -> float:
