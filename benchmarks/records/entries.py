@@ -27,7 +27,7 @@ from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import ResolvedRun, total_steps
 from bert_jax.logging.statistics import Interval, compare_paired
 from bert_jax.model import bert
-from bert_jax.planning.estimate import count_row_flops
+from bert_jax.planning.estimate import count_step_flops
 from bert_jax.train_step.objectives import find_each
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
@@ -160,8 +160,7 @@ def count_tflop(config: ResolvedRun) -> float:
       Refused: the products of the optimizer are not known.
     """
     operations = sum(
-        phase.steps * phase.batch_size * count_row_flops(config, index)
-        for index, phase in enumerate(config.phases)
+        phase.steps * count_step_flops(config, index) for index, phase in enumerate(config.phases)
     )
     model = bert.build(config.model, "cpu", 1, config.compute, find_each(config)[0].heads)
     kernels = [

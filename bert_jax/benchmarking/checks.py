@@ -164,9 +164,10 @@ def check_collectives(mesh: Mesh, megabytes: int = 64) -> CheckResult:
     sentence = f"each of {count} devices sends {words}"
     if chip is None:
         return CheckResult(FINE, f"{sentence}; no data sheet of this device", rates)
-    peak = 2 * chip.link_bytes_per_sec
+    peak = min(2, chip.links) * chip.link_bytes_per_sec
+    words = "two links have" if chip.links > 1 else "its links have"  # a GPU's count as one
     outcome = FINE if rates["all_gather"] > 0.25 * peak else WRONG
-    return CheckResult(outcome, f"{sentence}; two links have {peak / 1e9:.0f} GB/s", rates)
+    return CheckResult(outcome, f"{sentence}; {words} {peak / 1e9:.0f} GB/s", rates)
 
 
 def _time(program: Any, array: jax.Array, turns: int = 5) -> float:

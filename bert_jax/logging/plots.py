@@ -69,9 +69,8 @@ MAX_DOTS = 12  # a curve of at most this many points shows each
 APART = 0.17  # share of a panel's height that separates two values
 NARROW, NARROWEST = 0.16, 0.05  # shares of the axis that "length 128" and "128" fit into
 
-# Okabe and Ito's blue and vermilion: apart for color-blind eyes, and in gray.
+# Okabe and Ito's colors: apart for color-blind eyes, the blue and the vermilion in gray too.
 TRAIN, HELDOUT, GREY, FAINT = "#0072B2", "#D55E00", "#595959", "#D9D9D9"
-# Okabe and Ito's colors, apart for color-blind eyes.
 COLOURS = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7"),
     *("#56B4E9", "#D55E00", "#999999", "#000000"),

@@ -11,7 +11,8 @@ from bert_jax.config import (
 
 FORMULA = (
     "6 x weights of the layers x positions + 12 x width x pairs of positions of all layers "
-    "(attention; disentangled 6 x more for each of its terms, without the map of its table) "
+    "(attention; disentangled or relative 6 x more for each of its terms, without the map of its "
+    "table; with relative positions the layers also at the masked positions, keys mapped once) "
     "+ 6 x (width + vocabulary) x embedding width x masked positions (masked LM) "
     "+ 6 x (width + 2) x width (pooler, next sentence); left to right every position is predicted "
     "from the pairs with those before it; with a generator its own as masked LM, and the encoder's "
@@ -38,11 +39,15 @@ def count_train_flops(model: ModelConfig, seq_len: int, predictions: int) -> flo
         generator = _count_encoder(model.generator, seq_len)
         generator += _count_masked_lm(model.generator, predictions)
         if model.enhanced_mask_decoder:
-            generator += _count_decoder(model.generator, seq_len, predictions)
+            # Its queries are the masked positions, twice, in place of the last layer's.
+            generator += _count_queries(model.generator, seq_len, 2 * predictions - seq_len)
         return float(_count_encoder(model, seq_len) + detection + generator)
     predictions = seq_len if model.is_causal else predictions
     pooler = 6 * (model.hidden_size + 2) * model.hidden_size
-    return float(_count_encoder(model, seq_len) + _count_masked_lm(model, predictions) + pooler)
+    operations = _count_encoder(model, seq_len) + _count_masked_lm(model, predictions) + pooler
+    if model.position_embedding_type == "relative":  # the second stream
+        operations += model.num_hidden_layers * _count_queries(model, seq_len, predictions)
+    return float(operations)
 
 
 def count_teacher_flops(
@@ -69,7 +74,7 @@ def _count_masked_lm(model: ModelConfig, predictions: int) -> int:
 
 def _count_encoder(model: ModelConfig, seq_len: int) -> int:
     width, layers = model.hidden_size, model.num_hidden_layers
-    every = 6 * layers * _count_layer_weights(model) * seq_len
+    every = 6 * layers * count_layer_weights(model) * seq_len
     complete_layers = -(-layers // model.global_attn_every_n_layers)
     windowed_layers = layers - complete_layers
     pairs = complete_layers * seq_len**2
@@ -81,25 +86,23 @@ def _count_encoder(model: ModelConfig, seq_len: int) -> int:
     return every + attention + mapped
 
 
-def _count_layer_weights(model: ModelConfig) -> int:
+def count_layer_weights(model: ModelConfig) -> int:
+    """Count the weights of a layer's matrices, without biases and norms."""
     mlp_maps = 3 if model.gated_mlp else 2
     return (4 * model.hidden_size + mlp_maps * model.intermediate_size) * model.hidden_size
 
 
 def _count_terms(model: ModelConfig) -> int:
     """Count the operations of attention for a pair of positions and a number of the width."""
-    terms = len(model.pos_att_type.split("|"))
-    return 12 + 6 * terms * (model.position_embedding_type == "disentangled")
+    terms = {"disentangled": len(model.pos_att_type.split("|")), "relative": 1}
+    return 12 + 6 * terms.get(model.position_embedding_type, 0)
 
 
-def _count_decoder(model: ModelConfig, seq_len: int, predictions: int) -> int:
-    """Count what the enhanced mask decoder does more than the last layer, which it replaces.
-
-    Keys and values are mapped once, all else is done twice at the masked positions.
-    """
+def _count_queries(model: ModelConfig, seq_len: int, queries: int) -> int:
+    """Count what more queries cost a layer, whose keys and values are mapped for others already."""
     keys = 2 * model.hidden_size**2
-    asking, pairs = 2 * predictions - seq_len, _count_terms(model) * model.hidden_size * seq_len
-    return 6 * (_count_layer_weights(model) - keys) * asking + pairs * asking
+    pairs = _count_terms(model) * model.hidden_size * seq_len
+    return (6 * (count_layer_weights(model) - keys) + pairs) * queries
 
 
 def count_window_pairs(seq_len: int, window: int) -> int:

@@ -50,7 +50,9 @@ TPUS = (
 # NVIDIA's data sheets; peaks are of dense matrices, links are all of NVLink's in one direction
 # (PCIe's where the card has none), clocks those at which the peak is reached.
 GPUS = (
+    Chip("H200 NVL", 835.5e12, 141 * 10**9, 4.8e12, 450e9, 1, 0, 1.55e9),
     Chip("H200", 989.4e12, 141 * 10**9, 4.8e12, 450e9, 1, 0, 1.83e9),
+    Chip("H100 NVL", 835.5e12, 94 * 10**9, 3.9e12, 300e9, 1, 0, 1.55e9),
     Chip("H100 PCIe", 756e12, 80 * 10**9, 2.0e12, 64e9, 1, 0, 1.62e9),
     Chip("H100", 989.4e12, 80 * 10**9, 3.35e12, 450e9, 1, 0, 1.83e9),
     Chip("A100 80GB", 312e12, 80 * 10**9, 2.039e12, 300e9, 1, 0, 1.41e9),
@@ -80,9 +82,10 @@ def find_tpu(name: str) -> Chip | None:
 def find_chip(device_kind: str) -> Chip | None:
     """Find the chip of a JAX device kind; None if its peaks are not listed here.
 
-    A GPU matches if all words of its name occur: "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB".
+    A GPU matches if all words of its name occur, as in "NVIDIA A100-SXM4-40GB", and it is no MIG.
     """
     if device_kind in _TPU_KINDS:
         return find_tpu(_TPU_KINDS[device_kind])
-    words = device_kind.upper().replace("-", " ").split()
-    return next((chip for chip in GPUS if set(chip.name.upper().split()) <= set(words)), None)
+    words = set(device_kind.upper().replace("-", " ").split())
+    chips = () if "MIG" in words else GPUS
+    return next((chip for chip in chips if set(chip.name.upper().split()) <= words), None)

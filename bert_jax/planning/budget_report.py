@@ -67,7 +67,7 @@ def format_bill(plan: BudgetPlan) -> Rows:
     words = f"in all, {plan.chips:,} chips {kind} at {format_dollars(plan.usd_per_chip_hour)}"
     days = f"{duration(86_400 * plan.days):>10}"
     rows.append(("", f"{words:{_BILL_WIDTH}} {format_dollars(plan.dollars):>10}  {days}"))
-    parts = [plan.price_region, f"read {plan.price_read}", plan.price_source]
+    parts = [plan.price_region, plan.price_read and f"read {plan.price_read}", plan.price_source]
     return [*rows, ("prices", ", ".join(part for part in parts if part))]
 
 

@@ -22,6 +22,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from bert_jax.config import ModelConfig
+from bert_jax.model.flops import count_layer_weights
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile, parse_record
@@ -241,9 +242,7 @@ def count_in_words(number: float) -> str:
 
 def count_layer_parameters(model: ModelConfig) -> int:
     """Count the weights of the layers' matrices, without biases and norms (about 0.1%)."""
-    maps = 3 if model.gated_mlp else 2
-    width = model.hidden_size
-    return model.num_hidden_layers * width * (4 * width + maps * model.intermediate_size)
+    return model.num_hidden_layers * count_layer_weights(model)
 
 
 # Layer parameters per token of text, up to which sizes are predicted where the points of the law

@@ -168,7 +168,7 @@ def _cost(run: RunTotals, prices: Prices, chip: str) -> Rows:
         price = f"{format_dollars(run.usd_spot_per_chip_hour)} per chip-hour"
         words = f"{format_dollars(run.usd_spot)} on spot chips, at {price}"
         rows.append(("", f"{words}; what preemptions repeat comes on top"))
-    rows.append(("", f"{prices.path.name}: read {run.price_read}"))
+    rows.append(("", f"{prices.path.name}{run.price_read and f': read {run.price_read}'}"))
     return rows + ([("", run.price_source)] if run.price_source else [])
 
 

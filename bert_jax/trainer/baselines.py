@@ -55,12 +55,12 @@ def list_next_tokens(batch: HostBatch) -> np.ndarray:
 
 
 def compute_majority_nsp_accuracy(batches: Sequence[HostBatch]) -> float:
-    """Compute the accuracy of always predicting the more frequent next-sentence label."""
+    """Compute the accuracy of always predicting the more frequent label, 0.5 without labels."""
     weight = sum(float(b["next_sentence_weights"].sum()) for b in batches)
     random_next = sum(
         float((b["next_sentence_labels"] * b["next_sentence_weights"]).sum()) for b in batches
     )
-    share = random_next / max(weight, 1.0)
+    share = random_next / weight if weight else 0.5
     return max(share, 1.0 - share)
 
 

@@ -89,17 +89,18 @@ def count_phase(
     """
     phase, source = feed.config.phases[index], feed.open_source(index)
     weights, batches, parts = feed.weights(index), list[HostBatch](), list[HeldoutPart]()
-    tokens = predictions = 0.0  # means per example
-    examples, baseline = 0, dict[str, float]()
-    for number, (weight, name) in enumerate(zip(weights, feed.store_names, strict=True)):
-        own_batches, tokens_B, own_predictions, scores = _count_heldout(
-            feed, index, number, objective, show
-        )
+    tokens, examples, baseline = 0.0, 0, dict[str, float]()  # tokens per example
+    counted = [_count_heldout(feed, index, k, objective, show) for k in range(len(weights))]
+    predictions = sum(weight * each[2] for weight, each in zip(weights, counted, strict=True))
+    for weight, name, (own_batches, tokens_B, own_predictions, scores) in zip(
+        weights, feed.store_names, counted, strict=True
+    ):
         count = len(tokens_B)
         tokens += weight * int(tokens_B.sum()) / count
-        predictions += weight * own_predictions / count
-        for key, score in scores.items():
-            baseline[key] = baseline.get(key, 0.0) + weight * score
+        of_predictions = weight * own_predictions / predictions if predictions else weight
+        for key, score in scores.items():  # a loss is the mean over predictions, as score_stores'
+            share = of_predictions if key.endswith("_loss") else weight
+            baseline[key] = baseline.get(key, 0.0) + share * score
             if len(weights) > 1:
                 baseline[f"{key}/{name}"] = score
         factor = 1.0 if len(weights) == 1 else weight * _MIXED_EXAMPLES / count
@@ -143,7 +144,7 @@ def _count_heldout(
 ) -> tuple[list[HostBatch], np.ndarray, float, dict[str, float]]:
     """Return a store's held-out batches, the tokens of each example, predictions and baselines.
 
-    The predictions are counted at training's rate.
+    The predictions are the mean of an example, counted at training's rate.
     """
     batches = feed.make_heldout_batches(index, number)
     tokens_B = np.concatenate([batch["input_mask"].sum(axis=1) for batch in batches])
@@ -158,7 +159,7 @@ def _count_heldout(
     predictions /= _wanted_predictions(evaluated, evaluated.shape.predictions, tokens_B)
     if "unigram_causal_loss" in baseline:
         predictions = sum(len(list_next_tokens(batch)) for batch in batches)
-    return batches, tokens_B, predictions, baseline
+    return batches, tokens_B, predictions / len(tokens_B), baseline
 
 
 def _wanted_predictions(source: ExampleSource, slots: int, tokens_B: np.ndarray) -> float:

@@ -16,7 +16,7 @@ from bert_jax.benchmarking.checks import FINE, SKIPPED, WRONG
 from bert_jax.config import Config, MeshConfig, ModelConfig, Phase
 from bert_jax.model import attention
 from bert_jax.model.attention import verify
-from bert_jax.parallel import mesh
+from bert_jax.parallel import chips, mesh
 from bert_jax.runtime import startup
 from data_pipeline.io.refused import Refused
 
@@ -127,6 +127,14 @@ def test_collectives_are_timed_between_all_devices():
     assert checks.check_collectives(mesh.make_mesh(MeshConfig()), megabytes=1).numbers["psum"] > 0
     alone = mesh.make_mesh(MeshConfig(), jax.devices()[:1])
     assert checks.check_collectives(alone).outcome == SKIPPED
+
+
+@pytest.mark.parametrize(("name", "gbytes"), [("v5e", "two links have 100"), ("H100", "have 450")])
+def test_collectives_are_compared_with_two_links_or_all_of_a_gpus(monkeypatch, name, gbytes):
+    chip = next(each for each in (*chips.TPUS, *chips.GPUS) if each.name == name)
+    monkeypatch.setattr(chips, "find_chip", lambda kind: chip)
+    sentence = checks.check_collectives(mesh.make_mesh(MeshConfig()), megabytes=1).sentence
+    assert f"{gbytes} GB/s" in sentence
 
 
 @pytest.mark.parametrize(

@@ -38,12 +38,11 @@ from bert_jax.lab.row_kinds.row_kind import (
 from bert_jax.lab.study_config import StudyRow, StudyTask
 from bert_jax.logging.console import Screen
 from bert_jax.logging.metrics_writer import METRICS, SUMMARY
-from bert_jax.model.flops import count_train_flops
+from bert_jax.planning.estimate import count_step_flops
 from data_pipeline.io import small_files
 from data_pipeline.io.jsonl import read_metrics
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.spec.schema import row_shape
 from data_pipeline.store import HELDOUT, Split, open_store
 
 # A measure of a run's summary -> what the rows that have it do.
@@ -88,12 +87,8 @@ def _count_cost(row: StudyRow, store: str, vocab_size: int) -> RowCost:
     config = config_lib.resolve(load_row(row, store), store=facts)
     tokens = operations = 0.0
     for index, phase in enumerate(config.phases):
-        options = config_lib.data_in_phase(config, index)
-        shape = row_shape(options, phase.seq_len, phase.max_predictions_per_seq)
-        rows = phase.steps * phase.batch_size
-        model = config_lib.model_in_phase(config, index)
-        tokens += rows * shape.seq_len
-        operations += rows * count_train_flops(model, shape.seq_len, shape.predictions)
+        tokens += phase.steps * phase.batch_size * phase.seq_len
+        operations += phase.steps * count_step_flops(config, index)
     return RowCost(tokens, operations)
 
 

@@ -66,6 +66,18 @@ def test_windows_gates_and_narrow_embeddings_cost_what_they_multiply():
     assert flops.count_train_flops(narrow, seq_len, 2) == before - head + 6 * 5 * width * seq_len
 
 
+def test_the_second_stream_of_relative_positions_asks_at_the_masked_positions():
+    """Against the products of XLNet's layers, written out: 6 for each."""
+    width, units, seq_len, slots, layers = 8, 20, 9, 2, 3
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": units}
+    plain = ModelConfig(vocab_size=0, **sizes)
+    relative = dataclasses.replace(plain, position_embedding_type="relative")
+    distances = width * seq_len**2
+    second = (2 * width**2 + 2 * width * units + 3 * width * seq_len) * slots
+    before, after = (flops.count_train_flops(model, seq_len, slots) for model in (plain, relative))
+    assert after - before == 6 * layers * (distances + second)
+
+
 def test_a_mask_decoder_maps_keys_once_and_asks_twice_at_the_masked_positions():
     """Against the products of a generator of one layer, written out: 6 for each."""
     width, units, seq_len, slots = 8, 20, 9, 2

@@ -12,6 +12,8 @@ from bert_jax.parallel import chips
         ("TPU v5", "v5p"),
         ("NVIDIA H100 80GB HBM3", "H100"),
         ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
         ("NVIDIA H200", "H200"),
         ("NVIDIA A100-SXM4-40GB", "A100 40GB"),
         ("NVIDIA A100 80GB PCIe", "A100 80GB"),

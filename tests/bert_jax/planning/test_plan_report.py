@@ -33,6 +33,8 @@ def test_a_plan_has_the_cost_on_demand_and_on_spot_chips():
     words = describe(run, request(usd_spot=0.5))
     assert "on demand, at $1.20 per chip-hour in here" in words
     assert "on spot chips, at $0.50 per chip-hour" in words and "https://there" in words
+    undated = describe(dataclasses.replace(run, price_read=""), request(usd_spot=0.5))
+    assert "prices.json: read x\n" in words and "prices.json\n" in undated
     without = plan._add_up(request(), [phase])
     assert without.usd_spot is None
     assert "has no price for v5e spot; give it usd_spot" in describe(without, request())

@@ -124,6 +124,13 @@ def test_the_next_tokens_of_a_model_without_context_are_counted_by_hand(config, 
     assert any("predicts" in text and "masks" not in text for _, text in block)
 
 
+def test_a_guess_is_right_half_the_time_where_no_pair_has_a_label():
+    labels = {"next_sentence_labels": np.array([1, 1, 0]), "next_sentence_weights": np.zeros(3)}
+    assert baselines.compute_majority_nsp_accuracy([labels]) == 0.5
+    labels["next_sentence_weights"] += 1.0
+    assert baselines.compute_majority_nsp_accuracy([labels]) == pytest.approx(2 / 3)
+
+
 def test_an_objective_gets_the_baselines_of_its_own_terms_only(config, feed):
     mlm_alone = Objective(
         weights=lambda batch: {"mlm": MLM_NSP.weights(batch)["mlm"]}, terms=MLM_NSP.terms

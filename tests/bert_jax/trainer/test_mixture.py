@@ -1,6 +1,7 @@
 """Runs on several stores: shares by phase, a score for each, and what is refused."""
 
 import dataclasses
+import math
 import shutil
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from bert_jax import replay
 from bert_jax.config import CheckpointConfig, EvalConfig, Phase
 from bert_jax.interop import load
+from bert_jax.train_step.objectives import MLM, Term
 from bert_jax.trainer.feed import StoreFeed, open_store, open_stores
+from bert_jax.trainer.heldout import count_phase
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
@@ -150,6 +153,27 @@ def test_stores_that_do_not_mix_are_refused(tiny_store, weather, tmp_path):
         open_store(PretrainOptions(store=f"{tiny_store},{weather}"))
 
 
+def test_the_line_of_a_mixture_weighs_stores_as_its_score_does(feed, monkeypatch):
+    """A model that scores each store's unigram loss scores the mixture's, whatever is masked."""
+    plain = feed.make_heldout_batches
+
+    def mask_few(index, number=0):
+        batches = plain(index, number)
+        for batch in batches if number else ():
+            batch["masked_lm_weights"][:, 1:] = 0.0
+        return batches
+
+    monkeypatch.setattr(feed, "make_heldout_batches", mask_few)
+    facts, results = count_phase(feed, 1, MLM), []
+    for number, name in enumerate(feed.store_names):
+        for batch in mask_few(1, number):
+            count = float(batch["masked_lm_weights"].sum())
+            term = Term(facts.baseline[f"unigram_mlm_loss/{name}"] * count, 0.0)
+            results.append({"terms": {"mlm": term}, "weights": {"mlm": count}})
+    assert facts.score(results)["mlm_loss"] == pytest.approx(facts.baseline["unigram_mlm_loss"])
+    assert facts.baseline["uniform_mlm_loss"] == pytest.approx(math.log(feed.stores[0].vocab_size))
+
+
 @pytest.mark.slow
 def test_a_stopped_run_resumes_bit_for_bit_and_scores_each_store(config, feed, tmp_path):
     summary = train(config, tmp_path / "whole")
@@ -169,6 +193,6 @@ def test_a_stopped_run_resumes_bit_for_bit_and_scores_each_store(config, feed, t
         unigram = summary[f"unigram_mlm_loss/{name}"]
         assert unigram == pytest.approx(scores["unigram_mlm_loss"])
         own.append((scores["mlm_loss"], unigram))
-    low, high = sorted(loss for loss, _ in own)
-    assert low < summary["heldout_mlm_loss"] < high
-    assert summary["unigram_mlm_loss"] == pytest.approx(0.25 * own[0][1] + 0.75 * own[1][1])
+    for name, values in zip(("heldout", "unigram"), zip(*own, strict=True), strict=True):
+        low, high = sorted(values)
+        assert low < summary[f"{name}_mlm_loss"] < high
