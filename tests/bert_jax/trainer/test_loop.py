@@ -160,7 +160,9 @@ def test_files_that_a_run_would_write_over_are_refused_and_others_are_left(confi
 def test_a_disk_without_room_for_the_checkpoints_is_refused(config, tmp_path, monkeypatch):
     free = shutil.disk_usage(tmp_path)._replace(free=100_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
-    with pytest.raises(ValueError, match=r"has 0.00 GB free, but this run keeps 2 checkpoints .*every_steps"):
+    with pytest.raises(
+        ValueError, match=r"has 0.00 GB free, but this run keeps 2 checkpoints .*every_steps"
+    ):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
