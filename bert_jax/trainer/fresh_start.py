@@ -278,8 +278,10 @@ def _read_trunk(trunk: Trunk) -> dict[str, Any]:
             f"--branch is {trunk}, a checkpoint {kind}, from which no run can continue; "
             f"--config.init=orbax:{trunk.run} begins with its weights"
         )
-    if changes := record.get("changes", []):
-        setting, since = changes[0]["setting"], changes[0]["since_step"]
+    for change in record.get("changes", []):
+        setting, since = change["setting"], change["since_step"]
+        if not since or history.is_free(setting):  # the run of the newest config alone is the same
+            continue
         raise Refused(
             f"--branch is {trunk}, a checkpoint of a run whose config.{setting} was changed after "
             f"step {since:,}, so no single config reproduces it; branch from an earlier step, or "
