@@ -240,9 +240,10 @@ def claim_workdir(start: RunStart, setup: Setup) -> Setup:
     config, storage, screen = setup.config, setup.storage, setup.screen
     provenance, is_writer = setup.feed.provenance, jax.process_index() == 0
     total = config_lib.total_steps(config)
-    if start.done_steps is None or start.done_steps < total:
-        check_space(storage.checkpoints, config.checkpoint, setup.parts.models[0], total)
-    changes = resume.list_changes(start.record, config, start.done_steps or 0)
+    done = start.done_steps or (start.trunk.step if start.trunk else 0)
+    if start.done_steps is None or done < total:
+        check_space(storage.checkpoints, config.checkpoint, setup.parts.models[0], done, total)
+    changes = resume.list_changes(start.record, config, done)
     storage.claim(is_writer=is_writer)
     if start.begins_anew:
         secs = config.hosts.stuck_secs
