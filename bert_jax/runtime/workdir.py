@@ -254,10 +254,7 @@ def _in_bucket(address: str, home: pathlib.Path) -> tuple[Bucket, Workdir]:
 
 
 def _fetch(bucket: Bucket, home: pathlib.Path) -> None:
-    """Replace the small files of a folder with those in the bucket, without those in folders.
-
-    The null threshold of SQuAD 2.0 is fetched too, as a model is read with it.
-    """
+    """Replace the small files of a folder with those in the bucket; leave out those in folders."""
     from bert_jax.tasks.task import THRESHOLD_FILE  # here: pre-training has no task
 
     names = bucket.names()
@@ -277,6 +274,7 @@ def _fetch(bucket: Bucket, home: pathlib.Path) -> None:
             (home / name).parent.mkdir(exist_ok=True)
             write_file(home / name, data)
 
+    # A model of SQuAD 2.0 is read with its null threshold.
     wanted = [f"{PREDICTIONS}/{THRESHOLD_FILE}"] * (f"{PREDICTIONS}/" in names)
     wanted += [
         name

@@ -212,9 +212,7 @@ def _is_gone_from_here(holder: dict[str, Any]) -> bool:
     if holder.get("pid") == os.getpid():  # the pid was reused
         return True
     try:
-        os.kill(int(holder["pid"]), 0)
-    except ProcessLookupError:
-        return True
-    except (KeyError, ValueError, PermissionError):
-        return False
+        os.kill(holder["pid"], 0)
+    except (OSError, KeyError, OverflowError) as error:
+        return isinstance(error, ProcessLookupError)
     return False

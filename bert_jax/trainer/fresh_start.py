@@ -41,15 +41,15 @@ FOLDER = "before-fresh"  # -1, -2 and so on
 _STRAYS_NAMED = 3
 
 
-def is_due(storage: Workdir, fresh: bool, limit_secs: float, first_step: int = 0) -> bool:
+def is_due(storage: Workdir, fresh: bool, limit_secs: float, trunk: "Trunk | None" = None) -> bool:
     """Return whether old records must be moved before the start; process 0 decides for all.
 
-    `first_step` is the step of the first save, more than 0 for a branch.
+    A branch begins with records up to the step of its trunk.
 
     Raises Refused if they must be moved but `fresh` (config.checkpoint.fresh) is not set, and
     OSError if process 0 cannot read them.
     """
-    name = "whether the run begins at step 0"
+    name, first_step = "whether the run begins at step 0", trunk.step if trunk else 0
     answer = processes.ask_first(name, lambda: _look(storage, fresh, first_step), limit_secs)
     kind, _, words = answer.partition(" ")
     if kind == "refused":
