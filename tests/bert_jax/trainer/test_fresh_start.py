@@ -336,3 +336,9 @@ def test_a_change_that_moves_weights_forbids_a_branch(
     refusal = pytest.raises(Refused, match=f"config.{re.escape(setting)} was changed after step 3")
     with refusal if is_refused else contextlib.nullcontext():
         assert fresh_start._read_trunk(fresh_start.Trunk(str(tmp_path), 6)) == receipt
+
+
+def test_a_copy_that_cannot_be_made_names_the_flag_of_its_command(tmp_path):
+    words = r"^--from is .*@6, and .* has no checkpoint of step 6; it has none$"
+    with pytest.raises(Refused, match=words):
+        fresh_start.publish(fresh_start.Trunk(str(tmp_path), 6), tmp_path)
