@@ -254,8 +254,7 @@ class Study:
     def _run(self, result: RowResult, seed: int, lane: Lane) -> str:
         """Train, score and fine-tune a run, except for what is done; return "" or the error."""
         row, folder = result.row, self.locate_run(result.row, seed)
-        kind = find_kind(row)
-        run = self._find_run(row, seed)
+        kind, run = find_kind(row), self._find_run(row, seed)
         if kind.command is None:
             folder.mkdir(exist_ok=True)
         elif not is_finished(folder):

@@ -242,7 +242,7 @@ def claim_workdir(start: RunStart, setup: Setup) -> Setup:
     done = start.done_steps or (start.trunk.step if start.trunk else 0)
     if start.done_steps is None or done < total:
         check_space(storage.checkpoints, config.checkpoint, setup.parts.models[0], done, total)
-    changes = resume.list_changes(start.record, config, done)
+    changes = resume.list_changes(start.record, config, start.done_steps or 0)
     storage.claim(is_writer=is_writer)
     if start.begins_anew:
         secs = config.hosts.stuck_secs
