@@ -167,7 +167,6 @@ class Grid:
                 ) from None
             runs_lib.refuse_others(f"--workdir={self.folder} holds a grid", before, self.fixed)
         choose_score(self._read_outcomes(), self.score)
-        self.folder.mkdir(parents=True, exist_ok=True)
         workdir_lock.lock_folder(self.folder)
 
     def _read_outcomes(self) -> list[GridOutcome]:

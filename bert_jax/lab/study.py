@@ -216,7 +216,6 @@ class Study:
         Raises:
           Refused: another study runs there.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
         workdir_lock.lock_folder(self.folder)
 
     def run(self, screen: Screen, parallel: int = 1) -> list[RowResult]:
