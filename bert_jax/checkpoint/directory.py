@@ -193,18 +193,19 @@ def remove_uncommitted(directory: epath.Path, timeout_secs: float = 5.0) -> None
 
 
 def check_space(
-    directory: Folder, config: CheckpointConfig, model: Model, total_steps: int
+    directory: Folder, config: CheckpointConfig, model: Model, done_steps: int, total_steps: int
 ) -> None:
     """Raise Refused if the disk has no room for the checkpoints that a run keeps, plus one more.
 
-    A bucket is not checked.
+    A run does not save those before done_steps again, should they be gone. A bucket is not checked.
     """
     if is_address(str(directory)):
         return
-    folder = pathlib.Path(directory).resolve()
-    every = config.keep_every_steps
-    kept = NEWEST_KEPT + (total_steps // every if every else 0)
-    saved = [path for path in folder.glob("*") if path.name.isdecimal()]
+    folder, kept = pathlib.Path(directory).resolve(), NEWEST_KEPT
+    saved = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
+    if every := config.keep_every_steps:
+        kept += total_steps // every - max(done_steps - 1, 0) // every
+        saved = [step for step in saved if step >= done_steps or step % every]
     missing = max(1, kept + 1 - len(saved))
     while not folder.exists():
         folder = folder.parent
@@ -212,10 +213,10 @@ def check_space(
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise Refused(
-            f"{folder} has {free / 1e9:,.2f} GB free, but this run keeps {kept} checkpoints while "
-            f"it saves the next, and the {missing} not there yet take {needed / 1e9:,.2f} GB; free "
-            "space, put --workdir on another disk, or keep fewer with a larger "
-            "--config.checkpoint.keep_every_steps, or 0"
+            f"{folder} has {free / 1e9:,.2f} GB free, but this run keeps {kept} checkpoints from "
+            f"step {done_steps:,} on while it saves the next, and the {missing} not there yet take "
+            f"{needed / 1e9:,.2f} GB; free space, put --workdir on another disk, or keep fewer "
+            "with a larger --config.checkpoint.keep_every_steps, or 0"
         )
 
 

@@ -218,8 +218,7 @@ class Checkpoints:
                 self._manager.reload()  # quarantined checkpoints are gone
                 self._newest = step
                 return outcome
-            is_checkpoint = restore_lib.holds_files(checkpoint)
-            problems[step] = outcome.problem if is_checkpoint else ""
+            problems[step] = outcome.problem if restore_lib.holds_files(checkpoint) else ""
         if any(problems.values()):
             raise make_no_intact_checkpoint(directory, [text for text in problems.values() if text])
         restore_lib.quarantine(directory, problems, "the run starts at step 0", say)

@@ -167,7 +167,6 @@ class Grid:
                 ) from None
             runs_lib.refuse_others(f"--workdir={self.folder} holds a grid", before, self.fixed)
         choose_score(self._read_outcomes(), self.score)
-        self.folder.mkdir(parents=True, exist_ok=True)
         workdir_lock.lock_folder(self.folder)
 
     def _read_outcomes(self) -> list[GridOutcome]:
@@ -201,7 +200,8 @@ class Grid:
         def report(number: int, error: str) -> None:
             code, _, message = error.partition(": ")
             if code == f"exit code {REFUSED}" and not any(o.is_finished for o in outcomes):
-                # The others would be refused too.
+                # The others would be refused too; no run began with these settings.
+                (self.folder / NUMBERS).unlink(missing_ok=True)
                 raise Refused(message.removeprefix("error: "))
             score = compare().score
             label = f"{number + 1}/{len(outcomes)}  {self.runs[number].in_words()}"
@@ -215,6 +215,7 @@ class Grid:
             for number, outcome in enumerate(outcomes)
             if not outcome.is_finished
         ]
+        compare()  # keeps the settings: a killed run must not resume with others
         runs_lib.run_all(scheduled, screen, parallel)
         failed = sum(not outcome.is_finished for outcome in outcomes)
         if failed == len(outcomes):

@@ -51,6 +51,7 @@ class Lane:
                     self.check()
                     time.sleep(_POLL_SECS)
         log, began = folder.parent / f"{folder.name}.log", time.monotonic()
+        old_bytes = log.stat().st_size if log.exists() else 0  # of an earlier start
         with self.screen.spinning(label) as show:
 
             def show_progress() -> None:
@@ -69,7 +70,8 @@ class Lane:
                 },
                 show_progress,
             )
-        return "" if code == DONE else f"exit code {code}: {child_process.last_error(log)}"
+        error = "" if code == DONE else child_process.last_error(log, old_bytes)
+        return error and f"exit code {code}: {error}"
 
 
 def _read_last_step(workdir: pathlib.Path) -> int:
@@ -201,7 +203,6 @@ def claim_folder(
         )
     elif folder.exists() and {entry.name for entry in folder.iterdir()} - {workdir_lock.FILE}:
         raise Refused(f"{flag}={folder} is not empty and holds no {kind}; give a new folder")
-    folder.mkdir(parents=True, exist_ok=True)
     workdir_lock.lock_folder(folder)
     if not path.exists():
         write_json(path, dict(record))

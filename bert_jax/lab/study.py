@@ -216,7 +216,6 @@ class Study:
         Raises:
           Refused: another study runs there.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
         workdir_lock.lock_folder(self.folder)
 
     def run(self, screen: Screen, parallel: int = 1) -> list[RowResult]:
@@ -254,8 +253,7 @@ class Study:
     def _run(self, result: RowResult, seed: int, lane: Lane) -> str:
         """Train, score and fine-tune a run, except for what is done; return "" or the error."""
         row, folder = result.row, self.locate_run(result.row, seed)
-        kind = find_kind(row)
-        run = self._find_run(row, seed)
+        kind, run = find_kind(row), self._find_run(row, seed)
         if kind.command is None:
             folder.mkdir(exist_ok=True)
         elif not is_finished(folder):

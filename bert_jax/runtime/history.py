@@ -29,12 +29,12 @@ _SCHEDULE = (
     *("learning_rate", "warmup_steps", "warmup_tokens", "decay", "decay_power", "decay_steps"),
     *("end_learning_rate", "decay_counts_warmup"),
 )
-# Groups of settings that change no weight; phases, which are compared step by step.
-_FREE_GROUPS = ("checkpoint.", "eval.", "hosts.", "log.", "phases[")
-# Single settings that change no weight, or that are compared step by step.
-_FREE = {
-    *("log_every_steps", "objective", "teacher", "model.is_causal", "compute.compute_dtype"),
-    *("data.masked_lm_prob", *(f"data.{name}" for name in OPTIONS_OF_A_RUN)),
+# Groups of settings that change no weight, and single ones; the record pins stores and teacher.
+_FREE_GROUPS = ("checkpoint.", "eval.", "hosts.", "log.")
+_FREE = {"log_every_steps", "teacher", *(f"data.{name}" for name in OPTIONS_OF_A_RUN)}
+# Single settings that are compared step by step, as phases are.
+_BY_STEP = {
+    *("objective", "model.is_causal", "compute.compute_dtype", "data.masked_lm_prob"),
     *(f"model.{name}" for name in THETAS),
     *(f"optim.{name}" for name in _SCHEDULE),
 }
@@ -108,6 +108,11 @@ def find_first_difference(
     return min(differences, key=lambda difference: difference.step, default=None)
 
 
+def is_free(setting: str) -> bool:
+    """Return whether no weight of a run depends on a setting."""
+    return setting in _FREE or setting.startswith(_FREE_GROUPS)
+
+
 def _compare_settings(trunk: History, leaf: History) -> Iterator[StepDifference]:
     """Compare what applies to all steps: settings, versions, vocabulary, dtype and devices."""
     before, now = (_list_settings(history) for history in (trunk, leaf))
@@ -134,7 +139,7 @@ def _list_settings(history: History) -> dict[str, Any]:
     return values | {
         f"config.{key}": value
         for key, value in settings.items()
-        if key not in _FREE and not key.startswith(_FREE_GROUPS)
+        if not (is_free(key) or key in _BY_STEP or key.startswith("phases["))
     }
 
 

@@ -76,8 +76,7 @@ def can_resume(
             f"is one of {provenance.learns}; give another --workdir{begin}"
         )
     given = {"fixed": list_fixed_settings(config, provenance), "vocabulary": provenance.vocabulary}
-    differing = list_differences(record, given)
-    if differing:
+    if differing := list_differences(record, given):
         raise Refused(
             f"{workdir} holds a run with "
             f"{describe_differences(differing, '', 'this config says')}; give another --workdir, "

@@ -161,7 +161,7 @@ class Workdir:
         if self.lease is not None:
             retry(self.lease.check)
         seen = _files_to_publish(home, self.number)
-        if self.number == 0 and SUMMARY not in seen and SUMMARY not in self._published:
+        if self.number == 0 and SUMMARY not in seen and self._published.get(SUMMARY) != (0, 0):
             retry(lambda: bucket.delete(SUMMARY))  # left by an earlier end of the run
         changed = {
             name: status for name, status in seen.items() if self._published.get(name) != status
@@ -172,7 +172,7 @@ class Workdir:
 
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(write, changed))
-        self._published.update({SUMMARY: (0, 0)} | changed)
+        self._published.update({SUMMARY: (0, 0)} | seen)
 
     def rows(self) -> list[tuple[str, str]]:
         """Return (label, text) rows for the screen that locate the files; [] for a local folder."""
@@ -254,7 +254,9 @@ def _in_bucket(address: str, home: pathlib.Path) -> tuple[Bucket, Workdir]:
 
 
 def _fetch(bucket: Bucket, home: pathlib.Path) -> None:
-    """Replace the small files of a folder with those in the bucket."""
+    """Replace the small files of a folder with those in the bucket; leave out those in folders."""
+    from bert_jax.tasks.task import THRESHOLD_FILE  # here: pre-training has no task
+
     names = bucket.names()
     if f"{CHECKPOINTS}/" in names and FILE not in names:
         raise Refused(
@@ -269,15 +271,16 @@ def _fetch(bucket: Bucket, home: pathlib.Path) -> None:
     def fetch(name: str) -> None:
         data = bucket.read(name)
         if data is not None:
+            (home / name).parent.mkdir(exist_ok=True)
             write_file(home / name, data)
 
-    wanted = [
+    # A model of SQuAD 2.0 is read with its null threshold.
+    wanted = [f"{PREDICTIONS}/{THRESHOLD_FILE}"] * (f"{PREDICTIONS}/" in names)
+    wanted += [
         name
         for name in names
-        if not name.endswith("/")
-        and name not in _NOT_PUBLISHED
-        and not name.startswith(".")
-        and not _OF_A_PROCESS.fullmatch(name)
+        if name not in _NOT_PUBLISHED
+        and not (name.endswith("/") or name.startswith(".") or _OF_A_PROCESS.fullmatch(name))
     ]
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(fetch, wanted))

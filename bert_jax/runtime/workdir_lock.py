@@ -63,11 +63,12 @@ _locked: dict[pathlib.Path, IO[bytes]] = {}
 
 
 def lock_folder(folder: pathlib.Path) -> None:
-    """Lock a folder until this process ends; do nothing if its file system has no locks.
+    """Make a folder, and lock it until this process ends unless its file system has no locks.
 
     Raises Refused if another run has locked it, or the lock is a symbolic link.
     """
     folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
     if folder in _locked:
         return
     number = small_files.open_to_write(folder / FILE, os.O_RDWR | os.O_APPEND)
@@ -212,9 +213,7 @@ def _is_gone_from_here(holder: dict[str, Any]) -> bool:
     if holder.get("pid") == os.getpid():  # the pid was reused
         return True
     try:
-        os.kill(int(holder["pid"]), 0)
-    except ProcessLookupError:
-        return True
-    except (KeyError, ValueError, PermissionError):
-        return False
+        os.kill(holder["pid"], 0)
+    except (OSError, KeyError, OverflowError) as error:
+        return isinstance(error, ProcessLookupError)
     return False

@@ -30,7 +30,7 @@ from bert_jax.trainer.feed import Feed
 from bert_jax.trainer.readings import Progress
 from data_pipeline.cli.main import find_python
 from data_pipeline.io import small_files
-from data_pipeline.io.atomic import write_file
+from data_pipeline.io.atomic import write_json
 from data_pipeline.io.jsonl import append_record, read_records, truncate_records
 from data_pipeline.io.small_files import DamagedFile, parse_record
 
@@ -194,13 +194,9 @@ def _parse(data: bytes, path: object) -> list[SkippedRange]:
     return parse_record(small_files.parse_json(data, path), list[SkippedRange], path)
 
 
-def _as_json(ranges: Sequence[SkippedRange]) -> str:
-    return json.dumps([dataclasses.asdict(skipped) for skipped in ranges], indent=2)
-
-
 def write_skipped(workdir: pathlib.Path, ranges: Sequence[SkippedRange]) -> None:
     """Write the skipped ranges of a run."""
-    write_file(workdir / LEFT_OUT, f"{_as_json(ranges)}\n".encode())
+    write_json(workdir / LEFT_OUT, [dataclasses.asdict(skipped) for skipped in ranges])
 
 
 class SkippedRanges:
@@ -214,7 +210,7 @@ class SkippedRanges:
         self._workdir, self._config = workdir, config
         text = processes.ask_first(
             f"what {LEFT_OUT} says",
-            lambda: _as_json(read_skipped(workdir)),
+            lambda: json.dumps([dataclasses.asdict(each) for each in read_skipped(workdir)]),
             config.hosts.start_secs,
         )
         self._all = _parse(text.encode(), LEFT_OUT)

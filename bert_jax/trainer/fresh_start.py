@@ -41,15 +41,15 @@ FOLDER = "before-fresh"  # -1, -2 and so on
 _STRAYS_NAMED = 3
 
 
-def is_due(storage: Workdir, fresh: bool, limit_secs: float, first_step: int = 0) -> bool:
+def is_due(storage: Workdir, fresh: bool, limit_secs: float, trunk: "Trunk | None" = None) -> bool:
     """Return whether old records must be moved before the start; process 0 decides for all.
 
-    `first_step` is the step of the first save, more than 0 for a branch.
+    A branch begins with records up to the step of its trunk.
 
     Raises Refused if they must be moved but `fresh` (config.checkpoint.fresh) is not set, and
     OSError if process 0 cannot read them.
     """
-    name = "whether the run begins at step 0"
+    name, first_step = "whether the run begins at step 0", trunk.step if trunk else 0
     answer = processes.ask_first(name, lambda: _look(storage, fresh, first_step), limit_secs)
     kind, _, words = answer.partition(" ")
     if kind == "refused":
@@ -235,8 +235,7 @@ def check_branch(
     histories = history.read_history(theirs, path), history.read_history(ours, "this config")
     numbers = receipt["numbers"]
     has_bad_steps = bool(numbers.get("skipped_steps") or numbers.get("left_out_steps"))
-    difference = history.find_first_difference(*histories, trunk.step, has_bad_steps)
-    if difference is not None:
+    if difference := history.find_first_difference(*histories, trunk.step, has_bad_steps):
         raise Refused(
             f"--branch is {trunk}, but {difference.describe()}; a branch may only change what "
             "comes after its step: use the value of that run, or branch from an earlier step"
@@ -253,7 +252,7 @@ def _list_conditions(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**code.get("packages", {}), "commit": commit, **others}
 
 
-def _read_trunk(trunk: Trunk) -> dict[str, Any]:
+def _read_trunk(trunk: Trunk, flag: str = "--branch") -> dict[str, Any]:
     """Read the receipt of the checkpoint that a branch begins with; its run may still be training.
 
     Raises:
@@ -263,7 +262,7 @@ def _read_trunk(trunk: Trunk) -> dict[str, Any]:
     if trunk.step not in steps:
         listed = ", ".join(f"{step:,}" for step in sorted(steps))
         raise Refused(
-            f"--branch is {trunk}, and {trunk.run} has no checkpoint of step {trunk.step:,}; "
+            f"{flag} is {trunk}, and {trunk.run} has no checkpoint of step {trunk.step:,}; "
             + (f"it has checkpoints of steps {listed}" if steps else "it has none")
         )
     receipt = directory.read_receipt(steps[trunk.step])
@@ -275,13 +274,15 @@ def _read_trunk(trunk: Trunk) -> dict[str, Any]:
             else f"of {record.get('learns', 'another kind')}"
         )
         raise Refused(
-            f"--branch is {trunk}, a checkpoint {kind}, from which no run can continue; "
+            f"{flag} is {trunk}, a checkpoint {kind}, from which no run can continue; "
             f"--config.init=orbax:{trunk.run} begins with its weights"
         )
-    if changes := record.get("changes", []):
-        setting, since = changes[0]["setting"], changes[0]["since_step"]
+    for change in record.get("changes", []):
+        setting, since = change["setting"], change["since_step"]
+        if not since or history.is_free(setting):  # the run of the newest config alone is the same
+            continue
         raise Refused(
-            f"--branch is {trunk}, a checkpoint of a run whose config.{setting} was changed after "
+            f"{flag} is {trunk}, a checkpoint of a run whose config.{setting} was changed after "
             f"step {since:,}, so no single config reproduces it; branch from an earlier step, or "
             "from a run whose settings were not changed"
         )
@@ -318,7 +319,7 @@ def publish(trunk: Trunk, folder: pathlib.Path) -> None:
     """
     from bert_jax.interop import load  # here: other runs read no other run
 
-    record = _read_trunk(trunk)["run"]
+    record = _read_trunk(trunk, "--from")["run"]
     name, step = record["vocabulary"]["file"], str(trunk.step)
     directory.copy(trunk.checkpoints / step, epath.Path(folder) / CHECKPOINTS / step)
     with load.open_workdir(trunk.run) as source:

@@ -205,8 +205,7 @@ def check_start(
     if config.log.wandb and jax.process_index() == 0:
         metrics_writer.check_package(config.log.wandb)
     fresh, total = config.checkpoint.fresh, config_lib.total_steps(config)
-    first_step = trunk.step if trunk else 0
-    begins_anew = fresh_start.is_due(storage, fresh, config.hosts.stuck_secs, first_step)
+    begins_anew = fresh_start.is_due(storage, fresh, config.hosts.stuck_secs, trunk)
     record, problem, done = None, "", None
     unlike_trunk: Sequence[str] = ()
     if not begins_anew:
@@ -240,8 +239,9 @@ def claim_workdir(start: RunStart, setup: Setup) -> Setup:
     config, storage, screen = setup.config, setup.storage, setup.screen
     provenance, is_writer = setup.feed.provenance, jax.process_index() == 0
     total = config_lib.total_steps(config)
-    if start.done_steps is None or start.done_steps < total:
-        check_space(storage.checkpoints, config.checkpoint, setup.parts.models[0], total)
+    done = start.done_steps or (start.trunk.step if start.trunk else 0)
+    if start.done_steps is None or done < total:
+        check_space(storage.checkpoints, config.checkpoint, setup.parts.models[0], done, total)
     changes = resume.list_changes(start.record, config, start.done_steps or 0)
     storage.claim(is_writer=is_writer)
     if start.begins_anew:
@@ -284,10 +284,9 @@ def open_checkpoints(
 
     `report` is called with the error of a failed save, to notify the other processes.
     """
-    provenance = setup.feed.provenance
-    made = run_record.build_record(setup.config, provenance, setup.changes, setup.record)
+    run = run_record.build_record(setup.config, setup.feed.provenance, setup.changes, setup.record)
     return Checkpoints(
-        setup.storage.checkpoints, setup.config.checkpoint, setup.parts.model, made, report
+        setup.storage.checkpoints, setup.config.checkpoint, setup.parts.model, run, report
     )
 
 
@@ -301,9 +300,8 @@ def restore_or_initialize(setup: Setup, checkpoints: Checkpoints) -> tuple[Train
     if restored is not None:
         state, numbers = restored
         return state, parse_record(numbers, Progress, "the receipt of the checkpoint")
-    config, trunk = setup.config, setup.trunk
-    fresh, first_step = config.checkpoint.fresh, trunk.step if trunk else 0
-    if fresh_start.is_due(setup.storage, fresh, config.hosts.stuck_secs, first_step):
+    fresh, trunk = setup.config.checkpoint.fresh, setup.trunk
+    if fresh_start.is_due(setup.storage, fresh, setup.config.hosts.stuck_secs, trunk):
         raise NoIntactCheckpoint(
             f"{setup.storage.checkpoints}: the checkpoints of this run are gone"
         )
@@ -315,7 +313,7 @@ def restore_or_initialize(setup: Setup, checkpoints: Checkpoints) -> tuple[Train
         state, progress = _restore_trunk(setup, trunk, checkpoints)
     jax.block_until_ready(state)
     setup.storage.publish()
-    checkpoints.save(first_step, state, dataclasses.asdict(progress))
+    checkpoints.save(int(state.step), state, dataclasses.asdict(progress))
     checkpoints.wait()  # report a failed save before the first step
     return state, progress
 

@@ -65,8 +65,8 @@ def run(
         raise
 
 
-def last_error(log: pathlib.Path) -> str:
-    """Return the last line of a log that begins with "error", or else its last line."""
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+def last_error(log: pathlib.Path, old_bytes: int = 0) -> str:
+    """Return the last line after old_bytes of a log that begins with "error", or else the last."""
+    lines = log.read_bytes()[old_bytes:].decode("utf-8", "replace").strip().splitlines()
     errors = (line for line in reversed(lines) if line.startswith("error"))
-    return next(errors, lines[-1] if lines else f"{log} is empty")
+    return next(errors, lines[-1] if lines else f"nothing was written to {log}")

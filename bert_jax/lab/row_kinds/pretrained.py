@@ -77,9 +77,10 @@ def _check(row: StudyRow, store: str) -> dict[str, Any]:
     refuse_settings(row, "tagger")
     config = load_row(row, store)
     config_lib.resolve(config)
-    settings = config_lib.flatten(config_lib.recorded(config))
     own = {"finetune": row.finetune} if row.finetune else {}
-    return settings | own
+    if config.init:  # copies of it are equal
+        own["init's weights"] = hash_weights(load.load(config.init))
+    return config_lib.flatten(config_lib.recorded(config)) | own
 
 
 def _count_cost(row: StudyRow, store: str, vocab_size: int) -> RowCost:

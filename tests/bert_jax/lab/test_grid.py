@@ -83,14 +83,27 @@ def test_what_would_be_refused_of_every_run_is_refused_once(tmp_path, capsys):
     failure = "print('error: config.data.dir is missing'); sys.exit(2)"
     with pytest.raises(Refused, match=r"^config\.data\.dir is missing$"):
         run_grid(grid(tmp_path, failure))
-    assert starts(tmp_path) == 1
+    assert starts(tmp_path) == 1 and not (tmp_path / "grid.json").exists()
     assert run_grid(grid(tmp_path, "sys.exit(1)")) == 1
     assert "no run came to its end; their logs are" in capsys.readouterr().out
+
+
+def test_a_failure_is_not_explained_by_that_of_an_earlier_start(tmp_path, capsys):
+    assert run_grid(grid(tmp_path, "sys.exit('error: the disk is full')")) == 1
+    assert "failed: exit code 1: error: the disk" in capsys.readouterr().out
+    assert run_grid(grid(tmp_path, "raise KeyError('x')")) == 1
+    said = capsys.readouterr().out
+    assert "failed: exit code 1: KeyError" in said and "disk" not in said
 
 
 def test_a_run_that_ends_well_and_leaves_nothing_has_failed(tmp_path, capsys):
     assert run_grid(grid(tmp_path, "sys.exit()")) == 1
     assert capsys.readouterr().out.count("failed: it left no summary") == 4
+
+
+def test_the_settings_are_kept_before_the_first_run_begins(tmp_path):
+    failure = "if not (workdir.parent / 'grid.json').exists(): sys.exit('error: nothing is kept')"
+    assert run_grid(grid(tmp_path, failure)) == 0
 
 
 ONE_RUN = GridRun(5e-5, 3.0, 1)

@@ -135,6 +135,12 @@ def test_a_given_checkpoint_is_its_weights_and_fills_masks_of_its_own_tokens(
 
     rows = [check(f"checkpoint=hf:{folder}")._identity.rows for folder in (first, copy, other)]
     assert rows[0] == rows[1] != rows[2]
+    warm = [
+        KINDS["pretrain"].check(changed(BERT, flags=f"{TINY} init=hf:{folder}"), str(tiny_store))
+        for folder in (first, copy, other)
+    ]
+    known = list(map(study_lib._describe_settings, warm))
+    assert known[0] == known[1] != known[2]
     for flags in ("", "checkpoint=", f"checkpoint=hf:{first} step=3", "hf:DIR"):
         with pytest.raises(ValueError, match="row given: its flags"):
             check(flags)

@@ -181,11 +181,13 @@ def test_a_receipt_keeps_the_changes(config, tmp_path):
     ("phases", "words"),
     [
         (5, "'phases' is a whole number, not a list"),
-        ([5], "a phase that is not an object: 5"),
+        ([5], "config.phases has an entry that is not a phase"),
         ([{"steps": "7"}], "'steps' is"),
         ([{"steps": 7, "global_rope_theta": "x"}], "'global_rope_theta' is"),
     ],
 )
 def test_damaged_phases_are_named_before_a_model_is_built(phases, words, tmp_path):
+    path, pieces = tmp_path / "run.json", {"file": "vocab.txt", "lowercase": True}
+    record = {"config": {"phases": phases}, "fixed": {}, "vocabulary": pieces}
     with pytest.raises(small_files.DamagedFile, match=words):
-        run_record._read_phases({"config": {"phases": phases}}, tmp_path / "run.json")
+        run_record._read_phases(run_record.check_record(record, path), path)

@@ -145,6 +145,23 @@ def test_the_summary_of_a_run_that_goes_on_goes(memory, tmp_path):
         write(again.home, summary_json="{}")
         again.publish()
     assert in_bucket(memory) == {"summary.json": b"{}"}
+    with running(tmp_path) as longer:
+        longer.publish()  # as a start does before the run deletes the summary
+        (longer.home / "summary.json").unlink()
+        longer.publish()
+    assert in_bucket(memory) == {}
+
+
+def test_a_reader_finds_the_null_threshold_of_a_run_in_a_bucket(memory, tmp_path):
+    with running(tmp_path / "a") as run:
+        (run.home / "predictions" / "dev").mkdir(parents=True)
+        for name in ("null_threshold.json", "dev/nbest.json"):
+            (run.home / "predictions" / name).write_text("{}")
+        run.publish()
+    (tmp_path / "b").mkdir()
+    read = fetch_workdir(RUN, tmp_path / "b").home
+    files = [str(path.relative_to(read)) for path in read.rglob("*") if path.is_file()]
+    assert files == ["predictions/null_threshold.json"]
 
 
 @pytest.mark.parametrize(

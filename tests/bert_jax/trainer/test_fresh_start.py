@@ -1,8 +1,10 @@
 """The beginning of a run: at step 0, resumed, refused, or with earlier records quarantined."""
 
+import contextlib
 import dataclasses
 import json
 import pathlib
+import re
 import shutil
 
 import jax
@@ -310,3 +312,33 @@ def test_an_unknown_number_in_a_receipt_is_one_sentence(config, workdir):
     rewrite_receipt(workdir / "checkpoints" / "0", numbers={"luck": 7.0})
     with pytest.raises(DamagedFile, match="luck"):
         begun(prepare(config, workdir))
+
+
+@pytest.mark.parametrize(
+    ("setting", "since_step", "is_refused"),
+    [
+        ("optim.beta2", 3, True),
+        ("phases[0].steps", 3, True),
+        ("optim.beta2", 0, False),  # no step was taken before
+        ("checkpoint.every_steps", 3, False),
+        ("data.store", 3, False),  # moved: its digest is pinned
+    ],
+)
+def test_a_change_that_moves_weights_forbids_a_branch(
+    tmp_path, monkeypatch, setting, since_step, is_refused
+):
+    change = {"setting": setting, "since_step": since_step, "before": 1, "now": 2}
+    words = {"file": "vocab.txt", "lowercase": True}
+    record = {"config": {"phases": []}, "fixed": {}, "vocabulary": words, "store": {}}
+    receipt = {"run": record | {"changes": [change]}}
+    monkeypatch.setattr(directory, "find_steps", lambda folder: {6: folder / "6"})
+    monkeypatch.setattr(directory, "read_receipt", lambda path: receipt)
+    refusal = pytest.raises(Refused, match=f"config.{re.escape(setting)} was changed after step 3")
+    with refusal if is_refused else contextlib.nullcontext():
+        assert fresh_start._read_trunk(fresh_start.Trunk(str(tmp_path), 6)) == receipt
+
+
+def test_a_copy_that_cannot_be_made_names_the_flag_of_its_command(tmp_path):
+    words = r"^--from is .*@6, and .* has no checkpoint of step 6; it has none$"
+    with pytest.raises(Refused, match=words):
+        fresh_start.publish(fresh_start.Trunk(str(tmp_path), 6), tmp_path)

@@ -28,7 +28,7 @@ def test_output_is_appended_to_the_log(tmp_path):
     [
         ("print('error: no such task'); print('see the log'); sys.exit(2)", 2, "error: no such"),
         ("raise KeyError('x')", 1, "KeyError: 'x'"),
-        ("sys.exit(3)", 3, "{} is empty"),
+        ("sys.exit(3)", 3, "nothing was written to {}"),
     ],
 )
 def test_a_failure_is_known_by_its_exit_code_and_its_last_error(tmp_path, code, exit_code, error):
