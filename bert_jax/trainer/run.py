@@ -71,12 +71,11 @@ def join_processes(flags: ProcessFlags, hosts: HostsConfig, log: LibraryLog) -> 
 
 
 def leave(code: int, message: str) -> None:
-    """Exit with os._exit if the run failed; otherwise tell the other processes, and return.
+    """Exit with os._exit after an error; otherwise tell the other processes, and return.
 
     After a failure, a normal exit would wait for the other processes, or five minutes for Orbax.
     """
-    is_orderly = not message and code in (exit_codes.DONE, *preemption.EXIT_CODES)
-    if is_orderly or (processes.count() == 1 and code != exit_codes.FAILED):
+    if not message or (processes.count() == 1 and code != exit_codes.FAILED):
         processes.say_goodbye()
         return
     if sys.exception() is not None:
@@ -129,10 +128,8 @@ def _train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
         setup.screen.print(f"curves up to here: {_curves(setup)}")
         raise
     count = summary["attempts"]
-    title = (
-        "wall time" if count == 1 else f"wall time over {count} attempts and the stops between them"
-    )
-    setup.screen.table(title, goodput.list_closing_rows(summary))
+    over = f" over {count} attempts and the stops between them" * (count > 1)
+    setup.screen.table(f"wall time{over}", goodput.list_closing_rows(summary))
     finish(setup, summary)
     return exit_codes.DONE
 
