@@ -6,6 +6,7 @@ claim_workdir.
 
 import dataclasses
 import functools
+import json
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ from bert_jax.logging.metrics_writer import BAD_STEPS, METRICS
 from bert_jax.model import bert
 from bert_jax.monitoring.rules import Finding
 from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.parallel import processes
 from bert_jax.runtime import goodput, history, profiler, resume, run_record
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.profiler import Window
@@ -204,13 +206,16 @@ def check_start(
     workdir_lib.check_entries(storage.home)
     if config.log.wandb and jax.process_index() == 0:
         metrics_writer.check_package(config.log.wandb)
-    fresh, total = config.checkpoint.fresh, config_lib.total_steps(config)
+    secs, total = config.hosts.stuck_secs, config_lib.total_steps(config)
     first_step = trunk.step if trunk else 0
-    begins_anew = fresh_start.is_due(storage, fresh, config.hosts.stuck_secs, first_step)
+    begins_anew = fresh_start.is_due(storage, config.checkpoint.fresh, secs, first_step)
     record, problem, done = None, "", None
     unlike_trunk: Sequence[str] = ()
     if not begins_anew:
-        record, problem = find_run(storage.home, storage.checkpoints)
+        # Other processes' local copies of a workdir in a bucket may be stale.
+        find = functools.partial(find_run, storage.home, storage.checkpoints)
+        text = processes.ask_first("what the record says", lambda: json.dumps(find()), secs)
+        record, problem = json.loads(text)
         trunk = fresh_start.find_branch(record, trunk, storage.address)
         if resume.can_resume(storage.home, config, provenance, record):
             # Every record can be read and continued.
@@ -226,9 +231,7 @@ def check_start(
         first_step = trunk.step if trunk else 0
         profiler.check_window(profiled, first_step if done is None else done, total)
     mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
-    if jax.process_count() > 1:
-        weights = {"init's weights": weights_digest} if weights_digest else {}
-        resume.check_processes_agree(config, provenance, weights)
+    resume.check_processes_agree(config, provenance, {"init's weights": weights_digest})
     return RunStart(begins_anew, record, problem, done, trunk, unlike_trunk)
 
 
