@@ -151,13 +151,9 @@ def _curves(setup: Setup) -> str:
 
 def describe_result(setup: Setup, summary: dict[str, Any]) -> list[tuple[str, str]]:
     """List speed, records and checkpoint of a finished run, for the last block on the screen."""
-    place = setup.storage.address
+    place, speed = setup.storage.address, f"{summary['sequences_per_sec']:,.0f} sequences/s"
     return [
-        (
-            "speed",
-            f"{summary['sequences_per_sec']:,.0f} sequences/s in training, goodput "
-            f"{summary['goodput']:.1%}",
-        ),
+        ("speed", f"{speed} in training, goodput {summary['goodput']:.1%}"),
         ("curves", _curves(setup)),
         ("numbers", f"{place}/{log_lib.SUMMARY}, {log_lib.METRICS}, {log_lib.EVENTS}/"),
         ("checkpoint", str(setup.storage.checkpoints / str(summary["steps"]))),
