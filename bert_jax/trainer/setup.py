@@ -119,15 +119,15 @@ def build_setup(
     stores = open_stores(run.data, screen)
     store = stores[0]  # the vocabulary is the same in all
     weights = teacher = None
-    identity, digest = {}, ""
+    identity, digests = {}, dict[str, str]()
     if checkpoint is not None:
         weights = warm_start.fit_weights(checkpoint, run, store)
-        digest = pretrained.hash_for_others(weights.checkpoint)
+        digests["init's weights"] = pretrained.hash_for_others(weights.checkpoint)
     if run.teacher:
         teacher = teacher_lib.read_teacher(run, store, screen)
         identity = teacher_lib.identify_teacher(teacher)
     feed = StoreFeed(stores, run, identity)
-    start = check_start(run, feed.provenance, storage, devices, profiled, digest, trunk)
+    start = check_start(run, feed.provenance, storage, devices, profiled, digests, trunk)
     if start.unlike_trunk:
         words = f"{start.trunk} was trained with {'; '.join(start.unlike_trunk)}"
         screen.finding("branch", words, "its bits may differ from a run made alone")
@@ -142,10 +142,8 @@ def build_setup(
     jax.set_mesh(parts.mesh)
     frozen: tuple[bert.Params, ...] = ()
     if teacher is not None and parts.teacher is not None:
-        placed = teacher_lib.place_teacher(
-            teacher, parts.teacher, parts.mesh, parts.frozen_shardings
-        )
-        frozen = (placed,)
+        shardings = parts.frozen_shardings
+        frozen = (teacher_lib.place_teacher(teacher, parts.teacher, parts.mesh, shardings),)
         rows = [("teacher", f"{teacher.parameter_count:,} from {teacher.address}"), *rows]
 
     def initial_params() -> bert.Params:
@@ -192,12 +190,12 @@ def check_start(
     storage: Workdir,
     devices: Sequence[jax.Device] | None,
     profiled: Window | None,
-    weights_digest: str,
+    digests: Mapping[str, str],
     trunk: Trunk | None = None,
 ) -> RunStart:
     """Check a run against its workdir, devices and other processes; change nothing.
 
-    `weights_digest` identifies the weights that a new run begins with; "" if they are random.
+    `digests` identify what all processes must read alike, and a resumed run may change, by name.
     `trunk` is the checkpoint of another run that it branches from.
 
     The first check that fails raises Refused or OSError.
@@ -231,7 +229,7 @@ def check_start(
         first_step = trunk.step if trunk else 0
         profiler.check_window(profiled, first_step if done is None else done, total)
     mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
-    resume.check_processes_agree(config, provenance, {"init's weights": weights_digest})
+    resume.check_processes_agree(config, provenance, digests)
     return RunStart(begins_anew, record, problem, done, trunk, unlike_trunk)
 
 
@@ -287,8 +285,7 @@ def open_checkpoints(
 
     `report` is called with the error of a failed save, to notify the other processes.
     """
-    provenance = setup.feed.provenance
-    made = run_record.build_record(setup.config, provenance, setup.changes, setup.record)
+    made = run_record.build_record(setup.config, setup.feed.provenance, setup.changes, setup.record)
     return Checkpoints(
         setup.storage.checkpoints, setup.config.checkpoint, setup.parts.model, made, report
     )
