@@ -5,7 +5,6 @@ that lie on the devices beforehand. The input pipeline, evaluation and saving ar
 """
 
 import dataclasses
-import json
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -66,7 +65,7 @@ from bert_jax.trainer import setup
 from bert_jax.trainer.feed import StoreFeed
 from bert_jax.trainer.summary import list_model_rows
 from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.atomic import check_file_path
+from data_pipeline.io.atomic import check_file_path, write_json
 
 BATCHES = 4  # taken in turn
 
@@ -128,8 +127,7 @@ def _run(
     report = measure_report.make_report(program, batches, origin, timed)
     screen.table("measured", measure_report.format_report(report))
     if flags.json_out:
-        text = json.dumps(dataclasses.asdict(report), indent=2)
-        pathlib.Path(flags.json_out).write_text(text + "\n", encoding="utf-8")
+        write_json(pathlib.Path(flags.json_out), dataclasses.asdict(report))
     return 0
 
 

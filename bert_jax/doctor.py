@@ -66,6 +66,7 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.parallel import processes
 from bert_jax.runtime import startup
 from bert_jax.runtime.exit_codes import DONE, FAILED
+from bert_jax.runtime.watchdog import Watchdog
 from bert_jax.train_step import objectives
 from bert_jax.trainer import run, setup
 from data_pipeline.cli.main import describe_os_error
@@ -85,8 +86,10 @@ def _main(log: LibraryLog, flags: DoctorFlags) -> int:
         if not flags.process.multihost:
             _refuse_alone(config)
         log.hold()
+        watchdog = Watchdog()
         if flags.process.multihost:
             run.join_processes(flags.process, config.hosts, log)
+            watchdog.begin(log.screen, log.say)  # the other workers would wait for one that fails
         is_writer = processes.number() == 0
         screen = Screen(is_writer=is_writer)
         if not flags.config.place:
@@ -101,6 +104,7 @@ def _main(log: LibraryLog, flags: DoctorFlags) -> int:
         phase = measure.set_rows(resolved.phases[0], 0, jax.default_backend(), shards)
         config = dataclasses.replace(resolved, phases=(phase,))
     results = check_parts(_list_parts(config, source, flags), screen, flags.limit_secs)
+    watchdog.close()
     wrong = {part: result for part, result in results.items() if result.outcome == WRONG}
     if not is_writer:  # wrong here and perhaps on no other worker
         for part, result in wrong.items():
@@ -141,12 +145,13 @@ def _list_parts(config: Config, source: Any, flags: DoctorFlags) -> dict[str, Ch
     """List the parts in order: what costs seconds first."""
     local = mesh_lib.make_mesh(MeshConfig(), jax.local_devices())
     whole = mesh_lib.make_mesh(config.mesh)
-    seq_len = config.phases[0].seq_len
+    seq_len, batch_size = config.phases[0].seq_len, config.phases[0].batch_size
     rates: list[float] = []
 
     def check_step() -> CheckResult:
         result = checks.check_step(config, flags.step_secs)
-        rates.append(result.numbers["rows_per_sec"] / processes.count())
+        made = len(mesh_lib.process_rows(batch_size, whole))  # rows that this worker makes
+        rates.append(result.numbers["rows_per_sec"] * made / batch_size)
         return result
 
     def check_losses() -> CheckResult:
@@ -205,7 +210,7 @@ def _run(check: Check) -> CheckResult:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(COMMAND, _main, "nothing was changed", argv)
+    return cli.run(COMMAND, _main, "nothing was changed", argv, run.leave)
 
 
 if __name__ == "__main__":

@@ -111,11 +111,13 @@ class Attempt:
         self.processes: list[subprocess.Popen[bytes]] = []
         joined = []
         if count > 1:
-            address = f"--coordinator_address=127.0.0.1:{_find_free_port()}"
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                address = f"--coordinator_address=127.0.0.1:{free.getsockname()[1]}"
             joined = ["--multihost", address, f"--num_processes={count}"]
+        env = {"JAX_PLATFORMS": "cpu"} if count > 1 else {}
         for number in range(count):
             own = [f"--process_id={number}"] if count > 1 else []
-            self.processes.append(child_process.start([*command, *joined, *own], output))
+            self.processes.append(child_process.start([*command, *joined, *own], output, env))
 
     def kill(self, rng: random.Random) -> None:
         """Kill the processes one by one, in random order."""
@@ -144,12 +146,6 @@ class Attempt:
                 process.wait()
 
 
-def _find_free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 class KilledRun:
     """Start a run repeatedly and kill each attempt."""
 
@@ -165,7 +161,9 @@ class KilledRun:
         self.kills: list[Kill] = []
         self._start, self._workdir, self._rng = start, workdir, rng
         self._steps = config_lib.total_steps(config)
-        ((*_, last),) = goodput.read_attempts(whole / goodput.FILE)
+        last = goodput.read_attempts(whole / goodput.FILE)[-1][
+            -1
+        ]  # a roll-back begins another attempt
         secs = last.secs
         self._starting_secs = secs.get(goodput.STARTING, 0.0) + secs.get(goodput.COMPILING, 0.0)
         self._interval_secs = config.log_every_steps * secs[goodput.TRAINING] / last.step

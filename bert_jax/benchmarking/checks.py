@@ -109,7 +109,8 @@ def check_losses(devices: Sequence[jax.Device], reference: Sequence[jax.Device])
     """
     if list(devices) == list(reference):
         return CheckResult(SKIPPED, "nothing to compare with: a CPU is the reference")
-    losses = [_train_small(each) for each in (devices, reference)]
+    rows = -(-8 // len(devices)) * len(devices)  # losses compare on the same rows
+    losses = [_train_small(each, rows) for each in (devices, reference)]
     gaps = [abs(ours / other - 1) for ours, other in zip(*losses, strict=True)]
     numbers = {"losses": losses[0], "reference": losses[1]}
     first, worst = gaps[0], max(gaps)
@@ -123,9 +124,9 @@ def check_losses(devices: Sequence[jax.Device], reference: Sequence[jax.Device])
     return CheckResult(FINE, words, numbers)
 
 
-def _train_small(devices: Sequence[jax.Device]) -> list[float]:
-    # The reference has as many rows: losses compare on the same ones.
-    config = resolve(Config(model=_SMALL, phases=(Phase(seq_len=128, steps=10**9, batch_size=8),)))
+def _train_small(devices: Sequence[jax.Device], rows: int) -> list[float]:
+    phase = Phase(seq_len=128, steps=10**9, batch_size=rows)
+    config = resolve(Config(model=_SMALL, phases=(phase,)))
     program = measure.compile_step(config, devices)
     state, losses = program.first_state(), []
     for batch in measure.make_batches(program, None, _STEPS):
@@ -136,10 +137,10 @@ def _train_small(devices: Sequence[jax.Device]) -> list[float]:
 
 
 def check_collectives(mesh: Mesh, megabytes: int = 64) -> CheckResult:
-    """Time an all-gather and a sum over all devices, in bytes per second per device."""
-    if mesh.size == 1:
-        return CheckResult(SKIPPED, "there is one device")
-    count = mesh.size
+    """Time an all-gather and a sum over the batch axes, in bytes per second per device."""
+    count = mesh_lib.batch_shards(mesh)
+    if count == 1:
+        return CheckResult(SKIPPED, "a batch has one shard")
     size = megabytes * _MEGABYTE // 2 // count * count
     rates = {}
     with jax.set_mesh(mesh):
@@ -161,7 +162,7 @@ def check_collectives(mesh: Mesh, megabytes: int = 64) -> CheckResult:
             rates[name] = sent * (count - 1) / count / secs
     chip = chips.find_chip(mesh.devices.flat[0].device_kind)
     words = ", ".join(f"{name} {rate / 1e9:.2f} GB/s" for name, rate in rates.items())
-    sentence = f"each of {count} devices sends {words}"
+    sentence = f"each of {mesh.size} devices sends {words}"
     if chip is None:
         return CheckResult(FINE, f"{sentence}; no data sheet of this device", rates)
     peak = min(2, chip.links) * chip.link_bytes_per_sec

@@ -21,6 +21,7 @@ from bert_jax.benchmarking.synthetic import Batch, make_synthetic_batch
 from bert_jax.config import Config, ModelConfig, Phase, data_in_phase
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.parallel import processes
 from bert_jax.train_step import schedule, state
 from bert_jax.train_step.objectives import find_each
 from bert_jax.trainer.compile import StepParts, build_parts, lower_step
@@ -30,6 +31,7 @@ from data_pipeline.spec.schema import RowShape, row_shape
 
 GROUPS, MIN_STEPS = 20, 5  # quartiles require some groups, and a group some steps
 _WARM_UP_STEPS = 2  # steps after the first, before the size of a group is known
+_AGREE_SECS = 600.0  # most by which processes may differ in the time of these steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +132,7 @@ def compile_step(
         - used.alias_size_in_bytes
         + used.temp_size_in_bytes
     )
-    device = jax.devices()[0]
+    device = parts.mesh.local_devices[0]  # no process can ask another one's
     limit = _device_memory_bytes(device)
     if limit is not None and memory_bytes > limit:
         raise MemoryError(
@@ -195,7 +197,10 @@ def _measure(
     first_step_secs = time.perf_counter() - start
     start = time.perf_counter()
     jax.block_until_ready(dispatch(_WARM_UP_STEPS))
-    groups, group_steps = length.groups((time.perf_counter() - start) / _WARM_UP_STEPS)
+    step_secs = (time.perf_counter() - start) / _WARM_UP_STEPS
+    # A process that took more steps than the others would wait for them forever.
+    agreed = processes.ask_first("how long a step takes", lambda: str(step_secs), _AGREE_SECS)
+    groups, group_steps = length.groups(float(agreed))
 
     ends = [time.perf_counter()]
     pending = dispatch(group_steps)

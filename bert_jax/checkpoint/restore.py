@@ -105,12 +105,8 @@ def list_on_process_0(directory: epath.Path) -> list[int]:
 
 def _ask_process_0(folder: epath.Path, ask: Callable[[], str]) -> str:
     """Run `ask` on process 0 and broadcast its answer, as the folder may change meanwhile."""
-
-    def explain() -> str:
-        with explain_errors(str(folder), has_tensorstore=True):
-            return ask()
-
-    return processes.ask_first("what the folder of checkpoints holds", explain, _AGREE_SECS)
+    explained = explain_errors(str(folder), has_tensorstore=True)(ask)
+    return processes.ask_first("what the folder of checkpoints holds", explained, _AGREE_SECS)
 
 
 def holds_files(folder: epath.Path) -> bool:

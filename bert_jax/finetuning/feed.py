@@ -107,6 +107,12 @@ class TaskFeed:
             details={"task": layer},
         )
 
+    @property
+    def digests(self) -> dict[str, str]:
+        """Return digests of the development and test sets, which a resumed run may change."""
+        splits = {name: rows for name, rows in self.task.splits.items() if name != "train"}
+        return {f"data (digest of {name})": _sha256(rows)[:12] for name, rows in splits.items()}
+
     def batch_shapes(self, index: int, first_step: int) -> list[BatchShape]:
         """List the shapes of batches: one if examples are packed, else one for each length."""
         steps = self._number_steps(index, first_step)

@@ -67,25 +67,21 @@ def build_finetuning(
         params = {name: part for name, part in checkpoint.params.items() if name != "pooler"}
         checkpoint = dataclasses.replace(checkpoint, params=params)
     feed = TaskFeed(task, checkpoint.vocabulary, resolved, unit)
-    digest = hash_for_others(checkpoint)
-    start = check_start(feed.config, feed.provenance, storage, devices, profiled, digest)
+    digests = {"init's weights": hash_for_others(checkpoint), **feed.digests}
+    start = check_start(feed.config, feed.provenance, storage, devices, profiled, digests)
     phases = describe_phases(feed)
-    weight = config.causal_weight
-    heads = bert.Heads(mlm=weight > 0, nsp=False, classes=task.head_width)
-    objectives = [make_objective(task.kind, weight)] * len(feed.config.phases)
+    heads = bert.Heads(mlm=config.causal_weight > 0, nsp=False, classes=task.head_width)
+    objectives = [make_objective(task.kind, config.causal_weight)] * len(feed.config.phases)
     build = functools.partial(build_parts, feed.config, objectives, heads, devices)
     parts, wrong_kernels = settle_kernels(build, start.record, screen)
     jax.set_mesh(parts.mesh)
-
-    def initial_params() -> bert.Params:
-        return place_params(checkpoint, parts.models[0], parts.mesh, config.seed)[0]
-
+    first = parts.models[0]
     setup = Setup(
         parts=parts,
         feed=feed,
         input_advice="Batches of a task are made in memory: other work keeps the cores here busy",
         phases=phases,
-        initial_params=initial_params,
+        initial_params=lambda: place_params(checkpoint, first, parts.mesh, config.seed)[0],
         storage=storage,
         screen=screen,
         data_rows=_describe_task(feed.config, task, checkpoint, phases, screen),

@@ -181,11 +181,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """
     chosen = list(jax.devices() if devices is None else devices)
     sizes = mesh_shape(config, len(chosen))
-    explicit = (AxisType.Explicit,) * len(AXES)
     slices = group_by_slice(chosen, config.num_slices)
-    if devices is None or config.num_slices > 1 or chosen[0].platform == "tpu":
-        return Mesh(arrange_devices(sizes, slices), AXES, axis_types=explicit)
-    return Mesh(np.array(chosen).reshape(sizes), AXES, axis_types=explicit)
+    return Mesh(arrange_devices(sizes, slices), AXES, axis_types=(AxisType.Explicit,) * len(AXES))
 
 
 def device_kind(mesh: AnyMesh) -> str:
@@ -226,8 +223,9 @@ def check_divides(config: RunConfig, device_count: int, teacher: ModelConfig | N
         if phase.batch_size % unit:
             below = phase.batch_size // unit * unit
             near = [size for size in (below, below + unit) if size > 0]
+            part = "" if isinstance(config, FinetuneConfig) else f"phases[{index}]."
             raise Refused(
-                f"config.phases[{index}].batch_size is {phase.batch_size}, not a multiple of "
+                f"config.{part}batch_size is {phase.batch_size}, not a multiple of "
                 f"{unit} ({math.prod(batch)} devices on mesh axes slice*data*fsdp x "
                 f"{phase.micro_batches} micro-batches); try {' or '.join(map(str, near))}"
             )

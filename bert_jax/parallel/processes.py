@@ -25,6 +25,7 @@ import jax
 from jax._src import distributed
 
 from data_pipeline.cli.live_line import LINE
+from data_pipeline.io.refused import Refused
 
 _FAILING, _LEAVING = "failing", "leaving"  # topics of posts: "CODE REASON"
 LEAVING_SECS = 8.0  # limit; the others read meanwhile why this process ends
@@ -140,21 +141,22 @@ def agree(name: str, value: str, limit_secs: float) -> list[str]:
 def ask_first(name: str, ask: Callable[[], str], limit_secs: float) -> str:
     """Run `ask` on process 0, and return its answer on every process.
 
-    An error of `ask` is raised unchanged on process 0, and as an OSError on the others.
+    An error of `ask` is raised unchanged on process 0, and on the others as Refused or an OSError.
     """
     answer, failure = " ", None
     if number() == 0:
         try:
             answer = f"found {ask()}"
         except Exception as error:
-            answer = f"failed {' '.join(str(error).split()) or type(error).__name__}"
+            kind = "refused" if isinstance(error, Refused) else "failed"
+            answer = f"{kind} {' '.join(str(error).split()) or type(error).__name__}"
             failure = error
     kind, _, text = agree(name, answer, limit_secs)[0].partition(" ")
     if failure is not None:
         raise failure
-    if kind == "failed":
-        raise OSError(text)
-    return text
+    if kind == "found":
+        return text
+    raise Refused(text) if kind == "refused" else OSError(text)
 
 
 def _key(name: str, turn: int, process: int) -> str:

@@ -10,9 +10,7 @@ from jax.experimental import multihost_utils
 
 from bert_jax.parallel import processes
 from data_pipeline.cli.live_line import LINE
-from data_pipeline.cli.main import BY_SIGNAL, STOP_SIGNALS
-
-EXIT_CODES = tuple(BY_SIGNAL + number for number in STOP_SIGNALS)
+from data_pipeline.cli.main import STOP_SIGNALS
 
 
 class Interrupted(Exception):

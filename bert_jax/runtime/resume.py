@@ -98,17 +98,17 @@ def _differ(vocabulary: pathlib.Path, data: bytes) -> bool:
 
 
 def check_processes_agree(
-    config: RunConfig, provenance: Provenance, weights: Mapping[str, str]
+    config: RunConfig, provenance: Provenance, digests: Mapping[str, str]
 ) -> None:
     """Raise Refused on every process if the processes differ in config, data or weights.
 
-    `weights` are digests of the arrays that a new run begins with, by the setting that names them.
+    `digests` identify weights and examples that are not among the fixed settings, by name.
     """
     given = {
         "fixed": {
             **flatten(dataclasses.asdict(config)),
             **list_fixed_settings(config, provenance),
-            **weights,
+            **digests,
         },
         "vocabulary": dict(provenance.vocabulary),
     }

@@ -73,7 +73,7 @@ def find_rank(
 ) -> Rank | None:
     """Return the rank from the flags or else the platform; None if only jax can detect it.
 
-    Raises Refused if neither flags nor platform provide it.
+    Raises Refused if neither provides it, TimeoutError if the platform does not within limit_secs.
     """
     if coordinator is None or count is None or number is None:
         try:
@@ -84,6 +84,10 @@ def find_rank(
             coordinator, count, number, _ = detect(
                 coordinator, count, number, None, None, round(limit_secs)
             )
+        except RuntimeError as error:  # as on GKE, where process 0 has no address before it runs
+            raise TimeoutError(
+                f"process 0 cannot be found: {' '.join(str(error).split())}; look at its host"
+            ) from error
         except (ImportError, AttributeError, TypeError, ValueError):
             return None  # this version of jax has another API, but detects the rank itself
     values = {"coordinator_address": coordinator, "num_processes": count, "process_id": number}

@@ -51,10 +51,7 @@ def is_due(storage: Workdir, fresh: bool, limit_secs: float, trunk: "Trunk | Non
     """
     name, first_step = "whether the run begins at step 0", trunk.step if trunk else 0
     answer = processes.ask_first(name, lambda: _look(storage, fresh, first_step), limit_secs)
-    kind, _, words = answer.partition(" ")
-    if kind == "refused":
-        raise Refused(words)
-    return kind == "fresh"
+    return answer == "fresh"
 
 
 def _look(storage: Workdir, fresh: bool, first_step: int) -> str:
@@ -62,16 +59,18 @@ def _look(storage: Workdir, fresh: bool, first_step: int) -> str:
         if find_newest_step(storage.checkpoints) is not None:
             return "resumes"
         progress = _progress_in_words(storage.home, first_step)
-    except Refused as error:  # there are checkpoints, and none can be read
-        return "fresh" if fresh else f"refused {error}"
+    except Refused:  # there are checkpoints, and none can be read
+        if not fresh:
+            raise
+        return "fresh"
     if not progress:
         return "begins"
     if fresh:
         return "fresh"
     if not (storage.home / run_record.FILE).exists():
         return "begins"  # another program's files: overwriting them is refused elsewhere
-    return (
-        f"refused --workdir={storage.address} holds records of a run ({progress}), and "
+    raise Refused(
+        f"--workdir={storage.address} holds records of a run ({progress}), and "
         f"{storage.checkpoints} holds no checkpoint to resume from{_strays(storage)}; nothing was "
         "changed: put a checkpoint back there, give another --workdir, or add "
         f"--config.checkpoint.fresh=True, which moves these records to {_free_name(storage)}/ and "

@@ -71,12 +71,11 @@ def join_processes(flags: ProcessFlags, hosts: HostsConfig, log: LibraryLog) -> 
 
 
 def leave(code: int, message: str) -> None:
-    """Exit with os._exit if the run failed; otherwise tell the other processes, and return.
+    """Exit with os._exit after an error; otherwise tell the other processes, and return.
 
     After a failure, a normal exit would wait for the other processes, or five minutes for Orbax.
     """
-    is_orderly = not message and code in (exit_codes.DONE, *preemption.EXIT_CODES)
-    if is_orderly or (processes.count() == 1 and code != exit_codes.FAILED):
+    if not message or (processes.count() == 1 and code != exit_codes.FAILED):
         processes.say_goodbye()
         return
     if sys.exception() is not None:
@@ -129,10 +128,8 @@ def _train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
         setup.screen.print(f"curves up to here: {_curves(setup)}")
         raise
     count = summary["attempts"]
-    title = (
-        "wall time" if count == 1 else f"wall time over {count} attempts and the stops between them"
-    )
-    setup.screen.table(title, goodput.list_closing_rows(summary))
+    over = f" over {count} attempts and the stops between them" * (count > 1)
+    setup.screen.table(f"wall time{over}", goodput.list_closing_rows(summary))
     finish(setup, summary)
     return exit_codes.DONE
 
@@ -154,13 +151,9 @@ def _curves(setup: Setup) -> str:
 
 def describe_result(setup: Setup, summary: dict[str, Any]) -> list[tuple[str, str]]:
     """List speed, records and checkpoint of a finished run, for the last block on the screen."""
-    place = setup.storage.address
+    place, speed = setup.storage.address, f"{summary['sequences_per_sec']:,.0f} sequences/s"
     return [
-        (
-            "speed",
-            f"{summary['sequences_per_sec']:,.0f} sequences/s in training, goodput "
-            f"{summary['goodput']:.1%}",
-        ),
+        ("speed", f"{speed} in training, goodput {summary['goodput']:.1%}"),
         ("curves", _curves(setup)),
         ("numbers", f"{place}/{log_lib.SUMMARY}, {log_lib.METRICS}, {log_lib.EVENTS}/"),
         ("checkpoint", str(setup.storage.checkpoints / str(summary["steps"]))),

@@ -6,6 +6,7 @@ claim_workdir.
 
 import dataclasses
 import functools
+import json
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ from bert_jax.logging.metrics_writer import BAD_STEPS, METRICS
 from bert_jax.model import bert
 from bert_jax.monitoring.rules import Finding
 from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.parallel import processes
 from bert_jax.runtime import goodput, history, profiler, resume, run_record
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.profiler import Window
@@ -117,15 +119,15 @@ def build_setup(
     stores = open_stores(run.data, screen)
     store = stores[0]  # the vocabulary is the same in all
     weights = teacher = None
-    identity, digest = {}, ""
+    identity, digests = {}, dict[str, str]()
     if checkpoint is not None:
         weights = warm_start.fit_weights(checkpoint, run, store)
-        digest = pretrained.hash_for_others(weights.checkpoint)
+        digests["init's weights"] = pretrained.hash_for_others(weights.checkpoint)
     if run.teacher:
         teacher = teacher_lib.read_teacher(run, store, screen)
         identity = teacher_lib.identify_teacher(teacher)
     feed = StoreFeed(stores, run, identity)
-    start = check_start(run, feed.provenance, storage, devices, profiled, digest, trunk)
+    start = check_start(run, feed.provenance, storage, devices, profiled, digests, trunk)
     if start.unlike_trunk:
         words = f"{start.trunk} was trained with {'; '.join(start.unlike_trunk)}"
         screen.finding("branch", words, "its bits may differ from a run made alone")
@@ -140,10 +142,8 @@ def build_setup(
     jax.set_mesh(parts.mesh)
     frozen: tuple[bert.Params, ...] = ()
     if teacher is not None and parts.teacher is not None:
-        placed = teacher_lib.place_teacher(
-            teacher, parts.teacher, parts.mesh, parts.frozen_shardings
-        )
-        frozen = (placed,)
+        shardings = parts.frozen_shardings
+        frozen = (teacher_lib.place_teacher(teacher, parts.teacher, parts.mesh, shardings),)
         rows = [("teacher", f"{teacher.parameter_count:,} from {teacher.address}"), *rows]
 
     def initial_params() -> bert.Params:
@@ -190,12 +190,12 @@ def check_start(
     storage: Workdir,
     devices: Sequence[jax.Device] | None,
     profiled: Window | None,
-    weights_digest: str,
+    digests: Mapping[str, str],
     trunk: Trunk | None = None,
 ) -> RunStart:
     """Check a run against its workdir, devices and other processes; change nothing.
 
-    `weights_digest` identifies the weights that a new run begins with; "" if they are random.
+    `digests` identify what all processes must read alike, and a resumed run may change, by name.
     `trunk` is the checkpoint of another run that it branches from.
 
     The first check that fails raises Refused or OSError.
@@ -204,12 +204,15 @@ def check_start(
     workdir_lib.check_entries(storage.home)
     if config.log.wandb and jax.process_index() == 0:
         metrics_writer.check_package(config.log.wandb)
-    fresh, total = config.checkpoint.fresh, config_lib.total_steps(config)
-    begins_anew = fresh_start.is_due(storage, fresh, config.hosts.stuck_secs, trunk)
+    secs, total = config.hosts.stuck_secs, config_lib.total_steps(config)
+    begins_anew = fresh_start.is_due(storage, config.checkpoint.fresh, secs, trunk)
     record, problem, done = None, "", None
     unlike_trunk: Sequence[str] = ()
     if not begins_anew:
-        record, problem = find_run(storage.home, storage.checkpoints)
+        # Other processes' local copies of a workdir in a bucket may be stale.
+        find = functools.partial(find_run, storage.home, storage.checkpoints)
+        text = processes.ask_first("what the record says", lambda: json.dumps(find()), secs)
+        record, problem = json.loads(text)
         trunk = fresh_start.find_branch(record, trunk, storage.address)
         if resume.can_resume(storage.home, config, provenance, record):
             # Every record can be read and continued.
@@ -225,9 +228,7 @@ def check_start(
         first_step = trunk.step if trunk else 0
         profiler.check_window(profiled, first_step if done is None else done, total)
     mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
-    if jax.process_count() > 1:
-        weights = {"init's weights": weights_digest} if weights_digest else {}
-        resume.check_processes_agree(config, provenance, weights)
+    resume.check_processes_agree(config, provenance, digests)
     return RunStart(begins_anew, record, problem, done, trunk, unlike_trunk)
 
 

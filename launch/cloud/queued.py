@@ -85,7 +85,7 @@ def _start(job: Job, is_examined: bool) -> list[Command]:
     words = ["bash", "launch/worker/on_worker_train.sh", python, LOG, cluster.logs, *flags]
     if is_examined:
         known = [flag for flag in flags if re.match(r"--(config[=.[]|workdir=|multihost$)", flag)]
-        doctor = ["timeout", str(DOCTOR_SECS), python, "-m", "bert_jax.doctor"]
+        doctor = ["timeout", "--kill-after=10", str(DOCTOR_SECS), python, "-m", "bert_jax.doctor"]
         words = [*doctor, *known, "--json_out=logs/doctor.json"]
     clear = f"bash launch/worker/on_worker_train.sh --clear {LOG}"
     secs = START_SECS + DOCTOR_SECS * is_examined

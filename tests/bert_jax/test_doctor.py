@@ -19,6 +19,7 @@ from bert_jax.model.attention import verify
 from bert_jax.parallel import chips, mesh
 from bert_jax.runtime import startup
 from data_pipeline.io.refused import Refused
+from tests.bert_jax import joined
 
 KERNEL_SIZES = ModelConfig(hidden_size=128, num_attention_heads=2)
 
@@ -127,6 +128,50 @@ def test_collectives_are_timed_between_all_devices():
     assert checks.check_collectives(mesh.make_mesh(MeshConfig()), megabytes=1).numbers["psum"] > 0
     alone = mesh.make_mesh(MeshConfig(), jax.devices()[:1])
     assert checks.check_collectives(alone).outcome == SKIPPED
+    whole = mesh.make_mesh(MeshConfig(preset="tp", model_size=jax.device_count()))
+    assert checks.check_collectives(whole, megabytes=1).outcome == SKIPPED  # a batch is not cut
+
+
+def test_losses_are_compared_on_rows_that_any_number_of_devices_divides(monkeypatch):
+    asked = []
+    monkeypatch.setattr(checks, "_train_small", lambda of, rows: asked.append(rows) or [1.0])
+    assert checks.check_losses(jax.devices()[:3], jax.devices()[3:4]).outcome == FINE
+    assert asked == [9, 9]
+
+
+def test_a_host_feeds_the_rows_that_its_devices_hold(monkeypatch):
+    """On a model axis over four hosts each of them makes every row."""
+    step = checks.CheckResult(FINE, "", {"rows_per_sec": 8.0})
+    monkeypatch.setattr(doctor.processes, "count", lambda: 4)
+    monkeypatch.setattr(checks, "check_step", lambda config, secs: step)
+    monkeypatch.setattr(checks, "check_input", lambda config, source, rate, secs: rate)
+    config = Config(phases=(Phase(128, 10, batch_size=16),))
+    parts = doctor._list_parts(config, None, SimpleNamespace(step_secs=1.0, workdir=""))
+    parts["step"]()
+    assert parts["input"]() == 8.0
+
+
+ONE_FAILS = """
+import sys
+from bert_jax import doctor
+from data_pipeline.io.refused import Refused
+address, count, number = sys.argv[1:]
+
+def fail(config, screen):
+    raise Refused("the disk is absent")
+
+if number == "1":
+    doctor.setup.open_feed = fail
+flags = [f"--coordinator_address={address}", f"--num_processes={count}", f"--process_id={number}"]
+sys.exit(doctor.main(["--config=configs/tiny.py", "--multihost", *flags]))
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_that_fails_ends_the_others():
+    ended = joined.run_apart(ONE_FAILS)
+    assert [each.code for each in ended] == [2, 2], ended
+    assert "has ended with exit code 2: error: the disk is absent" in ended[0].err
 
 
 @pytest.mark.parametrize(("name", "gbytes"), [("v5e", "two links have 100"), ("H100", "have 450")])

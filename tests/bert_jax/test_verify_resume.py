@@ -1,12 +1,14 @@
 """Two workdirs are the same run, or each planted difference is named."""
 
 import json
+import random
 
 import numpy as np
 import pytest
 
 from bert_jax import verify_resume
 from bert_jax.checkpoint import reader
+from bert_jax.config import Config, Phase
 
 LINES = [
     {"step": 5, "split": "train", "loss": 3.25, "sequences_per_sec": 10.0, "goodput": 0.5},
@@ -91,3 +93,26 @@ def test_bad_steps_the_summary_and_the_last_step_count_too(runs):
     assert said[0] == "bad steps: 0 lines and 1"
     assert "heldout_mlm_loss is 3.0 and 3.1" in said[1]
     assert said[2] == "the newest checkpoints are of steps 10 and 5"
+
+
+def test_several_processes_train_on_cpus(tmp_path, monkeypatch):
+    given = []
+
+    def start(command, log, environment):
+        given.append(environment)
+
+    monkeypatch.setattr(verify_resume.child_process, "start", start)
+    for count in (1, 2):
+        verify_resume.Attempt(["train"], count, tmp_path / "log")
+    assert given == [{}, {"JAX_PLATFORMS": "cpu"}, {"JAX_PLATFORMS": "cpu"}]
+
+
+def test_an_undisturbed_run_that_rolled_back_has_a_pace_too(tmp_path):
+    lines = [
+        {"began": 1.0, "at": 2.0, "step": 6, "secs": {"training": 1.0}},
+        {"began": 3.0, "at": 6.0, "step": 10, "secs": {"training": 2.0}},
+    ]
+    write(tmp_path, lines, "attempts.jsonl")
+    config = Config(phases=(Phase(16, 10),), log_every_steps=5)
+    run = verify_resume.KilledRun(None, tmp_path, tmp_path, config, random.Random(0))
+    assert run._interval_secs == 5 * 2.0 / 10

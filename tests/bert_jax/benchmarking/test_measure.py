@@ -76,6 +76,13 @@ def test_every_group_has_the_time_of_its_own_steps(monkeypatch):
     assert timed.peak_memory_bytes is None  # a CPU does not count it
 
 
+def test_each_process_takes_the_steps_that_the_clock_of_process_0_has_room_for(monkeypatch):
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(timing.processes, "ask_first", lambda name, ask, limit_secs: "0.5")
+    measure(program(clock.take), [{"secs": np.array([1.0])}], Length(steps=0, secs=10.0))
+    assert len(clock.given) == 3 + 20
+
+
 @pytest.mark.parametrize(
     ("length", "step_secs", "expected"),
     [
@@ -124,6 +131,14 @@ def test_the_program_computes_as_the_config_says(monkeypatch):
     expected = bert.build(config.model, "cpu", 1, config.compute)
     assert made.model.graphdef == expected.graphdef != bert.build(config.model, "cpu").graphdef
     assert made.memory_bytes == 50 + 40 - 30 + 7
+
+
+def test_a_process_asks_its_own_devices_for_their_memory(monkeypatch):
+    fake_compiler(monkeypatch, 7)
+    asked = []
+    monkeypatch.setattr(timing, "_device_memory_bytes", asked.append)
+    timing.compile_step(tiny_models.CONFIG, jax.devices()[3:4])
+    assert asked == jax.devices()[3:4]
 
 
 def test_a_step_larger_than_a_device_is_refused_before_it_runs(monkeypatch):

@@ -18,6 +18,7 @@ from bert_jax.config import (
     StoreFacts,
     validate,
 )
+from bert_jax.config.schema import FinetunePhase, FinetuneRun
 from bert_jax.model import bert
 from bert_jax.model.bert import Heads
 from bert_jax.parallel import mesh
@@ -270,6 +271,12 @@ def test_a_mesh_that_does_not_fit_is_refused_by_the_key_named_first(settings, wa
     with pytest.raises(ValueError, match=re.escape(way_out)) as refused:
         mesh.check_divides(config, 8)
     assert f"config.{key} is {value!r}" in str(refused.value)
+
+
+def test_rows_of_a_fine_tuning_are_named_by_its_own_setting():
+    config = FinetuneRun(phases=(FinetunePhase(seq_len=19, steps=9, batch_size=12),))
+    with pytest.raises(ValueError, match=r"^config\.batch_size is 12, .* try 8 or 16$"):
+        mesh.check_divides(config, 8)
 
 
 def test_a_teacher_that_does_not_fit_the_mesh_is_refused():

@@ -417,6 +417,22 @@ def test_processes_agree_unless_their_settings_differ(config, tmp_path, monkeypa
         resume.check_processes_agree(other.config, other.provenance, {})
 
 
+def test_processes_with_other_development_sets_are_refused(config, tmp_path, monkeypatch):
+    folder, given = shutil.copytree(config.data.dir, tmp_path / "task"), []
+
+    def agree(name, value, limit_secs):
+        if name != "the config and the store":
+            return [value]
+        given.append(value)
+        return [given[0], value]
+
+    monkeypatch.setattr(processes, "agree", agree)
+    build(config, tmp_path / "0", dir=str(folder))
+    table(folder, "dev.csv", 61, seed=3)
+    with pytest.raises(Refused, match=r"data \(digest of dev\) = .* process 1 has"):
+        build(config, tmp_path / "1", dir=str(folder))
+
+
 def test_a_run_keeps_one_file_of_a_vocab_json_and_its_merges(config, tmp_path):
     """Its workdir is read and resumed without the folder that the run began with."""
     checkpoint = tmp_path / "checkpoint"

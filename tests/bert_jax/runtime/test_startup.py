@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from jax._src import clusters
 
 from bert_jax.runtime import startup
 from bert_jax.runtime.code_version import code_version, source_digest
@@ -235,6 +236,15 @@ def test_flags_give_the_rank_and_missing_ones_are_named():
     assert startup.find_rank("h:1", 3, 2, 1.0) == Rank("h:1", 3, 2)
     with pytest.raises(ValueError, match="without --num_processes and --process_id"):
         startup.find_rank("h:1", None, None, 1.0)
+
+
+def test_a_platform_that_does_not_find_process_0_is_asked_again_by_a_restart(monkeypatch):
+    def detect(*given):
+        raise RuntimeError("Failed to recognize coordinator address w-0:8476")
+
+    monkeypatch.setattr(clusters.ClusterEnv, "auto_detect_unset_distributed_params", detect)
+    with pytest.raises(TimeoutError, match="address w-0:8476; look at its host"):
+        startup.find_rank(None, None, None, 1.0)
 
 
 @pytest.mark.fault(11, "a process with other code or another command")

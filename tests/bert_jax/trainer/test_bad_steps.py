@@ -298,7 +298,7 @@ def test_the_other_processes_hear_of_a_damaged_file(short, tmp_path, monkeypatch
     with pytest.raises(Refused, match=r"left_out\.json"):
         bad_steps.SkippedRanges(tmp_path, short)
     (answer,) = answers
-    assert answer.startswith("failed ") and "left_out.json" in answer
+    assert answer.startswith("refused ") and "left_out.json" in answer
 
 
 def test_a_file_that_is_not_ours_is_refused(tmp_path):

@@ -17,6 +17,7 @@ from bert_jax.config import CheckpointConfig
 from bert_jax.runtime import run_record
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.trainer import fresh_start, loop
+from bert_jax.trainer import setup as setup_lib
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from tests.bert_jax.checkpoint.test_manager import fill_disk
@@ -233,13 +234,30 @@ def test_what_the_other_processes_do_is_what_process_0_found(monkeypatch, tmp_pa
         monkeypatch.setattr(fresh_start.processes, "agree", lambda *_, a=answer: [a, ""])
         assert fresh_start.is_due(storage, False, 1.0) is due
     for answer, kind, words in (
-        ("found refused because", Refused, "^because$"),
+        ("refused because", Refused, "^because$"),
         ("failed the disk", OSError, "^the disk$"),
     ):
         monkeypatch.setattr(fresh_start.processes, "agree", lambda *_, a=answer: [a, ""])
         with pytest.raises(kind, match=words):
             fresh_start.is_due(storage, True, 1.0)
     assert not list(pathlib.Path(tmp_path).iterdir())
+
+
+def test_every_process_begins_with_the_record_that_process_0_read(config, workdir, monkeypatch):
+    """The others' copies of a bucket may lack it, and with it the kernels that were checked."""
+    record = json.loads((workdir / "run.json").read_text()) | {"kernels": {"flash": "sound"}}
+    ask_first = setup_lib.processes.ask_first
+
+    def hear(name, ask, limit_secs):
+        return json.dumps([record, ""]) if "record" in name else ask_first(name, ask, limit_secs)
+
+    def settle_kernels(build, record, screen):
+        raise Refused(str(record.get("kernels")))
+
+    monkeypatch.setattr(setup_lib.processes, "ask_first", hear)
+    monkeypatch.setattr(setup_lib, "settle_kernels", settle_kernels)
+    with pytest.raises(Refused, match="'flash': 'sound'"):
+        prepare(config, workdir)
 
 
 def test_the_block_names_the_step_that_was_restored(config, workdir, ends_at_once, capsys):
