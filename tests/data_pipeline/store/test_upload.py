@@ -67,7 +67,8 @@ def test_a_finished_store_is_replaced_only_when_told_to(bucket, argv, capsys, tm
     assert main(argv) == 2
     assert "holds a finished store; give another folder, or replace it" in capsys.readouterr().err
     assert objects(bucket) == before
-    bucket.pipe_file("/bucket/stores/mine/vocab.model", b"of a store before")
+    for name in ("vocab.model", "walks/digest.json", "references/digest.json"):
+        bucket.pipe_file(f"/bucket/stores/mine/{name}", b"of a store before")
     (tmp_path / "corpus.txt").write_text("\n\n".join(f"Line {i}." for i in range(50)))
     assert main([*argv, "--overwrite=true"]) == 0
     after = objects(bucket)
