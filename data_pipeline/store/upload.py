@@ -110,7 +110,7 @@ def new_scratch(scratch: str, source_bytes: int) -> pathlib.Path:
     Raises:
       Refused: the folder is missing, cannot be written, or has too little space.
     """
-    place = pathlib.Path(scratch or tempfile.gettempdir()).expanduser()
+    place = pathlib.Path(scratch or tempfile.gettempdir())
     try:
         free_bytes = shutil.disk_usage(place).free
         if free_bytes < source_bytes:
