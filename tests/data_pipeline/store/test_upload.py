@@ -115,6 +115,27 @@ def test_a_copy_that_was_killed_is_begun_again(bucket, argv):
     assert "manifest.json" in names and not {WORKING, "vocab.model"} & names
 
 
+def test_a_copy_that_ctrl_c_stopped_is_begun_again_even_after_a_build_that_failed(
+    bucket, argv, tmp_path, monkeypatch
+):
+    put = type(bucket).put_file
+
+    def stop(self, local, remote, **more):
+        if remote.endswith("train/token_ids.npy"):
+            raise KeyboardInterrupt
+        put(self, local, remote, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(bucket), "put_file", stop)
+        assert main(argv) == 130
+    text = (tmp_path / "corpus.txt").read_bytes()
+    (tmp_path / "corpus.txt").write_bytes(b"\xff")
+    assert main(argv) == 2
+    (tmp_path / "corpus.txt").write_bytes(text)
+    assert main(argv) == 0
+    assert f"/bucket/stores/mine/{WORKING}" not in objects(bucket)
+
+
 def test_bytes_that_arrive_changed_are_found_and_the_store_here_is_named(
     bucket, argv, capsys, monkeypatch, tmp_path
 ):
