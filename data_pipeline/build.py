@@ -29,6 +29,7 @@ from data_pipeline.corpus.selection import (
     write_splits,
 )
 from data_pipeline.corpus.spool import Spool
+from data_pipeline.io import small_files
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
 from data_pipeline.io.errors import is_transient
 from data_pipeline.io.refused import Refused
@@ -59,17 +60,17 @@ from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
 from data_pipeline.vocab.train import TEXT_CHARS, TRAINED, read_training_documents, train_vocabulary
 
 _LIBRARIES = ("datasketch", "numpy", "sentencepiece", "sentencex", "tokenizers")
+_LISTED_BYTES = 80  # of a source in a manifest, in addition to its path
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Build the store that the flags describe; return the exit code."""
     console = make_console(highlight=False)
-    imports_tensorflow = any(tfds.PREFIX in argument for argument in sys.argv)
     return run_main(
         COMMAND,
         lambda _, flags: build(check_flags(flags), console),
         argv,
-        hides_libraries=imports_tensorflow,
+        hides_libraries=any(tfds.PREFIX in argument for argument in sys.argv),
     )
 
 
@@ -91,8 +92,7 @@ def build(flags: BuildFlags, console: rich.console.Console) -> None:
     check_new_folder(_destination(flags))
     manifest = _build_folder(flags, _find_sources(flags), console)
     seconds = time.perf_counter() - started_secs
-    folder = pathlib.Path(flags.output)
-    print_report(console, folder, manifest, seconds, _describe_runner(flags))
+    print_report(console, pathlib.Path(flags.output), manifest, seconds, _describe_runner(flags))
 
 
 def _compare_vocabularies(flags: BuildFlags, console: rich.console.Console) -> None:
@@ -130,8 +130,7 @@ def _build_in_bucket(flags: BuildFlags, console: rich.console.Console, started_s
         ) as advance:
             upload_store(folder, flags.address, manifest, advance)
         seconds = time.perf_counter() - started_secs
-        runner = _describe_runner(flags)
-        print_report(console, folder, manifest, seconds, runner, flags.address)
+        print_report(console, folder, manifest, seconds, _describe_runner(flags), flags.address)
     except BaseException as error:
         if is_built and isinstance(error, Exception):
             kept = (
@@ -153,11 +152,16 @@ def _find_sources(flags: BuildFlags) -> list[Source]:
     """Find the input; refuse what can be refused before anything is trained or encoded."""
     with LINE.doing("listing the files"):
         sources = find_sources(flags.input, flags.text)
+    listed_bytes = sum(len(source.address.encode()) + _LISTED_BYTES for source in sources)
+    if listed_bytes > small_files.MAX_BYTES:
+        raise Refused(
+            f"--input has {describe_file_count(len(sources))}, more than a store's manifest of "
+            f"{small_files.MAX_BYTES:,} bytes can list; join them, as in JSON lines"
+        )
     if flags.vocab:
         load_vocabulary(flags.vocab, flags.lowercase, rules=flags.sentencepiece_rules)
     # The second document is mostly near the start of the first file.
-    documents = read_sources(enumerate(sources), flags.text)
-    with_text = (document for _, document in documents if any(document))
+    with_text = (each for _, each in read_sources(enumerate(sources), flags.text) if any(each))
     count = len(list(itertools.islice(with_text, 2)))
     if count < 2:
         raise Refused(describe_too_few(count, flags.text.documents))
@@ -185,8 +189,7 @@ def _build_folder(
         spool = Spool(building / "spool")
         counted = _BuildCounts([0] * len(sources), coverage)
         label = f"encoding {describe_file_count(len(sources))} with {_describe_runner(flags)}"
-        stored_bytes = sum(source.stored_bytes for source in sources)
-        total_bytes = None if flags.runner == BEAM else stored_bytes
+        total_bytes = None if flags.runner == BEAM else sum(each.stored_bytes for each in sources)
         with (
             progress_bar(console, label, total_bytes) as advance,
             # Closed at once after an error: its processes end before the error is printed.
@@ -201,8 +204,9 @@ def _build_folder(
                 progress.enter_context(progress_bar(console, "finding duplicates", total=None))
             selection = select(spool, flags.cleaning, counted.counts)
         splits = _write_splits(spool, selection, building, vocabulary, flags, console)
-        shutil.rmtree(spool.directory)
         near = selection.near_duplicates
+        del selection  # mapped files, which NFS keeps under other names in their folder
+        shutil.rmtree(spool.directory)
         content = _describe_build(flags, vocabulary, splits, sources, counted, near)
         manifest = make_manifest(building, vocabulary, content)
         with LINE.doing("moving the store to its place"):

@@ -177,8 +177,7 @@ def _report(
     for name in _TEXT_FLAGS:
         if (value := getattr(flags.text, name)) != getattr(TextOptions, name):
             given.append(f"--{name}={value}")
-    command = f"{find_python()} -m data_pipeline.build {shlex.join(given)}"
-    print_command(console, command)
+    print_command(console, f"{find_python()} -m data_pipeline.build {shlex.join(given)}")
 
 
 if __name__ == "__main__":

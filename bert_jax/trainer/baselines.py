@@ -9,7 +9,7 @@ import numpy as np
 from bert_jax.train_step.objectives import Objective
 from bert_jax.trainer.feed import HostBatch
 from data_pipeline.sampling.masking import restore_masked
-from data_pipeline.store import TEXT, Store, ngrams
+from data_pipeline.store import REFERENCES, TEXT, Store, ngrams
 
 # Never masked-language-model targets, so the baseline gives them no probability.
 NEVER_TARGETS = ("pad", "cls", "sep", "mask")
@@ -133,7 +133,7 @@ def _count_neighbors(
         predictions,
         places,
         counts_V / counts_V.sum(),
-        store.directory / ngrams.SIDECAR_FOLDER,
+        store.directory / REFERENCES,
         lambda share: show(f"counting the neighbors of held-out tokens: {share:.0%}"),
     )
 

@@ -7,7 +7,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields, setting
 
 DEFAULT_KEY = "text"
-_ASCII = bytes(range(128))
+_ASCII = bytes(range(128)) + b"\x1b$B"  # and an escape, which ISO-2022-JP takes for its own
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,7 +41,7 @@ def find_sources(patterns: str, options: TextOptions) -> list[Source]:
         for start in range(0, len(files), _CHECKS_AT_ONCE):
             some = files[start : start + _CHECKS_AT_ONCE]
             checked += pool.map(lambda file: _check(file, options), some)
-    if not any(file.stored_bytes for file in files):
+    if all(kind == formats.EMPTY for kind, _ in checked):  # a web server may tell no size
         raise Refused(
             f"--input has no file that is not empty (0 bytes), as {files[0].address} is; give "
             "files with text"

@@ -147,13 +147,13 @@ def _encode(
     vocabulary: Vocabulary, documents: Sequence[list[str]], advance: Callable[[int], None]
 ) -> Split:
     """Return documents as a split of a store in memory; what has no token is left out."""
-    ids, lengths, sentence_counts = [], [], []
+    ids, lengths, sentence_counts, chars = [], [], [], 0
     sentences: list[str] = []
     counts: list[int] = []
     for number, document in enumerate(documents, 1):
         sentences += document
         counts.append(len(document))
-        chars = sum(map(len, sentences))
+        chars += sum(map(len, document))
         if chars >= _BLOCK_CHARS or number == len(documents):
             block_ids, block_lengths = vocabulary.encode_documents(sentences, counts)
             has_tokens = np.split(block_lengths > 0, np.cumsum(counts)[:-1])
@@ -161,7 +161,7 @@ def _encode(
             lengths.append(block_lengths[block_lengths > 0])
             sentence_counts += [int(kept.sum()) for kept in has_tokens if kept.any()]
             advance(chars)
-            sentences, counts = [], []
+            sentences, counts, chars = [], [], 0
     token_ids = np.concatenate(ids).astype(token_dtype(vocabulary.size))
     return Split(
         "text",

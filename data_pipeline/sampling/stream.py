@@ -16,18 +16,12 @@ from data_pipeline.sampling.ready_made import open_stored_examples
 from data_pipeline.sampling.rows import RowLayout, gather_text, make_rows, mask_text, pack_rows
 from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.sampling.walk import MAX_SEQ_LEN
-from data_pipeline.sampling.walks import (
-    SIDECAR_FOLDER,
-    Sidecar,
-    WalkCache,
-    WalkFacts,
-    find_walk_facts,
-)
+from data_pipeline.sampling.walks import Sidecar, WalkCache, WalkFacts, find_walk_facts
 from data_pipeline.spec import hashing
 from data_pipeline.spec.hashing import Purpose
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.spec.schema import MIN_EXAMPLE_TOKENS, RowShape, row_shape
-from data_pipeline.store import EXAMPLES, Split, Store
+from data_pipeline.store import EXAMPLES, WALKS, Split, Store
 
 MIN_SEQ_LEN = 5  # [CLS] a [SEP] b [SEP]: one token of text on each side
 
@@ -133,7 +127,7 @@ def open_examples(
         is_continuation_V = vocabulary.is_continuation
     counts_V = store.train.token_counts  # also for held-out text: masks follow the same rule
     pieces = VocabInfo(store.vocab_size, store.special_ids, counts_V, is_continuation_V)
-    sidecar = Sidecar(store.directory / SIDECAR_FOLDER, store.digest)
+    sidecar = Sidecar(store.directory / WALKS, store.digest)
     return open_source(split, pieces, options, seq_len, max_predictions_per_seq, sidecar)
 
 

@@ -21,7 +21,7 @@ from data_pipeline.sampling.walk import Walk, WalkRules, make_rules, walk_block,
 from data_pipeline.spec import hashing
 from data_pipeline.spec.hashing import Purpose
 from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.store import Split
+from data_pipeline.store import WALKS, Split
 
 # The share is estimated in this many rounds, on this many sentences from this many places, or on up
 # to this many walks of a small corpus.
@@ -69,8 +69,6 @@ def _sample_documents(split: Split) -> list[tuple[int, int]]:
         ranges.append((start, max(stop, start + 1)))
     return ranges
 
-
-SIDECAR_FOLDER = "walks"
 
 # Increment it when the same corpus and settings give other walks.
 WALKS_VERSION = 2
@@ -248,6 +246,6 @@ class WalkCache:
             raise Refused(
                 f"walk {number} over split {self._split.name} has {len(planned.walk)} examples in "
                 f"{planned.rows} rows, its sidecar says {examples} in {rows}; delete the folder "
-                f"'{SIDECAR_FOLDER}' in the store"
+                f"'{WALKS}' in the store"
             )
         return planned

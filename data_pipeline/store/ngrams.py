@@ -27,7 +27,6 @@ from data_pipeline.io.atomic import keep_json
 from data_pipeline.io.small_files import Count, read_record
 from data_pipeline.store.reader import Split
 
-SIDECAR_FOLDER = "references"
 BOTH_SIDES, LEFT_SIDE = (-1, 1), (-2, -1)  # positions of a and b relative to t
 
 _VERSION = 1  # raise it when the same store and predictions give another loss

@@ -25,7 +25,8 @@ MANIFEST = "manifest.json"
 TRAIN, HELDOUT = "train", "heldout"
 TEXT, EXAMPLES = "text", "examples"  # kinds of store; EXAMPLES is also a folder of its arrays
 ARRAY_FOLDERS = (EXAMPLES, TRAIN, HELDOUT)
-PARTS = (*ARRAY_FOLDERS, *FILE_NAMES)  # whatever a store may have, its manifest apart
+WALKS, REFERENCES = "walks", "references"  # folders of what training counted
+PARTS = (*ARRAY_FOLDERS, *FILE_NAMES, WALKS, REFERENCES)  # of any store, its manifest apart
 
 
 class SpecialIds(TypedDict):

@@ -54,7 +54,7 @@ def serialize_examples(batch: Mapping[str, np.ndarray]) -> Iterator[bytes]:
     import tensorflow as tf
 
     rows = len(batch["input_ids"])
-    values = {name: batch[name].reshape(rows, -1).tolist() for name in TFRECORD_FIELDS}
+    values = {name: batch[name].reshape(max(1, rows), -1).tolist() for name in TFRECORD_FIELDS}
     example = tf.train.Example()
     features = example.features.feature
     lists = {

@@ -98,10 +98,12 @@ def _check_manifest(files: Any, address: str, path: str, overwrite: bool) -> Non
 
 
 def unmark_destination(address: str) -> None:
-    """Delete the mark after a failed build that has written nothing else."""
+    """Delete the mark after a failed build, unless files of an unfinished copy need it."""
     files, path = open_filesystem(address)
     with contextlib.suppress(OSError, ValueError), explain_errors(address, "writing"):
-        files.rm_file(f"{path}/{WORKING}")
+        files.invalidate_cache()
+        if MANIFEST in (names := _list_names(files, path)) or names == {WORKING}:
+            files.rm_file(f"{path}/{WORKING}")
 
 
 def new_scratch(scratch: str, source_bytes: int) -> pathlib.Path:
@@ -110,7 +112,7 @@ def new_scratch(scratch: str, source_bytes: int) -> pathlib.Path:
     Raises:
       Refused: the folder is missing, cannot be written, or has too little space.
     """
-    place = pathlib.Path(scratch or tempfile.gettempdir()).expanduser()
+    place = pathlib.Path(scratch or tempfile.gettempdir())
     try:
         free_bytes = shutil.disk_usage(place).free
         if free_bytes < source_bytes:
@@ -168,10 +170,8 @@ def count_upload_bytes(folder: pathlib.Path) -> int:
 def _remove_others(files: Any, path: str, names: list[str]) -> None:
     """Remove files of an earlier store that are not in `names`."""
     files.invalidate_cache()
-    prefix = path.strip("/") + "/"
-    kept = {*names, WORKING}
     for other in files.find(path):
-        if other.strip("/").removeprefix(prefix) not in kept:
+        if other.strip("/").removeprefix(f"{path.strip('/')}/") not in (*names, WORKING):
             files.rm_file(other)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import tokenizers
 
 from data_pipeline.vocab import Vocabulary, split_ids
-from data_pipeline.vocab.wordpiece import find_words, make_wordpiece_normalizer
+from data_pipeline.vocab.wordpiece import MAX_WORD_CHARS, find_words, make_wordpiece_normalizer
 
 # Slots that BERT's lists keep for a later use. Source: google-research/bert#9.
 UNUSED = re.compile(r"\[unused\d+\]")
@@ -54,12 +54,13 @@ class WordCounter:
 def find_cut_words(counts: dict[str, int], vocabulary: Vocabulary, min_count: int) -> list[CutWord]:
     """Return frequent words with a letter that are not pieces; those that save most tokens first.
 
-    Words that save the same number are in alphabetical order.
+    A word over MAX_WORD_CHARS would stay unknown, and is left out. Words that save the same number
+    are in alphabetical order.
     """
     words = [
         word
         for word, count in counts.items()
-        if count >= min_count and any(char.isalpha() for char in word)
+        if count >= min_count and len(word) <= MAX_WORD_CHARS and any(map(str.isalpha, word))
     ]
     if not words:
         return []

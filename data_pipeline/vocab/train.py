@@ -113,9 +113,8 @@ def read_training_documents(
 
     They are cleaned like the text of the store, except that duplicates are kept.
     """
-    counts: collections.Counter[str] = collections.Counter()  # not used here
     for document in read_equal_shares(sources, options, limit_chars, advance):
-        for cleaned in clean_documents([document], cleaning, counts):
+        for cleaned in clean_documents([document], cleaning, collections.Counter()):
             yield split_sentences(cleaned, options)
 
 

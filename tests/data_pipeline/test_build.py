@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -193,6 +194,33 @@ def test_a_vocabulary_trained_on_text_without_a_capital_is_taken(workers, tmp_pa
     workers_flag = f"--workers={workers}"
     assert main(flags(corpus, tmp_path / "store", None, workers_flag, *more)) == 0
     assert open_store(tmp_path / "store").manifest["vocabulary"]["lowercase"] is False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_file_of_the_spool_is_mapped_when_it_is_removed(
+    corpus, vocab_path, tmp_path, monkeypatch
+):
+    """NFS keeps such a file under another name, and its folder could not be removed."""
+    mapped = []
+    remove = shutil.rmtree
+
+    def rmtree(path, **more):
+        if pathlib.Path(path).name == "spool":
+            mapped.append("/spool/" in pathlib.Path("/proc/self/maps").read_text())
+        remove(path, **more)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    assert main(flags(corpus, tmp_path / "store", vocab_path)) == 0
+    assert mapped == [False]
+
+
+def test_more_files_than_a_manifest_lists_are_refused_at_the_start(
+    corpus, vocab_path, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(build.small_files, "MAX_BYTES", len(str(corpus)) + 79)
+    assert main(flags(corpus, tmp_path / "store", vocab_path)) == 2
+    assert "--input has 1 file, more than a store's manifest of" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
 
 
 def test_files_without_text_among_others_are_counted_and_named(

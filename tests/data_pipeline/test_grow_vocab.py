@@ -85,6 +85,9 @@ def test_words_are_counted_and_those_that_save_most_tokens_come_first(tmp_path):
     ]
     often = grow.find_cut_words(COUNTS, vocabulary, min_count=4)
     assert [word.word for word in often] == ["cells", "\u03b2"]
+    longest = "b" * 200  # a longer word is unknown to BERT's tokenizer, whatever the list has
+    cut = grow.find_cut_words({longest: 9, f"{longest}b": 9}, vocabulary, min_count=1)
+    assert [word.word for word in cut] == [longest]
     # the 2, myocyte 2 x 3, . , ; 1 each (two of them unknown), myocytes 4, cells 4 x 2, 199 5 x 3,
     # beta 4 and cell 1.
     assert grow.count_tokens(COUNTS, vocabulary) == 2 + 6 + 3 + 4 + 8 + 15 + 4 + 1

@@ -1,6 +1,7 @@
 """What a command line becomes: values of a dataclass, or a sentence that names the flag."""
 
 import dataclasses
+import os
 
 import pytest
 
@@ -45,6 +46,7 @@ class Flags:
 
 COMMAND = Command("some.command", "Do it.\n\n  as   laid out\n\nAll.", Flags, "python -m some.x")
 GIVEN = ("--checkpoint=ck",)
+HOME = os.path.expanduser("~").rstrip("/")
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,7 @@ GIVEN = ("--checkpoint=ck",)
         (("--multihost=FALSE", "--count=3"), {"hosts": Hosts(False, 3)}),
         (("--multihost", "false", "a"), {"hosts": Hosts(False), "texts": ("a",)}),
         (("--checkpoint=", "--checkpoint", "x y"), {"checkpoint": "x y"}),
+        (("--checkpoint=~/x", "~/y"), {"checkpoint": f"{HOME}/x", "texts": ("~/y",)}),
         (("--grid=g", "--grid.width=3"), {"grid": ("g", ["--grid.width=3"])}),
     ],
 )

@@ -276,7 +276,9 @@ def test_a_fallback_encoding_reads_the_lines_that_are_not_utf_8(tmp_path, encodi
     assert counts == {"files_in_fallback_encoding": 1, "replaced_bytes": 0}
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "cp037", "x", "hex", "utf-7", "idna"])
+@pytest.mark.parametrize(
+    "encoding", ["utf-16", "utf-16-le", "cp037", "x", "hex", "utf-7", "idna", "iso2022_jp"]
+)
 def test_a_fallback_without_ascii_is_refused(encoding):
     with pytest.raises(Refused, match=f"--fallback_encoding is '{encoding}'"):
         TextOptions(fallback_encoding=encoding).check()

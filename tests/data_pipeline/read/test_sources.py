@@ -7,6 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from data_pipeline.io.files import StoredFile
+from data_pipeline.read import sources
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sources import Source, find_sources
 
@@ -31,6 +33,13 @@ def test_a_file_by_several_names_is_read_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     patterns = f"d0.txt,./d0.txt,link.txt,{tmp_path}/*.txt"
     assert find_sources(patterns, OPTIONS) == [Source("d0.txt", 4)]
+
+
+def test_a_file_whose_server_tells_no_size_is_not_taken_for_an_empty_one(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("text")
+    file = StoredFile(f"{tmp_path}/a.txt", 0, is_directory=False)
+    monkeypatch.setattr(sources, "find_files", lambda pattern: [file])
+    assert find_sources("http://server/a.txt", OPTIONS) == [Source(file.address, 0)]
 
 
 def test_a_name_with_a_comma_or_brackets_is_a_name_first(tmp_path):

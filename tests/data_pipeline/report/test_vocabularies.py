@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import types
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +11,7 @@ import sentencepiece
 import tokenizers
 
 from data_pipeline import build
+from data_pipeline.report import vocabularies
 from tests.data_pipeline.encoded import SPECIALS, train_model
 from tests.data_pipeline.vocab.test_byte_level import write_two_files
 from tests.data_pipeline.vocab.test_documents import TOKENIZERS, make_whole
@@ -115,6 +117,26 @@ def test_characters_are_lost_to_the_unknown_token_or_by_normalization(compare, l
     for label, counts in (("unknown", unknown), ("changed", changed)):
         shares = [f"{count / 62:.3%}" if count else "0" for count in counts]
         assert rows[f"characters {label}"] == shares
+
+
+class CountedText(str):
+    """A text that counts how often its length is taken."""
+
+    taken = 0
+
+    def __len__(self):
+        CountedText.taken += 1
+        return super().__len__()
+
+
+def test_the_seconds_do_not_grow_with_the_square_of_short_documents():
+    def encode_documents(sentences, counts):
+        return np.zeros(len(sentences), int), np.ones(len(sentences), int)
+
+    vocabulary = types.SimpleNamespace(size=9, encode_documents=encode_documents)
+    documents = [[CountedText("a")] for _ in range(100)]
+    assert vocabularies._encode(vocabulary, documents, lambda chars: None).documents == 100
+    assert CountedText.taken == 100
 
 
 def test_a_tokenizer_that_cannot_be_run_is_named_before_the_text_is_read(tmp_path, capsys):

@@ -47,7 +47,7 @@ def find(
     digest: str = "of the corpus",
 ) -> walks.WalkFacts:
     """The facts with a sidecar in the folder."""
-    sidecar = walks.Sidecar(folder / walks.SIDECAR_FOLDER, digest)
+    sidecar = walks.Sidecar(folder / "walks", digest)
     return find_walk_facts(split, options, seq_len, sidecar)
 
 

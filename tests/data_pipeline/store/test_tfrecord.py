@@ -43,6 +43,10 @@ def test_what_is_written_is_read_in_groups_and_the_bytes_are_told(tmp_path, comp
         np.testing.assert_array_equal(read, written[name].reshape(2500, -1))
 
 
+def test_a_batch_whose_examples_are_all_left_out_has_no_record():
+    assert list(serialize_examples(batch_of(0))) == []
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /dev/full")
 def test_a_full_disk_is_an_oserror_that_says_so():
     with pytest.raises(OSError) as error, open_writer(pathlib.Path("/dev/full"), "none") as writer:

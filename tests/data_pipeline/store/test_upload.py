@@ -67,7 +67,8 @@ def test_a_finished_store_is_replaced_only_when_told_to(bucket, argv, capsys, tm
     assert main(argv) == 2
     assert "holds a finished store; give another folder, or replace it" in capsys.readouterr().err
     assert objects(bucket) == before
-    bucket.pipe_file("/bucket/stores/mine/vocab.model", b"of a store before")
+    for name in ("vocab.model", "walks/digest.json", "references/digest.json"):
+        bucket.pipe_file(f"/bucket/stores/mine/{name}", b"of a store before")
     (tmp_path / "corpus.txt").write_text("\n\n".join(f"Line {i}." for i in range(50)))
     assert main([*argv, "--overwrite=true"]) == 0
     after = objects(bucket)
@@ -112,6 +113,27 @@ def test_a_copy_that_was_killed_is_begun_again(bucket, argv):
     assert main(argv) == 0
     names = {name.removeprefix("/bucket/stores/mine/") for name in objects(bucket)}
     assert "manifest.json" in names and not {WORKING, "vocab.model"} & names
+
+
+def test_a_copy_that_ctrl_c_stopped_is_begun_again_even_after_a_build_that_failed(
+    bucket, argv, tmp_path, monkeypatch
+):
+    put = type(bucket).put_file
+
+    def stop(self, local, remote, **more):
+        if remote.endswith("train/token_ids.npy"):
+            raise KeyboardInterrupt
+        put(self, local, remote, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(bucket), "put_file", stop)
+        assert main(argv) == 130
+    text = (tmp_path / "corpus.txt").read_bytes()
+    (tmp_path / "corpus.txt").write_bytes(b"\xff")
+    assert main(argv) == 2
+    (tmp_path / "corpus.txt").write_bytes(text)
+    assert main(argv) == 0
+    assert f"/bucket/stores/mine/{WORKING}" not in objects(bucket)
 
 
 def test_bytes_that_arrive_changed_are_found_and_the_store_here_is_named(
