@@ -160,13 +160,12 @@ def learn_numbers(train: Columns, dev: Columns, column: str) -> Numbers:
         )
         for split, columns in ((TRAIN, train), (DEV, dev))
     }
-    deviation = float(values[TRAIN].std())
-    if deviation == 0.0:
+    if np.ptp(values[TRAIN]) == 0.0:  # a deviation has the mean's rounding
         raise Refused(
             f"{train.path} has the same number under {column!r} in all its rows, so there is "
             "nothing to learn; name another column with config.data.label_column"
         )
-    return Numbers(values, float(values[TRAIN].mean()), deviation)
+    return Numbers(values, float(values[TRAIN].mean()), float(values[TRAIN].std()))
 
 
 def _number(text: str, place: str) -> float:

@@ -121,7 +121,7 @@ def read_pieces(table: OpenedTable) -> Iterator[TablePiece]:
             raise Refused(
                 f"{path} row {number} has more than {_MAX_COLUMNS:,} columns; is it a table?"
             )
-        for name in wanted:
+        for name in texts:
             texts[name].append(format_value(path, number, name, record[name]))
         if any(is_missing(record[name]) for name in wanted):
             missing.append(number)
@@ -224,7 +224,7 @@ class TableWriter:
             if self._suffix in JSON_LINES:
                 finite = _finite(whole)
                 self.not_finite += finite != whole
-                self._file.write(json.dumps(finite, ensure_ascii=False) + "\n")
+                self._file.write(json.dumps(finite, ensure_ascii=False, default=str) + "\n")
             else:
                 self._write_row([_cell(whole.get(name)) for name in self._names])
 

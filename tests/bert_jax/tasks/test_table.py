@@ -149,6 +149,12 @@ def test_numbered_classes_are_in_the_order_of_their_numbers(tmp_path, vocabulary
             {"is_regression": True, "label_column": "stars"},
             r"train\.csv has the same number under 'stars'",
         ),
+        (  # whose mean is 0.10000000000000002
+            "train.csv",
+            "claim,about,stars\na,b,0.1\nb,c,0.1\nc,d,0.1\n",
+            {"is_regression": True, "label_column": "stars"},
+            r"train\.csv has the same number under 'stars'",
+        ),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(tmp_path, vocabulary, name, text, changed, words):
