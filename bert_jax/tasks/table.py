@@ -4,9 +4,7 @@ Classes are the labels of the training split. Numbers are learned in standard de
 mean of the training split.
 """
 
-import csv
 import dataclasses
-import io
 import math
 import pathlib
 from collections import Counter
@@ -36,6 +34,7 @@ from bert_jax.tasks.metrics import (
     score_majority,
     score_numbers,
 )
+from bert_jax.tasks.table_pieces import TABS
 from bert_jax.tasks.task import CLASSIFY, REGRESS, Example, Scores, Task
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
@@ -254,10 +253,8 @@ def _take_example(train: Columns, options: TaskOptions) -> Example:
 
 def _write_columns(path: pathlib.Path, columns: Mapping[str, Sequence[object]]) -> pathlib.Path:
     """Write a tsv: the number of each row, its prediction and its probability."""
-    text = io.StringIO()
-    writer = csv.writer(text, delimiter="\t", lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
+    rows = [tuple(columns), *zip(*columns.values(), strict=True)]
+    lines = ["\t".join(str(cell).translate(TABS) for cell in row) + "\n" for row in rows]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, text.getvalue().encode())
+    write_file(path, "".join(lines).encode())
     return path

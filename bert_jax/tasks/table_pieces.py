@@ -33,7 +33,7 @@ PIECE_ROWS = 1024
 _PIECE_CHARS = 4 << 20  # characters in all values together
 _MAX_COLUMNS = 10_000
 _HOW_TO_FIX = "name the columns of texts with --text_column and --second_text_column"
-_TABS = str.maketrans("\t\r\n", "   ")  # a tsv has no quotes that could hold these
+TABS = str.maketrans("\t\r\n", "   ")  # a tsv has no quotes that could hold these
 # Types that JSON and csv do not have: written as Arrow casts them to text.
 _AS_TEXT = (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_large_binary, pa.types.is_binary)
 
@@ -236,7 +236,7 @@ class TableWriter:
             self._file.close()
 
     def _write_tsv(self, cells: Sequence[str]) -> None:
-        clean = [cell.translate(_TABS) for cell in cells]
+        clean = [cell.translate(TABS) for cell in cells]
         self.replaced += sum(cell != before for cell, before in zip(clean, cells, strict=True))
         self._file.write("\t".join(clean) + "\n")
 

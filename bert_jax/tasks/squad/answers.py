@@ -43,7 +43,7 @@ class AnswerPrediction:
 
     @property
     def null_odds(self) -> float:
-        """Return the logit of no answer minus the best text's; without a text the largest float32."""
+        """Return the logit of no answer minus the best text's; without one the largest float32."""
         return self.null.logit - self.candidates[0].logit if self.candidates else _MAX_ODDS
 
 
