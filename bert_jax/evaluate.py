@@ -92,13 +92,13 @@ class EvaluateFlags:
     def __post_init__(self) -> None:
         if self.retrieval and (self.store or self.sentences):
             raise Refused("--retrieval stands alone: give --store and --sentences another command")
-        if not self.retrieval:
-            self._refuse_set(_OF_RETRIEVAL, "retrieval: give --retrieval too, or leave it out")
-            if self.split not in ("", HELDOUT, TRAIN):
-                raise Refused(f"--split is {self.split!r}; of a store it is {HELDOUT} or {TRAIN}")
         if self.retrieval:
             self._refuse_set(_OF_STORE, "a store, and --retrieval is scored here: leave it out")
-        elif self.sentences and not self.store:
+            return
+        self._refuse_set(_OF_RETRIEVAL, "retrieval: give --retrieval too, or leave it out")
+        if self.split not in ("", HELDOUT, TRAIN):
+            raise Refused(f"--split is {self.split!r}; of a store it is {HELDOUT} or {TRAIN}")
+        if self.sentences and not self.store:
             self._refuse_set(
                 ("split", *_OF_STORE),
                 "a store, and only sentences are scored here; give --store too, or leave it out",

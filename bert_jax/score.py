@@ -28,7 +28,7 @@ class ScoreFlags:
         None, "whose predictions", choices=(SQUAD, NER, *CHOICES), is_required=True
     )
     predictions: str = flag(
-        "", "file to score, plain or compressed", metavar="FILE", is_required=True
+        "", "file to score; of squad plain or compressed", metavar="FILE", is_required=True
     )
     data: str = flag("", "squad only: its own file, with the right answers", metavar="FILE")
     null_odds: str = flag(

@@ -5,6 +5,7 @@ stopped grid resumes where it was.
 """
 
 import dataclasses
+import decimal
 import itertools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +46,7 @@ class GridRun:
     @property
     def name(self) -> str:
         """Return the name of its folder in the grid's."""
-        return f"rate{format_rate(self.learning_rate)}_epochs{self.epochs:g}_seed{self.seed}"
+        return f"rate{format_rate(self.learning_rate)}_epochs{self.epochs:.15g}_seed{self.seed}"
 
     @property
     def flags(self) -> list[str]:
@@ -119,9 +120,8 @@ def fix_settings(given: GivenConfig[FinetuneConfig], runs: Sequence[GridRun]) ->
 
 
 def format_rate(rate: float) -> str:
-    """Write 0.00005 as 5e-5."""
-    digits, exponent = f"{rate:.6e}".split("e")
-    return f"{float(digits):g}e{int(exponent)}"
+    """Write 0.00005 as 5e-5, with all digits: folders are named by it."""
+    return f"{decimal.Decimal(repr(rate)).normalize():e}".replace("+", "")
 
 
 def describe_setting(learning_rate: float, epochs: float) -> str:

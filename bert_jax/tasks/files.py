@@ -53,9 +53,6 @@ class Columns:
     short_rows: tuple[int, ...] = ()  # numbers of rows skipped because they lack fields
     missing_rows: tuple[int, ...] = ()  # numbers of rows with a null or NaN, here an empty text
 
-    def __len__(self) -> int:
-        return len(self.row_numbers)
-
     def place(self, index: int) -> str:
         """Name the file and the row of an entry, for an error message."""
         return f"{self.path} row {self.row_numbers[index]}"
@@ -181,7 +178,7 @@ def read_table(path: pathlib.Path, wanted: Sequence[str]) -> Columns:
     values: dict[str, list[str]] = {name: [] for name in wanted}
     numbers, missing = list[int](), list[int]()
     for number, row in read_rows(path, wanted):
-        for name in wanted:
+        for name in values:  # a column may be wanted twice
             value = format_value(path, number, name, row[name])
             if path.suffix == TSV and _QUOTED.fullmatch(value):
                 raise Refused(
@@ -321,7 +318,7 @@ def _json_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Ro
 
 
 def _parquet_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Rows:
-    batches = read_parquet_batches(path, wanted, how_to_fix, list(wanted))
+    batches = read_parquet_batches(path, wanted, how_to_fix, list(dict.fromkeys(wanted)))
     rows = (row for batch in batches for row in batch.to_pylist())
     for number, row in enumerate(rows, 1):
         check_not_header(path, number, row)

@@ -4,9 +4,7 @@ Classes are the labels of the training split. Numbers are learned in standard de
 mean of the training split.
 """
 
-import csv
 import dataclasses
-import io
 import math
 import pathlib
 from collections import Counter
@@ -36,6 +34,7 @@ from bert_jax.tasks.metrics import (
     score_majority,
     score_numbers,
 )
+from bert_jax.tasks.table_pieces import TABS
 from bert_jax.tasks.task import CLASSIFY, REGRESS, Example, Scores, Task
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
@@ -160,13 +159,12 @@ def learn_numbers(train: Columns, dev: Columns, column: str) -> Numbers:
         )
         for split, columns in ((TRAIN, train), (DEV, dev))
     }
-    deviation = float(values[TRAIN].std())
-    if deviation == 0.0:
+    if np.ptp(values[TRAIN]) == 0.0:  # a deviation has the mean's rounding
         raise Refused(
             f"{train.path} has the same number under {column!r} in all its rows, so there is "
             "nothing to learn; name another column with config.data.label_column"
         )
-    return Numbers(values, float(values[TRAIN].mean()), deviation)
+    return Numbers(values, float(values[TRAIN].mean()), float(values[TRAIN].std()))
 
 
 def _number(text: str, place: str) -> float:
@@ -255,10 +253,8 @@ def _take_example(train: Columns, options: TaskOptions) -> Example:
 
 def _write_columns(path: pathlib.Path, columns: Mapping[str, Sequence[object]]) -> pathlib.Path:
     """Write a tsv: the number of each row, its prediction and its probability."""
-    text = io.StringIO()
-    writer = csv.writer(text, delimiter="\t", lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
+    rows = [tuple(columns), *zip(*columns.values(), strict=True)]
+    lines = ["\t".join(str(cell).translate(TABS) for cell in row) + "\n" for row in rows]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, text.getvalue().encode())
+    write_file(path, "".join(lines).encode())
     return path

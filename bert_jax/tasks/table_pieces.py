@@ -33,7 +33,7 @@ PIECE_ROWS = 1024
 _PIECE_CHARS = 4 << 20  # characters in all values together
 _MAX_COLUMNS = 10_000
 _HOW_TO_FIX = "name the columns of texts with --text_column and --second_text_column"
-_TABS = str.maketrans("\t\r\n", "   ")  # a tsv has no quotes that could hold these
+TABS = str.maketrans("\t\r\n", "   ")  # a tsv has no quotes that could hold these
 # Types that JSON and csv do not have: written as Arrow casts them to text.
 _AS_TEXT = (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_large_binary, pa.types.is_binary)
 
@@ -121,7 +121,7 @@ def read_pieces(table: OpenedTable) -> Iterator[TablePiece]:
             raise Refused(
                 f"{path} row {number} has more than {_MAX_COLUMNS:,} columns; is it a table?"
             )
-        for name in wanted:
+        for name in texts:
             texts[name].append(format_value(path, number, name, record[name]))
         if any(is_missing(record[name]) for name in wanted):
             missing.append(number)
@@ -224,7 +224,7 @@ class TableWriter:
             if self._suffix in JSON_LINES:
                 finite = _finite(whole)
                 self.not_finite += finite != whole
-                self._file.write(json.dumps(finite, ensure_ascii=False) + "\n")
+                self._file.write(json.dumps(finite, ensure_ascii=False, default=str) + "\n")
             else:
                 self._write_row([_cell(whole.get(name)) for name in self._names])
 
@@ -236,7 +236,7 @@ class TableWriter:
             self._file.close()
 
     def _write_tsv(self, cells: Sequence[str]) -> None:
-        clean = [cell.translate(_TABS) for cell in cells]
+        clean = [cell.translate(TABS) for cell in cells]
         self.replaced += sum(cell != before for cell, before in zip(clean, cells, strict=True))
         self._file.write("\t".join(clean) + "\n")
 

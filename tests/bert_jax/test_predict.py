@@ -29,6 +29,7 @@ from bert_jax.tasks.squad.predict import AnswerPredictor
 from bert_jax.tasks.task_layer import TaskLayer
 from bert_jax.train_step.state import TrainState
 from tests.bert_jax.small_checkpoints import tensors, write
+from tests.bert_jax.tasks.tiny_vocabulary import vocabulary_of
 
 WORDS = ("a", "cat", "dog", "sees", "cats", ".")
 ROWS = 23
@@ -362,6 +363,26 @@ def test_the_command_predicts_a_table_and_says_what_it_did(forked, tmp_path):
     refused = forked("bert_jax.predict", *given, code=2).stderr
     assert "no column 'txt'" in refused and "--text_column" in refused
     assert not list(tmp_path.glob("other*"))
+
+
+def test_a_sentence_of_several_pieces_stays_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("bert_jax.tasks.ner.predict._PIECE_WORDS", 2)
+    source, output = tmp_path / "in.txt", tmp_path / "out.conll"
+    source.write_text("a\ncat\nsees\na\ndog\n\na\ncat\n\ndog\n")
+    layer = TaskLayer("NER", "tag", ("O", "B-X"), options=TaskOptions(max_seq_length=8))
+    given = PredictRequest(source, output, layer, vocabulary_of("a cat dog sees", tmp_path))
+    rows, counts = TagPredictor(given, lambda count: None), []
+
+    def compute(of_piece, count):
+        counts.append(count)
+        return np.zeros((of_piece.examples, 8, 2), np.float32)
+
+    rows.run(compute)
+    assert rows.total == sum(counts) == 3
+    words = [line.split("\t")[0] for line in output.read_text().splitlines()]
+    assert words == [*source.read_text().splitlines(), ""]
+    assert dict(rows.summary_rows())["words"] == "8 words"
+    assert "2 more rows, because some are longer" in dict(rows.summary_rows())["sentences"]
 
 
 @pytest.mark.parametrize("kind", ["choose", "span", "tag"])

@@ -63,9 +63,8 @@ class Learning:
             summary = {"kind": self.kind, "task": task.name, **score(task, logits), **majority}
             summary["seconds"] = round(time.monotonic() - started, 1)
             training_lib.write_summary(self.folder, summary)
-        baseline = (
-            f"{task.main_score} {task.baseline[task.main_score]:.4f} without reading the text"
-        )
+        guessed = task.baseline[task.main_score]
+        baseline = f"{task.main_score} {guessed:.4f} without reading the text"
         hidden = ("seconds", *(name for name in summary if name.startswith("majority_")))
         rows = [(name, str(value)) for name, value in summary.items() if name not in hidden]
         secs = duration(summary["seconds"])

@@ -99,7 +99,7 @@ def _read_split(
         also=[task.index],
         drops_short_rows=drops_short_rows,
     )
-    counted = [str(number) for number in range(len(columns))]
+    counted = [str(number) for number in range(len(columns.row_numbers))]
     return SplitTexts(
         texts=columns.values[task.text],
         second_texts=columns.values[task.second] if task.second else None,

@@ -6,7 +6,7 @@ required.
 
 import functools
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -48,7 +48,9 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     }
     splits, notes = {}, list[str]()
     for split, examples in texts.items():
-        notes += _describe_skipped(split, examples.short_rows)
+        if short := examples.short_rows:
+            skipped = f"{len(short):,} rows are truncated in the file and skipped"
+            notes.append(f"{split}: {skipped} (row {list_rows(short)})")
         encoded = encode_texts(examples.texts, examples.second_texts, vocabulary, options)
         notes += encoded.notes(split, options.max_seq_length)
         field = "label_values" if task.is_regression else "label_ids"
@@ -77,13 +79,6 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
             (train.texts[0], *(train.second_texts or [])[:1]), (train.labels or [""])[0]
         ),
     )
-
-
-def _describe_skipped(split: str, short_rows: Sequence[int]) -> list[str]:
-    if not short_rows:
-        return []
-    skipped = f"{len(short_rows):,} rows are truncated in the file and skipped"
-    return [f"{split}: {skipped} (row {list_rows(short_rows)})"]
 
 
 def _read_labels(task: GlueTask, examples: SplitTexts) -> np.ndarray:

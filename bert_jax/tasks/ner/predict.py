@@ -19,7 +19,8 @@ ENDINGS = (".conll", ".txt", ".tsv")
 _PIECE_SENTENCES = 1024
 _PIECE_WORDS = 1 << 14  # a longer sentence is cut: it would be many rows anyway
 
-_Sentences = list[list[list[str]]]  # all columns of the words of consecutive sentences
+# All columns of the words of consecutive sentences; [] ends each, but not a part of a long one.
+_Sentences = list[list[list[str]]]
 
 
 class TagPredictor:
@@ -34,7 +35,7 @@ class TagPredictor:
         self._request = request
         self.total = self._words = self._unknown = self._cut = 0
         for piece in _pieces(request.path):
-            self.total += len(piece)
+            self.total += _count_ends(piece)
             self._words += _count_words(piece)
             show(self.total)
         if not self.total:
@@ -54,24 +55,23 @@ class TagPredictor:
 
     def _lines(self, piece: _Sentences, compute_logits: ComputeLogits) -> Iterator[str]:
         layer = self._request.layer
-        sentences = [Sentence(0, tuple(row[0] for row in rows), ()) for rows in piece]
+        sentences = [Sentence(0, tuple(row[0] for row in rows if row), ()) for rows in piece]
         labels, most = layer.labels, layer.options.max_seq_length
         encoded = task.encode_words(sentences, labels, self._request.vocabulary, most)
         self._unknown += encoded.unknown_words
-        self._cut += encoded.rows.examples - len(piece)
-        logits_NSC = compute_logits(encoded.rows, len(piece))
+        self._cut += encoded.rows.examples - _count_ends(piece)
+        logits_NSC = compute_logits(encoded.rows, _count_ends(piece))
         logits_WC = logits_NSC[encoded.row_W, encoded.position_W]
         best_W, share_W = logits_WC.argmax(axis=1), predicting.probabilities(logits_WC).max(axis=1)
         word = 0
-        for sentence in piece:
-            for row in sentence:
-                yield "\t".join([*row, labels[best_W[word]], f"{share_W[word]:.6f}"])
-                word += 1
-            yield ""
+        for row in itertools.chain.from_iterable(piece):
+            columns = [labels[best_W[word]], f"{share_W[word]:.6f}"] if row else []
+            yield "\t".join([*row, *columns])
+            word += bool(row)
 
     def summary_rows(self) -> list[tuple[str, str]]:
-        """Report sentences that were cut and words without a token."""
-        cut = {"longer than a row and cut": self._cut}
+        """Report rows of sentences that were cut, and words without a token."""
+        cut = {"more rows, because some are longer than a row": self._cut}
         unknown = {"without a token": self._unknown}
         return [
             ("sentences", predicting.describe_count(self.total, self.unit, cut)),
@@ -80,20 +80,27 @@ class TagPredictor:
         ]
 
 
+def _count_ends(piece: _Sentences) -> int:
+    return sum(not rows[-1] for rows in piece)
+
+
 def _count_words(piece: _Sentences) -> int:
-    return sum(map(len, piece))
+    return sum(map(len, piece)) - _count_ends(piece)
 
 
 def _pieces(path: pathlib.Path) -> Iterator[_Sentences]:
     done: _Sentences = []
+    part: list[list[str]] = []  # of a sentence that has not ended
     words = 0
-    rows = (row for _, row in data.read_columns(path))
-    for is_sentence, group in itertools.groupby(rows, bool):
-        while is_sentence and (sentence := list(itertools.islice(group, _PIECE_WORDS))):
-            done.append(sentence)
-            words += len(sentence)
+    for _, row in itertools.chain(data.read_columns(path), [(0, list[str]())]):
+        if part and (not row or len(part) == _PIECE_WORDS):
+            done.append(part if row else [*part, []])
+            words += len(part)
+            part = []
             if len(done) == _PIECE_SENTENCES or words >= _PIECE_WORDS:
                 yield done
                 done, words = [], 0
+        if row:
+            part.append(row)
     if done:
         yield done

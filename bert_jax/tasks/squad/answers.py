@@ -12,6 +12,8 @@ from bert_jax.tasks.squad.windows import SquadWindows
 from data_pipeline.io.atomic import write_file
 from data_pipeline.labelled.windows import choose_windows
 
+_MAX_ODDS = float(np.finfo(np.float32).max)
+
 
 @dataclasses.dataclass(frozen=True)
 class AnswerSpan:
@@ -41,8 +43,8 @@ class AnswerPrediction:
 
     @property
     def null_odds(self) -> float:
-        """Return the logit of no answer minus the best text's."""
-        return self.null.logit - self.candidates[0].logit if self.candidates else np.inf
+        """Return the logit of no answer minus the best text's; without one the largest float32."""
+        return self.null.logit - self.candidates[0].logit if self.candidates else _MAX_ODDS
 
 
 def find_best_answers(
@@ -155,8 +157,7 @@ def make_documents(
         }
         for candidate, share in zip(best, shares, strict=True)
     ]
-    odds = min(prediction.null_odds, float(np.finfo(np.float32).max))  # JSON has no infinity
-    return "" if is_null else prediction.text, texts, odds
+    return "" if is_null else prediction.text, texts, prediction.null_odds
 
 
 def write_files(

@@ -34,7 +34,8 @@ class AnswerPredictor:
     def __init__(self, request: PredictRequest, show: Callable[[int], None]) -> None:
         """Read the whole input once."""
         self._options, output = request.layer.options, request.output
-        least_tokens = self._options.max_query_length + 4
+        specials = request.vocabulary.template.count_specials(is_pair=True)
+        least_tokens = self._options.max_query_length + specials + 1
         check_request(request, ENDINGS, "SQuAD's answers", least_tokens)
         self._threshold, self._origin = _threshold(request)
         self._files = [output, output.with_suffix(".nbest.json")]

@@ -29,6 +29,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary
 
 _find_first_sentence = re.compile(r".*?[.!?](?=\s|$)", re.DOTALL).match
+Splits = dict[str, Sequence[Paragraph]]
 
 
 def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
@@ -39,7 +40,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     train_examples only that many first questions are used.
     """
     notes: list[str] = []
-    paragraphs = _read_splits(options, notes)
+    paragraphs = _read_splits(options, vocabulary, notes)
     windows = {
         split: _encode_split(split, texts, vocabulary, options, notes)
         for split, texts in paragraphs.items()
@@ -69,13 +70,15 @@ def _take_example(paragraph: Paragraph) -> Example:
     return Example(texts, f"{answer.text!r} from character {answer.answer_start:,}")
 
 
-def _read_splits(options: TaskOptions, notes: list[str]) -> dict[str, Sequence[Paragraph]]:
+def _read_splits(options: TaskOptions, vocabulary: Vocabulary, notes: list[str]) -> Splits:
     """Read the paragraphs of each split; add lines for the screen to `notes`."""
-    if options.max_seq_length <= options.max_query_length + 3:
+    specials = vocabulary.template.count_specials(is_pair=True)
+    if options.max_seq_length <= options.max_query_length + specials:
         raise Refused(
             f"config.data.max_seq_length is {options.max_seq_length}, which leaves no room for a "
-            f"context next to a question of {options.max_query_length} tokens and three special "
-            f"ones; give at least {options.max_query_length + 4}, or a smaller max_query_length"
+            f"context next to a question of {options.max_query_length} tokens and {specials} "
+            f"special ones; give at least {options.max_query_length + specials + 1}, or a smaller "
+            "max_query_length"
         )
     folder = pathlib.Path(options.dir).expanduser()
     files = {}
@@ -85,9 +88,7 @@ def _read_splits(options: TaskOptions, notes: list[str]) -> dict[str, Sequence[P
         path = split_file(options, split, [] if split == TEST else [name, *packed])
         if path is not None:
             files[split] = read_squad(path, has_answers=split != TEST)
-    splits: dict[str, Sequence[Paragraph]] = {
-        split: file.paragraphs for split, file in files.items()
-    }
+    splits: Splits = {split: file.paragraphs for split, file in files.items()}
     splits[TRAIN] = _select_training(files[TRAIN], options, notes)
     _check_development(files[DEV], options, notes)
     return splits

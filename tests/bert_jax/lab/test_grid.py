@@ -120,6 +120,8 @@ def test_every_combination_has_a_folder_of_its_own():
     assert runs[0] == GridRun(5e-5, 2.0, 0) and runs[1] == GridRun(5e-5, 2.0, 7)
     assert ONE_RUN.name == "rate5e-5_epochs3_seed1"
     assert GridRun(2.5e-5, 3.5, 0).name == "rate2.5e-5_epochs3.5_seed0"
+    close = list_runs("3e-5,3.00000001e-5", "1,1.0000001", "0")
+    assert len({run.name for run in close}) == 4
     # A seed is that of layer, dropout and order.
     assert ONE_RUN.flags == [
         "--config.optim.learning_rate=5e-05",

@@ -82,6 +82,16 @@ def test_predictions_name_rows_and_classes_and_how_sure_they_are(tmp_path, vocab
     assert path.name == "test.tsv" and path.read_text() == expected
 
 
+def test_a_quotation_mark_in_a_label_is_written_as_tsv_has_it(tmp_path, vocabulary):
+    rows = [{"claim": "a cat", "about": "", "verdict": label} for label in ('5" tall', "no")]
+    for split in ("train", "dev"):
+        write_table(tmp_path / f"{split}.csv", rows)
+    task = table.open_task(options(tmp_path), vocabulary)
+    (path,) = task.write_predictions("dev", np.eye(2, dtype=np.float32), tmp_path / "predictions")
+    written = [line.split("\t")[1] for line in path.read_text().splitlines()]
+    assert written == ["prediction", '5" tall', "no"]
+
+
 def test_long_texts_are_scored_and_predicted_by_all_their_windows(tmp_path, vocabulary):
     """Rows of 8 hold 6 words: of 9 words the windows have 6 and 5, of two words one has both."""
     long = "the big cat sat on the mat . yes"
@@ -146,6 +156,12 @@ def test_numbered_classes_are_in_the_order_of_their_numbers(tmp_path, vocabulary
         (
             "train.csv",
             "claim,about,stars\na,b,7\nb,c,7\n",
+            {"is_regression": True, "label_column": "stars"},
+            r"train\.csv has the same number under 'stars'",
+        ),
+        (  # whose mean is 0.10000000000000002
+            "train.csv",
+            "claim,about,stars\na,b,0.1\nb,c,0.1\nc,d,0.1\n",
             {"is_regression": True, "label_column": "stars"},
             r"train\.csv has the same number under 'stars'",
         ),

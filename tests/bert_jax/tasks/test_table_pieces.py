@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert_jax.tasks import table_pieces
+from bert_jax.tasks.files import read_table
 from bert_jax.tasks.table_pieces import TableWriter, choose_free_names, open_table
 from tests.bert_jax.tasks.tables import write_table
 
@@ -104,6 +105,21 @@ def test_types_of_parquet_are_kept_in_parquet_and_said_in_words_elsewhere(tmp_pa
     assert row["list"] == [1, None] and row["nan"] is None
     through(tmp_path / "in.parquet", tmp_path / "out.csv")
     assert read(tmp_path / "out.csv")[0]["list"] == "[1, null]"
+
+
+def test_dates_within_a_list_are_text_in_json(tmp_path):
+    days = pa.array([[datetime.date(2024, 5, 1)]], pa.list_(pa.date32()))
+    pq.write_table(pa.table({"text": ["a"], "days": days}), tmp_path / "in.parquet")
+    through(tmp_path / "in.parquet", tmp_path / "out.jsonl")
+    assert read(tmp_path / "out.jsonl") == [{"text": "a", "days": ["2024-05-01"], "n": 0}]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_column_may_be_both_texts_of_a_pair(tmp_path, suffix):
+    source = write_table(tmp_path / f"in{suffix}", [{"text": "a"}, {"text": "b"}])
+    (piece,) = table_pieces.read_pieces(open_table(source, ["text", "text"]))
+    assert piece.texts == {"text": ["a", "b"]}
+    assert read_table(source, ["text", "text"]).values == {"text": ["a", "b"]}
 
 
 def test_rows_of_json_may_differ_in_their_keys(tmp_path, monkeypatch):

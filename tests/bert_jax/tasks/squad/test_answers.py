@@ -112,7 +112,7 @@ def test_a_context_without_pieces_has_no_answer(vocabulary):
     windows = windows_of(vocabulary, context="\x07")
     logits = np.ones((2, 9, 2), np.float32)
     prediction = next(find_best_answers(windows, logits, 20, 30, texts=20))
-    assert prediction.text == "" and prediction.null_odds == math.inf
+    assert prediction.text == "" and prediction.null_odds == np.finfo(np.float32).max
     assert list_best(prediction, 20, False) == list_best(prediction, 20, True) == [prediction.null]
 
 

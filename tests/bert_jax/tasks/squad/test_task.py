@@ -1,5 +1,6 @@
 """SQuAD opened from files: notes, rows, scores and predictions of a task; real files too."""
 
+import dataclasses
 import gzip
 import json
 
@@ -11,6 +12,7 @@ from bert_jax.tasks import registry
 from bert_jax.tasks.squad.data import Paragraph
 from bert_jax.tasks.squad.task import open_task, score_best_constant
 from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab.template import make_bert_template
 from tests.bert_jax.tasks.squad_samples import (
     letter_vocabulary,
     options,
@@ -121,6 +123,25 @@ def test_scores_of_2_0_are_at_the_best_threshold(opened_2, tmp_path):
     # By rising odds: d1 +1, d4 -1, d2 +1. To stop behind d1 is as good as any, and comes first.
     lost = {"f1": 0.75, "exact_match": 0.75, "has_answer_f1": 0.5, "has_answer_exact_match": 0.5}
     assert opened_2.score("dev", logits) == perfect | lost
+
+
+def test_files_of_contexts_without_a_token_are_json(folder, vocabulary, tmp_path):
+    written(folder / "dev-v2.0.json", [Paragraph("\x07", WITHOUT.questions)], "v2.0")
+    task = open_task(options(folder, has_unanswerable=True), vocabulary)
+    nowhere = pointing(task.splits["dev"], np.zeros((2, 2), int))
+    assert task.score("dev", nowhere)["no_answer_exact_match"] == 1.0
+    for path in task.write_predictions("dev", nowhere, tmp_path / "predictions"):
+        json.loads(path.read_text(), parse_constant=pytest.fail)
+
+
+def test_a_row_has_room_for_the_special_tokens_of_the_vocabulary(folder, vocabulary):
+    """RoBERTa has four around a pair."""
+    roberta = dataclasses.replace(
+        vocabulary, template=make_bert_template(vocabulary.special_ids, separators=2)
+    )
+    with pytest.raises(ValueError, match=r"max_seq_length is 15, .* 11 tokens and 4 .* least 16,"):
+        open_task(options(folder, max_seq_length=15), roberta)
+    assert open_task(options(folder, max_seq_length=16), roberta).splits["dev"].examples > 2
 
 
 def test_a_test_set_takes_the_threshold_of_dev(folder, vocabulary, tmp_path):
