@@ -125,7 +125,7 @@ def _main(log: LibraryLog, flags: PredictFlags) -> int:
 
 
 def _check_columns(flags: PredictFlags, layer: TaskLayer) -> None:
-    trained_on = f"{flags.checkpoint} was fine-tuned on {layer.name}"
+    trained_on = f"{flags.checkpoint} was fine-tuned for {layer.name}"
     columns = {"text_column": flags.text_column, "second_text_column": flags.second_text_column}
     given = [name for name, value in columns.items() if value is not None]
     if given and layer.kind in (*_OPENED, CHOOSE):

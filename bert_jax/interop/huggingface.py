@@ -73,12 +73,11 @@ class ConfigJson:
 
     @property
     def kind(self) -> str | None:
-        """Return the kind of task that the file names, by us or by its class; None if no task."""
+        """Return the kind of task of the file's class, our own kind if it has several; or None."""
         ours, ends = self.settings.get(task_layer.KEY), self.family.class_ends
-        if isinstance(ours, dict):
-            kind = str(ours.get("kind"))
-            return kind if kind in ends else None
-        return next((kind for kind, end in ends.items() if self.architecture.endswith(end)), None)
+        kinds = [kind for kind, end in ends.items() if self.architecture.endswith(end)]
+        given = ours.get("kind") if isinstance(ours, dict) else None
+        return max(kinds, key=lambda kind: kind == given, default=None)
 
 
 def read_config(directory: pathlib.Path) -> ConfigJson:
@@ -275,6 +274,13 @@ def read_task_layer(config_json: ConfigJson, classes: int, template: Template) -
     if task_layer.KEY in settings:
         ours = small_files.field(settings, task_layer.KEY, dict, path)
         layer = task_layer.from_json(ours, path)
+        labels = _read_labels(path, settings, classes) if kind in (CLASSIFY, TAG) else ()
+        if (layer.kind, layer.labels) != (kind, labels):  # transformers keeps keys unknown to it
+            raise Refused(
+                f"{path} says {layer.kind} {layer.labels!r:.80} under {task_layer.KEY}, and "
+                f"{config_json.architecture} {labels!r:.80} elsewhere; remove {task_layer.KEY} if "
+                "the model was fine-tuned again since its export, or put the exported file back"
+            )
         # An exported layer outputs unscaled values, not standard scores.
         return dataclasses.replace(layer, mean=0.0, deviation=1.0)
     if kind is None:
@@ -296,7 +302,7 @@ def read_task_layer(config_json: ConfigJson, classes: int, template: Template) -
     longest = min(config_json.model.max_position_embeddings, longest)
     labels = _read_labels(path, settings, classes) if kind in (CLASSIFY, TAG) else ()
     options = TaskOptions(max_seq_length=longest, pair_truncation=TRANSFORMERS)
-    return TaskLayer(path.parent.name, kind, labels, options=options)
+    return TaskLayer(config_json.architecture, kind, labels, options=options)
 
 
 def _read_labels(path: pathlib.Path, settings: Mapping[str, Any], classes: int) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from bert_jax.tasks.task import TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io import small_files
 from data_pipeline.vocab import BYTE_LEVEL, WORDPIECE, Vocabulary
+from data_pipeline.vocab.sentencepiece_rules import NONE
 
 _HELD_OUT = (
     ("heldout_mlm_loss", "MLM loss, nats", ".3f"),
@@ -179,11 +180,13 @@ def _name_stores(config: Config) -> str:
 def _describe_use(checkpoint: Pretrained, name: str, has_tokenizer: bool) -> str:
     kind = huggingface.choose_architecture(checkpoint)
     if not has_tokenizer:
+        way = "cut text with the library sentencepiece and `vocab.model`"
+        if checkpoint.vocabulary.sentencepiece_rules != NONE:
+            way = f"use `AutoTokenizer.from_pretrained({name!r}, use_fast=False)` of transformers 4"
         return (
             f"## Use\n\n    from transformers import {kind}\n\n"
             f"    model = {kind}.from_pretrained({name!r})\n\nThe rules of its SentencePiece model "
-            "cannot be said in a tokenizer.json: cut text with the library sentencepiece and "
-            "`vocab.model`.\n"
+            f"cannot be said in a tokenizer.json: {way}.\n"
         )
     text, note = "'A sentence.'", ""
     if checkpoint.task is not None and checkpoint.task.kind == TAG:

@@ -16,12 +16,7 @@ from bert_jax.config.validate import check_sizes
 from bert_jax.interop import model_json, vocabulary
 from bert_jax.interop.families import bert
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.interop.tensor_names import (
-    TensorName,
-    Tensors,
-    read_params,
-    rename,
-)
+from bert_jax.interop.tensor_names import TensorName, Tensors, read_params, rename
 from bert_jax.model.bert import Params
 from bert_jax.tasks.task import CLASSIFY
 from data_pipeline.io import small_files

@@ -328,6 +328,8 @@ LAYERS = {
         ({"problem_type": "regression"}, "gives 2 numbers, and 1 are named"),
         ({"bert_jax": 7}, "'bert_jax' is a whole number, not an object"),
         ({"bert_jax": {"kind": "knit", "labels": []}}, "'kind' is 'knit'; it must be one of"),
+        ({"bert_jax": LAYER}, r"tag \('O', 'B'\) under bert_jax, and BertForSequenceCl.* \('no'"),
+        ({"bert_jax": LAYER | {"kind": "classify"}}, "remove bert_jax if the model was fine-tuned"),
         ({"bert_jax": LAYER | {"options": {"y": 1}}}, "options of a task that cannot be read"),
         ({"bert_jax": LAYER | {"options": {"doc_stride": 0}}}, "options.doc_stride is 0; it must"),
     ],
@@ -338,7 +340,8 @@ def test_an_export_that_contradicts_itself_is_refused(tmp_path, config, words):
         "classifier.bias": np.zeros(2, np.float32),
     }
     place = write(tmp_path / "theirs", held, **LAYERS)
-    assert load.load_fine_tuned(f"hf:{place}")[1].labels == ("no", "yes")
+    layer = load.load_fine_tuned(f"hf:{place}")[1]
+    assert (layer.name, layer.labels) == ("BertForSequenceClassification", ("no", "yes"))
     write(place, held, **(LAYERS | config))
     with pytest.raises(ValueError, match=words):
         load.load_fine_tuned(f"hf:{place}")

@@ -135,6 +135,9 @@ def test_an_xlnet_whose_rows_begin_with_cls_is_read_so_from_its_export(folder, t
     read, _ = load.load_fine_tuned(f"hf:{tmp_path / 'copy'}")
     assert read.vocabulary.template == words.template
     assert read.vocabulary.sentencepiece_rules == words.sentencepiece_rules == "xlnet"
+    card = (tmp_path / "copy" / export.CARD).read_text()
+    assert "AutoTokenizer.from_pretrained('copy', use_fast=False)" in card
+    assert "vocab.model" not in card
 
 
 @pytest.mark.slow
