@@ -65,9 +65,8 @@ def main() -> None:
     elif name == "--version":
         print(f"bert_jax {__version__}")
     elif name not in MODULES:
-        known = ", ".join(MODULES)
         near = difflib.get_close_matches(name, MODULES, 1)
-        hint = f"did you mean {near[0]}?" if near else f"they are {known}"
+        hint = f"did you mean {near[0]}?" if near else f"they are {', '.join(MODULES)}"
         print(f"error: {name!r} is no command of bert-jax; {hint}", file=sys.stderr)
         sys.exit(REFUSED)
     else:

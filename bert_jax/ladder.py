@@ -17,7 +17,6 @@ from bert_jax.config import Config
 from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig
 from data_pipeline.cli.flags import Command, flag
-from data_pipeline.io.address import is_address
 from data_pipeline.io.refused import Refused
 
 # A run is fitted once it has come this share of the way from the unigram loss to the n-gram loss.
@@ -74,8 +73,7 @@ class LadderFlags:
     measure: bool = flag(True, "time steps that are short enough", "plan")
 
     def __post_init__(self) -> None:
-        if is_address(self.workdir):
-            raise Refused(f"--workdir is {self.workdir}; give a folder on this machine")
+        cli.check_folder(self.workdir)
 
 
 COMMAND = Command(

@@ -97,8 +97,7 @@ def _describe_group(key: str, config: Any) -> SettingsGroup:
 def _main(log: LibraryLog, flags: SettingsFlags) -> int:
     console, count = make_console(highlight=False), 0
     for kind, groups in list_all().items():
-        purpose, command, _ = kind.PURPOSE
-        title = f"{purpose}, {command}"
+        title = ", ".join(kind.PURPOSE[:2])
         for group in groups:
             for row in group.rows:
                 key = f"{group.key}.{row.name}"

@@ -27,12 +27,6 @@ from data_pipeline.io.refused import Refused
 _PARALLEL = "runs at once, on a GPU or TPU chip each; on CPUs they share the cores"
 
 
-def check_folder(workdir: str) -> None:
-    """Raise Refused if --workdir is no folder of this machine."""
-    if is_address(workdir):
-        raise Refused(f"--workdir is {workdir}; give a folder on this machine for the runs")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyFlags:
     """Declare the flags of a comparison of systems."""
@@ -55,7 +49,7 @@ class StudyFlags:
     measure: bool = flag(True, "time short steps, which takes seconds for each row", "plan")
 
     def __post_init__(self) -> None:
-        check_folder(self.workdir)
+        cli.check_folder(self.workdir)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,7 +72,7 @@ class GridFlags:
     parallel: int = flag(1, _PARALLEL, minimum=1)
 
     def __post_init__(self) -> None:
-        check_folder(self.workdir)
+        cli.check_folder(self.workdir)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any
 import ml_collections
 
 from data_pipeline.io.refused import Refused
+from data_pipeline.spec.fields import parse_text
 
 Kind = typing.TypeVar("Kind")
 
@@ -22,7 +23,7 @@ def to_config_dict(config: Any) -> ml_collections.ConfigDict:
     view = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if isinstance(value, tuple):
+        if isinstance(value, list | tuple):
             value = tuple(to_config_dict(part) for part in value)
         elif dataclasses.is_dataclass(value):
             value = to_config_dict(value)
@@ -38,15 +39,14 @@ def settings_from(kind: type[Kind], view: Any, path: str = "config") -> Kind:
     if not isinstance(view, ml_collections.ConfigDict):
         raise Refused(f"{path} is {view!r}; it has fields; set one of the fields: {path}.NAME")
     hints = typing.get_type_hints(kind)
-    unknown = sorted(set(view.keys()) - hints.keys())
-    if unknown:
+    if unknown := sorted(set(view.keys()) - hints.keys()):
         raise Refused(f"{path} has no field {unknown[0]}; its fields are {sorted(hints)}")
     values = {}
     for name in view:
         hint, value, key = hints[name], view[name], f"{path}.{name}"
         if isinstance(hint, types.GenericAlias):
             if not isinstance(value, tuple):
-                raise Refused(f"{key} is {value!r}; set a field of one: {key}[0].NAME=VALUE")
+                raise Refused(f"{key} is a {type(value).__name__}; it must be a tuple, as (ENTRY,)")
             part = typing.get_args(hint)[0]
             values[name] = tuple(
                 settings_from(part, item, f"{key}[{i}]") for i, item in enumerate(value)
@@ -72,28 +72,29 @@ def arguments(text: str, **defaults: str | float | tuple[str, ...]) -> dict[str,
     """Parse the text after the colon in --config=FILE:NAME=VALUE,...; `defaults` has all names.
 
     The default of a choice is a tuple of what is allowed, its own value first; a value has the type
-    of its default.
+    of its default, and a number is 0 or more.
 
     Raises:
-      Refused: a name or a value that the config does not have.
+      Refused: a name or a value that the config does not have, or a name twice.
     """
-    given: dict[str, Any] = {
-        name: value[0] if isinstance(value, tuple) else value for name, value in defaults.items()
-    }
+    usual = {name: each[0] if isinstance(each, tuple) else each for name, each in defaults.items()}
+    given: dict[str, Any] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
-        if not equals or name not in defaults:
-            problem = f" sets {name!r}" if equals else f": {part!r} is not NAME=VALUE"
+        if not equals or name not in defaults or name in given:
+            twice = " twice" * (name in given)
+            problem = f" sets {name!r}{twice}" if equals else f": {part!r} is not NAME=VALUE"
             raise Refused(f"--config=...:{text}{problem}; this config takes {sorted(defaults)}")
         allowed = defaults[name]
         if isinstance(allowed, tuple) and value not in allowed:
             raise Refused(f"{name} is {value!r}; this config has {sorted(set(allowed))}")
         try:
-            given[name] = type(given[name])(value)
-        except ValueError:
-            kind = "a whole number" if isinstance(allowed, int) else "a number"
-            raise Refused(f"{name} is {value!r}; this config takes {kind}") from None
-    return given
+            given[name] = parse_text(type(usual[name]), value)
+        except Refused as error:
+            raise Refused(f"{name} is {value!r}; {error}") from None
+        if isinstance(given[name], int | float) and given[name] < 0:
+            raise Refused(f"{name} is {value!r}; it must be 0 or more")
+    return {**usual, **given}
 
 
 def recorded(config: Any) -> dict[str, Any]:

@@ -101,14 +101,15 @@ def load(
     _check_kind(kind, view, file)
     for override in overrides:
         if override.path.isidentifier() and override.path not in typing.get_type_hints(kind):
-            _refuse_argument(file, path, override)
+            _refuse_argument(place, path, override)
         _set(kind, view, override)
     return config_lib.settings_from(kind, view)
 
 
-def _refuse_argument(file: str, path: str, override: Override) -> None:
+def _refuse_argument(place: str, path: str, override: Override) -> None:
     """Raise if an override is what the file takes after its colon, as shape=modernbert."""
-    text = f"{override.path}={override.text}"
+    file, _, given = place.partition(":")
+    text = ",".join(filter(None, [given, f"{override.path}={override.text}"]))
     try:
         _values_of_file(path, [text])
     except Refused:
@@ -133,14 +134,11 @@ def find_kept_settings(
             if not value or path not in texts or places & texts.keys():
                 continue
             if value != _converted(type(value), texts[path]):
-                rows.append(
-                    (
-                        "! phases",
-                        f"config.{path} = {texts[path]} does not change "
-                        f"config.phases[{index}].{name}={value}, which the phase has of its own: "
-                        "set that too, if it is to change",
-                    )
+                words = (
+                    f"config.{path} = {texts[path]} does not change config.phases[{index}].{name}="
+                    f"{value}, which the phase has of its own: set that too, if it is to change"
                 )
+                rows.append(("! phases", words))
     return rows
 
 
@@ -160,11 +158,10 @@ def _check_kind(kind: type[Any], view: ml_collections.ConfigDict, file: str) -> 
 def _values_of_file(path: str, arguments: list[str]) -> ml_collections.ConfigDict:
     """Execute a config file and call its get_config."""
     name = "config_config"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, os.path.abspath(path))
     if spec is None or spec.loader is None:
         raise Refused(f"--config={path} is no Python file; its name must end in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
         if not callable(getattr(module, "get_config", None)):
@@ -218,9 +215,7 @@ def _set(kind: type[Any], view: ml_collections.ConfigDict, override: Override) -
             continue
         if not -len(holder) <= index < len(holder):
             raise Refused(
-                f"{override}: this config has {len(holder)} {name}, counted from 0"
-                if holder
-                else f"{override}: this config has no {name} to set a field of"
+                f"{override}: this config has {len(holder) or 'no'} {name}, counted from 0"
             )
         holder = holder[index]
     with holder.ignore_type(), holder.unlocked():  # types are checked before, and in settings_from
@@ -268,8 +263,7 @@ def _unknown_field(kind: type[Any], path: str, done: str, fields: list[str]) -> 
         return f"fine-tuning has no such field; {_RESOLVED[group]}"
     if not fields:
         return f"{place} is a single value and has no fields"
-    near = near_fields(kind, path)
-    if near:
+    if near := near_fields(kind, path):
         return f"there is no such field; did you mean {' or '.join(near)}?"
     return f"there is no such field; the fields of {place} are {', '.join(fields)}"
 

@@ -76,10 +76,9 @@ class _ConfigFlag:
 
     def make(self, text: str, parts: Sequence[Override]) -> GivenConfig[Any]:
         if self.is_required and not text:
-            *_, example = self.kind.PURPOSE
             raise Refused(
                 "--config is missing; give --config=FILE, your own or a bundled one such as "
-                f"{example}; --config=configs lists all"
+                f"{self.kind.PURPOSE[-1]}; --config=configs lists all"
             )
         return GivenConfig(self.kind, text, tuple(parts))
 
@@ -89,10 +88,9 @@ class _ConfigFlag:
 
 def config_flag(kind: type[Any] = Config, is_required: bool = True, about: str = "") -> Any:
     """Declare the field `config: GivenConfig[kind]` of a command's flags."""
-    *_, example = kind.PURPOSE
     words = (
-        f"config file{about or f', such as {example}'}; --config.KEY=VALUE sets one of its "
-        "settings, which bert-jax config lists"
+        f"config file{about or f', such as {kind.PURPOSE[-1]}'}; --config.KEY=VALUE sets one of "
+        "its settings, which bert-jax config lists"
     )
     with_parts = _ConfigFlag(kind, is_required)
     return flag(None, words, metavar="FILE[:NAME=VALUE,...]", with_parts=with_parts)
@@ -108,11 +106,10 @@ def find_config(path: str, kind: type[Any] = Config) -> str:
 
     configs/ is next to the package in a source tree and inside it in an installed wheel.
     """
-    if pathlib.Path(path).is_file():
-        return path
-    for home in (_PACKAGE.parent, _PACKAGE):
-        if (home / path).is_file():
-            return str(home / path)
+    path = os.path.expanduser(path)
+    for home in ("", _PACKAGE.parent, _PACKAGE):
+        if pathlib.Path(home, path).is_file():
+            return os.path.join(home, path)
     problem = "that is a folder" if pathlib.Path(path).is_dir() else "there is no such file"
     bundled = _list_configs(kind)
     near = difflib.get_close_matches(path, bundled, 1, cutoff=0.85)
@@ -121,12 +118,10 @@ def find_config(path: str, kind: type[Any] = Config) -> str:
 
 
 def _list_configs(kind: type[Any]) -> list[str]:
-    *_, example = kind.PURPOSE
-    folder = example.rpartition("/")[0]
     return sorted(
         str(path.relative_to(home))
         for home in (_PACKAGE.parent, _PACKAGE)
-        for path in (home / folder).glob("*.py")
+        for path in (home / kind.PURPOSE[-1]).parent.glob("*.py")
         if path.name != "__init__.py"
     )
 
@@ -161,10 +156,11 @@ def check_command_line(command: Command[Any] | Kinds) -> None:
         sys.exit(DONE)
     try:
         check_jax_settings(os.environ)
-        command.read(sys.argv[1:])
-    except Refused as error:
+        with preparing():
+            command.read(sys.argv[1:])
+    except (Refused, _TryLater) as error:
         LibraryLog().say(f"error: {error}")
-        sys.exit(REFUSED)
+        sys.exit(REFUSED if isinstance(error, Refused) else FAILED)
     use_huge_pages()
 
 
@@ -242,8 +238,7 @@ def run(
         if isinstance(error, _TryLater):
             return FAILED, f"error: {error}"
         if isinstance(error, OSError):
-            code, message = describe_failure(error)
-            return code, f"{message}; {how_to_resume}"
+            return FAILED, f"error: {describe_os_error(error)}; {how_to_resume}"
         if isinstance(error, Refused | FloatingPointError):
             return describe_failure(error)
         if isinstance(error, RuntimeError | AssertionError) and (missing := _missing_device(error)):
@@ -340,6 +335,12 @@ class RunFlags:
             check_address(self.workdir)
         elif not self.print_config:
             raise Refused("--workdir is missing: a folder for checkpoints and metrics")
+
+
+def check_folder(workdir: str) -> None:
+    """Raise Refused if --workdir is no folder of this machine."""
+    if is_address(workdir):
+        raise Refused(f"--workdir is {workdir}; give a folder on this machine for the runs")
 
 
 def check_address(address: str) -> None:

@@ -289,10 +289,9 @@ def _write_flag(field: "dataclasses.Field[Any]") -> str:
     kind = _find_kind(field)
     if _get_form(field).is_positional:
         return _write_name(field) + " ..." * (kind is tuple)
-    metavar = _get_form(field).metavar or _METAVARS.get(kind, "TEXT")
     if kind is bool:
         return f"{_write_name(field)}=false" if field.default else _write_name(field)
-    return f"{_write_name(field)}={metavar}"
+    return f"{_write_name(field)}={_get_form(field).metavar or _METAVARS.get(kind, 'TEXT')}"
 
 
 def _find_kind(field: "dataclasses.Field[Any]") -> Any:

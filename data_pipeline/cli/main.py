@@ -193,7 +193,7 @@ def _replace(stream: Any, number: int) -> Any:
         # As Python does: unbuffered where -u or PYTHONUNBUFFERED asks for it.
         raw if stream.write_through else io.BufferedWriter(raw),  # type: ignore[type-var]
         encoding=stream.encoding,
-        errors=stream.errors,
+        errors="backslashreplace" if stream.errors == "strict" else stream.errors,
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )

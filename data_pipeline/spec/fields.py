@@ -9,6 +9,8 @@ import dataclasses
 import decimal
 import math
 import numbers
+import os
+import re
 import types
 import typing
 from collections.abc import Sequence
@@ -27,6 +29,7 @@ _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0"
 # Integers with more digits are typing errors, and slow to format.
 _MAX_DIGITS = 30
 _MAX_SHOWN = 60  # characters of a value in an error message
+_HOME = re.compile(r"(^|[,:]\s*)~/")  # one of several places may begin so, and hf:DIR
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,13 +146,13 @@ def _wrong_type(value: Any, kind: Any) -> str:
 def parse_text(kind: type[Any], text: str) -> Any:
     """Parse a text of a command line as a whole number (also 1e3 and 1_000), number or boolean.
 
-    Texts and all other types are their own. Raises Refused without the name of the setting.
+    Texts are their own, but ~/ that begins a place is the home folder: no shell fills it in after
+    --NAME=. Raises Refused without the name of the setting.
     """
     parse = {bool: lambda text: _BOOLEANS.get(text.lower()), int: _parse_int, float: _parse_float}
     if kind not in parse:
-        return kind(text)
-    value = parse[kind](text)
-    if value is None:
+        return _HOME.sub(lambda match: f"{match[1]}{os.path.expanduser('~')}/", text)
+    if (value := parse[kind](text)) is None:
         raise Refused(f"it must be {_KINDS[kind][1]}")
     return value
 

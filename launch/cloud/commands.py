@@ -243,7 +243,8 @@ def ssh(given: Namespace, road: ModuleType) -> int:
     """
     worker = given.worker or "0"
     if len(given.rest) > 1:
-        refuse(f"there are two commands; quote them: launch/ssh.sh '{' '.join(given.rest)}'")
+        whole = given.cluster.next_command("ssh", f"--worker={worker}", " ".join(given.rest))
+        refuse(f"there are two commands; quote them: {whole}")
     remote = "".join(given.rest)
     if worker == "all" and not remote:
         refuse("a shell opens on one worker; try --worker=0, or add a command to --worker=all")
@@ -302,7 +303,7 @@ def watch(given: Namespace, road: ModuleType) -> int:
         max_usd=float(given.max_usd) if given.max_usd else None,
     )
     name = f"{cluster.get('PROJECT').replace(':', '.')}.{cluster.get('ZONE')}.{cluster.name}"
-    folder = pathlib.Path(given.state_dir or pathlib.Path.home() / ".local/state/bert_jax" / name)
+    folder = pathlib.Path(given.state_dir or f"~/.local/state/bert_jax/{name}").expanduser()
     supervisor = Supervisor(road, job, rules, folder, ask)
     ending = " and is deleted at the end" * given.delete_at_end
     words = f"trains into {job.workdir}{ending}; commit {job.commit or 'of the image'}"

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 from . import decide
 from .decide import REPORTED, Action, Answers, Rules, State
@@ -133,6 +133,14 @@ def find_checkpoint(workdir: str, ask: Ask) -> int | None:
     return max(map(int, steps), default=-1)
 
 
+def show(line: str, file: TextIO) -> None:
+    """Print a line; once nobody reads the file, drop it, as supervision goes on."""
+    try:
+        print(line, file=file, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
+
+
 class Supervisor:
     """Hold the loop around `decide`."""
 
@@ -200,7 +208,7 @@ class Supervisor:
                     path.write_text(said.out + said.err, errors="surrogateescape")
                     words = said.out if action.kind == "last_words" else f"its output: {path}"
                     for line in words.split("\n"):
-                        print(escape(line))
+                        show(escape(line), sys.stdout)
                 if action.kind in REPORTED:
                     outcomes.append((action.kind, said))
                     if said.code:
@@ -212,7 +220,7 @@ class Supervisor:
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time()))
         spent = self.show_usd(self.state.count_usd(time.time()))
         line = escape(f"{at} {self.job.cluster.name}: {words}; spent: {spent}")
-        print(line, flush=True)
+        show(line, sys.stdout)
         with (self.folder / "events.log").open("a") as file:
             file.write(f"{line}\n")
 
@@ -227,4 +235,4 @@ class Supervisor:
             hourly = self.show_usd(self.state.rules.usd_per_hour)
             delete = self.job.cluster.next_command("delete")
             words = f"{self.job.cluster.name} may still cost money ({hourly} an hour), until:"
-            print(f"{words} {delete}", file=sys.stderr)
+            show(f"{words} {delete}", sys.stderr)

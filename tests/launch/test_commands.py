@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from launch.cloud import commands, job
+from launch.cloud import commands, job, watch
+from tests.launch import scripts
 from tests.launch.pods import run_on
 from tests.launch.scripts import LAUNCH, TRAIN_FLAGS, commit, write_command
 from tests.launch.simulated_cloud import HOUR
@@ -54,6 +55,25 @@ def test_the_end_of_a_workers_log_opens_with_its_name(call, cluster, tmp_path):
     assert shown == "w-3: line 3 & more\nw-3: line 4 & more\n"
     ran = run_on(tmp_path, command)
     assert ran.returncode == 1 and "launch/train.sh has not run" in ran.stderr
+
+
+def test_a_log_ends_quietly_with_its_reader(cluster, tmp_path):
+    write_command(
+        tmp_path / "bin" / "gcloud", '[[ "$1 $2" != "auth list" ]] || exec echo me', "yes a line"
+    )
+    pipe = f"bash {LAUNCH / 'logs.sh'} {cluster()} | head -n 1"
+    ran = scripts.call(
+        ["bash", "-c", pipe], env={**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    )
+    assert (ran.stdout, ran.stderr) == ("a line\n", "")
+
+
+def test_supervision_outlives_the_reader_of_its_events():
+    opened, written = os.pipe()
+    os.close(opened)
+    with open(written, "w") as file:
+        for _ in range(2):
+            watch.show("an event", file)
 
 
 FOLDER = "gs://my-bucket/logs/my-tpu"

@@ -144,7 +144,7 @@ FLAGS_REFUSED = [
     ("logs", ("--bucket",), "BUCKET is empty"),
     ("ssh", ("--worker=all",), "a shell opens on one worker"),
     ("ssh", ("df", "-k"), "'-k'"),
-    ("ssh", ("df", "tail"), "'df tail'"),
+    ("ssh", ("--worker=1", "df", "a'b"), """--worker=1 'df a'"'"'b'"""),
     ("setup", ("--revision=HEAD", "--wheelhouse"), "BUCKET is empty"),
     ("setup", ("--revision=absent",), "--revision=absent"),
     ("setup", ("--revision=HEAD:launch",), "--revision=HEAD:launch"),

@@ -77,20 +77,23 @@ def explain_missing(reason: str) -> dict[str, str]:
 
 def build_flags(text: str) -> list[str]:
     """Turn "seed=1 data.dir=DIR" into the flags of a command."""
-    return [f"--config.{part}" for part in shlex.split(text)]
+    try:
+        return [f"--config.{part}" for part in shlex.split(text)]
+    except ValueError as error:
+        raise Refused(f"a shell cannot read {text!r} ({error}); close the quotation") from error
 
 
 def parse_settings(text: str, field: str = "flags") -> dict[str, str]:
     """Split "steps=100 width=64" into names and values; `field` of the row names it in errors.
 
     Raises:
-      Refused: a part is not KEY=VALUE.
+      Refused: a part is not KEY=VALUE, or sets a key again.
     """
-    settings = {}
-    for part in shlex.split(text):
+    settings: dict[str, str] = {}
+    for _, _, part in (flag.partition(".") for flag in build_flags(text)):
         name, mark, value = part.partition("=")
-        if not mark:
-            raise Refused(f"its {field} has {part}; give settings as KEY=VALUE")
+        if not mark or name in settings:
+            raise Refused(f"its {field} has {part}; give each setting once, as KEY=VALUE")
         settings[name] = value
     return settings
 
@@ -99,14 +102,11 @@ def load_config(kind: type[config_lib.Kind], file: str, flags: list[str]) -> con
     """Load a config file with the flags of a row or of a task.
 
     Raises:
-      Refused: no file is named, a flag is not KEY=VALUE, or there is no such setting.
+      Refused: no file is named, or there is no such setting.
     """
     if not file:
         raise Refused("its config is empty; give it a config file, such as configs/quickstart.py")
-    given, rest = overrides.take(flags, kind)
-    if rest:
-        raise Refused(f"its flags have {rest[0]}; give settings as KEY=VALUE")
-    return overrides.load(kind, file, find_config, given)
+    return overrides.load(kind, file, find_config, overrides.take(flags, kind)[0])
 
 
 def load_task(task: StudyTask, flags: str = "") -> FinetuneConfig:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_jax.config import Config, FinetuneConfig, overrides
+from bert_jax.config import Config, FinetuneConfig, Phase, arguments, overrides
 from bert_jax.config.overrides import Override
 from bert_jax.runtime import cli
 from tests.bert_jax.config.test_validate import FIELDS
@@ -142,8 +142,45 @@ def test_what_a_file_takes_after_its_colon_is_shown_there(load):
     assert load(Config, ("optim.learning_rate", "0.5"), text=text).optim.learning_rate == 0.5
 
 
+def test_the_way_out_keeps_what_the_file_was_given(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from bert_jax.config import Config, arguments, to_config_dict\n"
+        "def get_config(text=''):\n"
+        "    arguments(text, size=('a', 'b'), shape=('a', 'b'))\n"
+        "    return to_config_dict(Config())\n"
+    )
+    with pytest.raises(ValueError, match=r"mine\.py:size=b,shape=b$"):
+        overrides.load(Config, f"{file}:size=b", str, [Override("shape", "b")])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("size=a,tokens=5,size=b", "sets 'size' twice"),
+        ("tokens=-5", "tokens is '-5'; it must be 0 or more"),
+        ("tokens=1.5", "tokens is '1.5'; it must be a whole number"),
+        ("share=nan", "share is 'nan'; it must be a finite number"),
+    ],
+)
+def test_what_stands_after_the_colon_is_read_once_and_as_a_flag_is(text, words):
+    defaults = {"size": ("a", "b"), "tokens": 7, "share": 0.5}
+    with pytest.raises(ValueError, match=r"size|tokens|share") as refused:
+        arguments(text, **defaults)
+    assert words in str(refused.value)
+    given = arguments("size=b,tokens=1e3", **defaults)
+    assert given == {"size": "b", "tokens": 1000, "share": 0.5}
+
+
+def test_phases_may_be_a_list_and_one_without_its_comma_is_named(load):
+    listed = load(Config, text=settings(Config, "phases=[Phase(64, 10)]"))
+    assert listed.phases == (Phase(64, 10),)
+    with pytest.raises(ValueError, match=r"config\.phases is a ConfigDict; .*\(ENTRY,\)$"):
+        load(Config, text=settings(Config, "phases=(Phase(64, 10))"))
+
+
 def test_fields_of_phases_that_are_not_there(load):
-    with pytest.raises(ValueError, match=r"phases\[0\].steps=5: this config has no phases"):
+    with pytest.raises(ValueError, match=r"phases\[0\].steps=5: this config has no phases,"):
         load(Config, ("phases[0].steps", "5"), text=settings(Config, "phases=()"))
 
 
@@ -178,6 +215,13 @@ def test_a_broken_config_file_is_named_with_its_line(load, tmp_path, text, words
         load(Config, text=text)
     assert str(refused.value).startswith(f"--config={tmp_path}/mine.py")
     assert words in str(refused.value)
+
+
+def test_a_line_is_named_of_a_file_by_any_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("\ndef get_config(): raise RuntimeError('boom')\n")
+    with pytest.raises(ValueError, match=r"^--config=\./mine\.py, line 2: RuntimeError: boom$"):
+        overrides.load(Config, "./mine.py", str, [])
 
 
 def test_a_file_is_blamed_before_a_flag_that_it_has_no_place_for(load):

@@ -28,6 +28,7 @@ from bert_jax.lab.row_kinds.row_kind import (
     Run,
     explain_missing,
     load_task,
+    parse_settings,
 )
 from bert_jax.lab.study import RowResult, Study
 from bert_jax.lab.study_config import StudyConfig, StudyRow, StudyTask
@@ -120,6 +121,13 @@ def test_commands_of_a_task(tmp_path):
     assert {f"--config.init=orbax:{places[0]}", "--config.from_scratch=True"} <= set(words)
     words = command(kind="given", flags="checkpoint=hf:DIR", finetune="epochs=1")
     assert {"--config.init=hf:DIR", "--config.epochs=1", "--config.seed=1"} <= set(words)
+
+
+def test_settings_of_a_row_are_given_once_and_their_quotation_ends():
+    assert parse_settings("a='b c' d=1") == {"a": "b c", "d": "1"}
+    for text in ("a='b", "a=1 a=2", "a"):
+        with pytest.raises(ValueError, match=r"close the quotation$|once, as KEY=VALUE$"):
+            parse_settings(text)
 
 
 def test_a_given_checkpoint_is_its_weights_and_fills_masks_of_its_own_tokens(

@@ -180,6 +180,27 @@ def test_an_address_is_looked_at_before_anything_is_asked(address, words):
         cli.check_address(address)
 
 
+@dataclasses.dataclass(frozen=True)
+class Unreadable:
+    """Flags that name a place below a folder of somebody else."""
+
+    def __post_init__(self):
+        raise PermissionError(errno.EACCES, "denied", "runs/x")
+
+
+def test_a_place_that_may_not_be_looked_at_is_refused_before_slow_imports(monkeypatch, capfd):
+    monkeypatch.setattr("sys.argv", ["entry"])
+    with pytest.raises(SystemExit) as end:
+        cli.check_command_line(Command("bert_jax.entry", "", Unreadable, "an example"))
+    assert (end.value.code, capfd.readouterr().err) == (2, "error: runs/x: denied\n")
+
+
+def test_a_config_is_found_in_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine.py").touch()
+    assert cli.find_config("~/mine.py") == str(tmp_path / "mine.py")
+
+
 def _start(tmp_path, kernel: str, tunables: str, begins: str = "main.start()") -> str:
     """Let a command's process use huge pages; return its tunables and arguments after that."""
     setting = tmp_path / "enabled"

@@ -72,6 +72,12 @@ def test_values_are_read(arguments, values):
     assert {name: getattr(flags, name) for name in values} == values
 
 
+def test_the_home_folder_is_filled_in_where_a_place_begins(monkeypatch):
+    monkeypatch.setenv("HOME", "/me")
+    for text, place in (("~/a", "/me/a"), ("hf:~/a,~/b", "hf:/me/a,/me/b"), ("a~/b", "a~/b")):
+        assert COMMAND.read([f"--checkpoint={text}"]).checkpoint == place
+
+
 @pytest.mark.parametrize(
     ("arguments", "key", "words"),
     [

@@ -108,6 +108,13 @@ def test_work_goes_on_without_a_screen_or_ends_as_head_wants(tmp_path, outlives,
     assert done.exists() == (outlives or has_reader)
 
 
+def test_a_character_that_the_screen_lacks_is_shown_by_its_number():
+    code = "from data_pipeline.cli import main; main.outlive_readers(); print('\\u00e9\\udcff')"
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ran = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True)
+    assert (ran.returncode, ran.stdout) == (0, b"\\xe9\\udcff\n")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--help", "--nonsense"])
 @pytest.mark.parametrize("entry", ["bert_jax", "bert_jax.score", "data_pipeline.inspect"])
