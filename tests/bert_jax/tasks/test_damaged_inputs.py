@@ -3,6 +3,7 @@
 import os
 import pathlib
 import random
+import types
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +21,7 @@ from bert_jax.tasks.squad import metrics
 from bert_jax.tasks.squad.predict import AnswerPredictor
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
+from data_pipeline.vocab.template import make_bert_template
 
 MAX_SENTENCE = 700
 NOISE = random.Random(7).randbytes(4096)
@@ -106,7 +108,8 @@ def asked(path, kind, **options):
     options = TaskOptions(max_seq_length=128, **options)
     layer = TaskLayer("Mine", kind, ("no", "yes"), options=options)
     output = path.with_name(f"output.{ENDINGS_OF_OUTPUTS[kind]}")
-    return PredictRequest(path, output, layer, None)
+    vocabulary = types.SimpleNamespace(template=make_bert_template({"cls": 1, "sep": 2}))
+    return PredictRequest(path, output, layer, vocabulary)
 
 
 ENDINGS_OF_OUTPUTS = {CLASSIFY: "tsv", CHOOSE: "tsv", TAG: "txt", SPAN: "json"}

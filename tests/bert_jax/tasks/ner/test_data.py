@@ -143,11 +143,11 @@ def test_a_running_number_before_each_word_is_refused(read_text, tmp_path, text)
         TagPredictor(request, lambda count: None)
 
 
-def test_a_sentence_is_cut_only_if_it_alone_is_longer_than_a_piece(tmp_path, monkeypatch):
+def test_a_sentence_longer_than_a_piece_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr("bert_jax.tasks.ner.predict._PIECE_WORDS", 4)
     path = tmp_path / "words.conll"
     layer = TaskLayer("NER", TAG, (), options=TaskOptions(max_seq_length=16))
-    for text, sentences in (("a\nb\nc\n\nd\ne\nf\n", 2), ("a\nb\nc\nd\ne\nf\n", 2)):
+    for text, sentences in (("a\nb\nc\n\nd\ne\nf\n", 2), ("a\nb\nc\nd\ne\nf\n", 1)):
         path.write_text(text)
         request = PredictRequest(path, tmp_path / "tags.conll", layer, None)
         rows = TagPredictor(request, lambda count: None)
