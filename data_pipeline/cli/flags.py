@@ -7,7 +7,6 @@ the command line and lays out the help; types, ranges and choices are checked as
 import argparse
 import dataclasses
 import difflib
-import os
 import shutil
 import sys
 import textwrap
@@ -327,8 +326,6 @@ def _spell_out_booleans(
 
 def _convert(field: "dataclasses.Field[Any]", text: Any) -> Any:
     kind = _find_kind(field)
-    if kind is str and text.startswith("~/"):  # a shell leaves it as it is after --NAME=
-        text = os.path.expanduser(text)
     try:
         return tuple(text) if kind is tuple else parse_text(kind, text)
     except Refused as error:
