@@ -161,9 +161,8 @@ class KilledRun:
         self.kills: list[Kill] = []
         self._start, self._workdir, self._rng = start, workdir, rng
         self._steps = config_lib.total_steps(config)
-        last = goodput.read_attempts(whole / goodput.FILE)[-1][
-            -1
-        ]  # a roll-back begins another attempt
+        attempts = goodput.read_attempts(whole / goodput.FILE)  # more than one after a roll-back
+        last = attempts[-1][-1]
         secs = last.secs
         self._starting_secs = secs.get(goodput.STARTING, 0.0) + secs.get(goodput.COMPILING, 0.0)
         self._interval_secs = config.log_every_steps * secs[goodput.TRAINING] / last.step
