@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -91,21 +91,22 @@ def count_phase(
     weights, batches, parts = feed.weights(index), list[HostBatch](), list[HeldoutPart]()
     tokens, examples, baseline = 0.0, 0, dict[str, float]()  # tokens per example
     counted = [_count_heldout(feed, index, k, objective, show) for k in range(len(weights))]
-    predictions = sum(weight * each[2] for weight, each in zip(weights, counted, strict=True))
-    for weight, name, (own_batches, tokens_B, own_predictions, scores) in zip(
-        weights, feed.store_names, counted, strict=True
-    ):
-        count = len(tokens_B)
-        tokens += weight * int(tokens_B.sum()) / count
-        of_predictions = weight * own_predictions / predictions if predictions else weight
-        for key, score in scores.items():  # a loss is the mean over predictions, as score_stores'
+    predictions = sum(w * own.predictions for w, own in zip(weights, counted, strict=True))
+    for weight, name, own in zip(weights, feed.store_names, counted, strict=True):
+        count = len(own.tokens_B)
+        tokens += weight * int(own.tokens_B.sum()) / count
+        of_predictions = weight * own.predictions / predictions if predictions else weight
+        for (
+            key,
+            score,
+        ) in own.baseline.items():  # a loss is the mean over predictions, as score_stores'
             share = of_predictions if key.endswith("_loss") else weight
             baseline[key] = baseline.get(key, 0.0) + share * score
             if len(weights) > 1:
                 baseline[f"{key}/{name}"] = score
         factor = 1.0 if len(weights) == 1 else weight * _MIXED_EXAMPLES / count
-        parts.append(HeldoutPart(name, len(own_batches), factor))
-        batches += own_batches
+        parts.append(HeldoutPart(name, len(own.batches), factor))
+        batches += own.batches
         examples += count
     slots = source.shape.predictions
     if "unigram_causal_loss" in baseline:
@@ -139,13 +140,18 @@ def find_in_data(feed: StoreFeed, phases: Sequence[RunPhase]) -> list[Finding]:
 _MIXED_EXAMPLES = 1e6  # scale of the sums of all stores; means do not depend on it
 
 
+class _Counted(NamedTuple):
+    """Hold what the held-out rows of a store have."""
+
+    batches: list[HostBatch]
+    tokens_B: np.ndarray  # of each example
+    predictions: float  # mean per example, at training's rate
+    baseline: dict[str, float]
+
+
 def _count_heldout(
     feed: StoreFeed, index: int, number: int, objective: Objective, show: Show
-) -> tuple[list[HostBatch], np.ndarray, float, dict[str, float]]:
-    """Return a store's held-out batches, the tokens of each example, predictions and baselines.
-
-    The predictions are the mean of an example, counted at training's rate.
-    """
+) -> _Counted:
     batches = feed.make_heldout_batches(index, number)
     tokens_B = np.concatenate([batch["input_mask"].sum(axis=1) for batch in batches])
     tokens_B = tokens_B[tokens_B > 1]  # rows that pad the last batch have one token each
@@ -159,7 +165,7 @@ def _count_heldout(
     predictions /= _wanted_predictions(evaluated, evaluated.shape.predictions, tokens_B)
     if "unigram_causal_loss" in baseline:
         predictions = sum(len(list_next_tokens(batch)) for batch in batches)
-    return batches, tokens_B, predictions / len(tokens_B), baseline
+    return _Counted(batches, tokens_B, predictions / len(tokens_B), baseline)
 
 
 def _wanted_predictions(source: ExampleSource, slots: int, tokens_B: np.ndarray) -> float:

@@ -77,8 +77,12 @@ def explain_missing(reason: str) -> dict[str, str]:
 
 def build_flags(text: str) -> list[str]:
     """Turn "seed=1 data.dir=DIR" into the flags of a command."""
+    return [f"--config.{part}" for part in _split(text)]
+
+
+def _split(text: str) -> list[str]:
     try:
-        return [f"--config.{part}" for part in shlex.split(text)]
+        return shlex.split(text)
     except ValueError as error:
         raise Refused(f"a shell cannot read {text!r} ({error}); close the quotation") from error
 
@@ -90,7 +94,7 @@ def parse_settings(text: str, field: str = "flags") -> dict[str, str]:
       Refused: a part is not KEY=VALUE, or sets a key again.
     """
     settings: dict[str, str] = {}
-    for _, _, part in (flag.partition(".") for flag in build_flags(text)):
+    for part in _split(text):
         name, mark, value = part.partition("=")
         if not mark or name in settings:
             raise Refused(f"its {field} has {part}; give each setting once, as KEY=VALUE")
