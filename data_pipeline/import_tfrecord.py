@@ -139,6 +139,11 @@ def import_records(flags: ImportFlags, console: rich.console.Console) -> None:
         with progress_bar(console, label, sum(path.stat().st_size for path in files)) as advance:
             for path, split in files.items():
                 importing.read(path, split, advance)
+        if not importing.examples:
+            raise Refused(
+                f"--input is {flags.input}, which holds no record; give TFRecord files with "
+                "examples, as create_pretraining_data.py writes them"
+            )
         with progress_bar(console, "writing the splits", importing.examples) as advance:
             importing.write_splits(advance)
         manifest = importing.manifest()

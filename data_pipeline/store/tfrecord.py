@@ -111,11 +111,13 @@ def read_examples(
 ) -> Iterator[tuple[RowShape, dict[str, np.ndarray]]]:
     """Yield the examples of a file in groups; call `advance` with the stored bytes that were read.
 
+    A file may hold no record, as where more files were written than there were examples.
+
     Shapes: of a feature with F values, int64[N,F] or float32[N,F], N up to 1024.
 
     Raises:
-      Refused: not a TFRecord file, a damaged or empty one, a record that is not an example, or
-        of another length than the first; the message names the file and the record.
+      Refused: not a TFRecord file, a damaged one, a record that is not an example, or of another
+        length than the first; the message names the file and the record.
     """
     shape = None
     done = 0
@@ -123,8 +125,6 @@ def read_examples(
         shape = shape or _read_shape(path, records[0])
         yield shape, _parse_records(path, records, shape, done)
         done += len(records)
-    if not done:
-        raise Refused(f"{path} holds no record; omit it, or write it again")
 
 
 def _read_records(path: pathlib.Path, advance: Callable[[int], None]) -> Iterator[list[bytes]]:

@@ -134,6 +134,15 @@ def test_gzip_and_several_lengths_in_one_store(folder):
     assert dtypes == {"uint8"}
 
 
+def test_a_file_without_a_record_may_be_one_of_several(folder):
+    names = ["none.tfrecord", "good.tfrecord", "none.tfrecord.gz"]
+    for name, compression in (("none.tfrecord", ""), ("none.tfrecord.gz", "GZIP")):
+        tf.io.TFRecordWriter(str(folder / name), compression).close()
+    assert run(folder, f"--input={','.join(str(folder / name) for name in names)}") == 0
+    manifest = json.loads((folder / "store/manifest.json").read_text())
+    assert [source["examples"] for source in manifest["sources"]] == [0, 50, 0]
+
+
 def changed(**features):
     return [record(example(0)), record(example(1) | features)]
 
