@@ -34,7 +34,7 @@ from bert_jax.tasks.metrics import (
     score_majority,
     score_numbers,
 )
-from bert_jax.tasks.table_pieces import TABS
+from bert_jax.tasks.table_pieces import format_tsv_line
 from bert_jax.tasks.task import CLASSIFY, REGRESS, Example, Scores, Task
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
@@ -254,7 +254,7 @@ def _take_example(train: Columns, options: TaskOptions) -> Example:
 def _write_columns(path: pathlib.Path, columns: Mapping[str, Sequence[object]]) -> pathlib.Path:
     """Write a tsv: the number of each row, its prediction and its probability."""
     rows = [tuple(columns), *zip(*columns.values(), strict=True)]
-    lines = ["\t".join(str(cell).translate(TABS) for cell in row) + "\n" for row in rows]
+    lines = [format_tsv_line(map(str, row)) for row in rows]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, "".join(lines).encode())
     return path

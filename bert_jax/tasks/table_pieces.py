@@ -7,7 +7,7 @@ import csv
 import dataclasses
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ PIECE_ROWS = 1024
 _PIECE_CHARS = 4 << 20  # characters in all values together
 _MAX_COLUMNS = 10_000
 _HOW_TO_FIX = "name the columns of texts with --text_column and --second_text_column"
-TABS = str.maketrans("\t\r\n", "   ")  # a tsv has no quotes that could hold these
+_TABS = str.maketrans("\t\r\n", "   ")  # a tsv has no quotes that could hold these
 # Types that JSON and csv do not have: written as Arrow casts them to text.
 _AS_TEXT = (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_large_binary, pa.types.is_binary)
 
@@ -236,9 +236,8 @@ class TableWriter:
             self._file.close()
 
     def _write_tsv(self, cells: Sequence[str]) -> None:
-        clean = [cell.translate(TABS) for cell in cells]
-        self.replaced += sum(cell != before for cell, before in zip(clean, cells, strict=True))
-        self._file.write("\t".join(clean) + "\n")
+        self.replaced += sum(cell != cell.translate(_TABS) for cell in cells)
+        self._file.write(format_tsv_line(cells))
 
     def _write_parquet(self, piece: TablePiece, new: NewColumns) -> None:
         own = self._as_arrow(piece.records) if piece.arrow is None else piece.arrow
@@ -270,6 +269,11 @@ class TableWriter:
                 f"the rows of {self._table.path} do not fit the types of the first "
                 f"{PIECE_ROWS:,}, which Parquet keeps ({reason}); write --output as .jsonl"
             ) from error
+
+
+def format_tsv_line(cells: Iterable[str]) -> str:
+    """Join the cells of a row by tabs; tabs and line breaks within a cell become spaces."""
+    return "\t".join(cell.translate(_TABS) for cell in cells) + "\n"
 
 
 def _finite(value: Any) -> Any:
