@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import os
 import pathlib
 import re
 import secrets
@@ -322,24 +323,25 @@ def check_all_see(folder: pathlib.Path | epath.Path, limit_secs: float) -> None:
 
     Raises:
       Refused: names the processes that do not see it; the same message on every process.
-      OSError: process 0 cannot write there, or a process does not answer within limit_secs.
+      OSError: process 0 cannot write there, on every process; or one does not answer within
+        limit_secs.
     """
     if processes.count() == 1:
         return
-    was_there, marker = folder.exists(), None
-    nonce = secrets.token_hex(8) if processes.number() == 0 else ""
-    if nonce:
+    was_there, hosts = folder.exists(), list[str]()
+    marker = folder / f".seen-by-all-{secrets.token_hex(8)}"  # written by process 0 alone
+
+    def write_marker() -> str:
         folder.mkdir(parents=True, exist_ok=True)
-        marker = folder / f".seen-by-all-{nonce}"
         marker.write_text("whether all processes see this folder\n")
-    hosts = []
+        return marker.name
+
     try:
-        nonce_of_all = processes.agree("what to look for in the workdir", nonce, limit_secs)[0]
-        is_seen = _appears(folder / f".seen-by-all-{nonce_of_all}")
-        answer = "" if is_seen else socket.gethostname()
+        name = processes.ask_first("what to look for in the workdir", write_marker, limit_secs)
+        answer = "" if _appears(folder / name) else socket.gethostname()
         hosts = processes.agree("whether all see the workdir", answer, limit_secs)
     finally:
-        if marker is not None:
+        if os.path.exists(marker):  # False, not an error, where process 0 may not look
             marker.unlink()
             # Keep a shared folder: the others continue and write there at once.
             if not was_there and (any(hosts) or not hosts):

@@ -293,6 +293,21 @@ def test_a_folder_that_another_process_does_not_see_is_refused_on_all(tmp_path):
     assert left == [tmp_path / "shared"]
 
 
+def test_the_others_hear_at_once_that_process_0_cannot_write(tmp_path, monkeypatch):
+    told = []
+
+    def agree(name, value, limit_secs):
+        told.append(value)
+        return [value, ""]
+
+    monkeypatch.setattr(workdir_lib.processes, "count", lambda: 2)
+    monkeypatch.setattr(workdir_lib.processes, "agree", agree)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError):
+        check_all_see(tmp_path / "file" / "run", 20)
+    assert len(told) == 1 and told[0].startswith("failed ") and "Not a directory" in told[0]
+
+
 def test_one_process_writes_nothing(tmp_path):
     check_all_see(tmp_path / "run", 0.0)
     assert list(tmp_path.iterdir()) == []
