@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import jax
 
@@ -26,6 +26,8 @@ from jax._src import distributed
 
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.io.refused import Refused
+
+Result = TypeVar("Result")
 
 _FAILING, _LEAVING = "failing", "leaving"  # topics of posts: "CODE REASON"
 LEAVING_SECS = 8.0  # limit; the others read meanwhile why this process ends
@@ -157,6 +159,21 @@ def ask_first(name: str, ask: Callable[[], str], limit_secs: float) -> str:
     if kind == "found":
         return text
     raise Refused(text) if kind == "refused" else OSError(text)
+
+
+def run_first(name: str, work: Callable[[], Result], limit_secs: float) -> Result:
+    """Run `work` on process 0, then on the others; return each process's own result.
+
+    An error on process 0 is raised on all, as ask_first does.
+    """
+    results: list[Result] = []
+
+    def work_first() -> str:
+        results.append(work())
+        return ""
+
+    ask_first(name, work_first, limit_secs)
+    return results[0] if results else work()
 
 
 def _key(name: str, turn: int, process: int) -> str:

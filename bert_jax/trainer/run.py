@@ -44,7 +44,12 @@ def prepare_process(
     watchdog.begin(log.screen, log.say)
     with watchdog.doing("preparing the run", hosts.stuck_secs):
         number = processes.number()
-        workdir = workdir_lib.open_workdir(flags.workdir, flags.scratch, number)
+        # The others fetch the files of a bucket once no other run can write there.
+        workdir = processes.run_first(
+            "whether the workdir is free",
+            lambda: workdir_lib.open_workdir(flags.workdir, flags.scratch, number),
+            hosts.stuck_secs,
+        )
         if workdir.bucket is None:  # a bucket is always shared
             workdir_lib.check_all_see(workdir.home, hosts.start_secs)
         with LINE.doing("starting the devices"):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from bert_jax.parallel import processes
+from data_pipeline.io.refused import Refused
 from tests.bert_jax import joined
 
 AGREE = """
@@ -41,3 +42,28 @@ def test_one_process_agrees_with_itself():
     assert processes.agree("anything", "alone", 0.0) == ["alone"]
     assert (processes.number(), processes.count(), processes.read_failures()) == (0, 1, {})
     assert processes.name_processes([0, 2, 5]) == "processes 0, 2 and 5"
+
+
+@pytest.mark.parametrize(("number", "order"), [(0, ["work", "agree"]), (1, ["agree", "work"])])
+def test_process_0_works_before_the_others(monkeypatch, number, order):
+    done = []
+
+    def agree(name, value, limit_secs):
+        done.append("agree")
+        return ["found ", value]
+
+    def work():
+        done.append("work")
+        return number
+
+    monkeypatch.setattr(processes, "number", lambda: number)
+    monkeypatch.setattr(processes, "agree", agree)
+    assert processes.run_first("a word", work, 1.0) == number
+    assert done == order
+
+
+def test_the_others_do_not_begin_what_process_0_could_not_do(monkeypatch):
+    monkeypatch.setattr(processes, "number", lambda: 1)
+    monkeypatch.setattr(processes, "agree", lambda *_: ["refused in use", " "])
+    with pytest.raises(Refused, match=r"^in use$"):
+        processes.run_first("a word", lambda: pytest.fail("begun"), 1.0)
