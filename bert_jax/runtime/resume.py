@@ -16,6 +16,7 @@ from typing import Any
 from bert_jax.config import RunConfig, flatten
 from bert_jax.parallel import processes
 from bert_jax.runtime.run_record import (
+    CHECKPOINTS,
     CONVERTED,
     FILE,
     RECORDS,
@@ -24,6 +25,7 @@ from bert_jax.runtime.run_record import (
     list_fixed_settings,
     read_pinned,
 )
+from bert_jax.runtime.workdir import Workdir
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
@@ -43,7 +45,7 @@ def check_place(workdir: pathlib.Path, provenance: Provenance) -> None:
 
 
 def can_resume(
-    workdir: pathlib.Path,
+    storage: Workdir,
     config: RunConfig,
     provenance: Provenance,
     record: Mapping[str, Any] | None,
@@ -53,32 +55,34 @@ def can_resume(
     `record` is the run record from reader.find_run, None without one. The workdir's copy of the
     vocabulary may be missing. Raises Refused for another run, or for records without a run.
     """
-    copy = workdir / provenance.vocabulary["file"]
+    home, address = storage.home, storage.address
+    copy = home / provenance.vocabulary["file"]
     has_other_copy = copy.exists() and _differ(copy, read_file(provenance.vocab_path))
     if record is None:
-        remains = [name for name in RECORDS if (workdir / name).exists()]
+        places = {name: home / name for name in RECORDS} | {CHECKPOINTS: storage.checkpoints}
+        remains = [name for name, place in places.items() if place.exists()]
         remains += [copy.name] * has_other_copy
         if remains:
             raise Refused(
-                f"--workdir={workdir} holds {', '.join(remains)} but no run of bert_jax ({FILE} is "
+                f"--workdir={address} holds {', '.join(remains)} but no run of bert_jax ({FILE} is "
                 "missing); put the file back, or give a new or an empty folder"
             )
         return False
     if CONVERTED in record:
         raise Refused(
-            f"--workdir={workdir} holds a checkpoint converted from {record[CONVERTED]}, not a "
-            f"run; give another --workdir, and --config.init=orbax:{workdir} to begin with it"
+            f"--workdir={address} holds a checkpoint converted from {record[CONVERTED]}, not a "
+            f"run; give another --workdir, and --config.init=orbax:{address} to begin with it"
         )
     if ("task" in record) != ("task" in provenance.details):
-        begin = f", and --config.init=orbax:{workdir} to begin with it" * ("task" not in record)
+        begin = f", and --config.init=orbax:{address} to begin with it" * ("task" not in record)
         raise Refused(
-            f"--workdir={workdir} holds a run of {record.get('learns', 'pre-training')}, and this "
+            f"--workdir={address} holds a run of {record.get('learns', 'pre-training')}, and this "
             f"is one of {provenance.learns}; give another --workdir{begin}"
         )
     given = {"fixed": list_fixed_settings(config, provenance), "vocabulary": provenance.vocabulary}
     if differing := list_differences(record, given):
         raise Refused(
-            f"{workdir} holds a run with "
+            f"{address} holds a run with "
             f"{describe_differences(differing, '', 'this config says')}; give another --workdir, "
             "or the settings of that run to resume it"
         )

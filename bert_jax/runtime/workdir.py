@@ -199,7 +199,7 @@ def open_workdir(address: str, scratch: str, number: int) -> Workdir:
     number; only process 0 tests and locks.
 
     Raises:
-      Refused: another run uses it, or its files belong to no run.
+      Refused: another run uses it.
       OSError: the bucket refuses or does not answer, or the folder is not writable.
     """
     if not is_address(address):
@@ -229,13 +229,18 @@ def fetch_workdir(address: str, into: pathlib.Path) -> Workdir:
     """Open a workdir for reading; if it is in a bucket, fetch its small files into `into`.
 
     Raises:
-      Refused: the files in the bucket belong to no run.
+      Refused: the bucket holds checkpoints without the record of their run.
       OSError: the bucket refuses or does not answer.
     """
     if not is_address(address):
         return open_local_workdir(pathlib.Path(address))
     bucket, workdir = _in_bucket(address, into)
-    _fetch(bucket, into)
+    if f"{CHECKPOINTS}/" in _fetch(bucket, into) and not (into / FILE).exists():
+        raise Refused(
+            f"{bucket.address} holds {CHECKPOINTS} but no run of bert_jax ({FILE} is missing); put "
+            "the file back, or start the command that trained there again, which restores it from "
+            "the newest checkpoint"
+        )
     return workdir
 
 
@@ -254,16 +259,14 @@ def _in_bucket(address: str, home: pathlib.Path) -> tuple[Bucket, Workdir]:
     return bucket, Workdir(home, bucket.address, checkpoints, bucket)
 
 
-def _fetch(bucket: Bucket, home: pathlib.Path) -> None:
-    """Replace the small files of a folder with those in the bucket; leave out those in folders."""
+def _fetch(bucket: Bucket, home: pathlib.Path) -> list[str]:
+    """Replace the small files of a folder with those in the bucket; leave out those in folders.
+
+    Return all names in the bucket.
+    """
     from bert_jax.tasks.task import THRESHOLD_FILE  # here: pre-training has no task
 
     names = bucket.names()
-    if f"{CHECKPOINTS}/" in names and FILE not in names:
-        raise Refused(
-            f"--workdir={bucket.address} holds {CHECKPOINTS} but no run of bert_jax ({FILE} is "
-            "missing); give a new or an empty folder"
-        )
     for path in home.iterdir():
         if path.name in _OF_THE_HOST or _OF_A_PROCESS.fullmatch(path.name):
             continue
@@ -285,6 +288,7 @@ def _fetch(bucket: Bucket, home: pathlib.Path) -> None:
     ]
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(fetch, wanted))
+    return names
 
 
 def _files_to_publish(home: pathlib.Path, number: int) -> dict[str, tuple[int, int]]:

@@ -214,7 +214,7 @@ def check_start(
         text = processes.ask_first("what the record says", lambda: json.dumps(find()), secs)
         record, problem = json.loads(text)
         trunk = fresh_start.find_branch(record, trunk, storage.address)
-        if resume.can_resume(storage.home, config, provenance, record):
+        if resume.can_resume(storage, config, provenance, record):
             # Every record can be read and continued.
             jsonl.read_metrics(storage.home / METRICS)
             bad_steps.read(storage.home)

@@ -17,6 +17,7 @@ from bert_jax.config import (
 )
 from bert_jax.runtime import resume, run_record
 from bert_jax.runtime.run_record import Change
+from bert_jax.runtime.workdir import Workdir, open_local_workdir
 from data_pipeline.io import small_files
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.tiny_models import config_and_data, resolved, with_setting
@@ -39,7 +40,7 @@ def check(workdir, config):
     """Check whether a run of this config may resume the one in the workdir; return its record."""
     record, problem = find_run(workdir, workdir / "checkpoints")
     assert problem == ""
-    resume.can_resume(workdir, *config_and_data(config), record)
+    resume.can_resume(open_local_workdir(workdir), *config_and_data(config), record)
     return record
 
 
@@ -106,6 +107,15 @@ def test_damaged_verdicts_on_kernels_are_named(workdir, kernels):
     edit_json(workdir / "run.json", lambda shown: shown.update({run_record.KERNELS: kernels}))
     with pytest.raises(small_files.DamagedFile, match=r"run\.json"):
         find_run(workdir, workdir / "checkpoints")
+
+
+def test_checkpoints_of_nobody_in_a_bucket_are_refused_by_its_address(config, tmp_path):
+    (tmp_path / "home").mkdir()
+    storage = Workdir(tmp_path / "home", "gs://a/b", tmp_path / "checkpoints", bucket=object())
+    assert not resume.can_resume(storage, *config_and_data(config), None)
+    storage.checkpoints.mkdir()
+    with pytest.raises(ValueError, match=r"^--workdir=gs://a/b holds checkpoints but no run"):
+        resume.can_resume(storage, *config_and_data(config), None)
 
 
 def test_a_config_json_of_hugging_face_beside_a_run_is_left_alone(config, workdir):

@@ -118,10 +118,12 @@ def test_a_run_of_a_host_in_between_counts_as_the_last(memory, tmp_path):
         assert not (fresh.home / "config.json").exists()
 
 
-def test_checkpoints_of_nobody_are_refused(memory, tmp_path):
+def test_checkpoints_without_a_record_are_opened_to_resume_and_refused_to_readers(memory, tmp_path):
     memory.pipe_file("/runs/mine/checkpoints/3/commit_success.txt", b"")
-    with pytest.raises(ValueError, match=r"=memory://runs/mine holds checkpoints but no run of"):
-        open_workdir(RUN, str(tmp_path), 0)
+    with pytest.raises(ValueError, match=r"^memory://runs/mine holds checkpoints but no run of"):
+        fetch_workdir(RUN, tmp_path)
+    with running(tmp_path / "a") as run:  # a receipt may have a copy of run.json
+        assert not (run.home / "run.json").exists()
 
 
 def test_other_processes_fetch_and_publish_their_stacks_alone(memory, tmp_path):
