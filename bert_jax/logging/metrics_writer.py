@@ -67,6 +67,7 @@ class MetricsFile:
     def __init__(self, workdir: pathlib.Path) -> None:
         self._workdir, self._opened = workdir, contextlib.ExitStack()
         self._lines: TextIO  # opened by on_start
+        self._earlier: set[tuple[int, str]]  # step and split of the lines before that
 
     def on_start(self, step: int) -> None:
         """Delete the lines of later steps, and the summary of an earlier end of the run."""
@@ -74,6 +75,7 @@ class MetricsFile:
             self._opened.close()
             (self._workdir / SUMMARY).unlink(missing_ok=True)
             truncate_records(self._workdir / METRICS, step, read_lines)
+            self._earlier = {(line["step"], line["split"]) for line in self.read_lines()}
             lines = small_files.open_to_write(self._workdir / METRICS, os.O_WRONLY | os.O_APPEND)
             self._lines = self._opened.enter_context(os.fdopen(lines, "a", encoding="utf-8"))
 
@@ -82,8 +84,12 @@ class MetricsFile:
         return read_lines(self._workdir / METRICS)
 
     def on_record(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
-        """Add a line of metrics."""
-        self.write_lines([{"step": step, "split": split, **numbers}])
+        """Add a line of metrics, unless an earlier start did.
+
+        A run that is killed before its next save repeats an evaluation that a stop postponed.
+        """
+        if (step, split) not in self._earlier:
+            self.write_lines([{"step": step, "split": split, **numbers}])
 
     def write_lines(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Add lines."""

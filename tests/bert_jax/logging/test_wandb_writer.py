@@ -92,6 +92,19 @@ def test_a_second_start_continues_under_the_id_with_the_names_and_steps_of_metri
     assert told == [f"Weights & Biases: {wandb.url}"] * 2
 
 
+def test_an_evaluation_that_a_killed_start_made_has_one_line(tmp_path):
+    for loss in (2.0, 1.5):  # both resume from step 5; the first is killed before its next save
+        file = MetricsFile(tmp_path)
+        file.on_start(5)
+        file.on_record(5, "heldout", {"mlm_loss": 2.0})
+        file.on_record(6, "train", {"loss": loss})
+        file.on_close(None)
+    assert file.read_lines() == [
+        {"step": 5, "split": "heldout", "mlm_loss": 2.0},
+        {"step": 6, "split": "train", "loss": 1.5},
+    ]
+
+
 @pytest.mark.long
 def test_a_run_that_is_stopped_and_continued(config, wandb, tmp_path):
     asked = dataclasses.replace(config, phases=config.phases[:1], log=LogConfig(wandb="berts"))
