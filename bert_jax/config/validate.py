@@ -48,10 +48,18 @@ def check_sizes(model: ModelConfig, name: object) -> None:
                 f"{name} has {field.name} = {value!r:.40}; it must be {known.allowed()}: put back "
                 "the file that belongs to these arrays"
             )
-    if model.hidden_size % model.num_attention_heads:
+    heads, width, kind = model.num_attention_heads, model.hidden_size, model.position_embedding_type
+    if width % heads:
         raise DamagedFile(
-            f"{name} has num_attention_heads = {model.num_attention_heads}, which does not divide "
-            f"hidden_size = {model.hidden_size}; put back the file that belongs to these arrays"
+            f"{name} has num_attention_heads = {heads}, which does not divide hidden_size = "
+            f"{width}; put back the file that belongs to these arrays"
+        )
+    paired = {"rotary": width // heads, "relative": width}.get(kind, 0)
+    if paired % 2:
+        raise DamagedFile(
+            f"{name} has hidden_size = {width} and num_attention_heads = {heads}, and {kind} "
+            f"positions need an even width, not {paired}; put back the file that belongs to these "
+            "arrays"
         )
 
 

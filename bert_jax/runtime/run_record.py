@@ -16,6 +16,7 @@ import jax
 from ml_collections import ConfigDict
 
 from bert_jax.config import (
+    CAUSAL,
     ComputeConfig,
     Config,
     ModelConfig,
@@ -199,6 +200,8 @@ def _read_phases(
             for name, kind in kinds.items()
             if phase.get(name)
         }
+        if phase.get("objective") == CAUSAL:
+            changed["is_causal"] = True
         phases.append((end, changed))
     return tuple(phases)
 

@@ -239,6 +239,18 @@ def test_a_file_whose_model_no_config_allows_is_damaged(name, value):
         validate.check_sizes(model, "run.json")
 
 
+@pytest.mark.parametrize(
+    ("kind", "width", "heads", "odd"), [("rotary", 14, 2, 7), ("relative", 15, 3, 15)]
+)
+def test_a_file_whose_positions_would_pair_an_odd_width_is_damaged(kind, width, heads, odd):
+    sizes = {"hidden_size": width, "num_attention_heads": heads}
+    validate.check_sizes(ModelConfig(**sizes), "config.json")
+    paired = ModelConfig(**sizes, position_embedding_type=kind)
+    words = rf"^config\.json has hidden_size = {width} .*{kind} positions .* not {odd};"
+    with pytest.raises(DamagedFile, match=words):
+        validate.check_sizes(paired, "config.json")
+
+
 def test_windows_are_of_single_texts_in_a_table():
     options = TaskOptions(task="table", window_stride=64)
     validate.check_finetune(FinetuneConfig(init="hf:DIR", data=options))

@@ -12,6 +12,7 @@ from bert_jax.config import (
     ComputeConfig,
     Config,
     MeshConfig,
+    ModelConfig,
     OptimConfig,
     Phase,
 )
@@ -201,3 +202,12 @@ def test_damaged_phases_are_named_before_a_model_is_built(phases, words, tmp_pat
     record = {"config": {"phases": phases}, "fixed": {}, "vocabulary": pieces}
     with pytest.raises(small_files.DamagedFile, match=words):
         run_record._read_phases(run_record.check_record(record, path), path)
+
+
+def test_a_checkpoint_of_a_causal_phase_reads_from_left_to_right(tmp_path):
+    """Whatever the run learns after it: the weights have seen no later token."""
+    learned = [{"steps": 7, "objective": "causal"}, {"steps": 6, "objective": "mlm"}]
+    phases = run_record._read_phases({"config": {"phases": learned}}, tmp_path / "run.json")
+    model = run_record.TrainedModel(ModelConfig(), ComputeConfig(), None, (), None, phases)
+    directions = [model.config_at(step).is_causal for step in (0, 7, 8, 13)]
+    assert directions == [True, True, False, False]

@@ -75,6 +75,7 @@ def test_each_phase_is_trained_and_evaluated_by_its_own_objective(config, whole)
     assert list(setup.parts.objectives) == [CAUSAL, MLM_NSP]
     assert setup.parts.untrained == ()
     assert not load.load(str(workdir)).config.is_causal
+    assert load.load(f"orbax:{workdir}@5").config.is_causal
 
 
 def test_a_run_stopped_at_the_change_resumes_bit_for_bit(config, whole, tmp_path):
