@@ -83,6 +83,9 @@ def test_columns_of_the_same_name_get_a_number(tmp_path):
     (tmp_path / "twice.csv").write_text("text,x,x\na,b,c\n")
     with pytest.raises(ValueError, match=r"has 2 columns 'x'"):
         open_table(tmp_path / "twice.csv", ["text"])
+    (tmp_path / "twice.tsv").write_text('"text"\t"x"\t"x"\na\tb\tc\n')  # quotes are characters
+    with pytest.raises(ValueError, match=r"""has 2 columns '"x"'"""):
+        open_table(tmp_path / "twice.tsv", ['"text"'])
 
 
 def test_types_of_parquet_are_kept_in_parquet_and_said_in_words_elsewhere(tmp_path):
