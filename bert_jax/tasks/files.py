@@ -270,7 +270,11 @@ def _tsv_rows(
     names: Sequence[str] = ()
     for number, fields in split_rows(path):
         if not names:
-            fitting = [header for header in headers if len(header) == len(fields)]
+            fitting = [
+                header
+                for header in headers
+                if len(header) == len(fields) and set(wanted) <= set(header)
+            ]
             if set(wanted) <= set(fields) or not fitting:
                 names = fields
                 check_columns(path, names, wanted, how_to_fix)

@@ -149,6 +149,8 @@ def test_a_file_without_names_of_columns_gets_those_of_its_task(tmp_path):
     with pytest.raises(ValueError, match=r"row 2 has 3 fields and not 4"):
         (tmp_path / "bad.tsv").write_text("gj04\t1\t\ta cat\na\tb\tc\n")
         open_table(tmp_path / "bad.tsv", ["sentence"], headers)
+    with pytest.raises(ValueError, match=r"has no column 'review'; its columns are gj04, 1"):
+        open_table(tmp_path / "dev.tsv", ["review"], headers)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
