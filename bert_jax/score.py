@@ -75,7 +75,7 @@ def read_score(path: pathlib.Path) -> EntityScore:
                 "the last two, its gold tag and the predicted one, as predictions/dev.conll of a "
                 "run of ner"
             )
-        for tag, tags in zip(row[-2:], (gold, predicted), strict=True):
+        for tag, tags in zip(map(str.strip, row[-2:]), (gold, predicted), strict=True):
             if tag != OUTSIDE and (split_tag(tag)[0] not in ("B", "I") or not split_tag(tag)[1]):
                 raise Refused(
                     f"{path} row {number} has the tag {tag!r:.60}; conlleval's rules are for O, "

@@ -132,7 +132,7 @@ def _keep_rows(
     with contextlib.suppress(DamagedFile):  # handled where the workdir is checked
         record, _ = find_run(storage.home, storage.checkpoints)
     rule, words = checkpoint.pair_truncation, checkpoint.vocabulary
-    if record is not None:
+    if record is not None and "task" in record:  # one without a task is refused later
         path = storage.home / run_record.FILE
         recorded = small_files.field(record["config"], "data", dict, path)
         rule = small_files.field(recorded, "pair_truncation", str, path)

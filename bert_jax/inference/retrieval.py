@@ -77,7 +77,7 @@ def _read_texts(path: pathlib.Path, keys: Sequence[str]) -> dict[str, str]:
         if not line.strip():
             continue
         place = f"{path} line {number}"
-        record = parse_object(place, line)
+        record = parse_object(place, line, "write one JSON object per line")
         values = []
         for key in ("_id", *keys):
             value = record.get(key)

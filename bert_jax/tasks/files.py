@@ -6,7 +6,6 @@ header, and only a line feed ends a row: other line breaks of Unicode occur with
 """
 
 import codecs
-import csv
 import dataclasses
 import json
 import pathlib
@@ -222,16 +221,16 @@ def read_rows(
 
 
 def read_column_names(path: pathlib.Path) -> list[str]:
-    """Return the names of a table's columns; none where its first row cannot be read."""
+    """Return the names of a table's columns; none of JSON lines whose first line is no object."""
     if path.suffix == PARQUET:
         try:
             return list(pq.read_schema(path).names)
         except pa.ArrowException as error:
             raise Refused(f"{path} is not a complete Parquet file; copy it again") from error
-    _, line = next(decode_lines(path), (1, ""))
     if path.suffix in JSON_LINES:
+        _, line = next(decode_lines(path), (1, ""))
         return list(small_files.parse_json(line.encode(), path)) if line.startswith("{") else []
-    return next(csv.reader([line], delimiter="," if path.suffix == CSV else "\t"), [])
+    return next(_csv_rows(path) if path.suffix == CSV else split_rows(path), (0, []))[1]
 
 
 def is_missing(value: Any) -> bool:
@@ -271,7 +270,11 @@ def _tsv_rows(
     names: Sequence[str] = ()
     for number, fields in split_rows(path):
         if not names:
-            fitting = [header for header in headers if len(header) == len(fields)]
+            fitting = [
+                header
+                for header in headers
+                if len(header) == len(fields) and set(wanted) <= set(header)
+            ]
             if set(wanted) <= set(fields) or not fitting:
                 names = fields
                 check_columns(path, names, wanted, how_to_fix)
@@ -281,10 +284,15 @@ def _tsv_rows(
         yield number, dict(zip(names, fields, strict=True))
 
 
+def _csv_rows(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of the first line and the fields of each row of a csv that is not blank."""
+    return read_fields(str(path), (line for _, line in decode_lines(path)))
+
+
 def read_csv_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Rows:
     """Yield the rows of a csv file with the line each begins in (a text may have several)."""
     names = list[str]()
-    for number, fields in read_fields(str(path), (line for _, line in decode_lines(path))):
+    for number, fields in _csv_rows(path):
         if not names:
             names = fields
             check_columns(path, names, wanted, how_to_fix)

@@ -159,12 +159,21 @@ def learn_numbers(train: Columns, dev: Columns, column: str) -> Numbers:
         )
         for split, columns in ((TRAIN, train), (DEV, dev))
     }
-    if np.ptp(values[TRAIN]) == 0.0:  # a deviation has the mean's rounding
+    least, greatest = values[TRAIN].min(), values[TRAIN].max()
+    if least == greatest:  # a deviation has the mean's rounding
         raise Refused(
             f"{train.path} has the same number under {column!r} in all its rows, so there is "
             "nothing to learn; name another column with config.data.label_column"
         )
-    return Numbers(values, float(values[TRAIN].mean()), float(values[TRAIN].std()))
+    with np.errstate(all="ignore"):  # refused below
+        mean, deviation = float(values[TRAIN].mean()), float(values[TRAIN].std())
+    if not 0.0 < deviation < math.inf:
+        raise Refused(
+            f"{train.path} has numbers from {least:.4g} to {greatest:.4g} under {column!r}, and "
+            f"their standard deviation comes to {deviation}, so that they cannot be scaled; remove "
+            "rows whose number stands for a missing one, or write the numbers in another unit"
+        )
+    return Numbers(values, mean, deviation)
 
 
 def _number(text: str, place: str) -> float:

@@ -240,35 +240,50 @@ class TableWriter:
         self._file.write(format_tsv_line(cells))
 
     def _write_parquet(self, piece: TablePiece, new: NewColumns) -> None:
-        own = self._as_arrow(piece.records) if piece.arrow is None else piece.arrow
-        for name, kind in self._added.items():
-            own = own.append_column(pa.field(name, kind), pa.array(new[name], kind))
-        if self._parquet is None:
-            self._parquet = pq.ParquetWriter(self._path, own.schema)
-        self._parquet.write_table(own)
-
-    def _as_arrow(self, records: list[Mapping[str, Any]]) -> pa.Table:
-        """Convert rows of a text format; JSON values take the types of the first piece."""
-        names = self._table.names
-        rows = [{name: record.get(name) for name in names} for record in records]
         try:
+            own = self._as_arrow(piece.records) if piece.arrow is None else piece.arrow
+            for name, kind in self._added.items():
+                own = own.append_column(pa.field(name, kind), pa.array(new[name], kind))
             if self._parquet is None:
-                kinds = pa.Table.from_pylist(rows).schema
-                fields = [
-                    pa.field(name, pa.string())
-                    if pa.types.is_null(kinds.field(name).type)
-                    else kinds.field(name)
-                    for name in names
-                ]
-            else:
-                fields = [self._parquet.schema.field(name) for name in names]
-            return pa.Table.from_pylist(rows, pa.schema(fields))
+                self._parquet = pq.ParquetWriter(self._path, own.schema)
         except (pa.ArrowException, TypeError, OverflowError) as error:
             reason = str(error).split("\n")[0]
             raise Refused(
                 f"the rows of {self._table.path} do not fit the types of the first "
                 f"{PIECE_ROWS:,}, which Parquet keeps ({reason}); write --output as .jsonl"
             ) from error
+        self._parquet.write_table(own)
+
+    def _as_arrow(self, records: list[Mapping[str, Any]]) -> pa.Table:
+        """Convert rows of a text format; JSON values take the types of the first piece."""
+        names = self._table.names
+        rows = [{name: record.get(name) for name in names} for record in records]
+        if self._parquet is None:
+            kinds = pa.Table.from_pylist(rows).schema
+            fields = [
+                pa.field(name, pa.string())
+                if pa.types.is_null(kinds.field(name).type)
+                else kinds.field(name)
+                for name in names
+            ]
+        else:
+            fields = [self._parquet.schema.field(name) for name in names]
+        table = pa.Table.from_pylist(rows, pa.schema(fields))
+        for name in (field.name for field in fields if pa.types.is_nested(field.type)):
+            kept = table.column(name).to_pylist()
+            if not all(_has_keys(each, row[name]) for each, row in zip(kept, rows, strict=True)):
+                raise TypeError(f"objects under {name!r} have keys that are new")
+        return table
+
+
+def _has_keys(kept: Any, value: Any) -> bool:
+    """Return whether a value that went through Arrow has all keys of the one from JSON."""
+    if isinstance(value, Mapping):
+        return all(
+            each is None or (name in kept and _has_keys(kept[name], each))
+            for name, each in value.items()
+        )
+    return not isinstance(value, list) or all(map(_has_keys, kept, value))
 
 
 def format_tsv_line(cells: Iterable[str]) -> str:

@@ -94,13 +94,13 @@ def _list_keys(record: Mapping[str, Any]) -> list[str]:
     return keys
 
 
-def parse_object(place: str, line: str) -> dict[str, Any]:
-    """Parse a line of JSON lines; raise Refused, with its place, if it is not an object."""
+def parse_object(place: str, line: str, form: str = _FORM) -> dict[str, Any]:
+    """Parse a line; raise Refused, with its place and the form of lines, if it is no object."""
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         raise Refused(
-            f"{place} is not JSON ({error.msg} at character {error.pos + 1}); {_FORM}"
+            f"{place} is not JSON ({error.msg} at character {error.pos + 1}); {form}"
         ) from error
     except ValueError as error:  # the only other cause: Python limits the digits of an integer
         raise Refused(
@@ -113,7 +113,7 @@ def parse_object(place: str, line: str) -> dict[str, Any]:
             "plain string, and leave the rest out"
         ) from error
     if type(record) is not dict:
-        raise Refused(f"{place} is a JSON {type(record).__name__}, not an object; {_FORM}")
+        raise Refused(f"{place} is a JSON {type(record).__name__}, not an object; {form}")
     return record
 
 

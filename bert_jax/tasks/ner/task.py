@@ -220,16 +220,17 @@ def _write_predictions(
 ) -> list[pathlib.Path]:
     """Write a line for each word, as conlleval reads it: word, gold tag if any, predicted tag.
 
-    Spaces separate the columns, so a space within a word becomes an underscore.
+    Spaces separate the columns, so a space within a word or a type becomes an underscore.
     """
     words = splits[split]
     path = folder / f"{split}.conll"
     lines = []
     tags = words.choose_tags(logits_NSC, classes)
     for sentence, predicted in zip(words.sentences, tags, strict=True):
-        texts = [word.replace(" ", "_") for word in sentence.words]
-        columns = (texts, sentence.tags, predicted) if sentence.tags else (texts, predicted)
-        lines += [" ".join(row) for row in zip(*columns, strict=True)] + [""]
+        tags_of_file = [sentence.tags] if sentence.tags else []
+        for row in zip(sentence.words, *tags_of_file, predicted, strict=True):
+            lines.append(" ".join(cell.replace(" ", "_") for cell in row))
+        lines.append("")
     write_file(path, ("\n".join(lines) + "\n").encode())
     return [path]
 

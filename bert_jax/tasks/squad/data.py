@@ -67,7 +67,7 @@ _MAX_BYTES = 1 << 30  # of a file without its compression; SQuAD's largest has 4
 
 
 def read_squad(path: pathlib.Path, has_answers: bool = True) -> SquadFile:
-    """Read a file of SQuAD 1.1 or 2.0, plain or compressed; a test set may lack answers.
+    """Read a file of SQuAD 1.1 or 2.0, plain or compressed; a test set's answers are unread.
 
     Raises:
       Refused: the file is missing or malformed; names the article, paragraph and question.
@@ -119,10 +119,7 @@ def _paragraph(
             )
         seen[question_id] = f"{place} question {number}"
         text = _field(qa, "question", str, full_place)
-        # The plausible answers of an unanswerable question are not answers.
-        is_impossible = "is_impossible" in qa and _field(qa, "is_impossible", bool, full_place)
-        reads_answers = (has_answers or "answers" in qa) and not is_impossible
-        answers = _answers(qa, full_place) if reads_answers else ()
+        answers = _answers(qa, full_place) if has_answers else ()
         questions.append(SquadQuestion(question_id, text, answers))
     return Paragraph(context, tuple(questions))
 
@@ -135,6 +132,9 @@ def _question_id(qa: Any, place: str) -> str:
 
 
 def _answers(qa: Any, place: str) -> tuple[Answer, ...]:
+    """Read the answers; none of an unanswerable question, whose answers are plausible alone."""
+    if "is_impossible" in qa and _field(qa, "is_impossible", bool, place):
+        return ()
     return tuple(
         Answer(
             _field(answer, "text", str, f"{place} answer {number}"),

@@ -270,7 +270,7 @@ def test_the_record_names_the_task_and_refuses_another(finished, config, tmp_pat
     assert (read.kind, read.mean, read.deviation) == ("regress", 300.0, 40.0)
     # A run of pre-training is refused with the way to begin with it.
     again = shutil.copytree(workdir, tmp_path / "run")
-    del recorded["task"]
+    del recorded["task"], recorded["config"]["data"]["pair_truncation"]  # which tasks alone have
     (again / "run.json").write_text(json.dumps(recorded | {"learns": "pre-training"}))
     with pytest.raises(ValueError, match="holds a run of pre-training") as refused:
         build(config, again)

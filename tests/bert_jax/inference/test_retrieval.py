@@ -71,7 +71,10 @@ def test_a_collection_has_its_documents_by_id_and_its_graded_queries(tmp_path, g
         ),
         ({"corpus": [{"_id": "a"}]}, "corpus.jsonl line 1 has nothing under the key 'text'"),
         ({"queries": [*QUERIES, QUERIES[1]]}, "queries.jsonl line 4 has the id 'q2', which"),
-        ({"queries": [QUERIES[0], "{"]}, "queries.jsonl line 2 is not JSON"),
+        (
+            {"queries": [QUERIES[0], "{"]},
+            r"queries.jsonl line 2 is not JSON .*\); write one JSON object per line$",
+        ),
         (
             {"split": "dev"},
             "--split is test, but there is no .*/qrels/test.tsv; its splits are dev",

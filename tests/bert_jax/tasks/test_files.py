@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from bert_jax.config.schema import TaskOptions
-from bert_jax.tasks.files import read_columns, split_file
+from bert_jax.tasks.files import read_column_names, read_columns, split_file
 
 NAMES = ("eng.train", "train.txt")
 
@@ -36,6 +36,29 @@ def test_columns_are_found_by_name_wherever_they_stand(tmp_path):
     path = written(tmp_path, b"x\tlabel\ttext\n9\t1\thello\n")
     columns = read_columns(path, ["text", "label"], also=["index", "x"])
     assert columns.values == {"text": ["hello"], "label": ["1"], "x": ["9"]}
+
+
+LONG = "a" * (1 << 18)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "names"),
+    [
+        ("rows.tsv", '"text"\tlabel\na\tb\n', ['"text"', "label"]),
+        ("rows.csv", '\n"te\nxt",label\na,b\n', ["te\nxt", "label"]),
+        ("rows.csv", f"{LONG},label\na,b\n", [LONG, "label"]),
+        ("rows.csv", "", []),
+    ],
+)
+def test_names_of_columns_are_read_as_the_rows_below_them(tmp_path, name, data, names):
+    (tmp_path / name).write_text(data)
+    assert read_column_names(tmp_path / name) == names
+
+
+def test_a_csv_whose_lines_end_in_carriage_returns_alone_is_refused_for_its_names(tmp_path):
+    (tmp_path / "rows.csv").write_bytes(b"text,label\ra,b\r")
+    with pytest.raises(ValueError, match=r"rows\.csv row 1 cannot be read as a table"):
+        read_column_names(tmp_path / "rows.csv")
 
 
 HEADER = b"sentence\tlabel\n"

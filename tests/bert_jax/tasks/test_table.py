@@ -159,6 +159,18 @@ def test_numbered_classes_are_in_the_order_of_their_numbers(tmp_path, vocabulary
             {"is_regression": True, "label_column": "stars"},
             r"train\.csv has the same number under 'stars'",
         ),
+        (
+            "train.csv",
+            "claim,about,stars\na,b,1.797e308\nb,c,2\n",
+            {"is_regression": True, "label_column": "stars"},
+            r"from 2 to 1\.797e\+308 under 'stars', and their standard deviation comes to inf",
+        ),
+        (
+            "train.csv",
+            "claim,about,stars\na,b,1e-200\nb,c,0\n",
+            {"is_regression": True, "label_column": "stars"},
+            r"from 0 to 1e-200 under 'stars', and their standard deviation comes to 0\.0",
+        ),
         (  # whose mean is 0.10000000000000002
             "train.csv",
             "claim,about,stars\na,b,0.1\nb,c,0.1\nc,d,0.1\n",

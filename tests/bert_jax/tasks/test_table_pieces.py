@@ -83,6 +83,9 @@ def test_columns_of_the_same_name_get_a_number(tmp_path):
     (tmp_path / "twice.csv").write_text("text,x,x\na,b,c\n")
     with pytest.raises(ValueError, match=r"has 2 columns 'x'"):
         open_table(tmp_path / "twice.csv", ["text"])
+    (tmp_path / "twice.tsv").write_text('"text"\t"x"\t"x"\na\tb\tc\n')  # quotes are characters
+    with pytest.raises(ValueError, match=r"""has 2 columns '"x"'"""):
+        open_table(tmp_path / "twice.tsv", ['"text"'])
 
 
 def test_types_of_parquet_are_kept_in_parquet_and_said_in_words_elsewhere(tmp_path):
@@ -136,6 +139,28 @@ def test_rows_of_json_may_differ_in_their_keys(tmp_path, monkeypatch):
         through(source, tmp_path / "out.parquet")
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ({"x": 1}, {"x": 2, "z": 1}, "objects under 'more' have keys that are new"),
+        ([{"x": {"y": 1}}], [{"x": {"z": 1}}], "objects under 'more' have keys that are new"),
+        ({}, {}, "no child field"),
+        ({"x": 1, "y": [{"z": 2}]}, {"x": None, "z": None}, None),
+        ([{"x": 1}], None, None),
+    ],
+)
+def test_objects_of_json_lose_no_key_in_parquet(tmp_path, monkeypatch, first, second, words):
+    monkeypatch.setattr(table_pieces, "PIECE_ROWS", 1)
+    rows = [{"text": "a", "more": first}, {"text": "b", "more": second}]
+    source = write_table(tmp_path / "in.jsonl", rows)
+    if words is None:
+        through(source, tmp_path / "out.parquet")
+        assert read(tmp_path / "out.parquet")[0] == {**rows[0], "n": 0}
+        return
+    with pytest.raises(ValueError, match=rf"do not fit .*{words}.* as \.jsonl"):
+        through(source, tmp_path / "out.parquet")
+
+
 def test_a_file_without_names_of_columns_gets_those_of_its_task(tmp_path):
     (tmp_path / "dev.tsv").write_text("gj04\t1\t\ta cat\ngj04\t0\t*\tcat a\n")
     headers = [("source", "label", "star", "sentence")]
@@ -146,6 +171,8 @@ def test_a_file_without_names_of_columns_gets_those_of_its_task(tmp_path):
     with pytest.raises(ValueError, match=r"row 2 has 3 fields and not 4"):
         (tmp_path / "bad.tsv").write_text("gj04\t1\t\ta cat\na\tb\tc\n")
         open_table(tmp_path / "bad.tsv", ["sentence"], headers)
+    with pytest.raises(ValueError, match=r"has no column 'review'; its columns are gj04, 1"):
+        open_table(tmp_path / "dev.tsv", ["review"], headers)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

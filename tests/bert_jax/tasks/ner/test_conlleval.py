@@ -4,6 +4,7 @@ import pytest
 
 from bert_jax.score import read_score
 from bert_jax.tasks.ner.conlleval import (
+    Counts,
     Entity,
     find_entities,
     format_report,
@@ -84,6 +85,11 @@ def test_the_last_two_columns_are_gold_and_predicted(tmp_path, separator):
         "                X: precision:   0.00%; recall:   0.00%; FB1:   0.00  1\n"
         "                Y: precision: 100.00%; recall: 100.00%; FB1: 100.00  1"
     )
+
+
+def test_white_space_around_a_tag_is_none_of_it(tmp_path):
+    (tmp_path / "dev.conll").write_text("a\tB-X \tB-X\nb\tO\tO \n")
+    assert read_score(tmp_path / "dev.conll").overall == Counts(1, 1, 1)
 
 
 @pytest.mark.parametrize(

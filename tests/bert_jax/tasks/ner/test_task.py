@@ -5,6 +5,7 @@ import pytest
 import sentencepiece
 
 from bert_jax.config.schema import TaskOptions
+from bert_jax.score import read_score
 from bert_jax.tasks.ner import data
 from bert_jax.tasks.ner import task as ner
 from bert_jax.tasks.ner.conlleval import score_entities
@@ -126,10 +127,11 @@ def test_a_test_file_may_have_words_alone(open_ner, dev_words, tmp_path):
     (path,) = task.write_predictions("test", logits, tmp_path)
     assert path.name == "test.conll"
     assert path.read_text() == "anna B-PER\nrome B-PER\n\n"
-    # A space within a word does not become a column.
-    task = open_ner(dev="anna rome\tB-PER\n")
-    (path,) = task.write_predictions("dev", np.zeros((1, 4, task.classes)), tmp_path)
-    assert path.read_text() == "anna_rome B-PER O\n\n"
+    # A space within a word or a type does not become a column.
+    task = open_ner("anna\tB-art work\n", "anna rome\tB-art work\nruns\tO\n")
+    (path,) = task.write_predictions("dev", np.zeros((1, 6, task.classes)), tmp_path)
+    assert path.read_text() == "anna_rome B-art_work O\nruns O O\n\n"
+    assert read_score(path).overall.gold == 1
 
 
 def test_baselines_are_no_entity_and_the_commonest_tag_of_each_word(open_ner):
