@@ -13,6 +13,7 @@ from data_pipeline.cli import main
 from data_pipeline.cli.live_line import escape
 from data_pipeline.cli.terminal import (
     make_console,
+    make_table,
     print_command,
     print_fact,
     print_paragraph,
@@ -62,6 +63,20 @@ def test_lines_fit_a_terminal_and_stay_whole_in_a_file():
         console, out = console_of(is_terminal=False)
         print_it(console)
         assert text in out.getvalue() and out.getvalue().count("\n") == 1
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_a_table_loses_no_digit_where_it_is_wider_than_the_screen(is_terminal, width):
+    out = io.StringIO()
+    console = rich.console.Console(
+        file=out, force_terminal=is_terminal, color_system=None, width=width
+    )
+    digits = "123456789"
+    cells = [digit * 11 for digit in digits[: width // 10]]
+    console.print(make_table(("", *["head"] * len(cells)), [["label", *cells]]))
+    assert all(out.getvalue().count(cell[0]) == 11 for cell in cells)
+    assert "\u2026" not in out.getvalue()
 
 
 TITLE = "\x1b]0;owned\x07"  # sets the title of a terminal's window
