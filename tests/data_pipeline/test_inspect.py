@@ -71,6 +71,7 @@ def test_a_healthy_store_on_the_screen(store, capsys):
     assert re.search(r"tokens per sentence +\S+ +5 +5 +5 +5 +5\.0", shown)
     assert "nothing looks wrong" in shown and "dropped     0 sentences" in shown
     assert shown.count("tokens\n    [CLS]") == 2
+    assert "\u2026" not in shown  # a file of it is whole
 
 
 def test_the_page_stands_alone_and_escapes_what_a_corpus_holds(hostile, tmp_path):
