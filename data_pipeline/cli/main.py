@@ -5,6 +5,7 @@ import errno
 import io
 import os
 import pathlib
+import shlex
 import shutil
 import signal
 import sys
@@ -286,12 +287,15 @@ def describe_os_error(error: OSError) -> str:
 
 
 def find_python() -> str:
-    """Return the shortest command that calls the running interpreter: python, or its path."""
+    """Return the shortest command that calls the running interpreter: python, or its path.
+
+    It is quoted for a shell.
+    """
     ours = pathlib.Path(sys.executable)
     first = shutil.which("python")
     if first and pathlib.Path(first) == ours:
         return "python"
     here = pathlib.Path.cwd()
     if ours.is_relative_to(here) and ours.parent != here:
-        return str(ours.relative_to(here))
-    return str(ours)
+        ours = ours.relative_to(here)
+    return shlex.quote(str(ours))

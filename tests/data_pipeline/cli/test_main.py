@@ -182,6 +182,8 @@ def test_an_active_environment_is_called_by_its_name_and_another_by_its_path(mon
         folder.mkdir(exist_ok=True)
         monkeypatch.chdir(folder)
         assert find_python() == str(tmp_path / ".venv" / "bin" / "python")
+    monkeypatch.setattr(sys, "executable", "/a folder/bin/python")
+    assert find_python() == "'/a folder/bin/python'"
 
 
 def test_nobody_is_sent_to_a_name_that_is_not_ours():
