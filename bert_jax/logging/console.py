@@ -46,7 +46,7 @@ class Screen:
         An empty title is left out. A label that begins with ! marks a warning.
         """
         width = max(_LABEL_WIDTH, *(len(label) for label, _ in rows), 0)
-        lines = [rich.text.Text(title, "bold")] if title else []
+        lines = [rich.text.Text(line, "bold") for line in self._wrapped(title) if title]
         styles = LABEL, "default"
         for label, text in rows:
             if label:

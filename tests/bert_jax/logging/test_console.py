@@ -128,6 +128,7 @@ def test_80_columns_break_lines_between_words_and_labels_of_any_width_keep_one_c
     rows = [("short", text), ("a label of 19 words", "told"), ("! epochs", text)]
     screen.table("title", rows)
     screen.print(text)
+    screen.table(text, [])
     lines = out.getvalue().splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert {word for line in lines for word in line.split()} == set(
