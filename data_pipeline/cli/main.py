@@ -227,12 +227,12 @@ def run_main(
     the line, and may end the process. If argv is None, the arguments are sys.argv, and
     hides_libraries then hides what libraries such as TensorFlow write to stderr.
     """
-    begin_work(outlives_reader)
     LINE.show("")  # libraries are imported
     arguments = list(sys.argv[1:] if argv is None else argv)
     if asks_for_help(arguments):
         print(command.format_help(), end="")
         return DONE
+    begin_work(outlives_reader)
     try:
         with LibraryLog() as log:
             if hides_libraries and argv is None:
