@@ -117,7 +117,8 @@ def print_health(
     for name, value in list_health_facts(health):
         print_fact(console, name, make_printable(value), _LABEL_WIDTH)
     pieces = health.pieces
-    samples = [("frequent", "  ".join(piece for piece, _ in pieces.most_frequent))]
+    frequent = (piece for piece, count in pieces.most_frequent if count)
+    samples = [("frequent", "  ".join(frequent))]
     if pieces.never_used:
         never = "  ".join(pieces.examples_of_never)
         samples.append(("never", f"{pieces.never_used:,} pieces:  {never}"))

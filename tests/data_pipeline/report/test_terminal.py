@@ -100,6 +100,13 @@ def test_a_narrow_screen_has_every_fact_and_a_file_every_sample(health, is_termi
     assert len(frequent) > 40 and (frequent in shown) == (not is_terminal)
 
 
+def test_a_piece_that_never_occurs_is_not_called_frequent(health):
+    console = rich.console.Console(file=io.StringIO(), width=80)
+    pieces = dataclasses.replace(health.pieces, most_frequent=(("wab", 3), ("[PAD]", 0)))
+    print_health(console, dataclasses.replace(health, pieces=pieces), [])
+    assert "  frequent    wab\n" in console.file.getvalue()
+
+
 def test_a_sample_is_said_to_be_one(health):
     assert f"rows: all {health.rows.epoch_rows:,} of an epoch at 32 tokens" in lines(health)
     rows = dataclasses.replace(health.rows, epoch_rows=10**6, sampled=1000)
