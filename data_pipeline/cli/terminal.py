@@ -117,4 +117,4 @@ def print_fact(console: Console, name: str, text: str, width: int) -> None:
         lines = wrap_text(text, console.width - len(start))
     for i, line in enumerate(lines):
         label = start if i == 0 else " " * len(start)
-        console.print(Text(label, "dim").append(line, "default"), soft_wrap=True)
+        console.print(Text.assemble((label, "dim"), line), soft_wrap=True)

@@ -115,6 +115,13 @@ def test_a_console_escapes_texts_and_keeps_its_own_colours():
     assert printed.count(r"\x1b]0;owned") == 3  # rich itself takes the bell away
 
 
+def test_the_label_of_a_fact_is_faint_and_its_text_is_not():
+    file = io.StringIO()
+    console = make_console(file=file, force_terminal=True, color_system="standard", width=80)
+    print_fact(console, "store", "stores/mine", 11)
+    assert file.getvalue() == "\x1b[2m  store       \x1b[0mstores/mine\n"
+
+
 def test_an_error_is_escaped(capfd):
     def refuse(log, flags):
         raise Refused("a\udcff" + TITLE)
