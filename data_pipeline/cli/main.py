@@ -289,7 +289,7 @@ def describe_os_error(error: OSError) -> str:
 def find_python() -> str:
     """Return the shortest command that calls the running interpreter: python, or its path.
 
-    It is quoted for a shell.
+    The path is quoted for a shell.
     """
     ours = pathlib.Path(sys.executable)
     first = shutil.which("python")
