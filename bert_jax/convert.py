@@ -169,7 +169,7 @@ def _convert(
     code = DONE
     if flags.push_to_hub is not None:
         code = _upload(target, flags.push_to_hub, flags.public, screen, say_error)
-    screen.table("next", _list_next_steps(checkpoint, target))
+    _show_next_steps(checkpoint, target, screen)
     return code
 
 
@@ -209,24 +209,29 @@ def _describe(checkpoint: Pretrained) -> list[tuple[str, str]]:
     ]
 
 
-def _list_next_steps(checkpoint: Pretrained, target: Target) -> list[tuple[str, str]]:
+def _show_next_steps(checkpoint: Pretrained, target: Target, screen: Screen) -> None:
+    """Print what an export is used with; flags and commands are quoted for a shell."""
     if target.scheme == HF:
         kind = huggingface.choose_architecture(checkpoint)
-        return [
+        rows = [
             ("transformers", f"{kind}.from_pretrained({str(target.folder)!r})"),
             ("to publish", f"{target.folder / export.CARD} lacks the license"),
         ]
-    if target.scheme == GOOGLE:
+    elif target.scheme == GOOGLE:
         case = "" if checkpoint.vocabulary.lowercase else " --do_lower_case=false"
-        lines = [("Google's code", f"--init_checkpoint={target.folder / target.prefix}{case}")]
+        init = shlex.quote(f"--init_checkpoint={target.folder / target.prefix}")
+        rows = [("Google's code", f"{init}{case}")]
         if checkpoint.vocabulary.kind != WORDPIECE:
-            lines.append(("vocabulary", "its tokenization.py reads WordPiece only"))
-        return lines
-    command = (
-        f"{find_python()} -m bert_jax.fill_mask --checkpoint={target.folder} 'A [MASK] sentence.'"
-    )
-    init = ("begin with it", f"--config.init=orbax:{target.folder}")
-    return [init, ("try it", command)] if checkpoint.heads.mlm else [init]
+            rows.append(("vocabulary", "its tokenization.py reads WordPiece only"))
+    else:
+        rows = [("begin with it", shlex.quote(f"--config.init=orbax:{target.folder}"))]
+    screen.table("next", rows)
+    if target.scheme == load.ORBAX and checkpoint.heads.mlm:
+        place = shlex.quote(str(target.folder))
+        screen.command(
+            f"{find_python()} -m bert_jax.fill_mask --checkpoint={place} 'A [MASK] sentence.'",
+            before="try it: ",
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -70,7 +70,8 @@ def _finish(setup: Setup, summary: dict[str, Any]) -> None:
     rows += run.describe_result(setup, summary)
     place = shlex.quote(setup.storage.address)
     command = f"{find_python()} -m bert_jax.predict --checkpoint={place} --input=FILE --output=FILE"
-    setup.screen.table("done", [*rows, ("new rows", command)])
+    setup.screen.table("done", rows)
+    setup.screen.command(command, before="new rows: ")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -194,8 +194,9 @@ def _finish(
     ladder.write(study.folder)
     ladder_report.draw(ladder, study.folder)
     make_console(highlight=False).print(ladder_report.build_table(ladder))
-    for line in [*ladder.notes(), *ladder_report.describe_forecasts(forecasts)]:
+    for line in ladder.notes():
         screen.print(line)
+    ladder_report.show_forecasts(forecasts, screen)
     screen.print(f"{study.folder / LADDER}, {ladder_report.PICTURE}")
     return DONE if law else FAILED
 

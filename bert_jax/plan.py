@@ -330,8 +330,9 @@ def _choose(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
     if flags.config_out:
         text = dial_run.write_config(choice.config, budget, reasons)
         pathlib.Path(flags.config_out).write_text(text, encoding="utf-8")
-        words = [find_python(), "-m", "bert_jax.train", f"--config={flags.config_out}"]
-        screen.command(shlex.join([*words, "--workdir=DIR"]), "to train it: ")
+        place = shlex.quote(flags.config_out)
+        command = f"{find_python()} -m bert_jax.train --config={place} --workdir=DIR"
+        screen.command(command, "to train it: ")
     return 0
 
 
@@ -344,8 +345,8 @@ def _write_command(config: GivenConfig[Config], request: BudgetRequest, plan: Bu
         if word.partition("=")[0].removeprefix("--") not in settings
     ]
     flags_set = [f"--{name}={value}" for name, value in settings.items()]
-    words = [find_python(), "-m", "bert_jax.train", *given, *flags_set, "--workdir=DIR"]
-    return shlex.join(words)
+    words = ["-m", "bert_jax.train", *given, *flags_set, "--workdir=DIR"]
+    return f"{find_python()} {shlex.join(words)}"
 
 
 def _apply_what_if(flags: PlanFlags, config: Config, tpu_slice: Slice) -> Config:

@@ -76,7 +76,8 @@ def _main(log: LibraryLog, flags: ReportFlags) -> int:
         for sentence in (*comparison.describe_settings(runs), *comparison.compare(runs)):
             screen.print(sentence)
     if output is not None:
-        write_file(output, run_report.render_page(runs, usd_per_chip_hour, samples).encode())
+        page = run_report.render_page(runs, usd_per_chip_hour, samples)
+        write_file(output, page.encode(errors="backslashreplace"))  # names may not be UTF-8
         screen.print(f"wrote {output}")
     return DONE
 

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import itertools
-import json
 import math
 import os
 import pathlib
@@ -19,7 +18,7 @@ from data_pipeline.cli.main import run_main
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console, make_table
 from data_pipeline.cli.worker_pool import count_cores
-from data_pipeline.io.atomic import check_file_path
+from data_pipeline.io.atomic import check_file_path, write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.sampling.batches import train_batches
 from data_pipeline.sampling.rows import gather_text, make_rows, mask_text, pack_rows
@@ -148,8 +147,7 @@ def _measure_and_print(_: LibraryLog, flags: StoreBenchmarkFlags) -> None:
     measurement = measure(flags)
     print_measurement(measurement, make_console(highlight=False))
     if flags.json_out:
-        record = json.dumps(dataclasses.asdict(measurement), indent=2)
-        pathlib.Path(flags.json_out).write_text(record + "\n", encoding="utf-8")
+        write_json(pathlib.Path(flags.json_out), dataclasses.asdict(measurement))
 
 
 def measure(flags: StoreBenchmarkFlags) -> Measurement:

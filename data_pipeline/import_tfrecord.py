@@ -21,7 +21,7 @@ from data_pipeline.cli.terminal import make_console, print_command, print_paragr
 from data_pipeline.corpus.selection import choose_heldout
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
 from data_pipeline.io.refused import Refused
-from data_pipeline.report.build import describe_file_count
+from data_pipeline.report.build import choose_workdir, describe_file_count
 from data_pipeline.report.progress import progress_bar
 from data_pipeline.spec.schema import RowShape, restore_ids
 from data_pipeline.store import EXAMPLES, FORMAT, HELDOUT, MANIFEST, TRAIN, check_is_local
@@ -289,7 +289,7 @@ def _report(console: rich.console.Console, output: pathlib.Path, manifest: dict[
         console,
         f"{find_python()} -m bert_jax.train --config=configs/base.py "
         f"--config.data.store={shlex.quote(str(output))} "
-        f"--workdir=runs/{shlex.quote(output.name)}",
+        f"--workdir={choose_workdir(output)}",
     )
 
 

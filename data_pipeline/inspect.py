@@ -13,7 +13,7 @@ import rich.console
 from data_pipeline.cli.flags import Command, flag
 from data_pipeline.cli.main import run_main
 from data_pipeline.cli.terminal import make_console
-from data_pipeline.io.atomic import check_file_path
+from data_pipeline.io.atomic import check_file_path, write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.report.findings import find_in_store
 from data_pipeline.report.health import Health, measure
@@ -80,11 +80,16 @@ def inspect(flags: InspectFlags, console: rich.console.Console) -> None:
         logging.getLogger("matplotlib").setLevel(logging.ERROR)
         from data_pipeline.report.page import render_page
 
-        pathlib.Path(flags.html).write_text(render_page(health, findings), encoding="utf-8")
+        _write(flags.html, render_page(health, findings))
         console.print(f"  wrote {flags.html}", markup=False, soft_wrap=True)
     if flags.json_out:
         text = json.dumps(describe(health, findings), indent=2, ensure_ascii=False)
-        pathlib.Path(flags.json_out).write_text(text + "\n", encoding="utf-8")
+        _write(flags.json_out, f"{text}\n")
+
+
+def _write(file: str, text: str) -> None:
+    r"""Replace a file at once; a byte of a name that is not UTF-8 becomes \udcNN, as in JSON."""
+    write_file(pathlib.Path(file), text.encode(errors="backslashreplace"))
 
 
 def describe(health: Health, findings: list[StoreFinding]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from bert_jax.lab.ladder import Forecast, Ladder, RungResult
 from bert_jax.logging import plots
+from bert_jax.logging.console import Screen
 from bert_jax.planning.law import CONFIDENCE, Law, count_in_words
 from data_pipeline.cli.terminal import make_table
 
@@ -31,17 +32,15 @@ def build_table(ladder: Ladder) -> rich.table.Table:
     return make_table(heads, rows)
 
 
-def describe_forecasts(forecasts: Sequence[Forecast]) -> list[str]:
-    """Write a line for each predicted run, and the command that trains it."""
-    lines = []
+def show_forecasts(forecasts: Sequence[Forecast], screen: Screen) -> None:
+    """Print a sentence for each predicted run, and the command that trains it."""
     for each in forecasts:
-        lines.append(
+        screen.print(
             f"{each.name}, {count_in_words(each.parameters)} parameters, "
             f"{count_in_words(each.tokens)} tokens, {each.operations:.3g} operations: predicted "
             f"loss {each.loss:.3f}, {CONFIDENCE:.0%} from {each.low:.3f} to {each.high:.3f}"
         )
-        lines.append(f"    {each.command}")
-    return lines
+        screen.command(each.command)
 
 
 def draw(ladder: Ladder, folder: pathlib.Path) -> None:

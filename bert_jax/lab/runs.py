@@ -75,10 +75,10 @@ class Lane:
 
 
 def _read_last_step(workdir: pathlib.Path) -> int:
-    """Return the last step that a run has logged, 0 before that."""
+    """Return the last step that a run has logged, 0 before that or if it cannot be read now."""
     try:
         lines = read_metrics(workdir / METRICS)
-    except ValueError:
+    except (OSError, ValueError):
         return 0
     return int(lines[-1]["step"]) if lines else 0
 

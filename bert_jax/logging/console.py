@@ -17,6 +17,7 @@ from data_pipeline.cli.terminal import make_console, wrap_command, wrap_text
 Rows = list[tuple[str, str]]  # label and text of each line of a table
 FAINT, LABEL, GOOD, BAD = "dim", "cyan", "green", "yellow"
 _LABEL_WIDTH = 12
+_MAX_DATED_SECS = 1e10  # 300 years; Python has no dates after the year 9999
 # What models that learn nothing reach, from the highest loss on: metrics PREFIX_TERM_loss, and
 # what they are called.
 REFERENCE_LINES = {"uniform": "ln V", "unigram": "unigram", "ngram": "n-gram"}
@@ -45,7 +46,7 @@ class Screen:
         An empty title is left out. A label that begins with ! marks a warning.
         """
         width = max(_LABEL_WIDTH, *(len(label) for label, _ in rows), 0)
-        lines = [rich.text.Text(title, "bold")] if title else []
+        lines = [rich.text.Text(line, "bold") for line in self._wrapped(title) if title]
         styles = LABEL, "default"
         for label, text in rows:
             if label:
@@ -178,10 +179,12 @@ class Screen:
 
     def expected_end(self, secs_left: float) -> None:
         """Print when the run ends at the pace just measured."""
-        now = datetime.datetime.now()
-        end = now + datetime.timedelta(seconds=secs_left)
-        day = "" if end.date() == now.date() else f" on {end:%Y-%m-%d}"
-        self.print(f"at this pace the run ends in {duration(secs_left)}, at {end:%H:%M}{day}")
+        now, words = datetime.datetime.now(), f"at this pace the run ends in {duration(secs_left)}"
+        if secs_left < _MAX_DATED_SECS:
+            end = now + datetime.timedelta(seconds=secs_left)
+            day = "" if end.date() == now.date() else f" on {end:%Y-%m-%d}"
+            words += f", at {end:%H:%M}{day}"
+        self.print(words)
 
 
 def list_terms(metrics: Collection[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -92,7 +93,7 @@ def read_run(folder: pathlib.Path) -> RunState:
             f"{folder} holds no run of bert_jax ({run_record.FILE} and {METRICS} are missing); give"
             " the --workdir of python -m bert_jax.train"
         )
-    folder = folder.absolute()  # the name of "." is empty
+    folder = pathlib.Path(os.path.abspath(folder))  # "." has no name, and ".." is none
     missing: list[str] = []
 
     def read(read_part: Callable[[], Part]) -> Part | None:

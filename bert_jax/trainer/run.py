@@ -127,7 +127,7 @@ def _train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
     except preemption.Interrupted as stop:
         _curves(setup)
         setup.screen.print(f"stopped and saved at step {stop.step:,}; to resume:")
-        setup.screen.command(shlex.join([find_python(), "-m", entry, *sys.argv[1:]]))
+        setup.screen.command(f"{find_python()} -m {entry} {shlex.join(sys.argv[1:])}")
         return BY_SIGNAL + stop.signal_number
     except FloatingPointError:
         setup.screen.print(f"curves up to here: {_curves(setup)}")

@@ -5,6 +5,7 @@ import errno
 import io
 import os
 import pathlib
+import shlex
 import shutil
 import signal
 import sys
@@ -226,12 +227,12 @@ def run_main(
     the line, and may end the process. If argv is None, the arguments are sys.argv, and
     hides_libraries then hides what libraries such as TensorFlow write to stderr.
     """
-    begin_work(outlives_reader)
     LINE.show("")  # libraries are imported
     arguments = list(sys.argv[1:] if argv is None else argv)
     if asks_for_help(arguments):
         print(command.format_help(), end="")
         return DONE
+    begin_work(outlives_reader)
     try:
         with LibraryLog() as log:
             if hides_libraries and argv is None:
@@ -286,12 +287,15 @@ def describe_os_error(error: OSError) -> str:
 
 
 def find_python() -> str:
-    """Return the shortest command that calls the running interpreter: python, or its path."""
+    """Return the shortest command that calls the running interpreter: python, or its path.
+
+    The path is quoted for a shell.
+    """
     ours = pathlib.Path(sys.executable)
     first = shutil.which("python")
     if first and pathlib.Path(first) == ours:
         return "python"
     here = pathlib.Path.cwd()
     if ours.is_relative_to(here) and ours.parent != here:
-        return str(ours.relative_to(here))
-    return str(ours)
+        ours = ours.relative_to(here)
+    return shlex.quote(str(ours))

@@ -79,10 +79,13 @@ def wrap_command(command: str, columns: int, indent: str = "") -> list[str]:
 def make_table(
     heads: Sequence[str], rows: Iterable[Sequence[str | Text]], left: Collection[int] = (0,)
 ) -> Table:
-    """Make a table of texts; columns are aligned right, but for `left`, counted from 0."""
+    """Make a table of texts; columns are aligned right, but for `left`, counted from 0.
+
+    A cell wider than its column goes on in the next line: no digit is cut off.
+    """
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     for number, head in enumerate(heads):
-        table.add_column(head, justify="left" if number in left else "right")
+        table.add_column(head, justify="left" if number in left else "right", overflow="fold")
     for cells in rows:
         table.add_row(*cells)
     return table
@@ -114,4 +117,4 @@ def print_fact(console: Console, name: str, text: str, width: int) -> None:
         lines = wrap_text(text, console.width - len(start))
     for i, line in enumerate(lines):
         label = start if i == 0 else " " * len(start)
-        console.print(Text(label, "dim").append(line, "default"), soft_wrap=True)
+        console.print(Text.assemble((label, "dim"), line), soft_wrap=True)

@@ -1,5 +1,6 @@
 """Report on a finished build in the terminal: counts and findings."""
 
+import os
 import pathlib
 import shlex
 from typing import Any
@@ -77,8 +78,14 @@ def print_report(
         console,
         f"{find_python()} -m bert_jax.train --config={_choose_config(manifest)} "
         f"--config.data.store={shlex.quote(address or str(store))}{more} "
-        f"--workdir=runs/{shlex.quote('mine' if store.name == 'store' else store.name)}",
+        f"--workdir={choose_workdir(store)}",
     )
+
+
+def choose_workdir(store: pathlib.Path) -> str:
+    """Name a run after the folder of its store, which may be given as `.`; quoted for a shell."""
+    name = os.path.basename(os.path.abspath(store))
+    return shlex.quote(f"runs/{'mine' if name == 'store' else name}")
 
 
 def _choose_config(manifest: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ import rich.table
 import rich.text
 from rich.cells import cell_len
 
-from data_pipeline.cli.terminal import make_table, print_paragraph
+from data_pipeline.cli.terminal import make_table, print_fact, print_paragraph
 from data_pipeline.corpus.lost_characters import describe_lost_characters
 from data_pipeline.report.build import list_changes
 from data_pipeline.report.health import Health
@@ -21,6 +21,7 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 _SHAPE_COLUMNS = 10
 _WIDEST = 100
 _INDENT = "  "
+_LABEL_WIDTH = 11
 # How a token to predict is printed, by its fate.
 _STYLES = {"hidden": "cyan", "replaced": "magenta", "kept": "green"}
 
@@ -113,18 +114,26 @@ def print_health(
     counts = [(_INDENT + label, *values) for label, values in list_counts(health)]
     console.print(make_table(("", "train", "held out"), counts))
     console.print(_lengths_table(health))
+    for name, value in list_health_facts(health):
+        print_fact(console, name, make_printable(value), _LABEL_WIDTH)
     pieces = health.pieces
-    facts = list_health_facts(health)
-    facts.append(("frequent", "  ".join(piece for piece, _ in pieces.most_frequent)))
+    frequent = (piece for piece, count in pieces.most_frequent if count)
+    samples = [("frequent", "  ".join(frequent))]
     if pieces.never_used:
         never = "  ".join(pieces.examples_of_never)
-        facts.append(("never", f"{pieces.never_used:,} pieces:  {never}"))
+        samples.append(("never", f"{pieces.never_used:,} pieces:  {never}"))
     for number, repeated in enumerate(health.copies.repeated):
         name = "" if number else "repeated"
-        facts.append((name, f"{repeated.count:,} times  {repeated.text}"))
-    for name, value in facts:
-        line = rich.text.Text.assemble(_INDENT, (f"{name:<12}", "dim"), make_printable(value))
-        console.print(line, no_wrap=True, overflow="ellipsis", crop=console.is_terminal)
+        samples.append((name, f"{repeated.count:,} times  {repeated.text}"))
+    for name, value in samples:  # a line of a terminal holds a part of each
+        label = f"{name:<{_LABEL_WIDTH}} "
+        line = rich.text.Text.assemble(_INDENT, (label, "dim"), make_printable(value))
+        console.print(
+            line,
+            no_wrap=True,
+            overflow="ellipsis" if console.is_terminal else "ignore",
+            crop=console.is_terminal,
+        )
     if health.examples:
         _print_examples(console, health)
     console.print()

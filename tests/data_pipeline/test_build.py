@@ -256,6 +256,16 @@ def test_the_report_shows_counts_findings_and_the_next_command(
     ) in shown
 
 
+def test_the_next_command_names_the_run_after_the_folder_that_it_is_in(
+    corpus, vocab_path, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "my text").mkdir()
+    monkeypatch.chdir(tmp_path / "my text")
+    assert main(flags(corpus, ".", vocab_path)) == 0
+    command = capsys.readouterr().out.splitlines()[-1]
+    assert shlex.split(command)[-2:] == ["--config.data.store=.", "--workdir=runs/my text"]
+
+
 @pytest.mark.parametrize(
     ("tokens", "config"),
     [(4000, "quickstart"), (5 * 10**5, "auto"), (10**8, "auto"), (10**9, "base")],

@@ -2,6 +2,8 @@
 
 import html.parser
 import json
+import os
+import pathlib
 import re
 
 import pytest
@@ -71,6 +73,7 @@ def test_a_healthy_store_on_the_screen(store, capsys):
     assert re.search(r"tokens per sentence +\S+ +5 +5 +5 +5 +5\.0", shown)
     assert "nothing looks wrong" in shown and "dropped     0 sentences" in shown
     assert shown.count("tokens\n    [CLS]") == 2
+    assert "\u2026" not in shown  # a file of it is whole
 
 
 def test_the_page_stands_alone_and_escapes_what_a_corpus_holds(hostile, tmp_path):
@@ -126,3 +129,25 @@ def test_a_split_of_one_document_is_reported_without_rows(tmp_path, capsys):
     assert run(store, f"--html={out}") == 0
     assert "held out and 2 are needed" in capsys.readouterr().out
     assert sum(tag == "svg" for tag, _ in Page(out.read_text(encoding="utf-8")).tags) == 4
+
+
+def test_a_store_whose_name_is_not_utf_8_has_its_page_and_its_numbers(tmp_path, capsys):
+    documents = random_documents(3, seed=1)
+    place = pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    try:
+        store = write_store(place, documents[:2], documents[2:], words(200))
+    except OSError:
+        pytest.skip("needs a file system whose names are bytes")
+    out, json_out = tmp_path / "page.html", tmp_path / "numbers.json"
+    assert run(store, f"--html={out}", f"--json_out={json_out}") == 0
+    assert "/caf\ufffd" in capsys.readouterr().out
+    assert r"/caf\udce9" in out.read_text(encoding="utf-8")
+    assert json.loads(json_out.read_text(encoding="utf-8"))["store"] == str(store)
+
+
+def test_a_file_that_cannot_be_written_leaves_the_page_before_it(store, tmp_path, capsys):
+    out = tmp_path / "page.html"
+    out.write_text("before")
+    (tmp_path / "page.html.partial").mkdir()
+    assert run(store, f"--html={out}") == 2
+    assert capsys.readouterr().err.count("\n") == 1 and out.read_text() == "before"

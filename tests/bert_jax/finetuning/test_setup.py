@@ -4,7 +4,9 @@ import dataclasses
 import itertools
 import json
 import pathlib
+import shlex
 import shutil
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from bert_jax import finetune
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.checkpoint.reader import read_arrays
 from bert_jax.config import CheckpointConfig, MeshConfig, ModelConfig, OptimConfig
@@ -452,3 +455,20 @@ def test_a_run_keeps_one_file_of_a_vocab_json_and_its_merges(config, tmp_path):
     assert read.path == tmp_path / "run" / "tokenizer.json"
     ids = [words.encode(["a cat sees"])[0].tolist() for words in (began_with, read)]
     assert ids[0] == ids[1] and read.digest == began_with.digest
+
+
+def test_the_command_that_predicts_new_rows_can_be_pasted(monkeypatch):
+    commands = []
+    screen = types.SimpleNamespace(
+        table=lambda title, rows: None, command=lambda command, before: commands.append(command)
+    )
+    storage = types.SimpleNamespace(address="runs/a task")
+    for module, name in (
+        (finetune.predict, "score_rows"),
+        (finetune.predict, "write_predictions"),
+        (finetune.run, "describe_result"),
+    ):
+        monkeypatch.setattr(module, name, lambda *_: [])
+    finetune._finish(types.SimpleNamespace(screen=screen, storage=storage), {"steps": 3})
+    (command,) = commands
+    assert "--checkpoint=runs/a task" in shlex.split(command)

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import pathlib
+import shlex
+import types
 
 import jax
 import numpy as np
@@ -10,12 +12,14 @@ import pytest
 import safetensors.numpy
 import tokenizers
 
+from bert_jax import convert
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.inference import fill_mask
 from bert_jax.interop import export as conversion
 from bert_jax.interop import huggingface, load, pretrained
 from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.pretrained import Heads, Pretrained
+from bert_jax.logging.console import Screen
 from bert_jax.model import bert
 from bert_jax.runtime import run_record
 from bert_jax.tasks.task_layer import TaskLayer
@@ -327,3 +331,12 @@ def test_a_space_before_texts_is_written_for_transformers_4(whole, tmp_path, add
     huggingface.write(dataclasses.replace(whole, vocabulary=words), folder)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     assert settings["add_prefix_space"] is adds_space
+
+
+def test_the_next_commands_can_be_pasted_where_a_folder_has_a_space(tmp_path, capsys):
+    checkpoint = types.SimpleNamespace(heads=Heads(mlm=True, nsp=False))
+    target = conversion.parse_target(f"orbax:{tmp_path}/a name")
+    convert._show_next_steps(checkpoint, target, Screen(is_writer=True))
+    _, init, command = capsys.readouterr().out.splitlines()
+    assert shlex.split(init)[-1] == f"--config.init=orbax:{tmp_path}/a name"
+    assert f"--checkpoint={tmp_path}/a name" in shlex.split(command)

@@ -1,9 +1,12 @@
 """A ladder: its rungs are one recipe at several widths, and the command fits what they reached."""
 
+import io
 import json
 import math
+import shlex
 
 import pytest
+import rich.console
 
 from bert_jax.config import Config, overrides
 from bert_jax.lab import ladder as ladder_lib
@@ -11,6 +14,7 @@ from bert_jax.lab import ladder_report
 from bert_jax.lab.ladder import Forecast, Ladder, RungResult
 from bert_jax.lab.row_kinds.pretrained import load_row
 from bert_jax.lab.study import Study
+from bert_jax.logging import console as screen_lib
 from bert_jax.logging.metrics_writer import SUMMARY
 from bert_jax.planning.law import LADDER, Point, count_layer_parameters, read_ladder
 from bert_jax.runtime.cli import find_config
@@ -145,6 +149,18 @@ def test_a_run_on_the_plateau_is_left_out_and_the_picture_has_every_rung(tiny_st
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["64", "128", "256"]
     table = ladder_report.build_table(ladder)
     assert table.row_count == 7 and list(table.columns[-1].cells)[-1] == "-"
+
+
+def test_the_command_of_a_forecast_can_be_pasted_from_80_columns(monkeypatch):
+    out = io.StringIO()
+    terminal = rich.console.Console(file=out, force_terminal=True, color_system=None, width=80)
+    monkeypatch.setattr(screen_lib, "make_console", lambda **_: terminal)
+    command = f"python -m bert_jax.train '--config.data.store=a store' --workdir={'x' * 60}"
+    forecast = Forecast("w256-16M", 256, 3_145_728, 16e6, 3e14, 2.5, 2.4, 2.7, command)
+    ladder_report.show_forecasts([forecast], screen_lib.Screen(is_writer=True))
+    printed = out.getvalue()
+    pasted = printed[printed.index("python -m") :].replace("\\\n", "")
+    assert printed.count("\\\n") == 1 and shlex.split(pasted) == shlex.split(command)
 
 
 FLAGS = [

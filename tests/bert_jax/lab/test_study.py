@@ -1,6 +1,7 @@
 """A study of tiny runs: refusals, which runs are started again, and the report."""
 
 import dataclasses
+import errno
 import fcntl
 import json
 import pathlib
@@ -36,6 +37,7 @@ from bert_jax.logging.console import Screen
 from bert_jax.logging.metrics_writer import SUMMARY
 from bert_jax.model.flops import count_train_flops
 from bert_jax.runtime.cli import find_config
+from data_pipeline.cli import child_process
 from data_pipeline.cli.main import Stopped
 from data_pipeline.store import open_store
 from tests.bert_jax.small_checkpoints import tensors, write
@@ -378,6 +380,16 @@ def test_a_run_waits_for_the_process_that_still_saves_in_its_folder(
         monkeypatch.setattr(runs, "_MAX_LOCKED_SECS", 0.1)
         assert LANE.run("BERT", [], tmp_path / "BERT-seed0") == ""
     assert len(started) == 2
+
+
+def test_a_run_is_not_stopped_because_its_metrics_cannot_be_read_now(tmp_path, monkeypatch):
+    def fail(path):
+        raise OSError(errno.ESTALE, "Stale file handle", str(path))
+
+    monkeypatch.setattr(runs, "read_metrics", fail)
+    monkeypatch.setattr(child_process, "_POLL_SECS", 0.05)
+    sleep = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(0.5)"]
+    assert LANE.run("BERT", sleep, tmp_path / "BERT-seed0") == ""
 
 
 def test_a_folder_has_one_study_at_once(config, tmp_path):

@@ -109,6 +109,8 @@ def test_the_expected_end_names_the_day_when_it_is_another(plain, capsys):
     plain.expected_end(3 * 86_400)
     day = datetime.datetime.now() + datetime.timedelta(days=3)
     assert f"ends in 3 d 00:00, at {day:%H:%M} on {day:%Y-%m-%d}" in capsys.readouterr().out
+    plain.expected_end(1e12)  # steps that are meant to be stopped by hand
+    assert capsys.readouterr().out == "at this pace the run ends in 11574074 d 01:46\n"
 
 
 def test_without_a_terminal_there_are_no_colours_and_no_broken_lines(plain, capsys):
@@ -126,6 +128,7 @@ def test_80_columns_break_lines_between_words_and_labels_of_any_width_keep_one_c
     rows = [("short", text), ("a label of 19 words", "told"), ("! epochs", text)]
     screen.table("title", rows)
     screen.print(text)
+    screen.table(text, [])
     lines = out.getvalue().splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert {word for line in lines for word in line.split()} == set(

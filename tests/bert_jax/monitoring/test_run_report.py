@@ -3,6 +3,7 @@
 import fcntl
 import json
 import math
+import os
 import pathlib
 import re
 import socket
@@ -69,6 +70,20 @@ def test_the_verdict_and_the_receipt_are_those_of_the_files(tmp_path):
 def test_a_run_has_a_name_from_its_own_folder_too(tmp_path, monkeypatch):
     monkeypatch.chdir(make_run(tmp_path / "a"))
     assert describe_verdict(read_run(pathlib.Path())).startswith("a: finished at step 20")
+    (tmp_path / "a" / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "a" / "below")
+    assert describe_verdict(read_run(pathlib.Path(".."))).startswith("a: finished at step 20")
+
+
+def test_a_folder_whose_name_is_not_utf_8_has_a_page(tmp_path, capsys):
+    try:
+        folder = make_run(pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")))
+    except OSError:
+        pytest.skip("needs a file system whose names are bytes")
+    page = tmp_path / "page.html"
+    assert report.main([str(folder), f"--output={page}"]) == 0
+    assert capsys.readouterr().out.startswith(r"caf\udce9: finished at step 20")
+    assert r"caf\udce9" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

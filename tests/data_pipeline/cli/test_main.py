@@ -108,6 +108,20 @@ def test_work_goes_on_without_a_screen_or_ends_as_head_wants(tmp_path, outlives,
     assert done.exists() == (outlives or has_reader)
 
 
+def test_help_needs_no_reader_where_the_work_does():
+    code = (
+        "import sys; from data_pipeline.cli import main; "
+        "from tests.data_pipeline.cli.no_flags import COMMAND; main.start(); "
+        "sys.exit(main.run_main(COMMAND, None, ['--help'], outlives_reader=False))"
+    )
+    opened, written = os.pipe()
+    os.close(opened)
+    command, env = [sys.executable, "-u", "-c", code], {**os.environ, "TERM": "dumb"}
+    ran = subprocess.run(command, stdout=written, stderr=subprocess.PIPE, env=env, cwd=ROOT)
+    os.close(written)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
 def test_a_character_that_the_screen_lacks_is_shown_by_its_number():
     code = "from data_pipeline.cli import main; main.outlive_readers(); print('\\u00e9\\udcff')"
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
@@ -123,7 +137,7 @@ def test_what_a_command_says_before_its_work_needs_no_reader(entry, flag):
     ran = subprocess.run(
         ["bash", "-c", f"{{ {command} 3>&1; }} 3>&1 | true"], stdout=subprocess.PIPE, cwd=ROOT
     )
-    assert b"Error" not in ran.stdout and b"Exception" not in ran.stdout
+    assert b"Traceback" not in ran.stdout and b"Exception" not in ran.stdout
 
 
 @pytest.mark.parametrize(
@@ -182,6 +196,8 @@ def test_an_active_environment_is_called_by_its_name_and_another_by_its_path(mon
         folder.mkdir(exist_ok=True)
         monkeypatch.chdir(folder)
         assert find_python() == str(tmp_path / ".venv" / "bin" / "python")
+    monkeypatch.setattr(sys, "executable", "/a folder/bin/python")
+    assert find_python() == "'/a folder/bin/python'"
 
 
 def test_nobody_is_sent_to_a_name_that_is_not_ours():

@@ -13,6 +13,7 @@ from data_pipeline.cli import main
 from data_pipeline.cli.live_line import escape
 from data_pipeline.cli.terminal import (
     make_console,
+    make_table,
     print_command,
     print_fact,
     print_paragraph,
@@ -64,6 +65,20 @@ def test_lines_fit_a_terminal_and_stay_whole_in_a_file():
         assert text in out.getvalue() and out.getvalue().count("\n") == 1
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_a_table_loses_no_digit_where_it_is_wider_than_the_screen(is_terminal, width):
+    out = io.StringIO()
+    console = rich.console.Console(
+        file=out, force_terminal=is_terminal, color_system=None, width=width
+    )
+    digits = "123456789"
+    cells = [digit * 11 for digit in digits[: width // 10]]
+    console.print(make_table(("", *["head"] * len(cells)), [["label", *cells]]))
+    assert all(out.getvalue().count(cell[0]) == 11 for cell in cells)
+    assert "\u2026" not in out.getvalue()
+
+
 TITLE = "\x1b]0;owned\x07"  # sets the title of a terminal's window
 
 
@@ -98,6 +113,13 @@ def test_a_console_escapes_texts_and_keeps_its_own_colours():
     assert "\x1b[31m" in printed  # ours
     assert TITLE not in printed
     assert printed.count(r"\x1b]0;owned") == 3  # rich itself takes the bell away
+
+
+def test_the_label_of_a_fact_is_faint_and_its_text_is_not():
+    file = io.StringIO()
+    console = make_console(file=file, force_terminal=True, color_system="standard", width=80)
+    print_fact(console, "store", "stores/mine", 11)
+    assert file.getvalue() == "\x1b[2m  store       \x1b[0mstores/mine\n"
 
 
 def test_an_error_is_escaped(capfd):

@@ -16,6 +16,7 @@ from data_pipeline.report.terminal import (
     lay_out_example,
     list_counts,
     list_health_facts,
+    print_health,
 )
 from data_pipeline.store import open_store
 from tests.data_pipeline.stores import healthy_store
@@ -83,6 +84,27 @@ def test_facts_name_what_the_build_counted_and_leave_out_zeros(health):
     assert "normalized: 12 documents were not in nfc" in found
     kept = "only the first of each is kept"
     assert f"near copies: 2,345 documents in 1,000 clusters; {kept}" in found
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_narrow_screen_has_every_fact_and_a_file_every_sample(health, is_terminal):
+    out = io.StringIO()
+    console = rich.console.Console(
+        file=out, force_terminal=is_terminal, color_system=None, width=40
+    )
+    print_health(console, health, [])
+    shown = " ".join(out.getvalue().split())
+    facts = [" ".join(value.split()) for _, value in list_health_facts(health)]
+    assert any(len(fact) > 40 for fact in facts) and all(fact in shown for fact in facts)
+    frequent = " ".join(piece for piece, _ in health.pieces.most_frequent)
+    assert len(frequent) > 40 and (frequent in shown) == (not is_terminal)
+
+
+def test_a_piece_that_never_occurs_is_not_called_frequent(health):
+    console = rich.console.Console(file=io.StringIO(), width=80)
+    pieces = dataclasses.replace(health.pieces, most_frequent=(("wab", 3), ("[PAD]", 0)))
+    print_health(console, dataclasses.replace(health, pieces=pieces), [])
+    assert "  frequent    wab\n" in console.file.getvalue()
 
 
 def test_a_sample_is_said_to_be_one(health):
