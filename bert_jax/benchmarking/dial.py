@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.config import Config, ResolvedRun, StoreFacts, resolve
+from bert_jax.config import Config, ModelConfig, ResolvedRun, StoreFacts, resolve
 from bert_jax.config.overrides import Override
 from bert_jax.planning import budget as budget_lib
 from bert_jax.planning import estimate, slices
@@ -113,6 +113,7 @@ class DialRequest:
     """Hold a recipe, its text, and the budget to choose a run for."""
 
     config: Config  # the recipe, with the settings of the command line
+    proportions: ModelConfig  # the recipe's model, without a size from the command line
     given: tuple[Override, ...]  # settings of the command line, which stay
     facts: StoreFacts
     unique_tokens: int  # tokens of the training split
@@ -385,7 +386,7 @@ def _configure(
 ) -> ResolvedRun:
     """Return the resolved config of a size; what the command line sets stays."""
     config = request.config
-    model = reshape(config, shape).model
+    model = reshape(dataclasses.replace(config, model=request.proportions), shape).model
     usual = next(pair for width, pair in ROW_LENGTHS.items() if shape.width <= width)
     lengths = [
         phase.seq_len if request.is_given(f"phases[{index}].seq_len") else length

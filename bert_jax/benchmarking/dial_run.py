@@ -25,7 +25,6 @@ from bert_jax.benchmarking.dial import (
     parse_budget,
 )
 from bert_jax.config import Config, ResolvedRun, overrides, resolve
-from bert_jax.config.overrides import Override
 from bert_jax.logging.console import Rows, Screen, duration
 from bert_jax.parallel import chips
 from bert_jax.parallel import mesh as mesh_lib
@@ -33,6 +32,7 @@ from bert_jax.planning import budget as budget_lib
 from bert_jax.planning.candidates import FAMILY, SIZE_FIELDS
 from bert_jax.planning.law import count_in_words
 from bert_jax.runtime import run_record
+from bert_jax.runtime.cli import GivenConfig
 from bert_jax.trainer import compile as compile_lib
 from bert_jax.trainer import feed as feed_lib
 from bert_jax.trainer.heldout import MANY_EPOCHS
@@ -61,13 +61,15 @@ def _check_devices(budget: TimeBudget) -> None:
 
 
 def read_request(
-    config: Config, given: Sequence[Override], budget: TimeBudget, devices: int, screen: Screen
+    given: GivenConfig[Config], budget: TimeBudget, devices: int, screen: Screen
 ) -> tuple[DialRequest, Sequence[Store]]:
     """Read what a choice for so many devices depends on; return the opened stores, too.
 
     Raises:
       Refused: a store holds ready-made examples.
     """
+    config, sizes = given.load(), {f"model.{name}" for name in SIZE_FIELDS}
+    others = tuple(override for override in given.overrides if override.path not in sizes)
     facts = feed_lib.read_facts(config.data)
     # The schedule is not chosen yet, and may not fit steps that the command line sets.
     optim = dataclasses.replace(config.optim, warmup_steps=0)
@@ -80,7 +82,8 @@ def read_request(
     rows = feed_lib.StoreFeed(stores, recipe).first_rows(0, _ROWS_COUNTED)
     request = DialRequest(
         config=config,
-        given=tuple(given),
+        proportions=dataclasses.replace(given, overrides=others).load().model,
+        given=given.overrides,
         facts=facts,
         unique_tokens=sum(store.train.tokens for store in stores),
         fill=float(rows["input_mask"].mean()),
@@ -126,22 +129,17 @@ def read_budget(config: Config, is_of_several: bool) -> TimeBudget:
 
 
 def settle_budget(
-    config: Config,
-    given: Sequence[Override],
-    budget: TimeBudget,
-    home: pathlib.Path,
-    began: float,
+    given: GivenConfig[Config], budget: TimeBudget, home: pathlib.Path, began: float
 ) -> Config:
     """Return the run that a budget pays, and write it to the workdir; take one written before.
 
-    `given` are the settings of the command line, `home` is the workdir's folder, `began` the start
-    of the command in seconds since 1970.
+    `home` is the workdir's folder, `began` the start of the command in seconds since 1970.
 
     Raises:
       Refused: as choose_run does; the workdir has a run that was not chosen so.
     """
     screen, path = Screen(is_writer=True), home / CHOSEN
-    others = [override for override in given if override.path != "budget"]
+    others = [override for override in given.overrides if override.path != "budget"]
     if path.is_file():
         screen.print(f"budget: the run chosen earlier, {path}, stays; nothing is measured again")
         return overrides.load(Config, CHOSEN, lambda name: str(path), others)
@@ -151,7 +149,7 @@ def settle_budget(
             "--workdir, or the config of that run"
         )
     _check_devices(budget)
-    request, stores = read_request(config, given, budget, jax.device_count(), screen)
+    request, stores = read_request(given, budget, jax.device_count(), screen)
     compile_lib.keep_in(home, is_writer=True)  # the run reads what is compiled for the measurement
     choice = choose_run(request, _measure_here(stores, screen), lambda: time.time() - began)
     reasons = explain(request, choice, "measured", "so far")

@@ -11,6 +11,7 @@ from bert_jax import config as config_lib
 from bert_jax.benchmarking import dial, dial_run
 from bert_jax.benchmarking.dial import DialRequest, StepTime, choose_run, parse_budget
 from bert_jax.config import Config, StoreFacts, overrides, total_steps
+from bert_jax.logging.console import Screen
 from bert_jax.model import flops
 from bert_jax.planning.candidates import EncoderShape
 from bert_jax.planning.fit import fit_ladder
@@ -37,17 +38,33 @@ class Machine:
         return StepTime(phase.batch_size * row / self.flops_per_sec, setup_secs=3.0)
 
 
-def load(*flags, shape="bert", path="configs/auto.py"):
+def give(*flags, shape="bert"):
     given, _ = overrides.take([f"--config.{flag}" for flag in flags], Config)
-    config = overrides.load(Config, f"{path}:shape={shape}", cli.find_config, given)
-    return config, tuple(given)
+    return cli.GivenConfig(Config, f"configs/auto.py:shape={shape}", tuple(given))
 
 
-def choose(budget="30m", tokens=TOKENS, speed=LAPTOP, flags=(), shape="bert", machine=None):
+def load(*flags, shape="bert"):
+    given = give(*flags, shape=shape)
+    return given.load(), given.overrides
+
+
+def make_request(budget="30m", tokens=TOKENS, flags=(), shape="bert", shards=1):
     config, given = load(*flags, shape=shape)
-    facts = StoreFacts(vocab_size=4096)
+    return DialRequest(
+        config=config,
+        proportions=load(shape=shape)[0].model,
+        given=given,
+        facts=StoreFacts(vocab_size=4096),
+        unique_tokens=tokens,
+        fill=1.0,
+        shards=shards,
+        budget=parse_budget(budget),
+    )
+
+
+def choose(budget="30m", tokens=TOKENS, speed=LAPTOP, machine=None, **rest):
     machine = machine or Machine(speed)
-    request = DialRequest(config, given, facts, tokens, 1.0, 1, parse_budget(budget))
+    request = make_request(budget, tokens, **rest)
     return choose_run(request, machine.measure, lambda: machine.secs)
 
 
@@ -111,8 +128,7 @@ def test_a_small_store_is_not_read_more_often_than_helps():
     epochs = count_positions(choice.config) / 50_000
     assert 250 < epochs <= 256
     assert choice.secs < 0.9 * 7200
-    config, given = load()
-    request = DialRequest(config, given, StoreFacts(4096), 50_000, 1.0, 1, parse_budget("2h"))
+    request = make_request("2h", 50_000)
     assert any(
         "less is better" in text
         for _, text in dial_run.explain(request, choice, "measured", "so far")
@@ -127,9 +143,7 @@ def test_a_small_store_is_not_read_more_often_than_helps():
     ],
 )
 def test_a_better_size_is_called_unmeasured_only_if_it_is(is_measured, words):
-    config, given = load()
-    request = DialRequest(config, given, StoreFacts(4096), TOKENS, 1.0, 1, parse_budget("30m"))
-    choice, other = choose(), EncoderShape(1, 64)
+    request, choice, other = make_request(), choose(), EncoderShape(1, 64)
     also = (dataclasses.replace(choice.size, shape=other),) * is_measured
     losses = {choice.size.shape: 3.0, other: 2.9}
     choice = dataclasses.replace(choice, measured=(choice.size, *also), losses=losses)
@@ -174,6 +188,14 @@ def test_settings_of_the_command_line_stay():
     assert run.optim.learning_rate == run.phases[1].restart_learning_rate == 0.001
     assert (run.log_every_steps, run.optim.warmup_steps) == (13, 900)
     assert 0.93 * 1800 < choice.secs < 1800
+
+
+@pytest.mark.parametrize(("shape", "mlp_width"), [("bert", 1536), ("modernbert", 1008)])
+def test_a_given_size_keeps_the_proportions_of_the_recipe(shape, mlp_width):
+    size = ("model.hidden_size=384", "model.num_hidden_layers=6")
+    model = choose("12h", flags=size, shape=shape).config.model
+    assert (model.num_hidden_layers, model.hidden_size) == (6, 384)
+    assert (model.num_attention_heads, model.intermediate_size) == (6, mlp_width)
 
 
 def test_a_size_that_does_not_fit_is_left_out():
@@ -312,8 +334,21 @@ def test_the_written_file_is_the_run(shape, tmp_path):
 
 
 def settle(home, store, budget="30m", flags=()):
-    config, given = load(f"data.store={store}", f"budget={budget}", *flags)
-    return dial_run.settle_budget(config, given, parse_budget(budget), home, began=time.time())
+    given = give(f"data.store={store}", f"budget={budget}", *flags)
+    return dial_run.settle_budget(given, parse_budget(budget), home, began=time.time())
+
+
+def read(store, *flags, devices=1):
+    given, screen = give(f"data.store={store}", *flags), Screen(is_writer=False)
+    return dial_run.read_request(given, parse_budget("2h"), devices, screen)[0]
+
+
+def test_a_request_has_the_given_size_and_the_proportions_of_the_recipe(tiny_store):
+    request = read(tiny_store, "model.hidden_size=384", "model.hidden_act=relu")
+    assert request.config.model.hidden_size == 384
+    model = request.proportions
+    assert (model.hidden_size, model.num_attention_heads) == (128, 2)
+    assert model.hidden_act == "relu"
 
 
 @pytest.mark.slow
