@@ -418,7 +418,7 @@ def _configure(
         }
     if model.local_attention:
         settings["model.local_attention"] = max(lengths) // 4
-    if shape.width != BASE_WIDTH:
+    if shape.width != BASE_WIDTH and not request.is_given("optim.transfer"):
         settings |= {"optim.transfer": "mup", "optim.transfer_base_width": BASE_WIDTH}
     chosen = {key: value for key, value in settings.items() if not request.is_given(key)}
     return resolve(_set_fields(config, chosen | {"budget": ""}), store=request.facts)

@@ -172,6 +172,11 @@ def test_wider_models_have_their_rate_transferred():
     assert run.model.hidden_size // run.model.num_attention_heads == 64
 
 
+def test_without_transfer_the_rate_is_the_same_at_every_width():
+    optim = choose("100h", flags=("optim.transfer=none",)).config.optim
+    assert (optim.transfer, optim.transfer_base_width, optim.learning_rate) == ("none", 0, 3e-3)
+
+
 def test_settings_of_the_command_line_stay():
     flags = ("model.hidden_size=192", "model.num_hidden_layers=3", "phases[0].batch_size=40")
     flags += (
