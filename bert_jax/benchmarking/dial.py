@@ -409,8 +409,9 @@ def _configure(
         "checkpoint.every_steps": max(1, min(2 * steps[0] // 5, most_between_saves)),
         "log_every_steps": max(1, steps[0] // 25),
     }
-    for index, length in enumerate(lengths):
-        rows = max(1, round(batch_tokens / length / request.shards)) * request.shards
+    for index, (phase, length) in enumerate(zip(config.phases, lengths, strict=True)):
+        unit = request.shards * phase.micro_batches
+        rows = max(1, round(batch_tokens / length / unit)) * unit
         settings |= {
             f"phases[{index}].seq_len": length,
             f"phases[{index}].batch_size": rows,

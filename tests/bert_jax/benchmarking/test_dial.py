@@ -172,6 +172,13 @@ def test_wider_models_have_their_rate_transferred():
     assert run.model.hidden_size // run.model.num_attention_heads == 64
 
 
+def test_a_batch_divides_over_devices_and_micro_batches():
+    flags = ("phases[0].micro_batches=5", "phases[-1].micro_batches=2")
+    first, second = choose(flags=flags, shards=8).config.phases
+    assert (first.batch_size % 40, second.batch_size % 16) == (0, 0)
+    assert (first.micro_batches, second.micro_batches) == (5, 2)
+
+
 def test_without_transfer_the_rate_is_the_same_at_every_width():
     optim = choose("100h", flags=("optim.transfer=none",)).config.optim
     assert (optim.transfer, optim.transfer_base_width, optim.learning_rate) == ("none", 0, 3e-3)
