@@ -43,7 +43,7 @@ BASE_BATCH_TOKENS, BASE_TOKENS, BATCH_POWER = 1536, 3.07e6, 0.4
 BASE_WIDTH, BASE_RATE, WARMUP_SHARES = 128, 3e-3, (0.125, 0.075)
 PHASE_SHARES = (0.8, 0.2)
 MAX_WARMUP_STEPS = 10_000  # Devlin et al. 2019, appendix A.2
-EVALUATIONS = 5  # in the first phase, about
+EVALUATIONS = 5  # in the longest phase, about
 # Row lengths of the two phases, by the largest width that uses them; as in quickstart.py, tiny.py
 # and base.py.
 ROW_LENGTHS = {128: (32, 64), 256: (64, 128), 1 << 16: (128, 512)}
@@ -398,6 +398,7 @@ def _configure(
     ]
     rate = config.optim.learning_rate if request.is_given("optim.learning_rate") else BASE_RATE
     warmups = [round(share * n) for share, n in zip(WARMUP_SHARES, steps, strict=True)]
+    most = max(steps)  # the first phase's, unless the command line says otherwise
     settings: dict[str, Any] = {f"model.{name}": getattr(model, name) for name in SIZE_FIELDS}
     settings |= {
         "model.max_position_embeddings": max(lengths),
@@ -405,9 +406,9 @@ def _configure(
         "optim.warmup_steps": min(warmups[0], MAX_WARMUP_STEPS),
         "phases[1].restart_learning_rate": rate,
         "phases[1].restart_warmup_steps": min(warmups[1], MAX_WARMUP_STEPS),
-        "eval.every_steps": max(1, steps[0] // EVALUATIONS),
-        "checkpoint.every_steps": max(1, min(2 * steps[0] // 5, most_between_saves)),
-        "log_every_steps": max(1, steps[0] // 25),
+        "eval.every_steps": max(1, most // EVALUATIONS),
+        "checkpoint.every_steps": max(1, min(2 * most // 5, most_between_saves)),
+        "log_every_steps": max(1, most // 25),
     }
     for index, (phase, length) in enumerate(zip(config.phases, lengths, strict=True)):
         unit = request.shards * phase.micro_batches

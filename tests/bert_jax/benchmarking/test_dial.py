@@ -172,6 +172,15 @@ def test_wider_models_have_their_rate_transferred():
     assert run.model.hidden_size // run.model.num_attention_heads == 64
 
 
+def test_a_short_first_phase_does_not_evaluate_and_save_all_the_time():
+    run = choose("10m", flags=("phases[0].steps=10",)).config
+    second = run.phases[1].steps
+    assert second > 1000
+    assert run.eval.every_steps == second // 5
+    assert run.checkpoint.every_steps == 2 * second // 5
+    assert run.log_every_steps == second // 25
+
+
 def test_a_batch_divides_over_devices_and_micro_batches():
     flags = ("phases[0].micro_batches=5", "phases[-1].micro_batches=2")
     first, second = choose(flags=flags, shards=8).config.phases
