@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.config import Config, ModelConfig, ResolvedRun, StoreFacts, resolve
+from bert_jax.config import Config, ModelConfig, Phase, ResolvedRun, StoreFacts, resolve
 from bert_jax.config.overrides import Override
 from bert_jax.planning import budget as budget_lib
 from bert_jax.planning import estimate, slices
@@ -61,6 +61,13 @@ class StepTime(NamedTuple):
 
 
 Measure = Callable[[ResolvedRun, int], StepTime]  # of a phase of a resolved config
+
+
+class RowCounts(NamedTuple):
+    """Hold what a choice depends on of rows of a length."""
+
+    fill: float  # share of a row's positions that hold tokens
+    evaluated: int  # rows of an evaluation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +124,7 @@ class DialRequest:
     given: tuple[Override, ...]  # settings of the command line, which stay
     facts: StoreFacts
     unique_tokens: int  # tokens of the training split
-    fill: float  # share of a row's positions that hold tokens
+    count_rows: Callable[[int], RowCounts]  # by their length
     shards: int  # parts into which the mesh cuts a batch
     budget: TimeBudget
 
@@ -125,6 +132,10 @@ class DialRequest:
         """Return whether the command line sets any of these fields, such as phases[1].steps."""
         paths = {each.path.replace("[-2]", "[0]").replace("[-1]", "[1]") for each in self.given}
         return not paths.isdisjoint(keys)
+
+    def count_tokens(self, phase: Phase) -> float:
+        """Return the tokens of a step of a phase."""
+        return self.count_rows(phase.seq_len).fill * phase.seq_len * phase.batch_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +147,7 @@ class DialSize:
     config: ResolvedRun  # with steps that are yet to be chosen
     step_secs: tuple[float, ...]
     setup_secs: float  # the most that setting up a step took: it may have been compiled before
+    evaluated: tuple[int, ...]  # rows of an evaluation in each phase
 
     @property
     def layer_parameters(self) -> int:
@@ -154,11 +166,9 @@ class DialSize:
     @property
     def evaluation_secs(self) -> float:
         """Return the seconds of all evaluations; a row takes a third of one in training."""
-        counts = (EVALUATIONS, 2)
-        return sum(
-            count * self.config.eval.examples / phase.batch_size * secs / 3
-            for count, phase, secs in zip(counts, self.config.phases, self.step_secs, strict=True)
-        )
+        parts = zip(self.evaluated, self.config.phases, self.step_secs, strict=True)
+        once = [rows / phase.batch_size * secs / 3 for rows, phase, secs in parts]
+        return float(np.dot((EVALUATIONS, 2), once))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,7 +306,8 @@ class _Speeds:
         step_secs = tuple(time.step_secs for time in times)
         before = [each.setup_secs for each in self.measured.values() if each.shape == shape]
         setup_secs = max(*before, *(time.setup_secs for time in times))
-        size = DialSize(shape, batch_tokens, config, step_secs, setup_secs)
+        evaluated = self._count_evaluated(config)
+        size = DialSize(shape, batch_tokens, config, step_secs, setup_secs, evaluated)
         self.measured[shape] = size
         return size
 
@@ -308,7 +319,11 @@ class _Speeds:
         config = _configure(self._request, shape, known.batch_tokens)
         flops_per_sec = estimate.count_step_flops(known.config, 0) / known.step_secs[0]
         secs = tuple(estimate.count_step_flops(config, i) / flops_per_sec for i in range(2))
-        return DialSize(shape, known.batch_tokens, config, secs, known.setup_secs)
+        evaluated = self._count_evaluated(config)
+        return DialSize(shape, known.batch_tokens, config, secs, known.setup_secs, evaluated)
+
+    def _count_evaluated(self, config: ResolvedRun) -> tuple[int, ...]:
+        return tuple(self._request.count_rows(phase.seq_len).evaluated for phase in config.phases)
 
     def rank(self, shapes: Sequence[EncoderShape]) -> list[DialSize]:
         """List the sizes that learn anything within the budget, the lowest predicted loss first.
@@ -366,8 +381,8 @@ class _Speeds:
 
     def count_step_tokens(self, size: DialSize) -> float:
         """Return the mean tokens of a step."""
-        positions = [phase.batch_size * phase.seq_len for phase in size.config.phases]
-        return self._request.fill * float(np.dot(PHASE_SHARES, positions))
+        tokens = [self._request.count_tokens(phase) for phase in size.config.phases]
+        return float(np.dot(PHASE_SHARES, tokens))
 
     def predict(self, size: DialSize) -> float:
         """Return the loss that the law predicts; infinity where nothing is learned."""

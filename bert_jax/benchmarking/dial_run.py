@@ -4,6 +4,7 @@ A workdir that has a chosen run keeps it: nothing is measured or chosen again.
 """
 
 import dataclasses
+import functools
 import math
 import pathlib
 import time
@@ -19,12 +20,20 @@ from bert_jax.benchmarking.dial import (
     DialChoice,
     DialRequest,
     Measure,
+    RowCounts,
     StepTime,
     TimeBudget,
     choose_run,
     parse_budget,
 )
-from bert_jax.config import Config, ResolvedRun, overrides, resolve
+from bert_jax.config import (
+    Config,
+    ResolvedRun,
+    data_in_phase,
+    overrides,
+    predictions_for,
+    resolve,
+)
 from bert_jax.logging.console import Rows, Screen, duration
 from bert_jax.parallel import chips
 from bert_jax.parallel import mesh as mesh_lib
@@ -39,7 +48,7 @@ from bert_jax.trainer.heldout import MANY_EPOCHS
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.store import Store
+from data_pipeline.store import HELDOUT, Store
 
 CHOSEN = "chosen_config.py"  # file of the workdir
 _MEASURED_SECS, _MEASURED_BATCHES, _ROWS_COUNTED = 2.0, 4, 512
@@ -79,14 +88,32 @@ def read_request(
     )
     stores = feed_lib.open_stores(config.data, screen)
     budget_lib.check_stores(stores, "config.budget")
-    rows = feed_lib.StoreFeed(stores, recipe).first_rows(0, _ROWS_COUNTED)
+    examples = max(1, recipe.eval.examples // len(stores))
+
+    @functools.cache
+    def count_rows(seq_len: int) -> RowCounts:
+        """Count held-out rows, which are few and as full as those to train on."""
+        slots = predictions_for(seq_len, data_in_phase(recipe, 0).masked_lm_prob)
+        phase = dataclasses.replace(
+            recipe.phases[0], seq_len=seq_len, max_predictions_per_seq=slots
+        )
+        feed = feed_lib.StoreFeed(stores, dataclasses.replace(recipe, phases=(phase,)))
+        sources = [feed.open_split(0, number, HELDOUT) for number in range(len(stores))]
+        held = [source.rows_in_epoch(0) for source in sources]
+        fills = [
+            source.rows(np.arange(min(rows, _ROWS_COUNTED)))["input_mask"].mean()
+            for source, rows in zip(sources, held, strict=True)
+        ]
+        fill = recipe.data.packed_examples * float(np.dot(feed.weights(0), fills))
+        return RowCounts(min(1.0, fill), sum(min(rows, examples) for rows in held))
+
     request = DialRequest(
         config=config,
         proportions=dataclasses.replace(given, overrides=others).load().model,
         given=given.overrides,
         facts=facts,
         unique_tokens=sum(store.train.tokens for store in stores),
-        fill=float(rows["input_mask"].mean()),
+        count_rows=count_rows,
         shards=mesh_lib.batch_unit(config.mesh, devices, micro_batches=1),
         budget=budget,
     )
@@ -210,7 +237,7 @@ def _explain_size(request: DialRequest, choice: DialChoice, origin: str) -> Rows
 def _explain_run(request: DialRequest, choice: DialChoice, spent: str) -> Rows:
     config, budget = choice.config, request.budget
     first, second = config.phases
-    tokens = request.fill * sum(p.steps * p.batch_size * p.seq_len for p in config.phases)
+    tokens = sum(phase.steps * request.count_tokens(phase) for phase in config.phases)
     data, optim, positions = config.data, config.optim, choice.size.batch_tokens
     scaled = ", scaled to this width by transfer=mup" if optim.transfer == "mup" else ""
     origin = "as given" if request.is_given("optim.learning_rate") else "the best of small runs"

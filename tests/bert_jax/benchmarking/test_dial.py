@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.benchmarking import dial, dial_run
-from bert_jax.benchmarking.dial import DialRequest, StepTime, choose_run, parse_budget
+from bert_jax.benchmarking.dial import DialRequest, RowCounts, StepTime, choose_run, parse_budget
 from bert_jax.config import Config, StoreFacts, overrides, total_steps
 from bert_jax.logging.console import Screen
 from bert_jax.model import flops
@@ -48,7 +48,13 @@ def load(*flags, shape="bert"):
     return given.load(), given.overrides
 
 
-def make_request(budget="30m", tokens=TOKENS, flags=(), shape="bert", shards=1):
+def count_full_rows(seq_len):
+    return RowCounts(fill=1.0, evaluated=1024)
+
+
+def make_request(
+    budget="30m", tokens=TOKENS, flags=(), shape="bert", shards=1, count_rows=count_full_rows
+):
     config, given = load(*flags, shape=shape)
     return DialRequest(
         config=config,
@@ -56,7 +62,7 @@ def make_request(budget="30m", tokens=TOKENS, flags=(), shape="bert", shards=1):
         given=given,
         facts=StoreFacts(vocab_size=4096),
         unique_tokens=tokens,
-        fill=1.0,
+        count_rows=count_rows,
         shards=shards,
         budget=parse_budget(budget),
     )
@@ -121,6 +127,23 @@ def test_the_expected_time_is_the_budget(budget):
     )
     assert in_steps < choice.secs
     assert 0.93 * secs < choice.secs < secs
+
+
+def test_short_documents_that_leave_long_rows_empty_are_counted_so():
+    def count_rows(seq_len):
+        return RowCounts(fill=min(1.0, 24 / seq_len), evaluated=1024)
+
+    full, short = choose("100h"), choose("100h", count_rows=count_rows)
+    assert short.config.phases[1].seq_len < full.config.phases[1].seq_len
+    few = choose("100h", 1_000_000, count_rows=count_rows).config
+    tokens = sum(phase.steps * phase.batch_size * 24 for phase in few.phases)
+    assert 250 < tokens / 1_000_000 <= 256
+
+
+def test_few_held_out_rows_leave_the_time_to_steps():
+    few = choose("3m", count_rows=lambda seq_len: RowCounts(fill=1.0, evaluated=10))
+    assert count_positions(few.config) > count_positions(choose("3m").config)
+    assert 0.93 * 180 < few.secs < 180
 
 
 def test_a_small_store_is_not_read_more_often_than_helps():
@@ -370,6 +393,15 @@ def test_a_request_has_the_given_size_and_the_proportions_of_the_recipe(tiny_sto
     model = request.proportions
     assert (model.hidden_size, model.num_attention_heads) == (128, 2)
     assert model.hidden_act == "relu"
+
+
+def test_a_request_counts_the_rows_of_each_length(tiny_store):
+    request = read(tiny_store, "eval.examples=100")
+    long, short = request.count_rows(512), request.count_rows(16)
+    assert 0 < long.fill < short.fill <= 1  # the documents are short
+    assert 0 < long.evaluated < short.evaluated == 100
+    packed = read(tiny_store, "data.packed_examples=3").count_rows(64)
+    assert packed.fill > request.count_rows(64).fill
 
 
 @pytest.mark.slow
