@@ -148,6 +148,7 @@ class DialSize:
     step_secs: tuple[float, ...]
     setup_secs: float  # the most that setting up a step took: it may have been compiled before
     evaluated: tuple[int, ...]  # rows of an evaluation in each phase
+    eval_every: int  # steps between evaluations if the command line says so, else 0
 
     @property
     def layer_parameters(self) -> int:
@@ -159,16 +160,28 @@ class DialSize:
         return REST_PER_SETUP_SEC * self.setup_secs
 
     @property
+    def paced_secs(self) -> list[float]:
+        """Return the seconds of a step, with its share of evaluations a given distance apart."""
+        if not self.eval_every:
+            return list(self.step_secs)
+        pairs = zip(self.step_secs, self._each_secs, strict=True)
+        return [secs + each / self.eval_every for secs, each in pairs]
+
+    @property
     def mean_secs(self) -> float:
-        """Return the mean seconds of a step."""
-        return float(np.dot(PHASE_SHARES, self.step_secs))
+        """Return the mean of paced_secs."""
+        return float(np.dot(PHASE_SHARES, self.paced_secs))
 
     @property
     def evaluation_secs(self) -> float:
-        """Return the seconds of all evaluations; a row takes a third of one in training."""
+        """Return the seconds of evaluations that are not in paced_secs."""
+        return float(np.dot((1, 1) if self.eval_every else (EVALUATIONS, 2), self._each_secs))
+
+    @property
+    def _each_secs(self) -> list[float]:
+        """Return the seconds of an evaluation; a row takes a third of one in training."""
         parts = zip(self.evaluated, self.config.phases, self.step_secs, strict=True)
-        once = [rows / phase.batch_size * secs / 3 for rows, phase, secs in parts]
-        return float(np.dot((EVALUATIONS, 2), once))
+        return [rows / phase.batch_size * secs / 3 for rows, phase, secs in parts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -306,10 +319,8 @@ class _Speeds:
         step_secs = tuple(time.step_secs for time in times)
         before = [each.setup_secs for each in self.measured.values() if each.shape == shape]
         setup_secs = max(*before, *(time.setup_secs for time in times))
-        evaluated = self._count_evaluated(config)
-        size = DialSize(shape, batch_tokens, config, step_secs, setup_secs, evaluated)
-        self.measured[shape] = size
-        return size
+        self.measured[shape] = self._make_size(shape, batch_tokens, config, step_secs, setup_secs)
+        return self.measured[shape]
 
     def find(self, shape: EncoderShape) -> DialSize:
         """Return a size with its speed, by its operations if it was not measured."""
@@ -319,11 +330,26 @@ class _Speeds:
         config = _configure(self._request, shape, known.batch_tokens)
         flops_per_sec = estimate.count_step_flops(known.config, 0) / known.step_secs[0]
         secs = tuple(estimate.count_step_flops(config, i) / flops_per_sec for i in range(2))
-        evaluated = self._count_evaluated(config)
-        return DialSize(shape, known.batch_tokens, config, secs, known.setup_secs, evaluated)
+        return self._make_size(shape, known.batch_tokens, config, secs, known.setup_secs)
 
-    def _count_evaluated(self, config: ResolvedRun) -> tuple[int, ...]:
-        return tuple(self._request.count_rows(phase.seq_len).evaluated for phase in config.phases)
+    def _make_size(
+        self,
+        shape: EncoderShape,
+        batch_tokens: int,
+        config: ResolvedRun,
+        step_secs: tuple[float, ...],
+        setup_secs: float,
+    ) -> DialSize:
+        request = self._request
+        return DialSize(
+            shape=shape,
+            batch_tokens=batch_tokens,
+            config=config,
+            step_secs=step_secs,
+            setup_secs=setup_secs,
+            evaluated=tuple(request.count_rows(each.seq_len).evaluated for each in config.phases),
+            eval_every=config.eval.every_steps * request.is_given("eval.every_steps"),
+        )
 
     def rank(self, shapes: Sequence[EncoderShape]) -> list[DialSize]:
         """List the sizes that learn anything within the budget, the lowest predicted loss first.
@@ -462,9 +488,9 @@ def _split_steps(request: DialRequest, size: DialSize, left_secs: float, most: f
     secs_per_share = 0.0
     for index, phase in enumerate(request.config.phases):
         if request.is_given(f"phases[{index}].steps"):
-            left_secs -= phase.steps * size.step_secs[index]
+            left_secs -= phase.steps * size.paced_secs[index]
         else:
-            secs_per_share += PHASE_SHARES[index] * size.step_secs[index]
+            secs_per_share += PHASE_SHARES[index] * size.paced_secs[index]
     if left_secs < 0:
         raise Refused(
             f"config.budget is {request.budget.text}, and the steps given take {-left_secs:,.0f} s "
@@ -480,7 +506,7 @@ def _build_choice(request: DialRequest, speeds: _Speeds, size: DialSize) -> Dial
     most_between_saves = round(budget_lib.SAVE_EVERY_SECS / size.mean_secs)
     config = _configure(request, size.shape, size.batch_tokens, steps, most_between_saves)
     in_steps = sum(
-        phase.steps * secs for phase, secs in zip(config.phases, size.step_secs, strict=True)
+        phase.steps * secs for phase, secs in zip(config.phases, size.paced_secs, strict=True)
     )
     secs = speeds.clock() + size.rest_secs + size.evaluation_secs + in_steps
     losses = {shape: speeds.predict(speeds.find(shape)) for shape in speeds.shapes}

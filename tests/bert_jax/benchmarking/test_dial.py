@@ -146,6 +146,18 @@ def test_few_held_out_rows_leave_the_time_to_steps():
     assert 0.93 * 180 < few.secs < 180
 
 
+def test_evaluations_a_given_distance_apart_are_part_of_the_time():
+    choice, machine = choose("10m", flags=("eval.every_steps=20",)), Machine()
+    phases, in_steps, in_evaluations = choice.config.phases, 0.0, 0.0
+    for index, phase in enumerate(phases):
+        secs = machine.measure(choice.config, index).step_secs
+        in_steps += phase.steps * secs
+        in_evaluations += phase.steps / 20 * 1024 / phase.batch_size * secs / 3
+    assert in_evaluations > in_steps / 4
+    assert 0.9 * 600 < in_steps + in_evaluations < 600
+    assert choice.config.eval.every_steps == 20
+
+
 def test_a_small_store_is_not_read_more_often_than_helps():
     choice = choose("2h", tokens=50_000)
     epochs = count_positions(choice.config) / 50_000
