@@ -48,6 +48,8 @@ EVALUATIONS = 5  # in the longest phase, about
 # and base.py.
 ROW_LENGTHS = {128: (32, 64), 256: (64, 128), 1 << 16: (128, 512)}
 MAX_MEASURED = 3  # sizes
+# The share of the time left that may go into measuring another batch, per octave of difference.
+BATCH_SHARE = 0.2
 
 _BUDGET = re.compile(r"(\d+(?:\.\d*)?)(m|h|usd)(?:@(.*))?")
 _UNITS = "write minutes as 30m, hours as 2h, or dollars with a slice as 40usd@v5e:2x4"
@@ -160,6 +162,11 @@ class DialSize:
         return REST_PER_SETUP_SEC * self.setup_secs
 
     @property
+    def measuring_secs(self) -> float:
+        """Return the seconds that a measurement takes."""
+        return len(self.step_secs) * self.setup_secs
+
+    @property
     def paced_secs(self) -> list[float]:
         """Return the seconds of a step, with its share of evaluations a given distance apart."""
         if not self.eval_every:
@@ -212,8 +219,12 @@ def choose_run(request: DialRequest, measure: Measure, clock: Callable[[], float
     tried = set[int]()  # batches: on a busy machine the best one goes up and down
     while (batch_tokens := choose_batch(speeds.count_tokens(size))) not in tried:
         tried |= {size.batch_tokens, batch_tokens}
-        if batch_tokens == size.batch_tokens or len(tried) > MAX_MEASURED:
+        octaves = abs(math.log2(batch_tokens / size.batch_tokens))
+        most_secs = BATCH_SHARE * octaves * speeds.left_secs(size)
+        if size.measuring_secs > most_secs or len(tried) > MAX_MEASURED:
             break
+        if _configure(request, size.shape, batch_tokens) == size.config:
+            break  # batches are given, or as few rows as the devices take
         try:
             size = speeds.measure(size.shape, batch_tokens)
         except MemoryError:  # the smaller batch stays
@@ -328,9 +339,10 @@ class _Speeds:
             return self.measured[shape]
         known = max(self.measured.values(), key=lambda each: each.layer_parameters)
         config = _configure(self._request, shape, known.batch_tokens)
+        setup_secs = known.setup_secs * max(1.0, shape.layers / known.shape.layers)
         flops_per_sec = estimate.count_step_flops(known.config, 0) / known.step_secs[0]
         secs = tuple(estimate.count_step_flops(config, i) / flops_per_sec for i in range(2))
-        return self._make_size(shape, known.batch_tokens, config, secs, known.setup_secs)
+        return self._make_size(shape, known.batch_tokens, config, secs, setup_secs)
 
     def _make_size(
         self,
@@ -389,8 +401,10 @@ class _Speeds:
         return self.predict(dataclasses.replace(size, step_secs=secs)) < self.predict(best)
 
     def left_secs(self, size: DialSize) -> float:
-        """Return the seconds that are left for steps."""
+        """Return the seconds that are left for steps, less a measurement if there was none."""
         left = AIM * self._request.budget.secs - self.clock() - size.rest_secs
+        if size.shape not in self.measured:
+            left -= size.measuring_secs
         return left - size.evaluation_secs
 
     def count_steps(self, size: DialSize) -> float:

@@ -308,10 +308,40 @@ def test_measurements_that_take_the_budget_are_refused():
     assert len(machine.calls) > 2
 
 
+BASE_BATCH = [(128, 48, 32), (128, 24, 64)]
+
+
+@pytest.mark.parametrize(
+    ("speed", "compile_secs", "widths"),
+    [(100, 15.0, [128, 128, 128, 128]), (300, 8.0, [128, 128, 256, 256])],
+)
+def test_nothing_is_measured_that_takes_what_the_budget_has_left(speed, compile_secs, widths):
+    machine = Machine(speed * LAPTOP)
+
+    def measure(config, index):
+        time = Machine.measure(machine, config, index)
+        setup_secs = compile_secs * config.model.num_hidden_layers
+        machine.secs += setup_secs
+        return StepTime(time.step_secs, setup_secs)
+
+    request = make_request("5m", tokens=20_000_000)
+    choice = choose_run(request, measure, lambda: machine.secs)
+    assert [width for width, *_ in machine.calls] == widths
+    assert 0.9 * 300 < choice.secs < 300
+
+
 def test_few_sizes_are_measured():
     machine = Machine()
     choose("3m", machine=machine)
-    assert machine.calls == [(128, 48, 32), (128, 24, 64)]
+    assert machine.calls == BASE_BATCH
+
+
+def test_given_batches_are_measured_once():
+    machine = Machine(20 * LAPTOP)
+    size = ("model.hidden_size=128", "model.num_hidden_layers=2")
+    batches = ("phases[0].batch_size=48", "phases[1].batch_size=24")
+    choose("2h", machine=machine, flags=size + batches)
+    assert machine.calls == BASE_BATCH
 
 
 @pytest.mark.parametrize(
