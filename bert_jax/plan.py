@@ -326,7 +326,7 @@ def _choose(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
     reasons = dial_run.explain(request, choice, "compiler estimate", "to start, which is assumed")
     screen.table(f"the choice for {budget.text} on {tpu_slice.name}", reasons)
     if flags.config_out:
-        text = dial_run.write_config(choice.config, budget, reasons)
+        text = dial_run.write_config(choice.written, budget, reasons)
         pathlib.Path(flags.config_out).write_text(text, encoding="utf-8")
         words = [find_python(), "-m", "bert_jax.train", f"--config={flags.config_out}"]
         screen.command(shlex.join([*words, "--workdir=DIR"]), "to train it: ")

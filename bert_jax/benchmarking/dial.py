@@ -196,6 +196,7 @@ class DialChoice:
     """Hold the chosen run, with the numbers that decided it."""
 
     config: ResolvedRun  # with an empty budget
+    written: Config  # the same, with what follows from its settings left out
     size: DialSize
     measured: tuple[DialSize, ...]
     losses: Mapping[EncoderShape, float]  # of each size by the law; infinity for too few steps
@@ -432,14 +433,20 @@ class _Speeds:
         return self._law.predict(size.layer_parameters, tokens, unique_tokens).loss
 
 
-def _configure(
+def _configure(request: DialRequest, shape: EncoderShape, batch_tokens: int) -> ResolvedRun:
+    """Return the resolved config of a size, with so many steps that any warm-up fits."""
+    config = _set_choices(request, shape, batch_tokens, (8 * 10**8, 2 * 10**8), 10**9)
+    return resolve(config, store=request.facts)
+
+
+def _set_choices(
     request: DialRequest,
     shape: EncoderShape,
     batch_tokens: int,
-    steps: Sequence[int] = (8 * 10**8, 2 * 10**8),  # not chosen yet: any warm-up fits
-    most_between_saves: int = 10**9,
-) -> ResolvedRun:
-    """Return the resolved config of a size; what the command line sets stays."""
+    steps: Sequence[int],
+    most_between_saves: int,
+) -> Config:
+    """Return the config of a size; what the command line sets stays."""
     config = request.config
     model = reshape(dataclasses.replace(config, model=request.proportions), shape).model
     usual = next(pair for width, pair in ROW_LENGTHS.items() if shape.width <= width)
@@ -478,7 +485,7 @@ def _configure(
     if shape.width != BASE_WIDTH and not request.is_given("optim.transfer"):
         settings |= {"optim.transfer": "mup", "optim.transfer_base_width": BASE_WIDTH}
     chosen = {key: value for key, value in settings.items() if not request.is_given(key)}
-    return resolve(_set_fields(config, chosen | {"budget": ""}), store=request.facts)
+    return _set_fields(config, chosen | {"budget": ""})
 
 
 def _set_fields(config: Config, settings: Mapping[str, Any]) -> Config:
@@ -518,11 +525,13 @@ def _build_choice(request: DialRequest, speeds: _Speeds, size: DialSize) -> Dial
     most_steps = speeds.count_most_steps(size)
     steps = _split_steps(request, size, speeds.left_secs(size), most_steps)
     most_between_saves = round(budget_lib.SAVE_EVERY_SECS / size.mean_secs)
-    config = _configure(request, size.shape, size.batch_tokens, steps, most_between_saves)
+    written = _set_choices(request, size.shape, size.batch_tokens, steps, most_between_saves)
+    config = resolve(written, store=request.facts)
     in_steps = sum(
         phase.steps * secs for phase, secs in zip(config.phases, size.paced_secs, strict=True)
     )
     secs = speeds.clock() + size.rest_secs + size.evaluation_secs + in_steps
     losses = {shape: speeds.predict(speeds.find(shape)) for shape in speeds.shapes}
     measured = tuple(speeds.measured.values())
-    return DialChoice(config, size, measured, losses, speeds.too_large, speeds.clock(), secs)
+    spent_secs, too_large = speeds.clock(), speeds.too_large
+    return DialChoice(config, written, size, measured, losses, too_large, spent_secs, secs)

@@ -168,7 +168,8 @@ def settle_budget(
     screen, path = Screen(is_writer=True), home / CHOSEN
     others = [override for override in given.overrides if override.path != "budget"]
     if path.is_file():
-        screen.print(f"budget: the run chosen earlier, {path}, stays; nothing is measured again")
+        words = "nothing is measured again; another --workdir chooses anew"
+        screen.print(f"budget: the run chosen earlier, {path}, stays; {words}")
         return overrides.load(Config, CHOSEN, lambda name: str(path), others)
     if (home / run_record.FILE).exists():
         raise Refused(
@@ -182,7 +183,7 @@ def settle_budget(
     reasons = explain(request, choice, "measured", "so far")
     screen.table(f"the choice for {budget.text}", reasons)
     home.mkdir(parents=True, exist_ok=True)
-    write_file(path, write_config(choice.config, budget, reasons).encode())
+    write_file(path, write_config(choice.written, budget, reasons).encode())
     screen.print(f"written to {path}, which runs the same without a budget")
     return overrides.load(Config, CHOSEN, lambda name: str(path), others)
 

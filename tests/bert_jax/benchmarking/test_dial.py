@@ -411,12 +411,23 @@ def test_only_a_training_takes_a_budget():
 @pytest.mark.parametrize("shape", ["bert", "modernbert"])
 def test_the_written_file_is_the_run(shape, tmp_path):
     flags = ("data.store=it's/a store", "mesh.preset=fsdp")
-    run = choose("100h", flags=flags, shape=shape).config
-    path = tmp_path / dial_run.CHOSEN
-    path.write_text(dial_run.write_config(run, parse_budget("100h"), [("size", "12 x 768")]))
+    choice, path = choose("100h", flags=flags, shape=shape), tmp_path / dial_run.CHOSEN
+    text = dial_run.write_config(choice.written, parse_budget("100h"), [("size", "12 x 768")])
+    path.write_text(text)
     read = overrides.load(Config, "x.py", lambda name: str(path), [])
     assert read.budget == ""
-    assert config_lib.resolve(read, store=StoreFacts(4096)) == run
+    assert config_lib.resolve(read, store=StoreFacts(4096)) == choice.config
+
+
+def test_settings_given_later_change_what_follows_from_them(tmp_path):
+    path = tmp_path / dial_run.CHOSEN
+    path.write_text(dial_run.write_config(choose().written, parse_budget("30m"), []))
+    flags = ("objective=mlm", "data.masked_lm_prob=0.5")
+    later = overrides.load(Config, "x.py", lambda name: str(path), load(*flags)[1])
+    run = config_lib.resolve(later, store=StoreFacts(5000))  # another store
+    assert config_lib.list_objectives(run) == ["mlm", "mlm"]
+    assert [phase.max_predictions_per_seq for phase in run.phases] == [16, 32]
+    assert run.model.vocab_size == 5000
 
 
 def settle(home, store, budget="30m", flags=()):
@@ -424,13 +435,13 @@ def settle(home, store, budget="30m", flags=()):
     return dial_run.settle_budget(given, parse_budget(budget), home, began=time.time())
 
 
-def read(store, *flags, devices=1):
+def read_request(store, *flags, devices=1):
     given, screen = give(f"data.store={store}", *flags), Screen(is_writer=False)
     return dial_run.read_request(given, parse_budget("2h"), devices, screen)[0]
 
 
 def test_a_request_has_the_given_size_and_the_proportions_of_the_recipe(tiny_store):
-    request = read(tiny_store, "model.hidden_size=384", "model.hidden_act=relu")
+    request = read_request(tiny_store, "model.hidden_size=384", "model.hidden_act=relu")
     assert request.config.model.hidden_size == 384
     model = request.proportions
     assert (model.hidden_size, model.num_attention_heads) == (128, 2)
@@ -438,11 +449,11 @@ def test_a_request_has_the_given_size_and_the_proportions_of_the_recipe(tiny_sto
 
 
 def test_a_request_counts_the_rows_of_each_length(tiny_store):
-    request = read(tiny_store, "eval.examples=100")
+    request = read_request(tiny_store, "eval.examples=100")
     long, short = request.count_rows(512), request.count_rows(16)
     assert 0 < long.fill < short.fill <= 1  # the documents are short
     assert 0 < long.evaluated < short.evaluated == 100
-    packed = read(tiny_store, "data.packed_examples=3").count_rows(64)
+    packed = read_request(tiny_store, "data.packed_examples=3").count_rows(64)
     assert packed.fill > request.count_rows(64).fill
 
 
@@ -466,7 +477,7 @@ def test_a_workdir_keeps_its_choice(tmp_path, monkeypatch):
         raise AssertionError("measured again")
 
     monkeypatch.setattr(dial_run, "choose_run", measure)
-    run = choose("45m").config
+    run = choose("45m").written
     text = dial_run.write_config(run, parse_budget("45m"), [])
     (tmp_path / dial_run.CHOSEN).write_text(text)
     kept = settle(tmp_path, "", "2h", ["optim.epsilon=1e-7"])
