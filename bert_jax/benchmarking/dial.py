@@ -66,7 +66,7 @@ Measure = Callable[[ResolvedRun, int], StepTime]  # of a phase of a resolved con
 
 
 class RowCounts(NamedTuple):
-    """Hold what a choice depends on of rows of a length."""
+    """Hold what a choice needs to know about rows with a given length."""
 
     fill: float  # share of a row's positions that hold tokens
     evaluated: int  # rows of an evaluation
@@ -454,6 +454,11 @@ def _set_choices(
         phase.seq_len if request.is_given(f"phases[{index}].seq_len") else length
         for index, (phase, length) in enumerate(zip(config.phases, usual, strict=True))
     ]
+    # The second phase's rows are not shorter, unless both lengths are given.
+    if not request.is_given("phases[0].seq_len"):
+        lengths[0] = min(lengths)
+    elif not request.is_given("phases[1].seq_len"):
+        lengths[1] = max(lengths)
     steps = [
         phase.steps if request.is_given(f"phases[{index}].steps") else count
         for index, (phase, count) in enumerate(zip(config.phases, steps, strict=True))
@@ -461,13 +466,15 @@ def _set_choices(
     rate = config.optim.learning_rate if request.is_given("optim.learning_rate") else BASE_RATE
     warmups = [round(share * n) for share, n in zip(WARMUP_SHARES, steps, strict=True)]
     most = max(steps)  # the first phase's, unless the command line says otherwise
+    # Warm-ups in tokens count for all schedules.
+    most_warmup_steps = 0 if config.optim.warmup_tokens else MAX_WARMUP_STEPS
     settings: dict[str, Any] = {f"model.{name}": getattr(model, name) for name in SIZE_FIELDS}
     settings |= {
         "model.max_position_embeddings": max(lengths),
         "optim.learning_rate": rate,
-        "optim.warmup_steps": min(warmups[0], MAX_WARMUP_STEPS),
+        "optim.warmup_steps": min(warmups[0], most_warmup_steps),
         "phases[1].restart_learning_rate": rate,
-        "phases[1].restart_warmup_steps": min(warmups[1], MAX_WARMUP_STEPS),
+        "phases[1].restart_warmup_steps": min(warmups[1], most_warmup_steps),
         "eval.every_steps": max(1, most // EVALUATIONS),
         "checkpoint.every_steps": max(1, min(2 * most // 5, most_between_saves)),
         "log_every_steps": max(1, most // 25),

@@ -80,11 +80,15 @@ def read_request(
     config, sizes = given.load(), {f"model.{name}" for name in SIZE_FIELDS}
     others = tuple(override for override in given.overrides if override.path not in sizes)
     facts = feed_lib.read_facts(config.data)
-    # The schedule is not chosen yet, and may not fit steps that the command line sets.
-    optim = dataclasses.replace(config.optim, warmup_steps=0)
+    # Schedule and positions are not chosen yet, and may not fit what the command line sets.
+    optim = dataclasses.replace(config.optim, warmup_steps=0, warmup_tokens=0)
     phases = tuple(dataclasses.replace(phase, restart_warmup_steps=0) for phase in config.phases)
+    model = config.model
+    if all(each.path != "model.max_position_embeddings" for each in given.overrides):
+        positions = [model.max_position_embeddings, *(phase.seq_len for phase in phases)]
+        model = dataclasses.replace(model, max_position_embeddings=max(positions))
     recipe = resolve(
-        dataclasses.replace(config, budget="", optim=optim, phases=phases), store=facts
+        dataclasses.replace(config, budget="", model=model, optim=optim, phases=phases), store=facts
     )
     stores = feed_lib.open_stores(config.data, screen)
     budget_lib.check_stores(stores, "config.budget")
@@ -239,15 +243,17 @@ def _explain_run(request: DialRequest, choice: DialChoice, spent: str) -> Rows:
     config, budget = choice.config, request.budget
     first, second = config.phases
     tokens = sum(phase.steps * request.count_tokens(phase) for phase in config.phases)
-    data, optim, positions = config.data, config.optim, choice.size.batch_tokens
+    data, optim = config.data, config.optim
+    positions = max(phase.batch_size * phase.seq_len for phase in config.phases)
     scaled = ", scaled to this width by transfer=mup" if optim.transfer == "mup" else ""
     origin = "as given" if request.is_given("optim.learning_rate") else "the best of small runs"
     batch = f"about {positions:,} positions: the best batch grows with the tokens read"
     if request.is_given("phases[0].batch_size", "phases[1].batch_size"):
         batch = "as given"
     masks = config.eval.masked_lm_prob or data.masked_lm_prob
+    cheap = ", which are cheap" if first.seq_len < second.seq_len else ""
     rows = [
-        ("phases", f"rows of {first.seq_len}, which are cheap, then of {second.seq_len}"),
+        ("phases", f"rows of {first.seq_len}{cheap}, then of {second.seq_len}"),
         ("batch", f"{first.batch_size:,} and {second.batch_size:,} rows, {batch}"),
         (
             "steps",

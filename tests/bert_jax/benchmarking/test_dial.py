@@ -207,6 +207,29 @@ def test_wider_models_have_their_rate_transferred():
     assert run.model.hidden_size // run.model.num_attention_heads == 64
 
 
+@pytest.mark.parametrize(
+    ("flags", "lengths"),
+    [
+        (["phases[0].seq_len=256"], (256, 256)),
+        (["phases[1].seq_len=24"], (24, 24)),
+        (["phases[1].seq_len=512"], (32, 512)),
+        (["phases[0].seq_len=128", "phases[1].seq_len=64"], (128, 64)),
+    ],
+)
+def test_rows_of_a_length_that_is_not_given_follow_the_other(flags, lengths):
+    first, second = choose(flags=flags).config.phases
+    assert (first.seq_len, second.seq_len) == lengths
+
+
+def test_the_batch_is_explained_by_the_rows_that_devices_take():
+    request = make_request("10m", flags=("phases[1].seq_len=512",), shards=8)
+    machine = Machine()
+    choice = choose_run(request, machine.measure, lambda: machine.secs)
+    assert choice.config.phases[1].batch_size == 8
+    rows = dict(dial_run.explain(request, choice, "measured", "so far"))
+    assert "4,096 positions" in rows["batch"]
+
+
 def test_a_short_first_phase_does_not_evaluate_and_save_all_the_time():
     run = choose("10m", flags=("phases[0].steps=10",)).config
     second = run.phases[1].steps
@@ -438,6 +461,17 @@ def settle(home, store, budget="30m", flags=()):
 def read_request(store, *flags, devices=1):
     given, screen = give(f"data.store={store}", *flags), Screen(is_writer=False)
     return dial_run.read_request(given, parse_budget("2h"), devices, screen)[0]
+
+
+def test_a_request_takes_longer_rows_and_warm_ups_than_the_recipe(tiny_store):
+    flags = ("phases[0].seq_len=128", "optim.warmup_tokens=9000000")
+    request = read_request(tiny_store, *flags)
+    assert request.config.optim.warmup_tokens == 9_000_000
+    run = choose("100h", flags=flags).config
+    assert (run.phases[0].seq_len, run.optim.warmup_steps) == (128, 0)
+    assert run.model.max_position_embeddings >= 128
+    with pytest.raises(Refused, match=r"max_position_embeddings = 100"):
+        read_request(tiny_store, *flags, "model.max_position_embeddings=100")
 
 
 def test_a_request_has_the_given_size_and_the_proportions_of_the_recipe(tiny_store):
