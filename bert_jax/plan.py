@@ -321,14 +321,12 @@ def _choose(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
         step = estimate.estimate_step(config, index, tpu_slice, result)
         return dial.StepTime(step.step_secs, setup_secs=0.0)
 
-    request, _ = dial_run.read_request(
-        config, flags.config.overrides, budget, tpu_slice.devices, screen
-    )
+    request, _ = dial_run.read_request(flags.config, budget, tpu_slice.devices, screen)
     choice = dial.choose_run(request, measure, lambda: budget_lib.START_SECS)
     reasons = dial_run.explain(request, choice, "compiler estimate", "to start, which is assumed")
     screen.table(f"the choice for {budget.text} on {tpu_slice.name}", reasons)
     if flags.config_out:
-        text = dial_run.write_config(choice.config, budget, reasons)
+        text = dial_run.write_config(choice.written, budget, reasons)
         pathlib.Path(flags.config_out).write_text(text, encoding="utf-8")
         place = shlex.quote(flags.config_out)
         command = f"{find_python()} -m bert_jax.train --config={place} --workdir=DIR"

@@ -85,9 +85,8 @@ def _main(log: LibraryLog, flags: TrainFlags) -> int:
             budget = dial_run.read_budget(config, flags.run.process.multihost)
         with run.prepare_process(flags.run, config.hosts, log) as (workdir, watchdog):
             if budget:
-                config = dial_run.settle_budget(
-                    config, given, budget, workdir.home, _STARTED or began
-                )
+                home, start = workdir.home, _STARTED or began
+                config = dial_run.settle_budget(flags.config, budget, home, start)
             setup = setup_lib.build_setup(config, workdir, None, profiled, began, trunk)
             kept = overrides.find_kept_settings(config, given)
             rows = [*kept, *setup.data_rows]

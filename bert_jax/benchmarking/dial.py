@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.config import Config, ResolvedRun, StoreFacts, resolve
+from bert_jax.config import Config, ModelConfig, Phase, ResolvedRun, StoreFacts, resolve
 from bert_jax.config.overrides import Override
 from bert_jax.planning import budget as budget_lib
 from bert_jax.planning import estimate, slices
@@ -43,11 +43,13 @@ BASE_BATCH_TOKENS, BASE_TOKENS, BATCH_POWER = 1536, 3.07e6, 0.4
 BASE_WIDTH, BASE_RATE, WARMUP_SHARES = 128, 3e-3, (0.125, 0.075)
 PHASE_SHARES = (0.8, 0.2)
 MAX_WARMUP_STEPS = 10_000  # Devlin et al. 2019, appendix A.2
-EVALUATIONS = 5  # in the first phase, about
+EVALUATIONS = 5  # in the longest phase, about
 # Row lengths of the two phases, by the largest width that uses them; as in quickstart.py, tiny.py
 # and base.py.
 ROW_LENGTHS = {128: (32, 64), 256: (64, 128), 1 << 16: (128, 512)}
 MAX_MEASURED = 3  # sizes
+# The share of the time left that may go into measuring another batch, per octave of difference.
+BATCH_SHARE = 0.2
 
 _BUDGET = re.compile(r"(\d+(?:\.\d*)?)(m|h|usd)(?:@(.*))?")
 _UNITS = "write minutes as 30m, hours as 2h, or dollars with a slice as 40usd@v5e:2x4"
@@ -61,6 +63,13 @@ class StepTime(NamedTuple):
 
 
 Measure = Callable[[ResolvedRun, int], StepTime]  # of a phase of a resolved config
+
+
+class RowCounts(NamedTuple):
+    """Hold what a choice needs to know about rows with a given length."""
+
+    fill: float  # share of a row's positions that hold tokens
+    evaluated: int  # rows of an evaluation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,10 +122,11 @@ class DialRequest:
     """Hold a recipe, its text, and the budget to choose a run for."""
 
     config: Config  # the recipe, with the settings of the command line
+    proportions: ModelConfig  # the recipe's model, without a size from the command line
     given: tuple[Override, ...]  # settings of the command line, which stay
     facts: StoreFacts
     unique_tokens: int  # tokens of the training split
-    fill: float  # share of a row's positions that hold tokens
+    count_rows: Callable[[int], RowCounts]  # by their length
     shards: int  # parts into which the mesh cuts a batch
     budget: TimeBudget
 
@@ -124,6 +134,10 @@ class DialRequest:
         """Return whether the command line sets any of these fields, such as phases[1].steps."""
         paths = {each.path.replace("[-2]", "[0]").replace("[-1]", "[1]") for each in self.given}
         return not paths.isdisjoint(keys)
+
+    def count_tokens(self, phase: Phase) -> float:
+        """Return the tokens of a step of a phase."""
+        return self.count_rows(phase.seq_len).fill * phase.seq_len * phase.batch_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +149,8 @@ class DialSize:
     config: ResolvedRun  # with steps that are yet to be chosen
     step_secs: tuple[float, ...]
     setup_secs: float  # the most that setting up a step took: it may have been compiled before
+    evaluated: tuple[int, ...]  # rows of an evaluation in each phase
+    eval_every: int  # steps between evaluations if the command line says so, else 0
 
     @property
     def layer_parameters(self) -> int:
@@ -146,18 +162,33 @@ class DialSize:
         return REST_PER_SETUP_SEC * self.setup_secs
 
     @property
+    def measuring_secs(self) -> float:
+        """Return the seconds that a measurement takes."""
+        return len(self.step_secs) * self.setup_secs
+
+    @property
+    def paced_secs(self) -> list[float]:
+        """Return the seconds of a step, with its share of evaluations a given distance apart."""
+        if not self.eval_every:
+            return list(self.step_secs)
+        pairs = zip(self.step_secs, self._each_secs, strict=True)
+        return [secs + each / self.eval_every for secs, each in pairs]
+
+    @property
     def mean_secs(self) -> float:
-        """Return the mean seconds of a step."""
-        return float(np.dot(PHASE_SHARES, self.step_secs))
+        """Return the mean of paced_secs."""
+        return float(np.dot(PHASE_SHARES, self.paced_secs))
 
     @property
     def evaluation_secs(self) -> float:
-        """Return the seconds of all evaluations; a row takes a third of one in training."""
-        counts = (EVALUATIONS, 2)
-        return sum(
-            count * self.config.eval.examples / phase.batch_size * secs / 3
-            for count, phase, secs in zip(counts, self.config.phases, self.step_secs, strict=True)
-        )
+        """Return the seconds of evaluations that are not in paced_secs."""
+        return float(np.dot((1, 1) if self.eval_every else (EVALUATIONS, 2), self._each_secs))
+
+    @property
+    def _each_secs(self) -> list[float]:
+        """Return the seconds of an evaluation; a row takes a third of one in training."""
+        parts = zip(self.evaluated, self.config.phases, self.step_secs, strict=True)
+        return [rows / phase.batch_size * secs / 3 for rows, phase, secs in parts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +196,7 @@ class DialChoice:
     """Hold the chosen run, with the numbers that decided it."""
 
     config: ResolvedRun  # with an empty budget
+    written: Config  # the same, with what follows from its settings left out
     size: DialSize
     measured: tuple[DialSize, ...]
     losses: Mapping[EncoderShape, float]  # of each size by the law; infinity for too few steps
@@ -188,8 +220,12 @@ def choose_run(request: DialRequest, measure: Measure, clock: Callable[[], float
     tried = set[int]()  # batches: on a busy machine the best one goes up and down
     while (batch_tokens := choose_batch(speeds.count_tokens(size))) not in tried:
         tried |= {size.batch_tokens, batch_tokens}
-        if batch_tokens == size.batch_tokens or len(tried) > MAX_MEASURED:
+        octaves = abs(math.log2(batch_tokens / size.batch_tokens))
+        most_secs = BATCH_SHARE * octaves * speeds.left_secs(size)
+        if size.measuring_secs > most_secs or len(tried) > MAX_MEASURED:
             break
+        if _configure(request, size.shape, batch_tokens) == size.config:
+            break  # batches are given, or as few rows as the devices take
         try:
             size = speeds.measure(size.shape, batch_tokens)
         except MemoryError:  # the smaller batch stays
@@ -295,9 +331,8 @@ class _Speeds:
         step_secs = tuple(time.step_secs for time in times)
         before = [each.setup_secs for each in self.measured.values() if each.shape == shape]
         setup_secs = max(*before, *(time.setup_secs for time in times))
-        size = DialSize(shape, batch_tokens, config, step_secs, setup_secs)
-        self.measured[shape] = size
-        return size
+        self.measured[shape] = self._make_size(shape, batch_tokens, config, step_secs, setup_secs)
+        return self.measured[shape]
 
     def find(self, shape: EncoderShape) -> DialSize:
         """Return a size with its speed, by its operations if it was not measured."""
@@ -305,9 +340,29 @@ class _Speeds:
             return self.measured[shape]
         known = max(self.measured.values(), key=lambda each: each.layer_parameters)
         config = _configure(self._request, shape, known.batch_tokens)
+        setup_secs = known.setup_secs * max(1.0, shape.layers / known.shape.layers)
         flops_per_sec = estimate.count_step_flops(known.config, 0) / known.step_secs[0]
         secs = tuple(estimate.count_step_flops(config, i) / flops_per_sec for i in range(2))
-        return DialSize(shape, known.batch_tokens, config, secs, known.setup_secs)
+        return self._make_size(shape, known.batch_tokens, config, secs, setup_secs)
+
+    def _make_size(
+        self,
+        shape: EncoderShape,
+        batch_tokens: int,
+        config: ResolvedRun,
+        step_secs: tuple[float, ...],
+        setup_secs: float,
+    ) -> DialSize:
+        request = self._request
+        return DialSize(
+            shape=shape,
+            batch_tokens=batch_tokens,
+            config=config,
+            step_secs=step_secs,
+            setup_secs=setup_secs,
+            evaluated=tuple(request.count_rows(each.seq_len).evaluated for each in config.phases),
+            eval_every=config.eval.every_steps * request.is_given("eval.every_steps"),
+        )
 
     def rank(self, shapes: Sequence[EncoderShape]) -> list[DialSize]:
         """List the sizes that learn anything within the budget, the lowest predicted loss first.
@@ -347,8 +402,10 @@ class _Speeds:
         return self.predict(dataclasses.replace(size, step_secs=secs)) < self.predict(best)
 
     def left_secs(self, size: DialSize) -> float:
-        """Return the seconds that are left for steps."""
+        """Return the seconds that are left for steps, less a measurement if there was none."""
         left = AIM * self._request.budget.secs - self.clock() - size.rest_secs
+        if size.shape not in self.measured:
+            left -= size.measuring_secs
         return left - size.evaluation_secs
 
     def count_steps(self, size: DialSize) -> float:
@@ -365,8 +422,8 @@ class _Speeds:
 
     def count_step_tokens(self, size: DialSize) -> float:
         """Return the mean tokens of a step."""
-        positions = [phase.batch_size * phase.seq_len for phase in size.config.phases]
-        return self._request.fill * float(np.dot(PHASE_SHARES, positions))
+        tokens = [self._request.count_tokens(phase) for phase in size.config.phases]
+        return float(np.dot(PHASE_SHARES, tokens))
 
     def predict(self, size: DialSize) -> float:
         """Return the loss that the law predicts; infinity where nothing is learned."""
@@ -376,40 +433,55 @@ class _Speeds:
         return self._law.predict(size.layer_parameters, tokens, unique_tokens).loss
 
 
-def _configure(
+def _configure(request: DialRequest, shape: EncoderShape, batch_tokens: int) -> ResolvedRun:
+    """Return the resolved config of a size, with so many steps that any warm-up fits."""
+    config = _set_choices(request, shape, batch_tokens, (8 * 10**8, 2 * 10**8), 10**9)
+    return resolve(config, store=request.facts)
+
+
+def _set_choices(
     request: DialRequest,
     shape: EncoderShape,
     batch_tokens: int,
-    steps: Sequence[int] = (8 * 10**8, 2 * 10**8),  # not chosen yet: any warm-up fits
-    most_between_saves: int = 10**9,
-) -> ResolvedRun:
-    """Return the resolved config of a size; what the command line sets stays."""
+    steps: Sequence[int],
+    most_between_saves: int,
+) -> Config:
+    """Return the config of a size; what the command line sets stays."""
     config = request.config
-    model = reshape(config, shape).model
+    model = reshape(dataclasses.replace(config, model=request.proportions), shape).model
     usual = next(pair for width, pair in ROW_LENGTHS.items() if shape.width <= width)
     lengths = [
         phase.seq_len if request.is_given(f"phases[{index}].seq_len") else length
         for index, (phase, length) in enumerate(zip(config.phases, usual, strict=True))
     ]
+    # The second phase's rows are not shorter, unless both lengths are given.
+    if not request.is_given("phases[0].seq_len"):
+        lengths[0] = min(lengths)
+    elif not request.is_given("phases[1].seq_len"):
+        lengths[1] = max(lengths)
     steps = [
         phase.steps if request.is_given(f"phases[{index}].steps") else count
         for index, (phase, count) in enumerate(zip(config.phases, steps, strict=True))
     ]
     rate = config.optim.learning_rate if request.is_given("optim.learning_rate") else BASE_RATE
     warmups = [round(share * n) for share, n in zip(WARMUP_SHARES, steps, strict=True)]
+    most = max(steps)  # the first phase's, unless the command line says otherwise
+    # Warm-ups in tokens count for all schedules.
+    most_warmup_steps = 0 if config.optim.warmup_tokens else MAX_WARMUP_STEPS
     settings: dict[str, Any] = {f"model.{name}": getattr(model, name) for name in SIZE_FIELDS}
     settings |= {
         "model.max_position_embeddings": max(lengths),
         "optim.learning_rate": rate,
-        "optim.warmup_steps": min(warmups[0], MAX_WARMUP_STEPS),
+        "optim.warmup_steps": min(warmups[0], most_warmup_steps),
         "phases[1].restart_learning_rate": rate,
-        "phases[1].restart_warmup_steps": min(warmups[1], MAX_WARMUP_STEPS),
-        "eval.every_steps": max(1, steps[0] // EVALUATIONS),
-        "checkpoint.every_steps": max(1, min(2 * steps[0] // 5, most_between_saves)),
-        "log_every_steps": max(1, steps[0] // 25),
+        "phases[1].restart_warmup_steps": min(warmups[1], most_warmup_steps),
+        "eval.every_steps": max(1, most // EVALUATIONS),
+        "checkpoint.every_steps": max(1, min(2 * most // 5, most_between_saves)),
+        "log_every_steps": max(1, most // 25),
     }
-    for index, length in enumerate(lengths):
-        rows = max(1, round(batch_tokens / length / request.shards)) * request.shards
+    for index, (phase, length) in enumerate(zip(config.phases, lengths, strict=True)):
+        unit = request.shards * phase.micro_batches
+        rows = max(1, round(batch_tokens / length / unit)) * unit
         settings |= {
             f"phases[{index}].seq_len": length,
             f"phases[{index}].batch_size": rows,
@@ -417,10 +489,10 @@ def _configure(
         }
     if model.local_attention:
         settings["model.local_attention"] = max(lengths) // 4
-    if shape.width != BASE_WIDTH:
+    if shape.width != BASE_WIDTH and not request.is_given("optim.transfer"):
         settings |= {"optim.transfer": "mup", "optim.transfer_base_width": BASE_WIDTH}
     chosen = {key: value for key, value in settings.items() if not request.is_given(key)}
-    return resolve(_set_fields(config, chosen | {"budget": ""}), store=request.facts)
+    return _set_fields(config, chosen | {"budget": ""})
 
 
 def _set_fields(config: Config, settings: Mapping[str, Any]) -> Config:
@@ -444,9 +516,9 @@ def _split_steps(request: DialRequest, size: DialSize, left_secs: float, most: f
     secs_per_share = 0.0
     for index, phase in enumerate(request.config.phases):
         if request.is_given(f"phases[{index}].steps"):
-            left_secs -= phase.steps * size.step_secs[index]
+            left_secs -= phase.steps * size.paced_secs[index]
         else:
-            secs_per_share += PHASE_SHARES[index] * size.step_secs[index]
+            secs_per_share += PHASE_SHARES[index] * size.paced_secs[index]
     if left_secs < 0:
         raise Refused(
             f"config.budget is {request.budget.text}, and the steps given take {-left_secs:,.0f} s "
@@ -460,11 +532,13 @@ def _build_choice(request: DialRequest, speeds: _Speeds, size: DialSize) -> Dial
     most_steps = speeds.count_most_steps(size)
     steps = _split_steps(request, size, speeds.left_secs(size), most_steps)
     most_between_saves = round(budget_lib.SAVE_EVERY_SECS / size.mean_secs)
-    config = _configure(request, size.shape, size.batch_tokens, steps, most_between_saves)
+    written = _set_choices(request, size.shape, size.batch_tokens, steps, most_between_saves)
+    config = resolve(written, store=request.facts)
     in_steps = sum(
-        phase.steps * secs for phase, secs in zip(config.phases, size.step_secs, strict=True)
+        phase.steps * secs for phase, secs in zip(config.phases, size.paced_secs, strict=True)
     )
     secs = speeds.clock() + size.rest_secs + size.evaluation_secs + in_steps
     losses = {shape: speeds.predict(speeds.find(shape)) for shape in speeds.shapes}
     measured = tuple(speeds.measured.values())
-    return DialChoice(config, size, measured, losses, speeds.too_large, speeds.clock(), secs)
+    spent_secs, too_large = speeds.clock(), speeds.too_large
+    return DialChoice(config, written, size, measured, losses, too_large, spent_secs, secs)

@@ -4,6 +4,7 @@ A workdir that has a chosen run keeps it: nothing is measured or chosen again.
 """
 
 import dataclasses
+import functools
 import math
 import pathlib
 import time
@@ -19,13 +20,20 @@ from bert_jax.benchmarking.dial import (
     DialChoice,
     DialRequest,
     Measure,
+    RowCounts,
     StepTime,
     TimeBudget,
     choose_run,
     parse_budget,
 )
-from bert_jax.config import Config, ResolvedRun, overrides, resolve
-from bert_jax.config.overrides import Override
+from bert_jax.config import (
+    Config,
+    ResolvedRun,
+    data_in_phase,
+    overrides,
+    predictions_for,
+    resolve,
+)
 from bert_jax.logging.console import Rows, Screen, duration
 from bert_jax.parallel import chips
 from bert_jax.parallel import mesh as mesh_lib
@@ -33,13 +41,14 @@ from bert_jax.planning import budget as budget_lib
 from bert_jax.planning.candidates import FAMILY, SIZE_FIELDS
 from bert_jax.planning.law import count_in_words
 from bert_jax.runtime import run_record
+from bert_jax.runtime.cli import GivenConfig
 from bert_jax.trainer import compile as compile_lib
 from bert_jax.trainer import feed as feed_lib
 from bert_jax.trainer.heldout import MANY_EPOCHS
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.store import Store
+from data_pipeline.store import HELDOUT, Store
 
 CHOSEN = "chosen_config.py"  # file of the workdir
 _MEASURED_SECS, _MEASURED_BATCHES, _ROWS_COUNTED = 2.0, 4, 512
@@ -61,29 +70,54 @@ def _check_devices(budget: TimeBudget) -> None:
 
 
 def read_request(
-    config: Config, given: Sequence[Override], budget: TimeBudget, devices: int, screen: Screen
+    given: GivenConfig[Config], budget: TimeBudget, devices: int, screen: Screen
 ) -> tuple[DialRequest, Sequence[Store]]:
     """Read what a choice for so many devices depends on; return the opened stores, too.
 
     Raises:
       Refused: a store holds ready-made examples.
     """
+    config, sizes = given.load(), {f"model.{name}" for name in SIZE_FIELDS}
+    others = tuple(override for override in given.overrides if override.path not in sizes)
     facts = feed_lib.read_facts(config.data)
-    # The schedule is not chosen yet, and may not fit steps that the command line sets.
-    optim = dataclasses.replace(config.optim, warmup_steps=0)
+    # Schedule and positions are not chosen yet, and may not fit what the command line sets.
+    optim = dataclasses.replace(config.optim, warmup_steps=0, warmup_tokens=0)
     phases = tuple(dataclasses.replace(phase, restart_warmup_steps=0) for phase in config.phases)
+    model = config.model
+    if all(each.path != "model.max_position_embeddings" for each in given.overrides):
+        positions = [model.max_position_embeddings, *(phase.seq_len for phase in phases)]
+        model = dataclasses.replace(model, max_position_embeddings=max(positions))
     recipe = resolve(
-        dataclasses.replace(config, budget="", optim=optim, phases=phases), store=facts
+        dataclasses.replace(config, budget="", model=model, optim=optim, phases=phases), store=facts
     )
     stores = feed_lib.open_stores(config.data, screen)
     budget_lib.check_stores(stores, "config.budget")
-    rows = feed_lib.StoreFeed(stores, recipe).first_rows(0, _ROWS_COUNTED)
+    examples = max(1, recipe.eval.examples // len(stores))
+
+    @functools.cache
+    def count_rows(seq_len: int) -> RowCounts:
+        """Count held-out rows, which are few and as full as those to train on."""
+        slots = predictions_for(seq_len, data_in_phase(recipe, 0).masked_lm_prob)
+        phase = dataclasses.replace(
+            recipe.phases[0], seq_len=seq_len, max_predictions_per_seq=slots
+        )
+        feed = feed_lib.StoreFeed(stores, dataclasses.replace(recipe, phases=(phase,)))
+        sources = [feed.open_split(0, number, HELDOUT) for number in range(len(stores))]
+        held = [source.rows_in_epoch(0) for source in sources]
+        fills = [
+            source.rows(np.arange(min(rows, _ROWS_COUNTED)))["input_mask"].mean()
+            for source, rows in zip(sources, held, strict=True)
+        ]
+        fill = recipe.data.packed_examples * float(np.dot(feed.weights(0), fills))
+        return RowCounts(min(1.0, fill), sum(min(rows, examples) for rows in held))
+
     request = DialRequest(
         config=config,
-        given=tuple(given),
+        proportions=dataclasses.replace(given, overrides=others).load().model,
+        given=given.overrides,
         facts=facts,
         unique_tokens=sum(store.train.tokens for store in stores),
-        fill=float(rows["input_mask"].mean()),
+        count_rows=count_rows,
         shards=mesh_lib.batch_unit(config.mesh, devices, micro_batches=1),
         budget=budget,
     )
@@ -126,24 +160,20 @@ def read_budget(config: Config, is_of_several: bool) -> TimeBudget:
 
 
 def settle_budget(
-    config: Config,
-    given: Sequence[Override],
-    budget: TimeBudget,
-    home: pathlib.Path,
-    began: float,
+    given: GivenConfig[Config], budget: TimeBudget, home: pathlib.Path, began: float
 ) -> Config:
     """Return the run that a budget pays, and write it to the workdir; take one written before.
 
-    `given` are the settings of the command line, `home` is the workdir's folder, `began` the start
-    of the command in seconds since 1970.
+    `home` is the workdir's folder, `began` the start of the command in seconds since 1970.
 
     Raises:
       Refused: as choose_run does; the workdir has a run that was not chosen so.
     """
     screen, path = Screen(is_writer=True), home / CHOSEN
-    others = [override for override in given if override.path != "budget"]
+    others = [override for override in given.overrides if override.path != "budget"]
     if path.is_file():
-        screen.print(f"budget: the run chosen earlier, {path}, stays; nothing is measured again")
+        words = "nothing is measured again; another --workdir chooses anew"
+        screen.print(f"budget: the run chosen earlier, {path}, stays; {words}")
         return overrides.load(Config, CHOSEN, lambda name: str(path), others)
     if (home / run_record.FILE).exists():
         raise Refused(
@@ -151,13 +181,13 @@ def settle_budget(
             "--workdir, or the config of that run"
         )
     _check_devices(budget)
-    request, stores = read_request(config, given, budget, jax.device_count(), screen)
+    request, stores = read_request(given, budget, jax.device_count(), screen)
     compile_lib.keep_in(home, is_writer=True)  # the run reads what is compiled for the measurement
     choice = choose_run(request, _measure_here(stores, screen), lambda: time.time() - began)
     reasons = explain(request, choice, "measured", "so far")
     screen.table(f"the choice for {budget.text}", reasons)
     home.mkdir(parents=True, exist_ok=True)
-    write_file(path, write_config(choice.config, budget, reasons).encode())
+    write_file(path, write_config(choice.written, budget, reasons).encode())
     screen.print(f"written to {path}, which runs the same without a budget")
     return overrides.load(Config, CHOSEN, lambda name: str(path), others)
 
@@ -212,16 +242,18 @@ def _explain_size(request: DialRequest, choice: DialChoice, origin: str) -> Rows
 def _explain_run(request: DialRequest, choice: DialChoice, spent: str) -> Rows:
     config, budget = choice.config, request.budget
     first, second = config.phases
-    tokens = request.fill * sum(p.steps * p.batch_size * p.seq_len for p in config.phases)
-    data, optim, positions = config.data, config.optim, choice.size.batch_tokens
+    tokens = sum(phase.steps * request.count_tokens(phase) for phase in config.phases)
+    data, optim = config.data, config.optim
+    positions = max(phase.batch_size * phase.seq_len for phase in config.phases)
     scaled = ", scaled to this width by transfer=mup" if optim.transfer == "mup" else ""
     origin = "as given" if request.is_given("optim.learning_rate") else "the best of small runs"
     batch = f"about {positions:,} positions: the best batch grows with the tokens read"
     if request.is_given("phases[0].batch_size", "phases[1].batch_size"):
         batch = "as given"
     masks = config.eval.masked_lm_prob or data.masked_lm_prob
+    cheap = ", which are cheap" if first.seq_len < second.seq_len else ""
     rows = [
-        ("phases", f"rows of {first.seq_len}, which are cheap, then of {second.seq_len}"),
+        ("phases", f"rows of {first.seq_len}{cheap}, then of {second.seq_len}"),
         ("batch", f"{first.batch_size:,} and {second.batch_size:,} rows, {batch}"),
         (
             "steps",

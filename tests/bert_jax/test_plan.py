@@ -14,7 +14,8 @@ from bert_jax import plan
 from bert_jax.config import Config, overrides, resolve
 from bert_jax.planning.budget import BudgetPlan
 from bert_jax.planning.plan import Plan
-from bert_jax.trainer.feed import read_facts
+from bert_jax.trainer.feed import StoreFeed, read_facts
+from data_pipeline.store import HELDOUT, open_store
 from tests.bert_jax.planning.test_budget import Compiler, step_secs_of
 from tests.faults.runs import ROOT
 
@@ -184,10 +185,12 @@ def test_a_budget_of_time_or_dollars_chooses_the_same_run(given, tiny_store, tmp
     run = resolve(chosen, store=read_facts(chosen.data))
     secs = [step_secs_of(run, index, peak_share=4e-7) for index in range(2)]
     in_steps = sum(phase.steps * each for phase, each in zip(run.phases, secs, strict=True))
-    # An evaluation reads 1,024 rows, each in a third of the time of one in training.
+    # An evaluation reads the held-out rows, each in a third of the time of one in training.
+    feed = StoreFeed([open_store(tiny_store)], run)
+    rows = [feed.open_split(index, 0, HELDOUT).rows_in_epoch(0) for index in range(2)]
     in_evaluations = sum(
-        count * 1024 / phase.batch_size * each / 3
-        for count, phase, each in zip((5, 2), run.phases, secs, strict=True)
+        count * held / phase.batch_size * each / 3
+        for count, held, phase, each in zip((5, 2), rows, run.phases, secs, strict=True)
     )
     assert in_steps + in_evaluations == pytest.approx(0.97 * 7200 - 300, rel=0.01)
 

@@ -9,8 +9,9 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.benchmarking import dial, dial_run
-from bert_jax.benchmarking.dial import DialRequest, StepTime, choose_run, parse_budget
+from bert_jax.benchmarking.dial import DialRequest, RowCounts, StepTime, choose_run, parse_budget
 from bert_jax.config import Config, StoreFacts, overrides, total_steps
+from bert_jax.logging.console import Screen
 from bert_jax.model import flops
 from bert_jax.planning.candidates import EncoderShape
 from bert_jax.planning.fit import fit_ladder
@@ -37,17 +38,39 @@ class Machine:
         return StepTime(phase.batch_size * row / self.flops_per_sec, setup_secs=3.0)
 
 
-def load(*flags, shape="bert", path="configs/auto.py"):
+def give(*flags, shape="bert"):
     given, _ = overrides.take([f"--config.{flag}" for flag in flags], Config)
-    config = overrides.load(Config, f"{path}:shape={shape}", cli.find_config, given)
-    return config, tuple(given)
+    return cli.GivenConfig(Config, f"configs/auto.py:shape={shape}", tuple(given))
 
 
-def choose(budget="30m", tokens=TOKENS, speed=LAPTOP, flags=(), shape="bert", machine=None):
+def load(*flags, shape="bert"):
+    given = give(*flags, shape=shape)
+    return given.load(), given.overrides
+
+
+def count_full_rows(seq_len):
+    return RowCounts(fill=1.0, evaluated=1024)
+
+
+def make_request(
+    budget="30m", tokens=TOKENS, flags=(), shape="bert", shards=1, count_rows=count_full_rows
+):
     config, given = load(*flags, shape=shape)
-    facts = StoreFacts(vocab_size=4096)
+    return DialRequest(
+        config=config,
+        proportions=load(shape=shape)[0].model,
+        given=given,
+        facts=StoreFacts(vocab_size=4096),
+        unique_tokens=tokens,
+        count_rows=count_rows,
+        shards=shards,
+        budget=parse_budget(budget),
+    )
+
+
+def choose(budget="30m", tokens=TOKENS, speed=LAPTOP, machine=None, **rest):
     machine = machine or Machine(speed)
-    request = DialRequest(config, given, facts, tokens, 1.0, 1, parse_budget(budget))
+    request = make_request(budget, tokens, **rest)
     return choose_run(request, machine.measure, lambda: machine.secs)
 
 
@@ -106,13 +129,41 @@ def test_the_expected_time_is_the_budget(budget):
     assert 0.93 * secs < choice.secs < secs
 
 
+def test_short_documents_that_leave_long_rows_empty_are_counted_so():
+    def count_rows(seq_len):
+        return RowCounts(fill=min(1.0, 24 / seq_len), evaluated=1024)
+
+    full, short = choose("100h"), choose("100h", count_rows=count_rows)
+    assert short.config.phases[1].seq_len < full.config.phases[1].seq_len
+    few = choose("100h", 1_000_000, count_rows=count_rows).config
+    tokens = sum(phase.steps * phase.batch_size * 24 for phase in few.phases)
+    assert 250 < tokens / 1_000_000 <= 256
+
+
+def test_few_held_out_rows_leave_the_time_to_steps():
+    few = choose("3m", count_rows=lambda seq_len: RowCounts(fill=1.0, evaluated=10))
+    assert count_positions(few.config) > count_positions(choose("3m").config)
+    assert 0.93 * 180 < few.secs < 180
+
+
+def test_evaluations_a_given_distance_apart_are_part_of_the_time():
+    choice, machine = choose("10m", flags=("eval.every_steps=20",)), Machine()
+    phases, in_steps, in_evaluations = choice.config.phases, 0.0, 0.0
+    for index, phase in enumerate(phases):
+        secs = machine.measure(choice.config, index).step_secs
+        in_steps += phase.steps * secs
+        in_evaluations += phase.steps / 20 * 1024 / phase.batch_size * secs / 3
+    assert in_evaluations > in_steps / 4
+    assert 0.9 * 600 < in_steps + in_evaluations < 600
+    assert choice.config.eval.every_steps == 20
+
+
 def test_a_small_store_is_not_read_more_often_than_helps():
     choice = choose("2h", tokens=50_000)
     epochs = count_positions(choice.config) / 50_000
     assert 250 < epochs <= 256
     assert choice.secs < 0.9 * 7200
-    config, given = load()
-    request = DialRequest(config, given, StoreFacts(4096), 50_000, 1.0, 1, parse_budget("2h"))
+    request = make_request("2h", 50_000)
     assert any(
         "less is better" in text
         for _, text in dial_run.explain(request, choice, "measured", "so far")
@@ -127,9 +178,7 @@ def test_a_small_store_is_not_read_more_often_than_helps():
     ],
 )
 def test_a_better_size_is_called_unmeasured_only_if_it_is(is_measured, words):
-    config, given = load()
-    request = DialRequest(config, given, StoreFacts(4096), TOKENS, 1.0, 1, parse_budget("30m"))
-    choice, other = choose(), EncoderShape(1, 64)
+    request, choice, other = make_request(), choose(), EncoderShape(1, 64)
     also = (dataclasses.replace(choice.size, shape=other),) * is_measured
     losses = {choice.size.shape: 3.0, other: 2.9}
     choice = dataclasses.replace(choice, measured=(choice.size, *also), losses=losses)
@@ -158,6 +207,50 @@ def test_wider_models_have_their_rate_transferred():
     assert run.model.hidden_size // run.model.num_attention_heads == 64
 
 
+@pytest.mark.parametrize(
+    ("flags", "lengths"),
+    [
+        (["phases[0].seq_len=256"], (256, 256)),
+        (["phases[1].seq_len=24"], (24, 24)),
+        (["phases[1].seq_len=512"], (32, 512)),
+        (["phases[0].seq_len=128", "phases[1].seq_len=64"], (128, 64)),
+    ],
+)
+def test_rows_of_a_length_that_is_not_given_follow_the_other(flags, lengths):
+    first, second = choose(flags=flags).config.phases
+    assert (first.seq_len, second.seq_len) == lengths
+
+
+def test_the_batch_is_explained_by_the_rows_that_devices_take():
+    request = make_request("10m", flags=("phases[1].seq_len=512",), shards=8)
+    machine = Machine()
+    choice = choose_run(request, machine.measure, lambda: machine.secs)
+    assert choice.config.phases[1].batch_size == 8
+    rows = dict(dial_run.explain(request, choice, "measured", "so far"))
+    assert "4,096 positions" in rows["batch"]
+
+
+def test_a_short_first_phase_does_not_evaluate_and_save_all_the_time():
+    run = choose("10m", flags=("phases[0].steps=10",)).config
+    second = run.phases[1].steps
+    assert second > 1000
+    assert run.eval.every_steps == second // 5
+    assert run.checkpoint.every_steps == 2 * second // 5
+    assert run.log_every_steps == second // 25
+
+
+def test_a_batch_divides_over_devices_and_micro_batches():
+    flags = ("phases[0].micro_batches=5", "phases[-1].micro_batches=2")
+    first, second = choose(flags=flags, shards=8).config.phases
+    assert (first.batch_size % 40, second.batch_size % 16) == (0, 0)
+    assert (first.micro_batches, second.micro_batches) == (5, 2)
+
+
+def test_without_transfer_the_rate_is_the_same_at_every_width():
+    optim = choose("100h", flags=("optim.transfer=none",)).config.optim
+    assert (optim.transfer, optim.transfer_base_width, optim.learning_rate) == ("none", 0, 3e-3)
+
+
 def test_settings_of_the_command_line_stay():
     flags = ("model.hidden_size=192", "model.num_hidden_layers=3", "phases[0].batch_size=40")
     flags += (
@@ -174,6 +267,14 @@ def test_settings_of_the_command_line_stay():
     assert run.optim.learning_rate == run.phases[1].restart_learning_rate == 0.001
     assert (run.log_every_steps, run.optim.warmup_steps) == (13, 900)
     assert 0.93 * 1800 < choice.secs < 1800
+
+
+@pytest.mark.parametrize(("shape", "mlp_width"), [("bert", 1536), ("modernbert", 1008)])
+def test_a_given_size_keeps_the_proportions_of_the_recipe(shape, mlp_width):
+    size = ("model.hidden_size=384", "model.num_hidden_layers=6")
+    model = choose("12h", flags=size, shape=shape).config.model
+    assert (model.num_hidden_layers, model.hidden_size) == (6, 384)
+    assert (model.num_attention_heads, model.intermediate_size) == (6, mlp_width)
 
 
 def test_a_size_that_does_not_fit_is_left_out():
@@ -230,10 +331,40 @@ def test_measurements_that_take_the_budget_are_refused():
     assert len(machine.calls) > 2
 
 
+BASE_BATCH = [(128, 48, 32), (128, 24, 64)]
+
+
+@pytest.mark.parametrize(
+    ("speed", "compile_secs", "widths"),
+    [(100, 15.0, [128, 128, 128, 128]), (300, 8.0, [128, 128, 256, 256])],
+)
+def test_nothing_is_measured_that_takes_what_the_budget_has_left(speed, compile_secs, widths):
+    machine = Machine(speed * LAPTOP)
+
+    def measure(config, index):
+        time = Machine.measure(machine, config, index)
+        setup_secs = compile_secs * config.model.num_hidden_layers
+        machine.secs += setup_secs
+        return StepTime(time.step_secs, setup_secs)
+
+    request = make_request("5m", tokens=20_000_000)
+    choice = choose_run(request, measure, lambda: machine.secs)
+    assert [width for width, *_ in machine.calls] == widths
+    assert 0.9 * 300 < choice.secs < 300
+
+
 def test_few_sizes_are_measured():
     machine = Machine()
     choose("3m", machine=machine)
-    assert machine.calls == [(128, 48, 32), (128, 24, 64)]
+    assert machine.calls == BASE_BATCH
+
+
+def test_given_batches_are_measured_once():
+    machine = Machine(20 * LAPTOP)
+    size = ("model.hidden_size=128", "model.num_hidden_layers=2")
+    batches = ("phases[0].batch_size=48", "phases[1].batch_size=24")
+    choose("2h", machine=machine, flags=size + batches)
+    assert machine.calls == BASE_BATCH
 
 
 @pytest.mark.parametrize(
@@ -303,17 +434,61 @@ def test_only_a_training_takes_a_budget():
 @pytest.mark.parametrize("shape", ["bert", "modernbert"])
 def test_the_written_file_is_the_run(shape, tmp_path):
     flags = ("data.store=it's/a store", "mesh.preset=fsdp")
-    run = choose("100h", flags=flags, shape=shape).config
-    path = tmp_path / dial_run.CHOSEN
-    path.write_text(dial_run.write_config(run, parse_budget("100h"), [("size", "12 x 768")]))
+    choice, path = choose("100h", flags=flags, shape=shape), tmp_path / dial_run.CHOSEN
+    text = dial_run.write_config(choice.written, parse_budget("100h"), [("size", "12 x 768")])
+    path.write_text(text)
     read = overrides.load(Config, "x.py", lambda name: str(path), [])
     assert read.budget == ""
-    assert config_lib.resolve(read, store=StoreFacts(4096)) == run
+    assert config_lib.resolve(read, store=StoreFacts(4096)) == choice.config
+
+
+def test_settings_given_later_change_what_follows_from_them(tmp_path):
+    path = tmp_path / dial_run.CHOSEN
+    path.write_text(dial_run.write_config(choose().written, parse_budget("30m"), []))
+    flags = ("objective=mlm", "data.masked_lm_prob=0.5")
+    later = overrides.load(Config, "x.py", lambda name: str(path), load(*flags)[1])
+    run = config_lib.resolve(later, store=StoreFacts(5000))  # another store
+    assert config_lib.list_objectives(run) == ["mlm", "mlm"]
+    assert [phase.max_predictions_per_seq for phase in run.phases] == [16, 32]
+    assert run.model.vocab_size == 5000
 
 
 def settle(home, store, budget="30m", flags=()):
-    config, given = load(f"data.store={store}", f"budget={budget}", *flags)
-    return dial_run.settle_budget(config, given, parse_budget(budget), home, began=time.time())
+    given = give(f"data.store={store}", f"budget={budget}", *flags)
+    return dial_run.settle_budget(given, parse_budget(budget), home, began=time.time())
+
+
+def read_request(store, *flags, devices=1):
+    given, screen = give(f"data.store={store}", *flags), Screen(is_writer=False)
+    return dial_run.read_request(given, parse_budget("2h"), devices, screen)[0]
+
+
+def test_a_request_takes_longer_rows_and_warm_ups_than_the_recipe(tiny_store):
+    flags = ("phases[0].seq_len=128", "optim.warmup_tokens=9000000")
+    request = read_request(tiny_store, *flags)
+    assert request.config.optim.warmup_tokens == 9_000_000
+    run = choose("100h", flags=flags).config
+    assert (run.phases[0].seq_len, run.optim.warmup_steps) == (128, 0)
+    assert run.model.max_position_embeddings >= 128
+    with pytest.raises(Refused, match=r"max_position_embeddings = 100"):
+        read_request(tiny_store, *flags, "model.max_position_embeddings=100")
+
+
+def test_a_request_has_the_given_size_and_the_proportions_of_the_recipe(tiny_store):
+    request = read_request(tiny_store, "model.hidden_size=384", "model.hidden_act=relu")
+    assert request.config.model.hidden_size == 384
+    model = request.proportions
+    assert (model.hidden_size, model.num_attention_heads) == (128, 2)
+    assert model.hidden_act == "relu"
+
+
+def test_a_request_counts_the_rows_of_each_length(tiny_store):
+    request = read_request(tiny_store, "eval.examples=100")
+    long, short = request.count_rows(512), request.count_rows(16)
+    assert 0 < long.fill < short.fill <= 1  # the documents are short
+    assert 0 < long.evaluated < short.evaluated == 100
+    packed = read_request(tiny_store, "data.packed_examples=3").count_rows(64)
+    assert packed.fill > request.count_rows(64).fill
 
 
 @pytest.mark.slow
@@ -336,7 +511,7 @@ def test_a_workdir_keeps_its_choice(tmp_path, monkeypatch):
         raise AssertionError("measured again")
 
     monkeypatch.setattr(dial_run, "choose_run", measure)
-    run = choose("45m").config
+    run = choose("45m").written
     text = dial_run.write_config(run, parse_budget("45m"), [])
     (tmp_path / dial_run.CHOSEN).write_text(text)
     kept = settle(tmp_path, "", "2h", ["optim.epsilon=1e-7"])
