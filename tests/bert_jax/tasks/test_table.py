@@ -176,15 +176,6 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path, vocabulary, name, text, 
         table.open_task(options(tmp_path, **given), vocabulary)
 
 
-@pytest.mark.usefixtures("killed_while_writing")
-def test_no_half_of_the_predictions_is_left(tmp_path, vocabulary):
-    write_both(tmp_path)
-    task = table.open_task(options(tmp_path), vocabulary)
-    with pytest.raises(RuntimeError, match="killed"):
-        task.write_predictions("dev", np.eye(2, dtype=np.float32), tmp_path / "predictions")
-    assert not (tmp_path / "predictions" / "dev.tsv").exists()
-
-
 def test_a_text_of_a_csv_may_be_as_long_as_a_book(tmp_path, vocabulary):
     write_both(tmp_path)
     write_table(tmp_path / "train.csv", [{**TRAIN[1], "claim": "cat " * 40_000}, *TRAIN])
