@@ -297,12 +297,7 @@ def _json_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Ro
     for number, line in decode_lines(path):
         if not line.strip():
             continue
-        record = small_files.parse_json(line.encode(), f"{path} row {number}")
-        if not isinstance(record, dict):
-            raise Refused(
-                f"{path} row {number} is {small_files.name_kind(record)}, not an object; JSON "
-                "lines have one object a line"
-            )
+        record = small_files.parse_object(line.encode(), f"{path} row {number}")
         missing = [name for name in wanted if name not in record]
         if missing:
             raise Refused(

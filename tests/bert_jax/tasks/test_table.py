@@ -149,7 +149,7 @@ def test_numbered_classes_are_in_the_order_of_their_numbers(tmp_path, vocabulary
         ("dev.csv", "claim,claim,verdict\na,b,no\n", {}, r"dev\.csv has 2 columns 'claim'"),
         ("train.csv", "claim,about,verdict\na,b,no\n", {}, r"train\.csv has only the label 'no'"),
         ("dev.jsonl", '{"claim": "a"}\n', {}, r"row 1 has no 'about'; its keys are claim"),
-        ("dev.jsonl", "\n[1]\n", {}, r"row 2 is a list, not an object"),
+        ("dev.jsonl", "\n[1]\n", {}, r"row 2 holds a list, not a JSON object"),
         ("dev.xlsx", "PK", {}, r"dev\.xlsx ends in '\.xlsx'"),
         ("dev.csv", "", {"text_column": ""}, r"both be set; the columns of .* are claim, about"),
         ("dev.csv", "", {"is_regression": True}, r"train\.csv row 2 has the label 'no'"),
