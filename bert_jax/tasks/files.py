@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.labels import is_header
 from data_pipeline.io import small_files
+from data_pipeline.io.errors import get_first_line
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import MAX_BYTES, list_names
 from data_pipeline.read.records import read_fields
@@ -338,7 +339,7 @@ def read_parquet_batches(
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno:  # the disk's error, not the file's
             raise
-        reason = str(error).split("\n")[0].rstrip(".")
+        reason = get_first_line(error).rstrip(".")
         raise Refused(
             f"{path} is not a complete Parquet file ({reason}); copy or download it again"
         ) from error
