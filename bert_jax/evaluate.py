@@ -165,7 +165,7 @@ def _main(log: LibraryLog, flags: EvaluateFlags) -> int:
         if flags.sentences:
             check_lines(flags.sentences, "--sentences")
         if flags.output:
-            check_new_file(pathlib.Path(flags.output), "--output")
+            check_new_file(pathlib.Path(flags.output))
         log.hold()
         screen = Screen(is_writer=True)
         run = load.read_run(flags.checkpoint)
@@ -274,7 +274,7 @@ def _search(log: LibraryLog, flags: EvaluateFlags) -> int:
     screen = Screen(is_writer=True)
     with cli.preparing():
         if flags.output:
-            check_new_file(pathlib.Path(flags.output), "--output")
+            check_new_file(pathlib.Path(flags.output))
         retrieval.import_bm25s()
         with screen.spinning(f"reading {flags.retrieval}"):
             collection = retrieval.read_collection(pathlib.Path(flags.retrieval), split)

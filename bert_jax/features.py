@@ -92,7 +92,7 @@ def _main(log: LibraryLog, flags: FeaturesFlags) -> int:
     with cli.preparing():
         output = pathlib.Path(flags.output)
         kind = vector_files.choose_format(output)
-        check_new_file(output, "--output")
+        check_new_file(output)
         check_lines(flags.input, "--input")
         if flags.normalize and not flags.pool:
             raise Refused("--normalize is for pooled vectors; give --pool=mean or cls too")

@@ -98,7 +98,7 @@ def _main(log: LibraryLog, flags: PredictFlags) -> int:
         source, output = pathlib.Path(flags.input), pathlib.Path(flags.output)
         if not source.is_file():
             raise Refused(f"--input is {source}, which is not a file; give the file of rows")
-        check_new_file(output, "--output")
+        check_new_file(output)
         log.hold()
         screen = Screen(is_writer=True)
         with screen.spinning(f"reading {flags.checkpoint}"):

@@ -113,7 +113,7 @@ def _load(flags: GrowFlags, output: pathlib.Path) -> Vocabulary:
             f"--output is {flags.output}, which names another kind of vocabulary; what is written "
             "is a list, as in --output=grown.txt"
         )
-    check_new_file(output, "--output")
+    check_new_file(output)
     vocabulary = load_vocabulary(flags.vocab, flags.lowercase)
     if why := _WHY_NOT.get(vocabulary.kind):
         raise Refused(

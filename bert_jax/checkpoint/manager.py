@@ -276,9 +276,7 @@ class Checkpoints:
             )
         return reader.restore_arrays(checkpoint, unpadded), receipt
 
-    def quarantine_after(
-        self, step: int, problem: str, say: Say = print
-    ) -> tuple[list[int], list[int]]:
+    def quarantine_after(self, step: int, problem: str, say: Say) -> tuple[list[int], list[int]]:
         """Quarantine the checkpoints of later steps; return (later steps, quarantined steps).
 
         Nothing is quarantined if no earlier checkpoint would remain. Every process must call this.

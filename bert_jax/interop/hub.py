@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from data_pipeline.io.bucket import ask_in_time
-from data_pipeline.io.errors import is_transient
+from data_pipeline.io.errors import get_first_line, is_transient
 from data_pipeline.io.refused import Refused
 
 # The files of a repository that bert_jax reads.
@@ -275,5 +275,5 @@ def _choose_kind(error: Exception, errors: Any) -> type[OSError]:
 
 
 def _describe_silence(error: Exception) -> str:
-    line = (str(error).splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+    line = get_first_line(error).rstrip(".")
     return f"the Hugging Face hub cannot be asked: {line}"

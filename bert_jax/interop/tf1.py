@@ -21,6 +21,7 @@ from bert_jax.model.bert import Params
 from bert_jax.tasks.task import CLASSIFY
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
+from data_pipeline.io.errors import get_first_line
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import LIST, WORDPIECE
 from data_pipeline.vocab.wordpiece import join_pieces
@@ -132,7 +133,7 @@ def _explain_damage(words: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = str(error).split("\n")[0][:120]
+        reason = get_first_line(error)[:120]
         raise Refused(f"{words} ({reason}); copy or download its files again") from error
 
 
@@ -179,7 +180,7 @@ def write(checkpoint: Pretrained, prefix: pathlib.Path) -> None:
             tensors=[tf.constant(arrays[name]) for name in names],
         )
     except tf.errors.OpError as error:
-        raise OSError(f"{prefix} cannot be written: {str(error).splitlines()[0]}") from error
+        raise OSError(f"{prefix} cannot be written: {get_first_line(error)}") from error
     words = checkpoint.vocabulary
     (prefix.parent / words.file_name).write_bytes(words.file_bytes)
     if words.kind == WORDPIECE:

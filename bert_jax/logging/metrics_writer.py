@@ -19,7 +19,7 @@ from typing import Any, Protocol, TextIO
 from bert_jax.config import RunConfig, recorded
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file, write_json
-from data_pipeline.io.errors import explain_errors
+from data_pipeline.io.errors import explain_errors, get_first_line
 from data_pipeline.io.jsonl import read_lines, truncate_records
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
@@ -166,9 +166,9 @@ def check_package(project: str) -> None:
             return
     except ImportError as error:
         if error.name != "wandb":
-            problem = _first_line(error)
+            problem = get_first_line(error)
     except Exception as error:  # an incompatible package may raise anything
-        problem = _first_line(error)
+        problem = get_first_line(error)
     raise Refused(
         f"config.log.wandb is {project!r}, and the package wandb cannot be imported: {problem}; "
         "pip install wandb, or leave the setting out"
@@ -232,8 +232,8 @@ class WandbWriter:
             run.finish(exit_code=self._exit_code)
         except Exception as error:
             self._notes.put(
-                f"nothing more goes to Weights & Biases: {_first_line(error)}; the run continues, "
-                "and metrics.jsonl has all numbers"
+                f"nothing more goes to Weights & Biases: {get_first_line(error)}; the run "
+                "continues, and metrics.jsonl has all numbers"
             )
 
 
@@ -270,7 +270,3 @@ def _identity(workdir: pathlib.Path) -> str:
     if not _ID.fullmatch(identity):
         raise DamagedFile(f"{path}: 'id' is not the id of a run")
     return identity
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -54,7 +54,7 @@ def make_views(
     visible: Visible,
     position_ids_BS: jax.Array | None,
     segment_ids_BS: jax.Array,
-    distances_RD: jax.Array | None = None,
+    distances_RD: jax.Array | None,
 ) -> Views:
     """Make what every layer of one kind shares: the visible keys, and what positions enter by."""
     seq_len = segment_ids_BS.shape[1]

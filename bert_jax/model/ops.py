@@ -337,7 +337,7 @@ _ACTS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-def activate(x: jax.Array, hidden_act: str, saves_derivative: bool = False) -> jax.Array:
+def activate(x: jax.Array, hidden_act: str, saves_derivative: bool) -> jax.Array:
     """Apply the activation function of config.model.hidden_act."""
     act = _ACTS.get(hidden_act)
     return act(x) if act else gelu(x, hidden_act, saves_derivative)

@@ -132,12 +132,12 @@ class RelativeAttention(Residual):
         return ops.einsum("bshk,dhk->bsd", out_BSHK, output_DHK, ("batch", None, None))
 
 
-def align_distances(scores_BHSM: jax.Array, positions_BS: jax.Array | None = None) -> jax.Array:
+def align_distances(scores_BHSM: jax.Array, positions_BS: jax.Array | None) -> jax.Array:
     """Return the score of each key, [B,H,S,T], from the scores of each distance to a query.
 
     Query i meets key j in column S - 1 - i + j. In rows that are one column longer the same entry
     is (2 S - 1) i + j places behind the first key of query 0. The queries are the places in
-    positions_BS, by default all places in order.
+    positions_BS, or all places in order without them.
     """
     if positions_BS is not None:
         return _shift(scores_BHSM, positions_BS)

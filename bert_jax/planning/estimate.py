@@ -147,11 +147,7 @@ def describe_attention(config: Config, index: int, tpu_slice: Slice) -> str:
 
 
 def _kernel_cycles(
-    config: Config,
-    index: int,
-    tpu_slice: Slice,
-    compiled: Compiled,
-    teacher: ModelConfig | None = None,
+    config: Config, index: int, tpu_slice: Slice, compiled: Compiled, teacher: ModelConfig | None
 ) -> dict[str, float | None]:
     """Return the cycles per call of each kernel, by words in its name; None without a price.
 

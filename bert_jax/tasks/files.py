@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.labels import is_header
 from data_pipeline.io import small_files
+from data_pipeline.io.errors import get_first_line
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import MAX_BYTES, list_names
 from data_pipeline.read.records import read_fields
@@ -305,12 +306,7 @@ def _json_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Ro
     for number, line in decode_lines(path):
         if not line.strip():
             continue
-        record = small_files.parse_json(line.encode(), f"{path} row {number}")
-        if not isinstance(record, dict):
-            raise Refused(
-                f"{path} row {number} is {small_files.name_kind(record)}, not an object; JSON "
-                "lines have one object a line"
-            )
+        record = small_files.parse_object(line.encode(), f"{path} row {number}")
         missing = [name for name in wanted if name not in record]
         if missing:
             raise Refused(
@@ -351,7 +347,7 @@ def read_parquet_batches(
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno:  # the disk's error, not the file's
             raise
-        reason = str(error).split("\n")[0].rstrip(".")
+        reason = get_first_line(error).rstrip(".")
         raise Refused(
             f"{path} is not a complete Parquet file ({reason}); copy or download it again"
         ) from error

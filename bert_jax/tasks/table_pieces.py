@@ -27,6 +27,7 @@ from bert_jax.tasks.files import (
     read_rows,
 )
 from bert_jax.tasks.labels import is_header
+from data_pipeline.io.errors import get_first_line
 from data_pipeline.io.refused import Refused
 
 PIECE_ROWS = 1024
@@ -247,7 +248,7 @@ class TableWriter:
             if self._parquet is None:
                 self._parquet = pq.ParquetWriter(self._path, own.schema)
         except (pa.ArrowException, TypeError, OverflowError) as error:
-            reason = str(error).split("\n")[0]
+            reason = get_first_line(error)
             raise Refused(
                 f"the rows of {self._table.path} do not fit the types of the first "
                 f"{PIECE_ROWS:,}, which Parquet keeps ({reason}); write --output as .jsonl"

@@ -25,6 +25,7 @@ from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.main import BY_SIGNAL, find_python
 from data_pipeline.cli.stderr_log import FILE as LIBRARY_LOG
 from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.errors import get_first_line
 
 
 @contextlib.contextmanager
@@ -109,7 +110,7 @@ def train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
         with contextlib.suppress(OSError):  # the error that ended the run is the one to report
             setup.storage.publish(patience_secs=0)
         if isinstance(error, jax.errors.JaxRuntimeError) and processes.is_loss_of_another(error):
-            dead, reason = processes.find_dead(), str(error).splitlines()[0]
+            dead, reason = processes.find_dead(), get_first_line(error)
             raise ConnectionError(
                 f"another process of this run has ended; its own output says why ({reason})"
                 if dead is None

@@ -80,12 +80,12 @@ def keep_json(path: pathlib.Path, content: Any) -> None:
         pathlib.Path(temporary).unlink(missing_ok=True)
 
 
-def check_new_file(output: pathlib.Path, flag: str) -> None:
-    """Raise Refused for the path of a new file that exists, or whose folder does not."""
-    check_file_path(output, flag)
+def check_new_file(output: pathlib.Path) -> None:
+    """Raise Refused if --output is a file that exists, or if its folder does not."""
+    check_file_path(output, "--output")
     if output.exists():
         raise Refused(
-            f"{flag} is {output}, which is there already; give another name, or delete it first"
+            f"--output is {output}, which is there already; give another name, or delete it first"
         )
 
 

@@ -100,7 +100,12 @@ def is_transient(error: BaseException, place: str = "") -> bool:
     return is_late and not _is_denied(error, place)
 
 
-def _text_without_place(error: BaseException, place: str = "") -> str:
+def get_first_line(error: BaseException) -> str:
+    """Return up to 200 characters of a message's first line; without a message, the class."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def _text_without_place(error: BaseException, place: str) -> str:
     """Return the message of an error after its type, as some have no message."""
     text = f"{type(error).__name__} {error}"
     path = place.partition("://")[2]
@@ -110,7 +115,7 @@ def _text_without_place(error: BaseException, place: str = "") -> str:
     return text
 
 
-def _status(error: BaseException, place: str = "") -> int | None:
+def _status(error: BaseException, place: str) -> int | None:
     """Return the HTTP status that an error reports; None if it reports none."""
     response = getattr(error, "response", None)
     for status in (

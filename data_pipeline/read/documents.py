@@ -152,7 +152,7 @@ def read_equal_shares(
     sources: Sequence[Source],
     options: TextOptions,
     limit_chars: int,
-    advance: Callable[[int], None] = lambda stored_bytes: None,
+    advance: Callable[[int], None],
 ) -> Iterator[list[str]]:
     """Yield documents from the start of each source, at most `limit_chars` in equal shares."""
     share_chars = limit_chars // max(1, len(sources))

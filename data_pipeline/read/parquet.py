@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_pipeline.io.errors import is_transient
+from data_pipeline.io.errors import get_first_line, is_transient
 from data_pipeline.io.files import open_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.read.lines import check_size, split_paragraphs
@@ -110,7 +110,7 @@ def _explain_damage(address: str, kind: str = "Parquet") -> Iterator[None]:
     except (pa.ArrowException, OSError, MemoryError) as error:
         if isinstance(error, OSError) and (error.errno is not None or is_transient(error)):
             raise  # the disk's or the network's, not Arrow's
-        reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        reason = get_first_line(error).rstrip(".")
         raise Refused(
             f"{address} is a {kind} file that is cut off or damaged ({reason}); copy or download "
             "it again"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from data_pipeline.io.errors import explain_errors
+from data_pipeline.io.errors import explain_errors, get_first_line
 from data_pipeline.io.files import StoredFile
 from data_pipeline.io.record_frames import record_lengths
 from data_pipeline.io.refused import Refused
@@ -181,5 +181,5 @@ def _array_records(address: str, path: str) -> Iterator[list[bytes]]:
 
 
 def _damaged(address: str, path: str, error: Exception) -> Refused:
-    reason = str(error).split("\n")[0].split(" [[")[0].rstrip(".;")
+    reason = get_first_line(error).split(" [[")[0].rstrip(".;")
     return Refused(f"{address} cannot be read from {path} ({reason}); {_AGAIN}")

@@ -57,7 +57,7 @@ LOOK = {
 _MANY_DECADES = 2.5  # an axis with more has no labels at 2 and 5
 
 
-def draw_histogram(lengths: Lengths, unit: str, marks: Sequence[tuple[int, str]] = ()) -> str:
+def draw_histogram(lengths: Lengths, unit: str, marks: Sequence[tuple[int, str]]) -> str:
     """Draw a distribution as SVG: bars with their counts on hover, lines at the named lengths.
 
     The axis of lengths is logarithmic unless the bins are of one width.

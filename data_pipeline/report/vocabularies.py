@@ -114,9 +114,7 @@ def count_words(documents: list[list[str]]) -> ComparedText:
 
 
 def score_vocabulary(
-    vocabulary: Vocabulary,
-    text: ComparedText,
-    advance: Callable[[int], None] = lambda chars: None,
+    vocabulary: Vocabulary, text: ComparedText, advance: Callable[[int], None]
 ) -> VocabularyScore:
     """Encode a text as a build does, and its words as they are after a space, and measure.
 

@@ -50,13 +50,3 @@ def learned(tiny_store: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) 
             one = jax.devices()[:1]
             loop.train(build_setup(_config(tiny_store), workdir, one))
     return workdir
-
-
-@pytest.fixture
-def killed_while_writing(monkeypatch):
-    """The process dies once it has written a file and before that takes its name."""
-
-    def die(*_):
-        raise RuntimeError("killed")
-
-    monkeypatch.setattr(pathlib.Path, "replace", die)

@@ -3,7 +3,6 @@
 import json
 import pathlib
 import re
-import subprocess
 from decimal import Decimal
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -110,9 +109,3 @@ def make_targets() -> set[str]:
     """List the targets of the Makefile."""
     makefile = (ROOT / "Makefile").read_text()
     return set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
-
-
-def tracked(folder: str) -> list[str]:
-    """List the files below a folder that git knows."""
-    listed = subprocess.run(["git", "ls-files", folder], cwd=ROOT, capture_output=True, text=True)
-    return listed.stdout.split()

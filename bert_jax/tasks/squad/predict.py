@@ -42,7 +42,7 @@ class AnswerPredictor:
         if self._threshold is not None:
             self._files.append(output.with_suffix(".null_odds.json"))
         for path in self._files:
-            check_new_file(path, "--output")
+            check_new_file(path)
         self._request = request
         self._several = self._cut = self._unanswered = 0
         self.total = _questions(read_squad(request.path, has_answers=False).paragraphs)

@@ -75,13 +75,6 @@ def test_training_without_answers_is_refused(tmp_path, vocabulary):
         multiple_choice.build_task(files, OPTIONS, vocabulary)
 
 
-@pytest.mark.usefixtures("killed_while_writing")
-def test_no_half_of_the_predictions_is_left(task, tmp_path):
-    with pytest.raises(RuntimeError, match="killed"):
-        task.write_predictions("test", np.eye(4)[[2, 0]], tmp_path)
-    assert not (tmp_path / "test.csv").exists()
-
-
 def test_a_question_of_swag_is_a_sentence_and_a_begun_one_with_each_ending(tmp_path):
     row = '0,v,1,x,"It, is\n""so"".",He,gold,"a,b",c,d,e,0'  # quotes, commas and lines in a field
     (tmp_path / "a.csv").write_text(f"{HEADER},label\n{row}\n{ROW},2\n")

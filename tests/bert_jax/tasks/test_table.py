@@ -149,7 +149,7 @@ def test_numbered_classes_are_in_the_order_of_their_numbers(tmp_path, vocabulary
         ("dev.csv", "claim,claim,verdict\na,b,no\n", {}, r"dev\.csv has 2 columns 'claim'"),
         ("train.csv", "claim,about,verdict\na,b,no\n", {}, r"train\.csv has only the label 'no'"),
         ("dev.jsonl", '{"claim": "a"}\n', {}, r"row 1 has no 'about'; its keys are claim"),
-        ("dev.jsonl", "\n[1]\n", {}, r"row 2 is a list, not an object"),
+        ("dev.jsonl", "\n[1]\n", {}, r"row 2 holds a list, not a JSON object"),
         ("dev.xlsx", "PK", {}, r"dev\.xlsx ends in '\.xlsx'"),
         ("dev.csv", "", {"text_column": ""}, r"both be set; the columns of .* are claim, about"),
         ("dev.csv", "", {"is_regression": True}, r"train\.csv row 2 has the label 'no'"),
@@ -186,15 +186,6 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path, vocabulary, name, text, 
     given = {f"{name.partition('.')[0]}_file": name, **changed}
     with pytest.raises(ValueError, match=words):
         table.open_task(options(tmp_path, **given), vocabulary)
-
-
-@pytest.mark.usefixtures("killed_while_writing")
-def test_no_half_of_the_predictions_is_left(tmp_path, vocabulary):
-    write_both(tmp_path)
-    task = table.open_task(options(tmp_path), vocabulary)
-    with pytest.raises(RuntimeError, match="killed"):
-        task.write_predictions("dev", np.eye(2, dtype=np.float32), tmp_path / "predictions")
-    assert not (tmp_path / "predictions" / "dev.tsv").exists()
 
 
 def test_a_text_of_a_csv_may_be_as_long_as_a_book(tmp_path, vocabulary):

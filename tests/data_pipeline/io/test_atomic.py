@@ -156,7 +156,7 @@ def test_a_file_of_somebody_else_is_not_replaced(tmp_path):
 
 
 def test_a_place_that_is_taken_is_refused(tmp_path):
-    check_new_file(tmp_path / "new.txt", "--output")
+    check_new_file(tmp_path / "new.txt")
     (tmp_path / "old.txt").touch()
     for place, words in (
         ("old.txt", "is there already; give another name, or delete it first"),
@@ -164,4 +164,4 @@ def test_a_place_that_is_taken_is_refused(tmp_path):
         ("no/new.txt", "there is no folder"),
     ):
         with pytest.raises(ValueError, match=f"--output is .*{words}"):
-            check_new_file(tmp_path / place, "--output")
+            check_new_file(tmp_path / place)

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from data_pipeline.io.errors import explain, is_transient
+from data_pipeline.io.errors import explain, get_first_line, is_transient
 
 ACCOUNT = "trainer@project.iam.gserviceaccount.com"
 FORBIDDEN = f"""Forbidden: https://storage.googleapis.com/upload/storage/v1/b/runs/o
@@ -109,3 +109,8 @@ def test_what_may_pass_is_told_from_what_does_not(error, kind):
     assert is_transient(error) == is_transient(text) == is_late
     assert ("does not answer as it should" in str(text)) == is_late
     assert ("start the same command again" in str(text)) == is_late
+
+
+def test_an_error_without_a_message_is_called_by_its_class():
+    assert get_first_line(ValueError("damaged\nat byte 7")) == "damaged"
+    assert get_first_line(MemoryError()) == "MemoryError"

@@ -205,14 +205,6 @@ def test_predictions_equal_to_gold_score_1_through_windows(open_ner, dev_words, 
     assert score_entities(rows.gold, rows.choose_tags(logits, task.labels)).overall.correct == 10
 
 
-@pytest.mark.usefixtures("killed_while_writing")
-def test_no_half_of_the_predictions_is_left(open_ner, dev_words, tmp_path):
-    task = open_ner()
-    with pytest.raises(RuntimeError, match="killed"):
-        task.write_predictions("dev", np.zeros((1, 5, task.classes)), tmp_path)
-    assert not (tmp_path / "dev.conll").exists()
-
-
 def test_the_first_sentence_is_shown_and_types_that_read_the_same_are_refused(open_ner):
     assert open_ner().example == Example(("anna bert runs",), "B-PER I-PER O")
     with pytest.raises(ValueError, match=r"'PER' .*train\.txt row 1.* 'PER\\u200b' .* row 2\)"):
