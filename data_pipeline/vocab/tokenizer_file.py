@@ -161,24 +161,28 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
     rules = _read_rules(tokenizer)
     if model == BPE and "ByteLevel" not in [step["type"] for step in _list_steps(rules)]:
         model = SENTENCEPIECE_BPE
-    unknown = _find_unknown(rules["model"], id_of) if model != BPE else {}
-    _check_model(path, rules, model, id_of, has_unknown=bool(unknown))
+    unknown_id = _find_unknown(rules["model"], id_of) if model != BPE else {}
+    _check_model(path, rules, model, id_of, has_unknown=bool(unknown_id))
     template = read_template(rules, {"cls": 0}, path)
     if template is not None and template.largest_id >= len(pieces):
         raise Refused(
             f"--vocab is {path}, whose post_processor puts the id {template.largest_id} around "
             f"texts, and it has {len(pieces):,} pieces; copy it again, or correct those ids"
         )
-    special_ids = find_special_ids(path, pieces, _find_ends(template) | unknown)
+    special_ids = find_special_ids(path, pieces, _find_ends(template) | unknown_id)
     if template is None:
         template = make_bert_template(special_ids)
     template = dataclasses.replace(template, cls_id=special_ids["cls"])
     roles = {pieces[i] for i in special_ids.values()}
     if not reads_special_tokens:
-        unmarked = [t for t in rules["added_tokens"] if t["content"] in roles and not t["special"]]
-        if unmarked:  # else a text could spell the token that marks its end
-            tokenizer = open_tokenizer(path, _mark_special(data, roles))
         tokenizer.encode_special_tokens = True  # the file does not keep it
+        with _silence_stderr():
+            encode_text = make_encode_text(tokenizer, path)
+            spelled = [i for i in special_ids.values() if i in encode_text(pieces[i]).ids]
+        if spelled:  # a text could have the token that marks its end
+            unknown = pieces[special_ids["unk"]]
+            tokenizer = open_tokenizer(path, _hide_special(data, model, roles, unknown))
+            tokenizer.encode_special_tokens = True
     # Read above; without special tokens it has no effect, and takes a fifth of the time of a word.
     tokenizer.post_processor = None
     extra = [t for t in rules["added_tokens"] if not t["special"] and t["content"] not in roles]
@@ -222,10 +226,23 @@ def open_tokenizer(path: pathlib.Path, data: bytes) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def _mark_special(data: bytes, roles: set[str]) -> bytes:
+def _hide_special(data: bytes, model: str, roles: set[str], unknown: str) -> bytes:
+    """Return the file with the tokens of the roles marked as special, and not found in words.
+
+    Unigram and WordPiece look for all of their pieces: there a role's gets a space before it, which
+    no word has, and its added token goes behind the others, so that they keep their ids.
+    """
     settings = json.loads(data.decode("utf-8-sig"))
-    for token in settings["added_tokens"]:
+    vocab = settings["model"]["vocab"]
+    pairs = vocab if model == UNIGRAM else [*vocab.items()]
+    found = roles - {unknown} if model in (UNIGRAM, WORDPIECE) else set()
+    hidden = {piece for piece, _ in pairs if piece in found}
+    pairs = [(f" {piece}" if piece in hidden else piece, value) for piece, value in pairs]
+    settings["model"]["vocab"] = pairs if model == UNIGRAM else dict(pairs)
+    added = settings.get("added_tokens", [])
+    for token in added:
         token["special"] = token["special"] or token["content"] in roles
+    settings["added_tokens"] = sorted(added, key=lambda token: token["content"] in hidden)
     return json.dumps(settings).encode()
 
 

@@ -7,13 +7,19 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken
+from tokenizers import AddedToken, normalizers, pre_tokenizers
 
 from data_pipeline.corpus.lost_characters import LostCharacters
 from data_pipeline.vocab import load_vocabulary, tokenizer_file
 from tests.data_pipeline.encoded import SPECIALS, id_lists
 from tests.data_pipeline.vocab.test_byte_level import make_file
-from tests.data_pipeline.vocab.test_documents import BERT, SPLIT, TOKENIZERS, make_wordpiece
+from tests.data_pipeline.vocab.test_documents import (
+    BERT,
+    SPLIT,
+    TOKENIZERS,
+    make_unigram,
+    make_wordpiece,
+)
 
 
 def write(folder: pathlib.Path, tokenizer: tokenizers.Tokenizer) -> pathlib.Path:
@@ -49,6 +55,29 @@ def test_a_role_that_the_file_does_not_mark_as_special_is_text_in_training(tmp_p
     path = write_parts(tmp_path, added_tokens=data["added_tokens"])
     (ids,) = id_lists(load_vocabulary(path), [TEXT])
     assert not {2, 3, 4} & set(ids) and load_vocabulary(path).pieces().index("[E1]") in ids
+
+
+@pytest.mark.parametrize("name", ["Unigram", "WordPiece"])
+def test_roles_that_a_model_looks_for_in_words_are_text_in_training(tmp_path, name):
+    """As in XLM-R's file, where </s> is a piece of Unigram; other added tokens keep their ids."""
+    nothing = normalizers.Sequence([])
+    tokenizer = make_wordpiece(nothing, pre_tokenizers.WhitespaceSplit(), AddedToken("<b>"))
+    if name == "Unigram":
+        tokenizer = make_unigram("always", split=True)
+        tokenizer.normalizer = nothing
+        tokenizer.add_tokens(["<b>"])
+    path = write(tmp_path, tokenizer)
+    loaded, text = load_vocabulary(path), "a [SEP] <b> [MASK] [CLS]"
+    (ids,) = id_lists(loaded, [text])
+    pieces = loaded.pieces()
+    assert pieces[:5] == SPECIALS and pieces.index("<b>") in ids
+    assert not {0, 2, 3, 4} & set(ids) and not any(" " in piece for piece in pieces)
+    documents, _ = loaded.encode_documents([text], [1])
+    assert documents.tolist() == ids
+    (others,) = id_lists(loaded, ["a <b> bal"])
+    assert others == tokenizer.encode("a <b> bal").ids
+    (read,) = id_lists(load_vocabulary(path, reads_special_tokens=True), [text])
+    assert read == tokenizer.encode(text).ids and {2, 3, 4} < set(read)
 
 
 def test_truncation_and_padding_of_the_file_are_left_to_rows(tmp_path):
