@@ -162,7 +162,9 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
     if model == BPE and "ByteLevel" not in [step["type"] for step in _list_steps(rules)]:
         model = SENTENCEPIECE_BPE
     unknown_id = _find_unknown(rules["model"], id_of) if model != BPE else {}
-    _check_model(path, rules, model, id_of, has_unknown=bool(unknown_id))
+    with _silence_stderr():
+        marks_words = _marks_words(tokenizer, model, path)
+    _check_model(path, rules, model, id_of, bool(unknown_id), marks_words)
     template = read_template(rules, {"cls": 0}, path)
     if template is not None and template.largest_id >= len(pieces):
         raise Refused(
@@ -260,11 +262,12 @@ def _list_steps(rules: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return flatten(rules["normalizer"], "normalizers") + splitter
 
 
-def _marks_spaces(rules: Mapping[str, Any]) -> bool:
-    """Return whether WORD_START takes the place of a space, as in Llama's and Gemma's files."""
-    written = {"Replace": "content", "Metaspace": "replacement"}
-    steps = [step for step in _list_steps(rules) if step["type"] in written]
-    return WORD_START in [step[written[step["type"]]] for step in steps]
+def _marks_words(tokenizer: tokenizers.Tokenizer, model: str, path: pathlib.Path) -> bool:
+    """Return whether a mark takes the place of the space between two words, except in WordPiece."""
+    mark = {WORDPIECE: "", BPE: SPACE}.get(model, WORD_START)
+    text, splitter = make_normalize(tokenizer, path)("a a"), tokenizer.pre_tokenizer
+    parts = guard(splitter.pre_tokenize_str, path)(text) if splitter else [(text, (0, 3))]
+    return mark in "".join(part for part, _ in parts)[1:]
 
 
 def _find_unknown(model: Mapping[str, Any], id_of: Mapping[str, int]) -> dict[str, int]:
@@ -279,6 +282,7 @@ def _check_model(
     kind: str,
     id_of: Mapping[str, int],
     has_unknown: bool,
+    marks_words: bool,
 ) -> None:
     """Refuse a model that is of no use to pre-training, naming the rule."""
     model = rules["model"]
@@ -287,9 +291,9 @@ def _check_model(
         ("its merges are dropped at random", bool(model.get("dropout"))),
         (
             "its pieces do not show where a word begins: no normalizer or pre_tokenizer writes "
-            f"{WORD_START} for a space (Metaspace), as for SentencePiece, or splits into bytes "
-            "(ByteLevel), as for ModernBERT",
-            kind in (SENTENCEPIECE_BPE, UNIGRAM) and not _marks_spaces(rules),
+            f"{WORD_START} for a space (Metaspace), as for SentencePiece, or {SPACE} (ByteLevel), "
+            "as for ModernBERT",
+            not marks_words,
         ),
         (
             "it has neither an unknown token nor byte_fallback with the pieces <0x00> to <0xFF>, "

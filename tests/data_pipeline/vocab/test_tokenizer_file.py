@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given, settings
@@ -137,6 +138,19 @@ def make_model(name: str, **changes: object) -> dict:
 
 
 UNIGRAM = "unigram, always, split True"
+METASPACE = {
+    "type": "Metaspace",
+    "replacement": "\u2581",
+    "prepend_scheme": "always",
+    "split": True,
+}
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+
+
+def cut_first(splitter: dict) -> dict:
+    """A splitter that gets words without the spaces between them, as T5's does."""
+    steps = [{"type": "WhitespaceSplit"}, splitter]
+    return {"pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
 
 
 @pytest.mark.parametrize(
@@ -146,12 +160,27 @@ UNIGRAM = "unigram, always, split True"
         (make_model(UNIGRAM, unk_id=None), "would be lost"),
         (make_model("BERT", unk_token="[NONE]"), "would be lost"),
         (make_model(UNIGRAM) | {"pre_tokenizer": {"type": "Whitespace"}}, "begins: .* .Metaspace."),
+        (make_model(UNIGRAM) | cut_first(METASPACE | {"prepend_scheme": "never"}), "begins: .*"),
+        (make_file("roberta") | cut_first(BYTE_LEVEL), "begins: .* .ByteLevel."),
     ],
 )
 def test_a_file_that_loses_characters_or_spaces_is_refused(tmp_path, parts, message):
     """The library drops what has no piece, or raises in the middle of a text."""
     with pytest.raises(ValueError, match=message):
         load_vocabulary(write_parts(tmp_path, **parts))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        make_model(UNIGRAM) | cut_first(METASPACE),
+        make_file("roberta") | cut_first(BYTE_LEVEL | {"add_prefix_space": True}),
+    ],
+)
+def test_a_mark_that_each_word_gets_shows_where_it_begins(tmp_path, parts):
+    loaded = load_vocabulary(write_parts(tmp_path, **parts))
+    ids, _ = loaded.encode(["bal bal"])
+    assert np.count_nonzero(~loaded.is_continuation[ids]) == 2
 
 
 def test_the_models_own_unknown_token_counts(tmp_path):
