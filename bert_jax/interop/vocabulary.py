@@ -299,12 +299,13 @@ def _check_added(files: _Files, vocabulary: Vocabulary) -> None:
         path = files.directory / name
         added = tokens - {"", *pieces}
         known = tokens - added - {"", *(pieces[i] for i in vocabulary.special_ids.values())}
-        is_list = vocabulary.file_name == LIST
-        cut = [t for t in sorted(known) if is_list and len(vocabulary.encode([t])[0]) != 1]
+        file = vocabulary.path.name
+        is_bare = file in (LIST, PIECES)
+        cut = [t for t in sorted(known) if is_bare and len(vocabulary.encode([t])[0]) != 1]
         if cut:
             raise Refused(
                 f"{path} has {len(cut):,} added tokens that are read whole, such as {cut[0]!r}, "
-                f"and a {LIST} alone cuts them; write the {TOKENIZER} next to it with transformers "
+                f"and a {file} alone cuts them; write the {TOKENIZER} next to it with transformers "
                 "(AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR))"
             )
         if added:

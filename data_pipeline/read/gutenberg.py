@@ -1,6 +1,7 @@
 """Split Project Gutenberg books into chapters, without the license around them."""
 
 import collections
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 
@@ -91,23 +92,36 @@ def read_chapters(
     needs_license: bool = False,
     counts: collections.Counter[str] | None = None,
 ) -> Iterator[list[str]]:
-    """Yield the chapters of one book, each as its paragraphs with the wrapped lines joined.
+    """Yield the chapters of a file's books, each as its paragraphs with the wrapped lines joined.
 
     A chapter begins at a heading: a paragraph of at most three lines after two or more blank lines
     that is named or numbered like a chapter. A bare number, which may be a page number, is a
     heading only if it is 1 or continues the count. Headings, the license, title pages, contents and
     lists of illustrations are skipped; so are sections with under MIN_CHAPTER_CHARS of prose. A
-    book without a heading is one chapter. One chapter is in memory at a time. Raises Refused for
-    a chapter over MAX_DOCUMENT_BYTES and, with `needs_license`, if no marker opens the book.
+    book without a heading is one chapter. One chapter is in memory at a time. After the end of a
+    book only a marker opens another one. Raises Refused for a chapter over MAX_DOCUMENT_BYTES and,
+    with `needs_license`, if no marker opens the first book.
 
     Source: the layout rules of Project Gutenberg (two or four blank lines before a chapter).
     """
     counts = collections.Counter() if counts is None else counts
+    lines = iter(lines)
+    yield from _read_book(address, _book_lines(address, lines, needs_license), counts)
+    for line in lines:
+        if _START.match(line):  # which ends the small print of some licenses, too: no text follows
+            book = _book_lines(address, itertools.chain([line], lines), needs_license)
+            yield from filter(None, _read_book(address, book, counts))
+
+
+def _read_book(
+    address: str, lines: Iterable[str], counts: collections.Counter[str]
+) -> Iterator[list[str]]:
+    """Yield the chapters of the lines of one book."""
     chapter: list[str] = []
     is_front = is_kept = True  # a book without headings keeps all of its text
     size_bytes = 0  # the chapter's, or the front matter's
     headings = _Headings()
-    for blank_lines, paragraph in _paragraphs(address, _book_lines(address, lines, needs_license)):
+    for blank_lines, paragraph in _paragraphs(address, lines):
         if headings.is_next(blank_lines, paragraph):
             if is_kept and not is_front and _has_prose(chapter):
                 yield _join(chapter, counts)
@@ -158,6 +172,8 @@ def _book_lines(address: str, lines: Iterable[str], needs_license: bool) -> Iter
         if head is not None:
             if _START.match(line):
                 head, in_marker = None, True  # what came before is the license
+            elif _END.match(line):
+                break
             elif len(head) >= _HEADER_LINES or head_chars > _HEADER_CHARS:
                 if needs_license:
                     raise Refused(describe_strangers([address], files=1))
@@ -175,10 +191,7 @@ def _book_lines(address: str, lines: Iterable[str], needs_license: bool) -> Iter
             yield line
     if head and needs_license:
         raise Refused(describe_strangers([address], files=1))
-    for line in head or []:
-        if _END.match(line):
-            return
-        yield line
+    yield from head or []
 
 
 def _paragraphs(address: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]:

@@ -161,24 +161,30 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
     rules = _read_rules(tokenizer)
     if model == BPE and "ByteLevel" not in [step["type"] for step in _list_steps(rules)]:
         model = SENTENCEPIECE_BPE
-    unknown = _find_unknown(rules["model"], id_of) if model != BPE else {}
-    _check_model(path, rules, model, id_of, has_unknown=bool(unknown))
+    unknown_id = _find_unknown(rules["model"], id_of) if model != BPE else {}
+    with _silence_stderr():
+        marks_words = _marks_words(tokenizer, model, path)
+    _check_model(path, rules, model, id_of, bool(unknown_id), marks_words)
     template = read_template(rules, {"cls": 0}, path)
     if template is not None and template.largest_id >= len(pieces):
         raise Refused(
             f"--vocab is {path}, whose post_processor puts the id {template.largest_id} around "
             f"texts, and it has {len(pieces):,} pieces; copy it again, or correct those ids"
         )
-    special_ids = find_special_ids(path, pieces, _find_ends(template) | unknown)
+    special_ids = find_special_ids(path, pieces, _find_ends(template) | unknown_id)
     if template is None:
         template = make_bert_template(special_ids)
     template = dataclasses.replace(template, cls_id=special_ids["cls"])
     roles = {pieces[i] for i in special_ids.values()}
     if not reads_special_tokens:
-        unmarked = [t for t in rules["added_tokens"] if t["content"] in roles and not t["special"]]
-        if unmarked:  # else a text could spell the token that marks its end
-            tokenizer = open_tokenizer(path, _mark_special(data, roles))
         tokenizer.encode_special_tokens = True  # the file does not keep it
+        with _silence_stderr():
+            encode_text = make_encode_text(tokenizer, path)
+            spelled = [i for i in special_ids.values() if i in encode_text(pieces[i]).ids]
+        if spelled:  # a text could have the token that marks its end
+            unknown = pieces[special_ids["unk"]]
+            tokenizer = open_tokenizer(path, _hide_special(data, model, roles, unknown))
+            tokenizer.encode_special_tokens = True
     # Read above; without special tokens it has no effect, and takes a fifth of the time of a word.
     tokenizer.post_processor = None
     extra = [t for t in rules["added_tokens"] if not t["special"] and t["content"] not in roles]
@@ -222,10 +228,23 @@ def open_tokenizer(path: pathlib.Path, data: bytes) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def _mark_special(data: bytes, roles: set[str]) -> bytes:
+def _hide_special(data: bytes, model: str, roles: set[str], unknown: str) -> bytes:
+    """Return the file with the tokens of the roles marked as special, and not found in words.
+
+    Unigram and WordPiece look for all of their pieces: there a role's gets a space before it, which
+    no word has, and its added token goes behind the others, so that they keep their ids.
+    """
     settings = json.loads(data.decode("utf-8-sig"))
-    for token in settings["added_tokens"]:
+    vocab = settings["model"]["vocab"]
+    pairs = vocab if model == UNIGRAM else [*vocab.items()]
+    found = roles - {unknown} if model in (UNIGRAM, WORDPIECE) else set()
+    hidden = {piece for piece, _ in pairs if piece in found}
+    pairs = [(f" {piece}" if piece in hidden else piece, value) for piece, value in pairs]
+    settings["model"]["vocab"] = pairs if model == UNIGRAM else dict(pairs)
+    added = settings.get("added_tokens", [])
+    for token in added:
         token["special"] = token["special"] or token["content"] in roles
+    settings["added_tokens"] = sorted(added, key=lambda token: token["content"] in hidden)
     return json.dumps(settings).encode()
 
 
@@ -243,11 +262,12 @@ def _list_steps(rules: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return flatten(rules["normalizer"], "normalizers") + splitter
 
 
-def _marks_spaces(rules: Mapping[str, Any]) -> bool:
-    """Return whether WORD_START takes the place of a space, as in Llama's and Gemma's files."""
-    written = {"Replace": "content", "Metaspace": "replacement"}
-    steps = [step for step in _list_steps(rules) if step["type"] in written]
-    return WORD_START in [step[written[step["type"]]] for step in steps]
+def _marks_words(tokenizer: tokenizers.Tokenizer, model: str, path: pathlib.Path) -> bool:
+    """Return whether a mark takes the place of the space between two words, except in WordPiece."""
+    mark = {WORDPIECE: "", BPE: SPACE}.get(model, WORD_START)
+    text, splitter = make_normalize(tokenizer, path)("a a"), tokenizer.pre_tokenizer
+    parts = guard(splitter.pre_tokenize_str, path)(text) if splitter else [(text, (0, 3))]
+    return mark in "".join(part for part, _ in parts)[1:]
 
 
 def _find_unknown(model: Mapping[str, Any], id_of: Mapping[str, int]) -> dict[str, int]:
@@ -262,6 +282,7 @@ def _check_model(
     kind: str,
     id_of: Mapping[str, int],
     has_unknown: bool,
+    marks_words: bool,
 ) -> None:
     """Refuse a model that is of no use to pre-training, naming the rule."""
     model = rules["model"]
@@ -270,9 +291,9 @@ def _check_model(
         ("its merges are dropped at random", bool(model.get("dropout"))),
         (
             "its pieces do not show where a word begins: no normalizer or pre_tokenizer writes "
-            f"{WORD_START} for a space (Metaspace), as for SentencePiece, or splits into bytes "
-            "(ByteLevel), as for ModernBERT",
-            kind in (SENTENCEPIECE_BPE, UNIGRAM) and not _marks_spaces(rules),
+            f"{WORD_START} for a space (Metaspace), as for SentencePiece, or {SPACE} (ByteLevel), "
+            "as for ModernBERT",
+            not marks_words,
         ),
         (
             "it has neither an unknown token nor byte_fallback with the pieces <0x00> to <0xFF>, "

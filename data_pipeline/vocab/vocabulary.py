@@ -363,7 +363,7 @@ def _load_sentencepiece(
     is_alone = (
         adds_space
         and model.model_type in (UNIGRAM, BPE)
-        and not any(WORD_START in piece[1:].rstrip(WORD_START) for piece in pieces)
+        and not any(WORD_START in piece.lstrip(WORD_START) for piece in pieces)
     )
     return Vocabulary(
         kind=SENTENCEPIECE,

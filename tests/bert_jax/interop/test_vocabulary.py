@@ -19,6 +19,7 @@ from data_pipeline.vocab.train import train_vocabulary
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
 from tests.bert_jax.small_checkpoints import PIECES
 from tests.data_pipeline.encoded import WORDS, train_model
+from tests.data_pipeline.vocab.test_byte_level import write_two_files
 from tests.golden import sentencepiece_rules
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -85,6 +86,15 @@ def test_an_added_token_that_a_list_would_cut_is_refused(tmp_path):
                 vocabulary.read(folder)
         else:
             vocabulary.read(folder)
+
+
+def test_an_added_token_that_a_vocab_json_would_cut_is_refused(tmp_path):
+    write_two_files(tmp_path)
+    assert vocabulary.read(tmp_path).pieces()[5] == "[unused0]"
+    decoder = {"0": {"content": "<pad>"}, "5": {"content": "[unused0]"}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": decoder}))
+    with pytest.raises(Refused, match=r"such as '\[unused0\]', and a vocab\.json alone"):
+        vocabulary.read(tmp_path)
 
 
 @pytest.mark.parametrize(

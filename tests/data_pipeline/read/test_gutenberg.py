@@ -85,6 +85,29 @@ def test_the_old_small_print_is_a_header_too():
     ]
 
 
+@pytest.mark.parametrize("needs_license", [True, False])
+def test_books_that_were_joined_to_one_file_are_all_read(needs_license):
+    small_print = "Title\n\n*END*THE SMALL PRINT! FOR ETEXTS*Ver.04*\n\n"
+    old = f"{small_print}CHAPTER I\n\n{PROSE}\n\nEnd of Project Gutenberg's Days\n\nLicense.\n"
+    paragraph = " ".join(PROSE.replace("_", "").split())
+    lines = (old + BOOK + old).split("\n")
+    assert list(read_chapters(PATH, lines, needs_license)) == [
+        [paragraph],
+        ["MORNING", paragraph, paragraph],
+        [paragraph],
+        [paragraph],
+        [paragraph],
+    ]
+
+
+def test_a_book_with_the_small_print_behind_it_keeps_its_text():
+    book = f"{PROSE}\n\nEnd of Project Gutenberg's Days\n\n*END THE SMALL PRINT! FOR ETEXTS*\n"
+    paragraph = " ".join(PROSE.replace("_", "").split())
+    assert list(read_chapters(PATH, book.split("\n"))) == [[paragraph]]
+    with pytest.raises(ValueError, match=r"book\.txt is no book as Project Gutenberg sends"):
+        list(read_chapters(PATH, book.split("\n"), needs_license=True))
+
+
 @pytest.mark.parametrize("lines", [["a wrapped", "line"], ["prose"] * 2000, ["x" * 999] * 1100])
 def test_a_book_without_its_license_is_refused_where_it_is_needed(lines):
     with pytest.raises(ValueError, match=r"but book\.txt is no book as Project Gutenberg sends"):

@@ -170,7 +170,13 @@ def test_a_token_belongs_to_the_sentence_that_it_begins_in(tmp_path):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"add_dummy_prefix": False}, {"split_by_whitespace": False}, {"model_type": "word"}],
+    [
+        {},
+        {"add_dummy_prefix": False},
+        {"split_by_whitespace": False},
+        {"user_defined_symbols": ["d\u2581"]},
+        {"model_type": "word"},
+    ],
 )
 def test_documents_have_the_ids_of_a_sentencepiece_model(tmp_path, settings):
     specials = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3, "pad_piece": "[PAD]"}

@@ -3,17 +3,24 @@
 import json
 import pathlib
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken
+from tokenizers import AddedToken, normalizers, pre_tokenizers
 
 from data_pipeline.corpus.lost_characters import LostCharacters
 from data_pipeline.vocab import load_vocabulary, tokenizer_file
 from tests.data_pipeline.encoded import SPECIALS, id_lists
 from tests.data_pipeline.vocab.test_byte_level import make_file
-from tests.data_pipeline.vocab.test_documents import BERT, SPLIT, TOKENIZERS, make_wordpiece
+from tests.data_pipeline.vocab.test_documents import (
+    BERT,
+    SPLIT,
+    TOKENIZERS,
+    make_unigram,
+    make_wordpiece,
+)
 
 
 def write(folder: pathlib.Path, tokenizer: tokenizers.Tokenizer) -> pathlib.Path:
@@ -49,6 +56,29 @@ def test_a_role_that_the_file_does_not_mark_as_special_is_text_in_training(tmp_p
     path = write_parts(tmp_path, added_tokens=data["added_tokens"])
     (ids,) = id_lists(load_vocabulary(path), [TEXT])
     assert not {2, 3, 4} & set(ids) and load_vocabulary(path).pieces().index("[E1]") in ids
+
+
+@pytest.mark.parametrize("name", ["Unigram", "WordPiece"])
+def test_roles_that_a_model_looks_for_in_words_are_text_in_training(tmp_path, name):
+    """As in XLM-R's file, where </s> is a piece of Unigram; other added tokens keep their ids."""
+    nothing = normalizers.Sequence([])
+    tokenizer = make_wordpiece(nothing, pre_tokenizers.WhitespaceSplit(), AddedToken("<b>"))
+    if name == "Unigram":
+        tokenizer = make_unigram("always", split=True)
+        tokenizer.normalizer = nothing
+        tokenizer.add_tokens(["<b>"])
+    path = write(tmp_path, tokenizer)
+    loaded, text = load_vocabulary(path), "a [SEP] <b> [MASK] [CLS]"
+    (ids,) = id_lists(loaded, [text])
+    pieces = loaded.pieces()
+    assert pieces[:5] == SPECIALS and pieces.index("<b>") in ids
+    assert not {0, 2, 3, 4} & set(ids) and not any(" " in piece for piece in pieces)
+    documents, _ = loaded.encode_documents([text], [1])
+    assert documents.tolist() == ids
+    (others,) = id_lists(loaded, ["a <b> bal"])
+    assert others == tokenizer.encode("a <b> bal").ids
+    (read,) = id_lists(load_vocabulary(path, reads_special_tokens=True), [text])
+    assert read == tokenizer.encode(text).ids and {2, 3, 4} < set(read)
 
 
 def test_truncation_and_padding_of_the_file_are_left_to_rows(tmp_path):
@@ -108,6 +138,19 @@ def make_model(name: str, **changes: object) -> dict:
 
 
 UNIGRAM = "unigram, always, split True"
+METASPACE = {
+    "type": "Metaspace",
+    "replacement": "\u2581",
+    "prepend_scheme": "always",
+    "split": True,
+}
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+
+
+def cut_first(splitter: dict) -> dict:
+    """A splitter that gets words without the spaces between them, as T5's does."""
+    steps = [{"type": "WhitespaceSplit"}, splitter]
+    return {"pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
 
 
 @pytest.mark.parametrize(
@@ -117,12 +160,27 @@ UNIGRAM = "unigram, always, split True"
         (make_model(UNIGRAM, unk_id=None), "would be lost"),
         (make_model("BERT", unk_token="[NONE]"), "would be lost"),
         (make_model(UNIGRAM) | {"pre_tokenizer": {"type": "Whitespace"}}, "begins: .* .Metaspace."),
+        (make_model(UNIGRAM) | cut_first(METASPACE | {"prepend_scheme": "never"}), "begins: .*"),
+        (make_file("roberta") | cut_first(BYTE_LEVEL), "begins: .* .ByteLevel."),
     ],
 )
 def test_a_file_that_loses_characters_or_spaces_is_refused(tmp_path, parts, message):
     """The library drops what has no piece, or raises in the middle of a text."""
     with pytest.raises(ValueError, match=message):
         load_vocabulary(write_parts(tmp_path, **parts))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        make_model(UNIGRAM) | cut_first(METASPACE),
+        make_file("roberta") | cut_first(BYTE_LEVEL | {"add_prefix_space": True}),
+    ],
+)
+def test_a_mark_that_each_word_gets_shows_where_it_begins(tmp_path, parts):
+    loaded = load_vocabulary(write_parts(tmp_path, **parts))
+    ids, _ = loaded.encode(["bal bal"])
+    assert np.count_nonzero(~loaded.is_continuation[ids]) == 2
 
 
 def test_the_models_own_unknown_token_counts(tmp_path):
