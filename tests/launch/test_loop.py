@@ -17,6 +17,7 @@ from launch.cloud.decide import Action, Rules, State
 from launch.cloud.job import Job
 from launch.cloud.run import Answer, Command, ask, ask_all
 from tests.launch.scripts import LAUNCH, TRAIN_FLAGS
+from tests.launch.simulated_cloud import HOUR
 
 pytestmark = pytest.mark.slow
 
@@ -91,6 +92,20 @@ def test_a_signal_leaves_training_alone_and_says_what_it_costs(cluster, cloud, c
     assert code == 130 and cloud.exists
     assert "stopped by a signal; training continues" in out
     assert "my-tpu may still cost money ($9.60 an hour), until: launch/delete.sh" in error
+
+
+def test_a_supervisor_under_nohup_outlives_its_terminal(pod, cloud, monkeypatch):
+    def hang_up(secs):
+        os.kill(os.getpid(), signal.SIGHUP)
+        cloud.sleep(HOUR)
+
+    monkeypatch.setattr(watch, "time", cloud.clock(hang_up))
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        code, out, _ = pod("queued")
+    finally:
+        signal.signal(signal.SIGHUP, former)
+    assert (code, "training has finished" in out) == (0, True), out
 
 
 def test_each_collection_of_stacks_is_kept(cluster, tmp_path):
