@@ -315,14 +315,16 @@ class _Turn:
 
     def miss_workers(self, count: int) -> None:
         """Count looks that miss workers; a newer checkpoint shows that they train."""
-        state = self.state
+        state, workers = self.state, self.answers.workers
         state.unreached += 1
         if state.unreached == 1:
             state.unreached_at, state.unreached_since = state.checkpoint, self.now
-        answered = len(self.answers.workers)
-        self.say_waiting(f"{answered} of {count} workers answer", self.answers.error)
+        self.say_waiting(f"{len(workers)} of {count} workers answer", self.answers.error)
         is_over = state.unreached >= MAX_UNREACHED
-        if self.rules.starts_itself:  # its machines install packages before they can answer
+        # Where nobody says that training ended, it may go on: ssh from here may be what fails.
+        may_train = state.has_trained and all(w.status == "running" for w in workers)
+        # Machines that start themselves install packages before they can answer.
+        if may_train or self.rules.starts_itself:
             is_over = self.now - state.unreached_since >= self.rules.hung_secs
         if is_over and state.checkpoint > state.unreached_at:
             self.event(f"training continues nonetheless: checkpoint {self.step} is newer")

@@ -61,9 +61,11 @@ JOURNEYS = [
     # Old answers: none after a request, one about the slice before.
     (BUCKET, "absent / absent / absent / absent / ready never never", "create / - / - / - / set_up start"),
     (BUCKET, UP + "lost / absent / lost / ready #900 never never", GO + "delete / create / - / set_up start"),
-    # Workers out of reach: five looks, and a newer checkpoint says that they train.
-    (BUCKET, UP + "ready run" + " / ready" * 4, GO + "- / - / - / - / delete"),
-    (BUCKET, UP + "ready run" + " / ready" * 3 + " / ready @7 / ready", GO + "- / - / - / - / - / -"),
+    # Workers out of reach: five looks, hung_secs where training may go on, which a newer checkpoint shows.
+    (BUCKET, " / ".join(["ready"] * 5), "- / - / - / - / delete"),
+    (BUCKET, UP + " / ".join(["ready 134"] * 5), GO + "- / - / - / - / delete"),
+    (BUCKET, UP + "ready run" + " / ready" * 5 + " / +4000 ready", GO + "- / " * 6 + "delete"),
+    (BUCKET, UP + "ready run" + " / ready" * 3 + " / +4000 ready @7 / ready", GO + "- / - / - / - / - / -"),
     (BUCKET, UP + "ready run never / ready run run / ready run never / ready run never", GO + "- / - / - / stop start"),
     (BUCKET, UP + "ready hung hung / ready hung run", GO + "stacks stop start / -"),
     # Set-up and start that fail, the doctor that finds a fault.
