@@ -15,7 +15,7 @@ from .decide import Answers, SliceSeen
 from .job import SET_UP_SECS, Job
 from .queued import no_answer, read_workers
 from .run import Ask, Command, make
-from .text import dig, dig_any, read_json, read_time
+from .text import MAX_TEXT, dig, dig_any, read_json, read_time
 
 STARTS_ITSELF = True
 LISTING = "gcloud compute instances list {project}"  # the TPU API does not list these machines
@@ -37,15 +37,15 @@ _MACHINES = {"PROVISIONING", "STAGING", "RUNNING", "REPAIRING", "STOPPING"}
 def plan(kind: str, job: Job) -> list[Command]:
     """Return the commands of an action of the supervisor."""
     if kind == "create":
-        return [*job.pack(), *_upload(job), *_clean(job.cluster), *_create(job.cluster)]
+        return [*job.pack(), *_upload(job), *_clean(job.cluster), *_create(job)]
     if kind == "delete":
         return [_managed(job.cluster, "delete", "--quiet", passes="absent")]
     return _clean(job.cluster) if kind == "clean" else []
 
 
-def _managed(cluster: Cluster, verb: str, flags: str, passes: str = "") -> Command:
+def _managed(cluster: Cluster, verb: str, flags: str, *words: str, passes: str = "") -> Command:
     line = f"gcloud compute instance-groups managed {verb} {cluster.name} {cluster.place} {flags}"
-    return make(line, passes=passes)
+    return make(line, *words, passes=passes)
 
 
 def _find_folder(cluster: Cluster) -> str:
@@ -75,7 +75,8 @@ def _clean(cluster: Cluster) -> list[Command]:
     ]
 
 
-def _create(cluster: Cluster) -> list[Command]:
+def _create(job: Job) -> list[Command]:
+    cluster = job.cluster
     slice_, name, region = cluster.slice, cluster.name, cluster.region
     label = f"launched_by={cluster.get('LABEL')}"
     resources = "https://www.googleapis.com/compute/v1/projects/"
@@ -96,14 +97,15 @@ def _create(cluster: Cluster) -> list[Command]:
         {cluster.flags(service_account="SERVICE_ACCOUNT")}
         --metadata=bert-jax-folder={_find_folder(cluster)}"""
     script = f"--metadata-from-file=startup-script={LAUNCH / 'worker' / 'on_boot.sh'}"
-    group = f"""--size=0 --description={label} --target-size-policy-mode=bulk
+    group = f"""--size=0 --target-size-policy-mode=bulk
         --template={resources}/instanceTemplates/{name}
         --workload-policy={resources}/resourcePolicies/{name}
         --default-action-on-vm-failure=do-nothing"""
+    description = f"--description={label},workdir={job.workdir}"
     return [
         make(policy, passes="exists"),
         make(template, script, passes="exists"),
-        _managed(cluster, "create", group, passes="exists"),
+        _managed(cluster, "create", group, description, passes="exists"),
         _managed(cluster, "resize", f"--size={slice_.hosts}"),
     ]
 
@@ -151,7 +153,9 @@ def read_group(group: Any, machines: Any, hosts: int) -> SliceSeen | None:
     created = read_time(dig(group, "creationTimestamp"))
     if created is None or not isinstance(machines, list):
         return None
-    by, _, label = dig(group, "description").partition("=")
+    by, _, rest = str(dig_any(group, "description")).partition("=")
+    label, _, workdir = (rest if by == "launched_by" else "").partition(",workdir=")
+    label, workdir = label[:MAX_TEXT], workdir[:MAX_TEXT]
     states = [dig(machine, "instanceStatus") or "PENDING" for machine in machines]
     actions = {dig(machine, "currentAction") for machine in machines}
     kind = _find_kind(set(states), actions)
@@ -160,8 +164,8 @@ def read_group(group: Any, machines: Any, hosts: int) -> SliceSeen | None:
     if dig_any(group, "targetSize") == 0:  # in bulk mode a group shrinks to nothing or not at all
         kind = decide.LOST
     words = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
-    label = label if by == "launched_by" else ""
-    return SliceSeen(kind, words[:200], label, created, bool(_MACHINES & set(states)), hosts)
+    has_machines = bool(_MACHINES & set(states))
+    return SliceSeen(kind, words[:MAX_TEXT], label, created, has_machines, hosts, workdir)
 
 
 def _find_kind(states: set[str], actions: set[str]) -> str:

@@ -8,6 +8,7 @@ say.
 import dataclasses
 
 from .run import Answer
+from .text import MAX_TEXT
 
 # Codes of bert_jax/runtime/exit_codes.py after which the same command would end the same way.
 FINAL_CODES = (2, 3)
@@ -42,7 +43,10 @@ class Rules:
 
 @dataclasses.dataclass(frozen=True)
 class SliceSeen:
-    """Hold what a service says of the slice; `created`, seconds since 1970, tells slices apart."""
+    """Hold what a service says of the slice; `created`, seconds since 1970, tells slices apart.
+
+    workdir: where it trains into by itself, up to MAX_TEXT characters; '' where nobody says.
+    """
 
     kind: str
     words: str = ""
@@ -50,6 +54,7 @@ class SliceSeen:
     created: float = 0
     has_machines: bool = False
     workers: int = 0
+    workdir: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,6 +243,12 @@ class _Turn:
             words = f"the slice has the label launched_by='{seen.label}', not '{rules.label}'"
             words += ", and is left alone; set LABEL, or change TPU_NAME"
             self.end(2, words)
+            return
+        is_going = seen.kind == DELETING or seen.created == state.condemned
+        if seen.workdir not in ("", rules.workdir[:MAX_TEXT]) and not is_going:
+            state.is_there = True
+            words = f"the slice trains into {seen.workdir}, not {rules.workdir}; let that run end"
+            self.end(2, f"{words} and delete the slice with launch/delete.sh, or change TPU_NAME")
             return
         self.bill(seen)
         if seen.created != state.created:

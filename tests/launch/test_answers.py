@@ -4,6 +4,7 @@ A JobSet is also read from a record with its source, date and command. None was 
 queued resources and instance groups: Google's pages show excerpts without a time of creation.
 """
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -13,7 +14,7 @@ import pytest
 
 from launch.cloud import compute_engine, decide, gke, queued
 from launch.cloud.run import Answer
-from launch.cloud.text import dig, escape, read_json, read_time
+from launch.cloud.text import MAX_TEXT, dig, escape, read_json, read_time
 from tests.launch.conftest import GOLDEN
 from tests.launch.scripts import needs_gcloud
 from tests.launch.simulated_cloud import HOSTILE
@@ -155,6 +156,20 @@ def test_a_failed_jobset_has_the_exit_code_of_its_job(tmp_path, jobset, jobs, ki
     answers = gke.look(make_job(tmp_path, "gke"), ask, 0)
     assert (answers.slice and answers.slice.kind) == kind
     assert [worker.code for worker in answers.workers] == codes
+
+
+def test_a_slice_that_starts_training_names_its_workdir(tmp_path):
+    metadata = gke.make_manifest(make_job(tmp_path, "gke"))["metadata"]
+    body = {"metadata": metadata | {"creationTimestamp": "2026-11-22T03:00:00Z"}}
+    assert gke.read_jobset(body)[0].workdir == "gs://b/a"
+    job = make_job(tmp_path, "compute_engine")
+    job = dataclasses.replace(job, flags=(f"--workdir=gs://b/my, a={'c' * 300}",))
+    words = [w for command in compute_engine.plan("create", job) for w in command.words]
+    (text,) = (w.partition("=")[2] for w in words if w.startswith("--description="))
+    group = {"description": text, "creationTimestamp": "2026-11-22T03:00:00Z"}
+    seen = compute_engine.read_group(group, [], 2)
+    assert (seen.label, seen.workdir) == ("bert_jax", job.workdir[:MAX_TEXT])
+    assert compute_engine.read_group(group | {"description": "other=a"}, [], 2).label == ""
 
 
 def test_a_group_that_goes_between_two_questions_is_absent(tmp_path):

@@ -1,7 +1,7 @@
 # ruff: noqa: E501
 """Journeys of the supervisor, one line each: what looks see, and what is decided.
 
-Looks are separated by /: a kind of slice, what each of two workers says (run, hung, never, busy or an exit
+Looks are separated by /: a kind of slice (foreign: with another label, other: of another run), what each of two workers says (run, hung, never, busy or an exit
 code), @N newest checkpoint, +N seconds since the look before (60), #N creation of the slice, !ACTION=WORDS an
 action that fails then. Decided is what is done but events and waits; - is nothing.
 """
@@ -51,6 +51,9 @@ JOURNEYS = [
     (BUCKET, UP + "foreign", GO + "end 2"),
     (BUCKET, "foreign", "end 2"),
     (BUCKET, UP + "ready busy run", GO + "end 2"),
+    # So does one that trains another run by itself: its end is not this run's.
+    (ITSELF, "other 0 0", "end 2"),
+    (ITSELF, "absent / other run run", "create / end 2"),
     # Requests that fail: transient, permanent, for half a day; the name is taken.
     (BUCKET, "absent !create=503 / absent", "create / create"),
     (BUCKET, "absent !create=PERMISSION_DENIED", "create end 1"),
@@ -108,10 +111,12 @@ def read_look(look: str, before: Answers | None) -> tuple[Answers, dict[str, str
     if kind in ("none", "denied"):
         return Answers(now, error="503", is_permanent=kind == "denied"), fails
     label = "her" if kind == "foreign" else "bert_jax"
-    kind = "READY" if kind == "foreign" else kind.upper()
+    workdir = "gs://b/other" if kind == "other" else ""
+    kind = "READY" if kind in ("foreign", "other") else kind.upper()
     seen = SliceSeen(kind)
     if kind != "ABSENT":
-        seen = SliceSeen(kind, kind, label, created, kind in ("READY", "STARTING"), 2)
+        has_machines = kind in ("READY", "STARTING")
+        seen = SliceSeen(kind, kind, label, created, has_machines, 2, workdir)
     said = []
     for number, word in enumerate(workers):
         code = int(word) if word.isdigit() else 0
