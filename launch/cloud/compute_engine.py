@@ -143,7 +143,8 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
         return Answers(now, seen)
     records = ask(about_records)
     workers, junk, _ = read_workers(records.out)
-    young = [w for w in workers if now - w.time < MAX_RECORD_SECS or w.code in decide.FINAL_CODES]
+    final = {("ended", code) for code in (0, *decide.FINAL_CODES)}  # it writes no more after these
+    young = [w for w in workers if now - w.time < MAX_RECORD_SECS or (w.status, w.code) in final]
     error = records.words if records.code else ""
     return Answers(now, seen, error, workers=tuple(young), junk=junk)
 

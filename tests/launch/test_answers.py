@@ -172,6 +172,24 @@ def test_a_slice_that_starts_training_names_its_workdir(tmp_path):
     assert compute_engine.read_group(group | {"description": "other=a"}, [], 2).label == ""
 
 
+def look_at_group(tmp_path, machines, *said, now=10_000.0, **settings):
+    """What a look sees of a group with these machines; said: the bodies that follow."""
+    group = {"creationTimestamp": "2026-11-22T03:00:00Z", "description": "launched_by=a"}
+    rows = [{"instanceStatus": status, "currentAction": action} for status, action in machines]
+    texts = [text if isinstance(text, str) else json.dumps(text) for text in (group, rows, *said)]
+    answers = iter([Answer(0, text) for text in texts])
+    job = make_job(tmp_path, "compute_engine", **settings)
+    return compute_engine.look(job, lambda command: next(answers), now)
+
+
+def test_the_last_record_of_a_machine_counts_however_old_it_is(tmp_path):
+    """A supervisor that comes back hours after the end of a run must see it."""
+    ends = ("ended 0 40", "ended 2 -", "ended 1 40", "running 9 5 40", "not set up")
+    lines = [f"worker w-{number} {end} starts 1 time 7\n" for number, end in enumerate(ends)]
+    answers = look_at_group(tmp_path, [("RUNNING", "NONE")] * 2, "".join(lines))
+    assert [worker.name for worker in answers.workers] == ["w-0", "w-1"]
+
+
 def test_a_group_that_goes_between_two_questions_is_absent(tmp_path):
     said = iter([Answer(0, "{}"), Answer(1, "", "HTTPError 404: was not found")])
     job = make_job(tmp_path, "compute_engine")

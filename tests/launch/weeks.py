@@ -38,10 +38,10 @@ class Week:
     broken: list[str]
 
 
-def make_job(folder: pathlib.Path, road: str) -> Job:
+def make_job(folder: pathlib.Path, road: str, **settings: str) -> Job:
     """Make a job of two machines on a road."""
     topology = "v5e:2x4" if road == "queued" else "v6e:2x4"
-    write_cluster(folder / "cluster.env", TOPOLOGY=topology, ROAD=road, **SETTINGS)
+    write_cluster(folder / "cluster.env", TOPOLOGY=topology, ROAD=road, **SETTINGS | settings)
     flags = ("--config=configs/base.py", "--workdir=gs://b/a")
     return Job(Cluster(folder / "cluster.env", {}), flags, "a" * 40)
 
