@@ -130,7 +130,8 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
     if listed.is_absent:  # also of a group that has gone between the two
         return Answers(now, SliceSeen(decide.ABSENT))
     group, machines = read_json(said.out), read_json(listed.out)
-    seen = None if listed.code else read_group(group, machines, job.cluster.slice.hosts)
+    is_spot = job.cluster.get("PROVISIONING") == "spot"
+    seen = None if listed.code else read_group(group, machines, job.cluster.slice.hosts, is_spot)
     if seen is None:
         return no_answer(now, listed)
     if seen.kind in (decide.QUEUED, decide.STARTING):
@@ -149,7 +150,7 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
     return Answers(now, seen, error, workers=tuple(young), junk=junk)
 
 
-def read_group(group: Any, machines: Any, hosts: int) -> SliceSeen | None:
+def read_group(group: Any, machines: Any, hosts: int, is_spot: bool) -> SliceSeen | None:
     """Return what a group and the list of its machines say; None where they say nothing."""
     created = read_time(dig(group, "creationTimestamp"))
     if created is None or not isinstance(machines, list):
@@ -159,7 +160,7 @@ def read_group(group: Any, machines: Any, hosts: int) -> SliceSeen | None:
     label, workdir = label[:MAX_TEXT], workdir[:MAX_TEXT]
     states = [dig(machine, "instanceStatus") or "PENDING" for machine in machines]
     actions = {dig(machine, "currentAction") for machine in machines}
-    kind = _find_kind(set(states), actions)
+    kind = _find_kind(set(states), actions, is_spot)
     if kind == decide.READY and len(machines) < hosts:
         kind = decide.STARTING
     if dig_any(group, "targetSize") == 0:  # in bulk mode a group shrinks to nothing or not at all
@@ -169,13 +170,13 @@ def read_group(group: Any, machines: Any, hosts: int) -> SliceSeen | None:
     return SliceSeen(kind, words[:MAX_TEXT], label, created, has_machines, hosts, workdir)
 
 
-def _find_kind(states: set[str], actions: set[str]) -> str:
+def _find_kind(states: set[str], actions: set[str], is_spot: bool) -> str:
     if _REPAIRS & actions:
         return decide.STARTING
     if "DELETING" in actions and states:
         return decide.DELETING
-    if _LOST_STATES & states:
-        return decide.LOST
+    if _LOST_STATES & states:  # after maintenance, Google starts all but Spot machines again
+        return decide.LOST if is_spot else decide.STARTING
     if states == {"RUNNING"} and actions == {"NONE"}:
         return decide.READY
     return decide.STARTING if states & _MACHINES else decide.QUEUED

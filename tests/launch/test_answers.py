@@ -66,7 +66,7 @@ def test_an_answer_of_a_worker_counts_once_and_junk_is_named():
 def test_junk_says_nothing_of_a_slice(junk):
     seen = decide.SliceSeen(decide.READY)
     assert queued.read_queued(junk) is None
-    assert compute_engine.read_group(junk, junk, 2) is None
+    assert compute_engine.read_group(junk, junk, 2, False) is None
     assert gke.read_jobset(junk) is None
     assert queued.read_node(seen, junk).kind != decide.READY
 
@@ -100,15 +100,17 @@ def test_a_group_has_the_state_of_its_machines():
     group = {"description": "launched_by=a", "targetSize": 2}
     group["creationTimestamp"] = "2026-11-22T03:00:00-08:00"
 
-    def kind(*machines, **changed):
+    def kind(*machines, is_spot=False, **changed):
         rows = [{"instanceStatus": status, "currentAction": action} for status, action in machines]
-        return compute_engine.read_group(group | changed, rows, 2).kind
+        return compute_engine.read_group(group | changed, rows, 2, is_spot).kind
 
     fine = ("RUNNING", "NONE")
     assert kind(fine, fine) == decide.READY
     assert kind(fine) == kind(("RUNNING", "VERIFYING"), fine) == decide.STARTING
     assert kind(("REPAIRING", "RECREATING"), fine) == decide.STARTING
-    assert kind(("STOPPED", "NONE"), fine) == decide.LOST  # preempted Spot
+    assert kind(("STOPPED", "NONE"), fine, is_spot=True) == decide.LOST  # preempted
+    for status in ("STOPPING", "TERMINATED"):  # maintenance of on-demand machines
+        assert kind((status, "NONE"), (status, "NONE")) == decide.STARTING
     assert kind() == kind(("", "CREATING"), ("PENDING", "CREATING")) == decide.QUEUED
     assert kind(fine, targetSize=0) == decide.LOST  # flex-start after its days
     assert kind(("STOPPING", "DELETING"), ("RUNNING", "DELETING")) == decide.DELETING
@@ -167,9 +169,9 @@ def test_a_slice_that_starts_training_names_its_workdir(tmp_path):
     words = [w for command in compute_engine.plan("create", job) for w in command.words]
     (text,) = (w.partition("=")[2] for w in words if w.startswith("--description="))
     group = {"description": text, "creationTimestamp": "2026-11-22T03:00:00Z"}
-    seen = compute_engine.read_group(group, [], 2)
+    seen = compute_engine.read_group(group, [], 2, False)
     assert (seen.label, seen.workdir) == ("bert_jax", job.workdir[:MAX_TEXT])
-    assert compute_engine.read_group(group | {"description": "other=a"}, [], 2).label == ""
+    assert compute_engine.read_group(group | {"description": "other=a"}, [], 2, False).label == ""
 
 
 def look_at_group(tmp_path, machines, *said, now=10_000.0, **settings):
