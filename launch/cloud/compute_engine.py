@@ -37,10 +37,11 @@ _MACHINES = {"PROVISIONING", "STAGING", "RUNNING", "REPAIRING", "STOPPING"}
 def plan(kind: str, job: Job) -> list[Command]:
     """Return the commands of an action of the supervisor."""
     if kind == "create":
-        return [*job.pack(), *_upload(job), *_clean(job.cluster), *_create(job)]
+        # A template that cannot go belongs to a group that is there, whose folder is left alone.
+        return [*job.pack(), *_clean(job.cluster, "absent"), *_upload(job), *_create(job)]
     if kind == "delete":
         return [_managed(job.cluster, "delete", "--quiet", passes="absent")]
-    return _clean(job.cluster) if kind == "clean" else []
+    return _clean(job.cluster, "any") if kind == "clean" else []
 
 
 def _managed(cluster: Cluster, verb: str, flags: str, *words: str, passes: str = "") -> Command:
@@ -66,11 +67,11 @@ def _upload(job: Job) -> list[Command]:
     ]
 
 
-def _clean(cluster: Cluster) -> list[Command]:
+def _clean(cluster: Cluster, passes: str) -> list[Command]:
     """Return what deletes template and policy; a group that is there keeps them."""
     place = f"--region={cluster.region} {cluster.project}"
     return [
-        make(f"gcloud compute {kind} delete --quiet {cluster.name} {place}", passes="any")
+        make(f"gcloud compute {kind} delete --quiet {cluster.name} {place}", passes=passes)
         for kind in ("instance-templates", "resource-policies")
     ]
 
@@ -103,9 +104,9 @@ def _create(job: Job) -> list[Command]:
         --default-action-on-vm-failure=do-nothing"""
     description = f"--description={label},workdir={job.workdir}"
     return [
-        make(policy, passes="exists"),
-        make(template, script, passes="exists"),
-        _managed(cluster, "create", group, description, passes="exists"),
+        make(policy),
+        make(template, script),
+        _managed(cluster, "create", group, description),
         _managed(cluster, "resize", f"--size={slice_.hosts}"),
     ]
 

@@ -125,7 +125,7 @@ def ask_all(commands: Sequence[Command], ask: Ask) -> Answer:
     answer = Answer(0)
     for command in commands:
         answer = ask(command)
-        passes = {"": False, "any": True, "exists": answer.exists, "absent": answer.is_absent}
+        passes = {"": False, "any": True, "absent": answer.is_absent}
         if answer.code and passes[command.passes]:
             answer = Answer(0, answer.out, answer.err)
         if answer.code:

@@ -13,7 +13,7 @@ import shutil
 import pytest
 
 from launch.cloud import compute_engine, decide, gke, queued
-from launch.cloud.run import Answer
+from launch.cloud.run import Answer, ask_all
 from launch.cloud.text import MAX_TEXT, dig, escape, read_json, read_time
 from tests.launch.conftest import GOLDEN
 from tests.launch.scripts import needs_gcloud
@@ -172,6 +172,20 @@ def test_a_slice_that_starts_training_names_its_workdir(tmp_path):
     seen = compute_engine.read_group(group, [], 2, False)
     assert (seen.label, seen.workdir) == ("bert_jax", job.workdir[:MAX_TEXT])
     assert compute_engine.read_group(group | {"description": "other=a"}, [], 2, False).label == ""
+
+
+def test_a_group_in_another_zone_keeps_its_template_and_its_job(tmp_path):
+    """Templates belong to a region: a second group would train what the first one trains."""
+    in_use, lines = "The instance_template resource is already being used by my-tpu", []
+
+    def ask(command):
+        lines.append(" ".join(command.words))
+        is_refused = "templates delete" in lines[-1]
+        return Answer(int(is_refused), "", in_use * is_refused)
+
+    said = ask_all(compute_engine.plan("create", make_job(tmp_path, "compute_engine")), ask)
+    assert (said.code, said.exists, said.is_permanent) == (1, False, False)
+    assert not any(words in line for line in lines for words in ("storage", " create "))
 
 
 def look_at_group(tmp_path, machines, *said, now=10_000.0, **settings):
