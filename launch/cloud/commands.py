@@ -116,7 +116,8 @@ def _wait(road: ModuleType, job: Job, given: Namespace) -> int:
         is_over = state in (decide.LOST, decide.DELETING) or failures == 5
         if is_over or waited + poll > int(limit[:-1]) * _UNITS[limit[-1]]:
             until = f"it may cost money until {given.cluster.next_command('delete')}"
-            refuse(f"it is {state} after {waited:.0f} s; {until} {answers.error}", 1)
+            why = answers.slice.words if answers.slice else answers.error
+            refuse(f"it is {state} after {waited:.0f} s ({why}); {until}", 1)
         time.sleep(poll)
 
 

@@ -138,9 +138,10 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
     if seen.kind in (decide.QUEUED, decide.STARTING):
         errors = read_json(ask(about_errors).out)
         code, words = (dig(errors, 0, "error", key) for key in ("code", "message"))
-        if "QUOTA" in code:  # the group would try for ever
-            return Answers(now, None, f"{code}: {words}", True)
         seen = dataclasses.replace(seen, words=f"{seen.words} {code}".strip())
+        # Left alone, it would try for ever, and train once there is quota, watched by nobody.
+        if "QUOTA" in code and not seen.has_machines:
+            seen = dataclasses.replace(seen, kind=decide.LOST, words=f"{code}: {words}")
     if seen.kind != decide.READY:
         return Answers(now, seen)
     records = ask(about_records)

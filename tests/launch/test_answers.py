@@ -206,6 +206,17 @@ def test_the_last_record_of_a_machine_counts_however_old_it_is(tmp_path):
     assert [worker.name for worker in answers.workers] == ["w-0", "w-1"]
 
 
+def test_a_group_without_quota_is_deleted_instead_of_trying_for_ever(tmp_path):
+    error = [{"error": {"code": "QUOTA_EXCEEDED", "message": "Quota 'A' exceeded. Limit: 0"}}]
+    seen = look_at_group(tmp_path, [("", "CREATING")] * 2, error).slice
+    assert (seen.kind, seen.words) == (decide.LOST, "QUOTA_EXCEEDED: Quota 'A' exceeded. Limit: 0")
+    # An error of long ago says nothing of a repair, nor does a stockout.
+    seen = look_at_group(tmp_path, [("REPAIRING", "RECREATING")] * 2, error).slice
+    assert seen.kind == decide.STARTING
+    error = [{"error": {"code": "ZONE_RESOURCE_POOL_EXHAUSTED"}}]
+    assert look_at_group(tmp_path, [("", "CREATING")] * 2, error).slice.kind == decide.QUEUED
+
+
 def test_a_group_that_goes_between_two_questions_is_absent(tmp_path):
     said = iter([Answer(0, "{}"), Answer(1, "", "HTTPError 404: was not found")])
     job = make_job(tmp_path, "compute_engine")
