@@ -456,13 +456,18 @@ class _Turn:
             self.end(code, words)
 
     def fail(self, words: str, is_permanent: bool) -> None:
-        """Note a failed request; end where no retry can help, or an outage is too long."""
+        """Note a failed request; end where no retry can help, or an outage is too long.
+
+        Once a slice has cost money, a login or a right that is missing is waited for as well: the
+        slice must not be left alone, and a metadata server that is down looks the same.
+        """
         state = self.state
         self.has_failed = True
         state.unanswered_since = state.unanswered_since or self.now
         outage = self.now - state.unanswered_since
-        if is_permanent or outage >= MAX_OUTAGE_SECS:
-            since = "" if is_permanent else f", for {outage / 3600:.0f} h now"
+        is_hopeless = is_permanent and not (state.spent_secs or state.billed_since)
+        if is_hopeless or outage >= MAX_OUTAGE_SECS:
+            since = "" if is_hopeless else f", for {outage / 3600:.0f} h now"
             self.end(state.end_code or 1, f"gave up: {words}{since}")
         else:
             state.pause = min(2 * max(state.pause, self.rules.poll_secs), MAX_PAUSE_SECS)

@@ -61,6 +61,9 @@ JOURNEYS = [
     (BUCKET, "absent / none / +43000 none / +200 none", "create / - / - / end 1"),
     (BUCKET, "absent / none / +43000 queued / +200 none", "create / - / - / -"),
     (BUCKET, "denied", "end 1"),
+    # A login that expires at night is renewed in the morning.
+    (BUCKET, UP + "denied / +40000 denied / ready run run / denied / +43300 denied", GO + "- / - / - / - / end 1"),
+    (BUCKET, UP + "lost / absent !create=QUOTA_EXCEEDED / absent / ready #900 never never", GO + "delete / create / create / set_up start"),
     # Old answers: none after a request, one about the slice before.
     (BUCKET, "absent / absent / absent / absent / ready never never", "create / - / - / - / set_up start"),
     (BUCKET, UP + "lost / absent / lost / ready #900 never never", GO + "delete / create / - / set_up start"),
