@@ -86,6 +86,8 @@ def test_junk_is_no_json_time_or_text():
         # BioMedBERT/biomedbert nohup.out, a run of 2020 against Google Cloud.
         ("Quota limit 'TPUV2sPodPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0", True),
         ("Quota exceeded for quota metric 'Requests' and limit 'requests per minute'", False),
+        ("HTTPError 403: Rate Limit Exceeded", False),
+        ("Quota exceeded for quota metric 'Queries' and limit 'Queries per minute'", False),
         ("HTTPError 503: UNAVAILABLE", False),
         ("ZONE_RESOURCE_POOL_EXHAUSTED", False),
         ("HTTPError 403: no", True),
@@ -94,6 +96,13 @@ def test_junk_is_no_json_time_or_text():
 )
 def test_a_failure_is_permanent_or_passes(words, is_permanent):
     assert Answer(1, "", f"WARNING: x\n{words}\n").is_permanent is is_permanent
+
+
+def test_an_error_is_told_with_the_lines_below_it():
+    error = "ERROR: (gcloud.compute) Could not fetch resource:\n - Quota 'A' exceeded.\n\n"
+    said = Answer(1, "", f"Updates are available.\n{error}")
+    assert said.words == "(gcloud.compute) Could not fetch resource: - Quota 'A' exceeded."
+    assert Answer(1, "", "a\n b  c\n").words == "b c" and Answer(1).words == "no message"
 
 
 def test_a_group_has_the_state_of_its_machines():
