@@ -166,7 +166,8 @@ def read_queued(body: object) -> SliceSeen | None:
     if state not in QUEUED_KINDS or created is None:
         return None
     label = dig(body, "tpu", "nodeSpec", 0, "node", "labels", "launched_by")
-    return SliceSeen(QUEUED_KINDS[state], state, label, created)
+    why = dig(body, "state", "failedData", "error", "message")
+    return SliceSeen(QUEUED_KINDS[state], f"{state} {why}".strip(), label, created)
 
 
 def read_node(seen: SliceSeen, body: object) -> SliceSeen:

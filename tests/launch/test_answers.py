@@ -105,6 +105,13 @@ def test_an_error_is_told_with_the_lines_below_it():
     assert Answer(1, "", "a\n b  c\n").words == "b c" and Answer(1).words == "no message"
 
 
+def test_a_failed_request_says_why():
+    """googlecloudsdk/generated_clients/apis/tpu/v2: FailedData has an error, a Status."""
+    failed = {"state": "FAILED", "failedData": {"error": {"code": 8, "message": "no room"}}}
+    seen = queued.read_queued({"state": failed, "createTime": "2026-11-22T03:00:00Z"})
+    assert (seen.kind, seen.words) == (decide.LOST, "FAILED no room")
+
+
 def test_a_group_has_the_state_of_its_machines():
     group = {"description": "launched_by=a", "targetSize": 2}
     group["creationTimestamp"] = "2026-11-22T03:00:00-08:00"
