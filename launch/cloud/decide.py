@@ -46,6 +46,7 @@ class SliceSeen:
     """Hold what a service says of the slice; `created`, seconds since 1970, tells slices apart.
 
     workdir: where it trains into by itself, up to MAX_TEXT characters; '' where nobody says.
+    started: since when there are machines; 0 where nobody says.
     """
 
     kind: str
@@ -55,6 +56,7 @@ class SliceSeen:
     has_machines: bool = False
     workers: int = 0
     workdir: str = ""
+    started: float = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -424,13 +426,13 @@ class _Turn:
     # Money and ends.
 
     def bill(self, seen: SliceSeen) -> None:
-        """Count from the last look without machines, else from the creation: never too little."""
+        """Count from the last look without machines, or their start: never too little."""
         state, is_new = self.state, seen.created != self.state.created
         if state.billed_since is not None and (is_new or not seen.has_machines):
             state.spent_secs += max(self.now - state.billed_since, 0)
             state.billed_since = None
         if state.billed_since is None and seen.has_machines:
-            state.billed_since = max(state.seen, seen.created)
+            state.billed_since = max(state.seen, seen.created, seen.started)
 
     def check_budget(self) -> None:
         state, limit, spent = self.state, self.rules.max_usd, self.state.count_usd(self.now)

@@ -112,6 +112,12 @@ def test_a_failed_request_says_why():
     assert (seen.kind, seen.words) == (decide.LOST, "FAILED no room")
 
 
+def test_a_node_says_since_when_it_costs():
+    said = {"state": "READY", "networkEndpoints": [{}], "createTime": "2026-11-22T03:00:00Z"}
+    seen = queued.read_node(decide.SliceSeen(decide.READY, created=7), said)
+    assert (seen.created, seen.started, seen.workers) == (7, 1795316400, 1)
+
+
 def test_a_group_has_the_state_of_its_machines():
     group = {"description": "launched_by=a", "targetSize": 2}
     group["creationTimestamp"] = "2026-11-22T03:00:00-08:00"

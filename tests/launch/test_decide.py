@@ -174,6 +174,13 @@ def test_dollars_never_count_too_little_nor_twice():
     assert state.spent_secs >= 0 and state.billed_since == 5000
 
 
+def test_a_slice_that_waited_for_days_before_this_supervisor_came_costs_from_its_machines_on():
+    seen = SliceSeen("READY", "", "bert_jax", 1000, True, 2, started=90_000)
+    state, actions = decide(State(POOR), Answers(90_060, seen))
+    assert state.count_usd(90_060) == 60 and state.end_code is None
+    assert not any(action.kind == "delete" for action in actions)
+
+
 def test_what_is_waited_for_is_said_once_in_ten_minutes():
     said = play(BUCKET, "queued / queued / queued / +600 queued")[2]
     assert said == ["QUEUED", "QUEUED"]
