@@ -92,7 +92,8 @@ def create(given: Namespace, road: ModuleType) -> int:
     elif given.rest:
         refuse(f"'{given.rest[0]}' is no option of launch/create.sh; see launch/create.sh --help")
     if code := run_all(road.plan("create", job), given.dry_run):
-        return code
+        until = cluster.next_command("delete")
+        refuse(f"{cluster.name} may exist nonetheless, and costs money until: {until}", code)
     if given.dry_run:
         return run_all(road.questions(job), True) if given.wait else 0
     print(f"Requested {cluster.name}. It costs money until: {cluster.next_command('delete')}")

@@ -200,6 +200,7 @@ class _Turn:
                 # Ours from a request whose answer was lost, or one that still goes: see later.
                 self.event("a slice of that name exists already")
             elif said.code and kind in ("create", "delete"):
+                state.is_there &= kind == "delete" or not said.is_permanent
                 self.fail(words, said.is_permanent)
             elif said.code:
                 state.is_set_up &= kind == "start"
@@ -207,7 +208,7 @@ class _Turn:
             elif kind == "create":
                 self.event("requested the slice")
                 state.forget_slice()
-                state.is_expected = state.is_there = True
+                state.is_expected = True
             elif kind == "set_up":
                 state.is_set_up = True
             elif kind == "start":
@@ -301,6 +302,7 @@ class _Turn:
         elif not state.is_expected or state.created == state.condemned:
             if self.may_try():
                 state.is_expected, state.requested = False, self.now
+                state.is_there = True  # also if a signal or an outage hides the answer
                 self.act("create")
         else:
             state.missing += 1

@@ -94,6 +94,18 @@ def test_a_signal_leaves_training_alone_and_says_what_it_costs(cluster, cloud, c
     assert "my-tpu may still cost money ($9.60 an hour), until: launch/delete.sh" in error
 
 
+def test_a_signal_that_hides_the_answer_to_a_request_says_what_may_cost(pod, cloud, monkeypatch):
+    create = cloud.create
+
+    def interrupt(*names):
+        create(*names)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cloud, "create", interrupt)
+    code, _, error = pod("queued")
+    assert (code, cloud.exists, "my-tpu may still cost money" in error) == (130, True, True)
+
+
 def test_a_supervisor_under_nohup_outlives_its_terminal(pod, cloud, monkeypatch):
     def hang_up(secs):
         os.kill(os.getpid(), signal.SIGHUP)
