@@ -28,6 +28,7 @@ _MODELS = {
 IMAGES = "ubuntu-os-accelerator-images"
 # A record is written every minute; an older one says nothing of a machine now.
 MAX_RECORD_SECS = 900
+DELETE_SECS = 900  # gcloud waits until all machines are gone
 # googlecloudsdk/generated_clients/apis/compute/v1: ManagedInstance. PENDING is newer.
 _LOST_STATES = {"STOPPING", "STOPPED", "SUSPENDING", "SUSPENDED", "TERMINATED", "DEPROVISIONING"}
 _REPAIRS = {"RECREATING", "RESTARTING", "REFRESHING", "VERIFYING", "STARTING", "RESUMING"}
@@ -40,13 +41,13 @@ def plan(kind: str, job: Job) -> list[Command]:
         # A template that cannot go belongs to a group that is there, whose folder is left alone.
         return [*job.pack(), *_clean(job.cluster, "absent"), *_upload(job), *_create(job)]
     if kind == "delete":
-        return [_managed(job.cluster, "delete", "--quiet", passes="absent")]
+        return [_managed(job.cluster, "delete", "--quiet", passes="absent", secs=DELETE_SECS)]
     return _clean(job.cluster, "any") if kind == "clean" else []
 
 
-def _managed(cluster: Cluster, verb: str, flags: str, *words: str, passes: str = "") -> Command:
+def _managed(cluster: Cluster, verb: str, flags: str, *words: str, **options: Any) -> Command:
     line = f"gcloud compute instance-groups managed {verb} {cluster.name} {cluster.place} {flags}"
-    return make(line, *words, passes=passes)
+    return make(line, *words, **options)
 
 
 def _find_folder(cluster: Cluster) -> str:
