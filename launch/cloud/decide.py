@@ -344,6 +344,11 @@ class _Turn:
         if is_over and state.checkpoint > state.unreached_at:
             self.event(f"training continues nonetheless: checkpoint {self.step} is newer")
             state.unreached = 0
+        elif is_over and not (state.requested or state.has_trained):
+            words = (
+                "gave up: the workers do not answer this machine, which did not create the slice"
+            )
+            self.end(1, f"{words} and leaves it alone; a run may train on it")
         elif is_over:
             self.lose("its workers cannot be reached")
 

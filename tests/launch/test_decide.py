@@ -68,7 +68,8 @@ JOURNEYS = [
     (BUCKET, "absent / absent / absent / absent / ready never never", "create / - / - / - / set_up start"),
     (BUCKET, UP + "lost / absent / lost / ready #900 never never", GO + "delete / create / - / set_up start"),
     # Workers out of reach: five looks, hung_secs where training may go on, which a newer checkpoint shows.
-    (BUCKET, " / ".join(["ready"] * 5), "- / - / - / - / delete"),
+    (BUCKET, "absent" + " / ready" * 5, "create / - / - / - / - / delete"),
+    (BUCKET, " / ".join(["ready"] * 5), "- / - / - / - / end 1"),  # a supervisor on another machine
     (BUCKET, UP + " / ".join(["ready 134"] * 5), GO + "- / - / - / - / delete"),
     (BUCKET, UP + "ready run" + " / ready" * 5 + " / +4000 ready", GO + "- / " * 6 + "delete"),
     (BUCKET, UP + "ready run" + " / ready" * 3 + " / +4000 ready @7 / ready", GO + "- / - / - / - / - / -"),
