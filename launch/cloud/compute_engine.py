@@ -146,11 +146,12 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
     if seen.kind != decide.READY:
         return Answers(now, seen)
     records = ask(about_records)
+    if records.code and not records.is_absent:  # who cannot read them knows nothing of the machines
+        return no_answer(now, records)
     workers, junk, _ = read_workers(records.out)
     final = {("ended", code) for code in (0, *decide.FINAL_CODES)}  # it writes no more after these
     young = [w for w in workers if now - w.time < MAX_RECORD_SECS or (w.status, w.code) in final]
-    error = records.words if records.code else ""
-    return Answers(now, seen, error, workers=tuple(young), junk=junk)
+    return Answers(now, seen, workers=tuple(young), junk=junk)
 
 
 def read_group(group: Any, machines: Any, hosts: int, is_spot: bool) -> SliceSeen | None:

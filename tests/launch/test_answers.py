@@ -214,8 +214,9 @@ def look_at_group(tmp_path, machines, *said, now=10_000.0, **settings):
     """What a look sees of a group with these machines; said: the bodies that follow."""
     group = {"creationTimestamp": "2026-11-22T03:00:00Z", "description": "launched_by=a"}
     rows = [{"instanceStatus": status, "currentAction": action} for status, action in machines]
-    texts = [text if isinstance(text, str) else json.dumps(text) for text in (group, rows, *said)]
-    answers = iter([Answer(0, text) for text in texts])
+    bodies = (group, rows, *said)
+    texts = [body if isinstance(body, str | Answer) else json.dumps(body) for body in bodies]
+    answers = iter([t if isinstance(t, Answer) else Answer(0, t) for t in texts])
     job = make_job(tmp_path, "compute_engine", **settings)
     return compute_engine.look(job, lambda command: next(answers), now)
 
@@ -226,6 +227,15 @@ def test_the_last_record_of_a_machine_counts_however_old_it_is(tmp_path):
     lines = [f"worker w-{number} {end} starts 1 time 7\n" for number, end in enumerate(ends)]
     answers = look_at_group(tmp_path, [("RUNNING", "NONE")] * 2, "".join(lines))
     assert [worker.name for worker in answers.workers] == ["w-0", "w-1"]
+
+
+def test_a_bucket_that_cannot_be_read_says_nothing_of_the_machines(tmp_path):
+    """Else a slice that trains would be deleted, as its machines seem to be silent."""
+    machines = [("RUNNING", "NONE")] * 2
+    answers = look_at_group(tmp_path, machines, Answer(1, "", "HTTPError 403: no access"))
+    assert (answers.slice, answers.is_permanent) == (None, True)
+    answers = look_at_group(tmp_path, machines, Answer(1, "", "matched no objects or files"))
+    assert (answers.slice.kind, answers.workers) == (decide.READY, ())
 
 
 def test_a_group_without_quota_is_deleted_instead_of_trying_for_ever(tmp_path):
