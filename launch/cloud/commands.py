@@ -304,7 +304,9 @@ def watch(given: Namespace, road: ModuleType) -> int:
         usd_per_hour=None if price is None else price * cluster.slice.chips,
         max_usd=float(given.max_usd) if given.max_usd else None,
     )
+    # Slices of one name on two roads are two slices.
     name = f"{cluster.get('PROJECT').replace(':', '.')}.{cluster.get('ZONE')}.{cluster.name}"
+    name += f".{cluster.slice.road}"
     folder = pathlib.Path(given.state_dir or f"~/.local/state/bert_jax/{name}").expanduser()
     supervisor = Supervisor(road, job, rules, folder, ask)
     ending = " and is deleted at the end" * given.delete_at_end

@@ -87,8 +87,11 @@ def test_a_second_supervisor_refuses_and_a_killed_one_resumes(pod, cloud, monkey
 def test_a_signal_leaves_training_alone_and_says_what_it_costs(cluster, cloud, call, monkeypatch):
     end = lambda secs: os.kill(os.getpid(), signal.SIGTERM)  # noqa: E731
     monkeypatch.setattr(watch, "time", cloud.clock(end))
-    monkeypatch.setenv("HOME", str(cluster().partition("=")[2]) + ".home")
+    home = pathlib.Path(cluster().partition("=")[2] + ".home")
+    monkeypatch.setenv("HOME", str(home))
     code, out, error = call("watch", cluster(), *TRAIN_FLAGS, "--revision=HEAD")
+    folder = home / ".local/state/bert_jax/my-project.us-central2-b.my-tpu.queued"
+    assert (folder / "state.json").exists()
     assert code == 130 and cloud.exists
     assert "stopped by a signal; training continues" in out
     assert "my-tpu may still cost money ($9.60 an hour), until: launch/delete.sh" in error
