@@ -1,6 +1,7 @@
 """Read cluster.env and the flags of the scripts; each value is checked by its form."""
 
 import argparse
+import os
 import pathlib
 import re
 import shlex
@@ -198,7 +199,7 @@ def read_arguments(
     for word in rest:
         if not ("TRAIN_FLAG" in usage or ("COMMAND" in usage and not word.startswith("-"))):
             parser.error(f"'{word}' is no option")
-    path = pathlib.Path(given.cluster or LAUNCH / "cluster.env")
+    path = pathlib.Path(os.path.expanduser(given.cluster or LAUNCH / "cluster.env"))
     overrides = {n.upper(): vars(given)[n] for n in ("topology", "road") if vars(given)[n]}
     given.script, given.cluster, given.rest = script, Cluster(path, overrides), rest
     return given

@@ -92,7 +92,8 @@ def create(given: Namespace, road: ModuleType) -> int:
     elif given.rest:
         refuse(f"'{given.rest[0]}' is no option of launch/create.sh; see launch/create.sh --help")
     if code := run_all(road.plan("create", job), given.dry_run):
-        return code
+        until = cluster.next_command("delete")
+        refuse(f"{cluster.name} may exist nonetheless, and costs money until: {until}", code)
     if given.dry_run:
         return run_all(road.questions(job), True) if given.wait else 0
     print(f"Requested {cluster.name}. It costs money until: {cluster.next_command('delete')}")
@@ -116,7 +117,8 @@ def _wait(road: ModuleType, job: Job, given: Namespace) -> int:
         is_over = state in (decide.LOST, decide.DELETING) or failures == 5
         if is_over or waited + poll > int(limit[:-1]) * _UNITS[limit[-1]]:
             until = f"it may cost money until {given.cluster.next_command('delete')}"
-            refuse(f"it is {state} after {waited:.0f} s; {until} {answers.error}", 1)
+            why = answers.slice.words if answers.slice else answers.error
+            refuse(f"it is {state} after {waited:.0f} s ({why}); {until}", 1)
         time.sleep(poll)
 
 
@@ -302,7 +304,9 @@ def watch(given: Namespace, road: ModuleType) -> int:
         usd_per_hour=None if price is None else price * cluster.slice.chips,
         max_usd=float(given.max_usd) if given.max_usd else None,
     )
+    # Slices of one name on two roads are two slices.
     name = f"{cluster.get('PROJECT').replace(':', '.')}.{cluster.get('ZONE')}.{cluster.name}"
+    name += f".{cluster.slice.road}"
     folder = pathlib.Path(given.state_dir or f"~/.local/state/bert_jax/{name}").expanduser()
     supervisor = Supervisor(road, job, rules, folder, ask)
     ending = " and is deleted at the end" * given.delete_at_end

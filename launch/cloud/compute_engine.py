@@ -15,7 +15,7 @@ from .decide import Answers, SliceSeen
 from .job import SET_UP_SECS, Job
 from .queued import no_answer, read_workers
 from .run import Ask, Command, make
-from .text import dig, dig_any, read_json, read_time
+from .text import MAX_TEXT, dig, dig_any, read_json, read_time
 
 STARTS_ITSELF = True
 LISTING = "gcloud compute instances list {project}"  # the TPU API does not list these machines
@@ -28,6 +28,7 @@ _MODELS = {
 IMAGES = "ubuntu-os-accelerator-images"
 # A record is written every minute; an older one says nothing of a machine now.
 MAX_RECORD_SECS = 900
+DELETE_SECS = 900  # gcloud waits until all machines are gone
 # googlecloudsdk/generated_clients/apis/compute/v1: ManagedInstance. PENDING is newer.
 _LOST_STATES = {"STOPPING", "STOPPED", "SUSPENDING", "SUSPENDED", "TERMINATED", "DEPROVISIONING"}
 _REPAIRS = {"RECREATING", "RESTARTING", "REFRESHING", "VERIFYING", "STARTING", "RESUMING"}
@@ -37,15 +38,16 @@ _MACHINES = {"PROVISIONING", "STAGING", "RUNNING", "REPAIRING", "STOPPING"}
 def plan(kind: str, job: Job) -> list[Command]:
     """Return the commands of an action of the supervisor."""
     if kind == "create":
-        return [*job.pack(), *_upload(job), *_clean(job.cluster), *_create(job.cluster)]
+        # A template that cannot go belongs to a group that is there, whose folder is left alone.
+        return [*job.pack(), *_clean(job.cluster, "absent"), *_upload(job), *_create(job)]
     if kind == "delete":
-        return [_managed(job.cluster, "delete", "--quiet", passes="absent")]
-    return _clean(job.cluster) if kind == "clean" else []
+        return [_managed(job.cluster, "delete", "--quiet", passes="absent", secs=DELETE_SECS)]
+    return _clean(job.cluster, "any") if kind == "clean" else []
 
 
-def _managed(cluster: Cluster, verb: str, flags: str, passes: str = "") -> Command:
+def _managed(cluster: Cluster, verb: str, flags: str, *words: str, **options: Any) -> Command:
     line = f"gcloud compute instance-groups managed {verb} {cluster.name} {cluster.place} {flags}"
-    return make(line, passes=passes)
+    return make(line, *words, **options)
 
 
 def _find_folder(cluster: Cluster) -> str:
@@ -66,16 +68,17 @@ def _upload(job: Job) -> list[Command]:
     ]
 
 
-def _clean(cluster: Cluster) -> list[Command]:
+def _clean(cluster: Cluster, passes: str) -> list[Command]:
     """Return what deletes template and policy; a group that is there keeps them."""
     place = f"--region={cluster.region} {cluster.project}"
     return [
-        make(f"gcloud compute {kind} delete --quiet {cluster.name} {place}", passes="any")
+        make(f"gcloud compute {kind} delete --quiet {cluster.name} {place}", passes=passes)
         for kind in ("instance-templates", "resource-policies")
     ]
 
 
-def _create(cluster: Cluster) -> list[Command]:
+def _create(job: Job) -> list[Command]:
+    cluster = job.cluster
     slice_, name, region = cluster.slice, cluster.name, cluster.region
     label = f"launched_by={cluster.get('LABEL')}"
     resources = "https://www.googleapis.com/compute/v1/projects/"
@@ -96,14 +99,15 @@ def _create(cluster: Cluster) -> list[Command]:
         {cluster.flags(service_account="SERVICE_ACCOUNT")}
         --metadata=bert-jax-folder={_find_folder(cluster)}"""
     script = f"--metadata-from-file=startup-script={LAUNCH / 'worker' / 'on_boot.sh'}"
-    group = f"""--size=0 --description={label} --target-size-policy-mode=bulk
+    group = f"""--size=0 --target-size-policy-mode=bulk
         --template={resources}/instanceTemplates/{name}
         --workload-policy={resources}/resourcePolicies/{name}
         --default-action-on-vm-failure=do-nothing"""
+    description = f"--description={label},workdir={job.workdir}"
     return [
-        make(policy, passes="exists"),
-        make(template, script, passes="exists"),
-        _managed(cluster, "create", group, passes="exists"),
+        make(policy),
+        make(template, script),
+        _managed(cluster, "create", group, description),
         _managed(cluster, "resize", f"--size={slice_.hosts}"),
     ]
 
@@ -128,49 +132,55 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
     if listed.is_absent:  # also of a group that has gone between the two
         return Answers(now, SliceSeen(decide.ABSENT))
     group, machines = read_json(said.out), read_json(listed.out)
-    seen = None if listed.code else read_group(group, machines, job.cluster.slice.hosts)
+    is_spot = job.cluster.get("PROVISIONING") == "spot"
+    seen = None if listed.code else read_group(group, machines, job.cluster.slice.hosts, is_spot)
     if seen is None:
         return no_answer(now, listed)
     if seen.kind in (decide.QUEUED, decide.STARTING):
         errors = read_json(ask(about_errors).out)
         code, words = (dig(errors, 0, "error", key) for key in ("code", "message"))
-        if "QUOTA" in code:  # the group would try for ever
-            return Answers(now, None, f"{code}: {words}", True)
         seen = dataclasses.replace(seen, words=f"{seen.words} {code}".strip())
+        # Left alone, it would try for ever, and train once there is quota, watched by nobody.
+        if "QUOTA" in code and not seen.has_machines:
+            seen = dataclasses.replace(seen, kind=decide.LOST, words=f"{code}: {words}")
     if seen.kind != decide.READY:
         return Answers(now, seen)
     records = ask(about_records)
+    if records.code and not records.is_absent:  # who cannot read them knows nothing of the machines
+        return no_answer(now, records)
     workers, junk, _ = read_workers(records.out)
-    young = [w for w in workers if now - w.time < MAX_RECORD_SECS or w.code in decide.FINAL_CODES]
-    error = records.words if records.code else ""
-    return Answers(now, seen, error, workers=tuple(young), junk=junk)
+    final = {("ended", code) for code in (0, *decide.FINAL_CODES)}  # it writes no more after these
+    young = [w for w in workers if now - w.time < MAX_RECORD_SECS or (w.status, w.code) in final]
+    return Answers(now, seen, workers=tuple(young), junk=junk)
 
 
-def read_group(group: Any, machines: Any, hosts: int) -> SliceSeen | None:
+def read_group(group: Any, machines: Any, hosts: int, is_spot: bool) -> SliceSeen | None:
     """Return what a group and the list of its machines say; None where they say nothing."""
     created = read_time(dig(group, "creationTimestamp"))
     if created is None or not isinstance(machines, list):
         return None
-    by, _, label = dig(group, "description").partition("=")
+    by, _, rest = str(dig_any(group, "description")).partition("=")
+    label, _, workdir = (rest if by == "launched_by" else "").partition(",workdir=")
+    label, workdir = label[:MAX_TEXT], workdir[:MAX_TEXT]
     states = [dig(machine, "instanceStatus") or "PENDING" for machine in machines]
     actions = {dig(machine, "currentAction") for machine in machines}
-    kind = _find_kind(set(states), actions)
+    kind = _find_kind(set(states), actions, is_spot)
     if kind == decide.READY and len(machines) < hosts:
         kind = decide.STARTING
     if dig_any(group, "targetSize") == 0:  # in bulk mode a group shrinks to nothing or not at all
         kind = decide.LOST
     words = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
-    label = label if by == "launched_by" else ""
-    return SliceSeen(kind, words[:200], label, created, bool(_MACHINES & set(states)), hosts)
+    has_machines = bool(_MACHINES & set(states))
+    return SliceSeen(kind, words[:MAX_TEXT], label, created, has_machines, hosts, workdir)
 
 
-def _find_kind(states: set[str], actions: set[str]) -> str:
+def _find_kind(states: set[str], actions: set[str], is_spot: bool) -> str:
     if _REPAIRS & actions:
         return decide.STARTING
     if "DELETING" in actions and states:
         return decide.DELETING
-    if _LOST_STATES & states:
-        return decide.LOST
+    if _LOST_STATES & states:  # after maintenance, Google starts all but Spot machines again
+        return decide.LOST if is_spot else decide.STARTING
     if states == {"RUNNING"} and actions == {"NONE"}:
         return decide.READY
     return decide.STARTING if states & _MACHINES else decide.QUEUED

@@ -8,6 +8,7 @@ say.
 import dataclasses
 
 from .run import Answer
+from .text import MAX_TEXT
 
 # Codes of bert_jax/runtime/exit_codes.py after which the same command would end the same way.
 FINAL_CODES = (2, 3)
@@ -42,7 +43,11 @@ class Rules:
 
 @dataclasses.dataclass(frozen=True)
 class SliceSeen:
-    """Hold what a service says of the slice; `created`, seconds since 1970, tells slices apart."""
+    """Hold what a service says of the slice; `created`, seconds since 1970, tells slices apart.
+
+    workdir: where it trains into by itself, up to MAX_TEXT characters; '' where nobody says.
+    started: since when there are machines; 0 where nobody says.
+    """
 
     kind: str
     words: str = ""
@@ -50,6 +55,8 @@ class SliceSeen:
     created: float = 0
     has_machines: bool = False
     workers: int = 0
+    workdir: str = ""
+    started: float = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,6 +200,7 @@ class _Turn:
                 # Ours from a request whose answer was lost, or one that still goes: see later.
                 self.event("a slice of that name exists already")
             elif said.code and kind in ("create", "delete"):
+                state.is_there &= kind == "delete" or not said.is_permanent
                 self.fail(words, said.is_permanent)
             elif said.code:
                 state.is_set_up &= kind == "start"
@@ -200,7 +208,7 @@ class _Turn:
             elif kind == "create":
                 self.event("requested the slice")
                 state.forget_slice()
-                state.is_expected = state.is_there = True
+                state.is_expected = True
             elif kind == "set_up":
                 state.is_set_up = True
             elif kind == "start":
@@ -238,6 +246,12 @@ class _Turn:
             words = f"the slice has the label launched_by='{seen.label}', not '{rules.label}'"
             words += ", and is left alone; set LABEL, or change TPU_NAME"
             self.end(2, words)
+            return
+        is_going = seen.kind == DELETING or seen.created == state.condemned
+        if seen.workdir not in ("", rules.workdir[:MAX_TEXT]) and not is_going:
+            state.is_there = True
+            words = f"the slice trains into {seen.workdir}, not {rules.workdir}; let that run end"
+            self.end(2, f"{words} and delete the slice with launch/delete.sh, or change TPU_NAME")
             return
         self.bill(seen)
         if seen.created != state.created:
@@ -288,6 +302,7 @@ class _Turn:
         elif not state.is_expected or state.created == state.condemned:
             if self.may_try():
                 state.is_expected, state.requested = False, self.now
+                state.is_there = True  # also if a signal or an outage hides the answer
                 self.act("create")
         else:
             state.missing += 1
@@ -315,18 +330,25 @@ class _Turn:
 
     def miss_workers(self, count: int) -> None:
         """Count looks that miss workers; a newer checkpoint shows that they train."""
-        state = self.state
+        state, workers = self.state, self.answers.workers
         state.unreached += 1
         if state.unreached == 1:
             state.unreached_at, state.unreached_since = state.checkpoint, self.now
-        answered = len(self.answers.workers)
-        self.say_waiting(f"{answered} of {count} workers answer", self.answers.error)
+        self.say_waiting(f"{len(workers)} of {count} workers answer", self.answers.error)
         is_over = state.unreached >= MAX_UNREACHED
-        if self.rules.starts_itself:  # its machines install packages before they can answer
+        # Where nobody says that training ended, it may go on: ssh from here may be what fails.
+        may_train = state.has_trained and all(w.status == "running" for w in workers)
+        # Machines that start themselves install packages before they can answer.
+        if may_train or self.rules.starts_itself:
             is_over = self.now - state.unreached_since >= self.rules.hung_secs
         if is_over and state.checkpoint > state.unreached_at:
             self.event(f"training continues nonetheless: checkpoint {self.step} is newer")
             state.unreached = 0
+        elif is_over and not (state.requested or state.has_trained):
+            words = (
+                "gave up: the workers do not answer this machine, which did not create the slice"
+            )
+            self.end(1, f"{words} and leaves it alone; a run may train on it")
         elif is_over:
             self.lose("its workers cannot be reached")
 
@@ -411,13 +433,13 @@ class _Turn:
     # Money and ends.
 
     def bill(self, seen: SliceSeen) -> None:
-        """Count from the last look without machines, else from the creation: never too little."""
+        """Count from the last look without machines, or their start: never too little."""
         state, is_new = self.state, seen.created != self.state.created
         if state.billed_since is not None and (is_new or not seen.has_machines):
             state.spent_secs += max(self.now - state.billed_since, 0)
             state.billed_since = None
         if state.billed_since is None and seen.has_machines:
-            state.billed_since = max(state.seen, seen.created)
+            state.billed_since = max(state.seen, seen.created, seen.started)
 
     def check_budget(self) -> None:
         state, limit, spent = self.state, self.rules.max_usd, self.state.count_usd(self.now)
@@ -443,13 +465,18 @@ class _Turn:
             self.end(code, words)
 
     def fail(self, words: str, is_permanent: bool) -> None:
-        """Note a failed request; end where no retry can help, or an outage is too long."""
+        """Note a failed request; end where no retry can help, or an outage is too long.
+
+        Once a slice has cost money, a login or a right that is missing is waited for as well: the
+        slice must not be left alone, and a metadata server that is down looks the same.
+        """
         state = self.state
         self.has_failed = True
         state.unanswered_since = state.unanswered_since or self.now
         outage = self.now - state.unanswered_since
-        if is_permanent or outage >= MAX_OUTAGE_SECS:
-            since = "" if is_permanent else f", for {outage / 3600:.0f} h now"
+        is_hopeless = is_permanent and not (state.spent_secs or state.billed_since)
+        if is_hopeless or outage >= MAX_OUTAGE_SECS:
+            since = "" if is_hopeless else f", for {outage / 3600:.0f} h now"
             self.end(state.end_code or 1, f"gave up: {words}{since}")
         else:
             state.pause = min(2 * max(state.pause, self.rules.poll_secs), MAX_PAUSE_SECS)

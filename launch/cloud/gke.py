@@ -35,6 +35,7 @@ _RULES: tuple[tuple[str, dict[str, Any], str], ...] = (
 )
 # Of the condition Failed of a JobSet that its rule `final` ended; only the Job's names the code.
 _FINAL = "FailJobSetFailurePolicyAction"
+_WORKDIR = "bert-jax-workdir"
 _EXIT_CODE = re.compile(r"failed with exit code (\d{1,3}) ")
 
 
@@ -115,7 +116,8 @@ def read_jobset(body: Any, jobs: Any = None) -> tuple[SliceSeen, Worker] | None:
         kind, words = decide.LOST, f"Failed: {dig(failure, 'message')}"
     if dig(body, "metadata", "deletionTimestamp"):
         kind, words = decide.DELETING, "DELETING"
-    seen = SliceSeen(kind, words, label, time, has_machines and not state, 1)
+    workdir = dig(body, "metadata", "annotations", _WORKDIR)
+    seen = SliceSeen(kind, words, label, time, has_machines and not state, 1, workdir)
     return seen, Worker("jobset", training, code=code, starts=starts)
 
 
@@ -143,11 +145,12 @@ def make_manifest(job: Job) -> dict[str, Any]:
     ]
     policy = {"maxRestarts": MAX_RESTARTS, "restartStrategy": "BlockingRecreate", "rules": rules}
     # One slice holds all pods, and no other job's.
-    alone = {"alpha.jobset.sigs.k8s.io/exclusive-topology": f"{_GKE}-nodepool"}
+    notes = {"alpha.jobset.sigs.k8s.io/exclusive-topology": f"{_GKE}-nodepool"}
+    notes[_WORKDIR] = job.workdir
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {"name": name, "labels": labels, "annotations": alone},
+        "metadata": {"name": name, "labels": labels, "annotations": notes},
         "spec": {
             "network": {"enableDNSHostnames": True, "subdomain": name},
             "failurePolicy": policy,

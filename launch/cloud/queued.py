@@ -124,7 +124,10 @@ def questions(job: Job) -> list[Command]:
     name, place = job.cluster.name, job.cluster.place
     status = _call(job.cluster, "--status", job.workdir)
     script = f'echo "worker $HOSTNAME $({{ {status}; }} 2>/dev/null || echo not set up)"'
-    about_queued, about_node = "json(state,createTime,tpu)", "json(state,networkEndpoints)"
+    about_queued, about_node = (
+        "json(state,createTime,tpu)",
+        "json(state,networkEndpoints,createTime)",
+    )
     return [
         make(f"{_TPUS} queued-resources describe {name} {place} --format={about_queued}"),
         make(f"{_TPUS} tpu-vm describe {name} {place} --format={about_node}"),
@@ -166,7 +169,8 @@ def read_queued(body: object) -> SliceSeen | None:
     if state not in QUEUED_KINDS or created is None:
         return None
     label = dig(body, "tpu", "nodeSpec", 0, "node", "labels", "launched_by")
-    return SliceSeen(QUEUED_KINDS[state], state, label, created)
+    why = dig(body, "state", "failedData", "error", "message")
+    return SliceSeen(QUEUED_KINDS[state], f"{state} {why}".strip(), label, created)
 
 
 def read_node(seen: SliceSeen, body: object) -> SliceSeen:
@@ -178,7 +182,8 @@ def read_node(seen: SliceSeen, body: object) -> SliceSeen:
         kind = decide.STARTING
     has_machines = body != {} and state not in ("PREEMPTED", "TERMINATED")
     words = f"ACTIVE, and its node {state or 'GONE'}"
-    return SliceSeen(kind, words, seen.label, seen.created, has_machines, count)
+    started = read_time(dig(body, "createTime")) or 0
+    return SliceSeen(kind, words, seen.label, seen.created, has_machines, count, started=started)
 
 
 def read_workers(text: str) -> tuple[tuple[Worker, ...], tuple[str, ...], int | None]:

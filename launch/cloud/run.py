@@ -26,7 +26,7 @@ _ABSENT = re.compile(r"NOT_FOUND|HTTPError 404|\(NotFound\)|was not found|matche
 _EXISTS = re.compile(r"ALREADY_EXISTS|already exists|AlreadyExists")
 # A right, a login, a word or a quota for so many chips is missing: a retry cannot help. Too many
 # requests a minute are called quota as well.
-_TRANSIENT = re.compile(r"requests per minute|rate limit|rateLimitExceeded")
+_TRANSIENT = re.compile(r"(?i)per minute|per 100 seconds|rate.?limit")
 _PERMANENT = re.compile(
     r"PERMISSION_DENIED|does not have permission|HTTPError 40[13]|\(Forbidden\)|UNAUTHENTICATED"
     r"|gcloud auth login|INVALID_ARGUMENT|unrecognized arguments|Invalid value|Invalid choice"
@@ -81,10 +81,10 @@ class Answer:
 
     @property
     def words(self) -> str:
-        """Return the error in one line: gcloud's ERROR, else the last line."""
+        """Return the error in one line: gcloud's ERROR and what follows it, else the last line."""
         lines = [line for line in self.err.split("\n") if line.strip()]
-        first = next((line for line in lines if line.startswith("ERROR: ")), None)
-        return (first or (lines[-1] if lines else "no message")).removeprefix("ERROR: ")[:500]
+        error = f"\n{self.err}".partition("\nERROR: ")[2] or (lines or ["no message"])[-1]
+        return " ".join(error.split())[:500]
 
 
 Ask = Callable[[Command], Answer]
@@ -125,7 +125,7 @@ def ask_all(commands: Sequence[Command], ask: Ask) -> Answer:
     answer = Answer(0)
     for command in commands:
         answer = ask(command)
-        passes = {"": False, "any": True, "exists": answer.exists, "absent": answer.is_absent}
+        passes = {"": False, "any": True, "absent": answer.is_absent}
         if answer.code and passes[command.passes]:
             answer = Answer(0, answer.out, answer.err)
         if answer.code:

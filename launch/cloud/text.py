@@ -6,6 +6,7 @@ import re
 import sys
 from typing import Any, NoReturn
 
+MAX_TEXT = 200
 # Control characters, what changes the direction of writing or ends a line, bytes that are not
 # UTF-8.
 _HIDDEN = re.compile(
@@ -48,7 +49,7 @@ def dig_any(body: Any, *path: str | int) -> Any:
 def dig(body: Any, *path: str | int) -> str:
     """Return the text at a path of keys and indices, '' where there is none; never a long one."""
     value = dig_any(body, *path)
-    return value[:200] if isinstance(value, str) else ""
+    return value[:MAX_TEXT] if isinstance(value, str) else ""
 
 
 def read_time(text: str) -> float | None:

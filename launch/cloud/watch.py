@@ -156,7 +156,9 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervise until the end; return the exit code."""
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+            numbers.append(signal.SIGHUP)
         former = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
         try:
             while (code := self.turn()) is None:

@@ -4,6 +4,7 @@ A JobSet is also read from a record with its source, date and command. None was 
 queued resources and instance groups: Google's pages show excerpts without a time of creation.
 """
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -12,8 +13,8 @@ import shutil
 import pytest
 
 from launch.cloud import compute_engine, decide, gke, queued
-from launch.cloud.run import Answer
-from launch.cloud.text import dig, escape, read_json, read_time
+from launch.cloud.run import Answer, ask_all
+from launch.cloud.text import MAX_TEXT, dig, escape, read_json, read_time
 from tests.launch.conftest import GOLDEN
 from tests.launch.scripts import needs_gcloud
 from tests.launch.simulated_cloud import HOSTILE
@@ -65,7 +66,7 @@ def test_an_answer_of_a_worker_counts_once_and_junk_is_named():
 def test_junk_says_nothing_of_a_slice(junk):
     seen = decide.SliceSeen(decide.READY)
     assert queued.read_queued(junk) is None
-    assert compute_engine.read_group(junk, junk, 2) is None
+    assert compute_engine.read_group(junk, junk, 2, False) is None
     assert gke.read_jobset(junk) is None
     assert queued.read_node(seen, junk).kind != decide.READY
 
@@ -85,6 +86,8 @@ def test_junk_is_no_json_time_or_text():
         # BioMedBERT/biomedbert nohup.out, a run of 2020 against Google Cloud.
         ("Quota limit 'TPUV2sPodPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0", True),
         ("Quota exceeded for quota metric 'Requests' and limit 'requests per minute'", False),
+        ("HTTPError 403: Rate Limit Exceeded", False),
+        ("Quota exceeded for quota metric 'Queries' and limit 'Queries per minute'", False),
         ("HTTPError 503: UNAVAILABLE", False),
         ("ZONE_RESOURCE_POOL_EXHAUSTED", False),
         ("HTTPError 403: no", True),
@@ -95,19 +98,41 @@ def test_a_failure_is_permanent_or_passes(words, is_permanent):
     assert Answer(1, "", f"WARNING: x\n{words}\n").is_permanent is is_permanent
 
 
+def test_an_error_is_told_with_the_lines_below_it():
+    error = "ERROR: (gcloud.compute) Could not fetch resource:\n - Quota 'A' exceeded.\n\n"
+    said = Answer(1, "", f"Updates are available.\n{error}")
+    assert said.words == "(gcloud.compute) Could not fetch resource: - Quota 'A' exceeded."
+    assert Answer(1, "", "a\n b  c\n").words == "b c" and Answer(1).words == "no message"
+
+
+def test_a_failed_request_says_why():
+    """googlecloudsdk/generated_clients/apis/tpu/v2: FailedData has an error, a Status."""
+    failed = {"state": "FAILED", "failedData": {"error": {"code": 8, "message": "no room"}}}
+    seen = queued.read_queued({"state": failed, "createTime": "2026-11-22T03:00:00Z"})
+    assert (seen.kind, seen.words) == (decide.LOST, "FAILED no room")
+
+
+def test_a_node_says_since_when_it_costs():
+    said = {"state": "READY", "networkEndpoints": [{}], "createTime": "2026-11-22T03:00:00Z"}
+    seen = queued.read_node(decide.SliceSeen(decide.READY, created=7), said)
+    assert (seen.created, seen.started, seen.workers) == (7, 1795316400, 1)
+
+
 def test_a_group_has_the_state_of_its_machines():
     group = {"description": "launched_by=a", "targetSize": 2}
     group["creationTimestamp"] = "2026-11-22T03:00:00-08:00"
 
-    def kind(*machines, **changed):
+    def kind(*machines, is_spot=False, **changed):
         rows = [{"instanceStatus": status, "currentAction": action} for status, action in machines]
-        return compute_engine.read_group(group | changed, rows, 2).kind
+        return compute_engine.read_group(group | changed, rows, 2, is_spot).kind
 
     fine = ("RUNNING", "NONE")
     assert kind(fine, fine) == decide.READY
     assert kind(fine) == kind(("RUNNING", "VERIFYING"), fine) == decide.STARTING
     assert kind(("REPAIRING", "RECREATING"), fine) == decide.STARTING
-    assert kind(("STOPPED", "NONE"), fine) == decide.LOST  # preempted Spot
+    assert kind(("STOPPED", "NONE"), fine, is_spot=True) == decide.LOST  # preempted
+    for status in ("STOPPING", "TERMINATED"):  # maintenance of on-demand machines
+        assert kind((status, "NONE"), (status, "NONE")) == decide.STARTING
     assert kind() == kind(("", "CREATING"), ("PENDING", "CREATING")) == decide.QUEUED
     assert kind(fine, targetSize=0) == decide.LOST  # flex-start after its days
     assert kind(("STOPPING", "DELETING"), ("RUNNING", "DELETING")) == decide.DELETING
@@ -155,6 +180,73 @@ def test_a_failed_jobset_has_the_exit_code_of_its_job(tmp_path, jobset, jobs, ki
     answers = gke.look(make_job(tmp_path, "gke"), ask, 0)
     assert (answers.slice and answers.slice.kind) == kind
     assert [worker.code for worker in answers.workers] == codes
+
+
+def test_a_slice_that_starts_training_names_its_workdir(tmp_path):
+    metadata = gke.make_manifest(make_job(tmp_path, "gke"))["metadata"]
+    body = {"metadata": metadata | {"creationTimestamp": "2026-11-22T03:00:00Z"}}
+    assert gke.read_jobset(body)[0].workdir == "gs://b/a"
+    job = make_job(tmp_path, "compute_engine")
+    job = dataclasses.replace(job, flags=(f"--workdir=gs://b/my, a={'c' * 300}",))
+    words = [w for command in compute_engine.plan("create", job) for w in command.words]
+    (text,) = (w.partition("=")[2] for w in words if w.startswith("--description="))
+    group = {"description": text, "creationTimestamp": "2026-11-22T03:00:00Z"}
+    seen = compute_engine.read_group(group, [], 2, False)
+    assert (seen.label, seen.workdir) == ("bert_jax", job.workdir[:MAX_TEXT])
+    assert compute_engine.read_group(group | {"description": "other=a"}, [], 2, False).label == ""
+
+
+def test_a_group_in_another_zone_keeps_its_template_and_its_job(tmp_path):
+    """Templates belong to a region: a second group would train what the first one trains."""
+    in_use, lines = "The instance_template resource is already being used by my-tpu", []
+
+    def ask(command):
+        lines.append(" ".join(command.words))
+        is_refused = "templates delete" in lines[-1]
+        return Answer(int(is_refused), "", in_use * is_refused)
+
+    said = ask_all(compute_engine.plan("create", make_job(tmp_path, "compute_engine")), ask)
+    assert (said.code, said.exists, said.is_permanent) == (1, False, False)
+    assert not any(words in line for line in lines for words in ("storage", " create "))
+
+
+def look_at_group(tmp_path, machines, *said, now=10_000.0, **settings):
+    """What a look sees of a group with these machines; said: the bodies that follow."""
+    group = {"creationTimestamp": "2026-11-22T03:00:00Z", "description": "launched_by=a"}
+    rows = [{"instanceStatus": status, "currentAction": action} for status, action in machines]
+    bodies = (group, rows, *said)
+    texts = [body if isinstance(body, str | Answer) else json.dumps(body) for body in bodies]
+    answers = iter([t if isinstance(t, Answer) else Answer(0, t) for t in texts])
+    job = make_job(tmp_path, "compute_engine", **settings)
+    return compute_engine.look(job, lambda command: next(answers), now)
+
+
+def test_the_last_record_of_a_machine_counts_however_old_it_is(tmp_path):
+    """A supervisor that comes back hours after the end of a run must see it."""
+    ends = ("ended 0 40", "ended 2 -", "ended 1 40", "running 9 5 40", "not set up")
+    lines = [f"worker w-{number} {end} starts 1 time 7\n" for number, end in enumerate(ends)]
+    answers = look_at_group(tmp_path, [("RUNNING", "NONE")] * 2, "".join(lines))
+    assert [worker.name for worker in answers.workers] == ["w-0", "w-1"]
+
+
+def test_a_bucket_that_cannot_be_read_says_nothing_of_the_machines(tmp_path):
+    """Else a slice that trains would be deleted, as its machines seem to be silent."""
+    machines = [("RUNNING", "NONE")] * 2
+    answers = look_at_group(tmp_path, machines, Answer(1, "", "HTTPError 403: no access"))
+    assert (answers.slice, answers.is_permanent) == (None, True)
+    answers = look_at_group(tmp_path, machines, Answer(1, "", "matched no objects or files"))
+    assert (answers.slice.kind, answers.workers) == (decide.READY, ())
+
+
+def test_a_group_without_quota_is_deleted_instead_of_trying_for_ever(tmp_path):
+    error = [{"error": {"code": "QUOTA_EXCEEDED", "message": "Quota 'A' exceeded. Limit: 0"}}]
+    seen = look_at_group(tmp_path, [("", "CREATING")] * 2, error).slice
+    assert (seen.kind, seen.words) == (decide.LOST, "QUOTA_EXCEEDED: Quota 'A' exceeded. Limit: 0")
+    # An error of long ago says nothing of a repair, nor does a stockout.
+    seen = look_at_group(tmp_path, [("REPAIRING", "RECREATING")] * 2, error).slice
+    assert seen.kind == decide.STARTING
+    error = [{"error": {"code": "ZONE_RESOURCE_POOL_EXHAUSTED"}}]
+    assert look_at_group(tmp_path, [("", "CREATING")] * 2, error).slice.kind == decide.QUEUED
 
 
 def test_a_group_that_goes_between_two_questions_is_absent(tmp_path):

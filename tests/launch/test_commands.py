@@ -131,6 +131,14 @@ def test_a_slice_is_deleted_with_its_label_alone(call, refused, cluster, cloud, 
     assert code == 1 and "my-tpu was not found" in error and f"gcloud compute {listing}" in error
 
 
+def test_a_creation_that_fails_says_what_deletes_whatever_it_left(call, cluster, cloud):
+    option = cluster()
+    assert call("create", option)[0] == 0
+    code, out, error = call("create", option)
+    assert (code, out) == (1, "") and "ALREADY_EXISTS" in error
+    assert f"costs money until: launch/delete.sh {option}" in error
+
+
 def test_ctrl_c_ends_a_wait_without_a_traceback(call, cluster, cloud, monkeypatch):
     cloud.grants_from = cloud.now + 10 * HOUR
 

@@ -1,7 +1,7 @@
 # ruff: noqa: E501
 """Journeys of the supervisor, one line each: what looks see, and what is decided.
 
-Looks are separated by /: a kind of slice, what each of two workers says (run, hung, never, busy or an exit
+Looks are separated by /: a kind of slice (foreign: with another label, other: of another run), what each of two workers says (run, hung, never, busy or an exit
 code), @N newest checkpoint, +N seconds since the look before (60), #N creation of the slice, !ACTION=WORDS an
 action that fails then. Decided is what is done but events and waits; - is nothing.
 """
@@ -51,6 +51,9 @@ JOURNEYS = [
     (BUCKET, UP + "foreign", GO + "end 2"),
     (BUCKET, "foreign", "end 2"),
     (BUCKET, UP + "ready busy run", GO + "end 2"),
+    # So does one that trains another run by itself: its end is not this run's.
+    (ITSELF, "other 0 0", "end 2"),
+    (ITSELF, "absent / other run run", "create / end 2"),
     # Requests that fail: transient, permanent, for half a day; the name is taken.
     (BUCKET, "absent !create=503 / absent", "create / create"),
     (BUCKET, "absent !create=PERMISSION_DENIED", "create end 1"),
@@ -58,12 +61,18 @@ JOURNEYS = [
     (BUCKET, "absent / none / +43000 none / +200 none", "create / - / - / end 1"),
     (BUCKET, "absent / none / +43000 queued / +200 none", "create / - / - / -"),
     (BUCKET, "denied", "end 1"),
+    # A login that expires at night is renewed in the morning.
+    (BUCKET, UP + "denied / +40000 denied / ready run run / denied / +43300 denied", GO + "- / - / - / - / end 1"),
+    (BUCKET, UP + "lost / absent !create=QUOTA_EXCEEDED / absent / ready #900 never never", GO + "delete / create / create / set_up start"),
     # Old answers: none after a request, one about the slice before.
     (BUCKET, "absent / absent / absent / absent / ready never never", "create / - / - / - / set_up start"),
     (BUCKET, UP + "lost / absent / lost / ready #900 never never", GO + "delete / create / - / set_up start"),
-    # Workers out of reach: five looks, and a newer checkpoint says that they train.
-    (BUCKET, UP + "ready run" + " / ready" * 4, GO + "- / - / - / - / delete"),
-    (BUCKET, UP + "ready run" + " / ready" * 3 + " / ready @7 / ready", GO + "- / - / - / - / - / -"),
+    # Workers out of reach: five looks, hung_secs where training may go on, which a newer checkpoint shows.
+    (BUCKET, "absent" + " / ready" * 5, "create / - / - / - / - / delete"),
+    (BUCKET, " / ".join(["ready"] * 5), "- / - / - / - / end 1"),  # a supervisor on another machine
+    (BUCKET, UP + " / ".join(["ready 134"] * 5), GO + "- / - / - / - / delete"),
+    (BUCKET, UP + "ready run" + " / ready" * 5 + " / +4000 ready", GO + "- / " * 6 + "delete"),
+    (BUCKET, UP + "ready run" + " / ready" * 3 + " / +4000 ready @7 / ready", GO + "- / - / - / - / - / -"),
     (BUCKET, UP + "ready run never / ready run run / ready run never / ready run never", GO + "- / - / - / stop start"),
     (BUCKET, UP + "ready hung hung / ready hung run", GO + "stacks stop start / -"),
     # Set-up and start that fail, the doctor that finds a fault.
@@ -106,10 +115,12 @@ def read_look(look: str, before: Answers | None) -> tuple[Answers, dict[str, str
     if kind in ("none", "denied"):
         return Answers(now, error="503", is_permanent=kind == "denied"), fails
     label = "her" if kind == "foreign" else "bert_jax"
-    kind = "READY" if kind == "foreign" else kind.upper()
+    workdir = "gs://b/other" if kind == "other" else ""
+    kind = "READY" if kind in ("foreign", "other") else kind.upper()
     seen = SliceSeen(kind)
     if kind != "ABSENT":
-        seen = SliceSeen(kind, kind, label, created, kind in ("READY", "STARTING"), 2)
+        has_machines = kind in ("READY", "STARTING")
+        seen = SliceSeen(kind, kind, label, created, has_machines, 2, workdir)
     said = []
     for number, word in enumerate(workers):
         code = int(word) if word.isdigit() else 0
@@ -162,6 +173,13 @@ def test_dollars_never_count_too_little_nor_twice():
     again = "lost #1000 / absent / ready #5000 run run / +40 ready #5000 run run"
     state, _, _ = play(BUCKET, again, state)
     assert state.spent_secs >= 0 and state.billed_since == 5000
+
+
+def test_a_slice_that_waited_for_days_before_this_supervisor_came_costs_from_its_machines_on():
+    seen = SliceSeen("READY", "", "bert_jax", 1000, True, 2, started=90_000)
+    state, actions = decide(State(POOR), Answers(90_060, seen))
+    assert state.count_usd(90_060) == 60 and state.end_code is None
+    assert not any(action.kind == "delete" for action in actions)
 
 
 def test_what_is_waited_for_is_said_once_in_ten_minutes():

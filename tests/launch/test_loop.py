@@ -17,6 +17,7 @@ from launch.cloud.decide import Action, Rules, State
 from launch.cloud.job import Job
 from launch.cloud.run import Answer, Command, ask, ask_all
 from tests.launch.scripts import LAUNCH, TRAIN_FLAGS
+from tests.launch.simulated_cloud import HOUR
 
 pytestmark = pytest.mark.slow
 
@@ -86,11 +87,40 @@ def test_a_second_supervisor_refuses_and_a_killed_one_resumes(pod, cloud, monkey
 def test_a_signal_leaves_training_alone_and_says_what_it_costs(cluster, cloud, call, monkeypatch):
     end = lambda secs: os.kill(os.getpid(), signal.SIGTERM)  # noqa: E731
     monkeypatch.setattr(watch, "time", cloud.clock(end))
-    monkeypatch.setenv("HOME", str(cluster().partition("=")[2]) + ".home")
+    home = pathlib.Path(cluster().partition("=")[2] + ".home")
+    monkeypatch.setenv("HOME", str(home))
     code, out, error = call("watch", cluster(), *TRAIN_FLAGS, "--revision=HEAD")
+    folder = home / ".local/state/bert_jax/my-project.us-central2-b.my-tpu.queued"
+    assert (folder / "state.json").exists()
     assert code == 130 and cloud.exists
     assert "stopped by a signal; training continues" in out
     assert "my-tpu may still cost money ($9.60 an hour), until: launch/delete.sh" in error
+
+
+def test_a_signal_that_hides_the_answer_to_a_request_says_what_may_cost(pod, cloud, monkeypatch):
+    create = cloud.create
+
+    def interrupt(*names):
+        create(*names)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cloud, "create", interrupt)
+    code, _, error = pod("queued")
+    assert (code, cloud.exists, "my-tpu may still cost money" in error) == (130, True, True)
+
+
+def test_a_supervisor_under_nohup_outlives_its_terminal(pod, cloud, monkeypatch):
+    def hang_up(secs):
+        os.kill(os.getpid(), signal.SIGHUP)
+        cloud.sleep(HOUR)
+
+    monkeypatch.setattr(watch, "time", cloud.clock(hang_up))
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        code, out, _ = pod("queued")
+    finally:
+        signal.signal(signal.SIGHUP, former)
+    assert (code, "training has finished" in out) == (0, True), out
 
 
 def test_each_collection_of_stacks_is_kept(cluster, tmp_path):
@@ -166,7 +196,7 @@ def test_a_command_ends_with_all_that_it_started(tmp_path):
 
 def test_a_failure_that_does_not_matter_does_not_end_a_row_of_commands():
     answers = iter([Answer(1, "", "ALREADY_EXISTS"), Answer(1, "", "other"), Answer(0, "never")])
-    rows = [Command(["a"], passes="exists"), Command(["b"], passes="absent"), Command(["c"])]
+    rows = [Command(["a"], passes="any"), Command(["b"], passes="absent"), Command(["c"])]
     assert ask_all(rows, lambda command: next(answers)).err == "other"
 
 

@@ -246,6 +246,13 @@ def test_lines_that_are_no_setting(refused, cluster, tmp_path):
         assert f", line {len(VALUES) + 1}: " in refused("delete", "--yes", "--dry-run", option)
 
 
+def test_a_cluster_file_in_the_home_folder(call, cluster, tmp_path, monkeypatch):
+    """A shell leaves the ~ behind = to us."""
+    cluster()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert " my-tpu " in call("create", "--dry-run", "--cluster=~/cluster.env")[1]
+
+
 def test_a_cluster_file_of_windows_and_one_that_is_not_there(refused, call, cluster, tmp_path):
     assert "there is no such file" in refused("create", f"--cluster={tmp_path / 'absent.env'}")
     option = cluster()

@@ -22,7 +22,7 @@ from tests.launch.scripts import write_cluster
 from tests.launch.simulated_cloud import BEGIN, HOUR, LOOK_SECS, MAX_DELETION_SECS, WEEK, Cloud
 
 NAMES = tuple(ROADS)
-SETTINGS = {"BUCKET": "gs://my-bucket", "GKE_IMAGE": "images/bert:1"}
+SETTINGS = {"BUCKET": "gs://my-bucket", "GKE_IMAGE": "images/bert:1", "PROVISIONING": "spot"}
 USD_PER_HOUR = 10.0
 # A run that may go on ends within its length and this: a look that finds it lost, a hang that is
 # seen, a deletion, a look, a new slice, a try, and the work since the last save.
@@ -38,10 +38,10 @@ class Week:
     broken: list[str]
 
 
-def make_job(folder: pathlib.Path, road: str) -> Job:
+def make_job(folder: pathlib.Path, road: str, **settings: str) -> Job:
     """Make a job of two machines on a road."""
     topology = "v5e:2x4" if road == "queued" else "v6e:2x4"
-    write_cluster(folder / "cluster.env", TOPOLOGY=topology, ROAD=road, **SETTINGS)
+    write_cluster(folder / "cluster.env", TOPOLOGY=topology, ROAD=road, **SETTINGS | settings)
     flags = ("--config=configs/base.py", "--workdir=gs://b/a")
     return Job(Cluster(folder / "cluster.env", {}), flags, "a" * 40)
 
