@@ -82,15 +82,17 @@ class TaskFlags:
 
     kind: str = flag(
         "",
-        "vectors: tf-idf of tokens, skip-gram, all layers of a biLM, skip-gram and the biLM's last "
-        "layer, skip-gram and CoVe's last layer, or the last four layers of a BERT",
+        "which vectors: counts (tf-idf of tokens), skipgram, elmo (all layers of a biLM), taglm "
+        "(skip-gram and the biLM's last layer), cove (skip-gram and CoVe's last layer), bert (its "
+        "last four layers)",
         choices=("counts", "skipgram", "elmo", "taglm", "cove", "bert"),
         is_positional=True,
         is_required=True,
     )
     from_: str = flag(
         "",
-        "STORE of counts; SKIPGRAM; BILM of elmo; SKIPGRAM,BILM of taglm; COVE; CHECKPOINT of bert",
+        "what KIND reads: counts a STORE, skipgram a SKIPGRAM, elmo a BILM, taglm SKIPGRAM,BILM, "
+        "cove a COVE, bert a CHECKPOINT",
         metavar="PLACE,...",
         is_required=True,
     )

@@ -33,13 +33,13 @@ class EvaluateFlags:
         metavar="CK",
         is_required=True,
     )
-    output: str = flag("", "the numbers as JSON lines as well, in a new file", metavar="FILE")
+    output: str = flag("", "new file for the numbers, as JSON lines", metavar="FILE")
     batch_size: int = flag(64, "rows that the model sees at once", minimum=1)
     int8: bool = cli.int8_flag()
     store: str = flag(
         "",
-        "store of the same vocabulary, a folder that data_pipeline.build wrote, or gs://; where "
-        "the checkpoint is a run and --sentences is not given, the run's own",
+        "store with the checkpoint's vocabulary, a folder that data_pipeline.build wrote, or "
+        "gs://; of a run by default its own",
         "a store",
         metavar="STORE",
     )
@@ -51,14 +51,15 @@ class EvaluateFlags:
     )
     seq_len: int | None = flag(
         None,
-        f"tokens of an example at most; {_USUAL_SEQ_LEN}, or all that the model has, if not set",
+        f"most tokens of an example; if not set {_USUAL_SEQ_LEN}, or the model's positions where "
+        "these are fewer",
         "a store",
         minimum=_MIN_SEQ_LEN,
     )
-    examples: int = flag(4096, "examples of the store at most", "a store", minimum=1)
+    examples: int = flag(4096, "most examples of the store", "a store", minimum=1)
     segments: str | None = flag(
         None,
-        "what an example is made of; as the run if not set; nsp, ALBERT's sop",
+        "what an example is made of; if not set, as in the run, else nsp, or sop for an ALBERT",
         "a store",
         choices=SEGMENTS,
     )
@@ -86,7 +87,9 @@ class EvaluateFlags:
         True, "divide each vector by its length: cosines, not dot products", "retrieval"
     )
     max_seq_length: int = flag(
-        0, "tokens that a text is cut to, [CLS] and [SEP] too; 0: all positions", "retrieval"
+        0,
+        "truncate texts to N tokens, [CLS] and [SEP] included; 0: to the model's positions",
+        "retrieval",
     )
 
     def __post_init__(self) -> None:

@@ -43,12 +43,12 @@ class FeaturesFlags:
     )
     normalize: bool = flag(False, "divide each pooled vector by its length")
     max_seq_length: int = flag(
-        0, "tokens that a line is cut to, [CLS] and [SEP] too; 0: all positions"
+        0, "truncate lines to N tokens, [CLS] and [SEP] included; 0: to the model's positions"
     )
     windows: int = flag(
         0,
-        "distance in tokens of the windows over a line longer than a row, whose vectors are "
-        "joined; 0 cuts it",
+        "slide a window over a line longer than a row, N tokens at a time, and join the vectors; "
+        "0 truncates the line",
         minimum=0,
     )
     batch_size: int = flag(32, "lines in a batch", minimum=1)

@@ -46,25 +46,26 @@ class LadderFlags:
     widths: str = flag("64,128,256", "widths of the models", metavar="N,...")
     tokens: str = flag(
         "",
-        "tokens that each width reads, as 8M,16M,32M; empty chooses by the store",
+        "tokens that each width reads, as 8M,16M,32M; empty: by the size of the store",
         metavar="N,...",
     )
     learning_rate: float = flag(
-        LEARNING_RATE, "peak of the narrowest width; the others have it by transfer"
+        LEARNING_RATE, "peak rate of the narrowest width, transferred to the others"
     )
     predict: tuple[str, ...] = flag(
         (),
-        "run to predict and not to train: loss, interval and command; may be repeated",
+        "predict the loss of this run without training it; may be repeated",
         metavar="WIDTH:TOKENS",
     )
     learned: float = flag(
         LEARNED,
-        "share of the way from the unigram loss to the n-gram loss, from which a run is fitted",
+        "fit only runs that have come this share of the way from the unigram loss to the n-gram "
+        "loss",
         minimum=-1.0,
         maximum=2.0,
     )
     max_operations: float | None = flag(
-        None, "refuse a ladder of more operations; take 5% of the run it is for"
+        None, "refuse a ladder of more operations, such as 5% of the run that you plan"
     )
     parallel: int = flag(
         1, "runs at once, on a GPU or TPU chip each; on a CPU they share it", minimum=1

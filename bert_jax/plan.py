@@ -1,8 +1,8 @@
 """Plan a run on TPUs without one.
 
-Compiles the real step of every phase with the TPU's own compiler: what it says of memory decides
-whether the phase fits; what it expects of time is an estimate, and is called so. Needs libtpu,
-which `pip install '.[plan]'` in a clone of bert_jax brings, on Linux on x86-64.
+Compiles the real step of every phase with the TPU's own compiler. The compiler's count of memory
+decides whether a phase fits; its times are estimates. Needs libtpu, on x86-64 Linux: `pip install
+'.[plan]'` in a clone of bert_jax.
 """
 
 import os
@@ -53,11 +53,12 @@ class PlanFlags:
     )
     prices: str = flag(
         "",
-        "dollars for a chip and an hour, on demand and spot, in place of "
-        "bert_jax/planning/prices.json, in its form",
+        "your dollars per chip-hour, on demand and spot: a file like bert_jax/planning/prices.json",
         metavar="FILE",
     )
-    json_out: str = flag("", "file for every number: docs/reference/files.md", metavar="FILE")
+    json_out: str = flag(
+        "", "file for all numbers; docs/reference/files.md explains them", metavar="FILE"
+    )
     config_out: str = flag(
         "", "file for the config that config.budget chooses for the slice", metavar="FILE.py"
     )
@@ -91,7 +92,7 @@ class PlanFlags:
     )
     ladder: str = flag(
         "",
-        "folder of python -m bert_jax.ladder, whose law is taken in place of our constants",
+        "folder of bert_jax.ladder: predict by its law, not by BERT's paper",
         "a budget",
         metavar="DIR",
     )

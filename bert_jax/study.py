@@ -41,7 +41,7 @@ class StudyFlags:
     )
     score: str = flag(
         "",
-        "finished run to score, such as BERT-seed0, and stop; used by the study itself",
+        "score this finished run, such as BERT-seed0, and stop; the study itself uses it",
         metavar="RUN",
     )
     parallel: int = flag(1, _PARALLEL, minimum=1)
@@ -59,7 +59,7 @@ class GridFlags:
     config: GivenConfig[FinetuneConfig] = cli.config_flag(FinetuneConfig)
     workdir: str = flag(
         "",
-        "folder of the runs, of the table as grid.json, and of grid.png",
+        "folder of the runs, grid.json and grid.png",
         metavar="DIR",
         is_required=True,
     )
@@ -88,9 +88,9 @@ class ProbeFlags:
         "folder of the scores, their picture and the fine-tunings; by default RUN-probe",
         metavar="DIR",
     )
-    every: int = flag(1, "smallest distance of the fine-tuned checkpoints", minimum=1, unit="steps")
+    every: int = flag(1, "fine-tune checkpoints at least so far apart", minimum=1, unit="steps")
     platform: str = flag(
-        "cpu", "JAX's platform for the fine-tunings (cpu, cuda, tpu); the run uses the accelerator"
+        "cpu", "JAX's platform for fine-tuning: cpu, cuda or tpu; the run has the accelerator"
     )
 
     def __post_init__(self) -> None:

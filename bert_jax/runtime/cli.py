@@ -297,15 +297,17 @@ def print_config(config: Any) -> int:
 class ProcessFlags:
     """Declare the flags of a process that is one of several, as on a TPU pod."""
 
-    multihost: bool = flag(False, "one of several processes, as on a TPU pod", "processes")
+    multihost: bool = flag(
+        False, "join the other processes of the run, as on a TPU pod", "processes"
+    )
     coordinator_address: str | None = flag(
-        None, "address of process 0, where the platform does not tell", "processes", "HOST:PORT"
+        None, "address of process 0, if the platform does not set it", "processes", "HOST:PORT"
     )
     num_processes: int | None = flag(
-        None, "processes of the run, where the platform does not tell", "processes"
+        None, "number of processes, if the platform does not set it", "processes"
     )
     process_id: int | None = flag(
-        None, "number of this process from 0, where the platform does not tell", "processes"
+        None, "number of this process from 0, if the platform does not set it", "processes"
     )
 
     def __post_init__(self) -> None:

@@ -289,7 +289,7 @@ def _write_flag(field: "dataclasses.Field[Any]") -> str:
     if _get_form(field).is_positional:
         return _write_name(field) + " ..." * (kind is tuple)
     if kind is bool:
-        return f"{_write_name(field)}=false" if field.default else _write_name(field)
+        return f"{_write_name(field)}=BOOL" if field.default else _write_name(field)
     return f"{_write_name(field)}={_get_form(field).metavar or _METAVARS.get(kind, 'TEXT')}"
 
 

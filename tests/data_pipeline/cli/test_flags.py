@@ -41,6 +41,7 @@ class Flags:
     top: int = flag(5, "guesses of a mask", minimum=1)
     secs: float = flag(1.5, "time to take", above=0, unit="s")
     kind: str | None = flag(None, "of text", choices=("a", "b"))
+    lowercase: bool = flag(True, "lowercase the text")
     task: tuple[str, ...] = flag((), "may be repeated")
 
 
@@ -127,6 +128,7 @@ def test_help_has_sections_defaults_an_example_and_the_width_of_the_terminal(mon
     words = " ".join(text.split())
     assert "--top=N guesses of a mask; 1 or more; default 5" in words
     assert "--multihost several processes; default false" in words
+    assert "--lowercase=BOOL lowercase the text; default true" in words
     assert "how many of 100%; 1 or more" in words
 
 
