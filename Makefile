@@ -6,6 +6,7 @@
 # make test-all       both, in fifteen minutes
 # make faults         the battery of faults, also its long cases; goes on where it was stopped,
 #                     FRESH=1 begins again
+# make launch-weeks   the supervisor of TPU slices through 2,000 simulated weeks
 # make mutants        wrong edits planted in a copy of the tree: the tests named for each must fail;
 #                     EDITS="step.py watchdog" runs those whose file or text has one of the words
 # make families       each family of encoders from its run to its uses, the longer ones too; compared
