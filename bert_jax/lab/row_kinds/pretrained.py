@@ -62,9 +62,10 @@ def load_row(row: StudyRow, store: str) -> Config:
     """Load the config of a row that pre-trains, on the study's store.
 
     Raises:
-      Refused: a setting is wrong, or the config names another store.
+      Refused: a setting is wrong or one of a run, or the config names another store.
     """
-    config = load_config(Config, row.config, build_flags(row.flags))
+    per_run = ("seed", "data.random_seed")
+    config = load_config(Config, row.config, build_flags(row.flags), per_run)
     if config.data.store not in ("", store):
         raise Refused(
             f"config.data.store is {config.data.store}, and the study's store is {store}; all rows "

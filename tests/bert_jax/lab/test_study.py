@@ -186,6 +186,7 @@ def test_sizes_that_do_not_divide_the_papers_are_named(given):
         ({"rows": (changed(BERT, kind="lstm"),)}, "row BERT: its kind is 'lstm'"),
         ({"rows": (changed(BERT, flags="data.store=x"),)}, "data.store is x"),
         ({"rows": (changed(BERT, flags="steps=9"),)}, "no such field"),
+        ({"rows": (changed(BERT, flags="seed=9"),)}, "row BERT: --config.seed=9: the study"),
         (
             {"rows": (BERT, changed(LTR, flags=f"{TINY} phases[0].steps=6"))},
             r"row LTR takes 1152 tokens.*multiply its steps by 0.667",
@@ -352,6 +353,13 @@ def test_a_task_is_its_examples_and_settings(config, tiny_store, tmp_path, fakes
     study = dataclasses.replace(config, tasks=(first,))
     with pytest.raises(ValueError, match=r"row BERT: .*epoch=4"):
         Study(dataclasses.replace(study, rows=(changed(BERT, finetune="epoch=4"),)), tmp_path)
+    for setting in ("init=hf:DIR", "seed=4", "data.order_seed=4"):  # each run has its own
+        for rows, task in (
+            ((changed(BERT, finetune=setting),), first),
+            ((BERT,), write_pets(tmp_path / "a", "pet", setting)),
+        ):
+            with pytest.raises(ValueError, match=f"--config.{setting}: the study decides it"):
+                Study(dataclasses.replace(study, rows=rows, tasks=(task,)), tmp_path)
     Study(study, tmp_path / "study").run(SILENT)
     Study(dataclasses.replace(study, tasks=(same,)), tmp_path / "study")
     with pytest.raises(ValueError, match=r"task\.pets\.examples="):
