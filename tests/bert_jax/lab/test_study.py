@@ -439,6 +439,17 @@ def test_report_has_means_differences_reasons_and_failures(tmp_path):
     assert (tmp_path / report.PICTURE).read_bytes().startswith(b"\x89PNG")
 
 
+def test_names_are_shown_as_they_are_and_seeds_in_their_order(tmp_path):
+    losses = {1: 4.5, 0: 4.25}  # run at once, the second seed may end first
+    results = [RowResult(changed(BERT, name="a|b $x$"), {0, 1}, {"loss_$y$": losses})]
+    report.write(tmp_path, report.Report(results, ""))
+    (row,) = json.loads((tmp_path / report.NUMBERS).read_text())["rows"]
+    assert list(row["measures"]["loss_$y$"]["by_seed"]) == ["0", "1"]
+    assert "| a\\|b $x$ | 2 | 4.375 ± 0.177 |" in (tmp_path / report.PAGE).read_text()
+    (axes,) = report.Report(results, "").picture().axes
+    assert not any(text.get_parse_math() for text in (axes.title, *axes.get_yticklabels()))
+
+
 def test_rows_are_compared_with_the_reference_and_drawn_in_lines_of_panels(config, tmp_path):
     names = ("a", "b", "c")
     losses = ([4.0, 4.1, 4.2], [3.0, 3.1, 3.2001], [90.0, 190.0, 110.0])
