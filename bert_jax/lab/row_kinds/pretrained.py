@@ -131,6 +131,9 @@ def score_masked_words(address: str, store: str, seq_len: int, screen: Screen) -
         return explain_missing("its encoder detects replaced tokens and predicts none")
     if shape.position_embedding_type == "relative":
         return explain_missing("it predicts tokens in a random order, without [MASK]")
+    if shape.has_position_table and shape.max_position_embeddings < seq_len:
+        positions = shape.max_position_embeddings
+        return explain_missing(f"it has {positions} positions, fewer than config.seq_len={seq_len}")
     options = PretrainOptions(
         store=store,
         segments="full_sentences",

@@ -20,7 +20,7 @@ from bert_jax.lab import plan, report, runs
 from bert_jax.lab import study as study_lib
 from bert_jax.lab.row_kinds.baseline_rows import build_steps
 from bert_jax.lab.row_kinds.kinds import KINDS
-from bert_jax.lab.row_kinds.pretrained import choose_sentences
+from bert_jax.lab.row_kinds.pretrained import choose_sentences, score_masked_words
 from bert_jax.lab.row_kinds.row_kind import (
     COMMON,
     MASKED_WORDS,
@@ -158,6 +158,13 @@ def test_a_given_checkpoint_is_its_weights_and_fills_masks_of_its_own_tokens(
     run = Run(row, 0, str(tiny_store), tmp_path)
     assert KINDS["given"].scores(run, 16, SILENT) == explain_missing(
         "its vocabulary is not the store's"
+    )
+
+
+def test_a_model_of_fewer_positions_than_scored_rows_has_a_reason(tiny_store, tmp_path):
+    address = f"hf:{write(tmp_path, tensors())}"
+    assert score_masked_words(address, str(tiny_store), 20, SILENT) == explain_missing(
+        "it has 19 positions, fewer than config.seq_len=20"
     )
 
 
