@@ -145,7 +145,7 @@ class Report:
                 measures[measure] = {
                     "mean": mean,
                     "standard_deviation": deviation,
-                    "by_seed": {str(seed): value for seed, value in values.items()},
+                    "by_seed": {str(seed): values[seed] for seed in sorted(values)},
                 }
             rows.append(
                 {
@@ -187,7 +187,7 @@ class Report:
                 axes.set_axis_off()
             else:
                 self._draw(axes, measure)
-                axes.set_yticks(range(len(names)), names)
+                axes.set_yticks(range(len(names)), names, parse_math=False)
                 axes.set_ylim(len(names) - 0.5, -0.5)
         return figure
 
@@ -204,7 +204,7 @@ class Report:
             if result.row.name == self.reference:
                 axes.axvline(mean, color=plots.GREY, linestyle=":", linewidth=1)
         is_lower_better = measure.endswith(_LOWER_IS_BETTER)
-        axes.set_title(measure.replace("_", " "), fontsize=9)
+        axes.set_title(measure.replace("_", " "), fontsize=9, parse_math=False)
         axes.set_xlabel("lower is better" if is_lower_better else "higher is better", fontsize=8)
         axes.locator_params(axis="x", nbins=4)
 
@@ -245,7 +245,8 @@ def _decimals(value: float) -> int:
 def _to_markdown(lines: Sequence[Sequence[str]]) -> str:
     header, *rest = lines
     ruled = [header, ["---"] * len(header), *rest]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in ruled)
+    escaped = ([cell.replace("|", "\\|") for cell in cells] for cells in ruled)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped)
 
 
 def _to_text(cell: str) -> rich.text.Text:

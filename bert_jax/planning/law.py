@@ -235,7 +235,7 @@ def _describe_range(values: Sequence[float]) -> str:
 def count_in_words(number: float) -> str:
     """Write a count with three digits, as 85.1M."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
+        if number / size >= 0.9995:  # three digits round it to 1
             return f"{number / size:.3g}{letter}"
     return f"{number:.0f}"
 

@@ -166,7 +166,7 @@ def build_steps(store: Store, settings: SkipGram) -> training.Steps:
     rows = cut_documents(store.train, _MAX_ROW)
     stream = ExampleStream(rows, settings.seed, _ROWS, 0)
     steps = max(1, round(settings.epochs * rows.examples / _ROWS))
-    # 0 is used by the initial tables, 1 by the evaluation.
+    # The initial tables use the key of the seed itself.
     key = jax.random.fold_in(jax.random.key(settings.seed), 2)
 
     def advance(tables: Tables, step: int) -> tuple[Tables, jax.Array]:
@@ -210,7 +210,7 @@ def _score_heldout(store: Store, tables: Tables, settings: SkipGram) -> float | 
     index_B = np.arange(np.searchsorted(rows.offsets[1:], _MAX_HELDOUT_TOKENS, side="right"))
     if not len(index_B):
         return None
-    # Three seeds, so that they differ from the two of any step.
+    # The pairs and negatives are the same for every seed.
     pairs = make_pairs(rows, index_B, settings.window, np.ones(store.vocab_size), (0, 0, 0))
     key_and_rate = jax.random.key(1), jnp.float32(0.0)
     copies = jax.tree.map(jnp.array, tables)

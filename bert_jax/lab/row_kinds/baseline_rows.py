@@ -52,6 +52,11 @@ def load_settings(row: StudyRow, store: str) -> Any:
     refuse_settings(row, "config", "finetune")
     texts = parse_settings(row.flags)
     tokens = texts.pop(_TOKENS, None)
+    if tokens is not None and (others := texts.keys() & {"steps", "epochs"}):
+        raise Refused(
+            f"its flags have {_TOKENS}={tokens} and {others.pop()}, which both set its length; "
+            "leave one of them out"
+        )
     settings = BASELINES[row.kind](**_parse_numbers(BASELINES[row.kind], texts, "flags"))
     if tokens is not None:
         count = parse_text(float, tokens)

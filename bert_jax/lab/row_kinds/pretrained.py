@@ -62,9 +62,10 @@ def load_row(row: StudyRow, store: str) -> Config:
     """Load the config of a row that pre-trains, on the study's store.
 
     Raises:
-      Refused: a setting is wrong, or the config names another store.
+      Refused: a setting is wrong or one of a run, or the config names another store.
     """
-    config = load_config(Config, row.config, build_flags(row.flags))
+    per_run = ("seed", "data.random_seed")
+    config = load_config(Config, row.config, build_flags(row.flags), per_run)
     if config.data.store not in ("", store):
         raise Refused(
             f"config.data.store is {config.data.store}, and the study's store is {store}; all rows "
@@ -130,6 +131,9 @@ def score_masked_words(address: str, store: str, seq_len: int, screen: Screen) -
         return explain_missing("its encoder detects replaced tokens and predicts none")
     if shape.position_embedding_type == "relative":
         return explain_missing("it predicts tokens in a random order, without [MASK]")
+    if shape.has_position_table and shape.max_position_embeddings < seq_len:
+        positions = shape.max_position_embeddings
+        return explain_missing(f"it has {positions} positions, fewer than config.seq_len={seq_len}")
     options = PretrainOptions(
         store=store,
         segments="full_sentences",

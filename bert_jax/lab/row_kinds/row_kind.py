@@ -6,7 +6,7 @@ A run is a row with a seed. Kinds that train nothing read the runs of earlier ro
 import dataclasses
 import pathlib
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from bert_jax import config as config_lib
@@ -102,21 +102,31 @@ def parse_settings(text: str, field: str = "flags") -> dict[str, str]:
     return settings
 
 
-def load_config(kind: type[config_lib.Kind], file: str, flags: list[str]) -> config_lib.Kind:
+def load_config(
+    kind: type[config_lib.Kind], file: str, flags: list[str], per_run: Collection[str]
+) -> config_lib.Kind:
     """Load a config file with the flags of a row or of a task.
 
+    `per_run` names the settings that differ between runs, which the study decides.
+
     Raises:
-      Refused: no file is named, or there is no such setting.
+      Refused: no file is named, there is no such setting, or a flag sets one of per_run.
     """
     if not file:
         raise Refused("its config is empty; give it a config file, such as configs/quickstart.py")
-    return overrides.load(kind, file, find_config, overrides.take(flags, kind)[0])
+    given, _ = overrides.take(flags, kind)
+    for override in given:
+        if override.path in per_run:
+            raise Refused(f"{override}: the study decides it for each run; leave it out")
+    return overrides.load(kind, file, find_config, given)
 
 
 def load_task(task: StudyTask, flags: str = "") -> FinetuneConfig:
     """Load the config of a task with more flags, and check all of it but its checkpoint."""
-    given = [*build_flags(task.flags), *build_flags(flags), "--config.init=hf:RUN"]
-    config = load_config(FinetuneConfig, task.config, given)
+    given = [*build_flags(task.flags), *build_flags(flags)]
+    per_run = ("init", "seed", "data.order_seed")
+    config = load_config(FinetuneConfig, task.config, given, per_run)
+    config = dataclasses.replace(config, init="hf:RUN")
     validate.check_finetune(config)
     return config
 

@@ -20,7 +20,7 @@ from bert_jax.lab import plan, report, runs
 from bert_jax.lab import study as study_lib
 from bert_jax.lab.row_kinds.baseline_rows import build_steps
 from bert_jax.lab.row_kinds.kinds import KINDS
-from bert_jax.lab.row_kinds.pretrained import choose_sentences
+from bert_jax.lab.row_kinds.pretrained import choose_sentences, score_masked_words
 from bert_jax.lab.row_kinds.row_kind import (
     COMMON,
     MASKED_WORDS,
@@ -161,6 +161,13 @@ def test_a_given_checkpoint_is_its_weights_and_fills_masks_of_its_own_tokens(
     )
 
 
+def test_a_model_of_fewer_positions_than_scored_rows_has_a_reason(tiny_store, tmp_path):
+    address = f"hf:{write(tmp_path, tensors())}"
+    assert score_masked_words(address, str(tiny_store), 20, SILENT) == explain_missing(
+        "it has 19 positions, fewer than config.seq_len=20"
+    )
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in STUDIES.glob("[a-z]*.py")))
 def test_bundled_studies_are_equal_in_tokens(tiny_store, tmp_path, name):
     place = f"configs/studies/{name}.py"
@@ -186,6 +193,7 @@ def test_sizes_that_do_not_divide_the_papers_are_named(given):
         ({"rows": (changed(BERT, kind="lstm"),)}, "row BERT: its kind is 'lstm'"),
         ({"rows": (changed(BERT, flags="data.store=x"),)}, "data.store is x"),
         ({"rows": (changed(BERT, flags="steps=9"),)}, "no such field"),
+        ({"rows": (changed(BERT, flags="seed=9"),)}, "row BERT: --config.seed=9: the study"),
         (
             {"rows": (BERT, changed(LTR, flags=f"{TINY} phases[0].steps=6"))},
             r"row LTR takes 1152 tokens.*multiply its steps by 0.667",
@@ -199,6 +207,7 @@ def test_sizes_that_do_not_divide_the_papers_are_named(given):
         ({"rows": (BERT, changed(SKIPGRAM, flags="steps=3"))}, "flags has steps, which is no"),
         ({"rows": (BERT, changed(SKIPGRAM, flags="epochs=-1"))}, "flags.epochs is -1"),
         ({"rows": (BERT, changed(SKIPGRAM, flags="epochs=1"))}, "row skipgram takes .* tokens"),
+        ({"rows": (changed(SKIPGRAM, flags="tokens=768 epochs=1"),)}, "tokens=768 and epochs"),
         ({"rows": (BERT, changed(SKIPGRAM, config="x.py"))}, "its config is 'x.py'"),
         ({"rows": (BERT, changed(FROZEN, tagger="layers=3"))}, "tagger has layers, which is no"),
         ({"rows": (BERT, changed(FROZEN, tagger="units=0"))}, "its tagger.units is 0"),
@@ -352,6 +361,13 @@ def test_a_task_is_its_examples_and_settings(config, tiny_store, tmp_path, fakes
     study = dataclasses.replace(config, tasks=(first,))
     with pytest.raises(ValueError, match=r"row BERT: .*epoch=4"):
         Study(dataclasses.replace(study, rows=(changed(BERT, finetune="epoch=4"),)), tmp_path)
+    for setting in ("init=hf:DIR", "seed=4", "data.order_seed=4"):  # each run has its own
+        for rows, task in (
+            ((changed(BERT, finetune=setting),), first),
+            ((BERT,), write_pets(tmp_path / "a", "pet", setting)),
+        ):
+            with pytest.raises(ValueError, match=f"--config.{setting}: the study decides it"):
+                Study(dataclasses.replace(study, rows=rows, tasks=(task,)), tmp_path)
     Study(study, tmp_path / "study").run(SILENT)
     Study(dataclasses.replace(study, tasks=(same,)), tmp_path / "study")
     with pytest.raises(ValueError, match=r"task\.pets\.examples="):
@@ -428,6 +444,17 @@ def test_report_has_means_differences_reasons_and_failures(tmp_path):
     ):
         assert text in page
     assert (tmp_path / report.PICTURE).read_bytes().startswith(b"\x89PNG")
+
+
+def test_names_are_shown_as_they_are_and_seeds_in_their_order(tmp_path):
+    losses = {1: 4.5, 0: 4.25}  # run at once, the second seed may end first
+    results = [RowResult(changed(BERT, name="a|b $x$"), {0, 1}, {"loss_$y$": losses})]
+    report.write(tmp_path, report.Report(results, ""))
+    (row,) = json.loads((tmp_path / report.NUMBERS).read_text())["rows"]
+    assert list(row["measures"]["loss_$y$"]["by_seed"]) == ["0", "1"]
+    assert "| a\\|b $x$ | 2 | 4.375 ± 0.177 |" in (tmp_path / report.PAGE).read_text()
+    (axes,) = report.Report(results, "").picture().axes
+    assert not any(text.get_parse_math() for text in (axes.title, *axes.get_yticklabels()))
 
 
 def test_rows_are_compared_with_the_reference_and_drawn_in_lines_of_panels(config, tmp_path):

@@ -10,7 +10,14 @@ import pytest
 from bert_jax.config import ModelConfig
 from bert_jax.planning import law as law_lib
 from bert_jax.planning.fit import TABLE_6, TABLE_6_UNIQUE_TOKENS, fit, fit_english
-from bert_jax.planning.law import Law, Point, count_effective_tokens, from_json, read_ladder
+from bert_jax.planning.law import (
+    Law,
+    Point,
+    count_effective_tokens,
+    count_in_words,
+    from_json,
+    read_ladder,
+)
 from data_pipeline.io.small_files import DamagedFile
 
 SIZES = [2 * 12 * 64**2, 2 * 12 * 128**2, 3 * 12 * 192**2, 4 * 12 * 256**2]
@@ -34,6 +41,14 @@ def make_points(noise: float, seed: int = 0, constants=None) -> list[Point]:
     runs = [(size, tokens, UNIQUE) for size in SIZES for tokens in TOKENS]
     given = () if constants is None else (constants,)
     return [Point(*run, loss_of(run, *given) * math.exp(random.normal(0, noise))) for run in runs]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(999, "999"), (999.6, "1k"), (85_054_464, "85.1M"), (999_499, "999k"), (999_500, "1M")],
+)
+def test_a_count_has_three_digits(number, words):
+    assert count_in_words(number) == words
 
 
 def fit_own(points) -> Law:
