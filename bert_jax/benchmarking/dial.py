@@ -43,7 +43,7 @@ BASE_BATCH_TOKENS, BASE_TOKENS, BATCH_POWER = 1536, 3.07e6, 0.4
 BASE_WIDTH, BASE_RATE, WARMUP_SHARES = 128, 3e-3, (0.125, 0.075)
 PHASE_SHARES = (0.8, 0.2)
 MAX_WARMUP_STEPS = 10_000  # Devlin et al. 2019, appendix A.2
-EVALUATIONS = 5  # in the longest phase, about
+EVALUATIONS = 5  # the longest phase has about as many
 # Row lengths of the two phases, by the largest width that uses them; as in quickstart.py, tiny.py
 # and base.py.
 ROW_LENGTHS = {128: (32, 64), 256: (64, 128), 1 << 16: (128, 512)}
@@ -126,7 +126,7 @@ class DialRequest:
     given: tuple[Override, ...]  # settings of the command line, which stay
     facts: StoreFacts
     unique_tokens: int  # tokens of the training split
-    count_rows: Callable[[int], RowCounts]  # by their length
+    count_rows: Callable[[int], RowCounts]  # takes their length
     shards: int  # parts into which the mesh cuts a batch
     budget: TimeBudget
 

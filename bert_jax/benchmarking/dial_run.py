@@ -26,14 +26,7 @@ from bert_jax.benchmarking.dial import (
     choose_run,
     parse_budget,
 )
-from bert_jax.config import (
-    Config,
-    ResolvedRun,
-    data_in_phase,
-    overrides,
-    predictions_for,
-    resolve,
-)
+from bert_jax.config import Config, ResolvedRun, overrides, resolve
 from bert_jax.logging.console import Rows, Screen, duration
 from bert_jax.parallel import chips
 from bert_jax.parallel import mesh as mesh_lib
@@ -80,15 +73,16 @@ def read_request(
     config, sizes = given.load(), {f"model.{name}" for name in SIZE_FIELDS}
     others = tuple(override for override in given.overrides if override.path not in sizes)
     facts = feed_lib.read_facts(config.data)
-    # Schedule and positions are not chosen yet, and may not fit what the command line sets.
+    # Schedule, batch and positions are not chosen yet, and may not fit what the command line sets.
     optim = dataclasses.replace(config.optim, warmup_steps=0, warmup_tokens=0)
-    phases = tuple(dataclasses.replace(phase, restart_warmup_steps=0) for phase in config.phases)
-    model = config.model
-    if all(each.path != "model.max_position_embeddings" for each in given.overrides):
-        positions = [model.max_position_embeddings, *(phase.seq_len for phase in phases)]
-        model = dataclasses.replace(model, max_position_embeddings=max(positions))
+    phases = tuple(
+        dataclasses.replace(phase, restart_warmup_steps=0, batch_size=max(1, phase.micro_batches))
+        for phase in config.phases
+    )
+    positions = [config.model.max_position_embeddings, *(phase.seq_len for phase in phases)]
+    model = dataclasses.replace(config.model, max_position_embeddings=max(positions))
     recipe = resolve(
-        dataclasses.replace(config, budget="", model=model, optim=optim, phases=phases), store=facts
+        dataclasses.replace(config, budget="", model=model, optim=optim, phases=phases)
     )
     stores = feed_lib.open_stores(config.data, screen)
     budget_lib.check_stores(stores, "config.budget")
@@ -97,19 +91,16 @@ def read_request(
     @functools.cache
     def count_rows(seq_len: int) -> RowCounts:
         """Count held-out rows, which are few and as full as those to train on."""
-        slots = predictions_for(seq_len, data_in_phase(recipe, 0).masked_lm_prob)
-        phase = dataclasses.replace(
-            recipe.phases[0], seq_len=seq_len, max_predictions_per_seq=slots
-        )
+        phase = dataclasses.replace(recipe.phases[0], seq_len=seq_len, max_predictions_per_seq=1)
         feed = feed_lib.StoreFeed(stores, dataclasses.replace(recipe, phases=(phase,)))
         sources = [feed.open_split(0, number, HELDOUT) for number in range(len(stores))]
-        held = [source.rows_in_epoch(0) for source in sources]
+        counts = [source.rows_in_epoch(0) for source in sources]
         fills = [
             source.rows(np.arange(min(rows, _ROWS_COUNTED)))["input_mask"].mean()
-            for source, rows in zip(sources, held, strict=True)
+            for source, rows in zip(sources, counts, strict=True)
         ]
         fill = recipe.data.packed_examples * float(np.dot(feed.weights(0), fills))
-        return RowCounts(min(1.0, fill), sum(min(rows, examples) for rows in held))
+        return RowCounts(min(1.0, fill), sum(min(rows, examples) for rows in counts))
 
     request = DialRequest(
         config=config,

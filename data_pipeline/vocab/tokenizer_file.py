@@ -237,8 +237,8 @@ def _hide_special(data: bytes, model: str, roles: set[str], unknown: str) -> byt
     settings = json.loads(data.decode("utf-8-sig"))
     vocab = settings["model"]["vocab"]
     pairs = vocab if model == UNIGRAM else [*vocab.items()]
-    found = roles - {unknown} if model in (UNIGRAM, WORDPIECE) else set()
-    hidden = {piece for piece, _ in pairs if piece in found}
+    to_hide = roles - {unknown} if model in (UNIGRAM, WORDPIECE) else set()
+    hidden = {piece for piece, _ in pairs if piece in to_hide}
     pairs = [(f" {piece}" if piece in hidden else piece, value) for piece, value in pairs]
     settings["model"]["vocab"] = pairs if model == UNIGRAM else dict(pairs)
     added = settings.get("added_tokens", [])

@@ -17,7 +17,9 @@ from bert_jax.planning.candidates import EncoderShape
 from bert_jax.planning.fit import fit_ladder
 from bert_jax.runtime import cli
 from bert_jax.runtime.run_record import FILE
+from bert_jax.trainer import feed
 from data_pipeline.io.refused import Refused
+from data_pipeline.store import EXAMPLES, open_store
 from tests.bert_jax.small_runs import compiled_programs_kept_in
 
 START_SECS, LAPTOP = 8.0, 60e9  # operations per second
@@ -463,15 +465,31 @@ def read_request(store, *flags, devices=1):
     return dial_run.read_request(given, parse_budget("2h"), devices, screen)[0]
 
 
-def test_a_request_takes_longer_rows_and_warm_ups_than_the_recipe(tiny_store):
-    flags = ("phases[0].seq_len=128", "optim.warmup_tokens=9000000")
+def test_a_request_takes_rows_warm_ups_and_micro_batches_that_do_not_fit_the_recipe(tiny_store):
+    flags = ("phases[0].seq_len=128", "optim.warmup_tokens=9000000", "phases[-1].micro_batches=5")
     request = read_request(tiny_store, *flags)
     assert request.config.optim.warmup_tokens == 9_000_000
     run = choose("100h", flags=flags).config
     assert (run.phases[0].seq_len, run.optim.warmup_steps) == (128, 0)
-    assert run.model.max_position_embeddings >= 128
-    with pytest.raises(Refused, match=r"max_position_embeddings = 100"):
-        read_request(tiny_store, *flags, "model.max_position_embeddings=100")
+    assert run.model.max_position_embeddings >= 128 and run.phases[1].batch_size % 5 == 0
+    for wrong, words in (
+        ("model.max_position_embeddings=100", "max_position_embeddings = 100"),
+        ("phases[1].batch_size=24", "must divide batch_size = 24"),
+    ):
+        with pytest.raises(Refused, match=words):
+            choose("100h", flags=(*flags, wrong))
+    with pytest.raises(Refused, match=r"phases\[1\]\.micro_batches is 0"):
+        read_request(tiny_store, "phases[1].micro_batches=0")
+
+
+def test_ready_made_examples_are_refused_as_such(tiny_store, monkeypatch):
+    store = open_store(tiny_store)
+    manifest = {**store.manifest, "kind": EXAMPLES, "examples": {}}
+    ready_made = dataclasses.replace(store, manifest=manifest)
+    monkeypatch.setattr(feed, "open_stores", lambda *_: (ready_made,))
+    monkeypatch.setattr(feed, "read_facts", lambda _: feed.describe_store(manifest))
+    with pytest.raises(Refused, match="holds ready-made examples, and config"):
+        read_request(tiny_store)
 
 
 def test_a_request_has_the_given_size_and_the_proportions_of_the_recipe(tiny_store):
