@@ -32,17 +32,20 @@ from data_pipeline.io.small_files import DamagedFile
 
 WORKING = ".bert_jax-building"
 FILES, _LOCK, _MOVING = "files", "lock", "moving"
+_DEVICES = pathlib.Path("/dev")
 
 
 def write_file(path: pathlib.Path, content: bytes) -> None:
     """Replace a file at once: a process that is killed leaves the old one or the new one.
 
-    Raises Refused for a device or a pipe, such as /dev/null, which root could replace.
+    A device or a pipe, such as /dev/stdout, is not replaced, which root could do: it is written to.
     """
     partial = path.with_name(f"{path.name}.partial")
     with explain_errors(str(path.parent), f"writing {path.name}"):
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise Refused(f"{path} is a device or a pipe; give the name of a file")
+        # Where stdout is a file, /dev/stdout is a link to that file.
+        if path.parent == _DEVICES or (path.exists() and not path.is_file()):
+            path.write_bytes(content)
+            return
         if partial.is_symlink():
             partial.unlink()
         opened = small_files.open_to_write(partial, os.O_WRONLY | os.O_TRUNC)

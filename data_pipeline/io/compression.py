@@ -62,8 +62,8 @@ def decompress(address: str, stored: BinaryIO, block_bytes: int = BLOCK_BYTES) -
             yield block
     except EOFError as error:
         raise Refused(
-            f"{address} is a {kind} file that ends early, after {offset} bytes of text; "
-            "it is cut off: copy or download it again"
+            f"{address} is a truncated {kind} file, which ends after {offset} bytes of text; copy "
+            "or download it again"
         ) from error
     except (OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
         is_damage = isinstance(error, gzip.BadGzipFile) or str(error) == _BZIP2_DAMAGE

@@ -112,8 +112,7 @@ def _explain_damage(address: str, kind: str = "Parquet") -> Iterator[None]:
             raise  # the disk's or the network's, not Arrow's
         reason = get_first_line(error).rstrip(".")
         raise Refused(
-            f"{address} is a {kind} file that is cut off or damaged ({reason}); copy or download "
-            "it again"
+            f"{address} is a truncated or damaged {kind} file ({reason}); copy or download it again"
         ) from error
 
 

@@ -230,8 +230,8 @@ def _read_lengths(path: pathlib.Path, record: bytes, number: int) -> dict[str, i
         actual_kind = features[name].WhichOneof("kind")
         if actual_kind != kind:
             raise Refused(
-                f"feature {name} in record {number} of {path} is a {actual_kind}, but must be a "
-                f"{kind}; give records as create_pretraining_data.py writes them"
+                f"feature {name} in record {number} of {path} has {actual_kind}, but needs {kind}; "
+                "give records as create_pretraining_data.py writes them"
             )
         lengths[name] = len(getattr(features[name], kind).value)
     return lengths

@@ -159,7 +159,7 @@ BAD = {
     "shorter": (changed(segment_ids=[0] * 12), "segment_ids in record 1 of FILE has 12 values, b"),
     "missing": (without("masked_lm_ids"), "record 0 of FILE has no feature masked_lm_ids; its fe"),
     "missing later": ([record(example(0)), *without("input_mask")], "record 1 of FILE has no feat"),
-    "float ids": ([FLOATS], "feature input_ids in record 0 of FILE is a float_list, but must"),
+    "float ids": ([FLOATS], "feature input_ids in record 0 of FILE has float_list, but needs "),
     "no example": ([b"garbage"], "record 0 of FILE is not a tf.train.Example"),
     "id": (changed(input_ids=[2, 30] + [5] * 11), "1 of FILE has 30; it must be from 0 to 29"),
     "label id": (changed(masked_lm_ids=[6, -1, 0]), "masked_lm_ids of record 1 of FILE has -1"),

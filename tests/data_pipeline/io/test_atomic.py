@@ -13,7 +13,6 @@ from data_pipeline.io.atomic import (
     new_folder,
     write_file,
 )
-from data_pipeline.io.refused import Refused
 
 
 def names(folder):
@@ -139,11 +138,23 @@ def test_a_replacement_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatc
     assert names(tmp_path) == ["out.txt"] and output.read_bytes() == b"old"
 
 
-def test_a_pipe_is_not_replaced_by_a_file(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(Refused, match="pipe is a device or a pipe"):
-        write_file(tmp_path / "pipe", b"content")
-    assert (tmp_path / "pipe").is_fifo()
+def test_a_pipe_and_what_dev_holds_are_written_to_and_not_replaced(tmp_path, monkeypatch):
+    """As /dev/stdout, which is a link to a file in `COMMAND --json_out=/dev/stdout > FILE`."""
+    pipe, file, stdout = tmp_path / "pipe", tmp_path / "file", tmp_path / "dev" / "stdout"
+    os.mkfifo(pipe)
+    stdout.parent.mkdir()
+    stdout.symlink_to(file)
+    file.touch()
+    monkeypatch.setattr(atomic, "_DEVICES", stdout.parent)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        for path in (pipe, stdout):
+            write_file(path, b"content")
+        assert os.read(reader, 100) == file.read_bytes() == b"content"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo() and stdout.is_symlink()
+    assert names(tmp_path) == ["dev", "file", "pipe"] and names(stdout.parent) == ["stdout"]
 
 
 def test_a_file_of_somebody_else_is_not_replaced(tmp_path):

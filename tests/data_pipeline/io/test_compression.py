@@ -60,7 +60,9 @@ def test_a_small_file_of_much_text_comes_in_pieces(monkeypatch):
 @pytest.mark.parametrize("share", [0.3, 0.999])
 def test_a_file_that_is_cut_off_is_refused(kind, share):
     whole = COMPRESS[kind](TEXT)
-    with pytest.raises(ValueError, match=rf"^a\.txt is a {kind} file that ends early, after \d+"):
+    with pytest.raises(
+        ValueError, match=rf"^a\.txt is a truncated {kind} file, which ends after \d+"
+    ):
         read(whole[: int(share * len(whole))])
 
 

@@ -80,7 +80,7 @@ def test_cut_off_and_damaged_tables_are_refused(tmp_path):
     path = tmp_path / "table"
     pq.write_table(pa.table({"text": TEXTS}), path, write_page_checksum=True)
     whole = path.read_bytes()
-    sentence = r"/table is a Parquet file that is cut off or damaged \(.+\); copy or download it ag"
+    sentence = r"/table is a truncated or damaged Parquet file \(.+\); copy or download it again"
     for data in (whole[:-1], whole[: len(whole) // 2], b"PAR1", b"PAR1" + bytes(999)):
         path.write_bytes(data)
         with pytest.raises(ValueError, match=sentence):
