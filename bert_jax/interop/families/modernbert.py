@@ -52,7 +52,10 @@ _SETTINGS = Settings(
     shape=MODERNBERT,
     defaults=_DEFAULTS,
 )
-_PLAIN_ROPE = {"rope_type": "default", "type": "default", "rope_theta": 0}
+_PLAIN_ROPE: dict[str, Any] = {
+    **{"rope_type": "default", "type": "default"},
+    **{"rope_theta": 0, "partial_rotary_factor": 1.0},
+}
 
 _NAMES = Names(
     encoder={

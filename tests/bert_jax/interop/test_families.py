@@ -257,6 +257,20 @@ def test_a_modernbert_without_a_local_theta_has_the_global_one():
     assert (config.global_rope_theta, config.local_rope_theta) == (500.0, 500.0)
 
 
+def test_rotary_angles_over_the_whole_width_of_a_head_are_read():
+    rope = ROPE | {"partial_rotary_factor": 1.0}
+    given = {"rope_parameters": {"full_attention": rope, "sliding_attention": rope}}
+    config = FAMILIES["modernbert"].parse(pathlib.Path("config.json"), given)
+    assert (config.global_rope_theta, config.local_rope_theta) == (70.0, 70.0)
+
+
+def test_debertas_terms_may_have_spaces_around_them():
+    """Source: DebertaV2Config@transformers 5.24."""
+    given = {"relative_attention": True, "pos_att_type": "P2C | c2p"}
+    config = FAMILIES["deberta-v2"].parse(pathlib.Path("config.json"), given)
+    assert config.pos_att_type == "c2p|p2c"
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
