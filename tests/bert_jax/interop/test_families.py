@@ -25,11 +25,13 @@ from bert_jax.train_step import step
 from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, Objective, encode_batch
 from bert_jax.train_step.objectives.objective import fill_masked
 from bert_jax.train_step.objectives.rtd import sum_detections
+from data_pipeline.io.refused import Refused
 from tests.bert_jax.interop.golden_models import (
     assert_comes_back,
     make_mesh,
     read_arrays,
     read_golden,
+    write_folder,
 )
 from tests.bert_jax.small_checkpoints import read
 from tests.golden import encoders, long_rows
@@ -200,6 +202,34 @@ def test_settings_that_published_models_seldom_have(kind, settings, tmp_path):
 def test_a_config_and_its_arrays_come_back_as_they_went(case):
     family, config, _, gradients, _ = case
     assert_comes_back(family, config, gradients)
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "is_read"),
+    [
+        ("ModernBertForMaskedLM", "model.", True),  # the encoder alone
+        ("AlbertForPreTraining", "albert.", True),
+        ("ModernBertForMaskedLM", "", False),
+        ("AlbertForPreTraining", "", False),
+        # Its head multiplies by the word table itself, as its golden gradients say.
+        ("DebertaV2ForMaskedLM by v2's", "", True),
+    ],
+)
+def test_an_untied_model_is_refused_only_if_a_matrix_is_missing(kind, part, is_read, tmp_path):
+    golden = read_golden(encoders)
+    start = f"{kind}/gradient/"
+    shapes = {
+        name.removeprefix(start): array.shape
+        for name, array in golden.items()
+        if name.startswith(start + part)
+    }
+    golden[f"{kind}/shapes"] = json.dumps(shapes)
+    write_folder(tmp_path, golden, kind, tie_word_embeddings=False)
+    if is_read:
+        assert read(tmp_path)[2] == ()
+        return
+    with pytest.raises(Refused, match=r"has no .*decoder\.weight, .*tie_word_embeddings = False"):
+        read(tmp_path)
 
 
 def test_settings_of_training_alone_change_no_family(case):
