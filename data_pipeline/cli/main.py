@@ -270,16 +270,22 @@ def _run_to_code(
     except ReaderLeft:
         return READER_LEFT, ""
     except KeyboardInterrupt as error:
-        # Python's shutdown would show a traceback of a further Ctrl-C.
-        if signal.getsignal(signal.SIGINT) is _interrupt:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-        code = BY_SIGNAL + error.signal_number if isinstance(error, Stopped) else INTERRUPTED
-        return code, f"interrupted; {after_stop}"
+        return accept_stop(error), f"interrupted; {after_stop}"
     except Exception as error:
         described = describe(error)
         if described is None:
             raise
         return described
+
+
+def accept_stop(stop: KeyboardInterrupt) -> int:
+    """Return the exit code of a command that a signal has stopped.
+
+    A further Ctrl-C then ends the process at once; Python's shutdown would show a traceback.
+    """
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return BY_SIGNAL + stop.signal_number if isinstance(stop, Stopped) else INTERRUPTED
 
 
 def describe_os_error(error: OSError) -> str:

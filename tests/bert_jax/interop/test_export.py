@@ -340,3 +340,14 @@ def test_the_next_commands_can_be_pasted_where_a_folder_has_a_space(tmp_path, ca
     _, init, command = capsys.readouterr().out.splitlines()
     assert shlex.split(init)[-1] == f"--config.init=orbax:{tmp_path}/a name"
     assert f"--checkpoint={tmp_path}/a name" in shlex.split(command)
+
+
+def test_an_upload_that_is_stopped_leaves_the_export_and_says_so(tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(convert.hub, "upload", stop)
+    said = []
+    target = conversion.parse_target(f"hf:{tmp_path / 'out'}")
+    code = convert._upload(target, "me/mine", False, Screen(is_writer=False), said.append)
+    assert code == 130 and "interrupted; the export is complete in" in said[0]
