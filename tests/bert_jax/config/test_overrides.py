@@ -237,6 +237,7 @@ def test_a_file_is_blamed_before_a_flag_that_it_has_no_place_for(load):
         (["--config.seed", "5", "w"], [("seed", "5")], ["w"]),
         (["-config.seed", "-5"], [("seed", "-5")], []),
         (["--config.compute.rolled_layers", "w"], [("compute.rolled_layers", "true")], ["w"]),
+        (["--config.compute.rolled_layers", "False"], [("compute.rolled_layers", "False")], []),
         (["--config.init=a=b"], [("init", "a=b")], []),
         (
             ["--config=f.py", "--", "--config.seed=5"],
