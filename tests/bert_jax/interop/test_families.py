@@ -306,6 +306,9 @@ def test_debertas_terms_may_have_spaces_around_them():
     [
         ({"rope_parameters": [160000.0]}, r"rope_parameters = \[160000.0\]; .*'default' alone"),
         ({"rope_parameters": {"full_attention": 3}}, "rope_parameters = {'full_attention': 3}"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, "rope_parameters = "),
+        ({"rope_parameters": {"full_attention": {"partial_rotary_factor": 0.5}}}, "rope_param"),
+        ({"rope_theta": 5e4}, "rope_theta = 50000"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_parameters = "),
         ({"rope_parameters": {"sliding_attention": {"rope_theta": "x"}}}, "local_rope_theta = 'x'"),
         ({"rope_parameters": None, "global_rope_theta": -1}, "global_rope_theta = -1; it must be"),

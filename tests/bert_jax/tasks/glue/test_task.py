@@ -153,7 +153,6 @@ RTE = "index\tsentence1\tsentence2\tlabel\n"
             ("STS-B/train.tsv", stsb_rows([f"a\tb\t{score}"], "\tscore"), f"row 2 .* '{score}'")
             for score in ("5.2", "nan", "high", "")
         ),
-        ("SST-2/dev.tsv", "text\tlabel\nyes\t1\n", r"SST-2/dev\.tsv has no column 'sentence'"),
         (
             "QQP/dev.tsv",
             "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\n",
