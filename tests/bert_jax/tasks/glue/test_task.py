@@ -9,8 +9,10 @@ from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.glue import task as glue
 from bert_jax.tasks.glue.data import read_files
 from bert_jax.tasks.glue.specs import TASKS
-from data_pipeline.vocab import Vocabulary, load_vocabulary
-from tests.bert_jax.tasks.glue_layouts import FOLDERS, small_vocabulary, stsb_rows, write_glue
+from data_pipeline.vocab import load_vocabulary
+from tests.bert_jax.tasks.glue_layouts import FOLDERS, stsb_rows, vocabulary, write_glue
+
+__all__ = ["vocabulary"]  # a fixture
 
 # Of each task by hand: labels of the training split, of the first development set, and the majority
 # (for STS-B none) scored on the latter, the main score first.
@@ -35,11 +37,6 @@ WORDS_UPLOADED = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> pathlib.Path:
     return write_glue(tmp_path_factory.mktemp("glue"))
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory) -> Vocabulary:
-    return small_vocabulary(tmp_path_factory.mktemp("vocabulary"))
 
 
 def options(name: str, folder: pathlib.Path, **changed: object) -> TaskOptions:
