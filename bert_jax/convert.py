@@ -86,7 +86,7 @@ from bert_jax.interop.tensor_names import OPTIONAL_PARTS, PART_NAMES, list_names
 from bert_jax.logging.console import BAD, Screen
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from bert_jax.trainer import fresh_start
-from data_pipeline.cli.main import find_python
+from data_pipeline.cli.main import accept_stop, find_python
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import new_folder
 from data_pipeline.vocab import WORDPIECE
@@ -176,17 +176,17 @@ def _convert(
 def _upload(
     target: Target, name: str, is_public: bool, screen: Screen, say_error: Callable[[str], None]
 ) -> int:
-    """Upload a finished export; if that fails the export stays, and the exit code is 1."""
+    """Upload a finished export, which stays if that fails or is stopped; return the exit code."""
     try:
         with screen.spinning(f"uploading {target.folder} to {name}"):
             page = hub.upload(target.folder, name, is_public)
-    except OSError as error:
-        private = "" if is_public else " --private"
+    except (OSError, KeyboardInterrupt) as error:
+        private, why = "" if is_public else " --private", str(error) or "interrupted"
         say_error(
-            f"error: {name} was not uploaded: {error}; the export is complete in {target.folder}, "
+            f"error: {name} was not uploaded: {why}; the export is complete in {target.folder}, "
             f"and hf upload {name} {shlex.quote(str(target.folder))}{private} uploads it"
         )
-        return FAILED
+        return accept_stop(error) if isinstance(error, KeyboardInterrupt) else FAILED
     screen.print(f"uploaded to {page}")
     return DONE
 

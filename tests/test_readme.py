@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import bert_jax
+from bert_jax.__main__ import MODULES
 from tests.docs import pages
 
 ROOT = pages.ROOT
@@ -24,13 +25,7 @@ def test_the_readme_has_12_kb_at_most():
 
 def test_the_table_of_commands_is_the_packages():
     listed = set(re.findall(r"`((?:bert_jax|data_pipeline)\.\w+)`", README))
-    commands = {
-        f"{package}.{path.stem}"
-        for package in ("bert_jax", "data_pipeline")
-        for path in (ROOT / package).glob("*.py")
-        if not path.stem.startswith("__")
-    }
-    assert listed == commands - {"data_pipeline.python_docs"}
+    assert listed == {*MODULES.values()} - {"data_pipeline.python_docs"}
 
 
 def test_the_citation_the_changes_and_the_package_are_of_one_version():

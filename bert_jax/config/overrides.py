@@ -68,16 +68,22 @@ class Override:
 
 def take(arguments: Sequence[str], kind: type[Any]) -> tuple[list[Override], list[str]]:
     """Separate the overrides of a config from the other arguments of a command line."""
-    overrides, rest = [], []
-    waiting = iter(arguments)
-    for argument in waiting:
+    overrides: list[Override] = []
+    rest: list[str] = []
+    waiting = list(arguments)
+    while waiting:
+        argument = waiting.pop(0)
+        if argument == "--":
+            return overrides, [*rest, argument, *waiting]
         flag = _FLAG.fullmatch(argument)
-        if argument == "--" or flag is None:
-            rest += [argument, *waiting] if argument == "--" else [argument]
+        if flag is None:
+            rest.append(argument)
             continue
         path, text = flag.groups()
         if text is None:
-            text = "true" if _is_bool(kind, path) else next(waiting, None)
+            follower = waiting[0] if waiting else ""
+            is_bare = _is_bool(kind, path) and follower.lower() not in ("true", "false")
+            text = "true" if is_bare else waiting.pop(0) if waiting else None
         if text is None or text.startswith("--"):
             raise Refused(f"--config.{path} has no value; write --config.{path}=VALUE")
         overrides.append(Override(path, text))

@@ -231,15 +231,17 @@ def _read_index(index: pathlib.Path) -> list[pathlib.Path]:
 
 def _check_tied(tensors: Tensors, params: Params, config_json: ConfigJson) -> None:
     """Refuse an MLM output matrix that differs from the word table, as bert_jax ties them."""
-    decoder = config_json.family.decoder
+    decoder, settings = config_json.family.decoder, config_json.settings
     if "output_bias" not in params.get("mlm", {}):
         return
     if decoder not in tensors.dims:
-        if config_json.settings.get("tie_word_embeddings") is False:
+        # DeBERTa's head without `legacy` has no matrix, and multiplies by the word table.
+        has_matrix, is_tied = (settings.get(key, True) for key in ("legacy", "tie_word_embeddings"))
+        if has_matrix and not is_tied:
             raise Refused(
                 f"{tensors.place} has no {decoder}, and its {CONFIG} says tie_word_embeddings = "
-                "False: give the whole checkpoint, or set it to true if the MLM head shares the "
-                "word embeddings"
+                f"{is_tied!r:.80}: give the whole checkpoint, or set it to true if the MLM head "
+                "shares the word embeddings"
             )
         return
     if not np.array_equal(

@@ -270,13 +270,16 @@ def _are_close(ours: Any, theirs: Any) -> bool:
 def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathlib.Path) -> None:
     """Raise if a list and a tokenizer.json have different ids, so one of them was changed."""
     model = small_files.field(settings, "model", dict, path)
-    id_of = small_files.field(model, "vocab", dict, path)
+    if isinstance(listed := model.get("vocab"), list):  # a Unigram's pieces with their scores
+        id_of = {piece: number for number, (piece, _) in enumerate(listed)}
+    else:
+        id_of = small_files.field(model, "vocab", dict, path)
     pieces = read_list(beside, small_files.read_bytes(beside))
     more = id_of.keys() - set(pieces)
     if more:
         raise Refused(
             f"{beside} lacks {len(more):,} pieces of {path.name} next to it, such as "
-            f"{min(more)!r}; put back the whole list, or remove {path.name} if the list is right"
+            f"{min(more)!r}; put back the whole list, or remove the one of the two that is wrong"
         )
     ids = {piece: number for number, piece in enumerate(pieces)}  # the last line counts
     for piece, number in ids.items():

@@ -101,7 +101,7 @@ def _answer_index(text: str, place: str) -> int:
     if text.strip() not in set("0123"):
         raise Refused(
             f"{place} has the label {text!r:.60}; it must be the number of the right ending, 0, "
-            "1, 2 or 3"
+            "1, 2 or 3; remove the column 'label' from a test.csv without answers"
         )
     return int(text)
 

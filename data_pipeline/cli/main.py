@@ -109,8 +109,7 @@ def begin_work(outlives_reader: bool = False) -> None:
     _state["is_starting"] = False
     for number in STOP_SIGNALS:
         if signal.getsignal(number) in (signal.SIG_DFL, _end):
-            is_ctrl_c = number == signal.SIGINT
-            signal.signal(number, signal.default_int_handler if is_ctrl_c else _stop)
+            signal.signal(number, _interrupt if number == signal.SIGINT else _stop)
     if not outlives_reader:
         end_with_reader()
 
@@ -122,6 +121,10 @@ def end_with_reader() -> None:
 
 # Of this process, as its signal handlers and its outputs are.
 _state = {"is_starting": False, "ends_with_reader": False}
+
+
+def _interrupt(number: int, _: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def _stop(number: int, _: Any) -> None:
@@ -267,13 +270,22 @@ def _run_to_code(
     except ReaderLeft:
         return READER_LEFT, ""
     except KeyboardInterrupt as error:
-        code = BY_SIGNAL + error.signal_number if isinstance(error, Stopped) else INTERRUPTED
-        return code, f"interrupted; {after_stop}"
+        return accept_stop(error), f"interrupted; {after_stop}"
     except Exception as error:
         described = describe(error)
         if described is None:
             raise
         return described
+
+
+def accept_stop(stop: KeyboardInterrupt) -> int:
+    """Return the exit code of a command that a signal has stopped.
+
+    A further Ctrl-C then ends the process at once; Python's shutdown would show a traceback.
+    """
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return BY_SIGNAL + stop.signal_number if isinstance(stop, Stopped) else INTERRUPTED
 
 
 def describe_os_error(error: OSError) -> str:

@@ -290,7 +290,8 @@ def watch(given: Namespace, road: ModuleType) -> int:
             print(f"# {kind}\n" * bool(commands), end="")
             run_all(commands, True)
         return 0
-    if not run_checks(job, ask):
+    ask_here = gke.pin_context(ask) if road is gke else ask
+    if not run_checks(job, ask_here):
         refuse("something is missing, see above; nothing was created")
     rules = Rules(
         workdir=job.workdir,
@@ -308,7 +309,7 @@ def watch(given: Namespace, road: ModuleType) -> int:
     name = f"{cluster.get('PROJECT').replace(':', '.')}.{cluster.get('ZONE')}.{cluster.name}"
     name += f".{cluster.slice.road}"
     folder = pathlib.Path(given.state_dir or f"~/.local/state/bert_jax/{name}").expanduser()
-    supervisor = Supervisor(road, job, rules, folder, ask)
+    supervisor = Supervisor(road, job, rules, folder, ask_here)
     ending = " and is deleted at the end" * given.delete_at_end
     words = f"trains into {job.workdir}{ending}; commit {job.commit or 'of the image'}"
     supervisor.say(f"{words}; {rules.max_tries} tries; events: {folder}/events.log")

@@ -5,6 +5,7 @@ supervisor sees progress and money, and ends the run. Source of the manifest's f
 kubernetes-sigs/jobset v0.12.0, keps/262-ConfigurableFailurePolicy.
 """
 
+import dataclasses
 import json
 import re
 from typing import Any
@@ -14,7 +15,7 @@ from .cluster import Cluster
 from .decide import Answers, SliceSeen, Worker
 from .job import Job
 from .queued import no_answer
-from .run import Ask, Command, make
+from .run import Answer, Ask, Command, make
 from .text import dig, dig_any, read_json, read_time, refuse
 from .topologies import CHIPS_PER_HOST
 
@@ -37,6 +38,18 @@ _RULES: tuple[tuple[str, dict[str, Any], str], ...] = (
 _FINAL = "FailJobSetFailurePolicyAction"
 _WORKDIR = "bert-jax-workdir"
 _EXIT_CODE = re.compile(r"failed with exit code (\d{1,3}) ")
+
+
+def pin_context(ask: Ask) -> Ask:
+    """Return a function that asks the cluster of kubectl's context, whichever is chosen later."""
+    context = ask(make("kubectl config current-context")).out.strip()
+    pin = [f"--context={context}"] * bool(context)
+
+    def ask_pinned(command: Command) -> Answer:
+        words = [*command.words, *pin * (command.words[0] == "kubectl")]
+        return ask(dataclasses.replace(command, words=words))
+
+    return ask_pinned
 
 
 def plan(kind: str, job: Job) -> list[Command]:

@@ -4,11 +4,11 @@ import dataclasses
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests.faults.runs import ROOT, free_port
+
 JOIN = """
 import sys, jax
 jax.distributed.initialize(
@@ -16,12 +16,6 @@ jax.distributed.initialize(
     initialization_timeout=60, heartbeat_timeout_seconds=10, shutdown_timeout_seconds=10)
 number = int(sys.argv[3])
 """
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @dataclasses.dataclass

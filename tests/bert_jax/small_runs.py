@@ -170,6 +170,16 @@ def train_with_stops(config, workdir, steps):
     return train(config, workdir)
 
 
+def assert_stops_change_nothing(config, whole, workdir, steps):
+    """Check that a run that is stopped after each of these steps ends as the whole one."""
+    summary = train_with_stops(config, workdir, steps)
+    assert without_timings(summary) == without_timings(whole.summary)
+    assert lines_of(workdir) == lines_of(whole.workdir)
+    ours, theirs = (final_state(each, config) for each in (workdir, whole.workdir))
+    np.testing.assert_equal(ours.params, theirs.params)
+    np.testing.assert_equal(ours.opt_state, theirs.opt_state)
+
+
 @pytest.fixture(scope="module")
 def moved(config, stopped, tmp_path_factory):
     """The stopped run, gone on with on eight devices: vocabulary rows are padded and cut."""

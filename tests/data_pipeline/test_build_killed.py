@@ -13,22 +13,11 @@ from data_pipeline.build import main
 from data_pipeline.cli.main import STOP_SIGNALS
 from data_pipeline.io import atomic
 from data_pipeline.io.atomic import FILES, WORKING
-from tests.data_pipeline.test_build import contents, corpus_text, flags, write_vocabulary
+from tests.data_pipeline.test_build import contents, corpus, corpus_text, flags, vocab_path
 from tests.faults.runs import ROOT
 
+__all__ = ["corpus", "vocab_path"]  # fixtures
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def vocab_path(tmp_path) -> pathlib.Path:
-    return write_vocabulary(tmp_path / "pieces.txt")
-
-
-@pytest.fixture
-def corpus(tmp_path) -> pathlib.Path:
-    path = tmp_path / "corpus.txt"
-    path.write_text(corpus_text(60))
-    return path
 
 
 def start(*argv: str) -> subprocess.Popen[str]:

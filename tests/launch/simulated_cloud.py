@@ -35,6 +35,7 @@ GOOD = {
     "services list": "tpu.googleapis.com\ncompute.googleapis.com\ncontainer.googleapis.com",
     "managed create --help": "--target-size-policy-mode",
     "get crd": "jobsets",
+    "current-context": "my-cluster",
     "buckets describe": '{"location": "US-CENTRAL2"}',
     "storage ls": "gs://b/s/manifest.json",
 }

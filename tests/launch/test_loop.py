@@ -52,6 +52,8 @@ def test_a_run_from_creation_to_deletion(pod, cloud, tmp_path, road):
     wanted = LIFE[road][1].split(", ")
     places = [next(i for i, line in enumerate(cloud.calls) if w in line) for w in wanted]
     assert places == sorted(places)
+    to_gke = [line for line in cloud.calls if line.startswith("kubectl ")][1:]
+    assert all(line.endswith(" --context=my-cluster") for line in to_gke)
     assert not cloud.exists and not cloud.lock_generation
     for words in ("requested the slice", "training has finished", "; spent: $"):
         assert words in out

@@ -13,17 +13,12 @@ from bert_jax.interop.families import bert
 from bert_jax.interop.families.family import ACTS, Family, Names
 from bert_jax.interop.model_json import BERT_NUMBERS, Settings
 
-_FIXED = {
-    "num_hidden_groups": 1,
-    "inner_group_num": 1,
-    "tie_word_embeddings": True,
-    "position_embedding_type": "absolute",
-}
+_FIXED = {"num_hidden_groups": 1, "inner_group_num": 1, "position_embedding_type": "absolute"}
 _SETTINGS = Settings(
     ACTS,
     BERT_NUMBERS | {"embedding_size": "embedding_size"},
     checked=_FIXED,
-    written=_FIXED,
+    written=_FIXED | {"tie_word_embeddings": True},
     shape={"share_layers": True},
     defaults={
         **bert.DEFAULTS,

@@ -65,7 +65,7 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
                 f"{size} alone, which follows from its other sizes: give a checkpoint of that kind"
             )
     terms = given.get("pos_att_type")
-    listed = terms.split("|") if isinstance(terms, str) else terms
+    listed = [*map(str.strip, terms.split("|"))] if isinstance(terms, str) else terms
     if not isinstance(listed, list) or not listed or not set(map(str, listed)) <= {*_TERMS}:
         raise Refused(
             f"{path} says pos_att_type = {terms!r:.80}; bert_jax computes {' and '.join(_TERMS)}, "

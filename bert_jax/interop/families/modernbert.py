@@ -30,7 +30,6 @@ _FIXED = {
     "mlp_bias": False,
     "classifier_bias": False,
     "decoder_bias": True,
-    "tie_word_embeddings": True,
 }
 _POOLINGS = ("cls", "mean")
 _FULL, _SLIDING = "full_attention", "sliding_attention"
@@ -48,11 +47,14 @@ _SETTINGS = Settings(
     _NUMBERS,
     act="hidden_activation",
     checked=_FIXED | {"rope_scaling": None, "rope_theta": None},
-    written=_FIXED | {"embedding_dropout": 0.0, "mlp_dropout": 0.0},
+    written=_FIXED | {"tie_word_embeddings": True, "embedding_dropout": 0.0, "mlp_dropout": 0.0},
     shape=MODERNBERT,
     defaults=_DEFAULTS,
 )
-_PLAIN_ROPE = {"rope_type": "default", "type": "default", "rope_theta": 0}
+_PLAIN_ROPE: dict[str, Any] = {
+    **{"rope_type": "default", "type": "default"},
+    **{"rope_theta": 0, "partial_rotary_factor": 1.0},
+}
 
 _NAMES = Names(
     encoder={

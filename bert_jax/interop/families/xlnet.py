@@ -25,12 +25,7 @@ from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab.template import Template
 
-_FIXED = {
-    "attn_type": "bi",
-    "bi_data": False,
-    "clamp_len": -1,
-    "tie_word_embeddings": True,
-}
+_FIXED = {"attn_type": "bi", "bi_data": False, "clamp_len": -1}
 # How the classes pool that classify rows; transformers' defaults too.
 _SUMMARY = {"summary_use_proj": True, "summary_activation": "tanh"}
 _NUMBERS = {
@@ -50,7 +45,7 @@ _SETTINGS = Settings(
     aliases={"n_token": "vocab_size", **{name: _NUMBERS[name] for name in ALIASES}},
     act="ff_activation",
     checked=_FIXED | {"untie_r": True},
-    written=_FIXED | _SUMMARY | {"mem_len": None},
+    written=_FIXED | _SUMMARY | {"tie_word_embeddings": True, "mem_len": None},
     shape={
         "position_embedding_type": "relative",
         "max_position_embeddings": 1 << 20,  # it has no table of positions

@@ -23,7 +23,6 @@ from bert_jax.logging.console import Screen
 from bert_jax.model import bert
 from bert_jax.runtime import run_record
 from bert_jax.tasks.task_layer import TaskLayer
-from data_pipeline.io.atomic import new_folder
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.small_checkpoints import PIECES, SIZES, tensors, write
@@ -240,7 +239,6 @@ def test_nothing_is_exported_that_would_be_computed_otherwise(changes, is_nan, w
         ("hf:gs://bucket/mine", "written to a folder of this machine"),
         ("hf:{}", "--to is .*, a folder with other files; give a new folder, or empty it first"),
         ("google:{}/bert_model.ckpt", "a folder with other files"),
-        ("orbax:{}/a.txt", "a.txt, which is a file; give a folder"),
     ],
 )
 def test_a_place_that_is_taken_is_refused(address, words, tmp_path):
@@ -272,17 +270,6 @@ def test_a_copy_that_differs_or_cannot_be_read_is_not_kept(whole, tmp_path, monk
         with pytest.raises(Refused, match=words):
             export(whole, f"hf:{tmp_path / 'out'}")
         assert not (tmp_path / "out").exists()
-
-
-def test_two_processes_do_not_write_one_folder(whole, tmp_path):
-    to = conversion.parse_target(f"hf:{tmp_path / 'out'}")
-    with (
-        new_folder(to.destination) as files,
-        pytest.raises(Refused, match=r"where another process is at work; wait until it is done"),
-    ):
-        (files / huggingface.CONFIG).write_text("whole")
-        conversion.write(whole, to, ())
-    assert (to.folder / huggingface.CONFIG).read_text() == "whole"
 
 
 def test_a_bare_model_with_robertas_padding_is_read_back_as_a_roberta(whole, tmp_path):
@@ -340,3 +327,14 @@ def test_the_next_commands_can_be_pasted_where_a_folder_has_a_space(tmp_path, ca
     _, init, command = capsys.readouterr().out.splitlines()
     assert shlex.split(init)[-1] == f"--config.init=orbax:{tmp_path}/a name"
     assert f"--checkpoint={tmp_path}/a name" in shlex.split(command)
+
+
+def test_an_upload_that_is_stopped_leaves_the_export_and_says_so(tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(convert.hub, "upload", stop)
+    said = []
+    target = conversion.parse_target(f"hf:{tmp_path / 'out'}")
+    code = convert._upload(target, "me/mine", False, Screen(is_writer=False), said.append)
+    assert code == 130 and "interrupted; the export is complete in" in said[0]

@@ -25,11 +25,13 @@ from bert_jax.train_step import step
 from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, Objective, encode_batch
 from bert_jax.train_step.objectives.objective import fill_masked
 from bert_jax.train_step.objectives.rtd import sum_detections
+from data_pipeline.io.refused import Refused
 from tests.bert_jax.interop.golden_models import (
     assert_comes_back,
     make_mesh,
     read_arrays,
     read_golden,
+    write_folder,
 )
 from tests.bert_jax.small_checkpoints import read
 from tests.golden import encoders, long_rows
@@ -202,6 +204,34 @@ def test_a_config_and_its_arrays_come_back_as_they_went(case):
     assert_comes_back(family, config, gradients)
 
 
+@pytest.mark.parametrize(
+    ("kind", "part", "is_read"),
+    [
+        ("ModernBertForMaskedLM", "model.", True),  # the encoder alone
+        ("AlbertForPreTraining", "albert.", True),
+        ("ModernBertForMaskedLM", "", False),
+        ("AlbertForPreTraining", "", False),
+        # Its head multiplies by the word table itself, as its golden gradients say.
+        ("DebertaV2ForMaskedLM by v2's", "", True),
+    ],
+)
+def test_an_untied_model_is_refused_only_if_a_matrix_is_missing(kind, part, is_read, tmp_path):
+    golden = read_golden(encoders)
+    start = f"{kind}/gradient/"
+    shapes = {
+        name.removeprefix(start): array.shape
+        for name, array in golden.items()
+        if name.startswith(start + part)
+    }
+    golden[f"{kind}/shapes"] = json.dumps(shapes)
+    write_folder(tmp_path, golden, kind, tie_word_embeddings=False)
+    if is_read:
+        assert read(tmp_path)[2] == ()
+        return
+    with pytest.raises(Refused, match=r"has no .*decoder\.weight, .*tie_word_embeddings = False"):
+        read(tmp_path)
+
+
 def test_settings_of_training_alone_change_no_family(case):
     family, config, *_ = case
     other = dataclasses.replace(
@@ -257,11 +287,28 @@ def test_a_modernbert_without_a_local_theta_has_the_global_one():
     assert (config.global_rope_theta, config.local_rope_theta) == (500.0, 500.0)
 
 
+def test_rotary_angles_over_the_whole_width_of_a_head_are_read():
+    rope = ROPE | {"partial_rotary_factor": 1.0}
+    given = {"rope_parameters": {"full_attention": rope, "sliding_attention": rope}}
+    config = FAMILIES["modernbert"].parse(pathlib.Path("config.json"), given)
+    assert (config.global_rope_theta, config.local_rope_theta) == (70.0, 70.0)
+
+
+def test_debertas_terms_may_have_spaces_around_them():
+    """Source: DebertaV2Config@transformers 5.24."""
+    given = {"relative_attention": True, "pos_att_type": "P2C | c2p"}
+    config = FAMILIES["deberta-v2"].parse(pathlib.Path("config.json"), given)
+    assert config.pos_att_type == "c2p|p2c"
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"rope_parameters": [160000.0]}, r"rope_parameters = \[160000.0\]; .*'default' alone"),
         ({"rope_parameters": {"full_attention": 3}}, "rope_parameters = {'full_attention': 3}"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, "rope_parameters = "),
+        ({"rope_parameters": {"full_attention": {"partial_rotary_factor": 0.5}}}, "rope_param"),
+        ({"rope_theta": 5e4}, "rope_theta = 50000"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_parameters = "),
         ({"rope_parameters": {"sliding_attention": {"rope_theta": "x"}}}, "local_rope_theta = 'x'"),
         ({"rope_parameters": None, "global_rope_theta": -1}, "global_rope_theta = -1; it must be"),

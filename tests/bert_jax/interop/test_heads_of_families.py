@@ -1,7 +1,6 @@
 """What a family computes around its layers: the head of masked words, the map of the embeddings."""
 
 import dataclasses
-import json
 import math
 import pathlib
 
@@ -141,17 +140,3 @@ def test_a_bert_with_another_head_goes_to_no_other_format(tmp_path):
         kept = export.keep_supported(dataclasses.replace(held, config=same), target)
         assert kept.config.head_act == ""
         export.check_exportable(kept, target)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, "rope_parameters"),
-        ({"rope_parameters": {"full_attention": {"partial_rotary_factor": 0.5}}}, "rope_param"),
-        ({"rope_theta": 5e4}, "rope_theta = 50000"),
-        ({"global_attn_every_n_layers": 1, "layer_types": ["sliding_attention"] * 2}, "layer_typ"),
-    ],
-)
-def test_positions_of_another_kind_are_refused(changes, words):
-    with pytest.raises(ValueError, match=rf"config\.json says {words}"):
-        parse("modernbert", **json.loads(json.dumps(changes)))

@@ -289,6 +289,17 @@ def test_a_list_that_its_tokenizer_json_contradicts_is_refused(tmp_path):
             vocabulary.read(write(folder, changed))
 
 
+def test_a_list_next_to_a_unigram_model_has_its_pieces_or_is_refused(tmp_path):
+    pieces = [*PIECES[:5], "\u2581", "a", "cat"]
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram([(p, 0.0) for p in pieces], 1))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    tokenizer.add_special_tokens(pieces[:5])
+    folder = write(tmp_path, pieces, tokenizer=tokenizer)
+    assert vocabulary.read(folder).path.name == "tokenizer.json"
+    with pytest.raises(Refused, match=r"vocab\.txt lacks 1 .*, or remove the one of the two"):
+        vocabulary.read(write(folder, PIECES))
+
+
 ALBERT = {"tokenizer_class": "AlbertTokenizer"}
 
 

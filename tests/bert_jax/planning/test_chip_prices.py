@@ -35,9 +35,7 @@ ENTRY = {"chip": "v5e", "usd_on_demand": 1.2, "region": "", "source": "", "read"
             for usd in ("1.2", -1, math.nan, 10**28, {"a": 1}, True)
         ),
         ('{"prices": 3}', "'prices' is a whole number, not a list; write it like"),
-        ('{"prices": [3]}', "item 0 is a whole number"),
         ('{"prices": [{"chip": "v5e"}]}', "item 0 has no key 'usd_on_demand'; write it"),
-        (json.dumps({"prices": [ENTRY | {"usd": 1}]}), "item 0 has the unknown key 'usd'"),
         (
             json.dumps({"prices": [ENTRY, ENTRY]}),
             "two prices of v5e; keep the price of your region",

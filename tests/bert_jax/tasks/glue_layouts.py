@@ -2,6 +2,8 @@
 
 import pathlib
 
+import pytest
+
 from bert_jax.tasks.glue.specs import TASKS
 from data_pipeline.vocab import Vocabulary
 from tests.bert_jax.tasks.tiny_vocabulary import vocabulary_of
@@ -106,3 +108,8 @@ def write_glue(folder: pathlib.Path) -> pathlib.Path:
 def small_vocabulary(folder: pathlib.Path) -> Vocabulary:
     """[PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, then WORDS."""
     return vocabulary_of(WORDS, folder)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory) -> Vocabulary:
+    return small_vocabulary(tmp_path_factory.mktemp("vocabulary"))

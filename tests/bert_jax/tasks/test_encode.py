@@ -6,15 +6,11 @@ import pytest
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks import encode
 from bert_jax.tasks.task import CLASSIFY, REGRESS
-from data_pipeline.vocab import Vocabulary
-from tests.bert_jax.tasks.glue_layouts import WORDS, small_vocabulary
+from tests.bert_jax.tasks.glue_layouts import WORDS, vocabulary
+
+__all__ = ["vocabulary"]  # a fixture
 
 CLS, SEP = 2, 3
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory) -> Vocabulary:
-    return small_vocabulary(tmp_path_factory.mktemp("vocabulary"))
 
 
 def ids(text: str) -> list[int]:

@@ -99,7 +99,7 @@ def test_a_question_of_codah_is_the_prompt_with_each_ending(tmp_path):
     [
         (read_swag, "sent1,sent2,label\n", "no column 'ending0'"),
         (read_swag, f"{HEADER},label\n{ROW},1\n{ROW}\n", "row 3 has 11 fields and not 12"),
-        (read_swag, f"{HEADER},label\n{ROW},4\n", "row 2 has the label '4'"),
+        (read_swag, f"{HEADER},label\n{ROW},-1\n", "row 2 has the label '-1'.*remove the column"),
         (
             read_swag,
             f"{HEADER},ending4,label\n{ROW},w,3\n",

@@ -8,9 +8,10 @@ import pytest
 
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks import table
-from data_pipeline.vocab import Vocabulary
-from tests.bert_jax.tasks.glue_layouts import small_vocabulary
+from tests.bert_jax.tasks.glue_layouts import vocabulary
 from tests.bert_jax.tasks.tables import write_table
+
+__all__ = ["vocabulary"]  # a fixture
 
 TRAIN = [
     {"claim": "the cat sat", "about": "a dog", "verdict": "no", "stars": 30},
@@ -22,11 +23,6 @@ DEV = [
     {"claim": "no cat", "about": "a", "verdict": "yes", "stars": 20},
     {"claim": "a cat", "about": "dog", "verdict": "no", "stars": 40},
 ]
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory) -> Vocabulary:
-    return small_vocabulary(tmp_path_factory.mktemp("vocabulary"))
 
 
 def options(folder: pathlib.Path, **changed: object) -> TaskOptions:

@@ -12,19 +12,19 @@ from bert_jax.inference.fill_mask import guess_tokens, read_question
 from bert_jax.interop import export, load
 from bert_jax.interop.pretrained import place_masked_lm
 from data_pipeline.spec.options import PretrainOptions
-from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
+from tests.bert_jax.small_runs import (
     LOGGED_OFTEN,
+    assert_stops_change_nothing,
     begun,
     compiled_once,
-    final_state,
     lines_of,
     prepare,
     score_heldout,
     small_config,
-    train_with_stops,
-    whole_run,
-    without_timings,
+    whole,
 )
+
+__all__ = ["compiled_once", "whole"]  # fixtures
 
 pytestmark = pytest.mark.slow
 
@@ -65,18 +65,8 @@ def config(tiny_store):
     return dataclasses.replace(plain, model=dataclasses.replace(plain.model, **MODEL))
 
 
-@pytest.fixture(scope="module")
-def whole(config, tmp_path_factory):
-    return whole_run(config, tmp_path_factory.mktemp("whole") / "run")
-
-
 def test_a_run_stopped_twice_ends_as_one_never_stopped(config, whole, tmp_path):
-    summary = train_with_stops(config, tmp_path / "run", (3, 6))
-    assert without_timings(summary) == without_timings(whole.summary)
-    assert lines_of(tmp_path / "run") == lines_of(whole.workdir)
-    ours, theirs = (final_state(each, config) for each in (tmp_path / "run", whole.workdir))
-    np.testing.assert_equal(ours.params, theirs.params)
-    np.testing.assert_equal(ours.opt_state, theirs.opt_state)
+    assert_stops_change_nothing(config, whole, tmp_path / "run", (3, 6))
 
 
 def test_the_generator_alone_scores_and_guesses_as_in_its_run(config, whole):

@@ -20,19 +20,19 @@ from bert_jax.model.bert import EncoderRows
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step.objectives import RTD
 from data_pipeline.spec.options import PretrainOptions
-from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
+from tests.bert_jax.small_runs import (
     LOGGED_OFTEN,
+    assert_stops_change_nothing,
     begun,
     compiled_once,
-    final_state,
     lines_of,
     prepare,
     small_config,
     train,
-    train_with_stops,
-    whole_run,
-    without_timings,
+    whole,
 )
+
+__all__ = ["compiled_once", "whole"]  # fixtures
 
 pytestmark = pytest.mark.slow
 
@@ -63,11 +63,6 @@ def config(tiny_store):
     return dataclasses.replace(plain, model=model)
 
 
-@pytest.fixture(scope="module")
-def whole(config, tmp_path_factory):
-    return whole_run(config, tmp_path_factory.mktemp("whole") / "run")
-
-
 def test_both_models_are_in_every_record(config, whole):
     detected = {
         f"rtd_{name}" for name in ("loss", "accuracy", "replaced_share", "replaced_accuracy", "auc")
@@ -92,12 +87,7 @@ def test_both_models_are_in_every_record(config, whole):
 
 
 def test_a_run_stopped_twice_ends_as_one_never_stopped(config, whole, tmp_path):
-    summary = train_with_stops(config, tmp_path / "run", (4, 9))
-    assert without_timings(summary) == without_timings(whole.summary)
-    assert lines_of(tmp_path / "run") == lines_of(whole.workdir)
-    ours, theirs = (final_state(each, config) for each in (tmp_path / "run", whole.workdir))
-    np.testing.assert_equal(ours.params, theirs.params)
-    np.testing.assert_equal(ours.opt_state, theirs.opt_state)
+    assert_stops_change_nothing(config, whole, tmp_path / "run", (4, 9))
 
 
 def test_a_resumed_run_may_weigh_its_generator_otherwise(config, whole, tmp_path):

@@ -51,6 +51,8 @@ def test_each_signal_raises_in_the_work_of_a_command_and_chooses_its_code(stops_
         signal.raise_signal(number)
 
     assert run_main(COMMAND, work, []) == 128 + number
+    # A further Ctrl-C ends the process, without a traceback of Python's shutdown.
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
 
 
 def test_the_signals_that_follow_the_first_do_not_disturb_the_cleaning_up(stops_raise):

@@ -13,6 +13,7 @@ from data_pipeline.read import tfds as tfds_documents
 from data_pipeline.read.documents import read_documents
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sources import Source, find_sources
+from tests.data_pipeline.io.test_files import DriverError
 
 OPTIONS = TextOptions()
 TEXTS = [f"Article {i}.\n\nIts «second» paragraph.\r\n" * (1 + i % 5) for i in range(401)]
@@ -130,10 +131,6 @@ def test_what_a_data_set_does_not_have_is_refused(data_dir):
     path.unlink()
     with pytest.raises(ValueError, match=r"of which /.*/articles-train\.tfrecord-0.* is missing; "):
         find_sources("tfds:articles/20230601.en", OPTIONS)
-
-
-class DriverError(Exception):
-    """Like TensorFlow's and gcsfs's, which share no base class."""
 
 
 def test_a_bucket_of_data_sets_that_cannot_be_read_is_one_sentence(data_dir, monkeypatch):
