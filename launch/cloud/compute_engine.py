@@ -146,11 +146,16 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
     if seen.kind != decide.READY:
         return Answers(now, seen)
     records = ask(about_records)
-    if records.code and not records.is_absent:  # who cannot read them knows nothing of the machines
+    if records.code and not records.is_absent:  # nothing is known of the machines
         return no_answer(now, records)
     workers, junk, _ = read_workers(records.out)
-    final = {("ended", code) for code in (0, *decide.FINAL_CODES)}  # it writes no more after these
-    young = [w for w in workers if now - w.time < MAX_RECORD_SECS or (w.status, w.code) in final]
+    # Machines write nothing after a final code, nor once all have finished.
+    is_over = all((worker.status, worker.code) == ("ended", 0) for worker in workers)
+    young = [
+        worker
+        for worker in workers
+        if is_over or now - worker.time < MAX_RECORD_SECS or worker.code in decide.FINAL_CODES
+    ]
     return Answers(now, seen, workers=tuple(young), junk=junk)
 
 
@@ -179,7 +184,7 @@ def _find_kind(states: set[str], actions: set[str], is_spot: bool) -> str:
         return decide.STARTING
     if "DELETING" in actions and states:
         return decide.DELETING
-    if _LOST_STATES & states:  # after maintenance, Google starts all but Spot machines again
+    if _LOST_STATES & states:  # Google restarts all but Spot machines once maintenance is over
         return decide.LOST if is_spot else decide.STARTING
     if states == {"RUNNING"} and actions == {"NONE"}:
         return decide.READY
