@@ -39,10 +39,10 @@ def plan(kind: str, job: Job) -> list[Command]:
     """Return the commands of an action of the supervisor."""
     if kind == "create":
         # A template that cannot go belongs to a group that is there, whose folder is left alone.
-        return [*job.pack(), *_clean(job.cluster, "absent"), *_upload(job), *_create(job)]
+        return [*job.pack(), *_clean(job.cluster), *_upload(job), *_create(job)]
     if kind == "delete":
-        return [_managed(job.cluster, "delete", "--quiet", passes="absent", secs=DELETE_SECS)]
-    return _clean(job.cluster, "any") if kind == "clean" else []
+        return [_managed(job.cluster, "delete", "--quiet", may_be_absent=True, secs=DELETE_SECS)]
+    return _clean(job.cluster) if kind == "clean" else []
 
 
 def _managed(cluster: Cluster, verb: str, flags: str, *words: str, **options: Any) -> Command:
@@ -64,15 +64,15 @@ def _upload(job: Job) -> list[Command]:
     return [
         make("gcloud storage cp", str(job.archive), f"{folder}/code.tar.gz", secs=SET_UP_SECS),
         make(f"gcloud storage cp - {folder}/job.txt", given=text),
-        make(f"gcloud storage rm {folder}/records/**", passes="absent"),
+        make(f"gcloud storage rm {folder}/records/**", may_be_absent=True),
     ]
 
 
-def _clean(cluster: Cluster, passes: str) -> list[Command]:
+def _clean(cluster: Cluster) -> list[Command]:
     """Return what deletes template and policy; a group that is there keeps them."""
-    place = f"--region={cluster.region} {cluster.project}"
+    place = f"{cluster.name} --region={cluster.region} {cluster.project}"
     return [
-        make(f"gcloud compute {kind} delete --quiet {cluster.name} {place}", passes=passes)
+        make(f"gcloud compute {kind} delete --quiet {place}", may_be_absent=True)
         for kind in ("instance-templates", "resource-policies")
     ]
 

@@ -36,11 +36,11 @@ _PERMANENT = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """Hold the words of a command, what it reads on stdin, and a failure that does not matter."""
+    """Hold the words of a command, what it reads on stdin, and whether a NOT_FOUND is fine."""
 
     words: list[str]
     given: str | None = None
-    passes: str = ""
+    may_be_absent: bool = False
     secs: float = ASK_SECS
 
     def print(self) -> None:
@@ -125,8 +125,7 @@ def ask_all(commands: Sequence[Command], ask: Ask) -> Answer:
     answer = Answer(0)
     for command in commands:
         answer = ask(command)
-        passes = {"": False, "any": True, "absent": answer.is_absent}
-        if answer.code and passes[command.passes]:
+        if command.may_be_absent and answer.is_absent:
             answer = Answer(0, answer.out, answer.err)
         if answer.code:
             break
@@ -138,7 +137,7 @@ def run_all(commands: Sequence[Command], is_dry_run: bool = False) -> int:
     for command in commands:
         if is_dry_run:
             command.print()
-        elif command.passes:
+        elif command.may_be_absent:
             if (said := ask_all([command], ask)).code:
                 print(escape(f"error: {said.words}"), file=sys.stderr)
                 return said.code
