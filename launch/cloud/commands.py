@@ -93,7 +93,7 @@ def create(given: Namespace, road: ModuleType) -> int:
         refuse(f"'{given.rest[0]}' is no option of launch/create.sh; see launch/create.sh --help")
     if code := run_all(road.plan("create", job), given.dry_run):
         until = cluster.next_command("delete")
-        refuse(f"{cluster.name} may exist nonetheless, and costs money until: {until}", code)
+        refuse(f"{cluster.name} may exist nonetheless; then it costs money until: {until}", code)
     if given.dry_run:
         return run_all(road.questions(job), True) if given.wait else 0
     print(f"Requested {cluster.name}. It costs money until: {cluster.next_command('delete')}")
@@ -118,7 +118,7 @@ def _wait(road: ModuleType, job: Job, given: Namespace) -> int:
         if is_over or waited + poll > int(limit[:-1]) * _UNITS[limit[-1]]:
             until = f"it may cost money until {given.cluster.next_command('delete')}"
             why = answers.slice.words if answers.slice else answers.error
-            refuse(f"it is {state} after {waited:.0f} s ({why}); {until}", 1)
+            refuse(f"it is {state} after {waited:.0f} s ({why or 'no reason given'}); {until}", 1)
         time.sleep(poll)
 
 
