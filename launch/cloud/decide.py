@@ -196,10 +196,8 @@ class _Turn:
         state = self.state
         for kind, said in self.answers.outcomes:
             words = f"{kind} failed: {said.words}"
-            if kind == "create" and said.exists:
-                # Ours from a request whose answer was lost, or one that still goes: see later.
-                self.event("a slice of that name exists already")
-            elif said.code and kind in ("create", "delete"):
+            if said.code and kind in ("create", "delete"):
+                # One that exists already is ours if an answer was lost: the next look tells.
                 state.is_there &= kind == "delete" or not said.is_permanent
                 self.fail(words, said.is_permanent)
             elif said.code:

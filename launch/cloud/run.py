@@ -23,7 +23,6 @@ ASK_SECS = 180
 TIMED_OUT = 124
 
 _ABSENT = re.compile(r"NOT_FOUND|HTTPError 404|\(NotFound\)|was not found|matched no objects")
-_EXISTS = re.compile(r"ALREADY_EXISTS|already exists|AlreadyExists")
 # A right, a login, a word or a quota for so many chips is missing: a retry cannot help. Too many
 # requests a minute are called quota as well.
 _TRANSIENT = re.compile(r"(?i)per minute|per 100 seconds|rate.?limit")
@@ -67,11 +66,6 @@ class Answer:
     def is_absent(self) -> bool:
         """Whether there is no such resource."""
         return self.code != 0 and bool(_ABSENT.search(self.err))
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is one of that name already."""
-        return self.code != 0 and bool(_EXISTS.search(self.err))
 
     @property
     def is_permanent(self) -> bool:
@@ -177,11 +171,6 @@ LOGINS = (
 )
 
 
-def is_logged_in(ask: Ask) -> bool:
-    """Whether gcloud has an account."""
-    return any(ask(question).out.strip() for question in LOGINS)
-
-
 def check_login() -> None:
     """Refuse where gcloud is not on PATH or has no account."""
     if shutil.which("gcloud") is None:
@@ -189,5 +178,5 @@ def check_login() -> None:
             "gcloud is not on PATH; install it (https://cloud.google.com/sdk/docs/install) and run "
             "'gcloud auth login', or print the command with --dry-run"
         )
-    if not is_logged_in(ask):
+    if not any(ask(question).out.strip() for question in LOGINS):
         refuse("gcloud is not logged in, as 'gcloud auth list' shows; run 'gcloud auth login'")

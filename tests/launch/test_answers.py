@@ -206,7 +206,7 @@ def test_a_group_in_another_zone_keeps_its_template_and_its_job(tmp_path):
         return Answer(int(is_refused), "", in_use * is_refused)
 
     said = ask_all(compute_engine.plan("create", make_job(tmp_path, "compute_engine")), ask)
-    assert (said.code, said.exists, said.is_permanent) == (1, False, False)
+    assert (said.code, said.is_absent, said.is_permanent) == (1, False, False)
     assert not any(words in line for line in lines for words in ("storage", " create "))
 
 
