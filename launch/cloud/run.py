@@ -144,7 +144,6 @@ def _run(command: Command) -> int:
     source = subprocess.DEVNULL if command.given is None else subprocess.PIPE
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command.words, stdin=source, **pipes) as child:
-        assert child.stdout and child.stderr
         errors = threading.Thread(target=_show, args=(child.stderr, sys.stderr))
         errors.start()
         if child.stdin:
