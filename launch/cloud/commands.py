@@ -20,7 +20,7 @@ from .queued import on_workers
 from .run import LOGINS, ask, check_login, make, run_all
 from .text import escape, refuse
 from .watch import Supervisor
-from .wheelhouse import copy_packages
+from .wheelhouse import wheelhouse
 
 ROADS: dict[str, ModuleType] = {"queued": queued, "compute_engine": compute_engine, "gke": gke}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -93,7 +93,7 @@ def create(given: Namespace, road: ModuleType) -> int:
         refuse(f"'{given.rest[0]}' is no option of launch/create.sh; see launch/create.sh --help")
     if code := run_all(road.plan("create", job), given.dry_run):
         until = cluster.next_command("delete")
-        refuse(f"{cluster.name} may exist nonetheless, and costs money until: {until}", code)
+        refuse(f"{cluster.name} may exist nonetheless; then it costs money until: {until}", code)
     if given.dry_run:
         return run_all(road.questions(job), True) if given.wait else 0
     print(f"Requested {cluster.name}. It costs money until: {cluster.next_command('delete')}")
@@ -118,7 +118,7 @@ def _wait(road: ModuleType, job: Job, given: Namespace) -> int:
         if is_over or waited + poll > int(limit[:-1]) * _UNITS[limit[-1]]:
             until = f"it may cost money until {given.cluster.next_command('delete')}"
             why = answers.slice.words if answers.slice else answers.error
-            refuse(f"it is {state} after {waited:.0f} s ({why}); {until}", 1)
+            refuse(f"it is {state} after {waited:.0f} s ({why or 'no reason given'}); {until}", 1)
         time.sleep(poll)
 
 
@@ -254,16 +254,6 @@ def ssh(given: Namespace, road: ModuleType) -> int:
     return run_all([command], True) if given.dry_run else subprocess.call(command.words)
 
 
-def wheelhouse(given: Namespace, road: ModuleType) -> int:
-    """Copy to BUCKET/wheelhouse/DIGEST what workers without internet install.
-
-    Python 3.12 and the packages of requirements/tpu.txt and uv.txt, each checked against its hash:
-    about 1 GB, once for all commits with the same packages. This machine needs the internet, git
-    and curl.
-    """
-    return copy_packages(given.cluster, given.revision or "", given.python, given.dry_run)
-
-
 def check(given: Namespace, road: ModuleType) -> int:
     """Say what a run lacks, before anything costs money.
 
@@ -360,7 +350,7 @@ def _start(function: Callable[[Namespace, ModuleType], int], arguments: Sequence
     given = read_arguments(function.__name__, arguments, *_ARGUMENTS[function], words)
     road = _find_road(given)
     try:
-        if not given.dry_run and function is not check:
+        if not given.dry_run:
             check_login()
         return function(given, road)
     except KeyboardInterrupt:

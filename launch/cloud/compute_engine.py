@@ -39,10 +39,10 @@ def plan(kind: str, job: Job) -> list[Command]:
     """Return the commands of an action of the supervisor."""
     if kind == "create":
         # A template that cannot go belongs to a group that is there, whose folder is left alone.
-        return [*job.pack(), *_clean(job.cluster, "absent"), *_upload(job), *_create(job)]
+        return [*job.pack(), *_clean(job.cluster), *_upload(job), *_create(job)]
     if kind == "delete":
-        return [_managed(job.cluster, "delete", "--quiet", passes="absent", secs=DELETE_SECS)]
-    return _clean(job.cluster, "any") if kind == "clean" else []
+        return [_managed(job.cluster, "delete", "--quiet", may_be_absent=True, secs=DELETE_SECS)]
+    return _clean(job.cluster) if kind == "clean" else []
 
 
 def _managed(cluster: Cluster, verb: str, flags: str, *words: str, **options: Any) -> Command:
@@ -64,15 +64,15 @@ def _upload(job: Job) -> list[Command]:
     return [
         make("gcloud storage cp", str(job.archive), f"{folder}/code.tar.gz", secs=SET_UP_SECS),
         make(f"gcloud storage cp - {folder}/job.txt", given=text),
-        make(f"gcloud storage rm {folder}/records/**", passes="absent"),
+        make(f"gcloud storage rm {folder}/records/**", may_be_absent=True),
     ]
 
 
-def _clean(cluster: Cluster, passes: str) -> list[Command]:
+def _clean(cluster: Cluster) -> list[Command]:
     """Return what deletes template and policy; a group that is there keeps them."""
-    place = f"--region={cluster.region} {cluster.project}"
+    place = f"{cluster.name} --region={cluster.region} {cluster.project}"
     return [
-        make(f"gcloud compute {kind} delete --quiet {cluster.name} {place}", passes=passes)
+        make(f"gcloud compute {kind} delete --quiet {place}", may_be_absent=True)
         for kind in ("instance-templates", "resource-policies")
     ]
 
@@ -146,11 +146,16 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
     if seen.kind != decide.READY:
         return Answers(now, seen)
     records = ask(about_records)
-    if records.code and not records.is_absent:  # who cannot read them knows nothing of the machines
+    if records.code and not records.is_absent:  # nothing is known of the machines
         return no_answer(now, records)
     workers, junk, _ = read_workers(records.out)
-    final = {("ended", code) for code in (0, *decide.FINAL_CODES)}  # it writes no more after these
-    young = [w for w in workers if now - w.time < MAX_RECORD_SECS or (w.status, w.code) in final]
+    # Machines write nothing after a final code, nor once all have finished.
+    is_over = all((worker.status, worker.code) == ("ended", 0) for worker in workers)
+    young = [
+        worker
+        for worker in workers
+        if is_over or now - worker.time < MAX_RECORD_SECS or worker.code in decide.FINAL_CODES
+    ]
     return Answers(now, seen, workers=tuple(young), junk=junk)
 
 
@@ -179,7 +184,7 @@ def _find_kind(states: set[str], actions: set[str], is_spot: bool) -> str:
         return decide.STARTING
     if "DELETING" in actions and states:
         return decide.DELETING
-    if _LOST_STATES & states:  # after maintenance, Google starts all but Spot machines again
+    if _LOST_STATES & states:  # Google restarts all but Spot machines once maintenance is over
         return decide.LOST if is_spot else decide.STARTING
     if states == {"RUNNING"} and actions == {"NONE"}:
         return decide.READY

@@ -45,8 +45,8 @@ class Rules:
 class SliceSeen:
     """Hold what a service says of the slice; `created`, seconds since 1970, tells slices apart.
 
-    workdir: where it trains into by itself, up to MAX_TEXT characters; '' where nobody says.
-    started: since when there are machines; 0 where nobody says.
+    workdir: the workdir that its machines train into, cut to MAX_TEXT characters; '' if not known.
+    started: when its machines were made; 0 if not known.
     """
 
     kind: str
@@ -166,7 +166,7 @@ class State:
 
     def forget_run(self) -> None:
         """Forget how the run went: the next supervisor has tries of its own."""
-        self.tries = self.condemned = 0
+        self.tries, self.condemned, self.requested = 0, 0, 0
         self.is_expected = self.has_trained = False
         self.unanswered_since, self.pause, self.waiting = None, 0, ""
         self.end_code, self.end_words = None, ""
@@ -196,10 +196,8 @@ class _Turn:
         state = self.state
         for kind, said in self.answers.outcomes:
             words = f"{kind} failed: {said.words}"
-            if kind == "create" and said.exists:
-                # Ours from a request whose answer was lost, or one that still goes: see later.
-                self.event("a slice of that name exists already")
-            elif said.code and kind in ("create", "delete"):
+            if said.code and kind in ("create", "delete"):
+                # One that exists already is ours if an answer was lost: the next look tells.
                 state.is_there &= kind == "delete" or not said.is_permanent
                 self.fail(words, said.is_permanent)
             elif said.code:
@@ -243,6 +241,7 @@ class _Turn:
             self.find_none()
             return
         if seen.label != rules.label:
+            state.is_there = False  # ours is gone
             words = f"the slice has the label launched_by='{seen.label}', not '{rules.label}'"
             words += ", and is left alone; set LABEL, or change TPU_NAME"
             self.end(2, words)
@@ -302,7 +301,7 @@ class _Turn:
         elif not state.is_expected or state.created == state.condemned:
             if self.may_try():
                 state.is_expected, state.requested = False, self.now
-                state.is_there = True  # also if a signal or an outage hides the answer
+                state.is_there = True  # a signal or an outage may hide the answer
                 self.act("create")
         else:
             state.missing += 1
@@ -336,7 +335,7 @@ class _Turn:
             state.unreached_at, state.unreached_since = state.checkpoint, self.now
         self.say_waiting(f"{len(workers)} of {count} workers answer", self.answers.error)
         is_over = state.unreached >= MAX_UNREACHED
-        # Where nobody says that training ended, it may go on: ssh from here may be what fails.
+        # Unless a worker says that training ended, it may go on: ssh may fail from here alone.
         may_train = state.has_trained and all(w.status == "running" for w in workers)
         # Machines that start themselves install packages before they can answer.
         if may_train or self.rules.starts_itself:
@@ -344,11 +343,9 @@ class _Turn:
         if is_over and state.checkpoint > state.unreached_at:
             self.event(f"training continues nonetheless: checkpoint {self.step} is newer")
             state.unreached = 0
-        elif is_over and not (state.requested or state.has_trained):
-            words = (
-                "gave up: the workers do not answer this machine, which did not create the slice"
-            )
-            self.end(1, f"{words} and leaves it alone; a run may train on it")
+        elif is_over and not (self.rules.starts_itself or state.requested or state.has_trained):
+            words = "gave up: not all workers answer this machine, and another may have started"
+            self.end(1, f"{words} training there; the slice is left alone")
         elif is_over:
             self.lose("its workers cannot be reached")
 

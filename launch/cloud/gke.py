@@ -58,7 +58,7 @@ def plan(kind: str, job: Job) -> list[Command]:
         manifest = json.dumps(make_manifest(job), indent=2) + "\n"
         return [make("kubectl create --filename=-", given=manifest)]
     if kind == "delete":
-        return [make(f"kubectl delete jobset {job.cluster.name} --wait=false", passes="absent")]
+        return [make(f"kubectl delete jobset {job.cluster.name} --wait=false", may_be_absent=True)]
     return [show_logs(job.cluster, 20, False)] if kind == "last_words" else []
 
 

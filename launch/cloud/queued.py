@@ -55,7 +55,7 @@ def plan(kind: str, job: Job) -> list[Command]:
         return [make(line, secs=START_SECS)]
     if kind == "delete":
         line = f"{_TPUS} queued-resources delete {name} --force {place} --quiet --async"
-        return [make(line, passes="absent")]
+        return [make(line, may_be_absent=True)]
     if kind == "set_up":
         archive, inside = job.archive.name, "--internal-ip" * cluster.is_internal
         where = f"{name}:{archive} {place} --worker=all {inside}"
@@ -124,13 +124,10 @@ def questions(job: Job) -> list[Command]:
     name, place = job.cluster.name, job.cluster.place
     status = _call(job.cluster, "--status", job.workdir)
     script = f'echo "worker $HOSTNAME $({{ {status}; }} 2>/dev/null || echo not set up)"'
-    about_queued, about_node = (
-        "json(state,createTime,tpu)",
-        "json(state,networkEndpoints,createTime)",
-    )
+    queued, node = "json(state,createTime,tpu)", "json(state,networkEndpoints,createTime)"
     return [
-        make(f"{_TPUS} queued-resources describe {name} {place} --format={about_queued}"),
-        make(f"{_TPUS} tpu-vm describe {name} {place} --format={about_node}"),
+        make(f"{_TPUS} queued-resources describe {name} {place} --format={queued}"),
+        make(f"{_TPUS} tpu-vm describe {name} {place} --format={node}"),
         on_workers(job.cluster, "all", script),
     ]
 

@@ -23,7 +23,6 @@ ASK_SECS = 180
 TIMED_OUT = 124
 
 _ABSENT = re.compile(r"NOT_FOUND|HTTPError 404|\(NotFound\)|was not found|matched no objects")
-_EXISTS = re.compile(r"ALREADY_EXISTS|already exists|AlreadyExists")
 # A right, a login, a word or a quota for so many chips is missing: a retry cannot help. Too many
 # requests a minute are called quota as well.
 _TRANSIENT = re.compile(r"(?i)per minute|per 100 seconds|rate.?limit")
@@ -36,11 +35,11 @@ _PERMANENT = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """Hold the words of a command, what it reads on stdin, and a failure that does not matter."""
+    """Hold the words of a command, what it reads on stdin, and whether a NOT_FOUND is fine."""
 
     words: list[str]
     given: str | None = None
-    passes: str = ""
+    may_be_absent: bool = False
     secs: float = ASK_SECS
 
     def print(self) -> None:
@@ -67,11 +66,6 @@ class Answer:
     def is_absent(self) -> bool:
         """Whether there is no such resource."""
         return self.code != 0 and bool(_ABSENT.search(self.err))
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is one of that name already."""
-        return self.code != 0 and bool(_EXISTS.search(self.err))
 
     @property
     def is_permanent(self) -> bool:
@@ -125,8 +119,7 @@ def ask_all(commands: Sequence[Command], ask: Ask) -> Answer:
     answer = Answer(0)
     for command in commands:
         answer = ask(command)
-        passes = {"": False, "any": True, "absent": answer.is_absent}
-        if answer.code and passes[command.passes]:
+        if command.may_be_absent and answer.is_absent:
             answer = Answer(0, answer.out, answer.err)
         if answer.code:
             break
@@ -138,7 +131,7 @@ def run_all(commands: Sequence[Command], is_dry_run: bool = False) -> int:
     for command in commands:
         if is_dry_run:
             command.print()
-        elif command.passes:
+        elif command.may_be_absent:
             if (said := ask_all([command], ask)).code:
                 print(escape(f"error: {said.words}"), file=sys.stderr)
                 return said.code
@@ -151,7 +144,6 @@ def _run(command: Command) -> int:
     source = subprocess.DEVNULL if command.given is None else subprocess.PIPE
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command.words, stdin=source, **pipes) as child:
-        assert child.stdout and child.stderr
         errors = threading.Thread(target=_show, args=(child.stderr, sys.stderr))
         errors.start()
         if child.stdin:
@@ -178,11 +170,6 @@ LOGINS = (
 )
 
 
-def is_logged_in(ask: Ask) -> bool:
-    """Whether gcloud has an account."""
-    return any(ask(question).out.strip() for question in LOGINS)
-
-
 def check_login() -> None:
     """Refuse where gcloud is not on PATH or has no account."""
     if shutil.which("gcloud") is None:
@@ -190,5 +177,5 @@ def check_login() -> None:
             "gcloud is not on PATH; install it (https://cloud.google.com/sdk/docs/install) and run "
             "'gcloud auth login', or print the command with --dry-run"
         )
-    if not is_logged_in(ask):
+    if not any(ask(question).out.strip() for question in LOGINS):
         refuse("gcloud is not logged in, as 'gcloud auth list' shows; run 'gcloud auth login'")

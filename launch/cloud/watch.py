@@ -157,7 +157,7 @@ class Supervisor:
     def run(self) -> int:
         """Supervise until the end; return the exit code."""
         numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores hang-ups
             numbers.append(signal.SIGHUP)
         former = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
         try:

@@ -2,8 +2,10 @@
 
 import re
 import shutil
+from argparse import Namespace
+from types import ModuleType
 
-from .cluster import ROOT, Cluster
+from .cluster import ROOT
 from .job import find_commit, find_digest
 from .run import Command, ask, make, run_all
 from .text import refuse
@@ -18,10 +20,16 @@ _ARCHIVE = re.compile(
 )
 
 
-def copy_packages(cluster: Cluster, revision: str, python: str, is_dry_run: bool) -> int:
-    """Download, check and copy about 1 GB to BUCKET/wheelhouse/DIGEST; return the exit code."""
+def wheelhouse(given: Namespace, road: ModuleType) -> int:
+    """Copy to BUCKET/wheelhouse/DIGEST what workers without internet install.
+
+    Python 3.12 and the packages of requirements/tpu.txt and uv.txt, each checked against its hash:
+    about 1 GB, once for all commits with the same packages. This machine needs the internet, git
+    and curl.
+    """
+    cluster, python, is_dry_run = given.cluster, given.python, given.dry_run
     bucket = cluster.need("BUCKET", "and the packages go there")
-    project, commit = cluster.project, find_commit(revision)
+    project, commit = cluster.project, find_commit(given.revision or "")
     digest = find_digest(commit)
     folder, house = f"{ROOT}/build/wheelhouse/{digest}", f"{bucket}/wheelhouse/{digest}"
     has_pip = is_dry_run or not ask(make(f"{python} -m pip --version")).code

@@ -206,7 +206,7 @@ def test_a_group_in_another_zone_keeps_its_template_and_its_job(tmp_path):
         return Answer(int(is_refused), "", in_use * is_refused)
 
     said = ask_all(compute_engine.plan("create", make_job(tmp_path, "compute_engine")), ask)
-    assert (said.code, said.exists, said.is_permanent) == (1, False, False)
+    assert (said.code, said.is_absent, said.is_permanent) == (1, False, False)
     assert not any(words in line for line in lines for words in ("storage", " create "))
 
 
@@ -225,8 +225,12 @@ def test_the_last_record_of_a_machine_counts_however_old_it_is(tmp_path):
     """A supervisor that comes back hours after the end of a run must see it."""
     ends = ("ended 0 40", "ended 2 -", "ended 1 40", "running 9 5 40", "not set up")
     lines = [f"worker w-{number} {end} starts 1 time 7\n" for number, end in enumerate(ends)]
-    answers = look_at_group(tmp_path, [("RUNNING", "NONE")] * 2, "".join(lines))
-    assert [worker.name for worker in answers.workers] == ["w-0", "w-1"]
+    machines = [("RUNNING", "NONE")] * 2
+    # One that finished alone leaves the other without a partner: the slice is lost.
+    answers = look_at_group(tmp_path, machines, "".join(lines))
+    assert [worker.name for worker in answers.workers] == ["w-1"]
+    answers = look_at_group(tmp_path, machines, lines[0] + lines[0].replace("w-0", "w-1"))
+    assert [worker.code for worker in answers.workers] == [0, 0]
 
 
 def test_a_bucket_that_cannot_be_read_says_nothing_of_the_machines(tmp_path):
@@ -247,6 +251,13 @@ def test_a_group_without_quota_is_deleted_instead_of_trying_for_ever(tmp_path):
     assert seen.kind == decide.STARTING
     error = [{"error": {"code": "ZONE_RESOURCE_POOL_EXHAUSTED"}}]
     assert look_at_group(tmp_path, [("", "CREATING")] * 2, error).slice.kind == decide.QUEUED
+
+
+def test_a_look_knows_how_the_machines_were_bought(tmp_path):
+    machines = [("TERMINATED", "NONE")] * 2
+    assert look_at_group(tmp_path, machines).slice.kind == decide.LOST
+    on_demand = look_at_group(tmp_path, machines, [], PROVISIONING="standard")
+    assert on_demand.slice.kind == decide.STARTING
 
 
 def test_a_group_that_goes_between_two_questions_is_absent(tmp_path):

@@ -1,11 +1,13 @@
 """launch/check.sh: each check alone fails, with a command that mends it."""
 
+import contextlib
+
 import pytest
 
 from launch.cloud import check
 from launch.cloud.cluster import Cluster
 from launch.cloud.job import Job
-from launch.cloud.run import Answer
+from launch.cloud.run import Answer, check_login
 from tests.launch.simulated_cloud import GOOD
 
 FLAGS = ("--config.data.store=gs://b/s",)
@@ -16,7 +18,6 @@ ABSENT, CE, K8S = (
     ("v6e:2x4", "gke"),
 )
 BAD = {
-    "auth list": ("", "gcloud auth login"),
     "projects describe": (ABSENT, "gcloud projects list"),
     "services list": ("storage.googleapis.com", "gcloud services enable"),
     "managed create --help": ("--size", "gcloud components update", CE),
@@ -62,8 +63,14 @@ def test_a_bucket_is_in_the_region_or_around_it(run, location, is_fine):
     assert run(said, ZONE="europe-west4-b")[0] is is_fine
 
 
-def test_a_file_with_a_token_is_a_login(run):
-    assert run({"auth list": "", "config get": "/tmp/token"})[0]
+def test_a_file_with_a_token_is_a_login(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    for told, is_login in (("", False), ("/tmp/token", True)):
+        answers = {"auth/access_token_file": Answer(0, told)}
+        ask = lambda command, a=answers: a.get(command.words[-1], Answer(0))  # noqa: E731
+        monkeypatch.setattr("launch.cloud.run.ask", ask)
+        with contextlib.nullcontext() if is_login else pytest.raises(SystemExit):
+            check_login()
 
 
 def test_a_check_that_cannot_be_made_is_a_note(run):

@@ -70,6 +70,8 @@ JOURNEYS = [
     # Workers out of reach: five looks, hung_secs where training may go on, which a newer checkpoint shows.
     (BUCKET, "absent" + " / ready" * 5, "create / - / - / - / - / delete"),
     (BUCKET, " / ".join(["ready"] * 5), "- / - / - / - / end 1"),  # a supervisor on another machine
+    (DISK, UP + "ready run 3" + " / ready" * 5, GO + "last_words stop end 3 / " + "- / " * 4 + "end 1"),
+    (ITSELF, "ready / +3000 ready / +2000 ready", "- / - / delete"),  # their silence is in the bucket
     (BUCKET, UP + " / ".join(["ready 134"] * 5), GO + "- / - / - / - / delete"),
     (BUCKET, UP + "ready run" + " / ready" * 5 + " / +4000 ready", GO + "- / " * 6 + "delete"),
     (BUCKET, UP + "ready run" + " / ready" * 3 + " / +4000 ready @7 / ready", GO + "- / - / - / - / - / -"),
@@ -180,6 +182,19 @@ def test_a_slice_that_waited_for_days_before_this_supervisor_came_costs_from_its
     state, actions = decide(State(POOR), Answers(90_060, seen))
     assert state.count_usd(90_060) == 60 and state.end_code is None
     assert not any(action.kind == "delete" for action in actions)
+
+
+@pytest.mark.parametrize(
+    ("looks", "is_there"),
+    [
+        ("absent !create=503", True),
+        ("absent !create=PERMISSION_DENIED", False),
+        ("absent !create=ALREADY_EXISTS", True),
+        ("absent !create=ALREADY_EXISTS / foreign", False),
+    ],
+)
+def test_what_may_be_ours_alone_is_said_to_cost_money(looks, is_there):
+    assert play(BUCKET, looks)[0].is_there is is_there
 
 
 def test_what_is_waited_for_is_said_once_in_ten_minutes():

@@ -196,9 +196,9 @@ def test_a_command_ends_with_all_that_it_started(tmp_path):
     assert ask(Command(["no-such-tool"])).is_permanent
 
 
-def test_a_failure_that_does_not_matter_does_not_end_a_row_of_commands():
-    answers = iter([Answer(1, "", "ALREADY_EXISTS"), Answer(1, "", "other"), Answer(0, "never")])
-    rows = [Command(["a"], passes="any"), Command(["b"], passes="absent"), Command(["c"])]
+def test_what_may_be_absent_does_not_end_a_row_of_commands():
+    answers = iter([Answer(1, "", "NOT_FOUND"), Answer(1, "", "other"), Answer(0, "never")])
+    rows = [Command(["a"], may_be_absent=True)] * 2 + [Command(["c"])]
     assert ask_all(rows, lambda command: next(answers)).err == "other"
 
 

@@ -274,7 +274,14 @@ def test_gcloud_must_be_there_and_logged_in(refused, cluster, tmp_path, monkeypa
     (tmp_path / "git").symlink_to("/usr/bin/git")
     # Of packages in a bucket that nobody can read as well.
     setup = ("setup", "--revision=HEAD", "--wheelhouse")
-    for call in (("create",), ("delete", "--yes"), ("logs",), ("train", "--stop"), setup):
+    for call in (
+        ("check",),
+        ("create",),
+        ("delete", "--yes"),
+        ("logs",),
+        ("train", "--stop"),
+        setup,
+    ):
         assert "gcloud is not on PATH" in refused(*call, cluster(BUCKET="gs://my-bucket"))
     (tmp_path / "gcloud").symlink_to("/bin/true")
     assert "run 'gcloud auth login'" in refused("create", cluster())
