@@ -258,8 +258,8 @@ BAD_VALUES = {
         *("--batch_size=999999999", "--group_sequences=999999999", "--seq_len=99999999"),
     ],
 }
-# What no flag takes whose value --help gives this name; "false" or none stands for booleans.
-NEVER = {"N": ("x", "-1"), "X": ("x", "-1", "nan"), "false": ("2", "x"), "": ("2", "x")}
+# What no flag takes whose value --help gives this name; a boolean has BOOL or no name.
+NEVER = {"N": ("x", "-1"), "X": ("x", "-1", "nan"), "BOOL": ("2", "x"), "": ("2", "x")}
 CHOICES = {"documents", "sentences", "normalize", "near_duplicates", "segments", "masking"}
 
 
