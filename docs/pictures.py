@@ -1,7 +1,10 @@
-"""Draw two pictures of the manual: make docs-reference.
+"""Draw pictures of the manual: make docs-reference draws speed.png and rows.png.
 
 speed.png has the measured times of docs/results/*.json, ours next to Hugging Face's. rows.png shows
 a text on its way into a training step: the store and the row are made by the code, here and now.
+quickstart.png has the curves of runs that are there, the first one's strong, the others' faint:
+
+    python docs/pictures.py RUN [RUN ...]
 """
 
 import gzip
@@ -19,7 +22,11 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from bert_jax.config import Config, overrides
+from bert_jax.logging import plots
+from bert_jax.logging.metrics_writer import METRICS, read_lines
 from bert_jax.logging.plots import GREY, HELDOUT, LOOK, TRAIN
+from bert_jax.train_step.schedule import sample_rates
 from data_pipeline.report.rows import ShownToken, open_sampler, show_row
 from data_pipeline.store import open_store
 from data_pipeline.vocab import load_vocabulary
@@ -198,3 +205,24 @@ def draw(rows: Mapping[str, Mapping[str, str]]) -> None:
         source = {"Description": describe_source(rows)}
         make_speed(rows).savefig(IMAGES / "speed.png", metadata=source)
         make_rows().savefig(IMAGES / "rows.png")
+
+
+def make_seeds(runs: Sequence[pathlib.Path]) -> Figure:
+    """Draw the curves of a run of configs/quickstart.py, and those of other seeds faintly."""
+    config = overrides.load(Config, str(ROOT / "configs" / "quickstart.py"), str, ())
+    steps_N, rates_N = sample_rates(config)
+    first, *others = (read_lines(run / METRICS) for run in runs)
+    figure = plots.make_figure(first, config.phases, (steps_N + 1, rates_N))
+    for ax in figure.axes:
+        name = str(ax.get_label())
+        for lines in others if name not in ("learning_rate", "sequences_per_sec") else ():
+            for split, color in (("train", TRAIN), ("heldout", HELDOUT)):
+                steps, values = plots.select_series(lines, split, name)
+                ax.plot(steps, values, color=color, alpha=0.25)
+                low, high = ax.get_ylim()
+                ax.set_ylim(min(low, *values), max(high, *values))
+    return figure
+
+
+if __name__ == "__main__":
+    plots.save(IMAGES / "quickstart.png", lambda: make_seeds([*map(pathlib.Path, sys.argv[1:])]))
