@@ -83,9 +83,9 @@ def read_question(model: PlacedModel, sentence: str) -> Question:
 
 def _drop_space(vocabulary: Vocabulary, token_ids: list[int]) -> list[int]:
     """Remove the space that a vocabulary puts before any text."""
-    tokens = vocabulary.readable_pieces()
     if vocabulary.kind == WORDPIECE or not token_ids:
         return token_ids
+    tokens = vocabulary.readable_pieces()
     first = tokens[token_ids[0]].removeprefix(WORD_START)
     if not first:
         return token_ids[1:]
@@ -160,7 +160,7 @@ def hide_heldout_words(vocabulary: Vocabulary, heldout: Split, count: int) -> li
     rng = np.random.default_rng(0)
     first, last = vocabulary.template.margins(is_pair=False)
     tokens = vocabulary.readable_pieces()
-    is_continuation_V = vocabulary.is_continuation  # computed at every access
+    is_continuation_V = vocabulary.is_continuation
     questions = []
     for sentence in rng.permutation(heldout.sentences):
         start, end = heldout.sentence_offsets[sentence : sentence + 2]

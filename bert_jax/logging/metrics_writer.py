@@ -74,8 +74,8 @@ class MetricsFile:
         with _explain_errors(self._workdir):
             self._opened.close()
             (self._workdir / SUMMARY).unlink(missing_ok=True)
-            truncate_records(self._workdir / METRICS, step, read_lines)
-            self._earlier = {(line["step"], line["split"]) for line in self.read_lines()}
+            kept = truncate_records(self._workdir / METRICS, step, read_lines)
+            self._earlier = {(line["step"], line["split"]) for line in kept}
             lines = small_files.open_to_write(self._workdir / METRICS, os.O_WRONLY | os.O_APPEND)
             self._lines = self._opened.enter_context(os.fdopen(lines, "a", encoding="utf-8"))
 

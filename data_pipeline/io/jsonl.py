@@ -89,10 +89,13 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
     return [line for line in read_lines(path) if line["split"] != FINDING]
 
 
-def truncate_records(path: pathlib.Path, last_step: int, read: Read = read_records) -> None:
-    """Keep the lines of steps up to this one; drop later ones and a truncated line at the end."""
+def truncate_records(
+    path: pathlib.Path, last_step: int, read: Read = read_records
+) -> list[dict[str, Any]]:
+    """Keep and return the lines of steps up to this one; drop later ones and a truncated line."""
     kept = [line for line in read(path) if line["step"] <= last_step]
     write_file(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+    return kept
 
 
 def repair_end(path: pathlib.Path, say: Callable[[str], None] = lambda text: None) -> None:

@@ -41,7 +41,7 @@ class EncodedRows:
         """Return N."""
         return (len(self.offsets) - 1) // self.rows_per_example
 
-    @property
+    @functools.cached_property
     def lengths_N(self) -> np.ndarray:
         """Return the tokens of each example's longest row: int64[N]."""
         lengths_R = np.diff(self.offsets)

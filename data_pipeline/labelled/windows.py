@@ -1,7 +1,4 @@
-"""Slide windows over a text that is longer than a row.
-
-Dimensions: T tokens of the text, W windows.
-"""
+"""Slide windows over a text of T tokens that is longer than a row."""
 
 from collections.abc import Sequence
 
@@ -31,12 +28,12 @@ def choose_windows(spans: Sequence[Span], pieces: int) -> np.ndarray:
 
     Source: run_squad.py@eedf5716ce _check_is_max_context.
     """
-    if len(spans) == 1:
-        return np.zeros(pieces, np.int64)
-    starts_W1, lengths_W1 = np.array(spans).T[..., None]
-    left_WT = np.arange(pieces) - starts_W1
-    right_WT = starts_W1 + lengths_W1 - 1 - np.arange(pieces)
-    least_WT = np.minimum(left_WT, right_WT)
-    # Hundredths of a token: integers have no rounding that could break a tie.
-    context_WT = np.where(least_WT >= 0, 100 * least_WT + lengths_W1, -1)
-    return np.argmax(context_WT, axis=0)
+    window_T, most_T = np.zeros(pieces, np.int64), np.full(pieces, -1)
+    for window, (start, length) in enumerate(spans):
+        place = np.arange(length)
+        # Hundredths of a token: integers have no rounding that could break a tie.
+        context = 100 * np.minimum(place, place[::-1]) + length
+        has_more = context > most_T[start : start + length]
+        window_T[start : start + length][has_more] = window
+        most_T[start : start + length][has_more] = context[has_more]
+    return window_T

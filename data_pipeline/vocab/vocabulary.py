@@ -1,6 +1,7 @@
 """Load a vocabulary by the kind that its file name gives; it encodes text and decodes token ids."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
@@ -152,7 +153,7 @@ class Vocabulary:
             words = [f" {word}" if word and not word.startswith(" ") else word for word in words]
         return self.encode(words)
 
-    @property
+    @functools.cached_property
     def is_continuation(self) -> np.ndarray:
         """Return bool[V]: whether a piece continues the word of the piece before it.
 

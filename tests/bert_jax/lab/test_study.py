@@ -34,11 +34,12 @@ from bert_jax.lab.row_kinds.row_kind import (
 from bert_jax.lab.study import RowResult, Study
 from bert_jax.lab.study_config import StudyConfig, StudyRow, StudyTask
 from bert_jax.logging.console import Screen
-from bert_jax.logging.metrics_writer import SUMMARY
+from bert_jax.logging.metrics_writer import METRICS, SUMMARY
 from bert_jax.model.flops import count_train_flops
 from bert_jax.runtime.cli import find_config
 from data_pipeline.cli import child_process
 from data_pipeline.cli.main import Stopped
+from data_pipeline.io.jsonl import FINDING
 from data_pipeline.store import open_store
 from tests.bert_jax.small_checkpoints import tensors, write
 from tests.faults.runs import ROOT
@@ -402,10 +403,22 @@ def test_a_run_is_not_stopped_because_its_metrics_cannot_be_read_now(tmp_path, m
     def fail(path):
         raise OSError(errno.ESTALE, "Stale file handle", str(path))
 
-    monkeypatch.setattr(runs, "read_metrics", fail)
+    monkeypatch.setattr(runs.small_files, "open_regular", fail)
     monkeypatch.setattr(child_process, "_POLL_SECS", 0.05)
     sleep = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(0.5)"]
     assert LANE.run("BERT", sleep, tmp_path / "BERT-seed0") == ""
+
+
+def test_the_last_step_is_read_from_the_end_of_the_metrics(tmp_path):
+    assert runs._read_last_step(tmp_path) == 0
+    line = json.dumps({"step": 120, "split": "heldout", "loss": 1.5}) + "\n"
+    finding = json.dumps({"step": 130, "split": FINDING, "rule": "plateau", "sentence": "Flat."})
+    metrics = tmp_path / METRICS
+    metrics.write_text(f"{line}{finding}\n" + '{"step": 14')
+    assert runs._read_last_step(tmp_path) == 120
+    # What lies before the end is not read again every second.
+    metrics.write_text("no JSON\n" * 10_000 + line)
+    assert runs._read_last_step(tmp_path) == 120
 
 
 def test_a_folder_has_one_study_at_once(config, tmp_path):

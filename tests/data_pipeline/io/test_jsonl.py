@@ -27,10 +27,8 @@ def path(tmp_path):
 
 def test_lines_are_kept_up_to_a_step_and_with_it(path):
     path.write_bytes(WHOLE)
-    truncate_records(path, 2)
-    assert read_records(path) == GOOD
-    truncate_records(path, 1)
-    assert read_records(path) == GOOD[:1]
+    assert truncate_records(path, 2) == read_records(path) == GOOD
+    assert truncate_records(path, 1) == read_records(path) == GOOD[:1]
 
 
 @pytest.mark.parametrize(

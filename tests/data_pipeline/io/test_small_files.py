@@ -16,6 +16,18 @@ def test_brackets_in_strings_do_not_count_as_depth(tmp_path):
     assert small_files.read_object(path) == text
 
 
+def test_the_depth_of_a_line_with_few_brackets_is_not_measured(monkeypatch):
+    """A metrics.jsonl may have a million such lines."""
+    measured: list[bytes] = []
+    monkeypatch.setattr(small_files, "measure_nesting", lambda data: measured.append(data) or 65)
+    assert small_files.parse_json(b'{"step": [1, {"a": 2}]}', "a line") == {"step": [1, {"a": 2}]}
+    assert not measured
+    for brackets in (b"[" * 65 + b"]" * 65, b'{"a":' * 65 + b"1" + b"}" * 65):
+        with pytest.raises(DamagedFile, match="nested deeper than 64"):
+            small_files.parse_json(brackets, "a line")
+    assert len(measured) == 2
+
+
 def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()

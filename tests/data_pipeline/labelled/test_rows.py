@@ -100,6 +100,13 @@ def test_evaluation_has_every_example_once_longest_first(rows_per_example):
         np.testing.assert_array_equal(batch.fields["example_weights"], real)
 
 
+def test_lengths_of_all_rows_are_measured_once():
+    """Evaluation asks for them with every batch."""
+    rows = rows_of(3)
+    assert rows.lengths_N is rows.lengths_N
+    np.testing.assert_array_equal(rows.first(2).lengths_N, rows.lengths_N[:2])
+
+
 def test_the_first_examples_alone():
     rows = rows_of(5, 2).first(2)
     assert rows.examples == 2 and len(rows.offsets) == 5 and len(rows.labels["label_ids"]) == 2

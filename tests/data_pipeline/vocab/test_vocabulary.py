@@ -34,6 +34,7 @@ def test_what_a_wordpiece_list_says_of_itself(uncased):
     assert loaded.special_ids == {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
     assert loaded.pieces()[1996] == "the"
     assert loaded.is_continuation.dtype == bool
+    assert loaded.is_continuation is loaded.is_continuation  # of all pieces, asked for per row
     assert loaded.is_continuation.sum() == sum(p.startswith("##") for p in loaded.pieces())
     assert loaded.decode(loaded.encode(["Unaffable words"])[0].tolist()) == "unaffable words"
     assert loaded.decode(np.array([101, 1996], np.uint16)) == "[CLS] the"

@@ -1,6 +1,7 @@
 """Rows of windows: against plain loops over positions, and rows worked out by hand."""
 
 import dataclasses
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -54,6 +55,17 @@ def test_each_piece_belongs_to_the_window_that_sees_most_around_it(pieces, most,
             for start, length in spans
         ]
         assert scores[chosen] == max(scores) and chosen == np.argmax(scores)
+
+
+def test_the_windows_of_a_long_text_take_memory_for_its_pieces_alone():
+    """An array of windows times pieces would take 200 MB."""
+    spans = cut_windows(20_000, 64, 16)
+    tracemalloc.start()
+    try:
+        choose_windows(spans, 20_000)
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_row_and_the_places_of_its_answer(vocabulary):
