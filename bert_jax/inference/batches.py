@@ -69,10 +69,16 @@ def run_rows(step: Step, model: PlacedModel, rows: EncodedRows, batch_size: int)
     """Yield the outputs of rows through a placed model, as run_batches does.
 
     Raises:
-      Refused: an output is not finite.
+      Refused: a row is longer than the model's positions; an output is not finite.
     """
     pad_id = model.vocabulary.special_ids["pad"]
     positions = model.checkpoint.config.max_position_embeddings
+    longest = int(rows.lengths_N.max(initial=0))
+    if longest > positions:
+        raise Refused(
+            f"a row has {longest} tokens, and the checkpoint {model.checkpoint.address} reads "
+            f"{positions}; make rows of {positions} or fewer (max_seq_length)"
+        )
     results = run_batches(step, model.params, model.mesh, rows, batch_size, pad_id, positions)
     for index_B, outputs in results:
         if not all(np.isfinite(array).all() for array in outputs.values()):

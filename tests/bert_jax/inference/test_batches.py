@@ -73,6 +73,16 @@ def test_outputs_that_are_not_finite_are_refused(rows, one):
         list(batches.run_rows(step, placed, rows, 4))
 
 
+def test_rows_longer_than_the_models_positions_are_refused(rows):
+    short = dataclasses.replace(ONE_LAYER, max_position_embeddings=22)
+    placed = types.SimpleNamespace(
+        checkpoint=types.SimpleNamespace(address="hf:DIR", config=short),
+        vocabulary=types.SimpleNamespace(special_ids={"pad": PAD}),
+    )
+    with pytest.raises(Refused, match=r"a row has 23 tokens, .* hf:DIR reads 22"):
+        next(batches.run_rows(None, placed, rows, 4))
+
+
 @pytest.fixture
 def one():
     """A mesh of one device, made current."""
