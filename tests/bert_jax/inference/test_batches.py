@@ -1,6 +1,7 @@
 """Rows through a model: every example once, in its own order, on one device and on several."""
 
 import dataclasses
+import threading
 import types
 
 import jax
@@ -134,6 +135,27 @@ def test_batches_fall_in_length_and_hold_nothing_twice(rows, one):
         for number, ids_S in zip(index_B, outputs["ids"], strict=True):
             row = rows.token_ids[rows.offsets[number] : rows.offsets[number + 1]]
             np.testing.assert_array_equal(ids_S[: len(row)], row)
+
+
+def test_a_step_runs_on_its_own_mesh_in_any_thread(rows, one):
+    """Another model may have been placed since; in a new thread no mesh is current."""
+    other = mesh.make_mesh(MeshConfig(), jax.devices()[1:2])
+    seen = []
+
+    def step(params, batch):
+        seen.append(jax.sharding.get_mesh())
+        return {"ids": batch["input_ids"]}
+
+    def run():
+        for _ in batches.run_batches(step, {}, one, rows, 11, PAD, 23):
+            seen.append(jax.sharding.get_mesh())
+
+    with jax.set_mesh(other):
+        run()
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen[:3] == [one, other, one] and len(seen) == 4
 
 
 def test_outputs_are_collected_in_the_order_of_the_examples(capsys):
