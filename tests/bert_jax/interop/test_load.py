@@ -79,6 +79,14 @@ def test_other_shapes_are_refused_by_name(small):
         pretrained.place_params(read, model, of, seed=0)
 
 
+@pytest.mark.parametrize(
+    ("heads", "words"), [(Heads(), "mlm, nsp, which"), (Heads(False, False, 3), "classes, which")]
+)
+def test_heads_that_a_checkpoint_lacks_are_not_made_up(small, heads, words):
+    with pytest.raises(ValueError, match=f"lacks the heads {words}"):
+        pretrained.place_model(load.load(str(small)), heads)
+
+
 def test_a_vocabulary_longer_than_the_table_is_refused(tmp_path):
     folder = write(tmp_path, tensors())
     (folder / "vocab.txt").write_text("\n".join([*PIECES, *(f"word{i}" for i in range(13))]))
