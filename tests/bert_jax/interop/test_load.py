@@ -71,7 +71,8 @@ def test_what_the_model_has_not_is_left(tmp_path):
 
 
 def test_other_shapes_are_refused_by_name(small):
-    read = load.load(str(small))
+    read = load.load(small)  # a path is an address too
+    assert read.address == str(small)
     of = on_mesh(1, "dp")
     model = bert.build(dataclasses.replace(read.config, max_position_embeddings=31), "cpu")
     words = r"embeddings/position/embedding is \[19, 14\] there and \[31, 14\] here; leave"
