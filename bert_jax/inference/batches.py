@@ -69,10 +69,16 @@ def run_rows(step: Step, model: PlacedModel, rows: EncodedRows, batch_size: int)
     """Yield the outputs of rows through a placed model, as run_batches does.
 
     Raises:
-      Refused: an output is not finite.
+      Refused: a row is longer than the model's positions; an output is not finite.
     """
     pad_id = model.vocabulary.special_ids["pad"]
     positions = model.checkpoint.config.max_position_embeddings
+    longest = int(rows.lengths_N.max(initial=0))
+    if longest > positions:
+        raise Refused(
+            f"a row has {longest} tokens, and the checkpoint {model.checkpoint.address} reads "
+            f"{positions}; make rows of {positions} or fewer (max_seq_length)"
+        )
     results = run_batches(step, model.params, model.mesh, rows, batch_size, pad_id, positions)
     for index_B, outputs in results:
         if not all(np.isfinite(array).all() for array in outputs.values()):
@@ -96,12 +102,14 @@ def run_batches(
 
     batch_size is rounded up to a multiple of the mesh's batch shards; the rows that fill up the
     last batch are dropped. S of a batch is what choose_seq_len gives for the longest example, at
-    most the model's positions, and decreases from batch to batch.
+    most the model's positions, and decreases from batch to batch. The step runs with this mesh
+    current: in JAX the current mesh belongs to a thread, and the last model placed there sets it.
     """
     shards = mesh_lib.batch_shards(mesh)
     waiting = None
     for batch in batch_by_length(rows, -(-batch_size // shards) * shards, pad_id, positions):
-        started = batch.index_B, step(params, mesh_lib.place_batch(batch.fields, mesh))
+        with jax.set_mesh(mesh):
+            started = batch.index_B, step(params, mesh_lib.place_batch(batch.fields, mesh))
         if waiting is not None:
             yield _copy_to_host(*waiting)
         waiting = started

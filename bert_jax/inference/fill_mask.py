@@ -204,7 +204,7 @@ def guess_tokens(
 
     Special tokens are never guessed, so that a small vocabulary gives fewer.
     """
-    masks = max(len(question.mask_positions) for question in questions)
+    masks = max((len(question.mask_positions) for question in questions), default=0)
     positions_BP = np.zeros((len(questions), masks), np.int32)
     weights_BP = np.zeros((len(questions), masks), np.float32)
     for row, question in enumerate(questions):

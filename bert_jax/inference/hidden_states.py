@@ -52,6 +52,12 @@ class Extraction:
     stride: int  # of the windows over a longer text; 0 cuts it
     batch_size: int
 
+    def __post_init__(self) -> None:
+        if self.pool not in ("", CLS, MEAN):
+            raise Refused(
+                f"pool is {self.pool!r}; it must be {MEAN}, {CLS}, or empty for all tokens"
+            )
+
 
 @dataclasses.dataclass(frozen=True)
 class Group:

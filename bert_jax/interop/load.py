@@ -11,6 +11,7 @@ Without a prefix, the format is detected from the files at the address.
 """
 
 import contextlib
+import os
 import pathlib
 import tempfile
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from data_pipeline.io.address import is_address
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec import schema
 
+Address = str | os.PathLike[str]  # a path is a folder without a prefix
 HF, GOOGLE, ORBAX = "hf", "google", "orbax"
 SCHEMES = (HF, GOOGLE, ORBAX)
 _HOW_TO_FIX = (
@@ -40,7 +42,7 @@ _HOW_TO_FIX = (
 )
 
 
-def load(address: str, part: str | None = DISCRIMINATOR) -> Pretrained:
+def load(address: Address, part: str | None = DISCRIMINATOR) -> Pretrained:
     """Read the encoder of a checkpoint, its pooler and heads if it has them, and its vocabulary.
 
     Of a run of replaced-token detection it is the model of `part`, of PARTS; None keeps both.
@@ -53,13 +55,14 @@ def load(address: str, part: str | None = DISCRIMINATOR) -> Pretrained:
     return checkpoint if part is None else select_part(checkpoint, part)
 
 
-def load_masked_lm(address: str) -> Pretrained:
+def load_masked_lm(address: Address) -> Pretrained:
     """Read the model that predicts masked words: of replaced-token detection the generator."""
     checkpoint = _load(address)
     return select_part(checkpoint, GENERATOR if checkpoint.heads.generator else DISCRIMINATOR)
 
 
-def _load(address: str) -> Pretrained:
+def _load(address: Address) -> Pretrained:
+    address = os.fspath(address)
     scheme, place = split_address(address)
     if scheme == ORBAX:
         return _load_run(address, place)
@@ -80,7 +83,7 @@ def _load(address: str) -> Pretrained:
     return Pretrained(address, config, params, words, pair_truncation=rule, unread=unread)
 
 
-def load_fine_tuned(address: str) -> tuple[Pretrained, TaskLayer]:
+def load_fine_tuned(address: Address) -> tuple[Pretrained, TaskLayer]:
     """Read a fine-tuned model and the meaning of its outputs.
 
     bert_jax's runs and exports record the meaning. For third-party transformers folders it follows
@@ -91,7 +94,7 @@ def load_fine_tuned(address: str) -> tuple[Pretrained, TaskLayer]:
     """
     checkpoint = load(address)
     layer = checkpoint.task
-    scheme, place = split_address(address)
+    scheme, place = split_address(checkpoint.address)
     if scheme == HF and checkpoint.heads.classes:
         template, classes = checkpoint.vocabulary.template, checkpoint.heads.classes
         config_json = huggingface.read_config(pathlib.Path(place))

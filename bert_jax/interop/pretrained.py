@@ -119,7 +119,17 @@ def place_model(
     The devices are all local ones and compute is the checkpoint's unless given. A missing pooler
     is initialized from seed 0; the caller must not read it then. `is_int8` takes the kernels of
     the layers in int8, as quantize_layers does.
+
+    Raises:
+      Refused: the checkpoint lacks one of the heads.
     """
+    own = vars(checkpoint.heads)
+    lacking = [name for name, value in vars(heads).items() if value and not own[name]]
+    if lacking:
+        raise Refused(
+            f"the checkpoint {checkpoint.address} lacks the heads {', '.join(lacking)}, which "
+            f"would be random; leave them out of {heads}"
+        )
     mesh = mesh_lib.make_mesh(MeshConfig(preset="dp"), devices or jax.local_devices())
     jax.set_mesh(mesh)
     compute = compute or checkpoint.compute

@@ -47,16 +47,19 @@ class LostCharacters:
         return {ord(char): count for char, count in counts.items()}
 
     def count_long_words(self, sentences: Sequence[str]) -> int:
-        """Count the characters in words that are too long for WordPiece."""
+        """Count the characters in words that are too long for WordPiece.
+
+        The count of each run is rounded, so that the sum does not depend on the chunks of a corpus.
+        """
         if not self._max_word_chars:
             return 0
-        lost_chars = 0.0
+        lost_chars = 0
         for run in self._find_long_runs(" ".join(sentences)):
             normalized = self._normalize(run)  # which may drop accents and tone marks
             words = (len(word) for word, _ in _split_words(normalized))
             long_chars = sum(chars for chars in words if chars > self._max_word_chars)
-            lost_chars += len(run) * long_chars / max(1, len(normalized))
-        return round(lost_chars)
+            lost_chars += round(len(run) * long_chars / max(1, len(normalized)))
+        return lost_chars
 
 
 _split_words = tokenizers.pre_tokenizers.BertPreTokenizer().pre_tokenize_str

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec.schema import GOOGLE
 from data_pipeline.vocab.template import A, Template
 
@@ -44,9 +45,18 @@ def frame(
 
     A pair whose b is None has one text. pair_truncation is the rule of truncate_pair.
 
+    Raises:
+      Refused: the special tokens alone are more than max_seq_length.
+
     Source: run_classifier.py@eedf5716ce convert_single_example.
     """
-    most = max_seq_length - template.count_specials(b_ids is not None)
+    specials = template.count_specials(b_ids is not None)
+    most = max_seq_length - specials
+    if most < 0:
+        raise Refused(
+            f"max_seq_length is {max_seq_length}, and a {'text' if b_ids is None else 'pair'} has "
+            f"{specials} special tokens; give {specials + 1} or more"
+        )
     if b_ids is None:
         texts = [a_ids[:most]]
     else:

@@ -50,6 +50,17 @@ def test_equal_runs_have_no_difference_whatever_their_timings(runs):
     assert (found.arrays, found.numbers, found.lines, found.step) == (3, 15, 2, 10)
 
 
+def test_a_finding_about_timings_is_no_difference_and_another_one_is(runs):
+    whole, killed, *_ = runs
+    waits = {"rule": "input_starves", "step": 9, "sentence": "the devices wait 13%.", "try": ""}
+    flat = {"rule": "nothing_learned", "step": 9, "sentence": "it is flat.", "try": ""}
+    (killed / "summary.json").write_text(json.dumps(SUMMARY | {"findings": [waits]}))
+    assert verify_resume.compare_runs(whole, killed).differences == ()
+    (killed / "summary.json").write_text(json.dumps(SUMMARY | {"findings": [waits, flat]}))
+    (said,) = verify_resume.compare_runs(whole, killed).differences
+    assert "findings is [] and" in said and "it is flat" in said
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [

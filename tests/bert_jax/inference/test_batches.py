@@ -1,6 +1,7 @@
 """Rows through a model: every example once, in its own order, on one device and on several."""
 
 import dataclasses
+import threading
 import types
 
 import jax
@@ -73,6 +74,16 @@ def test_outputs_that_are_not_finite_are_refused(rows, one):
         list(batches.run_rows(step, placed, rows, 4))
 
 
+def test_rows_longer_than_the_models_positions_are_refused(rows):
+    short = dataclasses.replace(ONE_LAYER, max_position_embeddings=22)
+    placed = types.SimpleNamespace(
+        checkpoint=types.SimpleNamespace(address="hf:DIR", config=short),
+        vocabulary=types.SimpleNamespace(special_ids={"pad": PAD}),
+    )
+    with pytest.raises(Refused, match=r"a row has 23 tokens, .* hf:DIR reads 22"):
+        next(batches.run_rows(None, placed, rows, 4))
+
+
 @pytest.fixture
 def one():
     """A mesh of one device, made current."""
@@ -124,6 +135,27 @@ def test_batches_fall_in_length_and_hold_nothing_twice(rows, one):
         for number, ids_S in zip(index_B, outputs["ids"], strict=True):
             row = rows.token_ids[rows.offsets[number] : rows.offsets[number + 1]]
             np.testing.assert_array_equal(ids_S[: len(row)], row)
+
+
+def test_a_step_runs_on_its_own_mesh_in_any_thread(rows, one):
+    """Another model may have been placed since; in a new thread no mesh is current."""
+    other = mesh.make_mesh(MeshConfig(), jax.devices()[1:2])
+    seen = []
+
+    def step(params, batch):
+        seen.append(jax.sharding.get_mesh())
+        return {"ids": batch["input_ids"]}
+
+    def run():
+        for _ in batches.run_batches(step, {}, one, rows, 11, PAD, 23):
+            seen.append(jax.sharding.get_mesh())
+
+    with jax.set_mesh(other):
+        run()
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen[:3] == [one, other, one] and len(seen) == 4
 
 
 def test_outputs_are_collected_in_the_order_of_the_examples(capsys):

@@ -58,6 +58,10 @@ def test_all_tokens_but_the_special_ones_are_guessed_at_most(model):
     assert sorted([*found, *special]) == sorted(model.vocabulary.pieces())
 
 
+def test_no_questions_have_no_guesses(model):
+    assert guess_tokens(model, [], 3) == []
+
+
 def test_it_has_learned_the_grammar_of_its_corpus(model):
     question = read_question(model, "a dog [MASK] the cat near the river .")
     best = guess_tokens(model, [question], 4)[0][0][0]

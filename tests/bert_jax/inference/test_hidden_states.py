@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from bert_jax.inference.hidden_states import (
+    Extraction,
     Layers,
     choose_layers,
     collect_vectors,
@@ -50,6 +51,11 @@ def test_layers_that_are_not_there_are_refused(texts, words):
     for text in texts:
         with pytest.raises(ValueError, match=words.format(text) + ONE_TO_SIX):
             choose_layers(text, 6)
+
+
+def test_another_pool_is_refused():
+    with pytest.raises(ValueError, match="pool is 'max'; it must be mean, cls, or empty"):
+        Extraction(Layers((-1,), is_single=True), "max", False, 24, 0, batch_size=4)
 
 
 class Spoken:

@@ -71,12 +71,21 @@ def test_what_the_model_has_not_is_left(tmp_path):
 
 
 def test_other_shapes_are_refused_by_name(small):
-    read = load.load(str(small))
+    read = load.load(small)  # a path is an address too
+    assert read.address == str(small)
     of = on_mesh(1, "dp")
     model = bert.build(dataclasses.replace(read.config, max_position_embeddings=31), "cpu")
     words = r"embeddings/position/embedding is \[19, 14\] there and \[31, 14\] here; leave"
     with pytest.raises(ValueError, match=words):
         pretrained.place_params(read, model, of, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("heads", "words"), [(Heads(), "mlm, nsp, which"), (Heads(False, False, 3), "classes, which")]
+)
+def test_heads_that_a_checkpoint_lacks_are_not_made_up(small, heads, words):
+    with pytest.raises(ValueError, match=f"lacks the heads {words}"):
+        pretrained.place_model(load.load(str(small)), heads)
 
 
 def test_a_vocabulary_longer_than_the_table_is_refused(tmp_path):

@@ -112,3 +112,11 @@ def test_words_longer_than_the_file_takes_are_counted(tmp_path):
     unlimited.write_text(json.dumps(model))
     for path, lost in ((listed, 201), (file, 8 + 201), (unlimited, 0)):
         assert LostCharacters(load_vocabulary(path)).count_long_words(sentences) == lost
+
+
+def test_the_count_of_long_words_does_not_depend_on_the_chunks(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a"]) + "\n")
+    lost = LostCharacters(load_vocabulary(path))
+    run = "a" * 201 + "\u0301" + "!" * 301  # 503 characters of which 201 in 502 are lost: 201.4
+    assert lost.count_long_words([run] * 5) == 5 * lost.count_long_words([run]) == 5 * 201

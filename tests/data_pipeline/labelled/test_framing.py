@@ -3,6 +3,7 @@
 import pytest
 import tokenizers
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import frame, truncate_pair
 from data_pipeline.labelled.rows import build_rows
 from data_pipeline.spec.schema import TRANSFORMERS
@@ -55,6 +56,13 @@ def test_a_row_has_its_special_pieces_and_says_where_the_second_segment_begins()
     assert frame([11, 12], [21], BERT, 8) == ([2, 11, 12, 3, 21, 3], 4, [0, 0, 0, 0, 1, 1], 0)
     row = [2, 11, 12, 13, 3, 21, 22, 3], 5, [0, 0, 0, 0, 0, 1, 1, 1], 0
     assert frame([11, 12, 13], [21, 22, 23], BERT, 8) == row
+
+
+@pytest.mark.parametrize(("b_ids", "most"), [(None, 1), ([21, 22, 23], 2)])
+def test_a_row_too_short_for_its_special_tokens_is_refused(b_ids, most):
+    assert len(frame([11, 12, 13], b_ids, BERT, most + 1).token_ids) == most + 1
+    with pytest.raises(Refused, match=rf"max_seq_length is {most}, .* give {most + 2} or more"):
+        frame([11, 12, 13], b_ids, BERT, most)
 
 
 def test_rows_lie_one_after_another():
