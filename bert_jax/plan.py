@@ -349,15 +349,20 @@ def _write_command(config: GivenConfig[Config], request: BudgetRequest, plan: Bu
 
 
 def _apply_what_if(flags: PlanFlags, config: Config, tpu_slice: Slice) -> Config:
-    """Keep one phase, if a flag asks for its length or its rows per chip."""
+    """Keep one phase, if a flag asks for its length or its rows per chip; warm-ups fit into it."""
     if flags.seq_len is None and flags.per_chip_batch is None:
         return config
-    phase = measure.choose_phase(config, flags.seq_len or 0)
-    phase = dataclasses.replace(phase, restart_learning_rate=0.0, restart_warmup_steps=0)
+    phase = measure.drop_restart(measure.choose_phase(config, flags.seq_len or 0))
     if flags.per_chip_batch is not None:
         rows = flags.per_chip_batch * tpu_slice.chips
         phase = dataclasses.replace(phase, batch_size=rows, micro_batches=1)
-    return dataclasses.replace(config, phases=(phase,))
+    optim, most = config.optim, max(phase.steps - 1, 0)
+    optim = dataclasses.replace(
+        optim,
+        warmup_steps=min(optim.warmup_steps, most),
+        warmup_tokens=min(optim.warmup_tokens, most * max(phase.batch_size * phase.seq_len, 0)),
+    )
+    return dataclasses.replace(config, phases=(phase,), optim=optim)
 
 
 def _write_pictures(

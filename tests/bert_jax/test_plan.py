@@ -6,12 +6,14 @@ import json
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bert_jax import plan
 from bert_jax.config import Config, overrides, resolve
+from bert_jax.planning import slices
 from bert_jax.planning.budget import BudgetPlan
 from bert_jax.planning.plan import Plan
 from bert_jax.trainer.feed import StoreFeed, read_facts
@@ -133,6 +135,25 @@ def test_what_cannot_be_planned_is_refused_in_a_sentence(forked, tiny_store, tmp
         assert ran.stdout == ""
         assert ran.stderr.startswith("error: ") and ran.stderr.count("\n") == 1
         assert sentence in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("place", "given", "steps"),
+    [
+        ("ettin", {"seq_len": 8192}, 6623),  # it restarts the schedule, with another decay
+        ("small", {"seq_len": 512}, 10_000),  # as many steps as the run has of warm-up
+        ("modernbert", {"seq_len": 1024, "per_chip_batch": 2}, 12_716),  # fewer tokens than that
+        ("base", {"seq_len": 512, "per_chip_batch": 4}, 100_000),
+    ],
+)
+def test_any_phase_is_planned_alone(place, given, steps):
+    config = overrides.load(Config, place, lambda name: str(ROOT / "configs" / f"{name}.py"), [])
+    flags = SimpleNamespace(**{"seq_len": None, "per_chip_batch": None} | given)
+    alone = resolve(plan._apply_what_if(flags, config, slices.find_slice("v5e:4x4")))
+    assert [(phase.seq_len, phase.steps) for phase in alone.phases] == [(given["seq_len"], steps)]
+    kept = (config.optim.warmup_steps, config.optim.warmup_tokens)
+    found = (alone.optim.warmup_steps, alone.optim.warmup_tokens)
+    assert (found == kept) == (place in ("ettin", "base"))
 
 
 @pytest.mark.slow
