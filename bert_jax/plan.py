@@ -143,7 +143,7 @@ from bert_jax.planning import budget as budget_lib
 from bert_jax.planning import estimate, plan_report, slices
 from bert_jax.planning.aot_compile import Compiled, TooLarge
 from bert_jax.planning.budget import Budget, BudgetPlan, BudgetRequest
-from bert_jax.planning.candidates import make_compiler
+from bert_jax.planning.candidates import EncoderShape, make_compiler
 from bert_jax.planning.chip_prices import FILE, format_dollars, read_prices
 from bert_jax.planning.fit import fit_english
 from bert_jax.planning.law import read_ladder
@@ -308,7 +308,7 @@ def _choose(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
     if flags.config_out:
         check_file_path(pathlib.Path(flags.config_out), "--config_out")
     screen = _start(log, tpu_slice)
-    compile_all = make_compiler(tpu_slice, screen)
+    compile_all, unpriced = make_compiler(tpu_slice, screen), set[EncoderShape]()
 
     def measure(config: ResolvedRun, index: int) -> dial.StepTime:
         (result,) = compile_all([(config, index)])
@@ -320,11 +320,15 @@ def _choose(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
                 f"{available / 2**30:.2f}; take a larger slice"
             )
         step = estimate.estimate_step(config, index, tpu_slice, result)
+        if step.unpriced_kernels:
+            unpriced.add(EncoderShape(config.model.num_hidden_layers, config.model.hidden_size))
         return dial.StepTime(step.step_secs, setup_secs=0.0)
 
     request, _ = dial_run.read_request(flags.config, budget, tpu_slice.devices, screen)
     choice = dial.choose_run(request, measure, lambda: budget_lib.START_SECS)
     reasons = dial_run.explain(request, choice, "compiler estimate", "to start, which is assumed")
+    if choice.size.shape in unpriced:
+        reasons.append(("note", budget_lib.describe_unpriced(choice.size.shape)))
     screen.table(f"the choice for {budget.text} on {tpu_slice.name}", reasons)
     if flags.config_out:
         text = dial_run.write_config(choice.written, budget, reasons)

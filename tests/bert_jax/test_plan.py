@@ -18,7 +18,7 @@ from bert_jax.planning.budget import BudgetPlan
 from bert_jax.planning.plan import Plan
 from bert_jax.trainer.feed import StoreFeed, read_facts
 from data_pipeline.store import HELDOUT, open_store
-from tests.bert_jax.planning.test_budget import Compiler, step_secs_of
+from tests.bert_jax.planning.test_budget import Compiler, OfAKernel, step_secs_of
 from tests.faults.runs import ROOT
 
 SMALL = (
@@ -212,6 +212,19 @@ def test_a_budget_of_time_or_dollars_chooses_the_same_run(given, tiny_store, tmp
         for count, held, phase, each in zip((5, 2), rows, run.phases, secs, strict=True)
     )
     assert in_steps + in_evaluations == pytest.approx(0.97 * 7200 - 300, rel=0.01)
+
+
+def test_a_chosen_run_whose_kernel_has_no_price_says_so(tiny_store, tmp_path, monkeypatch):
+    written = tmp_path / "chosen.py"
+    for compiler, is_named in ((OfAKernel, True), (Compiler, False)):
+        made = compiler(peak_share=4e-7)
+        monkeypatch.setattr(plan, "make_compiler", lambda tpu_slice, screen, made=made: made)
+        monkeypatch.setattr(plan.slices, "open_devices", lambda tpu_slice: [])
+        size = [f"--config.model.{each}" for each in ("num_hidden_layers=2", "hidden_size=128")]
+        flags = ["--config=configs/auto.py", "--topology=v5e:2x2", "--config.budget=2h"]
+        flags += [f"--config.data.store={tiny_store}", f"--config_out={written}"]
+        assert plan.main([*flags, *size]) == 0
+        assert ("a kernel of 2 x 128 has no price" in written.read_text()) == is_named
 
 
 def test_a_budget_for_a_slice_whose_chips_hold_no_size_is_refused_with_its_memory(
