@@ -25,6 +25,7 @@ os.environ.pop("XLA_FLAGS", None)
 
 import dataclasses
 import json
+import math
 import pathlib
 import shlex
 from collections.abc import Sequence
@@ -200,6 +201,7 @@ def _read_config(flags: PlanFlags) -> tuple[ResolvedRun, Slice, str]:
     tpu_slice = slices.find_slice(flags.topology, config.mesh.num_slices)
     vocabulary_from = name_vocabulary_origin(config)
     config = setup.resolve_alone(_apply_what_if(flags, config, tpu_slice))
+    _check_per_chip_batch(flags, config, tpu_slice)
     mesh_lib.check_divides(config, tpu_slice.devices)
     for index in range(len(config.phases)):
         estimate.describe_attention(config, index, tpu_slice)  # refuses a kernel that does not fit
@@ -367,6 +369,17 @@ def _apply_what_if(flags: PlanFlags, config: Config, tpu_slice: Slice) -> Config
         warmup_tokens=min(optim.warmup_tokens, most * max(phase.batch_size * phase.seq_len, 0)),
     )
     return dataclasses.replace(config, phases=(phase,), optim=optim)
+
+
+def _check_per_chip_batch(flags: PlanFlags, config: Config, tpu_slice: Slice) -> None:
+    """Raise Refused if --per_chip_batch does not divide over the devices of a chip."""
+    unit = mesh_lib.batch_unit(config.mesh, tpu_slice.devices, micro_batches=1)
+    if flags.per_chip_batch is not None and flags.per_chip_batch * tpu_slice.chips % unit:
+        raise Refused(
+            f"--per_chip_batch is {flags.per_chip_batch}, and {tpu_slice.name} divides a batch "
+            f"among {unit} devices, several on a chip; give a multiple of "
+            f"{unit // math.gcd(unit, tpu_slice.chips)}"
+        )
 
 
 def _write_pictures(

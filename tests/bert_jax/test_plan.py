@@ -19,6 +19,7 @@ from bert_jax.planning.plan import Plan
 from bert_jax.trainer.feed import StoreFeed, read_facts
 from data_pipeline.store import HELDOUT, open_store
 from tests.bert_jax.planning.test_budget import Compiler, OfAKernel, step_secs_of
+from tests.bert_jax.tiny_models import with_setting
 from tests.faults.runs import ROOT
 
 SMALL = (
@@ -154,6 +155,15 @@ def test_any_phase_is_planned_alone(place, given, steps):
     kept = (config.optim.warmup_steps, config.optim.warmup_tokens)
     found = (alone.optim.warmup_steps, alone.optim.warmup_tokens)
     assert (found == kept) == (place in ("ettin", "base"))
+
+
+def test_rows_that_the_devices_of_a_chip_cannot_share_are_refused_by_their_flag():
+    config, v3 = Config(), slices.find_slice("v3:4x4")
+    flags = SimpleNamespace(per_chip_batch=3)
+    with pytest.raises(ValueError, match=r"--per_chip_batch is 3, .* 32 devices.* multiple of 2$"):
+        plan._check_per_chip_batch(flags, config, v3)
+    # With a model axis both devices of a chip compute the same rows.
+    plan._check_per_chip_batch(flags, with_setting(config, "mesh.preset", "tp"), v3)
 
 
 @pytest.mark.slow
