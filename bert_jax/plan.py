@@ -25,6 +25,7 @@ os.environ.pop("XLA_FLAGS", None)
 
 import dataclasses
 import json
+import math
 import pathlib
 import shlex
 from collections.abc import Sequence
@@ -143,7 +144,7 @@ from bert_jax.planning import budget as budget_lib
 from bert_jax.planning import estimate, plan_report, slices
 from bert_jax.planning.aot_compile import Compiled, TooLarge
 from bert_jax.planning.budget import Budget, BudgetPlan, BudgetRequest
-from bert_jax.planning.candidates import make_compiler
+from bert_jax.planning.candidates import EncoderShape, make_compiler
 from bert_jax.planning.chip_prices import FILE, format_dollars, read_prices
 from bert_jax.planning.fit import fit_english
 from bert_jax.planning.law import read_ladder
@@ -200,6 +201,7 @@ def _read_config(flags: PlanFlags) -> tuple[ResolvedRun, Slice, str]:
     tpu_slice = slices.find_slice(flags.topology, config.mesh.num_slices)
     vocabulary_from = name_vocabulary_origin(config)
     config = setup.resolve_alone(_apply_what_if(flags, config, tpu_slice))
+    _check_per_chip_batch(flags, config, tpu_slice)
     mesh_lib.check_divides(config, tpu_slice.devices)
     for index in range(len(config.phases)):
         estimate.describe_attention(config, index, tpu_slice)  # refuses a kernel that does not fit
@@ -308,7 +310,7 @@ def _choose(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
     if flags.config_out:
         check_file_path(pathlib.Path(flags.config_out), "--config_out")
     screen = _start(log, tpu_slice)
-    compile_all = make_compiler(tpu_slice, screen)
+    compile_all, unpriced = make_compiler(tpu_slice, screen), set[EncoderShape]()
 
     def measure(config: ResolvedRun, index: int) -> dial.StepTime:
         (result,) = compile_all([(config, index)])
@@ -320,11 +322,15 @@ def _choose(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
                 f"{available / 2**30:.2f}; take a larger slice"
             )
         step = estimate.estimate_step(config, index, tpu_slice, result)
+        if step.unpriced_kernels:
+            unpriced.add(EncoderShape(config.model.num_hidden_layers, config.model.hidden_size))
         return dial.StepTime(step.step_secs, setup_secs=0.0)
 
     request, _ = dial_run.read_request(flags.config, budget, tpu_slice.devices, screen)
     choice = dial.choose_run(request, measure, lambda: budget_lib.START_SECS)
     reasons = dial_run.explain(request, choice, "compiler estimate", "to start, which is assumed")
+    if choice.size.shape in unpriced:
+        reasons.append(("note", budget_lib.describe_unpriced(choice.size.shape)))
     screen.table(f"the choice for {budget.text} on {tpu_slice.name}", reasons)
     if flags.config_out:
         text = dial_run.write_config(choice.written, budget, reasons)
@@ -349,15 +355,31 @@ def _write_command(config: GivenConfig[Config], request: BudgetRequest, plan: Bu
 
 
 def _apply_what_if(flags: PlanFlags, config: Config, tpu_slice: Slice) -> Config:
-    """Keep one phase, if a flag asks for its length or its rows per chip."""
+    """Keep one phase, if a flag asks for its length or its rows per chip; warm-ups fit into it."""
     if flags.seq_len is None and flags.per_chip_batch is None:
         return config
-    phase = measure.choose_phase(config, flags.seq_len or 0)
-    phase = dataclasses.replace(phase, restart_learning_rate=0.0, restart_warmup_steps=0)
+    phase = measure.drop_restart(measure.choose_phase(config, flags.seq_len or 0))
     if flags.per_chip_batch is not None:
         rows = flags.per_chip_batch * tpu_slice.chips
         phase = dataclasses.replace(phase, batch_size=rows, micro_batches=1)
-    return dataclasses.replace(config, phases=(phase,))
+    optim, most = config.optim, max(phase.steps - 1, 0)
+    optim = dataclasses.replace(
+        optim,
+        warmup_steps=min(optim.warmup_steps, most),
+        warmup_tokens=min(optim.warmup_tokens, most * max(phase.batch_size * phase.seq_len, 0)),
+    )
+    return dataclasses.replace(config, phases=(phase,), optim=optim)
+
+
+def _check_per_chip_batch(flags: PlanFlags, config: Config, tpu_slice: Slice) -> None:
+    """Raise Refused if --per_chip_batch does not divide over the devices of a chip."""
+    unit = mesh_lib.batch_unit(config.mesh, tpu_slice.devices, micro_batches=1)
+    if flags.per_chip_batch is not None and flags.per_chip_batch * tpu_slice.chips % unit:
+        raise Refused(
+            f"--per_chip_batch is {flags.per_chip_batch}, and {tpu_slice.name} divides a batch "
+            f"among {unit} devices, several on a chip; give a multiple of "
+            f"{unit // math.gcd(unit, tpu_slice.chips)}"
+        )
 
 
 def _write_pictures(

@@ -202,8 +202,8 @@ def check_kernel(mesh: Mesh, model: ModelConfig, seq_len: int) -> CheckResult:
     return CheckResult(FINE, f"{sentence}; dropout masks are equal to the bit", numbers)
 
 
-def find_slice_of(devices: Sequence[Any]) -> slices.Slice | None:
-    """Return the slice that TPU devices form; None if it is none that Google offers."""
+def find_slice_of(devices: Sequence[Any], num_slices: int) -> slices.Slice | None:
+    """Return the slice, or joined slices, of TPU devices; None if Google offers no such slice."""
     chip = chips.find_chip(devices[0].device_kind)
     if chip is None or chip.name not in slices.SHAPES:
         return None
@@ -211,9 +211,10 @@ def find_slice_of(devices: Sequence[Any]) -> slices.Slice | None:
     dims = [max(device.coords[axis] for device in devices) + 1 for axis in range(axes)]
     name = f"{chip.name}:{'x'.join(map(str, dims))}"
     try:
-        return slices.find_slice(name)
+        found = slices.find_slice(name, num_slices)
     except ValueError:
         return None
+    return found if found.devices == len(devices) else None
 
 
 def check_step(config: Config, secs: float) -> CheckResult:
@@ -253,7 +254,9 @@ def describe_pace(step_secs: float, rows_per_sec: float) -> str:
 
 def _estimate_step(config: Config) -> float | None:
     devices = jax.devices()
-    tpu_slice = find_slice_of(devices) if devices[0].platform == "tpu" else None
+    if devices[0].platform != "tpu":
+        return None
+    tpu_slice = find_slice_of(devices, config.mesh.num_slices)
     if tpu_slice is None:
         return None
     compiled = aot_compile.compile_step(config, 0, tpu_slice, devices)

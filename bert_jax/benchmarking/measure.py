@@ -298,6 +298,12 @@ def choose_phase(config: Config, seq_len: int) -> Phase:
     return dataclasses.replace(config.phases[0], seq_len=seq_len, max_predictions_per_seq=0)
 
 
+def drop_restart(phase: Phase) -> Phase:
+    """Return a phase that restarts no schedule, as a first phase has to."""
+    names = [field.name for field in dataclasses.fields(Phase) if field.name.startswith("restart_")]
+    return dataclasses.replace(phase, **{name: getattr(Phase, name) for name in names})
+
+
 def set_rows(phase: Phase, rows: int, platform: str, shards: int) -> Phase:
     """Give a phase so many rows per step; 0 keeps the phase's on TPU, elsewhere a default.
 
@@ -307,9 +313,7 @@ def set_rows(phase: Phase, rows: int, platform: str, shards: int) -> Phase:
     Raises:
       Refused: the rows do not divide over them.
     """
-    phase = dataclasses.replace(
-        phase, steps=10**9, restart_learning_rate=0.0, restart_warmup_steps=0
-    )
+    phase = dataclasses.replace(drop_restart(phase), steps=10**9)
     if rows:
         phase = dataclasses.replace(phase, batch_size=rows)
     elif platform in DEFAULT_POSITIONS:

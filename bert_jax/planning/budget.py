@@ -423,11 +423,16 @@ def _write_notes(request: BudgetRequest, best: RunCandidate) -> list[str]:
             f"{best.shape.name}; --config.optim.transfer=mup scales it"
         )
     if best.has_unpriced_kernels:
-        notes.append(
-            f"a kernel of {best.shape.name} has no price for its shape and counts as nothing: "
-            "steps take longer than estimated (python -m benchmarks.kernel_price prices it)"
-        )
+        notes.append(describe_unpriced(best.shape))
     return notes
+
+
+def describe_unpriced(shape: EncoderShape) -> str:
+    """Return the caveat of a shape whose estimate leaves out a kernel."""
+    return (
+        f"a kernel of {shape.name} has no price for its shape and counts as nothing: steps take "
+        "longer than estimated (python -m benchmarks.kernel_price prices it)"
+    )
 
 
 def _find_enough(curves: dict[str, list[list[float]]], chosen: Purchase) -> float:

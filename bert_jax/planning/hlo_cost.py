@@ -280,7 +280,8 @@ class _Computation:
             result = hlo.split_tuple(result)[1]  # the first member is the input
         size = hlo.count_bytes(result)
         if kind == "collective-permute":
-            rate = self._machine.hop(hlo.read_pairs(instruction.rest))
+            pairs = hlo.read_pairs(instruction.rest)  # those of all slices
+            rate = self._machine.hop([pair for pair in pairs if max(pair) < self._machine.devices])
             return Traffic(kind, LINKS, 1, size, size, size / rate)
         group = hlo.read_first_group(instruction.rest, self._machine.devices)
         if kind == "all-to-all":  # each device sends a piece to every other one

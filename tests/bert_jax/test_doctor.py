@@ -22,6 +22,7 @@ from data_pipeline.io.refused import Refused
 from tests.bert_jax import joined
 
 KERNEL_SIZES = ModelConfig(hidden_size=128, num_attention_heads=2)
+SQUARE = [(x, y, 0) for x in range(4) for y in range(4)]  # the chips of v5e:4x4
 
 
 def test_an_accelerator_that_jax_does_not_use_is_wrong(tmp_path, monkeypatch):
@@ -183,18 +184,22 @@ def test_collectives_are_compared_with_two_links_or_all_of_a_gpus(monkeypatch, n
 
 
 @pytest.mark.parametrize(
-    ("kind", "coordinates", "name"),
+    ("kind", "coordinates", "num_slices", "name"),
     [
-        ("TPU v5 lite", [(x, y, 0) for x in range(4) for y in range(4)], "v5e:4x4"),
-        ("TPU v4", [(x, y, z) for x in range(2) for y in range(2) for z in range(4)], "v4:2x2x4"),
-        ("TPU v5 lite", [(x, 0, 0) for x in range(3)], None),
-        ("cpu", [()], None),
+        ("TPU v5 lite", SQUARE, 1, "v5e:4x4"),
+        ("TPU v5 lite", SQUARE * 2, 2, "v5e:4x4"),  # each slice counts from 0
+        ("TPU v5 lite", SQUARE * 2, 1, None),
+        ("TPU v5 lite", SQUARE[8:], 1, None),  # half of a slice
+        ("TPU v4", [(x, y, z) for x in (0, 1) for y in (0, 1) for z in range(4)], 1, "v4:2x2x4"),
+        ("TPU v5 lite", [(x, 0, 0) for x in range(3)], 1, None),
+        ("cpu", [()], 1, None),
     ],
 )
-def test_the_slice_of_devices_is_known_by_their_coordinates(kind, coordinates, name):
+def test_the_slice_of_devices_is_known_by_their_coordinates(kind, coordinates, num_slices, name):
     devices = [SimpleNamespace(device_kind=kind, coords=each) for each in coordinates]
-    tpu_slice = checks.find_slice_of(devices)
+    tpu_slice = checks.find_slice_of(devices, num_slices)
     assert (tpu_slice and tpu_slice.name) == name
+    assert tpu_slice is None or tpu_slice.devices == len(devices)
 
 
 def test_a_worker_of_several_is_refused_alone(monkeypatch, capsys):

@@ -6,17 +6,20 @@ import json
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bert_jax import plan
 from bert_jax.config import Config, overrides, resolve
+from bert_jax.planning import slices
 from bert_jax.planning.budget import BudgetPlan
 from bert_jax.planning.plan import Plan
 from bert_jax.trainer.feed import StoreFeed, read_facts
 from data_pipeline.store import HELDOUT, open_store
-from tests.bert_jax.planning.test_budget import Compiler, step_secs_of
+from tests.bert_jax.planning.test_budget import Compiler, OfAKernel, step_secs_of
+from tests.bert_jax.tiny_models import with_setting
 from tests.faults.runs import ROOT
 
 SMALL = (
@@ -135,6 +138,34 @@ def test_what_cannot_be_planned_is_refused_in_a_sentence(forked, tiny_store, tmp
         assert sentence in ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("place", "given", "steps"),
+    [
+        ("ettin", {"seq_len": 8192}, 6623),  # it restarts the schedule, with another decay
+        ("small", {"seq_len": 512}, 10_000),  # as many steps as the run has of warm-up
+        ("modernbert", {"seq_len": 1024, "per_chip_batch": 2}, 12_716),  # fewer tokens than that
+        ("base", {"seq_len": 512, "per_chip_batch": 4}, 100_000),
+    ],
+)
+def test_any_phase_is_planned_alone(place, given, steps):
+    config = overrides.load(Config, place, lambda name: str(ROOT / "configs" / f"{name}.py"), [])
+    flags = SimpleNamespace(**{"seq_len": None, "per_chip_batch": None} | given)
+    alone = resolve(plan._apply_what_if(flags, config, slices.find_slice("v5e:4x4")))
+    assert [(phase.seq_len, phase.steps) for phase in alone.phases] == [(given["seq_len"], steps)]
+    kept = (config.optim.warmup_steps, config.optim.warmup_tokens)
+    found = (alone.optim.warmup_steps, alone.optim.warmup_tokens)
+    assert (found == kept) == (place in ("ettin", "base"))
+
+
+def test_rows_that_the_devices_of_a_chip_cannot_share_are_refused_by_their_flag():
+    config, v3 = Config(), slices.find_slice("v3:4x4")
+    flags = SimpleNamespace(per_chip_batch=3)
+    with pytest.raises(ValueError, match=r"--per_chip_batch is 3, .* 32 devices.* multiple of 2$"):
+        plan._check_per_chip_batch(flags, config, v3)
+    # With a model axis both devices of a chip compute the same rows.
+    plan._check_per_chip_batch(flags, with_setting(config, "mesh.preset", "tp"), v3)
+
+
 @pytest.mark.slow
 @needs_libtpu
 def test_a_budget_buys_the_only_size_for_so_little_text(tiny_store, tmp_path):
@@ -191,6 +222,19 @@ def test_a_budget_of_time_or_dollars_chooses_the_same_run(given, tiny_store, tmp
         for count, held, phase, each in zip((5, 2), rows, run.phases, secs, strict=True)
     )
     assert in_steps + in_evaluations == pytest.approx(0.97 * 7200 - 300, rel=0.01)
+
+
+def test_a_chosen_run_whose_kernel_has_no_price_says_so(tiny_store, tmp_path, monkeypatch):
+    written = tmp_path / "chosen.py"
+    for compiler, is_named in ((OfAKernel, True), (Compiler, False)):
+        made = compiler(peak_share=4e-7)
+        monkeypatch.setattr(plan, "make_compiler", lambda tpu_slice, screen, made=made: made)
+        monkeypatch.setattr(plan.slices, "open_devices", lambda tpu_slice: [])
+        size = [f"--config.model.{each}" for each in ("num_hidden_layers=2", "hidden_size=128")]
+        flags = ["--config=configs/auto.py", "--topology=v5e:2x2", "--config.budget=2h"]
+        flags += [f"--config.data.store={tiny_store}", f"--config_out={written}"]
+        assert plan.main([*flags, *size]) == 0
+        assert ("a kernel of 2 x 128 has no price" in written.read_text()) == is_named
 
 
 def test_a_budget_for_a_slice_whose_chips_hold_no_size_is_refused_with_its_memory(

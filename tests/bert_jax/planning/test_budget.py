@@ -154,13 +154,16 @@ def test_a_size_that_does_not_fit_is_left_out():
         choose(request(2000), Compiler(too_large=widths))
 
 
-def test_a_kernel_without_a_price_is_named():
-    class OfAKernel(Compiler):
-        def compile(self, config, index):
-            made = super().compile(config, index)
-            call = '  %k.1 = f32[8]{0} custom-call(%f), custom_call_target="tpu_custom_call"\n}'
-            return dataclasses.replace(made, text=made.text.replace("\n}", f"\n{call}"))
+class OfAKernel(Compiler):
+    """Gives programs that call a kernel without a price too."""
 
+    def compile(self, config, index):
+        made = super().compile(config, index)
+        call = '  %k.1 = f32[8]{0} custom-call(%f), custom_call_target="tpu_custom_call"\n}'
+        return dataclasses.replace(made, text=made.text.replace("\n}", f"\n{call}"))
+
+
+def test_a_kernel_without_a_price_is_named():
     (note,) = choose(request(), OfAKernel()).notes
     assert "a kernel of 12 x 768 has no price" in note
 

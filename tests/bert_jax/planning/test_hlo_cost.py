@@ -117,7 +117,9 @@ def test_a_permute_takes_the_rate_of_its_pairs():
     text = program(
         work("a", 1),
         "  %c = (f32[1000000]{0}, f32[1000000]{0}, u32[]) collective-permute-start(%a), "
-        "channel_id=7, source_target_pairs={{0,1},{1,2},{2,0}}, backend_config={}",
+        # Devices from 4 on are another slice's, which has links of its own.
+        "channel_id=7, source_target_pairs={{0,1},{1,2},{2,0},{4,5},{5,6},{6,4}}, "
+        "backend_config={}",
         "  %d = f32[1000000]{0} collective-permute-done(%c)",
     )
     traffic = cost(text).traffic["collective-permute", LINKS]
