@@ -12,6 +12,7 @@ from data_pipeline.store.findings import (
     StoreFinding,
     describe_document_copies,
     find_in_words,
+    find_stripped_marks,
     find_unknown_tokens,
 )
 from data_pipeline.vocab.wordpiece import MAX_WORD_CHARS
@@ -234,6 +235,7 @@ def _find_in_vocabulary(pieces: PieceHealth) -> Iterator[StoreFinding]:
             "and --vocab_size.",
         )
     yield from find_in_words(pieces.pieces_per_word)
+    yield from find_stripped_marks(pieces.stripped / max(1, pieces.tokens))
 
 
 def can_be_trained_on(manifest: dict[str, Any]) -> bool:
