@@ -4,6 +4,7 @@ Dimensions: B sentences, S sequence, P masks of a sentence, V vocabulary.
 """
 
 import dataclasses
+import unicodedata
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -188,9 +189,10 @@ def _find_words(
     """Return the positions of words of a single token, neither numbers nor signs."""
     positions = []
     for position, token_id in enumerate(token_ids):
-        is_word = (
-            tokens[token_id].removeprefix(WORD_START).isalpha() and not is_continuation_V[token_id]
-        )
+        text = tokens[token_id].removeprefix(WORD_START)
+        # Combining marks, the vowels of many scripts, are no letters to Python.
+        letters = "".join(char for char in text if unicodedata.category(char)[0] != "M")
+        is_word = letters.isalpha() and not is_continuation_V[token_id]
         following = token_ids[position + 1 : position + 2]
         if is_word and not any(is_continuation_V[token_id] for token_id in following):
             positions.append(position)

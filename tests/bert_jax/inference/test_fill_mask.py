@@ -19,6 +19,8 @@ from data_pipeline import build
 from data_pipeline.store import open_store
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.train import train_vocabulary
+from tests.data_pipeline.corpora import split_of
+from tests.data_pipeline.encoded import SPECIALS
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +106,14 @@ def test_heldout_questions_of_a_sentencepiece_vocabulary_show_the_hidden_place(
     for asked in hide_heldout_words(vocabulary, store.heldout, 5):
         assert asked.answers[0].startswith("\u2581")
         assert asked.text.replace("[MASK]", asked.answers[0][1:]).replace(" .", ".") in lines
+
+
+def test_a_word_with_vowel_signs_is_hidden_like_any_other(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([*SPECIALS, "\u0915\u093f", "12"]) + "\n", encoding="utf-8")
+    vocabulary = load_vocabulary(path, lowercase=False)
+    (asked,) = hide_heldout_words(vocabulary, split_of([[[5, 6] * 4]]), 1)
+    assert asked.answers == ["\u0915\u093f"]
 
 
 def test_reading_leaves_a_save_under_way_alone(learned, tmp_path):
