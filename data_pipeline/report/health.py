@@ -141,7 +141,7 @@ def _measure_split(split: Split, unknown_id: int, seq_len: int) -> SplitHealth:
 
 
 def _measure_pieces(vocabulary: Vocabulary, counts_V: np.ndarray) -> PieceHealth:
-    pieces = vocabulary.pieces()
+    pieces = vocabulary.readable_pieces()
     is_placeholder_V = np.array([piece.startswith("[unused") for piece in pieces])
     is_placeholder_V[list(vocabulary.special_ids.values())] = True
     by_count = np.argsort(-counts_V, kind="stable")
