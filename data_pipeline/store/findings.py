@@ -65,7 +65,8 @@ def find_in_words(pieces_per_word: float) -> Iterator[StoreFinding]:
             pieces_per_word,
             f"a word is cut into {pieces_per_word:.1f} pieces on average: the vocabulary "
             "was made for other text, or is too small. Train one with --train_vocab, or a larger "
-            "one with --vocab_size. (Where words have no spaces between them, this says nothing.)",
+            "one with --vocab_size. (Where words have no spaces between them, this says nothing, "
+            "but masking=whole_word would hide whole phrases.)",
         )
 
 
