@@ -21,7 +21,8 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import build_rows
 from data_pipeline.store import EXAMPLES, Split, Store
-from data_pipeline.vocab import WORD_START, WORDPIECE, Vocabulary, split_ids
+from data_pipeline.vocab import BYTE_LEVEL, WORD_START, WORDPIECE, Vocabulary, split_ids
+from data_pipeline.vocab.byte_level import SPACE
 
 MASK = "[MASK]"
 _HELDOUT_TOKENS = (8, 25)  # fewest and most tokens of a held-out sentence to ask about
@@ -84,10 +85,11 @@ def read_question(model: PlacedModel, sentence: str) -> Question:
 
 def _drop_space(vocabulary: Vocabulary, token_ids: list[int]) -> list[int]:
     """Remove the space that a vocabulary puts before any text."""
-    tokens = vocabulary.readable_pieces()
     if vocabulary.kind == WORDPIECE or not token_ids:
         return token_ids
-    first = tokens[token_ids[0]].removeprefix(WORD_START)
+    tokens = vocabulary.pieces()  # readable ones would hide the space before a part of a character
+    space = SPACE if vocabulary.kind == BYTE_LEVEL else WORD_START
+    first = tokens[token_ids[0]].removeprefix(space)
     if not first:
         return token_ids[1:]
     if first == tokens[token_ids[0]]:

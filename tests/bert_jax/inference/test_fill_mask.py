@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.inference import fill_mask
 from bert_jax.inference.fill_mask import guess_tokens, hide_heldout_words, read_question
 from bert_jax.interop import load, pretrained
 from bert_jax.model.attention import Visible
@@ -18,6 +19,7 @@ from bert_jax.runtime import run_record
 from data_pipeline import build
 from data_pipeline.store import open_store
 from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab.byte_level import train_byte_level
 from data_pipeline.vocab.train import train_vocabulary
 from tests.data_pipeline.corpora import split_of
 from tests.data_pipeline.encoded import SPECIALS
@@ -138,6 +140,17 @@ def test_what_follows_a_mask_is_read_as_in_the_midst_of_a_text(model, tiny_store
     first, second = asked.mask_positions
     assert pieces[first + 1] == "."
     assert pieces[second + 1].startswith("\u2581")
+
+
+def test_no_space_follows_a_mask_where_a_piece_ends_within_a_character(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    words = "\u4e2d \u4e80 \u4ed6 \u4f55"  # UTF-8 with the same first byte
+    path.write_bytes(train_byte_level([words] * 9, 262, 0))
+    vocabulary = load_vocabulary(path)
+    ids = vocabulary.encode(["\u4e2d"])[0].tolist()
+    assert vocabulary.pieces()[ids[0]] == "\u0120\u00e4"
+    before = vocabulary.encode(["x"])[0].tolist()
+    assert vocabulary.decode([*before, *fill_mask._drop_space(vocabulary, ids)]) == "x\u4e2d"
 
 
 def test_a_record_of_another_version_is_refused(learned, tmp_path):
