@@ -4,6 +4,7 @@ Dimensions: B sentences, S sequence, P masks of a sentence, V vocabulary.
 """
 
 import dataclasses
+import unicodedata
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -20,7 +21,8 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import build_rows
 from data_pipeline.store import EXAMPLES, Split, Store
-from data_pipeline.vocab import WORD_START, WORDPIECE, Vocabulary, split_ids
+from data_pipeline.vocab import BYTE_LEVEL, WORD_START, WORDPIECE, Vocabulary, split_ids
+from data_pipeline.vocab.byte_level import SPACE
 
 MASK = "[MASK]"
 _HELDOUT_TOKENS = (8, 25)  # fewest and most tokens of a held-out sentence to ask about
@@ -85,8 +87,9 @@ def _drop_space(vocabulary: Vocabulary, token_ids: list[int]) -> list[int]:
     """Remove the space that a vocabulary puts before any text."""
     if vocabulary.kind == WORDPIECE or not token_ids:
         return token_ids
-    tokens = vocabulary.readable_pieces()
-    first = tokens[token_ids[0]].removeprefix(WORD_START)
+    tokens = vocabulary.pieces()  # readable ones would hide the space before a part of a character
+    space = SPACE if vocabulary.kind == BYTE_LEVEL else WORD_START
+    first = tokens[token_ids[0]].removeprefix(space)
     if not first:
         return token_ids[1:]
     if first == tokens[token_ids[0]]:
@@ -188,9 +191,10 @@ def _find_words(
     """Return the positions of words of a single token, neither numbers nor signs."""
     positions = []
     for position, token_id in enumerate(token_ids):
-        is_word = (
-            tokens[token_id].removeprefix(WORD_START).isalpha() and not is_continuation_V[token_id]
-        )
+        text = tokens[token_id].removeprefix(WORD_START)
+        # Combining marks, the vowels of many scripts, are no letters to Python.
+        letters = "".join(char for char in text if unicodedata.category(char)[0] != "M")
+        is_word = letters.isalpha() and not is_continuation_V[token_id]
         following = token_ids[position + 1 : position + 2]
         if is_word and not any(is_continuation_V[token_id] for token_id in following):
             positions.append(position)

@@ -279,7 +279,7 @@ def _render_samples(samples: Sequence[Sample]) -> str:
         return ""
     look = 'class="quiet" style="white-space: pre-wrap"'  # spaces separate the guesses
     items = "".join(
-        f"<li>{escape(text)}<br><span {look}>{escape(guesses.strip())}</span></li>"
+        f'<li dir="auto">{escape(text)}<br><span {look}>{escape(guesses.strip())}</span></li>'
         for text, guesses in samples
     )
     return f"<h3>Guesses for a hidden word of held-out sentences</h3><ul>{items}</ul>"

@@ -16,6 +16,8 @@ from data_pipeline.corpus.lost_characters import describe_lost_characters
 from data_pipeline.read.cleaning import KEEP, MAX_MARKS, TOGETHER, Changed, Counted, Dropped
 from data_pipeline.report.findings import add_splits, can_be_trained_on, find_in_build, has_no_pairs
 from data_pipeline.store import HELDOUT, TRAIN
+from data_pipeline.store.findings import count_stripped, find_stripped_marks
+from data_pipeline.vocab import load_recorded
 
 _MAX_FILES = 3
 _COUNTS = ("documents", "sentences", "tokens")
@@ -53,7 +55,9 @@ def print_report(
     sources = manifest["sources"]
     read_bytes = sum(source["bytes"] for source in sources)
     counts = [np.load(store / split / "token_counts.npy") for split in (TRAIN, HELDOUT)]
-    used = int(np.count_nonzero(sum(counts)))
+    counts_V = np.sum(counts, axis=0)
+    used = int(np.count_nonzero(counts_V))
+    stripped = count_stripped(load_recorded(store / vocabulary["file"], vocabulary), counts_V)
     facts = (
         ("read", f"{describe_file_count(len(sources))}, {decimal(read_bytes)} as stored"),
         *list_changes(manifest),
@@ -67,7 +71,8 @@ def print_report(
     )
     for name, value in facts:
         print_fact(console, name, value, _LABEL_WIDTH)
-    for finding in find_in_build(manifest):
+    stripped_share = stripped / max(1, add_splits(manifest, "tokens"))
+    for finding in (*find_in_build(manifest), *find_stripped_marks(stripped_share)):
         print_paragraph(console, f"! {finding.text}", "yellow")
     if not can_be_trained_on(manifest):
         return

@@ -12,6 +12,7 @@ from data_pipeline.store.findings import (
     StoreFinding,
     describe_document_copies,
     find_in_words,
+    find_stripped_marks,
     find_unknown_tokens,
 )
 from data_pipeline.vocab.wordpiece import MAX_WORD_CHARS
@@ -40,8 +41,9 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
             "one_sentence_documents",
             single / documents,
             f"{single / documents:.0%} of the documents have one sentence: next-sentence pairs "
-            "need two. Is there a blank line after every line, or are several sentences on a line "
-            "with --sentences=lines? See --documents and --sentences; or train without pairs.",
+            "need two. Is there a blank line after every line, are several sentences on a line "
+            "with --sentences=lines, or has the script no full stop (Thai, Khmer, Tibetan)? See "
+            "--documents and --sentences; or train without pairs.",
         )
     yield from _find_long_words(manifest)
     yield from find_unknown_tokens(manifest)
@@ -58,7 +60,8 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
             "paragraphs",
             tokens / sentences,
             f"a sentence has {tokens / sentences:.0f} tokens on average, more than a sequence of "
-            "128 holds. Are they paragraphs? --sentences=split cuts them, --language says how.",
+            "128 holds. Are they paragraphs? --sentences=split cuts them, but not in Thai, Khmer "
+            "or Tibetan: there put each sentence on a line, and take --sentences=lines.",
         )
     dropped = manifest["dropped"]["documents_without_sentences"]
     if dropped > 0.1 * (documents + dropped):
@@ -234,6 +237,7 @@ def _find_in_vocabulary(pieces: PieceHealth) -> Iterator[StoreFinding]:
             "and --vocab_size.",
         )
     yield from find_in_words(pieces.pieces_per_word)
+    yield from find_stripped_marks(pieces.stripped / max(1, pieces.tokens))
 
 
 def can_be_trained_on(manifest: dict[str, Any]) -> bool:

@@ -15,6 +15,7 @@ from data_pipeline.report.progress import show_progress
 from data_pipeline.report.repeats import HashSample, Repeats, find_sentences, hash_split
 from data_pipeline.report.rows import SPECIAL_PIECES, RowHealth, ShownExample, measure_rows
 from data_pipeline.store import HELDOUT, TRAIN, Split, Store
+from data_pipeline.store.findings import count_stripped
 from data_pipeline.vocab import Vocabulary
 
 _MAX_PIECES, _MAX_NEVER, _MAX_REPEATED = 40, 40, 5
@@ -45,6 +46,7 @@ class PieceHealth:
     never_used: int  # not counting special pieces and BERT's [unused...], which need not occur
     words: int  # pieces that start a word
     tokens: int
+    stripped: int  # tokens of scripts whose vowels the vocabulary strips as accents
     most_frequent: tuple[tuple[str, int], ...]
     examples_of_never: tuple[str, ...]  # spread from the first to the last id
     rank_counts: tuple[tuple[int, int], ...]  # (rank by frequency from 1, occurrences)
@@ -139,7 +141,7 @@ def _measure_split(split: Split, unknown_id: int, seq_len: int) -> SplitHealth:
 
 
 def _measure_pieces(vocabulary: Vocabulary, counts_V: np.ndarray) -> PieceHealth:
-    pieces = vocabulary.pieces()
+    pieces = vocabulary.readable_pieces()
     is_placeholder_V = np.array([piece.startswith("[unused") for piece in pieces])
     is_placeholder_V[list(vocabulary.special_ids.values())] = True
     by_count = np.argsort(-counts_V, kind="stable")
@@ -155,6 +157,7 @@ def _measure_pieces(vocabulary: Vocabulary, counts_V: np.ndarray) -> PieceHealth
         never_used=len(never),
         words=int(counts_V[~vocabulary.is_continuation].sum()),
         tokens=int(counts_V.sum()),
+        stripped=count_stripped(vocabulary, counts_V),
         most_frequent=tuple((pieces[i], int(counts_V[i])) for i in by_count[:_MAX_PIECES]),
         examples_of_never=tuple(pieces[i] for i in never[spread]),
         rank_counts=tuple((int(rank), int(counts_V[by_count[rank - 1]])) for rank in ranks),

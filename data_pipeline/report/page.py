@@ -337,7 +337,8 @@ def _vocabulary(health: Health) -> str:
 
 def _repeated(health: Health) -> str:
     rows = "".join(
-        f'<tr><td>{sentence.count:,}</td><td class="text">{escape(sentence.text)}</td></tr>'
+        f"<tr><td>{sentence.count:,}</td>"
+        f'<td class="text" dir="auto">{escape(sentence.text)}</td></tr>'
         for sentence in health.copies.repeated
     )
     return f"<table>{rows}</table>"
@@ -354,15 +355,16 @@ def _examples(health: Health) -> str:
         text = "".join(" " * token.starts_word + _token(token) for token in example.tokens)
         html += (
             f'<div class="example"><p class="quiet">{label}; {len(example.tokens)} of '
-            f"{health.seq_len} tokens</p><p>{text}</p></div>"
+            f'{health.seq_len} tokens</p><p dir="auto">{text}</p></div>'
         )
     return html
 
 
 def _token(token: ShownToken) -> str:
+    """Render a token; the direction of a text does not depend on what is in <bdi>."""
     text = escape(token.text)
     if token.original is not None:
         return (
-            f'<span class="token {token.fate}">{text}<small>{escape(token.original)}</small></span>'
+            f'<bdi class="token {token.fate}">{text}<small>{escape(token.original)}</small></bdi>'
         )
-    return f'<span class="special">{text}</span>' if token.is_special else text
+    return f'<bdi class="special">{text}</bdi>' if token.is_special else text

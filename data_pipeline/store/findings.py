@@ -3,15 +3,21 @@
 import collections
 import dataclasses
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from data_pipeline.store.reader import Split, Store
+from data_pipeline.vocab import Vocabulary
 
 _MAX_PIECES_PER_WORD = 2.0
 _MAX_UNKNOWN_SHARE = 0.01  # share of the tokens
+_MAX_STRIPPED_SHARE = 0.05
+# Scripts in which combining marks are vowels and sounds: from Devanagari to Burmese, Khmer, kana.
+_HAS_MARKS = re.compile("[\u0900-\u109f\u1780-\u17ff\u3040-\u30ff]").search
+_MARK = "\u0e38"  # a vowel of Thai
 _MANY_COPIES = 0.3  # share of the documents
 _MAX_COMPARED, _FIRST_TOKENS = 50_000, 4096
 
@@ -32,6 +38,7 @@ def find_before_training(store: Store) -> list[StoreFinding]:
     vocabulary = store.load_vocabulary()
     words = int(counts_V[~vocabulary.is_continuation].sum())
     findings += find_in_words(int(counts_V.sum()) / max(1, words))
+    findings += find_stripped_marks(count_stripped(vocabulary, counts_V) / max(1, counts_V.sum()))
     copies = estimate_copies(store.train)
     if copies > _MANY_COPIES:
         findings.append(describe_document_copies(copies))
@@ -58,7 +65,28 @@ def find_in_words(pieces_per_word: float) -> Iterator[StoreFinding]:
             pieces_per_word,
             f"a word is cut into {pieces_per_word:.1f} pieces on average: the vocabulary "
             "was made for other text, or is too small. Train one with --train_vocab, or a larger "
-            "one with --vocab_size. (Where words have no spaces between them, this says nothing.)",
+            "one with --vocab_size. (Where words have no spaces between them, this says nothing, "
+            "but masking=whole_word would hide whole phrases.)",
+        )
+
+
+def count_stripped(vocabulary: Vocabulary, counts_V: np.ndarray) -> int:
+    """Count the tokens of scripts whose vowels a vocabulary strips as accents; int64[V] counts."""
+    if _MARK in vocabulary.normalize("\u0e01" + _MARK):
+        return 0
+    has_marks_V = np.array([bool(_HAS_MARKS(piece)) for piece in vocabulary.pieces()])
+    return int(counts_V[has_marks_V].sum())
+
+
+def find_stripped_marks(share: float) -> Iterator[StoreFinding]:
+    """Find a vocabulary that strips vowels as accents, by the share of such tokens."""
+    if share > _MAX_STRIPPED_SHARE:
+        yield StoreFinding(
+            "marks_stripped",
+            share,
+            f"{share:.0%} of the tokens are of a script whose vowels or sounds are combining marks "
+            "(Hindi, Thai, Khmer, kana, ...), and the vocabulary strips these as accents. "
+            "--lowercase=false keeps them; so does --train_vocab=unigram.",
         )
 
 

@@ -51,6 +51,7 @@ _MIN_PAIR_COUNT = 2
 # SentencePiece's rules; keys: whether it lowercases
 _RULES = {True: "nmt_nfkc_cf", False: "nmt_nfkc"}
 _SENTENCEPIECE_THREADS = 16  # a constant: sums over threads, and with them the model, depend on it
+_MAX_SENTENCE_BYTES = 1 << 16  # SentencePiece skips longer texts
 
 ReadText = Callable[[], Iterable[str]]
 
@@ -223,7 +224,7 @@ def train_sentencepiece(
     raised: list[BaseException] = []
     try:
         sentencepiece.SentencePieceTrainer.Train(
-            sentence_iterator=_keep_error(read_text(), raised),
+            sentence_iterator=_keep_error(_cut_long(read_text()), raised),
             model_writer=model,
             model_type=kind,
             vocab_size=vocab_size,
@@ -239,7 +240,7 @@ def train_sentencepiece(
             bos_piece="[CLS]",
             eos_piece="[SEP]",
             control_symbols=["[MASK]", *(f"[unused{i}]" for i in range(reserved_pieces))],
-            max_sentence_length=1 << 16,  # bytes; longer ones are skipped
+            max_sentence_length=_MAX_SENTENCE_BYTES,
             num_threads=_SENTENCEPIECE_THREADS,
             minloglevel=2,
         )
@@ -248,6 +249,16 @@ def train_sentencepiece(
             raise raised[0] from None
         raise Refused(_sentencepiece_problem(str(error), vocab_size)) from error
     return model.getvalue()
+
+
+def _cut_long(texts: Iterable[str]) -> Iterator[str]:
+    """Yield texts, and a text over _MAX_SENTENCE_BYTES in parts: a script may mark no sentences."""
+    for text in texts:
+        if len(text.encode(errors="replace")) <= _MAX_SENTENCE_BYTES:
+            yield text
+        else:
+            part_chars = _MAX_SENTENCE_BYTES // 4  # a character has four bytes at most
+            yield from (text[i : i + part_chars] for i in range(0, len(text), part_chars))
 
 
 def _keep_error(texts: Iterable[str], raised: list[BaseException]) -> Iterator[str]:

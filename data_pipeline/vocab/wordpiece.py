@@ -181,10 +181,15 @@ def check_case(path: pathlib.Path, pieces: Sequence[str], lowercase: bool) -> No
             f"--lowercase is true, but {capitals} of the {len(pieces)} pieces of {path} have "
             "capitals and could never occur: it is a cased vocabulary; use --lowercase=false"
         )
-    if not lowercase and not capitals and any(piece != piece.upper() for piece in words):
+    strip = make_wordpiece_normalizer(lowercase=True).normalize_str
+    if (
+        not lowercase
+        and all(strip(piece).replace(" ", "") == piece for piece in words)
+        and any(piece != piece.upper() for piece in words)
+    ):
         raise Refused(
-            f"--lowercase is false, but {path} has no piece with a capital, so every capitalized "
-            "word would be [UNK]: it is an uncased vocabulary; use --lowercase=true"
+            f"--lowercase is false, but {path} has no piece with a capital or an accent, so every "
+            "capitalized word would be [UNK]: it is an uncased vocabulary; use --lowercase=true"
         )
 
 

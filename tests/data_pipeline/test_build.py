@@ -361,3 +361,14 @@ def test_the_next_command_of_one_sentence_documents_trains(tmp_path, capsys):
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("lowercase", ["true", "false"])
+def test_a_build_names_the_vowels_that_lowercasing_strips(tmp_path, lowercase, capsys):
+    corpus = tmp_path / "corpus.txt"
+    thai = "\u0e27\u0e31\u0e19\u0e19\u0e35\u0e49 \u0e2d\u0e32\u0e01\u0e32\u0e28\u0e14\u0e35"
+    corpus.write_text("\n\n".join(f"{thai} {i}\n{i} {thai}" for i in range(60)), encoding="utf-8")
+    more = ["--train_vocab=wordpiece", "--vocab_size=148", f"--lowercase={lowercase}"]
+    assert main(flags(corpus, tmp_path / "store", None, "--holdout=0.2", *more)) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ("the vocabulary strips these as accents" in shown) == (lowercase == "true")

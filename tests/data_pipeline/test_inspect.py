@@ -109,6 +109,17 @@ def test_the_page_and_the_numbers_have_each_distribution_and_the_examples(store,
     assert "manifest" not in numbers
 
 
+def test_a_text_on_the_page_runs_in_the_direction_of_its_script(tmp_path):
+    """A special token comes first in a row, and does not decide."""
+    documents = random_documents(20, seed=1, vocab_size=10)
+    pieces = [f"\u0627{letter}" for letter in "\u0628\u062a\u062b\u062c\u062d"]
+    store, out = tmp_path / "store", tmp_path / "page.html"
+    write_store(store, documents[:12], documents[12:], pieces)
+    assert run(store, f"--html={out}", "--examples=1") == 0
+    tags = Page(out.read_text(encoding="utf-8")).tags
+    assert ("p", {"dir": "auto"}) in tags and ("bdi", {"class": "special"}) in tags
+
+
 def test_ready_made_examples_are_verified_and_no_more(tmp_path, capsys):
     documents = random_documents(4, seed=1)
     store = write_store(

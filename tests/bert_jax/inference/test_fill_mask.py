@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.inference import fill_mask
 from bert_jax.inference.fill_mask import guess_tokens, hide_heldout_words, read_question
 from bert_jax.interop import load, pretrained
 from bert_jax.model.attention import Visible
@@ -18,7 +19,10 @@ from bert_jax.runtime import run_record
 from data_pipeline import build
 from data_pipeline.store import open_store
 from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab.byte_level import train_byte_level
 from data_pipeline.vocab.train import train_vocabulary
+from tests.data_pipeline.corpora import split_of
+from tests.data_pipeline.encoded import SPECIALS
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +114,14 @@ def test_heldout_questions_of_a_sentencepiece_vocabulary_show_the_hidden_place(
         assert asked.text.replace("[MASK]", asked.answers[0][1:]).replace(" .", ".") in lines
 
 
+def test_a_word_with_vowel_signs_is_hidden_like_any_other(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([*SPECIALS, "\u0915\u093f", "12"]) + "\n", encoding="utf-8")
+    vocabulary = load_vocabulary(path, lowercase=False)
+    (asked,) = hide_heldout_words(vocabulary, split_of([[[5, 6] * 4]]), 1)
+    assert asked.answers == ["\u0915\u093f"]
+
+
 def test_reading_leaves_a_save_under_way_alone(learned, tmp_path):
     workdir = shutil.copytree(learned, tmp_path / "run")
     under_way = workdir / "checkpoints" / "401.orbax-checkpoint-tmp"
@@ -132,6 +144,17 @@ def test_what_follows_a_mask_is_read_as_in_the_midst_of_a_text(model, tiny_store
     first, second = asked.mask_positions
     assert pieces[first + 1] == "."
     assert pieces[second + 1].startswith("\u2581")
+
+
+def test_no_space_follows_a_mask_where_a_piece_ends_within_a_character(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    words = "\u4e2d \u4e80 \u4ed6 \u4f55"  # UTF-8 with the same first byte
+    path.write_bytes(train_byte_level([words] * 9, 262, 0))
+    vocabulary = load_vocabulary(path)
+    ids = vocabulary.encode(["\u4e2d"])[0].tolist()
+    assert vocabulary.pieces()[ids[0]] == "\u0120\u00e4"
+    before = vocabulary.encode(["x"])[0].tolist()
+    assert vocabulary.decode([*before, *fill_mask._drop_space(vocabulary, ids)]) == "x\u4e2d"
 
 
 def test_a_record_of_another_version_is_refused(learned, tmp_path):

@@ -230,5 +230,6 @@ def test_findings_are_written_once_also_by_a_run_that_resumes_or_rolls_back(tmp_
 def test_each_rule_is_in_the_guide():
     text = (pathlib.Path(__file__).parents[3] / "docs/guide/on_track.md").read_text()
     before_training = ["next_sentence_inverted", "document_copies", "pieces_per_word"]
+    before_training.append("marks_stripped")
     for rule in [*rules.RULES, *before_training, "targets_misplaced"]:
         assert f"`{rule}`" in text

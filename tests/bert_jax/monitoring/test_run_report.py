@@ -248,7 +248,7 @@ def test_the_page_has_the_guesses_of_each_run(tmp_path):
     page = render_page(runs, samples=[[("a [MASK] & b", "the 50%")], []])
     assert page.count("Guesses for a hidden word") == 1
     assert re.search(
-        "<li>a \\[MASK\\] &amp; b<br><span [^>]*pre-wrap[^>]*>the 50%</span></li>", page
+        '<li dir="auto">a \\[MASK\\] &amp; b<br><span [^>]*pre-wrap[^>]*>the 50%</span></li>', page
     )
     assert "Guesses for a hidden word" not in render_page(runs)
 

@@ -73,6 +73,13 @@ def test_a_healthy_store_has_no_findings(healthy):
             HELDOUT,
             {"pieces": words(80) + [f"##{word}" for word in words(120)]},
         ),
+        (
+            "marks_stripped",
+            0.1,
+            TRAIN,
+            HELDOUT,
+            {"pieces": words(180) + [f"\u0e01{word}" for word in words(20)]},
+        ),
     ],
 )
 def test_a_store_made_for_a_finding_has_it_alone(tmp_path, name, value, train, heldout, more):

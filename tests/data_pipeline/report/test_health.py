@@ -3,10 +3,14 @@
 import itertools
 from collections import Counter
 
+import numpy as np
 import pytest
 
+from data_pipeline.report import health as measured
 from data_pipeline.report.health import measure
 from data_pipeline.store import HELDOUT, TRAIN, open_store
+from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab.byte_level import train_byte_level
 from tests.data_pipeline.encoded import SPECIALS
 from tests.data_pipeline.stores import FIRST_WORD, UNK, random_documents, write_store
 
@@ -86,3 +90,12 @@ def test_pieces_are_counted_over_both_splits(documents, health):
     assert [count for _, count in pieces.most_frequent[: len(by_rank)]] == by_rank[:40]
     assert all(by_rank[rank - 1] == count for rank, count in pieces.rank_counts)
     assert [pieces.rank_counts[0][0], pieces.rank_counts[-1][0]] == [1, len(by_rank)]
+
+
+def test_pieces_of_bytes_are_listed_as_text(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(train_byte_level(["\u0434\u0430 \u0434\u0430"] * 9, 265, 0))
+    vocabulary = load_vocabulary(path)
+    counts_V = np.bincount(vocabulary.encode(["\u0434\u0430"])[0], minlength=vocabulary.size)
+    pieces = measured._measure_pieces(vocabulary, counts_V)
+    assert pieces.most_frequent[0] == ("\u2581\u0434\u0430", 1)

@@ -167,6 +167,14 @@ def test_a_missing_file_a_renamed_model_and_an_uncased_list_where_case_is_kept_a
         load_vocabulary(uncased, lowercase=False)
 
 
+def test_a_list_with_accents_and_without_capitals_may_keep_both(tmp_path):
+    loaded = load_vocabulary(write(tmp_path, LIST), lowercase=False)
+    assert [loaded.pieces()[i] for i in loaded.encode(["un\u00e9 \u00e9"])[0]] == [
+        "[UNK]",
+        "\u00e9",
+    ]
+
+
 def test_special_pieces_beyond_the_list_have_their_ids(tmp_path):
     tokenizer = make_wordpiece_tokenizer(PIECES[:4] + PIECES[5:], "[UNK]", lowercase=True)
     tokenizer.add_special_tokens(["[MASK]"])
