@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import pytest
 
@@ -14,6 +15,13 @@ def test_brackets_in_strings_do_not_count_as_depth(tmp_path):
     path = tmp_path / "x.json"
     path.write_text(json.dumps(text))
     assert small_files.read_object(path) == text
+
+
+def test_a_string_that_does_not_close_takes_linear_time():
+    started = time.process_time()
+    with pytest.raises(DamagedFile, match="x is not JSON"):
+        small_files.parse_json(b'{"a": "' + b'\\"' * 200_000, "x")
+    assert time.process_time() - started < 5  # its square takes minutes
 
 
 def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path):
