@@ -192,7 +192,9 @@ def test_a_damaged_arrow_file_is_one_sentence(tmp_path, damage):
     if damage == "length":
         data = data[:4] + b"\xff\xff\xff\x7f" + data[8:]
     (tmp_path / "a.arrow").write_bytes(data)
-    with pytest.raises(Refused, match=r"a\.arrow (is an? (truncated or damaged )?Arrow|has no column)") as raised:
+    with pytest.raises(
+        Refused, match=r"a\.arrow (is an? (truncated or damaged )?Arrow|has no column)"
+    ) as raised:
         read(tmp_path / "a.arrow")
     assert "\n" not in str(raised.value)
 
