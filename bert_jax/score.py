@@ -54,6 +54,7 @@ from bert_jax.tasks import multiple_choice
 from bert_jax.tasks.ner import conlleval, data
 from bert_jax.tasks.ner.conlleval import OUTSIDE, EntityScore, score_entities, split_tag
 from bert_jax.tasks.squad import metrics
+from data_pipeline.cli.live_line import escape
 from data_pipeline.cli.stderr_log import LibraryLog
 
 
@@ -91,7 +92,7 @@ def read_score(path: pathlib.Path) -> EntityScore:
 def _main(log: LibraryLog, flags: ScoreFlags) -> int:
     with cli.preparing():
         text = _score(flags, log)
-    print(text)
+    print(escape(text))
     return 0
 
 

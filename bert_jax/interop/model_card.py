@@ -1,6 +1,7 @@
 """Render the README.md of an exported model: what it is, how it was trained, how to load it."""
 
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,7 +76,7 @@ def _describe_origin(checkpoint: Pretrained) -> str:
     present = [words for part, words in heads.items() if part in checkpoint.params]
     parts = f" with the heads of {' and '.join(present)}" if present else " encoder"
     if checkpoint.task is not None:
-        parts = f" fine-tuned on {checkpoint.task.name}"
+        parts = f" fine-tuned on {_escape(checkpoint.task.name)}"
     scheme, place = load.split_address(checkpoint.address)
     kind = {HF: "the Hugging Face folder", GOOGLE: "Google's checkpoint", ORBAX: "its run"}[scheme]
     name = pathlib.PurePath(place).name
@@ -148,14 +149,20 @@ def _describe_training(address: str) -> str:
 
 
 def _task_rows(task: TaskLayer, numbers: Mapping[str, Any]) -> list[tuple[str, str]]:
-    labels = [("labels, by their ids", ", ".join(task.labels))] if task.labels else []
+    named = ", ".join(map(_escape, task.labels))
+    labels = [("labels, by their ids", named)] if task.labels else []
     prefix = "heldout_"
     scores = [
-        (f"development set: {name.removeprefix(prefix)}", f"{value:.4f}")
+        (f"development set: {_escape(name.removeprefix(prefix))}", f"{value:.4f}")
         for name, value in numbers.items()
         if name.startswith(prefix) and isinstance(value, float)
     ]
-    return [("fine-tuned on", f"{task.name} ({task.kind})"), *labels, *scores]
+    return [("fine-tuned on", f"{_escape(task.name)} ({task.kind})"), *labels, *scores]
+
+
+def _escape(text: str) -> str:
+    """Return a text in one line, in which Markdown finds no link, picture, tag or column."""
+    return re.sub(r"[\\`*<\[\]|]", r"\\\g<0>", " ".join(text.split()))
 
 
 def _setting_rows(config: Config, store_digest: str) -> list[tuple[str, str]]:

@@ -104,7 +104,8 @@ def _read_lines(path: pathlib.Path) -> Iterator[Any]:
     if not path.exists() and not path.is_symlink():
         return
     with small_files.open_regular(path, path.parent) as file:
-        for line in file:
+        # A longer line is none of a run: its parts are no JSON.
+        for line in iter(lambda: file.readline(small_files.MAX_BYTES), b""):
             if not line.strip():
                 continue
             try:

@@ -34,7 +34,7 @@ HOW_TO_FIX = (
 _BOM = b"\xef\xbb\xbf"
 _SHOWN_CHARACTERS = 60
 _SHOWN_ROWS = 3
-_QUOTED = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')  # a quotation mark in it is doubled
+_QUOTED = re.compile(r'"(?:[^"]*+"")++[^"]*+"')  # a quotation mark in it is doubled
 _PARQUET_ROWS = 64  # rows in memory at once: a file of some hundred bytes may hold long texts
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # escaped in JSON

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from data_pipeline.io.refused import Refused
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
+_NUMBER = re.compile(r"[+-]?(\d++\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 _MISSING = ("nan", "null", "none", "na", "n/a", "<na>", "nat")  # spellings in programs
 # The largest share of rows whose label is the name of the column, and no class.
 _HEADER_SHARE = 0.05

@@ -6,7 +6,6 @@ Writing follows no symbolic link, and reading none that leads out of the folder.
 import json
 import os
 import pathlib
-import re
 import stat
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,7 +17,6 @@ from data_pipeline.io.small_files import NUL, DamagedFile
 
 DAMAGED = ".damaged"  # suffix of the file that keeps what was cut off
 _MAX_BYTES = 1 << 30  # limit of a records file: millions of lines
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
 Read = Callable[[pathlib.Path], list[dict[str, Any]]]
 _MEND = "delete or correct that line, or put a copy of the file back"
 
@@ -152,5 +150,5 @@ def _is_half(line: bytes) -> bool:
     """Return whether a line starts like a record, in ASCII, and has an unclosed bracket."""
     if not line.startswith(b"{") or not line.isascii() or NUL in line:
         return False
-    outside, _, _ = _STRING.sub(b"", line).partition(b'"')  # a string may be cut off
+    outside = small_files.STRINGS.sub(b"", line)
     return outside.count(b"{") + outside.count(b"[") > outside.count(b"}") + outside.count(b"]")

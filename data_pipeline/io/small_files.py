@@ -41,7 +41,8 @@ _MAX_BYTES_OF_A_NAME, _MAX_BYTES_OF_A_PATH = 255, 2000
 
 NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would wait for its other end
 
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+# Also a string that does not close: its escaped quotes would each be tried as a string's start.
+STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[{\]}]")
 
 Value = TypeVar("Value")
@@ -180,7 +181,7 @@ def parse_json(data: bytes, name: object) -> Any:
 def measure_nesting(data: bytes) -> int:
     """Return the deepest nesting of brackets outside strings, without recursion."""
     depth = deepest = 0
-    for bracket in _BRACKETS.findall(_STRINGS.sub(b"", data)):
+    for bracket in _BRACKETS.findall(STRINGS.sub(b"", data)):
         depth += 1 if bracket in b"[{" else -1
         deepest = max(deepest, depth)
     return deepest

@@ -14,6 +14,7 @@ from data_pipeline.io.small_files import check_unicode, list_names, name_kind
 from data_pipeline.read.lines import MAX_DOCUMENT_BYTES, HeadEndsError, split_paragraphs
 
 _SHOWN_CHARACTERS = 40
+_MAX_ROW_CHARS = 4 * MAX_DOCUMENT_BYTES  # a row of a table has other columns than its text
 _OPEN = "unexpected end of data"  # what csv says inside quotes
 _DIALECT_CHARS = 1 << 15  # a table's start shows how it is written
 # Candidates for the delimiter; the one that finds the column of the text is used.
@@ -168,12 +169,25 @@ def read_fields(
     """Yield the rows of a table that are not blank, each with the number of its first line.
 
     The lines have their ends, which quoted texts keep. Raises Refused for a row that is cut or
-    not quoted as it should be.
+    not quoted as it should be, or that has no end.
     """
     csv.field_size_limit(MAX_DOCUMENT_BYTES)
-    reader = csv.reader(lines, delimiter=delimiter, strict=True, quoting=quoting)  # type: ignore[arg-type]
+    number, chars = 1, 0
+
+    def count_chars() -> Iterator[str]:
+        nonlocal chars
+        for line in lines:
+            chars += len(line)
+            if chars > _MAX_ROW_CHARS:
+                raise Refused(
+                    f"{place} row {number} has more than {_MAX_ROW_CHARS:,} characters; is it a "
+                    "table, and are its quotes closed?"
+                )
+            yield line
+
+    reader = csv.reader(count_chars(), delimiter=delimiter, strict=True, quoting=quoting)  # type: ignore[arg-type]
     while True:
-        number = reader.line_num + 1
+        number, chars = reader.line_num + 1, 0
         try:
             fields = next(reader, None)
         except csv.Error as error:

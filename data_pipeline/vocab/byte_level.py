@@ -56,7 +56,7 @@ def join_files(path: pathlib.Path, data: bytes) -> bytes:
     pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
     id_of = small_files.parse_object(data, path)
     config = path.with_name("tokenizer_config.json")
-    settings = small_files.read_object(config, config.parent) if config.is_file() else {}
+    settings = small_files.read_object(config) if config.is_file() else {}
     if not all(type(number) is int for number in id_of.values()):
         raise Refused(f"{path} has a piece whose id is no whole number; copy it again")
     pieces = sorted(id_of, key=id_of.__getitem__)

@@ -280,12 +280,14 @@ def _load(path: pathlib.Path, like: State) -> tuple[State, int, float]:
     leaves, tree = jax.tree.flatten(like)
     try:
         with small_files.open_regular(path, path.parent) as file, np.load(file) as arrays:
+            if any(each.compress_type for each in arrays.zip.infolist()):
+                raise ValueError("its arrays are packed, and might fill the memory")
             read = [arrays[f"{_LEAF}{number}"] for number in range(len(leaves))]
             step, secs = int(arrays[_STEP]), float(arrays[_SECS])
         for array, leaf in zip(read, leaves, strict=True):
             if array.shape != leaf.shape or array.dtype != leaf.dtype:
                 raise ValueError(f"no array has {array.dtype}{list(array.shape)}")
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, TypeError, KeyError, EOFError, MemoryError, zipfile.BadZipFile) as error:
         raise DamagedFile(
             f"{path} is damaged ({error!s:.120}); delete it, and {SUMMARY} next to it, to train "
             "from step 0"

@@ -9,7 +9,7 @@ import pytest
 from bert_jax.config import Config, Phase
 from bert_jax.interop import hub, load, model_card
 from bert_jax.runtime import run_record
-from bert_jax.tasks.task import TAG
+from bert_jax.tasks.task import CLASSIFY, TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from bert_jax.trainer.feed import open_store
 from data_pipeline.spec.options import PretrainOptions
@@ -77,3 +77,19 @@ def test_a_tagger_says_how_its_tokenizer_reads_words(held, tmp_path):
         )
         assert ("tokenizer(' ' + ' '.join(words)," in card) == (not adds_space)
         assert ("is_split_into_words" in card) == (not adds_space)
+
+
+def test_names_of_a_table_are_text_in_the_card(held):
+    labels = ("a|b", "<img src=x>", "[x](http://y)", "`q`", "two\nlines", "not_entailment")
+    task = TaskLayer("<b>Mine", CLASSIFY, labels)
+    table = model_card._render_table(model_card._task_rows(task, {"heldout_accuracy": 0.5}))
+    assert table.splitlines() == [
+        "| | |",
+        "|---|---|",
+        rf"| fine-tuned on | \<b>Mine ({CLASSIFY}) |",
+        r"| labels, by their ids | a\|b, \<img src=x>, \[x\](http://y), \`q\`, two lines, "
+        "not_entailment |",
+        "| development set: accuracy | 0.5000 |",
+    ]
+    origin = model_card._describe_origin(dataclasses.replace(held, task=task))
+    assert origin.startswith(r"A BERT fine-tuned on \<b>Mine, exported by bert_jax from ")

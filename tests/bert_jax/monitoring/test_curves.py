@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.monitoring.curves import read_curves
+from data_pipeline.io import small_files
 from data_pipeline.io.small_files import DamagedFile
 
 
@@ -93,6 +94,18 @@ def test_a_long_curve_keeps_its_ends_and_its_extremes_in_bounded_memory(tmp_path
     quarters = np.histogram(steps, 4, (0, count))[0]
     assert quarters.max() < 1.2 * quarters.min()
     assert peak < path.stat().st_size
+
+
+def test_a_line_without_an_end_is_read_in_bounded_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(small_files, "MAX_BYTES", 1 << 16)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(line(10, 1.0) + "x" * 4_000_000 + "\n" + line(20, 2.0))
+    tracemalloc.start()
+    curves = read_curves(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert curves.select("train", "loss")[0].tolist() == [10, 20]
+    assert curves.damaged_lines == 1 and peak < 1 << 20
 
 
 def test_a_pipe_or_a_link_out_of_the_folder_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import time
 import unicodedata
 
 import pyarrow as pa
@@ -46,6 +47,16 @@ def test_labels_that_read_the_same_are_refused_with_their_rows(one, other):
         check(one, "else", other, one)
     message = str(caught.value)
     assert f"{one!a} (2 rows, the first row 2)" in message and f"{other!a} (1 rows" in message
+
+
+def test_cells_of_many_digits_or_quotation_marks_take_linear_time(tmp_path):
+    label, text = "1" * 200_000 + "x", '"' + '""' * 100_000 + "a"
+    (tmp_path / "rows.tsv").write_text(f"text\tlabel\n{text}\t{label}\n")
+    started = time.process_time()
+    columns = read_table(tmp_path / "rows.tsv", ["text", "label"])
+    assert columns.values == {"text": [text], "label": [label]}
+    assert check(label, "else") == ()
+    assert time.process_time() - started < 5  # their squares take minutes
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import pytest
 
@@ -53,6 +54,13 @@ def test_what_a_kill_or_a_power_cut_leaves_is_cut_off(path, end, kept):
     assert len(said) == (kept is not None)
     repair_end(path, said.append)
     assert len(said) == (kept is not None)
+
+
+def test_a_string_that_a_kill_cut_off_takes_linear_time(path):
+    path.write_bytes(WHOLE + b'{"step": 3, "a": "' + b'\\"' * 200_000)
+    started = time.process_time()
+    assert read_records(path) == GOOD
+    assert time.process_time() - started < 5  # its square takes minutes
 
 
 def test_a_whole_line_without_its_end_is_kept(path):

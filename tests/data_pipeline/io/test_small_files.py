@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import pytest
 
@@ -26,6 +27,13 @@ def test_the_depth_of_a_line_with_few_brackets_is_not_measured(monkeypatch):
         with pytest.raises(DamagedFile, match="nested deeper than 64"):
             small_files.parse_json(brackets, "a line")
     assert len(measured) == 2
+
+
+def test_a_string_that_does_not_close_takes_linear_time():
+    started = time.process_time()
+    with pytest.raises(DamagedFile, match="x is not JSON"):
+        small_files.parse_json(b'{"a": "' + b'\\"' * 200_000, "x")
+    assert time.process_time() - started < 5  # its square takes minutes
 
 
 def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path):

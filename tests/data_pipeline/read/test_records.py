@@ -2,15 +2,16 @@
 
 import csv
 import io
+import itertools
 import pathlib
 
 import pytest
 
 from data_pipeline.io.refused import Refused
-from data_pipeline.read import documents, lines
+from data_pipeline.read import documents, lines, records
 from data_pipeline.read.documents import check_source, read_documents
 from data_pipeline.read.options import TextOptions
-from data_pipeline.read.records import MISSING, find_value
+from data_pipeline.read.records import MISSING, find_value, read_fields
 from data_pipeline.read.sources import Source
 
 TEXTS = [
@@ -83,6 +84,15 @@ def test_a_broken_row_is_refused_by_its_number(tmp_path, row, words):
     table = 'id,text,label\n1,"a\n\nb",x\n' + row + "\n"
     with pytest.raises(Refused, match=words):
         read(tmp_path / "a.csv", table, text_key="text")
+
+
+def test_a_row_without_an_end_is_not_read_to_its_end(monkeypatch):
+    monkeypatch.setattr(records, "_MAX_ROW_CHARS", 1000)
+    open_row = itertools.repeat('","\n', 1000)  # each quote closes a text and opens the next
+    rows = read_fields("a.csv", itertools.chain(["a,b\n", "c,d\n"] * 200, ['1,"\n'], open_row))
+    assert [number for number, _ in itertools.islice(rows, 400)] == list(range(1, 401))
+    with pytest.raises(Refused, match=r"a\.csv row 401 has more than 1,000 characters"):
+        next(rows)
 
 
 def test_a_head_that_ends_within_a_row_is_no_damage(tmp_path, monkeypatch):

@@ -145,6 +145,19 @@ def test_two_files_are_the_file_that_transformers_makes_of_them(tmp_path):
         load_vocabulary(tmp_path / "vocab.json")
 
 
+def test_the_files_beside_each_other_may_be_links_as_in_the_hubs_cache(tmp_path):
+    snapshot, blobs = tmp_path / "snapshot", tmp_path / "blobs"
+    snapshot.mkdir()
+    blobs.mkdir()
+    path = write_two_files(snapshot)
+    (snapshot / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
+    expected = load_vocabulary(path).file_bytes
+    for number, file in enumerate(sorted(snapshot.iterdir())):
+        file.rename(blobs / str(number))
+        file.symlink_to(f"../blobs/{number}")
+    assert load_vocabulary(path).file_bytes == expected
+
+
 def test_words_start_at_spaces_and_characters_have_their_pieces(loaded):
     vocabulary, library = loaded
     assert vocabulary.kind == BYTE_LEVEL and not vocabulary.lowercase

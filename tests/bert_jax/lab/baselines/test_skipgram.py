@@ -1,6 +1,7 @@
 """Skip-gram against its equations in NumPy, its pairs counted by hand, and a resumed training."""
 
 import dataclasses
+import io
 import itertools
 from collections import Counter
 
@@ -145,7 +146,11 @@ def test_a_folder_of_another_training_or_with_damage_is_refused(tiny_store, tmp_
     tables = skipgram.init_tables(settings, store.vocab_size)
     training._save(run / training.STATE, tables, 1, 0.0)
     complete = (run / training.STATE).read_bytes()
-    for content in (b"", b"PK no archive", complete[: len(complete) // 2]):
+    packed, single = io.BytesIO(), io.BytesIO()
+    np.savez_compressed(packed, **np.load(io.BytesIO(complete)))
+    np.save(single, np.zeros(3))  # an array, and no archive
+    others = (packed.getvalue(), single.getvalue())
+    for content in (b"", b"PK no archive", complete[: len(complete) // 2], *others):
         (run / training.STATE).write_bytes(content)
         with pytest.raises(training.DamagedFile, match=r"state.npz is damaged .* delete it"):
             training.read_state(run, tables)

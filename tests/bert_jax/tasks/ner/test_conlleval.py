@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_jax.score import read_score
+from bert_jax.score import ScoreFlags, _main, read_score
 from bert_jax.tasks.ner.conlleval import (
     Counts,
     Entity,
@@ -11,6 +11,7 @@ from bert_jax.tasks.ner.conlleval import (
     score_entities,
     to_iob2,
 )
+from data_pipeline.cli.stderr_log import LibraryLog
 
 # Gold and predicted tag of each word, sentences parted by |, drawn at random from all tags; what
 # conlleval (Perl, version 2004-01-26, its options and LaTeX left out) printed for them.
@@ -105,3 +106,12 @@ def test_other_files_are_refused_by_row(tmp_path, text, words):
     (tmp_path / "dev.conll").write_text(text)
     with pytest.raises(ValueError, match=words):
         read_score(tmp_path / "dev.conll")
+
+
+def test_a_terminal_obeys_no_name_of_a_type(tmp_path, capsys):
+    (tmp_path / "dev.conll").write_text("a B-\x1b[2JX B-\x1b[2JX\n")
+    flags = ScoreFlags(task="ner", predictions=str(tmp_path / "dev.conll"))
+    assert _main(LibraryLog(), flags) == 0
+    said = capsys.readouterr().out
+    assert "\\x1b[2JX: precision: 100.00%" in said and "\x1b" not in said
+    assert said.startswith("processed 1 tokens with 1 phrases; found: 1 phrases; correct: 1.\n")
