@@ -79,8 +79,8 @@ def test_what_cannot_be_asked_is_refused(model, sentence, words):
 
 def test_heldout_questions_hide_a_word_and_remember_it(model, config):
     store = open_store(config.data.store)
-    asked = hide_heldout_words(model.vocabulary, store.heldout, 4)
-    assert asked == hide_heldout_words(model.vocabulary, store.heldout, 4)
+    asked = hide_heldout_words(model.vocabulary, store.heldout, 4, 24)
+    assert asked == hide_heldout_words(model.vocabulary, store.heldout, 4, 24)
     ids, offsets = store.heldout.token_ids.astype(int), store.heldout.sentence_offsets
     each = np.split(ids, offsets[1:-1])
     sentences = {model.vocabulary.decode(ids) for ids in each}
@@ -88,7 +88,20 @@ def test_heldout_questions_hide_a_word_and_remember_it(model, config):
         assert one.text.replace("[MASK]", one.answers[0]) in sentences
         assert one.row.token_ids[one.mask_positions[0]] == model.vocabulary.special_ids["mask"]
     with pytest.raises(ValueError, match=r"no 100,000 held-out sentences .* ask for fewer"):
-        hide_heldout_words(model.vocabulary, store.heldout, 100_000)
+        hide_heldout_words(model.vocabulary, store.heldout, 100_000, 24)
+
+
+def test_heldout_questions_fit_into_the_positions_of_the_model(tiny_store):
+    """Sentences have 9 to 15 tokens, and a row [CLS] and [SEP]."""
+    store = open_store(tiny_store)
+    vocabulary = store.load_vocabulary()
+    lengths = []
+    for positions in (512, 12):
+        asked = hide_heldout_words(vocabulary, store.heldout, 20, positions)
+        lengths.append({len(one.row.token_ids) for one in asked})
+    assert max(lengths[0]) > 12 and lengths[1] <= {11, 12}
+    with pytest.raises(ValueError, match=r"only 0 of 8 to 5 tokens have one"):
+        hide_heldout_words(vocabulary, store.heldout, 1, 7)
 
 
 def test_heldout_questions_of_a_sentencepiece_vocabulary_show_the_hidden_place(
@@ -101,7 +114,7 @@ def test_heldout_questions_of_a_sentencepiece_vocabulary_show_the_hidden_place(
     store = open_store(tmp_path / "store")
     vocabulary = load_vocabulary(store.vocab_path)
     lines = set(text.read_text().replace(" .", ".").splitlines())
-    for asked in hide_heldout_words(vocabulary, store.heldout, 5):
+    for asked in hide_heldout_words(vocabulary, store.heldout, 5, 512):
         assert asked.answers[0].startswith("\u2581")
         assert asked.text.replace("[MASK]", asked.answers[0][1:]).replace(" .", ".") in lines
 
