@@ -46,17 +46,17 @@ class Guess:
 
 
 def read_question(model: PlacedModel, sentence: str) -> Question:
-    """Read a sentence with [MASK] in it.
+    """Read a sentence with [MASK] in it, or with the vocabulary's own spelling, such as <mask>.
 
     Raises:
       Refused: there is no [MASK], or the sentence is longer than the model's positions.
     """
-    parts = sentence.split(MASK)
+    special_ids, vocabulary = model.vocabulary.special_ids, model.vocabulary
+    parts = sentence.replace(vocabulary.pieces()[special_ids["mask"]], MASK).split(MASK)
     if len(parts) < 2:
         raise Refused(
             f"{sentence!r} has no {MASK}; write it, in capitals, in the place of the word to guess"
         )
-    special_ids, vocabulary = model.vocabulary.special_ids, model.vocabulary
     before, after = vocabulary.template.margins(is_pair=False)
     token_ids: list[int] = []
     mask_positions: list[int] = []

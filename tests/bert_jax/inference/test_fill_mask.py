@@ -18,6 +18,7 @@ from bert_jax.runtime import run_record
 from data_pipeline import build
 from data_pipeline.store import open_store
 from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab.byte_level import train_byte_level
 from data_pipeline.vocab.train import train_vocabulary
 
 
@@ -141,6 +142,22 @@ def test_what_follows_a_mask_is_read_as_in_the_midst_of_a_text(model, tiny_store
     first, second = asked.mask_positions
     assert pieces[first + 1] == "."
     assert pieces[second + 1].startswith("\u2581")
+
+
+def test_a_mask_may_be_spelled_as_in_the_vocabulary(model, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    data = train_byte_level(["a cat sees the dog"] * 3, 270, 0)
+    path.write_bytes(data.replace(b"[MASK]", b"<mask>"))
+    vocabulary = load_vocabulary(path, reads_special_tokens=True)
+    checkpoint = dataclasses.replace(model.checkpoint, vocabulary=vocabulary)
+    other = dataclasses.replace(model, checkpoint=checkpoint)
+    given, own, both = (
+        read_question(other, sentence)
+        for sentence in ("a [MASK] a[MASK].", "a <mask> a<mask>.", "a <mask> a[MASK].")
+    )
+    assert given.row == own.row == both.row
+    assert len(given.mask_positions) == 2
+    assert given.mask_positions == own.mask_positions == both.mask_positions
 
 
 def test_a_record_of_another_version_is_refused(learned, tmp_path):
