@@ -215,5 +215,7 @@ def _adds_space(vocabulary: Vocabulary) -> bool:
 
 
 def _render_table(rows: list[tuple[str, str]]) -> str:
-    lines = ["| | |", "|---|---|", *(f"| {label} | {words} |" for label, words in rows)]
+    """Render a table of two columns, with bars escaped and line ends as spaces."""
+    cells = ([" ".join(cell.split()).replace("|", r"\|") for cell in row] for row in rows)
+    lines = ["| | |", "|---|---|", *(f"| {label} | {words} |" for label, words in cells)]
     return "\n".join(lines) + "\n"

@@ -77,3 +77,8 @@ def test_a_tagger_says_how_its_tokenizer_reads_words(held, tmp_path):
         )
         assert ("tokenizer(' ' + ' '.join(words)," in card) == (not adds_space)
         assert ("is_split_into_words" in card) == (not adds_space)
+
+
+def test_labels_with_bars_and_line_ends_stay_in_their_cell():
+    table = model_card._render_table([("labels", "yes|no, a\nb"), ("f1_X|Y", "0.5")])
+    assert table.splitlines()[2:] == [r"| labels | yes\|no, a b |", r"| f1_X\|Y | 0.5 |"]
