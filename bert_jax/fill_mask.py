@@ -75,8 +75,11 @@ def _main(log: LibraryLog, flags: FillMaskFlags) -> int:
             refuse_causal(checkpoint, "and guesses no [MASK]: give a masked language model")
             model = place_masked_lm(checkpoint, jax.local_devices()[:1])
         questions = [read_question(model, sentence) for sentence in flags.sentences]
+        positions = checkpoint.config.max_position_embeddings
         for store in stores:
-            questions += hide_heldout_words(model.vocabulary, store.heldout, flags.heldout)
+            questions += hide_heldout_words(
+                model.vocabulary, store.heldout, flags.heldout, positions
+            )
     return _answer(model, questions, flags.top)
 
 

@@ -71,9 +71,10 @@ def score_rows(setup: Setup, summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Return labels and texts of the development scores, each next to its baseline."""
     task = task_feed(setup).task
     rows: list[tuple[str, str]] = []
+    losses = {f"heldout_{split}_loss" for split in task.dev_splits}
     for name, value in summary.items():
         score = name.removeprefix("heldout_dev_")
-        if score == name or score.endswith("loss"):
+        if score == name or name in losses:
             continue
         baseline = f" (majority {task.baseline[score]:.3f})" if score in task.baseline else ""
         rows.append(("" if rows else "scores", f"{score} {value:.4f}{baseline}"))

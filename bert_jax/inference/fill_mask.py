@@ -48,17 +48,17 @@ class Guess:
 
 
 def read_question(model: PlacedModel, sentence: str) -> Question:
-    """Read a sentence with [MASK] in it.
+    """Read a sentence with [MASK] in it, or with the vocabulary's own spelling, such as <mask>.
 
     Raises:
       Refused: there is no [MASK], or the sentence is longer than the model's positions.
     """
-    parts = sentence.split(MASK)
+    special_ids, vocabulary = model.vocabulary.special_ids, model.vocabulary
+    parts = sentence.replace(vocabulary.pieces()[special_ids["mask"]], MASK).split(MASK)
     if len(parts) < 2:
         raise Refused(
             f"{sentence!r} has no {MASK}; write it, in capitals, in the place of the word to guess"
         )
-    special_ids, vocabulary = model.vocabulary.special_ids, model.vocabulary
     before, after = vocabulary.template.margins(is_pair=False)
     token_ids: list[int] = []
     mask_positions: list[int] = []
@@ -133,7 +133,8 @@ def guess_heldout_words(workdir: str, count: int, top: int) -> list[tuple[str, s
     checkpoint = load.load_masked_lm(address)
     refuse_causal(checkpoint, "and guesses no [MASK]")
     model = place_masked_lm(checkpoint, jax.local_devices()[:1])
-    questions = hide_heldout_words(model.vocabulary, stores[0].heldout, count)
+    positions = checkpoint.config.max_position_embeddings
+    questions = hide_heldout_words(model.vocabulary, stores[0].heldout, count, positions)
     return [
         (question.text, format_guesses(guesses[0], question.answers[0]).plain)
         for question, guesses in zip(questions, guess_tokens(model, questions, top), strict=True)
@@ -154,14 +155,20 @@ def format_guesses(guesses: Sequence[Guess], answer: str) -> rich.text.Text:
     return rich.text.Text("  ") + rich.text.Text("   ").join(parts)
 
 
-def hide_heldout_words(vocabulary: Vocabulary, heldout: Split, count: int) -> list[Question]:
+def hide_heldout_words(
+    vocabulary: Vocabulary, heldout: Split, count: int, positions: int
+) -> list[Question]:
     """Choose held-out sentences and mask one whole word of each, the same ones at every call.
+
+    A sentence and its special tokens fit into `positions`, those of the model.
 
     Raises:
       Refused: the split has too few sentences of a fitting length.
     """
     rng = np.random.default_rng(0)
     first, last = vocabulary.template.margins(is_pair=False)
+    fewest, most = _HELDOUT_TOKENS
+    most = min(most, positions - first - last)
     tokens = vocabulary.readable_pieces()
     is_continuation_V = vocabulary.is_continuation
     questions = []
@@ -169,7 +176,7 @@ def hide_heldout_words(vocabulary: Vocabulary, heldout: Split, count: int) -> li
         start, end = heldout.sentence_offsets[sentence : sentence + 2]
         token_ids = heldout.token_ids[start:end].astype(int).tolist()
         words = _find_words(token_ids, tokens, is_continuation_V)
-        if not _HELDOUT_TOKENS[0] <= len(token_ids) <= _HELDOUT_TOKENS[1] or not words:
+        if not fewest <= len(token_ids) <= most or not words:
             continue
         position = int(rng.choice(words))
         before, answer, after = token_ids[:position], token_ids[position], token_ids[position + 1 :]
@@ -181,7 +188,7 @@ def hide_heldout_words(vocabulary: Vocabulary, heldout: Split, count: int) -> li
             return questions
     raise Refused(
         f"there are no {count:,} held-out sentences to hide a word of: only {len(questions):,} of "
-        f"{_HELDOUT_TOKENS[0]} to {_HELDOUT_TOKENS[1]} tokens have one; ask for fewer"
+        f"{fewest} to {most} tokens have one; ask for fewer"
     )
 
 

@@ -382,6 +382,16 @@ def test_the_score_that_decides_has_the_name_that_it_is_recorded_under(tmp_path)
     assert task.main_record in phase.score(results)
 
 
+def test_the_score_of_a_type_that_is_named_a_loss_is_shown(monkeypatch):
+    task = types.SimpleNamespace(dev_splits=("dev",), baseline={"f1": 0.0})
+    feed = types.SimpleNamespace(task=task)
+    monkeypatch.setattr(predict, "task_feed", lambda setup: feed)
+    scores = {"dev_loss": 0.5, "dev_f1": 0.8, "dev_f1_blood_loss": 0.25}
+    summary = {"steps": 3, **{f"heldout_{name}": value for name, value in scores.items()}}
+    rows = predict.score_rows(None, summary)
+    assert rows == [("scores", "f1 0.8000 (majority 0.000)"), ("", "f1_blood_loss 0.2500")]
+
+
 def test_next_tokens_are_not_learned_by_a_model_that_sees_them(config, tmp_path):
     given = dataclasses.replace(config, causal_weight=0.5)
     with pytest.raises(Refused, match=r"causal_weight is 0\.5"):

@@ -87,8 +87,8 @@ def test_what_cannot_be_asked_is_refused(model, sentence, words):
 
 def test_heldout_questions_hide_a_word_and_remember_it(model, config):
     store = open_store(config.data.store)
-    asked = hide_heldout_words(model.vocabulary, store.heldout, 4)
-    assert asked == hide_heldout_words(model.vocabulary, store.heldout, 4)
+    asked = hide_heldout_words(model.vocabulary, store.heldout, 4, 24)
+    assert asked == hide_heldout_words(model.vocabulary, store.heldout, 4, 24)
     ids, offsets = store.heldout.token_ids.astype(int), store.heldout.sentence_offsets
     each = np.split(ids, offsets[1:-1])
     sentences = {model.vocabulary.decode(ids) for ids in each}
@@ -96,7 +96,20 @@ def test_heldout_questions_hide_a_word_and_remember_it(model, config):
         assert one.text.replace("[MASK]", one.answers[0]) in sentences
         assert one.row.token_ids[one.mask_positions[0]] == model.vocabulary.special_ids["mask"]
     with pytest.raises(ValueError, match=r"no 100,000 held-out sentences .* ask for fewer"):
-        hide_heldout_words(model.vocabulary, store.heldout, 100_000)
+        hide_heldout_words(model.vocabulary, store.heldout, 100_000, 24)
+
+
+def test_heldout_questions_fit_into_the_positions_of_the_model(tiny_store):
+    """Sentences have 9 to 15 tokens, and a row [CLS] and [SEP]."""
+    store = open_store(tiny_store)
+    vocabulary = store.load_vocabulary()
+    lengths = []
+    for positions in (512, 12):
+        asked = hide_heldout_words(vocabulary, store.heldout, 20, positions)
+        lengths.append({len(one.row.token_ids) for one in asked})
+    assert max(lengths[0]) > 12 and lengths[1] <= {11, 12}
+    with pytest.raises(ValueError, match=r"only 0 of 8 to 5 tokens have one"):
+        hide_heldout_words(vocabulary, store.heldout, 1, 7)
 
 
 def test_heldout_questions_of_a_sentencepiece_vocabulary_show_the_hidden_place(
@@ -109,7 +122,7 @@ def test_heldout_questions_of_a_sentencepiece_vocabulary_show_the_hidden_place(
     store = open_store(tmp_path / "store")
     vocabulary = load_vocabulary(store.vocab_path)
     lines = set(text.read_text().replace(" .", ".").splitlines())
-    for asked in hide_heldout_words(vocabulary, store.heldout, 5):
+    for asked in hide_heldout_words(vocabulary, store.heldout, 5, 512):
         assert asked.answers[0].startswith("\u2581")
         assert asked.text.replace("[MASK]", asked.answers[0][1:]).replace(" .", ".") in lines
 
@@ -155,6 +168,22 @@ def test_no_space_follows_a_mask_where_a_piece_ends_within_a_character(tmp_path)
     assert vocabulary.pieces()[ids[0]] == "\u0120\u00e4"
     before = vocabulary.encode(["x"])[0].tolist()
     assert vocabulary.decode([*before, *fill_mask._drop_space(vocabulary, ids)]) == "x\u4e2d"
+
+
+def test_a_mask_may_be_spelled_as_in_the_vocabulary(model, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    data = train_byte_level(["a cat sees the dog"] * 3, 270, 0)
+    path.write_bytes(data.replace(b"[MASK]", b"<mask>"))
+    vocabulary = load_vocabulary(path, reads_special_tokens=True)
+    checkpoint = dataclasses.replace(model.checkpoint, vocabulary=vocabulary)
+    other = dataclasses.replace(model, checkpoint=checkpoint)
+    given, own, both = (
+        read_question(other, sentence)
+        for sentence in ("a [MASK] a[MASK].", "a <mask> a<mask>.", "a <mask> a[MASK].")
+    )
+    assert given.row == own.row == both.row
+    assert len(given.mask_positions) == 2
+    assert given.mask_positions == own.mask_positions == both.mask_positions
 
 
 def test_a_record_of_another_version_is_refused(learned, tmp_path):
