@@ -211,10 +211,10 @@ def find_slice_of(devices: Sequence[Any], num_slices: int) -> slices.Slice | Non
     dims = [max(device.coords[axis] for device in devices) + 1 for axis in range(axes)]
     name = f"{chip.name}:{'x'.join(map(str, dims))}"
     try:
-        found = slices.find_slice(name, num_slices)
+        tpu_slice = slices.find_slice(name, num_slices)
     except ValueError:
         return None
-    return found if found.devices == len(devices) else None
+    return tpu_slice if tpu_slice.devices == len(devices) else None
 
 
 def check_step(config: Config, secs: float) -> CheckResult:

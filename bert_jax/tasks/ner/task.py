@@ -114,8 +114,8 @@ def _classes(files: Mapping[str, TaggedFile]) -> tuple[str, ...]:
                 "ner it must have tags in its last column"
             )
     train = files[TRAIN]
-    found = {split_tag(tag)[1] for _, tag in train.list_tags() if tag != OUTSIDE}
-    kinds = dict.fromkeys(sorted(found))  # each entity of the files is looked up in it
+    names = {split_tag(tag)[1] for _, tag in train.list_tags() if tag != OUTSIDE}
+    kinds = dict.fromkeys(sorted(names))  # each entity of the files is looked up in it
     if not kinds:
         raise Refused(
             f"{train.path} has no entity: all its {train.words:,} words have the tag O, so "

@@ -131,7 +131,7 @@ def test_a_word_with_vowel_signs_is_hidden_like_any_other(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join([*SPECIALS, "\u0915\u093f", "12"]) + "\n", encoding="utf-8")
     vocabulary = load_vocabulary(path, lowercase=False)
-    (asked,) = hide_heldout_words(vocabulary, split_of([[[5, 6] * 4]]), 1)
+    (asked,) = hide_heldout_words(vocabulary, split_of([[[5, 6] * 4]]), 1, 64)
     assert asked.answers == ["\u0915\u093f"]
 
 
