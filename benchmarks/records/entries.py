@@ -49,11 +49,16 @@ _ELEMENTWISE = ("bert_adamw", "adamw", "stable_adamw", "lamb")
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Describe where an entry was trained."""
+    """Describe where an entry was trained; cpu is NAME with VECTORS, in the first entries NAME."""
 
     cpu: str
     cores: int
     jax: str
+
+    def is_like(self, other: "Machine") -> bool:
+        """Return whether the machines differ in vector instructions at most."""
+        names = [each.cpu.partition(" with ")[0] for each in (self, other)]
+        return names[0] == names[1] and (self.cores, self.jax) == (other.cores, other.jax)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,10 +230,15 @@ def describe_machine() -> Machine:
 
 
 def _read_cpu_model() -> str:
+    """Return the processor's name and its widest vector instructions, which round differently."""
     path = pathlib.Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
+    facts = {
+        key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)
+    }
+    name = facts.get("model name") or platform.processor() or platform.machine()
+    known = [each for each in ("avx512f", "avx2") if each in facts.get("flags", "").split()]
+    return f"{name} with {known[0]}" if known else name
 
 
 def compute_digest(entry: Entry) -> str:
@@ -318,7 +328,7 @@ def _find_faults(entry: Entry, earlier: Sequence[Entry]) -> Iterator[str]:
     longest = max(entry.train_secs.values())
     if entry.track == DATA and longest > MAX_TRAIN_SECS:
         yield f"{longest:.0f} s of training are over {MAX_TRAIN_SECS:.0f}"
-    if entry.track == COMPUTE and earlier and earlier[0].machine == entry.machine:
+    if entry.track == COMPUTE and earlier and earlier[0].machine.is_like(entry.machine):
         ratio = entry.mean_secs / earlier[0].mean_secs
         if ratio > MAX_TIME_RATIO:
             yield f"{ratio:.2f} times the time of {earlier[0].name}, over {MAX_TIME_RATIO}"

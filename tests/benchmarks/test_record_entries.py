@@ -137,6 +137,8 @@ def test_another_machine_has_no_time_ratio():
     other = entries.Machine("another cpu", 2, "0.10.2")
     entry = make_entry("bb", (0.5, 0.5, 0.5, 0.5, 0.51), machine=other, **slow)
     assert entries.check_entries([make_entry("a"), entry])[1].faults == []
+    alike = dataclasses.replace(entry, machine=entries.Machine("a cpu with avx2", 2, "0.10.2"))
+    assert "1.25" in "".join(entries.check_entries([make_entry("a"), alike])[1].faults)
 
 
 def test_muons_iterations_are_counted_by_hand():

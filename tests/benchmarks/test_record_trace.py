@@ -80,6 +80,25 @@ def test_another_machine_replays_the_first_steps_alone(replays, monkeypatch, cap
     assert replays[0][1] == 20 and "no fingerprints" in capsys.readouterr().out
 
 
+def test_an_entry_without_vector_instructions_may_have_other_fingerprints(
+    replays, monkeypatch, capsys
+):
+    here = entries.describe_machine()
+    named = dataclasses.replace(here, cpu="a cpu with avx2")
+    entry = make_entry("first", machine=dataclasses.replace(named, cpu="a cpu"))
+    monkeypatch.setattr(entries, "describe_machine", lambda: named)
+    monkeypatch.setattr(entries, "read_entries", lambda: [entry])
+    assert records.main(["--replay=first", "--steps=0:100"]) == 0
+    assert "fingerprints after steps 0, 20, 100" in capsys.readouterr().out
+    other = dataclasses.replace(TRACE, weights=TRACE.weights | {"100": "0" * 64})
+    monkeypatch.setattr(trace, "record_trace", lambda config, last: other)
+    assert records.main(["--replay=first", "--steps=0:100"]) == 0
+    assert "no fingerprints" in capsys.readouterr().out
+    exact = make_entry("first", machine=named)
+    monkeypatch.setattr(entries, "read_entries", lambda: [exact])
+    assert records.main(["--replay=first", "--steps=0:100"]) == 1
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
