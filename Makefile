@@ -4,6 +4,8 @@
 # make test           what a commit must pass, in three minutes; TESTS=tests/data_pipeline runs some
 # make test-slow      the others: whole commands, killed processes, launch, compiles for TPU slices
 # make test-all       both, in fifteen minutes
+# make test-long      the tests marked long, about an hour: every page's commands, every family, other
+#                     numbers of devices; weekly
 # make faults         the battery of faults, also its long cases; goes on where it was stopped,
 #                     FRESH=1 begins again
 # make launch-weeks   the supervisor of TPU slices through 2,000 simulated weeks
@@ -46,7 +48,7 @@ RUNS := $(VENV)/.ready-to-run
 
 QUICKSTART := runs/quickstart
 
-.PHONY: help setup quickstart test test-slow test-all faults launch-weeks mutants families parity exports hand_over docs docs-reference check lint types format requirements clean
+.PHONY: help setup quickstart test test-slow test-all test-long faults launch-weeks mutants families parity exports hand_over docs docs-reference check lint types format requirements clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -78,10 +80,13 @@ test: $(READY)
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not slow and not long" $(TESTS)
 
 test-slow: $(READY)
-	@$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "slow and not long" $(TESTS)
+	@$(BIN)/python -m pytest $(PYTEST_FLAGS) --durations=10 -m "slow and not long" $(TESTS)
 
 test-all: $(READY)
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS) -m "not long" $(TESTS)
+
+test-long: $(READY)
+	@$(BIN)/python -m pytest $(PYTEST_FLAGS) -m long --ignore=tests/faults $(TESTS)
 
 faults: $(READY)
 	@$(BIN)/python -m tests.faults $(if $(FRESH),--fresh)

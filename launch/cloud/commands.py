@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import os
 import pathlib
 import subprocess
 import sys
@@ -298,7 +299,10 @@ def watch(given: Namespace, road: ModuleType) -> int:
     # Slices of one name on two roads are two slices.
     name = f"{cluster.get('PROJECT').replace(':', '.')}.{cluster.get('ZONE')}.{cluster.name}"
     name += f".{cluster.slice.road}"
-    folder = pathlib.Path(given.state_dir or f"~/.local/state/bert_jax/{name}").expanduser()
+    chosen = os.path.expanduser(given.state_dir or f"~/.local/state/bert_jax/{name}")
+    if chosen.startswith("~"):
+        refuse(f"--state_dir={chosen} names a user who is not known here; give the folder's path")
+    folder = pathlib.Path(chosen)
     supervisor = Supervisor(road, job, rules, folder, ask_here)
     ending = " and is deleted at the end" * given.delete_at_end
     words = f"trains into {job.workdir}{ending}; commit {job.commit or 'of the image'}"

@@ -1,5 +1,6 @@
 """Keep a run going until it ends: look, decide, act, with the state on disk and two locks."""
 
+import contextlib
 import dataclasses
 import fcntl
 import json
@@ -65,8 +66,11 @@ def write_state(path: pathlib.Path, state: State) -> None:
 
 def lock_here(folder: pathlib.Path) -> Any:
     """Return a lock that ends with this process, or refuse where another supervisor has it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / "lock").open("a+")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "lock").open("a+")
+    except OSError as error:
+        refuse(f"no state can be kept in {folder} ({error}); give another --state_dir")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -166,6 +170,10 @@ class Supervisor:
         except KeyboardInterrupt:  # whatever ran is ended, and the state is on disk
             self.say("stopped by a signal; training continues, and the same command resumes")
             code = 130
+        except OSError as error:  # nothing is done that the next supervisor could not know of
+            words = f"the state cannot be kept in {self.folder} ({error}); training continues"
+            self.say(f"{words}: make room, and the same command resumes")
+            code = 1
         finally:
             for number, handler in former.items():
                 signal.signal(number, handler)
@@ -223,8 +231,8 @@ class Supervisor:
         spent = self.show_usd(self.state.count_usd(time.time()))
         line = escape(f"{at} {self.job.cluster.name}: {words}; spent: {spent}")
         show(line, sys.stdout)
-        with (self.folder / "events.log").open("a") as file:
-            file.write(f"{line}\n")
+        with contextlib.suppress(OSError), (self.folder / "events.log").open("a") as file:
+            file.write(f"{line}\n")  # a full disk is the state's to refuse
 
     def show_usd(self, usd: float | None) -> str:
         """Return dollars in words: those of Spot are at most so many."""

@@ -125,6 +125,21 @@ def test_a_supervisor_under_nohup_outlives_its_terminal(pod, cloud, monkeypatch)
     assert (code, "training has finished" in out) == (0, True), out
 
 
+def test_a_disk_that_keeps_no_state_is_one_sentence(pod, monkeypatch, tmp_path):
+    def fill(path, state):
+        raise OSError(28, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watch, "write_state", fill)
+        code, out, _ = pod("queued")
+    assert code == 1 and "make room, and the same command resumes" in out
+    (tmp_path / "file").touch()
+    code, _, error = pod("queued", state="file")
+    assert code == 2 and "give another --state_dir" in error
+    code, _, error = pod("queued", "--state_dir=~not-a-user/x")
+    assert code == 2 and "names a user who is not known here" in error
+
+
 def test_each_collection_of_stacks_is_kept(cluster, tmp_path):
     here = Cluster(pathlib.Path(cluster().partition("=")[2]), {})
     road = SimpleNamespace(plan=lambda kind, job: [])
