@@ -26,6 +26,7 @@ from bert_jax.parallel import mesh
 from bert_jax.train_step import step
 from bert_jax.train_step.objectives import MLM_NSP
 from configs import base, large
+from tests.bert_jax.model.test_ops import norm_numpy
 from tests.bert_jax.tiny_models import MODEL, VOCAB, random_batch
 
 HEADS, HEAD_WIDTH = MODEL.num_attention_heads, MODEL.hidden_size // MODEL.num_attention_heads
@@ -42,11 +43,6 @@ def model_and_params():
         return np.asarray(leaf) + rng.normal(0, 0.1, leaf.shape).astype(np.float32)
 
     return model, jax.tree.map(noisy, model.init(jax.random.key(0)))
-
-
-def norm(x, p):
-    mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
-    return (x - mean) / np.sqrt(var + 1e-12) * p["scale"] + p["bias"]
 
 
 def gelu(x):
@@ -73,7 +69,7 @@ def attention_numpy(x, p, mask, drop):
     weights = drop(np.array(weights), ATTENTION_WEIGHTS)
     heads = [weights[h] @ v for h, v in enumerate(values)]
     out = np.concatenate(heads, axis=1) @ p["output"]["kernel"] + p["output"]["bias"]
-    return norm(x + drop(out, ATTENTION_OUTPUT), p["layer_norm"])
+    return norm_numpy(x + drop(out, ATTENTION_OUTPUT), **p["layer_norm"])
 
 
 def dropping(dropout, rows):
@@ -82,7 +78,6 @@ def dropping(dropout, rows):
     The masks are those of Dropout, whose own tests compute them from the hash; here is who drops
     what, where and at which rate: modeling.py@eedf5716ce.
     """
-
     drop = jax.jit(Dropout.apply, static_argnums=(2, 5))
 
     @functools.cache
@@ -102,7 +97,7 @@ def bert_numpy(params, batch, drop=lambda row, layer, x, site: x):
     for row in range(len(batch["input_ids"])):
         ids, segments = batch["input_ids"][row], batch["segment_ids"][row]
         x = e["word"]["embedding"][ids] + e["position"]["embedding"][: len(ids)]
-        x = norm(x + e["segment"]["embedding"][segments], e["layer_norm"])
+        x = norm_numpy(x + e["segment"]["embedding"][segments], **e["layer_norm"])
         x = drop(row, len(params["layers"]), x, MLP_OUTPUT)
         for number, layer in enumerate(params["layers"].values()):
             drop_here = functools.partial(drop, row, number)
@@ -110,13 +105,11 @@ def bert_numpy(params, batch, drop=lambda row, layer, x, site: x):
             mlp = layer["mlp"]
             inner = gelu(x @ mlp["intermediate"]["kernel"] + mlp["intermediate"]["bias"])
             out = inner @ mlp["output"]["kernel"] + mlp["output"]["bias"]
-            x = norm(x + drop_here(out, MLP_OUTPUT), mlp["layer_norm"])
+            x = norm_numpy(x + drop_here(out, MLP_OUTPUT), **mlp["layer_norm"])
         hidden.append(x)
         head = params["mlm"]
-        at = x[batch["masked_lm_positions"][row]]
-        at = norm(
-            gelu(at @ head["transform"]["kernel"] + head["transform"]["bias"]), head["layer_norm"]
-        )
+        at = x[batch["masked_lm_positions"][row]] @ head["transform"]["kernel"]
+        at = norm_numpy(gelu(at + head["transform"]["bias"]), **head["layer_norm"])
         mlm.append(at @ e["word"]["embedding"][:VOCAB].T + head["output_bias"][:VOCAB])
         pooled = np.tanh(x[0] @ params["pooler"]["kernel"] + params["pooler"]["bias"])
         nsp.append(pooled @ params["nsp"]["kernel"] + params["nsp"]["bias"])

@@ -148,16 +148,6 @@ def test_the_spectrum_of_the_hash_is_as_documented():
     assert deviations.std() < 1.1
 
 
-def test_dropped_share_of_rows_and_columns_is_even():
-    kept = masks(rows=32, dims=(64, 128)) > 0
-    for axes in ((1, 2), (0, 1), (0, 2)):
-        share = kept.mean(axes)
-        per_group = kept.size / share.size
-        deviation = math.sqrt(0.1 * 0.9 / per_group)
-        assert np.abs(share - 0.9).max() < 5 * deviation
-        assert 0.6 < share.std() / deviation < 1.5  # as spread as independent draws, not more even
-
-
 def test_the_gradient_of_dropout_uses_the_same_mask():
     @jax.jit
     def both_ways(x):

@@ -22,7 +22,7 @@ def numeric_gradient(function, x, dy, step=1e-4):
     return gradient
 
 
-def layer_norm_numpy(x, scale, bias, eps=1e-12):
+def norm_numpy(x, scale, bias, eps=1e-12):
     mean = x.mean(-1, keepdims=True)
     variance = ((x - mean) ** 2).mean(-1, keepdims=True)
     return (x - mean) / np.sqrt(variance + eps) * scale + bias
@@ -42,11 +42,11 @@ def test_layer_norm_and_its_gradients(single_pass):
         return y, *backward(dy)
 
     y, *gradients = run(*(jnp.asarray(a, jnp.float32) for a in (x, scale, bias, dy)))
-    np.testing.assert_allclose(y, layer_norm_numpy(x, scale, bias), atol=2e-6)
+    np.testing.assert_allclose(y, norm_numpy(x, scale, bias), atol=2e-6)
     expected = (
-        numeric_gradient(lambda v: layer_norm_numpy(v, scale, bias), x, dy),
-        numeric_gradient(lambda v: layer_norm_numpy(x, v, bias), scale, dy),
-        numeric_gradient(lambda v: layer_norm_numpy(x, scale, v), bias, dy),
+        numeric_gradient(lambda v: norm_numpy(v, scale, bias), x, dy),
+        numeric_gradient(lambda v: norm_numpy(x, v, bias), scale, dy),
+        numeric_gradient(lambda v: norm_numpy(x, scale, v), bias, dy),
     )
     for got, want in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)
