@@ -133,12 +133,6 @@ def test_short_documents_that_leave_long_rows_empty_are_counted_so():
     assert 250 < tokens / 1_000_000 <= 256
 
 
-def test_few_held_out_rows_leave_the_time_to_steps():
-    few = choose("3m", count_rows=lambda seq_len: RowCounts(fill=1.0, evaluated=10))
-    assert count_positions(few.config) > count_positions(choose("3m").config)
-    assert 0.93 * 180 < few.secs < 180
-
-
 def test_evaluations_a_given_distance_apart_are_part_of_the_time():
     choice, machine = choose("10m", flags=("eval.every_steps=20",)), Machine()
     phases, in_steps, in_evaluations = choice.config.phases, 0.0, 0.0

@@ -45,33 +45,29 @@ def test_windows_gates_and_narrow_embeddings_cost_what_they_multiply():
     assert flops.count_train_flops(narrow, seq_len, 2) == before - head + 6 * 5 * width * seq_len
 
 
-def test_the_second_stream_of_relative_positions_asks_at_the_masked_positions():
-    """Against the products of XLNet's layers, written out: 6 for each."""
-    width, units, seq_len, slots, layers = 8, 20, 9, 2, 3
-    sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": units}
-    plain = ModelConfig(vocab_size=0, **sizes)
-    relative = dataclasses.replace(plain, position_embedding_type="relative")
-    distances = width * seq_len**2
-    second = (2 * width**2 + 2 * width * units + 3 * width * seq_len) * slots
-    before, after = (flops.count_train_flops(model, seq_len, slots) for model in (plain, relative))
-    assert after - before == 6 * layers * (distances + second)
+SIZES = {"vocab_size": 0, "hidden_size": 8, "num_hidden_layers": 1, "intermediate_size": 20}
 
 
-def test_a_mask_decoder_maps_keys_once_and_asks_twice_at_the_masked_positions():
-    """Against the products of a generator of one layer, written out: 6 for each."""
+def test_what_asks_at_the_masked_positions_alone_costs_what_it_multiplies_there():
+    """The second stream of XLNet's layers; a generator whose mask decoder asks twice."""
     width, units, seq_len, slots = 8, 20, 9, 2
-    plain = ModelConfig(
-        **{"vocab_size": 0, "hidden_size": width, "num_hidden_layers": 1, "intermediate_size": 10},
-        position_embedding_type="disentangled",
-        generator_hidden_size=width,
-        generator_intermediate_size=units,
-    )
+
+    def count_more(plain, **changes):
+        models = plain, dataclasses.replace(plain, **changes)
+        before, after = (flops.count_train_flops(model, seq_len, slots) for model in models)
+        return (after - before) / 6
+
+    second = (2 * width**2 + 2 * width * units + 3 * width * seq_len) * slots
+    relative = ModelConfig(**SIZES | {"num_hidden_layers": 3})
+    more = count_more(relative, position_embedding_type="relative")
+    assert more == 3 * (width * seq_len**2 + second)
+
     layer = (4 * width**2 + 2 * width * units) * seq_len + 4 * width * seq_len**2
     asked = (2 * width**2 + 2 * width * units + 4 * width * seq_len) * slots
-    decoder = 2 * width**2 * seq_len + 2 * asked
-    decoded = dataclasses.replace(plain, enhanced_mask_decoder=True)
-    before, after = (flops.count_train_flops(model, seq_len, slots) for model in (plain, decoded))
-    assert after - before == 6 * (decoder - layer)
+    generator = {"generator_hidden_size": width, "generator_intermediate_size": units}
+    disentangled = ModelConfig(**SIZES, **generator, position_embedding_type="disentangled")
+    more = count_more(disentangled, enhanced_mask_decoder=True)
+    assert more == 2 * width**2 * seq_len + 2 * asked - layer
 
 
 def test_a_teacher_costs_a_third_of_what_it_is_read_for():

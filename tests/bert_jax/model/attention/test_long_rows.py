@@ -26,12 +26,13 @@ def examples(rng, rows, seq_len):
     return ids
 
 
-def _run(attend, q, k, v, sees, dout):
+def both_ways(attend, q, k, v, sees, dout):
+    """Compute the output and the gradients of queries, keys and values."""
     out, backward = jax.vjp(lambda q, k, v: attend(q, k, v, sees), q, k, v)
     return out, *backward(dout)
 
 
-def _place(*arrays_BSHK):
+def place(*arrays_BSHK):
     return [jax.device_put(x, mesh.spec("batch", None, "heads", None)) for x in arrays_BSHK]
 
 
@@ -39,7 +40,7 @@ def attend_plain(q, k, v, mask):
     return attention.attend(q, k, v, mask, lambda weights: weights)
 
 
-compiled_plain = jax.jit(functools.partial(_run, attend_plain))
+compiled_plain = jax.jit(functools.partial(both_ways, attend_plain))
 
 
 def mask_in_numpy(ids_BS, width, is_causal):
@@ -49,10 +50,9 @@ def mask_in_numpy(ids_BS, width, is_causal):
 
 
 def plain(q_BSHK, k_BSHK, v_BSHK, ids_BS, dout_BSHK, width, is_causal=False):
-    """Return the output and the gradients of queries, keys and values."""
     mask = mask_in_numpy(ids_BS, width, is_causal)
     mask_B1SS = jax.device_put(mask, mesh.spec("batch", None, None, None))
-    q, k, v, dout = _place(q_BSHK, k_BSHK, v_BSHK, dout_BSHK)
+    q, k, v, dout = place(q_BSHK, k_BSHK, v_BSHK, dout_BSHK)
     return compiled_plain(q, k, v, mask_B1SS, dout)
 
 
@@ -63,9 +63,8 @@ def choose_blocks(width, is_causal=False):
 
 
 def by_blocks(q_BSHK, k_BSHK, v_BSHK, ids_BS, dout_BSHK, width, is_causal=False):
-    """Return the same of blocks."""
-    run = jax.jit(functools.partial(_run, choose_blocks(width, is_causal)))
-    q, k, v, dout = _place(q_BSHK, k_BSHK, v_BSHK, dout_BSHK)
+    run = jax.jit(functools.partial(both_ways, choose_blocks(width, is_causal)))
+    q, k, v, dout = place(q_BSHK, k_BSHK, v_BSHK, dout_BSHK)
     return run(q, k, v, jax.device_put(ids_BS, mesh.spec("batch", None)), dout)
 
 
@@ -161,7 +160,7 @@ def test_memory_grows_as_the_row_and_not_as_its_square(width):
 
     def count_bytes(attend, seq_len, sees):
         of_rows = jax.ShapeDtypeStruct((1, seq_len, HEADS, HEAD_WIDTH), jnp.float32)
-        lowered = jax.jit(functools.partial(_run, attend)).lower(*[of_rows] * 3, sees, of_rows)
+        lowered = jax.jit(functools.partial(both_ways, attend)).lower(*[of_rows] * 3, sees, of_rows)
         return lowered.compile().memory_analysis().temp_size_in_bytes
 
     def of_plain(seq_len):
