@@ -95,15 +95,6 @@ def test_a_larger_budget_reads_more_in_larger_models_and_batches(shape):
     assert is_between([run.phases[1].seq_len for run in runs])
 
 
-def test_7_and_45_minutes_lie_between_their_neighbors():
-    budgets = ("3m", "7m", "10m", "30m", "45m", "60m")
-    runs = [choose(budget) for budget in budgets]
-    assert is_between([run.secs for run in runs])
-    of_one_size = [run.config for run in runs if run.config.model.hidden_size == 128]
-    assert len(of_one_size) > 3
-    assert is_between([count_positions(run) for run in of_one_size])
-
-
 def test_a_device_twice_as_fast_reads_more_in_the_same_time():
     slow, fast = choose(), choose(speed=2 * LAPTOP)
     assert slow.config.model == fast.config.model
@@ -119,7 +110,7 @@ def test_ten_times_as_much_text_allows_a_larger_model():
     assert 12 * layers * width**2 <= 10 * 10_000_000
 
 
-@pytest.mark.parametrize("budget", ["3m", "7m", "45m", "2h", "12h"])
+@pytest.mark.parametrize("budget", ["3m", "45m", "12h"])
 def test_the_expected_time_is_the_budget(budget):
     choice, secs = choose(budget), parse_budget(budget).secs
     machine = Machine()
@@ -140,12 +131,6 @@ def test_short_documents_that_leave_long_rows_empty_are_counted_so():
     few = choose("100h", 1_000_000, count_rows=count_rows).config
     tokens = sum(phase.steps * phase.batch_size * 24 for phase in few.phases)
     assert 250 < tokens / 1_000_000 <= 256
-
-
-def test_few_held_out_rows_leave_the_time_to_steps():
-    few = choose("3m", count_rows=lambda seq_len: RowCounts(fill=1.0, evaluated=10))
-    assert count_positions(few.config) > count_positions(choose("3m").config)
-    assert 0.93 * 180 < few.secs < 180
 
 
 def test_evaluations_a_given_distance_apart_are_part_of_the_time():
@@ -202,10 +187,14 @@ def test_model_and_masks_are_the_quickstarts_where_the_run_is_as_large():
     assert share == pytest.approx(200 / 1600, abs=0.001)
 
 
-def test_wider_models_have_their_rate_transferred():
-    run = choose("100h").config
+@pytest.mark.parametrize(
+    ("flags", "transfer"), [((), ("mup", 128)), (("optim.transfer=none",), ("none", 0))]
+)
+def test_wider_models_have_their_rate_transferred_unless_they_are_told_not_to(flags, transfer):
+    run = choose("100h", flags=flags).config
     assert run.model.hidden_size > 128
-    assert (run.optim.transfer, run.optim.transfer_base_width) == ("mup", 128)
+    assert (run.optim.transfer, run.optim.transfer_base_width) == transfer
+    assert run.optim.learning_rate == 3e-3
     assert run.model.hidden_size // run.model.num_attention_heads == 64
 
 
@@ -246,11 +235,6 @@ def test_a_batch_divides_over_devices_and_micro_batches():
     first, second = choose(flags=flags, shards=8).config.phases
     assert (first.batch_size % 40, second.batch_size % 16) == (0, 0)
     assert (first.micro_batches, second.micro_batches) == (5, 2)
-
-
-def test_without_transfer_the_rate_is_the_same_at_every_width():
-    optim = choose("100h", flags=("optim.transfer=none",)).config.optim
-    assert (optim.transfer, optim.transfer_base_width, optim.learning_rate) == ("none", 0, 3e-3)
 
 
 def test_settings_of_the_command_line_stay():
@@ -313,9 +297,11 @@ def test_a_machine_whose_speed_goes_up_and_down_ends_the_search_for_a_batch():
         ("model.num_attention_heads=4", r"config\.model\.num_hidden_layers too"),
         ("model.hidden_size=512", r"config\.model\.num_hidden_layers too"),
         ("phases[0].steps=1000000", r"config\.budget is 30m, and the steps given"),
+        ("objective=rtd", r"config\.budget"),
+        ("init=hf:DIR", r"config\.budget"),
     ],
 )
-def test_settings_that_leave_nothing_to_choose_are_refused(flag, named):
+def test_other_recipes_and_settings_that_leave_nothing_to_choose_are_refused(flag, named):
     with pytest.raises(Refused, match=named):
         choose(flags=(flag,))
 
@@ -355,17 +341,14 @@ def test_nothing_is_measured_that_takes_what_the_budget_has_left(speed, compile_
     assert 0.9 * 300 < choice.secs < 300
 
 
-def test_few_sizes_are_measured():
-    machine = Machine()
-    choose("3m", machine=machine)
-    assert machine.calls == BASE_BATCH
+GIVEN = ["model.hidden_size=128", "model.num_hidden_layers=2"]
+GIVEN += ["phases[0].batch_size=48", "phases[1].batch_size=24"]
 
 
-def test_given_batches_are_measured_once():
-    machine = Machine(20 * LAPTOP)
-    size = ("model.hidden_size=128", "model.num_hidden_layers=2")
-    batches = ("phases[0].batch_size=48", "phases[1].batch_size=24")
-    choose("2h", machine=machine, flags=size + batches)
+@pytest.mark.parametrize(("budget", "speed", "flags"), [("3m", 1, ()), ("2h", 20, GIVEN)])
+def test_few_sizes_and_given_batches_are_measured_once(budget, speed, flags):
+    machine = Machine(speed * LAPTOP)
+    choose(budget, machine=machine, flags=flags)
     assert machine.calls == BASE_BATCH
 
 
@@ -419,12 +402,6 @@ def test_a_store_too_small_names_the_tokens_that_are_enough():
 def test_batches_too_large_for_a_store_are_refused():
     with pytest.raises(Refused, match=r"phases\[0\]\.batch_size"):
         choose("2h", 50_000, flags=("phases[0].batch_size=4096",), speed=100 * LAPTOP)
-
-
-def test_other_recipes_are_refused():
-    for flags in (("objective=rtd",), ("init=hf:DIR",)):
-        with pytest.raises(Refused, match=r"config\.budget"):
-            choose(flags=flags)
 
 
 def test_only_a_training_takes_a_budget():
@@ -525,10 +502,7 @@ def test_the_choice_for_this_machine_is_written_and_kept(tiny_store, tmp_path, m
 
 
 def test_a_workdir_keeps_its_choice(tmp_path, monkeypatch):
-    def measure(*_):
-        raise AssertionError("measured again")
-
-    monkeypatch.setattr(dial_run, "choose_run", measure)
+    monkeypatch.setattr(dial_run, "choose_run", lambda *_: pytest.fail("measured again"))
     run = choose("45m").written
     text = dial_run.write_config(run, parse_budget("45m"), [])
     (tmp_path / dial_run.CHOSEN).write_text(text)

@@ -149,14 +149,14 @@ def test_a_step_larger_than_a_device_is_refused_before_it_runs(monkeypatch):
 
 @pytest.mark.slow
 def test_a_step_with_a_teacher_is_taken_and_its_memory_counts():
-    alone = dataclasses.replace(tiny_models.CONFIG, objective="mlm", data=NO_PAIRS)
+    alone = dataclasses.replace(tiny_models.SMALL, objective="mlm", data=NO_PAIRS)
     taught = dataclasses.replace(
         alone,
         objective="relation_distillation",
         teacher="hf:DIR",
         distill=DistillConfig(relation_heads=8),
     )
-    wide = dataclasses.replace(tiny_models.MODEL, hidden_size=48, num_attention_heads=6)
+    wide = dataclasses.replace(alone.model, hidden_size=48, num_attention_heads=6)
     programs = [
         timing.compile_step(config, jax.devices()[:1], teacher)
         for config, teacher in ((alone, None), (taught, wide))

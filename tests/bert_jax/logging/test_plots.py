@@ -291,14 +291,8 @@ def test_it_says_nothing_and_needs_no_screen_nor_home(tmp_path):
 
 
 RESTARTED = (
-    Phase(seq_len=16, steps=700, max_predictions_per_seq=2),
-    Phase(
-        seq_len=32,
-        steps=300,
-        max_predictions_per_seq=4,
-        restart_learning_rate=0.5,
-        restart_warmup_steps=30,
-    ),
+    Phase(seq_len=16, steps=700),
+    Phase(seq_len=32, steps=300, restart_learning_rate=0.5, restart_warmup_steps=30),
 )
 RATES_OF = Config(phases=RESTARTED, optim=OptimConfig(learning_rate=1.0, warmup_steps=70))
 

@@ -11,7 +11,6 @@ import pytest
 from bert_jax.config import Config, LogConfig, recorded
 from bert_jax.config.schema import FinetuneConfig
 from bert_jax.logging import metrics_writer
-from bert_jax.logging import metrics_writer as log
 from bert_jax.logging.metrics_writer import MetricsFile, WandbWriter
 from bert_jax.runtime import run_record
 from bert_jax.trainer import fresh_start
@@ -63,7 +62,9 @@ def wandb(monkeypatch):
 
 def as_sent(workdir):
     """What stands in metrics.jsonl, by the names of TensorBoard."""
-    lines = [json.loads(line) for line in (workdir / log.METRICS).read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (workdir / metrics_writer.METRICS).read_text().splitlines()
+    ]
     rest = [{k: v for k, v in line.items() if k not in ("step", "split")} for line in lines]
     return [
         (line["step"], {f"{line['split']}/{name}": value for name, value in numbers.items()})

@@ -4,7 +4,10 @@ tests/bert_jax/interop/test_families.py has Hugging Face's results.
 """
 
 import dataclasses
+import functools
+import itertools
 import math
+import operator
 
 import jax
 import numpy as np
@@ -16,6 +19,7 @@ from bert_jax.model.bert import EncoderRows
 from bert_jax.model.disentangled import number_distances
 from bert_jax.parallel import mesh
 from bert_jax.train_step.objectives import MLM, RTD
+from tests.bert_jax.model.test_ops import norm_numpy
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
 from tests.bert_jax.train_step.gradients import assert_same, compute, draw, on_mesh
 from tests.bert_jax.train_step.test_objectives import one_by_one, side_by_side
@@ -27,6 +31,7 @@ SHAPE = {
     "max_relative_positions": 18,
     "num_hidden_layers": 1,
 }
+GENERATOR = {"generator_hidden_size": 32, "generator_num_attention_heads": 4}
 
 
 def configure(**changes):
@@ -49,8 +54,9 @@ def test_distances_have_the_buckets_of_transformers(buckets, reach, expected):
     assert number_distances(config, 10).tolist() == [*map(int, expected.split())]
 
 
-@pytest.mark.parametrize("terms", ["c2p|p2c", "c2p", "p2c"])
-@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize(
+    ("terms", "share"), [("c2p|p2c", True), ("c2p|p2c", False), ("c2p", True), ("p2c", False)]
+)
 def test_terms_are_products_with_the_distance_between_query_and_key(terms, share):
     """Against loops over queries and keys: He et al. 2021, equation 4, as the authors' code."""
     config = configure(pos_att_type=terms, share_att_key=share)
@@ -61,11 +67,14 @@ def test_terms_are_products_with_the_distance_between_query_and_key(terms, share
     q, k = rng.normal(size=(2, batch, seq_len, heads, width)).astype(np.float32)
     table = rng.normal(size=(2 * 8, heads * width)).astype(np.float32)
     rows = number_distances(config.model, seq_len)
+
+    @jax.jit
+    def score(params, q, k, read):
+        attention = at.model.bind(params).layers["00"].attention
+        return attention.distances.score(q, k, read, attention.query, attention.key)
+
     with jax.set_mesh(at.mesh):
-        attention = at.model.bind(on_mesh(params, at)).layers["00"].attention
-        maps = (attention.query, attention.key)
-        read = table[rows[0] : rows[-1] + 1]
-        scores = attention.distances.score(*map(jax.numpy.asarray, (q, k, read)), *maps)
+        scores = score(on_mesh(params, at), q, k, table[rows[0] : rows[-1] + 1])
     layer = params["layers"]["00"]["attention"]
 
     def vector(name, distance):
@@ -73,16 +82,14 @@ def test_terms_are_products_with_the_distance_between_query_and_key(terms, share
         mapped = table[rows[distance + seq_len - 1]] @ linear["kernel"] + linear["bias"]
         return mapped.reshape(heads, width)
 
-    expected = {"c2p": np.zeros((batch, heads, seq_len, seq_len))}
-    expected["p2c"] = expected["c2p"].copy()
-    for i in range(seq_len):
-        for j in range(seq_len):
-            if "c2p" in terms:
-                expected["c2p"][:, :, i, j] = (q[:, i] * vector("key", i - j)).sum(-1)
-            if "p2c" in terms:
-                expected["p2c"][:, :, i, j] = (k[:, j] * vector("query", i - j)).sum(-1)
-    for name, score in zip(terms.split("|"), scores, strict=True):
-        np.testing.assert_allclose(score, expected[name], atol=2e-5)
+    for term, got in zip(terms.split("|"), scores, strict=True):
+        expected = np.zeros((batch, heads, seq_len, seq_len))
+        for i, j in np.ndindex(seq_len, seq_len):
+            if term == "c2p":
+                expected[:, :, i, j] = (q[:, i] * vector("key", i - j)).sum(-1)
+            else:
+                expected[:, :, i, j] = (k[:, j] * vector("query", i - j)).sum(-1)
+        np.testing.assert_allclose(got, expected, atol=2e-5)
 
 
 def test_a_detector_reads_the_norm_of_a_token_plus_its_cls():
@@ -92,31 +99,28 @@ def test_a_detector_reads_the_norm_of_a_token_plus_its_cls():
     params = draw(at.model)
     head = params["rtd"]
     x = np.random.default_rng(3).normal(size=(1, 6, 32)).astype(np.float32)
-    with jax.set_mesh(at.mesh):
-        bound = at.model.bind(on_mesh(params, at))
-        places = np.array([[0, 4]], np.int32), np.array([[1, 1, 1, 1, 2, 2]], np.int32)
-        found = bound.rtd(jax.numpy.asarray(x))
-        packed = bound.rtd(*map(jax.numpy.asarray, (x, *places)))
+    places = np.array([[0, 4]], np.int32), np.array([[1, 1, 1, 1, 2, 2]], np.int32)
 
-    def compute(cls):
-        total = x + cls
-        centred = total - total.mean(-1, keepdims=True)
-        total = centred / np.sqrt((total.var(-1, keepdims=True)) + config.model.layer_norm_eps)
-        total = total * head["layer_norm"]["scale"] + head["layer_norm"]["bias"]
-        total = total @ head["transform"]["kernel"] + head["transform"]["bias"]
-        total = total * (1 + np.vectorize(math.erf)(total / math.sqrt(2))) / 2
+    @jax.jit
+    def detect(params, x, *places):
+        bound = at.model.bind(params)
+        return bound.rtd(x), bound.rtd(x, *places)
+
+    with jax.set_mesh(at.mesh):
+        found, packed = detect(on_mesh(params, at), x, *places)
+
+    def detect_numpy(cls):
+        total = norm_numpy(x + cls, **head["layer_norm"], eps=config.model.layer_norm_eps)
+        total = gelu(total @ head["transform"]["kernel"] + head["transform"]["bias"])
         return (total @ head["output"]["kernel"] + head["output"]["bias"])[..., 0]
 
-    np.testing.assert_allclose(found, compute(x[:, :1]), atol=2e-5)
+    np.testing.assert_allclose(found, detect_numpy(x[:, :1]), atol=2e-5)
     of_each = np.concatenate([x[:, [0] * 4], x[:, [4] * 2]], axis=1)
-    np.testing.assert_allclose(packed, compute(of_each), atol=2e-5)
+    np.testing.assert_allclose(packed, detect_numpy(of_each), atol=2e-5)
 
 
-def norm(x, layer_norm, eps=1e-12):
-    centred = x - x.mean(-1, keepdims=True)
-    return (
-        centred / np.sqrt(x.var(-1, keepdims=True) + eps) * layer_norm["scale"] + layer_norm["bias"]
-    )
+def gelu(x):
+    return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
 
 
 def apply_layer(params, config, keys, queries, table, seen):
@@ -138,39 +142,38 @@ def apply_layer(params, config, keys, queries, table, seen):
     weights /= weights.sum(-1, keepdims=True)
     read = np.einsum("hij,jhk->ihk", weights, v).reshape(queries.shape)
     x = queries + read @ own["output"]["kernel"] + own["output"]["bias"]
-    x = norm(x, own["layer_norm"])
+    x = norm_numpy(x, **own["layer_norm"])
     mlp = params["mlp"]
-    units = x @ mlp["intermediate"]["kernel"] + mlp["intermediate"]["bias"]
-    units = units * (1 + np.vectorize(math.erf)(units / math.sqrt(2))) / 2
-    return norm(x + units @ mlp["output"]["kernel"] + mlp["output"]["bias"], mlp["layer_norm"])
+    units = gelu(x @ mlp["intermediate"]["kernel"] + mlp["intermediate"]["bias"])
+    out = units @ mlp["output"]["kernel"] + mlp["output"]["bias"]
+    return norm_numpy(x + out, **mlp["layer_norm"])
 
 
 @pytest.mark.slow
 def test_a_mask_decoder_reads_the_layer_before_the_last_twice():
     """Against NumPy, which decodes every place as EnhancedMaskDecoder of microsoft/DeBERTa does."""
-    config = configure(
-        num_hidden_layers=2,
-        hidden_act="gelu_erf",
-        enhanced_mask_decoder=True,
-        generator_hidden_size=32,
-        generator_num_attention_heads=4,
-        generator_embeddings="gdes",
-    )
+    sizes = GENERATOR | {"num_hidden_layers": 2, "generator_embeddings": "gdes"}
+    config = configure(**sizes, hidden_act="gelu_erf", enhanced_mask_decoder=True)
     at = setting(config, 1, heads=RTD.heads)
     params, batch = draw(at.model), random_batch(batch_size=2)
     own, model = params["generator"], config.model.generator
+
+    @jax.jit
+    def encode(params, batch):
+        visible = hide_padding(batch["input_mask"])
+        rows = EncoderRows(batch["input_ids"], batch["segment_ids"], visible)
+        generator = at.model.bind(params).generator
+        return generator.encode_slots(rows, batch["masked_lm_positions"])
+
     with jax.set_mesh(at.mesh):
-        generator = at.model.bind(on_mesh(params, at)).generator
-        placed = mesh.place_batch(batch, at.mesh)
-        visible = hide_padding(placed["input_mask"])
-        rows = EncoderRows(placed["input_ids"], placed["segment_ids"], visible)
-        found = np.asarray(generator.encode_slots(rows, placed["masked_lm_positions"]))
+        found = np.asarray(encode(on_mesh(params, at), mesh.place_batch(batch, at.mesh)))
     distances = own["distances"]
-    table = norm(distances["table"]["embedding"], distances["layer_norm"])
+    table = norm_numpy(distances["table"]["embedding"], **distances["layer_norm"])
     for row, slots in enumerate(batch["masked_lm_positions"]):
         seen = batch["input_mask"][row] > 0
         embeddings = own["embeddings"]
-        x = norm(embeddings["word"]["embedding"][batch["input_ids"][row]], embeddings["layer_norm"])
+        x = embeddings["word"]["embedding"][batch["input_ids"][row]]
+        x = norm_numpy(x, **embeddings["layer_norm"])
         x = apply_layer(own["layers"]["00"], model, x, x, table, seen)
         asking = x + own["decoder_positions"]["embedding"][: len(x)]
         for _ in range(2):
@@ -183,56 +186,53 @@ def test_packed_rows_and_eight_devices_have_the_losses_and_gradients_of_examples
     """A table of positions too, and maps of its own, which are on two devices."""
     config = configure(share_att_key=False, position_biased_input=True)
     at = setting(config, 1)
-    params = draw(at.model)
-    expected = compute(at, MLM, params, one_by_one())
-    assert_same(compute(at, MLM, params, side_by_side()), expected)
-    batch = random_batch()
-    expected = compute(at, MLM, params, batch, drops=True)
-    for preset in ("zero1+tp", "fsdp"):
-        assert_same(compute(setting(config, 8, preset), MLM, params, batch, drops=True), expected)
+    params, batch = draw(at.model), random_batch()
+    alone = compute(at, MLM, params, one_by_one())
+    dropped = compute(at, MLM, params, batch, drops=True)
+    at = setting(config, 8, "zero1+tp")
+    assert_same(compute(at, MLM, params, side_by_side()), alone)
+    assert_same(compute(at, MLM, params, batch, drops=True), dropped)
 
 
 @pytest.mark.slow
-@pytest.mark.long
-def test_a_detector_with_tables_of_differences_is_the_same_on_eight_devices():
-    """The generator and the encoder have tables of distances of their own."""
-    sizes = {"generator_hidden_size": 32, "generator_num_attention_heads": 4}
-    sizes |= {"generator_embeddings": "gdes", "position_biased_input": True}
-    config = configure(detects_by_cls=True, **sizes)
-    at = setting(config, 1, heads=RTD.heads)
-    params = draw(at.model)
-    expected = compute(at, RTD, params, random_batch(), drops=True)
-    tables = expected[1]["embeddings"], expected[1]["generator"]["embeddings"]
-    assert all(
-        np.abs(each[name]["embedding"]).max() > 0
-        for each in tables
-        for name in each
-        if name in ("word", "position")
-    )
-    found = compute(
-        setting(config, 8, "zero1+tp", heads=RTD.heads), RTD, params, random_batch(), drops=True
-    )
-    assert_same(found, expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("preset", "remat"), [("zero1+tp", "none"), ("fsdp", "layer")])
-def test_a_mask_decoder_is_the_same_on_eight_devices(preset, remat):
-    sizes = {"generator_hidden_size": 32, "generator_num_attention_heads": 4}
-    config = configure(enhanced_mask_decoder=True, **sizes)
-    params, batch = draw(setting(config, 1, heads=RTD.heads).model), random_batch()
-    expected = compute(setting(config, 1, heads=RTD.heads), RTD, params, batch, drops=True)
-    assert np.abs(expected[1]["generator"]["decoder_positions"]["embedding"]).max() > 0
-    config = dataclasses.replace(config, compute=ComputeConfig(remat=remat, rolled_layers=True))
-    other = setting(config, 8, preset, heads=RTD.heads)
-    assert_same(compute(other, RTD, params, batch, drops=True), expected)
-
-
-@pytest.mark.slow
-def test_a_mask_decoder_counts_the_places_of_an_example_in_a_packed_row():
-    """The generator alone, whose masked words take no noise."""
+def test_a_mask_decoder_counts_the_places_of_an_example_in_packed_rows_on_eight_devices():
+    """The generator alone, whose masked words take no noise; recomputed on the devices."""
     config = configure(enhanced_mask_decoder=True)
     at = setting(config, 1)
     params = draw(at.model)
-    assert "decoder_positions" in params
-    assert_same(compute(at, MLM, params, side_by_side()), compute(at, MLM, params, one_by_one()))
+    expected = compute(at, MLM, params, one_by_one())
+    assert np.abs(expected[1]["decoder_positions"]["embedding"]).max() > 0
+    how = ComputeConfig(remat="layer", rolled_layers=True)
+    other = setting(dataclasses.replace(config, compute=how), 8, "zero1+tp")
+    assert_same(compute(other, MLM, params, side_by_side()), expected)
+
+
+EMBEDDINGS = [["embeddings"], ["generator", "embeddings"]]
+NAMES = ["word", "position"]
+TABLES = {"generator_embeddings": "gdes", "position_biased_input": True, "detects_by_cls": True}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("changes", "tables", "preset", "how"),
+    [
+        (TABLES, [*itertools.product(EMBEDDINGS, NAMES)], "zero1+tp", ComputeConfig()),
+        (
+            {"enhanced_mask_decoder": True},
+            [(["generator"], "decoder_positions")],
+            "fsdp",
+            ComputeConfig(remat="layer", rolled_layers=True),
+        ),
+    ],
+)
+def test_a_detector_and_its_generator_are_the_same_on_eight_devices(changes, tables, preset, how):
+    """The generator and the encoder have tables of distances of their own."""
+    config = configure(**GENERATOR, **changes)
+    at = setting(config, 1, heads=RTD.heads)
+    params = draw(at.model)
+    expected = compute(at, RTD, params, random_batch(), drops=True)
+    for place, name in tables:
+        grads = functools.reduce(operator.getitem, place, expected[1])[name]["embedding"]
+        assert np.abs(grads).max() > 0
+    other = setting(dataclasses.replace(config, compute=how), 8, preset, heads=RTD.heads)
+    assert_same(compute(other, RTD, params, random_batch(), drops=True), expected)

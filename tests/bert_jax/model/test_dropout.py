@@ -1,5 +1,6 @@
 """Dropout against its hash in plain Python integers, and the statistics of its masks."""
 
+import functools
 import math
 
 import jax
@@ -35,10 +36,15 @@ def kept_python(seed, step, layer, site, row, place, quarter, rate):
     return signed >= round(rate * 2**32) - 2**31
 
 
+@functools.partial(jax.jit, static_argnames=("dims", "rate", "shared_axis"))
+def compiled_masks(seed, step, layer, site, dims, rate, shared_axis):
+    dropout = Dropout(seed, step, number_rows(dims[0]))
+    return dropout.apply(jnp.ones(dims, jnp.float32), rate, layer, site, shared_axis)
+
+
 def masks(seed=1, step=2, rows=4, dims=(3, 5), layer=0, site=0, rate=0.1, shared_axis=-1):
-    dropout = Dropout(jnp.uint32(seed), jnp.uint32(step), number_rows(rows))
-    ones = jnp.ones((rows, *dims), jnp.float32)
-    return np.asarray(dropout.apply(ones, rate, layer, site, shared_axis))
+    words = jnp.uint32(seed), jnp.uint32(step)
+    return np.asarray(compiled_masks(*words, layer, site, (rows, *dims), rate, shared_axis))
 
 
 def test_dropout_is_the_hash_of_its_counters_along_the_last_axis():
@@ -58,14 +64,17 @@ def test_dropout_is_the_same_on_eight_devices(preset):
     whole = masks(rows=8, dims=(8, 5, 7))
     jax.set_mesh(mesh.make_mesh(MeshConfig(preset=preset, model_size=8)))
     ones = jax.device_put(np.ones(whole.shape, np.float32), mesh.spec("batch", "heads", None, None))
-    dropout = Dropout(jnp.uint32(1), jnp.uint32(2), number_rows(8))
-    cut = jax.jit(lambda x: dropout.apply(x, 0.1, 0, 0, -1))(ones)
+
+    def drop(x):
+        return Dropout(jnp.uint32(1), jnp.uint32(2), number_rows(8)).apply(x, 0.1, 0, 0, -1)
+
+    cut = jax.jit(drop)(ones)
     assert cut.addressable_shards[0].data.size == whole.size // 8
     np.testing.assert_array_equal(cut, whole)
 
 
 def test_dropout_keeps_the_mean_and_zeroes_the_rate():
-    for rate in (0.05, 0.1, 0.5):
+    for rate in (0.05, 0.5):
         dropped = masks(rows=64, dims=(128, 64), rate=rate)
         count = dropped.size
         deviation = math.sqrt(rate * (1 - rate) / count)
@@ -119,8 +128,12 @@ def test_the_spectrum_of_the_hash_is_as_documented():
     rows, places, rate = 64, 2**16, 0.1
     words = np.random.default_rng(5).integers(0, 2**32, (2, rows, 1), dtype=np.uint32)
     place = jnp.arange(places, dtype=jnp.uint32)[None]
-    hashes = hash_places(place, *(jnp.asarray(one) for one in words))
-    is_dropped = ~np.asarray(survives(hashes, jnp.uint32(0), rate))
+
+    @jax.jit
+    def keep(low, high):
+        return survives(hash_places(place, low, high), jnp.uint32(0), rate)
+
+    is_dropped = ~np.asarray(keep(*words))
     centred = is_dropped.astype(np.float32) - rate
     variance = rate * (1 - rate)
     spectrum = np.abs(np.fft.rfft(centred, 2 * places, axis=1)) ** 2
@@ -135,24 +148,19 @@ def test_the_spectrum_of_the_hash_is_as_documented():
     assert deviations.std() < 1.1
 
 
-def test_dropped_share_of_rows_and_columns_is_even():
-    kept = masks(rows=64, dims=(64, 128)) > 0
-    for axes in ((1, 2), (0, 1), (0, 2)):
-        share = kept.mean(axes)
-        per_group = kept.size / share.size
-        deviation = math.sqrt(0.1 * 0.9 / per_group)
-        assert np.abs(share - 0.9).max() < 5 * deviation
-        assert 0.6 < share.std() / deviation < 1.5  # as spread as independent draws, not more even
-
-
 def test_the_gradient_of_dropout_uses_the_same_mask():
-    dropout = Dropout(jnp.uint32(1), jnp.uint32(2), number_rows(4))
+    @jax.jit
+    def both_ways(x):
+        dropout = Dropout(jnp.uint32(1), jnp.uint32(2), number_rows(4))
+        y, backward = jax.vjp(lambda x: dropout.apply(x, 0.4, 0, 1, 1), x)
+        return y, backward(jnp.full_like(y, 2.0))[0]
+
     x = mesh.place_batch({"x": np.ones((4, 3, 5), np.float32)}, jax.sharding.get_mesh())["x"]
-    y, backward = jax.vjp(lambda x: dropout.apply(x, 0.4, 0, 1, 1), x)
-    np.testing.assert_array_equal(backward(jnp.full_like(y, 2.0))[0], 2.0 * y)
+    y, gradient = both_ways(x)
+    assert 0 < (y > 0).sum() < y.size
+    np.testing.assert_array_equal(gradient, 2.0 * y)
 
 
 def test_no_dropout_at_rate_zero():
-    dropout = Dropout(jnp.uint32(1), jnp.uint32(2), number_rows(4))
-    x = jnp.arange(12.0).reshape(4, 3)
-    assert dropout.apply(x, 0.0, 0, 0, 1) is x
+    x = jnp.arange(12.0)
+    assert Dropout(jnp.uint32(1), jnp.uint32(2), x).apply(x, 0.0, 0, 0, 1) is x

@@ -1,5 +1,7 @@
 """Losses against NumPy written from their definitions."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,28 +25,30 @@ def test_cross_entropy_and_its_gradient():
     weights = rng.normal(size=(5, 3))
     ids = jnp.asarray(labels, jnp.int32)
     logits32 = jnp.asarray(logits, jnp.float32)
-    nll, right = cross_entropy(logits32, ids)
+
+    @jax.jit
+    def run(x):
+        (nll, right), backward = jax.vjp(lambda x: cross_entropy(x, ids), x)
+        return nll, right, backward((jnp.float32(weights), jnp.zeros_like(right)))[0]
+
+    nll, right, gradient = run(logits32)
     np.testing.assert_allclose(nll, nll_numpy(logits, labels), rtol=1e-5)
     np.testing.assert_array_equal(right, logits.argmax(-1) == labels)
-    gradient = jax.grad(lambda x: (cross_entropy(x, ids)[0] * weights).sum())(logits32)
     expected = numeric_gradient(lambda x: nll_numpy(x, labels), logits, weights)
     np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("logits", "label", "is_right"),
-    [
+def test_a_prediction_is_right_only_where_its_label_alone_is_the_likeliest():
+    rows = [
         ([1.0, 3.0, 2.0], 1, 1.0),
-        ([3.0, 1.0, 3.0], 0, 0.0),
-        ([3.0, 1.0, 3.0], 2, 0.0),
+        ([3.0, 1.0, 3.0], 0, 0.0),  # first of a tie
+        ([3.0, 1.0, 3.0], 2, 0.0),  # last of a tie
         ([0.0, 0.0, 0.0], 0, 0.0),
         ([-1e9, -1e9, 2.0], 2, 1.0),  # ties far below the likeliest do not matter
-    ],
-    ids=["likeliest", "first of a tie", "last of a tie", "all alike", "padding"],
-)
-def test_a_prediction_is_right_only_where_its_label_alone_is_the_likeliest(logits, label, is_right):
-    _, right = cross_entropy(jnp.asarray([logits], jnp.float32), jnp.asarray([label], jnp.int32))
-    assert right.tolist() == [is_right]
+    ]
+    logits, labels, are_right = zip(*rows, strict=True)
+    _, right = jax.jit(cross_entropy)(jnp.float32(logits), jnp.int32(labels))
+    assert right.tolist() == [*are_right]
 
 
 def test_ties_that_few_bits_make_are_not_right(words):
@@ -69,22 +73,26 @@ def words():
 
 
 def on_device(words, dtype):
-    h, table, bias, labels, _ = words
-    of = jax.sharding.get_mesh()
-    rows = mesh.place_batch({"h": h.astype(dtype), "labels": labels.astype(np.int32)}, of)
+    h, table, bias, labels, weights = words
+    arrays = {"h": h.astype(dtype), "labels": labels.astype(np.int32)}
+    rows = mesh.place_batch(arrays | {"weights": weights}, jax.sharding.get_mesh())
     table = jax.device_put(jnp.asarray(table, dtype), mesh.spec("vocab", None))
     bias = jax.device_put(jnp.asarray(bias, jnp.float32), mesh.spec("vocab"))
-    return rows["h"], table, bias, rows["labels"]
+    return rows["h"], table, bias, rows["labels"], rows["weights"]
+
+
+@functools.partial(jax.jit, static_argnames="kept")
+def both_ways(h, table, bias, labels, weights, kept):
+    def loss(h, table, bias):
+        nll, right = word_cross_entropy(h, table, bias, labels, VOCAB, jnp.dtype(kept))
+        return (nll * weights).sum(), (nll, right)
+
+    grads, losses = jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(h, table, bias)
+    return losses, grads
 
 
 def losses_and_gradients(words, dtype, kept):
-    *arrays, labels = on_device(words, dtype)
-
-    def loss(h, table, bias):
-        nll, right = word_cross_entropy(h, table, bias, labels, VOCAB, jnp.dtype(kept))
-        return (nll * words[-1]).sum(), (nll, right)
-
-    grads, losses = jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(*arrays)
+    losses, grads = both_ways(*on_device(words, dtype), kept)
     assert [leaf.dtype for leaf in grads] == [dtype, dtype, jnp.float32]
     return losses, grads
 
@@ -122,14 +130,16 @@ def test_logits_kept_in_bfloat16_have_the_loss_and_gradients_of_what_is_kept(wor
     np.testing.assert_allclose(losses[0], expected[0][0], rtol=1e-4)
     for got, want in zip(grads, expected[1], strict=True):
         np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=0.02, atol=0.02)
-    arrays = on_device(words, jnp.bfloat16)
-    nll = word_cross_entropy(*arrays, VOCAB, jnp.dtype("bfloat16"))[0]
+    *arrays, _ = on_device(words, jnp.bfloat16)
+    without_gradient = jax.jit(word_cross_entropy, static_argnums=(4, 5))
+    nll = without_gradient(*arrays, VOCAB, jnp.dtype("bfloat16"))[0]
     exact = nll_numpy((h @ table.T + bias)[..., :VOCAB], labels)
     np.testing.assert_allclose(nll, exact, rtol=1e-5)  # nothing is kept where no gradient is taken
 
 
 def test_rows_past_the_vocabulary_have_no_weight(words):
     h, table, bias, _, _ = words
-    logits = compute_word_logits(*on_device(words, jnp.float32)[:3], VOCAB)
-    assert (jax.nn.softmax(logits)[..., VOCAB:] == 0).all()
+    of_words = jax.jit(compute_word_logits, static_argnums=3)
+    logits = np.asarray(of_words(*on_device(words, jnp.float32)[:3], VOCAB))
+    assert (np.exp(logits - logits.max(-1, keepdims=True))[..., VOCAB:] == 0).all()
     np.testing.assert_allclose(logits[..., :VOCAB], (h @ table.T + bias)[..., :VOCAB], atol=1e-5)

@@ -122,6 +122,9 @@ FAULTS = {
 }
 
 
+EARLY = ("nothing_learned", "rate_too_low", "stuck_at_unigram", "targets_visible")
+
+
 @pytest.mark.parametrize("rule", FAULTS)
 def test_a_fault_is_found_and_no_other(rule):
     losses, others = FAULTS[rule]
@@ -129,12 +132,7 @@ def test_a_fault_is_found_and_no_other(rule):
     assert list(found) == [rule]
     sentence, advice = found[rule].sentence, found[rule].advice
     assert sentence.endswith(".") and advice.endswith(".")
-
-
-def test_early_faults_are_found_within_a_tenth_of_the_run():
-    for rule in ("nothing_learned", "rate_too_low", "stuck_at_unigram", "targets_visible"):
-        losses, others = FAULTS[rule]
-        assert watch(lines_of(losses, **others))[rule].step <= STEPS / 10
+    assert found[rule].step <= STEPS / 10 or rule not in EARLY
 
 
 def test_a_plateau_is_reported_late_where_targets_fit_their_neighbors():

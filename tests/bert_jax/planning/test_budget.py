@@ -10,7 +10,7 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax.config import Config, ModelConfig, OptimConfig, Phase, validate
 from bert_jax.model import flops
-from bert_jax.planning import budget, budget_report, candidates, slices
+from bert_jax.planning import budget, budget_report, slices
 from bert_jax.planning.aot_compile import TooLarge
 from bert_jax.planning.budget import Budget, BudgetRequest, CorpusFacts, choose
 from bert_jax.planning.candidates import FAMILY, EncoderShape, reshape
@@ -185,12 +185,6 @@ def test_a_ladder_of_ones_own_decides_and_one_of_another_text_is_named():
     assert any("trained on the store mine, 7M tokens, and this" in note for note in other.notes)
 
 
-def test_saves_of_the_chosen_run_are_minutes_apart():
-    plan = choose(request(), Compiler())
-    secs = plan.settings["config.checkpoint.every_steps"] * sum(p.secs for p in plan.phases)
-    assert secs / sum(plan.chosen.steps) == pytest.approx(budget.SAVE_EVERY_SECS, rel=0.01)
-
-
 def test_the_settings_are_a_run_that_can_be_trained():
     config = with_setting(CONFIG, "optim.learning_rate", 2e-4)
     config = with_setting(config, "phases[1].restart_learning_rate", 1e-4)
@@ -205,7 +199,13 @@ def test_the_settings_are_a_run_that_can_be_trained():
     assert trained.optim.warmup_steps == pytest.approx(50 * scale, abs=1)
     second = plan.chosen.steps[1] / 100
     assert trained.phases[1].restart_warmup_steps == pytest.approx(7 * second, abs=1)
-    assert candidates.EncoderShape(*_shape_of(trained.model)).name == plan.chosen.size
+    model = trained.model
+    assert model.num_attention_heads * 64 == model.hidden_size
+    assert model.intermediate_size == 4 * model.hidden_size
+    assert EncoderShape(model.num_hidden_layers, model.hidden_size).name == plan.chosen.size
+    # Saves are minutes apart.
+    secs = trained.checkpoint.every_steps * sum(phase.secs for phase in plan.phases)
+    assert secs / sum(plan.chosen.steps) == pytest.approx(budget.SAVE_EVERY_SECS, rel=0.01)
 
 
 def test_a_short_run_still_warms_up():
@@ -213,12 +213,6 @@ def test_a_short_run_still_warms_up():
     bills = choose(asked, Compiler()).phases
     settings = budget.make_settings(asked.config, [90, 10], bills, asked)
     assert settings["config.optim.warmup_steps"] == 1
-
-
-def _shape_of(model):
-    assert model.num_attention_heads * 64 == model.hidden_size
-    assert model.intermediate_size == 4 * model.hidden_size
-    return model.num_hidden_layers, model.hidden_size
 
 
 @pytest.mark.parametrize(
@@ -246,18 +240,6 @@ def test_a_budget_that_buys_too_little_is_refused_before_anything_is_compiled(us
 def test_a_run_that_the_law_does_not_describe_is_refused(changes, words):
     with pytest.raises(ValueError, match=words):
         budget.check(config_lib.resolve(dataclasses.replace(CONFIG, phases=PHASES, **changes)))
-
-
-def test_a_shape_keeps_the_proportions_of_the_config():
-    given = dataclasses.replace(
-        CONFIG,
-        model=ModelConfig(
-            hidden_size=96, num_attention_heads=3, intermediate_size=144, gated_mlp=True
-        ),
-    )
-    model = reshape(given, EncoderShape(4, 256)).model
-    assert (model.num_hidden_layers, model.hidden_size) == (4, 256)
-    assert (model.num_attention_heads, model.intermediate_size) == (8, 384) and model.gated_mlp
 
 
 def test_a_store_is_counted(tiny_store):
