@@ -93,7 +93,9 @@ def test_settings_are_found_by_words_of_their_keys_and_descriptions(forked, patt
     assert words in forked("bert_jax", "config", pattern).stdout
 
 
-@pytest.mark.parametrize(("flag", "code"), [("--help", 0), ("--nope", 2)])
+@pytest.mark.parametrize(
+    ("flag", "code"), [pytest.param("--help", 0, marks=pytest.mark.slow), ("--nope", 2)]
+)
 def test_help_and_a_wrong_flag_do_not_wait_for_slow_imports(flag, code):
     modules = ["bert_jax", *__main__.MODULES.values()]
     if flag == "--nope":

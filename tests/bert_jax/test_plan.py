@@ -166,7 +166,7 @@ def test_rows_that_the_devices_of_a_chip_cannot_share_are_refused_by_their_flag(
     plan._check_per_chip_batch(flags, with_setting(config, "mesh.preset", "tp"), v3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_libtpu
 def test_a_budget_buys_the_only_size_for_so_little_text(tiny_store, tmp_path):
     out, picture = tmp_path / "budget.json", tmp_path / "loss.png"

@@ -107,8 +107,9 @@ OPTIONS = {
 @pytest.fixture(
     scope="module",
     params=[
-        *("table", "ner", "squad"),
-        *(pytest.param(task, marks=pytest.mark.slow) for task in ("regression", "rte", "codah")),
+        "table",
+        *(pytest.param(task, marks=pytest.mark.slow) for task in ("ner", "squad", "codah")),
+        *(pytest.param(task, marks=pytest.mark.long) for task in ("regression", "rte")),
     ],
 )
 def run(request, tmp_path_factory):
@@ -248,7 +249,16 @@ def assert_about_equal(task, path, other):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", ["table", "regression", "ner", "squad", "codah"], indirect=True)
+@pytest.mark.parametrize(
+    "run",
+    [
+        "table",
+        "ner",
+        "squad",
+        *(pytest.param(t, marks=pytest.mark.long) for t in ("codah", "regression")),
+    ],
+    indirect=True,
+)
 def test_an_export_predicts_what_its_run_does(run, tmp_path):
     task, workdir, source, _ = run
     export, alone = tmp_path / "export", output_for(task, tmp_path, "run")
@@ -291,7 +301,11 @@ def test_memory_holds_a_piece_of_the_rows(run, tmp_path, monkeypatch):
     assert_about_equal(task, whole, cut)
 
 
-@pytest.mark.parametrize("run", ["table", "ner", "squad"], indirect=True)
+@pytest.mark.parametrize(
+    "run",
+    ["table", *(pytest.param(task, marks=pytest.mark.slow) for task in ("ner", "squad"))],
+    indirect=True,
+)
 def test_what_is_no_fine_tuned_model_is_named_with_the_command_that_makes_one(run, tmp_path):
     task, workdir, source, _ = run
     encoder = write(tmp_path / "encoder", tensors(has_heads=False))

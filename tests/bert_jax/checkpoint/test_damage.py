@@ -15,6 +15,7 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
 from bert_jax.train_step import state
 from data_pipeline.io.refused import Refused
+from tests.bert_jax.checkpoint.states import draw_state
 from tests.bert_jax.tiny_models import SMALL, setting
 from tests.damages import empty, flip_a_bit
 
@@ -23,7 +24,7 @@ from tests.damages import empty, flip_a_bit
 def saved(tmp_path_factory):
     """A folder with the checkpoints of steps 4 and 8, and the states that they hold."""
     of = setting(SMALL, 1)
-    states = {seed: state.init_state(of.model, of.tx, of.where, seed) for seed in (4, 8)}
+    states = {seed: draw_state(of, seed) for seed in (4, 8)}
     folder = tmp_path_factory.mktemp("saved") / "checkpoints"
     saving = Checkpoints(folder, CheckpointConfig(), of.model)
     for step, one in states.items():

@@ -12,7 +12,6 @@ import threading
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -22,13 +21,14 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig, OptimConfig
 from bert_jax.train_step import state
 from data_pipeline.io.refused import Refused
+from tests.bert_jax.checkpoint.states import draw_state
 from tests.bert_jax.tiny_models import SMALL, setting
 
 
 @pytest.fixture(scope="module")
 def fresh():
     of = setting(SMALL, 1)
-    return of, state.init_state(of.model, of.tx, of.where, seed=1)
+    return of, draw_state(of, seed=1)
 
 
 def fill_disk(monkeypatch):
@@ -185,10 +185,13 @@ def test_an_optimizer_for_some_of_the_parameters_is_restored(tmp_path):
     """Muon keeps no second moment of a kernel, and AdamW nothing of it: neither is saved."""
     muon = dataclasses.replace(SMALL, optim=OptimConfig(name="muon"))
     of = setting(muon, 1)
-    held = of.init_state()
+    held = draw_state(of, seed=1)
     leaves = jax.tree.leaves(held.opt_state)
     assert sum(leaf.size for leaf in leaves) < 2 * sum(p.size for p in jax.tree.leaves(held.params))
-    marked = [jnp.full_like(leaf, number) for number, leaf in enumerate(leaves)]
+    marked = [
+        jax.device_put(np.full(leaf.shape, number, leaf.dtype), leaf.sharding)
+        for number, leaf in enumerate(leaves)
+    ]
     structure = jax.tree.structure(held.opt_state)
     held = dataclasses.replace(held, opt_state=jax.tree.unflatten(structure, marked))
     saved(tmp_path, (of, held), [3], CheckpointConfig())

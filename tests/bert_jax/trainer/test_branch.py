@@ -58,12 +58,15 @@ def branch(config, trunk, workdir, step=STEP):
     "settings",
     [
         {"optim": DECAY},
-        {
-            "phases": (
-                dataclasses.replace(PHASE, steps=STEP),
-                dataclasses.replace(PHASE, steps=2, objective="mlm", masked_lm_prob=0.2),
-            )
-        },
+        pytest.param(
+            {
+                "phases": (
+                    dataclasses.replace(PHASE, steps=STEP),
+                    dataclasses.replace(PHASE, steps=2, objective="mlm", masked_lm_prob=0.2),
+                )
+            },
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_leaf_ends_as_its_run_made_alone_also_killed_in_its_first_save(

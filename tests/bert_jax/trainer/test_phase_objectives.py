@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import numpy as np
 import pytest
 
 from bert_jax.config import CheckpointConfig, EvalConfig, Phase
@@ -13,14 +12,13 @@ from bert_jax.logging import plots
 from bert_jax.train_step.objectives import CAUSAL, MLM_NSP
 from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
     LOGGED_OFTEN,
+    assert_stops_change_nothing,
     compiled_once,
     lines_of,
     prepare,
     score_heldout,
     small_config,
     train,
-    train_with_stops,
-    without_timings,
 )
 
 pytestmark = pytest.mark.slow
@@ -79,12 +77,7 @@ def test_each_phase_is_trained_and_evaluated_by_its_own_objective(config, whole)
 
 
 def test_a_run_stopped_at_the_change_resumes_bit_for_bit(config, whole, tmp_path):
-    summary = train_with_stops(config, tmp_path / "run", (6, 7, 9))
-    assert without_timings(summary) == without_timings(whole[1])
-    for split in ("train", "heldout"):
-        assert numbers(tmp_path / "run", split) == numbers(whole[0], split)
-    ours, theirs = (load.load(str(each)).params for each in (tmp_path / "run", whole[0]))
-    np.testing.assert_equal(ours, theirs)
+    assert_stops_change_nothing(config, whole[0], tmp_path / "run", (7,))
 
 
 def test_a_causal_run_is_exported_as_a_decoder_and_refused_as_a_masked_model(config, tmp_path):

@@ -24,10 +24,10 @@ THETAS = (40.0, 9000.0)
 def config(tiny_store):
     config = small_config(
         tiny_store,
-        phases=(Phase(steps=4, **SIZES), Phase(steps=4, global_rope_theta=THETAS[1], **SIZES)),
+        phases=(Phase(steps=2, **SIZES), Phase(steps=2, global_rope_theta=THETAS[1], **SIZES)),
         optim=OptimConfig(learning_rate=3e-3, warmup_steps=1),
-        eval=EvalConfig(every_steps=4, examples=21),
-        checkpoint=CheckpointConfig(keep_every_steps=4),
+        eval=EvalConfig(every_steps=2, examples=21),
+        checkpoint=CheckpointConfig(keep_every_steps=2),
         objective="mlm",
     )
     model = dataclasses.replace(
@@ -46,7 +46,7 @@ def workdir(config, tmp_path_factory):
     return workdir
 
 
-@pytest.mark.parametrize(("step", "index"), [(4, 0), (8, 1)])
+@pytest.mark.parametrize(("step", "index"), [(2, 0), (4, 1)])
 def test_a_checkpoint_is_read_with_the_base_it_was_trained_with(config, workdir, step, index):
     saved = load.load(f"orbax:{workdir}@{step}")
     assert saved.config.global_rope_theta == THETAS[index]

@@ -13,7 +13,8 @@ from bert_jax.runtime import run_record
 from bert_jax.train_step import state
 from bert_jax.trainer.feed import open_store
 from data_pipeline.io.refused import Refused
-from tests.bert_jax.small_checkpoints import tensors, write
+from data_pipeline.vocab import load_vocabulary
+from tests.bert_jax.small_checkpoints import PIECES, tensors, write
 from tests.bert_jax.small_runs import begun, prepare, small_config
 from tests.damages import edit_json
 
@@ -128,6 +129,7 @@ def test_a_checkpoint_of_another_vocabulary_is_not_resumed(run, workdir):
     checkpoints.close()
 
 
+@pytest.mark.slow
 def test_a_converted_checkpoint_has_it_too(tmp_path):
     held = load.load(str(write(tmp_path / "hf", tensors())))
     to = export.parse_target(f"orbax:{tmp_path / 'ours'}")
@@ -153,18 +155,15 @@ def test_a_converted_checkpoint_has_it_too(tmp_path):
         (23, 11, True),
     ],
 )
-def test_rows_without_a_piece_are_bounded(vocabulary_of, rows, pieces, is_taken):
+def test_rows_without_a_piece_are_bounded(tmp_path, rows, pieces, is_taken):
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
+    vocabulary = load_vocabulary(tmp_path / "vocab.txt", checks_case=False)
+    vocabulary = dataclasses.replace(vocabulary, _pieces=("x",) * pieces)
     try:
-        checkpoint_vocabulary.check_size(vocabulary_of(pieces), rows, "hf:DIR")
+        checkpoint_vocabulary.check_size(vocabulary, rows, "hf:DIR")
     except ValueError as error:
         assert not is_taken
         assert f"{pieces:,} pieces" in str(error)
         assert f"{rows:,} rows" in str(error)
     else:
         assert is_taken
-
-
-@pytest.fixture(scope="module")
-def vocabulary_of(run):
-    vocabulary = run_record.read(run[0]).vocabulary
-    return lambda pieces: dataclasses.replace(vocabulary, _pieces=("x",) * pieces)
