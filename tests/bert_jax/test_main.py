@@ -35,14 +35,11 @@ for module in modules:
 """
 
 
-@pytest.mark.parametrize("name", __main__.MODULES)
-def test_every_entry_shows_its_own_help(forked, name):
-    ran = forked("bert_jax", name, "--help")
-    assert f"python -m {__main__.MODULES[name]}" in ran.stdout
-
-
 def test_an_entry_runs_as_with_python_m_and_its_exit_code_is_its_own(forked):
     flags = ["--config=configs/large.py:recipe=lamb64k", "--print_config"]
+    for name in ("store_speed", "config"):  # modules of other names
+        help_text = forked("bert_jax", name, "--help").stdout
+        assert f"python -m {__main__.MODULES[name]}" in help_text
     assert "name: lamb" in forked("bert_jax", "train", *flags).stdout
     ran = forked("bert_jax", "train", code=2)
     assert ran.stderr.startswith("error: --config is missing")

@@ -254,8 +254,7 @@ def assert_about_equal(task, path, other):
     [
         "table",
         "ner",
-        "squad",
-        *(pytest.param(t, marks=pytest.mark.long) for t in ("codah", "regression")),
+        *(pytest.param(t, marks=pytest.mark.long) for t in ("squad", "codah", "regression")),
     ],
     indirect=True,
 )
@@ -287,7 +286,11 @@ def test_an_export_predicts_what_its_run_does(run, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", ["table", "ner", "squad"], indirect=True)
+@pytest.mark.parametrize(
+    "run",
+    ["table", *(pytest.param(task, marks=pytest.mark.long) for task in ("ner", "squad"))],
+    indirect=True,
+)
 def test_memory_holds_a_piece_of_the_rows(run, tmp_path, monkeypatch):
     task, workdir, source, _ = run
     whole, cut = (output_for(task, tmp_path, stem) for stem in ("whole", "cut"))

@@ -71,7 +71,6 @@ def test_what_comes_after_the_step_may_differ(config, trunk, settings):
     assert compare(trunk, record_of(dataclasses.replace(config, **settings))) is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "step", "key", "values"),
     [
