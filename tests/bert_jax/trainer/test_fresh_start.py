@@ -21,7 +21,7 @@ from bert_jax.trainer import setup as setup_lib
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from tests.bert_jax.checkpoint.test_manager import fill_disk
-from tests.bert_jax.small_runs import begun, prepare, small_config
+from tests.bert_jax.small_runs import begun, prepare
 from tests.damages import edit_json, flip_a_bit
 
 LINE = '{"step": 6, "split": "train", "loss": 5.0}\n'
@@ -35,26 +35,18 @@ PROGRESS = {
 }
 
 
-@pytest.fixture(scope="module")
-def config(tiny_store):
-    return small_config(tiny_store)
+@pytest.fixture
+def config(first_config):
+    return first_config
 
 
 def fresh(config):
     return dataclasses.replace(config, checkpoint=CheckpointConfig(fresh=True))
 
 
-@pytest.fixture(scope="module")
-def saved(config, tmp_path_factory):
-    """A workdir with step 0 saved and no line written yet; to be copied."""
-    workdir = tmp_path_factory.mktemp("saved") / "run"
-    assert begun(prepare(config, workdir)).step == 0
-    return workdir
-
-
 @pytest.fixture
-def workdir(saved, tmp_path):
-    return shutil.copytree(saved, tmp_path / "run")
+def workdir(first_saved, tmp_path):
+    return shutil.copytree(first_saved, tmp_path / "run")
 
 
 def contents(workdir):
@@ -104,9 +96,9 @@ def ends_at_once(monkeypatch):
 
 
 def test_a_run_stopped_before_its_first_step_goes_on_from_step_0(
-    config, saved, workdir, ends_at_once, capsys
+    config, workdir, ends_at_once, capsys
 ):
-    made = json.loads((saved / "checkpoints/0/receipt/receipt.json").read_text())["run"]
+    made = json.loads((workdir / "checkpoints/0/receipt/receipt.json").read_text())["run"]
     setup = prepare(config, workdir)
     assert made["config"]["seed"] == config.seed
     assert made["store"]["digest"] == setup.feed.stores[0].digest

@@ -1,5 +1,6 @@
 """A run of the loop: it learns, stops and resumes to the same bits, and refuses what cannot be."""
 
+import dataclasses
 import json
 import shutil
 
@@ -29,14 +30,20 @@ from tests.bert_jax.small_runs import (
     train,
     whole,
 )
-from tests.bert_jax.tiny_models import build_store, with_setting
+from tests.bert_jax.tiny_models import MODEL, build_store, with_setting
 
 __all__ = ["compiled_once", "config", "moved", "stopped", "whole"]  # fixtures
 
 
 def test_a_stopped_run_ends_as_one_never_stopped(tiny_store, tmp_path, capsys):
+    changes = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # compiled sooner
     config = small_config(
-        tiny_store, steps=4, eval=EvalConfig(every_steps=3, examples=21), log_every_steps=1
+        tiny_store,
+        steps=4,
+        model=dataclasses.replace(MODEL, vocab_size=0, num_hidden_layers=1, **changes),
+        objective="mlm",
+        eval=EvalConfig(every_steps=3, examples=21),
+        log_every_steps=1,
     )
     summary = train(config, tmp_path / "whole")
     lines = [(line["step"], line["split"]) for line in lines_of(tmp_path / "whole")]

@@ -15,22 +15,13 @@ from bert_jax.trainer.feed import open_store
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.small_checkpoints import PIECES, tensors, write
-from tests.bert_jax.small_runs import begun, prepare, small_config
+from tests.bert_jax.small_runs import prepare
 from tests.damages import edit_json
 
 
-@pytest.fixture(scope="module")
-def run(tiny_store, tmp_path_factory):
-    """A run of one step's length that has saved its first weights, and its settings."""
-    workdir = tmp_path_factory.mktemp("pinned") / "run"
-    config = small_config(tiny_store, steps=2)
-    begun(prepare(config, workdir))
-    return workdir, config
-
-
 @pytest.fixture
-def workdir(run, tmp_path):
-    return shutil.copytree(run[0], tmp_path / "run")
+def workdir(first_saved, tmp_path):
+    return shutil.copytree(first_saved, tmp_path / "run")
 
 
 def exchanged(lines):
@@ -107,19 +98,19 @@ def test_a_carriage_return_is_no_change(workdir):
 
 
 @pytest.mark.parametrize("change", [exchanged, removed])
-def test_a_run_does_not_resume_over_a_changed_list(run, workdir, change):
+def test_a_run_does_not_resume_over_a_changed_list(first_config, workdir, change):
     rewrite_list(workdir / "vocab.txt", change)
     changed = (workdir / "vocab.txt").read_bytes()
     with pytest.raises(ValueError, match=r"run/vocab\.txt differs from .*; remove the copy"):
-        prepare(run[1], workdir)
+        prepare(first_config, workdir)
     assert (workdir / "vocab.txt").read_bytes() == changed
     (workdir / "vocab.txt").unlink()
-    prepare(run[1], workdir)
-    assert run_record.read(workdir).vocabulary.size == open_store(run[1].data).vocab_size
+    prepare(first_config, workdir)
+    assert run_record.read(workdir).vocabulary.size == open_store(first_config.data).vocab_size
 
 
-def test_a_checkpoint_of_another_vocabulary_is_not_resumed(run, workdir):
-    setup = prepare(run[1], workdir)
+def test_a_checkpoint_of_another_vocabulary_is_not_resumed(first_config, workdir):
+    setup = prepare(first_config, workdir)
     made = run_record.build_record(setup.config, setup.feed.provenance)
     made["vocabulary"]["sha256"] = "0" * 64
     checkpoints = Checkpoints(workdir / "checkpoints", CheckpointConfig(), setup.parts.model, made)
