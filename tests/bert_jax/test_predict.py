@@ -107,8 +107,10 @@ OPTIONS = {
 @pytest.fixture(
     scope="module",
     params=[
-        "table",
-        *(pytest.param(task, marks=pytest.mark.slow) for task in ("ner", "squad", "codah")),
+        *(
+            pytest.param(task, marks=pytest.mark.slow)
+            for task in ("table", "ner", "squad", "codah")
+        ),
         *(pytest.param(task, marks=pytest.mark.long) for task in ("regression", "rte")),
     ],
 )
@@ -304,11 +306,8 @@ def test_memory_holds_a_piece_of_the_rows(run, tmp_path, monkeypatch):
     assert_about_equal(task, whole, cut)
 
 
-@pytest.mark.parametrize(
-    "run",
-    ["table", *(pytest.param(task, marks=pytest.mark.slow) for task in ("ner", "squad"))],
-    indirect=True,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("run", ["table", "ner", "squad"], indirect=True)
 def test_what_is_no_fine_tuned_model_is_named_with_the_command_that_makes_one(run, tmp_path):
     task, workdir, source, _ = run
     encoder = write(tmp_path / "encoder", tensors(has_heads=False))

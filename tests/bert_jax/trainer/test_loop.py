@@ -19,7 +19,6 @@ from bert_jax.runtime import goodput
 from bert_jax.trainer.feed import open_store
 from bert_jax.verify_resume import compare_runs
 from tests.bert_jax.small_runs import (
-    assert_stops_change_nothing,
     compiled_once,
     config,
     lines_of,
@@ -28,6 +27,7 @@ from tests.bert_jax.small_runs import (
     small_config,
     stopped,
     train,
+    train_with_stops,
     whole,
 )
 from tests.bert_jax.tiny_models import MODEL, build_store, with_setting
@@ -35,7 +35,7 @@ from tests.bert_jax.tiny_models import MODEL, build_store, with_setting
 __all__ = ["compiled_once", "config", "moved", "stopped", "whole"]  # fixtures
 
 
-def test_a_stopped_run_ends_as_one_never_stopped(tiny_store, tmp_path, capsys):
+def test_a_stopped_run_goes_on_behind_its_last_step(tiny_store, tmp_path, capsys):
     changes = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # compiled sooner
     config = small_config(
         tiny_store,
@@ -45,15 +45,14 @@ def test_a_stopped_run_ends_as_one_never_stopped(tiny_store, tmp_path, capsys):
         eval=EvalConfig(every_steps=3, examples=21),
         log_every_steps=1,
     )
-    summary = train(config, tmp_path / "whole")
-    lines = [(line["step"], line["split"]) for line in lines_of(tmp_path / "whole")]
+    summary = train_with_stops(config, tmp_path, (2,))
+    lines = [(line["step"], line["split"]) for line in lines_of(tmp_path)]
     assert lines == [
         *((step, "train") for step in (1, 2, 3)),
         *((3, "heldout"), (4, "train"), (4, "heldout")),
     ]
-    assert (summary["steps"], summary["attempts"]) == (4, 1)
-    capsys.readouterr()
-    assert_stops_change_nothing(config, tmp_path / "whole", tmp_path / "parts", (2,))
+    assert (summary["steps"], summary["attempts"]) == (4, 2)
+    assert reader.read_arrays(tmp_path / "checkpoints", 4)["step"] == 4
     assert "resuming at step 2 of 4" in capsys.readouterr().out
 
 
