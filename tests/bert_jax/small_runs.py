@@ -24,6 +24,7 @@ from bert_jax.train_step.metrics import TIMINGS
 from bert_jax.trainer import compile, loop
 from bert_jax.trainer.feed import open_store
 from bert_jax.trainer.setup import build_setup, open_checkpoints, restore_or_initialize
+from bert_jax.verify_resume import compare_runs
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.tiny_models import MODEL
 
@@ -148,9 +149,9 @@ def whole_run(config, workdir, devices=1):
 
 @pytest.fixture(scope="module")
 def stopped(config, compiled_once, tmp_path_factory):
-    """The folder of the same run, stopped at step 4, started again and stopped at step 11."""
+    """The folder of the same run, stopped at step 11, in its second phase."""
     workdir = tmp_path_factory.mktemp("stopped") / "run"
-    stop_in_turn(config, workdir, (4, 11), signal.SIGTERM)
+    stop_in_turn(config, workdir, (11,), signal.SIGTERM)
     return workdir
 
 
@@ -171,13 +172,9 @@ def train_with_stops(config, workdir, steps):
 
 
 def assert_stops_change_nothing(config, whole, workdir, steps):
-    """Check that a run that is stopped after each of these steps ends as the whole one."""
-    summary = train_with_stops(config, workdir, steps)
-    assert without_timings(summary) == without_timings(whole.summary)
-    assert lines_of(workdir) == lines_of(whole.workdir)
-    ours, theirs = (final_state(each, config) for each in (workdir, whole.workdir))
-    np.testing.assert_equal(ours.params, theirs.params)
-    np.testing.assert_equal(ours.opt_state, theirs.opt_state)
+    """Check that a run that is stopped after each of these steps ends as the one in `whole`."""
+    train_with_stops(config, workdir, steps)
+    assert compare_runs(whole, workdir).differences == ()
 
 
 @pytest.fixture(scope="module")

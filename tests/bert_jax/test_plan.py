@@ -166,7 +166,7 @@ def test_rows_that_the_devices_of_a_chip_cannot_share_are_refused_by_their_flag(
     plan._check_per_chip_batch(flags, with_setting(config, "mesh.preset", "tp"), v3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_libtpu
 def test_a_budget_buys_the_only_size_for_so_little_text(tiny_store, tmp_path):
     out, picture = tmp_path / "budget.json", tmp_path / "loss.png"
@@ -193,20 +193,25 @@ def test_a_budget_buys_the_only_size_for_so_little_text(tiny_store, tmp_path):
     assert f"--config.data.store={tiny_store}" in train and "--workdir=" in train
 
 
+def choose(monkeypatch, compiler, store, *flags):
+    """The exit code of choosing a run of one size for v5e:2x2 with this compiler."""
+    monkeypatch.setattr(plan, "make_compiler", lambda tpu_slice, screen: compiler)
+    monkeypatch.setattr(plan.slices, "open_devices", lambda tpu_slice: [])
+    size = [f"--config.model.{each}" for each in ("num_hidden_layers=2", "hidden_size=128")]
+    given = ["--config=configs/auto.py", "--topology=v5e:2x2", f"--config.data.store={store}"]
+    return plan.main([*given, *size, *flags])
+
+
 @pytest.mark.parametrize(
     "given",
     ["--config.budget=2h", "--budget=19.2", "--chip_hours=8", "--config.budget=19.2usd@v5e:2x2"],
 )
 def test_a_budget_of_time_or_dollars_chooses_the_same_run(given, tiny_store, tmp_path, monkeypatch):
     compiler, written = Compiler(peak_share=4e-7), tmp_path / "chosen.py"
-    monkeypatch.setattr(plan, "make_compiler", lambda tpu_slice, screen: compiler)
-    monkeypatch.setattr(plan.slices, "open_devices", lambda tpu_slice: [])
-    size = [f"--config.model.{each}" for each in ("num_hidden_layers=2", "hidden_size=128")]
     prices = tmp_path / "prices.json"
     prices.write_text('{"prices": [{"chip": "v5e", "usd_on_demand": 2.4}]}')
-    flags = ["--config=configs/auto.py", "--topology=v5e:2x2", f"--config.data.store={tiny_store}"]
-    flags.append(f"--prices={prices}")
-    assert plan.main([*flags, *size, given, f"--config_out={written}"]) == 0
+    flags = f"--prices={prices}", given, f"--config_out={written}"
+    assert choose(monkeypatch, compiler, tiny_store, *flags) == 0
     assert compiler.calls == [[(128, 32)], [(128, 64)]]
     chosen = overrides.load(Config, "chosen.py", lambda name: str(written), [])
     assert (chosen.budget, chosen.data.store) == ("", str(tiny_store))
@@ -227,13 +232,8 @@ def test_a_budget_of_time_or_dollars_chooses_the_same_run(given, tiny_store, tmp
 def test_a_chosen_run_whose_kernel_has_no_price_says_so(tiny_store, tmp_path, monkeypatch):
     written = tmp_path / "chosen.py"
     for compiler, is_named in ((OfAKernel, True), (Compiler, False)):
-        made = compiler(peak_share=4e-7)
-        monkeypatch.setattr(plan, "make_compiler", lambda tpu_slice, screen, made=made: made)
-        monkeypatch.setattr(plan.slices, "open_devices", lambda tpu_slice: [])
-        size = [f"--config.model.{each}" for each in ("num_hidden_layers=2", "hidden_size=128")]
-        flags = ["--config=configs/auto.py", "--topology=v5e:2x2", "--config.budget=2h"]
-        flags += [f"--config.data.store={tiny_store}", f"--config_out={written}"]
-        assert plan.main([*flags, *size]) == 0
+        flags = "--config.budget=2h", f"--config_out={written}"
+        assert choose(monkeypatch, compiler(peak_share=4e-7), tiny_store, *flags) == 0
         assert ("a kernel of 2 x 128 has no price" in written.read_text()) == is_named
 
 
@@ -241,11 +241,7 @@ def test_a_budget_for_a_slice_whose_chips_hold_no_size_is_refused_with_its_memor
     tiny_store, monkeypatch, capfd
 ):
     compiler = Compiler(too_large=(128,))
-    monkeypatch.setattr(plan, "make_compiler", lambda tpu_slice, screen: compiler)
-    monkeypatch.setattr(plan.slices, "open_devices", lambda tpu_slice: [])
-    flags = ["--config=configs/auto.py", "--topology=v5e:2x2", f"--config.data.store={tiny_store}"]
-    size = [f"--config.model.{each}" for each in ("num_hidden_layers=2", "hidden_size=128")]
-    assert plan.main([*flags, *size, "--config.budget=2h"]) == 2
+    assert choose(monkeypatch, compiler, tiny_store, "--config.budget=2h") == 2
     assert "needs 40.00 GiB per chip, and one of v5e:2x2 has 16.00" in capfd.readouterr().err
 
 

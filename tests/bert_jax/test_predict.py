@@ -107,8 +107,11 @@ OPTIONS = {
 @pytest.fixture(
     scope="module",
     params=[
-        *("table", "ner", "squad"),
-        *(pytest.param(task, marks=pytest.mark.slow) for task in ("regression", "rte", "codah")),
+        *(
+            pytest.param(task, marks=pytest.mark.slow)
+            for task in ("table", "ner", "squad", "codah")
+        ),
+        *(pytest.param(task, marks=pytest.mark.long) for task in ("regression", "rte")),
     ],
 )
 def run(request, tmp_path_factory):
@@ -248,7 +251,15 @@ def assert_about_equal(task, path, other):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", ["table", "regression", "ner", "squad", "codah"], indirect=True)
+@pytest.mark.parametrize(
+    "run",
+    [
+        "table",
+        "ner",
+        *(pytest.param(t, marks=pytest.mark.long) for t in ("squad", "codah", "regression")),
+    ],
+    indirect=True,
+)
 def test_an_export_predicts_what_its_run_does(run, tmp_path):
     task, workdir, source, _ = run
     export, alone = tmp_path / "export", output_for(task, tmp_path, "run")
@@ -277,7 +288,11 @@ def test_an_export_predicts_what_its_run_does(run, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", ["table", "ner", "squad"], indirect=True)
+@pytest.mark.parametrize(
+    "run",
+    ["table", *(pytest.param(task, marks=pytest.mark.long) for task in ("ner", "squad"))],
+    indirect=True,
+)
 def test_memory_holds_a_piece_of_the_rows(run, tmp_path, monkeypatch):
     task, workdir, source, _ = run
     whole, cut = (output_for(task, tmp_path, stem) for stem in ("whole", "cut"))
@@ -291,6 +306,7 @@ def test_memory_holds_a_piece_of_the_rows(run, tmp_path, monkeypatch):
     assert_about_equal(task, whole, cut)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["table", "ner", "squad"], indirect=True)
 def test_what_is_no_fine_tuned_model_is_named_with_the_command_that_makes_one(run, tmp_path):
     task, workdir, source, _ = run

@@ -234,7 +234,8 @@ _INTEROP = (
         "interop/load.py",
         "config = record.config_at(step)",
         "config = record.config",
-        "trainer/test_phase_thetas.py::test_a_checkpoint_is_read_with_the_base_it_was_trained_with",
+        "trainer/test_phase_objectives.py"
+        "::test_a_checkpoint_is_read_with_the_base_it_was_trained_with",
     ),
     (
         RULE,

@@ -15,6 +15,7 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
 from bert_jax.train_step import state
 from data_pipeline.io.refused import Refused
+from tests.bert_jax.checkpoint.states import draw_state
 from tests.bert_jax.tiny_models import SMALL, setting
 from tests.damages import empty, flip_a_bit
 
@@ -23,7 +24,7 @@ from tests.damages import empty, flip_a_bit
 def saved(tmp_path_factory):
     """A folder with the checkpoints of steps 4 and 8, and the states that they hold."""
     of = setting(SMALL, 1)
-    states = {seed: state.init_state(of.model, of.tx, of.where, seed) for seed in (4, 8)}
+    states = {seed: draw_state(of, seed) for seed in (4, 8)}
     folder = tmp_path_factory.mktemp("saved") / "checkpoints"
     saving = Checkpoints(folder, CheckpointConfig(), of.model)
     for step, one in states.items():
@@ -38,14 +39,17 @@ def folder(saved, tmp_path):
     return shutil.copytree(saved[0], tmp_path / "checkpoints")
 
 
+def abstract_of(of):
+    return state.make_abstract_state(of.model, of.tx, of.where)
+
+
 def restored(folder, wanted=None):
     """Step, numbers and state that a run would go on from, and what it would say."""
     of = setting(SMALL, 1)
     said = []
     checkpoints = Checkpoints(folder, CheckpointConfig(), of.model)
     try:
-        abstract = wanted or state.make_abstract_state(of.model, of.tx, of.where)
-        found = checkpoints.restore(lambda step: abstract, said.append)
+        found = checkpoints.restore(lambda step: wanted or abstract_of(of), said.append)
     finally:
         checkpoints.close()
     return checkpoints.latest_step, found, said
@@ -125,11 +129,7 @@ def test_a_copy_to_branch_from_is_verified(folder):
 def test_without_fingerprints_a_flipped_bit_would_be_restored(folder, saved):
     flip_a_bit(largest(folder / "8", DATA))
     of = setting(SMALL, 1)
-    wanted = state.map_like_params(
-        arrays.describe_unpadded,
-        state.make_abstract_state(of.model, of.tx, of.where),
-        of.model.declared,
-    )
+    wanted = state.map_like_params(arrays.describe_unpadded, abstract_of(of), of.model.declared)
     found = reader.restore_arrays(directory.make_absolute(folder / "8"), wanted)
     held = state.map_like_params(arrays.add_padding, found, of.model.declared)
     same = jax.tree.map(lambda a, b: np.array_equal(a, b), held, saved[1][8])
@@ -198,8 +198,7 @@ def test_a_copy_under_another_step_is_not_taken(folder, saved):
 
 @pytest.mark.fault(15, "another dtype")
 def test_another_dtype_is_refused_and_nothing_set_aside(folder):
-    of = setting(SMALL, 1)
-    abstract = state.make_abstract_state(of.model, of.tx, of.where)
+    abstract = abstract_of(setting(SMALL, 1))
     half = dataclasses.replace(
         abstract,
         params=jax.tree.map(

@@ -12,7 +12,6 @@ import threading
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -22,13 +21,14 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig, OptimConfig
 from bert_jax.train_step import state
 from data_pipeline.io.refused import Refused
+from tests.bert_jax.checkpoint.states import draw_state
 from tests.bert_jax.tiny_models import SMALL, setting
 
 
 @pytest.fixture(scope="module")
 def fresh():
     of = setting(SMALL, 1)
-    return of, state.init_state(of.model, of.tx, of.where, seed=1)
+    return of, draw_state(of, seed=1)
 
 
 def fill_disk(monkeypatch):
@@ -38,6 +38,11 @@ def fill_disk(monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(directory, "seal", full)
+
+
+def open_in(folder, fresh, *record):
+    """Checkpoints of the model, closed at the end of a with."""
+    return contextlib.closing(Checkpoints(folder, CheckpointConfig(), fresh[0].model, *record))
 
 
 def steps_in(folder):
@@ -130,8 +135,8 @@ def test_what_ended_the_run_is_told_before_what_fails_in_closing(tmp_path, fresh
 
 
 def test_a_step_before_the_newest_is_not_saved_in_silence(tmp_path, fresh):
-    of, held = fresh
-    with contextlib.closing(Checkpoints(tmp_path, CheckpointConfig(), of.model)) as checkpoints:
+    held = fresh[1]
+    with open_in(tmp_path, fresh) as checkpoints:
         checkpoints.save(8, held, {})
         checkpoints.save(8, held, {})  # of the end of a phase, and of a stop after it
         with pytest.raises(ValueError, match=r"step 4 cannot be saved .* holds step 8"):
@@ -174,10 +179,7 @@ def test_parameters_of_other_shapes_are_refused(tmp_path, fresh):
     )
     with pytest.raises(ValueError, match=words):
         reader.restore_params(tmp_path, 3, of.model, of.mesh)
-    with (
-        contextlib.closing(Checkpoints(tmp_path, CheckpointConfig(), of.model)) as checkpoints,
-        pytest.raises(ValueError, match=words),
-    ):
+    with open_in(tmp_path, fresh) as checkpoints, pytest.raises(ValueError, match=words):
         checkpoints.restore(lambda step: state.make_abstract_state(of.model, of.tx, of.where))
 
 
@@ -185,16 +187,17 @@ def test_an_optimizer_for_some_of_the_parameters_is_restored(tmp_path):
     """Muon keeps no second moment of a kernel, and AdamW nothing of it: neither is saved."""
     muon = dataclasses.replace(SMALL, optim=OptimConfig(name="muon"))
     of = setting(muon, 1)
-    held = of.init_state()
+    held = draw_state(of, seed=1)
     leaves = jax.tree.leaves(held.opt_state)
     assert sum(leaf.size for leaf in leaves) < 2 * sum(p.size for p in jax.tree.leaves(held.params))
-    marked = [jnp.full_like(leaf, number) for number, leaf in enumerate(leaves)]
+    marked = [
+        jax.device_put(np.full(leaf.shape, number, leaf.dtype), leaf.sharding)
+        for number, leaf in enumerate(leaves)
+    ]
     structure = jax.tree.structure(held.opt_state)
     held = dataclasses.replace(held, opt_state=jax.tree.unflatten(structure, marked))
     saved(tmp_path, (of, held), [3], CheckpointConfig())
-    with contextlib.closing(
-        Checkpoints(tmp_path, CheckpointConfig(), of.model, {"made": "here"})
-    ) as checkpoints:
+    with open_in(tmp_path, (of, held), {"made": "here"}) as checkpoints:
         found, _ = checkpoints.restore(
             lambda step: state.make_abstract_state(of.model, of.tx, of.where)
         )

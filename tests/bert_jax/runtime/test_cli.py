@@ -201,31 +201,47 @@ def test_a_config_is_found_in_the_home_folder(monkeypatch, tmp_path):
     assert cli.find_config("~/mine.py") == str(tmp_path / "mine.py")
 
 
-def _start(tmp_path, kernel: str, tunables: str, begins: str = "main.start()") -> str:
-    """Let a command's process use huge pages; return its tunables and arguments after that."""
-    setting = tmp_path / "enabled"
-    setting.write_text(kernel)
-    code = (
-        "import os, sys\nfrom bert_jax.runtime import cli\nfrom data_pipeline.cli import main\n"
-        f"{begins}\ncli.use_huge_pages({str(setting)!r})\n"
-        "print(os.environ.get('GLIBC_TUNABLES'), *sys.argv[1:])"
+START = """
+import os, pathlib, sys
+from bert_jax.runtime import cli
+from data_pipeline.cli import main
+main.start()
+setting = sys.argv[1]
+cli.use_huge_pages(setting)
+print(os.environ.get("GLIBC_TUNABLES"), *sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's tunables")
+def test_a_command_restarts_once_to_get_huge_pages(tmp_path):
+    setting = tmp_path / "enabled pages"
+    setting.write_text("always [madvise] never")
+    ran = subprocess.run(
+        [sys.executable, "-c", START, str(setting)],
+        env={**os.environ, "GLIBC_TUNABLES": "glibc.x=2"},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
-    variables = {**os.environ, "GLIBC_TUNABLES": tunables}
-    command = [sys.executable, "-c", code, "--a b"]
-    return subprocess.run(
-        command, env=variables, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
+    assert ran.stdout == f"glibc.x=2:glibc.malloc.hugetlb=1 {setting}\n"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's tunables")
 @pytest.mark.parametrize(
-    ("kernel", "tunables", "begins", "after"),
+    ("kernel", "tunables", "is_starting"),
     [
-        ("always [madvise] never", "glibc.x=2", "main.start()", "glibc.x=2:glibc.malloc.hugetlb=1"),
-        ("always madvise [never]", "glibc.x=2", "main.start()", "glibc.x=2"),
-        ("always [madvise] never", "glibc.malloc.hugetlb=0", "main.start()", None),
-        ("always [madvise] never", "glibc.x=2", "pass", "glibc.x=2"),
+        ("always madvise [never]", "glibc.x=2", True),
+        ("always [madvise] never", "glibc.malloc.hugetlb=0", True),
+        ("always [madvise] never", "glibc.x=2", False),
     ],
 )
-def test_a_command_restarts_once_to_get_huge_pages(tmp_path, kernel, tunables, begins, after):
-    assert _start(tmp_path, kernel, tunables, begins) == f"{after or tunables} --a b\n"
+def test_no_other_process_restarts(tmp_path, monkeypatch, kernel, tunables, is_starting):
+    setting, begun = tmp_path / "enabled", []
+    setting.write_text(kernel)
+    monkeypatch.setenv("GLIBC_TUNABLES", tunables)
+    monkeypatch.setattr(cli.main, "is_starting", lambda: is_starting)
+    monkeypatch.setattr(cli.LINE, "close", lambda: None)
+    monkeypatch.setattr(os, "execv", lambda program, command: begun.append(program))
+    cli.use_huge_pages(str(setting))
+    assert begun == []

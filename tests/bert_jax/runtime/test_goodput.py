@@ -105,16 +105,6 @@ def test_going_back_within_a_run_loses_its_steps_and_no_time_besides(clock, tmp_
     }
 
 
-def test_kinds_add_up_to_the_time_since_the_first_start(clock, tmp_path):
-    began = clock.secs
-    for restored, step in ((0, 30), (20, 25), (20, 70)):
-        ledger = attempt(clock, tmp_path, restored, step=step, training=9.0, saving=0.25)
-        clock.secs += 11.0
-    clock.secs -= 11.0
-    secs = ledger.summary()["wall_secs"]
-    assert sum(secs.values()) == pytest.approx(clock.secs - began)
-
-
 def test_an_attempt_that_finds_the_run_finished_changes_no_timing(clock, tmp_path):
     attempt(clock, tmp_path, 0, step=50, training=10.0, evaluating=2.0)
     lines = (tmp_path / goodput.FILE).read_text()

@@ -2,15 +2,17 @@
 
 import copy
 import dataclasses
+import functools
 import json
 
 import pytest
 
 from bert_jax.config import EvalConfig, GuardConfig, MeshConfig, OptimConfig, Phase
 from bert_jax.runtime import code_version, history, run_record
+from bert_jax.trainer.feed import StoreFeed, open_stores
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.small_runs import small_config
-from tests.bert_jax.tiny_models import config_and_data, with_setting
+from tests.bert_jax.tiny_models import resolved, with_setting
 
 CONSTANT = OptimConfig(learning_rate=3e-3, warmup_steps=4, decay="constant")
 LATE = dataclasses.replace(CONSTANT, decay="one_minus_sqrt", decay_steps=5)
@@ -34,8 +36,14 @@ def config(tiny_store):
     return small_config(tiny_store, phases=(PHASE,), optim=CONSTANT, seed=3)
 
 
+@functools.cache
+def open_once(store):
+    return open_stores(PretrainOptions(store=store))
+
+
 def record_of(config):
-    return json.loads(json.dumps(run_record.build_record(*config_and_data(config))))
+    feed = StoreFeed(open_once(config.data.store), resolved(config))
+    return json.loads(json.dumps(run_record.build_record(feed.config, feed.provenance)))
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +71,6 @@ def test_what_comes_after_the_step_may_differ(config, trunk, settings):
     assert compare(trunk, record_of(dataclasses.replace(config, **settings))) is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "step", "key", "values"),
     [

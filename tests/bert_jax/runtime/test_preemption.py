@@ -107,7 +107,9 @@ def test_a_stop_is_noted_though_the_terminal_is_gone(heard):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR2])
+@pytest.mark.parametrize(
+    "number", [signal.SIGHUP, pytest.param(signal.SIGUSR2, marks=pytest.mark.long)]
+)
 def test_one_of_several_processes_sends_itself_sigterm_and_remembers_the_signal(number):
     """With a process of its own: jax.distributed takes SIGTERM for good."""
     (end,) = joined.run(STOP.replace("number == 1", "True").replace("SIGINT", number.name), count=1)

@@ -15,11 +15,10 @@ def test_anything_else_is_refused_with_an_example(text):
         read_window(text)
 
 
-@pytest.mark.parametrize(("first", "last", "done"), [(1, 13, 0), (13, 13, 0), (8, 9, 7)])
-def test_a_window_inside_the_run_is_taken(first, last, done):
-    window = read_window(f"{first}:{last}")
-    assert window == Window(first, last)
-    check_window(window, done, 13)
+def test_a_window_inside_the_run_is_taken():
+    assert read_window("8:13") == Window(8, 13)
+    for first, last, done in ((1, 13, 0), (13, 13, 0), (8, 9, 7)):
+        check_window(Window(first, last), done, 13)
 
 
 @pytest.mark.parametrize(

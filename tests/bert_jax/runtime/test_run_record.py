@@ -86,6 +86,7 @@ def test_what_would_be_another_run_is_refused_by_name(config, tmp_path, path, va
 @pytest.mark.parametrize(
     ("path", "value"),
     [
+        ("rtd_weight", 25.0),
         ("data.prefetch_batches", 9),
         ("data.data_cache", "elsewhere"),
         ("compute", ComputeConfig(attention="plain", mlm_logits_dtype="bfloat16", remat="layer")),

@@ -133,7 +133,7 @@ def test_a_stuck_process_ends_the_others_each_with_its_own_stacks(tmp_path):
     assert time.monotonic() - began_secs < 40
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.fault(9, "one of two processes fails by itself")
 def test_why_one_process_failed_is_said_by_the_others_which_end_alike(tmp_path):
     ended = joined.run(in_folder(tmp_path, FAILS))
@@ -143,7 +143,9 @@ def test_why_one_process_failed_is_said_by_the_others_which_end_alike(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("killed", "late_secs"), [(0, 0.0), (0, 1.0), (1, 0.0)])
+@pytest.mark.parametrize(
+    ("killed", "late_secs"), [(0, 0.0), (0, 1.0), pytest.param(1, 0.0, marks=pytest.mark.long)]
+)
 @pytest.mark.fault(9, "SIGKILL to one of two processes that wait for each other")
 def test_a_survivor_says_which_process_has_died(killed, late_secs):
     """Long before a heartbeat is missed, and also where jax notices the death first."""

@@ -16,12 +16,9 @@ from bert_jax.trainer.fresh_start import parse_trunk
 from bert_jax.trainer.setup import build_setup
 from bert_jax.verify_resume import compare_runs
 from data_pipeline.io.refused import Refused
-from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
-    LOGGED_OFTEN,
-    compiled_once,
-    small_config,
-    train,
-)
+from tests.bert_jax.small_runs import LOGGED_OFTEN, compiled_once, small_config, train, whole
+
+__all__ = ["compiled_once", "whole"]  # fixtures
 
 pytestmark = pytest.mark.slow
 
@@ -43,10 +40,8 @@ def config(tiny_store):
 
 
 @pytest.fixture(scope="module")
-def trunk(config, compiled_once, tmp_path_factory):  # noqa: F811
-    workdir = tmp_path_factory.mktemp("trunk") / "run"
-    train(config, workdir)
-    return workdir
+def trunk(whole):
+    return whole.workdir
 
 
 def branch(config, trunk, workdir, step=STEP):
@@ -58,12 +53,15 @@ def branch(config, trunk, workdir, step=STEP):
     "settings",
     [
         {"optim": DECAY},
-        {
-            "phases": (
-                dataclasses.replace(PHASE, steps=STEP),
-                dataclasses.replace(PHASE, steps=2, objective="mlm", masked_lm_prob=0.2),
-            )
-        },
+        pytest.param(
+            {
+                "phases": (
+                    dataclasses.replace(PHASE, steps=STEP),
+                    dataclasses.replace(PHASE, steps=2, objective="mlm", masked_lm_prob=0.2),
+                )
+            },
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_leaf_ends_as_its_run_made_alone_also_killed_in_its_first_save(

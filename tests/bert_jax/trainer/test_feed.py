@@ -155,11 +155,15 @@ def store(tiny_store, tmp_path):
     return shutil.copytree(tiny_store, tmp_path / "store")
 
 
+def begin_check(store, workdir, stop=None):
+    return DataCheck([store_lib.open_store(store)], workdir, stop or Stop(), 60.0)
+
+
 def checked(store, workdir):
     """What a check that reads all of it finds."""
     workdir.mkdir(exist_ok=True)
     stop = Stop()
-    check = DataCheck([store_lib.open_store(store)], workdir, stop, 60.0)
+    check = begin_check(store, workdir, stop)
     problem = check.problem(60.0, waits=True)
     assert stop.is_asked() == bool(problem)
     check.close()
@@ -196,7 +200,7 @@ def test_it_ends_with_the_run_and_gives_way_to_the_steps(store, tmp_path, monkey
         advance(self, read_bytes)
 
     monkeypatch.setattr(DataCheck, "_advance", noted)
-    check = DataCheck([store_lib.open_store(store)], tmp_path, Stop(), 60.0)
+    check = begin_check(store, tmp_path)
     while not found:
         time.sleep(0.01)
     began = time.monotonic()
@@ -232,7 +236,7 @@ def test_a_process_reads_its_own_copy_and_its_part_of_a_shared_one(
         monkeypatch.setattr(writer, "verify", lambda *of, n=name: parts.setdefault(n, of[3]))
         monkeypatch.setattr(data_check.processes, "read_posts", lambda topic: {1: "verified"})
         (tmp_path / name).mkdir()
-        check = DataCheck([store_lib.open_store(store)], tmp_path / name, Stop(), 60.0)
+        check = begin_check(store, tmp_path / name)
         assert check.problem(60.0, waits=True) == ""
         monkeypatch.undo()
     assert parts["own"] == everything
@@ -253,7 +257,7 @@ def test_parts_of_a_shared_store_are_all_of_it_once():
 def test_damage_names_the_process_and_its_host(store, tmp_path, monkeypatch):
     flip_a_bit(store / ARRAY)
     as_one_of_two(monkeypatch, {}, 1)
-    check = DataCheck([store_lib.open_store(store)], tmp_path, Stop(), 60.0)
+    check = begin_check(store, tmp_path)
     check._thread.join()
     assert check._problem.startswith(f"process 1 ({socket.gethostname()}): ")
     assert f"{ARRAY} has the SHA-256" in check._problem

@@ -15,17 +15,19 @@ from bert_jax.trainer.feed import StoreFeed, open_store, open_stores
 from bert_jax.trainer.heldout import count_phase
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.vocab import load_vocabulary
-from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
+from tests.bert_jax.small_runs import (
     LOGGED_OFTEN,
+    assert_stops_change_nothing,
     compiled_once,
-    lines_of,
     score_heldout,
     small_config,
     train,
-    train_with_stops,
+    whole,
 )
 from tests.bert_jax.tiny_models import build_store, open_feed
 from tests.damages import edit_json
+
+__all__ = ["compiled_once", "whole"]  # fixtures
 
 WORDS = ["rain", "snow", "wind", "cloud", "storm", "sun", "fog", "hail"]
 
@@ -174,17 +176,18 @@ def test_the_line_of_a_mixture_weighs_stores_as_its_score_does(feed, monkeypatch
     assert facts.baseline["uniform_mlm_loss"] == pytest.approx(math.log(feed.stores[0].vocab_size))
 
 
+@pytest.mark.long
+def test_a_stopped_run_resumes_bit_for_bit(config, whole, tmp_path):
+    assert_stops_change_nothing(config, whole.workdir, tmp_path / "run", (6, 8))
+
+
 @pytest.mark.slow
-def test_a_stopped_run_resumes_bit_for_bit_and_scores_each_store(config, feed, tmp_path):
-    summary = train(config, tmp_path / "whole")
-    train_with_stops(config, tmp_path / "run", (6, 8))
-    assert lines_of(tmp_path / "run") == lines_of(tmp_path / "whole")
-    ours, theirs = (load.load(str(tmp_path / name)) for name in ("run", "whole"))
-    np.testing.assert_equal(ours.params, theirs.params)
+def test_a_run_scores_each_store_and_no_other_mixture_goes_on_with_it(config, feed, whole):
+    summary, ours = whole.summary, load.load(str(whole.workdir))
     # Another mixture would go on with rows that the run has seen.
     phases = (config.phases[0], dataclasses.replace(config.phases[1], store_weights="0.5,0.5"))
     with pytest.raises(ValueError, match=r"phases\[1\]\.store_weights .*0\.25.*0\.5"):
-        train(dataclasses.replace(config, phases=phases), tmp_path / "run")
+        train(dataclasses.replace(config, phases=phases), whole.workdir)
     # Each store's score is what it has by itself; the mixture's is their mean by the shares.
     own = []
     for name, store in zip(feed.store_names, feed.stores, strict=True):

@@ -1,9 +1,11 @@
-"""A run whose phases learn differently: causal first, then masked words and next sentences."""
+"""A run whose phases learn differently: causal first, then masked words and next sentences.
+
+They turn by other rotary bases, too, as ModernBERT's and Ettin's long rows do.
+"""
 
 import dataclasses
 import json
 
-import numpy as np
 import pytest
 
 from bert_jax.config import CheckpointConfig, EvalConfig, Phase
@@ -11,37 +13,45 @@ from bert_jax.interop import export, load
 from bert_jax.interop.pretrained import refuse_causal
 from bert_jax.logging import plots
 from bert_jax.train_step.objectives import CAUSAL, MLM_NSP
-from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
+from tests.bert_jax.small_runs import (
     LOGGED_OFTEN,
+    assert_stops_change_nothing,
     compiled_once,
     lines_of,
     prepare,
     score_heldout,
     small_config,
     train,
-    train_with_stops,
-    without_timings,
+    whole,
 )
+
+__all__ = ["compiled_once", "whole"]  # fixtures
 
 pytestmark = pytest.mark.slow
 SIZES = {"seq_len": 16, "batch_size": 16, "max_predictions_per_seq": 3}
+THETAS = (40.0, 9000.0)
 
 
 @pytest.fixture(scope="module")
-def config(tiny_store):
+def plain(tiny_store):
     return small_config(
         tiny_store,
-        phases=(Phase(steps=7, objective="causal", **SIZES), Phase(steps=6, **SIZES)),
+        phases=(
+            Phase(steps=7, objective="causal", **SIZES),
+            Phase(steps=6, global_rope_theta=THETAS[1], **SIZES),
+        ),
         eval=EvalConfig(every_steps=4, examples=21),
-        checkpoint=CheckpointConfig(keep_every_steps=5),
+        checkpoint=CheckpointConfig(keep_every_steps=7),
         **LOGGED_OFTEN,
     )
 
 
 @pytest.fixture(scope="module")
-def whole(config, tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("whole") / "run"
-    return workdir, train(config, workdir)
+def config(plain):
+    """Rotary positions, and attention that looks at places from the start."""
+    changes = {"position_embedding_type": "rotary", "initializer_range": 0.5}
+    model = dataclasses.replace(plain.model, global_rope_theta=THETAS[0], **changes)
+    return dataclasses.replace(plain, model=model)
 
 
 def numbers(workdir, split):
@@ -50,7 +60,7 @@ def numbers(workdir, split):
 
 
 def test_each_phase_is_trained_and_evaluated_by_its_own_objective(config, whole):
-    workdir, summary = whole
+    workdir, summary = whole.workdir, whole.summary
     causal = {"causal_loss", "causal_accuracy"}
     masked = {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
     lines = numbers(workdir, "train")
@@ -75,20 +85,26 @@ def test_each_phase_is_trained_and_evaluated_by_its_own_objective(config, whole)
     assert list(setup.parts.objectives) == [CAUSAL, MLM_NSP]
     assert setup.parts.untrained == ()
     assert not load.load(str(workdir)).config.is_causal
-    assert load.load(f"orbax:{workdir}@5").config.is_causal
+    assert load.load(f"orbax:{workdir}@7").config.is_causal
+
+
+@pytest.mark.parametrize(("step", "index", "loss"), [(7, 0, "causal_loss"), (13, 1, "mlm_loss")])
+def test_a_checkpoint_is_read_with_the_base_it_was_trained_with(config, whole, step, index, loss):
+    saved = load.load(f"orbax:{whole.workdir}@{step}")
+    assert saved.config.global_rope_theta == THETAS[index]
+    expected = numbers(whole.workdir, "heldout")[step][loss]
+    assert score_heldout(config, saved)[loss] == pytest.approx(expected, rel=1e-5)
+    other = dataclasses.replace(saved.config, global_rope_theta=THETAS[1 - index])
+    turned = score_heldout(config, dataclasses.replace(saved, config=other))
+    assert abs(turned[loss] / expected - 1) > 1e-3
 
 
 def test_a_run_stopped_at_the_change_resumes_bit_for_bit(config, whole, tmp_path):
-    summary = train_with_stops(config, tmp_path / "run", (6, 7, 9))
-    assert without_timings(summary) == without_timings(whole[1])
-    for split in ("train", "heldout"):
-        assert numbers(tmp_path / "run", split) == numbers(whole[0], split)
-    ours, theirs = (load.load(str(each)).params for each in (tmp_path / "run", whole[0]))
-    np.testing.assert_equal(ours, theirs)
+    assert_stops_change_nothing(config, whole.workdir, tmp_path / "run", (7,))
 
 
-def test_a_causal_run_is_exported_as_a_decoder_and_refused_as_a_masked_model(config, tmp_path):
-    config = dataclasses.replace(config, phases=config.phases[:1])
+def test_a_causal_run_is_exported_as_a_decoder_and_refused_as_a_masked_model(plain, tmp_path):
+    config = dataclasses.replace(plain, phases=plain.phases[:1])
     summary = train(config, tmp_path / "run")
     assert summary["heldout_causal_loss"] < 5.3
     saved = load.load(str(tmp_path / "run"))

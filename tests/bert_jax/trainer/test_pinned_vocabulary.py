@@ -13,23 +13,15 @@ from bert_jax.runtime import run_record
 from bert_jax.train_step import state
 from bert_jax.trainer.feed import open_store
 from data_pipeline.io.refused import Refused
-from tests.bert_jax.small_checkpoints import tensors, write
-from tests.bert_jax.small_runs import begun, prepare, small_config
+from data_pipeline.vocab import load_vocabulary
+from tests.bert_jax.small_checkpoints import PIECES, tensors, write
+from tests.bert_jax.small_runs import prepare
 from tests.damages import edit_json
 
 
-@pytest.fixture(scope="module")
-def run(tiny_store, tmp_path_factory):
-    """A run of one step's length that has saved its first weights, and its settings."""
-    workdir = tmp_path_factory.mktemp("pinned") / "run"
-    config = small_config(tiny_store, steps=2)
-    begun(prepare(config, workdir))
-    return workdir, config
-
-
 @pytest.fixture
-def workdir(run, tmp_path):
-    return shutil.copytree(run[0], tmp_path / "run")
+def workdir(first_saved, tmp_path):
+    return shutil.copytree(first_saved, tmp_path / "run")
 
 
 def exchanged(lines):
@@ -106,19 +98,19 @@ def test_a_carriage_return_is_no_change(workdir):
 
 
 @pytest.mark.parametrize("change", [exchanged, removed])
-def test_a_run_does_not_resume_over_a_changed_list(run, workdir, change):
+def test_a_run_does_not_resume_over_a_changed_list(first_config, workdir, change):
     rewrite_list(workdir / "vocab.txt", change)
     changed = (workdir / "vocab.txt").read_bytes()
     with pytest.raises(ValueError, match=r"run/vocab\.txt differs from .*; remove the copy"):
-        prepare(run[1], workdir)
+        prepare(first_config, workdir)
     assert (workdir / "vocab.txt").read_bytes() == changed
     (workdir / "vocab.txt").unlink()
-    prepare(run[1], workdir)
-    assert run_record.read(workdir).vocabulary.size == open_store(run[1].data).vocab_size
+    prepare(first_config, workdir)
+    assert run_record.read(workdir).vocabulary.size == open_store(first_config.data).vocab_size
 
 
-def test_a_checkpoint_of_another_vocabulary_is_not_resumed(run, workdir):
-    setup = prepare(run[1], workdir)
+def test_a_checkpoint_of_another_vocabulary_is_not_resumed(first_config, workdir):
+    setup = prepare(first_config, workdir)
     made = run_record.build_record(setup.config, setup.feed.provenance)
     made["vocabulary"]["sha256"] = "0" * 64
     checkpoints = Checkpoints(workdir / "checkpoints", CheckpointConfig(), setup.parts.model, made)
@@ -128,6 +120,7 @@ def test_a_checkpoint_of_another_vocabulary_is_not_resumed(run, workdir):
     checkpoints.close()
 
 
+@pytest.mark.slow
 def test_a_converted_checkpoint_has_it_too(tmp_path):
     held = load.load(str(write(tmp_path / "hf", tensors())))
     to = export.parse_target(f"orbax:{tmp_path / 'ours'}")
@@ -153,18 +146,15 @@ def test_a_converted_checkpoint_has_it_too(tmp_path):
         (23, 11, True),
     ],
 )
-def test_rows_without_a_piece_are_bounded(vocabulary_of, rows, pieces, is_taken):
+def test_rows_without_a_piece_are_bounded(tmp_path, rows, pieces, is_taken):
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
+    vocabulary = load_vocabulary(tmp_path / "vocab.txt", checks_case=False)
+    vocabulary = dataclasses.replace(vocabulary, _pieces=("x",) * pieces)
     try:
-        checkpoint_vocabulary.check_size(vocabulary_of(pieces), rows, "hf:DIR")
+        checkpoint_vocabulary.check_size(vocabulary, rows, "hf:DIR")
     except ValueError as error:
         assert not is_taken
         assert f"{pieces:,} pieces" in str(error)
         assert f"{rows:,} rows" in str(error)
     else:
         assert is_taken
-
-
-@pytest.fixture(scope="module")
-def vocabulary_of(run):
-    vocabulary = run_record.read(run[0]).vocabulary
-    return lambda pieces: dataclasses.replace(vocabulary, _pieces=("x",) * pieces)

@@ -1,0 +1,18 @@
+"""A run that has saved its first weights and taken no step, for the tests of several files."""
+
+import pytest
+
+from tests.bert_jax.small_runs import begun, prepare, small_config
+
+
+@pytest.fixture(scope="session")
+def first_config(tiny_store):
+    return small_config(tiny_store)
+
+
+@pytest.fixture(scope="session")
+def first_saved(first_config, tmp_path_factory):
+    """The workdir of that run, with no line written yet; to be copied."""
+    workdir = tmp_path_factory.mktemp("first") / "run"
+    assert begun(prepare(first_config, workdir)).step == 0
+    return workdir
