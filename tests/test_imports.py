@@ -92,16 +92,14 @@ def _imports_of_this_tree() -> tuple[Import, ...]:
 def _read_imports(root: pathlib.Path) -> Iterator[Import]:
     for module, path in modules(root).items():
         nodes = read_nodes(path)
-        inside = {
-            node
-            for outer in nodes
-            if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
-            or (isinstance(outer, ast.If) and ast.unparse(outer.test) == "TYPE_CHECKING")
-            for node in ast.walk(outer)
-        }
+        inside = set[int]()  # lines
+        for node in nodes:
+            is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            if is_function or getattr(getattr(node, "test", None), "id", "") == "TYPE_CHECKING":
+                inside.update(range(node.lineno, node.end_lineno + 1))
         for node in nodes:
             for name in names_imported(node, module, is_package=path.name == "__init__.py"):
-                yield Import(module, name, node.lineno, node not in inside)
+                yield Import(module, name, node.lineno, node.lineno not in inside)
 
 
 def names_imported(node: ast.AST, module: str, is_package: bool) -> list[str]:

@@ -250,7 +250,7 @@ def test_the_readme_has_the_table_of_the_entries():
     assert report.BEGIN + table + report.END in report.README.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(platform.python_version() != "3.11.7", reason="other Pythons carry other text")
 def test_the_text_is_what_this_python_carries(tmp_path):
     python_docs.write(tmp_path / "docs.jsonl", make_console(quiet=True))

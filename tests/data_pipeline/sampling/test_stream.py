@@ -15,6 +15,7 @@ from tests.data_pipeline.corpora import FIRST_ID, SPECIAL_IDS, numbered, split_o
 from tests.data_pipeline.sampling import sources
 from tests.data_pipeline.sampling.sources import assert_same, epoch_rows, unmasked
 
+pytestmark = pytest.mark.usefixtures("few_trial_walks")
 SPLIT = split_of(varied(29, seed=9))
 OPTIONS = PretrainOptions(dupe_factor=3)
 SEQ_LEN, SLOTS = 37, 7

@@ -64,11 +64,6 @@ def test_what_is_not_allowed_is_named(changes, message):
     assert str(raised.value) == message
 
 
-def test_flags_are_named_as_flags():
-    with pytest.raises(ValueError, match=r"^--steps is 0; it must be from 1 to 64$"):
-        check_fields(Part(0), "--")
-
-
 def test_help_has_unit_range_and_default():
     helps = [describe_setting(field) for field in dataclasses.fields(Options)]
     assert helps[:4] == [

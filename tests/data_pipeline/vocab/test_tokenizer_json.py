@@ -58,7 +58,7 @@ def their_ids(tokenizer: tokenizers.Tokenizer, lines: list[str]) -> list[list[in
 def lines_without_special_pieces(shared_data: pathlib.Path) -> list[str]:
     strange = (shared_data / "robustness" / "blns.txt").read_text(encoding="utf-8").split("\n")
     lines = [line for language in LANGUAGES for line in sentences(shared_data, language)]
-    return [*lines[::3], *WHITE_SPACE, *strange]
+    return [*lines[::9], *WHITE_SPACE, *strange]
 
 
 def test_wordpiece_ids_are_those_of_the_store(shared_data, uncased, tmp_path):
@@ -73,15 +73,14 @@ def test_wordpiece_ids_are_those_of_the_store(shared_data, uncased, tmp_path):
         {"model_type": "unigram", "normalization_rule_name": "nmt_nfkc_cf"},
         {"model_type": "bpe", "normalization_rule_name": "nmt_nfkc_cf"},
         {"model_type": "unigram", "byte_fallback": True, "character_coverage": 0.98},
-        {"model_type": "bpe", "byte_fallback": True, "character_coverage": 0.98},
-        {"model_type": "bpe", "normalization_rule_name": "identity"},
+        {"model_type": "bpe", "normalization_rule_name": "identity", "byte_fallback": True},
         {"model_type": "unigram", "add_dummy_prefix": False},
         {"model_type": "unigram", "user_defined_symbols": ["(", ")", "-", "–", "Haus"]},  # ALBERT's
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )
 def test_sentencepiece_ids_are_those_of_the_store(shared_data, tmp_path, settings):
-    text = sentences(shared_data, "de")[::2] + sentences(shared_data, "zh")[::2]
+    text = sentences(shared_data, "de")[::4] + sentences(shared_data, "zh")[::4]
     vocabulary = train(tmp_path / "small.model", text, **settings)
     lines = lines_without_special_pieces(shared_data)
     theirs = their_ids(read_back(vocabulary, tmp_path), lines)
@@ -94,7 +93,7 @@ def test_sentencepiece_ids_are_those_of_the_store(shared_data, tmp_path, setting
 
 
 def test_only_ties_between_pieces_are_resolved_otherwise(shared_data, tmp_path):
-    text = sentences(shared_data, "de")
+    text = sentences(shared_data, "de")[::2]
     vocabulary = train(tmp_path / "small.model", text, model_type="unigram")
     theirs = their_ids(read_back(vocabulary, tmp_path), list(text))
     same = [a == b for a, b in zip(theirs, id_lists(vocabulary, text), strict=True)]
