@@ -77,7 +77,15 @@ def read_nodes(path: pathlib.Path) -> list[ast.AST]:
 
 @functools.cache
 def _parse(text: str) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(text)))
+    nodes: list[ast.AST] = [ast.parse(text)]
+    for node in nodes:  # which grows; ast.walk takes twice as long
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if isinstance(value, list):
+                nodes += [each for each in value if isinstance(each, ast.AST)]
+            elif isinstance(value, ast.AST) and field != "ctx":
+                nodes.append(value)
+    return nodes
 
 
 def imports(root: pathlib.Path) -> Iterable[Import]:

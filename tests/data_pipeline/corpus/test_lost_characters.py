@@ -63,16 +63,13 @@ def test_characters_that_could_steer_a_terminal_are_named_alone(code):
     assert words.isprintable()
 
 
-def test_the_most_frequent_come_first_and_a_store_that_counted_none_has_none():
+def test_the_most_frequent_come_first_and_a_record_that_was_changed_by_hand_is_refused():
     counts = dict(zip(range(0x4E00, 0x4E00 + 500), range(500), strict=True))
     record = record_lost_characters(counts)
     assert (record["characters"], record["occurrences"]) == (500, 499 * 250)
     assert list(record["most_frequent"])[:2] == ["U+4FF3", "U+4FF2"]
     assert len(record["most_frequent"]) == 100
     assert describe_lost_characters({"lost_characters": record_lost_characters({})}) == ""
-
-
-def test_a_record_that_was_changed_by_hand_is_refused():
     with pytest.raises(ValueError, match="lost_characters"):
         describe_lost_characters({"lost_characters": {"characters": 1, "most_frequent": {"x": 2}}})
 

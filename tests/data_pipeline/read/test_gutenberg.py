@@ -75,18 +75,13 @@ def test_chapters_of_a_book_without_what_surrounds_them():
     assert list(read_chapters(PATH, BOOK.split("\n"))) == CHAPTERS_OF_BOOK
 
 
-def test_the_old_small_print_is_a_header_too():
-    small_print = (
-        "Title\n\n***START**THE SMALL PRINT!**\n\n*END*THE SMALL PRINT! FOR ETEXTS*Ver.04*\n\n"
-    )
-    book = small_print + "CHAPTER I\n\n" + PROSE + "\n\nEnd of Project Gutenberg's Days\n"
-    assert list(read_chapters(PATH, book.split("\n"))) == [[PARAGRAPH]]
-
-
 @pytest.mark.parametrize("needs_license", [True, False])
 def test_books_that_were_joined_to_one_file_are_all_read(needs_license):
-    small_print = "Title\n\n*END*THE SMALL PRINT! FOR ETEXTS*Ver.04*\n\n"
-    old = f"{small_print}CHAPTER I\n\n{PROSE}\n\nEnd of Project Gutenberg's Days\n\nLicense.\n"
+    """The old small print is a header, too, with its start or without."""
+    end = "*END*THE SMALL PRINT! FOR ETEXTS*Ver.04*\n\n"
+    book = f"Title\n\n***START**THE SMALL PRINT!**\n\n{end}CHAPTER I\n\n{PROSE}\n"
+    assert list(read_chapters(PATH, book.split("\n"))) == [[PARAGRAPH]]
+    old = f"Title\n\n{end}CHAPTER I\n\n{PROSE}\n\nEnd of Project Gutenberg's Days\n\nLicense.\n"
     chapters = list(read_chapters(PATH, (old + BOOK + old).split("\n"), needs_license))
     assert chapters == [[PARAGRAPH], *CHAPTERS_OF_BOOK, [PARAGRAPH]]
 

@@ -53,14 +53,7 @@ def test_the_number_of_predictions_is_pythons_round(prob, most):
 
 @pytest.mark.parametrize(
     ("seq_len", "slots", "prob"),
-    [
-        (128, 20, 0.15),
-        (5, 20, 0.15),
-        (67, 3, 0.5),
-        (64, 61, 0.99),
-        (13, 40, 0.99),
-        (2048, 320, 0.15),
-    ],
+    [(128, 20, 0.15), (5, 20, 0.15), (67, 3, 0.5), (13, 40, 0.99), (2048, 320, 0.15)],
 )
 def test_only_text_is_predicted_and_the_text_can_be_restored(seq_len, slots, prob):
     rng = np.random.default_rng(1)

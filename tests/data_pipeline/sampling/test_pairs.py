@@ -57,18 +57,13 @@ def test_the_oracle_reproduces_googles_own_output(
 
 @pytest.mark.parametrize("most", [2, 3, 20, 21, 37])
 def test_truncation_in_closed_form_is_the_loop(most):
-    for a in range(1, 60):
-        for b in range(1, 60):
-            kept_a, kept_b = a, b
-            while kept_a + kept_b > most:
-                if kept_a > kept_b:
-                    kept_a -= 1
-                else:
-                    kept_b -= 1
-            made = pairs.truncate_pairs(
-                np.asarray([a]), np.asarray([b]), rules_of(seq_len=most + 3)
-            )
-            assert (int(made[0][0]), int(made[1][0])) == (kept_a, kept_b), (a, b)
+    a, b = (side.ravel() for side in np.mgrid[1:60, 1:60])
+    made = pairs.truncate_pairs(a, b, rules_of(seq_len=most + 3))
+    for *kept, made_a, made_b in zip(a, b, *made[:2], strict=True):
+        while sum(kept) > most:
+            longer = 0 if kept[0] > kept[1] else 1
+            kept[longer] -= 1
+        assert [made_a, made_b] == kept
 
 
 def resolved(split: Split, rules: WalkRules) -> pairs.Spans:

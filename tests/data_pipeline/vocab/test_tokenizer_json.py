@@ -11,17 +11,8 @@ import tokenizers
 
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import TOKENIZER_JSON, Vocabulary, load_vocabulary, tokenizer_json
+from data_pipeline.vocab import sentencepiece_model as models
 from data_pipeline.vocab.byte_level import train_byte_level
-from data_pipeline.vocab.sentencepiece_model import (
-    BPE,
-    BYTE,
-    CONTROL,
-    UNIGRAM,
-    UNKNOWN,
-    UNUSED,
-    USER_DEFINED,
-    read_model,
-)
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json, write_tokenizer_json
 from data_pipeline.vocab.train import train_sentencepiece
 from tests.data_pipeline.encoded import WORDS, id_lists, train_model
@@ -158,20 +149,20 @@ def test_models_that_the_format_cannot_say_have_no_file(tmp_path, settings):
 def test_pieces_are_those_of_the_library(settings):
     data = train_model(**settings)
     library = sentencepiece.SentencePieceProcessor(model_proto=data)
-    model = read_model(data)
+    model = models.read_model(data)
     ids = range(library.GetPieceSize())
     assert list(model.pieces) == [library.IdToPiece(i) for i in ids]
     assert list(model.scores) == [library.GetScore(i) for i in ids]
     for kind, says in (
-        (UNKNOWN, library.IsUnknown),
-        (CONTROL, library.IsControl),
-        (UNUSED, library.IsUnused),
-        (BYTE, library.IsByte),
+        *((models.UNKNOWN, library.IsUnknown), (models.CONTROL, library.IsControl)),
+        *((models.UNUSED, library.IsUnused), (models.BYTE, library.IsByte)),
     ):
         assert [found == kind for found in model.piece_types] == [says(i) for i in ids]
-    words = [p for p, t in zip(model.pieces, model.piece_types, strict=True) if t == USER_DEFINED]
+    kinds = zip(model.pieces, model.piece_types, strict=True)
+    words = [piece for piece, kind in kinds if kind == models.USER_DEFINED]
     assert words == settings.get("user_defined_symbols", [])
-    assert model.model_type == (BPE if settings["model_type"] == "bpe" else UNIGRAM)
+    is_bpe = settings["model_type"] == "bpe"
+    assert model.model_type == (models.BPE if is_bpe else models.UNIGRAM)
     assert model.has_byte_fallback == settings.get("byte_fallback", False)
 
 

@@ -105,11 +105,6 @@ def test_large_vocabularies_have_wider_ids(tmp_path):
     assert (lengths.dtype, lengths.tolist()) == (np.int64, [2, 0, 1])
 
 
-def test_nothing_encodes_to_nothing(uncased):
-    ids, lengths = load_vocabulary(uncased).encode([])
-    assert (ids.dtype, len(ids), len(lengths)) == (np.uint16, 0, 0)
-
-
 @pytest.mark.parametrize("char", ["\ue000", "\U000f0000", "\U0010fffd"])
 def test_private_use_characters_are_dropped_as_hugging_face_drops_them(tmp_path, char):
     vocabulary = load_vocabulary(write_list(tmp_path / "vocab.txt", ["ab", "##c"]))
