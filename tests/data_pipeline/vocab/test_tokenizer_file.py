@@ -217,7 +217,11 @@ def test_a_panic_while_a_text_is_encoded_is_a_refusal(tmp_path):
 
     panic = Panic("index out of bounds"), ValueError, r"a\.json.*'some text'.*index out of bounds"
     for error, raised, words in (
-        *(panic, (KeyboardInterrupt(), KeyboardInterrupt, ""), (MemoryError(), MemoryError, "")),
+        *(
+            panic,
+            (KeyboardInterrupt(), KeyboardInterrupt, None),
+            (MemoryError(), MemoryError, None),
+        ),
     ):
         encode = mock.Mock(side_effect=error)
         with pytest.raises(raised, match=words):
