@@ -102,6 +102,7 @@ def test_the_wheel_holds_the_packages_the_configs_the_launch_scripts_and_no_more
     assert tops == {"bert_jax", "data_pipeline", f"bert_jax-{bert_jax.__version__}.dist-info"}
 
 
+@pytest.mark.long
 def test_the_sdist_makes_the_same_wheel(wheel, tree, tmp_path):
     command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", f"--outdir={tmp_path}"]
     subprocess.run([*command, str(tree)], capture_output=True, check=True)

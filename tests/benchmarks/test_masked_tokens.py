@@ -37,6 +37,7 @@ def hash_by_hand(place):
     return ((bits ^ bits >> 31) >> 32) * 7 >> 32
 
 
+@pytest.mark.slow
 def test_the_score_is_the_mean_over_tokens_hidden_by_the_hash(checkpoint, split):
     score = masked_tokens.score_split(
         pretrained.place_masked_lm(checkpoint), split, Screen(is_writer=False)

@@ -139,7 +139,7 @@ def test_a_trace_is_the_trainers_run(tiny_store, tmp_path, monkeypatch):
     assert list(made.losses) == losses[:20]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_first_steps_of_the_newest_entry_repeat(tmp_path):
     if not (table := entries.read_entries()):
         pytest.skip("benchmarks/records/entries has no entry yet")

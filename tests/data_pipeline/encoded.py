@@ -1,6 +1,7 @@
 """Vocabularies and encoded sentences for tests: id lists, small SentencePiece models."""
 
 import io
+import pathlib
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -10,6 +11,12 @@ from data_pipeline.vocab import Vocabulary
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"{a}{b}{c} Word {a}{c}." for a in "bcdf" for b in "aeiou" for c in "lmnr"]
+
+
+def write_list(path: pathlib.Path, pieces: Iterable[str]) -> pathlib.Path:
+    """Write a WordPiece list: SPECIALS, then these pieces."""
+    path.write_text("".join(f"{piece}\n" for piece in (*SPECIALS, *pieces)), encoding="utf-8")
+    return path
 
 
 def id_lists(vocabulary: Vocabulary, sentences: Sequence[str]) -> list[list[int]]:

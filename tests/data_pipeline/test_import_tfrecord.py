@@ -89,15 +89,11 @@ def test_googles_own_file_imports_bit_for_bit_and_in_its_order(tmp_path, shared_
 SPLITS = ("train", "heldout")
 
 
-def test_copies_that_begin_with_the_same_text_go_to_one_side(folder):
+def test_texts_that_begin_alike_go_to_one_side_and_tokens_are_counted_before_masking(folder):
     assert run(folder, f"--input={folder}/good.tfrecord", "--holdout=0.3") == 0
     ids = stored(folder / "store", SEQ_LEN, "input_ids")
     sides = [set(ids[stored(folder / "store", SEQ_LEN, f"{name}_rows"), 1]) for name in SPLITS]
     assert sides[0] and sides[1] and not sides[0] & sides[1]
-
-
-def test_token_counts_are_those_of_the_text_before_masking(folder):
-    assert run(folder, f"--input={folder}/good.tfrecord", "--holdout=0.2") == 0
     store = open_store(folder / "store")
     for split in (store.train, store.heldout):
         expected = np.zeros(len(PIECES), np.int64)

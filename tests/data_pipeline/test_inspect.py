@@ -3,15 +3,15 @@
 import html.parser
 import json
 import os
-import pathlib
 import re
 
 import pytest
 
 from data_pipeline import inspect
 from data_pipeline.report import rows
-from tests.data_pipeline.stores import healthy_store, random_documents, words, write_store
+from tests.data_pipeline.stores import healthy_store, random_documents, write_store
 
+pytestmark = pytest.mark.usefixtures("few_trial_walks")
 VOID = {"meta", "br"}
 HOSTILE = ["<script>alert(1)</script>", "&amp;", '"><img', "</style>", "[/bold]"]
 
@@ -43,16 +43,11 @@ class Page(html.parser.HTMLParser):
         self.text.append(data)
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return healthy_store(tmp_path_factory.mktemp("inspect") / "store")
-
-
 @pytest.fixture
-def hostile(tmp_path):
-    """A store whose vocabulary and sources hold HTML and the screen's own markup."""
-    documents = random_documents(20, seed=1, vocab_size=10)
-    return write_store(tmp_path / "a<b>store", documents[:12], documents[12:], HOSTILE)
+def small(tmp_path):
+    """A store of three documents, too few for rows."""
+    documents = random_documents(3, seed=1)
+    return write_store(tmp_path / "store", documents[:2], documents[2:])
 
 
 @pytest.fixture(autouse=True)
@@ -64,37 +59,18 @@ def run(store: object, *flags: str) -> int:
     return inspect.main([f"--store={store}", *flags, "--seq_len=32"])
 
 
-def test_a_healthy_store_on_the_screen(store, capsys):
-    assert run(store, "--verify", "--examples=2") == 0
+def test_a_healthy_store_on_the_screen_on_the_page_and_in_numbers(tmp_path, capsys):
+    store = healthy_store(tmp_path / "store")
+    out, json_out = tmp_path / "page.html", tmp_path / "numbers.json"
+    assert run(store, "--verify", f"--html={out}", f"--json_out={json_out}", "--examples=3") == 0
     shown, error = capsys.readouterr()
     assert error == ""
     assert re.match(r"OK: the 9 files, [\d,]+ bytes, are those that were built\n", shown)
     assert re.search(r"documents +250 +250 *\n", shown)
     assert re.search(r"tokens per sentence +\S+ +5 +5 +5 +5 +5\.0", shown)
     assert "nothing looks wrong" in shown and "dropped     0 sentences" in shown
-    assert shown.count("tokens\n    [CLS]") == 2
+    assert shown.count("tokens\n    [CLS]") == 3
     assert "\u2026" not in shown  # a file of it is whole
-
-
-def test_the_page_stands_alone_and_escapes_what_a_corpus_holds(hostile, tmp_path):
-    out = tmp_path / "page.html"
-    assert run(hostile, f"--html={out}") == 0
-    text = out.read_text(encoding="utf-8")
-    page = Page(text)
-    names = {tag for tag, _ in page.tags}
-    assert not names & {"script", "img", "link", "iframe", "object", "base"}
-    assert {"svg", "table", "style"} <= names
-    attributes = {name for _, one in page.tags for name in one}
-    assert not attributes & {"src", "href", "action", "xlink:href"}
-    assert not any(name.startswith("on") for name in attributes)
-    assert not re.search(r"https?:|//|url\(|@import", text)
-    seen = "".join(page.text)
-    assert all(piece in seen for piece in HOSTILE) and "a<b>store" in seen
-
-
-def test_the_page_and_the_numbers_have_each_distribution_and_the_examples(store, tmp_path):
-    out, json_out = tmp_path / "page.html", tmp_path / "numbers.json"
-    assert run(store, f"--html={out}", f"--json_out={json_out}", "--examples=3") == 0
     page = Page(out.read_text(encoding="utf-8"))
     assert sum(tag == "svg" for tag, _ in page.tags) == 6
     classes = [one.get("class") for _, one in page.tags]
@@ -109,15 +85,26 @@ def test_the_page_and_the_numbers_have_each_distribution_and_the_examples(store,
     assert "manifest" not in numbers
 
 
-def test_a_text_on_the_page_runs_in_the_direction_of_its_script(tmp_path):
-    """A special token comes first in a row, and does not decide."""
-    documents = random_documents(20, seed=1, vocab_size=10)
-    pieces = [f"\u0627{letter}" for letter in "\u0628\u062a\u062b\u062c\u062d"]
-    store, out = tmp_path / "store", tmp_path / "page.html"
+def test_the_page_stands_alone_and_escapes_what_a_corpus_holds(tmp_path):
+    """Pieces and sources with HTML and the screen's own markup, others written to the left."""
+    documents = random_documents(20, seed=1, vocab_size=15)
+    pieces = [*HOSTILE, *(f"\u0627{letter}" for letter in "\u0628\u062a\u062b\u062c\u062d")]
+    store, out = tmp_path / "a<b>store", tmp_path / "page.html"
     write_store(store, documents[:12], documents[12:], pieces)
     assert run(store, f"--html={out}", "--examples=1") == 0
-    tags = Page(out.read_text(encoding="utf-8")).tags
-    assert ("p", {"dir": "auto"}) in tags and ("bdi", {"class": "special"}) in tags
+    text = out.read_text(encoding="utf-8")
+    page = Page(text)
+    names = {tag for tag, _ in page.tags}
+    assert not names & {"script", "img", "link", "iframe", "object", "base"}
+    assert {"svg", "table", "style"} <= names
+    attributes = {name for _, one in page.tags for name in one}
+    assert not attributes & {"src", "href", "action", "xlink:href"}
+    assert not any(name.startswith("on") for name in attributes)
+    assert not re.search(r"https?:|//|url\(|@import", text)
+    seen = "".join(page.text)
+    assert all(piece in seen for piece in HOSTILE) and "a<b>store" in seen
+    # A special token comes first in a row, and does not decide the direction of its text.
+    assert ("p", {"dir": "auto"}) in page.tags and ("bdi", {"class": "special"}) in page.tags
 
 
 def test_ready_made_examples_are_verified_and_no_more(tmp_path, capsys):
@@ -133,32 +120,23 @@ def test_ready_made_examples_are_verified_and_no_more(tmp_path, capsys):
     assert error.count("\n") == 1
 
 
-def test_a_split_of_one_document_is_reported_without_rows(tmp_path, capsys):
-    documents = random_documents(3, seed=1)
-    store = write_store(tmp_path / "store", documents[:2], documents[2:], words(200))
-    out = tmp_path / "page.html"
-    assert run(store, f"--html={out}") == 0
-    assert "held out and 2 are needed" in capsys.readouterr().out
-    assert sum(tag == "svg" for tag, _ in Page(out.read_text(encoding="utf-8")).tags) == 4
-
-
-def test_a_store_whose_name_is_not_utf_8_has_its_page_and_its_numbers(tmp_path, capsys):
-    documents = random_documents(3, seed=1)
-    place = pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+def test_a_store_with_a_split_of_one_document_and_a_name_that_is_not_utf_8(small, tmp_path, capsys):
+    """Its report has no rows."""
     try:
-        store = write_store(place, documents[:2], documents[2:], words(200))
+        store = small.rename(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     except OSError:
         pytest.skip("needs a file system whose names are bytes")
     out, json_out = tmp_path / "page.html", tmp_path / "numbers.json"
     assert run(store, f"--html={out}", f"--json_out={json_out}") == 0
-    assert "/caf\ufffd" in capsys.readouterr().out
-    assert r"/caf\udce9" in out.read_text(encoding="utf-8")
+    screen, page = capsys.readouterr().out, out.read_text(encoding="utf-8")
+    assert "held out and 2 are needed" in screen and "/caf\ufffd" in screen
+    assert sum(tag == "svg" for tag, _ in Page(page).tags) == 4 and r"/caf\udce9" in page
     assert json.loads(json_out.read_text(encoding="utf-8"))["store"] == str(store)
 
 
-def test_a_file_that_cannot_be_written_leaves_the_page_before_it(store, tmp_path, capsys):
+def test_a_file_that_cannot_be_written_leaves_the_page_before_it(small, tmp_path, capsys):
     out = tmp_path / "page.html"
     out.write_text("before")
     (tmp_path / "page.html.partial").mkdir()
-    assert run(store, f"--html={out}") == 2
+    assert run(small, f"--html={out}") == 2
     assert capsys.readouterr().err.count("\n") == 1 and out.read_text() == "before"

@@ -104,7 +104,7 @@ def test_a_forked_process_leaves_the_line_alone():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delay_secs", [0.0, 0.1, 0.2, 0.4, 0.8])
+@pytest.mark.parametrize("delay_secs", [0.0, 0.2, 0.8])
 def test_ctrl_c_while_an_entry_imports_clears_the_line_and_shows_no_traceback(delay_secs):
     # Its imports take over a second anywhere.
     entry = "[sys.executable, '-m', 'bert_jax.evaluate', '--checkpoint=nowhere']"
@@ -150,7 +150,7 @@ def test_two_clocks_the_commands_and_after_a_while_that_of_the_work():
 
 @pytest.mark.parametrize(
     ("environment", "is_on"),
-    [({"TERM": "dumb"}, False), ({"TERM": ""}, False), ({"NO_COLOR": "1"}, True)],
+    [({"TERM": "dumb"}, False), ({"NO_COLOR": "1"}, True)],
 )
 def test_a_terminal_that_cannot_go_back_gets_no_line_and_no_color_is_respected(environment, is_on):
     program = "LINE.start('importing')\ntime.sleep(0.3)\nwith LINE.hidden():\n    print(LINE.is_on)"

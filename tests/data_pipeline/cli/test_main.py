@@ -37,12 +37,18 @@ def test_ctrl_c_ends_the_process_and_then_raises_again():
         signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda number, frame: None])
-def test_a_background_job_and_another_program_keep_their_handler(handler):
-    signal.signal(signal.SIGINT, handler)
+@pytest.mark.parametrize(
+    ("number", "handler"),
+    [
+        *((signal.SIGINT, signal.SIG_IGN), (signal.SIGHUP, signal.SIG_IGN)),
+        (signal.SIGINT, lambda number, frame: None),
+    ],
+)
+def test_a_background_job_and_another_program_keep_their_handler(number, handler):
+    signal.signal(number, handler)
     main.end_on_ctrl_c()
     main.begin_work(outlives_reader=True)
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(number) is handler
 
 
 @pytest.mark.parametrize("number", main.STOP_SIGNALS)
@@ -63,17 +69,6 @@ def test_the_signals_that_follow_the_first_do_not_disturb_the_cleaning_up(stops_
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_an_ignored_signal_stays_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        main.end_on_ctrl_c()
-        main.begin_work()
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
-        main._state["ends_with_reader"] = False
-
-
 WITHOUT_READER = """
 import sys
 from data_pipeline.cli import main
@@ -89,8 +84,13 @@ sys.exit(main.run_main(COMMAND, work, [], outlives_reader={outlives}))
 """
 
 
-@pytest.mark.parametrize("outlives", [True, False])
-@pytest.mark.parametrize("without", ["reader of stdout", "reader of both", "terminal", "outputs"])
+@pytest.mark.parametrize(
+    ("without", "outlives"),
+    [
+        *(("reader of stdout", True), ("reader of stdout", False), ("reader of both", True)),
+        *(("terminal", True), ("terminal", False), ("outputs", False)),
+    ],
+)
 def test_work_goes_on_without_a_screen_or_ends_as_head_wants(tmp_path, outlives, without):
     """Once the master of a terminal is closed, writing to the terminal raises EIO."""
     done = tmp_path / "done"
@@ -132,8 +132,9 @@ def test_a_character_that_the_screen_lacks_is_shown_by_its_number():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flag", ["--help", "--nonsense"])
-@pytest.mark.parametrize("entry", ["bert_jax", "bert_jax.score", "data_pipeline.inspect"])
+@pytest.mark.parametrize(
+    ("entry", "flag"), [("bert_jax", "--help"), ("data_pipeline.inspect", "--nonsense")]
+)
 def test_what_a_command_says_before_its_work_needs_no_reader(entry, flag):
     command = f"{sys.executable} -u -m {entry} {flag} 2>&1 >&3 | cat"
     ran = subprocess.run(

@@ -13,11 +13,10 @@ from data_pipeline.corpus import beam as beam_encoding
 from data_pipeline.corpus import encode
 from data_pipeline.corpus.beam import group_sources
 from data_pipeline.read.sources import Source
+from tests.data_pipeline.encoded import write_list
 from tests.data_pipeline.test_build import contents
 
 pytest.importorskip("apache_beam", reason="needs the extra [beam]")
-
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "so", "it", "##s", "is", ",", "."]
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ def corpus(tmp_path) -> str:
         (tmp_path / f"{number}.jsonl").write_text(
             "".join(json.dumps({"text": text}) + "\n" for text in part)
         )
-    (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
+    write_list(tmp_path / "vocab.txt", ["so", "it", "##s", "is", ",", "."])
     return f"{tmp_path}/*.jsonl"
 
 

@@ -17,15 +17,12 @@ from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sources import find_sources
 from data_pipeline.vocab import Vocabulary, load_vocabulary
+from tests.data_pipeline.encoded import write_list
 
 
 @pytest.fixture
 def vocabulary(tmp_path: pathlib.Path) -> Vocabulary:
-    pieces = tmp_path / "pieces.txt"
-    pieces.write_text(
-        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "word", ".", *"0123456789"])
-    )
-    return load_vocabulary(pieces)
+    return load_vocabulary(write_list(tmp_path / "pieces.txt", ["word", ".", *"0123456789"]))
 
 
 def test_a_chunk_ends_at_a_number_of_documents_too(tmp_path, monkeypatch):
@@ -71,6 +68,7 @@ def test_the_reader_stays_a_bounded_distance_ahead(vocabulary):
     assert max(ahead) < 2 * 3
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_start_says_why(vocabulary):
     vocabulary.path.unlink()
     chunks = (TextChunk([["0"]], {0: 1}) for _ in range(10))
@@ -87,6 +85,7 @@ def test_only_a_refusal_of_a_worker_becomes_one(error, monkeypatch):
     assert raised.value is error
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_is_one_sentence(vocabulary):
     chunks = (TextChunk([["0"]], {0: 1}) for _ in range(10_000))
     encoded = encode_corpus(chunks, vocabulary, TextOptions(), CleaningOptions(), workers=2)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from data_pipeline.build import main
+from data_pipeline.corpus import encode
 from data_pipeline.corpus.lost_characters import (
     LostCharacters,
     describe_lost_characters,
@@ -14,6 +15,7 @@ from data_pipeline.report.findings import find_in_build
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.train import train_vocabulary
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
+from tests.data_pipeline.encoded import SPECIALS, write_list
 
 LETTERS = "abcdefghij"
 TEXT = [f"{a}{b} {b}{c}{a}" for a in LETTERS for b in LETTERS for c in LETTERS]
@@ -32,17 +34,16 @@ def test_what_no_piece_has_is_counted_by_its_code_point(tmp_path, kind, name, si
     assert lost == {0x2019: 2, 0x0434: 2, 0x1F600: 1}  # \u0414 is \u0434 in lower case
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_store_records_what_its_text_lost(tmp_path, workers, capsys):
+def test_a_store_records_what_its_text_lost(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(encode, "CHUNK_CHARS", 1000)
     corpus = tmp_path / "corpus.txt"
     lines = [f"Line {i} isn\u2019t of \u202e document {i % 7}." for i in range(300)]
     corpus.write_text("\n\n".join([*lines, "a \u0627 \u2019"]))
-    vocab = tmp_path / "pieces.txt"
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *LETTERS, "line", "isn", "t"]
-    pieces += [*"0123456789", *("##" + digit for digit in "0123456789"), "of", "document"]
-    vocab.write_text("\n".join(pieces) + "\n")
+    pieces = [*LETTERS, *"0123456789", *("##" + digit for digit in "0123456789")]
+    pieces += [".", "line", "isn", "t", "of", "document"]
+    vocab = write_list(tmp_path / "pieces.txt", pieces)
     argv = [f"--input={corpus}", f"--output={tmp_path}/store", f"--vocab={vocab}"]
-    assert main([*argv, f"--workers={workers}", "--sentences=lines"]) == 0
+    assert main([*argv, "--workers=1", "--sentences=lines"]) == 0
     manifest = json.loads((tmp_path / "store" / "manifest.json").read_text())
     assert manifest["lost_characters"] == {
         "characters": 2,
@@ -62,16 +63,13 @@ def test_characters_that_could_steer_a_terminal_are_named_alone(code):
     assert words.isprintable()
 
 
-def test_the_most_frequent_come_first_and_a_store_that_counted_none_has_none():
+def test_the_most_frequent_come_first_and_a_record_that_was_changed_by_hand_is_refused():
     counts = dict(zip(range(0x4E00, 0x4E00 + 500), range(500), strict=True))
     record = record_lost_characters(counts)
     assert (record["characters"], record["occurrences"]) == (500, 499 * 250)
     assert list(record["most_frequent"])[:2] == ["U+4FF3", "U+4FF2"]
     assert len(record["most_frequent"]) == 100
     assert describe_lost_characters({"lost_characters": record_lost_characters({})}) == ""
-
-
-def test_a_record_that_was_changed_by_hand_is_refused():
     with pytest.raises(ValueError, match="lost_characters"):
         describe_lost_characters({"lost_characters": {"characters": 1, "most_frequent": {"x": 2}}})
 
@@ -97,10 +95,8 @@ def test_a_finding_names_the_flag_where_it_helps(coverage, occurrences, is_named
 
 def test_words_longer_than_the_file_takes_are_counted(tmp_path):
     """A list has Google's 200 characters, a tokenizer.json its own number."""
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a"]
-    listed = tmp_path / "vocab.txt"
-    listed.write_text("\n".join(pieces) + "\n")
-    library = make_wordpiece_tokenizer(pieces, "[UNK]", lowercase=True)
+    listed = write_list(tmp_path / "vocab.txt", ["a", "##a"])
+    library = make_wordpiece_tokenizer([*SPECIALS, "a", "##a"], "[UNK]", lowercase=True)
     model = json.loads(library.to_str())
     model["model"]["max_input_chars_per_word"] = 7
     file = tmp_path / "tokenizer.json"
@@ -115,8 +111,6 @@ def test_words_longer_than_the_file_takes_are_counted(tmp_path):
 
 
 def test_the_count_of_long_words_does_not_depend_on_the_chunks(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a"]) + "\n")
-    lost = LostCharacters(load_vocabulary(path))
+    lost = LostCharacters(load_vocabulary(write_list(tmp_path / "vocab.txt", ["a", "##a"])))
     run = "a" * 201 + "\u0301" + "!" * 301  # 503 characters of which 201 in 502 are lost: 201.4
     assert lost.count_long_words([run] * 5) == 5 * lost.count_long_words([run]) == 5 * 201

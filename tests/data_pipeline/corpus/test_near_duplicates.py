@@ -29,7 +29,7 @@ def signatures_of(documents: list[list[str]]) -> np.ndarray:
     return Signer().sign([fold_text([" ".join(words)]) for words in documents])
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.03, 0.1, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.03, 1.0])
 def test_signatures_agree_in_the_share_of_runs_in_common(share):
     rng = random.Random(3)
     errors = []
@@ -91,7 +91,7 @@ def random_signatures(rng: np.random.Generator, documents: int) -> np.ndarray:
     return rng.integers(0, 2**32, (documents, 128), np.uint32)
 
 
-@pytest.mark.parametrize("threshold", [0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0])
+@pytest.mark.parametrize("threshold", [0.5, 0.8, 0.95, 1.0])
 def test_pairs_just_above_the_threshold_are_found_and_those_below_are_not(threshold, tmp_path):
     rng = np.random.default_rng(6)
     pairs = 400

@@ -129,13 +129,20 @@ def test_a_file_appears_when_it_is_whole_or_not_at_all(tmp_path, fails):
     assert output.exists() == (not fails)
 
 
-def test_a_replacement_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
+def test_a_replacement_that_fails_and_a_file_of_somebody_else_leave_the_file_alone(
+    tmp_path, monkeypatch
+):
     output = tmp_path / "out.txt"
     write_file(output, b"old")
     monkeypatch.setattr(os, "fdopen", mock.Mock(side_effect=OSError(28, "No space left")))
     with pytest.raises(OSError, match=r"writing out\.txt failed"):
         write_file(output, b"new")
     assert names(tmp_path) == ["out.txt"] and output.read_bytes() == b"old"
+    output.unlink()
+    with pytest.raises(FileExistsError, match="somebody else"), new_file(output) as unfinished:
+        unfinished.write_text("mine")
+        output.write_text("theirs")
+    assert names(tmp_path) == ["out.txt"] and output.read_text() == "theirs"
 
 
 def test_a_pipe_and_what_dev_holds_are_written_to_and_not_replaced(tmp_path, monkeypatch):
@@ -155,15 +162,6 @@ def test_a_pipe_and_what_dev_holds_are_written_to_and_not_replaced(tmp_path, mon
         os.close(reader)
     assert pipe.is_fifo() and stdout.is_symlink()
     assert names(tmp_path) == ["dev", "file", "pipe"] and names(stdout.parent) == ["stdout"]
-
-
-def test_a_file_of_somebody_else_is_not_replaced(tmp_path):
-    output = tmp_path / "out.txt"
-    with pytest.raises(FileExistsError, match="somebody else"), new_file(output) as unfinished:
-        unfinished.write_text("mine")
-        output.write_text("theirs")
-    assert output.read_text() == "theirs"
-    assert list(tmp_path.iterdir()) == [output]
 
 
 def test_a_place_that_is_taken_is_refused(tmp_path):

@@ -2,19 +2,10 @@
 
 import time
 
-import fsspec
 import pytest
 
 from data_pipeline.io.address import use_one_driver
 from data_pipeline.io.bucket import Bucket
-
-
-@pytest.fixture
-def memory():
-    files = fsspec.filesystem("memory")
-    yield files
-    if files.exists("/bucket"):
-        files.rm("/bucket", recursive=True)
 
 
 @pytest.fixture

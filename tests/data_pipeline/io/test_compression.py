@@ -14,7 +14,7 @@ from data_pipeline.io import compression
 from data_pipeline.io.compression import decompress
 from data_pipeline.read.lines import read_lines
 
-TEXT = b"".join(b"%d squared is %d\n" % (i, i * i) for i in range(20_000))
+TEXT = b"".join(b"%d squared is %d\n" % (i, i * i) for i in range(10_000))
 COMPRESS = {
     "gzip": gzip.compress,
     "bzip2": bz2.compress,

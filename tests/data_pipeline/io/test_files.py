@@ -7,19 +7,9 @@ import re
 import subprocess
 import sys
 
-import fsspec
 import pytest
 
 from data_pipeline.io.files import StoredFile, find_files, open_file
-
-
-@pytest.fixture
-def bucket():
-    """A folder of a file system in memory, where tests need an address; its files go with it."""
-    memory = fsspec.filesystem("memory")
-    yield memory
-    memory.store.clear()
-    memory.pseudo_dirs[:] = [""]
 
 
 def read(address: str) -> bytes:
@@ -27,10 +17,10 @@ def read(address: str) -> bytes:
         return file.read()
 
 
-def test_globs_of_an_address_match_as_in_a_folder(bucket, tmp_path, monkeypatch):
+def test_globs_of_an_address_match_as_in_a_folder(memory, tmp_path, monkeypatch):
     names = ("b.txt", "a.txt", "sub/c.txt", "sub/deep/d.txt", "e.json")
     for name in names:
-        bucket.pipe(f"/corpus/{name}", name.encode())
+        memory.pipe(f"/corpus/{name}", name.encode())
         (tmp_path / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "corpus" / name).write_text(name)
     monkeypatch.chdir(tmp_path)
@@ -47,9 +37,9 @@ def test_globs_of_an_address_match_as_in_a_folder(bucket, tmp_path, monkeypatch)
                 assert read(file.address) == read(other.address)
 
 
-def test_a_bucket_is_asked_for_large_pieces_whatever_the_reader_asks_for(bucket, monkeypatch):
+def test_a_bucket_is_asked_for_large_pieces_whatever_the_reader_asks_for(memory, monkeypatch):
     data = bytes(range(256)) * 1000
-    bucket.pipe("/corpus/a.gz", gzip.compress(data, compresslevel=0))
+    memory.pipe("/corpus/a.gz", gzip.compress(data, compresslevel=0))
     asked: list[int] = []
 
     class Counting(io.BytesIO):
@@ -57,8 +47,8 @@ def test_a_bucket_is_asked_for_large_pieces_whatever_the_reader_asks_for(bucket,
             asked.append(len(buffer))
             return super().readinto(buffer)
 
-    packed = bucket.cat_file("/corpus/a.gz")
-    monkeypatch.setattr(type(bucket), "open", lambda *_, **__: Counting(packed))
+    packed = memory.cat_file("/corpus/a.gz")
+    monkeypatch.setattr(type(memory), "open", lambda *_, **__: Counting(packed))
     with open_file("memory://corpus/a.gz", 100_000) as file:
         assert gzip.GzipFile(fileobj=file).read() == data
     # From Python 3.12 on the rest of a buffer at the end of the file is asked for once more.
@@ -93,15 +83,15 @@ for protocol in ("gs", "https", "nowhere"):
     assert re.match(r"nowhere://b/a\.txt .* is no file system that fsspec", unknown)
 
 
-def test_a_file_that_went_after_it_was_listed_and_a_link_to_nothing_are_named(bucket, tmp_path):
+def test_a_file_that_went_after_it_was_listed_and_a_link_to_nothing_are_named(memory, tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("text")
-    bucket.pipe("/corpus/a.txt", b"text")
+    memory.pipe("/corpus/a.txt", b"text")
     link = tmp_path / "link_to_a.txt"
     link.symlink_to(tmp_path / "gone.txt")
     listed = [find_files(name)[0] for name in (str(path), str(link), "memory://corpus/*")]
     path.unlink()
-    bucket.rm("/corpus/a.txt")
+    memory.rm("/corpus/a.txt")
     gone = r"a\.txt was listed and is not there any"
     nowhere = r"a\.txt is a link to .*gone\.txt, which is not there; remove the link"
     for file, words in zip(listed, (gone, nowhere, gone), strict=True):
@@ -128,15 +118,15 @@ class DriverError(Exception):
     """Of a driver that has errors of its own."""
 
 
-def test_errors_of_a_driver_become_one_sentence(bucket, monkeypatch):
+def test_errors_of_a_driver_become_one_sentence(memory, monkeypatch):
     def refuse(*_, **__):
         raise DriverError("no credentials")
 
-    bucket.pipe("/corpus/a.txt", b"text")
+    memory.pipe("/corpus/a.txt", b"text")
     sentence = r"^memory://.*ing failed: DriverError no credentials$"
-    monkeypatch.setattr(type(bucket), "_open", refuse)
+    monkeypatch.setattr(type(memory), "_open", refuse)
     with pytest.raises(OSError, match=sentence):
         read("memory://corpus/a.txt")
-    monkeypatch.setattr(type(bucket), "glob", refuse)
+    monkeypatch.setattr(type(memory), "glob", refuse)
     with pytest.raises(OSError, match=sentence):
         find_files("memory://corpus/*")

@@ -72,11 +72,11 @@ def test_a_whole_line_without_its_end_is_kept(path):
     assert [line["step"] for line in read_records(path)] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("cut", [b'{"step": 2, "spl', b'{"step": 2, "a": "b\\"}'])
-def test_half_a_line_in_the_middle_is_damage(path, cut):
-    path.write_bytes(WHOLE + cut + b"\n" + WHOLE)
-    with pytest.raises(DamagedFile, match="line 3"):
-        read_records(path)
+def test_half_a_line_in_the_middle_is_damage(path):
+    for cut in (b'{"step": 2, "spl', b'{"step": 2, "a": "b\\"}'):
+        path.write_bytes(WHOLE + cut + b"\n" + WHOLE)
+        with pytest.raises(DamagedFile, match="line 3"):
+            read_records(path)
 
 
 DAMAGE = {

@@ -35,8 +35,10 @@ def test_lengths_are_those_of_the_records_and_end_with_the_last_whole_head():
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
-@pytest.mark.parametrize("length", [(16 << 20) + 1, 1 << 40, 1 << 60, (1 << 64) - 1])
-@pytest.mark.parametrize("before", [b"", frame(b"a record")])
+@pytest.mark.parametrize(
+    ("length", "before"),
+    [((16 << 20) + 1, b""), (1 << 40, frame(b"a record")), ((1 << 64) - 1, frame(b"a record"))],
+)
 def test_a_record_of_a_terabyte_with_a_right_checksum_is_refused(tmp_path, pack, length, before):
     path = tmp_path / "records"
     path.write_bytes(pack(before + frame(b"", length)))

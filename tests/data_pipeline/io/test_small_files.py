@@ -36,15 +36,12 @@ def test_a_string_that_does_not_close_takes_linear_time():
     assert time.process_time() - started < 5  # its square takes minutes
 
 
-def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path):
+def test_what_is_no_regular_file_or_too_large_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     for name in ("pipe", "folder", "/dev/zero"):
         with pytest.raises((DamagedFile, IsADirectoryError)):
             small_files.read_bytes(tmp_path / name)
-
-
-def test_a_file_that_is_too_large_is_not_read_whole(tmp_path):
     path = tmp_path / "huge.json"
     with path.open("wb") as file:
         file.truncate(10 << 40)  # 10 TiB of nothing

@@ -13,16 +13,15 @@ from data_pipeline.labelled import lines as sentence_lines
 from data_pipeline.labelled.lines import LineCounts, check_lines, group_rows, open_lines
 from data_pipeline.read import lines as read_lines
 from data_pipeline.vocab import load_vocabulary
+from tests.data_pipeline.encoded import write_list
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "|"]
 CLS, SEP, THE, CAT, S, SAT, BAR = 2, 3, 5, 6, 7, 8, 9
 
 
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory):
     path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
-    path.write_text("\n".join(PIECES) + "\n")
-    return load_vocabulary(path)
+    return load_vocabulary(write_list(path, ["the", "cat", "##s", "sat", "|"]))
 
 
 def rows_of(lines, vocabulary, max_seq_length=11, most_tokens=1000):

@@ -41,6 +41,11 @@ def read(path: pathlib.Path, options: TextOptions = LINES) -> list[list[str]]:
         ("one\ntwo\n\nthree\n", TextOptions("file"), [["one two", "three"]]),
         ("one\ntwo\n\nthree\n", TextOptions("file", "lines"), [["one", "two", "three"]]),
         (
+            "One. Two.\n\n  Three.\r\n\u200b\nFour.",
+            TextOptions("line"),
+            [["One. Two."], ["Three."], ["Four."]],
+        ),
+        (
             "\ufeffone\r\ntwo\r\n\r\nthr\u2028ee\r\n",
             LINES,  # line ends and the byte order mark leave no trace
             [["one", "two"], ["thr\u2028ee"]],
@@ -64,11 +69,11 @@ def test_a_line_of_50_megabytes_is_read_in_a_few_times_its_size(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz", "wiki_00", "wiki_00.gz"])
-@pytest.mark.parametrize("start", ["", "\n \n", "\ufeff"])
-def test_json_lines_are_documents_and_their_lines_paragraphs(tmp_path, name, start):
+def test_json_lines_are_documents_and_their_lines_paragraphs(tmp_path, name):
     rows = [{"text": "one\n\ntwo ", "id": 1}, {"text": "", "id": 2}]
-    path = write(tmp_path / name, start + "\n\n".join(map(json.dumps, rows)))
-    assert read(path) == [["one", "two"], []]
+    for start in ("", "\n \n", "\ufeff"):
+        path = write(tmp_path / name, start + "\n\n".join(map(json.dumps, rows)))
+        assert read(path) == [["one", "two"], []]
 
 
 @pytest.mark.parametrize("first", ["{", "{curly} braces", '["text"]', '"text"', "{} {}"])

@@ -152,10 +152,14 @@ def arrow_bytes(table: pa.Table, new=pa.ipc.new_stream, **options: str | None) -
 TEXTS = ["One.\n\nTwo.", None, "", "zwölf €", "five"]
 
 
-@pytest.mark.parametrize("new", [pa.ipc.new_stream, pa.ipc.new_file])
-@pytest.mark.parametrize("name", ["data-00000-of-00001.arrow", "any name"])
+@pytest.mark.parametrize(
+    ("new", "name", "compression"),
+    [
+        (pa.ipc.new_stream, "data-00000-of-00001.arrow", "zstd"),
+        (pa.ipc.new_file, "any name", None),
+    ],
+)
 @pytest.mark.parametrize("key", ["text", "words", "content.body"])
-@pytest.mark.parametrize("compression", [None, "zstd"])
 def test_an_arrow_file_is_read_as_parquet_is(tmp_path, new, name, key, compression):
     table = pa.table(
         {
@@ -199,27 +203,22 @@ def test_a_damaged_arrow_file_is_one_sentence(tmp_path, damage):
     assert "\n" not in str(raised.value)
 
 
-def test_documents_line_makes_a_text_of_each_line(tmp_path):
-    (tmp_path / "a").write_text("One. Two.\n\n  Three.\r\n\u200b\nFour.")
-    assert read(tmp_path / "a", documents="line") == [["One. Two."], ["Three."], ["Four."]]
+WITHOUT_WIDTH = [
+    *("\u200b", "\ufeff\u2060", "\u00ad", " \u200c\u200d ", "\u061c", "\x01", "\ufe0f"),
+    *("\u2800", "\U0001bca0", "\U0001d173"),
+]
 
 
-@pytest.mark.parametrize(
-    "separator",
-    [
-        *("\u200b", "\ufeff\u2060", "\u00ad", " \u200c\u200d ", "\u061c", "\x01", "\ufe0f"),
-        *("\u2800", "\U0001bca0", "\U0001d173"),
-    ],
-)
 @pytest.mark.parametrize("rule", ["blank_line", "chapters"])
-def test_a_line_of_characters_without_width_separates(tmp_path, separator, rule):
-    between = f"\n{separator}\n{separator}\n" * 2
+def test_a_line_of_characters_without_width_separates(tmp_path, rule):
     chapter = "It was a long day at sea, and the crew slept on deck. " * 5
-    (tmp_path / "a").write_text(between.join(["One.", "\u200bTwo.", chapter, "Four\u200b"]))
-    documents_read = read(tmp_path / "a", documents=rule)
-    paragraphs = [paragraph for document in documents_read for paragraph in document]
-    assert len(paragraphs) == 4
-    assert "\u200bTwo." in paragraphs  # the characters stay where they stand beside others
+    for separator in WITHOUT_WIDTH:
+        between = f"\n{separator}\n{separator}\n" * 2
+        (tmp_path / "a").write_text(between.join(["One.", "\u200bTwo.", chapter, "Four\u200b"]))
+        documents_read = read(tmp_path / "a", documents=rule)
+        paragraphs = [paragraph for document in documents_read for paragraph in document]
+        assert len(paragraphs) == 4, ascii(separator)
+        assert "\u200bTwo." in paragraphs  # the characters stay where they stand beside others
 
 
 SEAMS = [
@@ -248,11 +247,11 @@ SEAMS = [
 
 
 @pytest.mark.parametrize(("left", "right", "between"), SEAMS)
-@pytest.mark.parametrize("rule", ["blank_line", "file", "chapters"])
-def test_the_characters_at_a_seam_decide_how_lines_join(tmp_path, left, right, between, rule):
+def test_the_characters_at_a_seam_decide_how_lines_join(tmp_path, left, right, between):
     (tmp_path / "a").write_text(f"{left}\n{right}\r\n\r\nb")
-    joined = [text for document in read(tmp_path / "a", documents=rule) for text in document]
-    assert joined == [left + between + right, "b"]
+    for rule in ("blank_line", "file", "chapters"):
+        joined = [text for document in read(tmp_path / "a", documents=rule) for text in document]
+        assert joined == [left + between + right, "b"], rule
 
 
 TEXTS_BY_ENCODING = {

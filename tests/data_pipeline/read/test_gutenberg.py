@@ -11,6 +11,8 @@ PROSE = (
     "It was a long and _very_ quiet day,\nas the days were in that year. " + "Nothing moved. " * 12
 )
 
+PARAGRAPH = " ".join(PROSE.replace("_", "").split())
+
 BOOK = f"""The Project Gutenberg EBook of Days
 *** START OF THIS PROJECT GUTENBERG EBOOK
 DAYS, BY NOBODY ***
@@ -66,44 +68,27 @@ Licence text.
 """
 
 
+CHAPTERS_OF_BOOK = [["MORNING", PARAGRAPH, PARAGRAPH], [PARAGRAPH], [PARAGRAPH]]
+
+
 def test_chapters_of_a_book_without_what_surrounds_them():
-    paragraph = " ".join(PROSE.replace("_", "").split())
-    assert list(read_chapters(PATH, BOOK.split("\n"))) == [
-        ["MORNING", paragraph, paragraph],
-        [paragraph],
-        [paragraph],
-    ]
-
-
-def test_the_old_small_print_is_a_header_too():
-    small_print = (
-        "Title\n\n***START**THE SMALL PRINT!**\n\n*END*THE SMALL PRINT! FOR ETEXTS*Ver.04*\n\n"
-    )
-    book = small_print + "CHAPTER I\n\n" + PROSE + "\n\nEnd of Project Gutenberg's Days\n"
-    assert list(read_chapters(PATH, book.split("\n"))) == [
-        [" ".join(PROSE.replace("_", "").split())]
-    ]
+    assert list(read_chapters(PATH, BOOK.split("\n"))) == CHAPTERS_OF_BOOK
 
 
 @pytest.mark.parametrize("needs_license", [True, False])
 def test_books_that_were_joined_to_one_file_are_all_read(needs_license):
-    small_print = "Title\n\n*END*THE SMALL PRINT! FOR ETEXTS*Ver.04*\n\n"
-    old = f"{small_print}CHAPTER I\n\n{PROSE}\n\nEnd of Project Gutenberg's Days\n\nLicense.\n"
-    paragraph = " ".join(PROSE.replace("_", "").split())
-    lines = (old + BOOK + old).split("\n")
-    assert list(read_chapters(PATH, lines, needs_license)) == [
-        [paragraph],
-        ["MORNING", paragraph, paragraph],
-        [paragraph],
-        [paragraph],
-        [paragraph],
-    ]
+    """The old small print is a header, too, with its start or without."""
+    end = "*END*THE SMALL PRINT! FOR ETEXTS*Ver.04*\n\n"
+    book = f"Title\n\n***START**THE SMALL PRINT!**\n\n{end}CHAPTER I\n\n{PROSE}\n"
+    assert list(read_chapters(PATH, book.split("\n"))) == [[PARAGRAPH]]
+    old = f"Title\n\n{end}CHAPTER I\n\n{PROSE}\n\nEnd of Project Gutenberg's Days\n\nLicense.\n"
+    chapters = list(read_chapters(PATH, (old + BOOK + old).split("\n"), needs_license))
+    assert chapters == [[PARAGRAPH], *CHAPTERS_OF_BOOK, [PARAGRAPH]]
 
 
 def test_a_book_with_the_small_print_behind_it_keeps_its_text():
     book = f"{PROSE}\n\nEnd of Project Gutenberg's Days\n\n*END THE SMALL PRINT! FOR ETEXTS*\n"
-    paragraph = " ".join(PROSE.replace("_", "").split())
-    assert list(read_chapters(PATH, book.split("\n"))) == [[paragraph]]
+    assert list(read_chapters(PATH, book.split("\n"))) == [[PARAGRAPH]]
     with pytest.raises(ValueError, match=r"book\.txt is no book as Project Gutenberg sends"):
         list(read_chapters(PATH, book.split("\n"), needs_license=True))
 
@@ -112,9 +97,7 @@ def test_a_book_with_the_small_print_behind_it_keeps_its_text():
 def test_a_book_without_its_license_is_refused_where_it_is_needed(lines):
     with pytest.raises(ValueError, match=r"but book\.txt is no book as Project Gutenberg sends"):
         list(read_chapters(PATH, lines, needs_license=True))
-    assert list(read_chapters(PATH, BOOK.split("\n"), needs_license=True)) == list(
-        read_chapters(PATH, BOOK.split("\n"))
-    )
+    assert list(read_chapters(PATH, BOOK.split("\n"), needs_license=True)) == CHAPTERS_OF_BOOK
 
 
 def test_a_text_without_headings_or_markers_is_one_document():
@@ -147,8 +130,7 @@ def parts(numbers: list[list[str]], before: str) -> str:
 @pytest.mark.parametrize("before", ["\n\n\n\n\n", "\n\n"])
 def test_chapters_headed_by_bare_numbers_are_not_taken_for_their_part(numbers, before):
     chapters = list(read_chapters(PATH, parts(numbers, before).split("\n")))
-    paragraph = " ".join(PROSE.replace("_", "").split())
-    assert chapters == [["A Quiet Day", paragraph, paragraph]] * 6
+    assert chapters == [["A Quiet Day", PARAGRAPH, PARAGRAPH]] * 6
 
 
 def test_the_numbers_of_pages_do_not_end_a_chapter():
@@ -180,7 +162,18 @@ CHAPTERS = {
 }
 
 
-@pytest.mark.parametrize("book", CHAPTERS)
+# Parts that count their chapters anew, prefaces, parts of a chapter with numbers.
+QUICK = {
+    "A-Tale-of-Two-Cities_98",
+    "David-Copperfield_766",
+    "The-Adventures-of-Sherlock-Holmes_1661",
+}
+
+
+@pytest.mark.parametrize(
+    "book",
+    [pytest.param(book, marks=[pytest.mark.slow] * (book not in QUICK)) for book in CHAPTERS],
+)
 def test_real_books_have_the_chapters_they_are_known_for(shared_data, book):
     path = shared_data / "pretrain" / "gutenberg" / f"{book}.txt.gz"
     lines = gzip.decompress(path.read_bytes()).decode("utf-8-sig").split("\n")

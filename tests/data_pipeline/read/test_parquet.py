@@ -90,21 +90,18 @@ def test_cut_off_and_damaged_tables_are_refused(tmp_path):
         read(path)
 
 
-def test_text_that_is_not_utf_8_is_refused(tmp_path):
+def test_a_text_that_is_not_utf_8_or_too_long_is_refused_by_its_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "MAX_DOCUMENT_BYTES", 100)
     offsets = pa.array([0, 2, 5], pa.int32()).buffers()[1]
     broken = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"ok\xed\xa0\x80")])
     path = tmp_path / "table"
-    pq.write_table(pa.table({"text": broken}), path)
-    with pytest.raises(ValueError, match=r"/table has text that is not UTF-8 in row 2 \(inval"):
-        read(path)
-
-
-def test_a_document_beyond_the_limit_is_refused_by_its_row(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "MAX_DOCUMENT_BYTES", 100)
-    path = tmp_path / "table"
-    pq.write_table(pa.table({"text": ["x" * 100, "é" * 51]}), path)
-    with pytest.raises(ValueError, match=r"/table row 2 has a document of more than"):
-        read(path)
+    for texts, words in (
+        (broken, r"/table has text that is not UTF-8 in row 2 \(inval"),
+        (["x" * 100, "é" * 51], r"/table row 2 has a document of more than"),
+    ):
+        pq.write_table(pa.table({"text": texts}), path)
+        with pytest.raises(ValueError, match=words):
+            read(path)
 
 
 @pytest.mark.parametrize("error", [ConnectionError("reset"), TimeoutError("no answer")])

@@ -41,9 +41,10 @@ def write_table(delimiter: str, end: str = "\r\n", texts: list[str] = TEXTS) -> 
     ("name", "delimiter"),
     [("a.csv", ","), ("a.csv", ";"), ("a.csv", "\t"), ("a.CSV", ","), ("a.tsv", "\t")],
 )
-@pytest.mark.parametrize("end", ["\r\n", "\n"])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-@pytest.mark.parametrize("copies", [1, 40])  # more than a head holds
+@pytest.mark.parametrize(
+    ("end", "encoding", "copies"),  # of 40 copies a head holds a part
+    [("\r\n", "utf-8", 1), ("\n", "utf-8-sig", 40), ("\r\n", "utf-16", 40)],
+)
 def test_a_text_of_a_table_is_a_document(
     tmp_path, monkeypatch, name, delimiter, end, encoding, copies
 ):

@@ -162,17 +162,14 @@ def test_damaged_and_cut_off_shards_are_refused(data_dir, suffix):
         read(source)
 
 
-def test_fewer_examples_than_there_should_be_are_refused(data_dir):
+def test_fewer_examples_than_there_should_be_and_a_text_beyond_the_limit_are_refused(
+    data_dir, monkeypatch
+):
     short, _, path = write_data_set(data_dir)
-    source = find_sources("tfds:articles/20230601.en", OPTIONS)[1]
+    first, second = find_sources("tfds:articles/20230601.en", OPTIONS)
     path.write_bytes(short.read_bytes())
     with pytest.raises(ValueError, match=r"train/2 \(/.*\) has 149 of the 252 examples that its d"):
-        read(source)
-
-
-def test_a_document_beyond_the_limit_is_refused_by_its_example(data_dir, monkeypatch):
-    write_data_set(data_dir)
+        read(second)
     monkeypatch.setattr(lines, "MAX_DOCUMENT_BYTES", 100)
-    source = find_sources("tfds:articles/20230601.en", OPTIONS)[0]
     with pytest.raises(ValueError, match=r"#train/0 example 3 has a document of more than"):
-        read(source)
+        read(first)

@@ -44,16 +44,13 @@ def test_glued_tags_are_documents_of_their_own():
     assert read('<doc id="1" title="T">\nA </doc> in a text.\n</doc>') == [["A </doc> in a text."]]
 
 
-@pytest.mark.parametrize("start", ["T\n\nText.\n", "", "T\n"])
-def test_an_article_that_does_not_end_is_refused_where_the_next_begins(start):
-    with pytest.raises(Refused, match="has a <doc> within another at line"):
-        read(f'<doc id="1" title="T">\n{start}<doc id="2" title="U">\nU\n\nMore.\n</doc>')
-
-
-@pytest.mark.parametrize("text", ['<doc id="1">\nA\n</doc>\nB', "<doc none>\nA\n</doc>", "<doc "])
-def test_text_outside_of_articles_is_refused_with_its_line(text):
-    with pytest.raises(Refused, match=r"a has text outside .* line \d.*--format=text"):
-        read(text)
+def test_an_article_that_does_not_end_and_text_outside_of_articles_are_refused_by_line():
+    for start in ("T\n\nText.\n", "", "T\n"):
+        with pytest.raises(Refused, match="has a <doc> within another at line"):
+            read(f'<doc id="1" title="T">\n{start}<doc id="2" title="U">\nU\n\nMore.\n</doc>')
+    for text in ('<doc id="1">\nA\n</doc>\nB', "<doc none>\nA\n</doc>", "<doc "):
+        with pytest.raises(Refused, match=r"a has text outside .* line \d.*--format=text"):
+            read(text)
 
 
 @pytest.mark.parametrize(

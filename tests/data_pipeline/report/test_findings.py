@@ -13,6 +13,7 @@ from data_pipeline.store import open_store
 from data_pipeline.store.findings import StoreFinding
 from tests.data_pipeline.stores import UNK, healthy_store, random_documents, words, write_store
 
+pytestmark = pytest.mark.usefixtures("few_trial_walks")
 TRAIN, HELDOUT = random_documents(250, seed=1), random_documents(250, seed=2)
 SINGLE = [[document[0] + document[1] + document[2]] for document in TRAIN]
 PAIRS = [document[i : i + 2] for document in TRAIN for i in range(0, 40, 2)]

@@ -14,6 +14,7 @@ from data_pipeline.vocab.byte_level import train_byte_level
 from tests.data_pipeline.encoded import SPECIALS
 from tests.data_pipeline.stores import FIRST_WORD, UNK, random_documents, write_store
 
+pytestmark = pytest.mark.usefixtures("few_trial_walks")
 # Words, pieces that go on with one, placeholders and pieces that no text has.
 PIECES = [*(f"w{i}" for i in range(30)), *(f"##c{i}" for i in range(20)), "[unused0]", "no", "##no"]
 USED = 50  # so many of the first PIECES are used

@@ -9,6 +9,7 @@ from data_pipeline.store import open_store
 from data_pipeline.vocab import load_vocabulary
 from tests.data_pipeline.stores import random_documents, write_store
 
+pytestmark = pytest.mark.usefixtures("few_trial_walks")
 PIECES = [*(f"w{i}" for i in range(50)), *(f"##c{i}" for i in range(40))]
 
 

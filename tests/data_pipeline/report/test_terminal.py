@@ -21,6 +21,8 @@ from data_pipeline.report.terminal import (
 from data_pipeline.store import open_store
 from tests.data_pipeline.stores import healthy_store
 
+pytestmark = pytest.mark.usefixtures("few_trial_walks")
+
 
 def test_answers_stand_under_what_hides_them():
     tokens = (

@@ -12,7 +12,7 @@ import tokenizers
 
 from data_pipeline import build
 from data_pipeline.report import vocabularies
-from tests.data_pipeline.encoded import SPECIALS, train_model
+from tests.data_pipeline.encoded import train_model, write_list
 from tests.data_pipeline.vocab.test_byte_level import write_two_files
 from tests.data_pipeline.vocab.test_documents import TOKENIZERS, make_whole
 
@@ -27,12 +27,6 @@ WORDS = re.findall("[\u4e2d\u6587]|[^ .'()\n\u4e2d\u6587]+", "\n".join(DOCUMENTS
 LETTERS = "abcdefghijklmnoprstuvwxyz\u00e9\u0301.'()12"  # no q
 
 
-def write_list(path: pathlib.Path, letters: str) -> pathlib.Path:
-    pieces = [*SPECIALS, *letters, *(f"##{char}" for char in letters), "bal", "word", "wo", "##rd"]
-    path.write_text("\n".join(pieces) + "\n")
-    return path
-
-
 Ids = Callable[[str], list[int]]
 
 
@@ -41,7 +35,8 @@ def libraries(tmp_path) -> dict[str, tuple[pathlib.Path, Ids, str]]:
     """Each file with the encoder of its library, and the mark before a word behind a space."""
     kinds = {}
     for name, letters in (("uncased", LETTERS), ("cased", LETTERS + "DXYZ")):
-        path = write_list(tmp_path / f"{name}.txt", letters)
+        pieces = [*letters, *(f"##{char}" for char in letters), "bal", "word", "wo", "##rd"]
+        path = write_list(tmp_path / f"{name}.txt", pieces)
         library = tokenizers.BertWordPieceTokenizer(
             str(path), lowercase=name == "uncased", strip_accents=name == "uncased"
         )

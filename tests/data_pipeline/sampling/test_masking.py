@@ -53,14 +53,7 @@ def test_the_number_of_predictions_is_pythons_round(prob, most):
 
 @pytest.mark.parametrize(
     ("seq_len", "slots", "prob"),
-    [
-        (128, 20, 0.15),
-        (5, 20, 0.15),
-        (67, 3, 0.5),
-        (64, 61, 0.99),
-        (13, 40, 0.99),
-        (2048, 320, 0.15),
-    ],
+    [(128, 20, 0.15), (5, 20, 0.15), (67, 3, 0.5), (13, 40, 0.99), (2048, 320, 0.15)],
 )
 def test_only_text_is_predicted_and_the_text_can_be_restored(seq_len, slots, prob):
     rng = np.random.default_rng(1)
@@ -113,7 +106,7 @@ def test_replacements_are_80_10_10_and_random_ids_cover_the_whole_vocabulary():
 
 
 def test_every_position_and_pair_of_positions_is_equally_likely():
-    rows, seq_len, count = 60_000, 24, 4
+    rows, seq_len, count = 30_000, 24, 4
     ids, _, lengths = plain_rows(np.full(rows, seq_len), seq_len, 97)
     is_text = text_of(np.full(rows, 9), lengths, seq_len)
     keys = hashing.hash64(4, np.arange(rows))

@@ -12,6 +12,8 @@ from data_pipeline.spec.options import PretrainOptions
 from tests.data_pipeline.corpora import split_of, varied
 from tests.data_pipeline.sampling.sources import assert_same, source_of
 
+pytestmark = pytest.mark.usefixtures("few_trial_walks")
+
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 200), max_size=6))

@@ -33,7 +33,7 @@ def best_fit_decreasing(lengths: list[int], seq_len: int, most: int) -> list[lis
     return rows
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 8, 64])
+@pytest.mark.parametrize("most", [1, 3, 64])
 @pytest.mark.parametrize(("examples", "seq_len"), [(0, 16), (1, 16), (2, 5), (700, 37), (900, 512)])
 def test_rows_are_those_of_best_fit_one_example_at_a_time(examples, seq_len, most):
     lengths = lengths_like_berts(examples, seq_len, seed=examples)

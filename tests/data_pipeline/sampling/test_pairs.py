@@ -57,18 +57,13 @@ def test_the_oracle_reproduces_googles_own_output(
 
 @pytest.mark.parametrize("most", [2, 3, 20, 21, 37])
 def test_truncation_in_closed_form_is_the_loop(most):
-    for a in range(1, 60):
-        for b in range(1, 60):
-            kept_a, kept_b = a, b
-            while kept_a + kept_b > most:
-                if kept_a > kept_b:
-                    kept_a -= 1
-                else:
-                    kept_b -= 1
-            made = pairs.truncate_pairs(
-                np.asarray([a]), np.asarray([b]), rules_of(seq_len=most + 3)
-            )
-            assert (int(made[0][0]), int(made[1][0])) == (kept_a, kept_b), (a, b)
+    a, b = (side.ravel() for side in np.mgrid[1:60, 1:60])
+    made = pairs.truncate_pairs(a, b, rules_of(seq_len=most + 3))
+    for *kept, made_a, made_b in zip(a, b, *made[:2], strict=True):
+        while sum(kept) > most:
+            longer = 0 if kept[0] > kept[1] else 1
+            kept[longer] -= 1
+        assert [made_a, made_b] == kept
 
 
 def resolved(split: Split, rules: WalkRules) -> pairs.Spans:
@@ -85,7 +80,7 @@ def document_of(split: Split, token: np.ndarray) -> np.ndarray:
 def test_the_second_segment_follows_or_comes_from_where_it_may(exact):
     split = split_of(varied(7, seed=2))
     seen_same, other_counts, own_counts = 0, np.zeros(7), np.zeros(7)
-    for key in range(300):
+    for key in range(150):
         spans = resolved(split, rules_of(exact=exact, key=key))
         a_document = document_of(split, spans.a_start_B)
         b_document = document_of(split, spans.b_start_B)
@@ -111,14 +106,14 @@ def test_exact_takes_the_same_document_after_ten_failed_draws():
     # Each sentence fills a chunk, whose second segment is then random: 2**-10 of them stay at home.
     split = split_of(numbered([[40] * 300, [40] * 300]))
     same = pairs_seen = 0
-    for key in range(200):
+    for key in range(50):
         spans = resolved(split, rules_of(exact=True, short=0.0, key=key))
         own = document_of(split, spans.a_start_B) == document_of(split, spans.b_start_B)
         assert spans.label_B.all()
         same += int(own.sum())
         pairs_seen += len(own)
     expected = pairs_seen / 2**10
-    assert pairs_seen == 120_000 and abs(same - expected) < 4.5 * math.sqrt(expected)
+    assert pairs_seen == 30_000 and abs(same - expected) < 4.5 * math.sqrt(expected)
 
 
 def sentence_of(split: Split, token: np.ndarray) -> np.ndarray:

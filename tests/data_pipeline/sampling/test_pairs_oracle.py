@@ -16,6 +16,7 @@ from tests.data_pipeline import pairs_oracle
 from tests.data_pipeline.corpora import FIRST_ID, SPECIAL_IDS, numbered, split_of, vocab_size_of
 from tests.data_pipeline.sampling.sources import source_of, unmasked
 
+pytestmark = pytest.mark.slow
 EPOCHS = 700
 SEQ_LEN, SLOTS = 37, 5
 # Chosen before looking: of 50 true normal scores one exceeds it once in 30,000 runs.
@@ -159,7 +160,6 @@ def check_agreement(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) 
     assert 0.3 < np.mean(np.square(list(found.values()))) < 2.5
 
 
-@pytest.mark.slow
 def test_the_mended_sampler_agrees_with_the_oracle_of_mended_rules():
     options = PretrainOptions(dupe_factor=EPOCHS, random_seed=3)
     share = source_of(SPLIT, SEQ_LEN, SLOTS, options).facts.random_share
@@ -177,7 +177,7 @@ def test_the_exact_sampler_agrees_with_the_oracle(oracle_means):
     check_agreement(sampled(exact), oracle_means)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changed", [{"exact": False}, {"short_seq_prob": 0.2}, {"masked_lm_prob": 0.12}]
 )

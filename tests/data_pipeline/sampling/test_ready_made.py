@@ -94,22 +94,15 @@ def test_no_held_out_example_is_trained_on(store):
     assert train.mean_rows_per_epoch == train.rows_in_epoch(4) == len(rows[0]["input_ids"])
 
 
-@pytest.mark.parametrize(
-    ("sizes", "words"),
-    [((128, SLOTS), "seq_len is 128, but"), ((SEQ_LEN, 5), "max_predictions_per_seq is 5, but")],
-)
-def test_a_length_unlike_the_records_is_refused(store, sizes, words):
-    with pytest.raises(ValueError, match=words):
-        open_stored_examples(store, "train", PretrainOptions(), *sizes)
-
-
-@pytest.mark.parametrize(
-    "option", [{"masking": "whole_word"}, {"packed_examples": 8}, {"dupe_factor": 5}]
-)
-def test_a_setting_that_the_examples_have_settled_is_refused(store, option):
-    (name,) = option
-    with pytest.raises(ValueError, match=rf"config.data.{name} is .* whose segments and masks are"):
-        stream(store, **option)
+def test_a_length_and_a_setting_unlike_those_of_the_records_are_refused(store):
+    sizes = {"seq_len": (128, SLOTS), "max_predictions_per_seq": (SEQ_LEN, 5)}
+    for name, size in sizes.items():
+        with pytest.raises(ValueError, match=f"{name} is (128|5), but"):
+            open_stored_examples(store, "train", PretrainOptions(), *size)
+    for name, value in {"masking": "whole_word", "packed_examples": 8, "dupe_factor": 5}.items():
+        words = rf"config.data.{name} is .* whose segments and masks are"
+        with pytest.raises(ValueError, match=words):
+            stream(store, **{name: value})
 
 
 def test_examples_without_pairs_are_what_the_segments_say(store):
@@ -126,7 +119,7 @@ def test_examples_without_pairs_are_what_the_segments_say(store):
     np.testing.assert_array_equal(pairs["input_ids"], batch["input_ids"])
 
 
-def test_a_row_outside_of_the_examples_is_named(store, tmp_path):
+def test_a_row_outside_of_the_examples_and_ids_beyond_the_vocabulary_are_refused(store, tmp_path):
     copy = shutil.copytree(store.directory, tmp_path / "copy")
     path = copy / f"examples/{SEQ_LEN}/train_rows.npy"
     rows = np.load(path)
@@ -134,9 +127,6 @@ def test_a_row_outside_of_the_examples_is_named(store, tmp_path):
     np.save(path, rows)
     with pytest.raises(ValueError, match=r"train_rows\.npy has the row -2 of"):
         stream(open_store(copy))
-
-
-def test_ids_beyond_the_vocabulary_are_refused(store):
     source = stream(store)
     ids = source.arrays["input_ids"].copy()
     ids[:, 3] = source.vocab_size

@@ -21,6 +21,7 @@ from tests.data_pipeline.corpora import (
 from tests.data_pipeline.sampling import sources
 from tests.data_pipeline.sampling.sources import epoch_rows, unmasked
 
+pytestmark = pytest.mark.usefixtures("few_trial_walks")
 _LENGTHS = [[len(s) for s in d] for d in varied(40, seed=4, most_sentences=7)]
 SPLIT = split_of(numbered([*_LENGTHS, [70], [1], [1], [1], [2]]))
 SEQ_LEN = 41
@@ -143,7 +144,7 @@ FROZEN = {
 
 
 @pytest.mark.parametrize(("changed", "crc"), FROZEN.values(), ids=FROZEN)
-def test_rows_are_what_they_were(changed, crc):
+def test_rows_are_what_they_were(all_trial_walks, changed, crc):
     vocab_size = vocab_size_of(SPLIT)
     counts_V, is_continuation_V = np.ones(vocab_size), np.arange(vocab_size) % 3 == 0
     pieces = VocabInfo(vocab_size, SPECIAL_IDS, counts_V, is_continuation_V)

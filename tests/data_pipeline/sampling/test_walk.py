@@ -66,8 +66,7 @@ def whole_sentences(
 
 
 @pytest.mark.parametrize("segments", ["nsp", "exact", "sop", "doc_sentences"])
-@pytest.mark.parametrize("block_sentences", [1, 40, 10**6])
-@pytest.mark.parametrize("few_documents", [0, 3, 10**6])
+@pytest.mark.parametrize(("block_sentences", "few_documents"), [(1, 3), (40, 0), (10**6, 10**6)])
 def test_a_walk_finds_the_chunks_found_one_by_one(
     monkeypatch, segments, block_sentences, few_documents
 ):
@@ -84,7 +83,7 @@ def test_a_walk_finds_the_chunks_found_one_by_one(
 
 
 @pytest.mark.parametrize("stretch_sentences", [1, 50, 10**6])
-@pytest.mark.parametrize("block_sentences", [1, 70, 10**6])
+@pytest.mark.parametrize("block_sentences", [1, 70])
 def test_full_sentences_read_on_over_the_ends_of_documents(
     monkeypatch, stretch_sentences, block_sentences
 ):

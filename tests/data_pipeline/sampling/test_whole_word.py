@@ -100,8 +100,9 @@ def drawn_length(uniform: float, rules: MaskRules) -> int:
     return longest
 
 
-@pytest.mark.parametrize("seq_len", [29, 64, 128])
-@pytest.mark.parametrize(("prob", "most"), [(0.15, 20), (0.4, 19), (0.9, 200)])
+@pytest.mark.parametrize(
+    ("prob", "most", "seq_len"), [(0.15, 20, 128), (0.4, 19, 64), (0.9, 200, 29)]
+)
 @pytest.mark.parametrize("rules", [WHOLE_WORDS, EXACT, NGRAMS, SHORT_NGRAMS, LONG_NGRAMS])
 def test_each_row_is_what_the_rule_gives_in_plain_python(rules, prob, most, seq_len):
     rules = dataclasses.replace(rules, masked_lm_prob=prob, max_predictions_per_seq=most)
@@ -179,10 +180,10 @@ def test_whole_words_are_chosen_as_often_as_by_googles_own_rule(segments):
         continuations=frozenset(np.flatnonzero(CONTINUES).tolist()),
     )
     rng = random.Random(2)
-    theirs = np.zeros((15_000, 32), bool)
+    theirs = np.zeros((8_000, 32), bool)
     for row in theirs:
         row[pairs_oracle.masked(ids[:length].tolist(), oracle, rng)[1]] = True
-    assert_same_shares(chosen_by_ours(segments, rules, 30_000), theirs)
+    assert_same_shares(chosen_by_ours(segments, rules, 16_000), theirs)
 
 
 def test_words_need_to_be_told_apart():

@@ -25,12 +25,9 @@ class Options:
     parts: tuple[Part, ...] = (Part(), Part())
 
 
-def test_what_is_allowed_passes():
+def test_a_range_includes_the_ends_that_it_names():
     check_fields(Options(), "config")
     check_fields(Options(name="lamb", rate=1e-9, share=0, is_exact=True, limit=1), "config")
-
-
-def test_a_range_includes_the_ends_that_it_names():
     steps, rate, share = (
         get_setting(field)
         for field in (*dataclasses.fields(Part), *dataclasses.fields(Options)[1:3])
@@ -62,11 +59,6 @@ def test_what_is_not_allowed_is_named(changes, message):
     with pytest.raises(ValueError) as raised:
         check_fields(Options(**changes), "config")
     assert str(raised.value) == message
-
-
-def test_flags_are_named_as_flags():
-    with pytest.raises(ValueError, match=r"^--steps is 0; it must be from 1 to 64$"):
-        check_fields(Part(0), "--")
 
 
 def test_help_has_unit_range_and_default():

@@ -132,9 +132,9 @@ def test_binomial_half_of_long_cuts_and_of_none():
     assert alone[0] == heads[5]
 
 
-@pytest.mark.parametrize("size", [*range(1, 40), 64, 65, 255, 256, 257, 4097])
-def test_permuted_is_a_bijection(size):
-    for key in (0, 1, 2**64 - 1):
+@pytest.mark.parametrize("key", [0, 1, 2**64 - 1])
+def test_permuted_is_a_bijection(key):
+    for size in (*range(1, 40), 64, 65, 255, 256, 257, 4097):
         image = hashing.permute(key, np.arange(size), size)
         np.testing.assert_array_equal(np.sort(image), np.arange(size))
 
@@ -148,7 +148,7 @@ def test_permuted_of_a_large_range_is_distinct_and_independent_of_the_grouping()
 
 
 def test_permuted_sends_an_index_anywhere_and_neighbours_apart():
-    size, keys = 31, 1500
+    size, keys = 31, 600
     images = np.stack([hashing.permute(key, np.arange(size), size) for key in range(keys)])
     for index in (0, 15, 30):
         assert chi_square_z(np.bincount(images[:, index], minlength=size), keys / size) < 4.5

@@ -3,7 +3,6 @@
 import json
 import pathlib
 
-import fsspec
 import pytest
 
 from data_pipeline import build
@@ -14,14 +13,6 @@ from data_pipeline.store.cache import fetch_store
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "line", ".", *"0123456789"]
 ADDRESS = "memory://bucket/stores/mine"
-
-
-@pytest.fixture
-def bucket():
-    memory = fsspec.filesystem("memory")
-    memory.mkdirs("/bucket", exist_ok=True)
-    yield memory
-    memory.rm("/bucket", recursive=True)
 
 
 @pytest.fixture
@@ -44,14 +35,14 @@ def objects(memory) -> dict[str, bytes]:
 
 
 def test_the_store_in_the_bucket_is_the_one_that_a_folder_would_hold(
-    bucket, argv, tmp_path, capsys
+    memory, argv, tmp_path, capsys
 ):
     assert main(argv) == 0
     screen = capsys.readouterr().out
     assert f"--config.data.store={ADDRESS} --config.data.data_cache=" in " ".join(screen.split())
     assert main([*argv[:2], f"--output={tmp_path}/local", *argv[4:]]) == 0
     local = tmp_path / "local"
-    assert objects(bucket) == {
+    assert objects(memory) == {
         f"/bucket/stores/mine/{path.relative_to(local)}": path.read_bytes()
         for path in local.rglob("*")
         if path.is_file()
@@ -61,17 +52,17 @@ def test_the_store_in_the_bucket_is_the_one_that_a_folder_would_hold(
     assert not list((tmp_path / "scratch").iterdir())
 
 
-def test_a_finished_store_is_replaced_only_when_told_to(bucket, argv, capsys, tmp_path):
+def test_a_finished_store_is_replaced_only_when_told_to(memory, argv, capsys, tmp_path):
     assert main(argv) == 0
-    before = objects(bucket)
+    before = objects(memory)
     assert main(argv) == 2
     assert "holds a finished store; give another folder, or replace it" in capsys.readouterr().err
-    assert objects(bucket) == before
+    assert objects(memory) == before
     for name in ("vocab.model", "walks/digest.json", "references/digest.json"):
-        bucket.pipe_file(f"/bucket/stores/mine/{name}", b"of a store before")
+        memory.pipe_file(f"/bucket/stores/mine/{name}", b"of a store before")
     (tmp_path / "corpus.txt").write_text("\n\n".join(f"Line {i}." for i in range(50)))
     assert main([*argv, "--overwrite=true"]) == 0
-    after = objects(bucket)
+    after = objects(memory)
     assert after.keys() == before.keys()
     manifest = "/bucket/stores/mine/manifest.json"
     assert json.loads(after[manifest])["digest"] != json.loads(before[manifest])["digest"]
@@ -87,38 +78,38 @@ def test_a_finished_store_is_replaced_only_when_told_to(bucket, argv, capsys, tm
         ("manifest.json", b"\xff\0", "whose manifest.json is not a store's"),
     ],
 )
-def test_what_somebody_else_has_there_is_left_alone(bucket, argv, capsys, name, data, sentence):
-    bucket.pipe_file(f"/bucket/stores/mine/{name}", data)
+def test_what_somebody_else_has_there_is_left_alone(memory, argv, capsys, name, data, sentence):
+    memory.pipe_file(f"/bucket/stores/mine/{name}", data)
     assert main([*argv, "--overwrite=true"]) == 2
     assert sentence in capsys.readouterr().err
-    assert objects(bucket) == {f"/bucket/stores/mine/{name}": data}
+    assert objects(memory) == {f"/bucket/stores/mine/{name}": data}
 
 
-def test_a_folder_that_an_object_marks_is_empty(bucket, argv, monkeypatch):
+def test_a_folder_that_an_object_marks_is_empty(memory, argv, monkeypatch):
     """gcsfs lists such a folder, which Google's console makes, as an entry of its own."""
-    bucket.mkdirs("/bucket/stores/mine")
-    list_folder = type(bucket).ls
+    memory.mkdirs("/bucket/stores/mine")
+    list_folder = type(memory).ls
 
     def list_with_marker(self, path, detail=True, **options):
         entries = list_folder(self, path, detail=detail, **options)
         return entries if detail else [path, *entries]
 
-    monkeypatch.setattr(type(bucket), "ls", list_with_marker)
+    monkeypatch.setattr(type(memory), "ls", list_with_marker)
     assert main(argv) == 0
 
 
-def test_a_copy_that_was_killed_is_begun_again(bucket, argv):
+def test_a_copy_that_was_killed_is_begun_again(memory, argv):
     for name in (WORKING, "train/token_ids.npy", "vocab.model"):
-        bucket.pipe_file(f"/bucket/stores/mine/{name}", b"half")
+        memory.pipe_file(f"/bucket/stores/mine/{name}", b"half")
     assert main(argv) == 0
-    names = {name.removeprefix("/bucket/stores/mine/") for name in objects(bucket)}
+    names = {name.removeprefix("/bucket/stores/mine/") for name in objects(memory)}
     assert "manifest.json" in names and not {WORKING, "vocab.model"} & names
 
 
 def test_a_copy_that_ctrl_c_stopped_is_begun_again_even_after_a_build_that_failed(
-    bucket, argv, tmp_path, monkeypatch
+    memory, argv, tmp_path, monkeypatch
 ):
-    put = type(bucket).put_file
+    put = type(memory).put_file
 
     def stop(self, local, remote, **more):
         if remote.endswith("train/token_ids.npy"):
@@ -126,31 +117,31 @@ def test_a_copy_that_ctrl_c_stopped_is_begun_again_even_after_a_build_that_faile
         put(self, local, remote, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(bucket), "put_file", stop)
+        patched.setattr(type(memory), "put_file", stop)
         assert main(argv) == 130
     text = (tmp_path / "corpus.txt").read_bytes()
     (tmp_path / "corpus.txt").write_bytes(b"\xff")
     assert main(argv) == 2
     (tmp_path / "corpus.txt").write_bytes(text)
     assert main(argv) == 0
-    assert f"/bucket/stores/mine/{WORKING}" not in objects(bucket)
+    assert f"/bucket/stores/mine/{WORKING}" not in objects(memory)
 
 
 def test_bytes_that_arrive_changed_are_found_and_the_store_here_is_named(
-    bucket, argv, capsys, monkeypatch, tmp_path
+    memory, argv, capsys, monkeypatch, tmp_path
 ):
-    put = type(bucket).put_file
+    put = type(memory).put_file
 
     def damage(self, local, remote, **more):
         put(self, local, remote, **more)
         if remote.endswith("train/token_ids.npy"):
             self.pipe_file(remote, b"changed")
 
-    monkeypatch.setattr(type(bucket), "put_file", damage)
+    monkeypatch.setattr(type(memory), "put_file", damage)
     assert main(argv) == 2
     error = capsys.readouterr().err
     assert f"{ADDRESS}/train/token_ids.npy is not what was written there" in error
-    assert "/bucket/stores/mine/manifest.json" not in objects(bucket)
+    assert "/bucket/stores/mine/manifest.json" not in objects(memory)
     (kept,) = (tmp_path / "scratch").glob("*/mine")
     assert str(kept) in error and open_store(kept)
 
@@ -164,12 +155,12 @@ def test_bytes_that_arrive_changed_are_found_and_the_store_here_is_named(
     ],
 )
 def test_a_copy_that_may_go_well_again_ends_with_1(
-    bucket, argv, capsys, monkeypatch, tmp_path, error, code
+    memory, argv, capsys, monkeypatch, tmp_path, error, code
 ):
     def fail(self, local, remote, **more):
         raise error
 
-    monkeypatch.setattr(type(bucket), "put_file", fail)
+    monkeypatch.setattr(type(memory), "put_file", fail)
     if code is None:  # a bug
         with pytest.raises(ValueError) as failed:
             main(argv)
@@ -183,17 +174,17 @@ def test_a_copy_that_may_go_well_again_ends_with_1(
 
 @pytest.mark.slow
 def test_a_build_that_fails_leaves_nothing_in_the_bucket_or_the_scratch_folder(
-    bucket, argv, tmp_path
+    memory, argv, tmp_path
 ):
     (tmp_path / "corpus.txt").write_bytes(b"one\n\ntwo\n\n" * 200_000 + b"\xff")
     assert main(argv) == 2
-    assert objects(bucket) == {} and not list((tmp_path / "scratch").iterdir())
+    assert objects(memory) == {} and not list((tmp_path / "scratch").iterdir())
 
 
-def test_too_little_room_for_the_scratch_folder_is_said_first(bucket, argv, capsys, monkeypatch):
+def test_too_little_room_for_the_scratch_folder_is_said_first(memory, argv, capsys, monkeypatch):
     usage = upload.shutil.disk_usage(pathlib.Path("/"))
     monkeypatch.setattr(upload.shutil, "disk_usage", lambda path: usage._replace(free=3))
     monkeypatch.setattr(build, "encode_corpus", lambda *given: pytest.fail("encoded"))
     assert main(argv) == 2
     assert "name a folder on a larger disk with --scratch" in capsys.readouterr().err
-    assert objects(bucket) == {}
+    assert objects(memory) == {}

@@ -198,6 +198,7 @@ def write_gpt_neox(folder: pathlib.Path, shared_data: pathlib.Path) -> pathlib.P
     return path
 
 
+@pytest.mark.slow
 def test_gpt_neox_with_modernberts_tokens_has_the_librarys_ids(tmp_path, shared_data):
     """Lines and whole documents; the vocabulary lacks the bytes that UTF-8 never has."""
     path = write_gpt_neox(tmp_path, shared_data)

@@ -5,7 +5,7 @@ import pytest
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.byte_level import train_byte_level
 from data_pipeline.vocab.offsets import PieceAligner
-from tests.data_pipeline.encoded import SPECIALS, id_lists, train_model
+from tests.data_pipeline.encoded import SPECIALS, id_lists, train_model, write_list
 from tests.data_pipeline.multilingual import sentences
 from tests.data_pipeline.vocab.test_wordpiece import TRICKY
 
@@ -14,10 +14,9 @@ from tests.data_pipeline.vocab.test_wordpiece import TRICKY
 def letters(tmp_path_factory):
     """An uncased vocabulary of letters, two words, two Chinese characters and some signs."""
     alphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
-    pieces = [*SPECIALS, *alphabet, *(f"##{letter}" for letter in alphabet), *"().,'-$"]
+    pieces = [*alphabet, *(f"##{letter}" for letter in alphabet), *"().,'-$"]
     path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
-    path.write_text("\n".join([*pieces, "steve", "smith", "中", "国"]) + "\n", encoding="utf-8")
-    return load_vocabulary(path)
+    return load_vocabulary(write_list(path, [*pieces, "steve", "smith", "中", "国"]))
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +55,7 @@ def test_wordpieces_stand_for_these_characters(letters, text, expected):
 
 
 def test_a_cased_list_keeps_its_capitals(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_text("\n".join([*SPECIALS, "steve", "Steve", "Smith"]) + "\n")
+    path = write_list(tmp_path / "vocab.txt", ["steve", "Steve", "Smith"])
     vocabulary = load_vocabulary(path, lowercase=False)
     ids = PieceAligner(vocabulary).encode("Steve steve Smith smith").ids_T
     assert [vocabulary.pieces()[number] for number in ids] == ["Steve", "steve", "Smith", "[UNK]"]

@@ -77,7 +77,9 @@ def test_a_template_comes_back_from_the_file_it_writes(name):
     assert theirs.encode("a b", "c").type_ids == expected.type_ids
 
 
-def test_the_templates_of_families_are_those_of_their_files():
+def test_the_templates_of_families_are_those_of_their_files_and_some_files_have_none():
+    assert read_template(json.loads(library(processors.ByteLevel()).to_str()), ROLES, PATH) is None
+    assert read_template({}, ROLES, PATH) is None
     made = {"bert": make_bert_template(ROLES), "xlnet": make_xlnet_template(ROLES)}
     made["roberta"] = make_bert_template(ROLES, separators=2, second_segment=0)
     for name, template in made.items():
@@ -85,11 +87,6 @@ def test_the_templates_of_families_are_those_of_their_files():
             json.loads(library(PROCESSORS[name]).to_str()), ROLES, PATH
         )
         assert template.is_cls_first == (name != "xlnet")
-
-
-def test_a_file_without_special_tokens_has_no_template():
-    assert read_template(json.loads(library(processors.ByteLevel()).to_str()), ROLES, PATH) is None
-    assert read_template({}, ROLES, PATH) is None
 
 
 @pytest.mark.parametrize(

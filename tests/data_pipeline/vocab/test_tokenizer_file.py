@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -39,6 +40,7 @@ TEXT = "Bal [E1] word[SEP] [MASK]"
 
 
 def test_special_tokens_are_text_in_training_and_tokens_in_rows(tmp_path):
+    """Roles are text in training also where the file does not mark them as special."""
     path = write(tmp_path, TOKENIZERS["BERT"])
     library = tokenizers.Tokenizer.from_file(str(path))
     tokens = library.encode(TEXT, add_special_tokens=False).ids
@@ -47,9 +49,6 @@ def test_special_tokens_are_text_in_training_and_tokens_in_rows(tmp_path):
     assert id_lists(load_vocabulary(path), [TEXT]) == [text]
     assert id_lists(load_vocabulary(path, reads_special_tokens=True), [TEXT]) == [tokens]
     assert not {2, 3, 4} & set(text) and {3, 4} < set(tokens)
-
-
-def test_a_role_that_the_file_does_not_mark_as_special_is_text_in_training(tmp_path):
     data = json.loads(TOKENIZERS["BERT"].to_str())
     for token in data["added_tokens"]:
         token["special"] = False
@@ -183,14 +182,13 @@ def test_a_mark_that_each_word_gets_shows_where_it_begins(tmp_path, parts):
     assert np.count_nonzero(~loaded.is_continuation[ids]) == 2
 
 
-def test_the_models_own_unknown_token_counts(tmp_path):
+def test_the_models_own_unknown_token_counts_and_bytes_without_the_fallback_lose_characters(
+    tmp_path,
+):
     """Whatever its name: a piece that is spelled [UNK] may be another."""
     loaded = load_vocabulary(write_parts(tmp_path, **make_model("BERT", unk_token="bal")))
     (ids,) = id_lists(loaded, ["\u0416"])
     assert ids == [loaded.special_ids["unk"]] == [loaded.pieces().index("bal")]
-
-
-def test_pieces_of_bytes_without_the_fallback_lose_characters(tmp_path):
     parts = make_model("byte fallback", byte_fallback=False)
     loaded = load_vocabulary(write_parts(tmp_path, **parts))
     assert loaded.special_ids["unk"] in id_lists(loaded, ["\u0416"])[0]
@@ -217,23 +215,17 @@ def test_a_panic_while_a_text_is_encoded_is_a_refusal(tmp_path):
 
     Panic.__module__ = "pyo3_runtime"
 
-    def fail(text: str) -> None:
-        raise Panic("index out of bounds")
-
-    with pytest.raises(ValueError, match=r"a\.json.*'some text'.*index out of bounds"):
-        tokenizer_file.guard(fail, pathlib.Path("a.json"))("some text")
-    with pytest.raises(KeyboardInterrupt):
-        tokenizer_file.guard(_interrupt, pathlib.Path("a.json"))("some text")
-    with pytest.raises(MemoryError):
-        tokenizer_file.guard(_exhaust, pathlib.Path("a.json"))("some text")
-
-
-def _exhaust(text: str) -> None:
-    raise MemoryError
-
-
-def _interrupt(text: str) -> None:
-    raise KeyboardInterrupt
+    panic = Panic("index out of bounds"), ValueError, r"a\.json.*'some text'.*index out of bounds"
+    for error, raised, words in (
+        *(
+            panic,
+            (KeyboardInterrupt(), KeyboardInterrupt, None),
+            (MemoryError(), MemoryError, None),
+        ),
+    ):
+        encode = mock.Mock(side_effect=error)
+        with pytest.raises(raised, match=words):
+            tokenizer_file.guard(encode, pathlib.Path("a.json"))("some text")
 
 
 def test_one_sentence_in_a_thousand_is_encoded_as_a_whole_too(tmp_path, monkeypatch):

@@ -57,23 +57,19 @@ def test_what_a_sentencepiece_model_says_of_itself(sentencepiece_path):
 CONTROLS = ["<cls>", "<sep>", "<mask>"]
 
 
-def test_a_model_that_reads_special_pieces_in_texts_is_refused(tmp_path):
-    words = ["one word two words"] * 9
+def test_a_model_that_reads_special_pieces_in_texts_or_marks_the_end_of_words_is_refused(tmp_path):
+    """Where words end is not where they begin: "the▁" and "n" both follow any piece."""
     path = tmp_path / "a.model"
-    path.write_bytes(train_model(words, pad_id=3, vocab_size=30, control_symbols=CONTROLS))
+    path.write_bytes(train_model(pad_id=3, control_symbols=CONTROLS))
     assert load_vocabulary(path).special_ids["mask"] == 6
-    path.write_bytes(train_model(words, pad_id=3, vocab_size=30, user_defined_symbols=CONTROLS))
-    with pytest.raises(ValueError, match=r"turns the characters <.*> of a text into the id"):
-        load_vocabulary(path)
-
-
-def test_a_model_that_marks_the_end_of_words_is_refused(tmp_path):
-    """Its pieces do not show where a word begins: "the▁" and "n" both follow any piece."""
-    path = tmp_path / "a.model"
     suffixes = {"treat_whitespace_as_suffix": True, "control_symbols": CONTROLS}
-    path.write_bytes(train_model(pad_id=3, **suffixes))
-    with pytest.raises(ValueError, match="after a word, so that its pieces do not show"):
-        load_vocabulary(path)
+    for settings, words in (
+        ({"user_defined_symbols": CONTROLS}, r"turns the characters <.*> of a text into the id"),
+        (suffixes, "after a word, so that its pieces do not show"),
+    ):
+        path.write_bytes(train_model(pad_id=3, **settings))
+        with pytest.raises(ValueError, match=words):
+            load_vocabulary(path)
 
 
 def test_words_of_sentencepiece_start_at_spaces_signs_and_unspaced_scripts(tmp_path):
