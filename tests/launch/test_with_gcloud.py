@@ -67,9 +67,12 @@ def test_a_tpu_vm_is_made_set_up_trained_on_and_deleted(cloud, tmp_path):
     assert any(name.startswith("gcloud/logs/") for name in logs)
 
 
-@pytest.mark.fault(18, "no right to create, to look, to delete; a name that is there already")
+@pytest.mark.fault(
+    18, "no right to create, to look, to delete; a name that is absent or there already"
+)
 def test_what_google_cloud_refuses_is_said_and_nothing_is_taken_for_done(cloud):
     said = "Permission 'tpu.nodes.create' denied on 'my-project'"
+    assert "my-tpu was not found" in cloud.run("delete.sh", "--yes", code=1).stderr
     cloud.api.refusals = [("POST", 403, said)]
     ran = cloud.run("create.sh", "--wait", code=1)
     assert f"PERMISSION_DENIED: {said}" in ran.stderr
