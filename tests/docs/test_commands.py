@@ -2,13 +2,12 @@
 
 A page is run from its first command to its last in a folder that holds what its placeholders name:
 texts/, stores/mine, runs/mine, DIR, CHECKPOINT. Sizes are made small by flags that are added, and
-what no test machine has (other hosts, TPUs, buckets) is replaced; scripts of launch/ are not run,
-but their flags must be known to them.
+what no test machine has (other hosts, TPUs, buckets) is replaced; scripts of launch/ are not run.
+That every command is known with its flags is in test_pages.py, in seconds.
 """
 
 import gzip
 import json
-import os
 import pathlib
 import re
 import shlex
@@ -26,7 +25,11 @@ from tests.faults.runs import environment, free_port
 
 ROOT = pages.ROOT
 GUIDE = sorted((pages.DOCS / "guide").glob("*.md"))
-PAGES = [pages.README, *GUIDE, pages.DOCS / "reference" / "api.md"]
+IN_SECONDS = {"README.md", "inspect.md", "on_track.md", "study.md"}
+PAGES = [
+    pytest.param(page, id=page.name, marks=[pytest.mark.long] * (page.name not in IN_SECONDS))
+    for page in (pages.README, *GUIDE, pages.DOCS / "reference" / "api.md")
+]
 pytestmark = pytest.mark.slow
 
 ROLLED = "--config.compute.rolled_layers=True"  # compiles sooner
@@ -235,30 +238,14 @@ def base(forked, tmp_path_factory):
     return folder, [words_of(build), words_of(train)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_run_one_after_another(forked, base, tmp_path, page):
     made, done = base
     folder = tmp_path / "folder"
     shutil.copytree(made, folder, symlinks=True)
     text = page.read_text(encoding="utf-8")
     for command in pages.commands_in(text):
-        words = command.split()
-        if script := pages.script_in(words):
-            check_script(script)
-        elif "-m" in words:
+        if " -m " in command and not pages.script_in(command.split()):
             run(forked, folder, command, done)
-        else:
-            assert words[0] == "make" and words[1] in pages.make_targets()
     for block in pages.python_in(text):
         subprocess.run([sys.executable, "-c", block], cwd=folder, env=environment(), check=True)
-
-
-def check_script(words: list[str]) -> None:
-    """Check that a script of launch/ knows the flags that a page gives it."""
-    helped = subprocess.run(
-        ["bash", str(ROOT / words[0]), "--help"], capture_output=True, text=True, env=os.environ
-    )
-    assert helped.returncode == 0, helped.stderr
-    for word in shlex.split(" ".join(words), comments=True):
-        if word.startswith("--") and not word.startswith("--config."):
-            assert word.partition("=")[0] in helped.stdout, word

@@ -1,5 +1,9 @@
-"""The scripts of examples/ run from start to end, on small sizes."""
+"""The scripts of examples/: their commands take their flags, and they run from start to end."""
 
+import contextlib
+import importlib.util
+import json
+import runpy
 import subprocess
 import sys
 
@@ -8,9 +12,44 @@ import pytest
 from tests.conftest import _small_text
 from tests.docs import pages
 from tests.docs.test_commands import LAYERS, PHASES
+from tests.docs.test_pages import read_module_flags
 from tests.faults.runs import environment
 
-pytestmark = pytest.mark.slow
+EXAMPLES = pages.ROOT / "examples"
+COMMANDS = {
+    "pretrain_on_your_text": (
+        ("texts/*.txt", "{folder}", "--vocab_size=200", "--config.seed=3"),
+        ["data_pipeline.build", "bert_jax.train", "bert_jax.fill_mask"],
+    ),
+    "checkpoint_to_transformers": (("orbax:runs/mine", "{folder}"), ["bert_jax.convert"]),
+    "plan_a_tpu_run": (("configs/base.py", "v5e:4x4", "--seq_len=128"), ["bert_jax.plan"]),
+}
+
+
+def test_every_example_is_listed():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == COMMANDS.keys()
+
+
+@pytest.mark.parametrize("script", COMMANDS)
+def test_the_commands_of_an_example_take_its_flags(script, tmp_path, monkeypatch):
+    arguments, modules = COMMANDS[script]
+    done = []
+
+    def read(words, **_):
+        _, _, module, *flags = words
+        read_module_flags(module, *flags)
+        done.append(module)
+        return subprocess.CompletedProcess(words, 3, "", "")
+
+    losses = {"heldout_mlm_loss": 1.0, "unigram_mlm_loss": 2.0}
+    (tmp_path / "summary.json").write_text(json.dumps(losses))
+    monkeypatch.setattr(subprocess, "run", read)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    given = [argument.format(folder=tmp_path) for argument in arguments]
+    monkeypatch.setattr(sys, "argv", [script, *given])
+    with contextlib.suppress(SystemExit):  # the plan has no numbers
+        runpy.run_path(str(EXAMPLES / f"{script}.py"))
+    assert done == modules
 
 
 def run(script, *arguments):
@@ -26,25 +65,20 @@ def run(script, *arguments):
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
-    """The run that the first example leaves."""
-    folder = tmp_path_factory.mktemp("examples")
-    (folder / "a.txt").write_text(_small_text(300))
-    given = [folder / "*.txt", folder / "run", "--vocab_size=200"]
+@pytest.mark.long
+def test_a_model_of_ones_own_text_is_exported_and_loaded_where_the_libraries_are(tmp_path):
+    (tmp_path / "a.txt").write_text(_small_text(300))
+    given = [tmp_path / "*.txt", tmp_path / "run", "--vocab_size=200"]
     out = run("pretrain_on_your_text", *given, *LAYERS, *PHASES)
     assert "held-out MLM loss" in out and "[MASK]" in out
-    return folder / "run"
-
-
-def test_a_checkpoint_is_exported_and_loaded_where_the_libraries_are(workdir, tmp_path):
-    out = run("checkpoint_to_transformers", f"orbax:{workdir}", tmp_path / "export")
+    out = run("checkpoint_to_transformers", f"orbax:{tmp_path / 'run'}", tmp_path / "export")
     exported = {path.name for path in (tmp_path / "export").iterdir()}
     assert {"config.json", "model.safetensors", "vocab.txt", "README.md"} <= exported
     for library in ("transformers", "sentence-transformers"):
         assert f"{library}: " in out
 
 
+@pytest.mark.long
 def test_a_run_on_a_slice_is_planned():
     pytest.importorskip("libtpu", reason="needs the extra [plan]: libtpu")
     flags = [*LAYERS, "--config.model.vocab_size=200", "--seq_len=128", "--per_chip_batch=8"]

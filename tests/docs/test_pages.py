@@ -1,7 +1,10 @@
 """The manual: what its pages name exists, and each keeps its form."""
 
 import ast
+import importlib
+import pathlib
 import re
+import shlex
 
 import pytest
 import yaml
@@ -9,6 +12,8 @@ import yaml
 from bert_jax.config import Config, to_config_dict
 from bert_jax.config.schema import FinetuneConfig
 from bert_jax.lab.study_config import StudyConfig
+from bert_jax.runtime.cli import GivenConfig
+from launch.cloud.commands import COMMANDS
 from tests.docs import pages
 
 ROOT, DOCS = pages.ROOT, pages.DOCS
@@ -33,18 +38,45 @@ def test_every_file_and_link_of_a_page_exists(page):
         assert not anchor or anchor in pages.anchors_in(text_of(target)), link
 
 
-def test_every_command_has_a_module_a_script_or_a_make_target():
-    for page in [pages.README, *PAGES]:
-        for command in pages.commands_in(text_of(page)):
-            words = command.split()
-            if words[0] == "make":
-                assert words[1] in pages.make_targets(), command
-            elif script := pages.script_in(words):
-                assert (ROOT / script[0]).is_file(), command
-            elif "-m" in words:
-                module = words[words.index("-m") + 1].replace(".", "/")
-                known = (ROOT / f"{module}.py").is_file() or (ROOT / module).is_dir()
-                assert known or module in ("pip", "venv"), command
+@pytest.mark.parametrize(
+    "page",
+    [page for page in (pages.README, *PAGES) if pages.commands_in(text_of(page))],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_every_command_of_a_page_has_its_module_flags_and_settings(page, capsys):
+    """Each is read as it stands by what it names, and not run; test_commands.py runs them."""
+    for command in pages.commands_in(text_of(page)):
+        words = shlex.split(command, comments=True)
+        if words[0] == "make":
+            assert words[1] in pages.make_targets(), command
+        elif script := pages.script_in(words):
+            known = describe_script(script[0], capsys)
+            flags = {word.partition("=")[0] for word in script if word.startswith("--")}
+            assert {flag for flag in flags if "." not in flag and flag not in known} == set()
+        elif "-m" in words:
+            read_module_flags(*words[words.index("-m") + 1 :])
+
+
+def read_module_flags(module, *arguments):
+    """Let a command read its flags, and its config if one is named."""
+    if not module.startswith(("bert_jax.", "data_pipeline.")):
+        path = ROOT / f"{module.replace('.', '/')}.py"
+        assert module in ("pip", "venv") or path.is_file(), module
+        return
+    flags = importlib.import_module(module).COMMAND.read(arguments)
+    for value in vars(flags).values():
+        if isinstance(value, GivenConfig) and value.place:
+            value.load()
+
+
+def describe_script(path, capsys):
+    """Return what --help of a script of launch/ prints."""
+    name = pathlib.Path(path).stem
+    if name not in COMMANDS:
+        return (ROOT / path).read_text()
+    with pytest.raises(SystemExit, match="0"):
+        COMMANDS[name](["--help"])
+    return capsys.readouterr().out
 
 
 def test_every_setting_that_is_named_exists():

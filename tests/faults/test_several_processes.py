@@ -39,16 +39,6 @@ def ends_soon(run, *numbers, secs=HEARTBEAT_SECS + 5.0):
     return codes
 
 
-@pytest.mark.fault(8, "SIGTERM to one of four processes in training")
-def test_four_processes_stop_at_one_step(flags, tmp_path):
-    with training(*flags, workdir=tmp_path / "run", processes=4) as run:
-        run.wait_for_step(10)
-        run.signal(signal.SIGTERM, 2)
-        assert ends_soon(run, 0, 1, 2, 3, secs=30.0) == [STOPPED] * 4, run.written()
-    step = max(saved_steps(tmp_path / "run"))
-    assert f"stopped and saved at step {step}" in run.output(0)
-
-
 @pytest.mark.fault(
     8, "SIGTERM to one of two processes in an evaluation, of which every step has one"
 )

@@ -242,12 +242,37 @@ def assert_same_run(workdir, wanted):
     assert lines_of(workdir) == lines_of(wanted)
 
 
-@pytest.mark.slow
-def test_a_job_that_nears_its_limit_is_requeued_and_ends_with_the_same_weights(
-    folder, flags, undisturbed
-):
+@pytest.fixture
+def slurm(folder):
+    """A folder with stand-ins for the commands of Slurm."""
     for name in ("sbatch", "srun", "scontrol"):
         write_command(folder / "tools" / name, f'exec {sys.executable} -I -S {SLURM} {name} "$@"')
+    return folder
+
+
+@pytest.mark.slow
+def test_the_tasks_of_a_job_that_nears_its_limit_save_and_the_job_is_requeued(slurm):
+    write_command(
+        slurm / "tools" / "python",
+        "if [[ $2 == launch.* ]]; then echo 20; exit; fi",
+        f'cd "{slurm}"; echo "task $SLURM_PROCID: $*" >>started',
+        "if [[ -e saved.$SLURM_PROCID ]]; then exit 0; fi",
+        "trap 'touch saved.$SLURM_PROCID; exit 143' TERM; touch trains.$SLURM_PROCID",
+        "until [[ -e trains.0 && -s tasks ]]; do sleep 0.05; done",
+        "[[ $SLURM_PROCID == 0 ]] || touch limit_nears; while sleep 0.05; do :; done",
+    )
+    command = ["sbatch", "--nodes=1", "--ntasks-per-node=2", "launch/slurm.sh", "--workdir=w"]
+    around = os.environ | {"SLURM": str(slurm), "JOB": "7"}
+    ran = call(command, cwd=slurm / "clone", env=around)
+    out = (slurm / "clone" / "slurm-7.out").read_text()
+    assert (ran.returncode, out.count("exit code 143, newest checkpoint 20")) == (0, 1), out
+    trains = [f"task {n}: -u -m bert_jax.train --workdir=w --multihost" for n in (0, 0, 1, 1)]
+    assert sorted((slurm / "started").read_text().splitlines()) == trains
+
+
+@pytest.mark.long
+def test_a_job_that_nears_its_limit_ends_with_the_same_weights(slurm, flags, undisturbed):
+    folder = slurm
     job, workdir = str((free_port() - 61440) % 4096), folder / "run"  # jax takes the port from it
     command = ["sbatch", "--nodes=1", f"--ntasks-per-node={PROCESSES}", "launch/slurm.sh"]
     command += [*flags, f"--workdir={workdir}"]

@@ -246,19 +246,15 @@ def test_lines_that_are_no_setting(refused, cluster, tmp_path):
         assert f", line {len(VALUES) + 1}: " in refused("delete", "--yes", "--dry-run", option)
 
 
-def test_a_cluster_file_in_the_home_folder(call, cluster, tmp_path, monkeypatch):
-    """A shell leaves the ~ behind = to us."""
-    cluster()
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert " my-tpu " in call("create", "--dry-run", "--cluster=~/cluster.env")[1]
-
-
-def test_a_cluster_file_of_windows_and_one_that_is_not_there(refused, call, cluster, tmp_path):
+def test_a_cluster_file_of_windows_in_the_home_folder_and_one_that_is_not_there(
+    refused, call, cluster, tmp_path, monkeypatch
+):
     assert "there is no such file" in refused("create", f"--cluster={tmp_path / 'absent.env'}")
-    option = cluster()
+    cluster()
     text = "# a comment\n\n" + (tmp_path / "cluster.env").read_text()
     (tmp_path / "cluster.env").write_bytes(text.replace("\n", "\r\n").encode())
-    assert "create my-tpu " in call("create", "--dry-run", option)[1]
+    monkeypatch.setenv("HOME", str(tmp_path))  # a shell leaves the ~ behind = to us
+    assert "create my-tpu " in call("create", "--dry-run", "--cluster=~/cluster.env")[1]
 
 
 def test_uncommitted_changes_are_named_and_older_commits_sent(refused, call, cluster, clone):

@@ -41,24 +41,10 @@ def waits_for_what_is_lost(state, answers):
     return decide(state, answers)
 
 
-def recreates_at_each_look(state, answers):
-    state, actions = decide(state, answers)
-    if answers.workers and answers.slice.kind == "READY" and answers.now - state.requested > 7200:
-        actions = [Action("delete")]
-    return state, actions
-
-
-def deletes_nothing(state, answers):
-    state, actions = decide(state, answers)
-    return state, [action for action in actions if action.kind != "delete"]
-
-
 WRONG = {
     forgets_money: "outlives",
     ends_before_the_slice_is_gone: "ended with a slice",
     waits_for_what_is_lost: "could end did not",
-    recreates_at_each_look: "could end did not",
-    deletes_nothing: "outlives",
 }
 
 

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from bert_jax.lab import probe
 from bert_jax.logging import metrics_writer
 from bert_jax.logging.metrics_writer import PROBE_SCORES
 from bert_jax.trainer.feed import STORE_DIGEST
-from tests.faults.runs import ROOT, environment
 
 pytestmark = pytest.mark.slow
 
@@ -20,20 +17,6 @@ SENTENCES = ["the cat sees a dog in the garden .", "a green bird", "my sister he
 TASK = ["--config=configs/finetune/table.py", "--config.data.text_column=text"]
 TASK += ["--config.data.label_column=is_long", "--config.batch_size=8"]
 TITLE = "\x1b]0;x\x07"  # sets the title of a terminal's window
-
-
-def run(module, *arguments):
-    """A command as a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +59,9 @@ def test_its_vectors_are_those_of_the_run(forked, trained, exported):
     np.testing.assert_array_equal(*vectors)
 
 
-def test_guesses_stand_under_each_sentence(trained):
+def test_guesses_stand_under_each_sentence(forked, trained):
     sentences = ["The [MASK] sees a dog.", TITLE + "[MASK] [MASK]"]
-    done = run("bert_jax.fill_mask", f"--checkpoint={trained}", "--top=3", *sentences)
+    done = forked("bert_jax.fill_mask", f"--checkpoint={trained}", "--top=3", *sentences)
     lines = done.stdout.splitlines()
     assert lines[0] == "The [MASK] sees a dog."
     assert lines[2] == r"\x1b]0;x[MASK] [MASK]"  # shown, and not obeyed
@@ -165,7 +148,7 @@ def test_each_checkpoint_gets_its_score_and_the_run_is_only_read(forked, trained
     before = files_of(trained)
     arguments = [*TASK, "--config.epochs=1", f"--config.data.dir={small}"]
     arguments += [f"--workdir={trained}", "--every=40"]
-    done = run("bert_jax.study", "probe", *arguments)
+    done = forked("bert_jax.study", "probe", *arguments)
     assert files_of(trained) == before
     folder = trained.with_name("run-probe")
     lines = [json.loads(line) for line in (folder / PROBE_SCORES).read_text().splitlines()]

@@ -10,7 +10,7 @@ from data_pipeline import build
 from tests.conftest import _small_text
 from tests.faults.runs import lines_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SMALL = [
     "--config=configs/first_phase.py:configs/quickstart.py:model=modernbert",

@@ -63,7 +63,14 @@ def purchases(shared: pathlib.Path, folder: pathlib.Path) -> Written:
     return [f"--input={path}", "--sentences=lines", *WORDPIECE, "--vocab_size=250", "--holdout=0.1"]
 
 
-@pytest.mark.parametrize("corpus", [books, articles, german, chinese, purchases])
+@pytest.mark.parametrize(
+    "corpus",
+    [
+        books,
+        chinese,
+        *(pytest.param(c, marks=pytest.mark.long) for c in (articles, german, purchases)),
+    ],
+)
 def test_a_corpus_goes_through_every_command(shared_data, tmp_path, capsys, corpus):
     store, out = tmp_path / "store", tmp_path / "out.json"
     given = corpus(shared_data, tmp_path)

@@ -106,9 +106,9 @@ KINDS = {
 }
 WITHOUT_SEGMENTS = ("ModernBertForMaskedLM", "RobertaForMaskedLM", "DistilBertForMaskedLM")
 WITHOUT_SEGMENTS += ("DebertaV2ForMaskedLM",)
-# In make families: the runs above, and the tests of objectives, have the mechanisms of these.
-LONG = ("distilbert", "deberta", "left_to_right", "causal_then_masked")
-PARAMS = [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in KINDS]
+# Of one encoder and of one that is trained with another; the others are in make families.
+SHORT = ("modernbert", "electra")
+PARAMS = [pytest.param(name, marks=[pytest.mark.long] * (name not in SHORT)) for name in KINDS]
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,11 @@ def test_every_entry_has_its_place_here():
 
 
 @pytest.mark.parametrize(
-    ("entry", "platforms"), [*((entry, "cuda") for entry in ARGUMENTS), ("train", "xyz")]
+    ("entry", "platforms"),
+    [
+        *(("train", "xyz"), ("features", "cuda")),
+        *(pytest.param(e, "cuda", marks=pytest.mark.long) for e in ARGUMENTS if e != "features"),
+    ],
 )
 def test_a_device_that_is_missing_is_said_in_one_line(
     forked, tiny_store, small, tmp_path, entry, platforms

@@ -1,6 +1,10 @@
 """What each command refuses: one sentence, exit code 2, nothing on stdout, no file written."""
 
+import importlib
+
 import pytest
+
+from data_pipeline.cli.stderr_log import LibraryLog
 
 pytestmark = pytest.mark.slow
 
@@ -197,14 +201,18 @@ REFUSALS = {
 
 @pytest.mark.parametrize("command", REFUSALS)
 def test_mistakes_get_one_sentence_and_write_nothing(
-    forked, tiny_store, trained, small, tmp_path, command
+    capfd, monkeypatch, stops_raise, tiny_store, trained, small, tmp_path, command
 ):
+    monkeypatch.setattr("sys.argv", [command])  # which a command sets
+    monkeypatch.setattr(LibraryLog, "hold", lambda log: None)  # up to the end of the process
+    main = importlib.import_module(f"bert_jax.{command}").main
     places = {"new": tmp_path / "new", "store": tiny_store, "run": trained, "small": small}
     usual, rows = REFUSALS[command]
     for flags, words in rows:
         arguments = [flag.format(**places) for flag in (*usual, *flags)]
-        done = forked(f"bert_jax.{command}", *arguments, code=2)
-        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
-        assert words.format(**places) in done.stderr
-        assert done.stdout == ""
+        capfd.readouterr()
+        code = main(arguments)
+        out, error = capfd.readouterr()
+        assert (code, out, error[:7], error.count("\n")) == (2, "", "error: ", 1), error
+        assert words.format(**places) in error
         assert not list(tmp_path.iterdir())

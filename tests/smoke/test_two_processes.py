@@ -1,7 +1,6 @@
 """Two processes of one device each begin a run and are stopped; one goes on as if it were alone."""
 
 import dataclasses
-import json
 import signal
 
 import numpy as np
@@ -13,7 +12,7 @@ from bert_jax.interop import load
 from data_pipeline.cli.main import BY_SIGNAL
 from tests.bert_jax.small_runs import compiled_once, train
 from tests.faults import one_phase
-from tests.faults.runs import ONE_PHASE, saved_steps, training
+from tests.faults.runs import ONE_PHASE, lines_of, saved_steps, training
 
 pytestmark = pytest.mark.slow
 
@@ -21,11 +20,10 @@ __all__ = ["compiled_once"]  # a fixture
 
 
 def losses_of(workdir):
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     names = ("mlm_loss", "unigram_mlm_loss", "majority_nsp_accuracy")
     return {
         (line["step"], line["split"], name): line[name]
-        for line in lines
+        for line in lines_of(workdir)
         for name in names
         if name in line
     }
@@ -61,20 +59,18 @@ def test_two_processes_train_as_one_on_packed_rows(tiny_store, tmp_path, capsys)
     assert saved_steps(two)[-1] == 40
 
 
-def test_two_processes_fine_tune_as_one(small, tmp_path):
+@pytest.mark.long  # devices of one process: tests/bert_jax/finetuning/test_setup.py
+def test_two_processes_fine_tune_as_one(forked, small, tmp_path):
     data = [f"--config.data.{name}" for name in ("text_column=text", "label_column=is_long")]
     data.append(f"--config.data.dir={small}")
     flags = ["--config=configs/finetune/table.py", *data, "--config.epochs=2"]
     flags += [f"--config.init=hf:{small / 'bare'}", "--config.batch_size=8"]
     flags.append("--config.compute.compute_dtype=float32")
-    weights = []
-    for processes in (1, 2):
-        workdir = tmp_path / str(processes)
-        with training(
-            *flags, workdir=workdir, processes=processes, module="bert_jax.finetune"
-        ) as run:
-            run.finish()
-        weights.append(name_leaves(load.load_fine_tuned(str(workdir))[0].params))
+    one, two = tmp_path / "one", tmp_path / "two"
+    forked("bert_jax.finetune", *flags, f"--workdir={one}")
+    with training(*flags, workdir=two, processes=2, module="bert_jax.finetune") as run:
+        run.finish()
+    weights = [name_leaves(load.load_fine_tuned(str(each))[0].params) for each in (one, two)]
     start = name_leaves(load.load(f"hf:{small / 'bare'}").params)
     assert weights[0].keys() == weights[1].keys()
     for path, ours in weights[0].items():
