@@ -210,11 +210,8 @@ def coordinates(config):
     return np.array([float(jnp.sqrt(jnp.mean(jnp.square(y - x)))) for x, y in pairs])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "model",
-    [pytest.param({}, id="post-norm"), pytest.param(MODERN, id="pre-norm", marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("model", [{}, MODERN], ids=["post-norm", "pre-norm"])
 def test_activations_and_logits_change_alike_at_any_width_and_without_transfer_they_do_not(model):
     """The coordinate check of Tensor Programs V, appendix D.1, and its control."""
     narrow, wide, control = (

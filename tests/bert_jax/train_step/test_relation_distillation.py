@@ -134,7 +134,7 @@ def test_packed_rows_meshes_and_micro_batches_agree():
     params = draw_both(at())
     expected = run(at(), params, batch, drops=False)
     packed = side_by_side(batch)
-    parted = at(devices=4, preset="fsdp+tp")
+    parted = at(devices=8, preset="fsdp+tp")
     assert_same(run(parted, params, packed, drops=False, micro_batches=2), expected)
     several = at(devices=2, preset="zero1")
     assert_same(run(several, params, batch), run(at(), params, batch))

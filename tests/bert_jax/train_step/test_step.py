@@ -14,11 +14,11 @@ from bert_jax.parallel import collectives, mesh
 from bert_jax.train_step import state, step
 from bert_jax.train_step.objectives import MLM_NSP
 from tests.bert_jax.tiny_models import CONFIG, SMALL, random_batch, setting
-from tests.bert_jax.train_step.gradients import assert_same, compute, draw, logical, on_mesh
+from tests.bert_jax.train_step.gradients import PLAIN, assert_same, compute, draw, logical, on_mesh
 
 MESHES = [  # preset, devices, length of the model axis, micro-batches
     ("fsdp+tp", 8, 2, 2),
-    pytest.param("zero1+tp", 8, 2, 1, marks=pytest.mark.slow),
+    pytest.param("zero1+tp", 8, 2, 1, marks=pytest.mark.long),
     pytest.param("zero1", 8, 2, 2, marks=pytest.mark.slow),
     pytest.param("tp", 8, 4, 1, marks=pytest.mark.slow),
     pytest.param("dp", 1, 1, 4, marks=pytest.mark.slow),
@@ -109,14 +109,19 @@ def test_a_step_is_made_of_the_parts_of_its_own_number():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "preset"), [("bert_adamw", "zero1"), ("lamb", "fsdp+tp"), ("muon", "zero1+tp")]
+    ("name", "preset"),
+    [
+        pytest.param("bert_adamw", "zero1", marks=pytest.mark.long),
+        ("lamb", "fsdp+tp"),
+        ("muon", "zero1+tp"),
+    ],
 )
 def test_two_updates_on_eight_devices_are_those_on_one(params, name, preset):
     """Clipping, moments, LAMB's norms, Muon's matrices, layer rates and the cut state."""
     optim = OptimConfig(
         name=name, learning_rate=1e-2, warmup_steps=1, clip_norm=0.5, layer_rate_decay=0.8
     )
-    config = dataclasses.replace(SMALL, optim=optim)
+    config = dataclasses.replace(PLAIN, optim=optim)
     ends = []
     for devices, how in ((1, "dp"), (8, preset)):
         at = setting(config, devices, how)
