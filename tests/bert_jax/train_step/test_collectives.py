@@ -15,7 +15,8 @@ from bert_jax.model import bert
 from bert_jax.parallel import mesh
 from bert_jax.train_step import optimizers, schedule, state, step
 from bert_jax.train_step.objectives import MLM_NSP
-from tests.bert_jax.tiny_models import CONFIG, abstract_batch
+from tests.bert_jax.tiny_models import abstract_batch
+from tests.bert_jax.train_step.gradients import PLAIN
 
 REDUCED, SCATTERED, GATHERED = "psum", "all_to_all", "all_gather"
 SCALARS = 6  # loss, hits and weight of words, and of next sentences
@@ -48,8 +49,8 @@ def exchanges(jaxpr, lengths: dict[str, int], in_a_loop: bool = False) -> Iterat
 
 def of_a_step(config: MeshConfig, micro_batches: int = 1):
     """The tree of abstract parameters of a step on eight devices, and what these exchange."""
-    phase = dataclasses.replace(CONFIG.phases[0], micro_batches=micro_batches)
-    config = dataclasses.replace(CONFIG, phases=(phase,), mesh=config)
+    phase = dataclasses.replace(PLAIN.phases[0], micro_batches=micro_batches)
+    config = dataclasses.replace(PLAIN, phases=(phase,), mesh=config)
     of = mesh.make_mesh(config.mesh, jax.devices())
     with jax.set_mesh(of):
         model = bert.build(config.model, "cpu", of.shape["model"])
@@ -82,43 +83,35 @@ def sent_as_one(params) -> Counter:
     return Counter(arrays.values())
 
 
-@pytest.mark.parametrize("micro_batches", [1, 2])
-@pytest.mark.parametrize("preset", ["dp", "zero1", "fsdp"])
+@pytest.mark.parametrize(
+    ("preset", "micro_batches"),
+    [("dp", 2), ("zero1", 2), ("fsdp", 1), ("fsdp+tp", 2), ("zero1+tp", 2), ("tp", 1)],
+)
 def test_each_parameter_is_exchanged_once_a_step(preset, micro_batches):
+    """A model axis changes nothing of how often."""
     tree, found = of_a_step(MeshConfig(preset=preset), micro_batches)
     params = jax.tree.leaves(tree)
     cut = Counter(leaf.size for leaf in params if cut_over_batch(leaf))
-    whole = Counter(leaf.size for leaf in params if not cut_over_batch(leaf))
-    assert bool(cut) == (preset != "dp")
-    assert sizes(found, SCATTERED) == sent_as_one(tree)  # gradients
-    assert sizes(found, GATHERED) == cut  # weights
-    assert sizes(found, REDUCED) == whole + Counter({1: SCALARS})
+    reduced = Counter(leaf.size for leaf in params if not cut_over_batch(leaf))
+    reduced += Counter({1: SCALARS})
+    assert bool(cut) == (preset not in ("dp", "tp"))
+    gradients, weights = sent_as_one(tree), cut
+    assert Counter(one.kind for one in found) == Counter(
+        {SCATTERED: gradients.total(), GATHERED: weights.total(), REDUCED: reduced.total()}
+    )
+    if "tp" not in preset:
+        assert sizes(found, SCATTERED) == gradients
+        assert sizes(found, GATHERED) == weights
+        assert sizes(found, REDUCED) == reduced
+    assert {one.dtype for one in found if one.kind != GATHERED} == {"float32"}
     assert not any(one.in_a_loop for one in found)
-
-
-@pytest.mark.parametrize("preset", ["fsdp+tp", "zero1+tp"])
-def test_a_model_axis_changes_nothing_of_how_often(preset):
-    tree, found = of_a_step(MeshConfig(preset=preset), micro_batches=2)
-    params = jax.tree.leaves(tree)
-    cut = sum(map(cut_over_batch, params))
-    scattered = sent_as_one(tree).total()
-    kinds = Counter(one.kind for one in found)
-    assert kinds == {SCATTERED: scattered, GATHERED: cut, REDUCED: len(params) - cut + SCALARS}
-    assert not any(one.in_a_loop for one in found)
-
-
-def test_tensor_parallel_alone_exchanges_what_data_parallel_does():
-    tree, found = of_a_step(MeshConfig(preset="tp"))
-    assert Counter(one.kind for one in found) == {REDUCED: len(jax.tree.leaves(tree)) + SCALARS}
 
 
 @pytest.mark.parametrize("preset", ["dp", "zero1"])
 def test_gradients_of_matrices_are_exchanged_in_bfloat16_on_request(preset):
-    for dtype in ("float32", "bfloat16"):
-        tree, found = of_a_step(MeshConfig(preset=preset, gradient_dtype=dtype))
-        matrices = [leaf for leaf in jax.tree.leaves(tree) if leaf.ndim > 1]
-        whole = Counter(leaf.size for leaf in matrices if not cut_over_batch(leaf))
-        sent = [one for one in found if one.kind != GATHERED and one.dtype == "bfloat16"]
-        in_bfloat16 = dtype == "bfloat16"
-        assert sizes(sent, SCATTERED) == (sent_as_one(tree) if in_bfloat16 else Counter())
-        assert sizes(sent, REDUCED) == (whole if in_bfloat16 else Counter())
+    tree, found = of_a_step(MeshConfig(preset=preset, gradient_dtype="bfloat16"))
+    matrices = [leaf for leaf in jax.tree.leaves(tree) if leaf.ndim > 1]
+    whole = Counter(leaf.size for leaf in matrices if not cut_over_batch(leaf))
+    sent = [one for one in found if one.kind != GATHERED and one.dtype == "bfloat16"]
+    assert sizes(sent, SCATTERED) == sent_as_one(tree)
+    assert sizes(sent, REDUCED) == whole

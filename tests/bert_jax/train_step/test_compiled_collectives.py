@@ -28,10 +28,14 @@ pytestmark = [
 ]
 
 
+# The rest compile in a minute more; the traced step of test_collectives.py has their exchanges too.
+LONG = ("chips64", "dp")
+
+
 @functools.cache
-def compiled():
-    """Facts of every step, by its name."""
-    command = [sys.executable, "-m", "tests.bert_jax.compile_collectives"]
+def compile_steps(names):
+    """Facts of these steps, by name, from one process."""
+    command = [sys.executable, "-m", "tests.bert_jax.compile_collectives", *names]
     settings = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
     environment = os.environ | settings | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     done = subprocess.run(
@@ -42,11 +46,16 @@ def compiled():
     return {one["name"]: one for one in facts}
 
 
+def compiled(name):
+    together = tuple(each for each in STEPS if (each in LONG) == (name in LONG))
+    return compile_steps(together)[name]
+
+
 def params(name, **of):
     """The parameters of which these facts are true."""
     return [
         one
-        for one in compiled()[name]["parameters"]
+        for one in compiled(name)["parameters"]
         if all(one[fact] == value for fact, value in of.items())
     ]
 
@@ -55,7 +64,7 @@ def found(name, kind, devices=None):
     """Arrays of all collectives of a kind, among so many devices: (dtype, size) -> how many."""
     return Counter(
         (dtype, size)
-        for one in compiled()[name]["exchanged"]
+        for one in compiled(name)["exchanged"]
         if one["kind"] == kind and devices in (None, one["devices"])
         for dtype, size in one["arrays"]
         if size > 1  # sums of losses and weights, and squares of norms
@@ -66,9 +75,12 @@ def sizes(of, dtype, parts="model_parts"):
     return Counter((dtype, one["size"] // one[parts]) for one in of)
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in STEPS],
+)
 def test_nothing_is_exchanged_in_a_loop(name):
-    assert not any(one["in_a_loop"] for one in compiled()[name]["exchanged"])
+    assert not any(one["in_a_loop"] for one in compiled(name)["exchanged"])
 
 
 def sent_as_one(name):
@@ -85,13 +97,14 @@ def test_shards_are_gathered_and_summed_inside_a_slice_beside_the_work(name):
     assert found(name, "all-gather", 16) >= sizes(params(name, batch_parts=16), "bf16")
     assert found(name, "all-to-all", 16) == sent_as_one(name)
     assert not found(name, "reduce-scatter")
-    sums = [one for one in compiled()[name]["exchanged"] if one["kind"] == "all-to-all"]
+    sums = [one for one in compiled(name)["exchanged"] if one["kind"] == "all-to-all"]
     assert all(one["is_asynchronous"] for one in sums)
 
 
+@pytest.mark.long
 def test_on_64_chips_matrices_are_gathered_and_summed_beside_the_work():
     """The compiler refuses asynchronous all-to-alls there, and alone gathers as an all-reduce."""
-    exchanged = compiled()["chips64"]["exchanged"]
+    exchanged = compiled("chips64")["exchanged"]
     beside = [one for one in exchanged if one["is_asynchronous"]]
     sums = [one["arrays"] for one in beside if one["kind"] == "all-reduce"]
     # Gradients of less than a megabyte are joined, and wait.
@@ -112,18 +125,19 @@ def test_between_slices_each_chip_sends_the_part_of_the_gradients_that_it_keeps(
     elements = sum(one["size"] / one["batch_parts"] for one in params("slices"))
     sent = sum(
         size
-        for one in compiled()["slices"]["exchanged"]
+        for one in compiled("slices")["exchanged"]
         if one["kind"].startswith("network")
         for _, size in one["arrays"]
     )
     assert 0.9 * elements < sent < 1.1 * elements
 
 
+@pytest.mark.long
 def test_data_parallel_adds_each_gradient_up_once_for_two_micro_batches():
     assert STEPS["dp"][2] == 2
     matrices, others = (params("dp", is_matrix=kind) for kind in (True, False))
     assert found("dp", "all-reduce", 16) == sizes(matrices, "bf16") + sizes(others, "f32")
-    assert {one["kind"] for one in compiled()["dp"]["exchanged"]} == {"all-reduce"}
+    assert {one["kind"] for one in compiled("dp")["exchanged"]} == {"all-reduce"}
 
 
 def test_tensor_parallel_adds_up_in_float32_on_request_what_it_holds():

@@ -7,15 +7,19 @@ import numpy as np
 import pytest
 
 from bert_jax.config import DistillConfig
-from bert_jax.model.attention import hide_padding
-from bert_jax.model.bert import EncoderRows, Heads
+from bert_jax.model.bert import Heads
 from bert_jax.parallel import mesh
 from bert_jax.train_step.objectives import DISTILLATION
 from bert_jax.train_step.objectives.distillation import make_distillation
-from tests.bert_jax.packed_rows import side_by_side
 from tests.bert_jax.tiny_models import CONFIG, VOCAB, random_batch, setting
-from tests.bert_jax.train_step.gradients import assert_same, compute, draw, on_mesh
-from tests.bert_jax.train_step.test_objectives import MAX_EXAMPLES, ROW_LEN, ROW_SLOTS
+from tests.bert_jax.train_step.gradients import (
+    assert_same,
+    compute,
+    draw,
+    on_mesh,
+    rows_of,
+    side_by_side,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -43,15 +47,24 @@ def run(settings, params, batch, drops=True, micro_batches=1, objective=OBJECTIV
     return compute(student, objective, ours, batch, drops, micro_batches, (teacher, theirs))
 
 
+@pytest.fixture(scope="module")
+def plain(params):
+    """The metrics and the gradients of the batch, without dropout; dropped has them with it."""
+    return run(at(), params, random_batch(), drops=False)
+
+
+@pytest.fixture(scope="module")
+def dropped(params):
+    return run(at(), params, random_batch())
+
+
 def see(of, params, batch):
     """Last vectors and logits of the masked positions, in float64."""
 
     @jax.jit
     def compute(params, batch):
         bound = of.model.bind(params)
-        hidden = bound.encode(
-            EncoderRows(batch["input_ids"], batch["segment_ids"], hide_padding(batch["input_mask"]))
-        )
+        hidden = bound.encode(rows_of(batch))
         return hidden, bound.compute_mlm_logits(hidden, batch["masked_lm_positions"])
 
     placed = mesh.place_batch(batch, of.mesh)
@@ -64,9 +77,8 @@ def log_softmax(logits):
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
-def test_losses_are_those_of_numpy(params):
-    (of, teacher), batch = at(), random_batch()
-    means, _ = run((of, teacher), params, batch, drops=False)
+def test_losses_are_those_of_numpy(params, plain):
+    (of, teacher), batch, (means, _) = at(), random_batch(), plain
     ours, logits = see(of, params[0], batch)
     theirs, targets = see(teacher, params[1], batch)
     used = batch["masked_lm_weights"] > 0
@@ -82,38 +94,25 @@ def test_losses_are_those_of_numpy(params):
 
 
 def test_a_student_that_is_its_teacher_has_only_words_to_learn(params):
-    (_, teacher), batch = at(), random_batch()
-    same = teacher, teacher
-    means, _ = run(same, (params[1], params[1]), batch, drops=False)
+    _, teacher = at()
+    no_words = make_distillation(DistillConfig(**WEIGHTS | {"mlm_weight": 0.0}))
+    means, grads = run(
+        (teacher, teacher), (params[1], params[1]), random_batch(), drops=False, objective=no_words
+    )
     assert abs(means["soft_loss"]) < 1e-6 and abs(means["cosine_loss"]) < 1e-6
-    assert means["mlm_loss"] > 1
-    no_words = make_distillation(DistillConfig(mlm_weight=0.0))
-    means, grads = run(same, (params[1], params[1]), batch, drops=False, objective=no_words)
     assert "mlm_loss" not in means
     assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(grads)) < 1e-5
 
 
-def test_only_the_student_has_gradients_and_its_unused_parts_none(params):
-    _, grads = run(at(), params, random_batch())
-    assert grads.keys() == params[0].keys()
-    assert all(
-        not np.any(leaf) for name in ("pooler", "nsp") for leaf in jax.tree.leaves(grads[name])
-    )
+def test_meshes_and_micro_batches_agree(params, dropped):
+    """Only the student has gradients, and its unused parts none."""
+    assert dropped[1].keys() == params[0].keys()
+    for name in ("pooler", "nsp"):
+        assert not any(np.any(leaf) for leaf in jax.tree.leaves(dropped[1][name]))
     assert DISTILLATION.untrained == ("pooler", "nsp")
+    got = run(at(8, "fsdp+tp"), params, random_batch(), micro_batches=2)
+    assert_same(got, dropped)
 
 
-@pytest.mark.parametrize(
-    ("devices", "preset", "micro_batches"),
-    [(8, "zero1", 1), (4, "fsdp+tp", 1), (1, "dp", 4)],
-)
-def test_meshes_and_micro_batches_agree(params, devices, preset, micro_batches):
-    batch = random_batch()
-    expected = run(at(), params, batch)
-    assert_same(run(at(devices, preset), params, batch, micro_batches=micro_batches), expected)
-
-
-def test_packed_rows_are_those_of_the_examples(params):
-    batch = random_batch()
-    expected = run(at(), params, batch, drops=False)
-    rows = side_by_side(batch, ROW_LEN, ROW_SLOTS, MAX_EXAMPLES)
-    assert_same(run(at(), params, rows, drops=False), expected)
+def test_packed_rows_are_those_of_the_examples(params, plain):
+    assert_same(run(at(), params, side_by_side(random_batch()), drops=False), plain)

@@ -12,15 +12,20 @@ import numpy as np
 import pytest
 
 from bert_jax.config import OptimConfig, Phase
-from bert_jax.model.attention import hide_padding
-from bert_jax.model.bert import EncoderRows
 from bert_jax.model.dropout import Dropout, number_rows
 from bert_jax.parallel import mesh
 from bert_jax.train_step import optimizers, state
 from bert_jax.train_step.objectives.rtd import make_noise_words, make_rtd, sample_tokens
 from tests.bert_jax.tiny_models import CONFIG, VOCAB, setting
-from tests.bert_jax.train_step.gradients import draw, logical, on_mesh
-from tests.bert_jax.train_step.test_rtd import batch_of
+from tests.bert_jax.train_step.gradients import (
+    NO_DROPOUT,
+    draw,
+    logical,
+    masked_once,
+    on_mesh,
+    restored,
+    rows_of,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +35,7 @@ DEBERTA = {
     "position_buckets": 8,
     "max_relative_positions": 18,
     "type_vocab_size": 0,
-    "hidden_dropout_prob": 0.0,  # the test's copy has none
-    "attention_probs_dropout_prob": 0.0,
+    **NO_DROPOUT,  # as the test's copy
     "detects_by_cls": True,
     "enhanced_mask_decoder": True,
     "generator_embeddings": "gdes",
@@ -55,15 +59,25 @@ def at(devices=1, preset="dp", micro_batches=1):
     return dataclasses.replace(made, tx=tx)
 
 
-def learn(of, params, batches, objective):
-    """What our step makes of parameters, one batch a step."""
-    now = state.make_state(on_mesh(params, of), of.tx, of.where)
-    take_step = of.train_step(objective)
-    norms = []
-    for batch in batches:
-        now, sums = take_step(now, mesh.place_batch(batch, of.mesh))
-        norms.append(float(sums["grad_norm"]))
-    return logical(now.params, of.model), norms
+def learner(of, generator_first=True):
+    """A function of parameters and batches: what our step makes of them, one batch a step."""
+    take_step = of.train_step(make_rtd(WEIGHT, generator_first))
+
+    def learn(params, batches):
+        jax.set_mesh(of.mesh)
+        now = state.make_state(on_mesh(params, of), of.tx, of.where)
+        norms = []
+        for batch in batches:
+            now, sums = take_step(now, mesh.place_batch(batch, of.mesh))
+            norms.append(float(sums["grad_norm"]))
+        return logical(now.params, of.model), norms
+
+    return learn
+
+
+@pytest.fixture(scope="module")
+def on_one_device():
+    return learner(at())
 
 
 def write_out(of, params, batches):
@@ -71,10 +85,8 @@ def write_out(of, params, batches):
     bind = of.model.bind
 
     def guess(bound, batch, step):
-        visible = hide_padding(batch["input_mask"])
         slots = batch["masked_lm_positions"]
-        rows = EncoderRows(batch["input_ids"], batch["segment_ids"], visible)
-        vectors = bound.generator.encode_slots(rows, slots)
+        vectors = bound.generator.encode_slots(rows_of(batch), slots)
         logits = bound.generator.compute_target_logits(vectors)
         dropout = Dropout(jnp.uint32(SEED), jnp.uint32(step), number_rows(16))
         return logits, sample_tokens(logits, slots, make_noise_words(bound, batch, dropout), VOCAB)
@@ -89,10 +101,7 @@ def write_out(of, params, batches):
 
     def encoder_loss(others, own, batch, seen, is_replaced):
         bound = bind({**others, "generator": own})
-        hidden = bound.encode(
-            EncoderRows(seen, batch["segment_ids"], hide_padding(batch["input_mask"]))
-        )
-        scores = bound.rtd(hidden)
+        scores = bound.rtd(bound.encode(rows_of(batch, seen)))
         shares = jnp.where(is_replaced, jax.nn.sigmoid(scores), jax.nn.sigmoid(-scores))
         text = batch["input_mask"]
         return WEIGHT * jnp.sum(-jnp.log(shares) * text) / jnp.sum(text)
@@ -124,11 +133,9 @@ def write_out(of, params, batches):
         grads, sampled = first(placed.pop("generator"), placed, batch, step)
         grads = logical({"generator": grads}, part(of.model, ["generator"]))["generator"]
         own, own_mean, own_square, g_norm = clip_and_move(grads, own, own_mean, own_square)
-        original, seen = given["input_ids"].copy(), given["input_ids"].copy()
-        row, slot = np.nonzero(given["masked_lm_weights"])
-        places = given["masked_lm_positions"][row, slot]
-        original[row, places] = given["masked_lm_ids"][row, slot]
-        seen[row, places] = np.asarray(sampled)[row, slot]
+        original, (row, places) = restored(given)
+        seen = given["input_ids"].copy()
+        seen[row, places] = np.asarray(sampled)[np.nonzero(given["masked_lm_weights"])]
         rows = mesh.place_batch({"seen": seen, "replaced": seen != original}, of.mesh)
         placed = on_mesh({**others, "generator": own}, of)
         grads = second(
@@ -156,7 +163,7 @@ def expected():
     of = at()
     params = draw(of.model)
     params["embeddings"]["word"]["embedding"] *= 0.1
-    batches = [batch_of(), batch_of()]
+    batches = [masked_once(), masked_once()]
     batches[1]["input_ids"] = np.roll(batches[1]["input_ids"], 1, axis=0)
     batches[1]["input_mask"] = np.roll(batches[1]["input_mask"], 1, axis=0)
     return params, batches, *write_out(of, params, batches)
@@ -167,29 +174,28 @@ def largest_gap(ours, theirs):
     return max(jax.tree.leaves(gaps))
 
 
-@pytest.mark.parametrize(
-    ("devices", "preset", "micro_batches"), [(1, "dp", 1), (8, "zero1+tp", 1), (8, "fsdp", 2)]
-)
-def test_two_steps_are_those_of_two_optimizers_in_turn(expected, devices, preset, micro_batches):
+@pytest.mark.parametrize("is_on_mesh", [False, True])
+def test_two_steps_are_those_of_two_optimizers_in_turn(expected, on_one_device, is_on_mesh):
     params, batches, theirs, norms = expected
-    of = at(devices, preset, micro_batches)
-    ours, our_norms = learn(of, params, batches, make_rtd(WEIGHT, generator_first=True))
+    learn = learner(at(4, "fsdp+tp", micro_batches=2)) if is_on_mesh else on_one_device
+    ours, our_norms = learn(params, batches)
     assert all(min(pair) > CLIP for pair in norms)  # both clips bind
     np.testing.assert_allclose(our_norms, [np.hypot(*pair) for pair in norms], rtol=1e-4)
     assert largest_gap(ours, theirs) < 5e-6
 
 
-def test_a_joint_step_reads_the_tables_before_the_update(expected):
+@pytest.mark.long
+def test_a_joint_step_reads_the_tables_before_the_update(expected, on_one_device):
     params, batches, *_ = expected
-    ours, _ = learn(at(), params, batches[:1], make_rtd(WEIGHT))
-    later, _ = learn(at(), params, batches[:1], make_rtd(WEIGHT, generator_first=True))
+    ours, _ = learner(at(), generator_first=False)(params, batches[:1])
+    later, _ = on_one_device(params, batches[:1])
     assert largest_gap(ours["generator"], later["generator"]) < 1e-6
     assert largest_gap(others_of(ours), others_of(later)) > 1e-3
 
 
-def test_a_bad_loss_of_the_generator_leaves_all_parameters_as_they_were(expected):
+def test_a_bad_loss_of_the_generator_leaves_all_parameters_as_they_were(expected, on_one_device):
     """Though its update is computed before the step is judged."""
     params, batches, *_ = expected
     bad = batches[0] | {"masked_lm_weights": np.full_like(batches[0]["masked_lm_weights"], np.inf)}
-    ours, _ = learn(at(), params, [bad], make_rtd(WEIGHT, generator_first=True))
+    ours, _ = on_one_device(params, [bad])
     assert largest_gap(ours, params) == 0.0

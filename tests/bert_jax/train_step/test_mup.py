@@ -18,6 +18,7 @@ from bert_jax.trainer.setup import build_setup
 from bert_jax.trainer.summary import list_opening_rows
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.tiny_models import CONFIG, random_batch
+from tests.bert_jax.train_step.gradients import NO_DROPOUT
 
 MODERN = {
     "position_embedding_type": "rotary",
@@ -37,10 +38,8 @@ def of_width(width, settings=MUP, **model):
         "hidden_size": width,
         "intermediate_size": 2 * width,
         "num_attention_heads": width // 16,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
     }
-    shape = dataclasses.replace(CONFIG.model, **shape | model)
+    shape = dataclasses.replace(CONFIG.model, **shape | NO_DROPOUT | model)
     settings = {"name": "adamw", "learning_rate": 1e-2, "warmup_steps": 0} | settings
     return dataclasses.replace(CONFIG, model=shape, optim=OptimConfig(**settings))
 
@@ -171,11 +170,11 @@ def test_training_is_that_of_multipliers_in_the_model():
     batch = placed_batch()
 
     @jax.jit
+    @jax.value_and_grad
     def compute(inside):
         used = jax.tree.map(lambda p, factor: p * factor, inside, multipliers)
         return loss_of(model, used, batch)
 
-    compute = jax.jit(jax.value_and_grad(compute))
     mean = square = jax.tree.map(np.zeros_like, inside)
     expected = []
     for number in range(1, 5):
@@ -211,7 +210,7 @@ def coordinates(config):
     return np.array([float(jnp.sqrt(jnp.mean(jnp.square(y - x)))) for x, y in pairs])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("model", [{}, MODERN], ids=["post-norm", "pre-norm"])
 def test_activations_and_logits_change_alike_at_any_width_and_without_transfer_they_do_not(model):
     """The coordinate check of Tensor Programs V, appendix D.1, and its control."""

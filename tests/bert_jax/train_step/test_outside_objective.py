@@ -16,7 +16,7 @@ from bert_jax.train_step.objectives import Objective, Term, encode_batch
 from bert_jax.trainer import loop
 from bert_jax.trainer.setup import build_setup
 from data_pipeline.spec.options import PretrainOptions
-from tests.bert_jax.tiny_models import MODEL
+from tests.bert_jax.train_step.gradients import PLAIN
 
 
 def weigh(batch):
@@ -41,7 +41,7 @@ OF_ROWS = Objective(
 @pytest.mark.slow
 def test_it_trains_through_the_same_loop(tiny_store, tmp_path, monkeypatch):
     config = Config(
-        model=dataclasses.replace(MODEL, vocab_size=0, num_hidden_layers=1),
+        model=dataclasses.replace(PLAIN.model, vocab_size=0),
         phases=(Phase(seq_len=24, steps=40, batch_size=16, max_predictions_per_seq=4),),
         optim=OptimConfig(learning_rate=1e-2, warmup_steps=5),
         data=PretrainOptions(store=str(tiny_store)),

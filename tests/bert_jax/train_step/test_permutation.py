@@ -7,8 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.attention import hide_padding
-from bert_jax.model.bert import EncoderRows
 from bert_jax.model.dropout import Dropout, number_rows
 from bert_jax.model.embeddings import Embeddings
 from bert_jax.model.encoder import Layer
@@ -16,10 +14,17 @@ from bert_jax.parallel import mesh
 from bert_jax.train_step.objectives import PERMUTATION
 from bert_jax.train_step.objectives.objective import restore_ids
 from bert_jax.train_step.objectives.permutation import draw_order
-from tests.bert_jax.packed_rows import side_by_side
-from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
-from tests.bert_jax.train_step.gradients import assert_same, compute, draw, on_mesh
-from tests.bert_jax.train_step.test_objectives import EXAMPLES, MAX_EXAMPLES, ROW_LEN, ROW_SLOTS
+from tests.bert_jax.tiny_models import CONFIG, setting
+from tests.bert_jax.train_step.gradients import (
+    EXAMPLES,
+    assert_same,
+    compute,
+    draw,
+    masked_once,
+    on_mesh,
+    rows_of,
+    side_by_side,
+)
 
 pytestmark = pytest.mark.slow
 SHAPE = {
@@ -36,13 +41,7 @@ UNUSED = 1e-30  # a weight that is above 0 and adds nothing
 
 def one_by_one():
     """Examples with a row each, whose targets are all at different places and before the last."""
-    batch, rng = random_batch(batch_size=EXAMPLES), np.random.default_rng(9)
-    places_BP = np.stack([np.sort(rng.choice(7, 5, replace=False)) + 1 for _ in range(EXAMPLES)])
-    return batch | {
-        "masked_lm_positions": np.where(batch["masked_lm_weights"] > 0, places_BP, 0).astype(
-            np.int32
-        )
-    }
+    return masked_once(EXAMPLES)
 
 
 @pytest.fixture(scope="module")
@@ -96,45 +95,44 @@ def test_a_target_reads_the_context_and_the_targets_before_it(params, monkeypatc
 
 def test_each_stream_drops_out_by_masks_of_its_own(params, monkeypatch):
     """Layers and positions are equal, so only the seed tells the streams apart."""
-    seeds = {}
+    written = {}
     plain, predict = Layer.__call__, Layer.predict
 
     def tokens(self, x, views, number, dropout):
-        seeds["tokens"] = dropout.seed
+        written["tokens"] = dropout.seed
         return plain(self, x, views, number, dropout)
 
     def targets(self, targets, x, relations, number, dropout):
-        seeds["targets"] = dropout.seed
+        written["targets"] = dropout.seed
         return predict(self, targets, x, relations, number, dropout)
 
     monkeypatch.setattr(Layer, "__call__", tokens)
     monkeypatch.setattr(Layer, "predict", targets)
     at = setting(CONFIG, 1)
     dropout = Dropout(jnp.uint32(3), jnp.uint32(5), number_rows(EXAMPLES))
-    batch = mesh.place_batch(one_by_one(), at.mesh)
-    loss = PERMUTATION.terms(at.model.bind(on_mesh(params, at)), batch, dropout)
-    assert float(loss["permutation"].loss_sum) > 0
+
+    @jax.jit
+    def run(params, batch):
+        terms = PERMUTATION.terms(at.model.bind(params), batch, dropout)
+        return terms["permutation"].loss_sum, written
+
+    placed = mesh.place_batch(one_by_one(), at.mesh)
+    loss, seeds = run(on_mesh(params, at), placed)
+    assert float(loss) > 0
     assert int(seeds["tokens"]) == 3 != int(seeds["targets"])
 
 
 def test_packed_rows_have_the_losses_and_gradients_of_their_examples(params):
     expected = compute(setting(CONFIG, 1), PERMUTATION, params, one_by_one())
-    assert_same(
-        compute(
-            setting(CONFIG, 1),
-            PERMUTATION,
-            params,
-            side_by_side(one_by_one(), ROW_LEN, ROW_SLOTS, MAX_EXAMPLES),
-        ),
-        expected,
-    )
+    rows = side_by_side(one_by_one())
+    assert_same(compute(setting(CONFIG, 1), PERMUTATION, params, rows), expected)
 
 
-@pytest.mark.parametrize("preset", ["zero1", "zero1+tp", "fsdp"])
-def test_eight_devices_have_the_losses_and_gradients_of_one(params, preset):
+def test_eight_devices_and_micro_batches_have_the_losses_and_gradients_of_one(params):
     expected = compute(setting(CONFIG, 1), PERMUTATION, params, one_by_one(), drops=True)
-    at = setting(CONFIG, 8, preset)
-    assert_same(compute(at, PERMUTATION, params, one_by_one(), drops=True), expected)
+    at = setting(CONFIG, 8, "zero1+tp")
+    got = compute(at, PERMUTATION, params, one_by_one(), drops=True, micro_batches=2)
+    assert_same(got, expected)
 
 
 def test_a_masked_token_is_predicted_from_all_others_but_masked_ones(params):
@@ -145,10 +143,8 @@ def test_a_masked_token_is_predicted_from_all_others_but_masked_ones(params):
 
     @jax.jit
     def vectors(params, batch):
-        visible = hide_padding(batch["input_mask"])
         slots = batch["masked_lm_positions"], batch["masked_lm_weights"]
-        rows = EncoderRows(batch["input_ids"], batch["segment_ids"], visible)
-        return at.model.bind(params).encode_masked(rows, *slots)
+        return at.model.bind(params).encode_masked(rows_of(batch), *slots)
 
     expected = vectors(on_one, mesh.place_batch(batch, at.mesh))
     is_used = batch["masked_lm_weights"] > 0
@@ -157,6 +153,6 @@ def test_a_masked_token_is_predicted_from_all_others_but_masked_ones(params):
     other[rows, batch["masked_lm_positions"][rows, slots]] = 3
     same = vectors(on_one, mesh.place_batch(batch | {"input_ids": other}, at.mesh))
     np.testing.assert_array_equal(np.asarray(same)[is_used], np.asarray(expected)[is_used])
-    other[:, 8] += 1  # a token that is nowhere masked
+    other[:, 0] += 1  # a token that is nowhere masked
     changed = vectors(on_one, mesh.place_batch(batch | {"input_ids": other}, at.mesh))
     assert (np.asarray(changed) != np.asarray(expected)).any(axis=-1)[is_used].all()

@@ -1,21 +1,27 @@
 """Relation distillation: NumPy's losses from the paper, whatever the shapes of the two models."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
 import pytest
 
 from bert_jax.config import DistillConfig
-from bert_jax.model.attention import hide_padding
-from bert_jax.model.bert import EncoderRows, Heads
+from bert_jax.model.bert import Heads
 from bert_jax.parallel import mesh
 from bert_jax.train_step.objectives.relation_distillation import make_relation_distillation
-from tests.bert_jax.packed_rows import side_by_side
-from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
-from tests.bert_jax.train_step.gradients import assert_same, draw, on_mesh
-from tests.bert_jax.train_step.test_distillation import run
-from tests.bert_jax.train_step.test_objectives import MAX_EXAMPLES, ROW_LEN, ROW_SLOTS
+from tests.bert_jax.tiny_models import CONFIG, setting
+from tests.bert_jax.train_step import test_distillation
+from tests.bert_jax.train_step.gradients import (
+    assert_same,
+    draw,
+    masked_once,
+    on_mesh,
+    restored,
+    rows_of,
+    side_by_side,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -52,26 +58,15 @@ def at(teacher=ROBERTA, devices=1, preset="dp", student=STUDENT):
 
 def make_batch():
     """A batch of one segment, RoBERTa's only one, in which no token is masked twice."""
-    batch, rng = random_batch(), np.random.default_rng(1)
-    rows, slots = batch["masked_lm_positions"].shape
-    places = 1 + np.stack([np.sort(rng.permutation(8)[:slots]) for _ in range(rows)])
-    used = batch["masked_lm_weights"] > 0
-    one_segment = np.zeros_like(batch["segment_ids"])
-    return batch | {
-        "masked_lm_positions": np.int32(places * used),
-        "segment_ids": one_segment,
-    }
+    batch = masked_once()
+    return batch | {"segment_ids": np.zeros_like(batch["segment_ids"])}
+
+
+run = functools.partial(test_distillation.run, objective=OBJECTIVE)
 
 
 def draw_both(settings):
     return tuple(draw(each.model, 0.2, seed) for seed, each in enumerate(settings, 3))
-
-
-def unmask(batch):
-    ids = batch["input_ids"].copy()
-    for row, slot in zip(*np.nonzero(batch["masked_lm_weights"]), strict=True):
-        ids[row, batch["masked_lm_positions"][row, slot]] = batch["masked_lm_ids"][row, slot]
-    return ids
 
 
 def see(of, params, batch, number):
@@ -79,12 +74,9 @@ def see(of, params, batch, number):
 
     @jax.jit
     def compute(params, batch):
-        visible = hide_padding(batch["input_mask"])
-        return of.model.bind(params).encode_layers(
-            EncoderRows(batch["input_ids"], batch["segment_ids"], visible)
-        )
+        return of.model.bind(params).encode_layers(rows_of(batch))
 
-    placed = mesh.place_batch(batch | {"input_ids": unmask(batch)}, of.mesh)
+    placed = mesh.place_batch(batch | {"input_ids": restored(batch)[0]}, of.mesh)
     x = np.float64(jax.device_get(compute(on_mesh(params, of), placed))[number])
     attention = params["layers"][f"{number:02d}"]["attention"]
     if of.model.config.norm_position == "pre":
@@ -109,7 +101,7 @@ def relate(x, length):
 def test_losses_are_those_of_numpy(teacher):
     settings, batch = at(teacher), make_batch()
     params = draw_both(settings)
-    means, grads = run(settings, params, batch, drops=False, objective=OBJECTIVE)
+    means, grads = run(settings, params, batch, drops=False)
     ours, theirs = (see(*each, batch, 1) for each in zip(settings, params, strict=True))
     expected = {}
     for name, student, taught in zip(("query", "key", "value"), ours, theirs, strict=True):
@@ -132,9 +124,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn():
     student, teacher = at(teacher=STUDENT)
     params = draw_both((student, teacher))
     same = {name: params[0][name] for name in params[1]}
-    means, grads = run(
-        (student, teacher), (params[0], same), make_batch(), drops=False, objective=OBJECTIVE
-    )
+    means, grads = run((student, teacher), (params[0], same), make_batch(), drops=False)
     assert abs(means["loss"]) < 1e-6
     assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(grads)) < 1e-5
 
@@ -142,11 +132,9 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn():
 def test_packed_rows_meshes_and_micro_batches_agree():
     batch = make_batch()
     params = draw_both(at())
-    expected = run(at(), params, batch, drops=False, objective=OBJECTIVE)
-    rows = side_by_side(batch, ROW_LEN, ROW_SLOTS, MAX_EXAMPLES)
-    assert_same(run(at(), params, rows, drops=False, objective=OBJECTIVE), expected)
-    expected = run(at(), params, batch, objective=OBJECTIVE)
-    several = at(devices=8, preset="zero1")
-    assert_same(run(several, params, batch, objective=OBJECTIVE), expected)
-    parted = at(devices=4, preset="fsdp+tp")
-    assert_same(run(parted, params, batch, objective=OBJECTIVE, micro_batches=4), expected)
+    expected = run(at(), params, batch, drops=False)
+    packed = side_by_side(batch)
+    parted = at(devices=8, preset="fsdp+tp")
+    assert_same(run(parted, params, packed, drops=False, micro_batches=2), expected)
+    several = at(devices=2, preset="zero1")
+    assert_same(run(several, params, batch), run(at(), params, batch))

@@ -8,16 +8,23 @@ import numpy as np
 import pytest
 
 from bert_jax.config import OptimConfig
-from bert_jax.model.attention import hide_padding
-from bert_jax.model.bert import EncoderRows
+from bert_jax.model.layers import Initial
 from bert_jax.parallel import mesh
-from bert_jax.train_step import metrics, step
+from bert_jax.train_step import metrics, state, step
 from bert_jax.train_step.objectives import MLM, Objective
 from bert_jax.train_step.objectives.rtd import RTD, make_rtd, sample_tokens
-from tests.bert_jax.packed_rows import packed
-from tests.bert_jax.tiny_models import CONFIG, VOCAB, random_batch, setting
-from tests.bert_jax.train_step.gradients import assert_same, compute, draw, logical, on_mesh
-from tests.bert_jax.train_step.test_objectives import MAX_EXAMPLES, ROW_LEN, ROW_SLOTS
+from tests.bert_jax.tiny_models import CONFIG, VOCAB, setting
+from tests.bert_jax.train_step.gradients import (
+    assert_same,
+    compute,
+    draw,
+    logical,
+    masked_once,
+    on_mesh,
+    restored,
+    rows_of,
+    side_by_side,
+)
 
 SIZES = {
     "num_hidden_layers": 1,
@@ -35,15 +42,6 @@ def at(devices=1, preset="dp", sharing="shared", **changes):
     return setting(config, devices, preset, heads=RTD.heads)
 
 
-def batch_of(batch_size=16):
-    """No masked position twice in a row, as the sampler makes them."""
-    batch, rng = random_batch(batch_size=batch_size), np.random.default_rng(5)
-    for row in range(batch_size):
-        drawn = np.sort(rng.choice(np.arange(1, 9), 5, replace=False)).astype(np.int32)
-        batch["masked_lm_positions"][row] = drawn * (batch["masked_lm_weights"][row] > 0)
-    return batch
-
-
 @pytest.fixture(scope="module")
 def params():
     return draw(at().model)
@@ -51,13 +49,10 @@ def params():
 
 def test_metrics_are_those_that_numpy_computes_from_the_logits(params):
     """What the generator sampled is found again as the tokens that the encoder was given."""
-    of, batch = at(), batch_of()
-    seen = {}
+    of, batch = at(), masked_once()
 
     def outputs(bound, given):
-        hidden = bound.generator.encode(
-            EncoderRows(given["input_ids"], given["segment_ids"], hide_padding(given["input_mask"]))
-        )
+        hidden = bound.generator.encode(rows_of(given))
         logits = bound.generator.compute_mlm_logits(hidden, given["masked_lm_positions"])
         return jnp.reshape(logits, (len(logits), -1))
 
@@ -73,31 +68,21 @@ def test_metrics_are_those_that_numpy_computes_from_the_logits(params):
     used = batch["masked_lm_weights"] > 0
     assert means["mlm_loss"] == pytest.approx(nll[used].mean(), rel=1e-5)
 
-    def catch(bound, given, dropout):
-        encode = bound.encode
+    def see(params, given):
+        bound = of.model.bind(params)
+        encode, seen = bound.encode, []
 
         def spy(rows):
-            seen["ids"] = rows.input_ids_BS
+            seen.append(rows.input_ids_BS)
             return encode(rows)
 
         bound.encode = spy
-        RTD.terms(bound, given, dropout)
-        return {"ids": seen["ids"]}
-
-    def see(params, given):
-        bound = of.model.bind(params)
-        ids = catch(bound, given, None)["ids"]
-        del bound.encode
-        hidden = bound.encode(
-            EncoderRows(ids, given["segment_ids"], hide_padding(given["input_mask"]))
-        )
-        return ids, bound.rtd(hidden)
+        RTD.terms(bound, given, None)
+        (ids,) = seen
+        return ids, bound.rtd(encode(rows_of(given, ids)))
 
     ids, scores = jax.device_get(jax.jit(see)(on_mesh(params, of), placed))
-    original = batch["input_ids"].copy()
-    row, slot = np.nonzero(used)
-    places = batch["masked_lm_positions"][row, slot]
-    original[row, places] = batch["masked_lm_ids"][row, slot]
+    original, (row, places) = restored(batch)
     elsewhere = np.ones(ids.shape, bool)
     elsewhere[row, places] = False
     np.testing.assert_array_equal(ids[elsewhere], batch["input_ids"][elsewhere])
@@ -143,7 +128,7 @@ def one_term(name):
 @pytest.mark.parametrize("sharing", ["shared", "gdes"])
 def test_the_loss_of_the_detection_moves_no_weight_of_the_generator(sharing):
     """With gdes each loss moves tables of its own."""
-    of, batch = at(sharing=sharing), batch_of()
+    of, batch = at(sharing=sharing), masked_once()
     params = draw(of.model)
     detection = compute(of, one_term("rtd"), params, batch, drops=True)[1]
     assert all((leaf == 0.0).all() for leaf in jax.tree.leaves(detection["generator"]))
@@ -158,21 +143,20 @@ def test_the_loss_of_the_detection_moves_no_weight_of_the_generator(sharing):
 
 
 def test_gdes_begins_with_the_generators_tables_and_no_difference():
-    of = at(sharing="gdes")
-    first = logical(of.model.init(jax.random.key(7)), of.model)
+    gdes, shared = (at(sharing=sharing).model.declared for sharing in ("gdes", "shared"))
     for table in ("word", "position", "segment"):
-        difference = first["embeddings"][table]["embedding"]
-        base = first["generator"]["embeddings"][table]["embedding"]
-        assert (difference == 0.0).all() and difference.shape == base.shape and base.std() > 0.01
-    shared = at().model.declared
+        difference = gdes["embeddings"][table]["embedding"]
+        base = gdes["generator"]["embeddings"][table]["embedding"]
+        assert difference.initial == Initial() and base.initial.stddev > 0.01
+        assert difference.logical_dims == base.logical_dims
     assert "word" not in shared["generator"]["embeddings"] and "word" in shared["embeddings"]
 
 
 @pytest.mark.slow
-def test_with_weight_0_the_generator_learns_as_from_masked_words_alone():
+def test_with_weight_0_the_generator_learns_as_from_masked_words_alone(params):
     optimizer = OptimConfig(learning_rate=1e-2, warmup_steps=0, weight_decay=0.0, clip_norm=0.0)
     of = at(optim=optimizer)
-    batch = mesh.place_batch(batch_of(), of.mesh)
+    batch = mesh.place_batch(masked_once(), of.mesh)
 
     def learn_words(bound, given, dropout):
         return MLM.terms(bound.generator, given, dropout.for_generator())
@@ -180,7 +164,8 @@ def test_with_weight_0_the_generator_learns_as_from_masked_words_alone():
     words = Objective(MLM.weights, learn_words)
     ends = []
     for objective in (make_rtd(0.0), words):
-        now, take_step = of.init_state(), of.train_step(objective)
+        now = state.make_state(on_mesh(params, of), of.tx, of.where)
+        take_step = of.train_step(objective)
         for _ in range(2):
             now, sums = take_step(now, batch)
         ends.append((logical(now.params, of.model), float(sums["terms"]["mlm"].loss_sum)))
@@ -191,15 +176,10 @@ def test_with_weight_0_the_generator_learns_as_from_masked_words_alone():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sharing", ["shared", "gdes"])
-@pytest.mark.parametrize(("preset", "micro_batches"), [("zero1+tp", 1), ("fsdp", 2), ("dp", 2)])
-def test_eight_devices_and_micro_batches_have_the_metrics_and_gradients_of_one(
-    sharing, preset, micro_batches
-):
-    one, batch = at(sharing=sharing), batch_of()
-    params = draw(one.model)
-    expected = compute(one, RTD, params, batch, drops=True)
-    got = compute(at(8, preset, sharing), RTD, params, batch, True, micro_batches)
+def test_eight_devices_and_micro_batches_have_the_metrics_and_gradients_of_one(params):
+    batch = masked_once()
+    expected = compute(at(), RTD, params, batch, drops=True)
+    got = compute(at(8, "zero1+tp"), RTD, params, batch, True, micro_batches=2)
     assert 0.0 < expected[0]["rtd_replaced_share"] < 0.5
     assert_same(got, expected)
 
@@ -207,22 +187,18 @@ def test_eight_devices_and_micro_batches_have_the_metrics_and_gradients_of_one(
 @pytest.mark.slow
 def test_packed_rows_have_the_metrics_and_gradients_of_their_examples(params):
     """With biases so far apart that the noise, another in another row, decides nothing."""
-    of, batch = at(), batch_of(32)
+    of, batch = at(), masked_once(32)
     rng = np.random.default_rng(1)
     head = params["generator"]["mlm"]
     biased = head | {"output_bias": rng.normal(0, 300, VOCAB).astype(np.float32)}
     params = params | {"generator": params["generator"] | {"mlm": biased}}
-    ends = np.cumsum([1, 3, 2, 2] * 4)
-    of_row = np.split(np.arange(32), ends[:-1])
-    beside = packed(batch, of_row, ROW_LEN, ROW_SLOTS, MAX_EXAMPLES)
-    model = dataclasses.replace(of.config.model, max_position_embeddings=24)
-    assert model == of.config.model
+    beside = side_by_side(batch)
     assert_same(compute(of, RTD, params, beside), compute(of, RTD, params, batch))
 
 
 @pytest.mark.slow
 def test_an_evaluation_fills_a_row_alike_in_a_batch_of_any_size(params):
-    of, batch = at(), batch_of()
+    of, batch = at(), masked_once()
     evaluate = step.make_eval_step(of.model, RTD)
     placed = on_mesh(params, of)
     totals = []

@@ -14,12 +14,18 @@ from bert_jax.parallel import mesh
 from bert_jax.train_step import state
 from bert_jax.train_step.objectives import MLM
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
-from tests.bert_jax.train_step.gradients import assert_same, compute, draw, on_mesh
-from tests.bert_jax.train_step.test_objectives import one_by_one, side_by_side
+from tests.bert_jax.train_step.gradients import (
+    NO_DROPOUT,
+    assert_same,
+    compute,
+    draw,
+    on_mesh,
+    one_by_one,
+    side_by_side,
+)
 
 SHAPES = {
     "modernbert": {
-        "num_hidden_layers": 3,
         "hidden_act": "gelu_erf",
         "type_vocab_size": 0,
         "position_embedding_type": "rotary",
@@ -45,57 +51,50 @@ SHAPES = {
     },
     "albert": {"embedding_size": 16, "share_layers": True},
 }
+OTHERS = list(SHAPES)[1:]
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(name, marks=() if name == "modernbert" else pytest.mark.slow)
-        for name in SHAPES
-    ],
-    scope="module",
-)
-def config(request):
+def shaped(name, **changes):
     return dataclasses.replace(
-        CONFIG, model=dataclasses.replace(CONFIG.model, **SHAPES[request.param])
+        CONFIG, model=dataclasses.replace(CONFIG.model, **SHAPES[name] | changes)
     )
 
 
-@pytest.fixture(scope="module")
-def params(config):
-    return draw(setting(config, 1).model)
+@functools.cache
+def alone(name):
+    """Parameters of a shape, and the losses and gradients of examples with a row each."""
+    at = setting(shaped(name), 1)
+    params = draw(at.model)
+    return params, compute(at, MLM, params, one_by_one())
 
 
-def test_packed_rows_have_the_losses_and_gradients_of_their_examples(config, params):
-    expected = compute(setting(config, 1), MLM, params, one_by_one())
-    assert_same(compute(setting(config, 1), MLM, params, side_by_side()), expected)
+@pytest.mark.parametrize(
+    "name", ["modernbert", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+)
+def test_packed_rows_on_eight_devices_have_the_losses_and_gradients_of_their_examples(name):
+    params, expected = alone(name)
+    at = setting(shaped(name), 8, "zero1+tp")
+    assert_same(compute(at, MLM, params, side_by_side()), expected)
 
 
-@pytest.mark.parametrize("preset", ["zero1+tp", pytest.param("fsdp", marks=pytest.mark.slow)])
-def test_eight_devices_have_the_losses_and_gradients_of_one(config, params, preset):
-    batch = random_batch()
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["modernbert", pytest.param("albert", marks=pytest.mark.long)])
+def test_eight_devices_drop_out_what_one_does(name):
+    config, batch = shaped(name), random_batch()
+    params = draw(setting(config, 1).model)
     expected = compute(setting(config, 1), MLM, params, batch, drops=True)
-    assert_same(compute(setting(config, 8, preset), MLM, params, batch, drops=True), expected)
+    assert_same(compute(setting(config, 8, "fsdp"), MLM, params, batch, drops=True), expected)
 
 
 @pytest.mark.slow
 def test_a_shared_layer_gets_the_sum_over_its_copies_and_a_single_trust_ratio():
-    """Against a model with three layers of their own that happen to be equal, and LAMB in NumPy."""
-    shared = dataclasses.replace(
-        CONFIG.model,
-        embedding_size=16,
-        share_layers=True,
-        num_hidden_layers=3,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    config = dataclasses.replace(
-        CONFIG,
-        model=shared,
-        optim=OptimConfig(name="lamb", learning_rate=0.1, warmup_steps=0, clip_norm=0.0),
-    )
+    """Against a model with two layers of their own that happen to be equal, and LAMB in NumPy."""
+    optim = OptimConfig(name="lamb", learning_rate=0.1, warmup_steps=0, clip_norm=0.0)
+    config = dataclasses.replace(shaped("albert", **NO_DROPOUT), optim=optim)
+    shared = config.model
     apart = dataclasses.replace(config, model=dataclasses.replace(shared, share_layers=False))
     params = draw(setting(config, 1).model)
-    copies = params | {"layers": {f"{i:02d}": params["layers"]["00"] for i in range(3)}}
+    copies = params | {"layers": {f"{i:02d}": params["layers"]["00"] for i in range(2)}}
     batch = random_batch()
     loss, grads = compute(setting(config, 1), MLM, params, batch)
     loss_of_copies, grads_of_copies = compute(setting(apart, 1), MLM, copies, batch)
@@ -118,14 +117,11 @@ def test_a_shared_layer_gets_the_sum_over_its_copies_and_a_single_trust_ratio():
 
 
 @pytest.mark.slow
-def test_blocks_of_packed_rows_on_eight_devices_are_the_plain_attention(
-    config, params, monkeypatch
-):
+def test_blocks_of_packed_rows_on_eight_devices_are_the_plain_attention(monkeypatch):
     """Windows and complete rows cross the blocks; heads are on two devices, rows on four."""
-    model = dataclasses.replace(config.model, attention_probs_dropout_prob=0.0)
-    plain = dataclasses.replace(config, model=model)
-    in_blocks = dataclasses.replace(plain, compute=ComputeConfig(attention="blocks"))
+    params, expected = alone("modernbert")
+    config = shaped("modernbert", attention_probs_dropout_prob=0.0)
+    in_blocks = dataclasses.replace(config, compute=ComputeConfig(attention="blocks"))
     monkeypatch.setattr(blocks, "BLOCK", 16)
     monkeypatch.setattr(blocks, "MIN_WINDOW_BLOCK", 8)
-    expected = compute(setting(plain, 1), MLM, params, one_by_one())
     assert_same(compute(setting(in_blocks, 8, "zero1+tp"), MLM, params, side_by_side()), expected)
