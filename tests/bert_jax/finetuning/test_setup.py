@@ -1,4 +1,4 @@
-"""Fine-tuning in process: it learns, goes on where it was cut off, ends the same on any mesh."""
+"""Fine-tuning in process: it learns, its record, what it is read back as, what is refused."""
 
 import dataclasses
 import itertools
@@ -24,6 +24,7 @@ from bert_jax.finetuning import setup as finetuning
 from bert_jax.finetuning.feed import TaskFeed, describe_phases
 from bert_jax.finetuning.objectives import TERM
 from bert_jax.interop import export, load
+from bert_jax.interop.pretrained import Pretrained
 from bert_jax.model.bert import Heads
 from bert_jax.parallel import processes
 from bert_jax.runtime import resume, run_record
@@ -184,28 +185,37 @@ def test_predictions_are_of_the_last_checkpoint_and_score_as_the_run_says(finish
     assert list(path.parent.iterdir()) == [path] and path.read_bytes() == text
 
 
-@pytest.mark.slow
-def test_a_run_that_was_cut_off_ends_as_one_that_was_not(finished, config, tmp_path, monkeypatch):
-    _, summary, whole = finished
-    run_until_cut_off(config, tmp_path, monkeypatch, step=40)
-    run(config, tmp_path)
-    left, right = (read_arrays(of / "checkpoints", summary["steps"]) for of in (whole, tmp_path))
-    assert left.keys() == right.keys()
-    for name, array in left.items():
-        np.testing.assert_array_equal(array, right[name], err_msg=name)
-
-
-@pytest.mark.slow
-def test_a_run_with_lstms_resumes_is_read_back_and_has_no_place_elsewhere(
-    config, tmp_path, monkeypatch
-):
-    config = dataclasses.replace(
+@pytest.fixture
+def lstm_config(config):
+    return dataclasses.replace(
         config,
         epochs=4.0,
         model=dataclasses.replace(config.model, bilstm_units=12),
         optim=dataclasses.replace(config.optim, learning_rate=1e-2),
     )
-    workdir = tmp_path / "run"
+
+
+@pytest.mark.slow
+def test_lstms_have_no_place_elsewhere(lstm_config, tmp_path):
+    setup = build(lstm_config, tmp_path / "run")
+    with pytest.raises(ValueError, match=r"bilstm_units = 12, this"):
+        build(
+            dataclasses.replace(lstm_config, model=ModelConfig(bilstm_units=13)), tmp_path / "run"
+        )
+    params, words = setup.initial_params(), setup.feed.vocabulary
+    assert "bilstm" in params and "pooler" not in params
+    checkpoint = Pretrained("orbax:run", setup.parts.models[0].config, params, words)
+    for scheme in ("hf", "google"):
+        target = export.parse_target(f"{scheme}:{tmp_path / scheme}/")
+        with pytest.raises(ValueError, match=r"config\.model\.bilstm_units = 12"):
+            export.keep_supported(checkpoint, target)
+    encoder = export.keep_supported(checkpoint, export.parse_target(f"orbax:{tmp_path / 'own'}"))
+    assert encoder.params.keys() == {"embeddings", "layers"} and encoder.config.bilstm_units == 0
+
+
+@pytest.mark.long  # that a run resumes is seen in test_prune.py
+def test_a_run_with_lstms_resumes_and_is_read_back(lstm_config, tmp_path, monkeypatch):
+    config, workdir = lstm_config, tmp_path / "run"
     run_until_cut_off(config, workdir, monkeypatch, step=20)
     setup, summary = run(config, workdir)
     assert summary["heldout_dev_accuracy"] > lines(workdir, "heldout")[-1]["majority_dev_accuracy"]
@@ -214,8 +224,6 @@ def test_a_run_with_lstms_resumes_is_read_back_and_has_no_place_elsewhere(
     path.unlink()
     assert predict.write_predictions(build(config, workdir), summary["steps"]) == [path]
     assert path.read_bytes() == given
-    with pytest.raises(ValueError, match=r"bilstm_units = 12, this"):
-        build(dataclasses.replace(config, model=ModelConfig(bilstm_units=13)), workdir)
     # As predict reads it, and as the checkpoint to begin with.
     checkpoint, _ = load.load_fine_tuned(str(workdir))
     assert "bilstm" in checkpoint.params and "pooler" not in checkpoint.params
@@ -228,11 +236,6 @@ def test_a_run_with_lstms_resumes_is_read_back_and_has_no_place_elsewhere(
         if units:
             kernel = fresh["bilstm"]["00"]["forward"]["input"]
             assert np.any(kernel != checkpoint.params["bilstm"]["00"]["forward"]["input"])
-    for scheme in ("hf", "google"):
-        target = export.parse_target(f"{scheme}:{tmp_path / scheme}/")
-        with pytest.raises(ValueError, match=r"config\.model\.bilstm_units = 12"):
-            export.keep_supported(checkpoint, target)
-        assert not target.folder.exists()
     target = export.parse_target(f"orbax:{tmp_path / 'encoder'}")
     export.write(export.keep_supported(checkpoint, target), target, ())
     encoder = load.load(str(target.folder))

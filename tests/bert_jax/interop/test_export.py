@@ -151,12 +151,8 @@ def test_a_fine_tuned_model_keeps_the_layer_of_its_task(
     to = conversion.parse_target(f"hf:{tmp_path / 'out'}")
     assert conversion.find_missing(held, to) == ()
     assert conversion.keep_supported(held, to) is held
-    if kind == "classify":
-        largest = conversion.write(held, to, ())
-        assert largest["[CLS] logits"] == largest["token logits"] == 0.0
-    else:
-        to.folder.mkdir()
-        huggingface.write(held, to.folder)
+    to.folder.mkdir()
+    huggingface.write(held, to.folder)
     found = safetensors.numpy.load_file(tmp_path / "out" / "model.safetensors")
     layer = held.params["classifier"]
     np.testing.assert_array_equal(found[f"{name}.weight"], layer["kernel"].T)
@@ -301,8 +297,13 @@ def test_a_bare_model_with_robertas_padding_is_read_back_as_a_roberta(whole, tmp
 def test_a_roberta_with_other_padding_is_exported_as_the_bert_that_it_is(tmp_path):
     arrays = tensors("roberta.", has_heads=False)
     folder = write(tmp_path / "theirs", arrays, model_type="roberta", pad_token_id=0)
-    assert max(export(load.load(f"hf:{folder}"), f"hf:{tmp_path / 'ours'}").values()) == 0.0
-    settings = json.loads((tmp_path / "ours" / "config.json").read_text())
+    held, ours = load.load(f"hf:{folder}"), tmp_path / "ours"
+    ours.mkdir()
+    huggingface.write(held, ours)
+    again = load.load(f"hf:{ours}")
+    assert again.config == held.config
+    jax.tree.map(np.testing.assert_array_equal, again.params, held.params)
+    settings = json.loads((ours / "config.json").read_text())
     assert (settings["model_type"], settings["pad_token_id"]) == ("bert", 0)
     assert settings["max_position_embeddings"] == SIZES["max_position_embeddings"] - 1
 

@@ -323,7 +323,7 @@ def test_what_cannot_be_uploaded_is_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_full", [False, True])
+@pytest.mark.parametrize("is_full", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_convert_uploads_what_it_has_proven(server, tmp_path, is_full):
     server.is_full, out = is_full, tmp_path / "out"
     settings = {

@@ -303,7 +303,7 @@ def test_phases_are_checked_against_the_checkpoints_positions(config, tmp_path):
     ],
 )
 def test_layers_that_cannot_be_taken_are_refused(checkpoint, numbers, model, words):
-    """Which arrays a run takes is seen in the run below."""
+    """What a run makes of them is seen below."""
     config = dataclasses.replace(checkpoint.config, num_hidden_layers=3, **model)
     deeper = dataclasses.replace(checkpoint, config=config)
     assert warm_start.select_layers(deeper, []) is deeper
@@ -311,6 +311,19 @@ def test_layers_that_cannot_be_taken_are_refused(checkpoint, numbers, model, wor
         warm_start.select_layers(deeper, numbers)
 
 
+def test_layers_are_taken_in_the_order_in_which_they_are_named(checkpoint):
+    first, second = checkpoint.params["layers"].values()
+    layers = {"00": first, "01": second, "02": {"other": np.ones(3)}}
+    config = dataclasses.replace(checkpoint.config, num_hidden_layers=3)
+    params = checkpoint.params | {"layers": layers}
+    deeper = dataclasses.replace(checkpoint, config=config, params=params)
+    taken = warm_start.select_layers(deeper, [2, 0])
+    assert taken.config.num_hidden_layers == 2
+    assert taken.params["layers"] == {"00": layers["02"], "01": layers["00"]}
+    assert taken.params["embeddings"] is checkpoint.params["embeddings"]
+
+
+@pytest.mark.slow
 def test_a_shallow_run_begins_with_layers_of_a_deep_one(config, tmp_path):
     """It has no segments, resumes without the checkpoint, and is another run with other layers."""
     deep = dataclasses.replace(config, model=dataclasses.replace(config.model, num_hidden_layers=3))

@@ -18,6 +18,7 @@ from data_pipeline.labelled.rows import build_rows
 from data_pipeline.store import open_store
 
 VOCAB, WIDTH, NEGATIVES = 11, 7, 3
+draw_targets = jax.jit(skipgram.draw_targets, static_argnums=3)
 
 
 def descend_by_hand(vectors, contexts, pairs, rate):
@@ -43,7 +44,7 @@ def test_an_update_is_that_of_the_equations():
     key, rate = jax.random.key(4), 0.07
     wanted, total = [table.astype(np.float64) for table in tables], 0.0
     for batch in (0, 1):
-        targets, _ = skipgram.draw_targets(
+        targets, _ = draw_targets(
             jax.random.fold_in(key, batch), cumulative, contexts[batch], NEGATIVES
         )
         assert np.array_equal(targets[:, 0], contexts[batch])
@@ -64,7 +65,7 @@ def test_negatives_are_drawn_by_their_counts():
     counts = np.array([0, 5, 0, 20, 75, 0])
     contexts = np.full(4000, 3, np.int32)
     cumulative = jnp.asarray(np.cumsum(counts), jnp.float32)
-    targets, weights = skipgram.draw_targets(jax.random.key(1), cumulative, contexts, 5)
+    targets, weights = draw_targets(jax.random.key(1), cumulative, contexts, 5)
     drawn = np.bincount(np.asarray(targets[:, 1:]).ravel(), minlength=6) / 20_000
     np.testing.assert_allclose(drawn, counts / 100, atol=0.012)
     assert set(np.flatnonzero(counts == 0)).isdisjoint(np.asarray(targets).ravel())
