@@ -157,23 +157,6 @@ def test_a_round_whose_neurons_a_mesh_does_not_divide_is_refused():
         check_divides(pruned, 3)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"init_layers": "0,2"}, r"init_layers is '0,2', and .* has 2 layers"),
-        ({"init_layers": "1,"}, r"init_layers is '1,'"),
-        ({"prune": PruneConfig(intermediate_size=44)}, r"prune\.intermediate_size is 44"),
-        ({"prune": PruneConfig(intermediate_size=11), "mesh": MeshConfig(preset="tp")}, "is 11, "),
-    ],
-)
-def test_what_cannot_be_pruned_is_refused_before_anything_is_written(
-    config, tmp_path, changes, words
-):
-    with pytest.raises(Refused, match=words):
-        build(dataclasses.replace(config, **changes), tmp_path / "run", devices=2)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "cut_at", [40, pytest.param(21, marks=pytest.mark.long, id="before neurons leave")]

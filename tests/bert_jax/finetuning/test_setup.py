@@ -18,7 +18,7 @@ from bert_jax import finetune
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.checkpoint.reader import read_arrays
 from bert_jax.config import CheckpointConfig, MeshConfig, ModelConfig, OptimConfig
-from bert_jax.config.schema import FinetuneConfig, TaskOptions, with_length
+from bert_jax.config.schema import FinetuneConfig, PruneConfig, TaskOptions, with_length
 from bert_jax.finetuning import predict
 from bert_jax.finetuning import setup as finetuning
 from bert_jax.finetuning.feed import TaskFeed, describe_phases
@@ -242,21 +242,6 @@ def test_a_run_with_lstms_resumes_and_is_read_back(lstm_config, tmp_path, monkey
     assert encoder.params.keys() == {"embeddings", "layers"} and encoder.config.bilstm_units == 0
 
 
-@pytest.mark.long  # of the losses it is seen in tests/bert_jax/tasks, of the update in
-# bert_jax/train_step/test_step.py
-def test_four_devices_end_where_one_does(config, tmp_path):
-    optim = dataclasses.replace(config.optim, learning_rate=1e-3)
-    few = dataclasses.replace(config, epochs=0.2, batch_size=6, optim=optim)
-    _, summary = run(few, tmp_path / "one")
-    run(dataclasses.replace(few, mesh=MeshConfig(preset="zero1")), tmp_path / "four", devices=4)
-    one, four = (
-        read_arrays(tmp_path / of / "checkpoints", summary["steps"]) for of in ("one", "four")
-    )
-    for name, array in one.items():
-        if name.startswith("params/"):
-            np.testing.assert_allclose(four[name], array, atol=1e-5, err_msg=name)
-
-
 @pytest.mark.slow
 def test_the_record_names_the_task_and_refuses_another(finished, config, tmp_path):
     setup, _, workdir = finished
@@ -307,13 +292,17 @@ def test_a_test_file_given_after_the_end_gets_its_predictions(finished, config, 
         ({"data": {"max_seq_length": 20}}, "max_seq_length is 20, and .* has 19 positions"),
         ({"data": {"task": "tabel"}}, "config.data.task is 'tabel'; it must be one of "),
         ({"data": {"dir": ""}}, "config.data.dir is missing: the folder with the files of table"),
+        ({"init_layers": "0,2"}, r"init_layers is '0,2', and .* has 2 layers"),
+        ({"init_layers": "1,"}, r"init_layers is '1,'"),
+        ({"prune": PruneConfig(intermediate_size=44)}, r"prune\.intermediate_size is 44"),
+        ({"prune": PruneConfig(intermediate_size=11), "mesh": MeshConfig(preset="tp")}, "is 11, "),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(config, tmp_path, changes, words):
     data = changes.get("data", {})
     changed = {name: value for name, value in changes.items() if name != "data"}
     with pytest.raises(ValueError, match=words):
-        build(dataclasses.replace(config, **changed), tmp_path / "run", **data)
+        build(dataclasses.replace(config, **changed), tmp_path / "run", devices=2, **data)
     assert not (tmp_path / "run").exists()
 
 

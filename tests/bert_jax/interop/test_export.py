@@ -330,12 +330,20 @@ def test_the_next_commands_can_be_pasted_where_a_folder_has_a_space(tmp_path, ca
     assert f"--checkpoint={tmp_path}/a name" in shlex.split(command)
 
 
-def test_an_upload_that_is_stopped_leaves_the_export_and_says_so(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "code", "why"),
+    [(KeyboardInterrupt(), 130, "interrupted"), (OSError("507"), 1, "507")],
+)
+def test_an_upload_that_ends_early_leaves_the_export_and_says_so(
+    tmp_path, monkeypatch, error, code, why
+):
     def stop(*_):
-        raise KeyboardInterrupt
+        raise error
 
     monkeypatch.setattr(convert.hub, "upload", stop)
-    said = []
-    target = conversion.parse_target(f"hf:{tmp_path / 'out'}")
-    code = convert._upload(target, "me/mine", False, Screen(is_writer=False), said.append)
-    assert code == 130 and "interrupted; the export is complete in" in said[0]
+    said, out = [], tmp_path / "out"
+    target = conversion.parse_target(f"hf:{out}")
+    assert convert._upload(target, "me/mine", False, Screen(is_writer=False), said.append) == code
+    (line,) = said
+    assert f"not uploaded: {why}; the export is complete in {out}, " in line
+    assert f"hf upload me/mine {out} --private" in line and "\n" not in line

@@ -13,7 +13,6 @@ from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import ModelConfig
 from bert_jax.config.model_schema import HIDDEN_ACTS
 from bert_jax.interop import huggingface, tf1
-from bert_jax.interop.export import HIDDEN, compute_outputs
 from bert_jax.interop.families import FAMILIES, find_family
 from bert_jax.interop.families.family import ACTS
 from bert_jax.interop.pretrained import Heads, Pretrained, place_params
@@ -169,43 +168,6 @@ def test_rows_of_4096_are_those_of_transformers():
     kept = layers[:, :, long_rows.POSITIONS], layers[:, 0, long_rows.ENDS]
     for ours, theirs in zip(kept, (golden["hidden"], golden["ends"]), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=TOLERANCE)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        ("Roberta", {"pad_token_id": 0, "hidden_act": "relu"}),
-        ("Roberta", {"pad_token_id": 3, "hidden_act": "quick_gelu"}),
-        ("ModernBert", {"global_rope_theta": 500.0, "local_rope_theta": None}),
-        (
-            "ModernBert",
-            {"rope_parameters": {f"{kind}_attention": ROPE for kind in ("full", "sliding")}},
-        ),
-    ],
-)
-def test_settings_that_published_models_seldom_have(kind, settings, tmp_path):
-    transformers, torch = map(pytest.importorskip, ("transformers", "torch"))
-    is_old, is_flat = transformers.__version__ < "5", "local_rope_theta" in settings
-    if kind == "ModernBert" and is_old != is_flat:
-        pytest.skip("the other version of transformers reads the setting")
-    given = encoders.MODELS[f"{kind}ForMaskedLM"] | settings
-    model_class = getattr(transformers, f"{kind}Model")
-    model = model_class(model_class.config_class(**given, attn_implementation="eager")).eval()
-    model.save_pretrained(tmp_path)
-    batch, pad_id = encoders.batch(), given["pad_token_id"]
-    ids = np.where(batch["input_ids"] == pad_id, 4, batch["input_ids"])
-    ids = np.where(batch["attention_mask"] == 1, ids, pad_id)
-    mask = batch["attention_mask"]
-    with torch.no_grad():
-        theirs = model(torch.tensor(ids), attention_mask=torch.tensor(mask)).last_hidden_state
-    config, params, _ = read(tmp_path)
-    rows = {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
-    rows = {name: array.astype(np.int32) for name, array in rows.items()}
-    ours = compute_outputs(Pretrained("theirs", config, params, vocabulary=None), rows)
-    ours = ours[f"{HIDDEN} of layer {config.num_hidden_layers}"]
-    is_text = mask == 1
-    np.testing.assert_allclose(ours[is_text], theirs.numpy()[is_text], atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("case", KINDS, indirect=True)

@@ -217,37 +217,16 @@ def test_a_run_begins_with_a_checkpoint_and_needs_it_once(config, first, tmp_pat
             begun(other, tmp_path / "second")
 
 
-@pytest.mark.slow
-def test_learned_positions_are_repeated_for_longer_rows(config, first, tmp_path):
-    """24 positions become 59: twice whole, and the first 11; all else is the checkpoint's."""
-    before, _ = first
-    phase = Phase(seq_len=57, steps=9, batch_size=16, max_predictions_per_seq=9)
-    longer = dataclasses.replace(
-        config,
-        init=f"orbax:{tmp_path / 'first'}",
-        model=ModelConfig(max_position_embeddings=59),
-        phases=(phase,),
-    )
-    after, setup = begun(longer, tmp_path / "second")
-    tables = [
-        name_leaves(params).pop("embeddings/position/embedding") for params in (before, after)
-    ]
-    np.testing.assert_array_equal(tables[1], np.concatenate([*[tables[0]] * 2, tables[0][:11]]))
-    others = [dict(name_leaves(params)) for params in (before, after)]
-    for params in others:
-        del params["embeddings/position/embedding"]
-    jax.tree.map(np.testing.assert_array_equal, others[1], others[0])
-    words = dict(setup.data_rows)["weights"]
-    assert words.endswith("; its 24 learned positions are repeated up to 59")
-    # Once it has saved, the run has these positions by itself.
-    again, setup = begun(longer, tmp_path / "second")
-    jax.tree.map(np.testing.assert_array_equal, again, after)
-    assert setup.parts.model.config.max_position_embeddings == 59
-    # Without its checkpoints it begins afresh, with the repeated rows.
-    shutil.rmtree(tmp_path / "second" / "checkpoints")
-    afresh = dataclasses.replace(longer, checkpoint=CheckpointConfig(fresh=True))
-    again, _ = begun(afresh, tmp_path / "second")
-    jax.tree.map(np.testing.assert_array_equal, again, after)
+def test_learned_positions_are_repeated_for_longer_rows(checkpoint):
+    """19 positions become 45: twice whole, and the first 7; all else is the checkpoint's."""
+    longer = warm_start.fit_positions(warm_start.InitialWeights(checkpoint, 0), 45)
+    assert longer.checkpoint.config.max_position_embeddings == 45
+    before, after = (name_leaves(each.params) for each in (checkpoint, longer.checkpoint))
+    table = before.pop("embeddings/position/embedding")
+    expected = np.concatenate([table, table, table[:7]])
+    np.testing.assert_array_equal(after.pop("embeddings/position/embedding"), expected)
+    jax.tree.map(np.testing.assert_array_equal, after, before)
+    assert longer.describe().endswith("; its 19 learned positions are repeated up to 45")
 
 
 def test_rotary_positions_are_a_limit_without_a_table(checkpoint):
@@ -511,6 +490,11 @@ def test_a_run_begins_tiled_and_resumes_without_the_smaller_one(config, first, t
     table = before["embeddings"]["position"]["embedding"]
     expected = wrap(np.concatenate([table, table[:7]]), 1, 48)
     np.testing.assert_array_equal(after["embeddings"]["position"]["embedding"], expected)
+    # Without its checkpoints it begins afresh; with them it needs no other.
+    shutil.rmtree(tmp_path / "second" / "checkpoints")
+    afresh = dataclasses.replace(larger, checkpoint=CheckpointConfig(fresh=True))
+    again, _ = begun(afresh, tmp_path / "second")
+    jax.tree.map(np.testing.assert_array_equal, again, after)
     (tmp_path / "first").rename(tmp_path / "gone")
     again, _ = begun(larger, tmp_path / "second")
     jax.tree.map(np.testing.assert_array_equal, again, after)

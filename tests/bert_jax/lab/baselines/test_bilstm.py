@@ -23,11 +23,11 @@ def by_hand(direction, x_SD):
     return np.array(found)
 
 
-def draw(init):
+def draw(init, deviation=0.4):
     """Numbers by NumPy in the place of those that a function draws, which takes seconds."""
     rng = np.random.default_rng(3)
     return jax.tree.map(
-        lambda leaf: rng.normal(0, 0.4, leaf.shape).astype(np.float32), jax.eval_shape(init)
+        lambda leaf: rng.normal(0, deviation, leaf.shape).astype(np.float32), jax.eval_shape(init)
     )
 
 

@@ -21,6 +21,7 @@ from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.rows import build_rows
 from data_pipeline.store import open_store
 from data_pipeline.vocab.template import make_bert_template, make_xlnet_template
+from tests.bert_jax.lab.baselines.test_frozen_ner import tagging
 
 VOCAB, CLS, SEP = 30, 1, 2
 BERT = make_bert_template({"cls": CLS, "sep": SEP})
@@ -196,15 +197,7 @@ def test_tags_are_learned_from_the_vectors_of_a_kind(folders):
     tags = np.concatenate([text >= 20 for text in texts]).astype(np.int32)
     labels = {"label_ids": tags, "label_weights": np.ones(len(tags), np.float32)}
     rows = build_rows([(text.tolist(), len(text)) for text in texts], token_labels=labels)
-
-    def score(split, logits_NSC):
-        right = [
-            logits_NSC[n, : len(text)].argmax(1) == (text >= 20) for n, text in enumerate(texts)
-        ]
-        return {"accuracy": float(np.concatenate(right).mean())}
-
-    splits = {"train": rows, "dev": rows}
-    task = Task("toy", TAG, 2, splits, ("dev",), score, "accuracy", {}, lambda *_: [])
+    task = tagging({"train": rows, "dev": rows})
     settings = Training(units=8, epochs=12, batch_size=12, learning_rate=5e-2)
     logits = frozen_task.learn(task, encoder, settings, Screen(is_writer=False))
     assert frozen_task.score(task, logits)["heldout_dev_accuracy"] > 0.9

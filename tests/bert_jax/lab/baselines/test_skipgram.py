@@ -105,28 +105,32 @@ def test_a_token_of_a_tenth_of_the_text_is_kept_at_the_rate_of_word2vec():
     assert keep[1] < keep[0]
 
 
-@pytest.mark.slow
-def test_a_killed_training_resumes_to_the_same_vectors(tiny_store, tmp_path, monkeypatch, capsys):
-    store = open_store(tiny_store)
-    settings = SkipGram(width=WIDTH, epochs=3.0, negatives=NEGATIVES)
-    screen = Screen(is_writer=True)
-    monkeypatch.setattr(training, "_SAVE_SECS", 0.0)
-    for name in ("complete", "killed"):
-        training.claim_baseline(tmp_path / name, "skipgram", settings, store)
-    skipgram.train(tmp_path / "complete", store, settings, screen)
-    save = training._save
+def train_twice(kind, folder, store, settings, monkeypatch):
+    """Train a baseline in folder/complete, and in folder/killed in two parts."""
+    name, screen, save = kind.__name__.rpartition(".")[2], Screen(is_writer=True), training._save
 
     def save_and_die(path, state, step, secs):
         save(path, state, step, secs)
         if step == 7:
             raise RuntimeError("killed")
 
-    monkeypatch.setattr(training, "_save", save_and_die)
-    with pytest.raises(RuntimeError, match="killed"):
-        skipgram.train(tmp_path / "killed", store, settings, screen)
-    assert training.read_summary(tmp_path / "killed") is None
-    monkeypatch.setattr(training, "_save", save)
-    skipgram.train(tmp_path / "killed", store, settings, screen)
+    complete, killed = folder / "complete", folder / "killed"
+    for place in (complete, killed):
+        training.claim_baseline(place, name, settings, store)
+    kind.train(complete, store, settings, screen)
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+        patch.setattr(training, "_SAVE_SECS", 0.0)
+        patch.setattr(training, "_save", save_and_die)
+        kind.train(killed, store, settings, screen)
+    assert training.read_summary(killed) is None
+    kind.train(killed, store, settings, screen)
+
+
+@pytest.mark.slow
+def test_a_killed_training_resumes_to_the_same_vectors(tiny_store, tmp_path, monkeypatch, capsys):
+    store = open_store(tiny_store)
+    settings = SkipGram(width=WIDTH, epochs=3.0, negatives=NEGATIVES)
+    train_twice(skipgram, tmp_path, store, settings, monkeypatch)
     assert "resumes after step 7 of" in capsys.readouterr().out
     complete, resumed = (np.load(tmp_path / n / skipgram.VECTORS) for n in ("complete", "killed"))
     np.testing.assert_array_equal(complete["vectors"], resumed["vectors"])
