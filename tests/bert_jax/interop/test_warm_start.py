@@ -196,6 +196,7 @@ def first(begun_first, tmp_path):
     return made
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_a_checkpoint_and_needs_it_once(config, first, tmp_path):
     """It is another run with another checkpoint, or without."""
     before, setup = first
@@ -263,6 +264,7 @@ def test_relative_positions_end_as_the_run_says():
         assert merged == dataclasses.replace(saved, max_position_embeddings=positions)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("first")
 def test_phases_are_checked_against_the_checkpoints_positions(config, tmp_path):
     phase = Phase(seq_len=64, steps=9, batch_size=16, max_predictions_per_seq=9)

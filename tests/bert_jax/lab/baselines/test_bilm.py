@@ -41,6 +41,7 @@ def from_torch(arrays, prefix, end):
     return {name: array.T for name, array in read.items()} | {"bias": bias}
 
 
+@pytest.mark.slow
 def test_outputs_and_gradients_are_pytorch_s(torch_lstm):
     ends = {"forward": "", "backward": "_reverse"}
     params = {name: from_torch(torch_lstm, "parameter", end) for name, end in ends.items()}
@@ -146,6 +147,7 @@ def test_it_learns_and_a_killed_training_resumes_to_the_same_weights(
     assert summaries[0]["tokens"] == 80 * 16 * 24
 
 
+@pytest.mark.slow
 def test_dropout_changes_the_loss_and_its_rate_nothing_without_a_key(model):
     params, ids, _, _ = model
     batch = {"input_ids": ids, "input_mask": np.ones_like(ids)}

@@ -56,6 +56,7 @@ def read_token_by_hand(params, states, z, memory):
     return memory["adjusted"]
 
 
+@pytest.mark.slow
 def test_states_and_losses_are_those_of_the_equations(model):
     params, source, target, source_lengths, target_lengths = model
     masks = [
