@@ -114,7 +114,7 @@ def make_language(pairs, seed):
     return cove.AlignedTexts(tuple(sides), (0, 0), numbers[200:], numbers[:200], static, 23)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_language_with_reversed_order_is_learned():
     texts = make_language(3000, 1)
     settings = CoVe(units=32, steps=300, batch_size=32, learning_rate=1e-2, dropout=0.0)
