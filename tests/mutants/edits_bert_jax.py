@@ -144,7 +144,8 @@ _FINETUNING = (
         "finetuning/objectives.py",
         "return bert.compute_class_logits(bert.transform_tokens(hidden_BSD, _example_ids(batch)))",
         "return _token_logits(bert, batch, hidden_BSD, dropout)",
-        "finetuning/test_objectives.py::test_nothing_is_dropped_out_before_the_layer_of_spans",
+        "finetuning/test_objectives.py"
+        "::test_a_layer_reads_what_is_dropped_out_as_the_encoder_is[span]",
     ),
     (
         WIRING,

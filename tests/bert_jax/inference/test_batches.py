@@ -1,6 +1,7 @@
 """Rows through a model: every example once, in its own order, on one device and on several."""
 
 import dataclasses
+import functools
 import threading
 import types
 
@@ -8,22 +9,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding
 
 from bert_jax.config import MeshConfig
 from bert_jax.inference import batches
 from bert_jax.logging.console import Screen
-from bert_jax.model import bert
 from bert_jax.model.attention import Visible, hide_padding
 from bert_jax.model.bert import EncoderRows
 from bert_jax.parallel import mesh
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import build_rows
-from tests.bert_jax.tiny_models import MODEL, VOCAB
+from tests.bert_jax.tiny_models import SMALL, VOCAB, setting
+from tests.bert_jax.train_step.gradients import draw, on_mesh
 
 PAD = 0
 LENGTHS = (5, 19, 2, 11, 17, 3, 7, 2, 13, 18, 23)
-ONE_LAYER = dataclasses.replace(MODEL, num_hidden_layers=1)
 
 
 @pytest.fixture(scope="module")
@@ -41,41 +40,34 @@ def everything(model, batch):
     return {"hidden": hidden, "pooled": model.pool(hidden)}
 
 
-def placed_model(of):
-    """The model on a mesh, with the same random numbers on every mesh."""
-    jax.set_mesh(of)
-    model = bert.build(ONE_LAYER, "cpu", of.shape["model"])
-    rng = np.random.default_rng(5)
-
-    def drawn(declared):
-        whole = np.zeros(declared.dims, np.float32)
-        inside = tuple(slice(size) for size in declared.logical_dims)
-        whole[inside] = rng.normal(0.0, 0.2, declared.logical_dims)
-        return jax.device_put(whole, NamedSharding(of, declared.spec))
-
-    return model, jax.tree.map(drawn, model.declared)
+@functools.cache
+def place_on(devices, **settings):
+    """A mesh, the parameters on it, which are the same on every mesh, and a step of the model."""
+    at = setting(SMALL, devices, **settings)
+    params = on_mesh(draw(at.model, 0.2), at)
+    return at, params, batches.compile_step(at.model, everything)
 
 
-def through(rows, of, batch_size):
-    model, params = placed_model(of)
-    step = batches.compile_step(model, everything)
-    results = batches.run_batches(step, params, of, rows, batch_size, PAD, 24)
+def through(rows, batch_size, devices, **settings):
+    at, params, step = place_on(devices, **settings)
+    results = batches.run_batches(step, params, at.mesh, rows, batch_size, PAD, 24)
     return batches.collect(results, rows.examples)
 
 
-def test_outputs_that_are_not_finite_are_refused(rows, one):
-    model, params = placed_model(one)
-    params["pooler"]["bias"] = params["pooler"]["bias"].at[1].set(jnp.nan)
-    checkpoint = types.SimpleNamespace(address="hf:DIR", config=ONE_LAYER)
+def test_outputs_that_are_not_finite_are_refused(rows):
+    at, params, step = place_on(1)
+    params = params | {"pooler": params["pooler"] | {"bias": np.full(32, np.nan, np.float32)}}
+    checkpoint = types.SimpleNamespace(address="hf:DIR", config=SMALL.model)
     words = types.SimpleNamespace(special_ids={"pad": PAD})
-    placed = types.SimpleNamespace(checkpoint=checkpoint, vocabulary=words, params=params, mesh=one)
-    step = batches.compile_step(model, everything)
+    placed = types.SimpleNamespace(
+        checkpoint=checkpoint, vocabulary=words, params=params, mesh=at.mesh
+    )
     with pytest.raises(Refused, match="checkpoint hf:DIR computes infinities or NaN"):
-        list(batches.run_rows(step, placed, rows, 4))
+        list(batches.run_rows(step, placed, rows, 6))
 
 
 def test_rows_longer_than_the_models_positions_are_refused(rows):
-    short = dataclasses.replace(ONE_LAYER, max_position_embeddings=22)
+    short = dataclasses.replace(SMALL.model, max_position_embeddings=22)
     placed = types.SimpleNamespace(
         checkpoint=types.SimpleNamespace(address="hf:DIR", config=short),
         vocabulary=types.SimpleNamespace(special_ids={"pad": PAD}),
@@ -94,31 +86,32 @@ def one():
 
 @pytest.fixture(scope="module")
 def one_device(rows):
-    return through(rows, mesh.make_mesh(MeshConfig(), jax.devices()[:1]), 4)
+    return through(rows, 6, 1)
 
 
-def test_a_row_comes_out_as_it_does_alone(rows, one_device, one):
-    model, params = placed_model(one)
+def test_a_row_comes_out_as_it_does_alone(rows, one_device):
+    at, params, _ = place_on(1)
     seen = Visible(jnp.ones((1, 1, 1, 1), bool))
     start, end = rows.offsets[6:8]
-    ids_S, at = rows.token_ids[start:end], np.arange(end - start)
-    alone = {"ids": ids_S, "segments": (at >= rows.second_starts[6]).astype(np.int32)}
-    placed = mesh.place_batch({name: array[None] for name, array in alone.items()}, one)
+    is_second = np.arange(end - start) >= rows.second_starts[6]
+    alone = {"ids": rows.token_ids[start:end], "segments": is_second.astype(np.int32)}
+    placed = mesh.place_batch({name: array[None] for name, array in alone.items()}, at.mesh)
 
     @jax.jit
     def run(params, ids, segments):
-        bound = model.bind(params)
+        bound = at.model.bind(params)
         hidden_BSD = bound.encode(EncoderRows(ids, segments, seen))
         return hidden_BSD, bound.pool(hidden_BSD)
 
-    hidden_BSD, pooled_BD = run(params, placed["ids"], placed["segments"])
+    with jax.set_mesh(at.mesh):
+        hidden_BSD, pooled_BD = run(params, placed["ids"], placed["segments"])
     got_SD = one_device["hidden"][6, : end - start]
     np.testing.assert_allclose(got_SD, hidden_BSD[0], atol=2e-5)
     np.testing.assert_allclose(one_device["pooled"][6], pooled_BD[0], atol=2e-5)
 
 
 def test_eight_devices_give_what_one_gives(rows, one_device):
-    several = through(rows, mesh.make_mesh(MeshConfig(preset="fsdp+tp", model_size=2)), 11)
+    several = through(rows, 11, 8, preset="fsdp+tp")
     assert several["hidden"].shape == (11, 24, 32)
     for number, length in enumerate(LENGTHS):
         got, wanted = several["hidden"][number, :length], one_device["hidden"][number, :length]

@@ -123,6 +123,7 @@ def google(built, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "damage"),
     [

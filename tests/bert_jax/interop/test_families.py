@@ -13,7 +13,6 @@ from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import ModelConfig
 from bert_jax.config.model_schema import HIDDEN_ACTS
 from bert_jax.interop import huggingface, tf1
-from bert_jax.interop.export import HIDDEN, compute_outputs
 from bert_jax.interop.families import FAMILIES, find_family
 from bert_jax.interop.families.family import ACTS
 from bert_jax.interop.pretrained import Heads, Pretrained, place_params
@@ -36,16 +35,23 @@ from tests.bert_jax.interop.golden_models import (
 from tests.bert_jax.small_checkpoints import read
 from tests.golden import encoders, long_rows
 
-# One compiles for seconds: the others are for the slow gear.
-KINDS = [
-    pytest.param(kind, marks=() if kind == "ModernBertForMaskedLM" else pytest.mark.slow)
-    for kind in sorted(encoders.MODELS)
+KINDS = sorted(encoders.MODELS)
+# Each compiles for seconds: of a family one is for the slow gear.
+LONG = (
+    "AlbertForMaskedLM",
+    "BertLMHeadModel",
+    "DebertaV2ForMaskedLM by v2's",
+    "ElectraForMaskedLM",
+)
+COMPILED = [
+    pytest.param(kind, marks=pytest.mark.long if kind in LONG else pytest.mark.slow)
+    for kind in KINDS
 ]
 TOLERANCE = 1e-5
 ROPE = {"rope_type": "default", "rope_theta": 70.0}
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture
 def case(request):
     """One class: its family, our config and parameters, and what Hugging Face computes."""
     golden = read_golden(encoders, f"{request.param}/")
@@ -91,6 +97,7 @@ def detect_labels(bound, rows, dropout):
 DETECTION = Objective(lambda rows: {"rtd": rows["input_mask"].sum() * 1.0}, detect_labels)
 
 
+@pytest.mark.parametrize("case", COMPILED, indirect=True)
 def test_hidden_states_loss_and_gradients_are_those_of_transformers(case):
     family, config, golden, gradients, dims = case
     params = read_arrays(family, config, dims, lambda name: encoders.weights(name, dims[name]))
@@ -107,14 +114,15 @@ def test_hidden_states_loss_and_gradients_are_those_of_transformers(case):
         ids = jax.device_put(batch["input_ids"].astype(np.int32), placed["input_ids"].sharding)
         checkpoint = Pretrained("golden", config, params, vocabulary=None)
         params, _ = place_params(checkpoint, model, mesh, seed=0)
-        grads, terms, weights = jax.jit(
-            lambda params: step.compute_gradients(step.StepLoss(model, objective), params, placed)
-        )(params)
-        hidden = jax.jit(
-            lambda params: model.bind(params).encode_layers(
-                EncoderRows(ids, placed["segment_ids"], hide_padding(placed["input_mask"]))
-            )
-        )(params)
+        loss = step.StepLoss(model, objective)
+
+        @jax.jit
+        def compute(params):
+            rows = EncoderRows(ids, placed["segment_ids"], hide_padding(placed["input_mask"]))
+            hidden = model.bind(params).encode_layers(rows)
+            return step.compute_gradients(loss, params, placed), hidden
+
+        (grads, terms, weights), hidden = compute(params)
     loss = sum(float(term.loss_sum) / float(weights[name]) for name, term in terms.items())
     np.testing.assert_allclose(loss, golden["loss"], atol=TOLERANCE)
     is_text = batch["attention_mask"] == 1
@@ -128,7 +136,7 @@ def test_hidden_states_loss_and_gradients_are_those_of_transformers(case):
         assert difference < TOLERANCE, f"the gradient of {path} differs by {difference}"
 
 
-@pytest.mark.slow
+@pytest.mark.long  # blocks and windows of the same model are seen in model/attention
 def test_rows_of_4096_are_those_of_transformers():
     """Rotary positions and windows of ModernBERT, in rows that attend by blocks."""
     golden = read_golden(long_rows)
@@ -162,46 +170,15 @@ def test_rows_of_4096_are_those_of_transformers():
         np.testing.assert_allclose(ours, theirs, atol=TOLERANCE)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        ("Roberta", {"pad_token_id": 0, "hidden_act": "relu"}),
-        ("Roberta", {"pad_token_id": 3, "hidden_act": "quick_gelu"}),
-        ("ModernBert", {"global_rope_theta": 500.0, "local_rope_theta": None}),
-        (
-            "ModernBert",
-            {"rope_parameters": {f"{kind}_attention": ROPE for kind in ("full", "sliding")}},
-        ),
-    ],
-)
-def test_settings_that_published_models_seldom_have(kind, settings, tmp_path):
-    transformers, torch = map(pytest.importorskip, ("transformers", "torch"))
-    is_old, is_flat = transformers.__version__ < "5", "local_rope_theta" in settings
-    if kind == "ModernBert" and is_old != is_flat:
-        pytest.skip("the other version of transformers reads the setting")
-    given = encoders.MODELS[f"{kind}ForMaskedLM"] | settings
-    model_class = getattr(transformers, f"{kind}Model")
-    model = model_class(model_class.config_class(**given, attn_implementation="eager")).eval()
-    model.save_pretrained(tmp_path)
-    batch, pad_id = encoders.batch(), given["pad_token_id"]
-    ids = np.where(batch["input_ids"] == pad_id, 4, batch["input_ids"])
-    ids = np.where(batch["attention_mask"] == 1, ids, pad_id)
-    mask = batch["attention_mask"]
-    with torch.no_grad():
-        theirs = model(torch.tensor(ids), attention_mask=torch.tensor(mask)).last_hidden_state
-    config, params, _ = read(tmp_path)
-    rows = {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
-    rows = {name: array.astype(np.int32) for name, array in rows.items()}
-    ours = compute_outputs(Pretrained("theirs", config, params, vocabulary=None), rows)
-    ours = ours[f"{HIDDEN} of layer {config.num_hidden_layers}"]
-    is_text = mask == 1
-    np.testing.assert_allclose(ours[is_text], theirs.numpy()[is_text], atol=TOLERANCE)
-
-
+@pytest.mark.parametrize("case", KINDS, indirect=True)
 def test_a_config_and_its_arrays_come_back_as_they_went(case):
+    """Settings of training alone change no family."""
     family, config, _, gradients, _ = case
     assert_comes_back(family, config, gradients)
+    other = dataclasses.replace(
+        config, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2, initializer="bert"
+    )
+    assert family.fits(other) and find_family(other) == find_family(config)
 
 
 @pytest.mark.parametrize(
@@ -232,14 +209,6 @@ def test_an_untied_model_is_refused_only_if_a_matrix_is_missing(kind, part, is_r
         read(tmp_path)
 
 
-def test_settings_of_training_alone_change_no_family(case):
-    family, config, *_ = case
-    other = dataclasses.replace(
-        config, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2, initializer="bert"
-    )
-    assert family.fits(other) and find_family(other) == find_family(config)
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "alias"),
     [  # attribute_map of the classes in transformers 4.57 and 5.24
@@ -261,13 +230,6 @@ def test_every_activation_function_has_a_name_in_transformers():
     assert {*ACTS.values()} == {*HIDDEN_ACTS}
 
 
-def test_a_table_of_sinusoids_is_read_as_a_table():
-    """A file of DistilBERT holds the table, which a reader takes as it is."""
-    settings = {"sinusoidal_pos_embds": True}
-    config = FAMILIES["distilbert"].parse(pathlib.Path("config.json"), settings)
-    assert config.has_position_table
-
-
 @pytest.mark.parametrize(
     "changes", [{"norm_type": "rms_norm", "norm_position": "pre"}, {"gated_mlp": True}]
 )
@@ -280,25 +242,40 @@ def test_a_shape_of_no_family_is_said_to_be_one(changes):
         tf1.check_supported(checkpoint.config, "orbax:run")
 
 
-def test_a_modernbert_without_a_local_theta_has_the_global_one():
-    """Source: modeling_modernbert.py@transformers 4.57; 5 computes no such model."""
-    family, given = FAMILIES["modernbert"], {"global_rope_theta": 500.0, "local_rope_theta": None}
-    config = family.parse(pathlib.Path("config.json"), given)
-    assert (config.global_rope_theta, config.local_rope_theta) == (500.0, 500.0)
+WHOLE_HEADS = ROPE | {"partial_rotary_factor": 1.0}
 
 
-def test_rotary_angles_over_the_whole_width_of_a_head_are_read():
-    rope = ROPE | {"partial_rotary_factor": 1.0}
-    given = {"rope_parameters": {"full_attention": rope, "sliding_attention": rope}}
-    config = FAMILIES["modernbert"].parse(pathlib.Path("config.json"), given)
-    assert (config.global_rope_theta, config.local_rope_theta) == (70.0, 70.0)
-
-
-def test_debertas_terms_may_have_spaces_around_them():
-    """Source: DebertaV2Config@transformers 5.24."""
-    given = {"relative_attention": True, "pos_att_type": "P2C | c2p"}
-    config = FAMILIES["deberta-v2"].parse(pathlib.Path("config.json"), given)
-    assert config.pos_att_type == "c2p|p2c"
+@pytest.mark.parametrize(
+    ("kind", "given", "expected"),
+    [
+        # Source: modeling_modernbert.py@transformers 4.57; 5 computes no such model.
+        (
+            "modernbert",
+            {"global_rope_theta": 500.0, "local_rope_theta": None},
+            {"global_rope_theta": 500.0, "local_rope_theta": 500.0},
+        ),
+        (
+            "modernbert",
+            {
+                "rope_parameters": dict.fromkeys(
+                    ("full_attention", "sliding_attention"), WHOLE_HEADS
+                )
+            },
+            {"global_rope_theta": 70.0, "local_rope_theta": 70.0},
+        ),
+        # Source: DebertaV2Config@transformers 5.24.
+        (
+            "deberta-v2",
+            {"relative_attention": True, "pos_att_type": "P2C | c2p"},
+            {"pos_att_type": "c2p|p2c"},
+        ),
+        # A file of DistilBERT holds the table of sinusoids, which a reader takes as it is.
+        ("distilbert", {"sinusoidal_pos_embds": True}, {"has_position_table": True}),
+    ],
+)
+def test_settings_of_several_spellings_are_read(kind, given, expected):
+    config = FAMILIES[kind].parse(pathlib.Path("config.json"), given)
+    assert {name: getattr(config, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from bert_jax.config import Config, MeshConfig, Phase
 from bert_jax.interop import export, load, pretrained
 from bert_jax.model import bert
 from bert_jax.model.bert import Heads
+from bert_jax.model.layers import init_param
 from bert_jax.parallel import mesh
 from bert_jax.runtime import run_record
 from bert_jax.train_step import state
@@ -49,13 +50,14 @@ def test_arrays_are_laid_out_padded_and_drawn(small):
     specs = jax.tree.map(lambda leaf: leaf.spec, model.declared)
     assert jax.tree.map(lambda leaf: leaf.sharding.spec, params) == specs
     held = name_leaves(read.params)
-    fresh = name_leaves(model.init(jax.random.key(7)))
-    for path, leaf in name_leaves(params).items():
-        expected = held.get(path, fresh[path])
+    for (path, leaf), (keys, declared) in zip(
+        name_leaves(params).items(), jax.tree.leaves_with_path(model.declared), strict=True
+    ):
+        expected = held[path] if path in held else init_param(jax.random.key(7), keys, declared)
         rows = expected.shape[0]
         np.testing.assert_array_equal(np.asarray(leaf)[:rows], expected)
         assert not np.any(np.asarray(leaf)[rows:])
-    assert set(drawn) == fresh.keys() - held.keys()
+    assert set(drawn) == name_leaves(params).keys() - held.keys()
     assert {path.split("/")[0] for path in drawn} == {"mlm", "classifier"}
     assert params["embeddings"]["word"]["embedding"].shape == (256, 14)
 

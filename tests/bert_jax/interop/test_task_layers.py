@@ -26,13 +26,19 @@ from tests.bert_jax.small_checkpoints import read
 from tests.golden import encoders, task_layers
 
 TOLERANCE = 1e-5
-# One of each family compiles in the quick gear; the others are for the slow one.
-QUICK = ("ElectraForSequenceClassification", "ModernBertForSequenceClassification of the mean")
-KINDS = [
-    pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow)
-    for kind in task_layers.models()
-]
-
+# All compile for seconds: one is quick, of each family and each kind of task one is slow.
+QUICK = "ModernBertForSequenceClassification of the mean"
+SLOW = (
+    "ElectraForSequenceClassification",
+    *(f"{stem}ForSequenceClassification" for stem in ("Albert", "DebertaV2", "DistilBert")),
+    *("RobertaForSequenceClassification", "XLNetForSequenceClassification"),
+    *("BertForMultipleChoice", "BertForQuestionAnswering", "BertForTokenClassification"),
+    *("ModernBertForTokenClassification", "ElectraForMultipleChoice"),
+    *("XLNetForQuestionAnsweringSimple", "BertForQuestionAnswering left to right"),
+)
+MARKS = {QUICK: ()} | dict.fromkeys(SLOW, pytest.mark.slow)
+KINDS = task_layers.models()
+COMPILED = [pytest.param(kind, marks=MARKS.get(kind, pytest.mark.long)) for kind in KINDS]
 
 BERT = make_bert_template({"cls": 2, "sep": 3})
 XLNET_ROWS = make_xlnet_template({"cls": 2, "sep": 3})
@@ -60,10 +66,28 @@ def batch_of(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_logits_are_those_of_transformers_and_names_come_back(kind, golden, folder):
+def test_names_come_back_as_they_went(kind, golden, folder):
     path, arrays = folder(kind)
     config, params, unread = read(path)
     assert unread == ()
+    family = FAMILIES[json.loads(str(golden[f"{kind}/config"]))["model_type"]]
+    classes = len(params["classifier"]["bias"])
+    task = huggingface.read_task_layer(huggingface.read_config(path), classes, BERT).kind
+    assert family.name_task_class(task) == kind.split()[0]
+    assert family.reads_alike(config, task)
+    names = family.choose_names(task)
+    again = rename(params, lambda path: names.name_tensor(path, family.prefix))
+    assert sorted(again) == sorted(arrays)
+    for name, array in again.items():
+        # The rows of positions that RoBERTa never reads are not kept.
+        skipped = 2 if name == "roberta.embeddings.position_embeddings.weight" else 0
+        np.testing.assert_array_equal(array[skipped:], arrays[name][skipped:])
+
+
+@pytest.mark.parametrize("kind", COMPILED)
+def test_logits_are_those_of_transformers(kind, golden, folder):
+    path, _ = folder(kind)
+    config, params, _ = read(path)
     classes = len(params["classifier"]["bias"])
     layer = huggingface.read_task_layer(huggingface.read_config(path), classes, BERT)
     outputs = OBJECTIVES[layer.kind].outputs
@@ -84,17 +108,6 @@ def test_logits_are_those_of_transformers_and_names_come_back(kind, golden, fold
         ours, theirs = np.asarray(ours)[is_text], theirs[is_text]
     assert np.abs(theirs).max() > 0.1
     np.testing.assert_allclose(ours, theirs, atol=TOLERANCE)
-
-    family = FAMILIES[json.loads(str(golden[f"{kind}/config"]))["model_type"]]
-    assert family.name_task_class(layer.kind) == kind.split()[0]
-    assert family.reads_alike(config, layer.kind)
-    names = family.choose_names(layer.kind)
-    again = rename(params, lambda path: names.name_tensor(path, family.prefix))
-    assert sorted(again) == sorted(arrays)
-    for name, array in again.items():
-        # The rows of positions that RoBERTa never reads are not kept.
-        skipped = 2 if name == "roberta.embeddings.position_embeddings.weight" else 0
-        np.testing.assert_array_equal(array[skipped:], arrays[name][skipped:])
 
 
 @pytest.mark.parametrize(

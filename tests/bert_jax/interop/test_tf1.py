@@ -12,6 +12,8 @@ from bert_jax.interop import load, tf1
 from bert_jax.model.bert import Heads
 from tests.bert_jax.small_checkpoints import tensors, write
 
+pytestmark = pytest.mark.slow  # TensorFlow takes twenty seconds to import
+
 
 @pytest.fixture
 def tiny(shared_data):

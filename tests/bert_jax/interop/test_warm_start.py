@@ -196,6 +196,7 @@ def first(begun_first, tmp_path):
     return made
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_a_checkpoint_and_needs_it_once(config, first, tmp_path):
     """It is another run with another checkpoint, or without."""
     before, setup = first
@@ -217,37 +218,16 @@ def test_a_run_begins_with_a_checkpoint_and_needs_it_once(config, first, tmp_pat
             begun(other, tmp_path / "second")
 
 
-@pytest.mark.slow
-def test_learned_positions_are_repeated_for_longer_rows(config, first, tmp_path):
-    """24 positions become 59: twice whole, and the first 11; all else is the checkpoint's."""
-    before, _ = first
-    phase = Phase(seq_len=57, steps=9, batch_size=16, max_predictions_per_seq=9)
-    longer = dataclasses.replace(
-        config,
-        init=f"orbax:{tmp_path / 'first'}",
-        model=ModelConfig(max_position_embeddings=59),
-        phases=(phase,),
-    )
-    after, setup = begun(longer, tmp_path / "second")
-    tables = [
-        name_leaves(params).pop("embeddings/position/embedding") for params in (before, after)
-    ]
-    np.testing.assert_array_equal(tables[1], np.concatenate([*[tables[0]] * 2, tables[0][:11]]))
-    others = [dict(name_leaves(params)) for params in (before, after)]
-    for params in others:
-        del params["embeddings/position/embedding"]
-    jax.tree.map(np.testing.assert_array_equal, others[1], others[0])
-    words = dict(setup.data_rows)["weights"]
-    assert words.endswith("; its 24 learned positions are repeated up to 59")
-    # Once it has saved, the run has these positions by itself.
-    again, setup = begun(longer, tmp_path / "second")
-    jax.tree.map(np.testing.assert_array_equal, again, after)
-    assert setup.parts.model.config.max_position_embeddings == 59
-    # Without its checkpoints it begins afresh, with the repeated rows.
-    shutil.rmtree(tmp_path / "second" / "checkpoints")
-    afresh = dataclasses.replace(longer, checkpoint=CheckpointConfig(fresh=True))
-    again, _ = begun(afresh, tmp_path / "second")
-    jax.tree.map(np.testing.assert_array_equal, again, after)
+def test_learned_positions_are_repeated_for_longer_rows(checkpoint):
+    """19 positions become 45: twice whole, and the first 7; all else is the checkpoint's."""
+    longer = warm_start.fit_positions(warm_start.InitialWeights(checkpoint, 0), 45)
+    assert longer.checkpoint.config.max_position_embeddings == 45
+    before, after = (name_leaves(each.params) for each in (checkpoint, longer.checkpoint))
+    table = before.pop("embeddings/position/embedding")
+    expected = np.concatenate([table, table, table[:7]])
+    np.testing.assert_array_equal(after.pop("embeddings/position/embedding"), expected)
+    jax.tree.map(np.testing.assert_array_equal, after, before)
+    assert longer.describe().endswith("; its 19 learned positions are repeated up to 45")
 
 
 def test_rotary_positions_are_a_limit_without_a_table(checkpoint):
@@ -284,6 +264,7 @@ def test_relative_positions_end_as_the_run_says():
         assert merged == dataclasses.replace(saved, max_position_embeddings=positions)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("first")
 def test_phases_are_checked_against_the_checkpoints_positions(config, tmp_path):
     phase = Phase(seq_len=64, steps=9, batch_size=16, max_predictions_per_seq=9)
@@ -303,7 +284,7 @@ def test_phases_are_checked_against_the_checkpoints_positions(config, tmp_path):
     ],
 )
 def test_layers_that_cannot_be_taken_are_refused(checkpoint, numbers, model, words):
-    """Which arrays a run takes is seen in the run below."""
+    """What a run makes of them is seen below."""
     config = dataclasses.replace(checkpoint.config, num_hidden_layers=3, **model)
     deeper = dataclasses.replace(checkpoint, config=config)
     assert warm_start.select_layers(deeper, []) is deeper
@@ -311,6 +292,19 @@ def test_layers_that_cannot_be_taken_are_refused(checkpoint, numbers, model, wor
         warm_start.select_layers(deeper, numbers)
 
 
+def test_layers_are_taken_in_the_order_in_which_they_are_named(checkpoint):
+    first, second = checkpoint.params["layers"].values()
+    layers = {"00": first, "01": second, "02": {"other": np.ones(3)}}
+    config = dataclasses.replace(checkpoint.config, num_hidden_layers=3)
+    params = checkpoint.params | {"layers": layers}
+    deeper = dataclasses.replace(checkpoint, config=config, params=params)
+    taken = warm_start.select_layers(deeper, [2, 0])
+    assert taken.config.num_hidden_layers == 2
+    assert taken.params["layers"] == {"00": layers["02"], "01": layers["00"]}
+    assert taken.params["embeddings"] is checkpoint.params["embeddings"]
+
+
+@pytest.mark.slow
 def test_a_shallow_run_begins_with_layers_of_a_deep_one(config, tmp_path):
     """It has no segments, resumes without the checkpoint, and is another run with other layers."""
     deep = dataclasses.replace(config, model=dataclasses.replace(config.model, num_hidden_layers=3))
@@ -498,6 +492,11 @@ def test_a_run_begins_tiled_and_resumes_without_the_smaller_one(config, first, t
     table = before["embeddings"]["position"]["embedding"]
     expected = wrap(np.concatenate([table, table[:7]]), 1, 48)
     np.testing.assert_array_equal(after["embeddings"]["position"]["embedding"], expected)
+    # Without its checkpoints it begins afresh; with them it needs no other.
+    shutil.rmtree(tmp_path / "second" / "checkpoints")
+    afresh = dataclasses.replace(larger, checkpoint=CheckpointConfig(fresh=True))
+    again, _ = begun(afresh, tmp_path / "second")
+    jax.tree.map(np.testing.assert_array_equal, again, after)
     (tmp_path / "first").rename(tmp_path / "gone")
     again, _ = begun(larger, tmp_path / "second")
     jax.tree.map(np.testing.assert_array_equal, again, after)

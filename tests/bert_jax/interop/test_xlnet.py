@@ -24,7 +24,6 @@ from tests.bert_jax.interop.golden_models import (
 from tests.golden import xlnet
 from tests.golden.encoders import weights
 
-pytestmark = pytest.mark.slow
 TOLERANCE = 1e-5
 FAMILY = FAMILIES["xlnet"]
 
@@ -44,6 +43,7 @@ def config(golden):
     return FAMILY.parse(pathlib.Path("config.json"), json.loads(str(golden["config"])))
 
 
+@pytest.mark.slow
 def test_streams_loss_and_gradients_are_those_of_transformers(golden, gradients, config):
     dims = {name: array.shape for name, array in gradients.items()}
     params = read_arrays(FAMILY, config, dims, lambda name: weights(name, dims[name]))
@@ -68,14 +68,16 @@ def test_streams_loss_and_gradients_are_those_of_transformers(golden, gradients,
             content = Visible(seen(drawn["ranks"] + 1))
             rows = EncoderRows(ids, segments, content)
             targets = bound.encode_targets(rows, drawn["positions"], seen(drawn["target_ranks"]))
-            return jnp.mean(bound.compute_target_losses(targets, drawn["labels"])[0]), targets
+            losses = bound.compute_target_losses(targets, drawn["labels"])[0]
+            return jnp.mean(losses), (
+                targets,
+                bound.encode_layers(EncoderRows(ids, segments, padding)),
+            )
 
         checkpoint = Pretrained("golden", config, params, vocabulary=None)
         params, _ = place_params(checkpoint, model, mesh, seed=0)
-        (value, targets), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-        layers = jax.jit(
-            lambda params: model.bind(params).encode_layers(EncoderRows(ids, segments, padding))
-        )(params)
+        compute = jax.jit(jax.value_and_grad(loss, has_aux=True))
+        (value, (targets, layers)), gradient = compute(params)
     is_text = batch["input_mask"] == 1
     for ours, theirs in zip(layers, golden["hidden"], strict=True):
         np.testing.assert_allclose(np.asarray(ours)[is_text], theirs[is_text], atol=TOLERANCE)

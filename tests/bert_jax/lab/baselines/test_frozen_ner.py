@@ -27,10 +27,8 @@ def toy_split(rows, seed):
     return split, vectors_TKD
 
 
-@pytest.fixture(scope="module")
-def toy():
-    splits = {"train": toy_split(96, 1), "dev": toy_split(32, 2)}
-    rows, vectors = ({name: of[i] for name, of in splits.items()} for i in (0, 1))
+def tagging(rows):
+    """A task of two tags for rows of train and dev."""
 
     def score(split, logits_NSC):
         right = [
@@ -40,8 +38,14 @@ def toy():
         ]
         return {"accuracy": float(np.concatenate(right).mean())}
 
-    task = Task("toy", TAG, 2, rows, ("dev",), score, "accuracy", {}, lambda *_: [])
-    return task, vectors
+    return Task("toy", TAG, 2, rows, ("dev",), score, "accuracy", {}, lambda *_: [])
+
+
+@pytest.fixture(scope="module")
+def toy():
+    splits = {"train": toy_split(96, 1), "dev": toy_split(32, 2)}
+    rows, vectors = ({name: of[i] for name, of in splits.items()} for i in (0, 1))
+    return tagging(rows), vectors
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from data_pipeline.labelled.rows import build_rows
 from data_pipeline.store import open_store
 
 VOCAB, WIDTH, NEGATIVES = 11, 7, 3
+draw_targets = jax.jit(skipgram.draw_targets, static_argnums=3)
 
 
 def descend_by_hand(vectors, contexts, pairs, rate):
@@ -43,7 +44,7 @@ def test_an_update_is_that_of_the_equations():
     key, rate = jax.random.key(4), 0.07
     wanted, total = [table.astype(np.float64) for table in tables], 0.0
     for batch in (0, 1):
-        targets, _ = skipgram.draw_targets(
+        targets, _ = draw_targets(
             jax.random.fold_in(key, batch), cumulative, contexts[batch], NEGATIVES
         )
         assert np.array_equal(targets[:, 0], contexts[batch])
@@ -64,7 +65,7 @@ def test_negatives_are_drawn_by_their_counts():
     counts = np.array([0, 5, 0, 20, 75, 0])
     contexts = np.full(4000, 3, np.int32)
     cumulative = jnp.asarray(np.cumsum(counts), jnp.float32)
-    targets, weights = skipgram.draw_targets(jax.random.key(1), cumulative, contexts, 5)
+    targets, weights = draw_targets(jax.random.key(1), cumulative, contexts, 5)
     drawn = np.bincount(np.asarray(targets[:, 1:]).ravel(), minlength=6) / 20_000
     np.testing.assert_allclose(drawn, counts / 100, atol=0.012)
     assert set(np.flatnonzero(counts == 0)).isdisjoint(np.asarray(targets).ravel())
@@ -104,28 +105,32 @@ def test_a_token_of_a_tenth_of_the_text_is_kept_at_the_rate_of_word2vec():
     assert keep[1] < keep[0]
 
 
-@pytest.mark.slow
-def test_a_killed_training_resumes_to_the_same_vectors(tiny_store, tmp_path, monkeypatch, capsys):
-    store = open_store(tiny_store)
-    settings = SkipGram(width=WIDTH, epochs=3.0, negatives=NEGATIVES)
-    screen = Screen(is_writer=True)
-    monkeypatch.setattr(training, "_SAVE_SECS", 0.0)
-    for name in ("complete", "killed"):
-        training.claim_baseline(tmp_path / name, "skipgram", settings, store)
-    skipgram.train(tmp_path / "complete", store, settings, screen)
-    save = training._save
+def train_twice(kind, folder, store, settings, monkeypatch):
+    """Train a baseline in folder/complete, and in folder/killed in two parts."""
+    name, screen, save = kind.__name__.rpartition(".")[2], Screen(is_writer=True), training._save
 
     def save_and_die(path, state, step, secs):
         save(path, state, step, secs)
         if step == 7:
             raise RuntimeError("killed")
 
-    monkeypatch.setattr(training, "_save", save_and_die)
-    with pytest.raises(RuntimeError, match="killed"):
-        skipgram.train(tmp_path / "killed", store, settings, screen)
-    assert training.read_summary(tmp_path / "killed") is None
-    monkeypatch.setattr(training, "_save", save)
-    skipgram.train(tmp_path / "killed", store, settings, screen)
+    complete, killed = folder / "complete", folder / "killed"
+    for place in (complete, killed):
+        training.claim_baseline(place, name, settings, store)
+    kind.train(complete, store, settings, screen)
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+        patch.setattr(training, "_SAVE_SECS", 0.0)
+        patch.setattr(training, "_save", save_and_die)
+        kind.train(killed, store, settings, screen)
+    assert training.read_summary(killed) is None
+    kind.train(killed, store, settings, screen)
+
+
+@pytest.mark.slow
+def test_a_killed_training_resumes_to_the_same_vectors(tiny_store, tmp_path, monkeypatch, capsys):
+    store = open_store(tiny_store)
+    settings = SkipGram(width=WIDTH, epochs=3.0, negatives=NEGATIVES)
+    train_twice(skipgram, tmp_path, store, settings, monkeypatch)
     assert "resumes after step 7 of" in capsys.readouterr().out
     complete, resumed = (np.load(tmp_path / n / skipgram.VECTORS) for n in ("complete", "killed"))
     np.testing.assert_array_equal(complete["vectors"], resumed["vectors"])

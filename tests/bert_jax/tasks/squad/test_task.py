@@ -198,6 +198,7 @@ def test_published_names_may_be_packed(folder, vocabulary):
     assert open_task(options(folder), vocabulary).splits["train"].examples == 3
 
 
+@pytest.mark.slow
 def test_answers_of_real_questions_come_back_as_they_stand(shared_data, uncased):
     file = "xquad/xquad.en.json.gz"
     lengths = {"train_examples": 7, "max_seq_length": 256, "max_answer_length": 64}
