@@ -205,6 +205,20 @@ def test_decay_from_the_end_of_warm_up_has_no_step():
     np.testing.assert_allclose(got, [5e-4, 1e-3, 9e-4 * np.sqrt(0.5) + 1e-4, 1e-4], rtol=1e-5)
 
 
+def test_the_slanted_triangle_of_ulmfit_is_a_warm_up_and_a_decay_to_a_32nd():
+    """Howard and Ruder 2018, equation 3; its warm-up begins at a 32nd of the peak, ours at 0."""
+    steps, peak, ratio, cut_share = 200, 1e-2, 32, 0.1
+    cut = int(steps * cut_share)
+    t = np.arange(steps)
+    p = np.where(t < cut, t / cut, 1 - (t - cut) / (cut * (1 / cut_share - 1)))
+    triangle = peak * (1 + p * (ratio - 1)) / ratio
+    settings = {"decay_counts_warmup": False, "end_learning_rate": peak / ratio}
+    optim_config = OptimConfig(learning_rate=peak, warmup_steps=cut, **settings)
+    got = rates(Config(phases=(Phase(16, steps),), optim=optim_config), t)
+    np.testing.assert_allclose(got[cut:], triangle[cut:], rtol=1e-5)
+    np.testing.assert_allclose(triangle[:cut] - got[:cut], peak / ratio * (1 - p[:cut]), atol=1e-8)
+
+
 def test_a_phase_can_restart_the_schedule():
     config = Config(
         phases=(
