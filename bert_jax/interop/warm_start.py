@@ -114,7 +114,9 @@ def fit_weights(checkpoint: Pretrained, run: ResolvedRun, store: Store) -> Initi
 def read_checkpoint(config: Config) -> Pretrained:
     """Read what the run takes of the checkpoint in config.init: its layers, and segments if any.
 
-    Of one with a generator a run of replaced-token detection takes both models.
+    In a run without segments the vector of the first, which every token had, is added to the
+    positions, or to the words where no position is learned. Of a checkpoint with a generator a run
+    of replaced-token detection takes both models.
     """
     if RTD in list_objectives(config):
         checkpoint = load.load(config.init, part=None)
@@ -124,7 +126,9 @@ def read_checkpoint(config: Config) -> Pretrained:
     if config.model.type_vocab_size or "segment" not in checkpoint.params["embeddings"]:
         return checkpoint
     tables = dict(checkpoint.params["embeddings"])
-    del tables["segment"]
+    vector = tables.pop("segment")["embedding"][0]
+    name = "position" if "position" in tables else "word"
+    tables[name] = {"embedding": tables[name]["embedding"] + vector}
     return dataclasses.replace(
         checkpoint,
         config=dataclasses.replace(checkpoint.config, type_vocab_size=0),

@@ -22,6 +22,7 @@ import os
 import pathlib
 import re
 import stat
+import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -223,6 +224,8 @@ def check_kind(value: object, kind: type, name: str) -> None:
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         wanted = _KINDS.get(kind, kind.__name__)
         raise DamagedFile(f"{name} is {name_kind(value)}, not {wanted}")
+    if kind is float and isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise DamagedFile(f"{name} is too large for a number")
 
 
 _KINDS: dict[type, str] = {

@@ -58,6 +58,10 @@ def test_a_record_is_an_object_with_the_dataclasses_that_it_holds(tmp_path):
         ({"points": [{"loss": 1.0}]}, "'points': item 0 has no key 'step'"),
         ({"points": [{"step": 3, "other": 4}]}, "'points': item 0 has the unknown key 'other'"),
         ({"points": [{"step": 3, "loss": "x"}]}, "'points': item 0: 'loss' is a string"),
+        (
+            {"points": [{"step": 3, "loss": 10**400}]},
+            "'points': item 0: 'loss' is too large for a number",
+        ),
         ({"counts": {"x": -1}}, "'counts': 'x' is -1, not from 0 to"),
         ({"counts": {"x": 1 << 70}}, "'counts': 'x' is 1180591620717411303424, not from"),
         ({"counts": {"x": 1.0}}, "'counts': 'x' is a number, not a whole number"),
