@@ -143,7 +143,12 @@ class OptimConfig:
         0.95, "decay of the mean of gradients of muon's kernels", minimum=0, below=1
     )
     epsilon: float = setting(1e-6, "addition to the root in the update's denominator", above=0)
-    weight_decay: float = setting(0.01, "weight decay of all but biases and layer norms", minimum=0)
+    weight_decay: float = setting(
+        0.01,
+        "weight decay of all but biases and layer norms; stable_adamw takes it per step at the "
+        "peak rate and does not multiply it by the rate",
+        minimum=0,
+    )
     clip_norm: float = setting(
         1.0, "largest norm of the global gradient; 0 does not clip", minimum=0
     )

@@ -33,6 +33,7 @@ from data_pipeline.spec.schema import MIN_EXAMPLE_TOKENS
 
 Rule = tuple[str, bool, str]  # the key of a setting, whether the setting is right, what is allowed
 
+MAX_STABLE_DECAY = 0.005  # at its limit the weights of 200 steps before have shrunk to 0.37
 _WANDB_PROJECT = re.compile(r"[^/\\#?%:]{0,128}")  # names that wandb.init accepts
 
 
@@ -194,6 +195,12 @@ def _list_shared_rules(config: SharedConfig) -> Iterator[Rule]:
         "init_layers",
         not list_init_layers(config) or bool(config.init),
         "they are layers of a checkpoint, and config.init names none: set it, or leave this empty",
+    )
+    yield (
+        "optim.weight_decay",
+        config.optim.name != "stable_adamw" or config.optim.weight_decay < MAX_STABLE_DECAY,
+        "each step of stable_adamw shrinks the weights by this share, whatever the rate: below "
+        f"{MAX_STABLE_DECAY}; adamw's 0.01 at a rate of 1e-4 is 1e-6 here",
     )
     yield from _list_architecture_rules(config)
     yield from _list_mesh_rules(config)

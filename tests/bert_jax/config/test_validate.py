@@ -133,6 +133,7 @@ RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO
         {"phases[1].restart_decay": "constant", "phases": (PHASE, PHASE)},
         {"optim.warmup_tokens": 64 * 16 * 10, "optim.warmup_steps": 0},
         {"optim.warmup_steps": 10},
+        {"optim.weight_decay": 0.01, "optim.name": "stable_adamw"},
         {"phases": ()},
         {"model.position_embedding_type": "rotary", "model.num_attention_heads": 256},
         {"model.position_buckets": 8},
