@@ -519,7 +519,7 @@ def _write_tokenizer(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     if not words.template.is_cls_first:  # XLNet's classes read the last token
         settings["padding_side"] = "left"
     write_json(folder / vocabulary.TOKENIZER_CONFIG, settings | special)
-    write_json(folder / "special_tokens_map.json", special)
+    write_json(folder / vocabulary.SPECIAL_MAP, special)
 
 
 def _write_pooling(checkpoint: Pretrained, folder: pathlib.Path) -> None:
