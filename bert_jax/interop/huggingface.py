@@ -292,10 +292,11 @@ def read_task_layer(config_json: ConfigJson, classes: int, template: Template) -
             f"layer of a task; give a model of a class {', '.join(known)}"
         )
     problem = settings.get("problem_type")
-    if kind == CLASSIFY and problem == "multi_label_classification":
+    has_several = {"multi_label_classification": True, "regression": classes > 1}
+    if kind == CLASSIFY and has_several.get(str(problem)):
         raise Refused(
-            f"{path} says problem_type = {problem!r}: several labels a row, which is not computed "
-            "here; give a model of one label a row"
+            f"{path} says problem_type = {problem!r}, of {classes} outputs: several labels or "
+            "numbers a row, which are not computed here; give a model of one a row"
         )
     # Source: BertForSequenceClassification.forward@transformers 4.57.
     if kind == CLASSIFY and (problem == "regression" or (problem is None and classes == 1)):
