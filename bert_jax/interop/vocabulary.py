@@ -5,7 +5,7 @@ import functools
 import json
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax.interop import model_json
@@ -15,6 +15,7 @@ from data_pipeline.vocab import LIST, Vocabulary, load_vocabulary
 from data_pipeline.vocab import TOKENIZER_JSON as TOKENIZER
 from data_pipeline.vocab.byte_level import PIECES
 from data_pipeline.vocab.sentencepiece_rules import NONE, name_rules
+from data_pipeline.vocab.special_tokens import SPECIAL_PIECES
 from data_pipeline.vocab.template import Template, make_xlnet_template, read_template
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
 from data_pipeline.vocab.wordpiece import is_cased, read_list
@@ -299,8 +300,8 @@ def _check_added(files: _Files, vocabulary: Vocabulary) -> None:
     pieces = vocabulary.pieces()
     for name, tokens in (
         (ADDED, {*_read_optional(files.directory / ADDED)}),
-        (TOKENIZER_CONFIG, _list_added(files.settings)),
-        (SPECIAL_MAP, _list_added(_read_optional(files.directory / SPECIAL_MAP))),
+        (TOKENIZER_CONFIG, _list_added(files.settings, pieces)),
+        (SPECIAL_MAP, _list_added(_read_optional(files.directory / SPECIAL_MAP), pieces)),
     ):
         path = files.directory / name
         added = tokens - {"", *pieces}
@@ -322,13 +323,18 @@ def _check_added(files: _Files, vocabulary: Vocabulary) -> None:
             )
 
 
-def _list_added(settings: Mapping[str, Any]) -> set[str]:
-    """List the added tokens in a tokenizer's settings: texts, or objects with their content."""
-    tokens: list[Any] = []
+def _list_added(settings: Mapping[str, Any], pieces: Sequence[str]) -> set[str]:
+    """List the added tokens in a tokenizer's settings, and the special ones that are pieces."""
+
+    def spell(token: Any) -> str:
+        return str(token.get("content", "") if isinstance(token, dict) else token or "")
+
+    added = set[str]()
     for given in map(settings.get, _ADDED_KEYS):
         listed = given.values() if isinstance(given, dict) else given
-        tokens += listed if isinstance(given, dict | list) else ()
-    return {str(token.get("content", "") if isinstance(token, dict) else token) for token in tokens}
+        added.update(map(spell, listed if isinstance(given, dict | list) else ()))
+    special = {spell(settings.get(f"{role}_token")) for role in ("bos", "eos", *SPECIAL_PIECES)}
+    return added | special.intersection(pieces)
 
 
 def check_size(vocabulary: Vocabulary, rows: int, place: str) -> None:

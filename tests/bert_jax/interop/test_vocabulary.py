@@ -85,6 +85,7 @@ def test_a_list_has_the_ids_of_the_tokenizers_library_where_a_text_spells_specia
         lambda token: {"additional_special_tokens": [token]},
         lambda token: {"additional_special_tokens": [{"content": token, "lstrip": False}]},
         lambda token: {"extra_special_tokens": {"entity_token": token}},
+        lambda token: {"cls_token": {"content": token}, "eos_token": "[END]"},
     ],
 )
 def test_an_added_token_that_a_list_would_cut_is_refused(tmp_path, name, make):
