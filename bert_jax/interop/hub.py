@@ -25,6 +25,7 @@ FILES = (
     "merges.txt",
     "tokenizer_config.json",
     "added_tokens.json",
+    "special_tokens_map.json",
     "*.model",
     "model.safetensors",
     "model.safetensors.index.json",

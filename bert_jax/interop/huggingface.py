@@ -292,10 +292,11 @@ def read_task_layer(config_json: ConfigJson, classes: int, template: Template) -
             f"layer of a task; give a model of a class {', '.join(known)}"
         )
     problem = settings.get("problem_type")
-    if kind == CLASSIFY and problem == "multi_label_classification":
+    has_several = {"multi_label_classification": True, "regression": classes > 1}
+    if kind == CLASSIFY and has_several.get(str(problem)):
         raise Refused(
-            f"{path} says problem_type = {problem!r}: several labels a row, which is not computed "
-            "here; give a model of one label a row"
+            f"{path} says problem_type = {problem!r}, of {classes} outputs: several labels or "
+            "numbers a row, which are not computed here; give a model of one a row"
         )
     # Source: BertForSequenceClassification.forward@transformers 4.57.
     if kind == CLASSIFY and (problem == "regression" or (problem is None and classes == 1)):
@@ -519,7 +520,7 @@ def _write_tokenizer(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     if not words.template.is_cls_first:  # XLNet's classes read the last token
         settings["padding_side"] = "left"
     write_json(folder / vocabulary.TOKENIZER_CONFIG, settings | special)
-    write_json(folder / "special_tokens_map.json", special)
+    write_json(folder / vocabulary.SPECIAL_MAP, special)
 
 
 def _write_pooling(checkpoint: Pretrained, folder: pathlib.Path) -> None:

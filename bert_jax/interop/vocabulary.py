@@ -5,7 +5,7 @@ import functools
 import json
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax.interop import model_json
@@ -15,11 +15,15 @@ from data_pipeline.vocab import LIST, Vocabulary, load_vocabulary
 from data_pipeline.vocab import TOKENIZER_JSON as TOKENIZER
 from data_pipeline.vocab.byte_level import PIECES
 from data_pipeline.vocab.sentencepiece_rules import NONE, name_rules
+from data_pipeline.vocab.special_tokens import SPECIAL_PIECES
 from data_pipeline.vocab.template import Template, make_xlnet_template, read_template
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
 from data_pipeline.vocab.wordpiece import is_cased, read_list
 
 TOKENIZER_CONFIG, ADDED = "tokenizer_config.json", "added_tokens.json"
+SPECIAL_MAP = "special_tokens_map.json"
+# Keys of the first and the last that hold tokens by id, in a list, or by a name.
+_ADDED_KEYS = ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens")
 CONFIG, XLNET = "config.json", "xlnet"  # a model's settings, and a model_type in them
 # tokenizer_class of a tokenizer.json, and the tokenizers and models whose code prepares text for a
 # SentencePiece model: whether it lowercases.
@@ -293,12 +297,12 @@ def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathl
 
 def _check_added(files: _Files, vocabulary: Vocabulary) -> None:
     """Raise if the added tokens of a tokenizer, which have files of their own, would be lost."""
-    listed = files.settings.get("added_tokens_decoder")
-    each = listed.values() if isinstance(listed, dict) else ()
-    in_settings = {str(token.get("content", "")) for token in each if isinstance(token, dict)}
-    in_own_file = {*_read_optional(files.directory / ADDED)}
     pieces = vocabulary.pieces()
-    for name, tokens in ((ADDED, in_own_file), (TOKENIZER_CONFIG, in_settings)):
+    for name, tokens in (
+        (ADDED, {*_read_optional(files.directory / ADDED)}),
+        (TOKENIZER_CONFIG, _list_added(files.settings, pieces)),
+        (SPECIAL_MAP, _list_added(_read_optional(files.directory / SPECIAL_MAP), pieces)),
+    ):
         path = files.directory / name
         added = tokens - {"", *pieces}
         known = tokens - added - {"", *(pieces[i] for i in vocabulary.special_ids.values())}
@@ -317,6 +321,20 @@ def _check_added(files: _Files, vocabulary: Vocabulary) -> None:
                 f"{min(added)!r}, and would not be read; remove them if they are not needed, or "
                 f"give a {LIST} with every token on the line of its number, the first line being 0"
             )
+
+
+def _list_added(settings: Mapping[str, Any], pieces: Sequence[str]) -> set[str]:
+    """List the added tokens in a tokenizer's settings, and the special ones that are pieces."""
+
+    def spell(token: Any) -> str:
+        return str(token.get("content", "") if isinstance(token, dict) else token or "")
+
+    added = set[str]()
+    for given in map(settings.get, _ADDED_KEYS):
+        listed = given.values() if isinstance(given, dict) else given
+        added.update(map(spell, listed if isinstance(given, dict | list) else ()))
+    special = {spell(settings.get(f"{role}_token")) for role in ("bos", "eos", *SPECIAL_PIECES)}
+    return added | special.intersection(pieces)
 
 
 def check_size(vocabulary: Vocabulary, rows: int, place: str) -> None:

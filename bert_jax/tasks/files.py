@@ -21,7 +21,7 @@ from bert_jax.tasks.labels import is_header
 from data_pipeline.io import small_files
 from data_pipeline.io.errors import get_first_line
 from data_pipeline.io.refused import Refused
-from data_pipeline.io.small_files import MAX_BYTES, list_names
+from data_pipeline.io.small_files import MAX_BYTES, DamagedFile, list_names
 from data_pipeline.read.records import read_fields
 
 TRAIN, DEV, TEST = "train", "dev", "test"
@@ -31,6 +31,7 @@ HOW_TO_FIX = (
     "name them with config.data.text_column, config.data.second_text_column and "
     "config.data.label_column"
 )
+_JSON_FORM = "each line is one row's JSON object: jq -c '.[]' FILE writes the rows of a list so"
 _BOM = b"\xef\xbb\xbf"
 _SHOWN_CHARACTERS = 60
 _SHOWN_ROWS = 3
@@ -306,7 +307,10 @@ def _json_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Ro
     for number, line in decode_lines(path):
         if not line.strip():
             continue
-        record = small_files.parse_object(line.encode(), f"{path} row {number}")
+        try:
+            record = small_files.parse_object(line.encode(), f"{path} row {number}")
+        except DamagedFile as error:
+            raise DamagedFile(f"{error}; {_JSON_FORM}") from None
         missing = [name for name in wanted if name not in record]
         if missing:
             raise Refused(

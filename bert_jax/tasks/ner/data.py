@@ -150,14 +150,11 @@ def read_columns(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
                 f"{path} row {number} has carriage returns within it, {line!r:.60}, as where they "
                 "alone end the lines; write the file with line feeds (tr '\\r' '\\n' < FILE)"
             )
-        if not line.strip():
+        if line.split(maxsplit=1)[:1] in ([], [_DOCUMENT]):  # its columns may have spaces alone
             yield number, []
             continue
         # Not str.split(): some words are other white space.
         row = line.split("\t") if has_tabs else [column for column in line.split(" ") if column]
-        if row[0] == _DOCUMENT:
-            yield number, []
-            continue
         expected, since = expected or len(row), since or number
         if len(row) != expected or not row[0]:
             wrong = "no word in its first column" if not row[0] else f"{len(row)} columns"

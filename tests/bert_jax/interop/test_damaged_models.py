@@ -33,6 +33,7 @@ def built(tmp_path_factory):
         "tokenizer_config": {"do_lower_case": True},
         "tokenizer": json.loads(tokenizer.to_str()),
         "added_tokens": {},
+        "special_tokens_map": {"mask_token": "[MASK]"},
     }
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
@@ -49,7 +50,7 @@ def model(built, tmp_path):
     "name",
     [
         *("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"),
-        *("tokenizer.json", "added_tokens.json"),
+        *("tokenizer.json", "added_tokens.json", "special_tokens_map.json"),
     ],
 )
 def test_a_damaged_file_of_hugging_faces_is_refused(model, name, damage):

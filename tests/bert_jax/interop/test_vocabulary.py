@@ -77,15 +77,25 @@ def test_a_list_has_the_ids_of_the_tokenizers_library_where_a_text_spells_specia
     assert splits.encode([text])[0].tolist() == in_training
 
 
-def test_an_added_token_that_a_list_would_cut_is_refused(tmp_path):
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda token: {"added_tokens_decoder": {"5": {"content": token}}},
+        lambda token: {"additional_special_tokens": [token]},
+        lambda token: {"additional_special_tokens": [{"content": token, "lstrip": False}]},
+        lambda token: {"extra_special_tokens": {"entity_token": token}},
+        lambda token: {"cls_token": {"content": token}, "eos_token": "[END]"},
+    ],
+)
+def test_an_added_token_that_a_list_would_cut_is_refused(tmp_path, name, make):
     folder = write(tmp_path, [*PIECES, "[E1]"])
-    for content, words in (("[E1]", "1 added tokens .* such as '.E1.', and"), ("cat", None)):
-        write(folder, [*PIECES, "[E1]"], {"added_tokens_decoder": {"5": {"content": content}}})
-        if words:
-            with pytest.raises(Refused, match=words):
-                vocabulary.read(folder)
-        else:
-            vocabulary.read(folder)
+    for settings in (make("cat"), make("[MASK]"), {"additional_special_tokens": None}):
+        (folder / name).write_text(json.dumps(settings))
+        vocabulary.read(folder)
+    (folder / name).write_text(json.dumps(make("[E1]")))
+    with pytest.raises(Refused, match=f"{name} has 1 added tokens .* such as '.E1.', and a vocab"):
+        vocabulary.read(folder)
 
 
 def test_an_added_token_that_a_vocab_json_would_cut_is_refused(tmp_path):

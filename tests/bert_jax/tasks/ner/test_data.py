@@ -80,6 +80,8 @@ def test_tags_of_every_scheme_become_iob2(read_text, text, tags, note):
         ("\ufeffa\tO\r\n\t\r\n \r\nb\tB-X\r\n", [("a",), ("b",)], [1, 4]),
         ("New York\tB-X\n\u00a0\tO\n", [("New York", "\u00a0")], [1]),
         ("a\u00a0b   O\n", [("a\u00a0b",)], [1]),
+        # Tabs between the columns of words alone.
+        ("-DOCSTART- -X- O\n\na\tX\tO\n-DOCSTART-\nb\tX\tO\n", [("a",), ("b",)], [3, 5]),
     ],
 )
 def test_words_are_counted_by_line_and_may_hold_spaces(read_text, text, sentences, first_lines):
