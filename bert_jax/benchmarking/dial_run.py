@@ -33,7 +33,8 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning import budget as budget_lib
 from bert_jax.planning.candidates import FAMILY, SIZE_FIELDS
 from bert_jax.planning.law import count_in_words
-from bert_jax.runtime import run_record
+from bert_jax.runtime import resume, run_record
+from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.cli import GivenConfig
 from bert_jax.trainer import compile as compile_lib
 from bert_jax.trainer import feed as feed_lib
@@ -158,7 +159,8 @@ def settle_budget(
     `home` is the workdir's folder, `began` the start of the command in seconds since 1970.
 
     Raises:
-      Refused: as choose_run does; the workdir has a run that was not chosen so.
+      Refused: as choose_run does; the workdir has a run that was not chosen so, or is in use.
+      OSError: the workdir cannot be written.
     """
     screen, path = Screen(is_writer=True), home / CHOSEN
     others = [override for override in given.overrides if override.path != "budget"]
@@ -173,11 +175,13 @@ def settle_budget(
         )
     _check_devices(budget)
     request, stores = read_request(given, budget, jax.device_count(), screen)
+    # What build_setup would refuse after the measuring; another start would choose another run.
+    resume.check_place(home, [store.directory for store in stores])
+    workdir_lib.open_local_workdir(home).claim(is_writer=True)
     compile_lib.keep_in(home, is_writer=True)  # the run reads what is compiled for the measurement
     choice = choose_run(request, _measure_here(stores, screen), lambda: time.time() - began)
     reasons = explain(request, choice, "measured", "so far")
     screen.table(f"the choice for {budget.text}", reasons)
-    home.mkdir(parents=True, exist_ok=True)
     write_file(path, write_config(choice.written, budget, reasons).encode())
     screen.print(f"written to {path}, which runs the same without a budget")
     return overrides.load(Config, CHOSEN, lambda name: str(path), others)
