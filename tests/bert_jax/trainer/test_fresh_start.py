@@ -172,6 +172,7 @@ DAMAGED = r": damaged.*checkpoint\.fresh"
         ("metrics.jsonl", b"\xff\xfe\n1\n\n", DAMAGED),
         ("metrics.jsonl", b"[" * 10**5 + b"\n", DAMAGED),
         ("run.json", b'{"fixed": {"seed\n', DAMAGED),
+        ("run.json", b'{"changes": 5}', DAMAGED),
     ],
 )
 def test_a_record_shows_progress_also_one_that_nobody_can_read(
