@@ -77,7 +77,7 @@ def read_request(
     # Schedule, batch and positions are not chosen yet, and may not fit what the command line sets.
     optim = dataclasses.replace(config.optim, warmup_steps=0, warmup_tokens=0)
     phases = tuple(
-        dataclasses.replace(phase, restart_warmup_steps=0, batch_size=max(1, phase.micro_batches))
+        dataclasses.replace(phase, restart_warmup_steps=0, batch_size=phase.micro_batches)
         for phase in config.phases
     )
     positions = [config.model.max_position_embeddings, *(phase.seq_len for phase in phases)]
