@@ -59,7 +59,8 @@ import jax
 
 from bert_jax.benchmarking import checks, measure
 from bert_jax.benchmarking.checks import FINE, SKIPPED, WRONG, CheckResult
-from bert_jax.config import MeshConfig
+from bert_jax.config import MeshConfig, ModelConfig
+from bert_jax.interop.teacher import read_teacher_sizes
 from bert_jax.logging.console import BAD, FAINT, Screen
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
@@ -100,10 +101,12 @@ def _main(log: LibraryLog, flags: DoctorFlags) -> int:
             )
         resolved = setup.resolve_alone(config)
         source = setup.open_feed(resolved, screen)
+        teacher = read_teacher_sizes(resolved)
         shards = mesh_lib.batch_shards(mesh_lib.make_mesh(config.mesh))
         phase = measure.set_rows(resolved.phases[0], 0, jax.default_backend(), shards)
         config = dataclasses.replace(resolved, phases=(phase,))
-    results = check_parts(_list_parts(config, source, flags), screen, flags.limit_secs)
+    parts = _list_parts(config, source, teacher, flags)
+    results = check_parts(parts, screen, flags.limit_secs)
     watchdog.close()
     wrong = {part: result for part, result in results.items() if result.outcome == WRONG}
     if not is_writer:  # wrong here and perhaps on no other worker
@@ -111,8 +114,8 @@ def _main(log: LibraryLog, flags: DoctorFlags) -> int:
             log.say(f"{part}: {result.sentence}")
     screen.print(summarize(results))
     if flags.json_out and is_writer:
-        parts = [dataclasses.asdict(result) | {"part": part} for part, result in results.items()]
-        content = {"config": dataclasses.asdict(config), "parts": parts}
+        listed = [dataclasses.asdict(result) | {"part": part} for part, result in results.items()]
+        content = {"config": dataclasses.asdict(config), "parts": listed}
         write_json(pathlib.Path(flags.json_out), content)
     return FAILED if wrong else DONE
 
@@ -141,7 +144,9 @@ def _refuse_alone(config: Config) -> None:
         )
 
 
-def _list_parts(config: Config, source: Any, flags: DoctorFlags) -> dict[str, Check]:
+def _list_parts(
+    config: Config, source: Any, teacher: ModelConfig | None, flags: DoctorFlags
+) -> dict[str, Check]:
     """List the parts in order: what costs seconds first."""
     local = mesh_lib.make_mesh(MeshConfig(), jax.local_devices())
     whole = mesh_lib.make_mesh(config.mesh)
@@ -149,7 +154,7 @@ def _list_parts(config: Config, source: Any, flags: DoctorFlags) -> dict[str, Ch
     rates: list[float] = []
 
     def check_step() -> CheckResult:
-        result = checks.check_step(config, flags.step_secs)
+        result = checks.check_step(config, flags.step_secs, teacher)
         made = len(mesh_lib.process_rows(batch_size, whole))  # rows that this worker makes
         rates.append(result.numbers["rows_per_sec"] * made / batch_size)
         return result

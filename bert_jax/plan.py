@@ -362,11 +362,11 @@ def _apply_what_if(flags: PlanFlags, config: Config, tpu_slice: Slice) -> Config
     if flags.per_chip_batch is not None:
         rows = flags.per_chip_batch * tpu_slice.chips
         phase = dataclasses.replace(phase, batch_size=rows, micro_batches=1)
-    optim, most = config.optim, max(phase.steps - 1, 0)
+    optim, most = config.optim, phase.steps - 1
     optim = dataclasses.replace(
         optim,
         warmup_steps=min(optim.warmup_steps, most),
-        warmup_tokens=min(optim.warmup_tokens, most * max(phase.batch_size * phase.seq_len, 0)),
+        warmup_tokens=min(optim.warmup_tokens, most * phase.batch_size * phase.seq_len),
     )
     return dataclasses.replace(config, phases=(phase,), optim=optim)
 

@@ -111,9 +111,9 @@ def _main(log: LibraryLog, flags: SettingsFlags) -> int:
                 console.print(f"--{key}={default}", markup=False, soft_wrap=True)
                 print_paragraph(console, f"{row.about}; {row.allowed}".strip("; "), "dim")
     if not count:
-        near = overrides.near_fields(Config, flags.pattern)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise Refused(f"{flags.pattern!r} is in no key or description of a setting{hint}")
+        near = [key.removeprefix("--") for key in overrides.near_fields(Config, flags.pattern)]
+        hint = f"did you mean {' or '.join(near)}?" if near else "without a pattern all are listed"
+        raise Refused(f"{flags.pattern!r} is in no key or description of a setting; {hint}")
     return 0
 
 

@@ -217,9 +217,12 @@ def find_slice_of(devices: Sequence[Any], num_slices: int) -> slices.Slice | Non
     return tpu_slice if tpu_slice.devices == len(devices) else None
 
 
-def check_step(config: Config, secs: float) -> CheckResult:
-    """Time the step of the first phase; on a TPU compare it with plan's estimate for the slice."""
-    program = measure.compile_step(config)
+def check_step(config: Config, secs: float, teacher: ModelConfig | None = None) -> CheckResult:
+    """Time the step of the first phase; on a TPU compare it with plan's estimate for the slice.
+
+    `teacher` has the sizes of config.teacher, if the run has one.
+    """
+    program = measure.compile_step(config, teacher=teacher)
     batches = measure.make_batches(program, None, 2)
     timed = measure.measure(program, batches, measure.Length(0, secs))
     report = measure_report.make_report(program, batches, measure_report.SYNTHETIC, timed)
@@ -236,7 +239,7 @@ def check_step(config: Config, secs: float) -> CheckResult:
     if report.utilization:
         sentence += f", {report.utilization:.0%} of the peak"
     sentence += f"; compiled in {program.compile_secs:.0f} s"
-    expected = _estimate_step(config)
+    expected = _estimate_step(config, teacher)
     if expected is None:
         sentence += "; there is no estimate to compare it with"
         return CheckResult(FINE, sentence, numbers)
@@ -252,17 +255,17 @@ def describe_pace(step_secs: float, rows_per_sec: float) -> str:
     return f"{step}, {rows} rows per second"
 
 
-def _estimate_step(config: Config) -> float | None:
+def _estimate_step(config: Config, teacher: ModelConfig | None) -> float | None:
     devices = jax.devices()
     if devices[0].platform != "tpu":
         return None
     tpu_slice = find_slice_of(devices, config.mesh.num_slices)
     if tpu_slice is None:
         return None
-    compiled = aot_compile.compile_step(config, 0, tpu_slice, devices)
+    compiled = aot_compile.compile_step(config, 0, tpu_slice, devices, teacher)
     if isinstance(compiled, TooLarge):
         return None
-    priced = estimate.estimate_step(config, 0, tpu_slice, compiled)
+    priced = estimate.estimate_step(config, 0, tpu_slice, compiled, teacher)
     return None if priced.unpriced_kernels else priced.step_secs
 
 

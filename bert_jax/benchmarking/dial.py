@@ -95,7 +95,7 @@ def parse_budget(text: str, num_slices: int = 1, price_list: pathlib.Path = FILE
             f"variable of its own, so $40 may arrive as 0: {_UNITS}"
         )
     if match is None:
-        raise Refused(f"config.budget is {text!r}, and its unit is not known; {_UNITS}")
+        raise Refused(f"config.budget is {text!r}, which is no amount with a known unit; {_UNITS}")
     amount, unit, topology = float(match[1]), match[2], match[3]
     if unit != "usd":
         if topology is not None:
@@ -215,8 +215,11 @@ def choose_run(request: DialRequest, measure: Measure, clock: Callable[[], float
     """
     _check_recipe(request.config)
     law = fit_ladder()
+    shapes = _list_shapes(request, law)
+    for shape in shapes:  # what no size or one of them cannot have is refused before any measuring
+        _configure(request, shape, BASE_BATCH_TOKENS)
     speeds = _Speeds(request, measure, clock, law)
-    size = speeds.choose_size(_list_shapes(request, law))
+    size = speeds.choose_size(shapes)
     tried = set[int]()  # batches: on a busy machine the best one goes up and down
     while (batch_tokens := choose_batch(speeds.count_tokens(size))) not in tried:
         tried |= {size.batch_tokens, batch_tokens}
@@ -464,6 +467,9 @@ def _set_choices(
         for index, (phase, count) in enumerate(zip(config.phases, steps, strict=True))
     ]
     rate = config.optim.learning_rate if request.is_given("optim.learning_rate") else BASE_RATE
+    # A given rate of 0 keeps the first schedule, which has warmed up.
+    second = "phases[1].restart_learning_rate"
+    restarts = not request.is_given(second) or config.phases[1].restart_learning_rate > 0
     warmups = [round(share * n) for share, n in zip(WARMUP_SHARES, steps, strict=True)]
     most = max(steps)  # the first phase's, unless the command line says otherwise
     # Warm-ups in tokens count for all schedules.
@@ -473,8 +479,8 @@ def _set_choices(
         "model.max_position_embeddings": max(lengths),
         "optim.learning_rate": rate,
         "optim.warmup_steps": min(warmups[0], most_warmup_steps),
-        "phases[1].restart_learning_rate": rate,
-        "phases[1].restart_warmup_steps": min(warmups[1], most_warmup_steps),
+        second: rate,
+        "phases[1].restart_warmup_steps": min(warmups[1], most_warmup_steps) * restarts,
         "eval.every_steps": max(1, most // EVALUATIONS),
         "checkpoint.every_steps": max(1, min(2 * most // 5, most_between_saves)),
         "log_every_steps": max(1, most // 25),

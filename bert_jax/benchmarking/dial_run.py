@@ -33,7 +33,8 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning import budget as budget_lib
 from bert_jax.planning.candidates import FAMILY, SIZE_FIELDS
 from bert_jax.planning.law import count_in_words
-from bert_jax.runtime import run_record
+from bert_jax.runtime import resume, run_record
+from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.cli import GivenConfig
 from bert_jax.trainer import compile as compile_lib
 from bert_jax.trainer import feed as feed_lib
@@ -76,7 +77,7 @@ def read_request(
     # Schedule, batch and positions are not chosen yet, and may not fit what the command line sets.
     optim = dataclasses.replace(config.optim, warmup_steps=0, warmup_tokens=0)
     phases = tuple(
-        dataclasses.replace(phase, restart_warmup_steps=0, batch_size=max(1, phase.micro_batches))
+        dataclasses.replace(phase, restart_warmup_steps=0, batch_size=phase.micro_batches)
         for phase in config.phases
     )
     positions = [config.model.max_position_embeddings, *(phase.seq_len for phase in phases)]
@@ -158,7 +159,8 @@ def settle_budget(
     `home` is the workdir's folder, `began` the start of the command in seconds since 1970.
 
     Raises:
-      Refused: as choose_run does; the workdir has a run that was not chosen so.
+      Refused: as choose_run does; the workdir has a run that was not chosen so, or is in use.
+      OSError: the workdir cannot be written.
     """
     screen, path = Screen(is_writer=True), home / CHOSEN
     others = [override for override in given.overrides if override.path != "budget"]
@@ -173,11 +175,13 @@ def settle_budget(
         )
     _check_devices(budget)
     request, stores = read_request(given, budget, jax.device_count(), screen)
+    # What build_setup would refuse after the measuring; another start would choose another run.
+    resume.check_place(home, [store.directory for store in stores])
+    workdir_lib.open_local_workdir(home).claim(is_writer=True)
     compile_lib.keep_in(home, is_writer=True)  # the run reads what is compiled for the measurement
     choice = choose_run(request, _measure_here(stores, screen), lambda: time.time() - began)
     reasons = explain(request, choice, "measured", "so far")
     screen.table(f"the choice for {budget.text}", reasons)
-    home.mkdir(parents=True, exist_ok=True)
     write_file(path, write_config(choice.written, budget, reasons).encode())
     screen.print(f"written to {path}, which runs the same without a budget")
     return overrides.load(Config, CHOSEN, lambda name: str(path), others)

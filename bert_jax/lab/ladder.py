@@ -206,7 +206,7 @@ def make_recipe(
         batch_size = max(_MIN_ROWS, 1 << max(most, 1).bit_length() - 1)
     head_width = config.model.hidden_size // config.model.num_attention_heads
     if base < 2 * head_width or any(width % head_width for width in widths):
-        head_width = min(_NARROW_HEAD, base // 2)
+        head_width = min(_NARROW_HEAD, max(1, base // 2))
     own = ("phases[", "data.store")
     kept = [
         each

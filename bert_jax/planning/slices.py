@@ -151,8 +151,6 @@ def find_slice(name: str, num_slices: int = 1, flag: str = "--topology=") -> Sli
         names = ", ".join(f"{member.name} ({member.accelerator_type})" for member in members)
         raise Refused(f"{flag}{name}: there is no such TPU slice; there are {names}")
     tpu_slice = dataclasses.replace(known[name], num_slices=num_slices)
-    if num_slices < 1:
-        raise Refused(f"config.mesh.num_slices is {num_slices}; it must be 1 or more")
     if num_slices > 1 and tpu_slice.chip.name in ("v2", "v3"):
         raise Refused(
             f"config.mesh.num_slices is {num_slices}, and slices of {tpu_slice.chip.name} cannot "

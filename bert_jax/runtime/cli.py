@@ -30,7 +30,7 @@ from data_pipeline.io.address import is_address
 from data_pipeline.io.atomic import check_no_file
 from data_pipeline.io.errors import is_transient
 from data_pipeline.io.refused import Refused
-from data_pipeline.spec.fields import shorten
+from data_pipeline.spec.fields import check_fields, shorten
 
 Values = TypeVar("Values")
 
@@ -53,10 +53,12 @@ class GivenConfig(Generic[config_lib.Kind]):
         """Read the config file, or `default` without one, and apply the overrides.
 
         Raises:
-          Refused: the file or a field cannot be read.
+          Refused: the file or a field cannot be read, or a value is out of its field's range.
         """
         find = functools.partial(find_config, kind=self.kind)
-        return overrides.load(self.kind, self.place or default, find, self.overrides)
+        config = overrides.load(self.kind, self.place or default, find, self.overrides)
+        check_fields(config, "config")  # here: commands divide by sizes before they resolve
+        return config
 
     def list_arguments(self) -> list[str]:
         """Return --config and its overrides as given, to pass to a child process."""

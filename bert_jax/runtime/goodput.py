@@ -13,7 +13,7 @@ import itertools
 import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from bert_jax.logging.console import duration
 from data_pipeline.io.jsonl import append_record, read_records
@@ -40,14 +40,18 @@ KINDS = {
 _DONE_AGAIN = (TRAINING, WAITING, EVALUATING, SAVING)
 
 
+# A file may also have NaN or Infinity, which are no times.
+_Secs = Annotated[float, -1e11, 1e11]
+
+
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """Hold the time that an attempt had spent when it reached a step: one line of the file."""
 
-    began: float  # start of the attempt, in seconds since 1970; identifies it
-    written: float  # time of writing, in seconds since 1970; "at" in the file
+    began: _Secs  # start of the attempt, in seconds since 1970; identifies it
+    written: _Secs  # time of writing, in seconds since 1970; "at" in the file
     step: int
-    secs: Mapping[str, float]  # seconds by kind since the attempt began
+    secs: Mapping[str, _Secs]  # seconds by kind since the attempt began
 
 
 Attempt = Sequence[Entry]

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import pathlib
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax.config import RunConfig, flatten
@@ -35,9 +35,9 @@ _SHOWN_SETTINGS = 8  # most differing settings in an error message
 _OF_VOCABULARY = "vocabulary."  # prefix of keys that are not settings
 
 
-def check_place(workdir: pathlib.Path, provenance: Provenance) -> None:
+def check_place(workdir: pathlib.Path, origins: Sequence[pathlib.Path]) -> None:
     """Raise Refused if the workdir is the folder of the data."""
-    if workdir.resolve() in [origin.resolve() for origin in provenance.origins]:
+    if workdir.resolve() in [origin.resolve() for origin in origins]:
         raise Refused(
             f"--workdir={workdir} is the folder of the data; give the run a folder of its own, "
             f"such as {workdir}-run"

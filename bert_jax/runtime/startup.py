@@ -9,6 +9,7 @@ connections stay open: if one closes, the process at its other end has died.
 import contextlib
 import dataclasses
 import json
+import re
 import shlex
 import socket
 import socketserver
@@ -34,6 +35,7 @@ SHUTDOWN_SECS = 600  # limit for others to wait for process 0, which plots and u
 MAX_LINE_BYTES = 65536  # an answer may name a thousand hosts
 MAX_CONNECTIONS = 256  # most connections without an introduction; more drop the oldest
 MAX_PROCESSES = 1 << 20
+MAX_PORT = 65535
 
 _KEY = "bert_jax process"
 # Flags that may differ between processes.
@@ -50,10 +52,10 @@ class Rank:
 
     def __post_init__(self) -> None:
         host, _, port = self.coordinator.rpartition(":")
-        if not host or not port.isdecimal():
+        if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) <= MAX_PORT:
             raise Refused(
                 f"--coordinator_address is {self.coordinator!r}; give host:port of process 0, "
-                "such as 10.0.0.2:8482"
+                f"such as 10.0.0.2:8482, with a port from 1 to {MAX_PORT}"
             )
         if not 0 <= self.number < self.count:
             raise Refused(

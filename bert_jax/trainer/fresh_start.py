@@ -109,7 +109,7 @@ def _list_steps(path: pathlib.Path) -> list[object]:
     record = small_files.read_object(path)
     if path.name == SUMMARY:
         return [record.get("steps", 0)]
-    changes = record.get("changes", [])
+    changes = small_files.field(record, "changes", list, path, [])
     return [change.get("since_step", 0) for change in changes if isinstance(change, dict)]
 
 

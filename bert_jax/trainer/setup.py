@@ -200,7 +200,7 @@ def check_start(
 
     The first check that fails raises Refused or OSError.
     """
-    resume.check_place(storage.home, provenance)
+    resume.check_place(storage.home, provenance.origins)
     workdir_lib.check_entries(storage.home)
     if config.log.wandb and jax.process_index() == 0:
         metrics_writer.check_package(config.log.wandb)

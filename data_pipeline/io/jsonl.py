@@ -60,6 +60,7 @@ def read_records(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 FINDING = "finding"  # the split of a line that holds what a rule found, in words
+_SPLITS = ("train", "heldout", FINDING)
 _TEXTS = ("split", "rule", "sentence", "try")
 
 
@@ -77,8 +78,8 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
                 small_files.field({key: value}, key, kind, name)
             except DamagedFile as error:
                 raise DamagedFile(f"{error}; {_MEND}") from None
-        if "split" not in line:
-            raise DamagedFile(f"{name} has no split; {_MEND}")
+        if line.get("split") not in _SPLITS:
+            raise DamagedFile(f"{name}: its split is none of {', '.join(_SPLITS)}; {_MEND}")
     return lines
 
 

@@ -15,7 +15,7 @@ import pytest
 from bert_jax import doctor
 from bert_jax.benchmarking import checks
 from bert_jax.benchmarking.checks import FINE, SKIPPED, WRONG
-from bert_jax.config import Config, MeshConfig, ModelConfig, Phase
+from bert_jax.config import Config, DistillConfig, MeshConfig, ModelConfig, Phase, resolve
 from bert_jax.model import attention
 from bert_jax.model.attention import verify
 from bert_jax.parallel import chips, mesh
@@ -23,6 +23,14 @@ from bert_jax.runtime import startup
 from data_pipeline.io.refused import Refused
 from tests.bert_jax import joined
 
+TINY = ModelConfig(
+    vocab_size=256,
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=16,
+)
 KERNEL_SIZES = ModelConfig(hidden_size=128, num_attention_heads=2)
 SQUARE = [(x, y, 0) for x in range(4) for y in range(4)]  # the chips of v5e:4x4
 
@@ -142,14 +150,30 @@ def test_losses_are_compared_on_rows_that_any_number_of_devices_divides(monkeypa
     assert asked == [9, 9]
 
 
+@pytest.mark.parametrize(
+    ("objective", "distill"),
+    [
+        ("distillation", DistillConfig()),
+        ("relation_distillation", DistillConfig(relation_heads=2)),
+    ],
+)
+def test_the_step_of_a_student_is_timed_with_its_teacher(objective, distill):
+    phase = Phase(16, 10**6, batch_size=jax.device_count())
+    student = {"objective": objective, "distill": distill, "teacher": "hf:DIR"}
+    config = resolve(Config(model=TINY, phases=(phase,), **student))
+    flags = SimpleNamespace(step_secs=0.01, workdir="")
+    result = doctor._list_parts(config, None, TINY, flags)["step"]()
+    assert result.numbers["rows_per_sec"] > 0
+
+
 def test_a_host_feeds_the_rows_that_its_devices_hold(monkeypatch):
     """On a model axis over four hosts each of them makes every row."""
     step = checks.CheckResult(FINE, "", {"rows_per_sec": 8.0})
     monkeypatch.setattr(doctor.processes, "count", lambda: 4)
-    monkeypatch.setattr(checks, "check_step", lambda config, secs: step)
+    monkeypatch.setattr(checks, "check_step", lambda config, secs, teacher: step)
     monkeypatch.setattr(checks, "check_input", lambda config, source, rate, secs: rate)
     config = Config(phases=(Phase(128, 10, batch_size=16),))
-    parts = doctor._list_parts(config, None, SimpleNamespace(step_secs=1.0, workdir=""))
+    parts = doctor._list_parts(config, None, None, SimpleNamespace(step_secs=1.0, workdir=""))
     parts["step"]()
     assert parts["input"]() == 8.0
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bert_jax import __main__, __version__
+from bert_jax import __main__, __version__, settings
 from tests.faults.runs import ROOT
 
 # What takes most of a second to import, and no answer about flags needs.
@@ -53,6 +53,16 @@ def test_an_unknown_entry_is_refused_with_those_that_there_are(forked):
     known = ", ".join(__main__.MODULES)
     ran = forked("bert_jax", "nothing-near", code=2)
     assert ran.stderr == f"error: 'nothing-near' is no command of bert-jax; they are {known}\n"
+
+
+def test_a_setting_that_is_not_there_leads_to_a_pattern_that_is(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["config"])
+    assert settings.main(["zzzqq"]) == 2
+    assert "without a pattern all are listed" in capsys.readouterr().err
+    assert settings.main(["optim.lr"]) == 2
+    near = capsys.readouterr().err.partition("did you mean ")[2].rstrip("?\n")
+    assert settings.main([near]) == 0
+    assert "--config.optim.learning_rate=0.0001" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])

@@ -1,6 +1,7 @@
 """The run that a budget of time chooses, with a machine whose speed is computed."""
 
 import dataclasses
+import fcntl
 import itertools
 import time
 import types
@@ -15,7 +16,7 @@ from bert_jax.logging.console import Screen
 from bert_jax.model import flops
 from bert_jax.planning.candidates import EncoderShape
 from bert_jax.planning.fit import fit_ladder
-from bert_jax.runtime import cli
+from bert_jax.runtime import cli, workdir_lock
 from bert_jax.runtime.run_record import FILE
 from bert_jax.trainer import feed
 from data_pipeline.io.refused import Refused
@@ -306,6 +307,22 @@ def test_other_recipes_and_settings_that_leave_nothing_to_choose_are_refused(fla
         choose(flags=(flag,))
 
 
+@pytest.mark.parametrize("flag", ["optim.name=muon", "model.embedding_size=64"])
+def test_what_a_wider_size_cannot_have_is_refused_before_any_size_is_measured(flag):
+    machine = Machine()
+    with pytest.raises(Refused, match=flag.partition("=")[0]):
+        choose("2h", machine=machine, flags=(flag,))
+    assert not machine.calls
+    assert choose("2h", flags=(flag, "optim.transfer=none"))
+
+
+def test_a_second_phase_that_is_told_not_to_restart_keeps_the_first_schedule():
+    run = choose(flags=("phases[-1].restart_learning_rate=0",)).config
+    second = run.phases[1]
+    assert (second.restart_learning_rate, second.restart_warmup_steps) == (0, 0)
+    assert run.optim.warmup_steps > 0
+
+
 def test_measurements_that_take_the_budget_are_refused():
     machine = Machine()
 
@@ -361,7 +378,9 @@ def test_few_sizes_and_given_batches_are_measured_once(budget, speed, flags):
         ("", r"\$"),
         ("30min", "30min"),
         ("30", "30m"),
-        ("-3m", "-3m"),
+        ("-3m", "'-3m', which is no amount"),
+        (".5h", "'.5h', which is no amount"),
+        ("30 m", "30m"),
         ("40usd", "40usd@v5e"),
         ("30m@v5e:2x2", "30m@v5e:2x2"),
         ("40usd@v9:2x2", "v9"),
@@ -515,6 +534,21 @@ def test_a_workdir_with_another_run_is_refused(tmp_path):
     (tmp_path / FILE).write_text("{}")
     with pytest.raises(Refused, match=str(tmp_path)):
         settle(tmp_path, "store")
+    assert not (tmp_path / dial_run.CHOSEN).exists()
+
+
+def test_a_workdir_in_use_or_of_the_data_is_refused_before_measuring(
+    tiny_store, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(dial_run, "choose_run", lambda *_: pytest.fail("measured"))
+    files = sorted(tiny_store.iterdir())
+    with pytest.raises(Refused, match="is the folder of the data"):
+        settle(tiny_store, tiny_store)
+    assert sorted(tiny_store.iterdir()) == files
+    with open(tmp_path / workdir_lock.FILE, "w") as other:  # as another start that measures
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(Refused, match="is in use"):
+            settle(tmp_path, tiny_store)
     assert not (tmp_path / dial_run.CHOSEN).exists()
 
 

@@ -95,6 +95,16 @@ def test_a_ladder_of_something_else_is_refused(flags, widths, words):
         make_rungs("configs/quickstart.py", *flags, widths=widths)
 
 
+def test_the_narrowest_width_has_a_head():
+    rungs = make_rungs("configs/quickstart.py:model=bert", widths=[1, 64])
+    assert [load_row(rung.row, "STORE").model.num_attention_heads for rung in rungs] == [
+        1,
+        1,
+        64,
+        64,
+    ]
+
+
 def test_a_model_that_would_overfit_is_not_predicted():
     rungs = make_rungs("configs/quickstart.py")
     largest = max(rung.parameters for rung in rungs)

@@ -10,6 +10,7 @@ import sys
 import jax
 import pytest
 
+from bert_jax.config import Config, overrides
 from bert_jax.runtime import cli
 from data_pipeline.cli.flags import Command, flag
 from data_pipeline.io import errors
@@ -245,3 +246,22 @@ def test_no_other_process_restarts(tmp_path, monkeypatch, kernel, tunables, is_s
     monkeypatch.setattr(os, "execv", lambda program, command: begun.append(program))
     cli.use_huge_pages(str(setting))
     assert begun == []
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "phases[0].seq_len=0",
+        "phases[0].micro_batches=0",
+        "model.num_attention_heads=0",
+        "optim.learning_rate=0",
+        "mesh.num_slices=0",
+        "mesh.fsdp_size=-1",
+    ],
+)
+def test_a_command_that_divides_by_a_setting_reads_none_out_of_range(flag):
+    given, _ = overrides.take([f"--config.{flag}"], Config)
+    config = cli.GivenConfig(Config, "configs/quickstart.py", tuple(given))
+    with pytest.raises(Refused) as refused:
+        config.load()
+    assert str(refused.value).startswith(f"config.{flag.partition('=')[0]} is ")

@@ -225,6 +225,8 @@ def test_another_program_in_the_place_of_process_0_does_no_harm(address, answer)
         ("127.0.0.1:1", 2, "--process_id is 2 and --num_processes 2"),
         ("somewhere", 1, "--coordinator_address is 'somewhere'"),
         (":8482", 1, "--coordinator_address is ':8482'"),
+        ("10.0.0.2:84820", 1, "with a port from 1 to 65535"),
+        ("10.0.0.2:0", 1, "with a port from 1 to 65535"),
     ],
 )
 def test_an_impossible_rank_is_refused(coordinator, number, key):

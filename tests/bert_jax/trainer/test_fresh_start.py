@@ -172,6 +172,7 @@ DAMAGED = r": damaged.*checkpoint\.fresh"
         ("metrics.jsonl", b"\xff\xfe\n1\n\n", DAMAGED),
         ("metrics.jsonl", b"[" * 10**5 + b"\n", DAMAGED),
         ("run.json", b'{"fixed": {"seed\n', DAMAGED),
+        ("run.json", b'{"changes": 5}', DAMAGED),
     ],
 )
 def test_a_record_shows_progress_also_one_that_nobody_can_read(
@@ -320,6 +321,8 @@ def test_a_lost_run_record_comes_back_from_the_newest_checkpoint(config, workdir
     [
         ("metrics.jsonl", b"\xff" * 9 + b"\n"),
         ("attempts.jsonl", b"7\n"),
+        ("attempts.jsonl", b'{"began": NaN, "at": 1.0, "step": 0, "secs": {}}\n'),
+        ("attempts.jsonl", b'{"began": 1, "at": 1, "step": 0, "secs": {"saving": Infinity}}\n'),
         ("bad_steps.jsonl", b"[" * 10**5 + b"\n"),
     ],
 )

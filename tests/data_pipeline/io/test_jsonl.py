@@ -118,7 +118,15 @@ def test_anything_else_is_one_sentence(path, name, read, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "line", [{"split": 7}, {"loss": "low"}, {"loss": None}, {"loss": [1.0]}, {"split": None}]
+    "line",
+    [
+        {"split": 7},
+        {"loss": "low"},
+        {"loss": None},
+        {"loss": [1.0]},
+        {"split": None},
+        {"split": "dev"},
+    ],
 )
 def test_a_line_of_metrics_has_a_split_and_numbers(path, line):
     path.write_text(json.dumps({"step": 1, "split": "train"} | line) + "\n")
