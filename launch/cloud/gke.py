@@ -117,8 +117,9 @@ def read_jobset(body: Any, jobs: Any = None) -> tuple[SliceSeen, Worker] | None:
     state, restarts = dig(status, "terminalState"), dig_any(status, "restarts")
     has_machines = dig_any(status, "replicatedJobsStatus", 0, "ready") == 1
     failure = _find_failure(body)
-    starts = restarts + 1 if isinstance(restarts, int) and 0 <= restarts < 10**6 else 1
-    kind, words, training, code = decide.READY, "waiting for pods", "running", 0
+    starts = restarts if isinstance(restarts, int) and 0 <= restarts < 10**6 else 0
+    starts += has_machines  # until then pods wait for their nodes
+    kind, words, training, code = decide.READY, "", "running" if has_machines else "never", 0
     if state == "Completed":
         training = "ended"
     elif state == "Failed" and dig(failure, "reason") == _FINAL:
