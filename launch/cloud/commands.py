@@ -274,6 +274,7 @@ def watch(given: Namespace, road: ModuleType) -> int:
     if given.max_usd and price is None:
         refuse(f"--max_usd needs a price, and none of {cluster.slice.name} is known; add --price=")
     check_config(job)
+    road.plan("create", job)  # refuses a setting that is missing
     if given.dry_run:
         examine = " examine" * given.doctor
         for kind in f"create look set_up{examine} start stacks stop delete clean".split():

@@ -143,7 +143,11 @@ def run_all(commands: Sequence[Command], is_dry_run: bool = False) -> int:
 def _run(command: Command) -> int:
     source = subprocess.DEVNULL if command.given is None else subprocess.PIPE
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command.words, stdin=source, **pipes) as child:
+    try:
+        child = subprocess.Popen(command.words, stdin=source, **pipes)
+    except OSError as error:
+        refuse(f"{command.words[0]} could not be started: {error.strerror}; install it", 127)
+    with child:
         errors = threading.Thread(target=_show, args=(child.stderr, sys.stderr))
         errors.start()
         if child.stdin:

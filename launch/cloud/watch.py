@@ -102,12 +102,12 @@ class BucketLock:
         if said.code == 0:
             body = read_json(said.out)
             generation, renewed = dig(body, "generation"), read_time(dig(body, "update_time")) or 0
-            content = self.ask(make("gcloud storage cat", self.address)).out.strip()[:200]
-            age = self.clock() - renewed
-            if content != self.owner and age < MAX_LOCK_AGE_SECS:
+            said = self.ask(make("gcloud storage cat", self.address))
+            content, age = said.out.strip()[:200], self.clock() - renewed
+            if said.code == 0 and content != self.owner and age < MAX_LOCK_AGE_SECS:
                 self.renewed = 0.0  # not ours to remove
                 return f"{content}, {age / 60:.0f} min ago"
-        elif not said.is_absent:
+        if said.code and not said.is_absent:
             return ""
         line = f"gcloud storage cp - --if-generation-match={generation}"
         if self.ask(make(line, self.address, given=f"{self.owner}\n")).code == 0:
