@@ -204,7 +204,7 @@ def logs(given: Namespace, road: ModuleType) -> int:
     cluster, worker = given.cluster, given.worker or "all"
     lines, follow = int(given.lines), given.follow
     if road is gke:
-        return run_all([gke.show_logs(cluster, lines, follow)], given.dry_run)
+        return run_all([gke.show_logs(cluster, worker, lines, follow)], given.dry_run)
     if road is queued and not given.bucket:
         return run_all([queued.show_log(cluster, worker, lines, follow)], given.dry_run)
     if follow:

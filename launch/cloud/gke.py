@@ -59,16 +59,17 @@ def plan(kind: str, job: Job) -> list[Command]:
         return [make("kubectl create --filename=-", given=manifest)]
     if kind == "delete":
         return [make(f"kubectl delete jobset {job.cluster.name} --wait=false", may_be_absent=True)]
-    return [show_logs(job.cluster, 20, False)] if kind == "last_words" else []
+    return [show_logs(job.cluster, "all", 20, False)] if kind == "last_words" else []
 
 
 def _select(cluster: Cluster) -> str:
     return f"--selector=jobset.sigs.k8s.io/jobset-name={cluster.name}"
 
 
-def show_logs(cluster: Cluster, lines: int, follow: bool) -> Command:
-    """Return the command that shows the ends of all pods' logs."""
-    return make(f"""kubectl logs --prefix {_select(cluster)}
+def show_logs(cluster: Cluster, worker: str, lines: int, follow: bool) -> Command:
+    """Return the command that shows the end of a pod's log, by its number, or of all."""
+    index = f",batch.kubernetes.io/job-completion-index={worker}" * (worker != "all")
+    return make(f"""kubectl logs --prefix {_select(cluster)}{index}
         --tail={lines} --max-log-requests={cluster.slice.hosts} {"--follow" * follow}""")
 
 

@@ -45,6 +45,7 @@ CALLS = [
     ("logs", ("--worker=3", "--lines=5", "--follow"), True),
     ("logs", ("--bucket",), True),
     ("logs", ("--road=gke", "--follow"), False),
+    ("logs", ("--road=gke", "--worker=3"), False),
     ("ssh", ("--worker=all", "df -h | tail -1"), True),
     ("check", ("--config.data.store=gs://b/s",), True),
     ("check", ("--topology=v6e:8x8",), True),
