@@ -8,7 +8,9 @@ import re
 
 from .text import refuse
 
-PRICES = pathlib.Path(__file__).parents[2] / "bert_jax" / "planning" / "prices.json"
+# Beside launch/ in a clone, above it in a wheel.
+_PARENTS = pathlib.Path(__file__).parents[2:4]
+PRICES = [folder / "bert_jax" / "planning" / "prices.json" for folder in _PARENTS]
 # Slices of several hosts have machines of so many chips.
 CHIPS_PER_HOST = 4
 # Topologies of two and of three dimensions; a larger box is of cubes of 4x4x4.
@@ -71,9 +73,8 @@ class Slice:
 
     def price(self) -> float | None:
         """Return the dollars per chip-hour on demand, or None where they are not known."""
-        if not PRICES.exists():
-            return None
-        rows = json.loads(PRICES.read_text())["prices"]
+        path = next(filter(pathlib.Path.exists, PRICES), None)
+        rows = json.loads(path.read_text())["prices"] if path else []
         return next((row["usd_on_demand"] for row in rows if row["chip"] == self.name), None)
 
 
