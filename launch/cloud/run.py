@@ -28,6 +28,7 @@ _ABSENT = re.compile(r"NOT_FOUND|HTTPError 404|\(NotFound\)|was not found|matche
 _TRANSIENT = re.compile(r"(?i)per minute|per 100 seconds|rate.?limit")
 _PERMANENT = re.compile(
     r"PERMISSION_DENIED|does not have permission|HTTPError 40[13]|\(Forbidden\)|UNAUTHENTICATED"
+    r"|\(Unauthorized\)|client to provide credentials|localhost:8080 was refused"
     r"|gcloud auth login|INVALID_ARGUMENT|unrecognized arguments|Invalid value|Invalid choice"
     r"|QUOTA_EXCEEDED|Quota limit|Quota '|[Qq]uota exceeded|could not be started"
 )

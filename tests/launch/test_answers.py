@@ -91,6 +91,10 @@ def test_junk_is_no_json_time_or_text():
         ("HTTPError 503: UNAVAILABLE", False),
         ("ZONE_RESOURCE_POOL_EXHAUSTED", False),
         ("HTTPError 403: no", True),
+        # kubectl without a login, and without a cluster.
+        ("error: You must be logged in to the server (Unauthorized)", True),
+        ("The connection to the server localhost:8080 was refused - did you", True),
+        ("The connection to the server 203.0.113.1 was refused - did you", False),
         ("gcloud crashed", False),
     ],
 )

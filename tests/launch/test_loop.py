@@ -61,6 +61,14 @@ def test_a_run_from_creation_to_deletion(pod, cloud, tmp_path, road):
     assert logged == "".join(f"{line}\n" for line in out.splitlines() if "; spent: " in line)
 
 
+def test_a_bucket_that_takes_no_lock_says_why(pod, cloud, monkeypatch):
+    monkeypatch.setattr(
+        cloud, "answer_lock", lambda command: Answer(1, "", "NOT_FOUND: HTTPError 403")
+    )
+    code, out, _ = pod("queued")
+    assert (code, "could not be written (NOT_FOUND: HTTPError 403)" in out) == (2, True)
+
+
 def test_a_setting_that_is_missing_is_refused_before_a_lock_is_taken(refused, cluster, cloud):
     option = cluster(BUCKET="gs://my-bucket", TOPOLOGY="v6e:2x4")
     assert "GKE_IMAGE is empty" in refused("pod", "configs/base.py", option, "--road=gke")
@@ -137,6 +145,9 @@ def test_a_disk_that_keeps_no_state_is_one_sentence(pod, monkeypatch, tmp_path):
         patch.setattr(watch, "write_state", fill)
         code, out, _ = pod("queued")
     assert code == 1 and "make room, and the same command resumes" in out
+    with monkeypatch.context() as patch:  # as Lustre without locks
+        patch.setattr(watch.fcntl, "flock", lambda *_: fill("lock", None))
+        assert "give another --state_dir" in pod("queued", state="other")[2]
     (tmp_path / "file").touch()
     code, _, error = pod("queued", state="file")
     assert code == 2 and "give another --state_dir" in error
