@@ -14,10 +14,7 @@ JOBSET = "https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/ma
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """Hold a question, whether its answer is right, and the command that fixes what is not.
-
-    relocation: the command where something answers that is in the wrong place.
-    """
+    """Hold a question, whether its answer is right, and what fixes none or one of a wrong place."""
 
     name: str
     question: Command
