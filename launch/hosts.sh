@@ -12,7 +12,7 @@ readonly MAX_TRIES=5 PORT=8482 POLL_SECS=${POLL_SECS-20} PAUSE_SECS=${PAUSE_SECS
 # How long the others may take to end after a process that failed: longer than config.hosts.heartbeat_secs.
 readonly GRACE_SECS=${GRACE_SECS-120}
 readonly SSH=(timeout 300 ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=20)
-readonly HOST='([[:alnum:]_][[:alnum:]_.-]*@)?[[:alnum:]][[:alnum:].-]*'
+readonly HOST='([[:alnum:]_][[:alnum:]_.-]*@)?[[:alnum:]][[:alnum:]_.-]*'
 
 refuse() {
     echo "error: $*" >&2

@@ -2,7 +2,7 @@
 # Run the function of launch/cloud/commands.py that a link to this file names, by the first Python here of 3.11 or
 # later: LAUNCH_PYTHON, the clone's, then PATH's.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+here=$(dirname -- "${BASH_SOURCE[0]}")
 for python in "${LAUNCH_PYTHON-}" "$here/../.venv/bin/python" python3 python3.14 python3.13 python3.12 python3.11; do
     if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
         exec "$python" -B "$here/main.py" "$(basename "${BASH_SOURCE[0]}" .sh)" "$@"

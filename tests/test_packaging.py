@@ -136,6 +136,8 @@ def test_the_code_and_the_commands_are_the_wheels(installed, tmp_path):
     said = run(installed, tmp_path, "-c", "import bert_jax; print(bert_jax.__file__)")
     assert said.strip() == str(installed / "bert_jax" / "__init__.py")
     assert "--input" in run(installed, tmp_path, "-m", "data_pipeline.build", "--help")
+    script = "from bert_jax.launch.cloud.topologies import find_slice as f; print(f(*%r).price())"
+    assert run(installed, tmp_path, "-c", script % (("v4:4x4x4", "", ""),)) == "3.22\n"
     for name in ("create", "setup", "train", "ssh", "pod"):
         script = installed / "bert_jax" / "launch" / f"{name}.sh"
         ran = subprocess.run([str(script), "--help"], capture_output=True, text=True)

@@ -14,12 +14,13 @@ JOBSET = "https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/ma
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """Hold a question, whether its answer is right, and the command that fixes what is not."""
+    """Hold a question, whether its answer is right, and what fixes none or one of a wrong place."""
 
     name: str
     question: Command
     is_right: Callable[[str], bool]
     remedy: str
+    relocation: str = ""
 
 
 def list_checks(job: Job) -> Iterator[Check]:
@@ -44,7 +45,8 @@ def list_checks(job: Job) -> Iterator[Check]:
         name = "/".join(cluster.bucket.split("/")[:3])
         question = f"gcloud storage buckets describe {name} --format=json"
         remedy = f"gcloud storage buckets create {name} --location={region} {project}"
-        yield Check(f"{name} in {region}", make(question), partial(_is_near, region), remedy)
+        move = f"gcloud storage buckets relocate {name} --location={region} {project}"
+        yield Check(f"{name} in {region}", make(question), partial(_is_near, region), remedy, move)
     store = job.find("config.data.store").rstrip("/")
     if store.startswith("gs://"):
         command = make("gcloud storage ls", f"{store}/manifest.json")
@@ -73,7 +75,8 @@ def run_checks(job: Job, ask: Ask) -> bool:
             continue
         is_missing = said.code == 0 or said.is_absent or "not found" in said.err
         is_fine &= not is_missing
-        words = f"missing: {check.name}; {check.remedy}"
+        remedy = check.remedy if said.code else check.relocation or check.remedy
+        words = f"missing: {check.name}; {remedy}"
         print(escape(words if is_missing else f"not known: {check.name} ({said.words})"))
     quota = "gcloud beta quotas info list --service=tpu.googleapis.com"
     print(f"not known: quota; {quota} {job.cluster.project}")

@@ -17,6 +17,7 @@ DURATION = r"[1-9]\d{0,5}[smhd]"
 _PATH = "[A-Za-z0-9._/][A-Za-z0-9._/-]*"
 _NAME = "[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 _ACCOUNT = r"[a-z0-9][a-z0-9-]{0,62}@[a-z0-9.-]+\.gserviceaccount\.com"
+_BUCKET = r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9._/-]*)?"
 _PYTHON = "(?!-)[A-Za-z0-9._/-]*[A-Za-z0-9_-]/bin/python"
 _IMAGE = r"[a-z0-9][a-z0-9._/-]*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?"
 
@@ -27,14 +28,14 @@ FORMS: dict[str, tuple[str, str, str | None]] = {
     "ZONE": ("[a-z]+-[a-z]+[0-9]+-[a-z0-9]+", "us-central2-b", None),
     "TPU_NAME": (_NAME, "my-tpu", None),
     "TOPOLOGY": ("[a-z0-9]+:[0-9x]+", "v5e:8x8", None),
-    "ROAD": ("|".join(ROADS), "gke", ""),
-    "PROVISIONING": ("standard|spot|flex_start", "spot", "standard"),
+    "ROAD": ("|".join(ROADS), " or ".join(ROADS), ""),
+    "PROVISIONING": ("standard|spot|flex_start", "standard or spot or flex_start", "standard"),
     "VALID_UNTIL": (DURATION, "6h", ""),
-    "BUCKET": (rf"gs://[a-z0-9][a-z0-9._-]{{1,220}}[a-z0-9](/{_PATH})?", "gs://my-bucket/bert", ""),
+    "BUCKET": (_BUCKET, "gs://my-bucket/bert", ""),
     "SERVICE_ACCOUNT": (_ACCOUNT, "trainer@my-project.iam.gserviceaccount.com", ""),
     "NETWORK": (_NAME, "default", ""),
     "SUBNETWORK": (_NAME, "default", ""),
-    "INTERNAL_IPS": ("true|false", "true", "false"),
+    "INTERNAL_IPS": ("true|false", "true or false", "false"),
     "COORDINATOR_PORT": ("[1-9][0-9]{3}|[1-5][0-9]{4}", "8482", ""),
     "LABEL": ("[a-z]([a-z0-9_-]{0,61}[a-z0-9])?", "bert_jax", "bert_jax"),
     "GKE_IMAGE": (_IMAGE, "us-docker.pkg.dev/my-project/my-images/bert_jax:1", ""),
@@ -101,10 +102,12 @@ def _check(origin: str, name: str, value: str) -> None:
 
 def _read(path: pathlib.Path) -> dict[str, str]:
     """Read NAME=VALUE lines as text: a file that a shell sourced could run anything."""
-    if not path.is_file():
-        refuse(f"{path}: there is no such file; copy launch/cluster.env and fill it in")
+    try:
+        text = path.read_text("utf-8-sig", errors="surrogateescape")
+    except OSError as error:
+        refuse(f"{path}: {error.strerror}; copy launch/cluster.env to a file, and fill it in")
     values: dict[str, str] = {}
-    for number, line in enumerate(path.read_text(errors="surrogateescape").split("\n"), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         line = line.removesuffix("\r")
         if not line.strip() or line.lstrip().startswith("#"):
             continue

@@ -204,7 +204,7 @@ def logs(given: Namespace, road: ModuleType) -> int:
     cluster, worker = given.cluster, given.worker or "all"
     lines, follow = int(given.lines), given.follow
     if road is gke:
-        return run_all([gke.show_logs(cluster, lines, follow)], given.dry_run)
+        return run_all([gke.show_logs(cluster, worker, lines, follow)], given.dry_run)
     if road is queued and not given.bucket:
         return run_all([queued.show_log(cluster, worker, lines, follow)], given.dry_run)
     if follow:
@@ -274,6 +274,7 @@ def watch(given: Namespace, road: ModuleType) -> int:
     if given.max_usd and price is None:
         refuse(f"--max_usd needs a price, and none of {cluster.slice.name} is known; add --price=")
     check_config(job)
+    road.plan("create", job)  # refuses a setting that is missing
     if given.dry_run:
         examine = " examine" * given.doctor
         for kind in f"create look set_up{examine} start stacks stop delete clean".split():

@@ -59,16 +59,17 @@ def plan(kind: str, job: Job) -> list[Command]:
         return [make("kubectl create --filename=-", given=manifest)]
     if kind == "delete":
         return [make(f"kubectl delete jobset {job.cluster.name} --wait=false", may_be_absent=True)]
-    return [show_logs(job.cluster, 20, False)] if kind == "last_words" else []
+    return [show_logs(job.cluster, "all", 20, False)] if kind == "last_words" else []
 
 
 def _select(cluster: Cluster) -> str:
     return f"--selector=jobset.sigs.k8s.io/jobset-name={cluster.name}"
 
 
-def show_logs(cluster: Cluster, lines: int, follow: bool) -> Command:
-    """Return the command that shows the ends of all pods' logs."""
-    return make(f"""kubectl logs --prefix {_select(cluster)}
+def show_logs(cluster: Cluster, worker: str, lines: int, follow: bool) -> Command:
+    """Return the command that shows the end of a pod's log, by its number, or of all."""
+    index = f",batch.kubernetes.io/job-completion-index={worker}" * (worker != "all")
+    return make(f"""kubectl logs --prefix {_select(cluster)}{index}
         --tail={lines} --max-log-requests={cluster.slice.hosts} {"--follow" * follow}""")
 
 
@@ -117,8 +118,9 @@ def read_jobset(body: Any, jobs: Any = None) -> tuple[SliceSeen, Worker] | None:
     state, restarts = dig(status, "terminalState"), dig_any(status, "restarts")
     has_machines = dig_any(status, "replicatedJobsStatus", 0, "ready") == 1
     failure = _find_failure(body)
-    starts = restarts + 1 if isinstance(restarts, int) and 0 <= restarts < 10**6 else 1
-    kind, words, training, code = decide.READY, "waiting for pods", "running", 0
+    starts = restarts if isinstance(restarts, int) and 0 <= restarts < 10**6 else 0
+    starts += has_machines  # until then pods wait for their nodes
+    kind, words, training, code = decide.READY, "", "running" if has_machines else "never", 0
     if state == "Completed":
         training = "ended"
     elif state == "Failed" and dig(failure, "reason") == _FINAL:

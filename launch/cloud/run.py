@@ -28,6 +28,7 @@ _ABSENT = re.compile(r"NOT_FOUND|HTTPError 404|\(NotFound\)|was not found|matche
 _TRANSIENT = re.compile(r"(?i)per minute|per 100 seconds|rate.?limit")
 _PERMANENT = re.compile(
     r"PERMISSION_DENIED|does not have permission|HTTPError 40[13]|\(Forbidden\)|UNAUTHENTICATED"
+    r"|\(Unauthorized\)|client to provide credentials|localhost:8080 was refused"
     r"|gcloud auth login|INVALID_ARGUMENT|unrecognized arguments|Invalid value|Invalid choice"
     r"|QUOTA_EXCEEDED|Quota limit|Quota '|[Qq]uota exceeded|could not be started"
 )
@@ -143,7 +144,11 @@ def run_all(commands: Sequence[Command], is_dry_run: bool = False) -> int:
 def _run(command: Command) -> int:
     source = subprocess.DEVNULL if command.given is None else subprocess.PIPE
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command.words, stdin=source, **pipes) as child:
+    try:
+        child = subprocess.Popen(command.words, stdin=source, **pipes)
+    except OSError as error:
+        refuse(f"{command.words[0]} could not be started: {error.strerror}; install it", 127)
+    with child:
         errors = threading.Thread(target=_show, args=(child.stderr, sys.stderr))
         errors.start()
         if child.stdin:

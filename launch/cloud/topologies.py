@@ -8,10 +8,15 @@ import re
 
 from .text import refuse
 
-PRICES = pathlib.Path(__file__).parents[2] / "bert_jax" / "planning" / "prices.json"
+# Beside launch/ in a clone, above it in a wheel.
+_PARENTS = pathlib.Path(__file__).parents[2:4]
+PRICES = [folder / "bert_jax" / "planning" / "prices.json" for folder in _PARENTS]
 # Slices of several hosts have machines of so many chips.
 CHIPS_PER_HOST = 4
-MAX_CHIPS = 9216
+# Topologies of two and of three dimensions; a larger box is of cubes of 4x4x4.
+_SQUARES = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_BOXES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
+_CUBES = re.compile("x".join(["(4|8|12|16|20|24)"] * 3))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,9 +73,8 @@ class Slice:
 
     def price(self) -> float | None:
         """Return the dollars per chip-hour on demand, or None where they are not known."""
-        if not PRICES.exists():
-            return None
-        rows = json.loads(PRICES.read_text())["prices"]
+        path = next(filter(pathlib.Path.exists, PRICES), None)
+        rows = json.loads(path.read_text())["prices"] if path else []
         return next((row["usd_on_demand"] for row in rows if row["chip"] == self.name), None)
 
 
@@ -88,12 +92,13 @@ def find_slice(topology: str, road: str, origin: str) -> Slice:
     if road not in generation.roads:
         roads = " or ".join(generation.roads)
         refuse(f"{origin}: TOPOLOGY={topology} is not offered on ROAD={road}, only on {roads}")
-    is_shape = re.fullmatch("x".join([r"[1-9]\d?"] * generation.dims), shape)
-    chips = math.prod(map(int, shape.split("x"))) if is_shape else 0
-    if chips % CHIPS_PER_HOST or not 0 < chips <= MAX_CHIPS:
-        example = "8x8" if generation.dims == 2 else "4x4x4"
+    has_cubes = generation.dims == 3
+    shapes = _BOXES if has_cubes else _SQUARES
+    if shape not in shapes and not (has_cubes and _CUBES.fullmatch(shape)):
+        more = " or edges of 4, 8, 12, 16, 20 or 24" * has_cubes
         refuse(
-            f"{origin}: TOPOLOGY is '{topology}', which is no slice of {name} with "
-            f"{CHIPS_PER_HOST} chips per host; try TOPOLOGY={name}:{example}"
+            f"{origin}: TOPOLOGY is '{topology}', and {name} has slices of {', '.join(shapes)}"
+            f"{more}; such as TOPOLOGY={name}:{shapes[-1]}"
         )
+    chips = math.prod(map(int, shape.split("x")))
     return Slice(name, shape, road, generation, chips, chips // CHIPS_PER_HOST)

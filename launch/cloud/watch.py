@@ -69,13 +69,12 @@ def lock_here(folder: pathlib.Path) -> Any:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / "lock").open("a+")
-    except OSError as error:
-        refuse(f"no state can be kept in {folder} ({error}); give another --state_dir")
-    try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         file.seek(0)
         refuse(f"process {file.read(20).strip()} supervises this slice already, see {folder}")
+    except OSError as error:
+        refuse(f"no state can be kept in {folder} ({error}); give another --state_dir")
     file.truncate(0)
     file.write(f"{os.getpid()}\n")
     file.flush()
@@ -102,19 +101,20 @@ class BucketLock:
         if said.code == 0:
             body = read_json(said.out)
             generation, renewed = dig(body, "generation"), read_time(dig(body, "update_time")) or 0
-            content = self.ask(make("gcloud storage cat", self.address)).out.strip()[:200]
-            age = self.clock() - renewed
-            if content != self.owner and age < MAX_LOCK_AGE_SECS:
+            said = self.ask(make("gcloud storage cat", self.address))
+            content, age = said.out.strip()[:200], self.clock() - renewed
+            if said.code == 0 and content != self.owner and age < MAX_LOCK_AGE_SECS:
                 self.renewed = 0.0  # not ours to remove
                 return f"{content}, {age / 60:.0f} min ago"
-        elif not said.is_absent:
+        if said.code and not said.is_absent:
             return ""
         line = f"gcloud storage cp - --if-generation-match={generation}"
-        if self.ask(make(line, self.address, given=f"{self.owner}\n")).code == 0:
+        said = self.ask(make(line, self.address, given=f"{self.owner}\n"))
+        if said.code == 0:
             self.renewed = self.clock()
         elif not self.renewed:
             # Another one was quicker, or the bucket refuses: two supervisors are worse than none.
-            return "nobody that is known, but the lock could not be written"
+            return f"nobody that is known, but it could not be written ({said.words})"
         return ""
 
     def release(self) -> None:
@@ -184,7 +184,8 @@ class Supervisor:
     def turn(self) -> int | None:
         """Look, decide and act once; return the exit code at the end."""
         if owner := self.bucket_lock.take():
-            self.say(f"another supervisor has {self.bucket_lock.address}: {owner}; end it first")
+            words = f"another supervisor has {self.bucket_lock.address}: {owner}; end it first"
+            self.say(f"{words}, or wait for an hour if its machine is gone")
             return 2
         answers = self.road.look(self.job, self.ask, time.time())
         checkpoint = find_checkpoint(self.job.workdir, self.ask)

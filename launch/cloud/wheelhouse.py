@@ -32,22 +32,23 @@ def wheelhouse(given: Namespace, road: ModuleType) -> int:
     project, commit = cluster.project, find_commit(given.revision or "")
     digest = find_digest(commit)
     folder, house = f"{ROOT}/build/wheelhouse/{digest}", f"{bucket}/wheelhouse/{digest}"
-    has_pip = is_dry_run or not ask(make(f"{python} -m pip --version")).code
+    pip = [python, "-m", "pip", "--disable-pip-version-check"]
+    has_pip = is_dry_run or not ask(Command([*pip, "--version"])).code
     if not (has_pip and (is_dry_run or shutil.which("curl"))):
         refuse(f"--python={python} has no pip, or curl is not on PATH; try .venv/bin/python")
-    pip = f"{python} -m pip --disable-pip-version-check"
-    wheels = f"{pip} download --quiet --no-deps --require-hashes --implementation=cp"
+    safe = ["--quiet", "--no-deps", "--require-hashes"]
+    wheels = [*pip, "download", *safe, "--implementation=cp"]
     tpu, uv = (f"--requirement={folder}/requirements/{name}.txt" for name in ("tpu", "uv"))
     into = [*_PLATFORMS, f"--dest={folder}/wheels"]
-    install = f"{pip} install --quiet --upgrade --no-deps --only-binary=:all: --require-hashes"
+    install = [*pip, "install", "--upgrade", *safe, "--only-binary=:all:"]
     archive = ["archive", f"--output={folder}/requirements.tar", commit, "requirements"]
     commands = [
         make("mkdir -p", f"{folder}/wheels"),
         make("git -C", str(ROOT), *archive),
         make("tar -xf", f"{folder}/requirements.tar", "-C", folder),
-        make(f"{wheels} --prefer-binary --python-version=3.12", *into, tpu),
-        make(f"{wheels} --only-binary=:all: --python-version=3.10", *into, uv),
-        make(install, f"--target={folder}/uv", uv),
+        Command([*wheels, "--prefer-binary", "--python-version=3.12", *into, tpu]),
+        Command([*wheels, "--only-binary=:all:", "--python-version=3.10", *into, uv]),
+        Command([*install, f"--target={folder}/uv", uv]),
     ]
     if code := run_all(commands, is_dry_run):
         return code
@@ -67,8 +68,8 @@ def wheelhouse(given: Namespace, road: ModuleType) -> int:
 def _fetch_python(folder: str, is_dry_run: bool) -> list[Command]:
     """Return what downloads the Python that this uv names, whose hash it checks on the worker."""
     url, name = "URL", "FILE"
-    flags = "--only-downloads --all-platforms --all-arches --output-format=json"
-    listing = make(f"{folder}/uv/bin/uv python list 3.12 {flags}")
+    flags = ["--only-downloads", "--all-platforms", "--all-arches", "--output-format=json"]
+    listing = Command([f"{folder}/uv/bin/uv", "python", "list", "3.12", *flags])
     if is_dry_run:
         listing.print()
     else:

@@ -91,6 +91,10 @@ def test_junk_is_no_json_time_or_text():
         ("HTTPError 503: UNAVAILABLE", False),
         ("ZONE_RESOURCE_POOL_EXHAUSTED", False),
         ("HTTPError 403: no", True),
+        # kubectl without a login, and without a cluster.
+        ("error: You must be logged in to the server (Unauthorized)", True),
+        ("The connection to the server localhost:8080 was refused - did you", True),
+        ("The connection to the server 203.0.113.1 was refused - did you", False),
         ("gcloud crashed", False),
     ],
 )
@@ -143,10 +147,8 @@ def test_the_record_of_a_jobset_that_waits_for_its_pods(tmp_path):
     assert set(record) == {"source", "date", "command", "answer"}
     said = Answer(0, json.dumps(record["answer"]))
     answers = gke.look(make_job(tmp_path, "gke"), lambda command: said, 0)
-    assert answers.slice == decide.SliceSeen(
-        decide.READY, "waiting for pods", label="", created=1763054726, workers=1
-    )
-    assert answers.workers == (decide.Worker("jobset", "running", starts=1),)
+    assert answers.slice == decide.SliceSeen(decide.READY, label="", created=1763054726, workers=1)
+    assert answers.workers == (decide.Worker("jobset", "never"),)
 
 
 # kubernetes-sigs/jobset v0.12.0: pkg/controllers/failure_policy.go, pkg/constants/constants.go; the

@@ -17,14 +17,15 @@ ABSENT, CE, K8S = (
     ("v6e:2x4", ""),
     ("v6e:2x4", "gke"),
 )
-BAD = {
-    "projects describe": (ABSENT, "gcloud projects list"),
-    "services list": ("storage.googleapis.com", "gcloud services enable"),
-    "managed create --help": ("--size", "gcloud components update", CE),
-    "get crd": (ABSENT, "kubectl apply --server-side", K8S),
-    "buckets describe": ('{"location": "EUROPE-WEST4"}', "buckets create gs://my-bucket"),
-    "storage ls": (ABSENT, "cp --recursive stores/mine gs://b/"),
-}
+BAD = [
+    ("projects describe", ABSENT, "gcloud projects list"),
+    ("services list", "storage.googleapis.com", "gcloud services enable"),
+    ("managed create --help", "--size", "gcloud components update", *CE),
+    ("get crd", ABSENT, "kubectl apply --server-side", *K8S),
+    ("buckets describe", ABSENT, "buckets create gs://my-bucket"),
+    ("buckets describe", '{"location": "EUROPE-WEST4"}', "buckets relocate gs://my-bucket"),
+    ("storage ls", ABSENT, "cp --recursive stores/mine gs://b/"),
+]
 
 
 @pytest.fixture
@@ -43,11 +44,11 @@ def run(tmp_path, cluster, capsys):
     return run
 
 
-@pytest.mark.parametrize("key", BAD)
-def test_each_check_alone_fails_with_its_remedy(run, key):
-    bad, remedy, *place = BAD[key]
-    assert run({}, *sum(place, ()))[0]
-    is_fine, said = run({key: bad}, *sum(place, ()))
+@pytest.mark.parametrize("case", BAD, ids=str)
+def test_each_check_alone_fails_with_its_remedy(run, case):
+    key, bad, remedy, *place = case
+    assert run({}, *place)[0]
+    is_fine, said = run({key: bad}, *place)
     assert (is_fine, len(said), said[0][:9], remedy in said[0]) == (False, 2, "missing: ", True)
 
 

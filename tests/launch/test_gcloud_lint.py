@@ -103,7 +103,8 @@ def test_gcloud_knows_every_command_and_flag(call, cluster, tmp_path):
         option = cluster(BUCKET="gs://my-bucket", TOPOLOGY=topology)
         path = pathlib.Path(option.partition("=")[2])
         job = Job(Cluster(path, {}), ("--config.data.store=gs://b/s",))
-        lines += [check.remedy for check in list_checks(job)]
+        checks = list_checks(job)
+        lines += [line for c in checks for line in (c.remedy, c.relocation) if line]
     for path in (*PAGES, *LAUNCH.rglob("*.sh"), LAUNCH / "cluster.env"):
         lines += written(path.read_text())
     lines += written(WRONG)

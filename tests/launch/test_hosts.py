@@ -143,7 +143,7 @@ def test_hosts_gives_up_after_five_starts_without_a_newer_checkpoint(folder):
     given = ["read -r line", f'echo "$line" >>"{folder}/calls/lines"', 'case "$line" in']
     given += ["*newest_step*)", *take(folder / "steps"), ";;"]
     write_answers(folder, ssh=[*given, "*--status*)", "echo 'ended 86 -' ;;", "esac"])
-    ran = hosts(folder, "a", "x", "--workdir=w")
+    ran = hosts(folder, "node_1", "x", "--workdir=w")
     starts = [line for line in calls(folder, "lines") if "--process_id" in line]
     assert (ran.returncode, len(starts)) == (86, 8)
     assert "newest checkpoint 20, 5 starts in a row" in ran.stdout

@@ -5,7 +5,6 @@ import math
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -15,8 +14,8 @@ from launch.cloud import commands, watch
 from launch.cloud.cluster import Cluster
 from launch.cloud.decide import Action, Rules, State
 from launch.cloud.job import Job
-from launch.cloud.run import Answer, Command, ask, ask_all
-from tests.launch.scripts import LAUNCH, TRAIN_FLAGS
+from launch.cloud.run import Answer, Command, ask, ask_all, run_all
+from tests.launch.scripts import LAUNCH, TRAIN_FLAGS, call
 from tests.launch.simulated_cloud import HOUR
 
 pytestmark = pytest.mark.slow
@@ -60,6 +59,19 @@ def test_a_run_from_creation_to_deletion(pod, cloud, tmp_path, road):
     assert "may still cost money" not in error
     logged = (tmp_path / "state" / "events.log").read_text()
     assert logged == "".join(f"{line}\n" for line in out.splitlines() if "; spent: " in line)
+
+
+def test_a_bucket_that_takes_no_lock_says_why(pod, cloud, monkeypatch):
+    monkeypatch.setattr(
+        cloud, "answer_lock", lambda command: Answer(1, "", "NOT_FOUND: HTTPError 403")
+    )
+    code, out, _ = pod("queued")
+    assert (code, "could not be written (NOT_FOUND: HTTPError 403)" in out) == (2, True)
+
+
+def test_a_setting_that_is_missing_is_refused_before_a_lock_is_taken(refused, cluster, cloud):
+    option = cluster(BUCKET="gs://my-bucket", TOPOLOGY="v6e:2x4")
+    assert "GKE_IMAGE is empty" in refused("pod", "configs/base.py", option, "--road=gke")
 
 
 def test_a_second_supervisor_refuses_and_a_killed_one_resumes(pod, cloud, monkeypatch):
@@ -133,6 +145,9 @@ def test_a_disk_that_keeps_no_state_is_one_sentence(pod, monkeypatch, tmp_path):
         patch.setattr(watch, "write_state", fill)
         code, out, _ = pod("queued")
     assert code == 1 and "make room, and the same command resumes" in out
+    with monkeypatch.context() as patch:  # as Lustre without locks
+        patch.setattr(watch.fcntl, "flock", lambda *_: fill("lock", None))
+        assert "give another --state_dir" in pod("queued", state="other")[2]
     (tmp_path / "file").touch()
     code, _, error = pod("queued", state="file")
     assert code == 2 and "give another --state_dir" in error
@@ -161,6 +176,9 @@ def test_the_lock_in_the_bucket_is_renewed_and_taken_over_after_an_hour(cloud):
     assert theirs.take() == "" and cloud.lock == "b\n"
     assert ours.take().startswith("b, ") and not ours.renewed
     assert again.take() == ""  # a supervisor that was killed here
+    # A lock that nobody can read is nobody's: a supervisor would end, and leave its slice alone.
+    cat_fails = lambda command: Answer(1) if "cat" in command.words else cloud.ask(command)  # noqa: E731
+    assert watch.BucketLock("gs://b/lock", "c", cat_fails, read).take() == ""
 
 
 KINDS = (
@@ -209,6 +227,8 @@ def test_a_command_ends_with_all_that_it_started(tmp_path):
     words = pathlib.Path(f"/proc/{pid}/cmdline")  # empty of one that nobody waited for
     assert not words.exists() or words.read_text() == ""
     assert ask(Command(["no-such-tool"])).is_permanent
+    with pytest.raises(SystemExit, match="127"):
+        run_all([Command(["no-such-tool"])])
 
 
 def test_what_may_be_absent_does_not_end_a_row_of_commands():
@@ -229,7 +249,6 @@ def test_only_a_complete_checkpoint_in_the_bucket_counts():
 def test_each_script_has_an_entry_that_runs_it_and_bash_of_macos_reads_it():
     for name in commands.COMMANDS:
         assert (LAUNCH / f"{name}.sh").readlink().name == "python.sh"
-    bare = {"PATH": "/usr/bin:/bin", "LAUNCH_PYTHON": sys.executable}
-    help_of = ["bash", str(LAUNCH / "pod.sh"), "--help"]
-    said = subprocess.run(help_of, env=bare, capture_output=True, text=True).stdout
+    bare = {"PATH": "/usr/bin:/bin", "LAUNCH_PYTHON": sys.executable, "CDPATH": "."}
+    said = call(["bash", "launch/pod.sh", "--help"], env=bare, cwd=LAUNCH.parent).stdout
     assert said.startswith("usage: launch/pod.sh [OPTION ...] CONFIG") and "Not yet run" in said

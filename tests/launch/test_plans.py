@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 
+from bert_jax.planning.slices import SHAPES
 from launch.cloud.cluster import FORMS
 from launch.cloud.topologies import GENERATIONS, ROADS, find_slice
 from tests.launch.scripts import LAUNCH, TRAIN_FLAGS, VALUES, git
@@ -24,7 +25,7 @@ SETTINGS = {
     "LABEL": "anna",
     "GKE_SERVICE_ACCOUNT": "trainer",
 }
-LEAST = {"BUCKET": "gs://my-bucket", "GKE_IMAGE": "us-docker.pkg.dev/my-project/images/bert:1"}
+LEAST = {"BUCKET": "gs://my-bucket/", "GKE_IMAGE": "us-docker.pkg.dev/my-project/images/bert:1"}
 ODD_FLAG = "--x=a 'b' \"c\\d\": $(id)"
 GKE_POD = ("configs/large.py", "--road=gke")
 POD = ("configs/large.py", "--revision=HEAD")
@@ -44,6 +45,7 @@ CALLS = [
     ("logs", ("--worker=3", "--lines=5", "--follow"), True),
     ("logs", ("--bucket",), True),
     ("logs", ("--road=gke", "--follow"), False),
+    ("logs", ("--road=gke", "--worker=3"), False),
     ("ssh", ("--worker=all", "df -h | tail -1"), True),
     ("check", ("--config.data.store=gs://b/s",), True),
     ("check", ("--topology=v6e:8x8",), True),
@@ -118,6 +120,12 @@ SLICES = {
 }
 
 
+def test_a_slice_that_plan_knows_is_one_here():
+    for name in GENERATIONS:
+        for shape in SHAPES[name]:
+            assert shape == "1x1" or find_slice(f"{name}:{shape}", "", "file").topology == shape
+
+
 @pytest.mark.parametrize("topology", SLICES)
 def test_a_slice_has_googles_names_and_its_chips(topology):
     found = find_slice(topology, "", "file")
@@ -181,16 +189,27 @@ def test_flags(refused, cluster, script, flags, words):
 
 # Every setting -> values that are not of its form, asked for by a script that reads it.
 ODD = ("../a", "a b", "$(touch canary)", "a;b", "-a", "a'b", "")
-SHAPES = ("v5e", "8x8", "v5e:8x8x8", "v5e:1x1", "v4:99x99x99", "v3:4x4", "v5litepod-16", "")
+WRONG = (
+    "v5e",
+    "8x8",
+    "v5e:8x8x8",
+    "v5e:1x1",
+    "v6e:1x4",
+    "v5e:2x32",
+    "v5e:32x32",
+    "v4:2x2x8",
+    "v4:99x99x99",
+)
+TOPOLOGIES = (*WRONG, "v3:4x4", "v5litepod-16", "")
 PYTHONS = (*ODD, "/", "python3", "bin/python3", "/bin/python")
 CREATE, LOGS = ("create",), ("logs",)
 VALUES_REFUSED = {
     "PROJECT": (LOGS, (*ODD, "My Project", "\u202emy-project")),
     "ZONE": (LOGS, (*ODD, "us-central2", "--zone")),
     "TPU_NAME": (LOGS, (*ODD, "a" * 64)),
-    "TOPOLOGY": (CREATE, SHAPES),
+    "TOPOLOGY": (CREATE, TOPOLOGIES),
     "ROAD": (CREATE, ("tpu-vm",)),
-    "PROVISIONING": (CREATE, ("true", "flex_start", "")),
+    "PROVISIONING": (CREATE, ("reserved", "flex_start", "")),
     "BUCKET": (("logs", "--bucket"), ("my-bucket", "gs://my bucket", "gs://my-bucket/../other")),
     "REMOTE_DIR": (LOGS, (*ODD, "/", "~", "..", "./", "//", "a/../b", "a\x1b[2Jb")),
     "REMOTE_PYTHON": (("setup", "--revision=HEAD"), PYTHONS),
@@ -249,10 +268,11 @@ def test_lines_that_are_no_setting(refused, cluster, tmp_path):
 def test_a_cluster_file_of_windows_in_the_home_folder_and_one_that_is_not_there(
     refused, call, cluster, tmp_path, monkeypatch
 ):
-    assert "there is no such file" in refused("create", f"--cluster={tmp_path / 'absent.env'}")
+    assert "No such file" in refused("create", f"--cluster={tmp_path / 'absent.env'}")
+    assert "Is a directory" in refused("create", f"--cluster={tmp_path}")
     cluster()
     text = "# a comment\n\n" + (tmp_path / "cluster.env").read_text()
-    (tmp_path / "cluster.env").write_bytes(text.replace("\n", "\r\n").encode())
+    (tmp_path / "cluster.env").write_bytes(text.replace("\n", "\r\n").encode("utf-8-sig"))
     monkeypatch.setenv("HOME", str(tmp_path))  # a shell leaves the ~ behind = to us
     assert "create my-tpu " in call("create", "--dry-run", "--cluster=~/cluster.env")[1]
 

@@ -31,7 +31,7 @@ done
 @pytest.fixture
 def laptop(bucket, tmp_path):
     """The environment of wheelhouse.sh: pip, uv, curl and gcloud that stay on this machine."""
-    tools = tmp_path / "laptop_tools"
+    tools = tmp_path / "laptop tools"
     write_command(tools / "python3", PIP)
     write_command(tools / "curl", '[[ ${!#} == "$URL" ]] && echo an archive >"${*: -2:1}"')
     write_command(tmp_path / "uv", 'echo "[{\\"url\\":\\"$URL\\"}]"')
@@ -40,12 +40,14 @@ def laptop(bucket, tmp_path):
         "LAUNCH_PYTHON": sys.executable,  # its python3 is no Python
         "UV_STAND_IN": str(tmp_path / "uv"),
         "URL": URL,
+        "PYTHON": str(tools / "python3"),
     }
 
 
 def test_wheels_and_python_come_into_the_bucket_and_the_mark_last(cluster, clone, bucket, laptop):
-    option = cluster(BUCKET="gs://my-bucket")
-    ran = run(clone / "launch" / "wheelhouse.sh", option, **laptop)
+    option, clone = cluster(BUCKET="gs://my-bucket"), clone.rename(clone.with_name("my clone"))
+    own = [option, f"--python={laptop['PYTHON']}"]
+    ran = run(clone / "launch" / "wheelhouse.sh", *own, **laptop)
     assert ran.returncode == 0, ran.stderr
     assert f"launch/setup.sh {option} --wheelhouse" in ran.stdout
     (folder,) = (bucket / "my-bucket" / "wheelhouse").iterdir()
