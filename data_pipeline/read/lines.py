@@ -325,15 +325,16 @@ _NO_SPACE = (
     "\ufe10-\ufe1f\ufe30-\ufe6f\uff01-\uff9f\uffe0-\uffe6\U00011700-\U0001174f"
     "\U0001b000-\U0001b2ff\U00020000-\U0003ffff"
 )
-# Used in those scripts and in others: where the other side is of such a script, none has a space.
+# Used in those scripts and in others: next to such a script, a row of them has no space in it.
 _NEUTRAL = "\u2010-\u2026\u200b-\u200d\ufe00-\ufe0f\u00b7"
 # Punctuation as wide as a Chinese character holds its own space.
 _WIDE_MARKS = (
     "\u3001-\u3003\u3008-\u3011\u3014-\u301f\uff01\uff08\uff09\uff0c\uff0e\uff1a\uff1b\uff1f"
 )
+_AFTER_NO_SPACE = "|".join(f"(?<=[{_NO_SPACE}][{_NEUTRAL}]{{{n}}}.)" for n in range(3))
 _SEAM = re.compile(
-    f"\n(?:(?<=[{_NO_SPACE}].)\\s*(?=[{_NO_SPACE}{_NEUTRAL}])"
-    f"|(?<=[{_NEUTRAL}].)\\s*(?=[{_NO_SPACE}])"
+    f"\n(?:(?:{_AFTER_NO_SPACE})\\s*(?=[{_NO_SPACE}{_NEUTRAL}])"
+    f"|(?<=[{_NEUTRAL}].)\\s*(?=[{_NEUTRAL}]*[{_NO_SPACE}])"
     f"|(?<=[{_WIDE_MARKS}].)\\s*|\\s*(?=[{_WIDE_MARKS}]))",
     re.DOTALL,
 )
