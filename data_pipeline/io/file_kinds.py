@@ -23,6 +23,7 @@ _MIN_TAGS = 4  # a page without a doctype has as many
 _STATUS = "|".join(status.phrase for status in http.HTTPStatus if status >= 300)
 _ANSWERS = re.compile(
     rf"\s*(?:(?:http(?:/[\d.]+)?|error)?[ :-]*[345]\d\d[ :-]+(?:{_STATUS}|page not found)"
+    rf"(?:\.?\s*\n(?s:.*))?|(?:{_STATUS})\. redirecting to \S+"
     r"|(?:entry|repository|file|page)?\s?not found|access denied|forbidden"
     r"|(?:internal )?server error|service unavailable|too many requests|unauthorized"
     r"|bad gateway|gateway time-?out|error code: \d+|rate limit exceeded"
@@ -90,9 +91,9 @@ def find_stand_in(head: bytes) -> FileKind | None:
 def find_markup(head: bytes) -> FileKind | None:
     """Recognize what find_stand_in does, and also text with many tags.
 
-    Such text opens with a tag, and closes that at its end or has a tag on every other line. A third
-    of the tags close one unless they are HTML's: a chat's `<name> words` closes none. The <doc ...>
-    of WikiExtractor is not markup.
+    Such text opens with a tag, and closes that at its end or on a line of its own, or has a tag on
+    every other line. A third of the tags close one unless they are HTML's: a chat's `<name> words`
+    closes none. The <doc ...> of WikiExtractor is not markup.
     """
     if (kind := find_stand_in(head)) is not None:
         return kind
@@ -102,7 +103,7 @@ def find_markup(head: bytes) -> FileKind | None:
     _, name = _find_declared(head)
     if not name:
         return None
-    is_closed = head.rstrip(_SPACE)[-len(name) - 3 :].lower() == b"</" + name + b">"
+    is_closed = re.search(rb"(?im)^[ \t]*</%b>\s*$|</%b>\s*\Z" % ((re.escape(name),) * 2), head)
     tags, lines = len(_TAG.findall(head)), head.count(b"\n") + 1
     is_html = name in _HTML_TAGS
     closes = is_html or 3 * head.count(b"</") >= tags
