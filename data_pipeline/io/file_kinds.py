@@ -31,8 +31,6 @@ _ANSWERS = re.compile(
     r")\.?\s*".encode(),
     re.IGNORECASE,
 )
-_HEADERS = re.compile(rb"HTTP/\d(?:\.\d)? \d{3}[^\r\n]{0,80}\r?\n[\w-]+: ")
-_RECORDS = re.compile(rb"WARC/\d\.\d\r?\n")
 _PAGE_TAGS = frozenset(b"html head body title meta script style link base".split())
 _HTML_TAGS = _PAGE_TAGS | frozenset(
     b"a abbr address article aside b blockquote br button center code dd div dl dt em font footer "
@@ -65,6 +63,17 @@ _WITH_HEADERS = FileKind(
 _WARC = FileKind("a WARC file of a web crawl", "warcio takes the texts out of its records", _AGAIN)
 _PDF = FileKind("a PDF", "pdftotext makes text of it", _AGAIN)
 _RTF = FileKind("an RTF document", "pandoc makes text of it", _AGAIN)
+_SQL = FileKind("an SQL dump", "load it into a database and export the column of text", _AGAIN)
+_OPENINGS = {
+    re.compile(rb"HTTP/\d(?:\.\d)? \d{3}[^\r\n]{0,80}\r?\n[\w-]+: "): _WITH_HEADERS,
+    re.compile(rb"WARC/\d\.\d\r?\n"): _WARC,
+    re.compile(rb"%PDF-"): _PDF,
+    re.compile(rb"\{\\rtf"): _RTF,
+    re.compile(
+        rb"(?:/\*M?![^\n]{0,80}\*/\s)?[-\s]{2,9}(?:MySQL|MariaDB|PostgreSQL database) dump"
+    ): _SQL,
+    re.compile(rb"From: [<\"]Saved by "): _HTML,  # MHTML
+}
 _ANNEXED = FileKind("a git-annex pointer", *["fetch the file itself by: git annex get"] * 2)
 
 
@@ -79,13 +88,7 @@ def find_stand_in(head: bytes) -> FileKind | None:
         return _ANNEXED
     if len(head) < 300 and _ANSWERS.fullmatch(head):
         return _ANSWER
-    if _HEADERS.match(head):
-        return _WITH_HEADERS
-    if _RECORDS.match(head):
-        return _WARC
-    if head.startswith(b"%PDF-"):
-        return _PDF
-    return _RTF if head.startswith(b"{\\rtf") else None
+    return next((kind for opening, kind in _OPENINGS.items() if opening.match(head)), None)
 
 
 def find_markup(head: bytes) -> FileKind | None:

@@ -34,6 +34,10 @@ DECLARED = {
     "headers": (b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nText.", "with its headers"),
     "crawl": (b"WARC/1.0\r\nWARC-Type: conversion\r\n\r\nText.", "WARC"),
     "pdf": (b"%PDF-1.7\n%", "PDF"),
+    "mysql": (b"-- MySQL dump 10.19  Distrib 10.3\n--\n", "SQL"),
+    "mariadb": (b"/*M!999999\\- enable the sandbox mode */ \n-- MariaDB dump 10.19\n", "SQL"),
+    "postgres": (b"--\n-- PostgreSQL database dump\n--\n", "SQL"),
+    "mhtml": (b"From: <Saved by Blink>\r\nMIME-Version: 1.0\r\n", "HTML"),
     "rtf": (b"{\\rtf1\\ansi hello}", "RTF"),
 }
 
@@ -83,6 +87,8 @@ def test_text_that_is_mostly_tags_is_markup(name):
         b"404 Not Found is what the server said.",
         b"HTTP/1.1 404 is an answer.\nIt has a number.",
         b"WARC/1.0 is a format.",
+        b"From: <Anna>\nSaved by grace.\n",
+        b"-- MySQL is a database.",
         b"Found. Redirecting to a new hope was all she did.",
         b"<!-- a comment that never ends",
         b"<!-- a comment -->\nThen text.",
