@@ -279,22 +279,32 @@ def _check_blocks(address: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def check_is_text(address: str, block: bytes, offset: int) -> None:
-    """Raise Refused for binary data in a block that begins at `offset`."""
+    """Raise Refused for binary data in a block that begins at `offset`, or for a known encoding."""
+    if offset == 0 and (name := _guess_encoding(block)):
+        raise Refused(
+            f"{address} looks like {name} text, and UTF-8 is needed (or UTF-16 with its byte order "
+            f"mark); convert it, as in: iconv -f {name} -t UTF-8 {address}"
+        )
     nul = block.find(b"\0")
-    if nul < 0:
-        return
+    if nul >= 0:
+        raise Refused(
+            f"{address} is binary data, not text: a NUL byte at byte offset "
+            f"{offset + nul}; give text in UTF-8, or in UTF-16 with its byte order mark"
+        )
+
+
+def _guess_encoding(block: bytes) -> str:
+    """Return the encoding of text that UTF-8 would read as other characters; else ""."""
+    if b"\x1b$B" in block or b"\x1b$@" in block:  # the escapes to Japanese characters
+        return "ISO-2022-JP"
+    if b"\0" not in block:
+        return ""
     start = block[: 2 * (HEAD_BYTES // 2)]
     for first, name in ((1, "UTF-16LE"), (0, "UTF-16BE")):
         nuls, others = start[first::2].count(0), start[1 - first :: 2].count(0)
-        if offset == 0 and nuls >= max(2, _UTF16_SHARE * len(start) / 2) and not others:
-            raise Refused(
-                f"{address} looks like {name} without a byte order mark, and UTF-8 is needed; "
-                f"convert it, as in: iconv -f {name} -t UTF-8 {address}"
-            )
-    raise Refused(
-        f"{address} is binary data, not text: a NUL byte at byte offset "
-        f"{offset + nul}; give text in UTF-8, or in UTF-16 with its byte order mark"
-    )
+        if nuls >= max(2, _UTF16_SHARE * len(start) / 2) and not others:
+            return name
+    return ""
 
 
 # Characters without width (Unicode: Cc, Cf and others of Default_Ignorable_Code_Point), and the
