@@ -95,10 +95,11 @@ class HeadEndsError(Exception):
 def read_lines(address: str, advance: Advance, decoding: Decoding | None = None) -> Iterator[str]:
     """Yield the lines of a file; `advance` is called with the stored bytes that were read.
 
-    A line ends at a line feed, a carriage return, or both; of both, the line may keep the carriage
-    return, as removing it from every line takes longer than finding the lines. A byte order mark at
-    the start of a line is dropped: files that were joined have one wherever a file began. UTF-16
-    and UTF-32 are read where a mark opens the file.
+    A line ends at a line feed, a carriage return, or both, also after a second carriage return, as
+    Windows writes a line's end twice. The line may keep the carriage return, as removing it from
+    every line takes longer than finding the lines. A byte order mark at the start of a line is
+    dropped: files that were joined have one wherever a file began. UTF-16 and UTF-32 are read where
+    a mark opens the file.
 
     Without `decoding` a pointer, a page or a dump is refused: its caller has not looked at the
     file. Raises Refused for a file that is gone, cut off or damaged, for binary data, for bytes
@@ -165,9 +166,9 @@ def _cut_at_line_ends(address: str, blocks: Iterable[bytes]) -> Iterator[tuple[b
     line_ends = 0
     for block in blocks:
         block = rest + block
-        # UTF-8 has neither byte inside a character. A carriage return at the very end may be half
-        # of a line's end, so it waits for the next block.
-        cut = max(block.rfind(b"\n"), block.rfind(b"\r", 0, -1)) + 1
+        # UTF-8 has neither byte inside a character. Carriage returns at the very end may be part of
+        # a line's end, so they wait for the next block.
+        cut = max(block.rfind(b"\n"), block.rfind(b"\r", 0, -2)) + 1
         rest = block[cut:]
         line_ends += block.count(b"\n", 0, cut)
         check_size(f"{address} line {line_ends + 1:,}", len(rest))
@@ -217,7 +218,7 @@ def _describe_bytes(
 
 def _split_text(data: bytes, text: str) -> list[str]:
     if b"\r" in data and data.count(b"\r") > data.count(b"\r\n"):  # some end in it alone
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        text = text.replace("\r\r\n", "\n").replace("\r\n", "\n").replace("\r", "\n")
     if _MARK in text:
         text = text.removeprefix(_MARK).replace("\n" + _MARK, "\n")
     lines = text.split("\n")
