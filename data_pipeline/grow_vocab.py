@@ -39,6 +39,7 @@ _WHY_NOT = {  # kinds that take no words
     SENTENCEPIECE: "SentencePiece's: a word cannot be added to scores that were learned together",
     BYTE_LEVEL: "a byte-level BPE: a word is reached by merges alone, which were learned in order",
 }
+_OWN_RULES = "whose normalizer, splitter, ## or added tokens are not BERT's, and no list keeps them"
 _TEXT_FLAGS = ("documents", "format", "text_key", "fallback_encoding")
 
 
@@ -115,7 +116,8 @@ def _load(flags: GrowFlags, output: pathlib.Path) -> Vocabulary:
         )
     check_new_file(output)
     vocabulary = load_vocabulary(flags.vocab, flags.lowercase)
-    if why := _WHY_NOT.get(vocabulary.kind):
+    has_own_rules = vocabulary.kind == WORDPIECE and vocab_growth.has_own_rules(vocabulary)
+    if why := _OWN_RULES if has_own_rules else _WHY_NOT.get(vocabulary.kind):
         raise Refused(
             f"--vocab is {flags.vocab}, {why}; go on with it as it is, or add tokens to its "
             "tokenizer.json by Tokenizer.add_tokens of tokenizers"

@@ -23,6 +23,7 @@ _MIN_TAGS = 4  # a page without a doctype has as many
 _STATUS = "|".join(status.phrase for status in http.HTTPStatus if status >= 300)
 _ANSWERS = re.compile(
     rf"\s*(?:(?:http(?:/[\d.]+)?|error)?[ :-]*[345]\d\d[ :-]+(?:{_STATUS}|page not found)"
+    rf"(?:\.?\s*\n(?s:.*))?|(?:{_STATUS})\. redirecting to \S+"
     r"|(?:entry|repository|file|page)?\s?not found|access denied|forbidden"
     r"|(?:internal )?server error|service unavailable|too many requests|unauthorized"
     r"|bad gateway|gateway time-?out|error code: \d+|rate limit exceeded"
@@ -30,8 +31,6 @@ _ANSWERS = re.compile(
     r")\.?\s*".encode(),
     re.IGNORECASE,
 )
-_HEADERS = re.compile(rb"HTTP/\d(?:\.\d)? \d{3}[^\r\n]{0,80}\r?\n[\w-]+: ")
-_RECORDS = re.compile(rb"WARC/\d\.\d\r?\n")
 _PAGE_TAGS = frozenset(b"html head body title meta script style link base".split())
 _HTML_TAGS = _PAGE_TAGS | frozenset(
     b"a abbr address article aside b blockquote br button center code dd div dl dt em font footer "
@@ -64,6 +63,17 @@ _WITH_HEADERS = FileKind(
 _WARC = FileKind("a WARC file of a web crawl", "warcio takes the texts out of its records", _AGAIN)
 _PDF = FileKind("a PDF", "pdftotext makes text of it", _AGAIN)
 _RTF = FileKind("an RTF document", "pandoc makes text of it", _AGAIN)
+_SQL = FileKind("an SQL dump", "load it into a database and export the column of text", _AGAIN)
+_OPENINGS = {
+    re.compile(rb"HTTP/\d(?:\.\d)? \d{3}[^\r\n]{0,80}\r?\n[\w-]+: "): _WITH_HEADERS,
+    re.compile(rb"WARC/\d\.\d\r?\n"): _WARC,
+    re.compile(rb"%PDF-"): _PDF,
+    re.compile(rb"\{\\rtf"): _RTF,
+    re.compile(
+        rb"(?:/\*M?![^\n]{0,80}\*/\s)?[-\s]{2,9}(?:MySQL|MariaDB|PostgreSQL database) dump"
+    ): _SQL,
+    re.compile(rb"From: [<\"]Saved by "): _HTML,  # MHTML
+}
 _ANNEXED = FileKind("a git-annex pointer", *["fetch the file itself by: git annex get"] * 2)
 
 
@@ -78,21 +88,15 @@ def find_stand_in(head: bytes) -> FileKind | None:
         return _ANNEXED
     if len(head) < 300 and _ANSWERS.fullmatch(head):
         return _ANSWER
-    if _HEADERS.match(head):
-        return _WITH_HEADERS
-    if _RECORDS.match(head):
-        return _WARC
-    if head.startswith(b"%PDF-"):
-        return _PDF
-    return _RTF if head.startswith(b"{\\rtf") else None
+    return next((kind for opening, kind in _OPENINGS.items() if opening.match(head)), None)
 
 
 def find_markup(head: bytes) -> FileKind | None:
     """Recognize what find_stand_in does, and also text with many tags.
 
-    Such text opens with a tag, and closes that at its end or has a tag on every other line. A third
-    of the tags close one unless they are HTML's: a chat's `<name> words` closes none. The <doc ...>
-    of WikiExtractor is not markup.
+    Such text opens with a tag, and closes that at its end or on a line of its own, or has a tag on
+    every other line. A third of the tags close one unless they are HTML's: a chat's `<name> words`
+    closes none. The <doc ...> of WikiExtractor is not markup.
     """
     if (kind := find_stand_in(head)) is not None:
         return kind
@@ -102,7 +106,7 @@ def find_markup(head: bytes) -> FileKind | None:
     _, name = _find_declared(head)
     if not name:
         return None
-    is_closed = head.rstrip(_SPACE)[-len(name) - 3 :].lower() == b"</" + name + b">"
+    is_closed = re.search(rb"(?im)^[ \t]*</%b>\s*$|</%b>\s*\Z" % ((re.escape(name),) * 2), head)
     tags, lines = len(_TAG.findall(head)), head.count(b"\n") + 1
     is_html = name in _HTML_TAGS
     closes = is_html or 3 * head.count(b"</") >= tags

@@ -95,10 +95,11 @@ class HeadEndsError(Exception):
 def read_lines(address: str, advance: Advance, decoding: Decoding | None = None) -> Iterator[str]:
     """Yield the lines of a file; `advance` is called with the stored bytes that were read.
 
-    A line ends at a line feed, a carriage return, or both; of both, the line may keep the carriage
-    return, as removing it from every line takes longer than finding the lines. A byte order mark at
-    the start of a line is dropped: files that were joined have one wherever a file began. UTF-16
-    and UTF-32 are read where a mark opens the file.
+    A line ends at a line feed, a carriage return, or both, also after a second carriage return, as
+    Windows writes a line's end twice. The line may keep the carriage return, as removing it from
+    every line takes longer than finding the lines. A byte order mark at the start of a line is
+    dropped: files that were joined have one wherever a file began. UTF-16 and UTF-32 are read where
+    a mark opens the file.
 
     Without `decoding` a pointer, a page or a dump is refused: its caller has not looked at the
     file. Raises Refused for a file that is gone, cut off or damaged, for binary data, for bytes
@@ -165,9 +166,9 @@ def _cut_at_line_ends(address: str, blocks: Iterable[bytes]) -> Iterator[tuple[b
     line_ends = 0
     for block in blocks:
         block = rest + block
-        # UTF-8 has neither byte inside a character. A carriage return at the very end may be half
-        # of a line's end, so it waits for the next block.
-        cut = max(block.rfind(b"\n"), block.rfind(b"\r", 0, -1)) + 1
+        # UTF-8 has neither byte inside a character. Carriage returns at the very end may be part of
+        # a line's end, so they wait for the next block.
+        cut = max(block.rfind(b"\n"), block.rfind(b"\r", 0, -2)) + 1
         rest = block[cut:]
         line_ends += block.count(b"\n", 0, cut)
         check_size(f"{address} line {line_ends + 1:,}", len(rest))
@@ -217,7 +218,7 @@ def _describe_bytes(
 
 def _split_text(data: bytes, text: str) -> list[str]:
     if b"\r" in data and data.count(b"\r") > data.count(b"\r\n"):  # some end in it alone
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        text = text.replace("\r\r\n", "\n").replace("\r\n", "\n").replace("\r", "\n")
     if _MARK in text:
         text = text.removeprefix(_MARK).replace("\n" + _MARK, "\n")
     lines = text.split("\n")
@@ -279,22 +280,32 @@ def _check_blocks(address: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def check_is_text(address: str, block: bytes, offset: int) -> None:
-    """Raise Refused for binary data in a block that begins at `offset`."""
+    """Raise Refused for binary data in a block that begins at `offset`, or for a known encoding."""
+    if offset == 0 and (name := _guess_encoding(block)):
+        raise Refused(
+            f"{address} looks like {name} text, and UTF-8 is needed (or UTF-16 with its byte order "
+            f"mark); convert it, as in: iconv -f {name} -t UTF-8 {address}"
+        )
     nul = block.find(b"\0")
-    if nul < 0:
-        return
+    if nul >= 0:
+        raise Refused(
+            f"{address} is binary data, not text: a NUL byte at byte offset "
+            f"{offset + nul}; give text in UTF-8, or in UTF-16 with its byte order mark"
+        )
+
+
+def _guess_encoding(block: bytes) -> str:
+    """Return the encoding of text that UTF-8 would read as other characters; else ""."""
+    if b"\x1b$B" in block or b"\x1b$@" in block:  # the escapes to Japanese characters
+        return "ISO-2022-JP"
+    if b"\0" not in block:
+        return ""
     start = block[: 2 * (HEAD_BYTES // 2)]
     for first, name in ((1, "UTF-16LE"), (0, "UTF-16BE")):
         nuls, others = start[first::2].count(0), start[1 - first :: 2].count(0)
-        if offset == 0 and nuls >= max(2, _UTF16_SHARE * len(start) / 2) and not others:
-            raise Refused(
-                f"{address} looks like {name} without a byte order mark, and UTF-8 is needed; "
-                f"convert it, as in: iconv -f {name} -t UTF-8 {address}"
-            )
-    raise Refused(
-        f"{address} is binary data, not text: a NUL byte at byte offset "
-        f"{offset + nul}; give text in UTF-8, or in UTF-16 with its byte order mark"
-    )
+        if nuls >= max(2, _UTF16_SHARE * len(start) / 2) and not others:
+            return name
+    return ""
 
 
 # Characters without width (Unicode: Cc, Cf and others of Default_Ignorable_Code_Point), and the
@@ -325,15 +336,16 @@ _NO_SPACE = (
     "\ufe10-\ufe1f\ufe30-\ufe6f\uff01-\uff9f\uffe0-\uffe6\U00011700-\U0001174f"
     "\U0001b000-\U0001b2ff\U00020000-\U0003ffff"
 )
-# Used in those scripts and in others: where the other side is of such a script, none has a space.
+# Used in those scripts and in others: next to such a script, a row of them has no space in it.
 _NEUTRAL = "\u2010-\u2026\u200b-\u200d\ufe00-\ufe0f\u00b7"
 # Punctuation as wide as a Chinese character holds its own space.
 _WIDE_MARKS = (
     "\u3001-\u3003\u3008-\u3011\u3014-\u301f\uff01\uff08\uff09\uff0c\uff0e\uff1a\uff1b\uff1f"
 )
+_AFTER_NO_SPACE = "|".join(f"(?<=[{_NO_SPACE}][{_NEUTRAL}]{{{n}}}.)" for n in range(3))
 _SEAM = re.compile(
-    f"\n(?:(?<=[{_NO_SPACE}].)\\s*(?=[{_NO_SPACE}{_NEUTRAL}])"
-    f"|(?<=[{_NEUTRAL}].)\\s*(?=[{_NO_SPACE}])"
+    f"\n(?:(?:{_AFTER_NO_SPACE})\\s*(?=[{_NO_SPACE}{_NEUTRAL}])"
+    f"|(?<=[{_NEUTRAL}].)\\s*(?=[{_NEUTRAL}]*[{_NO_SPACE}])"
     f"|(?<=[{_WIDE_MARKS}].)\\s*|\\s*(?=[{_WIDE_MARKS}]))",
     re.DOTALL,
 )

@@ -137,7 +137,8 @@ def _check_schema(address: str, schema: pa.Schema, text_key: str) -> None:
     kind = _find_type(schema, text_key)
     if kind is not None and pa.types.is_dictionary(kind):
         kind = kind.value_type
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    types = pa.types  # null: a shard whose texts are all missing
+    texts = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
     if kind is None or not any(is_kind(kind) for is_kind in texts):
         raise Refused(
             f"{address} has no column of text called {text_key!r}; its columns are "

@@ -15,7 +15,6 @@ from data_pipeline.store.findings import (
     find_stripped_marks,
     find_unknown_tokens,
 )
-from data_pipeline.vocab.wordpiece import MAX_WORD_CHARS
 
 FEW_DOCUMENTS = 100  # documents in the training split
 FEW_HELDOUT_ROWS = 1000  # an accuracy near 50% of so many is known to about 3%
@@ -105,10 +104,9 @@ def _find_long_words(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
         yield StoreFinding(
             "long_words",
             share,
-            f"{share:.1%} of the characters are lost: they are in words of over "
-            f"{MAX_WORD_CHARS} characters, which WordPiece makes unknown, as in scripts "
-            "without spaces. --train_vocab=unigram loses none, nor does byte_bpe with "
-            "--lowercase=false.",
+            f"{share:.1%} of the characters are lost: they are in words too long for the "
+            "vocabulary, which WordPiece makes unknown, as in scripts without spaces. "
+            "--train_vocab=unigram loses none, nor does byte_bpe with --lowercase=false.",
         )
 
 

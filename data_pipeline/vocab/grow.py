@@ -2,13 +2,14 @@
 
 import collections
 import dataclasses
+import json
 import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import tokenizers
 
-from data_pipeline.vocab import Vocabulary, split_ids
+from data_pipeline.vocab import TOKENIZER_JSON, Vocabulary, split_ids
 from data_pipeline.vocab.wordpiece import MAX_WORD_CHARS, find_words, make_wordpiece_normalizer
 
 # Slots that BERT's lists keep for a later use. Source: google-research/bert#9.
@@ -49,6 +50,21 @@ class WordCounter:
             for word, _ in self._splitter.pre_tokenize_str(cleaned):
                 counts[word] += count
         return dict(counts)
+
+
+def has_own_rules(vocabulary: Vocabulary) -> bool:
+    """Return whether a WordPiece vocabulary is a tokenizer.json with rules that no list keeps."""
+    if vocabulary.file_name != TOKENIZER_JSON:
+        return False
+    settings = json.loads(vocabulary.file_bytes.decode("utf-8-sig"))
+    normalizer, splitter = (settings.get(n) or {} for n in ("normalizer", "pre_tokenizer"))
+    return (
+        (normalizer.get("type"), splitter.get("type")) != ("BertNormalizer", "BertPreTokenizer")
+        or not (normalizer["clean_text"] and normalizer["handle_chinese_chars"])
+        or normalizer["strip_accents"] not in (None, vocabulary.lowercase)
+        or vocabulary.continuation_mark != "##"
+        or not all(token["special"] for token in settings.get("added_tokens", ()))
+    )
 
 
 def find_cut_words(counts: dict[str, int], vocabulary: Vocabulary, min_count: int) -> list[CutWord]:

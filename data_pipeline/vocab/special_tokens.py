@@ -1,7 +1,7 @@
 """Find the special tokens that BERT needs among the pieces of a vocabulary."""
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from data_pipeline.io.refused import Refused
 
@@ -16,9 +16,14 @@ SPECIAL_PIECES = {
 
 
 def find_special_ids(
-    path: pathlib.Path, pieces: Sequence[str], known: Mapping[str, int]
+    path: pathlib.Path,
+    pieces: Sequence[str],
+    known: Mapping[str, int],
+    marked: Container[str] = (),
 ) -> dict[str, int]:
     """Return the ids of the special tokens: the known ones, the rest by spelling.
+
+    Of several spellings the one that a file marks as special is right: MPNet's has BERT's too.
 
     Raises:
       Refused: one is missing, or has two roles.
@@ -26,7 +31,8 @@ def find_special_ids(
     id_of = {piece: i for i, piece in enumerate(pieces)}
     special_ids = {}
     for name, spellings in SPECIAL_PIECES.items():
-        ids = [id_of[spelling] for spelling in spellings if spelling in id_of]
+        marked_first = sorted(spellings, key=lambda spelling: spelling not in marked)
+        ids = [id_of[spelling] for spelling in marked_first if spelling in id_of]
         if name not in known and not ids:
             raise Refused(
                 f"{path} has no piece {' or '.join(spellings)} among its {len(pieces)}; BERT needs "

@@ -171,7 +171,8 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
             f"--vocab is {path}, whose post_processor puts the id {template.largest_id} around "
             f"texts, and it has {len(pieces):,} pieces; copy it again, or correct those ids"
         )
-    special_ids = find_special_ids(path, pieces, _find_ends(template) | unknown_id)
+    marked = {token["content"] for token in rules["added_tokens"] if token["special"]}
+    special_ids = find_special_ids(path, pieces, _find_ends(template) | unknown_id, marked)
     if template is None:
         template = make_bert_template(special_ids)
     template = dataclasses.replace(template, cls_id=special_ids["cls"])

@@ -1,10 +1,12 @@
 """Words that a list cuts, counted by hand, and the command that adds them to it."""
 
 import pytest
+from tokenizers import normalizers, pre_tokenizers
 
 from data_pipeline import grow_vocab
 from data_pipeline.vocab import grow, load_vocabulary
 from data_pipeline.vocab.grow import WordCounter
+from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
 
 PIECES = [
     *("[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
@@ -53,6 +55,35 @@ def test_words_fill_slots_and_then_the_end(run, tmp_path):
         "data_pipeline.build --vocab=",
     ):
         assert words in printed.out, printed.out
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "is_grown"),
+    [
+        ("normalizer", normalizers.BertNormalizer(), True),
+        ("normalizer", normalizers.BertNormalizer(strip_accents=False), False),
+        ("normalizer", normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase()]), False),
+        ("pre_tokenizer", pre_tokenizers.Whitespace(), False),
+        ("model", "@@", False),
+        ("added", "<e>", False),
+    ],
+)
+def test_a_tokenizer_json_is_grown_where_a_list_keeps_its_rules(
+    run, tmp_path, part, value, is_grown
+):
+    pieces = [piece.replace("##", value) if part == "model" else piece for piece in PIECES]
+    tokenizer = make_wordpiece_tokenizer(pieces, "[UNK]", lowercase=True)
+    tokenizer.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    if part == "added":
+        tokenizer.add_tokens([value])
+    elif part == "model":
+        tokenizer.model.continuing_subword_prefix = value
+    else:
+        setattr(tokenizer, part, value)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    code, printed = run(vocab=tmp_path / "tokenizer.json")
+    assert (code == 0) == is_grown == (tmp_path / "grown.txt").exists()
+    assert is_grown or ("tokenizer.json" in printed.err and "add_tokens" in printed.err)
 
 
 def test_slots_are_left_alone_where_that_is_asked_for(run, tmp_path):

@@ -28,10 +28,16 @@ DECLARED = {
     "number": (b"Error 503 - Service Unavailable", "message of a server"),
     "proxy": (b"502 Bad Gateway\n", "message of a server"),
     "go": (b"404 page not found\n", "message of a server"),
+    "explained": (b"503 Service Unavailable\r\nNo server is here.\n", "message of a server"),
+    "redirect": (b"Found. Redirecting to https://cdn-lfs.hf.co/repos/x?y=1", "message of a server"),
     "gated": (b"Access to model a/b is restricted. Please log in.", "message of a server"),
     "headers": (b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nText.", "with its headers"),
     "crawl": (b"WARC/1.0\r\nWARC-Type: conversion\r\n\r\nText.", "WARC"),
     "pdf": (b"%PDF-1.7\n%", "PDF"),
+    "mysql": (b"-- MySQL dump 10.19  Distrib 10.3\n--\n", "SQL"),
+    "mariadb": (b"/*M!999999\\- enable the sandbox mode */ \n-- MariaDB dump 10.19\n", "SQL"),
+    "postgres": (b"--\n-- PostgreSQL database dump\n--\n", "SQL"),
+    "mhtml": (b"From: <Saved by Blink>\r\nMIME-Version: 1.0\r\n", "HTML"),
     "rtf": (b"{\\rtf1\\ansi hello}", "RTF"),
 }
 
@@ -48,6 +54,7 @@ MARKUP = {
     "fragment": (b"<div class='a'><p>One.</p>\n\n<p>Two.</p></div>\n", "HTML"),
     "rows": (b"<p>One\n<p>Two\n<p>Three <b>now</b>\n" * 9, "HTML"),
     "records": (b"<DOC>\n<DOCNO>1</DOCNO>\n<TEXT>\nWords.\n</TEXT>\n</DOC>\n" * 3, "XML"),
+    "cut in a record": ((b"<DOC>\n" + b"Words.\n" * 9 + b"</DOC>\r\n") * 9 + b"<DOC>\nWor", "XML"),
     "root": (b"<corpus id='1'>\n" + b"A line of text.\n" * 99 + b"</corpus>", "XML"),
 }
 
@@ -80,6 +87,9 @@ def test_text_that_is_mostly_tags_is_markup(name):
         b"404 Not Found is what the server said.",
         b"HTTP/1.1 404 is an answer.\nIt has a number.",
         b"WARC/1.0 is a format.",
+        b"From: <Anna>\nSaved by grace.\n",
+        b"-- MySQL is a database.",
+        b"Found. Redirecting to a new hope was all she did.",
         b"<!-- a comment that never ends",
         b"<!-- a comment -->\nThen text.",
         b"{\\it italic}",

@@ -86,6 +86,11 @@ LONG, DEEP = b"1" * 5000, b"[" * 200_000 + b"]" * 200_000
 BAD_FILES = {
     "binary": ("a.txt", b"ab\n\0", r"a\.txt is binary data.*NUL byte at byte offset 3; .*UTF-8"),
     "utf-16": ("a.txt", b"h\0i\0", r"a\.txt looks like UTF-16LE .*iconv -f UTF-16LE"),
+    "iso-2022-jp": (
+        "a.txt",
+        "a\n雨".encode("iso2022_jp"),
+        r"looks like ISO-2022-JP .*iconv -f ISO",
+    ),
     "cut utf-16": ("a.txt", "hi".encode("utf-16")[:-1], r"a\.txt is UTF-16 by its byte"),
     "no json": ("a.jsonl", b'{"text": "x"}\n{"text"\n', r"a\.jsonl line 2 is not JSON .*one JSON"),
     "json array": ("a.json", b'[{"text": "x"}]', r"line 1 is a JSON list, not an object"),

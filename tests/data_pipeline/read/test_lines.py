@@ -16,7 +16,9 @@ def read(path: pathlib.Path, data: bytes) -> list[str]:
 
 
 @pytest.mark.parametrize("block_bytes", [1, 3, 1 << 20])
-@pytest.mark.parametrize(("end", "last"), [("\n", ""), ("\r\n", "last"), ("\r", "last")])
+@pytest.mark.parametrize(
+    ("end", "last"), [("\n", ""), ("\r\n", "last"), ("\r\r\n", "last"), ("\r", "last")]
+)
 def test_a_line_ends_as_on_any_system(tmp_path, monkeypatch, block_bytes, end, last):
     monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
     expected = ["one", "", "zwölf €", "", "", "𝒳"]

@@ -48,6 +48,19 @@ def test_rows_are_documents_and_their_lines_paragraphs(tmp_path, monkeypatch, ki
     assert sum(told) == path.stat().st_size and len(told) > 4
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_a_shard_whose_texts_are_all_missing_has_empty_documents(tmp_path, name):
+    table = pa.table({"text": [None] * 3, "id": [1, 2, 3]})
+    if name == "a.parquet":
+        pq.write_table(table, tmp_path / name)
+    else:
+        with pa.ipc.new_file(tmp_path / name, table.schema) as writer:
+            writer.write_table(table)
+    assert read(tmp_path / name) == [[]] * 3
+    with pytest.raises(ValueError, match=r"its columns are text \(null\), id \(int64\)"):
+        read(tmp_path / name, key="id")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["RLE_DICTIONARY", "DELTA_BYTE_ARRAY"])
 def test_rows_that_share_a_long_text_do_not_take_its_bytes_each(tmp_path, encoding):

@@ -130,6 +130,21 @@ def test_the_template_names_cls_and_sep(tmp_path, template, cls, sep):
     assert loaded.template.cls_id == cls
 
 
+def test_of_two_spellings_the_one_that_the_file_marks_is_right(tmp_path):
+    """As in MPNet's file, which has <s>, <pad>, </s> and <mask> and all of BERT's pieces."""
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *SPECIALS, "a", "##a", "<mask>"]
+    id_of = {piece: i for i, piece in enumerate(pieces)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(id_of, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", "[UNK]", "<mask>"])
+    tokenizer.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    for _ in range(2):  # the second time without a template
+        special_ids = load_vocabulary(write(tmp_path, tokenizer)).special_ids
+        assert special_ids == {"pad": 1, "unk": 5, "cls": 0, "sep": 2, "mask": len(pieces) - 1}
+        tokenizer.post_processor = None
+
+
 def make_model(name: str, **changes: object) -> dict:
     """The parts of a tokenizer of TOKENIZERS, its model changed."""
     parts = json.loads(TOKENIZERS[name].to_str())
