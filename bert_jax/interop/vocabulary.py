@@ -331,8 +331,8 @@ def _list_added(settings: Mapping[str, Any], pieces: Sequence[str]) -> set[str]:
 
     added = set[str]()
     for given in map(settings.get, _ADDED_KEYS):
-        listed = given.values() if isinstance(given, dict) else given
-        added.update(map(spell, listed if isinstance(given, dict | list) else ()))
+        listed = [*given.values()] if isinstance(given, dict) else given
+        added.update(map(spell, listed if isinstance(listed, list) else ()))
     special = {spell(settings.get(f"{role}_token")) for role in ("bos", "eos", *SPECIAL_PIECES)}
     return added | special.intersection(pieces)
 
