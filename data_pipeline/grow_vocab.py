@@ -117,7 +117,7 @@ def _load(flags: GrowFlags, output: pathlib.Path) -> Vocabulary:
     vocabulary = load_vocabulary(flags.vocab, flags.lowercase)
     if why := _WHY_NOT.get(vocabulary.kind):
         raise Refused(
-            f"--vocab is {flags.vocab}, {why}; go on with it as it is, or add tokens to its "
+            f"--vocab is {flags.vocab}, {why}; use it as it is, or add tokens to its "
             "tokenizer.json by Tokenizer.add_tokens of tokenizers"
         )
     return vocabulary
