@@ -20,7 +20,7 @@ from bert_jax.train_step.mup import ScaleOf
 
 Tree = Any
 # Root mean square of a Muon update of a square kernel, about as large as AdamW's: one learning
-# rate and one weight decay then serve both. Source: Liu et al. 2025 (Muon is Scalable), section 2.2.
+# rate and one weight decay then serve both. Source: Liu et al. 2025 (Muon is Scalable), 2.2.
 MUON_RMS = 0.2
 
 
