@@ -1,4 +1,4 @@
-"""Fine-tune a BERT on a task, or go on with a run.
+"""Fine-tune a BERT on a task, or resume a run.
 
 A run that Ctrl-C, another signal or a crash has stopped resumes when the same command is given
 again.

@@ -1,7 +1,7 @@
 """Score a file of predictions as the task's official script does.
 
 squad: the numbers of evaluate-v1.1.py or evaluate-v2.0.py (the data decide which) under their
-names, as JSON in per cent; with --null_odds also the numbers at the best threshold. ner:
+names, as JSON in percent; with --null_odds also the numbers at the best threshold. ner:
 conlleval's lines, for a file whose last two columns are the gold and the predicted tags. swag and
 codah: accuracy, for a file with the columns pred and label.
 """

@@ -68,7 +68,7 @@ class GridFlags:
     seeds: str = flag(
         "0", "seeds of the task's layer, of dropout and of the order of examples", metavar="N,..."
     )
-    score: str = flag("", "deciding score, as in summary.json: dev_accuracy; empty: the task's own")
+    score: str = flag("", "deciding score as in metrics.jsonl: dev_accuracy; empty: the task's own")
     parallel: int = flag(1, _PARALLEL, minimum=1)
 
     def __post_init__(self) -> None:

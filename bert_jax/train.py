@@ -1,4 +1,4 @@
-"""Pre-train a BERT on a store, or go on with a run.
+"""Pre-train a BERT on a store, or resume a run.
 
 A run that Ctrl-C, another signal or a crash has stopped resumes when the same command is given
 again.

@@ -44,7 +44,7 @@ FIRST_ROWS, ROWS = 768, 4608
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What differs between the sizes; tokens are those of the paper's run."""
+    """What differs between the sizes; tokens are as many as in the paper's run."""
 
     layers: int
     width: int

@@ -23,7 +23,7 @@ Source of sizes, batches, tokens and rates: Warner et al. 2024, and AnswerDotAI/
 of its branch pretraining_documentation. Its code masks special tokens too and draws random words
 below the largest id of the batch; here neither is so. Rows hold up to 16 examples, not any number.
 Weight decay is in proportion to the first phase's peak in all phases. Not here: Large goes back to
-900 billion tokens when its loss stalls; its rate of long rows is that of its second attempt.
+900 billion tokens when its loss stalls; its rate of long rows is from its second attempt.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ LONG_THETA = 160_000.0
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What differs between the sizes; tokens are those of the paper's run."""
+    """What differs between the sizes; tokens are as many as in the paper's run."""
 
     model: c.ModelConfig
     rate: float  # of rows of 1,024

@@ -13,7 +13,7 @@ warm-up), src/neobert/scheduler (the rate falls to a tenth). Two million tokens 
 2.1 trillion in 1,050,000 steps. Four things differ. The decoder is the word table, which makes 222
 million parameters; there it is a table of its own. The rate falls to a tenth along a line until
 the end; there along a cosine until step 900,000, and stays. Documents share a row and do not see
-each other; there they do not share one. The texts of the second phase are those of the first,
+each other; there they do not share one. The texts of the second phase are the texts of the first,
 there its longer ones.
 """
 

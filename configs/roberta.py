@@ -13,7 +13,7 @@ bert_jax.plan --config=configs/roberta.py --topology=v5e:8x8 --config.model.voca
 Expect (README of fairseq's examples/roberta, dev sets): Base MNLI-m 87.6, SST-2 94.8, RTE 78.7;
 Large 90.2, 96.4, 86.6. Not measured with this code.
 
-Settings are those of the paper's table 9 but for what follows. Batch: "8k" is read as 8,192.
+Settings are from the paper's table 9 but for what follows. Batch: "8k" is read as 8,192.
 Sequences are full ones from the first step on, across documents (section 4.2), with new masks each
 time (4.1). Exact gelu, epsilon 1e-5 of the norms and the decay from the end of the warm-up are
 fairseq's. One segment type, as in transformers; the run exports as a BERT of that kind, since the

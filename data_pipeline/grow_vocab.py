@@ -119,7 +119,7 @@ def _load(flags: GrowFlags, output: pathlib.Path) -> Vocabulary:
     has_own_rules = vocabulary.kind == WORDPIECE and vocab_growth.has_own_rules(vocabulary)
     if why := _OWN_RULES if has_own_rules else _WHY_NOT.get(vocabulary.kind):
         raise Refused(
-            f"--vocab is {flags.vocab}, {why}; go on with it as it is, or add tokens to its "
+            f"--vocab is {flags.vocab}, {why}; use it as it is, or add tokens to its "
             "tokenizer.json by Tokenizer.add_tokens of tokenizers"
         )
     return vocabulary

@@ -1,4 +1,4 @@
-"""Make a store that bert_jax trains from out of TFRecords with Google BERT's features.
+"""Make a store from TFRecords with Google BERT's features.
 
 create_pretraining_data.py of Google's repository writes such records.
 """

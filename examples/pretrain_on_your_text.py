@@ -44,7 +44,7 @@ run(
     *train_flags,
 )
 
-# %% Did it learn from context? Its held-out loss must lie below that of the unigram model.
+# %% Did it learn from context? Its held-out loss must lie below the unigram model's.
 summary = json.loads((pathlib.Path(workdir) / "summary.json").read_text())
 loss, unigram = summary["heldout_mlm_loss"], summary["unigram_mlm_loss"]
 print(f"held-out MLM loss {loss:.2f} nats, {unigram:.2f} without context")

@@ -160,7 +160,7 @@ def hide_heldout_words(
 ) -> list[Question]:
     """Choose held-out sentences and mask one whole word of each, the same ones at every call.
 
-    A sentence and its special tokens fit into `positions`, those of the model.
+    A sentence and its special tokens fit into `positions`, as many as the model has.
 
     Raises:
       Refused: the split has too few sentences of a fitting length.

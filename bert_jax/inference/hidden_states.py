@@ -178,7 +178,7 @@ class TextWindows:
     start_W: np.ndarray  # int64
     end_W: np.ndarray  # int64
     place_W: np.ndarray  # int64
-    weight_W: np.ndarray  # float32: the window's tokens over those of all windows of its row
+    weight_W: np.ndarray  # float32: the window's tokens over the tokens of all windows of its row
 
 
 def slide(rows: EncodedRows, most_tokens: int, stride: int, template: Template) -> TextWindows:

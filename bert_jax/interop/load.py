@@ -3,7 +3,7 @@
     hf:DIR           Hugging Face: config.json, model.safetensors, vocab.txt or tokenizer.json,
                      or vocab.json and merges.txt
     hf:NAME          the same, downloaded from the Hugging Face hub
-    google:PREFIX    Google's TF1 checkpoint, with bert_config.json and vocab.txt beside it
+    google:PREFIX    Google's TF1 checkpoint, with bert_config.json and vocab.txt next to it
     orbax:DIR        the workdir of a run of bert_jax, on a disk or gs://: its newest checkpoint
     orbax:DIR@STEP   the checkpoint of that step
 

@@ -167,7 +167,7 @@ def check_supported(config: ModelConfig, address: str) -> None:
 
 
 def write(checkpoint: Pretrained, prefix: pathlib.Path) -> None:
-    """Write a checkpoint under a prefix, and its JSON and vocabulary beside it."""
+    """Write a checkpoint under a prefix, and its JSON and vocabulary next to it."""
     import tensorflow as tf
 
     arrays = rename(checkpoint.params, name_tensor)

@@ -1,4 +1,4 @@
-"""Read the vocabulary beside a third-party checkpoint, and check that the two match."""
+"""Read the vocabulary next to a third-party checkpoint, and check that the two match."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ _LOWERCASES = {
     **dict.fromkeys(("albert", "AlbertTokenizer", "AlbertTokenizerFast"), True),
     **dict.fromkeys((XLNET, "XLNetTokenizer", "XLNetTokenizerFast"), False),
 }
-# Tokenizers and models whose ids are not those in the SentencePiece model beside them.
+# Tokenizers and models whose ids are not those in the SentencePiece model next to them.
 _SHIFTED = {
     *("camembert", "CamembertTokenizer", "CamembertTokenizerFast"),
     *("xlm-roberta", "XLMRobertaTokenizer", "XLMRobertaTokenizerFast"),
@@ -84,8 +84,8 @@ def read(directory: pathlib.Path) -> Vocabulary:
     """Read a folder's tokenizer.json, else its vocab.txt, only SentencePiece *.model or vocab.json.
 
     A tokenizer.json is run as it stands, its special tokens read where a text spells them; one that
-    was exported here gives way to the list or the model beside it that it was made from. Without
-    it tokenizer_config.json determines lowercasing; without that too, a vocabulary without capital
+    was exported here gives way to the list or the model that it was made from. Without it
+    tokenizer_config.json determines lowercasing; without that too, a vocabulary without capital
     letters counts as lowercased.
 
     Raises:
@@ -243,7 +243,7 @@ def _check_rules(files: _Files) -> None:
 def _read_source(
     path: pathlib.Path, lowercase: bool, reads_special_tokens: bool
 ) -> Vocabulary | None:
-    """Read a list or a model that may be unreadable, since a tokenizer.json lies beside it."""
+    """Read a list or a model that may be unreadable, since a tokenizer.json lies next to it."""
     try:
         return load_vocabulary(path, lowercase, False, reads_special_tokens)
     except Refused:

@@ -287,7 +287,7 @@ def _layer_of_source(path: str, layers: int, new_layers: int) -> str:
 def fit_positions(weights: InitialWeights, positions: int) -> InitialWeights:
     """Repeat the learned positions of a checkpoint, its rows in turn, up to `positions`.
 
-    Each copy begins with what neighbours learned of each other: [P,D] -> [positions,D]. Rotary
+    Each copy begins with what neighbors learned of each other: [P,D] -> [positions,D]. Rotary
     positions have no table; theirs is a limit alone.
 
     Source: Beltagy et al. 2020 (Longformer), section 5.

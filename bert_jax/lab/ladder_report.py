@@ -49,7 +49,7 @@ def draw(ladder: Ladder, folder: pathlib.Path) -> None:
 
 
 def draw_figure(ladder: Ladder) -> Figure:
-    """Draw loss over operations: a colour for each width, dots for runs, lines for the law.
+    """Draw loss over operations: a color for each width, dots for runs, lines for the law.
 
     A run that was left out is a ring; one that is predicted has its interval.
     """

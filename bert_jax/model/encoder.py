@@ -32,7 +32,7 @@ from bert_jax.parallel import mesh
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LayerView:
-    """Hold what the attention of a kind of layer reads besides its input."""
+    """Hold what the attention of a kind of layer reads in addition to its input."""
 
     visible: Visible
     rotation: Rotation | None = None

@@ -182,7 +182,7 @@ def gather_positions(x_BSD: jax.Array, positions_BP: jax.Array) -> jax.Array:
     """Pick the hidden vectors at some positions of each row, such as the masked ones.
 
     Shapes: float[B,S,D], int32[B,P] -> float[B,P,D]; dtype and batch sharding of x_BSD.
-    Positions count from 0, the row's first [CLS]. Unused slots hold 0 and are cancelled by weights.
+    Positions count from 0, the row's first [CLS]. Unused slots hold 0 and are canceled by weights.
 
     Source: Devlin et al. 2019, section 3.1, task 1.
     """

@@ -280,7 +280,7 @@ class _Computation:
             result = hlo.split_tuple(result)[1]  # the first member is the input
         size = hlo.count_bytes(result)
         if kind == "collective-permute":
-            pairs = hlo.read_pairs(instruction.rest)  # those of all slices
+            pairs = hlo.read_pairs(instruction.rest)  # pairs of all slices
             rate = self._machine.hop([pair for pair in pairs if max(pair) < self._machine.devices])
             return Traffic(kind, LINKS, 1, size, size, size / rate)
         group = hlo.read_first_group(instruction.rest, self._machine.devices)

@@ -19,8 +19,8 @@ from bert_jax.train_step import guard
 from bert_jax.train_step.mup import ScaleOf
 
 Tree = Any
-# Root mean square of a Muon update of a square kernel, about that of AdamW's: one learning rate and
-# one weight decay then serve both. Source: Liu et al. 2025 (Muon is Scalable), section 2.2.
+# Root mean square of a Muon update of a square kernel, about as large as AdamW's: one learning
+# rate and one weight decay then serve both. Source: Liu et al. 2025 (Muon is Scalable), 2.2.
 MUON_RMS = 0.2
 
 
@@ -245,7 +245,7 @@ def make_optimizer(
 
     LAMB follows You et al. 2020: bias-corrected moments, decay added, then each tensor's direction
     scaled by norm(weights) / norm(direction); tensors without decay are not scaled
-    (NVIDIA's and MLPerf's use_nvlamb=False). The clip is its pre-normalisation of the gradient.
+    (NVIDIA's and MLPerf's use_nvlamb=False). The clip is its pre-normalization of the gradient.
 
     The decay of stable_adamw is weight_decay * rate / config.learning_rate a step, in phases with a
     rate of their own too: a lower rate decays less. optimi's max_lr is likewise set once and saved

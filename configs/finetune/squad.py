@@ -4,8 +4,8 @@
         --config.data.dir=DIR --workdir=runs/squad
     python -m bert_jax.finetune --config=configs/finetune/squad.py:version=2.0 ...
 
-DIR holds train-v1.1.json and dev-v1.1.json, or those of v2.0. Of BERT-Base the paper reports 80.8
-exact match and 88.5 F1 on dev 1.1, of BERT-Large 84.1 and 90.9, and 78.7 and 81.9 on dev 2.0.
+DIR holds train-v1.1.json and dev-v1.1.json, or the same of v2.0. Of BERT-Base the paper reports
+80.8 exact match and 88.5 F1 on dev 1.1, of BERT-Large 84.1 and 90.9, and 78.7 and 81.9 on dev 2.0.
 
 Measured (row squad of docs/results/training.json), MiniLM on 3,338 questions: F1 67.0,
 exact match 54.3.

@@ -24,7 +24,7 @@ class Check:
 
 
 def list_checks(job: Job) -> Iterator[Check]:
-    """Yield the checks of a road, in the order in which they are mended."""
+    """Yield the checks of a road, in the order in which to fix them."""
     cluster, road = job.cluster, job.cluster.slice.road
     project, region = cluster.project, cluster.region
     api = f"{_APIS[road]}.googleapis.com"

@@ -80,7 +80,7 @@ def _need_flags(job: Job) -> None:
 
 
 def create(given: Namespace, road: ModuleType) -> int:
-    """Request the slice TPU_NAME, labelled launched_by=LABEL.
+    """Request the slice TPU_NAME, labeled launched_by=LABEL.
 
     Without that label nothing deletes it. It costs money from its creation until launch/delete.sh,
     whether it trains or not. On compute_engine and gke it trains at once: add --config=FILE
@@ -312,7 +312,7 @@ def watch(given: Namespace, road: ModuleType) -> int:
 
 
 def pod(given: Namespace, road: ModuleType) -> int:
-    """Train a config from start to end on a slice that is created for it and deleted afterwards.
+    """Train a config from start to end on a slice that is created for it and deleted at the end.
 
     Replaces a slice that was preempted or lost, restarts a run that failed or is silent. The config
     is resolved here first. --workdir=DIR is a folder in a bucket, or on a disk that outlives the
@@ -335,7 +335,7 @@ def pod(given: Namespace, road: ModuleType) -> int:
 
 _TRAINING = "--config=FILE --workdir=DIR [TRAIN_FLAG ...]"
 _SUPERVISION = "revision wheelhouse doctor poll_secs hung_secs tries price max_usd state_dir"
-# The function of a script -> its arguments beside flags, and its flags.
+# The function of a script -> its other arguments, and its flags.
 _ARGUMENTS: dict[Callable[[Namespace, ModuleType], int], tuple[str, str]] = {
     check: ("[TRAIN_FLAG ...]", ""),
     create: ("[TRAIN_FLAG ...]", "wait poll_secs revision wheelhouse"),

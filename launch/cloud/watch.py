@@ -236,7 +236,7 @@ class Supervisor:
             file.write(f"{line}\n")  # a full disk is the state's to refuse
 
     def show_usd(self, usd: float | None) -> str:
-        """Return dollars in words: those of Spot are at most so many."""
+        """Return dollars in words; Spot chips cost at most so much."""
         is_less = self.job.cluster.get("PROVISIONING") != "standard"
         return "price unknown" if usd is None else f"{'at most ' * is_less}${usd:.2f}"
 

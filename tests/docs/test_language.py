@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tokenize
 
 import pytest
 
@@ -42,7 +43,7 @@ BRITISH = re.compile(
     r"|standard|vector|factor|capital|emphas|local|central)is(?:e|ed|es|er|ers|ing|ation|ations)\b"
     r"|centre|metre\b|fibre|labelled|labelling|modelled|modelling|cancelled|cancelling|travell"
     r"|signalled|catalogue|artefact|licence|defence|judgement|learnt|spelt|programme\b|\bgrey\b"
-    r"|towards|fulfil\b|sceptic|\bageing)",
+    r"|towards|afterwards|per cent\b|fulfil\b|sceptic|\bageing)",
     re.I,
 )
 
@@ -66,6 +67,24 @@ def test_the_screens_are_in_american_english_with_per_in_rates(package):
         if found := list_faults("\n".join(list_texts(path))):
             faults[str(path.relative_to(ROOT))] = found
     assert faults == {}
+
+
+@pytest.mark.parametrize("package", ["bert_jax", "data_pipeline", "launch", "configs", "examples"])
+def test_docstrings_and_comments_are_in_american_english(package):
+    faults = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        text = re.sub(r"\w*[_.]\w+|labelled/", " ", "\n".join(list_remarks(path)))
+        if found := [match.group() for rule in (OLD, BRITISH) for match in rule.finditer(text)]:
+            faults[str(path.relative_to(ROOT))] = found
+    assert faults == {}
+
+
+def list_remarks(path):
+    """List the docstrings and comments of a module, without what is in back quotes."""
+    with path.open("rb") as file:
+        tokens = list(tokenize.tokenize(file.readline))
+    kinds = [token for token in tokens if token.type == tokenize.COMMENT or '"""' in token.string]
+    return [re.sub(r"`[^`\n]*`|https?://\S+", " ", token.string) for token in kinds]
 
 
 def list_texts(path):

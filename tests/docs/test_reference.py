@@ -11,6 +11,8 @@ import sys
 import pytest
 from PIL import Image
 
+from bert_jax.finetuning.objectives import TERM
+from bert_jax.logging.plots import TITLES
 from tests.docs import pages
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -51,6 +53,11 @@ def test_the_picture_of_speed_is_up_to_date_and_labels_each_pair_of_times(monkey
         for pair in zip(theirs, ours, strict=True):  # the ratio is theirs / ours, so sides are told
             assert any(abs(pair[0] / pair[1] - float(ratio)) < 0.03 for ratio in measured), pair
         assert len(ours) == len(labels)
+
+
+def test_the_metrics_that_are_drawn_and_a_tasks_are_explained():
+    names = [*TITLES, f"{TERM}_loss", f"{TERM}_accuracy"]
+    assert [name for name in names if f"`{name}`" not in page("metrics.md")] == []
 
 
 def test_where_names_a_function_of_each_file():

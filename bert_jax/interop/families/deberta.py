@@ -1,7 +1,7 @@
 """Read and write DeBERTa-v2 with the settings of v3: distances in the scores, no convolution.
 
-The head of the masked language model has two sets of names, which compute the same: those of
-`legacy` are written, both are read.
+The head of the masked language model has two sets of names, which compute the same: the
+names of `legacy` are written, both are read.
 
 Source: modeling_deberta_v2.py, configuration_deberta_v2.py@transformers 5.24; He et al. 2023.
 """

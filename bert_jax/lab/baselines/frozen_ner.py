@@ -162,7 +162,7 @@ def cache_vectors(
     task: Task,
     screen: Screen,
 ) -> Iterator[Vectors]:
-    """Compute the vectors of all splits, in files that are deleted afterwards.
+    """Compute the vectors of all splits, in files that are deleted at the end.
 
     `run` computes VECTORS float32[B,S,K,D] of rows.
 

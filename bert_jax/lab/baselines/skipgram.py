@@ -56,7 +56,7 @@ def make_pairs(
 
     Shapes: centers int32[N,P], their contexts int32[N,P], weights float32[N,P]: 0 is padding.
 
-    Dropped tokens do not count towards the distance, as in word2vec.c.
+    Dropped tokens do not count in the distance, as in word2vec.c.
     """
     rng = np.random.default_rng(seeds)
     parts = [rows.token_ids[slice(*rows.offsets[row : row + 2])] for row in index_B]

@@ -1,6 +1,6 @@
 """Compute exact match, F1 and the best null threshold as SQuAD's official scripts do.
 
-Scores are from 0 to 1; only score_file's are in per cent, as the scripts print them. Source:
+Scores are from 0 to 1; only score_file's are in percent, as the scripts print them. Source:
 evaluate-v1.1.py and evaluate-v2.0.py of SQuAD.
 """
 
@@ -131,7 +131,7 @@ def score_file(
     null_odds: pathlib.Path | None,
     null_threshold: float,
 ) -> tuple[Numbers, list[str]]:
-    """Score a file of predictions for the questions of a file of SQuAD, in per cent, with notes.
+    """Score a file of predictions for the questions of a file of SQuAD, in percent, with notes.
 
     A question without a prediction counts as wrong in version 1.1 and is refused in 2.0, where the
     official script fails.

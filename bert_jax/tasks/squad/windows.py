@@ -57,7 +57,7 @@ def find_pieces(pieces: AlignedPieces, start: int, end: int) -> Span | None:
 def make_windows(
     paragraphs: Sequence[Paragraph], vocabulary: Vocabulary, options: TaskOptions, labelled: bool
 ) -> tuple[SquadWindows, Findings]:
-    """Encode the rows of all questions in order; if labelled, with the spans of first answers.
+    """Encode the rows of all questions in order; if `labelled`, with the spans of first answers.
 
     As in run_squad.py, a window without the complete answer, and every window of a question without
     one, has its answer at [CLS]. A context shared by questions is tokenized once.

@@ -49,7 +49,7 @@ class Objective:
     weights: Callable[[Batch], dict[str, jax.Array]]  # float32[] each, from the batch alone
     terms: Callable[[Bert, Batch, Dropout | None], dict[str, Term]]
     untrained: tuple[str, ...] = ()  # parts of the model without a gradient, kept as initialized
-    # Per-row outputs that an evaluation returns besides the sums: float32[B,...].
+    # Per-row outputs that an evaluation returns in addition to the sums: float32[B,...].
     outputs: Callable[[Bert, Batch], jax.Array] | None = None
     heads: Heads = PRETRAINING  # heads of the model that it trains
     # Makes the objective with its settings of a config; None if it has none.
