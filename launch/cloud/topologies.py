@@ -8,7 +8,7 @@ import re
 
 from .text import refuse
 
-# Beside launch/ in a clone, above it in a wheel.
+# Next to launch/ in a clone, above it in a wheel.
 _PARENTS = pathlib.Path(__file__).parents[2:4]
 PRICES = [folder / "bert_jax" / "planning" / "prices.json" for folder in _PARENTS]
 # Slices of several hosts have machines of so many chips.
