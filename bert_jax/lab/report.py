@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import pathlib
 import statistics
 from collections.abc import Sequence
@@ -238,7 +239,9 @@ def _describe_interval(interval: Interval | None) -> str:
 
 
 def _decimals(value: float) -> int:
-    """Return the number of decimals that shows about four digits of a value."""
+    """Return the number of decimals, at most 6, that shows about four digits of a value, or two."""
+    if 0 < abs(value) < 0.01:
+        return min(1 - math.floor(math.log10(abs(value))), 6)
     return 3 if abs(value) < 10 else 2 if abs(value) < 100 else 1
 
 
@@ -251,4 +254,5 @@ def _to_markdown(lines: Sequence[Sequence[str]]) -> str:
 
 def _to_text(cell: str) -> rich.text.Text:
     """Convert bold Markdown to bold text of the terminal."""
-    return rich.text.Text(cell.strip("*"), "bold" if cell.startswith("**") else "")
+    is_bold = cell.startswith("**") and cell.endswith("**")
+    return rich.text.Text(cell[2:-2], "bold") if is_bold else rich.text.Text(cell)

@@ -147,9 +147,9 @@ class Study:
         check_fields(config, "config")
         names = [row.name for row in config.rows] + [task.name for task in config.tasks]
         for name in names:
-            if names.count(name) > 1 or not name or "/" in name:
+            if names.count(name) > 1 or not name or "/" in name or not name.isprintable():
                 raise Refused(
-                    f"a row or task is called {name!r}; give each a unique name without /"
+                    f"a row or task is called {name!r}; give each a unique printable name without /"
                 )
         if not config.rows or not config.store:
             missing = "store" if config.rows else "rows"

@@ -79,15 +79,15 @@ def wrap_command(command: str, columns: int, indent: str = "") -> list[str]:
 def make_table(
     heads: Sequence[str], rows: Iterable[Sequence[str | Text]], left: Collection[int] = (0,)
 ) -> Table:
-    """Make a table of texts; columns are aligned right, but for `left`, counted from 0.
+    """Make a table of texts, brackets shown; columns are right-aligned but for `left`, from 0.
 
     A cell wider than its column goes on in the next line: no digit is cut off.
     """
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     for number, head in enumerate(heads):
-        table.add_column(head, justify="left" if number in left else "right", overflow="fold")
+        table.add_column(Text(head), justify="left" if number in left else "right", overflow="fold")
     for cells in rows:
-        table.add_row(*cells)
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
     return table
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import fcntl
+import io
 import json
 import pathlib
 import shutil
@@ -14,6 +15,7 @@ import time
 
 import numpy as np
 import pytest
+import rich.console
 
 from bert_jax.config import ModelConfig, overrides
 from bert_jax.lab import plan, report, runs
@@ -191,6 +193,7 @@ def test_sizes_that_do_not_divide_the_papers_are_named(given):
     [
         ({"rows": ()}, "config.rows is empty"),
         ({"rows": (BERT, BERT)}, "called 'BERT'"),
+        ({"rows": (changed(BERT, name="BE\nRT"),)}, r"called 'BE\\nRT'; give each a unique print"),
         ({"rows": (changed(BERT, kind="lstm"),)}, "row BERT: its kind is 'lstm'"),
         ({"rows": (changed(BERT, flags="data.store=x"),)}, "data.store is x"),
         ({"rows": (changed(BERT, flags="steps=9"),)}, "no such field"),
@@ -457,6 +460,38 @@ def test_report_has_means_differences_reasons_and_failures(tmp_path):
     ):
         assert text in page
     assert (tmp_path / report.PICTURE).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("values", "shown", "difference"),
+    [
+        ([0.9103, 0.9104, 0.9106], "0.910 ± 0.000", "**+0.00043 ± 0.00038**"),
+        ([0.9140, 0.9139, 0.9143], "0.914 ± 0.000", "**+0.0041 ± 0.0005**"),
+        ([0.91, 0.91, 0.91], "0.910 ± 0.000", "+0.000 ± 0.000"),
+    ],
+)
+def test_a_small_difference_is_not_rounded_to_nothing(values, shown, difference):
+    results = [
+        RowResult(changed(BERT, name=name), {0, 1, 2}, {"auc": dict(enumerate(scores))})
+        for name, scores in (("a", [0.91, 0.91, 0.91]), ("b", values))
+    ]
+    compared = report.Report(results, "")
+    assert compared.means()[2][2] == shown
+    assert compared.comparison()[1][1] == difference
+
+
+@pytest.mark.parametrize("name", ["BERT [large]", "[/x]", ":smile:", "*best*", "best*"])
+def test_a_terminal_shows_names_as_they_are(name):
+    results = [
+        RowResult(changed(BERT, name=row), {0, 1}, {f"auc {name}": {0: 0.5, 1: 0.5}})
+        for row in (name, "other")
+    ]
+    tables = report.Report(results, "").tables()
+    tables.append(plan.build_table([plan.StudyRowPlan(name, RowCost(1, 1))]))
+    console = rich.console.Console(file=io.StringIO(), width=200)
+    for table in tables:
+        console.print(table)
+    assert console.file.getvalue().count(name) == 5
 
 
 def test_names_are_shown_as_they_are_and_seeds_in_their_order(tmp_path):
