@@ -81,12 +81,17 @@ def run_rows(step: Step, model: PlacedModel, rows: EncodedRows, batch_size: int)
         )
     results = run_batches(step, model.params, model.mesh, rows, batch_size, pad_id, positions)
     for index_B, outputs in results:
-        if not all(np.isfinite(array).all() for array in outputs.values()):
-            raise Refused(
-                f"the checkpoint {model.checkpoint.address} computes infinities or NaN; give an "
-                "earlier one, or one whose weights are finite"
-            )
+        check_finite(outputs, model)
         yield index_B, outputs
+
+
+def check_finite(outputs: Outputs, model: PlacedModel) -> None:
+    """Raise Refused if an output of a model is not finite."""
+    if not all(np.isfinite(array).all() for array in outputs.values()):
+        raise Refused(
+            f"the checkpoint {model.checkpoint.address} computes infinities or NaN; give an "
+            "earlier one, or one whose weights are finite"
+        )
 
 
 def run_batches(

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 
 from bert_jax.config import predictions_for
+from bert_jax.inference.batches import check_finite
 from bert_jax.interop.pretrained import PlacedModel
 from bert_jax.logging.console import Screen
 from bert_jax.parallel import mesh
@@ -42,7 +43,7 @@ def score_store(
     training.
 
     Raises:
-      Refused: the split has no examples of this kind.
+      Refused: the split has no examples of this kind, or a score is not finite.
     """
     store, options = selection.store, selection.options
     shards = mesh.batch_shards(model.mesh)
@@ -74,6 +75,7 @@ def score_store(
             total = metrics.add_step(total, metrics.flatten(jax.device_get(sums)))
             show(f"scoring {examples:,} examples: {(number + 1) / len(batches):.0%}")
     scores = metrics.compute_heldout_means(total)
+    check_finite(scores, model)
     with screen.spinning("counting the neighbors of the tokens") as show:
         is_heldout = selection.split == HELDOUT
         scores |= baselines.compute_baselines(store, objective, batches, show, is_heldout)

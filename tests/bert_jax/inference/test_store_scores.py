@@ -42,3 +42,12 @@ def test_a_store_without_held_out_text_is_refused_in_a_sentence(config, tmp_path
     model = pretrained.place_masked_lm(load.load(str(write(tmp_path, tensors()))))
     with pytest.raises(Refused, match=r"split heldout is empty; it needs a document"):
         store_scores.score_store(model, asked, 8, Screen(is_writer=False))
+
+
+def test_scores_that_are_not_finite_are_refused_as_json_has_none(config, tmp_path):
+    arrays = tensors()
+    arrays["bert.embeddings.LayerNorm.weight"] = np.full(14, np.nan, np.float32)
+    model = pretrained.place_masked_lm(load.load(str(write(tmp_path, arrays))))
+    asked = ScoredRows(open_store(config.data), "heldout", config.data, 19, 8)
+    with pytest.raises(Refused, match="computes infinities or NaN; give an earlier one"):
+        store_scores.score_store(model, asked, 8, Screen(is_writer=False))
