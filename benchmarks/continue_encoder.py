@@ -10,7 +10,7 @@ per masked token on held-out text of both fields, and the accuracy of a task: wh
 a docstring is from, learned and tested on modules that no run has read.
 
 Minutes become steps once, by the speed of a short run here, and DIR keeps them: a stopped benchmark
-resumes with the same command. Five hours on two free cores.
+resumes with the same command, and all but --seeds must stay. Five hours on two free cores.
 """
 
 import argparse
@@ -25,6 +25,7 @@ import sys
 import rich.console
 import rich.table
 
+from benchmarks.families import claim
 from bert_jax.logging.statistics import describe_mean
 
 CLASSES, MIN_WORDS = 10, 5
@@ -182,8 +183,8 @@ def main() -> None:
     parser.add_argument("--field_minutes", type=float, default=20.0)
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
-    folder = given.output
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, fixed = given.output, vars(given).items()
+    claim(folder, **{name: value for name, value in fixed if name not in ("output", "seeds")})
     build_stores(given.english, folder)
     model = shape_model(given.width, given.layers)
     per_minute = measure_steps(model, folder)

@@ -4,8 +4,9 @@
     python -m benchmarks.families --store=runs/quickstart/store --output=DIR --seeds=3
 
 Each run is `python -m bert_jax.train` in DIR/MODEL-SEED, on as many rows; a finished one is not
-trained again, a stopped one resumes. Then all models that fill masked words are scored on the same
-words of the held-out text; losses of different objectives do not compare.
+trained again, a stopped one resumes, and DIR takes no other store. Then all models that fill masked
+words are scored on the same words of the held-out text; losses of different objectives do not
+compare.
 """
 
 import argparse
@@ -21,9 +22,12 @@ import rich.table
 
 from bert_jax.lab.row_kinds.pretrained import score_masked_words
 from bert_jax.lab.row_kinds.row_kind import MASKED_WORDS
+from bert_jax.lab.runs import claim_folder
 from bert_jax.logging.console import Screen
 from bert_jax.logging.statistics import CONFIDENCE, compare_paired, describe_mean
 from configs.quickstart import MODELS
+from data_pipeline.io.refused import Refused
+from data_pipeline.store import open_store
 
 SEQ_LEN = 64  # of the last phase
 SAME_WORDS = "masked_words"  # the loss on words that are the same for every model, in nats
@@ -37,6 +41,16 @@ MEASURES = {
     "heldout_rtd_auc": "",
 }
 COMPARED = (SAME_WORDS, "heldout_rtd_accuracy", "heldout_rtd_auc")  # between models
+
+
+def claim(folder: pathlib.Path, **settings: object) -> None:
+    """Claim a benchmark's folder; exit if its runs have other settings, or another `store`."""
+    try:
+        if "store" in settings:
+            settings["store"] = open_store(str(settings["store"])).digest
+        claim_folder(folder, "settings.json", settings, "benchmark", "--output")
+    except Refused as error:
+        sys.exit(f"error: {error}")
 
 
 def train(
@@ -67,6 +81,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     arguments = parser.parse_args()
+    claim(arguments.output, store=arguments.store)
     runs: dict[str, list[dict[str, float]]] = {model: [] for model in arguments.models}
     for seed in range(arguments.seeds):  # every model once, then every model again
         for model in arguments.models:

@@ -4,7 +4,8 @@
     python -m benchmarks.rate_transfer --store=runs/quickstart/store --output=DIR
 
 Prints the held-out loss of masked words of each run, by width and rate; with transfer the best rate
-should be that of the narrowest width. A finished run is not trained again, a stopped one resumes.
+should be that of the first width. A finished run is not trained again, a stopped one resumes; DIR
+takes more widths and rates, but no other store, steps or first width.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import jax
 import rich.console
 import rich.table
 
+from benchmarks.families import claim
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, OptimConfig, Phase
 from bert_jax.trainer import loop
 from bert_jax.trainer.setup import build_setup
@@ -72,6 +74,7 @@ def main() -> None:
     arguments = parser.parse_args()
     table = rich.table.Table("transfer", "width", *(f"{rate:g}" for rate in arguments.rates))
     base = arguments.widths[0]
+    claim(arguments.output, store=arguments.store, steps=arguments.steps, first_width=base)
     for transfer in arguments.transfers:
         for width in arguments.widths:
             losses = []
