@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.families import claim
 from bert_jax.logging import metrics_writer
 from data_pipeline.sampling import stream
 
@@ -80,6 +81,7 @@ def main() -> None:
     if given.worker:
         train(given.worker, given.steps, given.store, given.output, flags)
         return
+    claim(given.output, store=given.store, steps=given.steps, flags=flags)
     for fault in given.faults.split(","):
         for seed in range(given.seeds):
             folder = given.output / f"{fault}-{seed}"

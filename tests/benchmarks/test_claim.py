@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import continue_encoder, families, rate_transfer
+from benchmarks import continue_encoder, families, planted_faults, rate_transfer
 
 
 class Trained(Exception):
@@ -25,6 +25,7 @@ def stop(*_):
         (families, ["--seeds=5"], ["--store=other"]),
         (continue_encoder, ["--seeds=5"], ["--field_minutes=5"]),
         (continue_encoder, [], ["--width=128"]),
+        (planted_faults, ["--seeds=5"], ["--config.log_every_steps=20"]),
     ],
 )
 def test_finished_runs_of_other_settings_are_refused(benchmark, more, other, tmp_path, monkeypatch):
@@ -35,8 +36,9 @@ def test_finished_runs_of_other_settings_are_refused(benchmark, more, other, tmp
         monkeypatch.setattr(sys, "argv", ["", source, f"--output={tmp_path / 'out'}", *flags])
         benchmark.main()
 
-    begins = "build_stores" if benchmark is continue_encoder else "train"
-    monkeypatch.setattr(benchmark, begins, stop)
+    begins = {continue_encoder: "build_stores", planted_faults: "subprocess.run"}
+    place = f"{benchmark.__name__}.{begins.get(benchmark, 'train')}"
+    monkeypatch.setattr(place, stop)
     monkeypatch.setattr(families, "open_store", lambda place: SimpleNamespace(digest=place))
     for flags in ([], more):
         with pytest.raises(Trained):
