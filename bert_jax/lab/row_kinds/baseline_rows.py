@@ -51,15 +51,15 @@ def load_settings(row: StudyRow, store: str) -> Any:
     """
     refuse_settings(row, "config", "finetune")
     texts = parse_settings(row.flags)
-    tokens = texts.pop(_TOKENS, None)
-    if tokens is not None and (others := texts.keys() & {"steps", "epochs"}):
+    if _TOKENS in texts and (others := texts.keys() & {"steps", "epochs"}):
         raise Refused(
-            f"its flags have {_TOKENS}={tokens} and {others.pop()}, which both set its length; "
-            "leave one of them out"
+            f"its flags have {_TOKENS}={texts[_TOKENS]} and {others.pop()}, which both set its "
+            "length; leave one of them out"
         )
-    settings = BASELINES[row.kind](**_parse_numbers(BASELINES[row.kind], texts, "flags"))
-    if tokens is not None:
-        count = parse_text(float, tokens)
+    values = _parse_numbers(BASELINES[row.kind], texts, "flags", tokens=float)
+    count = values.pop(_TOKENS, None)
+    settings = BASELINES[row.kind](**values)
+    if count is not None:
         if isinstance(settings, BiLM):
             steps = round(count / (settings.batch_size * settings.seq_len))
             settings = dataclasses.replace(settings, steps=steps)
@@ -70,9 +70,11 @@ def load_settings(row: StudyRow, store: str) -> Any:
     return settings
 
 
-def _parse_numbers(kind: type[Any], texts: dict[str, str], part: str) -> dict[str, Any]:
-    """Parse the settings of a dataclass but its seed, which is the run's."""
-    types: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(kind)}
+def _parse_numbers(
+    kind: type[Any], texts: dict[str, str], part: str, **more: type[Any]
+) -> dict[str, Any]:
+    """Parse the settings of a dataclass but its seed, which is the run's; `more` has others."""
+    types: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(kind)} | more
     types.pop("seed", None)
     for name in texts.keys() - types.keys():
         raise Refused(

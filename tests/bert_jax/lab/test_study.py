@@ -211,6 +211,7 @@ def test_sizes_that_do_not_divide_the_papers_are_named(given):
         ({"rows": (BERT, changed(SKIPGRAM, flags="steps=3"))}, "flags has steps, which is no"),
         ({"rows": (BERT, changed(SKIPGRAM, flags="epochs=-1"))}, "flags.epochs is -1"),
         ({"rows": (BERT, changed(SKIPGRAM, flags="epochs=1"))}, "row skipgram takes .* tokens"),
+        ({"rows": (changed(SKIPGRAM, flags="tokens=4M"),)}, "flags has tokens=4M; it must be a"),
         ({"rows": (changed(SKIPGRAM, flags="tokens=768 epochs=1"),)}, "tokens=768 and epochs"),
         ({"rows": (BERT, changed(SKIPGRAM, config="x.py"))}, "its config is 'x.py'"),
         ({"rows": (BERT, changed(FROZEN, tagger="layers=3"))}, "tagger has layers, which is no"),
