@@ -23,7 +23,7 @@ from bert_jax.config import CheckpointConfig
 from bert_jax.model.bert import Model
 from data_pipeline.io import small_files
 from data_pipeline.io.address import is_address
-from data_pipeline.io.errors import explain, explain_errors
+from data_pipeline.io.errors import explain, explain_errors, is_transient
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
@@ -39,6 +39,7 @@ _STEP = re.compile(r"0|[1-9][0-9]*")  # 070 does not name step 70
 _ARRAYS_OF_STATE = 3  # float32 arrays per parameter: itself and two optimizer moments
 # Errors that mean damaged files; others may be transient.
 _OF_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
+_OF_PROCESS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # it lacks memory, or opens too many files
 
 
 def make_absolute(directory: Folder) -> epath.Path:
@@ -117,10 +118,15 @@ def is_damage(error: Exception, path: epath.Path) -> bool:
     """Return whether a read error means that files are damaged, rather than a transient failure.
 
     Missing files and unreadable sectors are damage, whether Python or TensorStore reports them.
-    Other errors of a disk or bucket are transient, as the next attempt may succeed.
+    Other errors of a disk or bucket are transient, as the next attempt may succeed, and so is a
+    lack of memory, on a host or a device.
     """
-    if isinstance(error, OSError) and error.errno in _OF_DAMAGE:
+    number = error.errno if isinstance(error, OSError) else None
+    if number in _OF_DAMAGE:
         return True
+    lacks_memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+    if lacks_memory or number in _OF_PROCESS or is_transient(error, str(path)):
+        return False
     explained = explain(error, str(path), "reading")
     if explained is None or isinstance(explained, FileNotFoundError):
         return True

@@ -123,10 +123,9 @@ def restore_params(directory: Folder, step: int, model: Model, mesh: jax.shardin
         restored = restore_arrays(checkpoint, abstract)
         problem = arrays.describe_damage(checkpoint, restored, abstract, leaves)
     except Exception as error:
-        explained = explain(error, str(checkpoint), "reading")
-        if explained is not None and not directory_lib.is_damage(error, checkpoint):
-            raise explained from error
         problem = describe_error(error, checkpoint)
+        if not directory_lib.is_damage(error, checkpoint):
+            raise explain(error, str(checkpoint), "reading") or OSError(problem) from error
     if problem:
         raise Refused(
             f"{problem}; start the training command again, which resumes from the newest "

@@ -131,11 +131,8 @@ class EventsFile:
             name = f".{time.time_ns()}"  # names differ within a second
             self._events: Any = EventsWriter(str(folder / "events"), name)
             self._opened.callback(self._events.close)
-            if step:
-                log = SessionLog(status=SessionLog.START)
-                self._events.write_event(
-                    Event(wall_time=time.time(), step=step + 1, session_log=log)
-                )
+            log = SessionLog(status=SessionLog.START)
+            self._events.write_event(Event(wall_time=time.time(), step=step + 1, session_log=log))
 
     def on_record(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
         """Add the numbers as scalars, named SPLIT/NAME."""

@@ -319,7 +319,7 @@ def _retry_until(end_secs: float, ask: Callable[[], None]) -> None:
         time.sleep(_PAUSE_SECS)
 
 
-SEEN_SECS = 10.0  # how long a network disk may show a stale listing
+SEEN_SECS = 70.0  # a host may not see a new folder for 60 s (acdirmax of NFS)
 
 
 def check_all_see(folder: pathlib.Path | epath.Path, limit_secs: float) -> None:

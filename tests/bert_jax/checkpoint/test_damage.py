@@ -232,3 +232,16 @@ def test_parameters_alone_are_verified_too(folder, saved):
     cut_off(largest(folder / "8", DATA))
     with pytest.raises(ValueError, match=r"cannot be read from .*; start the training"):
         reader.restore_params(folder, 8, of.model, of.mesh)
+
+
+def test_a_lack_of_memory_sets_no_checkpoint_aside(folder, monkeypatch):
+    def lack(*args):
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.")
+
+    monkeypatch.setattr(reader, "restore_arrays", lack)
+    with pytest.raises(OSError, match="8: RESOURCE_EXHAUSTED: Out of memory"):
+        restored(folder)
+    of = setting(SMALL, 1)
+    with pytest.raises(OSError, match="8: RESOURCE_EXHAUSTED: Out of memory"):
+        reader.restore_params(folder, 8, of.model, of.mesh)
+    assert not folder.with_name("checkpoints_damaged").exists()

@@ -46,15 +46,19 @@ def test_what_a_disk_cannot_read_is_damage_and_what_it_refuses_is_not():
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "place"),
     [
-        ConnectionResetError("reset"),
-        ValueError("UNAVAILABLE: HTTP response code: 503"),
-        ValueError("PERMISSION_DENIED: HTTP response code: 403"),
+        (ConnectionResetError("reset"), "gs://runs/mine/checkpoints/8"),
+        (ValueError("UNAVAILABLE: HTTP response code: 503"), "gs://runs/mine/checkpoints/8"),
+        (ValueError("PERMISSION_DENIED: HTTP response code: 403"), "gs://runs/mine/checkpoints/8"),
+        (OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)), "/w/checkpoints/8"),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "/w/checkpoints/8"),
+        (MemoryError(), "/w/checkpoints/8"),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes"), "/w/checkpoints/8"),
     ],
 )
-def test_what_a_bucket_does_not_answer_is_no_damage(error):
-    assert not directory.is_damage(error, epath.Path("gs://runs/mine/checkpoints/8"))
+def test_what_a_disk_a_bucket_or_this_process_may_do_later_is_no_damage(error, place):
+    assert not directory.is_damage(error, epath.Path(place))
 
 
 def test_a_bucket_that_is_late_while_checkpoints_are_listed_may_be_asked_again(monkeypatch):

@@ -7,11 +7,12 @@ import time
 import types
 
 import pytest
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from bert_jax.config import Config, LogConfig, recorded
 from bert_jax.config.schema import FinetuneConfig
 from bert_jax.logging import metrics_writer
-from bert_jax.logging.metrics_writer import MetricsFile, WandbWriter
+from bert_jax.logging.metrics_writer import EventsFile, MetricsFile, WandbWriter
 from bert_jax.runtime import run_record
 from bert_jax.trainer import fresh_start
 from tests.bert_jax.small_runs import compiled_once, config, train, train_with_stops
@@ -104,6 +105,24 @@ def test_an_evaluation_that_a_killed_start_made_has_one_line(tmp_path):
         {"step": 5, "split": "heldout", "mlm_loss": 2.0},
         {"step": 6, "split": "train", "loss": 1.5},
     ]
+
+
+@pytest.mark.parametrize("step", [0, 5])
+def test_tensorboard_hides_the_later_steps_of_a_start_that_was_killed(tmp_path, step):
+    for _ in range(2):  # TensorBoard drops what it has of later steps at the mark of a start
+        events = EventsFile(tmp_path)
+        events.on_start(step)
+        events.on_record(step + 1, "train", {"loss": 1.0})
+        events.on_close(None)
+    first, second = sorted((tmp_path / "tensorboard").iterdir(), key=lambda path: path.suffix)
+    for path in (first, second):
+        data, read = path.read_bytes(), []
+        while data:  # a TFRecord: length, checksum, content, checksum
+            end = 12 + int.from_bytes(data[:8], "little")
+            read.append(Event.FromString(data[12:end]))
+            data = data[end + 4 :]
+        assert [each.step for each in read[1:]] == [step + 1, step + 1]
+        assert read[1].session_log.status == SessionLog.START
 
 
 @pytest.mark.long

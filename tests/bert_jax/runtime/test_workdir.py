@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import types
 
 import fsspec
 import pytest
@@ -308,6 +309,19 @@ def test_the_others_hear_at_once_that_process_0_cannot_write(tmp_path, monkeypat
     with pytest.raises(NotADirectoryError):
         check_all_see(tmp_path / "file" / "run", 20)
     assert len(told) == 1 and told[0].startswith("failed ") and "Not a directory" in told[0]
+
+
+def test_a_folder_that_a_host_sees_after_a_minute_is_shared(tmp_path, monkeypatch):
+    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+
+    def sleep(secs):
+        clock.now += secs
+        if clock.now > 60.0:  # for so long NFS may show a folder as absent
+            (tmp_path / "run").mkdir(exist_ok=True)
+
+    clock.sleep = sleep
+    monkeypatch.setattr(workdir_lib, "time", clock)
+    assert workdir_lib._appears(tmp_path / "run")
 
 
 def test_one_process_writes_nothing(tmp_path):
