@@ -6,7 +6,7 @@ from typing import Any
 
 from data_pipeline.corpus.selection import MIN_SPLIT_DOCUMENTS
 from data_pipeline.report.health import Copies, Health, PieceHealth, Repeated
-from data_pipeline.report.rows import PACKED_EXAMPLES, RowHealth
+from data_pipeline.report.rows import RowHealth
 from data_pipeline.store import HELDOUT, TRAIN
 from data_pipeline.store.findings import (
     StoreFinding,
@@ -156,7 +156,7 @@ def _find_in_rows(rows: RowHealth, holdout: float) -> Iterator[StoreFinding]:
             "padding",
             rows.padding_share,
             f"{rows.padding_share:.0%} of a row of {rows.seq_len} is padding, which costs as much "
-            f"as text: --config.data.packed_examples={PACKED_EXAMPLES} of training leaves "
+            f"as text: --config.data.packed_examples={rows.packed_examples} of training leaves "
             f"{rows.packed_padding_share:.0%}.",
         )
     if rows.heldout_rows < FEW_HELDOUT_ROWS:
