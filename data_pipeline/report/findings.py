@@ -47,7 +47,8 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
     yield from _find_long_words(manifest)
     yield from find_unknown_tokens(manifest)
     lost = manifest["lost_characters"]["occurrences"]
-    if lost > MANY_LOST_CHARACTERS * tokens and (manifest["build"]["character_coverage"] or 1) < 1:
+    coverage = manifest["build"].get("character_coverage") or 1
+    if lost > MANY_LOST_CHARACTERS * tokens and coverage < 1:
         yield StoreFinding(
             "lost_characters",
             lost,
@@ -62,7 +63,7 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
             "128 holds. Are they paragraphs? --sentences=split cuts them, but not in Thai, Khmer "
             "or Tibetan: there put each sentence on a line, and take --sentences=lines.",
         )
-    dropped = manifest["dropped"]["documents_without_sentences"]
+    dropped = manifest["dropped"].get("documents_without_sentences", 0)
     if dropped > 0.1 * (documents + dropped):
         share = dropped / (documents + dropped)
         yield StoreFinding(
@@ -99,7 +100,7 @@ def has_no_pairs(manifest: dict[str, Any]) -> bool:
 
 def _find_long_words(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
     counted = manifest["counted"]
-    share = counted["long_word_characters"] / max(1, counted["characters"])
+    share = counted.get("long_word_characters", 0) / max(1, counted.get("characters", 0))
     if share >= MANY_LONG_WORD_CHARACTERS:
         yield StoreFinding(
             "long_words",
