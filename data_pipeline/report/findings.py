@@ -78,9 +78,9 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
             heldout,
             f"{heldout:,} of {documents:,} documents is held out and {MIN_SPLIT_DOCUMENTS} are "
             "needed: a random next sentence comes from another document of the split, so training "
-            "refuses this store. Give 4 or more documents that differ in more than case, white "
-            "space and digits (--documents says where one ends); of these a larger --holdout "
-            "cannot hold out more.",
+            "with --config.data.segments=nsp refuses this store. Give 4 or more documents that "
+            "differ in more than case, white space and digits (--documents says where one ends); "
+            "of these a larger --holdout cannot hold out more.",
         )
     elif not 0.5 < heldout / (documents * manifest["holdout"]) < 2:
         yield StoreFinding(

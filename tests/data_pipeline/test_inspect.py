@@ -130,6 +130,7 @@ def test_a_store_with_a_split_of_one_document_and_a_name_that_is_not_utf_8(small
     assert run(store, f"--html={out}", f"--json_out={json_out}") == 0
     screen, page = capsys.readouterr().out, out.read_text(encoding="utf-8")
     assert "held out and 2 are needed" in screen and "/caf\ufffd" in screen
+    assert "--config.data.segments=nsp refuses" in " ".join(screen.split())
     assert sum(tag == "svg" for tag, _ in Page(page).tags) == 4 and r"/caf\udce9" in page
     assert json.loads(json_out.read_text(encoding="utf-8"))["store"] == str(store)
 
