@@ -19,6 +19,8 @@ from data_pipeline.report.findings import find_in_store
 from data_pipeline.report.health import Health, measure
 from data_pipeline.report.progress import show_progress
 from data_pipeline.report.terminal import print_health
+from data_pipeline.sampling.stream import MIN_SEQ_LEN
+from data_pipeline.sampling.walk import MAX_SEQ_LEN
 from data_pipeline.store import EXAMPLES, check_is_local, open_store, read_manifest
 from data_pipeline.store.findings import StoreFinding
 from data_pipeline.store.writer import count_bytes, list_verified_files, verify
@@ -33,7 +35,7 @@ class InspectFlags:
     )
     html: str = flag("", "also write the report to this file, as a web page", metavar="FILE")
     json_out: str = flag("", "also write the numbers to this file", metavar="FILE")
-    seq_len: int = flag(128, "tokens in a row")
+    seq_len: int = flag(128, "tokens in a row", minimum=MIN_SEQ_LEN, maximum=MAX_SEQ_LEN)
     examples: int = flag(10, "example rows to print", minimum=0, maximum=10_000)
     verify: bool = flag(False, "first check each file against its SHA-256")
 

@@ -229,7 +229,8 @@ def describe_corpus(feed: StoreFeed, phases: Sequence[RunPhase]) -> list[tuple[s
 
 def _describe_store(store: Store, label: str) -> list[tuple[str, str]]:
     if store.kind == EXAMPLES:
-        train, heldout = (store.manifest["splits"][name]["examples"] for name in (TRAIN, HELDOUT))
+        lengths = store.manifest["examples"].values()
+        train, heldout = (sum(each[name] for each in lengths) for name in (TRAIN, HELDOUT))
         corpus, more = f"{train:,} ready-made examples", f"{heldout:,} more examples"
     else:
         corpus = f"{store.train.documents:,} documents, {store.train.tokens:,} tokens"

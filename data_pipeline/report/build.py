@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shlex
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -111,16 +112,16 @@ def list_changes(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         or reason in (Dropped.DOCUMENTS_WITHOUT_SENTENCES, Dropped.SENTENCES_WITHOUT_TOKENS)
     ]
     facts = [("dropped", ", ".join(dropped))]
-    if count := manifest["dropped"][Dropped.FILES_WITHOUT_TEXT]:
-        names = [source["path"] for source in manifest["sources"] if not source["documents"]]
+    if count := manifest["dropped"].get(Dropped.FILES_WITHOUT_TEXT):
+        names = [each["path"] for each in manifest["sources"] if not each.get("documents")]
         more = ", ..." if count > _MAX_FILES else ""
         facts.append(("no text in", ", ".join(names[:_MAX_FILES]) + more))
     flags = manifest["build"]
-    if flags["normalize"] != "none":
-        changed = manifest["changed"][Changed.NORMALIZED_DOCUMENTS]
+    if flags.get("normalize", "none") != "none":
+        changed = manifest["changed"].get(Changed.NORMALIZED_DOCUMENTS, 0)
         facts.append(("normalized", f"{changed:,} documents were not in {flags['normalize']}"))
-    if flags["near_duplicates"] != KEEP:
-        near = manifest["near_duplicates"]
+    if flags.get("near_duplicates", KEEP) != KEEP:
+        near = Counter(manifest["near_duplicates"])
         rest = "only the first of each is kept"
         if flags["near_duplicates"] == TOGETHER:
             rest = "all are kept, a cluster on one side of the held-out split"
@@ -134,9 +135,9 @@ def list_changes(manifest: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _list_reading(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     """List what reading changed, and what it noticed and left unchanged."""
-    changed, counted = manifest["changed"], manifest["counted"]
+    changed, counted = Counter(manifest["changed"]), Counter(manifest["counted"])
     facts = []
-    if encoding := manifest["build"]["fallback_encoding"]:
+    if encoding := manifest["build"].get("fallback_encoding"):
         files = describe_file_count(changed[Changed.FALLBACK_FILES])
         lost = changed[Changed.REPLACED_BYTES]
         words = f"; {lost:,} bytes that it lacks became U+FFFD" * (lost > 0)
@@ -148,7 +149,7 @@ def _list_reading(manifest: dict[str, Any]) -> list[tuple[str, str]]:
             ("hyphens", f"{lines:,} wrapped lines end in one; a word that is cut there stays cut")
         )
     if characters := counted[Counted.LONG_WORD_CHARACTERS]:
-        share = characters / counted[Counted.CHARACTERS]
+        share = characters / max(1, counted[Counted.CHARACTERS])
         facts.append(("long words", f"{characters:,} characters ({share:.2%}) are lost in them"))
     return facts
 

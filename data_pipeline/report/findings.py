@@ -6,7 +6,7 @@ from typing import Any
 
 from data_pipeline.corpus.selection import MIN_SPLIT_DOCUMENTS
 from data_pipeline.report.health import Copies, Health, PieceHealth, Repeated
-from data_pipeline.report.rows import PACKED_EXAMPLES, RowHealth
+from data_pipeline.report.rows import RowHealth
 from data_pipeline.store import HELDOUT, TRAIN
 from data_pipeline.store.findings import (
     StoreFinding,
@@ -47,7 +47,8 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
     yield from _find_long_words(manifest)
     yield from find_unknown_tokens(manifest)
     lost = manifest["lost_characters"]["occurrences"]
-    if lost > MANY_LOST_CHARACTERS * tokens and (manifest["build"]["character_coverage"] or 1) < 1:
+    coverage = manifest["build"].get("character_coverage") or 1
+    if lost > MANY_LOST_CHARACTERS * tokens and coverage < 1:
         yield StoreFinding(
             "lost_characters",
             lost,
@@ -62,7 +63,7 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
             "128 holds. Are they paragraphs? --sentences=split cuts them, but not in Thai, Khmer "
             "or Tibetan: there put each sentence on a line, and take --sentences=lines.",
         )
-    dropped = manifest["dropped"]["documents_without_sentences"]
+    dropped = manifest["dropped"].get("documents_without_sentences", 0)
     if dropped > 0.1 * (documents + dropped):
         share = dropped / (documents + dropped)
         yield StoreFinding(
@@ -77,9 +78,9 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
             heldout,
             f"{heldout:,} of {documents:,} documents is held out and {MIN_SPLIT_DOCUMENTS} are "
             "needed: a random next sentence comes from another document of the split, so training "
-            "refuses this store. Give 4 or more documents that differ in more than case, white "
-            "space and digits (--documents says where one ends); of these a larger --holdout "
-            "cannot hold out more.",
+            "with --config.data.segments=nsp refuses this store. Give 4 or more documents that "
+            "differ in more than case, white space and digits (--documents says where one ends); "
+            "of these a larger --holdout cannot hold out more.",
         )
     elif not 0.5 < heldout / (documents * manifest["holdout"]) < 2:
         yield StoreFinding(
@@ -99,7 +100,7 @@ def has_no_pairs(manifest: dict[str, Any]) -> bool:
 
 def _find_long_words(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
     counted = manifest["counted"]
-    share = counted["long_word_characters"] / max(1, counted["characters"])
+    share = counted.get("long_word_characters", 0) / max(1, counted.get("characters", 0))
     if share >= MANY_LONG_WORD_CHARACTERS:
         yield StoreFinding(
             "long_words",
@@ -156,7 +157,7 @@ def _find_in_rows(rows: RowHealth, holdout: float) -> Iterator[StoreFinding]:
             "padding",
             rows.padding_share,
             f"{rows.padding_share:.0%} of a row of {rows.seq_len} is padding, which costs as much "
-            f"as text: --config.data.packed_examples={PACKED_EXAMPLES} of training leaves "
+            f"as text: --config.data.packed_examples={rows.packed_examples} of training leaves "
             f"{rows.packed_padding_share:.0%}.",
         )
     if rows.heldout_rows < FEW_HELDOUT_ROWS:

@@ -9,6 +9,7 @@ import numpy as np
 from data_pipeline.report.lengths import Lengths, measure_lengths
 from data_pipeline.sampling.stream import PretrainSource, VocabInfo, open_source
 from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.spec.schema import MIN_EXAMPLE_TOKENS
 from data_pipeline.store import Split, Store
 from data_pipeline.vocab import WORD_START, Vocabulary
 
@@ -28,7 +29,8 @@ class RowHealth:
     epoch_rows: int
     heldout_rows: int  # rows of one pass over the held-out split
     random_share: float  # share of next-sentence labels that are 1
-    packed_padding_share: float  # with PACKED_EXAMPLES in a row; all else is for one in a row
+    packed_examples: int  # PACKED_EXAMPLES, or as many as a short row has room for
+    packed_padding_share: float  # with packed_examples in a row; all else is for one in a row
     tokens: Lengths  # tokens per row, padding not counted
     masks: Lengths  # predictions per row
 
@@ -136,7 +138,8 @@ def measure_rows(
         masks.append(rows["masked_lm_weights"].sum(axis=1).astype(np.int64))
         random_rows += int(rows["next_sentence_labels"].sum())
     lengths = measure_lengths(tokens, is_even=True)
-    packed = open_sampler(store, store.train, seq_len, PACKED_EXAMPLES)
+    packed_examples = min(PACKED_EXAMPLES, seq_len // MIN_EXAMPLE_TOKENS)
+    packed = open_sampler(store, store.train, seq_len, packed_examples)
     packed_tokens = [rows["input_mask"].sum(axis=1, dtype=np.int64) for rows in _sample(packed)]
     health = RowHealth(
         seq_len=seq_len,
@@ -144,6 +147,7 @@ def measure_rows(
         epoch_rows=source.rows_in_epoch(0),
         heldout_rows=open_sampler(store, store.heldout, seq_len).rows_in_epoch(0),
         random_share=random_rows / lengths.count,
+        packed_examples=packed_examples,
         packed_padding_share=1.0 - float(np.mean(np.concatenate(packed_tokens))) / seq_len,
         tokens=lengths,
         masks=measure_lengths(masks, is_even=True),

@@ -13,7 +13,7 @@ from data_pipeline.report.build import list_changes
 from data_pipeline.report.health import Health
 from data_pipeline.report.lengths import Lengths
 from data_pipeline.report.repeats import Repeats
-from data_pipeline.report.rows import PACKED_EXAMPLES, ShownExample, ShownToken
+from data_pipeline.report.rows import ShownExample, ShownToken
 from data_pipeline.store import HELDOUT, TRAIN
 from data_pipeline.store.findings import StoreFinding
 
@@ -87,7 +87,7 @@ def list_health_facts(health: Health) -> list[tuple[str, str]]:
             (
                 "",
                 f"{rows.masks.mean:.1f} masks per row, {rows.padding_share:.1%} padding; "
-                f"{rows.packed_padding_share:.1%} with {PACKED_EXAMPLES} examples packed",
+                f"{rows.packed_padding_share:.1%} with {rows.packed_examples} examples packed",
             ),
         ]
     lines += list_changes(health.manifest)

@@ -83,12 +83,27 @@ class ArrayEntry(TypedDict):
     sha256: str
 
 
+class SourceEntry(TypedDict):
+    """A file or shard that was read."""
+
+    path: str
+
+
+class BuildEntry(TypedDict, total=False):
+    """The flags of a build that reports read."""
+
+    normalize: str
+    near_duplicates: str
+    fallback_encoding: str
+    character_coverage: float | None
+
+
 class AnyManifest(TypedDict):
     """Declare the fields in the manifests of both kinds of store."""
 
     digest: str
     vocabulary: VocabularyEntry
-    sources: list[dict[str, Any]]
+    sources: list[SourceEntry]
     arrays: dict[str, ArrayEntry]
 
 
@@ -105,7 +120,7 @@ class TextManifest(AnyManifest):
     near_duplicates: dict[str, Count]
     lost_characters: LostEntry
     holdout: Annotated[float, math.ulp(0.0), 1.0]
-    build: dict[str, Any]
+    build: BuildEntry
 
 
 class ExamplesOfLength(TypedDict):

@@ -181,7 +181,7 @@ def _unpacked_bytes(path: pathlib.Path, is_gzip: bool) -> int:
     if not is_gzip:
         return path.stat().st_size
     with open(path, "rb") as file:
-        file.seek(-4, os.SEEK_END)
+        file.seek(max(0, path.stat().st_size - 4))
         return int.from_bytes(file.read(), "little")
 
 

@@ -192,6 +192,7 @@ def test_damage_is_found_whatever_is_lost(folder, capsys):
         "empty": (b"", "holds no record"),
         # TensorFlow tells at one time that a record is cut, at another that nothing follows.
         "gzip cut": (zipped[: len(zipped) // 2], "is (cut off in the record|a damaged gzip file)"),
+        "gzip cut in its head": (zipped[:3], "is (cut off in the record|a damaged gzip file)"),
         "gzip without its end": (zipped[:-4], "is a damaged gzip file"),
         "gzip of text": (gzip.compress(b"text"), "is a damaged gzip file"),
     }

@@ -130,8 +130,18 @@ def test_a_store_with_a_split_of_one_document_and_a_name_that_is_not_utf_8(small
     assert run(store, f"--html={out}", f"--json_out={json_out}") == 0
     screen, page = capsys.readouterr().out, out.read_text(encoding="utf-8")
     assert "held out and 2 are needed" in screen and "/caf\ufffd" in screen
+    assert "--config.data.segments=nsp refuses" in " ".join(screen.split())
     assert sum(tag == "svg" for tag, _ in Page(page).tags) == 4 and r"/caf\udce9" in page
     assert json.loads(json_out.read_text(encoding="utf-8"))["store"] == str(store)
+
+
+@pytest.mark.parametrize("key", ["dropped", "changed", "counted", "near_duplicates", "build"])
+def test_a_count_that_a_manifest_lacks_is_not_reported(small, capsys, key):
+    """Another version may not have counted it."""
+    manifest = json.loads((small / "manifest.json").read_text())
+    manifest |= {"counted": {"long_word_characters": 3}, "dropped": {"files_without_text": 1}}
+    (small / "manifest.json").write_text(json.dumps(manifest | {key: {}}))
+    assert run(small, "--examples=0") == 0 and not capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_written_leaves_the_page_before_it(small, tmp_path, capsys):

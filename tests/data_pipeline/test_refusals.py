@@ -217,6 +217,7 @@ REFUSALS = {
         "--html=FOLDER/no/x": "/no/x, but there is no folder ",
         "--html=FOLDER": "which is a folder",
         "--json_out=FOLDER": "which is a folder",
+        "--seq_len=4": "--seq_len is 4",
     },
     "benchmark": {
         "--cores=9999": f"--cores is 9999; {ONE_DEVICE}",

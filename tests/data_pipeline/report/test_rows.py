@@ -40,6 +40,12 @@ def test_rows_are_summed_up_over_the_sample(store, most, monkeypatch):
     assert health.packed_padding_share < health.padding_share
 
 
+@pytest.mark.parametrize(("seq_len", "packed_examples"), [(5, 1), (16, 5), (24, 8)])
+def test_a_short_row_packs_what_it_has_room_for(store, seq_len, packed_examples):
+    health, _ = measure_rows(store, load_vocabulary(store.vocab_path), seq_len, 0)
+    assert health.packed_examples == packed_examples
+
+
 def test_an_example_is_the_row_with_the_answers_beside_it(store):
     vocabulary = load_vocabulary(store.vocab_path)
     pieces = vocabulary.pieces()

@@ -123,6 +123,7 @@ CHANGES = [
     *(("vocabulary special_ids mask", None), ("vocabulary special_ids mask", 999)),
     *(("token_dtype", "spam"), ("token_dtype", []), ("token_dtype", "uint32"), ("kind", 5)),
     *(("format", "other"), ("format_version", 2), ("format_version", "2" * 5000), ("splits", {})),
+    *(("sources", [{}]), ("build normalize", 5), ("build character_coverage", "all")),
 ]
 
 
