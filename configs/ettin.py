@@ -15,9 +15,10 @@ measured with this code.
 
 Source of sizes, batches, tokens and rates: Weller et al. 2025; pretraining/configs/standard of
 JHU-CLSP/ettin-encoder-vs-decoder, and the table of sizes in its pretraining/README.md@321d8ee. The
-published weights have not been tried with this code. Four things differ: the batch grows from 768
-rows (there from one device's 24 to 144), long rows have 8,192 tokens (there 7,999), no special
-token is masked, and 1b has the tokens of the others (there a third of them in the last two phases).
+published weights have not been tried with this code. Five things differ: the batch grows from 768
+rows (there from one device's 24 to 144), texts share rows (there each has its own), long rows have
+8,192 tokens (there 7,999), no special token is masked, and 1b has the tokens of the others (there a
+third of them in the last two phases).
 """
 
 import dataclasses
@@ -86,6 +87,8 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
         restart_end_learning_rate=size.rate * 0.5,
         masked_lm_prob=0.3,
         global_rope_theta=LONG_THETA,
+        # Their windows take the base of complete rows where de_decay/ sets none: all but 17m's.
+        local_rope_theta=0.0 if chosen["size"] == "17m" else LONG_THETA,
     )
     decayed = dataclasses.replace(
         long,

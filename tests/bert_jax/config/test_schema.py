@@ -155,8 +155,10 @@ def test_ettins_phases_have_its_tokens_masks_and_rates(tokens):
     assert sum(seen[:-2]) / tokens == pytest.approx(1700 / 2000, rel=slack)
     assert sum(seen[:-3]) / tokens == pytest.approx(50 / 2000, rel=0.02)
     assert [each.masked_lm_prob for each in (short[0], long, decayed)] == [0.3, 0.3, 0.15]
-    assert (long.global_rope_theta, long.local_rope_theta) == (160_000.0, 0.0)
-    assert decayed.global_rope_theta == decayed.local_rope_theta == 160_000.0
+    for each in (long, decayed):  # FlexBertConfig's local_attn_rotary_emb_base of -1 is the other
+        assert each.global_rope_theta == each.local_rope_theta == 160_000.0
+    _, smallest, _ = read("ettin", f"size=17m,tokens={tokens}").phases[-3:]
+    assert (smallest.global_rope_theta, smallest.local_rope_theta) == (160_000.0, 0.0)
     rates = [(p.restart_learning_rate, p.restart_end_learning_rate) for p in (long, decayed)]
     assert rates == [(8e-4, 4e-4), (4e-4, pytest.approx(1.6e-5))]
     assert {each.restart_decay for each in (long, decayed)} == {"one_minus_sqrt"}
