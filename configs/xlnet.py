@@ -50,6 +50,6 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
             phases=(c.Phase(512, 500_000, batch_size=batch_size),),
             # Appendix A.4.1: K = 6, spans of 1 to 5 words.
             data=PretrainOptions(masked_lm_prob=1 / 6, masking="ngram", longest_ngram=5),
-            optim=c.OptimConfig(name="adamw", learning_rate=4e-4, warmup_steps=40_000),
+            optim=c.OptimConfig(learning_rate=4e-4, warmup_steps=40_000, decay_counts_warmup=False),
         )
     )
