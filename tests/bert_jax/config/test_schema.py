@@ -56,6 +56,14 @@ def test_every_config_resolves_and_is_consistent(given):
     assert config_lib.settings_from(Config, config_lib.to_config_dict(config)) == config
 
 
+@pytest.mark.parametrize("given", EVERY_CONFIG)
+def test_every_batch_divides_over_the_slice_that_its_config_names(given):
+    named, config = CONFIGS[given[0]].__doc__.partition("Slice: ")[2], read(*given)
+    for chips in re.findall(r"(\d+)(?: or (\d+))? chips", named.partition("\nCorpus:")[0]):
+        for count in filter(None, chips):
+            mesh.check_divides(config, int(count))
+
+
 def test_to_continue_is_to_begin_with_a_checkpoint(tiny_store, tmp_path, monkeypatch):
     config = read("continue")
     assert config.init == "hf:google-bert/bert-base-uncased"
