@@ -19,8 +19,9 @@ Not measured with this code.
 Source: section 3 for layers, batches "up to 4K" and no next sentences; train.py and distiller.py
 of transformers' research projects for weights 5, 2 and 1, temperature 2, AdamW at 5e-4 with
 epsilon 1e-6 and beta2 0.98, no weight decay, warm-up of a twentieth, clip at 5, three passes, which
-are 6,300 steps of BERT's corpus, and masks in proportion to count^-0.7. There masks are shared out
-over the batch, here each row has its 15%.
+are 6,300 steps of BERT's corpus, and masks in proportion to count^-0.7. Three things differ: there
+masks are shared out over the batch, here each row has its 15%; there all tokens learn the teacher's
+predictions, here the masked ones; there positions keep the teacher's vectors.
 """
 
 import ml_collections
@@ -49,6 +50,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
                 name="adamw",
                 learning_rate=5e-4,
                 warmup_steps=315,
+                decay_counts_warmup=False,
                 beta2=0.98,
                 weight_decay=0.0,
                 clip_norm=5.0,

@@ -6,7 +6,8 @@
 The last one is the same run with every stretch shorter in proportion, for 20 billion tokens in
 place of two trillion: batch sizes, rates and shares of the phases stay.
 
-Slice: 64 chips and more (the paper's machine for 150m: 4 H100, 470 h).
+Slice: 64 or 128 chips (the paper's machine for 150m: 4 H100, 470 h). Each of 64 has up to 12 rows
+of 1,024 or 2 of 8,192 at a time; whether 400m and 1b fit so is for bert_jax.plan to say.
 Corpus: 2 trillion open tokens of English web text, code and papers, in 50,368 byte-level pieces:
 data_pipeline.build --train_vocab=byte_bpe --vocab_size=50368 --lowercase=false. The original
 changes its corpus with each phase; one run here has one store.
@@ -15,9 +16,10 @@ measured with this code.
 
 Source of sizes, batches, tokens and rates: Weller et al. 2025; pretraining/configs/standard of
 JHU-CLSP/ettin-encoder-vs-decoder, and the table of sizes in its pretraining/README.md@321d8ee. The
-published weights have not been tried with this code. Four things differ: the batch grows from 768
-rows (there from one device's 24 to 144), long rows have 8,192 tokens (there 7,999), no special
-token is masked, and 1b has the tokens of the others (there a third of them in the last two phases).
+published weights have not been tried with this code. Five things differ: the batch grows from 768
+rows (there from one device's 24 to 144), texts share rows (there each has its own), long rows have
+8,192 tokens (there 7,999), no special token is masked, and 1b has the tokens of the others (there a
+third of them in the last two phases).
 """
 
 import dataclasses
@@ -76,16 +78,19 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
 
     ramp_tokens = round(size.ramp_tokens * share)
     grown = steps(SHORT_TOKENS - size.ramp_tokens, 1024)
-    short = c.Phase(1024, grown, batch_size=ROWS, masked_lm_prob=0.3)
+    short = c.Phase(1024, grown, batch_size=ROWS, micro_batches=6, masked_lm_prob=0.3)
     long = c.Phase(
         8192,
         steps(LONG_TOKENS, 8192),
         batch_size=ROWS,
+        micro_batches=36,
         restart_learning_rate=size.rate,
         restart_decay="one_minus_sqrt",
         restart_end_learning_rate=size.rate * 0.5,
         masked_lm_prob=0.3,
         global_rope_theta=LONG_THETA,
+        # Their windows take the base of complete rows where de_decay/ sets none: all but 17m's.
+        local_rope_theta=0.0 if chosen["size"] == "17m" else LONG_THETA,
     )
     decayed = dataclasses.replace(
         long,

@@ -49,6 +49,8 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
                 hidden_act="gelu_erf",
             ),
             phases=(c.Phase(512, 400_000, batch_size=256, micro_batches=2),),
-            optim=c.OptimConfig(name="adamw", learning_rate=6e-4, warmup_steps=4000),
+            optim=c.OptimConfig(
+                name="adamw", learning_rate=6e-4, warmup_steps=4000, decay_counts_warmup=False
+            ),
         )
     )

@@ -14,7 +14,7 @@ masks=falling    30, 15 and 5%, and of several stores (--config.data.store=EN,DE
                  their tokens to the power of 0.7, 0.5 and 0.3 (mmBERT; which languages enter when
                  is up to config.phases[i].store_weights; its sizes are in docs/guide/models.md)
 
-Slice: 64 chips and more (the paper's machine: 8 H100).
+Slice: 64 chips (the paper's machine: 8 H100).
 Corpus: 2 trillion tokens of English web text, code and papers, in 50,368 byte-level pieces:
 data_pipeline.build --train_vocab=byte_bpe --vocab_size=50368 --lowercase=false.
 Expect (paper, quoted from memory): GLUE 88.4 Base, 90.4 Large. Not measured with this code.
@@ -22,8 +22,9 @@ Expect (paper, quoted from memory): GLUE 88.4 Base, 90.4 Large. Not measured wit
 Source of sizes, batches, tokens and rates: Warner et al. 2024, and AnswerDotAI/ModernBERT, configs
 of its branch pretraining_documentation. Its code masks special tokens too and draws random words
 below the largest id of the batch; here neither is so. Rows hold up to 16 examples, not any number.
-Weight decay is in proportion to the first phase's peak in all phases. Not here: Large goes back to
-900 billion tokens when its loss stalls; its rate of long rows is from its second attempt.
+Weight decay is in proportion to the first phase's peak in all phases. Large has 640 long rows per
+step, there 616. Not here: Large goes back to 900 billion tokens when its loss stalls; its rate of
+long rows is from its second attempt.
 """
 
 import dataclasses
@@ -89,7 +90,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     temperatures = TEMPERATURES[chosen["masks"]]
     size, share = SIZES[chosen["size"]], chosen["tokens"] / PAPER_TOKENS
     first, most = size.batches
-    rows_of_long = most // 8  # as many tokens
+    rows_of_long = -(-most // 512) * 64  # as many tokens, in rows that 64 chips share
 
     def steps(tokens: float, batch_size: int, seq_len: int) -> int:
         return max(1, round(tokens * share / (batch_size * seq_len)))

@@ -223,7 +223,10 @@ def clip_by_global_norm(clip_norm: float, apart: str = "") -> optax.GradientTran
 def mask_decayed(params: Tree) -> Tree:
     """Return a tree of bools: True for parameters with weight decay, all but biases and norms.
 
-    Source: optimization.py@eedf5716ce exclude_from_weight_decay = LayerNorm, layer_norm, bias.
+    XLNet's vectors of content, position and segment, its r_w_bias and so on, decay as there.
+
+    Source: optimization.py@eedf5716ce exclude_from_weight_decay = LayerNorm, layer_norm, bias;
+    zihangdai/xlnet model_utils.py include_in_weight_decay.
     """
 
     def decayed(path: tuple[Any, ...], _: Any) -> bool:

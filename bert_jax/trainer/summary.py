@@ -32,7 +32,7 @@ def list_opening_rows(setup: Setup, done: int | None) -> list[tuple[str, str]]:
         compute = dataclasses.replace(config.compute, attention=setup.parts.attention)
         chosen = dataclasses.replace(config, compute=compute)
     rows = [*list_model_rows(chosen, mesh, model), *setup.data_rows]
-    if rates := schedule.describe_rates(config.optim, config.model.num_hidden_layers, total):
+    if rates := schedule.describe_rates(config.optim, len(model.declared["layers"]), total):
         rows.append(("rates", rates))
     if scaled := mup.describe(config):
         rows.append(("transfer", scaled))

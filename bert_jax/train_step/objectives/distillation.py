@@ -2,7 +2,7 @@
 
 Dimensions: B rows, S sequence, P slots for masked tokens, V vocabulary (padded), D width.
 Source: Sanh et al. 2019 (DistilBERT), section 3; distiller.py of transformers' research projects,
-which also computes the divergence at masked positions only.
+which computes the divergence at all tokens, and with restrict_ce_to_mask as here.
 """
 
 import dataclasses

@@ -56,6 +56,14 @@ def test_every_config_resolves_and_is_consistent(given):
     assert config_lib.settings_from(Config, config_lib.to_config_dict(config)) == config
 
 
+@pytest.mark.parametrize("given", EVERY_CONFIG)
+def test_every_batch_divides_over_the_slice_that_its_config_names(given):
+    named, config = CONFIGS[given[0]].__doc__.partition("Slice: ")[2], read(*given)
+    for chips in re.findall(r"(\d+)(?: or (\d+))? chips", named.partition("\nCorpus:")[0]):
+        for count in filter(None, chips):
+            mesh.check_divides(config, int(count))
+
+
 def test_to_continue_is_to_begin_with_a_checkpoint(tiny_store, tmp_path, monkeypatch):
     config = read("continue")
     assert config.init == "hf:google-bert/bert-base-uncased"
@@ -118,6 +126,13 @@ def test_recipes_of_other_encoders_are_those_of_their_papers():
     assert config.optim.warmup_steps == 3125
     assert (config.data.segments, config.data.masking) == ("sop", "ngram")
     assert config.objective == "mlm_nsp"
+    for name in (
+        "roberta",
+        "distilbert",
+        "minilm",
+        "xlnet",
+    ):  # the rate does not step down after warm-up
+        assert not read(name).optim.decay_counts_warmup
     assert config_lib.list_objectives(read("left_to_right")) == ["causal"] * 2
     assert config_lib.list_objectives(read("left_to_right", "recipe=no_nsp")) == ["mlm"] * 2
 
@@ -155,8 +170,10 @@ def test_ettins_phases_have_its_tokens_masks_and_rates(tokens):
     assert sum(seen[:-2]) / tokens == pytest.approx(1700 / 2000, rel=slack)
     assert sum(seen[:-3]) / tokens == pytest.approx(50 / 2000, rel=0.02)
     assert [each.masked_lm_prob for each in (short[0], long, decayed)] == [0.3, 0.3, 0.15]
-    assert (long.global_rope_theta, long.local_rope_theta) == (160_000.0, 0.0)
-    assert decayed.global_rope_theta == decayed.local_rope_theta == 160_000.0
+    for each in (long, decayed):  # FlexBertConfig's local_attn_rotary_emb_base of -1 is the other
+        assert each.global_rope_theta == each.local_rope_theta == 160_000.0
+    _, smallest, _ = read("ettin", f"size=17m,tokens={tokens}").phases[-3:]
+    assert (smallest.global_rope_theta, smallest.local_rope_theta) == (160_000.0, 0.0)
     rates = [(p.restart_learning_rate, p.restart_end_learning_rate) for p in (long, decayed)]
     assert rates == [(8e-4, 4e-4), (4e-4, pytest.approx(1.6e-5))]
     assert {each.restart_decay for each in (long, decayed)} == {"one_minus_sqrt"}

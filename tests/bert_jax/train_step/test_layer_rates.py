@@ -1,6 +1,7 @@
 """Rates of layers and their unfreezing, against NumPy written from ULMFiT's two sections."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,8 @@ from bert_jax.parallel import mesh
 from bert_jax.train_step import schedule as layer_rates
 from bert_jax.train_step import state
 from bert_jax.train_step.objectives import MLM_NSP
+from bert_jax.trainer.compile import build_parts
+from bert_jax.trainer.summary import list_opening_rows
 from configs.finetune import electra
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
 from tests.bert_jax.train_step.gradients import NO_DROPOUT, draw, on_mesh
@@ -128,3 +131,14 @@ def test_the_screen_says_how_many_parts_stay_frozen():
         words = layer_rates.describe_rates(optim, layers=2, total_steps=100)
         assert "0.5 of the rate of the one above, the embeddings 0.12 of the heads'" in words
         assert f"one part more every {every} steps" in words and end in words
+
+
+def test_the_screen_counts_shared_layers_once():
+    """ALBERT's layers are one part of the model, whose rate is that of the last."""
+    shared = dataclasses.replace(CONFIG.model, share_layers=True)
+    config = dataclasses.replace(CONFIG, model=shared, optim=OPTIM)
+    parts = build_parts(config, [MLM_NSP], devices=jax.devices()[:1])
+    rest = {"data_rows": (), "profiled": None, "changes": (), "trunk": None}
+    rows = dict(list_opening_rows(SimpleNamespace(config=config, parts=parts, **rest), None))
+    assert "the embeddings 0.15 of the heads'" in rows["rates"]
+    assert "all are trained from step 3 on" in rows["rates"]
