@@ -37,7 +37,7 @@ def start(code: str, *arguments: object, cwd: pathlib.Path = ROOT) -> subprocess
     )
 
 
-def end_of(process: subprocess.Popen[str], limit_secs: float = 60) -> Ended:
+def end_of(process: subprocess.Popen[str], limit_secs: float = 150) -> Ended:
     try:
         out, err = process.communicate(timeout=limit_secs)
     except subprocess.TimeoutExpired:
