@@ -10,6 +10,7 @@ import glob
 import io
 import os
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
@@ -20,6 +21,7 @@ from data_pipeline.io.refused import Refused
 
 # Bytes that one request fetches from a bucket. A request takes about 50 ms, however small it is.
 _REQUEST_BYTES = 8 << 20
+_ANY_FOLDERS = re.compile(r"(?<![^/])(?:\*\*(?:/+|$))+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +46,7 @@ def find_files(pattern: str) -> list[StoredFile]:
     if not is_address(pattern):
         name = os.path.expanduser(pattern)
         is_literal = os.path.lexists(name)
-        paths = [name] if is_literal else sorted(glob.glob(name, recursive=True))
+        paths = [name] if is_literal else sorted(_glob(name))
         # A dangling link has no size; reading it reports the error.
         return [
             StoredFile(
@@ -66,6 +68,27 @@ def find_files(pattern: str) -> list[StoredFile]:
         )
         for name in sorted(entries)
     ]
+
+
+def _glob(pattern: str) -> Iterator[str]:
+    """Yield what a local glob matches; `**` enters a folder once, as links may lead in circles."""
+    head, *tail = _ANY_FOLDERS.split(pattern, 1)
+    if not tail:
+        yield from glob.glob(pattern)
+        return
+    entered: set[str] = set()
+
+    def enter(folder: str) -> bool:
+        is_new = (place := os.path.realpath(folder)) not in entered
+        entered.add(place)
+        return is_new
+
+    for top in filter(enter, glob.glob(head) if head else [os.curdir]):
+        for folder, names, _ in os.walk(top, followlinks=True):
+            shown = sorted(name for name in names if not name.startswith("."))
+            names[:] = [name for name in shown if enter(os.path.join(folder, name))]
+            inside = os.path.join(glob.escape(folder), tail[0] or "*")
+            yield from _glob(inside if head else inside.removeprefix("./"))
 
 
 @contextlib.contextmanager

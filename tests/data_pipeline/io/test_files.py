@@ -37,6 +37,25 @@ def test_globs_of_an_address_match_as_in_a_folder(memory, tmp_path, monkeypatch)
                 assert read(file.address) == read(other.address)
 
 
+def test_links_in_circles_are_followed_once(tmp_path, monkeypatch):
+    """Python's own glob enters them in every order, 40 deep."""
+    for name in ("a.txt", "b/b.txt", "b/[c]/c.txt", "b/[c]/.d/d.txt"):
+        (tmp_path / "x" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "x" / name).write_text(name)
+    for link in ("up", "again", "b/up", "b/[c]/up"):
+        (tmp_path / "x" / link).symlink_to(tmp_path / "x")
+    (tmp_path / "x/linked").symlink_to(tmp_path / "y")
+    (tmp_path / "y").mkdir()
+    (tmp_path / "y/y.txt").write_text("y")
+    texts = ["a.txt", "b/[c]/c.txt", "b/b.txt", "linked/y.txt"]
+    monkeypatch.chdir(tmp_path / "x")
+    for pattern in ("**/*.txt", "**/**/*.txt", "**", f"{tmp_path}/x/**/*.t*", "./**/*.txt"):
+        head = pattern.partition("**")[0]
+        files = [file.address for file in find_files(pattern) if not file.is_directory]
+        assert files == [head + name for name in texts]
+    assert [file.address for file in find_files("../x/**/b/*.txt")] == ["../x/b/b.txt"]
+
+
 def test_a_bucket_is_asked_for_large_pieces_whatever_the_reader_asks_for(memory, monkeypatch):
     data = bytes(range(256)) * 1000
     memory.pipe("/corpus/a.gz", gzip.compress(data, compresslevel=0))
