@@ -51,6 +51,7 @@ _MIN_PAIR_COUNT = 2
 # SentencePiece's rules; keys: whether it lowercases
 _RULES = {True: "nmt_nfkc_cf", False: "nmt_nfkc"}
 _SENTENCEPIECE_THREADS = 16  # a constant: sums over threads, and with them the model, depend on it
+_SENTENCEPIECE_SPECIAL = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
 _MAX_SENTENCE_BYTES = 1 << 16  # SentencePiece skips longer texts
 
 ReadText = Callable[[], Iterable[str]]
@@ -94,8 +95,9 @@ def train_vocabulary(
         is_small = count <= _SMALL_ALPHABET * vocab_size
         character_coverage = _ALL_CHARACTERS if is_small else _MAX_CHARACTERS
     if kind == WORDPIECE:
-        alphabet = _alphabet(counts, character_coverage)
-        pieces = _train_wordpiece(read_text, alphabet, vocab_size, lowercase, reserved_pieces)
+        pieces = _train_wordpiece(
+            read_text, counts, vocab_size, lowercase, reserved_pieces, character_coverage
+        )
         return TrainedVocabulary(join_pieces(pieces), character_coverage)
     model = train_sentencepiece(
         kind, read_text, vocab_size, lowercase, reserved_pieces, character_coverage
@@ -120,13 +122,19 @@ def read_training_documents(
 
 
 def _train_wordpiece(
-    read_text: ReadText, alphabet: list[str], vocab_size: int, lowercase: bool, reserved_pieces: int
+    read_text: ReadText,
+    counts: collections.Counter[str],
+    vocab_size: int,
+    lowercase: bool,
+    reserved_pieces: int,
+    character_coverage: float,
 ) -> list[str]:
     """Learn WordPiece pieces by merging the most frequent pairs; return them in id order.
 
     Order: BERT_HEAD, [unused99] and on as in BERT's own list, the characters of the alphabet, these
     within words, then merges as they were found.
     """
+    alphabet = _alphabet(counts, character_coverage)
     inner = _inner(alphabet, lowercase)
     unused = range(_BERTS_UNUSED, _BERTS_UNUSED + reserved_pieces)
     head = [*BERT_HEAD, *(f"[unused{i}]" for i in unused)]
@@ -155,7 +163,7 @@ def _train_wordpiece(
     learned = sorted(id_of.keys() - set(alphabet) - set(inner), key=id_of.__getitem__)
     pieces = [*head, *alphabet, *inner, *learned]
     if len(pieces) < vocab_size:
-        raise Refused(_too_large(vocab_size, len(pieces)))
+        raise Refused(_too_large(vocab_size, len(pieces), character_coverage))
     return pieces
 
 
@@ -227,7 +235,8 @@ def train_sentencepiece(
             sentence_iterator=_keep_error(_cut_long(read_text()), raised),
             model_writer=model,
             model_type=kind,
-            vocab_size=vocab_size,
+            # Without room for these it would tell of its own code.
+            vocab_size=max(vocab_size, _SENTENCEPIECE_SPECIAL),
             character_coverage=character_coverage,
             required_chars=_ASCII.translate(_NO_CAPITALS) if lowercase else _ASCII,
             normalization_rule_name=_RULES[lowercase],
@@ -247,7 +256,7 @@ def train_sentencepiece(
     except RuntimeError as error:
         if raised:
             raise raised[0] from None
-        raise Refused(_sentencepiece_problem(str(error), vocab_size)) from error
+        raise Refused(_sentencepiece_problem(str(error), vocab_size, character_coverage)) from error
     return model.getvalue()
 
 
@@ -270,10 +279,10 @@ def _keep_error(texts: Iterable[str], raised: list[BaseException]) -> Iterator[s
         raise
 
 
-def _sentencepiece_problem(message: str, vocab_size: int) -> str:
+def _sentencepiece_problem(message: str, vocab_size: int, character_coverage: float) -> str:
     """Describe an error of the trainer in this project's words."""
     if limit := re.search(r"Vocabulary size too high.*?<= (\d+)", message):
-        return _too_large(vocab_size, int(limit[1]))
+        return _too_large(vocab_size, int(limit[1]), character_coverage)
     if needed := re.search(r"required_chars\D*\d+ vs (\d+)", message):
         return (
             f"--vocab_size is {vocab_size}, too small: the special pieces and the characters of "
@@ -283,8 +292,10 @@ def _sentencepiece_problem(message: str, vocab_size: int) -> str:
     return f"SentencePiece could not train {vocab_size} pieces on this text: {message.strip()}"
 
 
-def _too_large(vocab_size: int, most: int) -> str:
+def _too_large(vocab_size: int, most: int, character_coverage: float) -> str:
+    # The coverage is named as its default for a smaller vocabulary may be another.
     return (
         f"--vocab_size is {vocab_size}, but the text yields no more than {most} pieces; "
-        f"give --vocab_size={most} or less, or more text"
+        f"give --vocab_size={most} or less with --character_coverage={character_coverage}, or more "
+        "text"
     )

@@ -130,7 +130,10 @@ def test_a_text_without_sentences_or_spaces_is_read_to_its_end(tmp_path):
     "kind, size, sentence",
     [
         ("wordpiece", 120, r"--vocab_size is 120, too small: .* takes 104 .* give 139 or more"),
-        ("bpe", 20, r"--vocab_size is 20, too small: .* take \d+; give more"),
+        *(
+            (kind, size, rf"--vocab_size is {size}, too small: .* take \d+; give more")
+            for kind, size in (("bpe", 20), ("bpe", 4), ("unigram", 1))
+        ),
         *(
             (kind, 5000, r"--vocab_size is 5000, but the text yields no more than \d+ pieces")
             for kind in SIZES
@@ -140,6 +143,16 @@ def test_a_text_without_sentences_or_spaces_is_read_to_its_end(tmp_path):
 def test_sizes_that_the_text_cannot_fill_or_fit_are_refused(kind, size, sentence):
     with pytest.raises(ValueError, match=sentence):
         train_vocabulary(kind, lambda: TEXT, size, lowercase=True)
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_the_size_that_a_refusal_names_can_be_trained(kind):
+    """A small vocabulary leaves out rare characters by default, and then has fewer pieces."""
+    text = [*TEXT, "\u03b1\u03b2\u03b3\u03b4\u03b5\u03b6\u03b7\u03b8"]
+    with pytest.raises(ValueError, match="no more than") as error:
+        train_vocabulary(kind, lambda: text, 5000, lowercase=True)
+    size, coverage = re.findall(r"(?:--vocab_size|_coverage)=([\d.]+\d)", str(error.value))
+    train_vocabulary(kind, lambda: text, int(size), True, 0, float(coverage))
 
 
 def test_every_file_gives_an_equal_share_of_the_text(tmp_path):
