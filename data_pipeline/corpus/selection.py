@@ -213,10 +213,10 @@ def describe_too_few(count: int, documents: str) -> str:
     fix = "add text"
     if documents == "blank_line":
         fix += (
-            ", put a blank line between the documents of plain text, or say what a document is: "
+            ", or, in plain text, put a blank line between documents or say what a document is: "
             "--documents=line makes one of each line, --documents=file one of each file"
         )
-    elif documents:
+    elif documents not in ("", "line"):
         fix += ", or cut it finer: --documents=blank_line makes a document of each block of lines"
     return f"the input has {state}, so none can be held out while another is trained on; {fix}"
 

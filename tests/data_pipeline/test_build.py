@@ -270,17 +270,17 @@ def test_the_next_command_has_the_config_for_so_much_text(tokens, config):
     assert (ROOT / "configs" / f"{config}.py").is_file()
 
 
-@pytest.mark.parametrize("rule", ["blank_line", "file", "chapters"])
+@pytest.mark.parametrize("rule", ["blank_line", "line", "file", "chapters"])
 def test_a_single_document_is_refused_before_training_without_advice_that_is_in_force(
     corpus, tmp_path, capsys, monkeypatch, rule
 ):
     monkeypatch.setattr(build, "train_vocabulary", lambda *given: pytest.fail("trained"))
-    corpus.write_text("One line.\nAnother one.\n")
+    corpus.write_text("One line.\n" + "Another one.\n" * (rule != "line"))
     argv = [f"--input={corpus}", f"--output={tmp_path}/store", f"--documents={rule}"]
     assert main([*argv, "--train_vocab=wordpiece", "--vocab_size=200"]) == 2
     error = capsys.readouterr().err
     assert "the input has a single document" in error
-    assert ("--documents=blank_line" in error) == (rule != "blank_line")
+    assert ("--documents=blank_line" in error) == (rule in ("file", "chapters"))
 
 
 @pytest.mark.parametrize(
