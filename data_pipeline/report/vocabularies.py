@@ -74,7 +74,7 @@ def load_compared(paths: Iterable[str], rules: str) -> dict[str, Vocabulary]:
       Refused: as load_vocabulary, in the words of --compare_vocabs.
     """
     loaded = {}
-    for path in paths:
+    for path in map(str.strip, paths):
         own_rules = rules if path.endswith(".model") else NONE
         try:
             vocabulary = load_vocabulary(path, checks_case=False, rules=own_rules)

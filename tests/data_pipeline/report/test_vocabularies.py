@@ -72,7 +72,7 @@ def compare(tmp_path, capsys, monkeypatch):
 
     def compare(paths):
         before = sorted(tmp_path.iterdir())
-        flags = ["--documents=line", "--sentences=lines", f"--compare_vocabs={','.join(paths)}"]
+        flags = ["--documents=line", "--sentences=lines", f"--compare_vocabs={', '.join(paths)}"]
         assert build.main([f"--input={text}", *flags]) == 0
         assert sorted(tmp_path.iterdir()) == before
         printed = capsys.readouterr()
