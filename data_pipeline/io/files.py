@@ -70,6 +70,22 @@ def find_files(pattern: str) -> list[StoredFile]:
     ]
 
 
+def identify(flag: str, file: StoredFile) -> str:
+    """Return a key that is equal for two names of one local file; for an address, itself.
+
+    Raises Refused, with the flag that names the file, if its name is not UTF-8.
+    """
+    address = file.address
+    try:
+        address.encode()
+    except UnicodeEncodeError as error:
+        name = os.fsencode(address).decode("utf-8", "backslashreplace")
+        raise Refused(
+            f"{flag} has {name}, a name that is not UTF-8, which no store can keep; rename the file"
+        ) from error
+    return address if is_address(address) else os.path.realpath(address)
+
+
 def _glob(pattern: str) -> Iterator[str]:
     """Yield what a local glob matches; `**` enters a folder once, as links may lead in circles."""
     head, *tail = _ANY_FOLDERS.split(pattern, 1)

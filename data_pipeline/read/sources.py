@@ -4,7 +4,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 
 from data_pipeline.io.address import is_address
-from data_pipeline.io.files import StoredFile, find_files
+from data_pipeline.io.files import StoredFile, find_files, identify
 from data_pipeline.io.refused import Refused
 from data_pipeline.read import formats, gutenberg, tfds
 from data_pipeline.read.documents import STRANGER, Source, check_source, describe_bad_files
@@ -32,7 +32,7 @@ def find_sources(patterns: str, options: TextOptions) -> list[Source]:
         else:
             matches = _matches(entry)
         for file in matches:
-            files_by_key.setdefault(_identity(file), file)
+            files_by_key.setdefault(identify("--input", file), file)
     if not files_by_key:
         raise Refused("--input is empty; give files or globs, as in --input='corpus/*.txt.gz'")
     files = list(files_by_key.values())
@@ -68,21 +68,6 @@ def _matches(pattern: str) -> list[StoredFile]:
             "quotes around a glob so that the shell leaves it alone"
         )
     return files
-
-
-def _identity(file: StoredFile) -> str:
-    """Return a key that is equal for two names of one local file; else the address."""
-    address = file.address
-    try:
-        address.encode()
-    except UnicodeEncodeError as error:
-        name = os.fsencode(address).decode("utf-8", "backslashreplace")
-        raise Refused(
-            f"--input has {name}, a name that is not UTF-8, which no store can keep; rename the "
-            "file"
-        ) from error
-    is_local = not is_address(address) and not address.startswith(tfds.PREFIX)
-    return os.path.realpath(address) if is_local else address
 
 
 def _check(file: StoredFile, options: TextOptions) -> tuple[str, str]:

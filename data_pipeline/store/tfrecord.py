@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from data_pipeline.io.files import find_files
+from data_pipeline.io.files import find_files, identify
 from data_pipeline.io.record_frames import FOOT_BYTES, HEAD_BYTES, record_lengths
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec import hashing
@@ -79,7 +79,7 @@ def open_writer(path: pathlib.Path, compression: str) -> Iterator[Any]:
 
     options = tf.io.TFRecordOptions(compression_type=COMPRESSIONS[compression])
     try:
-        with tf.io.TFRecordWriter(str(path), options) as writer:
+        with tf.io.TFRecordWriter(os.fsencode(path), options) as writer:
             yield writer
     except tf.errors.ResourceExhaustedError as error:
         raise OSError(errno.ENOSPC, error.message, str(path)) from error
@@ -91,18 +91,19 @@ def find_record_files(flag: str, patterns: str) -> list[pathlib.Path]:
     """List the files of a comma-separated list of globs, each once, sorted within a pattern.
 
     Raises:
-      Refused: no pattern, or one without a file; the message names the flag.
+      Refused: no pattern, one without a file, a name that is not UTF-8; the message names the
+        flag.
     """
     paths: dict[str, pathlib.Path] = {}
     for pattern in [part.strip() for part in patterns.split(",") if part.strip()] or [patterns]:
-        files = [file.address for file in find_files(pattern) if os.path.isfile(file.address)]
+        files = [file for file in find_files(pattern) if os.path.isfile(file.address)]
         if not files:
             raise Refused(
                 f"{flag} has {pattern!r}, which matches no file under {os.getcwd()}; give TFRecord "
                 "files or globs, and put quotes around a glob so that the shell leaves it alone"
             )
         for file in files:
-            paths.setdefault(os.path.realpath(file), pathlib.Path(file))
+            paths.setdefault(identify(flag, file), pathlib.Path(file.address))
     return list(paths.values())
 
 

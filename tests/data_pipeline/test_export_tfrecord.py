@@ -1,6 +1,8 @@
 """Exported records, read with TensorFlow as other people's trainers read them."""
 
 import json
+import os
+import sys
 
 import numpy as np
 import pytest
@@ -28,7 +30,7 @@ GOOGLE_SPEC = {
 
 def records_of(path):
     compression = "GZIP" if path.suffix == ".gz" else ""
-    return list(tf.data.TFRecordDataset(str(path), compression).as_numpy_iterator())
+    return list(tf.data.TFRecordDataset(os.fsencode(path), compression).as_numpy_iterator())
 
 
 def lists_of(record):
@@ -53,7 +55,7 @@ def export(store, output, *flags):
 def test_every_record_parses_as_google_reads_it_to_the_row_of_its_position(tiny_store, tmp_path):
     options = {"random_seed": 7, "masking": "whole_word"}
     flags = [f"--{name}={value}" for name, value in options.items()]
-    output = tmp_path / "out"
+    output = tmp_path / (os.fsdecode(b"\xff") if sys.platform == "linux" else "out")
     facts = export(tiny_store, output, "--epochs=2", "--shards=3", "--workers=1", *flags)
     source = source_of(tiny_store, **options)
     assert facts["examples"] == source.rows_in_epoch(0) + source.rows_in_epoch(1)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 
 import numpy as np
@@ -226,6 +227,15 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(folder, capsys, monkeypatc
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1
     assert not (folder / "store").exists()
+
+
+def test_a_name_that_is_not_utf_8_is_refused_before_its_records_are_read(folder, capsys):
+    try:
+        (folder / "good.tfrecord").rename(folder / os.fsdecode(b"a\xff"))
+    except OSError:
+        pytest.skip("needs a file system whose names are bytes")
+    assert run(folder, f"--input={folder}/a*") == 2
+    assert re.search(r"^error: --input has .*/a\\xff, a name that is not", capsys.readouterr().err)
 
 
 def test_what_a_killed_import_left_is_replaced_and_a_finished_store_is_not(folder, capsys):
