@@ -1,6 +1,7 @@
 """Find labels that a person reads as one, and labels that stand for a missing value."""
 
 import decimal
+import math
 import re
 import unicodedata
 from collections import Counter
@@ -88,6 +89,11 @@ def is_header(names: Sequence[str], fields: Sequence[object]) -> bool:
     if len(texts) < len(fields):  # most rows of a large table, known without folding
         return False
     return sorted(map(_fold_case, names)) == sorted(map(_fold_case, texts))
+
+
+def read_number(text: str) -> float:
+    """Return the number that a text spells, infinite if too large; NaN for any other text."""
+    return float(text) if _NUMBER.fullmatch(text.strip()) else math.nan
 
 
 def _fold_case(text: str) -> str:

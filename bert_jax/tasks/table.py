@@ -25,7 +25,7 @@ from bert_jax.tasks.files import (
     read_table,
     split_file,
 )
-from bert_jax.tasks.labels import check_labels, fold_text
+from bert_jax.tasks.labels import check_labels, fold_text, read_number
 from bert_jax.tasks.metrics import (
     ACCURACY,
     MACRO_F1,
@@ -111,10 +111,7 @@ def learn_classes(train: Columns, dev: Columns, column: str) -> Classes:
 
 
 def _by_number_then_word(label: str) -> tuple[float, str]:
-    try:
-        number = float(label)
-    except ValueError:
-        return math.inf, label
+    number = read_number(label)
     return (number if math.isfinite(number) else math.inf), label
 
 
@@ -177,10 +174,7 @@ def learn_numbers(train: Columns, dev: Columns, column: str) -> Numbers:
 
 
 def _number(text: str, place: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = read_number(text)
     if not math.isfinite(value):
         raise Refused(
             f"{place} has the label {text!r:.60}, which is not a number; correct the row, or set "

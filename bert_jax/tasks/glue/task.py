@@ -22,6 +22,7 @@ from bert_jax.tasks.glue.specs import (
     TASKS,
     GlueTask,
 )
+from bert_jax.tasks.labels import read_number
 from bert_jax.tasks.metrics import MATTHEWS, score_classes, score_majority, score_numbers
 from bert_jax.tasks.task import CLASSIFY, REGRESS, Example, Scores, Task
 from data_pipeline.io.atomic import write_file
@@ -98,10 +99,7 @@ def _read_labels(task: GlueTask, examples: SplitTexts) -> np.ndarray:
 
 
 def _read_score(text: str, place: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
+    value = read_number(text)
     if not STSB_MIN <= value <= STSB_MAX:
         raise Refused(
             f"{place} has the score {text!r:.60}; it must be a number from {STSB_MIN:g} to "

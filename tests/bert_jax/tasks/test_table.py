@@ -150,6 +150,12 @@ def test_numbered_classes_are_in_the_order_of_their_numbers(tmp_path, vocabulary
         ("dev.xlsx", "PK", {}, r"dev\.xlsx ends in '\.xlsx'"),
         ("dev.csv", "", {"text_column": ""}, r"both be set; the columns of .* are claim, about"),
         ("dev.csv", "", {"is_regression": True}, r"train\.csv row 2 has the label 'no'"),
+        (  # Python's float reads 25
+            "train.csv",
+            "claim,about,stars\na,b,7\nb,c,2_5\n",
+            {"is_regression": True, "label_column": "stars"},
+            r"train\.csv row 3 has the label '2_5', which is not a number",
+        ),
         (
             "train.csv",
             "claim,about,stars\na,b,7\nb,c,7\n",

@@ -148,7 +148,7 @@ RTE = "index\tsentence1\tsentence2\tlabel\n"
         ("CoLA/train.tsv", f"{RTE}0\ta\tb\tentailment\n", r"train\.tsv row 1 .* 'sentence1'"),
         *(
             ("STS-B/train.tsv", stsb_rows([f"a\tb\t{score}"], "\tscore"), f"row 2 .* '{score}'")
-            for score in ("5.2", "nan", "high", "")
+            for score in ("5.2", "nan", "high", "", "0_5")
         ),
         (
             "QQP/dev.tsv",
