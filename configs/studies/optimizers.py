@@ -4,10 +4,9 @@
         --config.store=runs/quickstart/store --workdir=DIR
 
 Muon multiplies matrices, too: rows that end with _time take more steps, as many as its time allows.
-Rates and weight decays were chosen by the rows of search=true, on a store of the training
-documents alone.
+Rates and weight decays were chosen by search=true, on a store of the training documents alone.
 
-Measured (row study_optimizers of docs/results/studies.json).
+Measured (row study_optimizers of docs/results/studies.json): 84 minutes on two cores.
 """
 
 import ml_collections
@@ -32,10 +31,7 @@ OPTIMIZERS = {
     ),
     "lamb": (
         1.08,
-        (
-            *((5e-3, 0.01), (5e-3, 0.3)),
-            *((2.5e-3, 0.01), (1e-2, 0.01), (2e-2, 0.01), (4e-2, 0.01), (8e-2, 0.01)),
-        ),
+        tuple((rate, 0.01) for rate in (5e-3, 2.5e-3, 1e-2, 2e-2, 4e-2, 8e-2)),
     ),
 }
 
@@ -51,7 +47,7 @@ def _build_row(name: str, optimizer: str, rate: float, decay: float, share: floa
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Build four rows at equal steps and three at equal time, or those of the search."""
+    """Build four rows at equal steps and three at equal time, or the rows of the search."""
     searches = c.arguments(text, search=("false", "true"))["search"] == "true"
     rows = []
     for name, (share, settings) in OPTIMIZERS.items():

@@ -101,8 +101,8 @@ def _glob(pattern: str) -> Iterator[str]:
 
     for top in filter(enter, glob.glob(head) if head else [os.curdir]):
         for folder, names, _ in os.walk(top, followlinks=True):
-            shown = sorted(name for name in names if not name.startswith("."))
-            names[:] = [name for name in shown if enter(os.path.join(folder, name))]
+            visible = sorted(name for name in names if not name.startswith("."))
+            names[:] = [name for name in visible if enter(os.path.join(folder, name))]
             inside = os.path.join(glob.escape(folder), tail[0] or "*")
             yield from _glob(inside if head else inside.removeprefix("./"))
 
