@@ -161,7 +161,7 @@ def test_a_run_on_the_plateau_is_left_out_and_the_picture_has_every_rung(tiny_st
     assert dots >= len(outcomes)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["64", "128", "256"]
     table = ladder_report.build_table(ladder)
-    assert table.row_count == 7 and list(table.columns[-1].cells)[-1] == "-"
+    assert table.row_count == 7 and str([*table.columns[-1].cells][-1]) == "-"
 
 
 def test_the_command_of_a_forecast_can_be_pasted_from_80_columns(monkeypatch):

@@ -172,14 +172,14 @@ def test_a_model_of_fewer_positions_than_scored_rows_has_a_reason(tiny_store, tm
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in STUDIES.glob("[a-z]*.py")))
-def test_bundled_studies_are_equal_in_tokens(tiny_store, tmp_path, name):
+def test_bundled_studies_are_equal_in_tokens_or_say_that_they_are_not(tiny_store, tmp_path, name):
     place = f"configs/studies/{name}.py"
     bundled = overrides.load(StudyConfig, place, find_config, [])
     costs = Study(dataclasses.replace(bundled, store=str(tiny_store)), tmp_path).costs
     for row in bundled.rows:  # its settings of fine-tuning are some
         load_task(StudyTask("cola", "configs/finetune/glue.py:task=cola"), row.finetune)
     tokens = [cost.tokens for cost in costs if cost.tokens]
-    assert max(tokens) == pytest.approx(min(tokens))
+    assert bundled.equal == "nothing" or max(tokens) == pytest.approx(min(tokens))
 
 
 @pytest.mark.parametrize("given", ["width=0", "width=5", "layers=7"])
