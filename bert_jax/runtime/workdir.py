@@ -342,7 +342,8 @@ def check_all_see(folder: pathlib.Path | epath.Path, limit_secs: float) -> None:
 
     try:
         name = processes.ask_first("what to look for in the workdir", write_marker, limit_secs)
-        answer = "" if _appears(folder / name) else socket.gethostname()
+        seen = _appears(folder / name, min(SEEN_SECS, limit_secs / 2))
+        answer = "" if seen else socket.gethostname()
         hosts = processes.agree("whether all see the workdir", answer, limit_secs)
     finally:
         if os.path.exists(marker):  # False, not an error, where process 0 may not look
@@ -359,8 +360,8 @@ def check_all_see(folder: pathlib.Path | epath.Path, limit_secs: float) -> None:
         )
 
 
-def _appears(path: pathlib.Path | epath.Path) -> bool:
-    end_secs = time.monotonic() + SEEN_SECS
+def _appears(path: pathlib.Path | epath.Path, limit_secs: float) -> bool:
+    end_secs = time.monotonic() + limit_secs
     while not path.exists():
         if time.monotonic() >= end_secs:
             return False

@@ -126,12 +126,8 @@ def test_recipes_of_other_encoders_are_those_of_their_papers():
     assert config.optim.warmup_steps == 3125
     assert (config.data.segments, config.data.masking) == ("sop", "ngram")
     assert config.objective == "mlm_nsp"
-    for name in (
-        "roberta",
-        "distilbert",
-        "minilm",
-        "xlnet",
-    ):  # the rate does not step down after warm-up
+    # The rate does not step down after warm-up.
+    for name in ("roberta", "distilbert", "minilm", "xlnet"):
         assert not read(name).optim.decay_counts_warmup
     assert config_lib.list_objectives(read("left_to_right")) == ["causal"] * 2
     assert config_lib.list_objectives(read("left_to_right", "recipe=no_nsp")) == ["mlm"] * 2

@@ -321,7 +321,7 @@ def test_a_folder_that_a_host_sees_after_a_minute_is_shared(tmp_path, monkeypatc
 
     clock.sleep = sleep
     monkeypatch.setattr(workdir_lib, "time", clock)
-    assert workdir_lib._appears(tmp_path / "run")
+    assert workdir_lib._appears(tmp_path / "run", workdir_lib.SEEN_SECS)
 
 
 def test_one_process_writes_nothing(tmp_path):
