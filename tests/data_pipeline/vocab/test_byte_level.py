@@ -163,8 +163,10 @@ def test_words_start_at_spaces_and_characters_have_their_pieces(loaded):
     assert vocabulary.kind == BYTE_LEVEL and not vocabulary.lowercase
     (ids,) = id_lists(vocabulary, ["x bal, über"])
     starts = [not vocabulary.is_continuation[i] for i in ids]
-    text = "".join(vocabulary.readable_pieces()[i] for i in ids)
+    readable = vocabulary.readable_pieces()
+    text = "".join(readable[i] for i in ids)
     assert text.removeprefix("▁").startswith("x▁bal,▁")
+    assert not {*"\n\r\t\x1b"} & {*"".join(readable)} and "\u010a" in readable  # a line feed
     begins = [i for i, start in enumerate(starts) if start]
     assert len(begins) == 2 + adds_space(library)
     aligned = PieceAligner(vocabulary).encode("x bal, über")
