@@ -148,11 +148,6 @@ def test_keys_order_scores_as_float32_and_then_documents():
     assert order == [6, 1, 8, 2, 3, 7, 9, 0, 4, 5]
 
 
-def test_vectors_without_an_order_are_refused():
-    with pytest.raises(ValueError, match="infinities or NaN"):
-        retrieval.rank_by_vectors(np.ones((2, 3), np.float32), [np.full((1, 3), np.nan)])
-
-
 def score_by_bm25(documents, query, k1=1.5, b=0.75):
     """Lucene's BM25 of every document, written out from table 1 of Kamphuis et al. 2020."""
     bags = [re.findall(r"\w\w+", text.lower()) for text in documents]
