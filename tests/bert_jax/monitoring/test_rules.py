@@ -160,6 +160,15 @@ def test_next_sentences_that_a_later_phase_begins_with_are_given_time():
     assert watch(at_chance, later)["next_sentence_at_chance"].step == 6000
 
 
+def test_visible_targets_are_told_from_a_line_of_few_and_in_the_words_of_their_objective():
+    once = {"mlm_accuracy": np.where(np.arange(100) == 50, 0.95, 0.6)}
+    assert watch(lines_of(good_losses(), **once)) == {}
+    for term, names_masks in (("mlm", True), ("causal", False)):
+        [visible] = watch([{"step": 1, "split": "train", f"{term}_accuracy": 1.0}]).values()
+        assert visible.rule == "targets_visible"
+        assert ("mask_token_share" in visible.advice) == names_masks
+
+
 def test_a_plateau_is_reported_late_where_targets_fit_their_neighbors():
     baseline = BASELINE | {"ngram_mlm_loss": UNIGRAM - 1.5}
     losses = np.maximum(good_losses(), UNIGRAM - 0.01)
