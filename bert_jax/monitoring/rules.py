@@ -37,12 +37,8 @@ class Finding:
 
     def as_record(self) -> dict[str, Any]:
         """Return the record that metrics.jsonl and summary.json keep."""
-        return {
-            "rule": self.rule,
-            "step": self.step,
-            "sentence": self.sentence,
-            "try": self.advice,
-        }
+        texts = {"sentence": self.sentence, "try": self.advice}
+        return {"rule": self.rule, "step": self.step, **texts}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Finding":
@@ -226,10 +222,7 @@ def rate_too_high(view: PhaseView) -> Words:
     best = float(means_N[:-3].min())
     if losses.newest < best + max(_RISE, 5 * losses.noise_N[-1]):
         return None
-    return (
-        f"the loss on {losses.words} has risen from {best:.2f} to {losses.newest:.2f}.",
-        advice,
-    )
+    return f"the loss on {losses.words} has risen from {best:.2f} to {losses.newest:.2f}.", advice
 
 
 _STUCK_STEPS, _STUCK_SHARE = 60, 0.03  # steps at the unigram line, from which it is stuck
