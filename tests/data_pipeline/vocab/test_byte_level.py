@@ -243,7 +243,8 @@ def without(piece: str) -> dict:
         (damaged_model(merges=[["zz", "qq"]]), "this version of tokenizers"),
         (without("<mask>"), "no piece \\[MASK\\] or <mask>"),
         (without("\u0120"), "no piece for 1 of the 256 bytes"),
-        (damaged_model(vocab=TRAINED["model"]["vocab"] | {"x9": 999}), "without a gap"),
+        (damaged_model(vocab=TRAINED["model"]["vocab"] | {"x9": 999}), "with few gaps"),
+        (damaged_model(vocab=TRAINED["model"]["vocab"] | {"x9": 9}), "each needs its own"),
     ],
 )
 def test_other_rules_and_damage_are_refused_by_a_sentence(tmp_path, data, message):
