@@ -38,11 +38,6 @@ from bert_jax.parallel import mesh
 
 Params = dict[str, Any]
 _TARGETS = 0x7A96E75  # mixed into dropout's seed for the stream of the targets
-_POOLER_ACTS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "tanh": jnp.tanh,
-    "gelu_erf": functools.partial(ops.gelu, hidden_act="gelu_erf"),
-    "relu": jax.nn.relu,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -329,7 +324,8 @@ class Bert(nnx.Module):
             read = ops.read_positions(hidden_BSD, positions)
         if self.pooler is None:
             return self.mlm.transform_vectors(read)
-        return _POOLER_ACTS[self.config.pooler_type](self.pooler(read))
+        read, act = self.pooler(read), self.config.pooler_type
+        return jnp.tanh(read) if act == "tanh" else ops.activate(read, act, saves_derivative=False)
 
     def transform_tokens(self, hidden_BSD: jax.Array, example_ids_BS: jax.Array) -> jax.Array:
         """Compute what a task's layer on tokens reads: float[B,S,D], or [B,S,2U] of LSTMs.

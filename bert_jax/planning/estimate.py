@@ -118,12 +118,11 @@ def count_row_flops(config: Config, index: int, teacher: ModelConfig | None = No
     name = phase.objective or config.objective
     predictions = 0 if name == RELATION_DISTILLATION else shape.predictions
     model = config_lib.model_in_phase(config, index)
-    own = flops.count_train_flops(model, shape.seq_len, predictions)
+    own = flops.count_train_flops(model, phase.seq_len, predictions)
     if teacher is None:
         return own
-    return own + flops.count_teacher_flops(
-        teacher, config.distill, name, shape.seq_len, shape.predictions
-    )
+    sizes = phase.seq_len, predictions
+    return own + flops.count_teacher_flops(teacher, config.distill, name, *sizes)
 
 
 def count_step_flops(config: Config, index: int) -> float:
