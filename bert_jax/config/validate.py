@@ -202,6 +202,9 @@ def _list_shared_rules(config: SharedConfig) -> Iterator[Rule]:
         "each step of stable_adamw shrinks the weights by this share, whatever the rate: below "
         f"{MAX_STABLE_DECAY}; adamw's 0.01 at a rate of 1e-4 is 1e-6 here",
     )
+    peak = config.optim.learning_rate
+    allowed = f"the rate falls to it from config.optim.learning_rate = {peak:g}: not above that"
+    yield "optim.end_learning_rate", config.optim.end_learning_rate <= peak, allowed
     yield from _list_architecture_rules(config)
     yield from _list_mesh_rules(config)
     is_name = _WANDB_PROJECT.fullmatch(config.log.wandb) is not None
@@ -330,6 +333,10 @@ def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
         names = ("restart_warmup_steps", "restart_decay", "restart_end_learning_rate")
         kept = "it needs a restart_learning_rate; without one the phase keeps the last schedule"
         yield from _require_defaults(key, phase, names, kept)
+    else:
+        end = phase.restart_end_learning_rate or config.optim.end_learning_rate
+        allowed = f"that schedule ends at {end:g}: take more, or less as restart_end_learning_rate"
+        yield f"{key}.restart_learning_rate", end <= phase.restart_learning_rate, allowed
     most = phase.seq_len // MIN_EXAMPLE_TOKENS
     yield (
         "data.packed_examples",

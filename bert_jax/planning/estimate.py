@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from bert_jax import config as config_lib
-from bert_jax.config import Config, ModelConfig
+from bert_jax.config import RELATION_DISTILLATION, Config, ModelConfig
 from bert_jax.model import attention, bert, flops
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning import chip_prices, hlo_cost
@@ -115,14 +115,14 @@ def count_row_flops(config: Config, index: int, teacher: ModelConfig | None = No
     shape = row_shape(
         config_lib.data_in_phase(config, index), phase.seq_len, phase.max_predictions_per_seq
     )
+    name = phase.objective or config.objective
+    predictions = 0 if name == RELATION_DISTILLATION else shape.predictions
     model = config_lib.model_in_phase(config, index)
-    own = flops.count_train_flops(model, shape.seq_len, shape.predictions)
+    own = flops.count_train_flops(model, phase.seq_len, predictions)
     if teacher is None:
         return own
-    name = phase.objective or config.objective
-    return own + flops.count_teacher_flops(
-        teacher, config.distill, name, shape.seq_len, shape.predictions
-    )
+    sizes = phase.seq_len, predictions
+    return own + flops.count_teacher_flops(teacher, config.distill, name, *sizes)
 
 
 def count_step_flops(config: Config, index: int) -> float:
