@@ -207,7 +207,7 @@ REFUSALS = {
     "export": {
         "--packed_examples=2": "--packed_examples",
         "--compression=zip": "--compression is 'zip'; it must be one of none, gzip",
-        "--shards=10000": "--shards is 10000",
+        "--shards=10000": "examples; give no more files",
         "--shards=0": "--shards is 0",
         "--seq_len=4": "seq_len is 4",
         "--output=FOLDER": "a folder with other files",
