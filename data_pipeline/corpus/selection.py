@@ -207,10 +207,7 @@ def describe_too_few(count: int, documents: str) -> str:
         )
     state = "a single document"
     if count > 1:
-        state = (
-            f"{count} documents that are equal but for case, white space and digits, or are near "
-            "duplicates that stay together"
-        )
+        state = f"{count} documents, equal or nearly so but for case, white space and digits"
     fix = "add text or clean less"
     if documents == "blank_line":
         fix += (
