@@ -42,10 +42,13 @@ class Length:
     secs: float
 
     def groups(self, step_secs: float) -> tuple[int, int]:
-        """Return how many groups, and how many steps in each, for steps of about this time."""
+        """Return how many groups, at most GROUPS, and how many steps in each.
+
+        step_secs is about the time of a step; a last group that would be smaller is left out.
+        """
         steps = self.steps or max(MIN_STEPS, round(self.secs / max(step_secs, 1e-9)))
-        groups = min(steps, GROUPS)
-        return groups, steps // groups
+        group_steps = -(-steps // GROUPS)
+        return steps // group_steps, group_steps
 
 
 @dataclasses.dataclass(frozen=True)
