@@ -186,10 +186,16 @@ def make_recipe(
     """Decide what the rungs of a config share.
 
     Raises:
-      Refused: the config learns something else than masked words, or begins with a checkpoint.
+      Refused: the config learns something else than masked words, or begins with a checkpoint;
+        there is one width or token count.
     """
     if not config.phases:
         raise Refused("config.phases is empty; a ladder trains the first phase")
+    if min(len(widths), len(tokens)) < 2:
+        raise Refused(
+            f"--widths={','.join(map(str, widths))} and --tokens={','.join(map(str, tokens))}: no "
+            "law fits a single width or token count; give two of each or more"
+        )
     first, base = config.phases[0], min(widths)
     objective = first.objective or config.objective
     if objective not in OBJECTIVES:
