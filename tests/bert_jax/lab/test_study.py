@@ -470,6 +470,13 @@ def test_report_has_means_differences_reasons_and_failures(tmp_path):
     assert (tmp_path / report.PICTURE).read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_study_of_which_every_run_failed_has_no_picture(tmp_path):
+    names = report.write(tmp_path, report.Report([RowResult(BERT, errors=["seed 0: dead"])], ""))
+    assert sorted(names) == sorted(path.name for path in tmp_path.iterdir())
+    page = (tmp_path / report.PAGE).read_text()
+    assert "BERT failed, seed 0: dead" in page and report.PICTURE not in page
+
+
 @pytest.mark.parametrize(
     ("values", "shown", "difference"),
     [
