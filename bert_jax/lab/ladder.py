@@ -21,6 +21,7 @@ from bert_jax.lab.row_kinds.pretrained import HELDOUT_LOSS
 from bert_jax.lab.row_kinds.row_kind import RowCost, build_flags
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 from bert_jax.logging.metrics_writer import SUMMARY
+from bert_jax.planning.budget import OBJECTIVES
 from bert_jax.planning.fit import fit
 from bert_jax.planning.law import (
     LADDER,
@@ -36,7 +37,6 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import Store
 
-OBJECTIVES = ("mlm_nsp", "mlm")  # the law is about their masked LM loss
 FIRST_PHASE = "configs/first_phase.py"
 UNIGRAM_LOSS, NGRAM_LOSS = "unigram_mlm_loss", "ngram_mlm_loss"  # keys of a summary
 _BATCH = "phases[0].batch_size"  # the one setting of a rung that a user may override

@@ -94,11 +94,11 @@ def _select_device(number: int) -> dict[str, str]:
     Where the environment names devices, it is one of those. CUDA and libtpu read these variables;
     on a CPU nothing does.
     """
-    one = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
+    environment = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
     for name in ("CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS"):
         visible = os.environ.get(name, str(number)).split(",")
-        one[name] = visible[number % len(visible)]
-    return one
+        environment[name] = visible[number % len(visible)]
+    return environment
 
 
 @dataclasses.dataclass(frozen=True)
