@@ -15,7 +15,6 @@ from bert_jax.planning.hlo_cost import Machine, Traffic
 from bert_jax.planning.slices import Slice
 from bert_jax.train_step.objectives.rtd import GENERATOR_SCOPE
 from bert_jax.train_step.step import TEACHER_SCOPE
-from data_pipeline.spec.schema import row_shape
 
 # Compiles a phase of a config; the words for the screen name it.
 Compile = Callable[[Config, str], Compiled | TooLarge]
@@ -111,17 +110,13 @@ def estimate_step(
 
 def count_row_flops(config: Config, index: int, teacher: ModelConfig | None = None) -> float:
     """Count the operations of a row in a phase: forward, backward, and forward in a teacher."""
-    phase = config.phases[index]
-    shape = row_shape(
-        config_lib.data_in_phase(config, index), phase.seq_len, phase.max_predictions_per_seq
-    )
+    phase, shape = config.phases[index], config_lib.shape_in_phase(config, index)
     name = phase.objective or config.objective
-    predictions = 0 if name == RELATION_DISTILLATION else shape.predictions
+    sizes = phase.seq_len, 0 if name == RELATION_DISTILLATION else shape.predictions
     model = config_lib.model_in_phase(config, index)
-    own = flops.count_train_flops(model, phase.seq_len, predictions)
+    own = flops.count_train_flops(model, *sizes)
     if teacher is None:
         return own
-    sizes = phase.seq_len, predictions
     return own + flops.count_teacher_flops(teacher, config.distill, name, *sizes)
 
 

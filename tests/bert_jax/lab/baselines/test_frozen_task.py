@@ -140,7 +140,13 @@ def test_what_cannot_be_learned_on_frozen_vectors_is_refused():
         frozen_task.check_task(toy_task(SPAN, {}), counts, "counts")
     with pytest.raises(ValueError, match="counts has no vectors of words"):
         frozen_task.check_task(toy_task(TAG, {}), counts, "counts")
-    frozen_task.check_task(toy_task(CLASSIFY, {}), counts, "counts")
+    one, both = (
+        toy_task(CLASSIFY, {"train": np.array(labels, np.int32)}, classes=2)
+        for labels in ([1, 1], [0, 1])
+    )
+    with pytest.raises(ValueError, match="all training rows of toy have the same label"):
+        frozen_task.check_task(one, counts, "counts")
+    frozen_task.check_task(both, counts, "counts")
 
 
 @pytest.fixture(scope="module")
