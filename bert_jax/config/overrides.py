@@ -105,6 +105,7 @@ def load(
     path = find(file)
     view = _values_of_file(path, [text] if colon else [])
     _check_kind(kind, view, file)
+    view = config_lib.to_config_dict(config_lib.settings_from(kind, view))
     for override in overrides:
         if override.path.isidentifier() and override.path not in typing.get_type_hints(kind):
             _refuse_argument(place, path, override)
@@ -214,8 +215,6 @@ def _set(kind: type[Any], view: ml_collections.ConfigDict, override: Override) -
         raise Refused(f"{override}: {error}") from error
     holder: Any = view
     for name, index in parts[:-1]:
-        if name not in holder:
-            config_lib.settings_from(kind, view)  # reports the wrong value in the file
         holder = holder[name]
         if index is None:
             continue

@@ -222,10 +222,31 @@ def test_a_line_is_named_of_a_file_by_any_path(tmp_path, monkeypatch):
         overrides.load(Config, "./mine.py", str, [])
 
 
-def test_a_file_is_blamed_before_a_flag_that_it_has_no_place_for(load):
-    text = "import ml_collections\ndef get_config(): return ml_collections.ConfigDict({'a': 1})\n"
-    with pytest.raises(ValueError, match="config has no field a"):
-        load(Config, ("optim.learning_rate", "1"), text=text)
+@pytest.mark.parametrize(
+    ("content", "path", "words"),
+    [
+        ("a=1", "optim.learning_rate", "config has no field a"),
+        ("optim=None", "optim.learning_rate", "config.optim is None; it has fields"),
+        ("phases=None", "phases[0].steps", "config.phases is a NoneType; it must be a tuple"),
+        ("phases=ConfigDict()", "phases[0].steps", r"config.phases is a ConfigDict; .*\(ENTRY,\)"),
+        ("phases=({},)", "phases[0].steps", r"config.phases\[0\] is {}; it has fields"),
+        (
+            "phases=(ConfigDict(dict(seq_len=8)),)",
+            "seed",
+            r"config.phases\[0\] has no steps, which",
+        ),
+    ],
+)
+def test_a_file_is_blamed_before_a_flag_that_it_has_no_place_for(load, content, path, words):
+    text = f"from ml_collections import *\ndef get_config(): return ConfigDict(dict({content}))\n"
+    with pytest.raises(ValueError, match=rf"^{words}"):
+        load(Config, (path, "1"), text=text)
+
+
+def test_a_file_may_leave_out_what_a_flag_sets(load):
+    text = "from ml_collections import *\ndef get_config(): return ConfigDict()\n"
+    config = load(Config, ("phases[-1].steps", "7"), ("optim.learning_rate", "1"), text=text)
+    assert (config.phases[-1].steps, config.optim.learning_rate) == (7, 1)
 
 
 @pytest.mark.parametrize(
