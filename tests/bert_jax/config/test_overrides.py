@@ -142,8 +142,10 @@ def test_what_a_file_takes_after_its_colon_is_shown_there(load):
     assert load(Config, ("optim.learning_rate", "0.5"), text=text).optim.learning_rate == 0.5
 
 
-def test_the_way_out_keeps_what_the_file_was_given(tmp_path):
-    file = tmp_path / "mine.py"
+@pytest.mark.parametrize("folder", ["runs", "run of 12:30"])
+def test_the_way_out_keeps_what_the_file_was_given(tmp_path, folder):
+    file = tmp_path / folder / "mine.py"
+    file.parent.mkdir()
     file.write_text(
         "from bert_jax.config import Config, arguments, to_config_dict\n"
         "def get_config(text=''):\n"
