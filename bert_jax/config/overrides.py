@@ -6,6 +6,7 @@ A flag names a path through the dataclass of settings, and its value must match 
 Every error names the flag, its value and what is allowed.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import importlib.util
@@ -106,7 +107,8 @@ def load(
     path = find(file)
     view = _values_of_file(path, texts)
     _check_kind(kind, view, file)
-    view = config_lib.to_config_dict(config_lib.settings_from(kind, view))
+    with contextlib.suppress(ml_collections.config_dict.RequiredValueError):  # flags set those
+        view = config_lib.to_config_dict(config_lib.settings_from(kind, view))
     for override in overrides:
         if override.path.isidentifier() and override.path not in typing.get_type_hints(kind):
             _refuse_argument(place, path, override)

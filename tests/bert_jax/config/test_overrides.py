@@ -245,8 +245,11 @@ def test_a_file_is_blamed_before_a_flag_that_it_has_no_place_for(load, content, 
         load(Config, (path, "1"), text=text)
 
 
-def test_a_file_may_leave_out_what_a_flag_sets(load):
-    text = "from ml_collections import *\ndef get_config(): return ConfigDict()\n"
+@pytest.mark.parametrize("content", ["", "optim=dict(learning_rate=required_placeholder(float))"])
+def test_a_file_may_leave_out_what_a_flag_sets(load, content):
+    fields = f"phases=(ConfigDict(dict(seq_len=8, steps=3)),), {content}"
+    text = "from ml_collections.config_dict import *\ndef get_config(): return ConfigDict("
+    text += f"dict({fields}))\n"
     config = load(Config, ("phases[-1].steps", "7"), ("optim.learning_rate", "1"), text=text)
     assert (config.phases[-1].steps, config.optim.learning_rate) == (7, 1)
 
