@@ -41,7 +41,7 @@ def read_window(text: str) -> Window:
 
 
 def check_window(window: Window, done_steps: int, total_steps: int) -> None:
-    """Raise Refused unless the whole window lies after done_steps and by total_steps."""
+    """Raise Refused unless the window lies within steps done_steps + 1 to total_steps."""
     if done_steps < window.first and window.last <= total_steps:
         return
     if done_steps >= total_steps:
