@@ -230,8 +230,8 @@ def make_train_step(
             move = jax.tree.map(lambda p, rate, d: p - rate * d, state.params, rates, direction)
             return move, opt_state
 
-        taught = None if teacher is None else Teacher(teacher, *frozen)
-        step_loss = StepLoss(model, objective, dropout, phase.micro_batches, gradient_dtype, taught)
+        placed = None if teacher is None else Teacher(teacher, *frozen)
+        step_loss = StepLoss(model, objective, dropout, phase.micro_batches, gradient_dtype, placed)
         if objective.ahead is None:
             grads, terms, weights = compute_gradients(step_loss, state.params, batch)
         else:
@@ -275,11 +275,11 @@ def make_eval_step(
 
     def step(params: Any, batch: Batch, *frozen: Any) -> Sums:
         specs = collectives.specs(params)
-        taught = None if teacher is None else Teacher(teacher, *frozen)
+        placed = None if teacher is None else Teacher(teacher, *frozen)
 
         def on_a_device(params: Any, batch: Batch, *frozen: Any) -> Sums:
             whole = collectives.gather_params(params, specs, model.dtype)
-            batch = _make_teach(objective, taught, frozen)(batch)
+            batch = _make_teach(objective, placed, frozen)(batch)
             bert = model.bind(whole)
             terms, weights = objective.terms(bert, batch, None), objective.weights(batch)
             sums = collectives.sum_over_batch({"terms": terms, "weights": weights})

@@ -153,16 +153,16 @@ def build_parts(
             )
             for index in range(len(config.phases))
         ]
-        taught = None
+        teacher_model = None
         if teacher is not None:
             needs_mlm = any(objective.reads_teacher_mlm for objective in objectives)
             read = bert.Heads(mlm=needs_mlm, nsp=False, pooler=False)
-            taught = bert.build(teacher, backend, mesh.shape["model"], compute, read)
+            teacher_model = bert.build(teacher, backend, mesh.shape["model"], compute, read)
         ahead = objectives[0].ahead
         tx = optimizers.make_optimizer(
             config.optim, mup.find_scales(config), ahead.part if ahead else ""
         )
-    return StepParts(config, objectives, mesh, models, tx, taught)
+    return StepParts(config, objectives, mesh, models, tx, teacher_model)
 
 
 def lower_step(parts: StepParts, index: int, batch: BatchShape) -> jax.stages.Lowered:
