@@ -29,7 +29,7 @@ from data_pipeline.store import open_store
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One stage of making rows, timed alone in plain NumPy on one core."""
+    """Hold the time of one stage of making rows, alone in plain NumPy on one core."""
 
     name: str
     microseconds_a_sequence: float
@@ -37,7 +37,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Throughput:
-    """The output of tf.data on some number of cores."""
+    """Hold the rates of tf.data on some number of cores."""
 
     cores: int
     sequences_per_sec: float
@@ -48,7 +48,7 @@ class Throughput:
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """A measurement and its settings; the keys of --json_out. A sequence is one example."""
+    """Hold a measurement and its settings, the keys of --json_out; a sequence is one example."""
 
     sequences_per_sec: float  # the rate with the most cores
     tokens_per_sec: float
@@ -173,7 +173,7 @@ def measure(flags: StoreBenchmarkFlags) -> Measurement:
         if isinstance(source, PretrainSource):
             stages = tuple(_time_stages(source, flags.secs / 8))
         numpy_rate = _time_rows(source, flags.secs / 4)
-    # The share of positions that are not padding, of the first rows of epoch 0.
+    # Measured on the first rows of epoch 0.
     first_rows = source.rows(np.arange(min(4096, source.rows_in_epoch(0))))
     text_share = float(first_rows["input_mask"].mean())
     by_cores = tuple(_time_batches(source, flags, cores, text_share) for cores in core_counts)
@@ -211,7 +211,7 @@ def _time_calls(call: Callable[[], object], secs: float) -> float:
 
 
 def _time_stages(source: PretrainSource, secs: float) -> Iterator[Stage]:
-    """Time each stage from numbers of rows to arrays on the output of the stage before it."""
+    """Time each stage, from row numbers to arrays, on the output of the stage before it."""
     index_B = np.arange(min(_count_rows_of_a_call(source), source.rows_in_epoch(0)))
     drawn = source.draw(0, index_B)
     rules, token_ids = source.layout.mask_rules, source.split.token_ids

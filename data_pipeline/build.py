@@ -60,7 +60,7 @@ from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
 from data_pipeline.vocab.train import TEXT_CHARS, TRAINED, read_training_documents, train_vocabulary
 
 _LIBRARIES = ("datasketch", "numpy", "sentencepiece", "sentencex", "tokenizers")
-_LISTED_BYTES = 80  # of a source in a manifest, in addition to its path
+_LISTED_BYTES = 80  # a source takes these in the manifest, in addition to its path
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -35,7 +35,7 @@ EXAMPLE = (
     "--output=grown.txt --words=1000"
 )
 _SHOWN_WORDS = 8
-_WHY_NOT = {  # kinds that take no words
+_WHY_NOT = {  # kinds that no word can be added to
     SENTENCEPIECE: "SentencePiece's: a word cannot be added to scores that were learned together",
     BYTE_LEVEL: "a byte-level BPE: a word is reached by merges alone, which were learned in order",
 }

@@ -101,7 +101,7 @@ class ImportFlags:
 COMMAND = Command("data_pipeline.import_tfrecord", __doc__, ImportFlags, EXAMPLE)
 
 _BLOCK_ROWS = 1 << 14
-_HELD_OUT, _TRAINED_ON = 0, 1  # marks of examples whose file decides their split
+_HELD_OUT, _TRAINED_ON = 0, 1  # marks of examples whose split follows from their file
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -29,7 +29,7 @@ from data_pipeline.report.progress import progress_bar
 _SKIPPED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages"})
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _LETTER = re.compile(r"[^\W\d_]")
-_MIN_MODULES = 100  # a Python with fewer was packed without its sources
+_MIN_MODULES = 100  # a Python with fewer modules was packed without its sources
 
 
 @dataclasses.dataclass(frozen=True)

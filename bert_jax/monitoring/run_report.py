@@ -269,7 +269,7 @@ def _render_verdicts(runs: Sequence[RunState]) -> str:
         verdict = escape(describe_verdict(run))
         if len(runs) == 1:
             return f"<p>{verdict}</p>{findings}"
-        look = f"--run: var(--run{number % len(page.RUN_COLOURS) + 1})"
+        look = f"--run: var(--run{number % len(page.RUN_COLORS) + 1})"
         items.append(f'<li style="{look}">{verdict}{findings}</li>')
     return f'<ol class="runs">{"".join(items)}</ol>'
 
@@ -302,7 +302,7 @@ def _draw(runs: Sequence[RunState], term: str) -> str:
         end = max(1, *(run.curves.last_step for run in runs))
         ends = []
         for number, run in enumerate(runs):
-            color = page.RUN_COLOURS[number % len(page.RUN_COLOURS)]
+            color = page.RUN_COLORS[number % len(page.RUN_COLORS)]
             train, heldout = (run.curves.select(split, measure) for split in ("train", "heldout"))
             axes.plot(*train, color=color, linewidth=0.7, alpha=0.6, clip_on=False)
             axes.plot(*heldout, color=color, linewidth=1.6, clip_on=False)

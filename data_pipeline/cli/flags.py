@@ -23,7 +23,7 @@ Values = TypeVar("Values")
 _FORM = "flag"
 ARGUMENTS = "arguments"  # section of positional arguments
 _METAVARS: dict[Any, str] = {int: "N", float: "X"}
-# Names that commands have for a model: the wrong one of them leads to the right one.
+# The flags by which commands take a model: the error for a wrong one suggests the right one.
 _MODELS = {"checkpoint", "from", "workdir", "model", "init"}
 _MAX_COLUMNS = 100
 

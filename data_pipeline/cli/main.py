@@ -20,7 +20,7 @@ from data_pipeline.io.refused import Refused
 Values = TypeVar("Values")
 Read = TypeVar("Read", covariant=True)
 
-BY_SIGNAL = 128  # plus the signal's number
+BY_SIGNAL = 128  # the exit code adds the signal's number
 DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, BY_SIGNAL + signal.SIGINT
 READER_LEFT = BY_SIGNAL + signal.SIGPIPE
 # Requests to stop: Ctrl-C, kill, a terminal that closes, a scheduler's warning before its limit.
@@ -119,7 +119,7 @@ def end_with_reader() -> None:
     _state["ends_with_reader"] = True
 
 
-# Of this process, as its signal handlers and its outputs are.
+# Global, since signal handlers and output streams are global too.
 _state = {"is_starting": False, "ends_with_reader": False}
 
 
@@ -150,7 +150,7 @@ def leave_stops_to_parent() -> None:
 
 
 class _Output(io.FileIO):
-    """Write to stdout or stderr; drop what is written once there is no reader."""
+    """Write to stdout or stderr; drop the output once there is no reader."""
 
     _has_reader = True
 
@@ -191,7 +191,7 @@ def _replace(stream: Any, number: int) -> Any:
     raw = _Output(number, "w", closefd=False)
     if stream is None:
         return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors="replace")
-    if not isinstance(stream, io.TextIOWrapper):  # another program's
+    if not isinstance(stream, io.TextIOWrapper):  # replaced by the calling program
         return stream
     stream.flush()
     return io.TextIOWrapper(
@@ -223,7 +223,7 @@ def run_main(
 ) -> int:
     """Read the flags of a command, do its work, and return the exit code of the process.
 
-    0 after success, or what the work returns; 2 after Refused or an OSError that would recur, 1
+    0 after success, or the code of `work`; 2 after Refused or an OSError that would recur, 1
     after an OSError that may pass, 128 + n after signal n, each with one line on stderr; 141 if
     stdout lost its reader and the command does not outlive it. Other errors are bugs and are
     raised. `describe` replaces the codes and lines of errors; None of it raises the error.

@@ -19,7 +19,7 @@ from typing import IO
 from data_pipeline.cli.live_line import LINE, escape
 from data_pipeline.io.small_files import open_to_write
 
-FILE = "libraries.log"  # a file of the workdir
+FILE = "libraries.log"  # in the workdir
 
 _STDERR = 2
 
@@ -29,7 +29,7 @@ class LibraryLog:
 
     def __init__(self) -> None:
         self._screen: int | None = None
-        self._temporary: IO[bytes] | None = None  # holds the output until the file to keep is known
+        self._temporary: IO[bytes] | None = None  # holds the output until `keep` names a file
         self.heading = ""  # begins each line of `say`: processes may share a screen
 
     def __enter__(self) -> "LibraryLog":

@@ -19,11 +19,11 @@ from data_pipeline.io.refused import Refused
 
 
 class _Process(multiprocessing.context.SpawnProcess):
-    """Start with signals blocked until leave_stops_to_parent: imports would print tracebacks."""
+    """Block signals until leave_stops_to_parent: during imports they would print tracebacks."""
 
     def start(self) -> None:
-        """Start the process. Ctrl-C meanwhile ends it: nobody would know of it and give it work."""
-        multiprocessing.resource_tracker.ensure_running()  # starting it would unblock them
+        """Start the process; Ctrl-C meanwhile ends it, as the pool does not know it yet."""
+        multiprocessing.resource_tracker.ensure_running()  # later it would unblock them
         with _defer_stops() as asked:
             super().start()
         for number in asked:
@@ -35,7 +35,9 @@ class _Process(multiprocessing.context.SpawnProcess):
 def _defer_stops() -> Iterator[list[int]]:
     """Block signals in processes that the block starts, and list those that come meanwhile."""
     asked: list[int] = []
-    is_main = threading.current_thread() is threading.main_thread()  # only that one gets signals
+    is_main = (
+        threading.current_thread() is threading.main_thread()
+    )  # only the main thread gets signals
     handlers = {n: signal.getsignal(n) for n in LEFT_TO_PARENT} if is_main else {}
     raising = {number: handler for number, handler in handlers.items() if callable(handler)}
     for number in raising:
@@ -61,7 +63,7 @@ def count_cores() -> int:
 
 
 CONTEXT = _Context()
-_kept: list[Any] = []  # a worker's object
+_kept: list[Any] = []  # the object of this worker
 _start_errors: list[Exception] = []
 
 
@@ -117,7 +119,7 @@ def _start_worker(make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
 
 
 def _end_with_parent() -> None:
-    """Exit this process when the command is killed: it would wait for a task forever."""
+    """Exit this worker when the command is killed, rather than wait for a task forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])

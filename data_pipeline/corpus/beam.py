@@ -39,7 +39,7 @@ NumberedSources = Sequence[tuple[int, Source]]
 
 @dataclasses.dataclass(frozen=True)
 class BeamWork:
-    """Hold the settings that are sent to every worker, and so no open vocabulary."""
+    """Hold the settings that are pickled for every worker; the vocabulary travels as bytes."""
 
     folder: str  # place of the encoded chunks: local, shared or gs://
     vocab_name: str
@@ -77,7 +77,7 @@ def check_options(beam_options: str) -> None:
     options = PipelineOptions(words)
     runner_name = options.view_as(StandardOptions).runner or StandardOptions.DEFAULT_RUNNER
     try:
-        runner = create_runner(runner_name)  # which also makes its options known
+        runner = create_runner(runner_name)  # importing it registers its options
     except (ValueError, ImportError, AttributeError) as error:
         raise Refused(
             f"--beam_options asks for --runner={runner_name}, which is not available ({error}); "

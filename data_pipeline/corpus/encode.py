@@ -27,7 +27,7 @@ from data_pipeline.read.sentences import split_sentences
 from data_pipeline.vocab import Vocabulary, load_recorded
 
 CHUNK_CHARS = 1 << 20  # text of a chunk; a larger document is a chunk of its own
-CHUNK_DOCUMENTS = 1 << 15  # the most in a chunk: millions of empty ones have few characters
+CHUNK_DOCUMENTS = 1 << 15  # millions of empty documents would not fill CHUNK_CHARS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class TextChunk:
 
 @dataclasses.dataclass(frozen=True)
 class ChunkFacts:
-    """Hold the facts, other than tokens, about D documents of L lines; no document is empty.
+    """Hold lengths, hashes and signatures of D documents with L lines; no document is empty.
 
     Lines are separate only if duplicate lines are to be dropped; otherwise a document is one line.
     Arrays that CleaningOptions do not require have no columns.

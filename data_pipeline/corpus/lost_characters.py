@@ -16,9 +16,9 @@ from data_pipeline.store import MANIFEST
 from data_pipeline.vocab import WORD_START, Vocabulary
 from data_pipeline.vocab.grow import UNUSED
 
-_RECORDED = 100  # characters in a manifest, the most frequent ones
+_RECORDED = 100  # most frequent lost characters that a manifest lists
 _SHOWN = 6
-_NO_LIMIT_CHARS = 1 << 20  # a limit of so many is none; regular expressions count to 2**32 - 2
+_NO_LIMIT_CHARS = 1 << 20  # a larger limit counts as none; re repeats at most 2**32 - 2 times
 
 
 class LostCharacters:
@@ -55,7 +55,7 @@ class LostCharacters:
             return 0
         lost_chars = 0
         for run in self._find_long_runs(" ".join(sentences)):
-            normalized = self._normalize(run)  # which may drop accents and tone marks
+            normalized = self._normalize(run)  # accents and tone marks may be dropped
             words = (len(word) for word, _ in _split_words(normalized))
             long_chars = sum(chars for chars in words if chars > self._max_word_chars)
             lost_chars += round(len(run) * long_chars / max(1, len(normalized)))

@@ -26,7 +26,7 @@ _PAIRS_AT_ONCE = 1 << 14
 # 19 of 20 near duplicates agree in a band at a threshold of 0.8. Pairs found by bands are
 # compared: a false positive only costs time, while a false negative is lost.
 _WEIGHTS = (0.05, 0.95)  # costs of a false positive and of a false negative
-_HIGHEST_BANDED = 0.95  # bands for a higher threshold would be too few; pairs are compared anyway
+_HIGHEST_BANDED = 0.95  # a higher threshold would leave too few bands; pairs are compared anyway
 _MAX_ROUNDS = 100  # bounds the work on documents that agree in one band and little else
 _SEED = 1  # datasketch's default
 _WORD_STEPS = np.array([0x9E3779B97F4A7C15 * (2 * i + 1) % 2**64 for i in range(_RUN_WORDS)], "u8")
@@ -72,10 +72,10 @@ def find_clusters(
     threshold: float,
     directory: pathlib.Path,
 ) -> tuple[np.ndarray, int]:
-    """Find the clusters of near duplicates: the first document of each document's cluster.
+    """Return the first document of each document's cluster, and the number of documents given up.
 
-    A document that is not kept, or resembles none, is its own first. The number returned counts the
-    documents given up: not compared with all that agree with them in a band. Memory: 28 bytes per
+    A document that is not kept, or has no near duplicate, is its own first. A document is given up
+    if it was not compared with every document that shares a band with it. Memory: 28 bytes per
     document at a threshold of 0.8, and a bucket of bands; the signatures may be a memory map.
     Creates `directory` for the bands.
 

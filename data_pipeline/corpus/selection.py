@@ -107,7 +107,7 @@ def _drop_repeated(
 def _apply_near_duplicates(
     spool: Spool, cleaning: CleaningOptions, selection: Selection, work: pathlib.Path
 ) -> int:
-    """Find clusters; drop all but the first document of each, or assign all to its split."""
+    """Drop all but the first document of each cluster, or put the cluster into one split."""
     with open(work / "signatures", "wb") as file:
         for facts in spool.facts():
             file.write(facts.signatures.data)
@@ -190,7 +190,7 @@ def choose_heldout(hashes: np.ndarray, share: float, documents: str = "") -> IsH
 
 
 def _take_lowest(least: int, fits: np.ndarray, copies: np.ndarray) -> np.ndarray:
-    """Take the lowest groups of `fits` with `least` (1 or 2) documents in total, or one group."""
+    """Return the lowest hash groups of `fits` with `least` (1 or 2) documents, or one group."""
     single = fits[copies[fits] == 1]
     if copies[fits[0]] < least <= len(single):
         return single[:least]

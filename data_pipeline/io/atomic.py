@@ -65,9 +65,9 @@ def write_json(path: pathlib.Path, content: Any) -> None:
 
 
 def keep_json(path: pathlib.Path, content: Any) -> None:
-    """Keep a result for later starts, in a folder that is made if needed and possible.
+    """Cache a result for later starts, in a folder that is made if needed and possible.
 
-    Several processes may write the same file at once. Without it the result is computed again.
+    Several processes may write the file at once. If it cannot be written, nothing is raised.
     """
     try:
         path.parent.mkdir(exist_ok=True)
@@ -133,7 +133,7 @@ class Destination:
     """Describe a folder to make, and which earlier one it may replace."""
 
     path: pathlib.Path
-    last: str  # the file that is moved into it last and makes it complete
+    last: str  # name of the file moved last, which makes the folder complete
     format: str = ""  # value of "format" in an earlier folder's `last`; "": none is recognized
     may_overwrite: bool | None = None  # None: the command has no such flag
     replaces: Sequence[str] = ()  # names that are removed even if no new file has them
@@ -156,7 +156,7 @@ def check_new_folder(destination: Destination) -> None:
         return
     if all(entry.name == WORKING for entry in path.iterdir()):
         return
-    if not _is_recognised(destination):
+    if not _is_recognized(destination):
         raise Refused(
             f"{flag} is {path}, a folder with other files; give a new folder, or empty it first"
         )
@@ -171,8 +171,8 @@ def _is_half_moved(destination: Destination) -> bool:
     return moving.exists() and not (destination.path / destination.last).exists()
 
 
-def _is_recognised(destination: Destination) -> bool:
-    """Return whether the folder is an earlier one of the same format, of whatever version."""
+def _is_recognized(destination: Destination) -> bool:
+    """Return whether the folder is an earlier output of the same format, in any version."""
     try:
         content = small_files.read_object(destination.path / destination.last)
     except (FileNotFoundError, ValueError):
@@ -298,11 +298,13 @@ def _locked(path: pathlib.Path, destination: Destination) -> Iterator[None]:
 @contextlib.contextmanager
 def _without_stops() -> Iterator[None]:
     """Ignore signals that would raise in the block, which renames a few files after the work."""
-    if threading.current_thread() is not threading.main_thread():  # only that one gets signals
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # only the main thread gets signals
         yield
         return
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-    # Not jax's own handler of SIGTERM, which Python takes for the default.
+    # jax's SIGTERM handler stays: to Python it looks like the default.
     before = {number: signal.getsignal(number) for number in numbers}
     raising = {number: handler for number, handler in before.items() if callable(handler)}
     for number in raising:

@@ -90,7 +90,7 @@ class Bucket:
         self._request("looking at the bucket", "", look)
 
     def _request(self, action: str, name: str, call: Callable[[Any, str], T]) -> T:
-        """Return `call(file system, path of an object)`, or raise OSError, in time."""
+        """Return `call(file system, path of an object)`; raise OSError on failure or timeout."""
 
         def ask() -> T:
             with explain_errors(self.address, action):
@@ -107,7 +107,7 @@ class Bucket:
 
 
 def ask_in_time(ask: Callable[[], T], answer_secs: float, thread: str, late: str) -> T:
-    """Return an answer, or raise TimeoutError with the sentence `late`.
+    """Return `ask()`, or raise TimeoutError with the sentence `late` after `answer_secs`.
 
     A daemon thread asks: a request that never returns does not keep the process from ending.
     """

@@ -47,8 +47,8 @@ def explain_errors(
 ) -> Iterator[None]:
     """Convert storage errors of the block to OSErrors of one sentence.
 
-    place is a folder or an address; action describes what the block does there. Their classes are
-    described by `explain`. Every error of a bucket's driver becomes an OSError, as drivers share no
+    place is a folder or an address; action describes what the block does there. `explain` lists the
+    classes of OSError. Every error of a bucket's driver becomes an OSError, as drivers share no
     base class. Other errors keep their type; so do ValueErrors without has_tensorstore
     (TensorStore raises everything as a ValueError).
     """
@@ -135,7 +135,7 @@ def _is_denied(error: BaseException, place: str) -> bool:
 
 
 def _is_of_a_driver(error: BaseException) -> bool:
-    """Return whether the class of an error is neither Python's own nor of this project."""
+    """Return whether an error comes from a bucket's driver: not from Python or this project."""
     package = type(error).__module__.partition(".")[0]
     return package not in ("builtins", "bert_jax", "data_pipeline")
 

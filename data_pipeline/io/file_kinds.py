@@ -13,7 +13,7 @@ HEAD_BYTES = 4096  # enough to recognize a file that declares its kind
 _SPACE = b" \t\r\n\x0b\x0c"
 _MARK = b"\xef\xbb\xbf"
 _MAX_DECLARATIONS = 64  # comments and declarations before the first tag
-_POINTER = re.compile(rb"version https?://[\w./-]{1,80}/spec/v?\d")  # git-lfs, and hawser before it
+_POINTER = re.compile(rb"version https?://[\w./-]{1,80}/spec/v?\d")  # git-lfs, formerly hawser
 _POINTER_SIZE = re.compile(rb"^size (\d{1,18})\s*$", re.MULTILINE)
 _ANNEX = re.compile(rb"(?:\.\./)*(?:\.git|/)?/?annex/objects/\S{1,300}\s*")
 _TAG_NAME = re.compile(rb"<([A-Za-z][\w:.-]{0,60})(?=[\s/>])")
@@ -41,7 +41,7 @@ _HTML_TAGS = _PAGE_TAGS | frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class FileKind:
-    """Say what a file looks like, what makes text of it, and how to get the file that was meant."""
+    """Hold parts of an error: what a file looks like, how to extract its text, or refetch it."""
 
     looks: str
     makes_text: str

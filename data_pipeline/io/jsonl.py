@@ -59,13 +59,13 @@ def read_records(path: pathlib.Path) -> list[dict[str, Any]]:
     return records
 
 
-FINDING = "finding"  # the split of a line that holds what a rule found, in words
+FINDING = "finding"  # "split" of a line with a monitoring rule's sentence instead of numbers
 _SPLITS = ("train", "heldout", FINDING)
 _TEXTS = ("split", "rule", "sentence", "try")
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Read a metrics.jsonl: lines of a step, a split and numbers, and findings.
+    """Read a metrics.jsonl: lines of numbers for a step and a split, and findings.
 
     Raises as read_records does.
     """
@@ -91,7 +91,7 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
 def truncate_records(
     path: pathlib.Path, last_step: int, read: Read = read_records
 ) -> list[dict[str, Any]]:
-    """Keep and return the lines of steps up to this one; drop later ones and a truncated line."""
+    """Keep and return the lines up to last_step; drop later ones and a truncated line."""
     kept = [line for line in read(path) if line["step"] <= last_step]
     write_file(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
     return kept

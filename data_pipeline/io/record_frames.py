@@ -15,9 +15,9 @@ HEAD_BYTES, FOOT_BYTES = 12, 4
 def record_lengths(
     address: str, file: Any, most_bytes: int, how_to_fix: str = "copy it again, or leave it out"
 ) -> Iterator[int]:
-    """Yield the length of each record in turn; `file` has read and seek, the rest is for errors.
+    """Yield the length of each record of a file open for reading; the rest is for errors.
 
-    Stops where less than a record's header is left, which TensorFlow then handles.
+    Stops if less than a record's header is left: TensorFlow reports that.
 
     Raises:
       Refused: a record of more than `most_bytes`, as soon as its head is read.

@@ -19,13 +19,13 @@ from data_pipeline.spec.schema import GOOGLE
 from data_pipeline.vocab import Vocabulary, split_ids
 
 STDIN = "-"
-_PAIR = re.compile(r"(.*) \|\|\| (.*)")  # extract_features.py@eedf5716ce: the last bars separate it
+_PAIR = re.compile(r"(.*) \|\|\| (.*)")  # the last ||| separates: extract_features.py@eedf5716ce
 _LINES_AT_ONCE = 512  # encoded in one call
 
 
 @dataclasses.dataclass
 class LineCounts:
-    """Counts of the lines read so far."""
+    """Count the lines read so far."""
 
     lines: int = 0
     empty: int = 0  # lines of white space alone
@@ -81,7 +81,7 @@ def group_rows(
 
     Longer lines than max_seq_length are cut, pairs by the rule of pair_truncation; with keeps_long,
     pairs alone. An empty line is a row of [CLS] [SEP]: rows and lines keep the same numbers.
-    `counts` runs a line ahead of the groups. Without has_pairs a text with bars in it is one text.
+    `counts` includes one line beyond the groups so far. Without has_pairs, `|||` is plain text.
     """
     template = vocabulary.template
     group: list[FramedRow] = []

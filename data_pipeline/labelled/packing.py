@@ -12,7 +12,7 @@ import numpy as np
 
 from data_pipeline.labelled.rows import SEQ_LENS, Batch, EncodedRows, ExampleStream, choose_seq_len
 
-VERSION = 1  # raise it with any change of the placement, on which dropout depends
+VERSION = 1  # raise it when the placement changes: dropout depends on the placement
 _MAX_ROW = 512
 # Attention over S tokens costs S / 2304 of their other work at a width of 384, half of it at 768.
 _TOKENS_OF_ATTENTION = 2304
@@ -20,7 +20,7 @@ _TOKENS_OF_ATTENTION = 2304
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """The rows that hold the examples of any step of a run."""
+    """Set the shape of the rows that hold the examples of every step of a run."""
 
     seq_len: int  # S
     rows: int  # R
@@ -29,7 +29,7 @@ class Packing:
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """The placement of each example in the first row with room: int64[K,B]."""
+    """Hold where each example of each step goes; fields: int64[K,B]."""
 
     row_KB: np.ndarray
     slot_KB: np.ndarray  # index among the examples of the row
@@ -40,7 +40,7 @@ def place_examples(lengths_KB: np.ndarray, seq_len: int) -> Places:
     """Put the examples of each step, the longest first, into the first row with room for them."""
     steps, examples = lengths_KB.shape
     order_KB = np.argsort(-lengths_KB, axis=1, kind="stable")
-    used_KR = np.zeros((steps, examples), np.int64)  # the most rows that could be needed
+    used_KR = np.zeros((steps, examples), np.int64)  # a row per example is the most
     count_KR = np.zeros_like(used_KR)
     places = Places(*(np.zeros_like(lengths_KB, np.int64) for _ in range(3)))
     step_K = np.arange(steps)
@@ -85,7 +85,7 @@ def pack_examples(rows: EncodedRows, index_B: np.ndarray, packing: Packing, pad_
     places = place_examples(length_B[None], packing.seq_len)
     row_B, slot_B, start_B = places.row_KB[0], places.slot_KB[0], places.start_KB[0]
 
-    ahead_B = np.cumsum(length_B) - length_B  # tokens of the examples before it
+    ahead_B = np.cumsum(length_B) - length_B  # tokens of the examples before each
     within = np.arange(length_B.sum()) - np.repeat(ahead_B, length_B)  # place in the example
     source = np.repeat(rows.offsets[index_B], length_B) + within
     target = np.repeat(row_B * packing.seq_len + start_B, length_B) + within
@@ -114,7 +114,7 @@ def pack_examples(rows: EncodedRows, index_B: np.ndarray, packing: Packing, pad_
 
 
 class PackedSteps:
-    """The batches of the first steps of a stream, all of one shape."""
+    """Pack the batches of the first steps of a stream into one shape."""
 
     def __init__(self, stream: ExampleStream, steps: int, unit: int) -> None:
         """Find the packing; rows without an example pad it to a multiple of unit."""

@@ -15,13 +15,13 @@ from data_pipeline.labelled.framing import FramedRow
 from data_pipeline.spec.hashing import Purpose, derive_key, hash64
 
 Batch = dict[str, np.ndarray]
-# Lengths that batches are cut to: each costs a compile, and a gap between two costs padding.
+# Lengths to cut batches to: each length costs a compile, each gap between lengths padding.
 SEQ_LENS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedRows:
-    """N labeled examples as R = N * rows_per_example framed rows of token ids, T tokens in all.
+    """Hold N labeled examples as R = N * rows_per_example framed rows, T token ids in all.
 
     Rows of an example follow each other: the choices of a question. `labels` are arrays of N;
     `token_labels` arrays of T, which become [N,S] fields padded with zeros.
@@ -49,7 +49,7 @@ class EncodedRows:
 
     @functools.cached_property
     def has_cls_elsewhere(self) -> bool:
-        """Return whether any row has [CLS] elsewhere than at position 0."""
+        """Return whether [CLS] is not at position 0 in some row."""
         return bool(np.any(self.cls_positions))
 
     def row(self, number: int) -> FramedRow:
@@ -95,11 +95,11 @@ class EncodedRows:
         )
 
     def batch(self, index_B: np.ndarray, seq_len: int, pad_id: int) -> Batch:
-        """Make a batch of the examples with these numbers; -1 is a row of one pad, without weight.
+        """Make a batch of the examples with these numbers; -1 makes a padding row without weight.
 
         Shapes: int64[B] -> input_ids, input_mask, segment_ids int32[B,S], or [B,C,S] where an
         example has C > 1 rows; the labels, and example_weights float32[B]. Longer rows are cut.
-        If any row of all has [CLS] elsewhere than at position 0: cls_positions int32[B] or [B,C].
+        If has_cls_elsewhere: cls_positions int32[B] or [B,C].
         """
         is_example_B = index_B >= 0
         rows = np.maximum(index_B, 0)[:, None] * self.rows_per_example
@@ -189,7 +189,7 @@ def choose_seq_len(tokens: int, positions: int | None = None) -> int:
 
 
 class ExampleStream:
-    """An endless stream of the training examples, epoch after epoch, each in its own order."""
+    """Stream the training examples without end, each epoch in an order of its own."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class ExampleStream:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationBatch:
-    """Examples of about one length, and their numbers in the split."""
+    """Hold examples of about equal length, and their numbers in the split."""
 
     index_B: np.ndarray  # int64[B], -1 for padding rows
     fields: Batch

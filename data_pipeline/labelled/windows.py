@@ -10,7 +10,7 @@ Span = tuple[int, int]  # first token and number of tokens
 def cut_windows(pieces: int, most: int, stride: int) -> list[Span]:
     """Return the first token and the number of tokens of each window over a context.
 
-    pieces is the length of the context; without any there is one empty window.
+    pieces is the length of the context in tokens; 0 gives one empty window.
 
     Source: run_squad.py@eedf5716ce convert_examples_to_features.
     """

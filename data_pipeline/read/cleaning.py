@@ -21,7 +21,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields, setting
 
 MAX_WORD_CHARS = 1_000_000
-MAX_MARKS = 30  # combining marks in a row, of UAX #15
+MAX_MARKS = 30  # combining marks in a row (UAX #15)
 NORMAL_FORMS = ("none", "nfc", "nfkc")
 KEEP, TOGETHER, DROP = "keep", "together", "drop"  # near duplicates
 
@@ -139,7 +139,7 @@ def clean_documents(
 
 
 def _normalize(form: Literal["NFC", "NFKC"], line: str, counts: collections.Counter[str]) -> str:
-    """Normalize a line; what follows MAX_MARKS combining marks in a row is cut and counted.
+    """Normalize a line; cut and count the combining marks after MAX_MARKS of them in a row.
 
     Sorting a longer run takes time quadratic in its length. Source: UAX #15, stream-safe text.
     """
@@ -151,7 +151,7 @@ def _normalize(form: Literal["NFC", "NFKC"], line: str, counts: collections.Coun
 
 @functools.cache
 def _long_marks() -> re.Pattern[str]:
-    """Match the marks after MAX_MARKS of them; a mark decomposes into combining characters."""
+    """Compile a pattern for the combining marks that follow MAX_MARKS of them in a row."""
     marks = "".join(
         char
         for char in map(chr, itertools.chain(range(0x300, 0x20000), range(0xE0000, 0xE1000)))

@@ -36,7 +36,7 @@ _LOOK_SECS = 10.0  # time to look at the other files after a bad one
 class Source:
     """Name an input: a file by its path or address, or a shard of a TFDS data set.
 
-    A shard's address is "tfds:NAME/CONFIG:VERSION#train/3". A source can be sent to a process.
+    A shard's address is "tfds:NAME/CONFIG:VERSION#train/3". A source can be pickled.
     """
 
     address: str
@@ -80,8 +80,8 @@ def read_documents(
 def check_source(address: str, options: TextOptions) -> str:
     """Return the format of a file, after a look at its head; raise as read_documents does.
 
-    Of JSON, <doc> files and tables the records in the head are read, of plain text the bytes. With
-    --documents=gutenberg, a file that does not begin like a book is STRANGER.
+    The head of JSON, <doc> files and tables is parsed; plain text only has its bytes checked. The
+    format is STRANGER if --documents=gutenberg and the file does not begin like a book.
     """
     head = read_head(address)
     kind = formats.find_format(address, head, options)
@@ -163,7 +163,7 @@ def read_equal_shares(
 def _read_lines_as(
     kind: str, address: str, lines: Iterator[str], options: TextOptions, counts: Counts
 ) -> Iterator[list[str]]:
-    """Yield the documents of a file by its format."""
+    """Yield the documents in the decoded lines of a file of this format."""
     if kind == formats.JSON:
         return read_json_lines(address, lines, options.key)
     if kind == formats.WIKI:

@@ -18,13 +18,13 @@ from data_pipeline.read.records import opens_json_lines
 TEXT, WIKI, JSON, CSV, TSV = "text", "wiki", "json", "csv", "tsv"
 PARQUET, ARROW, TFDS, EMPTY = "parquet", "arrow", "tfds", "empty"
 TABLES = (CSV, TSV)
-LINES = (TEXT, WIKI, JSON, *TABLES)  # what read_lines reads
+LINES = (TEXT, WIKI, JSON, *TABLES)  # formats read by read_lines
 KEYED = (JSON, *TABLES, PARQUET, ARROW, TFDS)  # the text is under --text_key
 
 _COMPRESSIONS = {"gz": "gzip", "bz2": "bzip2", "xz": "xz", "zst": "Zstandard"}
 _NAME = re.compile(r"(?:\.(jsonl?|ndjson|csv|tsv|parquet|arrow))?(?:\.(gz|bz2|xz|zst))?$")
 _BLANK = "\ufeff\u200b\u2060 \t\r\n"
-# Also a list of objects and an object over several lines, which JSON lines are not.
+# Matches a list of objects and an object over several lines too: the JSON reader names the fault.
 _OPENS_JSON = re.compile(r'(?:\[\s*)?\{\s*"(?:[^"\\\n]|\\.){0,200}"\s*:').match
 _BINARY = {PARQUET: parquet.is_parquet, ARROW: parquet.is_arrow}
 _AS_IT_IS = "or read it as it is by --format=text"
@@ -33,8 +33,8 @@ _AS_IT_IS = "or read it as it is by --format=text"
 def find_format(address: str, head: FileHead, options: TextOptions) -> str:
     """Return the format of a file by its head and its name.
 
-    Raises Refused for a pointer, a page, a dump, a compressed table, and a name that promises
-    another format or a compression; with --format=text for none of them.
+    Raises Refused for a git-lfs pointer, a web page, a dump, a compressed table, and a name that
+    promises another format or a compression; with --format=text for none of them.
     """
     if not head.data:
         return EMPTY

@@ -108,7 +108,7 @@ def read_chapters(
     lines = iter(lines)
     yield from _read_book(address, _book_lines(address, lines, needs_license), counts)
     for line in lines:
-        if _START.match(line):  # which ends the small print of some licenses, too: no text follows
+        if _START.match(line):  # some licenses end their small print with it: no text follows
             book = _book_lines(address, itertools.chain([line], lines), needs_license)
             yield from filter(None, _read_book(address, book, counts))
 
@@ -135,10 +135,10 @@ def _read_book(
 
 
 class _Headings:
-    """Distinguish the headings of a book from its other paragraphs, one after another."""
+    """Tell headings from other paragraphs, in the order of the book."""
 
     def __init__(self) -> None:
-        self._number = 0  # the number of the last heading that was a bare one
+        self._number = 0  # number of the last heading that was a bare number
         self._follows_heading = False
         self._in_notes = False
 
@@ -171,7 +171,7 @@ def _book_lines(address: str, lines: Iterable[str], needs_license: bool) -> Iter
     for line in lines:
         if head is not None:
             if _START.match(line):
-                head, in_marker = None, True  # what came before is the license
+                head, in_marker = None, True  # the lines before the marker are the license
             elif _END.match(line):
                 break
             elif len(head) >= _HEADER_LINES or head_chars > _HEADER_CHARS:
@@ -238,7 +238,7 @@ def _is_heading_line(line: str) -> bool:
 
 
 def _has_prose(paragraphs: list[str]) -> bool:
-    """Return whether MIN_CHAPTER_CHARS are prose, neither titles nor a table of contents."""
+    """Return whether paragraphs other than titles and tables have MIN_CHAPTER_CHARS of text."""
     chars = 0
     for paragraph in paragraphs:
         if _ENDS_LIKE_PROSE.search(paragraph[-8:]) and not _is_table(paragraph):

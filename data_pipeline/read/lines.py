@@ -25,7 +25,7 @@ MIN_LINE_BYTES = 16
 
 
 def add_size(address: str, size_bytes: int, text: str) -> int:
-    """Return the size in bytes of UTF-8 of a document of `size_bytes` with `text` added to it.
+    """Return a document's size in UTF-8 bytes after `text` is added to its `size_bytes`.
 
     A short line counts as MIN_LINE_BYTES, so this bounds how many lines there are too. Call it
     while a document is read: it raises Refused before one without an end fills memory.
@@ -33,11 +33,13 @@ def add_size(address: str, size_bytes: int, text: str) -> int:
     added_bytes = len(text) if text.isascii() else len(text.encode())
     if added_bytes < MIN_LINE_BYTES:
         added_bytes = MIN_LINE_BYTES
-    elif added_bytes > MAX_DOCUMENT_BYTES // MIN_LINE_BYTES:  # less has few enough line ends
+    elif (
+        added_bytes > MAX_DOCUMENT_BYTES // MIN_LINE_BYTES
+    ):  # a shorter text has few enough line ends
         line_ends = max(text.count("\n"), text.count("\r"))
         added_bytes = max(added_bytes, MIN_LINE_BYTES * line_ends)
     size_bytes += added_bytes
-    if size_bytes > MAX_DOCUMENT_BYTES:  # as check_size: a call for each line would cost time
+    if size_bytes > MAX_DOCUMENT_BYTES:  # check_size inlined: a call per line would cost time
         check_size(address, size_bytes)
     return size_bytes
 
@@ -53,7 +55,7 @@ def check_size(address: str, size_bytes: int) -> None:
 
 
 _BLOCK_BYTES = 1 << 20
-_HEAD_BYTES = 128 << 10  # a file's format is detected and its start checked by them
+_HEAD_BYTES = 128 << 10  # read from each file to detect its format and check its start
 _UTF16_SHARE = 0.1  # smallest share of UTF-16 characters that have a NUL byte
 _MARK = "\ufeff"
 _OTHER_MARKS = {  # the longer ones first
@@ -69,10 +71,10 @@ Advance = Callable[[int], None]
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """Say how lines become text: UTF-8, and lines that are not by a fallback, if there is one.
+    """Set how lines are decoded: as UTF-8, and lines that are not UTF-8 by `fallback`, if any.
 
-    A fallback of None means that the command has no flag for it. What the fallback reads is added
-    to `counts`.
+    A fallback of None means that the command has no flag for it. Lines decoded by the fallback are
+    counted in `counts`.
     """
 
     fallback: str | None = None
@@ -81,10 +83,10 @@ class Decoding:
 
 @dataclasses.dataclass(frozen=True)
 class FileHead:
-    """Hold the first bytes of a file, decompressed and, if it has a mark of UTF-16, in UTF-8."""
+    """Hold the first bytes of a file, decompressed; UTF-16 with a byte order mark is now UTF-8."""
 
     data: bytes
-    is_whole: bool  # there are no more
+    is_whole: bool  # the file has no more bytes
     is_compressed: bool
 
 
@@ -131,7 +133,7 @@ def read_head(address: str) -> FileHead:
 
 
 def read_head_lines(address: str, head: FileHead, decoding: Decoding) -> Iterator[str]:
-    """Yield the complete lines of a head, checked and decoded; raise HeadEndsError at its end."""
+    """Yield the complete lines of a head, checked and decoded; raise HeadEndsError if it is cut."""
     check_is_text(address, head.data, 0)
     cut = len(head.data) if head.is_whole else max(map(head.data.rfind, (b"\n", b"\r"))) + 1
     yield from _split_blocks(address, [head.data[:cut]] if cut else [], decoding)
@@ -160,9 +162,9 @@ def _split_blocks(address: str, blocks: Iterable[bytes], decoding: Decoding) -> 
 
 
 def _cut_at_line_ends(address: str, blocks: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Yield complete lines with their place in the decompressed text; the last may lack an end."""
+    """Yield blocks of complete lines, each with its offset in bytes; the last may lack an end."""
     rest = b""
-    offset = 0  # place of `rest`
+    offset = 0  # byte offset of `rest`
     line_ends = 0
     for block in blocks:
         block = rest + block
@@ -280,7 +282,7 @@ def _check_blocks(address: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def check_is_text(address: str, block: bytes, offset: int) -> None:
-    """Raise Refused for binary data in a block that begins at `offset`, or for a known encoding."""
+    """Raise Refused for NUL bytes; at offset 0 also for a recognized encoding other than UTF-8."""
     if offset == 0 and (name := _guess_encoding(block)):
         raise Refused(
             f"{address} looks like {name} text, and UTF-8 is needed (or UTF-16 with its byte order "
@@ -295,7 +297,7 @@ def check_is_text(address: str, block: bytes, offset: int) -> None:
 
 
 def _guess_encoding(block: bytes) -> str:
-    """Return the encoding of text that UTF-8 would read as other characters; else ""."""
+    """Return the encoding of text that UTF-8 would decode to wrong characters; else ""."""
     if b"\x1b$B" in block or b"\x1b$@" in block:  # the escapes to Japanese characters
         return "ISO-2022-JP"
     if b"\0" not in block:

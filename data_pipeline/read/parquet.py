@@ -109,7 +109,7 @@ def _explain_damage(address: str, kind: str = "Parquet") -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, MemoryError) as error:
         if isinstance(error, OSError) and (error.errno is not None or is_transient(error)):
-            raise  # the disk's or the network's, not Arrow's
+            raise  # an error of the disk or the network, not of Arrow
         reason = get_first_line(error).rstrip(".")
         raise Refused(
             f"{address} is a truncated or damaged {kind} file ({reason}); copy or download it again"
@@ -152,7 +152,7 @@ def _find_type(schema: pa.Schema, text_key: str) -> Any:
         kind: Any = schema
         for name in names:
             has_fields = kind is schema or pa.types.is_struct(kind)
-            index = kind.get_field_index(name) if has_fields else -1  # also -1 for two of that name
+            index = kind.get_field_index(name) if has_fields else -1  # -1 too if two have the name
             if index < 0:
                 break
             kind = kind.field(index).type
@@ -173,7 +173,7 @@ def _pick(batch: pa.RecordBatch, text_key: str) -> pa.Array:
 
 
 def _columns_of(file: pq.ParquetFile, text_key: str) -> list[Any]:
-    """Return the metadata of a column in each group of rows; none if there is no such column."""
+    """Return the metadata of a column in each row group; [] if there is no such column."""
     schema = file.metadata.schema
     paths = [schema.column(number).path for number in range(len(schema))]
     if text_key not in paths:
@@ -192,7 +192,7 @@ def _columns(schema: pa.Schema) -> str:
 def _parquet_batches(
     address: str, stored_bytes: int, text_key: str, advance: Callable[[int], None]
 ) -> Iterator[pa.Array]:
-    """Yield the column of some rows at a time; their share of the rows is read of the file."""
+    """Yield the column a few rows at a time; `advance` gets their share of the stored bytes."""
     with open_file(address, _REQUEST_BYTES) as stored, _explain_damage(address):
         file = _open(address, stored, text_key)
         rows, reported_bytes, all_rows = 0, 0, max(1, file.metadata.num_rows)
@@ -212,7 +212,7 @@ def _split_texts(address: str, column: pa.Array, rows: int) -> Iterator[list[str
     for row, value in enumerate(column, rows + 1):
         place = f"{address} row {row}"
         if value.is_valid and pa.types.is_dictionary(column.type):
-            value = value.value  # which may be null, too
+            value = value.value  # null if the dictionary's entry is null
         if not value.is_valid:
             yield []
             continue

@@ -15,7 +15,7 @@ from data_pipeline.read.lines import MAX_DOCUMENT_BYTES, HeadEndsError, split_pa
 
 _SHOWN_CHARACTERS = 40
 _MAX_ROW_CHARS = 4 * MAX_DOCUMENT_BYTES  # a row of a table has other columns than its text
-_OPEN = "unexpected end of data"  # what csv says inside quotes
+_OPEN = "unexpected end of data"  # csv's error for a quote that does not close
 _DIALECT_CHARS = 1 << 15  # a table's start shows how it is written
 # Candidates for the delimiter; the one that finds the column of the text is used.
 _DELIMITERS = {"csv": ",;\t", "tsv": "\t"}

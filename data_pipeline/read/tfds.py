@@ -29,8 +29,8 @@ _MAX_RECORD_BYTES = 4 * MAX_DOCUMENT_BYTES  # an example has other features than
 def find_shards(entry: str, text_key: str) -> list[StoredFile]:
     """Return the shards of "tfds:NAME[/CONFIG][:VERSION][:SPLIT]" (default: train) with examples.
 
-    Raises Refused for another form, a data set that is not on disk or lacks a
-    file, a split or feature that it does not have, a format of files that is not read.
+    Raises Refused for another form, a data set that is not on disk or lacks a file, a missing
+    split or feature, and a file format that is not read.
     """
     import tensorflow_datasets as tfds
 

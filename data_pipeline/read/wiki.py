@@ -61,7 +61,7 @@ def read_articles(address: str, lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _cut_at_tags(line: str) -> Iterator[str]:
-    """Yield the parts of a line that closing tags end, and those tags; nothing of an empty line."""
+    """Split a line into closing tags and the texts between them; an empty line has no part."""
     start = 0
     if _CLOSING in line:
         for end in _END.finditer(line):

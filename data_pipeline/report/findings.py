@@ -17,7 +17,7 @@ from data_pipeline.store.findings import (
 )
 
 FEW_DOCUMENTS = 100  # documents in the training split
-FEW_HELDOUT_ROWS = 1000  # an accuracy near 50% of so many is known to about 3%
+FEW_HELDOUT_ROWS = 1000  # an accuracy of 50% on this many rows is known to about 3%
 MANY_LOST_CHARACTERS = 0.001  # share of the tokens
 MANY_LONG_SENTENCES = 0.05
 MANY_LONG_WORD_CHARACTERS = 0.01  # share of the characters
@@ -25,7 +25,7 @@ MANY_ONE_SENTENCE_DOCUMENTS = 0.3
 MUCH_PADDING = 0.25
 BALANCE = 0.05  # how far the share of random next sentences may be from a half
 MANY_DOCUMENT_COPIES, MANY_SENTENCE_COPIES = 0.01, 0.1
-MANY_LEAKED_SENTENCES = 0.2  # short ones, headings above all, recur in any text
+MANY_LEAKED_SENTENCES = 0.2  # short sentences such as headings recur in any text
 MIN_USED_PIECES = 0.5
 OFTEN_TIMES, OFTEN_SHARE = 1000, 0.01  # a sentence that occurs so often, or is so much of a corpus
 
@@ -93,7 +93,7 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
 
 
 def has_no_pairs(manifest: dict[str, Any]) -> bool:
-    """Return whether too many documents have a single sentence, which no other can follow."""
+    """Return whether too many documents have only one sentence, and so no next sentence."""
     single = add_splits(manifest, "one_sentence_documents")
     return single > MANY_ONE_SENTENCE_DOCUMENTS * add_splits(manifest, "documents")
 

@@ -19,13 +19,13 @@ from data_pipeline.store.findings import count_stripped
 from data_pipeline.vocab import Vocabulary
 
 _MAX_PIECES, _MAX_NEVER, _MAX_REPEATED = 40, 40, 5
-_SHOWN_TOKENS = 40  # the tokens of a repeated sentence that are printed
+_SHOWN_TOKENS = 40  # printed tokens of a repeated sentence
 _RANKS_A_DECADE = 12
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitHealth:
-    """Counts and lengths of a whole split."""
+    """Hold the counts and lengths of a whole split."""
 
     documents: int
     sentences: int
@@ -39,7 +39,7 @@ class SplitHealth:
 
 @dataclasses.dataclass(frozen=True)
 class PieceHealth:
-    """How the vocabulary fits the text of both splits."""
+    """Hold how the vocabulary fits the text of both splits."""
 
     size: int
     used: int  # pieces that occur
@@ -58,7 +58,7 @@ class PieceHealth:
 
 @dataclasses.dataclass(frozen=True)
 class Repeated:
-    """A sentence that occurs repeatedly in the training split."""
+    """Hold a sentence that occurs more than once in the training split."""
 
     text: str
     count: int
@@ -66,7 +66,7 @@ class Repeated:
 
 @dataclasses.dataclass(frozen=True)
 class Copies:
-    """Exact copies within the splits and across them."""
+    """Hold the exact copies within each split and across the splits."""
 
     documents: dict[str, Repeats]  # keys: splits; documents with an equal one before them
     sentences: dict[str, Repeats]
@@ -77,7 +77,7 @@ class Copies:
 
 @dataclasses.dataclass(frozen=True)
 class Health:
-    """All that the report shows."""
+    """Hold everything that the report shows."""
 
     store: str
     manifest: dict[str, Any]
@@ -90,7 +90,7 @@ class Health:
 
     @property
     def text_tokens(self) -> int:
-        """Return the most tokens of text in a sequence."""
+        """Return how many tokens of a sequence are left for text."""
         return self.seq_len - SPECIAL_PIECES
 
 

@@ -18,7 +18,7 @@ _CHUNK = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Bin:
-    """The number of lengths from `first` to `last`, both included."""
+    """Count the lengths from `first` to `last`, both included."""
 
     first: int
     last: int
@@ -27,24 +27,24 @@ class Bin:
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """A bar of a histogram; its area is proportional to its share of all lengths."""
+    """Place a bar of a histogram; its area is proportional to its share of all lengths."""
 
     left: float  # a length, or its logarithm to base 2
     right: float
-    height: float  # the share of its bin if bins are even, else the share of a doubling
+    height: float  # share of all lengths: per bin if bins are even, else per doubling
 
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-    """A distribution of lengths of 1 or more."""
+    """Hold a distribution of lengths, each at least 1."""
 
     count: int
     mean: float
     shortest: int
     longest: int
-    percentiles: dict[int, int]  # percent -> the smallest length that this share does not exceed
+    percentiles: dict[int, int]  # percent -> smallest length with this share at or below it
     bins: tuple[Bin, ...]
-    is_even: bool  # bins of one width; else four of them for each doubling, for long tails
+    is_even: bool  # bins of equal width; else four per doubling, for long tails
 
     def bars(self) -> list[Bar]:
         """Return the bins as bars: on a linear axis if they are even, else on a log2 axis."""
@@ -61,9 +61,9 @@ class Lengths:
 def compute_differences(
     offsets: np.ndarray, values: np.ndarray | None = None
 ) -> Iterator[np.ndarray]:
-    """Yield the differences of neighboring offsets, or of the values at them: N of int64.
+    """Yield the differences between neighboring offsets, or between the values at the offsets.
 
-    Shapes: int64[N+1]; int64[V], where offsets are below V. The result comes in chunks.
+    Shapes: int64[N+1], int64[V] with offsets below V -> int64[N], in chunks.
     """
     for start in range(0, len(offsets) - 1, _CHUNK):
         chunk = offsets[start : start + _CHUNK + 1]

@@ -21,7 +21,7 @@ from data_pipeline.store.findings import StoreFinding
 
 _INCHES = (4.6, 2.4)
 # Colors of the pictures; the page replaces each by its own variable, for light and dark screens.
-_COLOURS = {
+_COLORS = {
     "#4a7fb5": "--bar",
     "#c2571a": "--mark",
     "#646c76": "--quiet",
@@ -35,7 +35,7 @@ _COLOURS = {
     "#8c6d00": "--run5",
     "#4d4d4d": "--run6",
 }
-BAR, MARK, QUIET, FAINT, PAPER, *RUN_COLOURS = _COLOURS
+BAR, MARK, QUIET, FAINT, PAPER, *RUN_COLORS = _COLORS
 LOOK = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "data_pipeline",  # one store gives one page, byte for byte
@@ -153,20 +153,20 @@ def _draw_mark(axes: Axes, x: float, name: str, is_right: bool) -> None:
 
 
 def render_svg(figure: Figure, name: str, titles: dict[str, str]) -> str:
-    """Render a figure as an element of a page; `titles` are texts on hover by an artist's gid."""
+    """Render a figure as an SVG element; `titles` maps an artist's gid to its hover text."""
     figure.patch.set_visible(False)
     figure.axes[0].patch.set_visible(False)
     file = io.StringIO()
     no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(file, format="svg", metadata=no_metadata)
     svg = file.getvalue()
-    svg = svg[svg.index("</defs>") + len("</defs>") :]  # the text before it is for files
+    svg = svg[svg.index("</defs>") + len("</defs>") :]  # drop the file header
     for gid, title in titles.items():
         group = f'<g class="bar"><title>{escape(title)}</title>'
         svg = svg.replace(f'<g id="{gid}">', group)
     svg = re.sub(r' id="[^"]*"|font-family: [^;]*; ', "", svg)
-    for colour, variable in _COLOURS.items():
-        svg = svg.replace(colour, f"var({variable})")
+    for color, variable in _COLORS.items():
+        svg = svg.replace(color, f"var({variable})")
     width, height = figure.get_size_inches()
     size = f"{72 * width:g} {72 * height:g}"
     return f'<svg viewBox="0 0 {size}" role="img" aria-label="{escape(name)}">{svg}'
@@ -251,7 +251,7 @@ def render_page(health: Health, findings: Sequence[StoreFinding]) -> str:
 
 def render_document(title: str, sections: Iterable[str]) -> str:
     """Make a page of sections, which are HTML, with the style inline; title is escaped already."""
-    light = "; ".join(f"{variable}: {colour}" for colour, variable in _COLOURS.items())
+    light = "; ".join(f"{variable}: {color}" for color, variable in _COLORS.items())
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -361,7 +361,7 @@ def _examples(health: Health) -> str:
 
 
 def _token(token: ShownToken) -> str:
-    """Render a token; the direction of a text does not depend on what is in <bdi>."""
+    """Render a token inside <bdi>, so that it cannot reverse the text around it."""
     text = escape(token.text)
     if token.original is not None:
         return (

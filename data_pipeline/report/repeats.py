@@ -22,7 +22,7 @@ _PLACE_STEP = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclasses.dataclass(frozen=True)
 class Repeats:
-    """Copies within a split, or of one split in another."""
+    """Count the copies within a split, or the texts of one split that another has too."""
 
     looked_at: int  # texts compared; all of them unless the store is very large
     total: int
@@ -34,7 +34,7 @@ class Repeats:
 
 
 class HashSample:
-    """Keep at most `most` 64-bit hashes: of more, the ones that end in enough zero bits."""
+    """Keep at most `most` 64-bit hashes; if there are more, only hashes that end in zero bits."""
 
     def __init__(self, total: int, most: int) -> None:
         self.total = total
@@ -75,7 +75,7 @@ class HashSample:
         hashes = self._sorted()
         times = len(hashes)
         heavy = hashes[:0]
-        # A value that occurs n times stands n - 1 places after itself in sorted order.
+        # In sorted order, the last of n equal values is n - 1 places after the first.
         while times > 2 and len(heavy) < most:
             times = max(2, times // 4)
             heavy = np.unique(hashes[times - 1 :][hashes[times - 1 :] == hashes[: 1 - times]])
@@ -104,7 +104,7 @@ def hash_split(
     """
     sentences = HashSample(split.sentences, MAX_SENTENCES)
     documents = HashSample(split.documents, MAX_DOCUMENTS)
-    open_sum = np.zeros(1, np.uint64)  # sum of the document that the last chunk ended within
+    open_sum = np.zeros(1, np.uint64)  # running sum of the document cut by the last chunk
     for start, hashes_N in hash_sentences(split, chunk_tokens):
         stop = start + len(hashes_N)
         sentences.add(hashes_N)

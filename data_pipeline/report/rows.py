@@ -22,7 +22,7 @@ _SPECIALS = ("[CLS]", "[SEP]", "<cls>", "<sep>", "<s>", "</s>")
 
 @dataclasses.dataclass(frozen=True)
 class RowHealth:
-    """Rows drawn at random from the first epoch, with the default settings."""
+    """Hold measurements of random rows of the first epoch, made with the default settings."""
 
     seq_len: int
     sampled: int
@@ -30,7 +30,7 @@ class RowHealth:
     heldout_rows: int  # rows of one pass over the held-out split
     random_share: float  # share of next-sentence labels that are 1
     packed_examples: int  # PACKED_EXAMPLES, or as many as a short row has room for
-    packed_padding_share: float  # with packed_examples in a row; all else is for one in a row
+    packed_padding_share: float  # packed_examples in a row; every other field has one in a row
     tokens: Lengths  # tokens per row, padding not counted
     masks: Lengths  # predictions per row
 
@@ -41,12 +41,12 @@ class RowHealth:
 
 @dataclasses.dataclass(frozen=True)
 class ShownToken:
-    """One token of an example as the model sees it."""
+    """Hold a token of an example as the model sees it."""
 
     text: str  # the vocabulary entry without its mark for the start or inside of a word
     starts_word: bool
     original: str | None = None  # the token to predict; None if it is not masked
-    fate: str = ""  # of a token to predict: hidden by [MASK], kept, or replaced by any other
+    fate: str = ""  # if it is predicted: hidden by [MASK], kept, or replaced by a random token
     piece: str = ""  # the vocabulary's spelling, such as ##ing
     segment: int = 0  # 0 is A, 1 is B
 
@@ -57,9 +57,9 @@ class ShownToken:
 
 @dataclasses.dataclass(frozen=True)
 class ShownExample:
-    """One example of a row as text, padding dropped."""
+    """Hold an example of a row as text, without padding."""
 
-    is_random: bool  # the label is 1: B does not follow A, or with segments="sop" they are swapped
+    is_random: bool  # label 1: B does not follow A, or, with segments="sop", A and B are swapped
     tokens: tuple[ShownToken, ...]
 
 

@@ -27,7 +27,7 @@ from data_pipeline.vocab.sentencepiece_rules import NONE
 from data_pipeline.vocab.train import read_training_documents
 from data_pipeline.vocab.wordpiece import find_words, is_cased
 
-COMPARED_CHARS = 1 << 24  # the characters of text that are compared at most
+COMPARED_CHARS = 1 << 24  # most characters of text to compare on
 _SEQ_LEN = 128  # tokens in a row, as inspect's
 _BLOCK_CHARS = 1 << 18  # text encoded by one call
 
@@ -39,7 +39,7 @@ class ComparedText:
     documents: list[list[str]]  # sentences
     # How often each word and each punctuation mark occurs, as BERT's tokenizer separates them.
     chunks: dict[str, int]
-    megabytes: float  # as UTF-8, in millions of bytes
+    megabytes: float  # millions of bytes of UTF-8
 
     @property
     def chars(self) -> int:
@@ -53,7 +53,7 @@ class ComparedText:
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyScore:
-    """Hold how a vocabulary suits a text."""
+    """Hold how well a vocabulary fits a text."""
 
     size: int  # pieces
     tokens_per_word: float
@@ -62,7 +62,7 @@ class VocabularyScore:
     changed_share: float  # characters that normalization drops or replaces
     filled_share: float  # positions of rows that hold a token, a text in each row
     packed_share: float  # the same with up to PACKED_EXAMPLES texts in a row
-    secs_per_megabyte: float  # in one process
+    secs_per_megabyte: float  # one process
 
 
 def load_compared(paths: Iterable[str], rules: str) -> dict[str, Vocabulary]:
@@ -116,10 +116,10 @@ def count_words(documents: list[list[str]]) -> ComparedText:
 def score_vocabulary(
     vocabulary: Vocabulary, text: ComparedText, advance: Callable[[int], None]
 ) -> VocabularyScore:
-    """Encode a text as a build does, and its words as they are after a space, and measure.
+    """Encode a text as a build does, and each word as after a space; return the measurements.
 
     Raises:
-      Refused: a text that the vocabulary's library cannot encode, or of which it makes no token.
+      Refused: a text that the vocabulary's library cannot encode, or encodes to no token.
     """
     started_secs = time.perf_counter()
     split = _encode(vocabulary, text.documents, advance)
@@ -144,7 +144,7 @@ def score_vocabulary(
 def _encode(
     vocabulary: Vocabulary, documents: Sequence[list[str]], advance: Callable[[int], None]
 ) -> Split:
-    """Return documents as a split of a store in memory; what has no token is left out."""
+    """Encode documents as an in-memory split of a store; drop what has no token."""
     ids, lengths, sentence_counts, chars = [], [], [], 0
     sentences: list[str] = []
     counts: list[int] = []
@@ -190,14 +190,14 @@ def _count_lost(vocabulary: Vocabulary, chunks: dict[str, int]) -> tuple[int, in
 
 
 def _count_missing(text: str, other: str) -> int:
-    """Count the characters of a text, as NFC, that another one lacks."""
+    """Count the characters of a text in NFC that `other` lacks."""
     missing = collections.Counter(unicodedata.normalize("NFC", text))
     missing.subtract(unicodedata.normalize("NFC", other))
     return sum(count for count in missing.values() if count > 0)
 
 
 def _measure_fill(split: Split, vocabulary: Vocabulary, packed_examples: int) -> float:
-    """Return the share of positions that hold a token, in rows of documents' sentences."""
+    """Pack documents' sentences into rows; return the share of positions that hold a token."""
     options = PretrainOptions(
         segments="doc_sentences",
         short_seq_prob=0.0,

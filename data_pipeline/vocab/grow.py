@@ -53,7 +53,7 @@ class WordCounter:
 
 
 def has_own_rules(vocabulary: Vocabulary) -> bool:
-    """Return whether a WordPiece vocabulary is a tokenizer.json with rules that no list keeps."""
+    """Return whether a WordPiece tokenizer.json has rules that a vocab.txt cannot record."""
     if vocabulary.file_name != TOKENIZER_JSON:
         return False
     settings = json.loads(vocabulary.file_bytes.decode("utf-8-sig"))

@@ -106,7 +106,7 @@ def make_xlnet_template(special_ids: Mapping[str, int]) -> Template:
 
 
 def make_store_template(template: Template, special_ids: Mapping[str, int]) -> Template:
-    """Return the template of rows of a store, which begin with [CLS] whatever the vocabulary's."""
+    """Return the template if its rows begin with [CLS], as rows of a store must; else BERT's."""
     return template if template.is_cls_first else make_bert_template(special_ids)
 
 
@@ -145,7 +145,7 @@ def read_template(
             raise Refused(f"{len(adding)} steps add special tokens")
         processor = adding[0]
         if processor["type"] != "TemplateProcessing":
-            # Ids of its own, equal to the roles' ids in any file that makes sense.
+            # The processor's own ids, equal to the ids of [CLS] and [SEP] in any sound file.
             ends = {name: int(processor[name][1]) for name in ("cls", "sep")}
             is_bert = processor["type"] == "BertProcessing"
             return make_bert_template(ends, 1 if is_bert else 2, 1 if is_bert else 0)

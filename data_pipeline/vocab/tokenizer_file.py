@@ -27,7 +27,7 @@ from data_pipeline.vocab.template import A, Template, flatten, make_bert_templat
 from data_pipeline.vocab.wordpiece import MAX_PIECES, find_words, replace_surrogates
 
 WORDPIECE, BPE, UNIGRAM = "WordPiece", "BPE", "Unigram"  # the library's names
-SENTENCEPIECE_BPE = "SentencePiece BPE"  # which the library names BPE too
+SENTENCEPIECE_BPE = "SentencePiece BPE"  # also BPE in the library
 # A byte of a character that a vocabulary with SentencePiece's fallback has no piece for.
 BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 _MAX_GAPS = 10  # a tenth of the ids
@@ -52,12 +52,12 @@ class TokenizerFile:
     special_ids: dict[str, int]  # keys: pad, unk, cls, sep, mask
     lowercase: bool
     template: Template  # where special tokens go around texts
-    # Cuts a text where its parts have the ids that they have in it; None where no such place is
-    # known, so that whole texts are encoded.
+    # Splits a text into parts that encode alone to the same ids as within the text; None: no such
+    # split is known, and texts are encoded whole.
     cut: Cut | None
-    # Whether a text has the ids that it has after a space, within another text.
+    # Whether a text encodes to the same ids with and without a space before it.
     ignores_space_before: bool
-    adds_space_before: bool  # whether a text begins with a space's mark or piece
+    adds_space_before: bool  # the first piece of a text begins with the mark of a space
     continuation_mark: str  # WORDPIECE: begins the pieces that continue a word
     max_word_chars: int  # WORDPIECE: a longer word is unknown; 0: none is too long
 
@@ -72,17 +72,17 @@ class TokenizerFile:
 
 
 def _decode_marked(piece: str) -> bytes:
-    """Return the bytes of a piece in which WORD_START stands for a space, or of a byte's piece."""
+    """Return the bytes of a piece; WORD_START is a space, and <0x41> the byte 0x41."""
     if BYTE_PIECE.fullmatch(piece):
         return bytes([int(piece[3:5], 16)])
     return piece.replace(WORD_START, " ").encode()
 
 
 def find_failures() -> tuple[type[BaseException], ...]:
-    """Return the classes that the library raises: Exception, nothing narrower, and Rust's panics.
+    """Return the exception classes that the library raises: Exception itself, and Rust's panic.
 
-    The class of a panic exists from the first panic on. As `except find_failures()` this is called
-    when an exception passes, so after that.
+    The panic class exists only after the first panic. `except find_failures()` is evaluated once an
+    exception is raised, so the class exists by then.
     """
     classes = BaseException.__subclasses__()
     return (Exception, *(kind for kind in classes if kind.__module__ == "pyo3_runtime"))
@@ -103,10 +103,7 @@ def _silence_stderr() -> Iterator[None]:
 
 
 def guard(call: Callable[[str], Result], path: pathlib.Path) -> Callable[[str], Result]:
-    """Return a call of the library for a text, which names file and text where it fails or panics.
-
-    It raises Refused.
-    """
+    """Wrap a call of the library so that a failure or a panic is a Refused with file and text."""
 
     def guarded(text: str) -> Result:
         try:
@@ -123,12 +120,12 @@ def guard(call: Callable[[str], Result], path: pathlib.Path) -> Callable[[str], 
 
 
 def make_encode_text(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> EncodeText:
-    """Return the function that encodes a text, without special tokens around it, guarded."""
+    """Return a guarded function that encodes a text without special tokens around it."""
     return guard(functools.partial(tokenizer.encode, add_special_tokens=False), path)
 
 
 def make_normalize(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> Callable[[str], str]:
-    """Return the function that normalizes a text, guarded."""
+    """Return a guarded function that normalizes a text."""
     normalizer = tokenizer.normalizer
     return guard(lambda text: str(normalizer.normalize_str(text)) if normalizer else text, path)
 
@@ -139,8 +136,8 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
     Special tokens that a text spells are text, unless `reads_special_tokens`.
 
     Raises:
-      Refused: another model, no tokenizer, many ids without a piece, a byte or a role without a
-        token, words without a mark.
+      Refused: another model, no tokenizer, many ids without a piece, a byte or a special role
+        without a token, a model that does not mark where words begin.
     """
     tokenizer = open_tokenizer(path, data)
     model = type(tokenizer.model).__name__
@@ -154,14 +151,14 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
     if size > MAX_PIECES:
         raise Refused(f"--vocab is {path}, which has {size:,} ids; at most {MAX_PIECES:,}")
     piece_of = {number: piece for piece, number in id_of.items()}
-    # A list with a piece on two lines leaves an id without a piece, which no text gets.
+    # A vocab.txt with a piece on two lines leaves an id without a piece, which no text encodes to.
     if len(piece_of) < len(id_of) or (size - len(id_of)) * _MAX_GAPS > size:
         raise Refused(
             f"--vocab is {path}, whose {len(id_of)} pieces have {len(piece_of)} of the ids 0 to "
             f"{size - 1}; each needs its own, with few gaps: copy the file again, or correct them"
         )
     pieces = tuple(piece_of.get(number, "") for number in range(size))
-    # The library's own spelling of the file, without the vocabulary: complete, with defaults.
+    # The file as the library writes it: without the vocabulary, and with every default filled in.
     rules = _read_rules(tokenizer)
     if model == BPE and "ByteLevel" not in [step["type"] for step in _list_steps(rules)]:
         model = SENTENCEPIECE_BPE
@@ -182,15 +179,15 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
     template = dataclasses.replace(template, cls_id=special_ids["cls"])
     roles = {pieces[i] for i in special_ids.values()}
     if not reads_special_tokens:
-        tokenizer.encode_special_tokens = True  # the file does not keep it
+        tokenizer.encode_special_tokens = True  # not saved in the file
         with _silence_stderr():
             encode_text = make_encode_text(tokenizer, path)
             spelled = [i for i in special_ids.values() if i in encode_text(pieces[i]).ids]
-        if spelled:  # a text could have the token that marks its end
+        if spelled:  # a literal [SEP] in a text would end a sentence
             unknown = pieces[special_ids["unk"]]
             tokenizer = open_tokenizer(path, _hide_special(data, model, roles, unknown))
             tokenizer.encode_special_tokens = True
-    # Read above; without special tokens it has no effect, and takes a fifth of the time of a word.
+    # The template is read already; the processor adds nothing here, but a fifth of a word's time.
     tokenizer.post_processor = None
     extra = [t for t in rules["added_tokens"] if not t["special"] and t["content"] not in roles]
     cut = None if reads_special_tokens else _find_cut(rules, extra)
@@ -234,10 +231,10 @@ def open_tokenizer(path: pathlib.Path, data: bytes) -> tokenizers.Tokenizer:
 
 
 def _hide_special(data: bytes, model: str, roles: set[str], unknown: str) -> bytes:
-    """Return the file with the tokens of the roles marked as special, and not found in words.
+    """Return the file with the role tokens marked as special and unreachable from text.
 
-    Unigram and WordPiece look for all of their pieces: there a role's gets a space before it, which
-    no word has, and its added token goes behind the others, so that they keep their ids.
+    Unigram and WordPiece match every piece, so a role's piece gets a leading space, which no word
+    has, and its added token goes after the others, so that they keep their ids.
     """
     settings = json.loads(data.decode("utf-8-sig"))
     vocab = settings["model"]["vocab"]
@@ -254,7 +251,7 @@ def _hide_special(data: bytes, model: str, roles: set[str], unknown: str) -> byt
 
 
 def _read_rules(tokenizer: tokenizers.Tokenizer) -> dict[str, Any]:
-    """Return the file's parts as the library writes them, the model's without its pieces."""
+    """Return the file as the library writes it, without the pieces and merges of the model."""
     rules: dict[str, Any] = json.loads(tokenizer.to_str())
     for name in ("vocab", "merges"):
         rules["model"].pop(name, None)
@@ -262,13 +259,13 @@ def _read_rules(tokenizer: tokenizers.Tokenizer) -> dict[str, Any]:
 
 
 def _list_steps(rules: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the steps that a text goes through before the model."""
+    """Return the normalizer and pre-tokenizer steps, which run before the model."""
     splitter = flatten(rules["pre_tokenizer"], "pretokenizers")
     return flatten(rules["normalizer"], "normalizers") + splitter
 
 
 def _marks_words(tokenizer: tokenizers.Tokenizer, model: str, path: pathlib.Path) -> bool:
-    """Return whether a mark takes the place of the space between two words, except in WordPiece."""
+    """Return whether the model marks the space between two words; True for WordPiece."""
     mark = {WORDPIECE: "", BPE: SPACE}.get(model, WORD_START)
     text, splitter = make_normalize(tokenizer, path)("a a"), tokenizer.pre_tokenizer
     parts = guard(splitter.pre_tokenize_str, path)(text) if splitter else [(text, (0, 3))]
@@ -276,7 +273,7 @@ def _marks_words(tokenizer: tokenizers.Tokenizer, model: str, path: pathlib.Path
 
 
 def _find_unknown(model: Mapping[str, Any], id_of: Mapping[str, int]) -> dict[str, int]:
-    """Return the id of what has no piece, by the name unk; none if the model has no such token."""
+    """Return {"unk": id of the unknown token}; {} if the model has none."""
     unk_id = model["unk_id"] if model["type"] == UNIGRAM else id_of.get(model["unk_token"])
     return {} if unk_id is None else {"unk": unk_id}
 
@@ -289,7 +286,7 @@ def _check_model(
     has_unknown: bool,
     marks_words: bool,
 ) -> None:
-    """Refuse a model that is of no use to pre-training, naming the rule."""
+    """Refuse a model that pre-training cannot use, and name the reason."""
     model = rules["model"]
     has_bytes = model.get("byte_fallback") and sum(map(bool, map(BYTE_PIECE.fullmatch, id_of)))
     for rule, is_broken in (
@@ -325,7 +322,7 @@ def _check_model(
 
 
 def _find_ends(template: Template | None) -> dict[str, int]:
-    """Return the ids that a template puts around a text, by the names cls and sep."""
+    """Return the ids that a template puts around a text; keys: cls, sep."""
     parts = [part for part, _ in template.single] if template else [A]
     place = parts.index(A)
     before, after = parts[:place], parts[place + 1 :]

@@ -66,7 +66,7 @@ def export_tokenizer_json(vocabulary: Vocabulary, directory: pathlib.Path) -> No
 
 
 def _check(path: pathlib.Path, vocabulary: Vocabulary) -> None:
-    """Encode texts by a file, with the library alone, and compare the ids with the vocabulary's."""
+    """Raise Refused if the library gives other ids by the file; for a MODEL remove the file."""
     different = _find_difference(path, vocabulary)
     if different is None:
         return
@@ -89,16 +89,14 @@ _CHECKED_TEXTS = (
     "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35 \U0001f642",
     "",
 )
-_BEHIND = (".", ", and a", " word.", "! ")  # a special token
+_AFTER = (".", ", and a", " word.", "! ")  # texts that follow a special token
 
 
-def _keeps_text_behind_special_tokens(
-    library: tokenizers.Tokenizer, vocabulary: Vocabulary
-) -> bool:
-    """Return whether text after a special token should have the ids that it has after text.
+def _keeps_text_after_special_tokens(library: tokenizers.Tokenizer, vocabulary: Vocabulary) -> bool:
+    """Return whether text after a special token must have the same ids as after other text.
 
-    A file of others may do otherwise, which is right there. A model that puts no space before a
-    text cannot keep that after a special token in this format.
+    A third-party file may define this in another way. The format cannot express it for a model
+    that puts no space before a text.
     """
     if vocabulary.file_name == TOKENIZER_JSON:
         return is_trained_here(json.loads(library.to_str()))
@@ -107,7 +105,7 @@ def _keeps_text_behind_special_tokens(
 
 
 def _find_difference(path: pathlib.Path, vocabulary: Vocabulary) -> str | None:
-    """Return the first text that the library reads otherwise by a file than the vocabulary."""
+    """Return the first text to which file and vocabulary give different ids; None without one."""
     library = open_tokenizer(path, path.read_bytes())
 
     def encode(text: str) -> list[int]:
@@ -121,15 +119,15 @@ def _find_difference(path: pathlib.Path, vocabulary: Vocabulary) -> str | None:
     for text in _CHECKED_TEXTS:
         if read(text) != encode(text):
             return text
-    if not _keeps_text_behind_special_tokens(library, vocabulary):
+    if not _keeps_text_after_special_tokens(library, vocabulary):
         return None
     mask_id = vocabulary.special_ids["mask"]
     mask, before = vocabulary.pieces()[mask_id], encode("a")
-    for behind in _BEHIND:
-        whole = encode(f"a{behind}")
-        text = f"a {mask}{behind}"
+    for following in _AFTER:
+        whole = encode(f"a{following}")
+        text = f"a {mask}{following}"
         tokens = read(text)
-        # Comparable where the vocabulary has no piece that joins both.
+        # Comparable only if no piece spans the boundary.
         is_comparable = whole[: len(before)] == before and mask_id in tokens
         if is_comparable and tokens[tokens.index(mask_id) + 1 :] != whole[len(before) :]:
             return text

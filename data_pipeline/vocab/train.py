@@ -43,7 +43,7 @@ BERT_HEAD = (
 # Wikipedia, and 6.5% of BERT's own uncased list.
 _SMALL_ALPHABET = 0.1
 _ALL_CHARACTERS, _MAX_CHARACTERS = 1.0, 0.9995
-MIN_COVERAGE = 0.98  # that SentencePiece takes
+MIN_COVERAGE = 0.98  # SentencePiece's own limit
 # ASCII is always kept: digits are rarer than one in 2,000 in novels.
 _ASCII = string.digits + string.ascii_letters + string.punctuation
 _NO_CAPITALS = dict.fromkeys(map(ord, string.ascii_uppercase))
@@ -91,7 +91,9 @@ def train_vocabulary(
         counts = _character_counts(map(_normalizer(kind, lowercase), read_text()))
     if character_coverage is None:
         every = _alphabet(counts, _ALL_CHARACTERS)
-        count = len(every) + (len(_inner(every, lowercase)) if kind == WORDPIECE else 0)
+        count = len(every) + (
+            len(_list_continuations(every, lowercase)) if kind == WORDPIECE else 0
+        )
         is_small = count <= _SMALL_ALPHABET * vocab_size
         character_coverage = _ALL_CHARACTERS if is_small else _MAX_CHARACTERS
     if kind == WORDPIECE:
@@ -131,11 +133,11 @@ def _train_wordpiece(
 ) -> list[str]:
     """Learn WordPiece pieces by merging the most frequent pairs; return them in id order.
 
-    Order: BERT_HEAD, [unused99] and on as in BERT's own list, the characters of the alphabet, these
-    within words, then merges as they were found.
+    Order: BERT_HEAD, [unused99] and on as in BERT's own list, the characters of the alphabet, their
+    ## forms, then merges in the order in which they were found.
     """
     alphabet = _alphabet(counts, character_coverage)
-    inner = _inner(alphabet, lowercase)
+    inner = _list_continuations(alphabet, lowercase)
     unused = range(_BERTS_UNUSED, _BERTS_UNUSED + reserved_pieces)
     head = [*BERT_HEAD, *(f"[unused{i}]" for i in unused)]
     smallest = len(head) + len(alphabet) + len(inner)
@@ -168,7 +170,7 @@ def _train_wordpiece(
 
 
 def _normalizer(kind: str, lowercase: bool) -> Callable[[str], str]:
-    """Return the clean-up of text that comes with a kind of vocabulary."""
+    """Return the function that normalizes text for a kind of vocabulary."""
     if kind == WORDPIECE:
         return make_wordpiece_normalizer(lowercase).normalize_str
     normalizer = sentencepiece.SentencePieceNormalizer(rule_name=_RULES[lowercase])
@@ -185,7 +187,7 @@ def _character_counts(texts: Iterable[str]) -> collections.Counter[str]:
 
 
 def _alphabet(counts: collections.Counter[str], coverage: float) -> list[str]:
-    """Return the ASCII that occurs and the most frequent characters of a share of the text.
+    """Return the ASCII that occurs, and the most frequent characters up to `coverage` of the text.
 
     A capital comes with its small letter: the capitals of umlauts are rare in some books.
     """
@@ -200,10 +202,10 @@ def _alphabet(counts: collections.Counter[str], coverage: float) -> list[str]:
     return sorted(char for char in counts if char in kept or char.lower() in kept)
 
 
-def _inner(alphabet: Iterable[str], lowercase: bool) -> list[str]:
-    """Return the characters as they are within words.
+def _list_continuations(alphabet: Iterable[str], lowercase: bool) -> list[str]:
+    """Return the ##x pieces of the characters that can continue a word.
 
-    Punctuation and Chinese characters are words of their own and never continue one.
+    Punctuation and Chinese characters are words of their own.
     """
     normalize = make_wordpiece_normalizer(lowercase).normalize_str
     splitter = tokenizers.pre_tokenizers.BertPreTokenizer()
@@ -235,7 +237,7 @@ def train_sentencepiece(
             sentence_iterator=_keep_error(_cut_long(read_text()), raised),
             model_writer=model,
             model_type=kind,
-            # Without room for these it would tell of its own code.
+            # With fewer, SentencePiece's error names a line of its source.
             vocab_size=max(vocab_size, _SENTENCEPIECE_SPECIAL),
             character_coverage=character_coverage,
             required_chars=_ASCII.translate(_NO_CAPITALS) if lowercase else _ASCII,
@@ -261,7 +263,7 @@ def train_sentencepiece(
 
 
 def _cut_long(texts: Iterable[str]) -> Iterator[str]:
-    """Yield texts, and a text over _MAX_SENTENCE_BYTES in parts: a script may mark no sentences."""
+    """Yield texts, longer ones in parts of _MAX_SENTENCE_BYTES: a script may mark no sentences."""
     for text in texts:
         if len(text.encode(errors="replace")) <= _MAX_SENTENCE_BYTES:
             yield text
@@ -271,10 +273,10 @@ def _cut_long(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _keep_error(texts: Iterable[str], raised: list[BaseException]) -> Iterator[str]:
-    """Yield texts and keep the error of reading them, which C++ would turn into text."""
+    """Yield texts; keep the exception that reading raises, of which C++ passes only the message."""
     try:
         yield from texts
-    except BaseException as error:  # a stop by a signal too
+    except BaseException as error:  # KeyboardInterrupt included
         raised.append(error)
         raise
 

@@ -68,8 +68,8 @@ class Vocabulary:
     """Encode text to token ids without special tokens around it, and decode them.
 
     `encode` turns N texts into all their ids, one after another (token_dtype of the size), and
-    int64[N], the number of ids of each text, which may be 0. `encode_documents` does so with the
-    sentences of documents, whose numbers of sentences it gets; a document has the ids of its
+    int64[N], the number of ids of each text, which may be 0. `encode_documents` takes N sentences
+    and the number of sentences per document, and returns the same; a document gets the ids of its
     sentences joined by spaces. `decode` turns ids back into text, as far as the vocabulary
     preserves it.
     """
@@ -84,14 +84,14 @@ class Vocabulary:
     encode: Encode
     encode_documents: EncodeDocuments
     decode: Callable[[Sequence[int]], str]
-    normalize: Callable[[str], str]  # a text as its pieces are looked for in it
+    normalize: Callable[[str], str]  # the text that pieces are matched against
     template: Template  # where special tokens go around texts
     _pieces: tuple[str, ...]
     # A text's ids and the characters that each covers; a MODEL takes a text without spaces.
     encode_aligned: EncodeAligned
     continuation_mark: str = "##"  # WORDPIECE alone has one
-    sentencepiece_rules: str = sentencepiece_rules.NONE  # of a MODEL: one of CHOICES
-    adds_space_before: bool = False  # whether a text begins with a space's mark or piece
+    sentencepiece_rules: str = sentencepiece_rules.NONE  # one of CHOICES; only a MODEL has others
+    adds_space_before: bool = False  # the first piece of a text begins with the mark of a space
     max_word_chars: int = 0  # WORDPIECE: a longer word is unknown; 0: none is too long
 
     @property
@@ -200,7 +200,7 @@ def load_vocabulary(
     `rules` are for a SentencePiece model, one of sentencepiece_rules.CHOICES.
 
     Raises:
-      Refused: no such file, no vocabulary, a special piece missing or found in texts, a list
+      Refused: no such file, no vocabulary, a special piece missing or matched in text, a vocab.txt
         whose case does not fit `lowercase`, a tokenizer.json of another model.
     """
     path = pathlib.Path(path)

@@ -17,7 +17,7 @@ from data_pipeline.io.refused import Refused
 MAX_WORD_CHARS = 200
 _CACHED_WORDS = 1 << 16  # and as many older ones: together about 20 MB per process
 _MAX_CACHED_WORD_CHARS = 32  # longer ones rarely recur
-_CHECKED_EVERY = 1000  # sentences: encoded as a whole too
+_CHECKED_EVERY = 1000  # sentences, one of which is also encoded whole and compared
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 # Characters that BERT makes words of their own: punctuation and Chinese ones. Not all of them: a
@@ -132,7 +132,7 @@ MAX_PIECES = 1 << 22  # the largest published vocabularies have a million
 
 
 def read_list(path: pathlib.Path, data: bytes) -> list[str]:
-    """Read the pieces of a vocab.txt, without byte order mark or carriage returns.
+    """Read the pieces of a vocab.txt; a byte order mark and carriage returns are dropped.
 
     A piece on several lines has the id of the last one, and the other ids are never given.
     Source: tokenization.py@eedf5716ce load_vocab; transformers and tokenizers do the same.
