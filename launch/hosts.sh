@@ -45,7 +45,7 @@ on_all() {
     return "$code"
 }
 
-# Whether the same start would end with the code again. A process ends with 0 only after all have agreed that
+# Succeed if the same start would end with the code again. A process ends with 0 only after all have agreed that
 # the run is complete.
 is_final() {
     [[ $1 =~ ^[023]$ ]]
@@ -63,7 +63,7 @@ wait_for_end() {
             ended=$((10#${BASH_REMATCH[1]}))
             if ! is_final "$code" && { is_final "$ended" || ((ended > code)); }; then code=$ended; fi
         done
-        # Without any answer, this machine may be the one that has no network.
+        # If no host answers, this machine itself may have no network.
         ((code >= 0)) || continue
         if ((over_at == 0)); then over_at=$((SECONDS + GRACE_SECS)); fi
         if [[ -z $is_running ]] || ((SECONDS >= over_at)); then return; fi

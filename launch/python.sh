@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run the function of launch/cloud/commands.py that a link to this file names, by the first Python here of 3.11 or
-# later: LAUNCH_PYTHON, the clone's, then PATH's.
+# Run the function of launch/cloud/commands.py that has the name of the link to this file, with the first Python
+# 3.11 or later of: LAUNCH_PYTHON, the clone's .venv, PATH.
 set -euo pipefail
 here=$(dirname -- "${BASH_SOURCE[0]}")
 for python in "${LAUNCH_PYTHON-}" "$here/../.venv/bin/python" python3 python3.14 python3.13 python3.12 python3.11; do

@@ -14,7 +14,7 @@ JOBSET = "https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/ma
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """Hold a question, whether its answer is right, and what fixes none or one of a wrong place."""
+    """Hold a question, the test of its answer, the fix, and the fix for a wrong region."""
 
     name: str
     question: Command
@@ -24,7 +24,7 @@ class Check:
 
 
 def list_checks(job: Job) -> Iterator[Check]:
-    """Yield the checks of a road, in the order in which to fix them."""
+    """Yield the checks for the ROAD of a job, in the order in which to fix them."""
     cluster, road = job.cluster, job.cluster.slice.road
     project, region = cluster.project, cluster.region
     api = f"{_APIS[road]}.googleapis.com"
@@ -55,9 +55,9 @@ def list_checks(job: Job) -> Iterator[Check]:
 
 
 def _is_near(region: str, out: str) -> bool:
-    """Whether a bucket is in a region, or in US, EU or ASIA around it.
+    """Return whether a bucket is in a region, or in the multi-region US, EU or ASIA around it.
 
-    A dual-region passes: its name tells none of its regions.
+    A dual-region passes, as its name does not say which two regions it has.
     """
     bucket, near = read_json(out), (region, region.partition("-")[0].replace("europe", "eu"))
     return dig(bucket, "location").lower() in near or "dual" in dig(bucket, "location_type")
@@ -66,7 +66,7 @@ def _is_near(region: str, out: str) -> bool:
 def run_checks(job: Job, ask: Ask) -> bool:
     """Print what is missing, with the command that fixes it; return whether nothing is.
 
-    A check that cannot be made is a note: quota of chips, whose names are not published, is one.
+    What cannot be checked is printed as a note: chip quotas, whose names are not published.
     """
     is_fine = True
     for check in list_checks(job):

@@ -42,7 +42,7 @@ FORMS: dict[str, tuple[str, str, str | None]] = {
     "GKE_SERVICE_ACCOUNT": ("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "trainer", ""),
     # Neither the root of the workers' disks nor their home folder is ours to fill and to clear.
     "REMOTE_DIR": (rf"(?=.*\w){_PATH}", "bert_jax", "bert_jax"),
-    # Of a virtual environment, which setup.sh makes.
+    # Python of the virtual environment that setup.sh makes.
     "REMOTE_PYTHON": (_PYTHON, ".venv/bin/python", ".venv/bin/python"),
 }
 
@@ -50,7 +50,7 @@ FORMS: dict[str, tuple[str, str, str | None]] = {
 class Cluster:
     """Hold the settings of one TPU slice, each of its form.
 
-    project, place: gcloud's flags. bucket: without a slash at its end, or ''; logs: where it has
+    project, place: gcloud's flags. bucket: without a slash at its end, or ''. logs: its folder for
     copies of the workers' logs, or ''. is_internal: the machines get no external address.
     """
 
@@ -75,7 +75,7 @@ class Cluster:
         return self._values[name]
 
     def need(self, name: str, why: str) -> str:
-        """Return the value of a setting, or refuse where it is empty."""
+        """Return the value of a setting; refuse an empty one and say `why` it is needed."""
         if not self.get(name):
             refuse(f"{self.path}: {name} is empty, {why}; set it, such as {name}={FORMS[name][1]}")
         return self.get(name).rstrip("/")
@@ -87,7 +87,7 @@ class Cluster:
         )
 
     def next_command(self, script: str, *flags: str) -> str:
-        """Return a command of ours for this slice, as a user may paste it."""
+        """Return the command line of another script of launch/ for this slice, to paste."""
         return shlex.join([f"launch/{script}.sh", f"--cluster={self.path}", *self._flags, *flags])
 
 

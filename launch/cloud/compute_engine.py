@@ -26,7 +26,7 @@ _MODELS = {
     "--instance-termination-action=DELETE",
 }
 IMAGES = "ubuntu-os-accelerator-images"
-# A record is written every minute; an older one says nothing of a machine now.
+# A machine writes its record every minute; an older record does not show its state now.
 MAX_RECORD_SECS = 900
 DELETE_SECS = 900  # gcloud waits until all machines are gone
 # googlecloudsdk/generated_clients/apis/compute/v1: ManagedInstance. PENDING is newer.
@@ -38,7 +38,7 @@ _MACHINES = {"PROVISIONING", "STAGING", "RUNNING", "REPAIRING", "STOPPING"}
 def plan(kind: str, job: Job) -> list[Command]:
     """Return the commands of an action of the supervisor."""
     if kind == "create":
-        # A template that cannot go belongs to a group that is there, whose folder is left alone.
+        # Deleting the template of an existing group fails, so its folder is not overwritten.
         return [*job.pack(), *_clean(job.cluster), *_upload(job), *_create(job)]
     if kind == "delete":
         return [_managed(job.cluster, "delete", "--quiet", may_be_absent=True, secs=DELETE_SECS)]
@@ -56,7 +56,7 @@ def _find_folder(cluster: Cluster) -> str:
 
 
 def _upload(job: Job) -> list[Command]:
-    """Return what puts commit and flags into the bucket, and clears earlier records."""
+    """Return the commands that upload commit and flags and delete earlier records."""
     cluster, folder = job.cluster, _find_folder(job.cluster)
     lines = [job.commit, cluster.get("REMOTE_PYTHON"), job.wheelhouse]
     lines += [cluster.get("COORDINATOR_PORT"), cluster.logs]
@@ -69,7 +69,7 @@ def _upload(job: Job) -> list[Command]:
 
 
 def _clean(cluster: Cluster) -> list[Command]:
-    """Return what deletes template and policy; a group that is there keeps them."""
+    """Return the commands that delete template and policy; they fail if a group uses them."""
     place = f"{cluster.name} --region={cluster.region} {cluster.project}"
     return [
         make(f"gcloud compute {kind} delete --quiet {place}", may_be_absent=True)
@@ -113,7 +113,7 @@ def _create(job: Job) -> list[Command]:
 
 
 def questions(job: Job) -> list[Command]:
-    """Return the questions of a look: to the group, its machines, the bucket."""
+    """Return the commands of a look: describe the group, list its machines, read the records."""
     group = "--format=json(creationTimestamp,description,targetSize,status)"
     machines = "--format=json(instanceStatus,currentAction)"
     return [
@@ -129,7 +129,7 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
     about_group, about_machines, about_errors, about_records = questions(job)
     said = ask(about_group)
     listed = said if said.code else ask(about_machines)
-    if listed.is_absent:  # also of a group that has gone between the two
+    if listed.is_absent:  # the group may vanish between the two questions
         return Answers(now, SliceSeen(decide.ABSENT))
     group, machines = read_json(said.out), read_json(listed.out)
     is_spot = job.cluster.get("PROVISIONING") == "spot"
@@ -146,10 +146,10 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
     if seen.kind != decide.READY:
         return Answers(now, seen)
     records = ask(about_records)
-    if records.code and not records.is_absent:  # nothing is known of the machines
+    if records.code and not records.is_absent:  # the state of the machines is unknown
         return no_answer(now, records)
     workers, junk, _ = read_workers(records.out)
-    # Machines write nothing after a final code, nor once all have finished.
+    # Records go stale after a final exit code, and once all machines have finished.
     is_over = all((worker.status, worker.code) == ("ended", 0) for worker in workers)
     young = [
         worker
@@ -160,7 +160,7 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
 
 
 def read_group(group: Any, machines: Any, hosts: int, is_spot: bool) -> SliceSeen | None:
-    """Return what a group and the list of its machines say; None where they say nothing."""
+    """Parse the answers about a group and its machines; None if they are not readable."""
     created = read_time(dig(group, "creationTimestamp"))
     if created is None or not isinstance(machines, list):
         return None
@@ -172,7 +172,7 @@ def read_group(group: Any, machines: Any, hosts: int, is_spot: bool) -> SliceSee
     kind = _find_kind(set(states), actions, is_spot)
     if kind == decide.READY and len(machines) < hosts:
         kind = decide.STARTING
-    if dig_any(group, "targetSize") == 0:  # in bulk mode a group shrinks to nothing or not at all
+    if dig_any(group, "targetSize") == 0:  # bulk mode: a group shrinks to 0 or not at all
         kind = decide.LOST
     words = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
     has_machines = bool(_MACHINES & set(states))

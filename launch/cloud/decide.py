@@ -12,11 +12,11 @@ from .text import MAX_TEXT
 
 # Codes of bert_jax/runtime/exit_codes.py after which the same command would end the same way.
 FINAL_CODES = (2, 3)
-# Looks in a row that do not find a slice which nobody here deleted, do not reach all workers, or
-# find training on some workers only.
+# Looks in a row that miss a slice which the supervisor did not delete, that do not reach all
+# workers, or that find training on some workers only.
 MAX_MISSING, MAX_UNREACHED, MAX_PARTIAL = 3, 5, 2
 MAX_OUTAGE_SECS, MAX_PAUSE_SECS, REPEAT_SECS = 43200, 600, 600
-# An answer may be older than the request that it seems to follow by so much.
+# An answer may be this much older than the request before it.
 STALE_SECS = 900
 
 # Kinds of a slice's state, whatever its service calls them. QUEUED costs nothing and may last,
@@ -27,7 +27,10 @@ LOST, DELETING = "LOST", "DELETING"
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """Hold what a run is watched by; starts_itself: its machines start and restart training."""
+    """Hold the flags of a supervised run.
+
+    starts_itself: the machines start and restart training. is_examined: doctor runs before it.
+    """
 
     workdir: str
     label: str = "bert_jax"
@@ -43,10 +46,10 @@ class Rules:
 
 @dataclasses.dataclass(frozen=True)
 class SliceSeen:
-    """Hold what a service says of the slice; `created`, seconds since 1970, tells slices apart.
+    """Hold the state of the slice as the service reports it; `created` identifies the slice.
 
     workdir: the workdir that its machines train into, cut to MAX_TEXT characters; '' if not known.
-    started: when its machines were made; 0 if not known.
+    created, started: seconds since 1970, of the slice and of its machines; 0 if not known.
     """
 
     kind: str
@@ -61,7 +64,7 @@ class SliceSeen:
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
-    """Hold what a worker says: running, busy (with another run), ended, never or not.
+    """Hold a worker's status: running, busy (with another run), ended, never or not (set up).
 
     starts, time: how often training was started, and when that was written, from a record in a
     bucket.
@@ -77,7 +80,7 @@ class Worker:
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """Hold the answers of one look, or what was said to each action that followed it.
+    """Hold the answers of one look, or the outcome of each action after it.
 
     slice is None where the service gave no answer, and `error` says why. checkpoint: newest
     complete step, -1 where there is none, None where nobody knows.
@@ -95,10 +98,10 @@ class Answers:
 
 @dataclasses.dataclass(frozen=True)
 class Action:
-    """Name what to do: one of REPORTED, stop, stacks, last_words, event, wait or end.
+    """Name an action: one of REPORTED, stop, stacks, last_words, event, wait or end.
 
-    Actions are done in order, up to the first of REPORTED that fails; where there is one of these,
-    their outcomes are put to `decide` before anything else.
+    Actions run in order and stop at the first of REPORTED that fails; `decide` gets the outcomes of
+    REPORTED actions before the next look.
     """
 
     kind: str
@@ -112,18 +115,19 @@ REPORTED = ("create", "delete", "set_up", "examine", "start")
 
 @dataclasses.dataclass
 class State:
-    """Hold what the supervisor knows from one look to the next; a JSON file but for the rules."""
+    """Hold the supervisor's memory between looks; saved as JSON, without the rules."""
 
     rules: Rules
     # The newest checkpoint now, and when the last try began; tries since then.
     checkpoint: int = -1
     best: int = -1
     tries: int = 0
-    # Seconds that slices which are gone cost, and since when this one does.
+    # Billed seconds of deleted slices, and the time since which the current slice is billed.
     spent_secs: float = 0
     billed_since: float | None = None
-    # The slice that we want, and the one that we want gone, by their times of creation; when the
-    # last one was requested, and a look last found one; whether the last look did.
+    # is_expected: a slice was requested. is_there: the last look found one. created, condemned:
+    # creation times of the slice in use and of the one to delete. requested: time of the last
+    # request. seen: time of the last look that found a slice. missing: looks since then.
     is_expected: bool = False
     is_there: bool = False
     created: float = 0
@@ -131,7 +135,7 @@ class State:
     requested: float = 0
     seen: float = 0
     missing: int = 0
-    # What is known of this slice alone.
+    # Reset with each new slice.
     is_ready: bool = False
     is_set_up: bool = False
     was_tried: bool = False
@@ -147,7 +151,7 @@ class State:
     pause: float = 0
     waiting: str = ""
     waiting_since: float = 0
-    # The end that waits for the slice to be gone.
+    # Exit code and message, once the slice is gone.
     end_code: int | None = None
     end_words: str = ""
 
@@ -159,13 +163,13 @@ class State:
         return (self.spent_secs + secs) / 3600 * self.rules.usd_per_hour
 
     def forget_slice(self) -> None:
-        """Forget what says nothing of the next slice with this name."""
+        """Reset the fields that do not apply to the next slice with this name."""
         self.is_ready = self.is_set_up = self.was_tried = self.has_trained = False
         self.not_ready_since = None
         self.partial = self.unreached = self.starts = self.missing = 0
 
     def forget_run(self) -> None:
-        """Forget how the run went: the next supervisor has tries of its own."""
+        """Reset tries, requests and outages: the next supervisor counts its own."""
         self.tries, self.condemned, self.requested = 0, 0, 0
         self.is_expected = self.has_trained = False
         self.unanswered_since, self.pause, self.waiting = None, 0, ""
@@ -173,7 +177,7 @@ class State:
 
 
 def decide(state: State, answers: Answers) -> tuple[State, list[Action]]:
-    """Return the state after these answers, and what to do; the given state is not changed."""
+    """Return the state after these answers, and the actions; `state` is not changed."""
     turn = _Turn(dataclasses.replace(state), answers)
     if answers.outcomes:
         turn.take_outcomes()
@@ -184,7 +188,7 @@ def decide(state: State, answers: Answers) -> tuple[State, list[Action]]:
 
 
 class _Turn:
-    """Hold one decision while it is made."""
+    """Collect the actions of one decision."""
 
     def __init__(self, state: State, answers: Answers) -> None:
         self.state, self.answers = state, answers
@@ -197,7 +201,7 @@ class _Turn:
         for kind, said in self.answers.outcomes:
             words = f"{kind} failed: {said.words}"
             if said.code and kind in ("create", "delete"):
-                # One that exists already is ours if an answer was lost: the next look tells.
+                # "Already exists" may be our own slice after a lost answer: the next look shows it.
                 state.is_there &= kind == "delete" or not said.is_permanent
                 self.fail(words, said.is_permanent)
             elif said.code:
@@ -223,7 +227,7 @@ class _Turn:
         if answers.checkpoint is not None:
             state.checkpoint = answers.checkpoint
         self.check_budget()
-        # An answer about a slice that is gone is an old one.
+        # An answer about a deleted slice is stale.
         is_old = seen is not None and seen.kind != ABSENT and seen.created < state.created
         is_old |= seen is not None and state.is_expected and seen.created == state.condemned != 0
         if seen is not None and not is_old:
@@ -241,7 +245,7 @@ class _Turn:
             self.find_none()
             return
         if seen.label != rules.label:
-            state.is_there = False  # ours is gone
+            state.is_there = False  # our slice is gone
             words = f"the slice has the label launched_by='{seen.label}', not '{rules.label}'"
             words += ", and is left alone; set LABEL, or change TPU_NAME"
             self.end(2, words)
@@ -288,7 +292,7 @@ class _Turn:
         state = self.state
         if state.end_code is not None:
             state.missing += 1
-            # What must not be missed is deleted even so, and looked for once more.
+            # A slice that costs money is deleted all the same, and looked for once more.
             if state.missing == 1 and state.created:
                 self.delete()
             else:
@@ -311,10 +315,10 @@ class _Turn:
                 self.end(1, f"{words} the same command to create it again")
 
     def lose(self, why: str) -> None:
-        """Delete a slice; a later look finds none and asks for another."""
+        """Delete the slice; once a look finds none, another is requested."""
         state = self.state
         if state.condemned != state.created:
-            # One that never came to training was a try as well.
+            # A slice that never got to training counts as a try.
             state.tries += not state.was_tried
             self.event(f"the slice is lost ({why}); deleting and recreating it")
         else:
@@ -328,7 +332,7 @@ class _Turn:
     # A look at the workers of a slice that is ready.
 
     def miss_workers(self, count: int) -> None:
-        """Count looks that miss workers; a newer checkpoint shows that they train."""
+        """Count looks that miss workers; a newer checkpoint shows that they still train."""
         state, workers = self.state, self.answers.workers
         state.unreached += 1
         if state.unreached == 1:
@@ -365,7 +369,7 @@ class _Turn:
             words = f"another run than {rules.workdir} trains on worker {busy.name}; let it end"
             self.end(2, f"{words}, or stop it: launch/train.sh --stop")
         elif not state.has_trained:
-            # Ends of runs that were not ours to see say nothing of the next start.
+            # Exit codes of runs before this supervisor do not predict the next start.
             self.start()
         elif final is not None:
             self.act("last_words")
@@ -397,7 +401,7 @@ class _Turn:
             self.say_waiting(where, f"newest checkpoint {self.step}")
 
     def restart(self, why: str) -> None:
-        """Start training anew, or delete a slice that starts it itself."""
+        """Restart training; delete a slice whose machines start training themselves."""
         if self.rules.starts_itself:
             self.lose(why)
         else:
@@ -417,7 +421,7 @@ class _Turn:
             self.act("start")
 
     def may_try(self) -> bool:
-        """Whether a try is left; another checkpoint than at the last one begins a new row."""
+        """Return whether a try is left, else end the run; a new checkpoint resets the count."""
         state = self.state
         if state.checkpoint != state.best:
             state.best, state.tries = state.checkpoint, 0
@@ -430,7 +434,7 @@ class _Turn:
     # Money and ends.
 
     def bill(self, seen: SliceSeen) -> None:
-        """Count from the last look without machines, or their start: never too little."""
+        """Bill from the last look without machines, or from their start: never too little."""
         state, is_new = self.state, seen.created != self.state.created
         if state.billed_since is not None and (is_new or not seen.has_machines):
             state.spent_secs += max(self.now - state.billed_since, 0)
@@ -447,7 +451,7 @@ class _Turn:
                 self.act("stop")
 
     def end_run(self, code: int, words: str) -> None:
-        """End the run, well or badly; its slice goes first where that was asked for.
+        """End the run; delete the slice first if is_deleted_at_end.
 
         After a failure the slice's disks may be the only trace, unless the workdir is in a bucket.
         """
@@ -462,7 +466,7 @@ class _Turn:
             self.end(code, words)
 
     def fail(self, words: str, is_permanent: bool) -> None:
-        """Note a failed request; end where no retry can help, or an outage is too long.
+        """Pause after a failed request; end if a retry cannot help or the outage is too long.
 
         Once a slice has cost money, a login or a right that is missing is waited for as well: the
         slice must not be left alone, and a metadata server that is down looks the same.
@@ -488,7 +492,7 @@ class _Turn:
     def step(self) -> str:
         return str(self.state.checkpoint) if self.state.checkpoint >= 0 else "-"
 
-    # What is done and said.
+    # Actions and events.
 
     def act(self, kind: str, words: str = "", code: int = 0) -> None:
         self.actions.append(Action(kind, words, code=code))
@@ -498,14 +502,14 @@ class _Turn:
         self.state.waiting = ""
 
     def say_waiting(self, words: str, more: str = "") -> None:
-        """Say what is waited for where that is new, and every ten minutes."""
+        """Report the wait if it is a new one, and again every REPEAT_SECS."""
         state = self.state
         if words != state.waiting or self.now - state.waiting_since >= REPEAT_SECS:
             self.event(f"{words}, {more}" if more else words)
             state.waiting, state.waiting_since = words, self.now
 
     def wait(self) -> None:
-        """End the turn with a pause, unless outcomes follow, or this is the end."""
+        """Add a wait, unless an action is reported back or ends the run."""
         state = self.state
         if any(action.kind in (*REPORTED, "end") for action in self.actions):
             return

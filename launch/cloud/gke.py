@@ -25,23 +25,23 @@ MAX_RESTARTS = 100
 # The user of launch/Dockerfile.
 USER = 1000
 _GKE = "cloud.google.com/gke"
-# A rule of JobSet, the failure of a pod that it is for, and what JobSet does. All failures have one
-# reason; the message names the rule by its place here. Any other failure restarts all pods and
-# counts to maxRestarts.
+# A rule of JobSet, the pod failure that it matches, and JobSet's action. Every failure has the same
+# reason; the message names the rule by its index here. Any other failure restarts all pods and
+# counts toward maxRestarts.
 _FINAL_CODES = {"containerName": "train", "operator": "In", "values": list(decide.FINAL_CODES)}
 _DISRUPTION = {"type": "DisruptionTarget", "status": "True"}
 _RULES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("final", {"onExitCodes": _FINAL_CODES}, "FailJobSet"),
     ("disrupted", {"onPodConditions": [_DISRUPTION]}, "RestartJobSetAndIgnoreMaxRestarts"),
 )
-# Of the condition Failed of a JobSet that its rule `final` ended; only the Job's names the code.
+# Reason of a JobSet's condition Failed after rule `final`; only the Job's condition has the code.
 _FINAL = "FailJobSetFailurePolicyAction"
 _WORKDIR = "bert-jax-workdir"
 _EXIT_CODE = re.compile(r"failed with exit code (\d{1,3}) ")
 
 
 def pin_context(ask: Ask) -> Ask:
-    """Return a function that asks the cluster of kubectl's context, whichever is chosen later."""
+    """Return a function that keeps asking kubectl's current cluster if the context changes."""
     context = ask(make("kubectl config current-context")).out.strip()
     pin = [f"--context={context}"] * bool(context)
 
@@ -67,14 +67,14 @@ def _select(cluster: Cluster) -> str:
 
 
 def show_logs(cluster: Cluster, worker: str, lines: int, follow: bool) -> Command:
-    """Return the command that shows the end of a pod's log, by its number, or of all."""
+    """Return the command that shows the end of the log of one pod, by its number, or of all."""
     index = f",batch.kubernetes.io/job-completion-index={worker}" * (worker != "all")
     return make(f"""kubectl logs --prefix {_select(cluster)}{index}
         --tail={lines} --max-log-requests={cluster.slice.hosts} {"--follow" * follow}""")
 
 
 def questions(job: Job) -> list[Command]:
-    """Return the questions of a look: to the JobSet, to its Job."""
+    """Return the commands of a look: describe the JobSet and list its Job."""
     cluster = job.cluster
     return [
         make(f"kubectl get jobset {cluster.name} --output=json --ignore-not-found"),
@@ -106,7 +106,7 @@ def _find_failure(body: Any) -> Any:
 
 
 def read_jobset(body: Any, jobs: Any = None) -> tuple[SliceSeen, Worker] | None:
-    """Return what a JobSet says of the slice, and of its training as if it were one worker.
+    """Parse a JobSet into the state of the slice, and of training as if by one worker.
 
     jobs: the list of its Job, where a final exit code ended it.
     """
@@ -198,9 +198,9 @@ def _make_pod(job: Job) -> dict[str, Any]:
         container["env"] = [{"name": "JAX_COORDINATOR_PORT", "value": port}]
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
-        # containerd can give devices to the user that is named here, not to an image's.
+        # containerd gives devices to the user named here, not to the image's user.
         "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER},
-        # A save on SIGTERM has so long; a Spot node itself leaves an ordinary pod 15 s.
+        # Time for a save on SIGTERM; a Spot node leaves an ordinary pod only 15 s.
         "terminationGracePeriodSeconds": 60,
         "nodeSelector": selector,
         "tolerations": [{"key": key, "operator": "Exists"} for key in tolerated],

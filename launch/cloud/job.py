@@ -1,4 +1,4 @@
-"""Describe what is sent to machines: a commit of the clone, packages, flags of training."""
+"""Describe what the machines receive: a commit of the clone, packages, training flags."""
 
 import dataclasses
 import os
@@ -19,7 +19,7 @@ SET_UP_SECS = 3600
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Hold a training as the machines get it."""
+    """Hold a training job: commit and flags, and whether packages come from the bucket."""
 
     cluster: Cluster
     flags: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class Job:
     from_bucket: bool = False
 
     def find(self, name: str) -> str:
-        """Return the value of a flag of the training; the last one counts, and without one ''."""
+        """Return the value of a training flag, the last one if repeated; '' without one."""
         start = f"--{name}="
         values = [flag.removeprefix(start) for flag in self.flags if flag.startswith(start)]
         return values[-1] if values else ""

@@ -17,7 +17,7 @@ from .text import dig, dig_any, read_json, read_time
 STARTS_ITSELF = False
 LISTING = "gcloud compute tpus tpu-vm list {place}"
 _TPUS = "gcloud compute tpus"
-_NAMED = '"s/^/$HOSTNAME: /"'  # opens each line of output with its worker
+_NAMED = '"s/^/$HOSTNAME: /"'  # sed script: prefixes each line with the worker
 # Where training writes on a worker, from REMOTE_DIR.
 LOG = "logs/train.log"
 START_SECS, DOCTOR_SECS = 600, 900
@@ -28,8 +28,8 @@ QUEUED_KINDS = dict.fromkeys(_WAITING, decide.QUEUED)
 QUEUED_KINDS |= dict.fromkeys(("SUSPENDING", "SUSPENDED", "FAILED"), decide.LOST)
 QUEUED_KINDS |= {"ACTIVE": decide.READY, "DELETING": decide.DELETING}
 NODE_KINDS = dict.fromkeys(_GONE, decide.LOST) | {"READY": decide.READY}
-# An answer behind the word worker: its name, what on_worker_train.sh --status says and, from a
-# bucket, how often it was started and when that was written. A file system's clock may be ahead.
+# A line "worker NAME STATUS", with the words of on_worker_train.sh --status, and in a bucket how
+# often training was started and when that was written. A file system's clock may be ahead.
 _ANSWER = re.compile(
     r"worker (?P<name>[A-Za-z0-9._-]{1,64}) "
     r"(?:running (?:\d{1,9}|-) (?P<silent>-?\d{1,9}) (?P<at>\d{1,15}|-)"
@@ -77,7 +77,7 @@ def plan(kind: str, job: Job) -> list[Command]:
 
 
 def _start(job: Job, is_examined: bool) -> list[Command]:
-    """Return what clears all workers, as a run on some waits for the others; then the start."""
+    """Return the commands that clear all workers, then start (or examine) all of them."""
     cluster, port = job.cluster, job.cluster.get("COORDINATOR_PORT")
     here = f"cd {cluster.get('REMOTE_DIR')} && "
     environment = f"JAX_COORDINATOR_PORT={port} " * bool(port)
@@ -94,9 +94,9 @@ def _start(job: Job, is_examined: bool) -> list[Command]:
 
 
 def on_workers(cluster: Cluster, worker: str, command: str, secs: float = 180) -> Command:
-    """Return a command run on a worker, by its number, or on all; an empty one is a shell.
+    """Return the command that runs `command` on a worker, by its number, or on all; '': a shell.
 
-    gcloud logs it on this machine, and a worker's process list shows it: no secret in it.
+    gcloud logs it on this machine, and a worker's process list shows it: put no secret in it.
     """
     line = f"{_TPUS} tpu-vm ssh {cluster.name} {cluster.place} --worker={worker}"
     words = [f"--command={command}"] * bool(command) + ["--internal-ip"] * cluster.is_internal
@@ -104,7 +104,7 @@ def on_workers(cluster: Cluster, worker: str, command: str, secs: float = 180) -
 
 
 def show_log(cluster: Cluster, worker: str, lines: int, follow: bool) -> Command:
-    """Return the command that shows the end of a worker's log, or of all."""
+    """Return the command that shows the end of the log of one worker, or of all."""
     path = f"{cluster.get('REMOTE_DIR')}/{LOG}"
     # A tail that --follow leaves behind ends when the log grows and nobody reads.
     tail = f"tail -n {lines}{' -F' * follow} {path} | sed -u {_NAMED}"
@@ -114,13 +114,13 @@ def show_log(cluster: Cluster, worker: str, lines: int, follow: bool) -> Command
 
 
 def _call(cluster: Cluster, *words: str) -> str:
-    """Return a command of on_worker_train.sh as it runs on a worker."""
+    """Return the shell line that runs an action of on_worker_train.sh on a worker."""
     script = ["bash", "launch/worker/on_worker_train.sh", words[0], LOG, *words[1:]]
     return f"cd {cluster.get('REMOTE_DIR')} 2>/dev/null && {shlex.join(script)}"
 
 
 def questions(job: Job) -> list[Command]:
-    """Return the questions of a look: to the queued resource, to its node, to all workers."""
+    """Return the commands of a look: the queued resource, its node, the status of all workers."""
     name, place = job.cluster.name, job.cluster.place
     status = _call(job.cluster, "--status", job.workdir)
     script = f'echo "worker $HOSTNAME $({{ {status}; }} 2>/dev/null || echo not set up)"'
@@ -133,7 +133,7 @@ def questions(job: Job) -> list[Command]:
 
 
 def no_answer(now: float, said: Answer) -> Answers:
-    """Return that the state is not known, and why."""
+    """Return Answers without a slice, and the error that hides its state."""
     words = said.words if said.code else f"an answer without a state: {said.out[:200]!r}"
     return Answers(now, None, words, said.is_permanent)
 
@@ -161,7 +161,7 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
 
 
 def read_queued(body: object) -> SliceSeen | None:
-    """Return what a queued resource's description says; None where it is none."""
+    """Parse the description of a queued resource; None if it is not one."""
     state, created = dig(body, "state", "state"), read_time(dig(body, "createTime"))
     if state not in QUEUED_KINDS or created is None:
         return None
@@ -171,7 +171,7 @@ def read_queued(body: object) -> SliceSeen | None:
 
 
 def read_node(seen: SliceSeen, body: object) -> SliceSeen:
-    """Return the slice with what its node's description says; no node is a lost one."""
+    """Add the description of its node to a slice; without a node the slice is LOST."""
     state, ends = dig(body, "state"), dig_any(body, "networkEndpoints")
     count = len(ends) if isinstance(ends, list) else 0
     kind = NODE_KINDS.get(state, decide.STARTING) if body != {} else decide.LOST
@@ -186,7 +186,7 @@ def read_node(seen: SliceSeen, body: object) -> SliceSeen:
 def read_workers(text: str) -> tuple[tuple[Worker, ...], tuple[str, ...], int | None]:
     """Return the workers' answers, events for other lines, and the newest checkpoint.
 
-    Other lines are what a login shell says. A worker has one voice: its second answer is none.
+    Other lines come from login shells. Only the first answer of a worker counts.
     """
     workers: dict[str, Worker] = {}
     junk, steps = [], []

@@ -23,8 +23,8 @@ ASK_SECS = 180
 TIMED_OUT = 124
 
 _ABSENT = re.compile(r"NOT_FOUND|HTTPError 404|\(NotFound\)|was not found|matched no objects")
-# A right, a login, a word or a quota for so many chips is missing: a retry cannot help. Too many
-# requests a minute are called quota as well.
+# A missing permission, login or chip quota, or a wrong argument: a retry cannot help. A rate limit
+# is called quota too, but passes.
 _TRANSIENT = re.compile(r"(?i)per minute|per 100 seconds|rate.?limit")
 _PERMANENT = re.compile(
     r"PERMISSION_DENIED|does not have permission|HTTPError 40[13]|\(Forbidden\)|UNAUTHENTICATED"
@@ -36,7 +36,7 @@ _PERMANENT = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """Hold the words of a command, what it reads on stdin, and whether a NOT_FOUND is fine."""
+    """Hold a command line, its stdin (`given`), and whether a NOT_FOUND counts as success."""
 
     words: list[str]
     given: str | None = None
@@ -51,13 +51,13 @@ class Command:
 
 
 def make(line: str, *words: str, **options: Any) -> Command:
-    """Return a command: a line of words without blanks, and words that may have some."""
+    """Return a command from a line to split at blanks, and words to keep whole."""
     return Command([*line.split(), *words], **options)
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """Hold what a command wrote, and how it ended."""
+    """Hold the output and the exit code of a command."""
 
     code: int
     out: str = ""
@@ -65,12 +65,12 @@ class Answer:
 
     @property
     def is_absent(self) -> bool:
-        """Whether there is no such resource."""
+        """Return whether the resource does not exist."""
         return self.code != 0 and bool(_ABSENT.search(self.err))
 
     @property
     def is_permanent(self) -> bool:
-        """Whether a retry cannot help; every unknown error passes."""
+        """Return whether a retry cannot help; an unknown error may pass."""
         is_known = self.is_absent or (self.code != 0 and bool(_PERMANENT.search(self.err)))
         return is_known and not _TRANSIENT.search(self.err)
 
@@ -86,7 +86,7 @@ Ask = Callable[[Command], Answer]
 
 
 def ask(command: Command) -> Answer:
-    """Run a command and all that it starts for at most `secs`, and show nothing of it."""
+    """Run a command silently; after `secs` kill it with its children."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         source = subprocess.DEVNULL if command.given is None else subprocess.PIPE
         try:
@@ -97,7 +97,7 @@ def ask(command: Command) -> Answer:
             return Answer(127, "", f"{command.words[0]} could not be started: {error}")
         try:
             child.communicate((command.given or "").encode() or None, timeout=command.secs)
-        except BaseException as error:  # also a signal to us
+        except BaseException as error:  # KeyboardInterrupt included
             for number in (signal.SIGTERM, signal.SIGKILL):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, number)
@@ -128,7 +128,7 @@ def ask_all(commands: Sequence[Command], ask: Ask) -> Answer:
 
 
 def run_all(commands: Sequence[Command], is_dry_run: bool = False) -> int:
-    """Run commands for a person until one fails, or print them; return the code."""
+    """Run commands and show their output until one fails, or only print them; return the code."""
     for command in commands:
         if is_dry_run:
             command.print()

@@ -11,7 +11,7 @@ from .text import refuse
 # Next to launch/ in a clone, above it in a wheel.
 _PARENTS = pathlib.Path(__file__).parents[2:4]
 PRICES = [folder / "bert_jax" / "planning" / "prices.json" for folder in _PARENTS]
-# Slices of several hosts have machines of so many chips.
+# Chips per machine in slices of several hosts.
 CHIPS_PER_HOST = 4
 # Topologies of two and of three dimensions; a larger box is of cubes of 4x4x4.
 _SQUARES = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
@@ -56,7 +56,7 @@ ROADS = ("queued", "compute_engine", "gke")
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """Hold a slice such as v5e:8x8, the road on which it is created, and what it consists of."""
+    """Hold a slice such as v5e:8x8, the ROAD that creates it, and its chips and hosts."""
 
     name: str
     topology: str

@@ -26,7 +26,7 @@ RENEW_SECS, MAX_LOCK_AGE_SECS = 600, 3600
 
 
 def read_state(path: pathlib.Path, rules: Rules) -> State:
-    """Return the state that an earlier supervisor left; what another run cost is not ours."""
+    """Return the state that an earlier supervisor left, without the cost of another run."""
     if not path.exists():
         return State(rules)
     values = read_json(path.read_text(errors="replace"))
@@ -65,7 +65,7 @@ def write_state(path: pathlib.Path, state: State) -> None:
 
 
 def lock_here(folder: pathlib.Path) -> Any:
-    """Return a lock that ends with this process, or refuse where another supervisor has it."""
+    """Lock the folder until this process ends; refuse if another supervisor has it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / "lock").open("a+")
@@ -84,8 +84,8 @@ def lock_here(folder: pathlib.Path) -> Any:
 class BucketLock:
     """Hold an object of the bucket against supervisors on other machines.
 
-    Its content names host and folder; it is renewed, and taken over from another after an hour.
-    Without an address there is none.
+    The object names host and folder. Its owner renews it; after an hour without renewal another
+    supervisor may take it over. Without an address nothing is locked.
     """
 
     def __init__(self, address: str, owner: str, ask: Ask, clock: Callable[[], float]) -> None:
@@ -104,7 +104,7 @@ class BucketLock:
             said = self.ask(make("gcloud storage cat", self.address))
             content, age = said.out.strip()[:200], self.clock() - renewed
             if said.code == 0 and content != self.owner and age < MAX_LOCK_AGE_SECS:
-                self.renewed = 0.0  # not ours to remove
+                self.renewed = 0.0  # another owner's lock is not removed
                 return f"{content}, {age / 60:.0f} min ago"
         if said.code and not said.is_absent:
             return ""
@@ -126,7 +126,7 @@ class BucketLock:
 def find_checkpoint(workdir: str, ask: Ask) -> int | None:
     """Return the newest complete step in a bucket, -1 where there is none, None where nobody knows.
 
-    A checkpoint that is half written has no commit_success.txt, Orbax's mark.
+    An unfinished checkpoint lacks commit_success.txt, Orbax's mark.
     """
     if not workdir.startswith("gs://"):
         return None
@@ -138,7 +138,7 @@ def find_checkpoint(workdir: str, ask: Ask) -> int | None:
 
 
 def show(line: str, file: TextIO) -> None:
-    """Print a line; once nobody reads the file, drop it, as supervision goes on."""
+    """Print a line; drop it if the reader is gone, as supervision goes on."""
     try:
         print(line, file=file, flush=True)
     except OSError:
@@ -146,7 +146,7 @@ def show(line: str, file: TextIO) -> None:
 
 
 class Supervisor:
-    """Hold the loop around `decide`."""
+    """Run the loop around `decide`."""
 
     def __init__(
         self, road: ModuleType, job: Job, rules: Rules, folder: pathlib.Path, ask: Ask
@@ -167,10 +167,10 @@ class Supervisor:
         try:
             while (code := self.turn()) is None:
                 pass
-        except KeyboardInterrupt:  # whatever ran is ended, and the state is on disk
+        except KeyboardInterrupt:  # the running command has ended, and the state is on disk
             self.say("stopped by a signal; training continues, and the same command resumes")
             code = 130
-        except OSError as error:  # nothing is done that the next supervisor could not know of
+        except OSError as error:  # no action is taken that the next supervisor could not know of
             words = f"the state cannot be kept in {self.folder} ({error}); training continues"
             self.say(f"{words}: make room, and the same command resumes")
             code = 1
@@ -200,7 +200,7 @@ class Supervisor:
             answers = Answers(time.time(), outcomes=tuple(outcomes))
 
     def act(self, actions: Sequence[Action]) -> tuple[list[tuple[str, Answer]], int | None]:
-        """Do what was decided; return how it went, and the exit code at the end."""
+        """Run the actions; return their outcomes, and the exit code at the end."""
         outcomes: list[tuple[str, Answer]] = []
         for action in actions:
             if action.kind == "event":
@@ -233,15 +233,15 @@ class Supervisor:
         line = escape(f"{at} {self.job.cluster.name}: {words}; spent: {spent}")
         show(line, sys.stdout)
         with contextlib.suppress(OSError), (self.folder / "events.log").open("a") as file:
-            file.write(f"{line}\n")  # a full disk is the state's to refuse
+            file.write(f"{line}\n")  # write_state reports a full disk
 
     def show_usd(self, usd: float | None) -> str:
-        """Return dollars in words; Spot chips cost at most so much."""
+        """Return dollars in words; on Spot they are an upper bound."""
         is_less = self.job.cluster.get("PROVISIONING") != "standard"
         return "price unknown" if usd is None else f"{'at most ' * is_less}${usd:.2f}"
 
     def say_cost(self) -> None:
-        """Say what goes on costing money, however the supervision ends."""
+        """Say that a slice still costs money, however the supervision ends."""
         if self.state.is_there:
             hourly = self.show_usd(self.state.rules.usd_per_hour)
             delete = self.job.cluster.next_command("delete")

@@ -13,7 +13,7 @@ from .text import refuse
 # The platforms whose wheels a worker (glibc 2.31 or newer) can use, newest first.
 _PLATFORMS = [f"--platform=manylinux_2_{minor}_x86_64" for minor in range(31, 4, -1)]
 _PLATFORMS += [f"--platform=manylinux{name}_x86_64" for name in ("2014", "2010", "1")]
-# Its DATE/FILE is where uv looks in a mirror.
+# uv looks for its DATE/FILE in a mirror.
 _ARCHIVE = re.compile(
     r"https://[\w:/.%+-]+/download/"
     r"(\d+/[\w.%+-]+-x86_64-unknown-linux-gnu-install_only_stripped\.tar\.gz)"
@@ -66,7 +66,7 @@ def wheelhouse(given: Namespace, road: ModuleType) -> int:
 
 
 def _fetch_python(folder: str, is_dry_run: bool) -> list[Command]:
-    """Return what downloads the Python that this uv names, whose hash it checks on the worker."""
+    """Return the download of the Python that this uv names; uv on the worker checks its hash."""
     url, name = "URL", "FILE"
     flags = ["--only-downloads", "--all-platforms", "--all-arches", "--output-format=json"]
     listing = Command([f"{folder}/uv/bin/uv", "python", "list", "3.12", *flags])

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Startup script of each machine of a group (ROAD=compute_engine), run by root at every boot: fetches commit,
 # packages and flags from the bucket, trains, and writes what it does to FOLDER/records every RECORD_SECS.
-# Training is started again after every exit code but 0, 2 and 3, on a machine of another disk as well.
+# Training is started again after every exit code but 0, 2 and 3, also on a machine with a new disk.
 set -uo pipefail
 
 readonly RECORD_SECS=${RECORD_SECS-60} HOME_DIR=${HOME_DIR-/var/lib/bert_jax} LOG=logs/train.log
@@ -12,13 +12,13 @@ metadata() {
         "http://metadata.google.internal/computeMetadata/v1/instance/attributes/$1"
 }
 
-# record STATUS: as `on_worker_train.sh --status` has it; a bucket that does not answer ends no training.
+# record STATUS, a line of `on_worker_train.sh --status`; training goes on if the bucket does not answer.
 record() {
     printf 'worker %s %s starts %s time %s\n' "$HOSTNAME" "$1" "$starts" "$(date +%s)" |
         timeout 120 gcloud storage cp - "$FOLDER/records/$HOSTNAME" >/dev/null 2>&1 || true
 }
 
-# Sets lines to what the supervisor sent: commit, Python, wheelhouse, port, folder of logs, flags.
+# Download job.txt and set lines: commit, Python, wheelhouse, port, folder of logs, flags.
 fetch() {
     mkdir -p "$HOME" && cd "$HOME" || return
     gcloud storage cp "$FOLDER/code.tar.gz" "$FOLDER/job.txt" . || return

@@ -20,7 +20,7 @@ refuse() {
 
 trap 'say "error: setup failed at: $BASH_COMMAND" >&2' ERR
 
-# Its code and packages would change under it.
+# A running training would have its code and packages changed.
 refuse_while_training() {
     local script=$FOLDER/launch/worker/on_worker_train.sh status
     [[ -f $script ]] || return 0
@@ -29,7 +29,7 @@ refuse_while_training() {
         refuse "training runs in $FOLDER ($status); stop it first with launch/train.sh --stop"
 }
 
-# The list of what was unpacked is kept, so that files which a later commit no longer has can go:
+# The list of unpacked files is kept, so that files which a later commit no longer has can be removed:
 # a module left behind could still be imported.
 unpack() {
     local archive name
@@ -79,7 +79,7 @@ get_uv() {
 
 install() {
     local venv=${PYTHON%/bin/python}
-    # What uv finds there beside its list, it removes: never from a system's Python.
+    # uv removes every package that is not on its list: never point it at a system's Python.
     [[ ! -e $venv || -f $venv/pyvenv.cfg ]] ||
         refuse "$venv exists and is no virtual environment; set REMOTE_PYTHON in cluster.env to another" \
             "one, such as .venv/bin/python"
@@ -98,6 +98,6 @@ say "unpacked commit $COMMIT in $PWD; installing the packages of requirements/tp
 if [[ -n $WHEELHOUSE ]]; then fetch_wheelhouse; fi
 get_uv
 install
-# The TPU is left alone: a slice answers only when all its workers ask together.
+# The TPU is not tried here: a slice answers only when all its workers ask together.
 JAX_PLATFORMS=cpu "$PYTHON" -m bert_jax.train --config=configs/tiny.py --print_config >/dev/null
 say "ready: $("$PYTHON" --version), $("$PYTHON" -c "import jax; print('jax', jax.__version__)")"

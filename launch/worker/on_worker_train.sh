@@ -13,10 +13,10 @@ shopt -s extglob
 
 LIBTPU_LOCK=${LIBTPU_LOCK-/tmp/libtpu_lockfile}
 UPLOAD_SECS=${UPLOAD_SECS-60} STOP_GRACE_SECS=${STOP_GRACE_SECS-60} STACKS_SECS=${STACKS_SECS-2}
-# How long what was killed may take to go.
+# Time for killed processes to exit.
 KILL_SECS=${KILL_SECS-30}
 
-# LOCK is held by whatever of a training is alive: a pid alone may be somebody else's by now.
+# Every live process of a training holds LOCK: a pid alone may belong to another program by now.
 readonly LOG=$2 BASE=${2%.log}
 readonly LOCK=$BASE.lock PID=$BASE.pid EXIT_CODE=$BASE.exit_code WORKDIR=$BASE.workdir
 
@@ -39,7 +39,7 @@ start() {
     shift 3
     mkdir -p "$(dirname "$LOG")"
     exec 9>>"$LOCK"
-    # A --status may hold it for a moment.
+    # A --status may hold the lock for a moment.
     flock --wait 1 9 ||
         refuse "training runs here already (process $(group));" \
             "wait for it to end, or stop it with --stop of the script that started it: launch/train.sh or launch/hosts.sh"
@@ -49,7 +49,7 @@ start() {
     done
     write_whole "$WORKDIR" "$workdir"
     date -u '+%FT%TZ train.sh' >>"$LOG"
-    # What is started inherits the lock, and hands it to Python.
+    # The child inherits the lock and passes it to Python.
     # shellcheck disable=SC2094  # LOG is an argument there, not read
     setsid bash "${BASH_SOURCE[0]}" --run "$LOG" "$python" "$bucket" "$@" </dev/null >>"$LOG" 2>&1 &
     until [[ -e $PID ]]; do
@@ -60,7 +60,7 @@ start() {
 }
 
 # Copies of the log are named by the worker and the time of its first line: a recreated TPU VM
-# has workers of other names, and writes over none.
+# has workers of other names, and overwrites none.
 upload() {
     local first said
     read -r first _ <"$LOG"
@@ -94,7 +94,7 @@ run() {
     [[ -z $bucket ]] || upload "$bucket" || echo "the log was not copied to $bucket: $(cat "$BASE.not_uploaded")"
 }
 
-# A name alone: one that is not yet a checkpoint ends in .orbax-checkpoint-tmp.
+# Only all-digit names count: an unfinished checkpoint ends in .orbax-checkpoint-tmp.
 newest_step() {
     local workdir=$1 name newest=-
     for name in "$workdir"/checkpoints/*; do
@@ -105,8 +105,8 @@ newest_step() {
     echo "$newest"
 }
 
-# The process group of the training: nothing where the file does not say, as a full disk leaves it. 1 and less
-# would be all processes of this user.
+# The process group of the training; nothing if the file is empty, as after a full disk. kill of group 1 or less
+# would reach all processes of this user.
 group() {
     local words=''
     read -r words _ 2>/dev/null <"$PID" || true
@@ -129,7 +129,7 @@ status() {
         fi
         echo "running $pid $(($(date +%s) - $(stat -c %Y "$LOG"))) $(newest_step "${2-$workdir}")"
     elif [[ -e $PID ]]; then
-        # Nothing of it is left, and it had no time to write its code: killed, or the worker started anew.
+        # No process is left and no exit code was written: training was killed, or the worker rebooted.
         echo "ended 137 $(newest_step "${2-$workdir}")"
     else
         echo "never started"
@@ -160,7 +160,7 @@ stop() {
     echo "$HOSTNAME: training has stopped, exit code $(cat "$EXIT_CODE")"
 }
 
-# SIGQUIT ends a process that has not said what to do with it: bit 3 of the signals it catches.
+# SIGQUIT ends a process without a handler for it; bit 0x4 of SigCgt says that there is one.
 stacks() {
     local child caught
     if is_running; then
@@ -177,8 +177,8 @@ stacks() {
     [[ ! -e $LOG ]] || tail -n 200 "$LOG"
 }
 
-# What train.sh starts holds a lock, children included, so that what is left of it is known for ours. Another
-# training has the TPU as well: only who started it may end it.
+# Every process that train.sh starts holds the lock, so leftovers are known to be ours and are ended. A training
+# started in another way has the TPU too: only its owner may end it.
 clear() {
     local now folder words
     now=$(status "$LOG")
@@ -195,7 +195,7 @@ clear() {
     remove_stale_lock
 }
 
-# libtpu leaves the file behind when it is killed, and with another owner it keeps the next one out.
+# A killed libtpu leaves its lock file behind; one with another owner keeps the next libtpu out.
 remove_stale_lock() {
     [[ -e $LIBTPU_LOCK ]] || return 0
     [[ -O $LIBTPU_LOCK ]] ||
