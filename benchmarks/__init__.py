@@ -1,1 +1,1 @@
-"""Ours beside others, each in an environment of its own; and the parts of the sampler alone."""
+"""Compare our code with other libraries, each in its own environment; time parts of ours."""

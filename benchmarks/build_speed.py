@@ -1,4 +1,4 @@
-"""Times builds of replicated text: python -m benchmarks.build_speed --help.
+"""Time builds of replicated text: python -m benchmarks.build_speed --help.
 
 Each copy of the text differs from the others: from the second on some words are misspelled, at the
 rate at which real text brings new ones (4% of words over 4 letters in the last of 26 real files).
@@ -43,13 +43,13 @@ def main() -> None:
                 flags += [f"--workers={workers}", *given.build_flags.split()]
                 print(
                     f"{stored_bytes / 1e6:.0f} MB, --workers={workers}:",
-                    measured(flags, stored_bytes),
+                    measure(flags, stored_bytes),
                 )
                 shutil.rmtree(store)
 
 
 def replicate(pattern: str, wanted_bytes: int, folder: pathlib.Path) -> int:
-    """Write copies of the text until there is enough of it; returns its size."""
+    """Write copies of the text until it has wanted_bytes; return its size."""
     folder.mkdir()
     files = {
         file.address: list(read_lines(file.address, lambda stored_bytes: None))
@@ -60,7 +60,7 @@ def replicate(pattern: str, wanted_bytes: int, folder: pathlib.Path) -> int:
     size_bytes, copy = 0, 0
     while True:
         for address, lines in files.items():
-            text = "\n".join(lines if copy == 0 else [misspelled(line, rng) for line in lines])
+            text = "\n".join(lines if copy == 0 else [misspell(line, rng) for line in lines])
             path = folder / f"{copy:03d}_{pathlib.Path(address).name.partition('.')[0]}"
             path.write_text(text, encoding="utf-8")
             size_bytes += path.stat().st_size
@@ -69,8 +69,8 @@ def replicate(pattern: str, wanted_bytes: int, folder: pathlib.Path) -> int:
         copy += 1
 
 
-def misspelled(line: str, rng: random.Random) -> str:
-    """Spell some words of a line anew; the marks of WikiExtractor and Gutenberg stay."""
+def misspell(line: str, rng: random.Random) -> str:
+    """Misspell some words of a line; the marks of WikiExtractor and Gutenberg stay."""
     if line.startswith(("<doc", "</doc", "***")):
         return line
     words = line.split(" ")
@@ -81,8 +81,8 @@ def misspelled(line: str, rng: random.Random) -> str:
     return " ".join(words)
 
 
-def measured(flags: list[str], stored_bytes: int) -> str:
-    """Run a build; its pace by the clock and by CPU time, its memory, the load before."""
+def measure(flags: list[str], stored_bytes: int) -> str:
+    """Run a build; return its rate by wall and by CPU time, its memory, and the load before."""
     load, *_ = os.getloadavg()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     started_secs = time.perf_counter()
@@ -106,25 +106,27 @@ def measured(flags: list[str], stored_bytes: int) -> str:
 
 
 def watch(build: subprocess.Popen[bytes], peak_kb: list[int]) -> None:
-    """Keep the most memory that a process and its children had together."""
+    """Sample the memory of a build and its children; keep the peak in peak_kb[0]."""
     while build.poll() is None:
-        peak_kb[0] = max(peak_kb[0], sum(map(anonymous_kb, family(build.pid))))
+        peak_kb[0] = max(peak_kb[0], sum(map(read_anonymous_kb, list_processes(build.pid))))
         time.sleep(0.05)
 
 
-def family(pid: int) -> list[int]:
-    """Return a process, its children and theirs."""
+def list_processes(pid: int) -> list[int]:
+    """List a process and all its descendants."""
     pids = [pid]
     for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
         try:
-            pids += [one for child in task.read_text().split() for one in family(int(child))]
+            pids += [
+                one for child in task.read_text().split() for one in list_processes(int(child))
+            ]
         except OSError:  # it has ended
             continue
     return pids
 
 
-def anonymous_kb(pid: int) -> int:
-    """Memory that is a process's own, not a file's."""
+def read_anonymous_kb(pid: int) -> int:
+    """Read the anonymous memory of a process, in kB."""
     try:
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
     except OSError:

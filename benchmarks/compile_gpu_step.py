@@ -6,7 +6,7 @@ CARD is one of CARDS, DEVICES how many of them on one host, ROWS those of a devi
 value of config.compute.attention. Needs jax 0.12 and its CUDA plugin: pip install 'jax[cuda12]'.
 Prints the device memory that the compiler plans and the collectives, as JSON. Nothing is run, and
 kernels that XLA chooses by timing are not timed. The model drops attention weights, so `auto` takes
-plain attention: cuDNN's would have to be compiled beside the card.
+plain attention: cuDNN's has to be compiled on a machine with the card.
 """
 
 import argparse
@@ -30,13 +30,13 @@ from data_pipeline.spec.schema import row_shape
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """A card as the compiler has to know it.
+    """Describe a card to the compiler.
 
     Source: NVIDIA's CUDA C++ Programming Guide, technical specifications by compute capability, and
     the cards' data sheets.
     """
 
-    kind: str  # what JAX calls it
+    kind: str  # JAX's device kind
     capability: tuple[int, int]
     cores: int  # streaming multiprocessors
     threads_of_core: int

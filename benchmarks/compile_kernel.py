@@ -1,4 +1,4 @@
-"""Compiles an attention kernel, forward and backward, in a small program for TPU slices.
+"""Compile an attention kernel, forward and backward, in a small program for TPU slices.
 
     python -m benchmarks.compile_kernel TOPOLOGY[,TOPOLOGY] SEQ_LEN HEADS HEAD_WIDTH DROPOUT_RATE \
         [KERNEL WINDOW]
@@ -25,13 +25,13 @@ from bert_jax.model.attention import flash, tpu_kernel
 from bert_jax.model.attention.flash_body import Tile
 from bert_jax.model.embeddings import make_rotation
 
-ROWS = 8  # of each device: any number compiles to the same schedule
+ROWS = 8  # rows per device; any number compiles to the same schedule
 
 
 def both_ways(
     heads: int, rate: float, window: int | None, *arrays: jax.Array
 ) -> tuple[jax.Array, ...]:
-    """Output of the kernel, and the gradients of qkv and of the bias; flash if window is given."""
+    """Return the kernel's output and the gradients of qkv and bias; flash if window is given."""
     qkv_BSE, bias_E, ids_BS, low_B, high_B, dout_BSD = arrays
 
     def attend(qkv_BSE: jax.Array, bias_E: jax.Array) -> jax.Array:
@@ -49,7 +49,7 @@ def both_ways(
 def compiled(
     topology: str, seq_len: int, heads: int, head_width: int, rate: float, window: int | None
 ) -> Any:
-    """Compile the program: each device has rows of its own, as in a step."""
+    """Compile the program, with rows of its own on each device, as in a step."""
     # A device of v4 is a chip, as it is at run time, only by this name.
     core = {"chip_config_name": "megacore"} if topology.startswith("v4") else {}
     devices = topologies.get_topology_desc(platform="tpu", topology_name=topology, **core).devices

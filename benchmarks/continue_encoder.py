@@ -114,7 +114,7 @@ def schedule(steps: int, rate: float) -> list[str]:
 
 
 def train(workdir: pathlib.Path, *flags: str) -> None:
-    """Train to the end, unless it has been there."""
+    """Train to the end, unless the run is finished."""
     if not (workdir / "summary.json").exists():
         run("bert_jax.train", *flags, f"--workdir={workdir}")
 

@@ -1,6 +1,6 @@
-"""An exported folder in transformers, beside ours: python -m benchmarks.exported_model --help.
+"""Compare an exported folder in transformers with ours: python -m benchmarks.exported_model --help.
 
-Prints the largest difference of the hidden states of all layers and of what the heads give, and
+Prints the largest difference of the hidden states of all layers and of the heads' outputs, and
 whether the tokenizer gives our ids. Other libraries: benchmarks/hand_over.py.
 """
 
@@ -106,7 +106,7 @@ def compute_mlm_checks(model: Pretrained, rows: dict[str, np.ndarray]) -> dict[s
             )
         )(placed.params)
     on_host = name_leaves(jax.tree.map(copy_to_host, gradients, placed.model.declared))
-    # The placed model may have a pooler that the checkpoint has not.
+    # The placed model may have a pooler that the checkpoint lacks.
     kept = {path: on_host[path] for path in name_leaves(model.params)}
     named = rename(nest(kept), huggingface.choose_naming(model))
     return {
@@ -122,7 +122,7 @@ def compute_mlm_checks(model: Pretrained, rows: dict[str, np.ndarray]) -> dict[s
 
 
 def main() -> None:
-    """Entry point."""
+    """Compare the folder, and print the differences."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -35,7 +35,7 @@ from data_pipeline.vocab import TOKENIZER_JSON, load_vocabulary
 
 TOLERANCE = 1e-5
 WORKER = "benchmarks.parity_runs.exported_model_worker"
-# Of PyTorch the build without CUDA: a tenth of the size.
+# The PyTorch build without CUDA is a tenth of the size.
 TORCH = ("--extra-index-url=https://download.pytorch.org/whl/cpu", "torch")
 ENVIRONMENTS = {
     ".venv-exports-newest": (*TORCH, "transformers"),
@@ -44,7 +44,7 @@ ENVIRONMENTS = {
 
 
 def export_model(checkpoint: Pretrained, folder: pathlib.Path) -> Pretrained:
-    """Export a model as convert does; return what the folder holds."""
+    """Export a model as convert does; return the model that the folder holds."""
     target = export.parse_target(f"hf:{folder}")
     kept = export.keep_supported(checkpoint, target)
     export.check_exportable(kept, target)
@@ -55,7 +55,7 @@ def export_model(checkpoint: Pretrained, folder: pathlib.Path) -> Pretrained:
 def compare(
     exported: Pretrained, folder: pathlib.Path, texts: Sequence[str], workers: Sequence[Worker]
 ) -> Iterator[dict[str, Any]]:
-    """Yield what each version of transformers makes of a folder."""
+    """Yield the comparison with each version of transformers."""
     written = folder / TOKENIZER_JSON
     if written.is_file():  # SentencePiece breaks ties of scores otherwise than the library
         read = load_vocabulary(written, reads_special_tokens=True)
@@ -70,7 +70,7 @@ def compare(
 
 
 def _find_change(exported: Pretrained, again: pathlib.Path) -> str:
-    """Return what transformers' own copy of a model reads as otherwise; "" if nothing."""
+    """Describe what differs after transformers saved the model and we read it; "" if nothing."""
     try:
         read = load.load(f"hf:{again}")
     except (ValueError, OSError) as error:
@@ -90,7 +90,7 @@ def _find_change(exported: Pretrained, again: pathlib.Path) -> str:
 
 
 def find_faults(seen: dict[str, Any]) -> list[str]:
-    """Describe what is wrong with one model in one version."""
+    """List the faults of one model in one version of transformers."""
     faults = [
         f"{name} differ by {value:.1e}"
         for name, value in seen["differences"].items()

@@ -29,9 +29,9 @@ from configs.quickstart import MODELS
 from data_pipeline.io.refused import Refused
 from data_pipeline.store import open_store
 
-SEQ_LEN = 64  # of the last phase
+SEQ_LEN = 64  # the last phase's
 SAME_WORDS = "masked_words"  # the loss on words that are the same for every model, in nats
-# Of a run's summary.json, each beside what a model without context has.
+# Keys of a run's summary.json, each next to the key of a model without context.
 MEASURES = {
     "heldout_mlm_loss": "unigram_mlm_loss",
     "heldout_causal_loss": "unigram_causal_loss",
@@ -40,7 +40,7 @@ MEASURES = {
     "heldout_rtd_accuracy": "heldout_majority_rtd_accuracy",
     "heldout_rtd_auc": "",
 }
-COMPARED = (SAME_WORDS, "heldout_rtd_accuracy", "heldout_rtd_auc")  # between models
+COMPARED = (SAME_WORDS, "heldout_rtd_accuracy", "heldout_rtd_auc")  # comparable between models
 
 
 def claim(folder: pathlib.Path, **settings: object) -> None:
@@ -56,7 +56,7 @@ def claim(folder: pathlib.Path, **settings: object) -> None:
 def train(
     config: str, seed: int, store: str, workdir: pathlib.Path, flags: Sequence[str] = ()
 ) -> None:
-    """Run the ordinary trainer to its end, unless it has been there; raise if it fails."""
+    """Run bert_jax.train to its end, unless the run is finished; raise if it fails."""
     if (workdir / "summary.json").exists():
         return
     flags = [f"--config={config}", *flags, f"--config.data.store={store}", f"--workdir={workdir}"]
@@ -65,7 +65,7 @@ def train(
 
 
 def measure(workdir: pathlib.Path, store: str, screen: Screen) -> dict[str, float]:
-    """Return what a finished run has of MEASURES, their baselines and SAME_WORDS."""
+    """Return a finished run's MEASURES, their baselines and SAME_WORDS."""
     summary = json.loads((workdir / "summary.json").read_text())
     names = [*MEASURES, *filter(None, MEASURES.values()), "train_secs", "parameters"]
     measured = {name: float(summary[name]) for name in names if name in summary}

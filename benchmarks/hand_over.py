@@ -37,7 +37,7 @@ LIBRARIES = {
 }
 TOLERANCES = {"vectors": 1e-5, "hidden states": 1e-5, "logits": 1e-4}
 _TEXTS, _LONG_TEXTS = 16, 4
-_LONG_LINES, _MAX_WORDS = 40, 150  # joined to one long text
+_LONG_LINES, _MAX_WORDS = 40, 150  # lines and words of a long text
 
 
 def choose_texts(lines: Sequence[str]) -> list[str]:
@@ -82,7 +82,7 @@ def draw_exports(
 
 
 def find_faults(seen: dict[str, Any]) -> list[str]:
-    """Describe what is wrong with one export in one library."""
+    """List the faults of one export in one library."""
     faults = [
         f"{name} differ by {value:.1e}"
         for name, value in seen["differences"].items()

@@ -1,4 +1,4 @@
-"""What the TPU compiler makes of the attention kernels: python -m benchmarks.kernel_price --help.
+"""Price the attention kernels by the TPU compiler: python -m benchmarks.kernel_price --help.
 
 Compiles forward and backward in a small program for a TPU slice, has libtpu write down its final
 schedule, and counts bundles of instructions. A core issues one bundle a cycle where nothing
@@ -39,7 +39,7 @@ from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import open_store
 
 DIRECTIONS = ("forward", "backward")
-# Cores of a device: they share the rows of its batch.
+# Cores per device; they share the rows of its batch.
 CORES = {"v4": 2, "v5e": 1, "v5p": 2, "v6e": 1, "tpu7x": 1}
 KEYS = ("chip", "seq_len", "heads", "head_width", "has_dropout", "kernel", "window")
 Price = dict[str, Any]  # KEYS, forward_cycles and backward_cycles
@@ -47,15 +47,15 @@ Price = dict[str, Any]  # KEYS, forward_cycles and backward_cycles
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """What the compiler wrote of one kernel."""
+    """Hold the compiler's final schedule of one kernel."""
 
     text: str
-    steps: int  # of the grid, for a row
-    chunks: int  # of keys, for a block of queries of a row that is one example
-    slots: dict[str, float]  # kind of instruction -> share of its places that are taken
+    steps: int  # grid steps per row
+    chunks: int  # chunks of keys per block of queries, in a row that is one example
+    slots: dict[str, float]  # kind of instruction -> share of its slots that are used
 
     def count_cycles(self, share: float = 1.0) -> int:
-        """Count the cycles of a row of which a share of the chunks is not skipped."""
+        """Count the cycles of a row in which this share of the chunks of keys is not skipped."""
         return count_cycles(self.text, self.steps, self.chunks * share)[1]
 
 
@@ -82,10 +82,10 @@ def main() -> None:
     lists = (*lists, given.kernel, given.window)
     priced: list[Price] = []
     for case in itertools.product(*(text.split(",") for text in lists)):
-        schedules = schedules_of(*case)
+        schedules = compile_schedules(*case)
         priced.append(price(case, schedules))
         for direction, schedule in schedules.items():
-            print(described(priced[-1], direction, schedule), flush=True)
+            print(describe(priced[-1], direction, schedule), flush=True)
         if given.store and given.kernel == "flash":
             data = PretrainOptions(
                 segments=given.segments, short_seq_prob=float(given.short_seq_prob)
@@ -93,13 +93,15 @@ def main() -> None:
             for most in map(int, given.packed_examples.split(",")):
                 print(describe_packed(case, schedules, given.store, data, most), flush=True)
     if given.json_out:
-        pathlib.Path(given.json_out).write_text(as_text(priced))
+        pathlib.Path(given.json_out).write_text(format_prices(priced))
     if given.update:
-        KERNEL_PRICES.write_text(as_text(merged(json.loads(KERNEL_PRICES.read_text()), priced)))
+        KERNEL_PRICES.write_text(
+            format_prices(merge(json.loads(KERNEL_PRICES.read_text()), priced))
+        )
 
 
 def price(case: tuple[str, ...], schedules: dict[str, Schedule]) -> Price:
-    """Write a line of the table of prices: cycles of a device for each row of its batch."""
+    """Return an entry of the price table: cycles of a device per row of its batch."""
     topology, seq_len, heads, head_width, rate, kernel, window = case
     chip = topology.split(":")[0]
     values = (chip, int(seq_len), int(heads), int(head_width), float(rate) > 0)
@@ -110,8 +112,8 @@ def price(case: tuple[str, ...], schedules: dict[str, Schedule]) -> Price:
     }
 
 
-def described(price: Price, direction: str, schedule: Schedule) -> str:
-    """One line for the screen."""
+def describe(price: Price, direction: str, schedule: Schedule) -> str:
+    """Describe the price of one direction in a line."""
     dropout = "dropout" if price["has_dropout"] else "no dropout"
     slots = ", ".join(f"{name} {share:.0%}" for name, share in schedule.slots.items())
     return (
@@ -147,7 +149,7 @@ def measure_rows(
 ) -> tuple[float, float, float]:
     """Return the share of positions with a token, examples per row, and the share of chunks seen.
 
-    Of an epoch of packed rows; padding is an example of its own, as in training.
+    Measured over an epoch of packed rows; padding counts as an example, as in training.
     """
     store = open_store(folder)
     slots = max(1, round(seq_len * data.masked_lm_prob))
@@ -166,18 +168,18 @@ def measure_rows(
     return float(fill), len(lengths_E) / plan.rows, float(seen)
 
 
-def merged(old: list[Price], new: list[Price]) -> list[Price]:
-    """Old and new prices in order, new ones in the place of old ones of the same case."""
+def merge(old: list[Price], new: list[Price]) -> list[Price]:
+    """Return old and new prices in order; a new price replaces the old one of its case."""
     by_case = {tuple(each[key] for key in KEYS): each for each in (*old, *new)}
     return [by_case[case] for case in sorted(by_case)]
 
 
-def as_text(prices: list[Price]) -> str:
-    """JSON with a line for each case."""
+def format_prices(prices: list[Price]) -> str:
+    """Format prices as JSON, one case per line."""
     return "[\n" + ",\n".join(f"  {json.dumps(price)}" for price in prices) + "\n]\n"
 
 
-def schedules_of(
+def compile_schedules(
     topology: str,
     seq_len: str,
     heads: str,

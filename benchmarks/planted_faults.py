@@ -28,7 +28,7 @@ from data_pipeline.sampling import stream
 
 Rows = dict[str, np.ndarray]
 CONFIG = "configs/quickstart.py:model=bert"
-RATE = 3e-3  # of CONFIG
+RATE = 3e-3  # CONFIG's learning rate
 
 
 def shuffle_labels(rows: Rows, random: np.random.Generator) -> Rows:
@@ -39,7 +39,7 @@ def shuffle_labels(rows: Rows, random: np.random.Generator) -> Rows:
 
 
 def invert_next(rows: Rows, random: np.random.Generator) -> Rows:
-    """Call true next sentences random ones."""
+    """Swap the next-sentence labels."""
     return rows | {"next_sentence_labels": 1 - rows["next_sentence_labels"]}
 
 
@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def train(fault: str, steps: int, store: str, folder: pathlib.Path, more: Sequence[str]) -> None:
-    """Train with a fault in this process, to its end or to a number of steps."""
+    """Train with a fault in this process, for `steps` steps at most."""
     flags, change = FAULTS[fault]
     if change is not None:
         plain = stream.PretrainSource.make_rows_of_part

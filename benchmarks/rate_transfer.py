@@ -55,7 +55,7 @@ def make_config(
 
 
 def train(config: Config, workdir: pathlib.Path) -> float:
-    """Train to the end, unless it has been there; return the held-out loss of masked words."""
+    """Train to the end, unless the run is finished; return its held-out loss of masked words."""
     summary = workdir / "summary.json"
     if not summary.exists():
         loop.train(build_setup(config, workdir, jax.devices()[:1]))

@@ -1,4 +1,4 @@
-"""Times masks alone, and plans of packed rows: python -m benchmarks.sampler_parts STORE."""
+"""Time masking alone, and the packing of rows: python -m benchmarks.sampler_parts STORE."""
 
 import argparse
 import os
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _time_masks(store: Store, masking: str, seq_len: int, slots: int) -> None:
-    """Of rows as they are before they are masked."""
+    """Time the masking of unmasked rows, and print rows/s."""
     options = PretrainOptions(masking=masking)
     source = open_examples(store, store.train, options, seq_len, slots)
     made = source.rows(np.arange(_ROWS))
@@ -75,7 +75,7 @@ def _time_masks(store: Store, masking: str, seq_len: int, slots: int) -> None:
 
 
 def _print_fill(lengths: np.ndarray, seq_len: int, most: int) -> None:
-    """Of the whole epoch, and of windows of it that are packed by themselves."""
+    """Print how full packed rows are: a whole epoch, and windows packed on their own."""
     rows = plan_rows(lengths, 1, seq_len, most).rows
     shuffled = np.random.default_rng(0).permutation(lengths)
     windows = np.split(shuffled, range(_ROWS, len(lengths), _ROWS))[:-1] or [shuffled]

@@ -1,4 +1,4 @@
-"""SQuAD's train and dev files from others: python -m benchmarks.squad_split --output=DIR FILE ...
+"""Split SQuAD files into train and dev: python -m benchmarks.squad_split --output=DIR FILE ...
 
 Joins files of SQuAD 1.1 or 2.0, plain or compressed, and splits them by paragraph, so that no text
 of dev was learned from: a text goes to dev where the hash of its letters and digits says so. A text
@@ -16,7 +16,7 @@ from typing import Any
 
 from bert_jax.tasks.squad.data import Paragraph, SquadQuestion, read_squad
 
-Paragraphs = dict[str, dict[str, Any]]  # by the letters and digits of the text
+Paragraphs = dict[str, dict[str, Any]]  # key: the letters and digits of the text
 
 
 def letters(text: str) -> str:
@@ -24,8 +24,8 @@ def letters(text: str) -> str:
     return "".join(filter(str.isalnum, text.casefold()))
 
 
-def joined(paragraphs: Iterable[Paragraph], has_unanswerable: bool) -> Paragraphs:
-    """Texts and questions of all paragraphs, each once, in their order."""
+def join(paragraphs: Iterable[Paragraph], has_unanswerable: bool) -> Paragraphs:
+    """Collect the texts and questions of all paragraphs, each once, in order."""
     entries: Paragraphs = {}
     for paragraph in paragraphs:
         entry = entries.setdefault(letters(paragraph.context), {"context": "", "qas": []})
@@ -35,15 +35,15 @@ def joined(paragraphs: Iterable[Paragraph], has_unanswerable: bool) -> Paragraph
         entry["context"] = paragraph.context
         asked = {letters(qa["question"]) for qa in entry["qas"]}
         entry["qas"] += [
-            as_json(question)
+            make_record(question)
             for question in paragraph.questions
             if letters(question.text) not in asked and (question.answers or has_unanswerable)
         ]
     return {key: entry for key, entry in entries.items() if entry["qas"]}
 
 
-def as_json(question: SquadQuestion) -> dict[str, Any]:
-    """Write a question as SQuAD's files do."""
+def make_record(question: SquadQuestion) -> dict[str, Any]:
+    """Return a question as a JSON object of SQuAD's files."""
     return {
         "id": question.id,
         "question": question.text,
@@ -53,13 +53,13 @@ def as_json(question: SquadQuestion) -> dict[str, Any]:
 
 
 def is_dev(key: str, dev_share: float) -> bool:
-    """Whether a text goes to dev: for good, whatever else is in the files."""
+    """Return whether a text goes to dev, whatever else is in the files."""
     number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
     return number < dev_share * 2**64
 
 
 def main() -> None:
-    """Entry point."""
+    """Write the four files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=pathlib.Path, required=True, help="folder to write into")
     parser.add_argument("--dev_share", type=float, default=0.1, help="of the texts")
@@ -68,7 +68,7 @@ def main() -> None:
     paragraphs = [entry for path in arguments.files for entry in read_squad(path).paragraphs]
     arguments.output.mkdir(parents=True, exist_ok=True)
     for version in ("1.1", "2.0"):
-        texts = joined(paragraphs, has_unanswerable=version == "2.0")
+        texts = join(paragraphs, has_unanswerable=version == "2.0")
         for split in ("train", "dev"):
             of_split = [
                 entry

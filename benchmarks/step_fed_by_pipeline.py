@@ -1,4 +1,4 @@
-"""Time the training step fed by the pipeline beside the same step on batches that lie ready.
+"""Time the training step fed by the pipeline, and the same step on prepared batches.
 
     python -m benchmarks.step_fed_by_pipeline --store=STORE --json_out=step_fed_by_pipeline.json
 
@@ -48,8 +48,10 @@ READY_BATCHES = 8
 Batch = dict[str, np.ndarray]
 
 
-def config_of(layers: int, width: int, heads: int, seq_len: int, rows: int, packed: int) -> Config:
-    """Make the config of a run of one phase that nobody finishes."""
+def make_config(
+    layers: int, width: int, heads: int, seq_len: int, rows: int, packed: int
+) -> Config:
+    """Make the config of a one-phase run; only some of its steps are taken."""
     return Config(
         model=ModelConfig(
             hidden_size=width,
@@ -71,7 +73,7 @@ def config_of(layers: int, width: int, heads: int, seq_len: int, rows: int, pack
 
 
 class Side:
-    """The step of a prepared run, and a stream of batches for it."""
+    """Hold the compiled step of a run and its state, and time turns of steps."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup, phase = setup, setup.config.phases[0]
@@ -85,7 +87,7 @@ class Side:
         self._pace = schedule.make_pace_of(setup.config)(1)
 
     def run(self, batches: Iterator[Batch], steps: int) -> float:
-        """Seconds of some steps, until the last state is there."""
+        """Take steps; return the seconds until the last state is ready."""
         start = time.perf_counter()
         for batch in itertools.islice(batches, steps):
             placed = mesh.place_batch_rows(
@@ -99,7 +101,7 @@ class Side:
 def measure(size: Sequence[int], workdir: pathlib.Path) -> dict[str, Any]:
     """Alternate turns of both sides at one size."""
     layers, width, heads, seq_len, rows, packed = size
-    config = config_of(layers, width, heads, seq_len, rows, packed)
+    config = make_config(layers, width, heads, seq_len, rows, packed)
     setup = build_setup(config, workdir, jax.devices()[:1])
     side = Side(setup)
     fed = setup.feed.train_batches(0, 0, np.arange(rows))

@@ -1,4 +1,4 @@
-"""Time our training step beside Hugging Face's FlaxBertForPreTraining, and check that they agree.
+"""Time our training step and Hugging Face's FlaxBertForPreTraining; check that they agree.
 
     python -m benchmarks.step_vs_hf_flax --rounds=10 --json_out=step_vs_hf_flax.json
 

@@ -1,4 +1,4 @@
-"""Time our training step beside Hugging Face's classes in PyTorch, and check that both agree.
+"""Time our training step and Hugging Face's classes in PyTorch, and check that both agree.
 
     python -m benchmarks.step_vs_hf_torch --json_out=step_vs_hf_torch.json
     python -m benchmarks.step_vs_hf_torch --sizes=roberta,albert,electra,modernbert,xlnet

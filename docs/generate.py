@@ -76,7 +76,7 @@ def config_page() -> str:
 
 
 def _other_defaults() -> dict[str, Any]:
-    """Return the shared settings whose default is another one in fine-tuning."""
+    """Return the shared settings with another default in fine-tuning."""
     before, now = flatten(Config()), flatten(FinetuneConfig())
     return {
         key: value
@@ -184,7 +184,7 @@ def _write_result(row: dict[str, str]) -> str:
 
 
 def list_named_rows() -> dict[str, dict[str, str]]:
-    """Return the measurements that have a name, and with it a headline."""
+    """Return the measurements that have a name and a headline, by name."""
     themes = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*.json")]
     rows = [row for theme in themes for section in theme["sections"] for row in section["rows"]]
     return {row["name"]: row for row in rows if "name" in row}
@@ -199,7 +199,7 @@ def fill_headlines(text: str) -> str:
 
 
 def main() -> None:
-    """Write the pages, or those of the reference into the folder that is given."""
+    """Write all pages, or only the reference pages into the given folder."""
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else PAGES
     if folder == PAGES:
         import pictures

@@ -34,7 +34,7 @@ from data_pipeline.vocab import load_vocabulary
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
 CORPUS = ROOT / "benchmarks" / "records" / "python_docs.jsonl.gz"
-DPI, WIDTH = 200, 5.6  # dots per inch; inches, so that 11 points can be read on a phone
+DPI, WIDTH = 200, 5.6  # dots per inch; inches, at which 11 points are legible on a phone
 OURS, THEIRS = HELDOUT, TRAIN
 # The title, the rows of docs/results, and a label for each pair of times in them.
 PANELS = (
@@ -102,7 +102,7 @@ def _draw_bars(ax: Axes, times: Sequence[tuple[str, str, str]], labels: Sequence
 
 
 def make_rows() -> Figure:
-    """Draw a text, its token ids in a store, a row with masks, and what a step does with it."""
+    """Draw a text, its token ids in a store, a row with masks, and the step on that row."""
     with tempfile.TemporaryDirectory() as folder:
         store_dir = pathlib.Path(folder) / "store"
         command = [sys.executable, "-m", "data_pipeline.build", f"--input={CORPUS}",
@@ -147,7 +147,7 @@ def make_rows() -> Figure:
 
 
 def belongs_to(token: ShownToken, segment: int) -> bool:
-    """Whether a token is text of a segment, not a mark such as [SEP]."""
+    """Return whether a token is text of a segment, not a special token such as [SEP]."""
     return token.segment == segment and not token.is_special
 
 
@@ -195,7 +195,7 @@ def _find_text(tokens: Sequence[ShownToken], segment: int) -> str:
 
 
 def describe_source(rows: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the measured figures that speed.png shows, which the file names as its source."""
+    """Return the measured figures in speed.png, stored in the file as its source."""
     return "; ".join(rows[name]["figure"] for _, names, _ in PANELS for name in names)
 
 

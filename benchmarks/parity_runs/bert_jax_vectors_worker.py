@@ -1,4 +1,4 @@
-"""bert_jax as one side of the vectors of parity.py: what bert_jax.features computes of each line.
+"""Compute vectors as bert_jax.features does: our side of the vectors of parity.py.
 
 Runs in the project's own environment; started by the driver.
 """

@@ -1,4 +1,4 @@
-"""Hugging Face's BertForSequenceClassification in PyTorch as their side of parity.py.
+"""Fine-tune Hugging Face's BertForSequenceClassification in PyTorch: their side of parity.py.
 
 Runs in an environment with torch and transformers; started by the driver. It gets rows of token ids
 and the order they come in, pads each batch to its longest row as their DataCollatorWithPadding
@@ -22,20 +22,20 @@ Batch = dict[str, torch.Tensor]
 
 
 def versions() -> dict[str, Any]:
-    """Of the packages that compute."""
+    """Return the versions of torch and transformers."""
     return {module.__name__: module.__version__ for module in (transformers, torch)}
 
 
 def build(
     model_dir: str, classes: int, classifier_file: str, dropout_rate: float, seed: int
 ) -> dict[str, Any]:
-    """Read the encoder from disk and put the given layer on it; seed is that of dropout.
+    """Read the encoder from disk and put the given layer on it; seed is for dropout.
 
     classifier_file has `kernel` float32[D,C] and `bias` float32[C].
     """
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch.manual_seed(seed)
-    transformers.logging.set_verbosity_error()  # it tells of each layer that is not in the file
+    transformers.logging.set_verbosity_error()  # hides a warning for each layer that the file lacks
     model = transformers.BertForSequenceClassification.from_pretrained(
         model_dir,
         num_labels=classes,
@@ -52,7 +52,7 @@ def build(
 
 
 class _Rows:
-    """Rows as data_pipeline.labelled.rows.EncodedRows holds them, padded by the batch."""
+    """Hold the arrays of data_pipeline.labelled.rows.EncodedRows; pad rows by the batch."""
 
     def __init__(self, file: str) -> None:
         self.arrays = dict(np.load(file))
@@ -72,7 +72,7 @@ class _Rows:
 
 
 def train(rows_file: str, batch_size: int, steps: int, optim: dict[str, float]) -> dict[str, Any]:
-    """Take the steps, the examples in the order that the file gives; the loss of each.
+    """Train on the examples in the order of the file; return the loss of each step.
 
     optim: learning_rate, warmup_steps, weight_decay, beta1, beta2, epsilon, clip_norm.
     """
@@ -103,7 +103,7 @@ def train(rows_file: str, batch_size: int, steps: int, optim: dict[str, float]) 
 
 @torch.inference_mode()
 def logits(rows_file: str, batch_size: int, out_file: str) -> dict[str, Any]:
-    """Write float32[N,C] of every row, computed the longest first."""
+    """Write the logits of every row, float32[N,C]; the longest rows run first."""
     model, rows = _running["model"].eval(), _Rows(rows_file)
     order = np.argsort(-np.diff(rows.offsets), kind="stable")
     start, parts = time.perf_counter(), []
@@ -131,7 +131,7 @@ def vectors(
 ) -> dict[str, float]:
     """Write float32[N,D], the mean over each sentence's tokens; sentences sorted by length.
 
-    As sentence-transformers' encode does: tokenised in batches, the longest sentences first, each
+    As sentence-transformers' encode does: tokenized in batches, the longest sentences first, each
     batch padded to its longest.
     """
     model, tokenizer = _running["model"], _running["tokenizer"]

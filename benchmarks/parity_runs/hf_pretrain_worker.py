@@ -1,4 +1,4 @@
-"""Hugging Face's BertForPreTraining in PyTorch as their side of the pre-training of parity.py.
+"""Pre-train Hugging Face's BertForPreTraining in PyTorch: their side of parity.py.
 
 Runs in an environment with torch and transformers; started by the driver. Attention is torch's
 scaled_dot_product_attention, the step goes through torch.compile. The optimizer is Google BERT's:
@@ -58,7 +58,7 @@ class _Adam:
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
-        """Move the parameters by their gradients, and forget these."""
+        """Update the parameters, and clear their gradients."""
         grads = [p.grad for p in self.params]
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
         clip_norm, beta1, beta2 = (self.optim[name] for name in ("clip_norm", "beta1", "beta2"))
@@ -92,7 +92,7 @@ def _batches(file: str) -> list[Batch]:
 
 
 def train(batches_file: str, optim: dict[str, float]) -> dict[str, Any]:
-    """Take a step a batch; the loss of each, and the seconds of all but the first, which compiles.
+    """Take a step per batch; return the losses, and the seconds without the first, which compiles.
 
     optim: learning_rate, warmup_steps, weight_decay, beta1, beta2, epsilon, clip_norm.
     """

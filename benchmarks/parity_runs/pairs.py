@@ -36,7 +36,7 @@ from data_pipeline.labelled.rows import EncodedRows, ExampleStream
 FOLDERS = {"cola": "CoLA", "rte": "RTE", "sst2": "SST-2"}
 HEADER_LINES = {"cola": 0, "rte": 1, "sst2": 1}
 # The same equations as torch.optim.AdamW, and as get_linear_schedule_with_warmup: BERT's own
-# optimiser has no bias correction, and Google's schedule a jump where the warm-up ends.
+# optimizer has no bias correction, and Google's schedule jumps at the end of the warm-up.
 OPTIM = {"name": "adamw", "decay_counts_warmup": False, "learning_rate": 1e-4}
 WARMUP_SHARE = 0.1
 OF_TRAINING = (goodput.TRAINING, goodput.COMPILING, goodput.WAITING)
@@ -44,51 +44,51 @@ OF_TRAINING = (goodput.TRAINING, goodput.COMPILING, goodput.WAITING)
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A run of both sides."""
+    """Describe a run on both sides."""
 
     task: str
-    examples: int  # the first so many of the training split
+    examples: int  # taken from the start of the training split
     batch_size: int
     epochs: float
     dropout_rate: float
-    seed: int  # of the layer, the order and, on each side in its own way, dropout
-    dev_examples: int = 0  # the first so many of the development set; 0: all
+    seed: int  # layer, order and, drawn by each side in its own way, dropout
+    dev_examples: int = 0  # taken from the start of the development set; 0: all
 
     @property
     def steps(self) -> int:
-        """Optimiser steps, as task_feed.resolved counts them."""
+        """Return the optimizer steps, as task_feed.resolved counts them."""
         return int(self.examples / self.batch_size * self.epochs)
 
     @property
     def optim(self) -> OptimConfig:
-        """As both sides compute it."""
+        """Return the optimizer settings that both sides use."""
         return OptimConfig(**OPTIM, warmup_steps=int(WARMUP_SHARE * self.steps))
 
 
 @dataclasses.dataclass(frozen=True)
 class Ran:
-    """What came of one side's run; its process from start to end is timed, reading included."""
+    """Hold the result of one side's run; times are of the whole process, reading included."""
 
-    losses: list[float]  # of every step, nats
-    score: float  # on the development set, the task's main one
+    losses: list[float]  # nats, every step
+    score: float  # the task's main one, development set
     wall_secs: float
-    cpu_secs: float  # of all its threads
-    train_secs: float  # of the steps, compiling included where there is any
+    cpu_secs: float  # all threads
+    train_secs: float  # all steps, compiling included
 
 
 class Pairs:
-    """Both sides on the tasks of one folder, from one checkpoint of Hugging Face's format."""
+    """Run both sides on the tasks of a folder, from one checkpoint in Hugging Face's format."""
 
     def __init__(
         self, model_dir: pathlib.Path, data_dir: pathlib.Path, python: pathlib.Path, max_length: int
     ) -> None:
-        """python is that of an environment with torch and transformers."""
+        """Hold the settings; `python` has torch and transformers."""
         self.model_dir, self.data_dir, self.python = model_dir, data_dir, python
         self.max_length = max_length
         self.loaded: Pretrained = load.load(f"hf:{model_dir}")
 
     def options(self, case: Case, files: pathlib.Path) -> TaskOptions:
-        """config.data of our side, with the files of the task in a folder of their own.
+        """Return config.data of our side, with the files of the task in a folder of their own.
 
         The test set is not among them: our entry would predict it as well.
         """
@@ -111,9 +111,9 @@ class Pairs:
         return open_task(options, self.loaded.vocabulary)
 
     def ours(self, case: Case, folder: pathlib.Path, compiled: pathlib.Path) -> Ran:
-        """Fine-tune by the entry, in a folder of its own; a loss a step is recorded.
+        """Fine-tune by our command in `folder`, recording the loss of each step.
 
-        Compiled programs are kept in the last folder: a grid has one for all its seeds.
+        `compiled` keeps the compiled programs of all seeds, as a grid's does.
 
         Raises:
           RuntimeError: it failed; its output is in the message.
@@ -210,7 +210,7 @@ def run_command(command: Sequence[str], compiled: pathlib.Path) -> None:
 
 
 def write_rows(rows: EncodedRows, order: np.ndarray, file: str) -> None:
-    """Rows, labels and the order of examples as the worker reads them."""
+    """Write rows, labels and the order of examples for the worker."""
     np.savez(
         file,
         token_ids=rows.token_ids,
@@ -223,7 +223,7 @@ def write_rows(rows: EncodedRows, order: np.ndarray, file: str) -> None:
 
 @contextlib.contextmanager
 def timed() -> Iterator[dict[str, float]]:
-    """Wall time, and the processor time of the processes that were started and have ended."""
+    """Time the block: wall time, and processor time of the child processes that ended in it."""
     spent: dict[str, float] = {}
     start, cpu_start = time.perf_counter(), _children_cpu_secs()
     yield spent

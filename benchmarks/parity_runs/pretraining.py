@@ -36,7 +36,7 @@ SIZES = {
     "initializer_range": 256**-0.5,
 }
 MAX_STEPS = 2000
-BUDGET_SECS = 3600.0  # of all runs with dropout together
+BUDGET_SECS = 3600.0  # all runs with dropout together
 SIDES = ("ours", "theirs")
 _DROPOUT = 0.1
 _CONFIG = "benchmarks/parity_runs/pretrain_config.py"
@@ -45,23 +45,23 @@ TERMS = ("mlm", "nsp")
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A pair of runs."""
+    """Describe a pair of runs."""
 
     steps: int
     dropout_rate: float
-    seed: int  # of the weights, the batches and, on each side in its own way, dropout
+    seed: int  # weights, batches and, drawn by each side in its own way, dropout
     log_every_steps: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Ran:
-    """What came of one side's run."""
+    """Hold the result of one side's run."""
 
-    losses: list[float]  # of every step, or of those that were logged; nats
-    heldout: dict[str, float]  # nats; of masked words, and of next sentences
-    step_secs: float  # a mean, without compiling, evaluating and saving
-    wall_secs: float  # from start to end, compiling included
-    unigram_loss: float = 0.0  # held-out loss of masked words without context; of our side
+    losses: list[float]  # nats, every logged step
+    heldout: dict[str, float]  # nats; masked words, next sentences
+    step_secs: float  # mean, without compiling, evaluating and saving
+    wall_secs: float  # whole process, compiling included
+    unigram_loss: float = 0.0  # held-out loss of masked words without context, by our side
 
 
 def compare_losses(
@@ -93,7 +93,7 @@ def choose_steps(seeds: int, losses: dict[str, Any]) -> int:
 def compare_seeds(
     python: pathlib.Path, store: str, steps: int, seeds: int, console: rich.console.Console
 ) -> dict[str, Any]:
-    """Train on both sides with dropout, a pair a seed; who begins changes from pair to pair."""
+    """Train on both sides with dropout, a pair per seed; the sides take turns to go first."""
     runs = []
     with tempfile.TemporaryDirectory() as compiled:
         for seed in range(seeds):

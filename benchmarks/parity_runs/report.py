@@ -1,4 +1,4 @@
-"""The results of parity.py as tables on the screen."""
+"""Print the results of parity.py as tables."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ def pair_line(name: str, seed: int, ran: Mapping[str, Mapping[str, Any]]) -> str
 
 
 def show(results: Mapping[str, Any], console: rich.console.Console) -> None:
-    """Print a table for each part that was run, and what it ran on."""
+    """Print a table for each part that was run, and the machine and versions."""
     if "losses" in results:
         console.print(_losses(results["losses"]))
     if "seeds" in results:
@@ -59,7 +59,7 @@ def _losses(losses: Mapping[str, Any]) -> rich.table.Table:
 
 
 def ratio(runs: Sequence[Mapping[str, Any]], key: str) -> float:
-    """Their time by ours, of all runs together."""
+    """Return their total time divided by ours, over all runs."""
     return sum(run["theirs"][key] for run in runs) / sum(run["ours"][key] for run in runs)
 
 

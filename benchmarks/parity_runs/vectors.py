@@ -1,4 +1,4 @@
-"""Mean vectors of the same sentences by both sides, in turn: how far apart, and how long."""
+"""Compare and time both sides' mean vectors of the same sentences, the sides in turn."""
 
 import pathlib
 import sys
@@ -12,12 +12,12 @@ from benchmarks.step.side_by_side import ratio_of
 from benchmarks.step.workers import Worker
 
 BATCH_SIZE = 32
-MAX_LENGTH = 256  # what sentence_bert_config.json beside these weights says
+MAX_LENGTH = 256  # sentence_bert_config.json next to these weights
 VECTOR_TOLERANCE = 1e-4
-TEXT_COLUMNS = {"cola": 3, "sst2": 0, "rte": 1}  # of a task's files
+TEXT_COLUMNS = {"cola": 3, "sst2": 0, "rte": 1}  # column of the text in a task's files
 
 
-def sentences_of(data_dir: pathlib.Path, task: str, most: int) -> list[str]:
+def read_sentences(data_dir: pathlib.Path, task: str, most: int) -> list[str]:
     """Read the first texts of a task's training file.
 
     Raises:
@@ -33,7 +33,7 @@ def sentences_of(data_dir: pathlib.Path, task: str, most: int) -> list[str]:
 
 
 def compare(pairs: Pairs, task: str, sentences: int, rounds: int) -> dict[str, Any]:
-    """Seconds of each side in each round, tokenising included, and the first turn, which compiles.
+    """Return the seconds of each side and round, tokenizing included, and of the compiling turn.
 
     Raises:
       ValueError: their vectors differ by more than rounding.
@@ -42,7 +42,7 @@ def compare(pairs: Pairs, task: str, sentences: int, rounds: int) -> dict[str, A
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         texts = folder / "sentences.txt"
-        sentences_read = sentences_of(pairs.data_dir, task, sentences)
+        sentences_read = read_sentences(pairs.data_dir, task, sentences)
         texts.write_text("\n".join(sentences_read) + "\n", encoding="utf-8")
         theirs = Worker(pairs.python, "benchmarks.parity_runs.hf_finetune_worker")
         ours = Worker(

@@ -62,7 +62,7 @@ def score(workdir: str, store: str, screen: Screen) -> float:
 
 
 def describe_recipe(config: str, flags: list[str], store: str) -> dict[str, Any]:
-    """Return what two calls must share for their runs to be of one recipe, and the commit."""
+    """Return the keys that runs of one recipe must share, and the commit."""
     parts, _ = overrides.take(flags, Config)
     opened, code = open_store(store), code_version.describe_code()
     given = GivenConfig(Config, config, tuple(parts)).load()
@@ -89,7 +89,7 @@ def run_seeds(
     path, results = output / RESULTS, {"recipe": recipe, "seeds": {}}
     if path.exists():
         earlier = small_files.read_object(path)
-        same = recipe.keys() - {"commit", "store"}  # what counts has a digest
+        same = recipe.keys() - {"commit", "store"}  # their digests are compared instead
         if changed := sorted(key for key in same if earlier["recipe"].get(key) != recipe[key]):
             raise Refused(
                 f"{path} is of another recipe: {', '.join(changed)} differs; give another --output"
@@ -176,7 +176,7 @@ def replay(name: str, steps: tuple[int, int], store: str) -> int:
     """Train an entry's first seed again and compare; return 1 if it differs.
 
     Raises:
-      Refused: there is no such entry, its run has not the steps, or this code not its settings.
+      Refused: there is no such entry, its run lacks the steps, or this code lacks its settings.
     """
     by_name = {entry.name: entry for entry in entries.read_entries()}
     if name not in by_name:

@@ -39,11 +39,11 @@ STORE_DIGEST = "31aabef3f5f730dcfcac1c3aebd1d26aab5eac62136e742c12d16a763285487f
 SEEDS = tuple(range(1, 6))
 COMPUTE = "compute"
 DATA = "data"
-MAX_TFLOP = 11.4  # at COMPUTE
-MAX_TIME_RATIO = 1.25  # at COMPUTE, to its first entry
-MAX_TRAIN_SECS = 1800.0  # at DATA
+MAX_TFLOP = 11.4  # limit of track COMPUTE
+MAX_TIME_RATIO = 1.25  # limit of track COMPUTE: training time over its first entry's
+MAX_TRAIN_SECS = 1800.0  # limit of track DATA
 MUON_ITERATIONS = 5
-# They multiply no matrices: the model's products are all.
+# These optimizers multiply no matrices: only the model's products count.
 _ELEMENTWISE = ("bert_adamw", "adamw", "stable_adamw", "lamb")
 
 
@@ -75,8 +75,8 @@ class Entry:
     tflop: float
     machine: Machine
     commit: str
-    settings: dict[str, Any]  # all that are not at their defaults
-    trace: Trace  # of the first seed
+    settings: dict[str, Any]  # settings that are not at their defaults
+    trace: Trace  # the first seed's
     digest: str = ""  # SHA-256 of the above
     name: str = ""  # the file's
 
@@ -129,7 +129,7 @@ def make_config(settings: Mapping[str, Any], seed: int, store: str, name: object
     """Make the config of a seed from the settings that an entry holds.
 
     Raises:
-      DamagedFile: this bert_jax has not one of the settings, which is named after `name`.
+      DamagedFile: this bert_jax lacks one of the settings; the message begins with `name`.
     """
     config = small_files.parse_record(settings, ResolvedRun, name)
     data = dataclasses.replace(config.data, store=store, random_seed=seed)

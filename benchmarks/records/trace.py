@@ -26,17 +26,17 @@ from bert_jax.train_step.state import TrainState, make_state, map_like_params
 from bert_jax.trainer.compile import StepParts, build_parts, lower_step
 from bert_jax.trainer.feed import StoreFeed, open_stores
 
-FIRST_STEPS = 20  # whose rows and losses are recorded
-FINGERPRINT_STEPS = 100  # distance of fingerprints
+FIRST_STEPS = 20  # their rows and losses are recorded
+FINGERPRINT_STEPS = 100  # between fingerprints
 MAX_LOSS_DIFFERENCE = 1e-4  # nats, between two machines
 
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """Hold what the steps of a run made. Keys: steps taken; fingerprints: 16 hex digits."""
+    """Hold the rows, losses and fingerprints (16 hex digits, by steps taken) of a run."""
 
     rows: str  # SHA-256 of the batches of the first FIRST_STEPS steps
-    losses: tuple[float, ...]  # of these steps, nats
+    losses: tuple[float, ...]  # nats, of the same steps
     weights: dict[str, str]
     optimizer: dict[str, str]
 

@@ -1,4 +1,4 @@
-"""bert_jax as one side of step_vs_hf_*.py: the training step that bert_jax.trainer.loop runs.
+"""Run our side of step_vs_hf_*.py: the training step that bert_jax.trainer.loop runs.
 
 Runs in the project's own environment; started by the driver.
 """
@@ -21,7 +21,7 @@ from bert_jax.model.layers import Declared
 from bert_jax.parallel import mesh
 from bert_jax.train_step import objectives, step
 
-_running: dict[str, Any] = {}  # of the size asked for last: model, state, step, batch
+_running: dict[str, Any] = {}  # model, state, step, batch of the last `build`
 
 
 def build(
@@ -75,7 +75,7 @@ def build(
 
 
 def run(steps: int) -> dict[str, float]:
-    """Take steps; wall and processor time (of all threads) until the last state is there."""
+    """Take steps; return wall and processor time (all threads) until the last state is ready."""
     start, cpu_start = time.perf_counter(), time.process_time()
     for _ in range(steps):
         _running["state"], sums = _running["step"](_running["state"], _running["batch"])
@@ -87,9 +87,9 @@ def run(steps: int) -> dict[str, float]:
 
 
 def gradients(params_file: str, out_file: str) -> dict[str, float]:
-    """Write gradients at these parameters without dropout; the answer is the losses.
+    """Write gradients at these parameters without dropout; return the losses.
 
-    Files hold one array a parameter, named by its path, without rows that pad the vocabulary.
+    Files hold an array per parameter, named by its path, without rows that pad the vocabulary.
     """
     model, given = _running["model"], np.load(params_file)
 
@@ -127,7 +127,7 @@ def gradients(params_file: str, out_file: str) -> dict[str, float]:
 
 
 def losses_of(folder: str) -> dict[str, float]:
-    """Return the losses of the model that a folder of Hugging Face's files has, on the batch."""
+    """Return the losses, on the batch, of the model in a folder of Hugging Face's files."""
     placed = place_masked_lm(load.load_masked_lm(f"hf:{folder}"))
     evaluate = step.make_eval_step(placed.model, _running["objective"])
     sums = evaluate(placed.params, _running["batch"])

@@ -1,6 +1,6 @@
-"""The models that are timed beside others, and a batch for each.
+"""Define the models that are timed next to others, and make a batch for each.
 
-A batch in Google's fields as Hugging Face's models take it. NumPy only: workers import it.
+Batches have Google's fields, or Hugging Face's. NumPy only: workers import this module.
 """
 
 import dataclasses
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 VOCAB_SIZE = 30_522
-PADDING_OF_ROBERTA = 1  # its class counts positions from this id
+PADDING_OF_ROBERTA = 1  # the class counts positions from this id
 
-# What our side is asked for beside sizes: fields of ModelConfig, and "objective".
+# Settings of our side in addition to sizes: fields of ModelConfig, and "objective".
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {"objective": "mlm_nsp"},
     "bert_masked": {"objective": "mlm_nsp"},  # theirs, too, computes logits of masked tokens alone
@@ -66,7 +66,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model's size, named as in bert_config.json, and the shape of its batch."""
+    """Hold a model's size, named as in bert_config.json, and the shape of its batch."""
 
     layers: int
     width: int
@@ -78,12 +78,12 @@ class Case:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What both sides are asked for."""
+        """Return the arguments of `build` on both sides."""
         return {"family": self.family, **self.sizes}
 
     @property
     def sizes(self) -> dict[str, int]:
-        """What all configurations take."""
+        """Return the sizes that all configurations take."""
         return {
             "vocab_size": VOCAB_SIZE,
             "hidden_size": self.width,
@@ -109,7 +109,7 @@ CASES = {
 
 
 def synthetic_batch(case: Case) -> dict[str, np.ndarray]:
-    """Random ids in Google's fields, with padding, and rows with unused slots for predictions."""
+    """Draw a batch in Google's fields, with padding and unused prediction slots."""
     rng = np.random.default_rng(0)
     shape, slots = (case.batch_size, case.seq_len), (case.batch_size, case.predictions)
     lengths_B = rng.integers(case.seq_len // 2, case.seq_len + 1, case.batch_size)
@@ -139,7 +139,7 @@ NOT_PREDICTED = -100
 
 
 def hf_batch(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Their fields: a label at every position, NOT_PREDICTED where none is asked for."""
+    """Return Hugging Face's fields: a label at every position, NOT_PREDICTED for no prediction."""
     labels_BS = np.full(fields["input_ids"].shape, NOT_PREDICTED, np.int32)
     used_BP = fields["masked_lm_weights"] > 0
     rows_BP = np.broadcast_to(np.arange(len(used_BP))[:, None], used_BP.shape)

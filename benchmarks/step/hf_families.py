@@ -1,4 +1,4 @@
-"""Hugging Face's classes in PyTorch, each with the losses of its pre-training.
+"""Build Hugging Face's classes in PyTorch, each with the losses of its pre-training.
 
 Imported by workers alone, in an environment with torch and transformers.
 Source: transformers v4.57.6 and 5.23, models/*/modeling_*.py. No class there trains ELECTRA's two
@@ -21,7 +21,7 @@ WEIGHT_OF_DETECTION = 50.0  # Clark et al. 2020
 
 @dataclasses.dataclass(frozen=True)
 class Theirs:
-    """A model, and a function from it and a batch to the losses that are summed."""
+    """Hold a model, and a function from model and batch to the losses to sum."""
 
     model: torch.nn.Module
     losses: Callable[[torch.nn.Module, Tensors], Tensors]
@@ -177,7 +177,7 @@ def _xlnet(size: Mapping[str, Any], dropout_rate: float) -> Theirs:
 
 
 def _permutation_losses(model: torch.nn.Module, batch: Tensors) -> Tensors:
-    """Predict the slots in the order in which they stand: the masks are made beforehand."""
+    """Predict the slots in their order; the batch already has the permutation masks."""
     out = model(
         batch["whole_ids"],
         attention_mask=batch["attention_mask"],
@@ -191,7 +191,7 @@ def _permutation_losses(model: torch.nn.Module, batch: Tensors) -> Tensors:
 
 
 class _Electra(torch.nn.Module):
-    """A generator and a discriminator that share their embeddings."""
+    """Join a generator and a discriminator that share their embeddings."""
 
     def __init__(self, size: Mapping[str, Any], dropout_rate: float) -> None:
         super().__init__()
@@ -245,14 +245,14 @@ def group_by_decay(model: torch.nn.Module, weight_decay: float) -> list[dict[str
 
 
 def make_batch(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return what a class of theirs may read: cases.hf_batch, and what other objectives need."""
+    """Return the fields of cases.hf_batch, and those for other objectives."""
     batch = cases.hf_batch(fields)
     labels_BS = batch["labels"]
     is_asked_BS = labels_BS != cases.NOT_PREDICTED
     batch["whole_ids"] = np.where(is_asked_BS, labels_BS, batch["input_ids"])
     positions_BP, used_BP = fields["masked_lm_positions"], fields["masked_lm_weights"] > 0
     seq_len = labels_BS.shape[1]
-    # A target sees what is no target, and the targets before it.
+    # A target sees all other tokens, and the targets before it.
     order_BS = np.where(is_asked_BS, np.arange(seq_len), -1)
     hidden_BSS = is_asked_BS[:, None, :] & (order_BS[:, None, :] >= order_BS[:, :, None])
     batch["perm_mask"] = hidden_BSS.astype(np.float32)

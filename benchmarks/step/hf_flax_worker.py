@@ -1,6 +1,6 @@
-"""Hugging Face's FlaxBertForPreTraining as one side of step_vs_hf_flax.py: its training step.
+"""Run the training step of Hugging Face's FlaxBertForPreTraining for step_vs_hf_flax.py.
 
-Runs in an environment with transformers; started by the driver. The step is that of
+Runs in an environment with transformers; started by the driver. The step follows
 examples/flax/language-modeling/run_mlm_flax.py@v4.57.6 (labels of -100 where nothing is predicted,
 every position projected on the vocabulary, optax.adamw without decay of biases and norms), with the
 next-sentence loss added, under jax.jit on one device, and the state donated.
@@ -21,7 +21,7 @@ from flax.traverse_util import flatten_dict, path_aware_map, unflatten_dict
 
 from benchmarks.step import cases, workers
 
-_running: dict[str, Any] = {}  # of the size asked for last: model, state, step, batch
+_running: dict[str, Any] = {}  # model, state, step, batch of the last `build`
 
 
 def _decayed(params: Any) -> Any:
@@ -29,7 +29,7 @@ def _decayed(params: Any) -> Any:
 
 
 def _vocabulary_loss(logits: jax.Array, labels: jax.Array, form: str) -> jax.Array:
-    """Cross entropy at every position; "onehot" is the example's, "integer" optax's later one."""
+    """Return the cross entropy at every position; "onehot": the example's, "integer": optax's."""
     if form == "onehot":
         return optax.softmax_cross_entropy(logits, onehot(labels, logits.shape[-1]))
     return optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(labels, 0))
@@ -98,7 +98,7 @@ def build(
 
 
 def run(steps: int) -> dict[str, float]:
-    """Take steps; wall and processor time (of all threads) until the last state is there."""
+    """Take steps; return wall and processor time (all threads) until the last state is ready."""
     start, cpu_start = time.perf_counter(), time.process_time()
     for _ in range(steps):
         _running["state"], losses, _running["key"] = _running["step"](
@@ -112,13 +112,13 @@ def run(steps: int) -> dict[str, float]:
 
 
 def save_params(file: str) -> dict[str, Any]:
-    """Write the parameters as they are now."""
+    """Write the current parameters."""
     np.savez(file, **flatten_dict(jax.device_get(_running["state"].params), sep="/"))
     return {}
 
 
 def gradients(params_file: str, out_file: str) -> dict[str, float]:
-    """Write gradients at these parameters without dropout; the answer is the losses."""
+    """Write gradients at these parameters without dropout; return the losses."""
     params = unflatten_dict(dict(np.load(params_file)), sep="/")
     grads, losses = jax.jit(
         jax.grad(

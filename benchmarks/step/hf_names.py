@@ -1,6 +1,6 @@
 """Rename parameters (or gradients) of Hugging Face's BertForPreTraining to our paths.
 
-Written out by hand, apart from bert_jax, so that it can serve as an oracle of it. PyTorch's are
+Written by hand, independent of bert_jax, so that it can serve as its oracle. PyTorch's names are
 renamed to Flax's first.
 Source: transformers v4.57.6, models/bert/modeling_flax_bert.py and, for PyTorch,
 modeling_flax_pytorch_utils.py rename_key_and_reshape_tensor.

@@ -1,4 +1,4 @@
-"""Hugging Face's classes in PyTorch as one side of step_vs_hf_torch.py.
+"""Run the training step of Hugging Face's classes in PyTorch for step_vs_hf_torch.py.
 
 Runs in an environment with torch and transformers; started by the driver. Attention is torch's
 scaled_dot_product_attention, the optimizer its fused AdamW without decay of biases and norms; in
@@ -16,7 +16,7 @@ import transformers
 
 from benchmarks.step import hf_families, workers
 
-_running: dict[str, Any] = {}  # of the size asked for last: model, optimizer, losses, batch
+_running: dict[str, Any] = {}  # model, optimizer, losses, batch of the last `build`
 
 
 def build(
@@ -28,7 +28,7 @@ def build(
     device: str,
     compiles: bool,
 ) -> dict[str, Any]:
-    """Make model, optimiser and batch, compile the step and take it once."""
+    """Make model, optimizer and batch, compile the step and take it once."""
     torch.manual_seed(0)
     theirs = hf_families.build(size, dropout_rate)
     model = theirs.model.to(device).train()
@@ -77,7 +77,7 @@ def _wait() -> None:
 
 
 def run(steps: int) -> dict[str, float]:
-    """Take steps; wall and processor time (of all threads) until the last one is done."""
+    """Take steps; return wall and processor time (all threads) until the last one is done."""
     model, optimizer = _running["model"], _running["optimizer"]
     start, cpu_start = time.perf_counter(), time.process_time()
     for _ in range(steps):
@@ -94,13 +94,13 @@ def run(steps: int) -> dict[str, float]:
 
 
 def save_params(file: str) -> dict[str, Any]:
-    """Write the parameters as they are now; tied ones once."""
+    """Write the current parameters; tied ones once."""
     np.savez(file, **{n: p.detach().cpu().numpy() for n, p in _running["model"].named_parameters()})
     return {}
 
 
 def export(folder: str) -> dict[str, float]:
-    """Write the model as it is now; the answer is its losses, without dropout."""
+    """Write the current model; return its losses without dropout."""
     model = _running["model"]
     model.save_pretrained(folder)
     with torch.no_grad():
@@ -109,7 +109,7 @@ def export(folder: str) -> dict[str, float]:
 
 
 def gradients(params_file: str, out_file: str) -> dict[str, float]:
-    """Write gradients at these parameters, in float32; the answer is the losses."""
+    """Write gradients at these parameters, in float32; return the losses."""
     model, given = _running["model"], np.load(params_file)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -1,9 +1,9 @@
-"""Our training step beside another program's: they must agree, then they take turns.
+"""Compare our training step with another program's: they must agree, then take turns.
 
 Both sides are processes that stay alive and take turns of a few steps, so that other work on the
-machine slows both alike; a round's ratio is their time by ours.
+machine slows both alike; a round's ratio is their time divided by ours.
 
-Environments of their own for the programs that we are compared with.
+make_environment installs the other program in an environment of its own.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ CHECKED_CASE = "4x256"
 LOSS_TOLERANCE = 1e-4  # nats
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 RANDOM = ("electra", "xlnet")  # families whose losses depend on what each side draws
-GRADIENT_TOLERANCE = 1e-3  # of the largest element of each parameter's gradient
+GRADIENT_TOLERANCE = 1e-3  # relative to the largest element of each parameter's gradient
 
 Arrays = dict[str, np.ndarray]
 Results = dict[str, Any]
@@ -48,23 +48,25 @@ Results = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Theirs:
-    """The program that we are compared with: how to start it, ask it, and read its parameters."""
+    """Describe the other program: how to start it, ask it, and read its parameters."""
 
     name: str
     python: pathlib.Path
     module: str
-    timed_as: Mapping[str, Any]  # what its build is asked beyond what ours is
-    checked_as: Mapping[str, Any]  # likewise, in float32 on a CPU
-    to_ours: Callable[[Mapping[str, np.ndarray], int], Arrays]  # arrays, layers
+    timed_as: Mapping[str, Any]  # extra arguments of its build
+    checked_as: Mapping[str, Any]  # extra arguments of its build in float32 on a CPU
+    to_ours: Callable[
+        [Mapping[str, np.ndarray], int], Arrays
+    ]  # (their arrays, layers) -> arrays under our paths
 
 
 @contextlib.contextmanager
 def both_sides(other: Theirs, platform: str) -> Iterator[tuple[Worker, Worker]]:
-    """Theirs and ours, as fresh processes; platform is what JAX calls it."""
+    """Start their and our worker as fresh processes; platform is JAX's name."""
     # Two programs on one GPU: neither may take all of its memory at its start.
     settings = {"JAX_PLATFORMS": platform, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     theirs = Worker(other.python, other.module, settings=settings)
-    # Our commands restart with this setting (decision 77); exported, it is that of both sides.
+    # Our commands restart with this setting (decision 77); exported, it applies to both sides.
     huge_pages = {"GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")}
     ours = Worker(
         pathlib.Path(sys.executable),
@@ -85,7 +87,7 @@ def build(
     folder: pathlib.Path,
     checks: bool = False,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Let both sides compile a case, without dropout for a check; their and our answers.
+    """Compile a case on both sides, without dropout for a check; return their and our answers.
 
     Raises:
       ValueError: they have different numbers of parameters.
@@ -111,7 +113,7 @@ def build(
 def check_agreement(other: Theirs, case: Case) -> Results:
     """Run both on the same weights and batch without dropout and compare losses and gradients.
 
-    On CPUs, in float32: what they compute is the question, not how they round it.
+    On CPUs, in float32, so that rounding hides no difference.
 
     Raises:
       ValueError: they differ by more than rounding; names what differs most.
@@ -132,7 +134,9 @@ def check_agreement(other: Theirs, case: Case) -> Results:
         apart = {
             path: float(np.abs(got[path] - gradient).max() / np.abs(gradient).max())
             for path, gradient in expected.items()
-            if not path.endswith("attention/key/bias")  # softmax ignores it: both are rounding
+            if not path.endswith(
+                "attention/key/bias"
+            )  # softmax cancels a key bias: both gradients are rounding
         }
     worst = max(apart, key=lambda path: (np.isnan(apart[path]), apart[path]))
     agreement = {
@@ -150,7 +154,7 @@ def check_agreement(other: Theirs, case: Case) -> Results:
 
 
 def check_losses(other: Theirs, case: Case) -> Results:
-    """Compare the losses of a family on weights that are written there and read here.
+    """Compare the losses of a family on weights that they write and we read.
 
     Without dropout, on CPUs, in float32, of weights after three steps. Gradients are for
     check_agreement and the tests.
@@ -178,7 +182,7 @@ def check_losses(other: Theirs, case: Case) -> Results:
 def time_in_turns(
     other: Theirs, case: Case, platform: str, rounds: int, turn_secs: float
 ) -> Results:
-    """Milliseconds a step of each side in each round, and their ratios."""
+    """Return the milliseconds per step of each side and round, and their ratios."""
     with tempfile.TemporaryDirectory() as name, both_sides(other, platform) as workers:
         built = build(other, workers, case, pathlib.Path(name))
         steps = [max(1, round(turn_secs / side.ask("run", steps=1)["secs"])) for side in workers]
@@ -198,7 +202,7 @@ def time_in_turns(
         "steps_a_turn": steps,
         "rounds": timed,
         "ratio": ratio_of(timed, "ms"),
-        "cpu_ratio": ratio_of(timed, "cpu_ms"),  # of processor time: other work hardly moves it
+        "cpu_ratio": ratio_of(timed, "cpu_ms"),  # processor time: other work hardly changes it
         "utilization": utilization(case, timed, built[1]["device"]),
     }
 
@@ -209,7 +213,7 @@ def _turn(side: Worker, steps: int) -> dict[str, float]:
 
 
 def ratio_of(rounds: Sequence[Mapping[str, float]], key: str) -> dict[str, float]:
-    """Median and extremes over the rounds of their time by ours."""
+    """Return median and extremes over the rounds of their time divided by ours."""
     ratios = [one[f"hf_{key}"] / one[f"our_{key}"] for one in rounds]
     return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
 
@@ -217,10 +221,10 @@ def ratio_of(rounds: Sequence[Mapping[str, float]], key: str) -> dict[str, float
 def utilization(
     case: Case, rounds: Sequence[Mapping[str, float]], device_kind: str
 ) -> dict[str, float] | None:
-    """Each side's share of the device's bfloat16 peak, at its median; None where it is not known.
+    """Return each side's share of the device's bfloat16 peak at its median; None if unknown.
 
-    Both are counted the operations that the task needs: what a side does beyond them (projecting
-    positions on the vocabulary that nothing is asked of) is not its credit.
+    Only operations that the task needs are counted, for both: projecting positions that are not
+    predicted on the vocabulary does not count.
     """
     chip = chips.find_chip(device_kind)
     if chip is None:
@@ -268,7 +272,7 @@ def compare(
 
 
 def show(results: Results, console: rich.console.Console) -> None:
-    """Print how well they agree, and a line a case."""
+    """Print how well they agree, and a line per case."""
     agreement = results["agreement"]
     console.print(
         f"same losses ({agreement['theirs']} there, {agreement['ours']} here) and gradients "

@@ -1,4 +1,4 @@
-"""Worker processes that answer one request at a time, so that two programs can be timed in turn.
+"""Run worker processes that answer one request at a time, to time two programs in turn.
 
 A request and its answer are one line of JSON each. Standard library only, since both environments
 import it.
@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def serve(answers: Mapping[str, Callable[..., dict[str, Any]]]) -> None:
     """Answer the requests on stdin by these functions, until it closes.
 
-    What libraries print goes to stderr, so that the pipe carries answers alone.
+    Output of libraries goes to stderr, so that the pipe carries only answers.
     """
     pipe = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -30,7 +30,7 @@ def serve(answers: Mapping[str, Callable[..., dict[str, Any]]]) -> None:
 
 
 class Worker:
-    """A process that runs `python -m module` and waits for requests between its turns."""
+    """Run `python -m module` in a process that waits for requests between its turns."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Worker:
         module: str,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it; settings are environment variables, and JAX_PLATFORMS is cpu without them."""
+        """Start the process; settings are environment variables, JAX_PLATFORMS=cpu by default."""
         self.module = module
         self._process = subprocess.Popen(
             [str(python), "-m", module],
@@ -50,7 +50,7 @@ class Worker:
         )
 
     def ask(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """Wait for the answer to a request.
+        """Send a request and wait for the answer.
 
         Raises:
           RuntimeError: the worker ended instead; what it printed stands on stderr.
