@@ -1,1 +1,1 @@
-"""Configurations; each file's get_config is the base configuration and its differences."""
+"""Define a run in each file: get_config returns the base config with its differences."""

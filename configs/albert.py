@@ -47,7 +47,7 @@ def grow(layers: int, width: int, heads: int) -> c.ModelConfig:
     )
 
 
-# Model, and rows of 64 chips at a time.
+# Model, and rows that 64 chips take at a time.
 SIZES = {
     "base": (BASE, 1024),
     "large": (grow(24, 1024, 16), 1024),
@@ -57,7 +57,7 @@ SIZES = {
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """ALBERT; text is what follows the colon of --config=configs/albert.py:..."""
+    """Return ALBERT; text follows the colon of --config=configs/albert.py:..."""
     size = c.arguments(text, size=("base", *SIZES))["size"]
     model, rows = SIZES[size]
     return c.to_config_dict(

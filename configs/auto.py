@@ -1,4 +1,4 @@
-"""The run that a budget of time pays on your machine, for your text.
+"""Train the model that a budget of time allows on your machine, on your text.
 
     python -m bert_jax.train --config=configs/auto.py --config.budget=30m \
         --config.data.store=STORE --workdir=DIR
@@ -34,7 +34,7 @@ BERT = c.ModelConfig(
 MODERNBERT = dataclasses.replace(
     BERT,
     hidden_act="gelu_erf",
-    intermediate_size=336,  # with its gate as many weights as 512 without
+    intermediate_size=336,  # gated: as many weights as 512 without a gate
     type_vocab_size=0,
     position_embedding_type="rotary",
     local_attention=16,
@@ -48,7 +48,7 @@ MODERNBERT = dataclasses.replace(
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Half an hour, unless --config.budget says otherwise; text is after the colon."""
+    """Return a run of half an hour, or of --config.budget; text follows the colon."""
     is_bert = c.arguments(text, shape=("bert", "modernbert"))["shape"] == "bert"
     pairs = PretrainOptions(masked_lm_prob=0.3)
     texts = dataclasses.replace(pairs, segments="doc_sentences", short_seq_prob=0.0)
@@ -57,7 +57,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
             budget="30m",
             model=BERT if is_bert else MODERNBERT,
             objective="mlm_nsp" if is_bert else "mlm",
-            # Placeholders, for what a command line sets.
+            # Placeholders: the budget or the command line sets these.
             phases=(c.Phase(32, 1600, batch_size=48), c.Phase(64, 400, batch_size=24)),
             optim=c.OptimConfig(name="adamw", learning_rate=3e-3, warmup_steps=200, beta2=0.98),
             data=pairs if is_bert else texts,

@@ -24,7 +24,7 @@ from bert_jax import config as c
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """BERT-Base; text is what follows the colon of --config=configs/base.py:..."""
+    """Return BERT-Base; text follows the colon of --config=configs/base.py:..."""
     recipe = c.arguments(text, recipe=("paper", "tokens"))["recipe"]
     phases = (
         c.Phase(128, 900_000, batch_size={"paper": 256, "tokens": 1024}[recipe]),

@@ -1,4 +1,4 @@
-r"""Go on training a published encoder on text of your field, on one accelerator.
+r"""Continue pre-training a published encoder on text of your domain, on one accelerator.
 
     python -m bert_jax.train --config=configs/continue.py:family=modernbert --config.init=hf:DIR \
         --config.data.store=STORE --workdir=DIR
@@ -32,7 +32,7 @@ bert         2e-5 "for additional steps", 10,000 steps or more: README of google
 roberta      Gururangan et al. 2020, appendix: 1e-4 for 256 rows (5e-4 for 2,048), 12,500 steps,
              warm-up of 6%, rows of 512
 xlm-roberta  5e-5: Alabi et al. 2022 (AfroXLMR); camembert 5e-5: CamemBERT-bio, 2023
-modernbert   betas, decay of weights, curve and masks: Warner et al. 2024; its 3e-4 for 4.7 million
+modernbert   betas, weight decay, schedule and masks: Warner et al. 2024; its 3e-4 for 4.7 million
              tokens per step is 5e-5 for 131,072, by the square root; a tenth of the steps decays
 mmbert       the same with the masks of its last two phases, 15 and 5%
 ettin        the same with the masks of its last two phases, 30 and 15%
@@ -99,7 +99,7 @@ def continue_modernbert(init: str, masks: tuple[float, float]) -> c.Config:
         init=init,
         objective="mlm",
         phases=(stable, decayed),
-        model=c.ModelConfig(  # the checkpoint's positions if those are more
+        model=c.ModelConfig(  # more if the checkpoint has more positions
             attention_probs_dropout_prob=0.0, max_position_embeddings=1024
         ),
         data=PretrainOptions(segments="doc_sentences", short_seq_prob=0.0, packed_examples=16),
@@ -174,7 +174,7 @@ RECIPES = {
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Continue a family; text is what follows the colon of --config=configs/continue.py:..."""
+    """Return the recipe of a family; text follows the colon of --config=configs/continue.py:..."""
     chosen = c.arguments(
         text, family=("bert", *RECIPES), tokens=0, replay=0.0, first=("masked", "causal")
     )
@@ -193,7 +193,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
 
 
 def scale_steps(config: c.Config, tokens: int) -> c.Config:
-    """Shorten or lengthen phases, warm-up and the distance of evaluations in proportion."""
+    """Scale phases, warm-up and the steps between evaluations to this many tokens."""
     share = tokens / sum(phase.steps * phase.batch_size * phase.seq_len for phase in config.phases)
 
     def scale(steps: int) -> int:

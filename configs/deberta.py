@@ -19,7 +19,7 @@ import ml_collections
 from bert_jax import config as c
 from data_pipeline.spec.options import PretrainOptions
 
-# Width, layers, peak of the rate, rows per step.
+# Width, layers, peak learning rate, rows per step.
 SIZES = {
     "xsmall": (384, 12, 3e-4, 64),
     "small": (768, 6, 1e-4, 256),
@@ -29,7 +29,7 @@ SIZES = {
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """DeBERTa-v3; text is what follows the colon of --config=configs/deberta.py:..."""
+    """Return DeBERTa-v3; text follows the colon of --config=configs/deberta.py:..."""
     size = c.arguments(text, size=("base", *SIZES))["size"]
     width, layers, rate, rows = SIZES[size]
     return c.to_config_dict(

@@ -33,7 +33,7 @@ TEACHER = "hf:google-bert/bert-base-uncased"
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Six layers of 768 without segments; no arguments."""
+    """Return six layers of 768 without segments; no arguments."""
     c.arguments(text)
     return c.to_config_dict(
         c.Config(

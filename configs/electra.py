@@ -31,14 +31,14 @@ SMALL = c.ModelConfig(
     embedding_size=128,
     generator_hidden_size=64,
     head_act="gelu_erf",  # Hugging Face's generator has no other
-    pooler_type="gelu_erf",  # of a fine-tuning
+    pooler_type="gelu_erf",  # used in fine-tuning
 )
 BASE = c.ModelConfig(
-    generator_hidden_size=256,  # a third
+    generator_hidden_size=256,  # a third of the encoder's
     head_act="gelu_erf",
     pooler_type="gelu_erf",
 )
-# Model, phase, peak of the rate.
+# Model, phase, peak learning rate.
 SIZES = {
     "small": (SMALL, c.Phase(128, 1_000_000, batch_size=128), 5e-4),
     "base": (BASE, c.Phase(512, 766_000, batch_size=256), 2e-4),
@@ -46,7 +46,7 @@ SIZES = {
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """ELECTRA; text is what follows the colon of --config=configs/electra.py:..."""
+    """Return ELECTRA; text follows the colon of --config=configs/electra.py:..."""
     chosen = c.arguments(text, size=("small", *SIZES), embeddings=("shared", "gdes"))
     size, sharing = chosen["size"], chosen["embeddings"]
     model, phase, rate = SIZES[size]

@@ -3,8 +3,8 @@
     python -m bert_jax.train --config=configs/ettin.py --config.data.store=STORE --workdir=DIR
     ... --config=configs/ettin.py:size=17m,tokens=20_000_000_000
 
-The last one is the same run with every stretch shorter in proportion, for 20 billion tokens in
-place of two trillion: batch sizes, rates and shares of the phases stay.
+The last one is the same run with every phase and ramp scaled down to 20 billion tokens, from two
+trillion: batch sizes, rates and shares of the phases stay.
 
 Slice: 64 or 128 chips (the paper's machine for 150m: 4 H100, 470 h). Each of 64 has up to 12 rows
 of 1,024 or 2 of 8,192 at a time; whether 400m and 1b fit so is for bert_jax.plan to say.
@@ -46,11 +46,11 @@ FIRST_ROWS, ROWS = 768, 4608
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What differs between the sizes; tokens are as many as in the paper's run."""
+    """Set what differs between the sizes; tokens are counts of the paper's run."""
 
     layers: int
     width: int
-    units: int  # of the feed-forward part
+    units: int  # feed-forward width
     heads: int
     rate: float
     weight_decay: float
@@ -69,7 +69,7 @@ SIZES = {
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Ettin; text is what follows the colon of --config=configs/ettin.py:..."""
+    """Return Ettin; text follows the colon of --config=configs/ettin.py:..."""
     chosen = c.arguments(text, size=("150m", *SIZES), tokens=PAPER_TOKENS)
     size, share = SIZES[chosen["size"]], chosen["tokens"] / PAPER_TOKENS
 
@@ -89,7 +89,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
         restart_end_learning_rate=size.rate * 0.5,
         masked_lm_prob=0.3,
         global_rope_theta=LONG_THETA,
-        # Their windows take the base of complete rows where de_decay/ sets none: all but 17m's.
+        # In their code, local attention takes the global RoPE base unless de_decay/ sets one (17m).
         local_rope_theta=0.0 if chosen["size"] == "17m" else LONG_THETA,
     )
     decayed = dataclasses.replace(

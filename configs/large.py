@@ -37,7 +37,7 @@ def paper(batch_size_at_128: int) -> c.Config:
 
 
 def lamb64k() -> c.Config:
-    """NVIDIA's two phases: the second restarts the schedule and keeps the moments."""
+    """Return NVIDIA's two phases: the second restarts the schedule and keeps the moments."""
     return c.Config(
         model=MODEL,
         phases=(
@@ -65,7 +65,7 @@ def lamb64k() -> c.Config:
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """BERT-Large; text is what follows the colon of --config=configs/large.py:..."""
+    """Return BERT-Large; text follows the colon of --config=configs/large.py:..."""
     recipes = {"paper": paper(256), "tokens": paper(1024), "lamb64k": lamb64k()}
     recipe = c.arguments(text, recipe=("paper", *recipes))["recipe"]
     return c.to_config_dict(recipes[recipe])

@@ -24,7 +24,7 @@ from bert_jax import config as c
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """BERT-Base with one term; text is what follows the colon of --config=...left_to_right.py:."""
+    """Return BERT-Base with one loss; text follows the colon of --config=...left_to_right.py:..."""
     objectives = {"ltr": "causal", "no_nsp": "mlm"}
     recipe = c.arguments(text, recipe=("ltr", *objectives))["recipe"]
     return c.to_config_dict(c.Config(objective=objectives[recipe]))

@@ -6,7 +6,7 @@
 The first learns from the last layer of bert-base-uncased, downloaded from the Hugging Face hub
 (extra [hub]); the second from layer 21 of TEACHER, a BERT-Large: hf:DIR, google:PREFIX or the
 workdir of a run. Build STORE with the teacher's vocabulary, --vocab=DIR/vocab.txt. The student
-begins with fresh weights; its head of masked words is not trained: exports are encoders alone.
+begins with fresh weights; its MLM head is not trained: exports are encoders alone.
 
 Slice: 8 chips (the paper's machine, quoted from memory: 8 V100). Memory: the relations of 48 heads,
 float32[B,48,512,512] of the rows of a micro-batch, and the teacher's weights; 4.1 of
@@ -33,7 +33,7 @@ TEACHER = "hf:google-bert/bert-base-uncased"
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Six layers of 384, heads of 32; no arguments."""
+    """Return six layers of 384, heads of 32; no arguments."""
     c.arguments(text)
     return c.to_config_dict(
         c.Config(

@@ -6,8 +6,8 @@
     ... --config=configs/modernbert.py:size=base,tokens=20_000_000_000
 
 Large begins as a tiled Base in the paper: give the workdir of the Base, on the same store. The
-last one is the same run with every stretch shorter in proportion, for 20 billion tokens in place
-of two trillion: batch sizes, rates and shares of the phases stay.
+last one is the same run with every phase and ramp scaled down to 20 billion tokens, from two
+trillion: batch sizes, rates and shares of the phases stay.
 
 masks=constant   30% of the tokens in all three phases (the paper)
 masks=falling    30, 15 and 5%, and of several stores (--config.data.store=EN,DE,...) shares by
@@ -60,12 +60,12 @@ LONG_THETA = 160_000.0
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What differs between the sizes; tokens are as many as in the paper's run."""
+    """Set what differs between the sizes; tokens are counts of the paper's run."""
 
     model: c.ModelConfig
-    rate: float  # of rows of 1,024
-    long_rate: float  # of rows of 8,192
-    batches: tuple[int, int]  # rows of 1,024: at first, and after the ramp
+    rate: float  # peak, rows of 1,024
+    long_rate: float  # peak, rows of 8,192
+    batches: tuple[int, int]  # rows of 1,024: at the start, and after the ramp
     ramp_tokens: int
     warmup_tokens: int
 
@@ -74,15 +74,15 @@ SIZES = {
     "base": Size(BASE, 8e-4, 3e-4, (768, 4608), 50 * BILLION, 3 * BILLION),
     "large": Size(LARGE, 5e-4, 5e-5, (448, 4928), 10 * BILLION, 2 * BILLION),
 }
-# Masking rates of short rows, of long ones, and of the decay.
+# Masking rates: short rows, long rows, decay.
 MASKS = {"constant": (0.3, 0.3, 0.3), "falling": (0.3, 0.15, 0.05)}
-# Temperatures of the stores' shares, likewise; 0 takes config.data.store_temperature.
+# Temperatures of the stores' shares, in the same order; 0 takes config.data.store_temperature.
 TEMPERATURES = {"constant": (0.0, 0.0, 0.0), "falling": (0.7, 0.5, 0.3)}
-END_OF_DECAY = 0.001  # share of the rate that is left
+END_OF_DECAY = 0.001  # final learning rate / initial
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """ModernBERT; text is what follows the colon of --config=configs/modernbert.py:..."""
+    """Return ModernBERT; text follows the colon of --config=configs/modernbert.py:..."""
     chosen = c.arguments(
         text, size=("base", *SIZES), masks=("constant", *MASKS), tokens=PAPER_TOKENS
     )
@@ -90,7 +90,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     temperatures = TEMPERATURES[chosen["masks"]]
     size, share = SIZES[chosen["size"]], chosen["tokens"] / PAPER_TOKENS
     first, most = size.batches
-    rows_of_long = -(-most // 512) * 64  # as many tokens, in rows that 64 chips share
+    rows_of_long = -(-most // 512) * 64  # the same tokens per step, in a multiple of 64 chips
 
     def steps(tokens: float, batch_size: int, seq_len: int) -> int:
         return max(1, round(tokens * share / (batch_size * seq_len)))

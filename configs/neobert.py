@@ -24,7 +24,7 @@ from data_pipeline.spec.options import PretrainOptions
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """NeoBERT, rows of 1,024 and then of 4,096."""
+    """Return NeoBERT, in rows of 1,024 and then of 4,096."""
     model = c.ModelConfig(
         hidden_size=768,
         num_hidden_layers=28,

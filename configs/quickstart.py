@@ -33,7 +33,7 @@ BERT = c.ModelConfig(
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
 )
-# What differs from the paper's BERT, as flags after --config. would say it.
+# Differences from the paper's BERT: config paths and values.
 MODELS: dict[str, dict[str, Any]] = {
     "tuned": {
         "optim.name": "muon",
@@ -67,7 +67,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "modernbert": {
         "objective": "mlm",
         "model.hidden_act": "gelu_erf",
-        "model.intermediate_size": 336,  # with its gate as many weights as 512 without
+        "model.intermediate_size": 336,  # gated: as many weights as 512 without a gate
         "model.type_vocab_size": 0,
         "model.position_embedding_type": "rotary",
         "model.local_attention": 16,
@@ -101,10 +101,10 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }
 MODELS["electra_gdes"] = MODELS["electra"] | {"model.generator_embeddings": "gdes"}
-# Peak of the learning rate of both phases where it is not 3e-3; steps, rows per step and warm-up
-# of the two where they are not PHASES. `tuned` reads fewer rows, as Muon multiplies matrices too.
-# All others read as many: ELECTRA in more steps, as in fewer, or at 3e-3, its encoder hardly finds
-# a replaced token.
+# RATES: peak learning rate of both phases if not 3e-3. OTHER_PHASES: steps, rows per step and
+# warm-up of both phases if not PHASES. `tuned` reads fewer rows, as Muon multiplies matrices too.
+# All others read the same number of rows; ELECTRA takes more steps, since with fewer, or at 3e-3,
+# its encoder hardly detects a replaced token.
 RATES = {"tuned": 8e-3, "electra": 1e-3, "electra_gdes": 1e-3}
 PHASES = ((1000, 96, 100), (240, 48, 30))
 OTHER_PHASES = {
@@ -112,11 +112,11 @@ OTHER_PHASES = {
     "electra": ((4000, 24, 400), (960, 12, 120)),
 }
 OTHER_PHASES["electra_gdes"] = OTHER_PHASES["electra"]
-FIRST_OBJECTIVE = {"causal_then_masked": "causal"}  # of the first phase, where it has its own
+FIRST_OBJECTIVE = {"causal_then_masked": "causal"}  # first phase, if not the run's objective
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Two layers, two short phases; Muon for `tuned`, else AdamW. text is after the colon."""
+    """Return two layers, two short phases; Muon for `tuned`, else AdamW. text follows the colon."""
     name = c.arguments(text, model=("tuned", *MODELS))["model"]
     rate = RATES.get(name, 3e-3)
     (steps, rows, warmup), (steps_64, rows_64, warmup_64) = OTHER_PHASES.get(name, PHASES)

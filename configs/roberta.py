@@ -31,12 +31,12 @@ BASE = c.ModelConfig(hidden_act="gelu_erf", layer_norm_eps=1e-5, type_vocab_size
 LARGE = dataclasses.replace(
     BASE, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
 )
-# Model, peak of the rate, steps of warm-up.
+# Model, peak learning rate, warm-up steps.
 SIZES = {"base": (BASE, 6e-4, 24_000), "large": (LARGE, 4e-4, 30_000)}
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """RoBERTa; text is what follows the colon of --config=configs/roberta.py:..."""
+    """Return RoBERTa; text follows the colon of --config=configs/roberta.py:..."""
     size = c.arguments(text, size=("base", *SIZES))["size"]
     model, rate, warmup_steps = SIZES[size]
     return c.to_config_dict(

@@ -22,7 +22,7 @@ from bert_jax import config as c
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Eight layers of 512 in the paper's two lengths; no arguments."""
+    """Return eight layers of 512 in the paper's two lengths; no arguments."""
     c.arguments(text)
     return c.to_config_dict(
         c.Config(

@@ -6,7 +6,7 @@ Measured (row tiny of docs/results/training.json): 5.982 nats on 18 novels, wher
 have 6.471; 185 s in steps on two cores.
 
 The paper's settings are for a large model and a million steps; in 400 they stay at the unigram
-loss. What is different here, and why, stands in docs/experiments.md (2026-11-21).
+loss. docs/experiments.md (2026-11-21) says what is different here, and why.
 """
 
 import ml_collections
@@ -15,7 +15,7 @@ from bert_jax import config as c
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Two layers, two short phases, an optimizer that gets going at once; no arguments."""
+    """Return two layers, two short phases and a short warm-up; no arguments."""
     c.arguments(text)
     return c.to_config_dict(
         c.Config(

@@ -3,8 +3,8 @@
     python -m bert_jax.train --config=configs/xlnet.py --config.data.store=STORE --workdir=DIR
     ... --config=configs/xlnet.py:size=large
 
-Slice: 16 chips for Base, 64 chips for Large, each with 4 rows at a time. The attention is the plain
-one: the TPU kernel has no relative positions.
+Slice: 16 chips for Base, 64 chips for Large, each with 4 rows at a time. Attention is plain: the
+TPU kernel has no relative positions.
 Corpus: Base: Wikipedia and books; Large: 33 billion pieces, cased SentencePiece of 32,000.
 Expect (Yang et al. 2019, appendix A.1, Large on BERT's corpus): MNLI 88.4, SQuAD 1.1 F1 94.0,
 RACE 75.1. Not measured with this code.
@@ -33,7 +33,7 @@ SIZES = {
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """XLNet; text is what follows the colon of --config=configs/xlnet.py:..."""
+    """Return XLNet; text follows the colon of --config=configs/xlnet.py:..."""
     size = c.arguments(text, size=("base", *SIZES))["size"]
     rows, micro_batches = {"base": (256, 1), "large": (8192, 32)}[size]
     return c.to_config_dict(

@@ -1,1 +1,1 @@
-"""Fine-tuning: one file per kind of task."""
+"""Define fine-tuning runs: one file per kind of task."""

@@ -13,12 +13,16 @@ import ml_collections
 
 from bert_jax import config as c
 
-RATES = {"small": (1e-4, 0.8), "base": (1e-4, 0.8), "large": (5e-5, 0.9)}  # peak, factor per layer
+RATES = {
+    "small": (1e-4, 0.8),
+    "base": (1e-4, 0.8),
+    "large": (5e-5, 0.9),
+}  # peak learning rate, factor per layer
 LONG_TASKS = ("rte", "stsb")
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Batches of 32, 3 epochs, 10 for RTE and STS-B; task=NAME and size=SIZE."""
+    """Return batches of 32, 3 epochs, 10 for RTE and STS-B; task=NAME and size=SIZE."""
     given = c.arguments(text, task="", size=("small", *RATES))
     task, size = given["task"], given["size"]
     rate, factor = RATES[size]

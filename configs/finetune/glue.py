@@ -17,6 +17,6 @@ from bert_jax import config as c
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Batches of 32, 3 epochs, 5e-5; task=NAME."""
+    """Return batches of 32, 3 epochs, 5e-5; task=NAME."""
     given = c.arguments(text, task="")
     return c.to_config_dict(c.FinetuneConfig(data=c.TaskOptions(task=given["task"])))

@@ -17,7 +17,7 @@ from bert_jax import config as c
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Take the settings of the paper's appendix A.3; no arguments."""
+    """Return the settings of the paper's appendix A.3; no arguments."""
     c.arguments(text)
     return c.to_config_dict(
         c.FinetuneConfig(

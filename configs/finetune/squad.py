@@ -20,7 +20,7 @@ from bert_jax import config as c
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """SQuAD 1.1; version=2.0 for the other."""
+    """Return SQuAD 1.1, or 2.0 with version=2.0."""
     version = c.arguments(text, version=("1.1", "2.0"))["version"]
     has_unanswerable = version == "2.0"
     data = c.TaskOptions(task="squad", has_unanswerable=has_unanswerable)

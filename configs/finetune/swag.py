@@ -15,7 +15,7 @@ from bert_jax import config as c
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Take the settings of the paper's section 4.4; task=swag or task=codah."""
+    """Return the settings of the paper's section 4.4; task=swag or task=codah."""
     task = c.arguments(text, task=("swag", "codah"))["task"]
     return c.to_config_dict(
         c.FinetuneConfig(

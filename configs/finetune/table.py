@@ -14,6 +14,6 @@ from bert_jax import config as c
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Batches of 32, 3 epochs, 5e-5; no arguments."""
+    """Return batches of 32, 3 epochs, 5e-5; no arguments."""
     c.arguments(text)
     return c.to_config_dict(c.FinetuneConfig(data=c.TaskOptions(task="table")))

@@ -38,7 +38,7 @@ def get_config() -> ml_collections.ConfigDict:
             "LTR_No_NSP_BiLSTM",
             kind="checkpoint",
             reads="LTR_No_NSP",
-            finetune="model.bilstm_units=128",  # as wide as the encoder
+            finetune="model.bilstm_units=128",  # the encoder's width
             paper="82.1 84.1 75.7 91.6 84.9",
         ),
     )

@@ -18,8 +18,8 @@ import ml_collections
 from bert_jax import config as c
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 
-_TAGGER = "units=128"  # for tagging tasks: as wide as the encoder of configs/quickstart.py
-_TOKENS = "tokens=3809280"  # as many positions as a run of configs/quickstart.py reads
+_TAGGER = "units=128"  # LSTM units in tagging tasks: the width of configs/quickstart.py
+_TOKENS = "tokens=3809280"  # positions that a run of configs/quickstart.py reads
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:

@@ -27,7 +27,7 @@ _MIXES = {
     (0, 80): "83.7 94.8 94.6",
     (0, 100): "83.6 94.9 94.6",
 }
-_TAGGER = "units=128"  # as wide as the encoder; the paper's has 768 units at a width of 768
+_TAGGER = "units=128"  # the encoder's width; the paper has 768 units at a width of 768
 _PAPER = "paper, table 8: MNLI NER frozen"
 
 

@@ -14,8 +14,8 @@ import ml_collections
 from bert_jax import config as c
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 
-# Steps in the time of one of Muon's, and each learning rate of both phases with its weight decay,
-# the chosen one first. The decay of StableAdamW is not multiplied by the rate.
+# Steps in the time of one Muon step, and the pairs of learning rate (both phases) and weight decay,
+# the chosen pair first. StableAdamW does not multiply its decay by the rate.
 OPTIMIZERS = {
     "muon": (
         1.0,

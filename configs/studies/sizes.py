@@ -24,7 +24,7 @@ _SIZES = {
     (24, 1024, 16): "3.23 86.6 87.8 93.7",
 }
 _PAPER = "paper, table 6: perplexity MNLI MRPC SST-2"
-_RATE = "optim.learning_rate=1e-3 phases[1].restart_learning_rate=1e-3"  # low, for the deep rows
+_RATE = "optim.learning_rate=1e-3 phases[1].restart_learning_rate=1e-3"  # low, for deep rows
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:

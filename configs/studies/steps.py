@@ -14,7 +14,7 @@ import ml_collections
 from bert_jax import config as c
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 
-_STEPS, _LAST = (320, 640, 960, 1280), 1600  # every fifth of the run, like 200k of 1M
+_STEPS, _LAST = (320, 640, 960, 1280), 1600  # each fifth of the run, like 200k of 1M
 _FLAGS = (
     f"phases[0].seq_len=64 phases[0].batch_size=48 phases[0].steps={_STEPS[-1]} "
     f"phases[1].steps={_LAST - _STEPS[-1]} phases[1].restart_learning_rate=0 "
