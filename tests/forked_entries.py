@@ -1,10 +1,10 @@
-"""Runs entries as `python -m` does, but for the libraries: it has imported them once and forks.
+"""Run commands as `python -m` does, in forks of a process that has imported their libraries.
 
     python -m tests.forked_entries
 
 reads lines of JSON, {"module": ..., "arguments": [...], "platforms": "cpu", "out": FILE, "err":
-FILE}, and answers each with the exit code of a process that ran it. The entry itself is run by the
-new process, from its first line on; only what it imports is there already.
+FILE}, and answers each with the exit code of the process that ran it. The new process runs the
+command from its first line on; only the libraries are imported already.
 """
 
 import gc
@@ -33,7 +33,7 @@ LIBRARIES = (
 
 
 def become(request: dict) -> None:
-    """Take the folder, the files and the command line that the request names."""
+    """Set folder, output files and command line of this process from the request."""
     os.chdir(request.get("folder", "."))
     for number, (path, flags) in enumerate(
         [

@@ -1,10 +1,9 @@
-"""Compiles small steps for slices of v5e, and prints as JSON what devices exchange.
+"""Compile small steps for slices of v5e, and print their collectives as JSON.
 
     python -m tests.bert_jax.compile_collectives
 
-One process for all, as libtpu takes seconds to load;
-bert_jax/train_step/test_compiled_collectives.py has the
-environment that it wants.
+One process compiles all, as libtpu takes seconds to load. The environment that it needs is in
+tests/bert_jax/train_step/test_compiled_collectives.py.
 """
 
 import dataclasses
@@ -33,10 +32,10 @@ MODEL = ModelConfig(
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
 )
-# Matrices of a megabyte and more, as those of BERT-Base, which the compiler does not join.
+# Matrices of a megabyte and more, as in BERT-Base: the compiler does not join them.
 LARGER = dataclasses.replace(MODEL, hidden_size=1024, intermediate_size=2048)
 SEQ_LEN = 128
-ROWS = 4  # of a device of the batch axes, times micro-batches
+ROWS = 4  # per micro-batch and per device of the batch axes
 STEPS = {  # topology, mesh, micro-batches, model
     "zero1": ("v5e:4x4", MeshConfig(preset="zero1"), 1, MODEL),
     "chips64": ("v5e:8x8", MeshConfig(preset="zero1"), 1, LARGER),
@@ -54,7 +53,7 @@ def configured(of: MeshConfig, micro_batches: int, model: ModelConfig, devices: 
 
 
 def parameters(config: Config, devices) -> list[dict]:
-    """Of each its size, and into how many parts the batch axes and the model axis cut it."""
+    """List parameters by size and by the parts that the batch axes and the model axis cut."""
     of = mesh.make_mesh(config.mesh, devices)
     with jax.set_mesh(of):
         model = bert.build(config.model, "tpu", of.shape["model"], config.compute)
@@ -78,13 +77,13 @@ def parameters(config: Config, devices) -> list[dict]:
 
 
 def arrays(result: str) -> list[tuple[str, int]]:
-    """Dtype and size of each array in a type."""
+    """List dtype and size of each array in an HLO type."""
     found = re.findall(r"\b([a-z]+\d+)\[([\d,]*)\]", result)
     return [(kind, math.prod(int(n) for n in dims.split(",") if n)) for kind, dims in found]
 
 
 def in_loops(program: hlo.HloProgram) -> set[str]:
-    """Computations that run in a loop, those that they call with them."""
+    """Return the names of computations that run in a loop, directly or through a call."""
     called = {
         name: {
             each
@@ -105,7 +104,7 @@ def in_loops(program: hlo.HloProgram) -> set[str]:
 
 
 def exchanged(text: str, devices: int) -> list[dict]:
-    """Each collective of a program once, however many pieces the compiler cut it into."""
+    """List each collective of a program once, even if the compiler split it into pieces."""
     program = hlo.parse(text)
     loops = in_loops(program)
     bodies = program.computations.values()

@@ -1,4 +1,4 @@
-"""A model that has learned something, trained once for the tests of several files and processes."""
+"""Train one model, shared by the tests of several files and processes."""
 
 import dataclasses
 import fcntl
@@ -36,9 +36,9 @@ def _config(store: pathlib.Path) -> Config:
 
 @pytest.fixture(scope="session")
 def learned(tiny_store: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The workdir of a run on one device, for reading.
+    """Return the workdir of a finished run on one device; tests must not write there.
 
-    The process of pytest that asks first trains it; others find it, or wait for it.
+    The first pytest process that asks for the model trains it; the others wait or find it.
     """
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -1,4 +1,4 @@
-"""Processes of a run for the tests of processes: a few lines of Python each, joined by jax."""
+"""Run a few lines of Python in several processes, joined by jax.distributed."""
 
 import dataclasses
 import os
@@ -26,7 +26,7 @@ class Ended:
 
 
 def start(code: str, *arguments: object, cwd: pathlib.Path = ROOT) -> subprocess.Popen[str]:
-    """A process that runs these lines, with sys.argv[1:] of the arguments."""
+    """Start a process that runs these lines; sys.argv[1:] are the arguments."""
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         cwd=cwd,
@@ -48,12 +48,12 @@ def end_of(process: subprocess.Popen[str], limit_secs: float = 150) -> Ended:
 
 
 def run(code: str, count: int = 2) -> list[Ended]:
-    """What becomes of so many joined processes that run these lines; `number` tells them apart."""
+    """Run the lines in `count` joined processes; the lines can read their `number`."""
     return run_apart(JOIN + code, count)
 
 
 def run_apart(code: str, count: int = 2) -> list[Ended]:
-    """The same, where the lines themselves join them: sys.argv has address, count and number."""
+    """Run lines that join the processes themselves; sys.argv has address, count and number."""
     address = f"127.0.0.1:{free_port()}"
     processes = [start(code, address, count, number) for number in range(count)]
     return [end_of(process) for process in processes]

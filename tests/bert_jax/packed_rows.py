@@ -1,4 +1,4 @@
-"""Rows that hold several examples, made here by copying unpacked rows one after another."""
+"""Make packed rows by copying unpacked rows one after another."""
 
 import numpy as np
 
@@ -6,14 +6,14 @@ from data_pipeline.spec.schema import PACKED_FIELDS, RowShape
 
 
 def side_by_side(batch, seq_len, predictions, most_examples):
-    """The examples of a batch in half as many rows: one, three, two and two in a row."""
+    """Pack a batch into half as many rows, with one, three, two and two examples in turn."""
     count = len(batch["input_ids"])
     of_row = np.split(np.arange(count), np.cumsum([1, 3, 2, 2] * (count // 8))[:-1])
     return packed(batch, of_row, seq_len, predictions, most_examples)
 
 
 def packed(batch, of_row, seq_len, predictions, most_examples):
-    """A batch whose row r holds the examples of_row[r] of a batch of unpacked rows."""
+    """Return a packed batch whose row r holds the examples of_row[r] of an unpacked batch."""
     shape = RowShape(seq_len, predictions, most_examples)
     made = {
         name: np.zeros(dims, dtype) for name, (dims, dtype) in shape.arrays(len(of_row)).items()

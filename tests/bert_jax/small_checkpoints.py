@@ -1,4 +1,4 @@
-"""Checkpoints in Hugging Face's layout with random numbers in them, written by hand for tests."""
+"""Write random checkpoints in Hugging Face's layout, by hand, and read them."""
 
 import json
 import pathlib
@@ -30,7 +30,7 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat", "dog", "sees
 
 
 def tensors(prefix: str = "bert.", has_heads: bool = True) -> dict[str, np.ndarray]:
-    """Hugging Face's arrays of a BERT of SIZES, written out from their documentation."""
+    """Draw Hugging Face's arrays of a BERT of SIZES, named by their documentation."""
     rng = np.random.default_rng(5)
     V, D, F, P, C = 23, 14, 22, 19, 3  # of SIZES
 
@@ -65,7 +65,7 @@ def tensors(prefix: str = "bert.", has_heads: bool = True) -> dict[str, np.ndarr
 
 
 def write(folder: pathlib.Path, held: dict[str, np.ndarray], **changes: object) -> pathlib.Path:
-    """A folder with these arrays; changes are of its config.json."""
+    """Write a folder with these arrays; `changes` go into its config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(held, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(CONFIG | changes))
@@ -82,7 +82,7 @@ def read(folder: pathlib.Path) -> tuple[ModelConfig, bert.Params, tuple[str, ...
 def compute_logits_alone(
     checkpoint: pretrained.Pretrained, width: int
 ) -> Callable[[Sequence[int], int], np.ndarray]:
-    """Return a function from a text's ids and a place in it to the logits there, float64[23].
+    """Return a function from a text's ids and a position to its logits, float64[23].
 
     It runs one row of `width` positions at a time on one device.
     """

@@ -1,4 +1,4 @@
-"""Small runs of the loop that the tests of several files begin, stop and read."""
+"""Begin, stop and read small training runs, for the tests of several files."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ from tests.bert_jax.tiny_models import MODEL
 
 @contextlib.contextmanager
 def compiled_programs_kept_in(workdir):
-    """As a run keeps them; for other tests jax is as it was."""
+    """Keep compiled programs in the workdir, as a run does; restore jax's settings after it."""
     least = "jax_persistent_cache_min_compile_time_secs"
     least_secs = getattr(jax.config, least)
     compile.keep_in(workdir, is_writer=True)
@@ -45,13 +45,13 @@ def compiled_programs_kept_in(workdir):
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once(tmp_path_factory):
-    """The runs of a module share their compiled programs."""
+    """Share compiled programs between the runs of a test module."""
     with compiled_programs_kept_in(tmp_path_factory.mktemp("compiled")):
         yield
 
 
 def small_config(store, steps=9, **settings):
-    """A run of one phase on a store, of a model with one layer."""
+    """Return the config of a one-phase run of a one-layer model on a store."""
     plain = {
         "model": dataclasses.replace(MODEL, vocab_size=0, num_hidden_layers=1),
         "phases": (Phase(seq_len=16, steps=steps, batch_size=16, max_predictions_per_seq=3),),
@@ -82,7 +82,7 @@ def config(tiny_store):
 
 
 def prepare(config, workdir, devices=1, profiled=None):
-    """A run on the first so many devices, checked."""
+    """Set up a run on the first `devices` devices."""
     return build_setup(config, workdir, jax.devices()[:devices], profiled)
 
 
@@ -91,7 +91,7 @@ def train(config, workdir, devices=1):
 
 
 def begun(setup):
-    """The state that a run begins or resumes with, saved."""
+    """Return the state that a run begins or resumes with, as NumPy arrays."""
     with contextlib.closing(open_checkpoints(setup)) as checkpoints:
         state, _ = restore_or_initialize(setup, checkpoints)
     return jax.tree.map(np.asarray, state)
@@ -107,7 +107,7 @@ def without_timings(numbers):
 
 
 def score_heldout(config, checkpoint, seq_len=16, store=None, examples=21):
-    """What a loaded checkpoint scores on the held-out rows of a store, the config's by default."""
+    """Score a loaded checkpoint on the held-out rows of a store, by default the config's."""
     asked = ScoredRows(
         store or open_store(config.data), "heldout", config.data, seq_len=seq_len, examples=examples
     )
@@ -121,10 +121,10 @@ def final_state(workdir, config, devices=1):
 
 @dataclasses.dataclass(frozen=True)
 class Whole:
-    """A run to its end that nobody stopped. Its folder is for reading: what goes on takes a copy.
+    """Hold a finished run that was never stopped; its workdir is shared: resume only a copy.
 
     Attributes:
-      screen: what it said.
+      screen: its output.
     """
 
     workdir: pathlib.Path
@@ -149,7 +149,7 @@ def whole_run(config, workdir, devices=1):
 
 @pytest.fixture(scope="module")
 def stopped(config, compiled_once, tmp_path_factory):
-    """The folder of the same run, stopped at step 11, in its second phase."""
+    """Return the workdir of the run of `whole`, stopped at step 11, in its second phase."""
     workdir = tmp_path_factory.mktemp("stopped") / "run"
     stop_in_turn(config, workdir, (11,), signal.SIGTERM)
     return workdir
@@ -166,27 +166,27 @@ def stop_in_turn(config, workdir, steps, number=signal.SIGINT):
 
 
 def train_with_stops(config, workdir, steps):
-    """Train to the end, stopped after each of these steps and started again; the summary."""
+    """Train with a stop and a restart after each of these steps; return the summary."""
     stop_in_turn(config, workdir, steps)
     return train(config, workdir)
 
 
 def assert_stops_change_nothing(config, whole, workdir, steps):
-    """Check that a run that is stopped after each of these steps ends as the one in `whole`."""
+    """Check that a run stopped after each of these steps ends with the result of `whole`."""
     train_with_stops(config, workdir, steps)
     assert compare_runs(whole, workdir).differences == ()
 
 
 @pytest.fixture(scope="module")
 def moved(config, stopped, tmp_path_factory):
-    """The stopped run, gone on with on eight devices: vocabulary rows are padded and cut."""
+    """Resume a copy of the stopped run on eight devices: vocabulary rows are padded and sharded."""
     workdir = shutil.copytree(stopped, tmp_path_factory.mktemp("moved") / "run")
     on = MeshConfig(preset="zero1+tp", model_size=4)
     return whole_run(dataclasses.replace(config, mesh=on), workdir, devices=8)
 
 
 def stop_at(monkeypatch, steps, number=signal.SIGINT):
-    """Raise a signal just after these steps were given to the device."""
+    """Patch the loop to raise a signal just after these steps are dispatched."""
     after_step = loop.TrainingRun._after_step
 
     def interrupted(self):

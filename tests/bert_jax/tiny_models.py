@@ -44,7 +44,7 @@ SMALL = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, num_hidden_
 
 
 def random_batch(seed: int = 0, batch_size: int = 16, seq_len: int = 19, predictions: int = 5):
-    """A batch with padding, unused prediction slots and both labels; no two rows alike."""
+    """Draw a batch with padding, unused prediction slots and both labels; all rows differ."""
     rng = np.random.default_rng(seed)
     lengths_B = rng.integers(seq_len // 2, seq_len + 1, batch_size)
     visible_BS = np.arange(seq_len) < lengths_B[:, None]
@@ -66,7 +66,7 @@ def random_batch(seed: int = 0, batch_size: int = 16, seq_len: int = 19, predict
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A model on a mesh with its optimiser and the layout of its state."""
+    """Hold a model on a mesh, its optimizer and the shardings of its state."""
 
     config: Config
     mesh: jax.sharding.Mesh
@@ -91,7 +91,7 @@ def setting(
     model_size: int = 2,
     heads: bert.Heads = bert.PRETRAINING,
 ) -> Setting:
-    """Build the model of a config on the first so many devices and make its mesh current."""
+    """Build the model of a config on the first `devices` devices and set its mesh."""
     arranged = MeshConfig(preset=preset, model_size=model_size)
     of = mesh.make_mesh(arranged, jax.devices()[:devices])
     jax.set_mesh(of)
@@ -102,7 +102,7 @@ def setting(
 
 
 def abstract_batch(config: Config, phase: Phase, devices: jax.sharding.Mesh):
-    """Make the global batch of a phase without its numbers, to lower a step with."""
+    """Return the shapes and dtypes of a phase's global batch, to lower a step with."""
     shape = row_shape(config.data, phase.seq_len, phase.max_predictions_per_seq)
     return mesh.abstract_batch(shape.arrays(phase.batch_size), devices)
 

@@ -1,4 +1,4 @@
-"""Run by test_build_killed.py: a build is killed before each of its operations on --output."""
+"""Kill a build before each of its operations on --output; test_build_killed.py runs this."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.
 
 
 def run(argv: list[str], output: pathlib.Path, killed_at: int | None = None) -> int:
-    """The exit code of a build in a process of its own; -9 if it was killed."""
+    """Run a build in a process of its own; return its exit code, -9 if it was killed."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -37,7 +37,7 @@ def run(argv: list[str], output: pathlib.Path, killed_at: int | None = None) -> 
 
 
 def digest(output: pathlib.Path) -> str | None:
-    """Of the store in a folder, all of its arrays checked; None where the folder is no store."""
+    """Verify all arrays of a store and return its digest; None if the folder is no store."""
     try:
         store = open_store(output)
     except ValueError as error:
@@ -49,7 +49,7 @@ def digest(output: pathlib.Path) -> str | None:
 
 
 def kill_everywhere(argv: list[str], output: pathlib.Path, older: pathlib.Path | None) -> int:
-    """Kill before the first, second, ... operation, then run again; returns how many there were."""
+    """Kill before operation 1, 2, ..., each time rerun; return the number of operations."""
     old = digest(older) if older else None
     assert run(argv, output) == 0
     new = digest(output)
@@ -68,7 +68,9 @@ def kill_everywhere(argv: list[str], output: pathlib.Path, older: pathlib.Path |
         assert code == -signal.SIGKILL
         assert found in (None, old, new)
         last = run(argv, output)
-        assert last == 0 or (last == 2 and not older)  # it was whole: no second build is asked for
+        assert last == 0 or (
+            last == 2 and not older
+        )  # the store was complete, so the rerun refused
         assert digest(output) == new
         assert set(os.listdir(output)) <= {*os.listdir(older or output), WORKING}
 

@@ -1,4 +1,4 @@
-"""What tests of the pipeline share: a bucket in memory, fewer trial walks."""
+"""Share fixtures of the pipeline's tests: a bucket in memory, fewer trial walks."""
 
 from collections.abc import Iterator
 from unittest import mock
@@ -11,7 +11,7 @@ from data_pipeline.sampling import walks
 
 @pytest.fixture
 def memory() -> Iterator[fsspec.AbstractFileSystem]:
-    """The file system in memory, whose /bucket is there; its files go with the test."""
+    """Yield a file system in memory with a folder /bucket; remove its files after the test."""
     files = fsspec.filesystem("memory")
     files.mkdirs("/bucket", exist_ok=True)
     yield files
@@ -24,7 +24,7 @@ ALL_TRIALS = {name: getattr(walks, name) for name in ("_WALKS", "_ROUNDS")}
 
 @pytest.fixture(scope="module")
 def few_trial_walks() -> Iterator[None]:
-    """Find the share of random pairs by two walks instead of 48.
+    """Estimate the share of random pairs by two trial walks instead of 48.
 
     Not for stores that other modules open: the share is kept in them.
     """
@@ -34,6 +34,6 @@ def few_trial_walks() -> Iterator[None]:
 
 @pytest.fixture
 def all_trial_walks(few_trial_walks) -> Iterator[None]:
-    """As many as in a run, in a module that has few."""
+    """Restore a run's number of trial walks in a module with few_trial_walks."""
     with mock.patch.multiple(walks, **ALL_TRIALS):
         yield

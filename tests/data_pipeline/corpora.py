@@ -1,4 +1,4 @@
-"""Small corpora as plain arrays, in which every token tells where it stands."""
+"""Make small corpora as plain arrays, in which an id names its place."""
 
 import random
 
@@ -14,7 +14,7 @@ Document = list[list[int]]
 
 
 def numbered(lengths: list[list[int]]) -> list[Document]:
-    """Documents whose sentences have the given numbers of tokens, all ids different."""
+    """Return documents whose sentences have these numbers of tokens, all ids different."""
     documents, at = [], FIRST_ID
     for document_lengths in lengths:
         document = []
@@ -26,7 +26,7 @@ def numbered(lengths: list[list[int]]) -> list[Document]:
 
 
 def varied(documents: int, seed: int, most_sentences: int = 20) -> list[Document]:
-    """Numbered documents of 1 to most_sentences sentences of 1 to 16 tokens."""
+    """Draw numbered documents of 1 to most_sentences sentences of 1 to 16 tokens."""
     rng = random.Random(seed)
     return numbered(
         [
@@ -37,7 +37,7 @@ def varied(documents: int, seed: int, most_sentences: int = 20) -> list[Document
 
 
 def split_of(documents: list[Document], name: str = "train") -> Split:
-    """The arrays that a store would hold for these documents."""
+    """Return the split that a store would hold for these documents."""
     sentences = [sentence for document in documents for sentence in document]
     token_ids = np.asarray([token for sentence in sentences for token in sentence], np.uint32)
     return Split(
@@ -50,5 +50,5 @@ def split_of(documents: list[Document], name: str = "train") -> Split:
 
 
 def vocab_size_of(split: Split) -> int:
-    """A vocabulary that holds all ids of a numbered corpus and a few more."""
+    """Return a vocabulary size a little above the ids of a numbered corpus."""
     return int(split.token_ids.max()) + 59

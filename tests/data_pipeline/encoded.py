@@ -1,4 +1,4 @@
-"""Vocabularies and encoded sentences for tests: id lists, small SentencePiece models."""
+"""Write vocabularies, train small SentencePiece models, and encode sentences to id lists."""
 
 import io
 import pathlib
@@ -20,14 +20,14 @@ def write_list(path: pathlib.Path, pieces: Iterable[str]) -> pathlib.Path:
 
 
 def id_lists(vocabulary: Vocabulary, sentences: Sequence[str]) -> list[list[int]]:
-    """The ids of each sentence; what `encode` returns is cut by its lengths."""
+    """Return the ids of each sentence: the output of `encode`, split by its lengths."""
     ids, lengths = vocabulary.encode(sentences)
     assert len(ids) == lengths.sum()
     return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
 
 
 def train_model(lines: Iterable[str] = WORDS, **settings: object) -> bytes:
-    """A SentencePiece model, trained by the library with settings that ours never gives it."""
+    """Train a SentencePiece model by the library, with settings that train_sentencepiece lacks."""
     model = io.BytesIO()
     given = {"vocab_size": 60, "hard_vocab_limit": False, "minloglevel": 2, **settings}
     sentencepiece.SentencePieceTrainer.Train(

@@ -1,4 +1,4 @@
-"""Real sentences in English, German and Chinese, for the tests of vocabularies."""
+"""Read real sentences in English, German and Chinese, to test vocabularies."""
 
 import functools
 import gzip
@@ -9,7 +9,7 @@ _TREEBANKS = {"de": "de_gsd-ud-dev.conllu.gz", "zh": "zh_gsdsimp-ud-dev.conllu.g
 
 @functools.cache
 def sentences(shared_data: pathlib.Path, language: str) -> tuple[str, ...]:
-    """Sentences of a treebank, or lines of a novel for English."""
+    """Read the sentences of a treebank, or, in English, the lines of a novel."""
     if language == "en":
         (path,) = (shared_data / "pretrain" / "gutenberg").glob("Alice*.gz")
         with gzip.open(path, "rt", encoding="utf-8") as file:

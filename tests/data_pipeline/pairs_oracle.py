@@ -1,4 +1,4 @@
-"""Google's pair and mask rules in plain Python, one token at a time: the oracle of the sampler.
+"""Apply Google's pair and mask rules in plain Python, token by token: the sampler's oracle.
 
 It draws from random.Random in the order of create_pretraining_data.py@eedf5716ce (google-research/
 bert), so that it reproduces that script's output exactly. Tokens are ids throughout.
@@ -15,7 +15,7 @@ Document = list[list[int]]
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """The flags of the script, and what it reads from the vocabulary."""
+    """Hold the flags of the script, and the facts that it reads from the vocabulary."""
 
     seq_len: int
     max_predictions: int
@@ -34,7 +34,7 @@ class Rules:
 
 @dataclasses.dataclass
 class Instance:
-    """One sequence, and the target its document aimed at."""
+    """Hold a sequence, and the target length that was drawn for it."""
 
     tokens: list[int]
     segment_ids: list[int]
@@ -47,7 +47,7 @@ class Instance:
 def create_instances(
     documents: list[Document], rules: Rules, dupe_factor: int, seed: int
 ) -> list[Instance]:
-    """The whole script: shuffled documents, dupe_factor passes, shuffled instances."""
+    """Run the whole script: shuffled documents, dupe_factor passes, shuffled instances."""
     rng = random.Random(seed)
     documents = [document for document in documents if document]
     rng.shuffle(documents)
@@ -59,7 +59,7 @@ def create_instances(
 
 
 def one_pass(documents: list[Document], rules: Rules, rng: random.Random) -> list[Instance]:
-    """The instances of each document once, in order."""
+    """Return the instances of one pass over the documents, in order."""
     instances = []
     for index in range(len(documents)):
         instances.extend(_instances_of_document(documents, index, rules, rng))
@@ -146,7 +146,7 @@ def _instance(
 def masked(
     tokens: list[int], rules: Rules, rng: random.Random
 ) -> tuple[list[int], list[int], list[int]]:
-    """The tokens shown, the positions to predict in ascending order, the tokens there."""
+    """Mask tokens; return them, the positions to predict in ascending order, and the labels."""
     sets: list[list[int]] = []
     for position, token in enumerate(tokens):
         if token in (rules.cls, rules.sep):
@@ -176,7 +176,7 @@ def masked(
 
 
 def to_arrays(instances: list[Instance], rules: Rules) -> dict[str, np.ndarray]:
-    """The fields that the script writes, one row an instance."""
+    """Return the fields that the script writes, one row per instance."""
     rows, seq_len, slots = len(instances), rules.seq_len, rules.max_predictions
     arrays = {
         name: np.zeros((rows, seq_len), np.int32)

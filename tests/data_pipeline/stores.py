@@ -1,4 +1,4 @@
-"""Small stores on disk, made of given ids: what a build would write, without a text."""
+"""Write small stores from given ids, as a build would write them from text."""
 
 import dataclasses
 import json
@@ -18,14 +18,14 @@ UNK, FIRST_WORD = 1, 5
 
 
 def words(count: int) -> list[str]:
-    """Pieces that are words: wa, wb, ... waa."""
+    """Return pieces that are words: wa, wb, ... waa."""
     return [f"w{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(count)]
 
 
 def random_documents(
     documents: int, seed: int, vocab_size: int = 205, sentences: int = 40, tokens: int = 5
 ) -> list[Document]:
-    """Documents of random words; no sentence comes twice but by a rare chance."""
+    """Draw documents of random words; a repeated sentence is unlikely."""
     rng = np.random.default_rng(seed)
     return [
         [rng.integers(FIRST_WORD, vocab_size, tokens).tolist() for _ in range(sentences)]
@@ -90,7 +90,7 @@ def write_store(
 
 
 def healthy_store(directory: pathlib.Path, **manifest_changes: object) -> pathlib.Path:
-    """A store that nothing is wrong with at sequences of 32."""
+    """Write a store without findings at a sequence length of 32."""
     return write_store(
         directory, random_documents(250, seed=1), random_documents(250, seed=2), **manifest_changes
     )

@@ -1,4 +1,4 @@
-"""WordPiece in plain Python after the rules of tokenization.py@eedf5716ce: the oracle of encode."""
+"""Apply WordPiece by tokenization.py@eedf5716ce in plain Python: the oracle of encode."""
 
 import unicodedata
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _CHINESE = (
 
 
 def encode(text: str, id_of: dict[str, int], lowercase: bool) -> list[int]:
-    """Ids of a text, without special tokens."""
+    """Return the ids of a text, without special tokens."""
     return [id_of[piece] for word in _words(text, lowercase) for piece in _pieces(word, id_of)]
 
 

@@ -18,7 +18,7 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _COMMAND = re.compile(r"^    (\S(?:.*\\\n)*.*)", re.MULTILINE)
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _SETTING = re.compile(r"(?:--)?config\.((?:\w+(?:\[[\di]\])?\.)*\w+)")
-# Files of others, or of a folder that a page speaks of.
+# Third-party files, or files in a user's folder.
 _NOT_OURS = {"README.md", "run.md", "study.md"}
 
 
@@ -53,7 +53,7 @@ def commands_in(text: str) -> list[str]:
 
 
 def is_command(block: str) -> bool:
-    """Whether an indented block is a command and not output or Python."""
+    """Return whether an indented block is a command and not output or Python."""
     first = block.split()[0]
     return first in ("make", "python", "pip", "sbatch") or first.startswith(
         ("launch/", ".venv", ".ci/", "python3")

@@ -1,4 +1,4 @@
-"""All cases of the battery, the long ones too: python -m tests.faults [--fresh] [ARGUMENT ...]
+"""Run all cases of the battery, the long ones too: python -m tests.faults [--fresh] [ARGUMENT ...]
 
 A case that passed at this commit, on this Python, is not run again unless --fresh; so a run that is
 stopped goes on. Arguments are pytest's, such as -k save. Results go to build/faults/.
@@ -15,7 +15,7 @@ FOLDER = ROOT / "build" / "faults"
 
 
 def main(arguments: list[str]) -> int:
-    """Run what has not passed yet, write the table; the exit code is pytest's."""
+    """Run the cases that have not passed yet, write the table, and return pytest's exit code."""
     is_fresh = "--fresh" in arguments
     rest = [argument for argument in arguments if argument != "--fresh"]
     path = FOLDER / "results.jsonl"

@@ -1,7 +1,7 @@
-"""A bucket on this machine: gcp-storage-emulator in a thread, made to refuse and to be late.
+"""Serve a bucket on this machine: gcp-storage-emulator in a thread, with planted faults.
 
-Beside what the emulator does it tells the generation of what is read, and obeys conditions on it in
-reads and writes, as Google does: TensorStore and the lock of a workdir rest on them.
+It adds to the emulator the generation of each object, and conditions on it in reads and writes, as
+Google has them: TensorStore and the lock of a workdir rely on both.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ NAME = "bert-runs"
 
 @dataclasses.dataclass
 class Fault:
-    """What becomes of requests whose method is one of these and whose path has this pattern."""
+    """Describe the answer to requests with one of these methods and a path with this pattern."""
 
     methods: tuple[str, ...]
     path: str = ""
@@ -37,7 +37,7 @@ class Fault:
 
 
 def denied(permission: str, *methods: str, path: str = "") -> Fault:
-    """This permission is missing, in Google's words."""
+    """Return the fault of a missing permission, in Google's words."""
     account = "trainer@project.iam.gserviceaccount.com"
     message = (
         f"{account} does not have {permission} access to the Google Cloud Storage object. "
@@ -56,7 +56,7 @@ class _Handler(RequestHandler):
             super().handle_one_request()
 
     def _answered(self, method: str) -> bool:
-        """Whether a fault answers, or the condition of a write."""
+        """Answer by a fault or a failed write condition, if any; return whether it did."""
         self.bucket.requests.append((method, urllib.parse.unquote(self.path)))
         for fault in self.bucket.faults:
             known = method in fault.methods and re.search(fault.path, self.bucket.requests[-1][1])
@@ -70,7 +70,7 @@ class _Handler(RequestHandler):
         return self._condition_fails(method)
 
     def _condition_fails(self, method: str) -> bool:
-        """Whether a request wants another generation of its object, and is told so."""
+        """Refuse a request for another generation of its object; return whether it did."""
         query = urllib.parse.parse_qs(urllib.parse.urlparse(self.path).query)
         if "ifGenerationMatch" in query and method != "GET":
             if query["ifGenerationMatch"] != [self._generation(query)]:
@@ -84,7 +84,7 @@ class _Handler(RequestHandler):
         return False
 
     def _generation(self, query: dict[str, list[str]]) -> str:
-        """That of the object that a request names, "0" where there is none."""
+        """Return the generation of the object that a request names, "0" without one."""
         name = query.get("name") or re.findall("/o/([^?]+)", self.path)
         if not name:  # gcsfs names it in the body
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -97,7 +97,7 @@ class _Handler(RequestHandler):
         return str(found["generation"])
 
     def end_headers(self) -> None:
-        """TensorStore wants the generation of what it reads."""
+        """Add the generation of the object, which TensorStore reads, to the headers."""
         if self.command == "GET" and "alt=media" in self.path:
             self.send_header("X-Goog-Generation", self._generation({}))
         super().end_headers()
@@ -136,7 +136,7 @@ class _Handler(RequestHandler):
 
 
 class FakeBucket:
-    """A server under way; `faults` may be changed at any time."""
+    """Run the server; `faults` may be changed at any time."""
 
     def __init__(self) -> None:
         self.storage = Storage(use_memory_fs=True)
@@ -148,7 +148,7 @@ class FakeBucket:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What leads gcsfs, Google's own client and TensorStore here, without an account."""
+        """Return variables that lead gcsfs, Google's client and TensorStore here without login."""
         url = f"http://127.0.0.1:{self.server.server_port}"
         return {
             "STORAGE_EMULATOR_HOST": url,
@@ -159,12 +159,12 @@ class FakeBucket:
         }
 
     def names(self, folder: str) -> list[str]:
-        """Names of the objects in a folder of the bucket."""
+        """Return the names of the objects in a folder of the bucket."""
         found, _ = self.storage.get_file_list(NAME, prefix=f"{folder}/" if folder else None)
         return [one["name"] for one in found]
 
     def text(self, name: str) -> str:
-        """An object's text, empty where there is none."""
+        """Return the text of an object, "" without one."""
         try:
             return bytes(self.storage.get_file(NAME, name)).decode()
         except NotFound:
@@ -176,7 +176,7 @@ class FakeBucket:
 
 @contextlib.contextmanager
 def fake_bucket() -> Iterator[FakeBucket]:
-    """A bucket called NAME."""
+    """Yield a bucket called NAME."""
     bucket = FakeBucket()
     try:
         yield bucket

@@ -1,4 +1,4 @@
-"""A case without its mark would be left out of `make faults` without a word."""
+"""Check the marks of cases: `make faults` would skip a case without one silently."""
 
 import pathlib
 
@@ -11,7 +11,7 @@ OF_THE_HARNESS = "test_harness.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Raise if a case says no row of the battery, or not how it causes the fault."""
+    """Raise if a case names no row of the battery, or not how it causes the fault."""
     for item in items:
         mark = item.get_closest_marker("fault")
         if HERE in item.path.parents and item.path.name != OF_THE_HARNESS and mark is None:

@@ -1,4 +1,4 @@
-"""Disks of a size, to be filled or made read-only; for tests that root may mount them in."""
+"""Mount disks of a given size, to fill or make read-only; mounting needs root."""
 
 import contextlib
 import pathlib
@@ -17,7 +17,7 @@ def _mount(*arguments: object) -> None:
 
 @contextlib.contextmanager
 def disk(folder: pathlib.Path, size_bytes: int) -> Iterator[None]:
-    """A disk of its own in a new folder; nothing of it is left."""
+    """Mount a disk in a new folder; unmount and remove it after the block."""
     if shutil.which("mount") is None:
         pytest.skip("needs mount")
     folder.mkdir(parents=True)
@@ -36,10 +36,10 @@ def fill(folder: pathlib.Path) -> None:
 
 
 def make_read_only(folder: pathlib.Path) -> None:
-    """No file there may be open for writing."""
+    """Remount the disk read-only; no file there may be open for writing."""
     _mount("-o", "remount,ro", folder)
 
 
 def make_writable(folder: pathlib.Path) -> None:
-    """As it was."""
+    """Remount the disk writable."""
     _mount("-o", "remount,rw", folder)

@@ -9,7 +9,7 @@ from configs import tiny
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Forty steps."""
+    """Return forty steps."""
     config = settings_from(Config, tiny.get_config(text))
     model = dataclasses.replace(
         config.model,

@@ -1,4 +1,4 @@
-"""What `make faults` found: a line a case in one file, and the table made of it."""
+"""Record the results of `make faults`, a line per case, and make a table of them."""
 
 import collections
 import datetime
@@ -25,7 +25,7 @@ COLUMNS = ("row", "fault", "what must hold", "caused by", "result", "secs", "com
 
 
 def commit_of(root: pathlib.Path) -> str:
-    """The commit that is checked out, and whether files differ from it."""
+    """Return the commit that is checked out, marked if files differ from it."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True)
@@ -36,7 +36,7 @@ def commit_of(root: pathlib.Path) -> str:
 
 
 def read(path: pathlib.Path) -> list[Result]:
-    """The results so far, the newest of each case; a half line at the end is left out."""
+    """Read the newest result of each case; skip a truncated last line."""
     newest: dict[str, Result] = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -49,7 +49,7 @@ def read(path: pathlib.Path) -> list[Result]:
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """Make the table: a line a case, and one for a row without any."""
+    """Make the table: a line per case, and a line for each row without a case."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
     for number, (fault, must_hold) in ROWS.items():
         row = (str(number), fault, must_hold)
@@ -65,11 +65,11 @@ def markdown(results: Sequence[Result]) -> str:
 
 
 class Recorder:
-    """Leaves out the cases that have passed, and adds a line to the file as each other one ends."""
+    """Skip the cases that have passed, and append a line as each other case ends."""
 
     def __init__(self, path: pathlib.Path, commit: str, is_fresh: bool) -> None:
         self.path, self.commit, self.python = path, commit, platform.python_version()
-        # Files that differ from the commit could be any, so nothing counts as passed with them.
+        # With uncommitted changes, no earlier pass counts.
         is_known = not (is_fresh or commit.endswith("changes"))
         self.done = {
             result["case"]

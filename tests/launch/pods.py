@@ -1,4 +1,4 @@
-"""A clone, a stand-in for Google Cloud and workers that seem to train, for the scripts of launch/.
+"""Stand in for Google Cloud and its workers, for the scripts of launch/ in a clone.
 
 A worker is a folder of this machine; ssh and scp are commands that run there. Its python3 brings
 a stand-in for uv, which makes a Python that prints its arguments; with TRAINER, it is that.
@@ -95,7 +95,7 @@ def write_ssh(folder: pathlib.Path) -> None:
 
 
 class Pod:
-    """A clone, the stand-in for the API and the workers, driven by the real gcloud."""
+    """Hold a clone, the stand-in for the API and the workers, driven by the real gcloud."""
 
     def __init__(self, folder: pathlib.Path, api: TpuApi, **environment: str) -> None:
         self.api = api

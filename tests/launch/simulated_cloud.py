@@ -1,4 +1,4 @@
-"""A week of Google Cloud and of a training, from the published states; it knows no supervisor.
+"""Simulate a week of Google Cloud and of a training run, from the published states.
 
 Slices wait for capacity, are preempted, repaired, refused and deleted; training saves, fails, hangs
 and ends. What services say of it has the form of the Cloud TPU API, Compute Engine or JobSet; it
@@ -59,7 +59,7 @@ def rfc3339(time: float) -> str:
 
 
 class Cloud:
-    """What exists at `now`. On each road but queued, machines start training themselves."""
+    """Hold what exists at `now`. On each road but queued, machines start training themselves."""
 
     def __init__(self, seed: int, road: str) -> None:
         self.random = random.Random(seed)
@@ -99,7 +99,7 @@ class Cloud:
         bisect.insort(self.events, (self.now + secs, self.count, what))
 
     def harm_at(self, secs: float, what) -> None:
-        """Do it then, unless all is granted by that time."""
+        """Schedule `what` after `secs`, unless everything is granted by then."""
         self.at(secs, lambda: None if self.is_granting else what())
 
     def next_event(self) -> float:
@@ -169,7 +169,7 @@ class Cloud:
         return Answer(0, self.lock)
 
     def clock(self, sleep: Callable[[float], None]) -> SimpleNamespace:
-        """A module `time` of this cloud."""
+        """Return a stand-in for the module `time`, on this cloud's clock."""
         names = {"strftime": time.strftime, "gmtime": time.gmtime, "sleep": sleep}
         return SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now, **names)
 
@@ -252,7 +252,7 @@ class Cloud:
             self.machines_since = None
 
     def count_hours(self) -> float:
-        """Hours that machines cost so far."""
+        """Count the billed hours so far."""
         since = self.now if self.machines_since is None else self.machines_since
         return (self.machine_secs + self.now - since) / 3600
 
@@ -344,7 +344,7 @@ class Cloud:
     # What is said.
 
     def say(self) -> dict:
-        """All that can be asked now: JSON bodies as Python values, workers' lines as text."""
+        """Return the true answers now: JSON bodies as Python values, workers' lines as text."""
         said = getattr(self, f"say_{self.road}")() if self.exists else {"slice": None}
         step = f"gs://b/a/checkpoints/{int(self.saved)}/commit_success.txt"
         return said | {"saved": step if self.saved else None}
@@ -409,7 +409,7 @@ class Cloud:
         return {"slice": {"metadata": metadata, "status": status}, "node": jobs}
 
     def answer(self) -> dict | str:
-        """What a look is told; a text is an error."""
+        """Return the answers that a look gets, true, old or false; a text is an error."""
         self.history.append((self.now, self.say()))
         self.was_honest = not self.goes_wrong(2)
         if self.was_honest:

@@ -1,4 +1,4 @@
-"""An sbatch, srun and scontrol of one node, as their manual pages describe them.
+"""Stand in for sbatch, srun and scontrol on one node, by their manual pages.
 
 SLURM is a folder: its file `limit_nears` stands for the clock. sbatch runs the job in the
 foreground. Run with python -I -S.
@@ -23,7 +23,7 @@ OPTIONS = {
 
 
 def split(tool: str, words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """The options before the first other word, and the rest."""
+    """Split words into the leading options and the rest."""
     count = next((i for i, word in enumerate(words) if not word.startswith("--")), len(words))
     options = dict(word[2:].partition("=")[::2] for word in words[:count])
     if unknown := set(options) - set(OPTIONS[tool].split()):

@@ -1,4 +1,4 @@
-"""A stand-in for Google Cloud's TPU API on this machine, for a real gcloud to talk to.
+"""Stand in for Google Cloud's TPU API on this machine, for a real gcloud to call.
 
 It shows that gcloud takes the commands and what it makes of them. It knows nothing of quota, access
 rights, images, firewalls or TPUs.
@@ -22,7 +22,7 @@ _DONE = {"name": f"{_PROJECT}/operations/1", "done": True}
 
 
 class TpuApi:
-    """Queued resources, each active at once with a TPU VM of some workers.
+    """Serve queued resources, each active at once with a TPU VM of some workers.
 
     requests: what was asked of the TPU API, as (method, path from the zone on, body).
     on_ready, on_loss: called when there is a TPU VM that can be used, and when it is lost.
@@ -31,9 +31,9 @@ class TpuApi:
     def __init__(self, workers: int) -> None:
         self.workers, self.lock = workers, threading.Lock()
         self.requests: list[tuple[str, str, dict]] = []
-        self.names: dict[str, dict] = {}  # of a queued resource -> what was asked for
+        self.names: dict[str, dict] = {}  # name of a queued resource -> its request
         self.metadata: dict = {}  # gcloud keeps its public ssh key there
-        self.refusals: list[tuple[str, int, str]] = []  # method, status and message of what comes
+        self.refusals: list[tuple[str, int, str]] = []  # method, status, message of the next ones
         self.state, self.node = "ACTIVE", "READY"
         self.on_ready: Callable[[], None] = lambda: None
         self.on_loss: Callable[[], None] = lambda: None
@@ -97,7 +97,7 @@ def _error(status: int, message: str) -> tuple[int, dict]:
 
 @contextmanager
 def serving(api: TpuApi) -> Iterator[str]:
-    """Answer on a port of this machine; gives the address."""
+    """Serve on a port of this machine; yield the address."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def reply(self) -> None:
@@ -115,7 +115,7 @@ def serving(api: TpuApi) -> Iterator[str]:
         do_GET = do_POST = do_PATCH = do_DELETE = reply
 
         def log_message(self, *arguments: object) -> None:
-            """Nothing: what was asked is in requests."""
+            """Print nothing: `requests` has every request."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

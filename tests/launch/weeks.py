@@ -31,7 +31,7 @@ RESTART_SECS = 5 * LOOK_SECS + 4000 + MAX_DELETION_SECS + HOUR
 
 @dataclasses.dataclass
 class Week:
-    """How a week went; broken: the properties that did not hold."""
+    """Hold how a week ended; broken: the properties that did not hold."""
 
     code: int | None
     looks: int
@@ -48,7 +48,7 @@ def make_job(folder: pathlib.Path, road: str, **settings: str) -> Job:
 
 @contextlib.contextmanager
 def quiet_folder(cloud: Cloud, decides: Callable):
-    """A folder of states, in which the supervisor has the cloud's clock and prints nothing."""
+    """Yield a folder for states; the supervisor takes the cloud's clock and prints nothing."""
     with contextlib.ExitStack() as end:
         end.enter_context(contextlib.redirect_stdout(io.StringIO()))
         end.enter_context(mock.patch.object(watch, "time", cloud.clock(lambda secs: None)))
@@ -58,7 +58,7 @@ def quiet_folder(cloud: Cloud, decides: Callable):
 
 
 def live(seed: int, road: str, decides: Callable = decide) -> Week:
-    """Live a week, and what is left of it from the hour that grants all."""
+    """Run a supervisor through a week, the last part of which grants everything."""
     cloud = Cloud(seed, road)
     limit = cloud.random.uniform(50, 1500) if cloud.random.random() < 0.3 else None
     rules = Rules(

@@ -1,4 +1,4 @@
-"""What the commands are run on: a run of the train command, and a small checkpoint."""
+"""Make the inputs of the commands: a run of the train command, and a small checkpoint."""
 
 import gzip
 
@@ -13,7 +13,7 @@ TAGGED = "a O\ncat B-PET\nsees O\n\ndog B-PET\nsees O\na O\ncat B-PET\n"
 
 @pytest.fixture(scope="session")
 def trained(forked, tiny_store, tmp_path_factory):
-    """A run that has ended, with checkpoints of steps 0, 20 and 40."""
+    """Train a run to its end, with checkpoints of steps 0, 20 and 40."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     flags = [*ONE_PHASE, "--config.checkpoint.every_steps=20"]
     forked("bert_jax.train", *flags, f"--config.data.store={tiny_store}", f"--workdir={folder}")
@@ -22,7 +22,7 @@ def trained(forked, tiny_store, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory):
-    """A folder with a small checkpoint of Hugging Face's, one without heads, and small files."""
+    """Write a small checkpoint in Hugging Face's format, one without heads, and small files."""
     folder = tmp_path_factory.mktemp("small")
     small_checkpoints.write(folder / "checkpoint", small_checkpoints.tensors())
     small_checkpoints.write(folder / "bare", small_checkpoints.tensors(has_heads=False))

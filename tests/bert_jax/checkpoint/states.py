@@ -1,4 +1,4 @@
-"""States of random numbers, to save: nothing is compiled for them."""
+"""Draw training states to save, without compiling anything."""
 
 import jax
 import numpy as np
@@ -10,7 +10,7 @@ from tests.bert_jax.tiny_models import Setting
 
 
 def draw_state(of: Setting, seed: int) -> TrainState:
-    """Draw parameters with rows of zeros where they are padded; all else is zeros."""
+    """Draw parameters, with zeros in padded rows; every other array of the state is zeros."""
     rng = np.random.default_rng(seed)
     abstract = state.make_abstract_state(of.model, of.tx, of.where)
 

@@ -1,4 +1,4 @@
-"""Models of tests/golden: their numbers, their folders as transformers saves them, their arrays."""
+"""Read the models of tests/golden, and write them as folders of transformers."""
 
 import json
 import pathlib
@@ -37,7 +37,7 @@ def make_mesh():
 
 
 def read_arrays(family, config, dims, read_tensor):
-    """Return our parameters from arrays with transformers' names, none of which is left over."""
+    """Return our parameters from arrays with transformers' names; assert that all are read."""
     params, unread = read_params(
         Tensors("golden", dims, read_tensor),
         lambda path: family.names.name_tensor(path, family.prefix),
@@ -51,7 +51,7 @@ def read_arrays(family, config, dims, read_tensor):
 
 
 def _name_written(name):
-    """Return the name that is written for an array of DeBERTa's, which has two heads' names."""
+    """Return the exported name of a DeBERTa array, whose head has two names in transformers."""
     bias, head = "lm_predictions.lm_head.bias", "lm_predictions.lm_head."
     name = name.replace(bias, "cls.predictions.bias")
     return name.replace(head, "cls.predictions.transform.")

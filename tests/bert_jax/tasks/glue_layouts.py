@@ -1,4 +1,4 @@
-"""A few rows of every GLUE task in the layout of its published files, and a vocabulary for them."""
+"""Write a few rows of every GLUE task in its published layout, and their vocabulary."""
 
 import pathlib
 
@@ -97,7 +97,7 @@ FOLDERS = {name: task.name for name, task in TASKS.items()}
 
 
 def write_glue(folder: pathlib.Path) -> pathlib.Path:
-    """All of the files in a folder."""
+    """Write all files into a folder."""
     for name, text in FILES.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def write_glue(folder: pathlib.Path) -> pathlib.Path:
 
 
 def small_vocabulary(folder: pathlib.Path) -> Vocabulary:
-    """[PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, then WORDS."""
+    """Write and load a vocabulary: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, then WORDS."""
     return vocabulary_of(WORDS, folder)
 
 

@@ -1,4 +1,4 @@
-"""Small files of SQuAD, a vocabulary of their words, logits that point somewhere."""
+"""Make small SQuAD files, a vocabulary of their words, and logits that point at a span."""
 
 import json
 import pathlib
@@ -14,7 +14,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 def letter_vocabulary(folder: pathlib.Path, words: str = "") -> Vocabulary:
-    """A vocabulary in which every other word is spelled out."""
+    """Load a vocabulary of these words and of letters, which spell all other words."""
     pieces = [*SPECIALS, *LETTERS, *(f"##{one}" for one in LETTERS), *"().,'-?中国", *words.split()]
     path = folder / "vocab.txt"
     path.write_text("\n".join(dict.fromkeys(pieces)) + "\n", encoding="utf-8")
@@ -31,7 +31,7 @@ def _qa(one: SquadQuestion) -> dict[str, object]:
 
 
 def written(path: pathlib.Path, paragraphs: list[Paragraph], version: str = "1.1") -> pathlib.Path:
-    """The official JSON of some paragraphs."""
+    """Write paragraphs in SQuAD's JSON."""
     shown = [
         {"context": text.context, "qas": [_qa(one) for one in text.questions]}
         for text in paragraphs
@@ -47,7 +47,7 @@ def options(folder: pathlib.Path, **changed: object) -> TaskOptions:
 
 
 def pointing(rows, at_R2: np.ndarray) -> np.ndarray:
-    """float32[R,S,2]: logits that are 10 at these places and 0 elsewhere."""
+    """Return start and end logits float32[R,S,2]: 10 at the positions at_R2, 0 elsewhere."""
     logits = np.zeros((rows.examples, int(rows.lengths_N.max()), 2), np.float32)
     for end in range(2):
         logits[np.arange(rows.examples), at_R2[:, end], end] = 10

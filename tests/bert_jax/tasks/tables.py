@@ -1,4 +1,4 @@
-"""Tables in each format, as the writer of the format writes them."""
+"""Write tables in each format that tasks read."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""A vocabulary of a few words, so that tests of tasks can say what ids their rows hold."""
+"""Load a vocabulary of a few words, with ids that a test can write down."""
 
 import pathlib
 
@@ -8,7 +8,7 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def vocabulary_of(words: str, folder: pathlib.Path) -> Vocabulary:
-    """The words have the ids 5, 6, ... in their order."""
+    """Load a vocabulary in which the words have the ids 5, 6, ... in order."""
     path = folder / "vocab.txt"
     path.write_text("\n".join([*PIECES, *words.split()]) + "\n")
     return load_vocabulary(path, lowercase=True)

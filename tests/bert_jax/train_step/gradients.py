@@ -1,4 +1,4 @@
-"""Losses and gradients of a batch on any mesh, with parameters that NumPy draws."""
+"""Compute losses and gradients of a batch on any mesh, with parameters drawn by NumPy."""
 
 import dataclasses
 
@@ -23,17 +23,17 @@ ROW = 59, 17, 3  # tokens, slots and examples: three of the longest examples, an
 
 
 def one_by_one():
-    """Examples with a row each."""
+    """Draw a batch of EXAMPLES, each in a row of its own."""
     return random_batch(batch_size=EXAMPLES)
 
 
 def side_by_side(batch=None):
-    """The same examples, or others, in half as many rows."""
+    """Pack the examples of one_by_one, or of a batch, into half as many rows."""
     return packed_rows.side_by_side(one_by_one() if batch is None else batch, *ROW)
 
 
 def masked_once(batch_size=16):
-    """No masked position twice in a row, as the sampler makes them; all before the last token."""
+    """Draw a batch in which no position is masked twice, as in the sampler's rows."""
     batch, rng = random_batch(batch_size=batch_size), np.random.default_rng(5)
     for row in range(batch_size):
         drawn = np.sort(rng.choice(np.arange(1, 9), 5, replace=False)).astype(np.int32)
@@ -42,13 +42,13 @@ def masked_once(batch_size=16):
 
 
 def rows_of(batch, ids=None):
-    """What an encoder is given of unpacked rows, with ids of their own or others."""
+    """Return the encoder's input for unpacked rows, with the batch's ids or others."""
     ids = batch["input_ids"] if ids is None else ids
     return EncoderRows(ids, batch["segment_ids"], hide_padding(batch["input_mask"]))
 
 
 def restored(batch):
-    """The ids of a batch before they were masked, and the rows and places of the masks."""
+    """Return a batch's ids before masking, and the (rows, positions) that were masked."""
     ids = batch["input_ids"].copy()
     row, slot = np.nonzero(batch["masked_lm_weights"])
     places = batch["masked_lm_positions"][row, slot]
@@ -57,7 +57,7 @@ def restored(batch):
 
 
 def draw(model, deviation=0.1, seed=3):
-    """Draw parameters away from the start, where heads are near zero and biases at it."""
+    """Draw parameters away from their initial values, at which heads and biases are near 0."""
     rng = np.random.default_rng(seed)
     return jax.tree.map(
         lambda leaf: np.float32(
@@ -68,7 +68,7 @@ def draw(model, deviation=0.1, seed=3):
 
 
 def logical(tree, model):
-    """Copy to the host, without the padded vocabulary rows."""
+    """Copy parameters or gradients to the host, without padded vocabulary rows."""
     return jax.tree.map(
         lambda leaf, of: np.asarray(leaf)[tuple(slice(0, size) for size in of.logical_dims)],
         tree,
@@ -77,7 +77,7 @@ def logical(tree, model):
 
 
 def on_mesh(tree, at):
-    """Pad vocabulary rows and lay arrays out as the model says."""
+    """Pad vocabulary rows and place the arrays with the shardings of a Setting."""
     return jax.tree.map(
         lambda leaf, of, where: jax.device_put(
             np.pad(leaf, [(0, held - has) for held, has in zip(of.dims, leaf.shape, strict=True)]),
@@ -90,9 +90,9 @@ def on_mesh(tree, at):
 
 
 def computer(at, objective, drops=False, micro_batches=1, teacher=None):
-    """A function (params, batch) -> metrics and gradients, compiled once for batches of a shape.
+    """Return a function (params, batch) -> metrics, gradients, compiled once per batch shape.
 
-    A teacher is a setting and parameters.
+    teacher: a Setting and its parameters.
     """
 
     @jax.jit
@@ -115,12 +115,12 @@ def computer(at, objective, drops=False, micro_batches=1, teacher=None):
 
 
 def compute(at, objective, params, batch, drops=False, micro_batches=1, teacher=None):
-    """Return the metrics and the gradients of a batch, of a program for this batch alone."""
+    """Return the metrics and gradients of one batch."""
     return computer(at, objective, drops, micro_batches, teacher)(params, batch)
 
 
 def assert_same(got, expected):
-    """Compare what `compute` returns."""
+    """Assert that two results of `compute` agree to float32."""
     for name, loss in expected[0].items():
         assert got[0][name] == pytest.approx(loss, rel=2e-6), name
     largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected[1]))

@@ -1,4 +1,4 @@
-"""A run that has saved its first weights and taken no step, for the tests of several files."""
+"""Start a run that has saved its first weights and taken no step."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def first_config(tiny_store):
 
 @pytest.fixture(scope="session")
 def first_saved(first_config, tmp_path_factory):
-    """The workdir of that run, with no line written yet; to be copied."""
+    """Return the workdir of that run, without metrics; tests must copy it."""
     workdir = tmp_path_factory.mktemp("first") / "run"
     assert begun(prepare(first_config, workdir)).step == 0
     return workdir

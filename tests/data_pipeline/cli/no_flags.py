@@ -1,4 +1,4 @@
-"""A command without flags, for tests of how commands start and end."""
+"""Define a command without flags, to test how commands start and end."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ from data_pipeline.cli.flags import Command
 
 @dataclasses.dataclass(frozen=True)
 class NoFlags:
-    """Nothing."""
+    """Declare no flag."""
 
 
 COMMAND = Command("some.command", "Do it.", NoFlags, "python -m some.command")

@@ -1,4 +1,4 @@
-"""Sources of rows over small corpora, and the rows and texts of their epochs."""
+"""Open row sources over small corpora, and read the rows and texts of an epoch."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def source_of(
     special_ids: dict[str, int] = SPECIAL_IDS,
     **changed: object,
 ) -> PretrainSource:
-    """The rows of a split, two walks over it unless the options say otherwise."""
+    """Open the rows of a split, with two walks over it unless the options differ."""
     options = replace(options or PretrainOptions(dupe_factor=2), **changed)
     counts_V = np.bincount(split.token_ids, minlength=vocab_size_of(split))
     pieces = VocabInfo(vocab_size_of(split), special_ids, token_counts_V=counts_V)
@@ -33,7 +33,7 @@ def epoch_rows(source: PretrainSource, epoch: int = 0) -> Rows:
 
 
 def unmasked(rows: Rows) -> np.ndarray:
-    """input_ids with what was masked put back."""
+    """Return input_ids with the masked tokens restored."""
     ids = rows["input_ids"].copy()
     row, slot = np.nonzero(rows["masked_lm_weights"])
     ids[row, rows["masked_lm_positions"][row, slot]] = rows["masked_lm_ids"][row, slot]
@@ -41,7 +41,7 @@ def unmasked(rows: Rows) -> np.ndarray:
 
 
 def assert_same(left: Rows, right: Rows) -> None:
-    """Equal in names, dtypes and values."""
+    """Assert that rows are equal in names, dtypes and values."""
     assert left.keys() == right.keys()
     for name in left:
         assert left[name].dtype == right[name].dtype, name

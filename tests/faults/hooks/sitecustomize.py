@@ -1,4 +1,4 @@
-"""On the path of a run of tests: harm the batches of process 1, as the environment asks.
+"""Harm the batches of process 1, as the environment asks; runs import this from PYTHONPATH.
 
 POISONED: the batches of these steps get a weight of NaN. NO_DATA: no more batches come while the
 file of that name exists.

@@ -11,7 +11,7 @@ def draw(rows, seq_len, width):
 
 
 def assert_close(got, expected):
-    """To one unit of bfloat16: of the spread on average, two of the largest at most."""
+    """Assert agreement to bfloat16: mean error 1 unit of the spread, maximum 2 of the largest."""
     for g, e in zip(got, expected, strict=True):
         g, e = np.asarray(g, np.float32), np.asarray(e, np.float32)
         assert np.abs(g - e).mean() < 2**-8 * e.std()
