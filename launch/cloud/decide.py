@@ -27,10 +27,7 @@ LOST, DELETING = "LOST", "DELETING"
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """Hold the flags of a supervised run.
-
-    starts_itself: the machines start and restart training. is_examined: doctor runs before it.
-    """
+    """Hold the flags of a supervised run; starts_itself: its machines (re)start training."""
 
     workdir: str
     label: str = "bert_jax"
