@@ -37,7 +37,9 @@ class ConvertFlags:
     initialize_missing: bool = flag(
         False, "initialize the pooler and the heads that the checkpoint lacks"
     )
-    seed: int | None = flag(None, "seed of --initialize_missing; 0 if not set")
+    seed: int | None = flag(
+        None, "seed of --initialize_missing; 0 if not set", minimum=0, maximum=2**32 - 1
+    )
     hidden_act: str | None = flag(
         None, "the gelu to write, if the checkpoint names another", choices=HIDDEN_ACTS
     )

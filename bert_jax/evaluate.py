@@ -307,6 +307,7 @@ def _search(log: LibraryLog, flags: EvaluateFlags) -> int:
     }
     facts: dict[str, Any] = {"retrieval": flags.retrieval, "split": split}
     facts |= {"queries": len(queries), "documents": len(documents)}
+    facts |= {"missing_documents": collection.missing} if collection.missing else {}
     _show_search(facts, scores, extraction, counts, note, screen)
     lines = [{"system": name} | facts | each for name, each in scores.items()]
     if flags.int8:  # BM25 has no kernels
@@ -327,6 +328,8 @@ def _show_search(
     pool = "mean of all tokens" if extraction.pool == hidden_states.MEAN else "[CLS]"
     vectors = f"{pool}, {measure}, {counts.cut:,} texts cut to {extraction.max_seq_length} tokens"
     numbers = f"{facts['documents']:,} documents, {facts['queries']:,} queries of {facts['split']}"
+    if missing := facts.get("missing_documents"):
+        numbers += f", {missing:,} of the graded documents missing"
     rows = [("collection", numbers), ("vectors", vectors)]
     for name, means in zip(("", "BM25"), scores.values(), strict=True):
         words = (

@@ -166,12 +166,12 @@ def _compare(log: LibraryLog, flags: StudyFlags) -> int:
     from bert_jax.lab import report
 
     summary = report.Report(results, config.paper, config.compare_with)
-    report.write(study.folder, summary)
+    page, *others = report.write(study.folder, summary)
     for table in summary.tables():
         make_console(highlight=False).print(table)
     for note in summary.notes():
         screen.print(note)
-    screen.print(f"{study.folder / report.PAGE}, {report.NUMBERS}, {report.PICTURE}")
+    screen.print(", ".join([str(study.folder / page), *others]))
     return FAILED if any(result.errors for result in results) else DONE
 
 

@@ -66,6 +66,8 @@ def _main(log: LibraryLog, flags: TrainFlags) -> int:
         logging.set_verbosity(logging.ERROR)
         config = flags.config.load()
         if flags.run.print_config:
+            from bert_jax.interop import warm_start  # here: other runs may read no checkpoint
+
             if config.budget:
                 raise Refused(
                     f"config.budget is {config.budget}, and --print_config is given: a budget "
@@ -74,7 +76,8 @@ def _main(log: LibraryLog, flags: TrainFlags) -> int:
                 )
             is_local = config.data.store and not any(map(is_address, config.data.stores))
             facts = feed.read_facts(config.data) if is_local else None
-            return cli.print_config(config_lib.resolve(config, store=facts))
+            sizes = warm_start.read_local_sizes(config)
+            return cli.print_config(config_lib.resolve(config, sizes, facts))
         steps = flags.run.profile_steps
         profiled = profiler.read_window(steps) if steps else None
         trunk = parse_trunk(flags.branch) if flags.branch else None

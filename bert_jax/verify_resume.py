@@ -74,7 +74,7 @@ from bert_jax.monitoring.rules import TIMED_RULES
 from bert_jax.runtime import exit_codes, goodput
 from bert_jax.runtime.run_record import CHECKPOINTS
 from bert_jax.train_step.metrics import TIMINGS
-from bert_jax.trainer import bad_steps
+from bert_jax.trainer import bad_steps, setup
 from data_pipeline.cli import child_process
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console, make_table
@@ -317,7 +317,7 @@ def _compare_arrays(first: Mapping[str, np.ndarray], second: Mapping[str, np.nda
 def _main(log: LibraryLog, flags: VerifyResumeFlags) -> int:
     with cli.preparing():
         logging.set_verbosity(logging.ERROR)
-        config = config_lib.resolve(flags.config.load())
+        config = setup.resolve_alone(flags.config.load())
         _check_long_enough(config, flags.kills)
         log.hold()
     return _verify(flags, config)

@@ -109,7 +109,7 @@ def export(flags: ExportFlags, console: rich.console.Console) -> None:
     flags = dataclasses.replace(flags, epochs=flags.epochs or different)
     examples = sum(source.rows_in_epoch(epoch) for epoch in range(flags.epochs))
     if flags.shards > examples:
-        raise Refused(f"--shards is {flags.shards}; the {examples} examples fill as many files")
+        raise Refused(f"--shards is {flags.shards}, for {examples} examples; give no more files")
     with new_folder(destination) as folder:
         label = f"writing {examples:,} examples into {flags.shards:,} files"
         with progress_bar(console, label, examples) as advance:

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from bert_jax.benchmarking.synthetic import Batch, make_synthetic_batch
-from bert_jax.config import Config, ModelConfig, Phase, data_in_phase
+from bert_jax.config import Config, ModelConfig, Phase, shape_in_phase
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.parallel import processes
@@ -27,7 +27,7 @@ from bert_jax.train_step.objectives import find_each
 from bert_jax.trainer.compile import StepParts, build_parts, lower_step
 from bert_jax.trainer.feed import StoreFeed
 from data_pipeline.io.refused import Refused
-from data_pipeline.spec.schema import RowShape, row_shape
+from data_pipeline.spec.schema import RowShape
 
 GROUPS, MIN_STEPS = 20, 5  # quartiles require some groups, and a group some steps
 _WARM_UP_STEPS = 2  # steps after the first, before the size of a group is known
@@ -42,10 +42,13 @@ class Length:
     secs: float
 
     def groups(self, step_secs: float) -> tuple[int, int]:
-        """Return how many groups, and how many steps in each, for steps of about this time."""
+        """Return how many groups, at most GROUPS, and how many steps in each.
+
+        step_secs is about the time of a step; a last group that would be smaller is left out.
+        """
         steps = self.steps or max(MIN_STEPS, round(self.secs / max(step_secs, 1e-9)))
-        groups = min(steps, GROUPS)
-        return groups, steps // groups
+        group_steps = -(-steps // GROUPS)
+        return steps // group_steps, group_steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,12 +73,7 @@ class Program:
     @property
     def row_shape(self) -> RowShape:
         """Return the sizes of a row of its batches."""
-        return _row_shape(self.config)
-
-
-def _row_shape(config: Config) -> RowShape:
-    (phase,) = config.phases
-    return row_shape(data_in_phase(config, 0), phase.seq_len, phase.max_predictions_per_seq)
+        return shape_in_phase(self.config, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +118,7 @@ def compile_step(
     parts = build_parts(config, find_each(config), devices=devices, teacher=teacher)
     jax.set_mesh(parts.mesh)
     (phase,) = config.phases
-    shape = _row_shape(config)
+    shape = shape_in_phase(config, 0)
     start = time.perf_counter()
     with _explain_memory(config):
         compiled = lower_step(parts, 0, shape.arrays(phase.batch_size)).compile()

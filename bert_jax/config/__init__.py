@@ -24,6 +24,7 @@ from bert_jax.config.phases import (
     phase_start,
     predictions_for,
     ramp_batch,
+    shape_in_phase,
     total_steps,
     weights_in_phase,
 )

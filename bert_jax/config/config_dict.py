@@ -34,7 +34,7 @@ def to_config_dict(config: Any) -> ml_collections.ConfigDict:
 def settings_from(kind: type[Kind], view: Any, path: str = "config") -> Kind:
     """Convert a ConfigDict back to its dataclass of settings, which errors call `path`.
 
-    Raises Refused if a field is unknown, of another type, or not a finite number.
+    Raises Refused if a field is unknown, missing, of another type, or not a finite number.
     """
     if not isinstance(view, ml_collections.ConfigDict):
         raise Refused(f"{path} is {view!r}; it has fields; set one of the fields: {path}.NAME")
@@ -55,6 +55,9 @@ def settings_from(kind: type[Kind], view: Any, path: str = "config") -> Kind:
             values[name] = settings_from(typing.cast(type[Any], hint), value, key)
         else:
             values[name] = _plain(hint, value, key)
+    for field in dataclasses.fields(typing.cast(Any, kind)):
+        if field.default is field.default_factory and field.name not in values:  # both are missing
+            raise Refused(f"{path} has no {field.name}, which has no default; set it there")
     return kind(**values)
 
 

@@ -6,6 +6,7 @@ A flag names a path through the dataclass of settings, and its value must match 
 Every error names the flag, its value and what is allowed.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import importlib.util
@@ -27,6 +28,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import parse_text, shorten
 
 _FLAG = re.compile(r"--?config\.([^=]*)(?:=(.*))?", re.DOTALL)
+_COLON = re.compile(r"(?<=\.py):")  # of FILE:TEXT; folders may have colons too
 _PART = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d+)\])?")
 
 # The share of its words that a similar path has at least; words that stand for others.
@@ -101,10 +103,12 @@ def load(
     Raises:
       Refused: names the file and its line, or the field, its value and what is allowed.
     """
-    file, colon, text = place.partition(":")
+    file, *texts = _COLON.split(place, 1)
     path = find(file)
-    view = _values_of_file(path, [text] if colon else [])
+    view = _values_of_file(path, texts)
     _check_kind(kind, view, file)
+    with contextlib.suppress(ml_collections.config_dict.RequiredValueError):  # flags set those
+        view = config_lib.to_config_dict(config_lib.settings_from(kind, view))
     for override in overrides:
         if override.path.isidentifier() and override.path not in typing.get_type_hints(kind):
             _refuse_argument(place, path, override)
@@ -114,8 +118,8 @@ def load(
 
 def _refuse_argument(place: str, path: str, override: Override) -> None:
     """Raise if an override is what the file takes after its colon, as shape=modernbert."""
-    file, _, given = place.partition(":")
-    text = ",".join(filter(None, [given, f"{override.path}={override.text}"]))
+    file, *given = _COLON.split(place, 1)
+    text = ",".join(filter(None, [*given, f"{override.path}={override.text}"]))
     try:
         _values_of_file(path, [text])
     except Refused:
@@ -214,8 +218,6 @@ def _set(kind: type[Any], view: ml_collections.ConfigDict, override: Override) -
         raise Refused(f"{override}: {error}") from error
     holder: Any = view
     for name, index in parts[:-1]:
-        if name not in holder:
-            config_lib.settings_from(kind, view)  # reports the wrong value in the file
         holder = holder[name]
         if index is None:
             continue

@@ -17,6 +17,7 @@ from bert_jax.config.schema import (
 )
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions, parse_store_weights
+from data_pipeline.spec.schema import RowShape, row_shape
 
 _TILE = 128  # columns of a TPU register
 
@@ -143,6 +144,12 @@ def data_in_phase(config: Config, index: int) -> PretrainOptions:
     """Return the options of sampling by which a phase trains: with its masking rate."""
     rate = config.phases[index].masked_lm_prob or config.data.masked_lm_prob
     return dataclasses.replace(config.data, masked_lm_prob=rate)
+
+
+def shape_in_phase(config: Config, index: int) -> RowShape:
+    """Return the sizes of a phase's row."""
+    phase, data = config.phases[index], data_in_phase(config, index)
+    return row_shape(data, phase.seq_len, phase.max_predictions_per_seq)
 
 
 def weights_in_phase(config: Config, index: int, tokens: Sequence[int]) -> tuple[float, ...]:

@@ -42,25 +42,24 @@ def check_sizes(model: ModelConfig, name: object) -> None:
 
     Checked before building, which would take time and memory in proportion to each size.
     """
+    fix = "put back the file that belongs to these arrays"
     for field in dataclasses.fields(model):
         known, value = get_setting(field), getattr(model, field.name)
         if known is not None and not known.allows(value):
             raise DamagedFile(
-                f"{name} has {field.name} = {value!r:.40}; it must be {known.allowed()}: put back "
-                "the file that belongs to these arrays"
+                f"{name} has {field.name} = {value!r:.40}; it must be {known.allowed()}: {fix}"
             )
     heads, width, kind = model.num_attention_heads, model.hidden_size, model.position_embedding_type
     if width % heads:
         raise DamagedFile(
             f"{name} has num_attention_heads = {heads}, which does not divide hidden_size = "
-            f"{width}; put back the file that belongs to these arrays"
+            f"{width}; {fix}"
         )
     paired = {"rotary": width // heads, "relative": width}.get(kind, 0)
     if paired % 2:
         raise DamagedFile(
             f"{name} has hidden_size = {width} and num_attention_heads = {heads}, and {kind} "
-            f"positions need an even width, not {paired}; put back the file that belongs to these "
-            "arrays"
+            f"positions need an even width, not {paired}; {fix}"
         )
 
 
@@ -202,6 +201,9 @@ def _list_shared_rules(config: SharedConfig) -> Iterator[Rule]:
         "each step of stable_adamw shrinks the weights by this share, whatever the rate: below "
         f"{MAX_STABLE_DECAY}; adamw's 0.01 at a rate of 1e-4 is 1e-6 here",
     )
+    peak = config.optim.learning_rate
+    allowed = f"the rate falls to it from config.optim.learning_rate = {peak:g}: not above that"
+    yield "optim.end_learning_rate", config.optim.end_learning_rate <= peak, allowed
     yield from _list_architecture_rules(config)
     yield from _list_mesh_rules(config)
     is_name = _WANDB_PROJECT.fullmatch(config.log.wandb) is not None
@@ -330,6 +332,10 @@ def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
         names = ("restart_warmup_steps", "restart_decay", "restart_end_learning_rate")
         kept = "it needs a restart_learning_rate; without one the phase keeps the last schedule"
         yield from _require_defaults(key, phase, names, kept)
+    else:
+        end = phase.restart_end_learning_rate or config.optim.end_learning_rate
+        allowed = f"that schedule ends at {end:g}: take more, or less as restart_end_learning_rate"
+        yield f"{key}.restart_learning_rate", end <= phase.restart_learning_rate, allowed
     most = phase.seq_len // MIN_EXAMPLE_TOKENS
     yield (
         "data.packed_examples",
@@ -492,19 +498,12 @@ def _list_replaced_token_rules(config: Config) -> Iterator[Rule]:
         f"it knows no pairs, which config.data.segments = {config.data.segments!r} makes; set "
         "segments to full_sentences or doc_sentences",
     )
-    yield (
-        "init_layers",
-        not config.init_layers,
-        f"config.{key}={RTD} trains a generator too, which has other layers: leave it empty",
-    )
-    yield (
-        "init_tile",
-        not config.init_tile,
-        f"config.{key}={RTD} trains a generator too, which has other sizes: leave it false",
-    )
+    trains = f"config.{key}={RTD} trains a generator too, "
+    yield "init_layers", not config.init_layers, f"{trains}which has other layers: leave it empty"
+    yield "init_tile", not config.init_tile, f"{trains}which has other sizes: leave it false"
     allowed = (
-        f"config.{key}={RTD} trains a generator too, whose layers stand in no order with the "
-        "encoder's: leave it out, and set it in fine-tuning"
+        f"{trains}whose layers stand in no order with the encoder's: leave it out, and set it in "
+        "fine-tuning"
     )
     by_layer = ("layer_rate_decay", "unfreeze_every_steps")
     yield from _require_defaults("optim", config.optim, by_layer, allowed)

@@ -146,7 +146,7 @@ def format_guesses(guesses: Sequence[Guess], answer: str) -> rich.text.Text:
     parts = []
     for guess in guesses:
         style = "bold green" if guess.token == answer else "cyan"
-        token = (guess.token.removeprefix(WORD_START), style)
+        token = (guess.token.removeprefix(WORD_START) or WORD_START, style)
         parts.append(rich.text.Text.assemble(token, f" {guess.probability:.0%}"))
     if answer:
         tokens = [guess.token for guess in guesses]

@@ -36,14 +36,15 @@ class Collection:
     documents: list[str]
     queries: list[str]
     grades: list[dict[int, int]]  # each query's: number of a document -> grade
+    missing: int  # graded documents that the corpus lacks; they have the numbers from N on
 
 
 def read_collection(folder: pathlib.Path, split: str) -> Collection:
     """Read a folder in BEIR's layout; a document is its title and its text, joined by a space.
 
     Raises:
-      Refused: a file or split is missing, a line is not in its format, an id occurs twice or is
-        unknown, or there is no document or no grade.
+      Refused: a file or split is missing, a line is not in its format, an id occurs twice, a
+        query is unknown, or there is no document or no grade of one.
     """
     if not folder.is_dir():
         raise Refused(f"--retrieval is {folder}, which is not a folder; BEIR's layout is {LAYOUT}")
@@ -62,11 +63,13 @@ def read_collection(folder: pathlib.Path, split: str) -> Collection:
     if not texts:
         raise Refused(f"{folder / 'corpus.jsonl'} holds no document")
     numbers = {name: number for number, name in enumerate(sorted(texts))}
+    documents = [texts[name] for name in numbers]
     grades = _read_grades(qrels, queries, numbers)
-    if not grades:
-        raise Refused(f"{qrels} has no grade, so there is no query to score")
+    if not any(number < len(texts) for graded in grades.values() for number in graded):
+        raise Refused(f"{qrels} has no grade of a document in corpus.jsonl: there is none to score")
+    graded_queries = [queries[name] for name in grades]
     return Collection(
-        [texts[name] for name in numbers], [queries[name] for name in grades], list(grades.values())
+        documents, graded_queries, list(grades.values()), len(numbers) - len(documents)
     )
 
 
@@ -96,9 +99,12 @@ def _read_texts(path: pathlib.Path, keys: Sequence[str]) -> dict[str, str]:
 
 
 def _read_grades(
-    path: pathlib.Path, queries: Mapping[str, str], numbers: Mapping[str, int]
+    path: pathlib.Path, queries: Mapping[str, str], numbers: dict[str, int]
 ) -> dict[str, dict[int, int]]:
-    """Read query id -> number of a document -> grade; the first line may be a header."""
+    """Read query id -> number of a document -> grade; the first line may be a header.
+
+    A document without a number, as BEIR's ArguAna grades five, gets the next one.
+    """
     grades: dict[str, dict[int, int]] = {}
     for number, line in enumerate(open_lines(str(path)), 1):
         fields = line.rstrip("\r").split("\t")
@@ -114,16 +120,14 @@ def _read_grades(
         is_known = query in queries and document in numbers
         if number == 1 and not is_known and not any(map(str.isdecimal, grade)):
             continue
-        if not is_known:
-            kind, file = ("document", "corpus") if query in queries else ("query", "queries")
-            name = document if query in queries else query
+        if query not in queries:
             raise Refused(
-                f"{place} has the {kind} {name!r:.80}, an id that {file}.jsonl does not have"
+                f"{place} has the query {query!r:.80}, an id that queries.jsonl does not have"
             )
         if not _GRADE.fullmatch(grade):
             raise Refused(f"{place} has the grade {grade!r:.80}; give a whole number: 0, 1, 2")
         graded = grades.setdefault(query, {})
-        if numbers[document] in graded:
+        if numbers.setdefault(document, len(numbers)) in graded:
             raise Refused(
                 f"{place} has a grade of {document!r:.80} for {query!r:.80}, as a line above it has"
             )
@@ -142,15 +146,11 @@ def rank_by_vectors(queries_QD: np.ndarray, blocks: Iterable[np.ndarray]) -> lis
     """Return each query's documents of the greatest products, the best first, at most _KEPT.
 
     The blocks are float32[B,D] and together all documents in their order; memory holds one of them.
-
-    Raises:
-      Refused: a vector is not finite, so that no order follows from it.
+    Their numbers are finite.
     """
     best = [np.empty((len(part), 0), np.int64) for part in _split(queries_QD)]
     first = 0
     for vectors_BD in blocks:
-        if not np.isfinite(vectors_BD).all() or not np.isfinite(queries_QD).all():
-            raise Refused("the checkpoint gives vectors with infinities or NaN")
         documents = np.arange(first, first + len(vectors_BD))
         for i, part in enumerate(_split(queries_QD)):
             best[i] = _keep_best(np.hstack([best[i], make_keys(part @ vectors_BD.T, documents)]))

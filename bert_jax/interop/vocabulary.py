@@ -275,23 +275,25 @@ def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathl
     """Raise if a list and a tokenizer.json have different ids, so one of them was changed."""
     model = small_files.field(settings, "model", dict, path)
     if isinstance(listed := model.get("vocab"), list):  # a Unigram's pieces with their scores
-        id_of = {piece: number for number, (piece, _) in enumerate(listed)}
+        numbered = [(piece, number) for number, (piece, _) in enumerate(listed)]
     else:
-        id_of = small_files.field(model, "vocab", dict, path)
+        numbered = [*small_files.field(model, "vocab", dict, path).items()]
+    id_of = {piece.strip(): number for piece, number in numbered}  # as a list's lines are read
     pieces = read_list(beside, small_files.read_bytes(beside))
-    more = id_of.keys() - set(pieces)
+    more = id_of.keys() - {"", *pieces}
     if more:
         raise Refused(
             f"{beside} lacks {len(more):,} pieces of {path.name} next to it, such as "
             f"{min(more)!r}; put back the whole list, or remove the one of the two that is wrong"
         )
-    ids = {piece: number for number, piece in enumerate(pieces)}  # the last line counts
+    # The last line of a piece counts.
+    ids = {piece: number for number, piece in enumerate(pieces) if piece}
     for piece, number in ids.items():
         if id_of.get(piece, number) != number:
             raise Refused(
                 f"{beside} has {piece!r} as piece {number}, {path.name} next to it as "
-                f"{id_of[piece]}; put back the one that was changed, or remove {path.name} if the "
-                "list is right"
+                f"{id_of[piece]}; put back the one that was changed, or remove the one of the two "
+                "that is wrong"
             )
 
 

@@ -6,6 +6,8 @@ Dimensions: V tokens, P positions, D width.
 """
 
 import dataclasses
+import glob
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -91,6 +93,13 @@ def read_init(
 def read_sizes(config: Config) -> ModelConfig | None:
     """Return the sizes of the checkpoint in config.init, None without one."""
     return read_checkpoint(config).config if config.init else None
+
+
+def read_local_sizes(config: Config) -> ModelConfig | None:
+    """Return read_sizes, but None for a checkpoint that is not on this machine: fetch nothing."""
+    place = re.sub(r"^(hf|google|orbax):|@\d+$", "", config.init)
+    is_here = place and glob.glob(f"{glob.escape(place)}*")  # a folder, or the prefix of files
+    return read_sizes(config) if is_here else None
 
 
 def fit_weights(checkpoint: Pretrained, run: ResolvedRun, store: Store) -> InitialWeights:

@@ -21,6 +21,7 @@ from bert_jax.lab.row_kinds.pretrained import HELDOUT_LOSS
 from bert_jax.lab.row_kinds.row_kind import RowCost, build_flags
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 from bert_jax.logging.metrics_writer import SUMMARY
+from bert_jax.planning.budget import OBJECTIVES
 from bert_jax.planning.fit import fit
 from bert_jax.planning.law import (
     LADDER,
@@ -36,7 +37,6 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import Store
 
-OBJECTIVES = ("mlm_nsp", "mlm")  # the law is about their masked LM loss
 FIRST_PHASE = "configs/first_phase.py"
 UNIGRAM_LOSS, NGRAM_LOSS = "unigram_mlm_loss", "ngram_mlm_loss"  # keys of a summary
 _BATCH = "phases[0].batch_size"  # the one setting of a rung that a user may override
@@ -186,10 +186,16 @@ def make_recipe(
     """Decide what the rungs of a config share.
 
     Raises:
-      Refused: the config learns something else than masked words, or begins with a checkpoint.
+      Refused: the config learns something else than masked words, or begins with a checkpoint;
+        there is one width or token count.
     """
     if not config.phases:
         raise Refused("config.phases is empty; a ladder trains the first phase")
+    if min(len(widths), len(tokens)) < 2:
+        raise Refused(
+            f"--widths={','.join(map(str, widths))} and --tokens={','.join(map(str, tokens))}: no "
+            "law fits a single width or token count; give two of each or more"
+        )
     first, base = config.phases[0], min(widths)
     objective = first.objective or config.objective
     if objective not in OBJECTIVES:

@@ -167,7 +167,8 @@ class Report:
     def page(self) -> str:
         """Return the content of study.md."""
         tables = [_to_markdown(table) for table in (self.means(), self.comparison()) if table]
-        return "\n\n".join(["# Study", *tables, *self.notes(), f"![]({PICTURE})\n"])
+        picture = f"![]({PICTURE})\n" if self.measures else ""
+        return "\n\n".join(["# Study", *tables, *self.notes(), picture])
 
     def picture(self) -> Figure:
         """Draw a panel for each measure: mean, deviation and runs of each row.
@@ -210,12 +211,14 @@ class Report:
         axes.locator_params(axis="x", nbins=4)
 
 
-def write(folder: pathlib.Path, report: Report) -> None:
-    """Write study.json and study.md, and study.png if there is a score."""
+def write(folder: pathlib.Path, report: Report) -> list[str]:
+    """Write study.md and study.json, and study.png if there is a score; return their names."""
     write_json(folder / NUMBERS, report.numbers())
     write_file(folder / PAGE, report.page().encode())
-    if report.measures:
-        plots.save(folder / PICTURE, report.picture)
+    if not report.measures:
+        return [PAGE, NUMBERS]
+    plots.save(folder / PICTURE, report.picture)
+    return [PAGE, NUMBERS, PICTURE]
 
 
 def _compare(ours: RowResult, theirs: RowResult, measure: str) -> Interval | None:

@@ -91,14 +91,14 @@ def _read_last_step(workdir: pathlib.Path) -> int:
 def _select_device(number: int) -> dict[str, str]:
     """Return the environment of a process that sees a single GPU or TPU chip of this host.
 
-    CUDA and libtpu read these variables; on a CPU nothing does.
+    Where the environment names devices, it is one of those. CUDA and libtpu read these variables;
+    on a CPU nothing does.
     """
-    return {
-        "CUDA_VISIBLE_DEVICES": str(number),
-        "TPU_VISIBLE_CHIPS": str(number),
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
-        "TPU_PROCESS_BOUNDS": "1,1,1",
-    }
+    environment = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
+    for name in ("CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS"):
+        visible = os.environ.get(name, str(number)).split(",")
+        environment[name] = visible[number % len(visible)]
+    return environment
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,11 +38,6 @@ from bert_jax.parallel import mesh
 
 Params = dict[str, Any]
 _TARGETS = 0x7A96E75  # mixed into dropout's seed for the stream of the targets
-_POOLER_ACTS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "tanh": jnp.tanh,
-    "gelu_erf": functools.partial(ops.gelu, hidden_act="gelu_erf"),
-    "relu": jax.nn.relu,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +126,9 @@ class Bert(nnx.Module):
         Layers are applied as config.compute.remat and rolled_layers say.
         """
         x_BSD, _ = self._apply_first(self.config.num_hidden_layers, rows)
+        return self._normalize_last(x_BSD)
+
+    def _normalize_last(self, x_BSD: jax.Array) -> jax.Array:
         return x_BSD if self.layer_norm is None else self.layer_norm(x_BSD)
 
     def project_layer(
@@ -187,7 +185,8 @@ class Bert(nnx.Module):
             return layer(x_BSD, views, number, rows.dropout), targets
 
         streams = (x_BSD, Targets(vectors_BPD, positions_BP, mask))
-        return self._apply_layers(streams, step, self._layers_in_order())[1].vectors_BPD
+        _, targets = self._apply_layers(streams, step, self._layers_in_order())
+        return self._normalize_last(targets.vectors_BPD)
 
     def encode_slots(self, rows: EncoderRows, positions_BP: jax.Array) -> jax.Array:
         """Compute the vectors that predict the tokens at P places of each row: float[B,P,D].
@@ -267,9 +266,7 @@ class Bert(nnx.Module):
         hidden, views = [self._embed(rows)], self._make_views(rows)
         for number, layer in enumerate(self._layers_in_order()):
             hidden.append(layer(hidden[-1], views, number, rows.dropout))
-        if self.layer_norm is not None:
-            hidden[-1] = self.layer_norm(hidden[-1])
-        return hidden
+        return [*hidden[:-1], self._normalize_last(hidden[-1])]
 
     def compute_mlm_logits(self, hidden_BSD: jax.Array, positions_BP: jax.Array) -> jax.Array:
         """Compute the logits of the token at each of these positions: float32[B,P,V]."""
@@ -327,7 +324,8 @@ class Bert(nnx.Module):
             read = ops.read_positions(hidden_BSD, positions)
         if self.pooler is None:
             return self.mlm.transform_vectors(read)
-        return _POOLER_ACTS[self.config.pooler_type](self.pooler(read))
+        read, act = self.pooler(read), self.config.pooler_type
+        return jnp.tanh(read) if act == "tanh" else ops.activate(read, act, saves_derivative=False)
 
     def transform_tokens(self, hidden_BSD: jax.Array, example_ids_BS: jax.Array) -> jax.Array:
         """Compute what a task's layer on tokens reads: float[B,S,D], or [B,S,2U] of LSTMs.

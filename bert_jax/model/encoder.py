@@ -252,7 +252,8 @@ class Layer(nnx.Module):
 
         def attend(vectors_BPD: jax.Array) -> jax.Array:
             asking = dataclasses.replace(targets, vectors_BPD=vectors_BPD)
-            return self.attention.compute(x_BSD, views, layer, dropout, asking)
+            tokens_BSD = self.attention.read(x_BSD)
+            return self.attention.compute(tokens_BSD, views, layer, dropout, asking)
 
         vectors_BPD = self.attention.add(targets.vectors_BPD, attend, layer, dropout)
         vectors_BPD = self.mlp.add(vectors_BPD, self.mlp.compute, layer, dropout)

@@ -37,12 +37,8 @@ class Finding:
 
     def as_record(self) -> dict[str, Any]:
         """Return the record that metrics.jsonl and summary.json keep."""
-        return {
-            "rule": self.rule,
-            "step": self.step,
-            "sentence": self.sentence,
-            "try": self.advice,
-        }
+        texts = {"sentence": self.sentence, "try": self.advice}
+        return {"rule": self.rule, "step": self.step, **texts}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Finding":
@@ -75,6 +71,11 @@ class PhaseView:
     def share(self) -> float:
         """Return the share of the run that is done."""
         return self.step / total_steps(self.config)
+
+    @property
+    def taken(self) -> float:
+        """Return the share of the run that this phase has taken."""
+        return (self.step - self.facts.first_step) / total_steps(self.config)
 
     def curve(self, measure: str, is_heldout: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return the steps and values of a measure in this phase: int64[N], float64[N]."""
@@ -129,8 +130,8 @@ def _find_losses(view: PhaseView) -> _Losses | None:
 def _is_warming_up(view: PhaseView) -> bool:
     """Return whether the learning rate is still rising, so that it is too early to judge it."""
     rates = view.curve("learning_rate")[1]
-    is_rising = len(rates) < 2 or rates[-1] >= rates[:-1].max()
-    return is_rising and view.share < _LATE
+    is_rising = len(rates) < 2 or rates[-1] > rates[:-1].max()  # a constant rate has arrived
+    return is_rising and view.taken < _LATE
 
 
 _EARLY, _LATE = 0.08, 0.3  # shares of the run
@@ -144,10 +145,10 @@ def _name_rate(view: PhaseView) -> str:
 def classify_above_unigram(view: PhaseView) -> dict[str, _Losses]:
     """Return losses that are still above the unigram line as flat, falling or unsteady; else {}."""
     losses = _find_losses(view)
-    if losses is None or view.facts.first_step or view.step < _MIN_STEPS or much_dropout(view):
+    if losses is None or view.step < _MIN_STEPS or much_dropout(view):
         return {}
     is_near = min(losses.newest, losses.losses_N[-1]) < losses.unigram + _NEAR
-    if view.share < _EARLY or _is_warming_up(view) or is_near:
+    if view.taken < _EARLY or _is_warming_up(view) or is_near:
         return {}
     later_N = losses.losses_N[len(losses.losses_N) // 3 :]
     if len(later_N) < _MIN_LINES:
@@ -221,10 +222,7 @@ def rate_too_high(view: PhaseView) -> Words:
     best = float(means_N[:-3].min())
     if losses.newest < best + max(_RISE, 5 * losses.noise_N[-1]):
         return None
-    return (
-        f"the loss on {losses.words} has risen from {best:.2f} to {losses.newest:.2f}.",
-        advice,
-    )
+    return f"the loss on {losses.words} has risen from {best:.2f} to {losses.newest:.2f}.", advice
 
 
 _STUCK_STEPS, _STUCK_SHARE = 60, 0.03  # steps at the unigram line, from which it is stuck
@@ -233,7 +231,7 @@ _UNDER = 0.06  # nats below the unigram line that count as passing it
 
 def is_stuck(view: PhaseView, losses: _Losses) -> bool:
     """Return whether the loss reached the unigram line long ago and has not passed it."""
-    if view.facts.first_step or _is_warming_up(view) or much_dropout(view):
+    if _is_warming_up(view) or much_dropout(view):
         return False
     least = max(_STUCK_STEPS, _STUCK_SHARE * total_steps(view.config))
     margin = max(_UNDER, 3 * float(losses.noise_N[-1]))
@@ -255,7 +253,7 @@ def stuck_at_unigram(view: PhaseView) -> Words:
     losses = _find_losses(view)
     if losses is None or not is_stuck(view, losses) or rate_too_high(view):
         return None
-    if f"ngram_{losses.term}_loss" in view.facts.baseline and view.share < _LATE:
+    if f"ngram_{losses.term}_loss" in view.facts.baseline and view.taken < _LATE:
         return None
     since = _count_steps_at_line(view, losses)
     return (
@@ -273,15 +271,17 @@ _KNOWS_ALL = 0.9  # accuracy; the paper's Large has about 0.7 at its end
 def targets_visible(view: PhaseView) -> Words:
     """Report that nearly all targets are predicted, which no model does from context."""
     for term, words in TERMS.items():
-        accuracies = view.curve(f"{term}_accuracy")[1]
-        if len(accuracies) and accuracies[-1] > _KNOWS_ALL:
-            options = view.config.data
-            shares = f"{options.mask_token_share:g} and {options.random_token_share:g}"
+        accuracies = view.curve(f"{term}_accuracy")[1][-3:]  # one line may hold few targets
+        if len(accuracies) and accuracies.min() > _KNOWS_ALL:
+            masks, randoms = view.config.data.mask_token_share, view.config.data.random_token_share
+            shares = (
+                f"config.data.mask_token_share and random_token_share ({masks:g} and {randoms:g}) "
+                "leave the other targets visible. "
+            ) * (term == "mlm")
             return (
                 f"{accuracies[-1]:.0%} of the {words} are predicted: the model sees the answers.",
-                "Look at rows with python -m bert_jax.replay. config.data.mask_token_share and "
-                f"random_token_share ({shares}) leave the other targets visible. Training on the "
-                "same few documents over and over has this effect too.",
+                f"Look at rows with python -m bert_jax.replay. {shares}Training on the same few "
+                "documents over and over has this effect too.",
             )
     return None
 
@@ -293,7 +293,8 @@ def next_sentence_at_chance(view: PhaseView) -> Words:
     if majority is None or not len(accuracies) or view.share < _LATE:
         return None
     newest = float(accuracies[-3:].mean())
-    if view.step < 10 * _MIN_STEPS or newest > max(majority, 0.5) + 0.02:
+    steps_taken = view.step - view.facts.first_step
+    if steps_taken < 10 * _MIN_STEPS or newest > max(majority, 0.5) + 0.02:
         return None
     return (
         f"the accuracy on next sentences is {newest:.1%}; always guessing the more frequent label "

@@ -59,9 +59,10 @@ class RunState:
         return (folder, step) if isinstance(folder, str) and type(step) is int else ("", 0)
 
     def list_heldout_terms(self) -> list[str]:
-        """List the parts of the loss that have a held-out loss."""
-        heldout = self.curves.list_newest("heldout")
-        return [term for term in self.list_terms() if f"{term}_loss" in heldout]
+        """List the parts of the loss at the last evaluation; an earlier phase may have others."""
+        curves = {term: self.curves.select("heldout", f"{term}_loss") for term in self.list_terms()}
+        lasts = {term: steps[-1] for term, (steps, _) in curves.items() if len(steps)}
+        return [term for term, step in lasts.items() if step == max(lasts.values())]
 
     def list_terms(self) -> list[str]:
         """List the parts of the loss that have an accuracy, such as mlm and nsp."""

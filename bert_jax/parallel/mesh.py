@@ -240,8 +240,9 @@ def check_divides(config: RunConfig, device_count: int, teacher: ModelConfig | N
         for name, axis in _DIVIDED.items()
         if sizes is not None
     ]
-    if isinstance(config, FinetuneConfig):  # 0 if nothing is pruned
+    if isinstance(config, FinetuneConfig):  # 0 if nothing is pruned, or without LSTMs
         divided.append(("prune.intermediate_size", config.prune.intermediate_size, "model"))
+        divided.append(("model.bilstm_units", config.model.bilstm_units, "fsdp"))
     if isinstance(config, Config) and RELATION_DISTILLATION in list_objectives(config):
         divided.append(("distill.relation_heads", config.distill.relation_heads, "model"))
     parts = {"model": model, "fsdp": batch[-1]}

@@ -30,7 +30,6 @@ from bert_jax.trainer.compile import StepParts, build_parts, lower_step
 from bert_jax.trainer.feed import BatchShape
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.small_files import parse_record
-from data_pipeline.spec.schema import row_shape
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _TOO_LARGE = (
@@ -144,14 +143,11 @@ def compile_step(
     Raises:
       Refused: the batch or the model does not divide over the devices.
     """
-    phase = config.phases[index]
-    shape = row_shape(
-        config_lib.data_in_phase(config, index), phase.seq_len, phase.max_predictions_per_seq
-    )
     start = time.perf_counter()
     objectives = find_each(config)
     parts = build_parts(config, objectives, devices=devices, backend="tpu", teacher=teacher)
-    batch = shape.arrays(phase.batch_size)
+    shape = config_lib.shape_in_phase(config, index)
+    batch = shape.arrays(config.phases[index].batch_size)
     lowered = lower_step(parts, index, batch)
     key = cache.key(lowered.as_text(), tpu_slice) if cache else ""
     kept = cache.read(key) if cache else None

@@ -35,6 +35,7 @@ OPTIMISM = 1.5  # how much faster than assumed a size may turn out
 _MAX_COMPILED = 2  # candidates
 _CLOSE = 0.01  # nats
 _CURVE = np.geomspace(1 / 8, 8, 49)  # times the budget
+_ANY_BUDGET = 1e30  # times the budget: so much that only the text limits the steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -334,9 +335,15 @@ def _buy_each(
     """Return the run that the budget pays for with each shape, the lowest predicted loss first.
 
     Raises:
-      Refused: no run reads enough of the text.
+      Refused: no run reads enough of the text, or the text is too little for any run.
     """
     ranked = _rank(request, candidates, budget)
+    if not ranked and not _rank(request, candidates, budget.times(_ANY_BUDGET)):
+        raise Refused(
+            f"the store's {request.corpus.unique_tokens:,.0f} tokens, read {MANY_EPOCHS} times, "
+            "are fewer than a step of each phase takes; set smaller config.phases[i].batch_size, "
+            "or build a store of more text"
+        )
     if not ranked:
         split = [_split_steps(request, candidate, budget) for candidate in candidates]
         most = max(_count_epochs(request, steps) if steps else 0.0 for steps in split)
@@ -470,7 +477,8 @@ def make_settings(
 ) -> dict[str, Any]:
     """Return the settings of the chosen run, by flag of bert_jax.train.
 
-    Warm-ups keep their share of the steps. Saves are SAVE_EVERY_SECS apart.
+    Warm-ups keep their share of the steps, and end before their schedule. Saves are SAVE_EVERY_SECS
+    apart.
     """
     given, model = request.config, config.model
     settings: dict[str, Any] = {f"config.model.{n}": getattr(model, n) for n in SIZE_FIELDS}
@@ -478,16 +486,28 @@ def make_settings(
     settings |= {f"config.phases[{index}].steps": count for index, count in enumerate(steps)}
     for index, phase in enumerate(given.phases):
         if phase.restart_warmup_steps:
-            warmup_steps = max(1, round(phase.restart_warmup_steps * steps[index] / phase.steps))
-            settings[f"config.phases[{index}].restart_warmup_steps"] = warmup_steps
+            warmup_steps = round(phase.restart_warmup_steps * steps[index] / phase.steps)
+            settings[f"config.phases[{index}].restart_warmup_steps"] = min(
+                max(1, warmup_steps), _count_schedule(given, steps, index) - 1
+            )
     share = total / config_lib.total_steps(given)
-    warmup = "warmup_tokens" if given.optim.warmup_tokens else "warmup_steps"
-    for name in (warmup, "decay_steps"):
+    for name in ("warmup_tokens", "decay_steps"):
         if number := getattr(given.optim, name):
             settings[f"config.optim.{name}"] = max(1, round(number * share))
+    if given.optim.warmup_steps and not given.optim.warmup_tokens:
+        settings["config.optim.warmup_steps"] = min(
+            max(1, round(given.optim.warmup_steps * share)), _count_schedule(given, steps, 0) - 1
+        )
     mean_secs = sum(bill.secs for bill in bills) / total
     settings["config.checkpoint.every_steps"] = max(1, round(SAVE_EVERY_SECS / mean_secs))
     return settings
+
+
+def _count_schedule(config: Config, steps: Sequence[int], start: int) -> int:
+    """Count the steps of the schedule that begins with the phase `start`."""
+    later = range(start + 1, len(steps))
+    restarts = (index for index in later if config.phases[index].restart_learning_rate)
+    return sum(steps[start : next(restarts, len(steps))])
 
 
 def _draw_curves(

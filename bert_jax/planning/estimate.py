@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from bert_jax import config as config_lib
-from bert_jax.config import Config, ModelConfig
+from bert_jax.config import RELATION_DISTILLATION, Config, ModelConfig
 from bert_jax.model import attention, bert, flops
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning import chip_prices, hlo_cost
@@ -15,7 +15,6 @@ from bert_jax.planning.hlo_cost import Machine, Traffic
 from bert_jax.planning.slices import Slice
 from bert_jax.train_step.objectives.rtd import GENERATOR_SCOPE
 from bert_jax.train_step.step import TEACHER_SCOPE
-from data_pipeline.spec.schema import row_shape
 
 # Compiles a phase of a config; the words for the screen name it.
 Compile = Callable[[Config, str], Compiled | TooLarge]
@@ -111,18 +110,14 @@ def estimate_step(
 
 def count_row_flops(config: Config, index: int, teacher: ModelConfig | None = None) -> float:
     """Count the operations of a row in a phase: forward, backward, and forward in a teacher."""
-    phase = config.phases[index]
-    shape = row_shape(
-        config_lib.data_in_phase(config, index), phase.seq_len, phase.max_predictions_per_seq
-    )
+    phase, shape = config.phases[index], config_lib.shape_in_phase(config, index)
+    name = phase.objective or config.objective
+    sizes = phase.seq_len, 0 if name == RELATION_DISTILLATION else shape.predictions
     model = config_lib.model_in_phase(config, index)
-    own = flops.count_train_flops(model, shape.seq_len, shape.predictions)
+    own = flops.count_train_flops(model, *sizes)
     if teacher is None:
         return own
-    name = phase.objective or config.objective
-    return own + flops.count_teacher_flops(
-        teacher, config.distill, name, shape.seq_len, shape.predictions
-    )
+    return own + flops.count_teacher_flops(teacher, config.distill, name, *sizes)
 
 
 def count_step_flops(config: Config, index: int) -> float:

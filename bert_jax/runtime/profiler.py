@@ -40,20 +40,16 @@ def read_window(text: str) -> Window:
     return window
 
 
-def check_window(window: Window, done_steps: int, total_steps: int) -> None:
-    """Raise Refused unless the whole window lies after done_steps and by total_steps."""
-    if done_steps < window.first and window.last <= total_steps:
-        return
-    if done_steps >= total_steps:
+def check_window(window: Window, total_steps: int) -> None:
+    """Raise Refused if the run ends before the window does.
+
+    A window that lies behind is not refused, as the same command resumes the run.
+    """
+    if window.last > total_steps:
         raise Refused(
-            f"--profile_steps={window}: the run has all its {total_steps:,} steps already; trace "
-            "one in another --workdir, or give the last phase more steps"
+            f"--profile_steps={window} lies outside the run, which ends with step {total_steps:,}; "
+            f"give steps from 1 to {total_steps}"
         )
-    begin = f"resumes at step {done_steps + 1:,}" if done_steps else "begins at step 1"
-    raise Refused(
-        f"--profile_steps={window} lies outside the run, which {begin} and ends with step "
-        f"{total_steps:,}; give steps from {done_steps + 1} to {total_steps}"
-    )
 
 
 class Profiler:

@@ -79,6 +79,13 @@ def can_resume(
             f"--workdir={address} holds a run of {record.get('learns', 'pre-training')}, and this "
             f"is one of {provenance.learns}; give another --workdir{begin}"
         )
+    count = len(record["config"]["phases"])
+    if count != len(config.phases) and "task" not in record:  # a fine-tuning's follow from settings
+        raise Refused(
+            f"{address} holds a run with len(config.phases) = {count}, this config says "
+            f"{len(config.phases)}; its last phase alone may get more steps: give another "
+            f"--workdir, and --branch={address}@STEP to begin with a step of it"
+        )
     given = {"fixed": list_fixed_settings(config, provenance), "vocabulary": provenance.vocabulary}
     if differing := list_differences(record, given):
         raise Refused(

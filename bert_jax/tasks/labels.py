@@ -31,7 +31,7 @@ def fold_text(text: str) -> str:
         return " ".join(text.split())
     composed = unicodedata.normalize("NFKC", text)
     visible = "".join(
-        c for c in composed if c.isspace() or unicodedata.category(c) not in ("Cf", "Cc", "Cn")
+        c for c in composed if c.isspace() or unicodedata.category(c) not in ("Cf", "Cc")
     )
     return " ".join(_INVISIBLE.sub("", visible).translate(_LOOK_ALIKES).split())
 

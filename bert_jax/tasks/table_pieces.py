@@ -3,10 +3,10 @@
 The extension decides the format, as in tasks/files.py. One piece is in memory at a time.
 """
 
-import csv
 import dataclasses
 import json
 import pathlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -34,9 +34,13 @@ PIECE_ROWS = 1024
 _PIECE_CHARS = 4 << 20  # characters in all values together
 _MAX_COLUMNS = 10_000
 _HOW_TO_FIX = "name the columns of texts with --text_column and --second_text_column"
+_SPECIAL = re.compile('[",\r\n]')  # a csv quotes a text with one of them
 _TABS = str.maketrans("\t\r\n", "   ")  # a tsv has no quotes that could hold these
 # Types that JSON and csv do not have: written as Arrow casts them to text.
-_AS_TEXT = (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_large_binary, pa.types.is_binary)
+_AS_TEXT = (
+    *(pa.types.is_temporal, pa.types.is_decimal),
+    *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary),
+)
 
 Show = Callable[[int], None]
 NewColumns = Mapping[str, Sequence[Any]]
@@ -69,7 +73,7 @@ class TablePiece:
 
     def dicts(self) -> list[Mapping[str, Any]]:
         """Return the rows with values that JSON can write."""
-        return self.records if self.arrow is None else _plain(self.arrow).to_pylist()
+        return self.records if self.arrow is None else _plain(self.arrow)
 
 
 def open_table(
@@ -164,19 +168,20 @@ def _parquet_pieces(table: OpenedTable) -> Iterator[TablePiece]:
         yield piece()
 
 
-def _plain(arrow: pa.Table) -> pa.Table:
-    """Cast columns of types that JSON does not have to text."""
-    for place, field in enumerate(arrow.schema):
-        if any(is_kind(field.type) for is_kind in _AS_TEXT):
-            try:
-                column = pc.cast(arrow.column(place), pa.string())
-            except pa.ArrowException as error:
-                raise Refused(
-                    f"the column {field.name!r} of type {field.type} has no text form; write "
-                    "--output as .parquet, which keeps types, or drop the column"
-                ) from error
-            arrow = arrow.set_column(place, field.name, column)
-    return arrow
+def _plain(arrow: pa.Table) -> list[Mapping[str, Any]]:
+    """Return the rows; values of types that JSON does not have are text."""
+    columns = []
+    for field, column in zip(arrow.schema, arrow.columns, strict=True):
+        try:
+            if any(is_kind(field.type) for is_kind in _AS_TEXT):
+                column = pc.cast(column, pa.string())
+            columns.append(column.to_pylist())
+        except (pa.ArrowException, ValueError, OverflowError, LookupError) as error:
+            raise Refused(
+                f"the column {field.name!r} of type {field.type} has no text form; write "
+                "--output as .parquet, which keeps types, or drop the column"
+            ) from error
+    return [dict(zip(arrow.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def choose_free_names(taken: Sequence[str], wanted: Sequence[str]) -> dict[str, str]:
@@ -211,8 +216,7 @@ class TableWriter:
         if suffix != PARQUET:
             self._file = path.open("w", encoding="utf-8", newline="")
         if suffix in (CSV, TSV):
-            rows = csv.writer(self._file, lineterminator="\n")
-            self._write_row = rows.writerow if suffix == CSV else self._write_tsv
+            self._write_row = self._write_csv if suffix == CSV else self._write_tsv
             self._write_row(self._names)
 
     def write(self, piece: TablePiece, new: NewColumns) -> None:
@@ -235,6 +239,13 @@ class TableWriter:
             self._parquet.close()
         elif self._suffix != PARQUET:
             self._file.close()
+
+    def _write_csv(self, cells: Sequence[str]) -> None:
+        # csv.writer quotes a carriage return from Python 3.13 on.
+        quoted = (
+            '"' + cell.replace('"', '""') + '"' if _SPECIAL.search(cell) else cell for cell in cells
+        )
+        self._file.write(",".join(quoted) + "\n")
 
     def _write_tsv(self, cells: Sequence[str]) -> None:
         self.replaced += sum(cell != cell.translate(_TABS) for cell in cells)

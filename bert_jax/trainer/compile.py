@@ -384,7 +384,9 @@ def find_kernels(parts: StepParts) -> dict[str, tuple[str, AttentionShape]]:
         for model in filter(None, (encoder, encoder.generator, teacher)):
             rows = (phase.seq_len, model, parts.model.dtype)
             for kernel, shape in find_kernels_of(setting, parts.mesh, *rows):
-                kernels[f"{kernel} on {device}, {shape.describe()}"] = (kernel, shape)
+                key = f"{kernel} on {device}, {shape.describe()}"
+                if shape.rate or key not in kernels:  # dropout is checked in addition
+                    kernels[key] = (kernel, shape)
     return kernels
 
 

@@ -225,8 +225,7 @@ def check_start(
         own = run_record.build_record(config, provenance)
         unlike_trunk = fresh_start.check_branch(trunk, config, own)
     if profiled is not None:
-        first_step = trunk.step if trunk else 0
-        profiler.check_window(profiled, first_step if done is None else done, total)
+        profiler.check_window(profiled, total)
     mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
     resume.check_processes_agree(config, provenance, digests)
     return RunStart(begins_anew, record, problem, done, trunk, unlike_trunk)

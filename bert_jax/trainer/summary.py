@@ -42,7 +42,11 @@ def list_opening_rows(setup: Setup, done: int | None) -> list[tuple[str, str]]:
     ahead = ", the next phase is compiled before one ends" if is_ahead else ""
     rows.append(("host", f"{BATCHES_AHEAD} batches are prefetched{ahead}; {kept}"))
     if (profiled := setup.profiled) is not None:
-        rows.append(("profile", f"steps {profiled.first:,} to {profiled.last:,} will be traced"))
+        begun = done or (setup.trunk.step if setup.trunk else 0)
+        label, words = "profile", "will be traced"
+        if profiled.first <= begun:
+            label, words = "! profile", f"are not traced: this start begins after step {begun:,}"
+        rows.append((label, f"steps {profiled.first:,} to {profiled.last:,} {words}"))
     for number, change in enumerate(setup.changes):
         rows.append(("" if number else "changed", change.in_words()))
     return [*rows, ("steps", f"{total:,}, {start}")]

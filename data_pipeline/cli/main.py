@@ -173,7 +173,7 @@ class _Output(io.FileIO):
 def outlive_readers() -> None:
     """Replace sys.stdout and sys.stderr by streams that drop what nobody reads.
 
-    An output that the caller closed (`>&-`) is opened as /dev/null: the next file would get its
+    What the caller closed (`>&-`, `<&-`) is opened as /dev/null: the next file would get its
     number, and the text of the command.
     """
     for number in range(3):
@@ -181,6 +181,7 @@ def outlive_readers() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
     sys.stdout = _replace(sys.stdout, 1)
     sys.stderr = _replace(sys.stderr, 2)
     atexit.register(_state.update, ends_with_reader=False)  # Python then writes the rest of both

@@ -205,12 +205,10 @@ def describe_too_few(count: int, documents: str) -> str:
             "the input has no document with a token, or cleaning left none; give files with text, "
             "or clean less, as without --min_document_chars"
         )
-    state = (
-        "a single document"
-        if count == 1
-        else f"{count} documents that are equal but for case, white space and digits"
-    )
-    fix = "add text"
+    state = "a single document"
+    if count > 1:
+        state = f"{count} documents, equal or nearly so but for case, white space and digits"
+    fix = "add text or clean less"
     if documents == "blank_line":
         fix += (
             ", or, in plain text, put a blank line between documents or say what a document is: "
@@ -218,7 +216,7 @@ def describe_too_few(count: int, documents: str) -> str:
         )
     elif documents not in ("", "line"):
         fix += ", or cut it finer: --documents=blank_line makes a document of each block of lines"
-    return f"the input has {state}, so none can be held out while another is trained on; {fix}"
+    return f"the input, as cleaned, has {state}: none can be held out, another trained on; {fix}"
 
 
 def write_splits(

@@ -20,9 +20,11 @@ def open_filesystem(address: str) -> tuple[Any, str]:
     """Return fsspec's file system of an address, which has no types, and the path within it.
 
     Raises:
-      Refused: fsspec does not know the protocol, or its driver is not installed.
+      Refused: it names no bucket, fsspec does not know the protocol, or its driver is missing.
     """
-    protocol = address.partition("://")[0]
+    protocol, _, path = address.partition("://")
+    if not path:  # stripped of its slashes, gs:// would be a local folder
+        raise Refused(f"{protocol.rstrip(':')}:// names no bucket; give one: gs://BUCKET/PATH")
     try:
         return cast(tuple[Any, str], fsspec.core.url_to_fs(address))
     except ImportError as error:

@@ -137,12 +137,9 @@ class EncodedRows:
 
 
 def build_rows(
-    rows: Sequence[FramedRow],
-    labels: Mapping[str, np.ndarray] | None = None,
-    rows_per_example: int = 1,
-    token_labels: Mapping[str, np.ndarray] | None = None,
+    rows: Sequence[FramedRow], labels: Mapping[str, np.ndarray] | None = None
 ) -> EncodedRows:
-    """Build EncodedRows of framed rows and the labels of their examples and tokens."""
+    """Build EncodedRows of framed rows, each an example, and their labels."""
     rows = [FramedRow(*row) for row in rows]
     lengths = np.fromiter((len(row.token_ids) for row in rows), np.int64, len(rows))
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -157,8 +154,6 @@ def build_rows(
         segment_ids,
         np.array([row.cls_position for row in rows], np.int32),
         labels or {},
-        token_labels or {},
-        rows_per_example,
     )
 
 

@@ -133,7 +133,7 @@ def _find_in_text(health: Health) -> Iterator[StoreFinding]:
             f"in a sequence of {health.seq_len}, and are cut. Are they paragraphs? "
             "--sentences=split cuts them at their ends; or train at a larger length.",
         )
-    if train.documents < FEW_DOCUMENTS:
+    if MIN_SPLIT_DOCUMENTS <= train.documents < FEW_DOCUMENTS:
         yield StoreFinding(
             "few_documents",
             train.documents,
@@ -195,8 +195,8 @@ def _find_copies(copies: Copies) -> Iterator[StoreFinding]:
             "leaked_documents",
             leaked.copies,
             f"{leaked.copies:,} of {leaked.looked_at:,} held-out documents also stand in the "
-            "training split: the model has seen what it is measured on. Build the store again "
-            "with --drop_duplicate_documents=true.",
+            "training split, token for token: the model has seen what it is measured on. Build the "
+            "store again with --normalize=nfc and --near_duplicates=together.",
         )
     leaked_share = copies.leaked_sentences.share
     if leaked_share > MANY_LEAKED_SENTENCES:

@@ -202,9 +202,8 @@ def _check_split(split: Split, options: PretrainOptions) -> None:
     if split.documents < 2 and options.segments == "nsp":
         raise Refused(
             f"split {split.name} has 1 document; next-sentence prediction takes its random second "
-            "segments from another one and needs 2 or more: build the store from more text, with "
-            "another --documents rule, or with a larger --holdout if this is the held-out split, "
-            "or choose other config.data.segments"
+            "segments from another one: build the store from 4 or more documents that differ "
+            "(--documents says where one ends), or choose other config.data.segments"
         )
     if split.sentences >= 2**32:
         raise Refused(

@@ -46,7 +46,7 @@ def parse_store_weights(text: str, stores: int, key: str) -> tuple[float, ...]:
         raise Refused(f"{key} is {text!r}; each share must be from 0 to 1")
     total = math.fsum(weights)
     if abs(total - 1.0) > _SUM_TOLERANCE:
-        scaled = ",".join(f"{weight / total:.4g}" for weight in weights) if total else ""
+        scaled = ",".join(f"{weight / total:.8g}" for weight in weights) if total else ""
         advice = f"divided by their sum they are {scaled}" if total else "one must be above 0"
         raise Refused(f"{key} is {text!r}, which sums to {total:g}; it must be 1: {advice}")
     return weights

@@ -30,6 +30,7 @@ WORDPIECE, BPE, UNIGRAM = "WordPiece", "BPE", "Unigram"  # the library's names
 SENTENCEPIECE_BPE = "SentencePiece BPE"  # which the library names BPE too
 # A byte of a character that a vocabulary with SentencePiece's fallback has no piece for.
 BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
+_MAX_GAPS = 10  # a tenth of the ids
 # Bytes that no text in UTF-8 has: some published vocabularies lack their pieces.
 _NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 # A cut here is exact: GPT-2's splitter ends a match before a single space between words, and NFC
@@ -138,8 +139,8 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
     Special tokens that a text spells are text, unless `reads_special_tokens`.
 
     Raises:
-      Refused: another model, no tokenizer, ids with gaps, a byte or a role without a token, words
-        without a mark.
+      Refused: another model, no tokenizer, many ids without a piece, a byte or a role without a
+        token, words without a mark.
     """
     tokenizer = open_tokenizer(path, data)
     model = type(tokenizer.model).__name__
@@ -149,14 +150,17 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
             "read: give another vocabulary, or train one with --train_vocab"
         )
     id_of = tokenizer.get_vocab(with_added_tokens=True)
-    if len(id_of) > MAX_PIECES:
-        raise Refused(f"--vocab is {path}, which has {len(id_of):,} pieces; at most {MAX_PIECES:,}")
-    pieces = tuple(sorted(id_of, key=id_of.__getitem__))
-    if [id_of[piece] for piece in pieces] != list(range(len(pieces))):
+    size = max(id_of.values(), default=-1) + 1
+    if size > MAX_PIECES:
+        raise Refused(f"--vocab is {path}, which has {size:,} ids; at most {MAX_PIECES:,}")
+    piece_of = {number: piece for piece, number in id_of.items()}
+    # A list with a piece on two lines leaves an id without a piece, which no text gets.
+    if len(piece_of) < len(id_of) or (size - len(id_of)) * _MAX_GAPS > size:
         raise Refused(
-            f"--vocab is {path}, whose {len(pieces)} ids are not 0 to {len(pieces) - 1}, each "
-            "once; a store needs ids without a gap"
+            f"--vocab is {path}, whose {len(id_of)} pieces have {len(piece_of)} of the ids 0 to "
+            f"{size - 1}; each needs its own, with few gaps: copy the file again, or correct them"
         )
+    pieces = tuple(piece_of.get(number, "") for number in range(size))
     # The library's own spelling of the file, without the vocabulary: complete, with defaults.
     rules = _read_rules(tokenizer)
     if model == BPE and "ByteLevel" not in [step["type"] for step in _list_steps(rules)]:

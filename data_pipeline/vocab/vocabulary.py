@@ -54,6 +54,7 @@ _NO_SPACES = re.compile(
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
 
+_CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")  # line breaks and tabs among them
 _RARE = "\U00012000"  # a sign of cuneiform, of which no vocabulary has a piece
 
 
@@ -122,14 +123,14 @@ class Vocabulary:
     def readable_pieces(self) -> list[str]:
         """Return the pieces for display: pieces of bytes as text, with WORD_START for a space.
 
-        A piece that ends within a character stays as it is.
+        A piece that ends within a character, or breaks a line, stays as it is.
         """
         if self.kind != BYTE_LEVEL:
             return list(self._pieces)
         readable = []
         for piece in self._pieces:
             text = byte_level.decode_piece(piece).decode("utf-8", errors="ignore")
-            is_text = text.encode() == byte_level.decode_piece(piece)
+            is_text = text.encode() == byte_level.decode_piece(piece) and not _CONTROL.search(text)
             is_word = is_text and piece.startswith(byte_level.SPACE)
             readable.append(WORD_START + text[1:] if is_word else text if is_text else piece)
         return readable

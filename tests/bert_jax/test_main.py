@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bert_jax import __main__, __version__, settings
+from bert_jax import __main__, __version__, baseline, convert, settings
 from tests.faults.runs import ROOT
 
 # What takes most of a second to import, and no answer about flags needs.
@@ -111,3 +111,16 @@ def test_help_and_a_wrong_flag_do_not_wait_for_slow_imports(flag, code):
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout == ""
     assert ran.stderr.count("error: ") == (0 if flag == "--help" else len(modules))
+
+
+@pytest.mark.parametrize("seed", ["-1", str(2**70)])
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        (baseline.COMMAND, ["ner", "--checkpoint=hf:CK", "--data_dir=DIR", "--output=NEW"]),
+        (convert.COMMAND, ["--from=hf:CK", "--to=hf:NEW", "--initialize_missing"]),
+    ],
+)
+def test_a_seed_that_jax_does_not_take_is_refused(command, flags, seed):
+    with pytest.raises(ValueError, match=f"--seed is {seed}; it must be from 0 to 4294967295"):
+        command.read([*flags, f"--seed={seed}"])

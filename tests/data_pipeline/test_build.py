@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ from data_pipeline.corpus import encode
 from data_pipeline.corpus.options import COMMAND, check_flags
 from data_pipeline.read.cleaning import Dropped
 from data_pipeline.report import build as build_report
+from data_pipeline.report.findings import find_in_store
+from data_pipeline.report.health import measure
 from data_pipeline.store import open_store
 from data_pipeline.vocab import load_vocabulary
 from tests.data_pipeline import wordpiece_oracle
@@ -105,6 +108,22 @@ def test_copies_that_are_dropped_do_not_count_where_a_split_is_filled_up(vocab_p
     held_out = [wordpiece_oracle.encode(block, id_of, lowercase=True) for block in blocks[:2]]
     assert opened.train.documents == 4
     assert opened.heldout.token_ids.tolist() == [*held_out[0], *held_out[1]]
+
+
+def test_the_advice_about_copies_on_both_sides_leaves_none(vocab_path, tmp_path):
+    """Composed and decomposed accents are texts of their own until the vocabulary drops them."""
+    path, forms = tmp_path / "corpus.txt", ("NFC", "NFD")
+    texts = [f"line \u00e9{letter}" for letter in LETTERS]
+    path.write_text("\n\n".join(unicodedata.normalize(f, text) for text in texts for f in forms))
+
+    def find_leak(name: str, *more: str) -> list[str]:
+        argv = flags(path, tmp_path / name, vocab_path, "--holdout=0.5", *more)
+        assert main([*argv, "--documents=blank_line"]) == 0
+        findings = find_in_store(measure(open_store(tmp_path / name), 32, 0))
+        return [each.text for each in findings if each.name == "leaked_documents"]
+
+    (text,) = find_leak("leaks", "--drop_duplicate_documents=true")
+    assert find_leak("mended", *re.findall(r"--\w+=\w+", text)) == []
 
 
 def test_the_manifest_says_what_went_in_and_what_came_out(corpus, vocab_path, tmp_path):
@@ -279,7 +298,7 @@ def test_a_single_document_is_refused_before_training_without_advice_that_is_in_
     argv = [f"--input={corpus}", f"--output={tmp_path}/store", f"--documents={rule}"]
     assert main([*argv, "--train_vocab=wordpiece", "--vocab_size=200"]) == 2
     error = capsys.readouterr().err
-    assert "the input has a single document" in error
+    assert "the input, as cleaned, has a single document" in error
     assert ("--documents=blank_line" in error) == (rule in ("file", "chapters"))
 
 

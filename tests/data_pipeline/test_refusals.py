@@ -189,6 +189,7 @@ REFUSALS = {
         "--vocab=s3://b/vocab.txt": "--vocab is s3://b/vocab.txt, but must",
         f"{TRAIN} --output=/dev/null/out": "but /dev/null is a file",
         f"{TRAIN} --output=memory://bucket": "names no folder in a bucket",
+        f"{TRAIN} --output=memory://": "memory:// names no bucket; give one",
         f"{TRAIN} --output=nosuch://a/b": "no file system that fsspec knows",
         f"{BUCKET} --scratch=/nowhere/at/all": "--scratch is /nowhere/at/all, where no folder can",
         f"{BUCKET} --scratch=gs://a/b": "--scratch is gs://a/b, but must be a local",
@@ -206,7 +207,7 @@ REFUSALS = {
     "export": {
         "--packed_examples=2": "--packed_examples",
         "--compression=zip": "--compression is 'zip'; it must be one of none, gzip",
-        "--shards=10000": "--shards is 10000",
+        "--shards=10000": "examples; give no more files",
         "--shards=0": "--shards is 0",
         "--seq_len=4": "seq_len is 4",
         "--output=FOLDER": "a folder with other files",

@@ -100,7 +100,8 @@ def check_task(task: Task, encoder: Encoder, kind: str) -> None:
     """Refuse a task that these vectors or a linear model cannot learn.
 
     Raises:
-      Refused: the task has choices or spans, or it has tags and the encoder only counts.
+      Refused: the task has choices or spans, or one label; or it has tags and the encoder only
+        counts.
     """
     if task.kind not in (CLASSIFY, REGRESS, TAG):
         raise Refused(
@@ -111,6 +112,11 @@ def check_task(task: Task, encoder: Encoder, kind: str) -> None:
         raise Refused(
             f"{task.name} has a tag for each word, and {kind} has no vectors of words; give "
             "another kind"
+        )
+    if task.kind == CLASSIFY and np.ptp(task.splits["train"].labels["label_ids"]) == 0:
+        raise Refused(
+            f"all training rows of {task.name} have the same label, and a linear model needs two; "
+            "add rows of another label"
         )
 
 

@@ -94,4 +94,6 @@ class Training(Tagger):
     """Set how the BiLSTM is trained."""
 
     batch_size: int = setting(32, "rows of a step", minimum=1)
-    seed: int = setting(0, "seed of the BiLSTM and of the order of the rows")
+    seed: int = setting(
+        0, "seed of the BiLSTM and of the order of the rows", minimum=0, maximum=2**32 - 1
+    )

@@ -42,11 +42,6 @@ class Run:
     sources: tuple[pathlib.Path, ...] = ()  # folders of the runs it reads, with the same seed
 
 
-def count_no_cost(row: StudyRow, store: str, vocab_size: int) -> RowCost:
-    """Return the cost of a row that trains nothing: zero."""
-    return RowCost(0.0, 0.0)
-
-
 @dataclasses.dataclass(frozen=True)
 class RowKind:
     """Hold the functions that check, train and score the rows of a kind.
@@ -64,7 +59,8 @@ class RowKind:
     check: Callable[[StudyRow, str], dict[str, Any]]  # row, store
     scores: Callable[[Run, int, Screen], Scores]  # run, row length of masked words
     task_command: Callable[[Run, StudyTask, pathlib.Path], list[str] | str]
-    cost: Callable[[StudyRow, str, int], RowCost] = count_no_cost  # row, store, vocabulary size
+    # row, store, vocabulary size; no cost of a row that trains nothing
+    cost: Callable[[StudyRow, str, int], RowCost] = lambda *_: RowCost(0.0, 0.0)
     command: Callable[[Run], list[str]] | None = None
     reads: tuple[str, ...] = ()  # kinds of the rows whose runs it reads, in order
     scores_on_device: bool = False  # then they are computed in a process of their own

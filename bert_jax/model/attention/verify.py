@@ -45,8 +45,10 @@ class AttentionShape:
     theta: float  # base of the rotary positions; 0 for none
 
     def describe(self) -> str:
-        window = f", a window of {self.window}" if self.window else ""
-        return f"{self.seq_len} tokens, {self.heads} heads of {self.head_width}{window}"
+        words = f"{self.seq_len} tokens, {self.heads} heads of {self.head_width}"
+        words += f", a window of {self.window}" if self.window else ""
+        words += ", rotary" if self.theta else ""
+        return f"{words}, left to right" if self.is_causal else words
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,6 +22,7 @@ from bert_jax.tasks.ner.data import Sentence, TaggedFile
 from bert_jax.tasks.task import TAG, Example, Scores, Task
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
+from data_pipeline.io.small_files import list_names
 from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows
 from data_pipeline.vocab import Vocabulary, split_ids
@@ -126,7 +127,8 @@ def _classes(files: Mapping[str, TaggedFile]) -> tuple[str, ...]:
             if tag != OUTSIDE and split_tag(tag)[1] not in kinds:
                 raise Refused(
                     f"{file.path} row {line} has an entity of type {split_tag(tag)[1]!r:.60}, "
-                    f"which {train.path} never has; its types are {', '.join(kinds)}"
+                    f"which {train.path} never has; its types are {list_names(list(kinds))}: "
+                    "correct the row, or add such an entity to the training file"
                 )
     return (OUTSIDE, *(f"{letter}-{kind}" for kind in kinds for letter in "BI"))
 

@@ -88,6 +88,7 @@ def test_each_process_takes_the_steps_that_the_clock_of_process_0_has_room_for(m
     [
         (Length(steps=1, secs=9.0), 0.1, (1, 1)),
         (Length(steps=7, secs=9.0), 0.1, (7, 1)),
+        (Length(steps=39, secs=9.0), 0.1, (19, 2)),  # not half of them
         (Length(steps=100, secs=9.0), 50.0, (20, 5)),
         (Length(steps=0, secs=10.0), 0.01, (20, 50)),
         (Length(steps=0, secs=10.0), 1.0, (10, 1)),

@@ -142,8 +142,10 @@ def test_what_a_file_takes_after_its_colon_is_shown_there(load):
     assert load(Config, ("optim.learning_rate", "0.5"), text=text).optim.learning_rate == 0.5
 
 
-def test_the_way_out_keeps_what_the_file_was_given(tmp_path):
-    file = tmp_path / "mine.py"
+@pytest.mark.parametrize("folder", ["runs", "run of 12:30"])
+def test_the_way_out_keeps_what_the_file_was_given(tmp_path, folder):
+    file = tmp_path / folder / "mine.py"
+    file.parent.mkdir()
     file.write_text(
         "from bert_jax.config import Config, arguments, to_config_dict\n"
         "def get_config(text=''):\n"
@@ -222,10 +224,34 @@ def test_a_line_is_named_of_a_file_by_any_path(tmp_path, monkeypatch):
         overrides.load(Config, "./mine.py", str, [])
 
 
-def test_a_file_is_blamed_before_a_flag_that_it_has_no_place_for(load):
-    text = "import ml_collections\ndef get_config(): return ml_collections.ConfigDict({'a': 1})\n"
-    with pytest.raises(ValueError, match="config has no field a"):
-        load(Config, ("optim.learning_rate", "1"), text=text)
+@pytest.mark.parametrize(
+    ("content", "path", "words"),
+    [
+        ("a=1", "optim.learning_rate", "config has no field a"),
+        ("optim=None", "optim.learning_rate", "config.optim is None; it has fields"),
+        ("phases=None", "phases[0].steps", "config.phases is a NoneType; it must be a tuple"),
+        ("phases=ConfigDict()", "phases[0].steps", r"config.phases is a ConfigDict; .*\(ENTRY,\)"),
+        ("phases=({},)", "phases[0].steps", r"config.phases\[0\] is {}; it has fields"),
+        (
+            "phases=(ConfigDict(dict(seq_len=8)),)",
+            "seed",
+            r"config.phases\[0\] has no steps, which",
+        ),
+    ],
+)
+def test_a_file_is_blamed_before_a_flag_that_it_has_no_place_for(load, content, path, words):
+    text = f"from ml_collections import *\ndef get_config(): return ConfigDict(dict({content}))\n"
+    with pytest.raises(ValueError, match=rf"^{words}"):
+        load(Config, (path, "1"), text=text)
+
+
+@pytest.mark.parametrize("content", ["", "optim=dict(learning_rate=required_placeholder(float))"])
+def test_a_file_may_leave_out_what_a_flag_sets(load, content):
+    fields = f"phases=(ConfigDict(dict(seq_len=8, steps=3)),), {content}"
+    text = "from ml_collections.config_dict import *\ndef get_config(): return ConfigDict("
+    text += f"dict({fields}))\n"
+    config = load(Config, ("phases[-1].steps", "7"), ("optim.learning_rate", "1"), text=text)
+    assert (config.phases[-1].steps, config.optim.learning_rate) == (7, 1)
 
 
 @pytest.mark.parametrize(

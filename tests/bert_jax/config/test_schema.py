@@ -292,6 +292,17 @@ def test_rows_of_a_fine_tuning_are_named_by_its_own_setting():
         mesh.check_divides(config, 8)
 
 
+def test_lstms_that_do_not_fit_the_mesh_are_refused():
+    phases = (FinetunePhase(seq_len=19, steps=9, batch_size=8),)
+    config = FinetuneRun(phases=phases, mesh=MeshConfig(preset="fsdp"))
+    mesh.check_divides(config, 8)
+    config = with_setting(config, "model.bilstm_units", 100)
+    with pytest.raises(
+        ValueError, match=r"^config\.model\.bilstm_units is 100, .* divisor of 100$"
+    ):
+        mesh.check_divides(config, 8)
+
+
 def test_a_teacher_that_does_not_fit_the_mesh_is_refused():
     config = changed(mesh=MeshConfig(preset="tp", model_size=4))
     words = "config.teacher's num_attention_heads is 6, not a multiple of the 4 devices"

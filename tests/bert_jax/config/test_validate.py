@@ -182,6 +182,11 @@ RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO
         {"model.generator_embeddings": "gdes"},
         {"model.generator_hidden_size": 192, "model.generator_num_attention_heads": 5},
         {"objective": "mlm_nsp", "model.is_causal": True},
+        {"optim.end_learning_rate": 1e-2},
+        *(
+            {"phases[1].restart_learning_rate": 2e-5, end: 3e-5, "phases": (PHASE, PHASE)}
+            for end in ("phases[1].restart_end_learning_rate", "optim.end_learning_rate")
+        ),
         {"phases[0].objective": "mlm", "phases": (PHASE, PHASE), "objective": "causal"},
         *({"log.wandb": name} for name in ("a/b", "a#b", "x" * 129)),
         {"teacher": "", "objective": "relation_distillation", "data": NO_PAIRS},

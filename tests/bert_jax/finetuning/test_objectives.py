@@ -46,7 +46,7 @@ def rows_of(kind):
             "label_ids": rng.integers(0, 5, tokens).astype(np.int32),
             "label_weights": rng.integers(0, 2, tokens).astype(np.float32),
         }
-        return build_rows(rows, {}, token_labels=by_token)
+        return dataclasses.replace(build_rows(rows), token_labels=by_token)
     labels = {"label_ids": rng.integers(0, 3, EXAMPLES).astype(np.int32)}
     if kind == REGRESS:
         labels = {"label_values": rng.normal(size=EXAMPLES).astype(np.float32)}
@@ -56,7 +56,7 @@ def rows_of(kind):
             "start_positions": (lengths // 2).astype(np.int32),
             "end_positions": (lengths - 1).astype(np.int32),
         }
-    return build_rows(rows, labels, choices)
+    return dataclasses.replace(build_rows(rows, labels), rows_per_example=choices)
 
 
 @functools.cache

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from bert_jax.inference import fill_mask
-from bert_jax.inference.fill_mask import guess_tokens, hide_heldout_words, read_question
+from bert_jax.inference.fill_mask import (
+    Guess,
+    format_guesses,
+    guess_tokens,
+    hide_heldout_words,
+    read_question,
+)
 from bert_jax.interop import load, pretrained
 from bert_jax.model.attention import Visible
 from bert_jax.model.bert import EncoderRows
@@ -60,6 +66,11 @@ def test_all_tokens_but_the_special_ones_are_guessed_at_most(model):
     found = [guess.token for guess in guess_tokens(model, [question], 100_000)[0][0]]
     special = [model.vocabulary.pieces()[i] for i in model.vocabulary.special_ids.values()]
     assert sorted([*found, *special]) == sorted(model.vocabulary.pieces())
+
+
+def test_a_guess_that_is_a_space_alone_is_seen():
+    guesses = [Guess("\u2581a", 0.5), Guess("\u2581", 0.25)]
+    assert format_guesses(guesses, "").plain == "  a 50%   \u2581 25%"
 
 
 def test_no_questions_have_no_guesses(model):

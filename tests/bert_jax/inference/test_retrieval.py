@@ -37,16 +37,19 @@ def test_a_collection_has_its_documents_by_id_and_its_graded_queries(tmp_path, g
     read = retrieval.read_collection(write(tmp_path, grades=grades, split="dev"), "dev")
     assert read.documents == ["without a title", "A title and a text", ""]  # d10, d9, d9é
     assert read.queries == ["two", "one"]
-    assert read.grades == [{1: 2, 2: 0}, {0: -1}]
+    assert read.grades == [{1: 2, 2: 0}, {0: -1}] and not read.missing
+
+
+def test_graded_documents_that_the_corpus_lacks_are_numbered_after_its_own(tmp_path):
+    grades = [*GRADES, "q1\td8\t1", "q2\ta\t0", "q2\td8\t1"]
+    read = retrieval.read_collection(write(tmp_path, grades=grades), "test")
+    assert read.grades == [{1: 2, 2: 0, 4: 0, 3: 1}, {0: -1, 3: 1}] and read.missing == 2
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"grades": [*GRADES, "q1\td11\t1"]},
-            "qrels/test.tsv line 4 has the document 'd11', an id",
-        ),
+        ({"grades": ["q1\td11\t1"]}, "test.tsv has no grade of a document in corpus.jsonl"),
         (
             {"grades": [HEADER, "q4\td9\t1"]},
             "qrels/test.tsv line 2 has the query 'q4', an id that q",
@@ -108,6 +111,7 @@ def draw_collection(seed):
         graded = rng.permutation(documents)[: rng.integers(1, min(documents, 130))].tolist()
         # Of the first query no document is relevant.
         grades.append({document: int(rng.integers(-1, 4 * bool(query))) for document in graded})
+    grades[-1][documents] = 2  # of a document that the corpus lacks
     return ids, [array.astype(np.float32) for array in vectors], grades
 
 
@@ -124,8 +128,9 @@ def test_scores_equal_trec_evals(seed, block):
     tens = [
         dict(sorted(run.items(), key=lambda each: (each[1], each[0]))[::-1][:10]) for run in runs
     ]
+    names = [*ids, "missing"]
     qrels = {
-        str(query): {ids[document]: grade for document, grade in graded.items()}
+        str(query): {names[document]: grade for document, grade in graded.items()}
         for query, graded in enumerate(grades)
     }
     expected = {}
@@ -146,11 +151,6 @@ def test_keys_order_scores_as_float32_and_then_documents():
     documents = np.arange(len(scores))
     order = np.argsort(retrieval.make_keys(scores, documents)).tolist()
     assert order == [6, 1, 8, 2, 3, 7, 9, 0, 4, 5]
-
-
-def test_vectors_without_an_order_are_refused():
-    with pytest.raises(ValueError, match="infinities or NaN"):
-        retrieval.rank_by_vectors(np.ones((2, 3), np.float32), [np.full((1, 3), np.nan)])
 
 
 def score_by_bm25(documents, query, k1=1.5, b=0.75):

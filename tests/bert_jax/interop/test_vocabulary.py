@@ -299,6 +299,29 @@ def test_a_list_that_its_tokenizer_json_contradicts_is_refused(tmp_path):
             vocabulary.read(write(folder, changed))
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [*PIECES, ""],
+        [*PIECES, "", ""],
+        [*PIECES[:6], "", "", *PIECES[6:]],
+        [*PIECES[:6], PIECES[-1], *PIECES[6:]],
+        [*PIECES, "\u3000", PIECES[-1] + "\u00a0"],
+    ],
+    ids=["blank end", "blank ends", "blank", "twice", "spaces"],
+)
+def test_a_tokenizer_json_made_from_an_untidy_list_is_read(tmp_path, lines):
+    """As transformers makes it: blank lines and spaces are pieces, the last of two lines counts."""
+    tokenizer = make_wordpiece_tokenizer(lines, "[UNK]", True)
+    tokenizer.add_special_tokens(["[SEP]"])
+    id_of = tokenizer.get_vocab()
+    text = f"a cat saw [SEP] {PIECES[-1]}"
+    read = vocabulary.read(write(tmp_path, lines, tokenizer=tokenizer))
+    assert read.path.name == "tokenizer.json"
+    assert read.encode([text])[0].tolist() == tokenizer.encode(text).ids
+    assert [read.pieces()[number] for number in id_of.values()] == [*id_of]
+
+
 def test_a_list_next_to_a_unigram_model_has_its_pieces_or_is_refused(tmp_path):
     pieces = [*PIECES[:5], "\u2581", "a", "cat"]
     tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram([(p, 0.0) for p in pieces], 1))

@@ -3,12 +3,15 @@
 import dataclasses
 import json
 import shutil
+import sys
 
 import jax
 import numpy as np
 import pytest
 import tokenizers
+import yaml
 
+from bert_jax import train
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import (
     CheckpointConfig,
@@ -158,6 +161,18 @@ def test_sizes_are_the_checkpoints_and_dropout_the_configs(checkpoint):
     larger = StoreFacts(checkpoint.config.vocab_size + 1)
     with_store = resolve(from_checkpoint, sizes, larger)
     assert with_store.model.vocab_size == larger.vocab_size
+
+
+def test_print_config_has_the_sizes_of_a_checkpoint_that_is_here(checkpoint, monkeypatch, capsys):
+    """A checkpoint that would be fetched leaves the sizes as the config has them."""
+    monkeypatch.setattr(sys, "argv", ["train"])
+    flags = ["--config=configs/base.py", f"--config.init={checkpoint.address}", "--print_config"]
+    short = ["--config.phases[0].seq_len=16", "--config.phases[1].seq_len=16"]
+    assert train.main([*flags, *short]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)["model"]
+    assert ModelConfig(**printed).hidden_size == checkpoint.config.hidden_size
+    for address in ("", "orbax:gs://b/run@5", "hf:google-bert/bert-base-uncased"):
+        assert warm_start.read_local_sizes(Config(init=address)) is None
 
 
 @pytest.fixture(scope="module")

@@ -271,9 +271,16 @@ def test_finished_runs_are_not_repeated_and_failed_ones_are(config, tmp_path, fa
     assert not any(result.errors for result in results)
 
 
+@pytest.mark.parametrize(
+    ("visible", "used"),
+    [(None, {"0", "1"}), ("4,6", {"4", "6"}), ("GPU-1", {"GPU-1"}), ("", {""})],
+)
 def test_runs_take_place_at_once_and_a_row_waits_for_the_one_it_reads(
-    config, tmp_path, fakes, monkeypatch
+    config, tmp_path, fakes, monkeypatch, visible, used
 ):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     both, devices, quick = threading.Barrier(2, timeout=20), set(), runs.child_process.run
 
     def slow(command, log, environment, show_progress):
@@ -286,7 +293,7 @@ def test_runs_take_place_at_once_and_a_row_waits_for_the_one_it_reads(
     results = Study(dataclasses.replace(config, rows=rows), tmp_path).run(SILENT, parallel=2)
     assert [sorted(result.seeds) for result in results] == [[0, 1]] * 3
     assert not any(result.errors for result in results)
-    assert devices == {"0", "1"}
+    assert devices == used
 
 
 def test_a_signal_ends_every_run_and_starts_no_other(
@@ -461,6 +468,13 @@ def test_report_has_means_differences_reasons_and_failures(tmp_path):
     ):
         assert text in page
     assert (tmp_path / report.PICTURE).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_study_of_which_every_run_failed_has_no_picture(tmp_path):
+    names = report.write(tmp_path, report.Report([RowResult(BERT, errors=["seed 0: dead"])], ""))
+    assert sorted(names) == sorted(path.name for path in tmp_path.iterdir())
+    page = (tmp_path / report.PAGE).read_text()
+    assert "BERT failed, seed 0: dead" in page and report.PICTURE not in page
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bert_jax.config import Config, ModelConfig, OptimConfig, Phase
+from bert_jax.config import Config, ModelConfig, OptimConfig, Phase, phase_start
 from bert_jax.logging.metrics_writer import MetricsFile
 from bert_jax.monitoring import rules
 from bert_jax.monitoring import watch as watch_lib
@@ -69,7 +69,8 @@ def apart(line):
 
 def watch(lines, config=CONFIG, baseline=BASELINE):
     shown = []
-    facts = [PhaseFacts(0, baseline, PREDICTIONS, EXAMPLES)]
+    starts = [phase_start(config, index) for index in range(len(config.phases))]
+    facts = [PhaseFacts(start, baseline, PREDICTIONS, EXAMPLES) for start in starts]
     watching = Watch(config, facts, (), shown.append, NO_FILE)
     watching.on_start(0)
     for line in lines:
@@ -133,6 +134,39 @@ def test_a_fault_is_found_and_no_other(rule):
     sentence, advice = found[rule].sentence, found[rule].advice
     assert sentence.endswith(".") and advice.endswith(".")
     assert found[rule].step <= STEPS / 10 or rule not in EARLY
+
+
+def split_at(*steps):
+    """The config with phases that end at these steps, the last at its end."""
+    lengths = np.diff([0, *steps, STEPS]).tolist()
+    return dataclasses.replace(CONFIG, phases=tuple(Phase(64, length) for length in lengths))
+
+
+@pytest.mark.parametrize("rule", EARLY[:3])
+def test_a_loss_is_judged_at_a_constant_rate_and_after_a_batch_that_grows_too(rule):
+    losses, others = FAULTS[rule]
+    constant = others | {"learning_rate": 1e-3 * np.minimum(LINES / 500, 1)}
+    for config, lines in ((CONFIG, 10), (split_at(300, 600), 16)):
+        for columns in (others, constant):
+            assert list(watch(lines_of(losses, **columns)[:lines], config)) == [rule]
+    assert watch(lines_of(good_losses()), split_at(300, 600)) == {}
+
+
+def test_next_sentences_that_a_later_phase_begins_with_are_given_time():
+    accuracies = 0.5 + 0.4 * np.clip((LINES - 5000) / 2000, 0, 1)
+    later = split_at(5000)
+    assert watch(lines_of(good_losses(), nsp_accuracy=accuracies)[50:], later) == {}
+    at_chance = lines_of(good_losses(), nsp_accuracy=np.full(100, 0.51))[50:]
+    assert watch(at_chance, later)["next_sentence_at_chance"].step == 6000
+
+
+def test_visible_targets_are_told_from_a_line_of_few_and_in_the_words_of_their_objective():
+    once = {"mlm_accuracy": np.where(np.arange(100) == 50, 0.95, 0.6)}
+    assert watch(lines_of(good_losses(), **once)) == {}
+    for term, names_masks in (("mlm", True), ("causal", False)):
+        [visible] = watch([{"step": 1, "split": "train", f"{term}_accuracy": 1.0}]).values()
+        assert visible.rule == "targets_visible"
+        assert ("mask_token_share" in visible.advice) == names_masks
 
 
 def test_a_plateau_is_reported_late_where_targets_fit_their_neighbors():

@@ -243,6 +243,19 @@ def test_losses_of_other_objectives_are_compared_by_the_terms_they_share(tmp_pat
     assert sentences[-1].startswith("Their objectives share no term")
 
 
+def test_a_loss_of_an_earlier_phase_is_not_taken_for_the_run_s(tmp_path):
+    make_run(tmp_path / "causal")
+    lines = (tmp_path / "causal" / "metrics.jsonl").read_text()
+    (tmp_path / "causal" / "metrics.jsonl").write_text(lines.replace("mlm_", "causal_"))
+    first, second = (text.splitlines(True) for text in (lines.replace("mlm_", "causal_"), lines))
+    make_run(tmp_path / "both")
+    (tmp_path / "both" / "metrics.jsonl").write_text("".join(first[:2] + second[2:]))
+    both = read_run(tmp_path / "both")
+    assert "causal" not in describe_verdict(both) and "held-out mlm loss" in describe_verdict(both)
+    assert both.list_terms() == ["causal", "mlm"]
+    assert compare([both, read_run(tmp_path / "causal")])[-1].startswith("Their objectives share")
+
+
 def test_the_page_has_the_guesses_of_each_run(tmp_path):
     runs = [read_run(make_run(tmp_path / name)) for name in "ab"]
     page = render_page(runs, samples=[[("a [MASK] & b", "the 50%")], []])

@@ -35,6 +35,7 @@ CONFIG = config_lib.resolve(
 LARGE_TEXT = CorpusFacts(2e9, (100.0, 400.0), (2e7, 5e6))
 HUGE_TEXT = CorpusFacts(2e12, (100.0, 400.0), (2e10, 5e9))
 SMALL_TEXT = CorpusFacts(7e6, (100.0, 400.0), (7e4, 17.5e3))
+TINY_TEXT = CorpusFacts(20.0, (20.0, 20.0), (1.0, 1.0))
 TEXT = """HloModule jit_step
 
 ENTRY %main (p: f32[8]) -> f32[8] {{
@@ -216,10 +217,25 @@ def test_a_short_run_still_warms_up():
 
 
 @pytest.mark.parametrize(
+    ("steps", "warmups"), [([90, 10], [5, 7]), ([1, 2], [0, 1]), ([12, 1], [1, 0])]
+)
+def test_a_warm_up_is_shorter_than_its_schedule(steps, warmups):
+    config = with_setting(CONFIG, "phases[1].restart_learning_rate", 1e-4)
+    config = with_setting(config, "phases[1].restart_warmup_steps", 70)
+    asked = request(config=config)
+    settings = budget.make_settings(config, steps, choose(asked, Compiler()).phases, asked)
+    for flag, value in settings.items():
+        config = with_setting(config, flag.removeprefix("config."), value)
+    validate.check(config)
+    assert [config.optim.warmup_steps, config.phases[1].restart_warmup_steps] == warmups
+
+
+@pytest.mark.parametrize(
     ("usd", "corpus", "words"),
     [
         (0.3, LARGE_TEXT, "pays for 225 s of v5e:2x2, but a start alone takes about 300 s"),
         (0.5, HUGE_TEXT, r"buys 0.0\d+ epochs of the store's 2,000,000,000,000 tokens at the"),
+        (300, TINY_TEXT, "20 tokens, read 256 times, are fewer than a step of each phase takes"),
     ],
 )
 def test_a_budget_that_buys_too_little_is_refused_before_anything_is_compiled(usd, corpus, words):

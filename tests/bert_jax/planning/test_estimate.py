@@ -48,6 +48,12 @@ def test_an_estimate_is_work_and_what_collectives_add(monkeypatch):
     assert found.unpriced_kernels == {"k": 1}
 
 
+def test_who_learns_relations_predicts_no_words():
+    student = dataclasses.replace(CONFIG, objective="relation_distillation")
+    # Base at 128 without the 2.8837 GFLOP of its head.
+    assert estimate.count_row_flops(student, 0) == pytest.approx(67.0452e9, rel=1e-4)
+
+
 def test_a_price_is_asked_for_the_heads_of_a_device(monkeypatch):
     asked = []
     monkeypatch.setattr(chip_prices, "look_up_cycles", lambda shape: asked.append(shape) or {})

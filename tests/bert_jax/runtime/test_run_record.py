@@ -83,6 +83,14 @@ def test_what_would_be_another_run_is_refused_by_name(config, tmp_path, path, va
         check(tmp_path, with_setting(config, path, value))
 
 
+def test_another_number_of_phases_is_refused_with_the_way_to_add_one(config, workdir):
+    for phases in (config.phases[:1], (*config.phases, config.phases[1])):
+        other = dataclasses.replace(config, phases=phases)
+        words = rf"len\(config.phases\) = 2, this config says {len(phases)}; .* --branch="
+        with pytest.raises(ValueError, match=words):
+            check(workdir, other)
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [

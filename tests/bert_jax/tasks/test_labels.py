@@ -60,7 +60,15 @@ def test_cells_of_many_digits_or_quotation_marks_take_linear_time(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "labels", [("1", "2", "10"), ("a", "b"), ("1.1", "1.2"), (CAFE, "cafe"), ("\u9ad8", "\u4f4e")]
+    "labels",
+    [
+        ("1", "2", "10"),
+        ("a", "b"),
+        ("1.1", "1.2"),
+        (CAFE, "cafe"),
+        ("\u9ad8", "\u4f4e"),
+        ("\U0001faea", "\U0001fadf"),
+    ],
 )
 def test_other_labels_are_classes(labels):
     assert check(*labels) == ()
@@ -85,6 +93,7 @@ def test_a_class_may_have_the_name_of_its_column():
 
 def test_folded_texts_keep_what_is_seen():
     assert fold_text(" \u200b\u00a0") == "" and fold_text("a\tb") == "a b"
+    assert fold_text("\U0001faea")  # newer than unicodedata
     assert is_header(["text", "label"], ["Label ", "\ufefftext"])
     assert not is_header(["text", "label"], ["text", "1"])
 

@@ -15,14 +15,14 @@ from tests.bert_jax.tasks.tables import write_table
 
 ROWS = [
     {"id": number, "text": text, "score": number / 4}
-    for number, text in enumerate(["a cat", 'b, "dog"', "", "ä\u2028", "e" * 50, "f\tg\nh", "last"])
+    for number, text in enumerate(["a cat", 'b, "dog"', "", "ä\u2028", "e" * 50, "f\tg\nh", "i\rj"])
 ]
 SUFFIXES = [".tsv", ".csv", ".jsonl", ".parquet"]
 
 
 def plain(rows, suffix):
     """As the format keeps them: a tsv has no tabs within a text."""
-    cut = str.maketrans("\t\n", "  ") if suffix == ".tsv" else {}
+    cut = str.maketrans("\t\n\r", "   ") if suffix == ".tsv" else {}
     return [row | {"text": row["text"].translate(cut)} for row in rows]
 
 
@@ -115,6 +115,22 @@ def test_dates_within_a_list_are_text_in_json(tmp_path):
     pq.write_table(pa.table({"text": ["a"], "days": days}), tmp_path / "in.parquet")
     through(tmp_path / "in.parquet", tmp_path / "out.jsonl")
     assert read(tmp_path / "out.jsonl") == [{"text": "a", "days": ["2024-05-01"], "n": 0}]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([[1]], pa.list_(pa.timestamp("ns"))),
+        pa.array([[1 << 62]], pa.list_(pa.timestamp("us"))),
+        pa.array([[1]], pa.list_(pa.timestamp("us", "Nowhere"))),
+        pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"]),
+        pa.array([b"\xff"], pa.binary(1)),
+    ],
+)
+def test_a_column_without_a_text_form_is_refused(tmp_path, column):
+    pq.write_table(pa.table({"text": ["a"], "more": column}), tmp_path / "in.parquet")
+    with pytest.raises(ValueError, match=r"column 'more' of type .* has no text form; write"):
+        through(tmp_path / "in.parquet", tmp_path / "out.jsonl")
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

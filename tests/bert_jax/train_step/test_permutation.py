@@ -156,3 +156,24 @@ def test_a_masked_token_is_predicted_from_all_others_but_masked_ones(params):
     other[:, 0] += 1  # a token that is nowhere masked
     changed = vectors(on_one, mesh.place_batch(batch | {"input_ids": other}, at.mesh))
     assert (np.asarray(changed) != np.asarray(expected)).any(axis=-1)[is_used].all()
+
+
+@pytest.mark.parametrize("position", ["post", "pre"])
+def test_targets_that_begin_as_tokens_and_see_as_they_do_end_as_tokens(position):
+    """Both streams are the same layers, with the same norms before or after their parts."""
+    config = dataclasses.replace(CONFIG.model, norm_position=position)
+    at = setting(dataclasses.replace(CONFIG, model=config), 1)
+    params = draw(at.model)
+    params["embeddings"]["target"][0, 0] = params["embeddings"]["word"]["embedding"][7]
+    batch = one_by_one()
+    batch["input_ids"][:] = 7
+    places = np.broadcast_to(np.arange(batch["input_ids"].shape[1]), batch["input_ids"].shape)
+
+    @jax.jit
+    def streams(params, batch, places):
+        bert, rows = at.model.bind(params), rows_of(batch)
+        return bert.encode(rows), bert.encode_targets(rows, places, rows.visible.mask)
+
+    placed = mesh.place_batch(batch | {"places": places}, at.mesh)
+    tokens, targets = streams(on_mesh(params, at), placed, placed["places"])
+    np.testing.assert_allclose(targets, tokens, rtol=0, atol=2e-5)

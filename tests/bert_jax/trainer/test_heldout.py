@@ -13,6 +13,7 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax.config import Config, EvalConfig, OptimConfig, Phase, validate
 from bert_jax.model import bert
+from bert_jax.runtime.profiler import Window
 from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, Objective
 from bert_jax.trainer import baselines, heldout
 from bert_jax.trainer.compile import build_parts
@@ -48,14 +49,27 @@ def feed(config):
     return open_feed(config)
 
 
-def opening(feed, phases, done=None, devices=1):
+def opening(feed, phases, done=None, devices=1, profiled=None):
     """The first block of a run that is otherwise not built."""
     config = feed.config
     parts = build_parts(config, [MLM_NSP], devices=jax.devices()[:devices])
     rows = describe_corpus(feed, phases)
     given = {"config": config, "parts": parts, "data_rows": rows}
-    setup = SimpleNamespace(**given, profiled=None, changes=(), trunk=None)
+    setup = SimpleNamespace(**given, profiled=profiled, changes=(), trunk=None)
     return list_opening_rows(setup, done)
+
+
+@pytest.mark.parametrize(
+    ("done", "label", "words"),
+    [
+        (None, "profile", "steps 7 to 9 will be traced"),
+        (6, "profile", "steps 7 to 9 will be traced"),
+        (7, "! profile", "steps 7 to 9 are not traced: this start begins after step 7"),
+    ],
+)
+def test_a_resumed_run_says_that_it_passes_over_the_steps_to_trace(feed, done, label, words):
+    phases = [count_phase(feed, 0, MLM_NSP)]
+    assert (label, words) in opening(feed, phases, done, profiled=Window(7, 9))
 
 
 def test_counts_are_those_of_the_heldout_examples(config, feed):

@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+import types
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from bert_jax.config import EvalConfig, MeshConfig, ModelConfig, Phase
+from bert_jax.config import Config, EvalConfig, MeshConfig, ModelConfig, Phase
 from bert_jax.model import attention
 from bert_jax.model.attention import dispatch, verify
 from bert_jax.model.attention.verify import KernelCheck
@@ -67,6 +68,32 @@ def test_a_sound_kernel_is_checked_once_and_recorded(build, errors):
     assert set(recorded.values()) == {compile.SOUND} and len(recorded) == len(lengths)
     build()
     assert sorted(errors["checked"]) == lengths  # a resume keeps the verdict
+
+
+@pytest.mark.parametrize(
+    ("objectives", "teacher", "expected"),
+    [
+        (("causal", "mlm"), {}, [(True, 0.1, 0.0), (False, 0.1, 0.0)]),
+        (("mlm",), {"attention_probs_dropout_prob": 0.0}, [(False, 0.1, 0.0)]),
+        (
+            ("mlm",),
+            {"position_embedding_type": "rotary"},
+            [(False, 0.1, 0.0), (False, 0.1, 10_000.0)],
+        ),
+    ],
+)
+def test_all_that_a_run_asks_of_a_kernel_at_one_length_is_checked(objectives, teacher, expected):
+    """Which keys a query sees, dropout and rotary positions, in the phases and in a teacher."""
+    phases = tuple(Phase(16, 4, objective=objective) for objective in objectives)
+    config, model = Config(phases=phases), ModelConfig()
+    parts = types.SimpleNamespace(
+        config=config,
+        model=types.SimpleNamespace(config=model, dtype=jnp.dtype("bfloat16")),
+        mesh=mesh_lib.make_mesh(MeshConfig(), jax.devices()[:1]),
+        teacher=types.SimpleNamespace(config=dataclasses.replace(model, **teacher)),
+    )
+    shapes = [shape for _, shape in compile.find_kernels(parts).values()]
+    assert [(shape.is_causal, shape.rate, shape.theta) for shape in shapes] == expected
 
 
 def test_a_kernel_that_differs_is_replaced_now_and_at_each_resume(build, errors):

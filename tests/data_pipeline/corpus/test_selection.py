@@ -205,8 +205,8 @@ def test_two_documents_if_they_can_be_and_at_most_half_with_copies_together(copi
     "names, sentence",
     [
         ([], "the input has no document with a token"),
-        (["a"], "the input has a single document, so none can be held out"),
-        (["a"] * 7, "the input has 7 documents that are equal but for case"),
+        (["a"], "the input, as cleaned, has a single document: none"),
+        (["a"] * 7, "7 documents, equal or nearly so but for case"),
     ],
 )
 def test_a_corpus_that_cannot_be_parted_is_refused(names, sentence):

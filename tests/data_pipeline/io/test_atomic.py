@@ -164,7 +164,7 @@ def test_a_pipe_and_what_dev_holds_are_written_to_and_not_replaced(tmp_path, mon
     assert names(tmp_path) == ["dev", "file", "pipe"] and names(stdout.parent) == ["stdout"]
 
 
-def test_a_place_that_is_taken_is_refused(tmp_path):
+def test_a_place_that_is_taken_is_refused(tmp_path, monkeypatch):
     check_new_file(tmp_path / "new.txt")
     (tmp_path / "old.txt").touch()
     for place, words in (
@@ -174,3 +174,8 @@ def test_a_place_that_is_taken_is_refused(tmp_path):
     ):
         with pytest.raises(ValueError, match=f"--output is .*{words}"):
             check_new_file(tmp_path / place)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)  # root may write
+    with pytest.raises(
+        ValueError, match=f"--output is .*, and nothing can be written to {tmp_path};"
+    ):
+        check_new_file(tmp_path / "new.txt")

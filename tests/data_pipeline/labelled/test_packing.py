@@ -1,5 +1,7 @@
 """Examples side by side in rows: each whole and once, in rows of one shape, the same anywhere."""
 
+import dataclasses
+
 import numpy as np
 
 from data_pipeline.labelled.framing import frame
@@ -22,11 +24,9 @@ def rows_of(examples, seed=0, longest=20):
     texts = [rng.integers(5, 99, rng.integers(1, longest)) for _ in range(examples)]
     rows = [frame(text, rng.integers(5, 99, 2), BERT, longest + 9) for text in texts]
     tokens = sum(len(row.token_ids) for row in rows)
-    return build_rows(
-        rows,
-        {"label_ids": rng.integers(0, 3, examples).astype(np.int32)},
-        token_labels={"tags": rng.integers(1, 7, tokens).astype(np.int32)},
-    )
+    labels = {"label_ids": rng.integers(0, 3, examples).astype(np.int32)}
+    tags = {"tags": rng.integers(1, 7, tokens).astype(np.int32)}
+    return dataclasses.replace(build_rows(rows, labels), token_labels=tags)
 
 
 def test_every_example_lies_whole_in_one_row_beside_none_of_its_tokens():

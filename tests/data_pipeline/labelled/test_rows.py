@@ -1,5 +1,7 @@
 """Batches of labelled examples: what stands in them, in which order, and that steps repeat."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ def rows_of(examples, rows_per_example=1):
         for choice in range(rows_per_example)
     ]
     labels = {"label_ids": np.arange(examples, dtype=np.int32)}
-    return build_rows(rows, labels, rows_per_example)
+    return dataclasses.replace(build_rows(rows, labels), rows_per_example=rows_per_example)
 
 
 def test_a_batch_holds_its_rows_and_fills_up_with_nothing():
@@ -40,7 +42,8 @@ def test_choices_of_an_example_stay_together():
 
 def test_token_labels_lie_under_their_tokens():
     rows = [frame([11, 12], None, BERT, 8), frame([13], None, BERT, 8)]
-    labelled = build_rows(rows, {}, token_labels={"label_ids": np.array([0, 5, 6, 0, 0, 7, 0])})
+    token_labels = {"label_ids": np.array([0, 5, 6, 0, 0, 7, 0])}
+    labelled = dataclasses.replace(build_rows(rows), token_labels=token_labels)
     batch = labelled.batch(np.array([1, 0, -1]), 5, pad_id=0)
     assert batch["label_ids"].tolist() == [[0, 7, 0, 0, 0], [0, 5, 6, 0, 0], [0] * 5]
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.sampling.mixture import MixedSource, chain, make_schedule
-from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.spec.options import PretrainOptions, parse_store_weights
 from tests.data_pipeline.corpora import split_of, varied
 from tests.data_pipeline.sampling.sources import assert_same, source_of
 
@@ -38,6 +38,15 @@ def test_shares_in_decimals_are_exact_and_too_small_ones_are_refused():
     assert make_schedule((1.0,)).store_P.tolist() == [0]
     with pytest.raises(ValueError, match=r"store 1 of config\.data\.store has 1e-06 of the rows"):
         make_schedule((1 - 1e-6, 1e-6))
+
+
+@pytest.mark.parametrize("shares", ["1,1,1", "0.3,0.3,0.1", "0.14,0.14,0.14,0.14,0.14,0.14,0.14"])
+def test_the_shares_that_an_error_names_are_taken(shares):
+    count = shares.count(",") + 1
+    with pytest.raises(ValueError, match="sums to") as raised:
+        parse_store_weights(shares, count, "--weights")
+    advised = str(raised.value).rpartition(" ")[2]
+    assert len(make_schedule(parse_store_weights(advised, count, "--weights")).quotas_K) == count
 
 
 @pytest.fixture(scope="module")

@@ -151,7 +151,7 @@ def test_a_corpus_of_single_sentences_is_all_random_and_long_ones_fill_the_row()
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"split": split_of(numbered([[9, 9, 9]]))}, "split train has 1 document; next-"),
+        ({"split": split_of(numbered([[9, 9, 9]]))}, "build the store from 4 or more documents"),
         (
             {"split": replace(SPLIT, name="heldout", document_offsets=np.zeros(1, np.int64))},
             "split heldout is empty",

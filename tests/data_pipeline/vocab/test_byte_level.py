@@ -163,8 +163,10 @@ def test_words_start_at_spaces_and_characters_have_their_pieces(loaded):
     assert vocabulary.kind == BYTE_LEVEL and not vocabulary.lowercase
     (ids,) = id_lists(vocabulary, ["x bal, über"])
     starts = [not vocabulary.is_continuation[i] for i in ids]
-    text = "".join(vocabulary.readable_pieces()[i] for i in ids)
+    readable = vocabulary.readable_pieces()
+    text = "".join(readable[i] for i in ids)
     assert text.removeprefix("▁").startswith("x▁bal,▁")
+    assert not {*"\n\r\t\x1b"} & {*"".join(readable)} and "\u010a" in readable  # a line feed
     begins = [i for i, start in enumerate(starts) if start]
     assert len(begins) == 2 + adds_space(library)
     aligned = PieceAligner(vocabulary).encode("x bal, über")
@@ -241,7 +243,8 @@ def without(piece: str) -> dict:
         (damaged_model(merges=[["zz", "qq"]]), "this version of tokenizers"),
         (without("<mask>"), "no piece \\[MASK\\] or <mask>"),
         (without("\u0120"), "no piece for 1 of the 256 bytes"),
-        (damaged_model(vocab=TRAINED["model"]["vocab"] | {"x9": 999}), "without a gap"),
+        (damaged_model(vocab=TRAINED["model"]["vocab"] | {"x9": 999}), "with few gaps"),
+        (damaged_model(vocab=TRAINED["model"]["vocab"] | {"x9": 9}), "each needs its own"),
     ],
 )
 def test_other_rules_and_damage_are_refused_by_a_sentence(tmp_path, data, message):

@@ -1,5 +1,6 @@
 """A BiLSTM on vectors of several layers learns to tag, from the right layers and rows."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +22,8 @@ def toy_split(rows, seed):
     texts = [rng.integers(0, 10, n) for n in rng.integers(2, 17, rows)]
     tags = np.concatenate([np.r_[0, text[:-1] >= 5] for text in texts]).astype(np.int32)
     labels = {"label_ids": tags, "label_weights": np.ones(len(tags), np.float32)}
-    split = build_rows([(text.tolist(), len(text)) for text in texts], token_labels=labels)
+    split = build_rows([(text.tolist(), len(text)) for text in texts])
+    split = dataclasses.replace(split, token_labels=labels)
     vectors_TKD = rng.normal(size=(len(tags), LAYERS + 1, WIDTH)).astype(np.float32)
     vectors_TKD[:, -2, 0] = np.where(split.token_ids >= 5, 1.0, -1.0)  # the one layer that tells
     return split, vectors_TKD

@@ -1,5 +1,6 @@
 """What a linear model sees of a row, counted by hand; each kind of vectors; what is refused."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -139,7 +140,13 @@ def test_what_cannot_be_learned_on_frozen_vectors_is_refused():
         frozen_task.check_task(toy_task(SPAN, {}), counts, "counts")
     with pytest.raises(ValueError, match="counts has no vectors of words"):
         frozen_task.check_task(toy_task(TAG, {}), counts, "counts")
-    frozen_task.check_task(toy_task(CLASSIFY, {}), counts, "counts")
+    one, both = (
+        toy_task(CLASSIFY, {"train": np.array(labels, np.int32)}, classes=2)
+        for labels in ([1, 1], [0, 1])
+    )
+    with pytest.raises(ValueError, match="all training rows of toy have the same label"):
+        frozen_task.check_task(one, counts, "counts")
+    frozen_task.check_task(both, counts, "counts")
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +203,8 @@ def test_tags_are_learned_from_the_vectors_of_a_kind(folders):
     texts = [rng.choice([7, 9, 25, 27], n) for n in rng.integers(3, 16, 60)]
     tags = np.concatenate([text >= 20 for text in texts]).astype(np.int32)
     labels = {"label_ids": tags, "label_weights": np.ones(len(tags), np.float32)}
-    rows = build_rows([(text.tolist(), len(text)) for text in texts], token_labels=labels)
+    rows = build_rows([(text.tolist(), len(text)) for text in texts])
+    rows = dataclasses.replace(rows, token_labels=labels)
     task = tagging({"train": rows, "dev": rows})
     settings = Training(units=8, epochs=12, batch_size=12, learning_rate=5e-2)
     logits = frozen_task.learn(task, encoder, settings, Screen(is_writer=False))
