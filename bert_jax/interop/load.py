@@ -29,6 +29,7 @@ from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.run_record import PretrainingRun
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN
 from bert_jax.tasks.task_layer import TaskLayer
+from data_pipeline.io import small_files
 from data_pipeline.io.address import is_address
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec import schema
@@ -229,7 +230,7 @@ def choose_step(address: str, workdir: str, step: int | None, storage: workdir_l
         if step not in saved:
             raise Refused(
                 f"{address}: {workdir} has no checkpoint of step {step}; it has checkpoints of "
-                f"{', '.join(map(str, saved)) or 'none'}"
+                f"{small_files.list_names(list(map(str, saved)))}"
             )
         return step
     newest = reader.find_newest_step(storage.checkpoints)
