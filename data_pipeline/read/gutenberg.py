@@ -58,7 +58,7 @@ _NOT_PROSE = re.compile(
     re.IGNORECASE,
 )
 _NOTES = re.compile(r"\s*(?:footnotes|index)\b", re.IGNORECASE)  # their entries are numbered
-_ENDS_LIKE_PROSE = re.compile(r"[.!?…:;,—-][\"'”’)\]_*]*$")
+_ENDS_LIKE_PROSE = re.compile(r"[.!?…:;,—。！？：；，、।॥۔؟։።။។།-][\"'”’»)\]_*」』）]*$")
 _ITALICS = re.compile(r"\b_|_\b")
 _ORNAMENT = re.compile(r"[\s*.·•=~_―–—-]*$")
 

@@ -147,6 +147,13 @@ def test_chapters_headed_by_bare_numbers_are_not_taken_for_their_part(numbers, b
     assert chapters == [["A Quiet Day", PARAGRAPH, PARAGRAPH]] * 6
 
 
+@pytest.mark.parametrize("end", ["。", "。」", "।", "؟", "።", ".»"])
+def test_prose_of_any_script_is_a_chapter(end):
+    prose = "字" * 300 + end
+    book = f"1\n\n{prose}\n\n\n\n2\n\n{prose}"
+    assert list(read_chapters(PATH, book.split("\n"))) == [[prose], [prose]]
+
+
 def test_the_numbers_of_pages_do_not_end_a_chapter():
     page = PROSE + "\n\n\n\n{}\n\n\n" + PROSE
     book = f"PART ONE\n\n\n\n1\n\n{page.format(57)}\n\n\n\n2\n\n{page.format(58)}\n\n2\n\n{PROSE}"
