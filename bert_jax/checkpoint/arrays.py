@@ -70,7 +70,7 @@ def describe_kinds(unpadded: Any) -> dict[str, str]:
 
 
 def compute_fingerprints(tree: Any, unpadded: Any) -> jax.Array:
-    """Return fingerprints, uint32[leaves,2], of a tree without its padding; never block."""
+    """Return the fingerprints of a tree without its padding, uint32[leaves,2]; do not block."""
     dims = [leaf.shape for leaf in jax.tree.leaves(unpadded)]
     return fingerprint.compute(jax.tree.leaves(tree), dims)
 

@@ -35,11 +35,11 @@ DAMAGED = "_damaged"  # suffix of the quarantine folder next to checkpoints/
 UNCOMMITTED = ".orbax-checkpoint-tmp"  # a part of the name of an unfinished checkpoint
 NEWEST_KEPT = 2  # the second serves if the newest checkpoint is damaged
 _SEAL = "sha256"
-_STEP = re.compile(r"0|[1-9][0-9]*")  # 070 does not name step 70
-_ARRAYS_OF_STATE = 3  # float32 arrays per parameter: itself and two optimizer moments
+_STEP = re.compile(r"0|[1-9][0-9]*")  # 070 is no step
+_ARRAYS_OF_STATE = 3  # float32 arrays per parameter: the weights and two moments
 # Errors that mean damaged files; others may be transient.
 _OF_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
-_OF_PROCESS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # it lacks memory, or opens too many files
+_OF_PROCESS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # out of memory or file descriptors
 
 
 def make_absolute(directory: Folder) -> epath.Path:
@@ -136,14 +136,14 @@ def is_damage(error: Exception, path: epath.Path) -> bool:
 def holds_files(folder: epath.Path) -> bool:
     """Return whether a folder contains a file at any depth; True for a file itself."""
     with explain_errors(str(folder), "reading"):
-        return not folder.is_dir() or any(True for _ in _files(folder))
+        return not folder.is_dir() or any(True for _ in _walk_files(folder))
 
 
-def _files(folder: epath.Path) -> Iterator[epath.Path]:
+def _walk_files(folder: epath.Path) -> Iterator[epath.Path]:
     """Yield every file below a folder; epath's own walk loses the gs:// of gcsfs paths."""
     for path in folder.iterdir():
         if path.is_dir():
-            yield from _files(path)
+            yield from _walk_files(path)
         else:
             yield path
 
@@ -177,7 +177,7 @@ def move(path: Folder, target: Folder) -> None:
 def copy(folder: epath.Path, target: epath.Path) -> None:
     """Copy the files of a folder, which may be in a bucket, into a new one."""
     with explain_errors(str(folder), "copying"):
-        for file in _files(folder):
+        for file in _walk_files(folder):
             end = target / file.relative_to(folder)
             end.parent.mkdir(parents=True, exist_ok=True)
             file.copy(end)
@@ -203,7 +203,7 @@ def check_space(
 ) -> None:
     """Raise Refused if the disk has no room for the checkpoints that a run keeps, plus one more.
 
-    A run does not save those before done_steps again, should they be gone. A bucket is not checked.
+    Checkpoints before done_steps need no room: they are not saved again. Buckets are not checked.
     """
     if is_address(str(directory)):
         return

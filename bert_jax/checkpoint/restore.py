@@ -21,7 +21,7 @@ from data_pipeline.io.small_files import DamagedFile
 
 _ARRAY = re.compile(r'"([^"/]+)/(?:\.zarray|[\d.]+)"')  # a part of TensorStore's messages
 _FILE = re.compile(r'(?:local file|GCS object) "([^"]+)"')
-_AGREE_SECS = 3600.0  # most by which the reading times of processes may differ
+_AGREE_SECS = 3600.0  # longest wait for the slowest process to read its part
 
 Say = Callable[[str], None]
 Content = TypeVar("Content")
@@ -117,7 +117,7 @@ def holds_files(folder: epath.Path) -> bool:
 def quarantine(
     directory: epath.Path, problems: Mapping[int, str], consequence: str, say: Say
 ) -> None:
-    """Quarantine checkpoints in process 0, by step -> problem, "" for an empty folder; print each.
+    """Quarantine checkpoints in process 0, given as step -> problem ("": empty folder); print each.
 
     Raises OSError on every process if process 0 cannot move them.
     """

@@ -32,7 +32,7 @@ def to_config_dict(config: Any) -> ml_collections.ConfigDict:
 
 
 def settings_from(kind: type[Kind], view: Any, path: str = "config") -> Kind:
-    """Convert a ConfigDict back to its dataclass of settings, which errors call `path`.
+    """Convert a ConfigDict back to its dataclass of settings; errors name it by `path`.
 
     Raises Refused if a field is unknown, missing, of another type, or not a finite number.
     """
@@ -54,14 +54,14 @@ def settings_from(kind: type[Kind], view: Any, path: str = "config") -> Kind:
         elif dataclasses.is_dataclass(hint):
             values[name] = settings_from(typing.cast(type[Any], hint), value, key)
         else:
-            values[name] = _plain(hint, value, key)
+            values[name] = _check_value(hint, value, key)
     for field in dataclasses.fields(typing.cast(Any, kind)):
         if field.default is field.default_factory and field.name not in values:  # both are missing
             raise Refused(f"{path} has no {field.name}, which has no default; set it there")
     return kind(**values)
 
 
-def _plain(hint: Any, value: Any, key: str) -> Any:
+def _check_value(hint: Any, value: Any, key: str) -> Any:
     if hint is float and type(value) in (int, float):
         if not math.isfinite(value):
             raise Refused(f"{key} is {value}; it must be a finite number")
@@ -74,8 +74,8 @@ def _plain(hint: Any, value: Any, key: str) -> Any:
 def arguments(text: str, **defaults: str | float | tuple[str, ...]) -> dict[str, Any]:
     """Parse the text after the colon in --config=FILE:NAME=VALUE,...; `defaults` has all names.
 
-    The default of a choice is a tuple of what is allowed, its own value first; a value has the type
-    of its default, and a number is 0 or more.
+    The default of a choice is the tuple of allowed values, the default value first. Other values
+    have the type of their default; numbers are 0 or more.
 
     Raises:
       Refused: a name or a value that the config does not have, or a name twice.
@@ -101,7 +101,7 @@ def arguments(text: str, **defaults: str | float | tuple[str, ...]) -> dict[str,
 
 
 def recorded(config: Any) -> dict[str, Any]:
-    """Return a config as stored in run records: without settings that apply to a single start."""
+    """Return a config as run records store it: without settings that apply to a single start."""
     view = dataclasses.asdict(config)
     view["checkpoint"].pop("fresh")
     view.pop("log")

@@ -1,4 +1,4 @@
-"""Declare the settings of the encoder, and of how it is computed."""
+"""Declare the settings of the encoder and of its computation."""
 
 import dataclasses
 from typing import Any
@@ -7,10 +7,10 @@ from data_pipeline.spec.fields import setting
 
 HIDDEN_ACTS = ("gelu_tanh", "gelu_erf", "silu", "relu", "quick_gelu")
 POOLER_TYPES = ("tanh", "gelu_erf", "relu", "mlm_transform")
-# Fields of ModelConfig that heads alone read.
+# Fields of ModelConfig that only heads read.
 OF_HEADS = ("pooler_type", "classifier_pooling", "head_act", "detects_by_cls")
 THETAS = ("global_rope_theta", "local_rope_theta")  # fields of ModelConfig and of Phase
-# Fields of ModelConfig that disentangled attention alone reads.
+# Fields of ModelConfig that only disentangled attention reads.
 DISENTANGLED = (
     *("pos_att_type", "position_buckets", "max_relative_positions"),
     *("share_att_key", "norm_rel_ebd", "position_biased_input", "detects_by_cls"),
@@ -28,7 +28,7 @@ COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
 class ModelConfig:
     """Size and shape of the encoder. Names come from Google's bert_config.json.
 
-    Published BERTs stay below a quarter of each maximum: what lies beyond is damage or a slip.
+    Published BERTs stay below a quarter of each maximum, so a larger value is a mistake or damage.
     """
 
     vocab_size: int = setting(
@@ -266,12 +266,12 @@ class ModelConfig:
 
     @property
     def scores_distances(self) -> bool:
-        """Return whether attention's scores have terms of distances, which no kernel computes."""
+        """Return whether attention scores depend on distances, which no kernel supports."""
         return self.position_embedding_type in ("relative", "disentangled")
 
     @property
     def has_equal_layers(self) -> bool:
-        """Return whether layers differ in nothing but their weights: no window, no first norm."""
+        """Return whether all layers are alike: none has a window, none lacks its first norm."""
         has_window = self.global_attn_every_n_layers > 1
         return not has_window and not (self.norm_position == "pre" and self.embedding_norm)
 
@@ -283,7 +283,7 @@ class ModelConfig:
 
     @property
     def generator(self) -> "ModelConfig | None":
-        """Return the model of the generator, whose embeddings are as wide; None without one.
+        """Return the generator's model, with embeddings of the encoder's width; None without one.
 
         Source: google-research/electra run_pretraining.py get_generator_config.
         """
@@ -323,11 +323,11 @@ MODERNBERT: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class ComputeConfig:
-    """How the step computes the same loss: for its time, its memory and its rounding.
+    """Choose how the step computes the loss; choices change only time, memory and rounding.
 
-    A run may resume with other choices, except of compute_dtype, which changes every product.
-    "auto" of the three that round is the exact choice where matmuls are in float32, the cheap one
-    where they are in bfloat16, whose own rounding is coarser (docs/design/model_numerics.md).
+    A run may resume with other choices, except for compute_dtype, which changes every product.
+    "auto" of layer_norm_variance, mlm_logits_dtype and gelu_backward is exact with float32 matmuls,
+    cheap with bfloat16 matmuls, whose own rounding is coarser (docs/design/model_numerics.md).
     """
 
     compute_dtype: str = setting(

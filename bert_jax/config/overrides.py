@@ -31,7 +31,7 @@ _FLAG = re.compile(r"--?config\.([^=]*)(?:=(.*))?", re.DOTALL)
 _COLON = re.compile(r"(?<=\.py):")  # of FILE:TEXT; folders may have colons too
 _PART = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d+)\])?")
 
-# The share of its words that a similar path has at least; words that stand for others.
+# Least share of common words between similar paths; abbreviations and what they stand for.
 _MIN_SHARE = 0.5
 _SHORT = {"lr": "learning rate", "save": "checkpoint", "logging": "log", "len": "length"}
 
@@ -105,7 +105,7 @@ def load(
     """
     file, *texts = _COLON.split(place, 1)
     path = find(file)
-    view = _values_of_file(path, texts)
+    view = _run_file(path, texts)
     _check_kind(kind, view, file)
     with contextlib.suppress(ml_collections.config_dict.RequiredValueError):  # flags set those
         view = config_lib.to_config_dict(config_lib.settings_from(kind, view))
@@ -117,23 +117,23 @@ def load(
 
 
 def _refuse_argument(place: str, path: str, override: Override) -> None:
-    """Raise if an override is what the file takes after its colon, as shape=modernbert."""
+    """Raise if the file takes an override as text after its colon, such as shape=modernbert."""
     file, *given = _COLON.split(place, 1)
     text = ",".join(filter(None, [*given, f"{override.path}={override.text}"]))
     try:
-        _values_of_file(path, [text])
+        _run_file(path, [text])
     except Refused:
-        return  # it takes no such text
+        return  # the file takes no such text
     raise Refused(f"{override}: write it after a colon, as --config={file}:{text}")
 
 
 def find_kept_settings(
     config: config_lib.Config, overrides: Sequence[Override]
 ) -> list[tuple[str, str]]:
-    """Return a label and a line for each phase whose own setting the command line passes over.
+    """Return a (label, warning) row for each setting of a phase that makes an override ineffective.
 
-    The file gave the phase a value of its own, as quickstart.py a learning rate, and an override
-    sets the field that the phase would take without it.
+    The config file sets a value for the phase, as quickstart.py does a learning rate, and the
+    override sets the run's value, which the phase would use without its own.
     """
     texts = {override.path: override.text for override in overrides}
     rows = []
@@ -143,7 +143,7 @@ def find_kept_settings(
             places = {f"phases[{i}].{name}" for i in (index, index - len(config.phases))}
             if not value or path not in texts or places & texts.keys():
                 continue
-            if value != _converted(type(value), texts[path]):
+            if value != _parse_value(type(value), texts[path]):
                 words = (
                     f"config.{path} = {texts[path]} does not change config.phases[{index}].{name}="
                     f"{value}, which the phase has of its own: set that too, if it is to change"
@@ -165,7 +165,7 @@ def _check_kind(kind: type[Any], view: ml_collections.ConfigDict, file: str) -> 
             )
 
 
-def _values_of_file(path: str, arguments: list[str]) -> ml_collections.ConfigDict:
+def _run_file(path: str, arguments: list[str]) -> ml_collections.ConfigDict:
     """Execute a config file and call its get_config."""
     name = "config_config"
     spec = importlib.util.spec_from_file_location(name, os.path.abspath(path))
@@ -186,7 +186,7 @@ def _values_of_file(path: str, arguments: list[str]) -> ml_collections.ConfigDic
             ) from None
         view = module.get_config(*arguments)
     except (Exception, SystemExit) as error:
-        raise Refused(_in_words(error, path)) from error
+        raise Refused(_describe_error(error, path)) from error
     if not isinstance(view, ml_collections.ConfigDict):
         raise Refused(
             f"--config={path}: get_config() returned {shorten(repr(view))}; it must return "
@@ -195,7 +195,7 @@ def _values_of_file(path: str, arguments: list[str]) -> ml_collections.ConfigDic
     return view
 
 
-def _in_words(error: BaseException, path: str) -> str:
+def _describe_error(error: BaseException, path: str) -> str:
     """Describe an error raised by a config file, with the line of the file that caused it."""
     file = os.path.abspath(path)
     if isinstance(error, SyntaxError) and error.filename == file:
@@ -212,8 +212,8 @@ def _in_words(error: BaseException, path: str) -> str:
 
 def _set(kind: type[Any], view: ml_collections.ConfigDict, override: Override) -> None:
     try:
-        parts, hint = _resolved(kind, override.path)
-        value = _converted(hint, override.text)
+        parts, hint = _find_field(kind, override.path)
+        value = _parse_value(hint, override.text)
     except ValueError as error:
         raise Refused(f"{override}: {error}") from error
     holder: Any = view
@@ -226,11 +226,11 @@ def _set(kind: type[Any], view: ml_collections.ConfigDict, override: Override) -
                 f"{override}: this config has {len(holder) or 'no'} {name}, counted from 0"
             )
         holder = holder[index]
-    with holder.ignore_type(), holder.unlocked():  # types are checked before, and in settings_from
+    with holder.ignore_type(), holder.unlocked():  # types are checked above and in settings_from
         holder[parts[-1][0]] = value
 
 
-def _resolved(kind: type[Any], path: str) -> tuple[list[Part], Any]:
+def _find_field(kind: type[Any], path: str) -> tuple[list[Part], Any]:
     """Return the path to a field, as parts, and its type."""
     hint: Any = kind
     parts: list[Part] = []
@@ -242,7 +242,7 @@ def _resolved(kind: type[Any], path: str) -> tuple[list[Part], Any]:
         part = _PART.fullmatch(text)
         fields = typing.get_type_hints(hint) if dataclasses.is_dataclass(hint) else {}
         if part is None or part[1] not in fields:
-            raise Refused(_unknown_field(kind, path, done, list(fields)))
+            raise Refused(_describe_unknown_field(kind, path, done, list(fields)))
         name, index = part[1], part[2]
         hint, done = fields[name], f"{done}.{text}" if done else text
         if isinstance(hint, types.GenericAlias):
@@ -254,18 +254,18 @@ def _resolved(kind: type[Any], path: str) -> tuple[list[Part], Any]:
         parts.append((name, None if index is None else int(index)))
     if isinstance(hint, types.GenericAlias):
         below = typing.get_args(hint)[0]
-        raise Refused(f"set a field of one of them: {_examples(f'{done}[0]', below)}")
+        raise Refused(f"set a field of one of them: {_name_fields(f'{done}[0]', below)}")
     if dataclasses.is_dataclass(hint):
-        raise Refused(f"that is a group of settings; set one of them: {_examples(done, hint)}")
+        raise Refused(f"that is a group of settings; set one of them: {_name_fields(done, hint)}")
     return parts, hint
 
 
-def _examples(done: str, kind: Any) -> str:
+def _name_fields(done: str, kind: Any) -> str:
     names = [field.name for field in dataclasses.fields(kind)]
     return f"--config.{done}.{names[0]}=VALUE; its fields are {', '.join(names)}"
 
 
-def _unknown_field(kind: type[Any], path: str, done: str, fields: list[str]) -> str:
+def _describe_unknown_field(kind: type[Any], path: str, done: str, fields: list[str]) -> str:
     place = f"config.{done}" if done else "config"
     if kind is FinetuneConfig and (group := re.split(r"[.\[]", path)[0]) in _RESOLVED:
         return f"fine-tuning has no such field; {_RESOLVED[group]}"
@@ -279,7 +279,7 @@ def _unknown_field(kind: type[Any], path: str, done: str, fields: list[str]) -> 
 def near_fields(kind: type[Any], name: str) -> list[str]:
     """Return the flags of up to three fields whose paths share the most words with a name."""
     wanted = _split_words(name)
-    shares = {path: _share_words(wanted, _split_words(path)) for path in _fields(kind)}
+    shares = {path: _share_words(wanted, _split_words(path)) for path in _list_fields(kind)}
     best = max(shares.values())
     near = [path for path, share in shares.items() if share >= max(_MIN_SHARE, best - 0.05)]
     near.sort(key=lambda path: -difflib.SequenceMatcher(None, path, name).ratio())
@@ -298,9 +298,9 @@ def _split_words(path: str) -> list[tuple[str, float]]:
 
 
 def _share_words(wanted: list[tuple[str, float]], words: list[tuple[str, float]]) -> float:
-    """Return the share, from 0 to 1, of words that two paths have in common or nearly so.
+    """Return the share, from 0 to 1, of equal or similar words in two paths.
 
-    0 where none of them is of the second path's last name.
+    0 if no such word is in the last part of the second path.
     """
     total, common, in_leaf = sum(weight for _, weight in [*wanted, *words]), 0.0, False
     rest = list(words)
@@ -319,27 +319,27 @@ def _compare_words(word: str, other: str) -> float:
     return max(0.8 if starts else 0.0, difflib.SequenceMatcher(None, word, other).ratio())
 
 
-def _fields(kind: Any, path: str = "") -> Iterator[str]:
+def _list_fields(kind: Any, path: str = "") -> Iterator[str]:
     """Yield the path of every field that a flag can set; for tuples, of the first entry."""
     for name, hint in typing.get_type_hints(kind).items():
         place = f"{path}.{name}" if path else name
         if isinstance(hint, types.GenericAlias):
-            yield from _fields(typing.get_args(hint)[0], f"{place}[0]")
+            yield from _list_fields(typing.get_args(hint)[0], f"{place}[0]")
         elif dataclasses.is_dataclass(hint):
-            yield from _fields(hint, place)
+            yield from _list_fields(hint, place)
         else:
             yield place
 
 
 def _is_bool(kind: type[Any], path: str) -> bool:
     try:
-        return _resolved(kind, path)[1] is bool
+        return _find_field(kind, path)[1] is bool
     except ValueError:
         return False
 
 
-def _converted(hint: Any, text: str) -> Any:
-    """Parse a value as the field's type; text may not have quotation marks left by the shell."""
+def _parse_value(hint: Any, text: str) -> Any:
+    """Parse a value as the field's type; refuse quotation marks that the shell left around text."""
     if hint is str and (text[:1] in ("'", '"') or text[-1:] in ("'", '"')):
         raise Refused("it must be text without quotation marks around it")
     return parse_text(hint, text)

@@ -32,15 +32,15 @@ def predictions_for(seq_len: int, masked_lm_prob: float) -> int:
 
 
 def ramp_batch(phase: Phase, first: int, tokens: int, multiple: int) -> tuple[Phase, ...]:
-    """Precede a phase by shorter ones whose batch grows from `first` to the phase's, linearly.
+    """Put shorter phases before a phase; their batch grows linearly from `first` rows to its rows.
 
-    Each is `multiple` rows larger than the one before and has an equal share of `tokens`, to the
-    nearest step of the sum so far. Tokens are positions, padding counted, as in
-    optim.warmup_tokens. The steps of `phase` itself are unchanged; a schedule that it restarts is
-    restarted at the first of the phases. Each phase compiles and ends with an evaluation.
+    Each new phase has `multiple` more rows than the one before and an equal share of `tokens`,
+    rounded so that the sum so far is right to the nearest step. Padding counts as tokens, as in
+    optim.warmup_tokens. The steps of `phase` are unchanged; a schedule that it restarts restarts at
+    the first new phase. Each phase compiles, and ends with an evaluation.
 
     Raises:
-      Refused: `multiple` is not a whole part of the growth, or a share of tokens has no step.
+      Refused: `multiple` does not divide the growth, or a share of tokens has no step.
 
     Source: Warner et al. 2024, section 2.2.3: ModernBERT-Base grows from 768 to 4,608 in 50 B.
     """
@@ -92,7 +92,7 @@ def list_init_layers(config: SharedConfig) -> list[int]:
 
 
 def split_into_rounds(phase: FinetunePhase, prune: PruneConfig) -> tuple[FinetunePhase, ...]:
-    """Cut the phase of a fine-tuning where neurons are removed; the sum of steps stays.
+    """Split the phase of a fine-tuning where neurons are removed; the sum of steps is unchanged.
 
     Sizes fall by equal parts to prune.intermediate_size, rounded up to a multiple of the largest
     power of two, 128 at most, that divides the first and the last size.
@@ -131,7 +131,7 @@ def list_objectives(config: Config) -> list[str]:
 
 
 def model_in_phase(config: RunConfig, index: int) -> ModelConfig:
-    """Return the model as a phase trains it: its rotary bases, its neurons, if it is causal."""
+    """Return the model with a phase's rotary bases, neurons and direction of attention."""
     phase, model = config.phases[index], config.model
     changed = {name: getattr(phase, name) or getattr(model, name) for name in THETAS}
     if isinstance(phase, FinetunePhase) and phase.intermediate_size:
@@ -141,7 +141,7 @@ def model_in_phase(config: RunConfig, index: int) -> ModelConfig:
 
 
 def data_in_phase(config: Config, index: int) -> PretrainOptions:
-    """Return the options of sampling by which a phase trains: with its masking rate."""
+    """Return the sampling options of a phase, which has its own masking rate."""
     rate = config.phases[index].masked_lm_prob or config.data.masked_lm_prob
     return dataclasses.replace(config.data, masked_lm_prob=rate)
 
@@ -153,10 +153,10 @@ def shape_in_phase(config: Config, index: int) -> RowShape:
 
 
 def weights_in_phase(config: Config, index: int, tokens: Sequence[int]) -> tuple[float, ...]:
-    """Return the share of the phase's rows from each store, which has so many tokens to train on.
+    """Return each store's share of a phase's rows; `tokens` counts each store's training tokens.
 
-    Shares sum to 1. They are the weights of the phase, else in proportion to tokens to the power of
-    its temperature; where it has neither, config.data decides.
+    Shares sum to 1. They are the phase's store_weights, or else proportional to
+    tokens ** store_temperature; if the phase sets neither, config.data does.
     """
     if len(tokens) == 1:
         return (1.0,)
@@ -172,7 +172,7 @@ def weights_in_phase(config: Config, index: int, tokens: Sequence[int]) -> tuple
 
 
 def data_in_evaluations(config: Config) -> PretrainOptions:
-    """Return the options of sampling with the masking rate of evaluations, the same for phases."""
+    """Return the sampling options with the masking rate of evaluations, the same in all phases."""
     rate = config.eval.masked_lm_prob or config.data.masked_lm_prob
     return dataclasses.replace(config.data, masked_lm_prob=rate)
 
@@ -194,7 +194,7 @@ def phase_of_step(config: RunConfig, step: int) -> int:
 
 
 def first_row(config: Config, index: int) -> int:
-    """Return a phase's first row in the stream of its length, after earlier such phases."""
+    """Count the rows that earlier phases take from the stream of this phase's seq_len."""
     return sum(
         phase.steps * phase.batch_size
         for phase in config.phases[:index]

@@ -12,8 +12,8 @@ from bert_jax.config.phases import data_in_phase, list_objectives, predictions_f
 from bert_jax.config.schema import CAUSAL, Config, Phase
 from data_pipeline.io.refused import Refused
 
-# Fields of config.model that a run sets, vocab_size by its store and is_causal by its objectives;
-# others are the checkpoint's, except that max_position_embeddings may be more than its own.
+# Fields of config.model that a run sets, vocab_size by its store and is_causal by its objectives.
+# The others are the checkpoint's, but max_position_embeddings may be larger.
 OF_THE_RUN = (
     *("vocab_size", "hidden_dropout_prob", "attention_probs_dropout_prob", "is_causal"),
     "bilstm_units",
@@ -26,7 +26,7 @@ _GENERATOR_FIELDS = tuple(name for name in OF_A_GENERATOR if name.startswith("ge
 
 @dataclasses.dataclass(frozen=True)
 class StoreFacts:
-    """Hold what a config takes from its store."""
+    """Hold what `resolve` needs from a store."""
 
     vocab_size: int
     is_text: bool = True  # False: ready-made examples, whose masks are fixed
@@ -38,8 +38,8 @@ class StoreFacts:
 class ResolvedRun(Config):
     """Hold the checked settings of a pre-training run, with nothing left to fill in.
 
-    Phases have their objective and prediction slots, the model has its sizes; without a store the
-    size of the vocabulary may still be 0.
+    Phases have their objective and prediction slots, the model has its sizes; without a store
+    vocab_size may still be 0.
     """
 
 
@@ -50,7 +50,7 @@ def resolve(
 
     `sizes` is the model of the checkpoint in config.init, None for a run with new weights or one
     whose checkpoint was not read. Unset prediction slots follow from the masking rate or the store,
-    unset objectives of phases from the config's. A model whose last objective is causal stays so.
+    unset objectives of phases from the config's. A causal last objective makes the model causal.
 
     Raises:
       Refused: a setting is out of range, or contradicts another one, the checkpoint or the store;
@@ -101,7 +101,7 @@ def _merge_run(config: Config, saved: ModelConfig) -> ModelConfig:
     """Return the model of a run that begins with a checkpoint, tiled if config.init_tile is set.
 
     Raises:
-      Refused: as merge_sizes and enlarge do; a size is larger, and config.init_tile not set.
+      Refused: as in merge_sizes and enlarge, or a size is larger and config.init_tile is not set.
     """
     if config.init_tile:
         return merge_sizes(config.model, enlarge(saved, config.model, config.init), config.init)
@@ -121,7 +121,7 @@ def enlarge(saved: ModelConfig, given: ModelConfig, address: str) -> ModelConfig
 
     Raises:
       Refused: a size is smaller than the checkpoint's; the heads have another width; the
-        embeddings would need no map to the encoder's width any more.
+        embeddings would no longer need a map to the encoder's width.
     """
     for name in _TILED:
         ours, theirs = getattr(given, name), getattr(saved, name)
@@ -150,10 +150,10 @@ def enlarge(saved: ModelConfig, given: ModelConfig, address: str) -> ModelConfig
 
 
 def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelConfig:
-    """Return the model of a checkpoint with the dropout, and more positions, that a config gives.
+    """Return a checkpoint's model with the config's dropout and, if larger, number of positions.
 
-    Where the config sets what heads read or compute, it has its choice too. Relative positions may
-    also end earlier; of rotary positions, which have no table either, the larger number is taken.
+    Fields of heads that the config sets are the config's. Relative positions may also be fewer;
+    rotary positions, which have no table either, take the larger number.
 
     Raises:
       Refused: the config sets a size to something that is neither the default nor the

@@ -1,7 +1,7 @@
 """Declare every setting of a run: help, unit, range, choices, default and source.
 
-Defaults come from the papers. validate checks the ranges and choices, docs/generate.py makes the
-reference page of them.
+Defaults come from the papers. validate checks the ranges and choices, and docs/generate.py makes
+the reference page.
 """
 
 import dataclasses
@@ -14,19 +14,19 @@ from data_pipeline.spec.schema import GOOGLE, TRANSFORMERS
 DECAYS = ("polynomial", "constant", "one_minus_sqrt")
 CAUSAL = "causal"  # name of the objective that predicts the next token
 DISTILLATION = "distillation"  # name of the objective that learns a teacher's predictions
-RELATION_DISTILLATION = "relation_distillation"  # the one that learns its attention's relations
-FROM_A_TEACHER = (DISTILLATION, RELATION_DISTILLATION)  # those that learn from config.teacher
+RELATION_DISTILLATION = "relation_distillation"  # objective that learns a teacher's attention
+FROM_A_TEACHER = (DISTILLATION, RELATION_DISTILLATION)  # objectives with config.teacher
 RTD = "rtd"  # name of the objective that trains a generator with the encoder
 DISCRIMINATOR, GENERATOR = "discriminator", "generator"
-PARTS = (DISCRIMINATOR, GENERATOR)  # the models of a run of RTD
-MASKED = ("mlm_nsp", "mlm", RTD, DISTILLATION)  # those that predict masked tokens, single ones
-BIDIRECTIONAL = ("mlm_nsp", "mlm", RTD, *FROM_A_TEACHER)  # those that read both sides of a token
+PARTS = (DISCRIMINATOR, GENERATOR)  # the two models that RTD trains
+MASKED = ("mlm_nsp", "mlm", RTD, DISTILLATION)  # objectives that predict masked tokens
+BIDIRECTIONAL = ("mlm_nsp", "mlm", RTD, *FROM_A_TEACHER)  # that read both sides of a token
 MAX_WINDOW_STEPS = 1024  # limits config.guard.window_steps; every checkpoint keeps the window
 
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """A stretch of training at one sequence length; a run is a tuple of them."""
+    """Describe a part of a run at one sequence length."""
 
     seq_len: int = setting(dataclasses.MISSING, "length of a row", unit="tokens", minimum=8)
     steps: int = setting(dataclasses.MISSING, "length of the phase", unit="steps", minimum=1)
@@ -84,14 +84,14 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True)
 class FinetunePhase(Phase):
-    """A stretch of fine-tuning in which each feed-forward part has so many neurons."""
+    """Describe a part of a fine-tuning with its own number of feed-forward neurons."""
 
     intermediate_size: int = setting(0, "config.model.intermediate_size of this phase", minimum=0)
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimConfig:
-    """Optimizer and schedule. Defaults: optimization.py@eedf5716ce and paper appendix A.2."""
+    """Choose optimizer and schedule. Defaults: optimization.py@eedf5716ce, paper appendix A.2."""
 
     name: str = setting(
         "bert_adamw",
@@ -194,7 +194,7 @@ class OptimConfig:
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """Arrangement of the devices; bert_jax/parallel/mesh.py has what each preset shards."""
+    """Arrange the devices in a mesh; bert_jax/parallel/mesh.py says what each preset shards."""
 
     preset: str = setting("zero1", "what is sharded: dp, zero1, fsdp or tp, or several joined by +")
     fsdp_size: int = setting(
@@ -217,7 +217,7 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EvalConfig:
-    """Held-out evaluation on fixed pairs and masks."""
+    """Choose when held-out examples, with fixed pairs and masks, are evaluated."""
 
     every_steps: int = setting(10_000, "distance of held-out evaluations", unit="steps", minimum=1)
     examples: int = setting(
@@ -234,7 +234,7 @@ class EvalConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    """When a run is saved. It is also saved at its end and on a signal to stop."""
+    """Choose when a run is saved. It is also saved at its end and on a stop signal."""
 
     every_steps: int = setting(1000, "distance of checkpoints", unit="steps", minimum=1)
     keep_every_steps: int = setting(
@@ -253,7 +253,7 @@ class CheckpointConfig:
 
 @dataclasses.dataclass(frozen=True)
 class GuardConfig:
-    """Treatment of a step whose loss or gradient is not finite, or leaps."""
+    """Choose what to do with a step whose loss or gradient is not finite, or jumps."""
 
     action: str = setting(
         "skip",
@@ -281,7 +281,7 @@ class GuardConfig:
 
 @dataclasses.dataclass(frozen=True)
 class HostsConfig:
-    """How long the processes of a run wait, for each other and for themselves."""
+    """Limit how long processes wait for each other, and how long their own work may take."""
 
     start_secs: int = setting(
         300, "time in which all processes must be present", unit="seconds", minimum=1
@@ -305,7 +305,7 @@ class HostsConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LogConfig:
-    """Where the numbers of a run go in addition to its workdir; not part of the run's settings."""
+    """Choose where metrics go in addition to the workdir; not part of the run's settings."""
 
     wandb: str = setting(
         "", "project of Weights & Biases, by the account of the wandb package; empty for none"
@@ -314,9 +314,9 @@ class LogConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DistillConfig:
-    """How a student learns from config.teacher: the weights of losses; 0 leaves one out.
+    """Choose how a student learns from config.teacher; a loss with weight 0 is left out.
 
-    The first four are of the objective distillation, the others of relation_distillation.
+    The first four settings are for objective distillation, the others for relation_distillation.
     Source: Sanh et al. 2019 (DistilBERT); the numbers come from its code. Wang et al. 2021
     (MiniLMv2), section 3.
     """
@@ -360,7 +360,7 @@ class DistillConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedConfig:
-    """What a user may set of any run, be it pre-training or fine-tuning."""
+    """Hold the settings that pre-training and fine-tuning have in common."""
 
     init: str = setting(
         "",
@@ -392,7 +392,7 @@ class SharedConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig(SharedConfig):
-    """What the trainer reads of a run's settings: Config and FinetuneRun are such."""
+    """Hold the settings that the trainer reads, common to Config and FinetuneRun."""
 
     phases: tuple[Phase, ...] = ()  # at least one
     eval: EvalConfig = EvalConfig()
@@ -400,7 +400,7 @@ class RunConfig(SharedConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(RunConfig):
-    """A pre-training run. The model has the sizes of `init` where one is given."""
+    """Hold the settings of a pre-training run. The sizes of `init`, if set, replace the model's."""
 
     # The kind of run, the command that takes it, and a bundled file: for messages.
     PURPOSE = "pre-training", "python -m bert_jax.train", "configs/base.py"
@@ -449,10 +449,10 @@ class Config(RunConfig):
 
 @dataclasses.dataclass(frozen=True)
 class TaskOptions:
-    """Which task, where its files lie, and how its examples become rows of tokens.
+    """Choose a task, its files, and how its examples become rows of tokens.
 
-    Columns are for a table of one's own. From doc_stride to has_unanswerable, settings are SQuAD's;
-    source: run_squad.py@eedf5716ce.
+    Columns are for the user's own table. From doc_stride to has_unanswerable settings are for
+    SQuAD; source: run_squad.py@eedf5716ce.
     """
 
     task: str = setting(
@@ -507,10 +507,10 @@ class TaskOptions:
 
 @dataclasses.dataclass(frozen=True)
 class PruneConfig:
-    """How a fine-tuning removes the neurons that matter least, the same number in every layer.
+    """Choose how a fine-tuning removes the least important neurons, equally many in every layer.
 
-    They are removed in rounds at equal distances, about as many in each; the steps after the last
-    round train what is left. Layers are left out at the start, by init_layers.
+    Equally spaced rounds remove about the same number each; the steps after the last round train
+    the remaining neurons. init_layers removes layers, at the start.
     """
 
     intermediate_size: int = setting(
@@ -527,10 +527,10 @@ class PruneConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(SharedConfig):
-    """What a user may set of a fine-tuning run.
+    """Hold the settings of a fine-tuning run.
 
-    Of `model`, hidden_dropout_prob, attention_probs_dropout_prob and bilstm_units are read, and
-    pooler_type and classifier_pooling where they are not the default; all else is the checkpoint's.
+    Of `model`, only hidden_dropout_prob, attention_probs_dropout_prob and bilstm_units are read,
+    and pooler_type and classifier_pooling if changed; the checkpoint decides all else.
     """
 
     PURPOSE = "fine-tuning", "python -m bert_jax.finetune", "configs/finetune/glue.py:task=rte"
@@ -564,9 +564,9 @@ class FinetuneConfig(SharedConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneRun(FinetuneConfig, RunConfig):
-    """A fine-tuning run: its settings, and what follows from the checkpoint and the examples.
+    """Hold a fine-tuning run's settings, completed from the checkpoint and the examples.
 
-    Those are model, phases, eval.every_steps and optim.warmup_steps.
+    They determine model, phases, eval.every_steps and optim.warmup_steps.
     """
 
 

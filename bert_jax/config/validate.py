@@ -33,7 +33,7 @@ from data_pipeline.spec.schema import MIN_EXAMPLE_TOKENS
 
 Rule = tuple[str, bool, str]  # the key of a setting, whether the setting is right, what is allowed
 
-MAX_STABLE_DECAY = 0.005  # at its limit the weights of 200 steps before have shrunk to 0.37
+MAX_STABLE_DECAY = 0.005  # per step; shrinks weights to 0.37 of their size in 200 steps
 _WANDB_PROJECT = re.compile(r"[^/\\#?%:]{0,128}")  # names that wandb.init accepts
 
 
@@ -177,7 +177,7 @@ def _apply(config: SharedConfig, rules: Iterator[Rule]) -> None:
 
 
 def _require_defaults(group: str, part: Any, names: Iterable[str], allowed: str) -> Iterator[Rule]:
-    """Allow the defaults alone of some settings of a group, or of a phase."""
+    """Allow only the defaults of some settings in a group or a phase."""
     for name in names:
         yield f"{group}.{name}", getattr(part, name) == getattr(type(part), name), allowed
 
@@ -345,7 +345,7 @@ def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
 
 
 def check_masks(config: Config, is_text: bool) -> None:
-    """Raise Refused if the rates or slots of predictions do not go with the kind of store."""
+    """Raise Refused if masking rates or prediction slots do not fit the kind of store."""
     list_rules = _list_prediction_rules if is_text else _list_ready_made_rules
     _apply(config, list_rules(config))
 
@@ -353,7 +353,7 @@ def check_masks(config: Config, is_text: bool) -> None:
 def _list_prediction_rules(config: Config) -> Iterator[Rule]:
     """Require enough prediction slots per phase for the configured masking rate.
 
-    Applies to text only: prebuilt examples have fixed masks.
+    Applies to text only: ready-made examples have fixed masks.
     """
     for index, phase in enumerate(config.phases):
         owner = f"phases[{index}]" if phase.masked_lm_prob else "data"
@@ -369,7 +369,7 @@ def _list_prediction_rules(config: Config) -> Iterator[Rule]:
 
 
 def _list_ready_made_rules(config: Config) -> Iterator[Rule]:
-    """Allow no masking rate for prebuilt examples, whose masks are fixed."""
+    """Allow no masking rate for ready-made examples, whose masks are fixed."""
     rates = {f"phases[{i}]": phase.masked_lm_prob for i, phase in enumerate(config.phases)}
     for owner, rate in (rates | {"eval": config.eval.masked_lm_prob}).items():
         fixed = "the store holds ready-made examples, whose masks are fixed: leave it at 0"

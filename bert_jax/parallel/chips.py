@@ -5,9 +5,9 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """Peaks of one chip; a JAX device is a part of it where the chip has several.
+    """Hold the peak rates of one chip, which may have several JAX devices.
 
-    The interconnect joins the chips of a slice (ICI, NVLink), the network joins slices.
+    The interconnect (ICI, NVLink) joins the chips of a slice, the network joins slices.
     """
 
     name: str
@@ -22,7 +22,7 @@ class Chip:
 
     @property
     def device_bf16_flops_per_sec(self) -> float:
-        """Return the share of the chip's peak that a JAX device has."""
+        """Return the peak of one JAX device of the chip."""
         return self.bf16_flops_per_sec / self.devices_per_chip
 
 

@@ -20,8 +20,8 @@ Path = tuple[Any, ...]  # leads to an array in a tree
 
 V5E = "TPU v5 lite"
 ALL_TO_ALL_CHIPS = {V5E: 16, "": 64}  # the most chips of a slice, by kind of device
-JOINED = ("query", "key", "value")  # one matmul computes them in this order
-FIRST_LAYERS = 3  # their gradients are sent after the word table's
+JOINED = ("query", "key", "value")  # computed by one matmul, in this order
+FIRST_LAYERS = 3  # layers whose gradients are sent after the word table's
 # Options of v5e's compiler that overlap all-reduces and gathers with work (decision 23). Sums of
 # less than a MiB are joined; matrices are not, as a joined sum waits for its last gradient.
 ASYNC_ALL_REDUCE: dict[str, bool | int] = {
@@ -48,7 +48,7 @@ def specs(tree: Tree) -> Tree:
 
 
 def compiler_options(devices: mesh.AnyMesh) -> dict[str, bool | int]:
-    """Return what the compiler of a step on this mesh has to be told."""
+    """Return the XLA options to compile a step on this mesh."""
     if mesh.platform(devices) != "tpu":
         return {}
     if sums_pieces(devices):
@@ -71,15 +71,15 @@ def map_over_batch(function: Callable[..., Any], args: tuple[Any, ...], out_spec
     )(*args)
 
 
-def _exchanging() -> tuple[str, ...]:
-    """Return the batch axes with more than one device; a psum over one would copy on XLA:CPU."""
+def _find_shared_axes() -> tuple[str, ...]:
+    """Return the batch axes with several devices; on CPU a psum over one device would copy."""
     sizes = jax.sharding.get_abstract_mesh().shape
     return tuple(axis for axis in mesh.BATCH_AXES if sizes[axis] > 1)
 
 
 def sum_over_batch(tree: Tree) -> Tree:
     """Sum over all devices of the batch axes."""
-    axes = _exchanging()
+    axes = _find_shared_axes()
     return jax.lax.psum(tree, axes) if axes else tree
 
 
@@ -88,21 +88,21 @@ def all_gather_rows(tree: Tree) -> Tree:
     return jax.tree.map(lambda x: jax.lax.all_gather(x, mesh.BATCH_AXES, tiled=True), tree)
 
 
-def _cuts(spec: PartitionSpec) -> list[tuple[int, str]]:
+def _list_cuts(spec: PartitionSpec) -> list[tuple[int, str]]:
     """Return (dimension, batch axis) for each dimension that is sharded along a batch axis."""
-    axes = _exchanging()
+    axes = _find_shared_axes()
     return [(dim, axis) for dim, axis in enumerate(spec) if axis in axes]
 
 
 def gather_params(params: Tree, specs: Tree, dtype: jnp.dtype) -> Tree:
     """Gather unsharded float32 weights from the shards of all devices.
 
-    They are sent in `dtype`, the dtype of the matmuls, which use no more precision.
-    specs belong to the global arrays.
+    Shards are sent in `dtype`, the dtype of the matmuls, which use no more precision.
+    `specs` are the PartitionSpecs of the global arrays.
     """
 
     def whole(part: jax.Array, spec: PartitionSpec) -> jax.Array:
-        cuts = _cuts(spec)
+        cuts = _list_cuts(spec)
         sent = part.astype(dtype) if cuts else part
         for dim, axis in cuts:
             sent = jax.lax.all_gather(sent, axis, axis=dim, tiled=True)
@@ -123,9 +123,9 @@ def sums_pieces(devices: mesh.AnyMesh) -> bool:
 
 
 def sums_unsharded(devices: mesh.AnyMesh) -> bool:
-    """Return whether gradients are summed by all-reduces; each device keeps its piece.
+    """Return whether gradients are summed by all-reduces, of which each device keeps its piece.
 
-    Only v5e's compiler overlaps them with the backward pass; it does so where an all-to-all cannot.
+    Only v5e's compiler overlaps all-reduces with the backward pass; used if sums_pieces is False.
     """
     return not sums_pieces(devices) and mesh.device_kind(devices) == V5E
 
@@ -133,8 +133,8 @@ def sums_unsharded(devices: mesh.AnyMesh) -> bool:
 def reduce_scatter(part: jax.Array, axis: str, dim: int) -> jax.Array:
     """Sum over an axis; device i keeps the i-th piece along dim.
 
-    In float32 by an all-to-all and local sums where `sums_pieces`; else in the dtype of part, by an
-    all-reduce where `sums_unsharded` and between CPU processes, by reduce-scatters elsewhere
+    If `sums_pieces`, by an all-to-all and local sums in float32. Otherwise in the dtype of `part`:
+    by an all-reduce if `sums_unsharded` or between CPU processes, else by reduce-scatters
     (decision 23).
     """
     devices = jax.sharding.get_abstract_mesh()
@@ -175,21 +175,21 @@ def _reduce_scatter_in_rounds(part: jax.Array, axis: str, dim: int) -> jax.Array
 def reduce_scatter_grads(grads: Tree, specs: Tree, dtypes: Tree) -> Tree:
     """Sum gradients over the batch axes, each in its dtype; return float32 shards by specs.
 
-    The kernels of queries, keys and values, whose gradients one matmul computes, are sent as one.
-    The largest array, the word table, is sent before the matrices of the first layers: all of these
-    are complete at the end of the backward pass, and in this order the longest transfer still
+    Gradients of a layer's query, key and value kernels come from one matmul and are sent together.
+    The largest array, the word table, is sent before the matrices of the first layers. All of them
+    are complete only at the end of the backward pass, and in this order the longest transfer still
     overlaps with computation.
     """
 
     def scatter(part: jax.Array, spec: PartitionSpec) -> jax.Array:
         dtype = part.dtype
-        for dim, axis in _cuts(spec):
+        for dim, axis in _list_cuts(spec):
             part = reduce_scatter(part.astype(dtype), axis, dim)
         return part
 
     def finish(part: jax.Array, spec: PartitionSpec, dtype: jnp.dtype) -> jax.Array:
-        cut_along = [axis for _, axis in _cuts(spec)]
-        left = tuple(axis for axis in _exchanging() if axis not in cut_along)
+        cut_along = [axis for _, axis in _list_cuts(spec)]
+        left = tuple(axis for axis in _find_shared_axes() if axis not in cut_along)
         return (jax.lax.psum(part.astype(dtype), left) if left else part).astype(jnp.float32)
 
     def total_of_each(grads: Tree) -> Tree:
@@ -199,14 +199,14 @@ def reduce_scatter_grads(grads: Tree, specs: Tree, dtypes: Tree) -> Tree:
         parts = [grad.astype(dtype) for (_, grad), dtype in zip(leaves, sent_in, strict=True)]
         longest = max(range(len(parts)), key=lambda i: parts[i].size)
         parts[longest] = scatter(parts[longest], cut[longest])
-        for members in _send_together(paths, parts, cut):
+        for members in _group_transfers(paths, parts, cut):
             first = members[0]
-            if first == longest or not _cuts(cut[first]):
+            if first == longest or not _list_cuts(cut[first]):
                 continue
             sent = [parts[i] for i in members]
             if _is_of_first_layers(paths[first]):
                 sent, _ = jax.lax.optimization_barrier((sent, parts[longest]))
-            beside = 1 - _cuts(cut[first])[0][0]
+            beside = 1 - _list_cuts(cut[first])[0][0]
             joined = sent[0] if len(sent) == 1 else jnp.concatenate(sent, beside)
             pieces = jnp.split(scatter(joined, cut[first]), len(sent), beside)
             for i, piece in zip(members, pieces, strict=True):
@@ -230,14 +230,14 @@ def _is_of_first_layers(path: Path) -> bool:
     return "layers" in names and int(names[names.index("layers") + 1]) < FIRST_LAYERS
 
 
-def _send_together(
+def _group_transfers(
     paths: list[Path], parts: list[jax.Array], specs: list[PartitionSpec]
 ) -> list[list[int]]:
-    """Return the numbers of the arrays of each transfer."""
+    """Return the indices of the arrays that each transfer sends."""
     transfers: dict[Any, list[int]] = {}
     for i, (path, part, spec) in enumerate(zip(paths, parts, specs, strict=True)):
         name = path[-2].key if len(path) > 1 else ""
-        is_joined = name in JOINED and part.ndim == 2 and len(_cuts(spec)) == 1
+        is_joined = name in JOINED and part.ndim == 2 and len(_list_cuts(spec)) == 1
         key = (path[:-2], part.shape, tuple(spec)) if is_joined else i
         transfers.setdefault(key, []).append(i)
     for members in transfers.values():

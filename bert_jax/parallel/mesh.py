@@ -8,7 +8,7 @@ Every array of the model names its dimensions by logical axes; RULES alone maps 
     model   heads, feed-forward units and vocabulary rows sharded (tensor parallel)
 
 The chips of a slice are wired to each other (ICI); slices meet over the data-center network. So
-only sums of gradients cross slices, and of these each chip sends the part that it keeps.
+only sums of gradients cross slices, and each chip sends only the part of the sum that it keeps.
 """
 
 import math
@@ -90,8 +90,8 @@ AXES = ("slice", "data", "fsdp", "model")
 BATCH_AXES = ("slice", "data", "fsdp")
 PRESETS = ("dp", "zero1", "fsdp", "tp")
 
-# Mesh axis of each logical axis of weights and activations. A name that is absent here would be a
-# KeyError: None says that a dimension is not sharded.
+# Mesh axis of each logical axis of weights and activations. An unsharded dimension has the logical
+# axis None; an unknown name is a KeyError.
 RULES: dict[str, str | tuple[str, ...]] = {
     "batch": BATCH_AXES,
     "vocab": "model",
@@ -121,7 +121,7 @@ def spec(*logical_axes: str | None) -> PartitionSpec:
 
 
 def restrict_spec(spec: PartitionSpec, axes: Collection[str]) -> PartitionSpec:
-    """Keep only these mesh axes of a spec."""
+    """Return a spec with only these mesh axes."""
 
     def kept(entry: Any) -> Any:
         if isinstance(entry, tuple):
@@ -198,7 +198,7 @@ def platform(mesh: AnyMesh) -> str:
 
 
 def describe_axes(sizes: Mapping[str, int]) -> str:
-    """Describe the sizes of the mesh axes for the screen, without axes of one device but data."""
+    """Describe the mesh axes for the screen: data, and all others with more than one device."""
     return " x ".join(
         f"{name} {size}" for name, size in sizes.items() if size > 1 or name == "data"
     )
@@ -210,13 +210,13 @@ def batch_shards(mesh: AnyMesh) -> int:
 
 
 def batch_unit(config: MeshConfig, device_count: int, micro_batches: int) -> int:
-    """Return the number that the rows of a batch must be a multiple of."""
+    """Return the number of rows that must divide the batch size."""
     *batch, _ = mesh_shape(config, device_count)
     return math.prod(batch) * micro_batches
 
 
 def check_divides(config: RunConfig, device_count: int, teacher: ModelConfig | None = None) -> None:
-    """Raise Refused with values that divide if batch, model or teacher do not over the mesh."""
+    """Raise Refused, naming values that fit, if batch, model or teacher do not divide evenly."""
     *batch, model = mesh_shape(config.mesh, device_count)
     for index, phase in enumerate(config.phases):
         unit = batch_unit(config.mesh, device_count, phase.micro_batches)
@@ -271,9 +271,9 @@ def padded_vocab_size(vocab_size: int, model_size: int) -> int:
 def shard_over_data(
     spec: PartitionSpec, dims: Sequence[int], sizes: Mapping[str, int]
 ) -> PartitionSpec:
-    """Shard the first unsharded dimension that the data axis divides over it as well (ZeRO-1).
+    """Shard over the data axis the first unsharded dimension that the axis divides (ZeRO-1).
 
-    sizes has the sizes of the mesh axes; a dimension on an axis of one device counts as unsharded.
+    `sizes` are the sizes of the mesh axes; a dimension on an axis of size 1 counts as unsharded.
     An array without such a dimension keeps its spec.
 
     Source: Rajbhandari et al. 2020, "ZeRO", stage 1.
@@ -306,8 +306,8 @@ def abstract_batch(
 def process_rows(batch_size: int, mesh: Mesh) -> np.ndarray:
     """Return the rows of a batch that devices of this process store: int64[n], ascending.
 
-    A mesh follows the wiring of its chips, so these need not be adjacent, and where the model axis
-    spans processes several of them store the same row.
+    A mesh follows the wiring of its chips, so these rows need not be adjacent. If the model axis
+    spans processes, several of them store the same row.
     """
     indices = batch_sharding(mesh, 1).addressable_devices_indices_map((batch_size,))
     return np.unique(np.concatenate([np.arange(batch_size)[index] for index in indices.values()]))
@@ -329,6 +329,6 @@ def place_batch_rows(
 
 
 def place_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Make global arrays, sharded over the batch, from a batch that every process has complete."""
+    """Make global arrays, sharded over the batch, from a complete batch on every process."""
     batch_size = len(next(iter(batch.values())))
     return place_batch_rows(batch, mesh, batch_size, np.arange(batch_size))

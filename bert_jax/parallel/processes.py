@@ -35,9 +35,9 @@ _SLICE_SECS = 1.0  # a wait is cut into slices, between which Python handles sig
 
 DIED = "has died: it was killed, or its host went down"  # the reason that others report
 _GOODBYE = b"bye\n"  # sent by a process that ends by itself
-_NAME_SECS = 3.0  # the longest wait for the name of a process that died
+_NAME_SECS = 3.0  # longest wait to learn which process died
 
-_hosts: list[str] = []  # the host of each process, once they have told each other
+_hosts: list[str] = []  # host of each process, once exchanged
 _peers: dict[int, socket.socket] = {}  # connections by the process at the other end
 
 _rounds: collections.defaultdict[str, "itertools.count[int]"] = collections.defaultdict(
@@ -123,12 +123,12 @@ def agree(name: str, value: str, limit_secs: float) -> list[str]:
     if state.client is None:
         return [value]
     turn = next(_rounds[name])
-    if turn >= 2:  # whoever came to the last turn has read the one before it
+    if turn >= 2:  # all have set turn - 1, so all have read turn - 2
         state.client.key_value_delete(_key(name, turn - 2, state.process_id))
     state.client.key_value_set(_key(name, turn, state.process_id), value)
     end_secs = time.monotonic() + limit_secs
     answers = [
-        _answer(state.client, _key(name, turn, i), end_secs) for i in range(state.num_processes)
+        _await(state.client, _key(name, turn, i), end_secs) for i in range(state.num_processes)
     ]
     missing = [i for i, answer in enumerate(answers) if answer is None]
     if missing:
@@ -180,8 +180,8 @@ def _key(name: str, turn: int, process: int) -> str:
     return f"bert_jax/agree/{name}/{turn}/{process}"
 
 
-def _answer(client: Any, key: str, end_secs: float) -> str | None:
-    """Wait for the value of a key; None if it is not set by then."""
+def _await(client: Any, key: str, end_secs: float) -> str | None:
+    """Wait for the value of a key until end_secs (time.monotonic); None if it is not set."""
     while True:
         left_secs = max(end_secs - time.monotonic(), 0.001)
         slice_ms = max(1, round(1000 * min(left_secs, _SLICE_SECS)))
@@ -200,9 +200,9 @@ def are_joined() -> bool:
 
 
 def post(topic: str, text: str, process: int | None = None) -> None:
-    """Leave a text for all processes to read, in place of the one that this process left before.
+    """Leave a text for all processes to read, replacing the previous text of this process.
 
-    `process` is another process to leave it for, which has died.
+    `process` is a dead process on whose behalf the text is left.
     """
     client = distributed.global_state.client
     if client is not None:
@@ -211,7 +211,7 @@ def post(topic: str, text: str, process: int | None = None) -> None:
 
 
 def read_posts(topic: str) -> dict[int, str]:
-    """Return the texts that processes have left so far, by process number; waits for none."""
+    """Return the texts that processes have left so far, by process number; do not wait."""
     client = distributed.global_state.client
     if client is None:
         return {}
@@ -220,12 +220,12 @@ def read_posts(topic: str) -> dict[int, str]:
 
 
 def report_failure(code: int, reason: str, process: int | None = None) -> None:
-    """Tell all processes that this one, or `process`, is about to end, with which code and why."""
+    """Tell all processes that this one, or `process`, is ending, with its exit code and reason."""
     post(_FAILING, f"{code} {reason}", process)
 
 
 def read_failures() -> dict[int, tuple[int, str]]:
-    """Return exit code and reason of each process that ends or has ended early, as far as known."""
+    """Return the exit code and reason of each process known to be ending or ended early."""
     posts = read_posts(_FAILING) | read_posts(_LEAVING)
     split = {number: text.partition(" ") for number, text in posts.items()}
     return {process: (int(code), reason) for process, (code, _, reason) in split.items()}
@@ -238,7 +238,7 @@ def is_loss_of_another(error: jax.errors.JaxRuntimeError) -> bool:
 
 
 def find_dead() -> int | None:
-    """Return the number of a process that has died, waiting a little for word of one."""
+    """Return the number of a dead process, waiting up to _NAME_SECS for it; None if unknown."""
     end_secs = time.monotonic() + _NAME_SECS
     while time.monotonic() < end_secs:
         with contextlib.suppress(jax.errors.JaxRuntimeError):

@@ -147,7 +147,7 @@ def preparing() -> Iterator[None]:
 
 
 def check_command_line(command: Command[Any] | Kinds) -> None:
-    """Exit after --help or on a wrong flag or environment variable; otherwise use huge pages.
+    """Exit after --help or on a wrong flag or environment variable; else call use_huge_pages.
 
     A command calls this before it imports JAX, so that help and errors do not wait for slow
     imports.

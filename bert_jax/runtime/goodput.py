@@ -37,10 +37,10 @@ KINDS = {
     LOST: "in steps that were done again",
     STOPPED: "from the last line of an attempt to the next attempt",
 }
-_DONE_AGAIN = (TRAINING, WAITING, EVALUATING, SAVING)
+_REPEATED = (TRAINING, WAITING, EVALUATING, SAVING)
 
 
-# A file may also have NaN or Infinity, which are no times.
+# The bounds exclude NaN and Infinity, which a JSON file may contain.
 _Secs = Annotated[float, -1e11, 1e11]
 
 
@@ -86,7 +86,7 @@ def sum_by_kind(attempts: Sequence[Attempt]) -> dict[str, float]:
         last = attempt[-1]
         kept = next((entry for entry in reversed(attempt) if entry.step <= kept_step), None)
         for kind, spent in last.secs.items():
-            if kind in _DONE_AGAIN:
+            if kind in _REPEATED:
                 of_kept_steps = kept.secs.get(kind, 0.0) if kept else 0.0
                 secs[LOST] += spent - of_kept_steps
                 spent = of_kept_steps

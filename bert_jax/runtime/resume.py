@@ -2,8 +2,8 @@
 
 `can_resume`, called by check_start in trainer/setup.py, compares the settings that must not change
 (list_fixed_settings in run_record.py), the data and the vocabulary. `list_changes` lists the other
-settings that differ. `list_differences` compares two records, as of two starts, two
-processes, or a checkpoint and its run.
+settings that differ. `list_differences` compares the records of two starts, of two processes, or
+of a checkpoint and its run.
 """
 
 import dataclasses

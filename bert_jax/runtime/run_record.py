@@ -82,7 +82,7 @@ BRANCH = "branch"  # entry of a branch: the trunk's workdir and step
 class Provenance:
     """Identify the training data, for the record of a run."""
 
-    learns: str  # the kind of training, as printed and recorded: "pre-training"
+    learns: str  # kind of training, as shown and recorded: "pre-training"
     origins: Sequence[pathlib.Path]  # folders of the data; a run must not write there
     vocab_path: pathlib.Path  # the vocabulary's file
     vocabulary: Mapping[str, Any]  # make_vocabulary_record of the workdir's copy
@@ -145,7 +145,7 @@ def read(workdir: pathlib.Path) -> PretrainingRun:
       Refused: there is no run, or it is a fine-tuning run or from another version.
     """
     record = _read(workdir)
-    if _is_of_a_task(record):
+    if _is_finetuning(record):
         raise Refused(
             f"{workdir} holds a run of {record['learns']}; give the workdir of a pre-training run"
         )
@@ -225,14 +225,14 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
     with _written_by_this_version(path):
         dtype = record["config"].get("compute", {}).get("compute_dtype", "auto")
         compute = settings_from(ComputeConfig, ConfigDict({"compute_dtype": dtype}))
-        if _is_of_a_task(record):
+        if _is_finetuning(record):
             from bert_jax.tasks import task_layer  # here: pre-training has no task
 
             task = task_layer.from_json(
                 record["task"] | {"options": record["config"]["data"]}, path
             )
     if task is not None:
-        task = dataclasses.replace(task, null_threshold=_null_threshold(workdir))
+        task = dataclasses.replace(task, null_threshold=_read_null_threshold(workdir))
     vocabulary = _read_vocabulary(workdir, record)
     untrained: tuple[str, ...] = ()  # parts that no objective trains
     if CONVERTED not in record and task is None:
@@ -241,7 +241,7 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
     return TrainedModel(config, compute, vocabulary, untrained, task, phases)
 
 
-def _null_threshold(workdir: pathlib.Path) -> float | None:
+def _read_null_threshold(workdir: pathlib.Path) -> float | None:
     """Read the null threshold that a SQuAD 2.0 run chose on its dev set; None without one."""
     from bert_jax.tasks.task import THRESHOLD, THRESHOLD_FILE  # here: pre-training has no task
 
@@ -284,7 +284,7 @@ def _read(workdir: pathlib.Path) -> dict[str, Any]:
         ) from None
 
 
-def _is_of_a_task(record: dict[str, Any]) -> bool:
+def _is_finetuning(record: dict[str, Any]) -> bool:
     """Return whether a run is a fine-tuning, whose model has a task layer."""
     return bool(record.get("task", {}).get("head_width", 0))
 

@@ -258,7 +258,7 @@ class _Handler(socketserver.BaseRequestHandler):
 
     def handle(self) -> None:
         presence = self.server.presence
-        number = self._introduction(presence)
+        number = self._read_introduction(presence)
         if number is None:
             return
         while True:
@@ -279,7 +279,7 @@ class _Handler(socketserver.BaseRequestHandler):
             self.request.settimeout(READ_SECS)
             self.request.recv(1)  # the other side closes first, which keeps the port free for jax
 
-    def _introduction(self, presence: _Presence) -> int | None:
+    def _read_introduction(self, presence: _Presence) -> int | None:
         """Read the first line of a process and admit it; return its number, None for a stranger."""
         with presence.changed:
             presence.unnamed.append(self.request)

@@ -32,9 +32,9 @@ from bert_jax.runtime.preemption import Interrupted
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 
-TICK_SECS = 0.5
-LISTEN_SECS = 1.0
-# Delay after another process ended: this process may be about to raise the same error itself.
+TICK_SECS = 0.5  # between two checks of the running work
+LISTEN_SECS = 1.0  # between two looks at the other processes
+# Delay after another process ended, as this process may be about to raise the same error.
 GRACE_SECS = 5.0
 # Time limit for cleaning up after a reported failure, when the other processes leave.
 CLEANUP_SECS = 8.0
@@ -154,16 +154,16 @@ class Watchdog:
                 continue
             work.secs += seen_secs
             if work.secs > work.limit_secs:
-                self._stuck(work)
+                self._end_stuck(work)
 
-    def _stuck(self, work: _Work) -> None:
+    def _end_stuck(self, work: _Work) -> None:
         reason = (
             f"{work.name} has taken {work.secs:.0f} s, and config.hosts allows "
             f"{work.limit_secs:g} s; the newest checkpoint is kept"
         )
         with contextlib.suppress(OSError):  # a full disk must not prevent the exit
             self._dump(reason)
-            self._say(f"stuck: {reason}{self._where()}")
+            self._say(f"stuck: {reason}{self._locate_stacks()}")
         processes.leave(STUCK, reason)
 
     def _dump(self, reason: str) -> None:
@@ -177,7 +177,7 @@ class Watchdog:
             faulthandler.dump_traceback(self._stacks)
         faulthandler.dump_traceback(self._screen)
 
-    def _where(self) -> str:
+    def _locate_stacks(self) -> str:
         return "" if self._path is None else f"; the stacks of all threads are in {self._path}"
 
     def _listen(self) -> None:
@@ -186,7 +186,7 @@ class Watchdog:
             try:
                 others = processes.read_failures()
             except jax.errors.JaxRuntimeError:
-                continue  # the service is lost, and jax ends the process, or slow, and recovers
+                continue  # the service is slow, or lost: then jax ends this process
             others.pop(processes.number(), None)
             # Follow a death first: other processes may have failed because of it.
             for number in sorted(others, key=lambda number: (others[number][1] != DIED, number)):
@@ -197,7 +197,8 @@ class Watchdog:
             return
         if code != STUCK and self._ended.wait(GRACE_SECS):
             return
-        name, hint = processes.name_process(number), self._where() if code == STUCK else ""
+        name = processes.name_process(number)
+        hint = self._locate_stacks() if code == STUCK else ""
         end = reason if reason == DIED else f"has ended with exit code {code}: {reason}"
         with contextlib.suppress(OSError):
             if code == STUCK:

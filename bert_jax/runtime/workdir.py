@@ -161,7 +161,7 @@ class Workdir:
         retry = functools.partial(_retry_until, time.monotonic() + patience_secs)
         if self.lease is not None:
             retry(self.lease.check)
-        seen = _files_to_publish(home, self.number)
+        seen = _list_files_to_publish(home, self.number)
         if self.number == 0 and SUMMARY not in seen and self._published.get(SUMMARY) != (0, 0):
             retry(lambda: bucket.delete(SUMMARY))  # left by an earlier end of the run
         changed = {
@@ -205,7 +205,7 @@ def open_workdir(address: str, scratch: str, number: int) -> Workdir:
     if not is_address(address):
         return open_local_workdir(pathlib.Path(address))
     home = locate_home(address, scratch, number)
-    bucket, workdir = _in_bucket(address, home)
+    bucket, workdir = _locate_in_bucket(address, home)
     check_folder(home)
     if number > 0:
         _fetch(bucket, home)
@@ -234,7 +234,7 @@ def fetch_workdir(address: str, into: pathlib.Path) -> Workdir:
     """
     if not is_address(address):
         return open_local_workdir(pathlib.Path(address))
-    bucket, workdir = _in_bucket(address, into)
+    bucket, workdir = _locate_in_bucket(address, into)
     if f"{CHECKPOINTS}/" in _fetch(bucket, into) and not (into / FILE).exists():
         raise Refused(
             f"{bucket.address} holds {CHECKPOINTS} but no run of bert_jax ({FILE} is missing); put "
@@ -252,7 +252,7 @@ def locate_home(address: str, scratch: str, number: int = 0) -> pathlib.Path:
     return pathlib.Path(scratch).expanduser() / f"{words}-{digest}{process}"
 
 
-def _in_bucket(address: str, home: pathlib.Path) -> tuple[Bucket, Workdir]:
+def _locate_in_bucket(address: str, home: pathlib.Path) -> tuple[Bucket, Workdir]:
     use_one_driver()
     bucket = Bucket(address.rstrip("/"))
     checkpoints = epath.Path(bucket.address) / CHECKPOINTS
@@ -260,7 +260,7 @@ def _in_bucket(address: str, home: pathlib.Path) -> tuple[Bucket, Workdir]:
 
 
 def _fetch(bucket: Bucket, home: pathlib.Path) -> list[str]:
-    """Replace the small files of a folder with those in the bucket; leave out those in folders.
+    """Replace the small files of a local folder with those at the top level of the bucket.
 
     Return all names in the bucket.
     """
@@ -278,7 +278,7 @@ def _fetch(bucket: Bucket, home: pathlib.Path) -> list[str]:
             (home / name).parent.mkdir(exist_ok=True)
             write_file(home / name, data)
 
-    # A model of SQuAD 2.0 is read with its null threshold.
+    # The null threshold is part of a SQuAD 2.0 model, although its file is in a folder.
     wanted = [f"{PREDICTIONS}/{THRESHOLD_FILE}"] * (f"{PREDICTIONS}/" in names)
     wanted += [
         name
@@ -291,7 +291,7 @@ def _fetch(bucket: Bucket, home: pathlib.Path) -> list[str]:
     return names
 
 
-def _files_to_publish(home: pathlib.Path, number: int) -> dict[str, tuple[int, int]]:
+def _list_files_to_publish(home: pathlib.Path, number: int) -> dict[str, tuple[int, int]]:
     """Return the files that process `number` publishes: path below home -> (bytes, mtime in ns)."""
     files = {}
     for top in home.iterdir():
@@ -327,8 +327,8 @@ def check_all_see(folder: pathlib.Path | epath.Path, limit_secs: float) -> None:
 
     Raises:
       Refused: names the processes that do not see it; the same message on every process.
-      OSError: process 0 cannot write there, on every process; or one does not answer within
-        limit_secs.
+      OSError: on every process, if process 0 cannot write there or one process does not answer
+        within limit_secs.
     """
     if processes.count() == 1:
         return
@@ -348,7 +348,7 @@ def check_all_see(folder: pathlib.Path | epath.Path, limit_secs: float) -> None:
     finally:
         if os.path.exists(marker):  # False, not an error, where process 0 may not look
             marker.unlink()
-            # Keep a shared folder: the others continue and write there at once.
+            # If all see the folder, keep it: the other processes write there at once.
             if not was_there and (any(hosts) or not hosts):
                 folder.rmdir()
     blind = {number: host for number, host in enumerate(hosts) if host}

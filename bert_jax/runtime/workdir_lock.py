@@ -29,15 +29,15 @@ FILE = "lock"
 RENEW_SECS = 15.0
 DEAD_SECS = 60.0  # time without a change after which a holder is dead: four renewals
 _LOOK_SECS = 1.0
-_MAX_BYTES = 4096  # size limit of a lock
-_MAX_OF_A_VALUE = 256
+_MAX_BYTES, _MAX_VALUE_CHARS = 4096, 256  # size limits of a lock, and of one of its values
 
 
-def _holder(**more: Any) -> dict[str, Any]:
-    return {"host": socket.gethostname(), "pid": os.getpid(), **_numbering(), **more}
+def _make_holder(**more: Any) -> dict[str, Any]:
+    """Describe this process as the holder of a lock, with `more` entries."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), **_identify_pid_space(), **more}
 
 
-def _numbering() -> dict[str, str]:
+def _identify_pid_space() -> dict[str, str]:
     """Identify the kernel boot and the pid namespace, within which a pid identifies a process.
 
     A host name is not enough: containers may share one, and each counts pids from 1. Returns {} if
@@ -50,7 +50,7 @@ def _numbering() -> dict[str, str]:
         return {}
 
 
-def _refusal(place: str, holder: dict[str, Any]) -> Refused:
+def _make_refusal(place: str, holder: dict[str, Any]) -> Refused:
     return Refused(
         f"--workdir={place} is in use by the run of process {holder.get('pid', 'unknown')} on "
         f"{holder.get('host', 'an unknown host')}; wait until it ends or stop it, or give another "
@@ -79,12 +79,12 @@ def lock_folder(folder: pathlib.Path) -> None:
         file.seek(0)
         holder = _read(file.read(_MAX_BYTES))
         file.close()
-        raise _refusal(str(folder), holder) from None
+        raise _make_refusal(str(folder), holder) from None
     except OSError:  # some network file systems have no locks
         file.close()
         return
     file.truncate(0)
-    file.write(f"{json.dumps(_holder())}\n".encode())
+    file.write(f"{json.dumps(_make_holder())}\n".encode())
     _locked[folder] = file
 
 
@@ -127,7 +127,7 @@ def _read(content: bytes | None) -> dict[str, Any]:
         name: value
         for name, value in holder.items()
         if type(value) is kinds.get(name, str)
-        and len(text := str(value)) <= _MAX_OF_A_VALUE
+        and len(text := str(value)) <= _MAX_VALUE_CHARS
         and text.isprintable()
     }
 
@@ -147,12 +147,12 @@ class Lease:
           OSError: the bucket does not answer.
         """
         self._bucket = bucket
-        self._mine = _holder(run=uuid.uuid4().hex, **more)
+        self._mine = _make_holder(run=uuid.uuid4().hex, **more)
         self.before: dict[str, Any] = {}  # the previous holder
-        if not bucket.create(FILE, self._text(0)):
-            self.before = self._of_a_dead_run()
-            bucket.write(FILE, self._text(0))
-            time.sleep(_LOOK_SECS)  # of two runs that take the lock at once, the later one wins
+        if not bucket.create(FILE, self._make_content(0)):
+            self.before = self._await_dead_holder()
+            bucket.write(FILE, self._make_content(0))
+            time.sleep(_LOOK_SECS)  # if two runs take the lock at once, the later one wins
         self.check()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, daemon=True, name="workdir lock")
@@ -173,13 +173,13 @@ class Lease:
         self._thread.join()
         with contextlib.suppress(OSError):
             self.check()
-            self._bucket.write(FILE, self._text(-1))
+            self._bucket.write(FILE, self._make_content(-1))
 
-    def _text(self, renewed: int) -> bytes:
+    def _make_content(self, renewed: int) -> bytes:
         return json.dumps(self._mine | {"renewed": renewed}).encode()
 
-    def _of_a_dead_run(self) -> dict[str, Any]:
-        """Wait until the holder's run is known to be dead; return the holder."""
+    def _await_dead_holder(self) -> dict[str, Any]:
+        """Wait until the run that holds the lock is known to be dead; return the holder."""
         text = self._bucket.read(FILE)
         holder = _read(text)
         if holder.get("renewed", -1) < 0 or _is_gone_from_here(holder):
@@ -188,7 +188,7 @@ class Lease:
         while time.monotonic() < end:
             time.sleep(_LOOK_SECS)
             if self._bucket.read(FILE) != text:
-                raise _refusal(self._bucket.address, holder)
+                raise _make_refusal(self._bucket.address, holder)
         return holder
 
     def _renew(self) -> None:
@@ -197,7 +197,7 @@ class Lease:
             renewed += 1
             try:
                 self.check()
-                self._bucket.write(FILE, self._text(renewed))
+                self._bucket.write(FILE, self._make_content(renewed))
             except _TakenOver:
                 return
             except Exception:
@@ -207,7 +207,7 @@ class Lease:
 
 def _is_gone_from_here(holder: dict[str, Any]) -> bool:
     """Return whether a holder was a process of this boot and pid namespace, and has ended."""
-    here = {"host": socket.gethostname(), **_numbering()}
+    here = {"host": socket.gethostname(), **_identify_pid_space()}
     if "pids" not in here or any(holder.get(name) != value for name, value in here.items()):
         return False
     if holder.get("pid") == os.getpid():  # the pid was reused

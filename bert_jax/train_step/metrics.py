@@ -2,10 +2,10 @@
 
 Metric names are public:
 - loss, <term>_loss (nats), <term>_accuracy, grad_norm, learning_rate; BERT's terms are mlm and nsp;
-- of rtd (config.objective) also rtd_replaced_share, the share of the tokens that were replaced,
-  rtd_replaced_accuracy, the accuracy on these, and rtd_auc (_count_ranks);
-- of distillation soft_loss, from the teacher's predictions, and cosine_loss, from its vectors; of
-  relation_distillation query_loss, key_loss and value_loss;
+- objective rtd adds rtd_replaced_share, the share of tokens that were replaced,
+  rtd_replaced_accuracy, the accuracy on these tokens, and rtd_auc (see _count_ranks);
+- distillation has soft_loss, from the teacher's predictions, and cosine_loss, from its vectors;
+  relation_distillation has query_loss, key_loss and value_loss;
 - skipped_steps, the bad steps of the interval;
 - sequences_per_sec (trainer/readings.py), which counts examples, whether or not several share a
   row, and input_wait_share, the share of the interval in which the devices waited for a batch;
@@ -50,11 +50,11 @@ def flatten(sums: Sums) -> dict[str, float]:
 
 
 def _count_ranks(histogram_KN: np.ndarray) -> dict[str, float]:
-    """Count what accuracy on class 1 and the area under the ROC curve are computed of.
+    """Count tokens and pairs for the accuracy on class 1 and the area under the ROC curve (AUC).
 
-    The area is the share of pairs, one token of each class of the same step, whose token of class 1
-    has the higher logit. Equal logits count half; within a bin all count as equal, so it is off by
-    half the share of such pairs at most.
+    The AUC is the share of pairs of a class-0 and a class-1 token of one step in which the class-1
+    token has the higher logit. Equal logits count half. All logits in a bin count as equal, so the
+    AUC is off by at most half the share of pairs that share a bin.
     """
     zeros_N, ones_N = histogram_KN
     below_N = np.cumsum(zeros_N) - zeros_N
@@ -74,7 +74,7 @@ def add_step(total: Mapping[str, float], numbers: Mapping[str, float]) -> dict[s
 
 
 def mix(factors: Sequence[float], totals: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Add totals of the same objective, each times its factor."""
+    """Add totals of the same objective, each multiplied by its factor."""
     mixed: dict[str, float] = {}
     for factor, total in zip(factors, totals, strict=True):
         scaled = {key: value * factor for key, value in total.items() if not _is_constant(key)}
@@ -128,10 +128,10 @@ def compute_means(total: Mapping[str, float]) -> dict[str, float]:
 def compute_heldout_means(total: Mapping[str, float]) -> dict[str, float]:
     """Compute the means of an evaluation, and the perplexity of each term that predicts classes.
 
-    It is exp of the loss; replaced-token detection has none, and no distance from a teacher.
+    Perplexity is exp(loss); replaced-token detection and distances from a teacher have none.
 
-    Where tokens were replaced also majority_rtd_accuracy, the score of taking all for original, or
-    all for replaced if these are more: it follows from the generator of this step.
+    Replaced-token detection also has majority_rtd_accuracy, the accuracy of always predicting the
+    more frequent of original and replaced; it depends on the generator of this step.
     """
     means = compute_means(total)
     for term in _list_terms(total):

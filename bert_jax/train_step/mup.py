@@ -3,7 +3,7 @@
 A rate tuned at the base width is then about the best at another width. Maximal update
 parametrization also has multipliers in the forward pass. With Adam, a multiplier of a parameter
 equals a factor of its initial weights and of its learning rate, so only these two are scaled here:
-the model stays the one that Hugging Face's classes compute, and exports need no conversion.
+Hugging Face's classes still compute the same model, and exports need no conversion.
 
 With m = width / base width, and intermediate width and attention scaled alike:
 

@@ -31,7 +31,7 @@ class AdamState(NamedTuple):
     nu: Tree
 
 
-def _next_moments(
+def _update_moments(
     grads: Tree,
     state: Any,
     beta1: float | jax.Array,
@@ -54,7 +54,7 @@ def _next_moments(
 def scale_by_moments(
     beta1: float, beta2: float, epsilon: float, corrects_bias: bool
 ) -> optax.GradientTransformationExtraArgs:
-    """Make Adam: m / (sqrt(v) + epsilon), or as optax.scale_by_adam if it corrects their bias.
+    """Make Adam: m / (sqrt(v) + epsilon), or optax.scale_by_adam if corrects_bias is set.
 
     A bad step keeps the moments.
 
@@ -77,7 +77,7 @@ def scale_by_moments(
         **of_others: Any,
     ) -> tuple[Tree, AdamState | optax.ScaleByAdamState]:
         del params, of_others
-        mu, nu = _next_moments(grads, state, beta1, beta2, is_bad)
+        mu, nu = _update_moments(grads, state, beta1, beta2, is_bad)
         if not corrects_bias:
             direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu)
             return direction, AdamState(mu, nu)
@@ -99,7 +99,7 @@ def scale_by_stable_adam(
     weight_decay: float,
     scale_of: ScaleOf | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """Make Adam whose update of a tensor is divided by max(1, RMS(g / sqrt(v))), decay included.
+    """Make Adam with each tensor's update, decay included, divided by max(1, RMS(g / sqrt(v))).
 
     The betas are corrected instead of the moments: b' = (b - b^t) / (1 - b^t). A bad step keeps the
     state. scale_of scales the rate of a parameter, but not its decay.
@@ -121,7 +121,7 @@ def scale_by_stable_adam(
         mean_decay, square_decay = (
             (beta - beta**times) / (1.0 - beta**times) for beta in (beta1, beta2)
         )
-        mu, nu = _next_moments(grads, state, mean_decay, square_decay, is_bad)
+        mu, nu = _update_moments(grads, state, mean_decay, square_decay, is_bad)
 
         def direct(g: jax.Array, m: jax.Array, v: jax.Array, p: jax.Array, decays: bool) -> Any:
             rms = jnp.sqrt(jnp.mean(g * g / jnp.maximum(v, epsilon**2)))
@@ -137,9 +137,9 @@ def scale_by_stable_adam(
 
 
 def scale_by_muon(momentum: float) -> optax.GradientTransformationExtraArgs:
-    """Make Muon for 2D kernels: the momentum made orthogonal, times MUON_RMS * sqrt(longer side).
+    """Make Muon for 2D kernels: orthogonalized momentum times MUON_RMS * sqrt(longer side).
 
-    The momentum is Nesterov's; five Newton-Schulz iterations make it nearly orthogonal. A bad step
+    The momentum is Nesterov's; five Newton-Schulz iterations orthogonalize it nearly. A bad step
     keeps the state.
 
     Source: Jordan et al. 2024 (Muon); Liu et al. 2025 for the scale.
@@ -198,7 +198,7 @@ def _scale_directions(scale_of: ScaleOf, directions: Tree) -> Tree:
 
 
 def clip_by_global_norm(clip_norm: float, apart: str = "") -> optax.GradientTransformation:
-    """Scale gradients to at most this global norm; the part `apart` and the others each to it.
+    """Clip gradients by their global norm; clip the part `apart`, if any, by its own norm.
 
     Multiplies by a scalar. optax instead selects between the gradient and a scaled copy, which
     XLA:CPU materializes and reads again for each of the two moments.
@@ -223,7 +223,7 @@ def clip_by_global_norm(clip_norm: float, apart: str = "") -> optax.GradientTran
 def mask_decayed(params: Tree) -> Tree:
     """Return a tree of bools: True for parameters with weight decay, all but biases and norms.
 
-    XLNet's vectors of content, position and segment, its r_w_bias and so on, decay as there.
+    XLNet's r_w_bias, r_r_bias, r_s_bias and seg_embed decay, as in its code.
 
     Source: optimization.py@eedf5716ce exclude_from_weight_decay = LayerNorm, layer_norm, bias;
     zihangdai/xlnet model_utils.py include_in_weight_decay.
@@ -241,7 +241,7 @@ def make_optimizer(
 ) -> optax.GradientTransformationExtraArgs:
     """Make the transformation from gradients to the direction of descent, clipping first.
 
-    The part `apart` of the parameters, if any, is clipped by a norm of its own.
+    The part `apart` of the parameters, if any, is clipped by its own norm.
 
     The transformation's update takes is_bad, bool []. A bad step keeps the optimizer's state; the
     direction of a bad step may be NaN and must not be used.
@@ -250,11 +250,11 @@ def make_optimizer(
     scaled by norm(weights) / norm(direction); tensors without decay are not scaled
     (NVIDIA's and MLPerf's use_nvlamb=False). The clip is its pre-normalization of the gradient.
 
-    The decay of stable_adamw is weight_decay * rate / config.learning_rate a step, in phases with a
-    rate of their own too: a lower rate decays less. optimi's max_lr is likewise set once and saved
-    with the optimizer; whether ModernBERT's restart_override sets it anew is not verified.
+    stable_adamw decays weights by weight_decay * rate / config.learning_rate per step, also in a
+    phase that restarts the schedule at another peak. optimi's max_lr is likewise set once and saved
+    with the optimizer; whether ModernBERT's restart_override sets it again is not verified.
 
-    scale_of, from mup.find_scales, scales the rate of each parameter before decay is added: a
+    scale_of, from mup.find_scales, scales the rate of each parameter before decay is added, so a
     step shrinks all weights alike, whatever the width.
     """
     betas = config.beta1, config.beta2, config.epsilon
@@ -268,7 +268,7 @@ def make_optimizer(
             optax.add_decayed_weights(config.weight_decay, mask=mask_decayed),
         ]
     elif config.name == "stable_adamw":
-        # Decoupled from the learning rate: at its peak a step shrinks weights by weight_decay.
+        # Decoupled from the learning rate: a step at the peak rate shrinks weights by weight_decay.
         decay_rate = config.weight_decay / config.learning_rate
         parts = [scale_by_stable_adam(*betas, decay_rate, scale_of)]
     else:

@@ -30,7 +30,7 @@ class Ramp:
     warmup_steps: int  # 0 if the schedule is counted in tokens
     decay: str
     end: float  # learning rate at the end of the decay
-    # First step, steps, and tokens (padding included) of a step of each phase.
+    # Per phase: its first step, its number of steps, and tokens per step, padding included.
     phases: tuple[tuple[int, int, int], ...] = ()
 
     @property
@@ -62,8 +62,8 @@ def list_ramps(config: RunConfig) -> list[Ramp]:
     return ramps
 
 
-def _measure_end(config: RunConfig, ramp: Ramp) -> float:
-    """Return the length of a schedule's last decay_steps steps, in the unit it is counted in."""
+def _measure_decay(config: RunConfig, ramp: Ramp) -> float:
+    """Return the length of the decay over the last decay_steps steps, in the schedule's unit."""
     if not config.optim.warmup_tokens:
         return float(config.optim.decay_steps)
     left, tokens = config.optim.decay_steps, 0
@@ -79,8 +79,8 @@ def make_schedule(config: RunConfig) -> Callable[[jax.Array], jax.Array]:
     During warm-up peak * step / warmup_steps, then end + (peak - end) * f(share done), where f(x)
     is (1 - x) ** power, 1 or 1 - sqrt(x) (config.optim.decay). The share is counted from the
     schedule's start (decay_counts_warmup, Google's rule) or from the end of warm-up; in steps, or
-    with warmup_tokens in tokens. With decay_steps it is counted over that many last steps, and
-    before them the rate is the peak exactly: runs that end at other steps have it in common.
+    with warmup_tokens in tokens. With decay_steps only the last decay_steps steps decay, and the
+    rate before them is exactly the peak, so that runs of other lengths share those steps.
 
     Source: optimization.py@eedf5716ce create_optimizer; Hägele et al. 2024, section 4 (1-sqrt).
     """
@@ -100,7 +100,7 @@ def make_schedule(config: RunConfig) -> Callable[[jax.Array], jax.Array]:
             length, warmup = float(ramp.steps), float(ramp.warmup_steps)
         skipped = 0.0 if optim.decay_counts_warmup else warmup
         if optim.decay_steps:
-            skipped = max(warmup, length - _measure_end(config, ramp))
+            skipped = max(warmup, length - _measure_decay(config, ramp))
         left = 1.0 - jnp.clip((done - skipped) / max(length - skipped, 1.0), 0.0, 1.0)
         share = {
             "polynomial": left**optim.decay_power,
@@ -123,9 +123,9 @@ def make_schedule(config: RunConfig) -> Callable[[jax.Array], jax.Array]:
 
 
 class Pace(NamedTuple):
-    """Hold what the compiled step takes from the schedule: arguments, so that no schedule is in it.
+    """Hold what a step takes from the schedule, passed as arguments instead of compiled in.
 
-    Runs that share a part of their steps thereby share the program of these steps, and their bits.
+    Runs with different schedules thereby share one program, and the bits of their common steps.
     """
 
     rate: Any  # float32 [], the learning rate
@@ -156,7 +156,7 @@ def compute_rates(config: RunConfig, steps: int) -> np.ndarray:
 
 
 def make_pace_of(config: RunConfig) -> Callable[[int], Pace]:
-    """Make the function from the number of steps before a step to its pace, on the host."""
+    """Make the host function from the number of finished steps to the next step's pace."""
     compute_block, last = _make_rate_blocks(config), config_lib.total_steps(config) - 1
     starts = {config_lib.phase_start(config, index) for index in range(len(config.phases))}
 
@@ -168,11 +168,11 @@ def make_pace_of(config: RunConfig) -> Callable[[int], Pace]:
 
 
 def scale_rates(config: OptimConfig, params: Tree, rate: jax.Array, step: jax.Array) -> Tree:
-    """Scale the rate for each parameter: a tree of float32 [], shaped as the parameters.
+    """Scale the rate for each parameter: a tree like `params`, of float32 [].
 
-    Group g has rate * layer_rate_decay ** (g + layer_rate_top - 1), the heads' group 0 has rate.
-    Before step g * unfreeze_every_steps a group has 0, which freezes its parameters completely,
-    without weight decay. With the defaults every leaf is `rate` itself, and nothing is computed.
+    The rate of group g is rate * layer_rate_decay ** (g + layer_rate_top - 1), and `rate` for the
+    heads' group 0. Before step g * unfreeze_every_steps it is 0, which freezes the group, weight
+    decay included. With the defaults every leaf is `rate` itself, and nothing is computed.
 
     Source: Howard and Ruder 2018 (ULMFiT), sections 3.2 (discriminative fine-tuning, decay
     1 / 2.6) and 3.3 (gradual unfreezing); layer_rate_top=2: electra, model/optimization.py
@@ -221,7 +221,7 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def sample_rates(config: RunConfig, most: int = 2000) -> tuple[np.ndarray, np.ndarray]:
-    """Sample the schedule: steps from first to last, every bend among them, and their rates."""
+    """Sample the schedule: steps from first to last, including every bend, and their rates."""
     total = config_lib.total_steps(config)
     bends = [
         ramp.first_step + step

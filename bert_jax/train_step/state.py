@@ -27,29 +27,29 @@ class TrainState:
     step: Any  # int32 []
     params: Tree
     opt_state: Tree
-    guard: Any  # the window of the guard of bad numbers
+    guard: Any  # guard.RecentSteps
 
 
 def map_like_params(function: Callable[..., Any], tree: Tree, like: Tree) -> Tree:
-    """Apply function(leaf, leaf of like) to all parts of a state with the structure of `like`.
+    """Apply function(leaf, leaf of `like`) to all subtrees of a state that are built like `like`.
 
-    With parameters as `like`, these are the parameters and the optimizer's moments; counters are
-    unchanged, as is what an optimizer for some of the parameters leaves out.
+    With parameters as `like`, these are the parameters and the optimizer's moments. Counters are
+    unchanged, and so are the masked leaves of an optimizer that updates only some parameters.
     """
     structure: Any = jax.tree.structure(like)
 
-    def built_as_params(part: Any) -> bool:
+    def has_structure(part: Any) -> bool:
         return bool(structure == jax.tree.structure(part, is_leaf=_is_masked))
 
-    def apply(leaf: Any, of_like: Any) -> Any:
-        return leaf if _is_masked(leaf) else function(leaf, of_like)
+    def apply(leaf: Any, like_leaf: Any) -> Any:
+        return leaf if _is_masked(leaf) else function(leaf, like_leaf)
 
     return jax.tree.map(
         lambda part: (
-            jax.tree.map(apply, part, like, is_leaf=_is_masked) if built_as_params(part) else part
+            jax.tree.map(apply, part, like, is_leaf=_is_masked) if has_structure(part) else part
         ),
         tree,
-        is_leaf=built_as_params,
+        is_leaf=has_structure,
     )
 
 
@@ -60,7 +60,7 @@ def _is_masked(leaf: Any) -> bool:
 def make_shardings(
     model: Model, tx: optax.GradientTransformation, mesh: Mesh, config: MeshConfig
 ) -> TrainState:
-    """Make a NamedSharding for each array of the state: by logical axes, moments as parameters.
+    """Make a NamedSharding for each array of the state; moments are sharded like parameters.
 
     Presets with zero1 also partition kernels, tables and their moments over the data axis: each
     device updates its part, and a step gathers complete weights. Biases, norms and small matrices
@@ -119,7 +119,7 @@ def make_state(params: Tree, tx: optax.GradientTransformation, shardings: TrainS
 def make_abstract_state(
     model: Model, tx: optax.GradientTransformation, shardings: TrainState
 ) -> TrainState:
-    """Make the state of jax.ShapeDtypeStruct with shardings, to restore into and to compile for."""
+    """Describe the state as jax.ShapeDtypeStructs with shardings, to restore or compile for."""
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         _make_shapes(model, tx),

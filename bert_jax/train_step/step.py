@@ -23,14 +23,14 @@ from bert_jax.train_step.schedule import Pace
 from bert_jax.train_step.state import TrainState
 
 Sums = dict[str, Any]
-# Returns terms, and arrays with a row for each row of the batch.
+# Returns terms, and arrays with one row per row of the batch.
 Compute = Callable[[Bert, Batch, Dropout | None], tuple[dict[str, Term], Batch]]
 TEACHER_SCOPE = "of_the_teacher"  # names a teacher's operations, for kernel prices
 
 
 @dataclasses.dataclass(frozen=True)
 class Teacher:
-    """Hold a frozen teacher: its model, and its parameters as they lie on the mesh."""
+    """Hold a frozen teacher: its model, and its sharded parameters."""
 
     model: Model
     params: Any
@@ -49,7 +49,7 @@ def _accumulate(
 ) -> Any:
     """Sum the results of grad over one device's rows, computed in micro-batches.
 
-    The last result is arrays with a row for each row of the batch, which are joined instead.
+    The last result, arrays with one row per row of the batch, is concatenated instead.
     """
     if micro_batches == 1:
         return grad(params, batch, dropout)
@@ -79,7 +79,7 @@ def _accumulate(
 
 @dataclasses.dataclass(frozen=True)
 class StepLoss:
-    """Hold the loss of a step as a function of parameters and batch, and the way to its gradient.
+    """Hold what defines the loss of a step, and how its gradient is computed.
 
     Kernels' and tables' gradients are exchanged in gradient_dtype, by default the dtype of the
     matmuls.
@@ -98,7 +98,7 @@ def compute_gradients(
 ) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
     """Compute the gradient of the loss over the global batch: (gradients, terms, weights).
 
-    Gradients are sharded as the parameters. Each device accumulates its own over its micro-batches,
+    Gradients are sharded like the parameters. Each device sums gradients over its micro-batches,
     and devices exchange them once, at the end.
     """
     compute = _add_no_rows(step_loss.objective.terms)
@@ -113,12 +113,12 @@ def _add_no_rows(terms: Callable[..., dict[str, Term]]) -> Compute:
 def _differentiate(
     step_loss: StepLoss, compute: Compute, params: Any, fixed: Any, batch: Batch
 ) -> tuple[Any, dict[str, Term], dict[str, jax.Array], Batch]:
-    """Compute the gradient of `params` alone, next to parameters that are `fixed`.
+    """Compute the gradient with respect to `params`; the other parameters are `fixed`.
 
-    `compute` returns the terms of the loss, and rows, which are the last result, sharded as the
-    batch. All else is as in compute_gradients.
+    `compute` returns the terms of the loss, and rows sharded like the batch, which are returned
+    last. All else is as in compute_gradients.
     """
-    model, objective, taught = step_loss.model, step_loss.objective, step_loss.teacher
+    model, objective, teacher = step_loss.model, step_loss.objective, step_loss.teacher
     matrix_dtype = step_loss.gradient_dtype or model.dtype
     specs, specs_of_fixed = collectives.specs(params), collectives.specs(fixed)
     exchanged = jax.tree.map(
@@ -138,7 +138,7 @@ def _differentiate(
             return _mean_loss(terms, weights), (terms, rows)
 
         whole = collectives.gather_params(params, specs, model.dtype)
-        teach = _make_teach(objective, taught, frozen)
+        teach = _make_teach(objective, teacher, frozen)
 
         def grad(params: Any, batch: Batch, dropout: Dropout | None) -> Any:
             tree, (terms, rows) = jax.grad(loss, has_aux=True)(params, teach(batch), dropout)
@@ -149,7 +149,7 @@ def _differentiate(
         return tree, collectives.sum_over_batch(terms), weights, rows
 
     out_specs = specs, PartitionSpec(), PartitionSpec(), mesh.spec("batch")
-    frozen = () if taught is None else (taught.params,)
+    frozen = () if teacher is None else (teacher.params,)
     arguments = params, fixed, dict(batch), step_loss.dropout, *frozen
     return collectives.map_over_batch(on_a_device, arguments, out_specs)
 
@@ -161,10 +161,10 @@ def _differentiate_in_turn(
     params: Any,
     batch: Batch,
 ) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
-    """Compute the gradient of a part, then the others' with the new weights that it gives the part.
+    """Compute the gradient of one part of the model, then of the others after the part's update.
 
-    update(gradients) returns all parameters after an update, of which only the part's are read, and
-    the optimizer's state.
+    update(gradients) returns all updated parameters, of which only the part's are read, and the
+    optimizer's state.
     """
     first = {ahead.part: params[ahead.part]}
     others = {name: tree for name, tree in params.items() if name != ahead.part}
@@ -178,23 +178,23 @@ def _differentiate_in_turn(
 
 
 def _make_teach(
-    objective: Objective, taught: Teacher | None, frozen: tuple[Any, ...]
+    objective: Objective, teacher: Teacher | None, frozen: tuple[Any, ...]
 ) -> Callable[[Batch], Batch]:
-    """Return a function that adds what the teacher says to a batch, inside the map over devices.
+    """Return a function that adds the teacher's outputs to a batch, inside map_over_batch.
 
-    `frozen` holds this device's part of the teacher's parameters.
+    `frozen` holds this device's shards of the teacher's parameters.
     """
-    if taught is None or objective.teach is None:
+    if teacher is None or objective.teach is None:
         return lambda batch: batch
     teach, (parts,) = objective.teach, frozen
-    whole = collectives.gather_params(parts, collectives.specs(taught.params), taught.model.dtype)
-    teacher = taught.model.bind(whole)
+    whole = collectives.gather_params(parts, collectives.specs(teacher.params), teacher.model.dtype)
+    bert = teacher.model.bind(whole)
 
-    def add_lessons(batch: Batch) -> Batch:
+    def add_outputs(batch: Batch) -> Batch:
         with jax.named_scope(TEACHER_SCOPE):
-            return {**batch, **teach(teacher, batch)}
+            return {**batch, **teach(bert, batch)}
 
-    return add_lessons
+    return add_outputs
 
 
 def make_train_step(
@@ -230,8 +230,8 @@ def make_train_step(
             move = jax.tree.map(lambda p, rate, d: p - rate * d, state.params, rates, direction)
             return move, opt_state
 
-        taught = None if teacher is None else Teacher(teacher, *frozen)
-        step_loss = StepLoss(model, objective, dropout, phase.micro_batches, gradient_dtype, taught)
+        placed = None if teacher is None else Teacher(teacher, *frozen)
+        step_loss = StepLoss(model, objective, dropout, phase.micro_batches, gradient_dtype, placed)
         if objective.ahead is None:
             grads, terms, weights = compute_gradients(step_loss, state.params, batch)
         else:
@@ -270,16 +270,16 @@ def make_eval_step(
     """Make the jitted evaluation of one batch without dropout: (params, batch) -> sums.
 
     With a teacher it takes (params, batch, the teacher's parameters).
-    If the objective has outputs, the outputs of every row of the batch stand next to the sums.
+    If the objective has outputs, the sums include the outputs of every row of the batch.
     """
 
     def step(params: Any, batch: Batch, *frozen: Any) -> Sums:
         specs = collectives.specs(params)
-        taught = None if teacher is None else Teacher(teacher, *frozen)
+        placed = None if teacher is None else Teacher(teacher, *frozen)
 
         def on_a_device(params: Any, batch: Batch, *frozen: Any) -> Sums:
             whole = collectives.gather_params(params, specs, model.dtype)
-            batch = _make_teach(objective, taught, frozen)(batch)
+            batch = _make_teach(objective, placed, frozen)(batch)
             bert = model.bind(whole)
             terms, weights = objective.terms(bert, batch, None), objective.weights(batch)
             sums = collectives.sum_over_batch({"terms": terms, "weights": weights})

@@ -83,7 +83,7 @@ class BadSteps:
         self._progress.bad_in_a_row += 1
         config = self._config.guard
         line = make_record(self._config, self._feed, step, numbers, usual)
-        words = f"{line['reason']} ({self._rows(step, step)})"
+        words = f"{line['reason']} ({self._describe_rows(step, step)})"
         self.screen.print(f"step {step:,} changes nothing: {words}", BAD)
         if self._is_writer:
             append_record(self._workdir / BAD_STEPS, line)
@@ -96,11 +96,11 @@ class BadSteps:
             raise self.make_error(step, self._progress.bad_in_a_row, line["reason"], why)
 
     def make_error(self, step: int, many: int, reason: str, why: str) -> FloatingPointError:
-        """Build the error that ends a run after `many` consecutive bad steps, up to `step`."""
+        """Build the error for `many` bad steps, up to `step`; `why` says why the run stops."""
         first = step - many + 1
         steps = f"step {step} was bad" if many == 1 else f"steps {first} to {step} were bad"
         last = "" if many == 1 else " at the last"
-        rows = self._rows(first, step)
+        rows = self._describe_rows(first, step)
         if isinstance(self._config, Config):  # replay reads runs of pre-training alone
             command = f"{find_python()} -m bert_jax.replay --workdir={shlex.quote(self._address)}"
             rows += f"; `{command} --step={step}` shows the text of a step"
@@ -109,7 +109,7 @@ class BadSteps:
             "config.optim.learning_rate, warm up longer, or change config.guard, and start again"
         )
 
-    def _rows(self, first_step: int, last_step: int) -> str:
+    def _describe_rows(self, first_step: int, last_step: int) -> str:
         """Describe the rows of a range of steps, phase by phase."""
         words = []
         for index, phase in enumerate(self._config.phases):
@@ -138,7 +138,7 @@ def make_record(
     }
     reason = _find_reason(numbers, values)
     for entry in values.values():
-        if not math.isfinite(entry["value"]):  # JSON has no such number
+        if not math.isfinite(entry["value"]):  # JSON has no NaN or Infinity
             entry["value"] = str(entry["value"])
     epochs = []
     for store, epoch in sorted({*zip(rows.store_B.tolist(), rows.epoch_B.tolist(), strict=True)}):
@@ -216,9 +216,9 @@ class SkippedRanges:
         self._all = _parse(text.encode(), LEFT_OUT)
 
     def pass_over(self, state: TrainState, progress: Progress, shardings: TrainState) -> TrainState:
-        """Return the restored state with its step number past the ranges skipped after it.
+        """Advance a restored state's step number past the steps skipped after a roll-back to it.
 
-        A phase whose first step is skipped begins with an empty window of the guard, too.
+        If the first step of a phase is skipped, empty the guard's window for that phase.
         """
         step = int(state.step)
         through = [skipped.through_step for skipped in self._all if skipped.after_step == step]
@@ -232,7 +232,7 @@ class SkippedRanges:
         return dataclasses.replace(state, step=number, guard=window)
 
     def add(self, after_step: int, roll: RollBack, bad_steps: BadSteps) -> None:
-        """Record a skipped range; FloatingPointError at too many roll-backs to a checkpoint."""
+        """Record a skipped range; raise FloatingPointError at too many roll-backs to one step."""
         rolls = 1 + sum(skipped.after_step == after_step for skipped in self._all)
         if rolls >= self._config.guard.most_in_a_row:
             why = (

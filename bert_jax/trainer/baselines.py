@@ -15,7 +15,7 @@ from data_pipeline.store import REFERENCES, TEXT, Store, ngrams
 NEVER_TARGETS = ("pad", "cls", "sep", "mask")
 
 
-def _count_words(store: Store) -> np.ndarray:
+def _count_tokens(store: Store) -> np.ndarray:
     """Return the training split's token counts plus one, but 0 for NEVER_TARGETS: float64[V]."""
     counts_V = np.asarray(store.train.token_counts, np.float64) + 1.0
     counts_V[[store.special_ids[name] for name in NEVER_TARGETS]] = 0.0
@@ -27,7 +27,7 @@ def compute_unigram_mlm_loss(store: Store, batches: Sequence[HostBatch]) -> floa
 
     Uses add-one smoothing over the vocabulary without [PAD], [CLS], [SEP] and [MASK].
     """
-    counts_V = _count_words(store)
+    counts_V = _count_tokens(store)
     nats_V = -np.log(np.maximum(counts_V, 1e-300) / counts_V.sum())
     total = sum(float((nats_V[b["masked_lm_ids"]] * b["masked_lm_weights"]).sum()) for b in batches)
     weight = sum(float(b["masked_lm_weights"].sum()) for b in batches)
@@ -42,7 +42,7 @@ def compute_unigram_causal_loss(store: Store, batches: Sequence[HostBatch]) -> f
     """
     ids_N = np.concatenate([list_next_tokens(batch) for batch in batches])
     separator = store.special_ids["sep"]
-    counts_V = _count_words(store)
+    counts_V = _count_tokens(store)
     separators = np.count_nonzero(ids_N == separator)
     counts_V[separator] = counts_V.sum() * separators / max(len(ids_N) - separators, 1)
     nats_V = -np.log(np.maximum(counts_V, 1e-300) / counts_V.sum())
@@ -70,7 +70,7 @@ Show = Callable[[str], None]  # shows a text on the live line
 def compute_ngram_mlm_loss(
     store: Store, batches: Sequence[HostBatch], show: Show, hides_targets: bool = False
 ) -> float:
-    """Compute the masked-token cross-entropy (nats) of a count model of both neighboring tokens.
+    """Compute the masked-token cross-entropy (nats) of n-gram counts of both neighboring tokens.
 
     Neighbors are read from the masked row, as an encoder sees it: a neighbor replaced by a random
     token is used as it is. [MASK] and other special tokens count as unknown; then the prediction
@@ -90,11 +90,11 @@ def compute_ngram_mlm_loss(
         neighbors.append(np.stack([ids_BS[row_N, places_N], ids_BS[row_N, places_N + 2]]))
     first_N, second_N = _hide_special(store, np.concatenate(neighbors, axis=1))
     predictions = ngrams.Predictions(np.concatenate(tokens), first_N, second_N)
-    return _count_neighbors(store, predictions, ngrams.BOTH_SIDES, show)
+    return _compute_ngram_loss(store, predictions, ngrams.BOTH_SIDES, show)
 
 
 def compute_ngram_causal_loss(store: Store, batches: Sequence[HostBatch], show: Show) -> float:
-    """Compute the next-token cross-entropy (nats) of a count model of the two preceding tokens.
+    """Compute the next-token cross-entropy (nats) of n-gram counts of the two preceding tokens.
 
     [SEP] is treated as in compute_unigram_causal_loss. After a special token only unigram counts
     are used.
@@ -111,7 +111,7 @@ def compute_ngram_causal_loss(store: Store, batches: Sequence[HostBatch], show: 
     tokens_N = np.concatenate(tokens)
     is_text_N = tokens_N != store.special_ids["sep"]
     chosen = (values_N[is_text_N] for values_N in (tokens_N, first_N, second_N))
-    nats = _count_neighbors(store, ngrams.Predictions(*chosen), ngrams.LEFT_SIDE, show)
+    nats = _compute_ngram_loss(store, ngrams.Predictions(*chosen), ngrams.LEFT_SIDE, show)
     share = float(is_text_N.mean())
     return share * nats + sum(-part * math.log(part) for part in (share, 1.0 - share) if part)
 
@@ -121,12 +121,12 @@ def _hide_special(store: Store, ids: np.ndarray) -> np.ndarray:
     return np.where(is_special, store.vocab_size, ids)
 
 
-def _count_neighbors(
+def _compute_ngram_loss(
     store: Store, predictions: ngrams.Predictions, places: tuple[int, int], show: Show
 ) -> float:
     if not len(predictions.tokens_N):
         return 0.0
-    counts_V = np.maximum(_count_words(store), 1e-300)
+    counts_V = np.maximum(_count_tokens(store), 1e-300)
     return ngrams.compute_loss(
         store.train,
         store.digest,
@@ -147,8 +147,8 @@ def compute_baselines(
 ) -> dict[str, float]:
     """Compute the baseline scores for each term of an objective that has a baseline.
 
-    counts_neighbors: whether to count neighboring tokens in the training split; False if the
-    batches contain text of that split. Ready-made examples have no text to count in.
+    counts_neighbors: whether to compute n-gram losses from the text of the training split; False
+    if the batches contain this text. Ready-made examples have no text and so no n-gram losses.
     """
     terms = jax.eval_shape(objective.weights, batches[0])
     baselines = {}

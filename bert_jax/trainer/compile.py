@@ -40,7 +40,7 @@ from bert_jax.trainer.prefetch import PlacedBatch
 from data_pipeline.io.address import is_address, use_one_driver
 from data_pipeline.io.refused import Refused
 
-SOUND = "sound"  # verdict on a kernel
+SOUND = "sound"  # result of a kernel's check if it is right
 _KERNELS = (attention.KERNEL, attention.FLASH, attention.CUDNN)
 
 
@@ -53,7 +53,7 @@ class StepParts:
     mesh: Mesh
     models: Sequence[bert.Model]  # one for each phase: the same parameters, fewer if pruned
     tx: optax.GradientTransformationExtraArgs
-    teacher: bert.Model | None = None  # the student's teacher
+    teacher: bert.Model | None = None  # for distillation objectives
     # Kernel and shape -> result of the check on these devices: SOUND or a difference.
     kernels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     attention: str = ""  # replaces config.compute.attention if a kernel is wrong; "" otherwise
@@ -153,16 +153,16 @@ def build_parts(
             )
             for index in range(len(config.phases))
         ]
-        taught = None
+        teacher_model = None
         if teacher is not None:
             needs_mlm = any(objective.reads_teacher_mlm for objective in objectives)
             read = bert.Heads(mlm=needs_mlm, nsp=False, pooler=False)
-            taught = bert.build(teacher, backend, mesh.shape["model"], compute, read)
+            teacher_model = bert.build(teacher, backend, mesh.shape["model"], compute, read)
         ahead = objectives[0].ahead
         tx = optimizers.make_optimizer(
             config.optim, mup.find_scales(config), ahead.part if ahead else ""
         )
-    return StepParts(config, objectives, mesh, models, tx, taught)
+    return StepParts(config, objectives, mesh, models, tx, teacher_model)
 
 
 def lower_step(parts: StepParts, index: int, batch: BatchShape) -> jax.stages.Lowered:
@@ -305,8 +305,8 @@ def keep_in(workdir: pathlib.Path, is_writer: bool) -> str:
     if is_writer:
         _delete_oldest(folder)
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    # By default jax keeps no program that took less than a second. A restore compiles fingerprints
-    # for each shape of array: over half of its time, if none are kept (docs/results/faults.md).
+    # By default jax caches no program that compiles in under a second. A restore compiles a
+    # fingerprint program per array shape: uncached, over half of its time (docs/results/faults.md).
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     # jax has already checked whether a cache is configured, and would not check again.
     compilation_cache.reset_cache()

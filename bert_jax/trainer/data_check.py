@@ -23,7 +23,7 @@ from data_pipeline.store import MANIFEST, Store, writer
 
 BYTES_PER_SEC = 500e6  # read limit during training, to leave disk bandwidth to the input pipeline
 _LOWEST_PRIORITY = 19
-_CHECKED, _VERIFIED = "data check", "verified"  # name and value of a process's post after reading
+_CHECKED, _VERIFIED = "data check", "verified"  # topic, and text of a process whose files are right
 _LOOK_SECS = 1.0  # time between two reads of the other processes' posts
 _MAX_PROBLEMS = 3  # most processes whose damage the error describes
 # Disks with the same name on all hosts that mount them; any other disk counts as local.
@@ -212,7 +212,7 @@ def describe_damage(
     """Build the message that ends a run with damaged data.
 
     The run started at started_step and reached `step`. `saved` are the steps of the checkpoints
-    written since its start, `quarantined` of those moved to checkpoints_damaged/.
+    written since its start, `quarantined` the steps of those moved to checkpoints_damaged/.
     """
     trained = "no step was trained on them"
     if step > started_step:

@@ -44,21 +44,22 @@ _STRAYS_NAMED = 3
 def is_due(storage: Workdir, fresh: bool, limit_secs: float, trunk: "Trunk | None" = None) -> bool:
     """Return whether old records must be moved before the start; process 0 decides for all.
 
-    A branch begins with records up to the step of its trunk.
+    Records up to the step of `trunk` do not count, as a branch begins with them.
 
-    Raises Refused if they must be moved but `fresh` (config.checkpoint.fresh) is not set, and
-    OSError if process 0 cannot read them.
+    Raises Refused if records must be moved but `fresh` (config.checkpoint.fresh) is not set, and
+    OSError if process 0 cannot read the records.
     """
     name, first_step = "whether the run begins at step 0", trunk.step if trunk else 0
-    answer = processes.ask_first(name, lambda: _look(storage, fresh, first_step), limit_secs)
+    answer = processes.ask_first(name, lambda: _decide(storage, fresh, first_step), limit_secs)
     return answer == "fresh"
 
 
-def _look(storage: Workdir, fresh: bool, first_step: int) -> str:
+def _decide(storage: Workdir, fresh: bool, first_step: int) -> str:
+    """Return "resumes", "begins", or "fresh": begin, and move the old records first."""
     try:
         if find_newest_step(storage.checkpoints) is not None:
             return "resumes"
-        progress = _progress_in_words(storage.home, first_step)
+        progress = _describe_progress(storage.home, first_step)
     except Refused:  # there are checkpoints, and none can be read
         if not fresh:
             raise
@@ -71,15 +72,15 @@ def _look(storage: Workdir, fresh: bool, first_step: int) -> str:
         return "begins"  # another program's files: overwriting them is refused elsewhere
     raise Refused(
         f"--workdir={storage.address} holds records of a run ({progress}), and "
-        f"{storage.checkpoints} holds no checkpoint to resume from{_strays(storage)}; nothing was "
-        "changed: put a checkpoint back there, give another --workdir, or add "
-        f"--config.checkpoint.fresh=True, which moves these records to {_free_name(storage)}/ and "
-        "starts at step 0"
+        f"{storage.checkpoints} holds no checkpoint to resume from{_describe_strays(storage)}; "
+        "nothing was changed: put a checkpoint back there, give another --workdir, or add "
+        f"--config.checkpoint.fresh=True, which moves these records to {_find_free_name(storage)}/ "
+        "and starts at step 0"
     )
 
 
-def _progress_in_words(home: pathlib.Path, first_step: int) -> str:
-    """Name the records in a folder that show steps after the first save; "" if there are none.
+def _describe_progress(home: pathlib.Path, first_step: int) -> str:
+    """Name the records in a folder that show steps after first_step; "" if there are none.
 
     A damaged file is listed too, as it may have recorded progress.
     """
@@ -113,8 +114,8 @@ def _list_steps(path: pathlib.Path) -> list[object]:
     return [change.get("since_step", 0) for change in changes if isinstance(change, dict)]
 
 
-def _strays(storage: Workdir) -> str:
-    """Name files in a checkpoint folder that has no checkpoint, such as 60.orbax-checkpoint-tmp."""
+def _describe_strays(storage: Workdir) -> str:
+    """Name the files in a checkpoint folder with no checkpoint: 60.orbax-checkpoint-tmp."""
     folder = directory.make_absolute(storage.checkpoints)
     with explain_errors(str(folder)):
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
@@ -124,13 +125,13 @@ def _strays(storage: Workdir) -> str:
     return f" ({', '.join(names[:_STRAYS_NAMED])}{more}: half-written, renamed or empty)"
 
 
-def _free_name(storage: Workdir) -> str:
+def _find_free_name(storage: Workdir) -> str:
     names = (f"{FOLDER}-{number}" for number in itertools.count(1))
-    roots = _roots(storage)
+    roots = _list_roots(storage)
     return next(name for name in names if not any((root / name).exists() for root in roots))
 
 
-def _roots(storage: Workdir) -> list[directory.Folder]:
+def _list_roots(storage: Workdir) -> list[directory.Folder]:
     """List the folders with records: the local one, and the workdir in a bucket, if it is there."""
     top = directory.make_absolute(storage.checkpoints).parent
     return [storage.home] if storage.bucket is None else [storage.home, top]
@@ -146,8 +147,8 @@ def quarantine(
     """
 
     def move_all() -> str:
-        name = _free_name(storage)
-        for root in _roots(storage):
+        name = _find_free_name(storage)
+        for root in _list_roots(storage):
             for record in (*run_record.RECORDS, vocabulary):
                 _move(root / record, root / name / record)
         return name
@@ -244,7 +245,7 @@ def check_branch(
 
 
 def _list_conditions(record: Mapping[str, Any]) -> dict[str, Any]:
-    """List what a run was computed by: its code, packages, devices and number of processes."""
+    """Return the code, packages, devices and number of processes in the record of a run."""
     code = record["code"]
     commit = f"{str(code.get('commit'))[:12]} (files {code.get('source_digest')})"
     others = {name: record[name] for name in ("devices", "processes")}
@@ -278,7 +279,7 @@ def _read_trunk(trunk: Trunk, flag: str = "--branch") -> dict[str, Any]:
         )
     for change in record.get("changes", []):
         setting, since = change["setting"], change["since_step"]
-        if not since or history.is_free(setting):  # the run of the newest config alone is the same
+        if not since or history.is_free(setting):  # the newest config alone gives the same run
             continue
         raise Refused(
             f"{flag} is {trunk}, a checkpoint of a run whose config.{setting} was changed after "

@@ -96,10 +96,8 @@ def count_phase(
         count = len(own.tokens_B)
         tokens += weight * int(own.tokens_B.sum()) / count
         of_predictions = weight * own.predictions / predictions if predictions else weight
-        for (
-            key,
-            score,
-        ) in own.baseline.items():  # a loss is the mean over predictions, as score_stores'
+        for key, score in own.baseline.items():
+            # As in score_stores, a loss is a mean over predictions.
             share = of_predictions if key.endswith("_loss") else weight
             baseline[key] = baseline.get(key, 0.0) + share * score
             if len(weights) > 1:
@@ -137,38 +135,38 @@ def find_in_data(feed: StoreFeed, phases: Sequence[RunPhase]) -> list[Finding]:
     return findings
 
 
-_MIXED_EXAMPLES = 1e6  # scale of the sums of all stores; means do not depend on it
+_MIXED_EXAMPLES = 1e6  # scale of the sums over several stores; cancels in the means
 
 
-class _Counted(NamedTuple):
-    """Hold what the held-out rows of a store have."""
+class _HeldoutCounts(NamedTuple):
+    """Hold a store's held-out batches, their counts and their baselines."""
 
     batches: list[HostBatch]
-    tokens_B: np.ndarray  # of each example
+    tokens_B: np.ndarray  # tokens of each example
     predictions: float  # mean per example, at training's rate
     baseline: dict[str, float]
 
 
 def _count_heldout(
     feed: StoreFeed, index: int, number: int, objective: Objective, show: Show
-) -> _Counted:
+) -> _HeldoutCounts:
     batches = feed.make_heldout_batches(index, number)
     tokens_B = np.concatenate([batch["input_mask"].sum(axis=1) for batch in batches])
     tokens_B = tokens_B[tokens_B > 1]  # rows that pad the last batch have one token each
     baseline = compute_baselines(feed.stores[number], objective, batches, show)
     predictions = sum(float(batch["masked_lm_weights"].sum()) for batch in batches)
-    # Training may mask at another rate than evaluations, whose masks are counted.
+    # The masks of evaluations are counted; scale the count to the masking rate of training.
     trained = feed.open_split(index, number)
     evaluated = feed.open_split(index, number, HELDOUT)
     slots = feed.config.phases[index].max_predictions_per_seq
-    predictions *= _wanted_predictions(trained, slots, tokens_B)
-    predictions /= _wanted_predictions(evaluated, evaluated.shape.predictions, tokens_B)
+    predictions *= _count_predictions(trained, slots, tokens_B)
+    predictions /= _count_predictions(evaluated, evaluated.shape.predictions, tokens_B)
     if "unigram_causal_loss" in baseline:
         predictions = sum(len(list_next_tokens(batch)) for batch in batches)
-    return _Counted(batches, tokens_B, predictions / len(tokens_B), baseline)
+    return _HeldoutCounts(batches, tokens_B, predictions / len(tokens_B), baseline)
 
 
-def _wanted_predictions(source: ExampleSource, slots: int, tokens_B: np.ndarray) -> float:
+def _count_predictions(source: ExampleSource, slots: int, tokens_B: np.ndarray) -> float:
     """Count the predictions in examples of these lengths, by the source's masking rate."""
     wanted_B = np.rint(tokens_B * source.options.masked_lm_prob)
     return float(np.clip(wanted_B, 1, slots).sum())

@@ -81,7 +81,7 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def open_run(setup: Setup, stop: Stop, watchdog: Watchdog) -> Iterator["TrainingRun"]:
-    """Restore or initialize the state, and open all that the run needs until its end."""
+    """Restore or initialize the state, and open all that the run needs; close it at the end."""
     ledger = Ledger(setup.workdir, setup.began, jax.process_index() == 0)
     checkpoints = open_checkpoints(setup, watchdog.report)
     work = Work(watchdog, ledger, setup.config.hosts, setup.screen)
@@ -255,7 +255,7 @@ class TrainingRun:
 
     def finish(self) -> dict[str, Any]:
         """Wait for the last save and the check of the data; return the summary."""
-        if not self.heldout:  # finished, evaluated and recorded by an earlier process
+        if not self.heldout:  # an earlier process finished and evaluated the run
             self.heldout = self._compute_scores(len(self.config.phases) - 1)
         self._await_save()
         self._refuse_damaged_data(waits=True)

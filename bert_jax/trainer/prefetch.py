@@ -18,7 +18,7 @@ import numpy as np
 STEPS_AHEAD = 2  # dispatched steps: one running, one queued
 
 
-def _end_secs(sums: Any) -> float:
+def _wait_for_end(sums: Any) -> float:
     jax.block_until_ready(sums)
     return time.perf_counter()
 
@@ -39,7 +39,7 @@ class StepsInFlight:
 
     def add(self, sums: Any, asked_secs: float, got_secs: float) -> None:
         """Add a dispatched step, its result, and the times of asking for and getting its batch."""
-        self._steps.append((self._thread.submit(_end_secs, sums), asked_secs, got_secs))
+        self._steps.append((self._thread.submit(_wait_for_end, sums), asked_secs, got_secs))
 
     def make_room(self) -> float:
         """Wait until another step may be dispatched.

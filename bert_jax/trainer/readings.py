@@ -161,7 +161,7 @@ class StepReader:
             running.clock.end_interval()
 
     def record_ended(self, running: RunningPhase, step: int) -> None:
-        """Log a restored interval if `step` ends an objective, as at the start of a branch."""
+        """Log the restored interval if `step` ends an objective, as at the start of a branch."""
         if self._progress.interval and self._ends_objective(running, step):
             self._record_interval(running, step)
 
@@ -187,7 +187,7 @@ class StepReader:
         line = metrics.compute_means(self._progress.interval)
         self._progress.interval = {}
         pace, secs_left = running.clock.rows_per_sec, None
-        if pace is not None:  # None until a step without compilation was timed
+        if pace is not None:  # None until an interval was timed
             line["sequences_per_sec"] = pace * running.facts.examples_per_row
             line["input_wait_share"] = running.clock.input_wait_share
             secs_left = self.positions_left(running, step) / (pace * running.phase.seq_len)

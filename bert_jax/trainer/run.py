@@ -34,8 +34,8 @@ def prepare_process(
 ) -> Iterator[tuple[Workdir, Watchdog]]:
     """Join the other processes and open the workdir; build the run inside this context.
 
-    On leaving the context, logs, stacks of a hung process and compiled programs go to the workdir
-    from then on. Pass the watchdog to `train`, which closes it. The first check that fails raises
+    When the context exits, logs, stacks of a hung process and compiled programs start to go to the
+    workdir. Pass the watchdog to `train`, which closes it. The first check that fails raises
     Refused or OSError.
     """
     log.hold()
@@ -77,9 +77,10 @@ def join_processes(flags: ProcessFlags, hosts: HostsConfig, log: LibraryLog) -> 
 
 
 def leave(code: int, message: str) -> None:
-    """Exit with os._exit after an error; otherwise tell the other processes, and return.
+    """End the process after an error, without the waits of a normal exit; otherwise return.
 
-    After a failure, a normal exit would wait for the other processes, or five minutes for Orbax.
+    A normal exit would wait for the other processes, or five minutes for Orbax. Returns if there is
+    no message, and in a single process unless `code` is FAILED.
     """
     if not message or (processes.count() == 1 and code != exit_codes.FAILED):
         processes.say_goodbye()
@@ -103,13 +104,13 @@ def train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
         setup.storage.publish()
         code = _train(setup, watchdog, entry, finish)
         setup.storage.publish()
-        # Wait until every process has published: one that fails can still tell the others.
+        # Wait until every process has published, so that one that fails can still tell the others.
         processes.agree("that the run is complete", "", setup.config.hosts.stuck_secs)
         return code
     except BaseException as error:
         with contextlib.suppress(OSError):  # the error that ended the run is the one to report
             setup.storage.publish(patience_secs=0)
-        if isinstance(error, FloatingPointError):  # on all: none leaves while process 0 draws
+        if isinstance(error, FloatingPointError):  # on all: wait until process 0 has plotted
             with contextlib.suppress(OSError):
                 processes.agree("that the records are complete", "", setup.config.hosts.stuck_secs)
         if isinstance(error, jax.errors.JaxRuntimeError) and processes.is_loss_of_another(error):
@@ -129,12 +130,12 @@ def _train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
     try:
         summary = loop.train(setup, watchdog)
     except preemption.Interrupted as stop:
-        _curves(setup)
+        _plot_curves(setup)
         setup.screen.print(f"stopped and saved at step {stop.step:,}; to resume:")
         setup.screen.command(f"{find_python()} -m {entry} {shlex.join(sys.argv[1:])}")
         return BY_SIGNAL + stop.signal_number
     except FloatingPointError:
-        setup.screen.print(f"curves up to here: {_curves(setup)}")
+        setup.screen.print(f"curves up to here: {_plot_curves(setup)}")
         raise
     count = summary["attempts"]
     over = f" over {count} attempts and the stops between them" * (count > 1)
@@ -143,7 +144,7 @@ def _train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
     return exit_codes.DONE
 
 
-def _curves(setup: Setup) -> str:
+def _plot_curves(setup: Setup) -> str:
     """Plot the curves; return the path or the error, as a failed plot must not fail the run."""
     if jax.process_index() > 0:
         return ""
@@ -163,7 +164,7 @@ def describe_result(setup: Setup, summary: dict[str, Any]) -> list[tuple[str, st
     place, speed = setup.storage.address, f"{summary['sequences_per_sec']:,.0f} sequences/s"
     return [
         ("speed", f"{speed} in training, goodput {summary['goodput']:.1%}"),
-        ("curves", _curves(setup)),
+        ("curves", _plot_curves(setup)),
         ("numbers", f"{place}/{log_lib.SUMMARY}, {log_lib.METRICS}, {log_lib.EVENTS}/"),
         ("checkpoint", str(setup.storage.checkpoints / str(summary["steps"]))),
     ]

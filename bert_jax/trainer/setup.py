@@ -57,12 +57,12 @@ class Setup:
 
     parts: StepParts
     feed: Feed
-    input_advice: str  # advice for the case that the input pipeline is too slow
+    input_advice: str  # what to do if the input pipeline is too slow
     phases: Sequence[RunPhase]
     initial_params: Callable[[], bert.Params]  # parameters of a run without a checkpoint
     storage: Workdir
     screen: Screen
-    data_rows: Sequence[tuple[str, str]]  # the batches in words, for the first block on the screen
+    data_rows: Sequence[tuple[str, str]]  # (label, text) about the batches, for the first block
     profiled: Window | None  # steps to trace
     began: float  # start of setup, in seconds since 1970
     changes: Sequence[Change] = ()  # settings that differ from an earlier start of the run
@@ -177,7 +177,7 @@ class RunStart:
 
     begins_anew: bool  # whether records of a lost run must first be moved to before-fresh-N/
     record: Mapping[str, Any] | None = None  # the record of the run to resume
-    problem: str = ""  # the damage to the file of that record, "" if none
+    problem: str = ""  # the damage to run.json, "" if none
     done_steps: int | None = None  # the step of the newest checkpoint, None if there is none
     trunk: Trunk | None = None  # the checkpoint that the run began or begins with
     # Differences of code and devices between a new branch and its trunk.
@@ -195,8 +195,8 @@ def check_start(
 ) -> RunStart:
     """Check a run against its workdir, devices and other processes; change nothing.
 
-    `digests` identify what all processes must read alike, and a resumed run may change, by name.
-    `trunk` is the checkpoint of another run that it branches from.
+    `digests` maps names to digests of inputs that must be equal on all processes, but which a
+    resumed run may change. `trunk` is the checkpoint of another run that this run branches from.
 
     The first check that fails raises Refused or OSError.
     """
@@ -215,7 +215,7 @@ def check_start(
         record, problem = json.loads(text)
         trunk = fresh_start.find_branch(record, trunk, storage.address)
         if resume.can_resume(storage, config, provenance, record):
-            # Every record can be read and continued.
+            # Raise now if a record cannot be read and continued.
             jsonl.read_metrics(storage.home / METRICS)
             bad_steps.read(storage.home)
             goodput.read_attempts(storage.home / goodput.FILE)
@@ -323,8 +323,8 @@ def _restore_trunk(
 ) -> tuple[TrainState, Progress]:
     """Restore the state that a branch begins with, and copy the trunk's records up to its step.
 
-    The guard's count of good steps in the phase is set again, as the branch's phase may begin at
-    another step. With bad steps, both runs have the same phases (see runtime/history.py): keep it.
+    The guard's count of good steps is recomputed, as the branch's phase may begin at another step.
+    With bad steps the count is kept: both runs have the same phases (see runtime/history.py).
     """
     path = trunk.checkpoints / str(trunk.step)
     state, numbers = checkpoints.restore_other(path, setup.parts.state_in_phase(-1))

@@ -29,7 +29,7 @@ def train_batches(
 ) -> Generator[dict[str, np.ndarray], None, None]:
     """Yield one process's rows of each global batch, for steps first_step to last_step - 1.
 
-    `rows` are the numbers, within the global batch, of the rows that this process makes: int[n].
+    `rows`, int[n], are the indices in the global batch of the rows that this process makes.
     first_row and steps are counted as in compute_positions. A step has the same batch whichever
     step the iterator starts at. Closing the iterator ends its threads. A NumPy call makes several
     steps at once; tf.data splits and prefetches them.
@@ -51,7 +51,7 @@ def train_batches(
             positions = compute_positions(first_row, batch_size, np.arange(start, stop), rows)
             made = source.rows(positions.ravel())
         except Exception as failure:
-            # TensorFlow would wrap it in a page of text; an empty group ends the dataset.
+            # TensorFlow would wrap the error in a page of text; an empty group ends the dataset.
             failures.append(failure)
             return [np.zeros((0, *dims), dtype) for dims, dtype in arrays.values()]
         return [made[name].reshape(stop - start, *dims) for name, (dims, _) in arrays.items()]
@@ -75,7 +75,7 @@ def train_batches(
 
 
 def _limit_threads(tf):  # type: ignore[no-untyped-def]
-    """Return options for two threads, which make and deliver batches; steps need the rest."""
+    """Return options for two threads, to make and deliver batches; steps need the other cores."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.threading.private_threadpool_size = 2

@@ -10,7 +10,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.spec import hashing
 from data_pipeline.spec.schema import restore_ids
 
-# Counters of a row's draws: positions, replacement of each, random id, number of words.
+# First counters of a row's draws: order of positions, replacements, random ids, run lengths.
 _CHOOSE, _REPLACE, _RANDOM_ID, _RUN_LENGTH = 0, 1 << 16, 2 << 16, 3 << 16
 # Sort keys after all candidates.
 _NEVER, _LAST = np.uint32(2**32 - 1), np.uint64(2**64 - 1)
@@ -28,9 +28,9 @@ class MaskRules:
     random_token_share: float = 0.1  # share of the predicted tokens shown as any id; the rest stays
     masking: str = "token"  # or "whole_word", or "ngram": runs of 1 to longest_ngram whole words
     longest_ngram: int = 3
-    is_continuation_V: np.ndarray | None = None  # bool, pieces that continue a word
+    is_continuation_V: np.ndarray | None = None  # bool, True for pieces that continue a word
     exact: bool = False  # Google's rule for whole words, which may continue past the [SEP] of A
-    weights_V: np.ndarray | None = None  # float64, of each id; 0: never chosen; None: all equal
+    weights_V: np.ndarray | None = None  # float64, per id; 0: never chosen; None: all equal
 
 
 class Masks(NamedTuple):
@@ -317,7 +317,7 @@ def _replace(
     row_keys_B: np.ndarray,
     rules: MaskRules,
 ) -> np.ndarray:
-    """Put [MASK], a random id or the id itself at used positions; return the original: int32[B,P].
+    """Put [MASK], a random id or the same id at used positions; return the old ids: int32[B,P].
 
     Unused slots point to position 0, and their entries in the result are 0.
     """
@@ -339,6 +339,6 @@ def _replace(
 
 
 def restore_masked(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return rows with every token as before masking, and without prediction slots in use."""
+    """Return rows with every token as before masking, and all prediction slots unused."""
     nothing_BP = np.zeros_like(rows["masked_lm_weights"])
     return {**rows, "input_ids": restore_ids(rows), "masked_lm_weights": nothing_BP}

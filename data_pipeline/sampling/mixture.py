@@ -149,7 +149,7 @@ class MixedSource(ExampleSource):
         return float(self.weights_K @ np.array(means))
 
     def rows_in_epoch(self, epoch: int) -> int:
-        """Return the rows after which the first store has been read once; equal in all epochs."""
+        """Return the rows after which the first store has been read once, in any epoch."""
         del epoch
         return max(1, int(self.mean_rows_per_epoch))
 

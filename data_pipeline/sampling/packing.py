@@ -26,7 +26,7 @@ class RowPlan:
     order_E: np.ndarray  # uint32, examples by length; examples of equal length in hashed order
     first_row_C: np.ndarray  # int64
     first_place_CN: np.ndarray  # int64
-    place_step_CN: np.ndarray  # int64, the row's examples with this length; 0: no n-th example
+    place_step_CN: np.ndarray  # int64, examples of this length in a row; 0: no n-th example
 
     def find_examples(self, rows_B: np.ndarray) -> np.ndarray:
         """Return the examples of the given rows, longest first.
@@ -105,7 +105,7 @@ def _fit_rows(examples_L: np.ndarray, seq_len: int, most: int) -> dict[tuple[int
 
     Break ties in favor of rows with the fewest examples. Equal rows are filled together, so the
     work does not grow with the number of examples. The result is still best fit, as a row that has
-    just taken an example has the least room for another one of the same length.
+    just taken an example has the least room for another example of the same length.
     """
     open_rows = _OpenRows()
     closed: dict[tuple[int, ...], int] = {}

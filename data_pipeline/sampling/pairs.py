@@ -83,7 +83,7 @@ def measure_examples(split: Split, walk: Walk) -> np.ndarray:
 def truncate_pairs(
     a_tokens_B: np.ndarray, b_tokens_B: np.ndarray, rules: WalkRules
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the lengths of A and B after dropping tokens of the longer one (B on a tie) to fit.
+    """Compute the lengths of A and B after cutting the longer (B on a tie) until both fit.
 
     resolve_spans drops each token from the front or the back with equal chance. An example without
     B may have one token more, as it has no second [SEP].
@@ -100,7 +100,7 @@ def truncate_pairs(
 
 
 def _find_spans(split: Split, walk: Walk, examples_B: np.ndarray) -> tuple[Spans, Spans]:
-    """Find the whole text of examples, and the same with its lengths cut; the walk decides both."""
+    """Find the spans of examples before and after truncation; both depend only on the walk."""
     find = _find_pairs if walk.rules.has_pairs else _find_runs
     whole = find(split, walk, examples_B)
     a_tokens_B, b_tokens_B = truncate_pairs(whole.a_tokens_B, whole.b_tokens_B, walk.rules)

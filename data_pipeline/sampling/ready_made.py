@@ -16,8 +16,8 @@ from data_pipeline.spec.schema import RowShape
 from data_pipeline.store import EXAMPLES, Store, open_array
 from data_pipeline.store.examples import SPLIT_ROWS, describe_fields
 
-# Settings that a store of examples leaves open; its records fix the others. `segments` says which
-# kind of examples they are.
+# Settings that a run may change for a store of examples, whose records fix the others. `segments`
+# says what kind of examples they are.
 _OPEN_OPTIONS = (*OPTIONS_OF_A_RUN, "random_seed", "segments")
 
 

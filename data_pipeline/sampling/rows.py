@@ -119,9 +119,9 @@ def pack_rows(
     """
     rows = len(examples_in_row_B)
     row_M = np.repeat(np.arange(rows), examples_in_row_B)
-    slot_M = np.arange(len(row_M)) - _starts(examples_in_row_B)[row_M]
+    slot_M = np.arange(len(row_M)) - _compute_starts(examples_in_row_B)[row_M]
     filled_B = np.bincount(row_M, weights=spans.length_B, minlength=rows).astype(np.int64)
-    start_M = _starts(spans.length_B) - _starts(filled_B)[row_M]
+    start_M = _compute_starts(spans.length_B) - _compute_starts(filled_B)[row_M]
     is_used_MP = masks.weights_BP > 0
     used_B = np.bincount(row_M, weights=np.count_nonzero(is_used_MP, axis=1), minlength=rows)
     # Tokens, predictions and labels keep the order of the examples; the rest of a row is unused.
@@ -149,12 +149,12 @@ def pack_rows(
 def _fill(
     is_place: np.ndarray, values: np.ndarray, dtype: type[np.generic] = np.int32
 ) -> np.ndarray:
-    """Put values into the places that are True, in order, and 0 into the others."""
+    """Make an array with the values, in order, where is_place is True, and 0 elsewhere."""
     made = np.zeros(is_place.shape, dtype)
     made[is_place] = values
     return made
 
 
-def _starts(sizes: np.ndarray) -> np.ndarray:
-    """Return the start of each of several consecutive parts, given their sizes."""
+def _compute_starts(sizes: np.ndarray) -> np.ndarray:
+    """Return the start of each of consecutive parts with these sizes."""
     return np.cumsum(sizes) - sizes

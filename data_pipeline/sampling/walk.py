@@ -46,7 +46,7 @@ class WalkRules:
 
     @property
     def text_tokens(self) -> int:
-        """Return the most tokens of text in an example: seq_len less its special tokens."""
+        """Return the maximum number of text tokens in an example: seq_len minus special tokens."""
         return self.seq_len - (3 if self.has_pairs else 2)
 
 
@@ -157,7 +157,7 @@ class _Block:
     first_document: int
     document_bounds_D: np.ndarray  # int64, first sentence of each document, then S
     starts_S: np.ndarray  # int64[S+1], token at which each sentence starts
-    ends_S: np.ndarray  # int64[S], token after each sentence: starts_S[1:], or the [SEP] between
+    ends_S: np.ndarray  # int64[S], token after each sentence: the next start, or a [SEP] before it
 
 
 def _open_block(split: Split, rules: WalkRules, start: int, stop: int) -> _Block:
@@ -182,7 +182,7 @@ def walk_block(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Find the chunks of the sentences between the first and the last bound.
 
-    Returns first sentence, document and number of sentences of each chunk, as in Walk.
+    Returns each chunk's first sentence, document and number of sentences, as in Walk.
     """
     block = _open_block(split, rules, int(bounds_G[0]), int(bounds_G[-1]))
     sentences = len(block.ends_S)

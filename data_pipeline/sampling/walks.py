@@ -23,7 +23,7 @@ from data_pipeline.spec.hashing import Purpose
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import WALKS, Split
 
-# The share is estimated in this many rounds, on this many sentences from this many places, or on up
+# balance_random_share samples this many sentences from this many places in this many rounds, or up
 # to this many walks of a small corpus.
 _SENTENCES, _PLACES, _ROUNDS, _WALKS = 1 << 20, 16, 6, 8
 
@@ -73,7 +73,7 @@ def _sample_documents(split: Split) -> list[tuple[int, int]]:
 # Increment it when the same corpus and settings give other walks.
 WALKS_VERSION = 2
 _BYTES_PER_EXAMPLE = 14
-# Up to this size all walks of a corpus stay in memory, above it the current and the next one.
+# Up to this size all walks of a corpus stay in memory; above it, only the current and the next.
 _KEEP_ALL_BYTES = 1 << 28
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ def find_walk_facts(
     Raises:
       Refused: the corpus has a document without sentences or a sentence without tokens.
     """
-    if sidecar is None or sidecar.folder.is_symlink():  # a link may lead out of the store
+    if sidecar is None or sidecar.folder.is_symlink():  # a link may point outside the store
         return _count_walks(split, options, seq_len)
     path = sidecar.folder / f"{_digest_inputs(split, options, seq_len, sidecar.corpus_digest)}.json"
     with contextlib.suppress(OSError, ValueError):  # it is missing or damaged

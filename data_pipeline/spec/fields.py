@@ -29,7 +29,7 @@ _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0"
 # Integers with more digits are typing errors, and slow to format.
 _MAX_DIGITS = 30
 _MAX_SHOWN = 60  # characters of a value in an error message
-_HOME = re.compile(r"(^|[,:]\s*)~/")  # one of several places may begin so, and hf:DIR
+_HOME = re.compile(r"(^|[,:]\s*)~/")  # ~/ at the start, in a list, or after hf:
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Setting:
     unit: str = ""
     minimum: float | None = None  # the least allowed value
     maximum: float | None = None  # the greatest allowed value
-    above: float | None = None  # a bound that is not allowed itself
-    below: float | None = None  # likewise
+    above: float | None = None  # lower bound, itself not allowed
+    below: float | None = None  # upper bound, itself not allowed
     choices: Sequence[Any] | None = None
     source: str = ""  # origin of the default or the range
 
@@ -83,7 +83,7 @@ def setting(default: Any, help: str, **known: Any) -> Any:
 
 
 def get_setting(field: "dataclasses.Field[Any]") -> Setting | None:
-    """Return what `setting` declared of a field; None for an ordinary field."""
+    """Return the Setting of a field; None for an ordinary field."""
     return field.metadata.get(_METADATA)
 
 
@@ -100,7 +100,7 @@ def describe_setting(field: "dataclasses.Field[Any]") -> str:
 
 
 def check_fields(options: Any, prefix: str) -> None:
-    """Raise if a value is of another type than its field or outside what `setting` allows.
+    """Raise if a value is not of its field's type, or not one that `setting` allows.
 
     Fields that are dataclasses, or tuples of them, are checked too. A value is named by its path,
     "prefix.name" or "prefix.phases[0].name"; the prefix "--" makes flags: "--name".
@@ -121,20 +121,20 @@ def check_fields(options: Any, prefix: str) -> None:
         known = get_setting(field)
         if known is None:
             continue
-        if wrong := _wrong_type(value, kinds[field.name]):
+        if wrong := _name_expected_type(value, kinds[field.name]):
             raise Refused(f"{name} is {value!r}; it must be {wrong}")
         if value is not None and not known.allows(value):
             source = f" ({known.source})" if known.source else ""
             raise Refused(f"{name} is {value!r}; it must be {known.allowed()}{source}")
 
 
-def _wrong_type(value: Any, kind: Any) -> str:
-    """Name the type that a value should have; "" if it has it, or if that type is not plain."""
+def _name_expected_type(value: Any, kind: Any) -> str:
+    """Name the type that a value should have; "" if it has this type, or is not checked."""
     if isinstance(kind, types.UnionType):
         accepted = typing.get_args(kind)
         if value is None and type(None) in accepted:
             return ""
-        wrong = [_wrong_type(value, part) for part in accepted if part is not type(None)]
+        wrong = [_name_expected_type(value, part) for part in accepted if part is not type(None)]
         return " or ".join(wrong) if all(wrong) else ""
     if kind not in _KINDS:
         return ""
@@ -144,10 +144,10 @@ def _wrong_type(value: Any, kind: Any) -> str:
 
 
 def parse_text(kind: type[Any], text: str) -> Any:
-    """Parse a text of a command line as a whole number (also 1e3 and 1_000), number or boolean.
+    """Parse a command-line text as an integer (also 1e3 and 1_000), number, boolean or text.
 
-    Texts are their own, but ~/ that begins a place is the home folder: no shell fills it in after
-    --NAME=. Raises Refused without the name of the setting.
+    A text is unchanged, but ~/ at the start of a path becomes the home folder, as shells do not
+    expand it after --NAME=. Raises Refused without the name of the setting.
     """
     parse = {bool: lambda text: _BOOLEANS.get(text.lower()), int: _parse_int, float: _parse_float}
     if kind not in parse:

@@ -55,7 +55,7 @@ _GOLDEN64 = 0x9E3779B97F4A7C15
 _MIX64 = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _WORD_STEP = 0x632BE59BD9B4E019
 _FEISTEL_ROUNDS = 4
-# Counts above this many bits are drawn row by row, each over its own words at once.
+# Rows with more words of 64 trials than this draw the remaining words in one call per row.
 _SHARED_WORDS = 16
 
 
@@ -97,8 +97,8 @@ def hash32(row_keys_N: np.ndarray, counters: np.ndarray) -> np.ndarray:
     """Hash each counter of each row to 32 random bits, at half the cost of hash64.
 
     The lower half of the row's key shifts the counter and the upper half enters between the two
-    multiplications, so that two rows share a run of bits only where all 64 bits of a key fit.
-    Keys must be hashes themselves: the bits of keys that differ in one bit resemble each other.
+    multiplications, so two rows share a run of bits only if all 64 bits of their keys match.
+    Keys must be hashes: keys that differ in one bit give similar bits.
 
     Shapes: uint64[N], uint32[S] or uint32[N,S] -> uint32[N,S].
 
@@ -143,17 +143,17 @@ def draw_binomial_half(key: int, counters_N: np.ndarray, trials_N: np.ndarray) -
     for word in range(min((int(trials_N.max(initial=0)) + 63) // 64, _SHARED_WORDS)):
         rows = np.flatnonzero(trials_N > 64 * word)
         bits = hash64((key + word * _WORD_STEP) & _MASK64, counters_N[rows])
-        heads_N[rows] += _ones_of_first(bits, trials_N[rows] - 64 * word)
+        heads_N[rows] += _count_low_bits(bits, trials_N[rows] - 64 * word)
     for row in np.flatnonzero(trials_N > 64 * _SHARED_WORDS):
         words = np.arange(_SHARED_WORDS, (int(trials_N[row]) + 63) // 64)
         row_key = derive_key(key, int(counters_N[row]))
         bits = hash64(row_key, words)
-        heads_N[row] += int(_ones_of_first(bits, int(trials_N[row]) - 64 * words).sum())
+        heads_N[row] += int(_count_low_bits(bits, int(trials_N[row]) - 64 * words).sum())
     return heads_N
 
 
-def _ones_of_first(bits: np.ndarray, counted: np.ndarray) -> np.ndarray:
-    """Count the set bits among the lowest `counted` of each 64; more than 64 counts all."""
+def _count_low_bits(bits: np.ndarray, counted: np.ndarray) -> np.ndarray:
+    """Count the set bits among the lowest `counted` bits of each word; above 64, all bits."""
     # Shifted from the top, since a shift by 64 is undefined: 64 - counted is from 0 to 63.
     unused = np.clip(64 - counted, 0, 63).astype(np.uint64)
     return np.bitwise_count(bits << unused).astype(np.int64)

@@ -11,7 +11,7 @@ SEGMENTS = ("nsp", "sop", "full_sentences", "doc_sentences")
 MASKING = ("token", "whole_word", "ngram")
 MAX_PACKED_EXAMPLES = 64
 MAX_NGRAM = 16
-# Settings of where rows come from and how fast; all others decide what the rows hold.
+# Settings of the source and the speed of rows; all others decide what the rows hold.
 OPTIONS_OF_A_RUN = (
     *("store", "store_weights", "store_temperature"),
     *("data_cache", "group_sequences", "prefetch_batches"),
@@ -66,12 +66,12 @@ class PretrainOptions:
                       into the next, with a [SEP] between documents (RoBERTa)
       doc_sentences   the same, never past the end of a document (RoBERTa)
 
-    `exact` is Google's rules for nsp to the letter; masks and truncation, too, are drawn once for
-    each of the dupe_factor passes there, which is new_masks_each_epoch=False here. Without `exact`
-    these defects are corrected: a random B never comes from the same document; a short target
-    length is drawn for each chunk, not once for a document; a chunk takes a second sentence if
-    there is one; so many of the other pairs follow each other that random ones are half of all, as
-    far as the corpus allows; whole words never join across [SEP].
+    `exact` is Google's rules for nsp to the letter. Google also draws masks and truncation once for
+    each of dupe_factor passes; here new_masks_each_epoch=False does so. Without `exact` these
+    defects are corrected: a random B never comes from the same document; a short target length is
+    drawn per chunk, not per document; a chunk takes a second sentence if there is one; half of all
+    pairs are random, as far as the corpus allows, even if chunks of one sentence always are; whole
+    words never join across [SEP].
     """
 
     store: str = setting(
@@ -141,7 +141,7 @@ class PretrainOptions:
         minimum=1,
         maximum=MAX_PACKED_EXAMPLES,
     )
-    # The bounds of the next two are far beyond what helps; more fills the memory.
+    # The next two bounds are far above useful values; larger values would fill the memory.
     group_sequences: int = setting(
         1024,
         "sequences made by one call into NumPy; a matter of speed alone",
@@ -245,7 +245,7 @@ class PretrainOptions:
             parse_store_weights(self.store_weights, len(stores), "config.data.store_weights")
 
     def check_flags(self) -> None:
-        """Do what `check` does, for settings that are flags of a command."""
+        """Check like `check`, but name settings as flags of a command."""
         try:
             self.check()
         except ValueError as error:

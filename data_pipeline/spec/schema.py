@@ -9,7 +9,7 @@ import numpy as np
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
 
-GOOGLE, TRANSFORMERS = "google", "transformers"  # whose rule truncates pairs of texts
+GOOGLE, TRANSFORMERS = "google", "transformers"  # rules that truncate pairs of texts
 
 # The shortest example: [CLS] a [SEP] b [SEP], or [CLS] a [SEP] where there is no second segment.
 MIN_EXAMPLE_TOKENS = 3
@@ -79,10 +79,10 @@ class RowShape:
 
 
 def row_shape(options: PretrainOptions, seq_len: int, max_predictions_per_seq: int) -> RowShape:
-    """Return the shape of a row; `max_predictions_per_seq` holds for each example in it.
+    """Return the shape of a row; `max_predictions_per_seq` is the limit per example.
 
     A packed row has a slot for every mask that its examples can have: an example of l tokens has
-    round(l * masked_lm_prob) of them and at least one, and their lengths add up to seq_len at most.
+    max(1, round(l * masked_lm_prob)) masks, and the lengths add up to at most seq_len.
 
     Raises:
       Refused: there is no slot (0 stands for unresolved): the head would learn nothing.
@@ -95,9 +95,8 @@ def row_shape(options: PretrainOptions, seq_len: int, max_predictions_per_seq: i
     if examples == 1:
         return RowShape(seq_len, max_predictions_per_seq, 1)
     prob = options.masked_lm_prob
-    most_over_share = max(
-        0.5, 1.0 - prob * MIN_EXAMPLE_TOKENS
-    )  # the excess by rounding, or by the minimum of one
+    # The most by which rounding, or the minimum of one mask, exceeds an example's share.
+    most_over_share = max(0.5, 1.0 - prob * MIN_EXAMPLE_TOKENS)
     slots = math.floor(seq_len * prob + examples * most_over_share)
     return RowShape(seq_len, min(slots, examples * max_predictions_per_seq), examples)
 

@@ -101,7 +101,7 @@ def describe_document_copies(share: float) -> StoreFinding:
 
 
 def estimate_copies(split: Split, most: int = _MAX_COMPARED) -> float:
-    """Estimate the share of documents that are copies of an earlier one, in little time.
+    """Estimate, from a sample, the share of documents that are copies of an earlier one.
 
     Compares the first tokens of up to `most` random documents. If there are more documents, the
     share follows from the number of equal pairs in the sample.
@@ -121,5 +121,5 @@ def estimate_copies(split: Split, most: int = _MAX_COMPARED) -> float:
     if total <= most:
         return float((counts - 1).sum() / max(1, total))
     pairs = (counts * (counts - 1) / 2).sum() * (total / len(number_N)) ** 2
-    equals = 2 * pairs / total  # other documents equal to one, on average
+    equals = 2 * pairs / total  # mean number of copies of a document
     return float(equals / (1 + equals))

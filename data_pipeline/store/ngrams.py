@@ -125,9 +125,9 @@ def estimate_probs(
 
 @dataclasses.dataclass(frozen=True)
 class _Units:
-    """Hold documents or parts of them; each `distance`-th one fits weights and is not counted."""
+    """Hold documents or their parts; every `distance`-th fits weights and is not counted."""
 
-    starts_D: np.ndarray  # int64, first token of each
+    starts_D: np.ndarray  # int64, first token of each unit
     distance: int
 
     def number_tokens(self, start: int, stop: int) -> np.ndarray:
@@ -246,7 +246,7 @@ def _make_keys(predictions: Predictions, vocab_size: int) -> list[np.ndarray]:
 def _read_blocks(
     split: Split, units: _Units, places: tuple[int, int], vocab_size: int
 ) -> Iterator[tuple[float, Predictions]]:
-    """Yield the share of the text that is done after each block, and its tokens to count."""
+    """Yield each block's tokens to count, with the share of the text read after the block."""
     margin = max(map(abs, places))
     starts = range(0, split.tokens, _BLOCK_TOKENS)
     starts = starts[:: -(-split.tokens // _MAX_TOKENS) or 1]

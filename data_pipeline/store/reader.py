@@ -25,8 +25,8 @@ MANIFEST = "manifest.json"
 TRAIN, HELDOUT = "train", "heldout"
 TEXT, EXAMPLES = "text", "examples"  # kinds of store; EXAMPLES is also a folder of its arrays
 ARRAY_FOLDERS = (EXAMPLES, TRAIN, HELDOUT)
-WALKS, REFERENCES = "walks", "references"  # folders of what training counted
-PARTS = (*ARRAY_FOLDERS, *FILE_NAMES, WALKS, REFERENCES)  # of any store, its manifest apart
+WALKS, REFERENCES = "walks", "references"  # folders of counts that training makes
+PARTS = (*ARRAY_FOLDERS, *FILE_NAMES, WALKS, REFERENCES)  # all names in a store but MANIFEST
 
 
 class SpecialIds(TypedDict):
@@ -139,8 +139,8 @@ class ExamplesManifest(AnyManifest):
     examples: dict[str, ExamplesOfLength]
 
 
-# Ids that open_store checks; of a larger store it checks blocks from start to end, so that opening
-# a file of 10 GB is not read completely.
+# Number of ids that open_store checks. In a larger store it checks blocks spread from start to end,
+# so that it does not read a file of 10 GB completely.
 _CHECKED_TOKENS = 1 << 26
 _CHECKED_BLOCKS = 64
 
@@ -173,7 +173,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """An opened store. `manifest` is the JSON file; its keys are public."""
+    """Hold an opened store. `manifest` is the JSON file; its keys are public."""
 
     directory: pathlib.Path
     manifest: dict[str, Any]

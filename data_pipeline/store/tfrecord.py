@@ -27,7 +27,7 @@ from data_pipeline.spec import hashing
 from data_pipeline.spec.schema import TFRECORD_FIELDS, Field, RowShape, restore_ids
 from data_pipeline.vocab import Vocabulary
 
-COMPRESSIONS = {"none": "", "gzip": "GZIP"}  # the value of the flag, and TensorFlow's
+COMPRESSIONS = {"none": "", "gzip": "GZIP"}  # value of the flag -> TensorFlow's name
 
 _GROUP_RECORDS = 1024
 _GROUP_BYTES = 16 << 20  # bytes of a group if all records are as long as the first
@@ -112,7 +112,7 @@ def read_examples(
 ) -> Iterator[tuple[RowShape, dict[str, np.ndarray]]]:
     """Yield the examples of a file in groups; call `advance` with the stored bytes that were read.
 
-    A file may hold no record, as where more files were written than there were examples.
+    A file may hold no record, if its writer had fewer examples than files.
 
     Shapes: of a feature with F values, int64[N,F] or float32[N,F], N up to 1024.
 
@@ -156,7 +156,7 @@ def _read_records(path: pathlib.Path, advance: Callable[[int], None]) -> Iterato
         except tf.errors.DataLossError as error:
             raise Refused(_describe_damage(path, str(error))) from error
     # TensorFlow silently ignores less than the head of a record at the end of a file.
-    if read_bytes % 2**32 != _unpacked_bytes(path, is_gzip) % 2**32:
+    if read_bytes % 2**32 != _count_unpacked_bytes(path, is_gzip) % 2**32:
         error_text = "several in one" if is_gzip else f"truncated record at {read_bytes}"
         raise Refused(_describe_damage(path, error_text))
     advance(path.stat().st_size if is_gzip else 0)
@@ -177,7 +177,7 @@ def _stop_at_damage(lengths: Iterator[int]) -> Iterator[int]:
         yield from lengths
 
 
-def _unpacked_bytes(path: pathlib.Path, is_gzip: bool) -> int:
+def _count_unpacked_bytes(path: pathlib.Path, is_gzip: bool) -> int:
     """Return the unpacked bytes of a file; of gzip modulo 2**32, from its last four bytes."""
     if not is_gzip:
         return path.stat().st_size

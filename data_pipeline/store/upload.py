@@ -98,7 +98,7 @@ def _check_manifest(files: Any, address: str, path: str, overwrite: bool) -> Non
 
 
 def unmark_destination(address: str) -> None:
-    """Delete the mark after a failed build, unless files of an unfinished copy need it."""
+    """Delete the mark after a failed build, unless an unfinished copy has left files there."""
     files, path = open_filesystem(address)
     with contextlib.suppress(OSError, ValueError), explain_errors(address, "writing"):
         files.invalidate_cache()

@@ -208,7 +208,7 @@ def verify(
 ) -> None:
     """Check every array and the vocabulary; call `advance` with the bytes that were read.
 
-    With `only`, other files are not read, as another process reads them.
+    With `only`, read only these files; another process reads the others.
 
     Raises:
       Refused: names the files that are missing or changed.

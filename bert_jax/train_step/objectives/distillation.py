@@ -15,7 +15,7 @@ from bert_jax.model import ops
 from bert_jax.model.bert import Bert
 from bert_jax.model.dropout import Dropout
 from bert_jax.model.losses import cross_entropy
-from bert_jax.train_step.objectives.mlm_nsp import sum_words
+from bert_jax.train_step.objectives.mlm_nsp import sum_masked_tokens
 from bert_jax.train_step.objectives.objective import (
     Batch,
     Objective,
@@ -24,17 +24,17 @@ from bert_jax.train_step.objectives.objective import (
     sum_losses,
 )
 
-# Fields of a batch with the teacher's outputs: logits of masked positions, vectors of all.
+# Batch fields for the teacher's outputs: logits at masked positions, vectors at all positions.
 TEACHER_LOGITS, TEACHER_VECTORS = "teacher_logits", "teacher_vectors"
 
 
 def compute_soft_loss(
     logits_BPV: jax.Array, teacher_logits_BPV: jax.Array, temperature: float
 ) -> jax.Array:
-    """Compute KL(teacher, student) of softmax(logits / temperature): float32[B,P], nats.
+    """Compute temperature**2 * KL(teacher, student) of softmax(logits / temperature): float32[B,P].
 
-    It is multiplied by temperature squared, so that the temperature does not change the size of
-    the gradient (Hinton et al. 2015, section 2).
+    In nats. The factor keeps the size of the gradient independent of the temperature (Hinton et al.
+    2015, section 2).
     """
     log_student_BPV = jax.nn.log_softmax(logits_BPV / temperature)
     log_teacher_BPV = jax.nn.log_softmax(teacher_logits_BPV / temperature)
@@ -95,7 +95,7 @@ def make_distillation(settings: DistillConfig) -> Objective:
                 sums["mlm"] = sum_losses(losses, masked_BP)
         elif "mlm" in used:
             vectors_BPD = ops.gather_positions(hidden_BSD, batch["masked_lm_positions"])
-            sums["mlm"] = sum_words(bert, batch, vectors_BPD)
+            sums["mlm"] = sum_masked_tokens(bert, batch, vectors_BPD)
         if "cosine" in used:
             angles_BS = compute_cosine_distance(hidden_BSD, batch[TEACHER_VECTORS])
             sums["cosine"] = Term(jnp.sum(angles_BS * batch["input_mask"]), None)

@@ -22,7 +22,7 @@ class Term:
     """Hold sums over the predictions of one kind in a batch, each multiplied by its weight."""
 
     loss_sum: jax.Array  # float32[], nats
-    # float32[], predictions whose likeliest class is right; None if numbers are predicted.
+    # float32[], correct predictions; None if the term predicts no classes.
     correct_sum: jax.Array | None
     # float32[2,N], for two classes: counts of their logits in ascending bins around 0.
     logits_histogram: jax.Array | None = None
@@ -34,10 +34,10 @@ class Ahead:
     """Describe the terms of a part of the model that a step updates before the others.
 
     The other terms are computed with the part's new weights, from the batch and the rows that
-    `terms` adds to it. The part and the others are clipped apart, as by two optimizers.
+    `terms` adds to it. Gradients of the part and of the others are clipped separately.
     """
 
-    part: str  # a name at the top of the parameters
+    part: str  # top-level name in the parameters
     terms: Callable[[Bert, Batch, Dropout | None], tuple[dict[str, Term], Batch]]
     other_terms: Callable[[Bert, Batch, Dropout | None], dict[str, Term]]
 
@@ -51,10 +51,10 @@ class Objective:
     untrained: tuple[str, ...] = ()  # parts of the model without a gradient, kept as initialized
     # Per-row outputs that an evaluation returns in addition to the sums: float32[B,...].
     outputs: Callable[[Bert, Batch], jax.Array] | None = None
-    heads: Heads = PRETRAINING  # heads of the model that it trains
-    # Makes the objective with its settings of a config; None if it has none.
+    heads: Heads = PRETRAINING  # heads that the model needs
+    # Makes the objective from its settings in a config; None if it has no settings.
     configure: "Callable[[Config], Objective] | None" = None
-    # Computes outputs of a frozen teacher, which `terms` finds in the batch; None without one.
+    # Computes a frozen teacher's outputs, which `terms` reads in the batch; None without a teacher.
     teach: Callable[[Bert, Batch], dict[str, jax.Array]] | None = None
     ahead: Ahead | None = None  # set if a step updates one part of the model before the others
     reads_teacher_mlm: bool = False  # whether teach reads the teacher's masked-word head
@@ -72,7 +72,7 @@ def sum_losses(losses: Losses, weights: jax.Array) -> Term:
 
 
 def fill_masked(batch: Batch, ids_BP: jax.Array) -> jax.Array:
-    """Put these tokens at the masked positions of the rows: int32[B,P] -> int32[B,S]."""
+    """Return input_ids with these tokens at the masked positions: int32[B,P] -> int32[B,S]."""
     input_ids_BS = batch["input_ids"]
     places_S = jnp.arange(input_ids_BS.shape[1], dtype=jnp.int32)
     is_masked_BPS = batch["masked_lm_positions"][:, :, None] == places_S
@@ -89,7 +89,7 @@ def find_visible(batch: Batch) -> Visible:
 
 
 def find_pooled(bert: Bert, batch: Batch) -> jax.Array | None:
-    """Find the positions that a classifier reads: int32[B], in packed rows [B,N]; None for all 0.
+    """Find the positions that a classifier reads: int32[B], or [B,N] if packed; None if all are 0.
 
     They hold [CLS], or in a causal model the last token of each example.
     """

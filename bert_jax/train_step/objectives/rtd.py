@@ -66,7 +66,7 @@ def sample_tokens(
     place_BPV = start_BP[:, :, None] + ids_BPV.astype(jnp.uint32)
     low_B11, high_B11 = (word[:, None, None] for word in words)
     hash_BPV = hash_places(place_BPV, low_B11, high_B11)
-    # 1 - uniform: float32 resolves its small values, which make the largest noise.
+    # 1 - uniform: float32 resolves small values finely, and they give the largest noise.
     share_BPV = (hash_BPV.astype(jnp.float32) + 0.5) * jnp.float32(2.0**-32)
     share_BPV = jnp.minimum(share_BPV, jnp.float32(1.0 - 2.0**-24))
     noisy_BPV = logits_BPV - jnp.log(-jnp.log1p(-share_BPV))
@@ -126,7 +126,7 @@ def make_rtd(weight: float, generator_first: bool = False) -> Objective:
 
     Detection is a mean over all tokens but padding. A sampled token that equals the original counts
     as original. No gradient flows through sampling. With generator_first a step updates the
-    generator before the encoder reads its tables; the samples are from before the update.
+    generator before the encoder reads its tables; tokens are sampled before the update.
 
     Source of the order: microsoft/DeBERTa@4d7fe0b rtd_task.py get_decoupled_loss_fn.
     """

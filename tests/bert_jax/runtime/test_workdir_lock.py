@@ -144,7 +144,7 @@ def gone_pid():
 
 def test_a_dead_process_of_this_host_is_followed_at_once(bucket, gone_pid):
     for pid in (gone_pid, os.getpid()):  # or the number was given again
-        lock = workdir_lock._holder(run="x", renewed=3, home="h") | {"pid": pid}
+        lock = workdir_lock._make_holder(run="x", renewed=3, home="h") | {"pid": pid}
         bucket.write("lock", json.dumps(lock).encode())
         begun = time.monotonic()
         lease = Lease(bucket)
@@ -161,7 +161,7 @@ def test_a_half_written_lock_is_nobodys(bucket):
 @pytest.mark.parametrize("other", [{"pids": "pid:[7]"}, {"boot": "another"}, {"pids": None}])
 def test_a_pid_that_means_nothing_here_tells_of_no_death(bucket, gone_pid, other):
     """Two containers of one host name: the other's pid is no process here, and it lives."""
-    lock = {**workdir_lock._holder(run="x"), **other, "pid": gone_pid}
+    lock = {**workdir_lock._make_holder(run="x"), **other, "pid": gone_pid}
     bucket.write("lock", json.dumps(lock | {"renewed": 3}).encode())
     renewal = threading.Timer(
         0.1, lambda: bucket.write("lock", json.dumps(lock | {"renewed": 4}).encode())

@@ -117,7 +117,7 @@ def run(config, tmp_path_factory):
             yield batch
 
     asked, ended, out = [], [], io.StringIO()
-    take, end_secs = loop.TrainingRun._take, prefetch._end_secs
+    take, end_secs = loop.TrainingRun._take, prefetch._wait_for_end
     with pytest.MonkeyPatch.context() as patched, contextlib.redirect_stdout(out):
         patched.setattr(loop.TrainingRun, "_after_step", noted_step)
         patched.setattr(loop.TrainingRun, "_compute_scores", lambda self, index: {"mlm_loss": 1.0})
@@ -126,7 +126,7 @@ def run(config, tmp_path_factory):
         patched.setattr(compile.Programs, "begin", begin_and_wait)
         patched.setattr(StoreFeed, "train_batches", late_in_phase_1)
         patched.setattr(loop.TrainingRun, "_take", noted_take)
-        patched.setattr(prefetch, "_end_secs", noted_end)
+        patched.setattr(prefetch, "_wait_for_end", noted_end)
         patched.setattr(readings, "INPUT_BOUND_SHARE", 1e-9)
         setup = prepare(config, seen.workdir, profiled=Window(16, 17))
         waits = Waits(patched)

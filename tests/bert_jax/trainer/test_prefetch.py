@@ -29,7 +29,7 @@ class Step:
 @pytest.fixture
 def flight(monkeypatch):
     """Steps in flight whose ends are stamped with the time that the test gave them."""
-    monkeypatch.setattr(prefetch, "_end_secs", lambda step: step.block_until_ready().end_secs)
+    monkeypatch.setattr(prefetch, "_wait_for_end", lambda step: step.block_until_ready().end_secs)
     steps = StepsInFlight()
     yield steps
     steps.close()
