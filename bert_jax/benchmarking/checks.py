@@ -26,7 +26,7 @@ from bert_jax.runtime.code_version import describe_code
 from bert_jax.train_step import metrics
 from bert_jax.trainer.compile import choose_attention, find_kernels_of
 from bert_jax.trainer.feed import StoreFeed
-from data_pipeline.io.address import is_address
+from data_pipeline.io.address import is_address, make_install_command
 from data_pipeline.io.bucket import Bucket
 from data_pipeline.io.errors import explain_errors
 
@@ -77,7 +77,7 @@ def check_software(root: pathlib.Path = pathlib.Path("/")) -> CheckResult:
         extra = "gpu" if "nvidia" in unused[0] else "tpu"
         return CheckResult(
             WRONG,
-            f"this host has {unused[0]}, but jax runs on its CPU: pip install '.[{extra}]'",
+            f"this host has {unused[0]}, but jax runs on its CPU: {make_install_command(extra)}",
             numbers,
         )
     return CheckResult(FINE, sentence, numbers)

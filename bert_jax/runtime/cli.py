@@ -11,6 +11,7 @@ import difflib
 import functools
 import os
 import pathlib
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -26,7 +27,7 @@ from data_pipeline.cli.flags import Command, Kinds, flag
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.main import REFUSED, asks_for_help, describe_os_error
 from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.address import is_address
+from data_pipeline.io.address import is_address, make_install_command
 from data_pipeline.io.atomic import check_no_file
 from data_pipeline.io.errors import is_transient
 from data_pipeline.io.refused import Refused
@@ -160,10 +161,11 @@ def check_command_line(command: Command[Any] | Kinds) -> None:
         check_jax_settings(os.environ)
         with preparing():
             command.read(sys.argv[1:])
+        use_huge_pages()
+        check_xla_flags()
     except (Refused, _TryLater) as error:
         LibraryLog().say(f"error: {error}")
         sys.exit(REFUSED if isinstance(error, Refused) else FAILED)
-    use_huge_pages()
 
 
 _HUGE_PAGES = "glibc.malloc.hugetlb"
@@ -216,6 +218,27 @@ def check_jax_settings(environment: Mapping[str, str]) -> None:
                 f"{name} is {shorten(value)!r}, and bert_jax {reason}; unset it, or "
                 f"set {name}={usual}"
             )
+
+
+def check_xla_flags() -> None:
+    """Raise Refused if XLA cannot read XLA_FLAGS.
+
+    XLA would end the process at once, after a line on stderr, which then goes to a file. So another
+    process reads the flags first.
+    """
+    if not (flags := os.environ.get("XLA_FLAGS")):
+        return
+    read = "from jaxlib import xla_client; xla_client.CompileOptions()"
+    shows_errors = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    ran = subprocess.run(
+        [sys.executable, "-c", read], env=shows_errors, stderr=subprocess.PIPE, check=False
+    )
+    first_line = ran.stderr.decode("utf-8", "replace").partition("\n")[0]
+    if ran.returncode and (reason := first_line.partition("] ")[2]):  # after date, place and line
+        raise Refused(
+            f"XLA_FLAGS is {shorten(flags)!r}, which XLA cannot read ({reason.rstrip('.')}); "
+            "correct or unset it"
+        )
 
 
 def run(
@@ -283,8 +306,8 @@ def _missing_device(error: RuntimeError | AssertionError) -> tuple[int, str] | N
             pass
     return REFUSED, (
         f"{wanted}, but JAX finds no such device here{f' ({reason})' if reason else ''}; unset it "
-        "to use what this machine has, or install JAX for the device: pip install '.[gpu]' or "
-        "'.[tpu]'"
+        "to use what this machine has, or install JAX for the device: "
+        f"{make_install_command('tpu' if 'tpu' in platforms else 'gpu')}"
     )
 
 
