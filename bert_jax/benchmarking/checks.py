@@ -272,7 +272,7 @@ def _estimate_step(config: Config, teacher: ModelConfig | None) -> float | None:
 def check_input(
     config: Config, source: StoreFeed | None, step_rows_per_sec: float | None, secs: float
 ) -> CheckResult:
-    """Compare the rate of the input pipeline on this host with what the step takes."""
+    """Compare the rate of the input pipeline on this host with the rate of the step."""
     if source is None:
         return CheckResult(SKIPPED, "no store is given: --config.data.store=STORE")
     rows = np.arange(config.phases[0].batch_size)
@@ -297,7 +297,7 @@ def check_input(
 
 
 def check_storage(address: str, state_bytes: int, megabytes: int = 64) -> CheckResult:
-    """Write, read and delete a file where checkpoints will be; wrong if two do not fit.
+    """Write, read and delete a file where checkpoints will be; wrong if two checkpoints do not fit.
 
     Raises:
       OSError: the place cannot be written or read.

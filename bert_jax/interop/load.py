@@ -46,7 +46,7 @@ _HOW_TO_FIX = (
 def load(address: Address, part: str | None = DISCRIMINATOR) -> Pretrained:
     """Read the encoder of a checkpoint, its pooler and heads if it has them, and its vocabulary.
 
-    Of a run of replaced-token detection it is the model of `part`, of PARTS; None keeps both.
+    `part`, of PARTS, selects one of the two models of replaced-token detection; None keeps both.
 
     Raises:
       Refused: there is no checkpoint; a file is missing, damaged or not of the others.
@@ -57,7 +57,7 @@ def load(address: Address, part: str | None = DISCRIMINATOR) -> Pretrained:
 
 
 def load_masked_lm(address: Address) -> Pretrained:
-    """Read the model that predicts masked words: of replaced-token detection the generator."""
+    """Read the model that predicts masked words; for replaced-token detection, the generator."""
     checkpoint = _load(address)
     return select_part(checkpoint, GENERATOR if checkpoint.heads.generator else DISCRIMINATOR)
 

@@ -158,7 +158,7 @@ def learn_numbers(train: Columns, dev: Columns, column: str) -> Numbers:
         for split, columns in ((TRAIN, train), (DEV, dev))
     }
     least, greatest = values[TRAIN].min(), values[TRAIN].max()
-    if least == greatest:  # a deviation has the mean's rounding
+    if least == greatest:  # the deviation would be a rounding error, not 0
         raise Refused(
             f"{train.path} has the same number under {column!r} in all its rows, so there is "
             "nothing to learn; name another column with config.data.label_column"
