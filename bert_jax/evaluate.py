@@ -157,7 +157,7 @@ from data_pipeline.labelled.lines import STDIN, LineCounts, check_lines, group_r
 from data_pipeline.spec.options import PretrainOptions
 
 _SHOWN_SENTENCES = 20
-_GROUP_TOKENS = 1 << 17  # whose vectors are searched at once
+_GROUP_TOKENS = 1 << 17  # tokens whose vectors are searched at once
 _SHOWN_CHARS = 60
 
 

@@ -172,7 +172,7 @@ class Logits:
         show: Callable[[str], None],
         batch_size: int,
     ) -> None:
-        """`kind` is the task's, one of finetuning.objectives; `show` gets the progress line."""
+        """Prepare the step of a kind of task (task.py); `show` gets the progress line."""
         outputs = OBJECTIVES[kind].outputs
         if outputs is None:
             raise TypeError(f"the objective of {kind} has no outputs")

@@ -97,7 +97,7 @@ def _guess(run: RunState, count: int, screen: Screen) -> list[run_report.Sample]
 
     A run that cannot guess, such as one without a checkpoint, says why.
     """
-    from bert_jax.inference.fill_mask import guess_heldout_words  # loads what a report needs not
+    from bert_jax.inference.fill_mask import guess_heldout_words  # loads jax
 
     try:
         with LINE.doing(f"guessing words by {run.folder}"):

@@ -43,7 +43,7 @@ What `python -m COMMAND --help` prints. Commands that take `--config` also take 
 """
 _DECISIONS_HEAD = """# Decisions
 {note}
-The numbers that comments and pages name. Missing numbers were replaced by later decisions.
+Comments and pages cite decisions by number. Later decisions replaced the missing numbers.
 
 | number | decision | page |
 |---|---|---|"""

@@ -26,7 +26,7 @@ from bert_jax.runtime.code_version import describe_code
 from bert_jax.train_step import metrics
 from bert_jax.trainer.compile import choose_attention, find_kernels_of
 from bert_jax.trainer.feed import StoreFeed
-from data_pipeline.io.address import is_address
+from data_pipeline.io.address import is_address, make_install_command
 from data_pipeline.io.bucket import Bucket
 from data_pipeline.io.errors import explain_errors
 
@@ -77,7 +77,7 @@ def check_software(root: pathlib.Path = pathlib.Path("/")) -> CheckResult:
         extra = "gpu" if "nvidia" in unused[0] else "tpu"
         return CheckResult(
             WRONG,
-            f"this host has {unused[0]}, but jax runs on its CPU: pip install '.[{extra}]'",
+            f"this host has {unused[0]}, but jax runs on its CPU: {make_install_command(extra)}",
             numbers,
         )
     return CheckResult(FINE, sentence, numbers)
@@ -272,7 +272,7 @@ def _estimate_step(config: Config, teacher: ModelConfig | None) -> float | None:
 def check_input(
     config: Config, source: StoreFeed | None, step_rows_per_sec: float | None, secs: float
 ) -> CheckResult:
-    """Compare the rate of the input pipeline on this host with what the step takes."""
+    """Compare the rate of the input pipeline on this host with the rate of the step."""
     if source is None:
         return CheckResult(SKIPPED, "no store is given: --config.data.store=STORE")
     rows = np.arange(config.phases[0].batch_size)
@@ -297,7 +297,7 @@ def check_input(
 
 
 def check_storage(address: str, state_bytes: int, megabytes: int = 64) -> CheckResult:
-    """Write, read and delete a file where checkpoints will be; wrong if two do not fit.
+    """Write, read and delete a file where checkpoints will be; wrong if two checkpoints do not fit.
 
     Raises:
       OSError: the place cannot be written or read.

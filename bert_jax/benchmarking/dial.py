@@ -26,29 +26,29 @@ from bert_jax.planning.law import Law, count_layer_parameters, count_most_parame
 from bert_jax.trainer.heldout import MANY_EPOCHS
 from data_pipeline.io.refused import Refused
 
-# The share of the budget that is planned for; the rest is for what varies from run to run.
+# The share of the budget that is planned for; the rest covers variation from run to run.
 AIM = 0.97
-# Seconds that are needed after the choice and not in steps or evaluations (initial weights, traces,
-# the programs of evaluations, saves, curves), per second that setting up a step took. Estimated
-# from the processor time of a single run.
+# Seconds after the choice outside of steps and evaluations (initial weights, traces, the programs
+# of evaluations, saves, curves), per second of setup of a step. Estimated from the processor time
+# of a single run.
 REST_PER_SETUP_SEC = 2.0
-# A width of 128 is 0.4 nats under the unigram loss after so many steps (docs/results/training.md).
+# After so many steps, width 128 is 0.4 nats below the unigram loss (docs/results/training.md).
 MIN_STEPS = 300
-# Tokens in a step and in all steps of a small run that was tuned (docs/experiments.md). More tokens
-# are read in larger batches, by this power of them; Bergsma et al. 2025 (arXiv 2505.13738) have
-# 0.38 for the best batch of causal models. Batches grow by half an octave, to compile few of them.
+# Tokens in a step and in all steps of a small run that was tuned (docs/experiments.md). The batch
+# grows with this power of the tokens; Bergsma et al. 2025 (arXiv 2505.13738) find 0.38 for the best
+# batch of causal models. Batches are half an octave apart, to compile few of them.
 BASE_BATCH_TOKENS, BASE_TOKENS, BATCH_POWER = 1536, 3.07e6, 0.4
-# The width of that run, its rate with AdamW, the shares of each phase's steps that warm up, and the
-# shares of all steps that are of each phase.
+# The width of that run, its rate with AdamW, the share of warm-up in each phase's steps, and the
+# share of each phase in all steps.
 BASE_WIDTH, BASE_RATE, WARMUP_SHARES = 128, 3e-3, (0.125, 0.075)
 PHASE_SHARES = (0.8, 0.2)
 MAX_WARMUP_STEPS = 10_000  # Devlin et al. 2019, appendix A.2
-EVALUATIONS = 5  # the longest phase has about as many
+EVALUATIONS = 5  # about as many in the longest phase
 # Row lengths of the two phases, by the largest width that uses them; as in quickstart.py, tiny.py
 # and base.py.
 ROW_LENGTHS = {128: (32, 64), 256: (64, 128), 1 << 16: (128, 512)}
-MAX_MEASURED = 3  # sizes
-# The share of the time left that may go into measuring another batch, per octave of difference.
+MAX_MEASURED = 3  # sizes, and batches
+# The share of the remaining time that may go into measuring another batch, per octave of change.
 BATCH_SHARE = 0.2
 
 _BUDGET = re.compile(r"(\d+(?:\.\d*)?)(m|h|usd)(?:@(.*))?")
@@ -148,7 +148,7 @@ class DialSize:
     batch_tokens: int
     config: ResolvedRun  # with steps that are yet to be chosen
     step_secs: tuple[float, ...]
-    setup_secs: float  # the most that setting up a step took: it may have been compiled before
+    setup_secs: float  # the longest one: others may have been compiled before
     evaluated: tuple[int, ...]  # rows of an evaluation in each phase
     eval_every: int  # steps between evaluations if the command line says so, else 0
 
@@ -168,7 +168,7 @@ class DialSize:
 
     @property
     def paced_secs(self) -> list[float]:
-        """Return the seconds of a step, with its share of evaluations a given distance apart."""
+        """Return each phase's seconds per step, with evaluations included if eval_every is set."""
         if not self.eval_every:
             return list(self.step_secs)
         pairs = zip(self.step_secs, self._each_secs, strict=True)
@@ -176,7 +176,7 @@ class DialSize:
 
     @property
     def mean_secs(self) -> float:
-        """Return the mean of paced_secs."""
+        """Return the mean of paced_secs, weighted by the phases' steps."""
         return float(np.dot(PHASE_SHARES, self.paced_secs))
 
     @property
@@ -186,7 +186,7 @@ class DialSize:
 
     @property
     def _each_secs(self) -> list[float]:
-        """Return the seconds of an evaluation; a row takes a third of one in training."""
+        """Return each phase's seconds per evaluation; a row takes a third of a training row."""
         parts = zip(self.evaluated, self.config.phases, self.step_secs, strict=True)
         return [rows / phase.batch_size * secs / 3 for rows, phase, secs in parts]
 
@@ -196,11 +196,11 @@ class DialChoice:
     """Hold the chosen run, with the numbers that decided it."""
 
     config: ResolvedRun  # with an empty budget
-    written: Config  # the same, with what follows from its settings left out
+    written: Config  # the same without settings that follow from others
     size: DialSize
     measured: tuple[DialSize, ...]
-    losses: Mapping[EncoderShape, float]  # of each size by the law; infinity for too few steps
-    too_large: EncoderShape | None  # the smallest size that memory does not hold
+    losses: Mapping[EncoderShape, float]  # predicted by the law; infinity for too few steps
+    too_large: EncoderShape | None  # the smallest size that does not fit into memory
     spent_secs: float  # from the start of the command to the choice
     secs: float  # expected, from the start of the command to its end
 
@@ -216,11 +216,11 @@ def choose_run(request: DialRequest, measure: Measure, clock: Callable[[], float
     _check_recipe(request.config)
     law = fit_ladder()
     shapes = _list_shapes(request, law)
-    for shape in shapes:  # what no size or one of them cannot have is refused before any measuring
+    for shape in shapes:  # refuse what some size cannot have, before measuring
         _configure(request, shape, BASE_BATCH_TOKENS)
     speeds = _Speeds(request, measure, clock, law)
     size = speeds.choose_size(shapes)
-    tried = set[int]()  # batches: on a busy machine the best one goes up and down
+    tried = set[int]()  # batches; on a busy machine the best batch may oscillate
     while (batch_tokens := choose_batch(speeds.count_tokens(size))) not in tried:
         tried |= {size.batch_tokens, batch_tokens}
         octaves = abs(math.log2(batch_tokens / size.batch_tokens))
@@ -228,10 +228,10 @@ def choose_run(request: DialRequest, measure: Measure, clock: Callable[[], float
         if size.measuring_secs > most_secs or len(tried) > MAX_MEASURED:
             break
         if _configure(request, size.shape, batch_tokens) == size.config:
-            break  # batches are given, or as few rows as the devices take
+            break  # batches are given, or already at the minimum for the devices
         try:
             size = speeds.measure(size.shape, batch_tokens)
-        except MemoryError:  # the smaller batch stays
+        except MemoryError:  # keep the smaller batch
             break
     speeds.rank([size.shape])  # refuses if the measurements left too little time
     return _build_choice(request, speeds, size)
@@ -287,7 +287,7 @@ def _list_shapes(request: DialRequest, law: Law) -> list[EncoderShape]:
 
 
 class _Speeds:
-    """Know how fast sizes train: measured, or by the operations of the largest one measured."""
+    """Tell how fast sizes train: measured, or from the operations of the largest measured size."""
 
     def __init__(
         self,
@@ -298,7 +298,7 @@ class _Speeds:
     ) -> None:
         self.measured: dict[EncoderShape, DialSize] = {}
         self.shapes: list[EncoderShape] = []  # the sizes that may be chosen
-        self.too_large: EncoderShape | None = None  # the smallest that memory does not hold
+        self.too_large: EncoderShape | None = None  # the smallest that does not fit into memory
         self.clock = clock
         self._request, self._measure, self._law = request, measure, law
 
@@ -316,13 +316,13 @@ class _Speeds:
             except MemoryError as error:
                 if not self.measured:
                     raise Refused(str(error)) from error
-                self.shapes = self.shapes[: self.shapes.index(shape)]  # nor do larger ones fit
+                self.shapes = self.shapes[: self.shapes.index(shape)]  # larger ones neither
                 self.too_large = shape
             shape = self._find_next()
         return self.rank(list(self.measured))[0]
 
     def _find_next(self) -> EncoderShape | None:
-        """Return a size to measure: that is the best by its operations, or may be; else None."""
+        """Return an unmeasured size that is or may be the best by its operations; else None."""
         best, *others = self.rank(self.shapes)
         rivals = [best, *(each for each in others if self._may_beat(each, best))]
         return next((each.shape for each in rivals if each.shape not in self.measured), None)
@@ -420,7 +420,7 @@ class _Speeds:
         return MANY_EPOCHS * self._request.unique_tokens / self.count_step_tokens(size)
 
     def count_tokens(self, size: DialSize) -> float:
-        """Return the tokens that those steps read."""
+        """Return the tokens that count_steps steps read."""
         return self.count_steps(size) * self.count_step_tokens(size)
 
     def count_step_tokens(self, size: DialSize) -> float:

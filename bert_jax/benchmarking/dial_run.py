@@ -49,7 +49,7 @@ _MEASURED_SECS, _MEASURED_BATCHES, _ROWS_COUNTED = 2.0, 4, 512
 
 
 def _check_devices(budget: TimeBudget) -> None:
-    """Raise Refused if dollars are to pay for another slice than the devices here."""
+    """Raise Refused if the budget is in dollars of another slice than the devices here."""
     if budget.tpu_slice is None:
         return
     device, count = jax.devices()[0].device_kind, jax.device_count()
@@ -136,14 +136,14 @@ def _measure_here(stores: Sequence[Store], screen: Screen) -> Measure:
     return measure
 
 
-def read_budget(config: Config, is_of_several: bool) -> TimeBudget:
-    """Parse config.budget of a run, of one of several processes or alone.
+def read_budget(config: Config, is_multihost: bool) -> TimeBudget:
+    """Parse config.budget; refuse a run of several processes (is_multihost).
 
     Raises:
       Refused: as parse_budget does; the run has several processes.
     """
     budget = parse_budget(config.budget, config.mesh.num_slices)
-    if is_of_several:
+    if is_multihost:
         raise Refused(
             f"config.budget is {budget.text}, and --multihost is given: a budget measures the "
             "devices of a single process; choose with python -m bert_jax.plan --config_out instead"

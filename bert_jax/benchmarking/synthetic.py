@@ -10,7 +10,7 @@ from data_pipeline.spec.schema import MIN_EXAMPLE_TOKENS, RowShape
 
 Batch = dict[str, np.ndarray]
 
-# How often a packed row holds 1, 2 or 3 examples: 1.75 in the mean, as Wikipedia's pairs at 512.
+# How often a packed row holds 1, 2 or 3 examples: 1.75 on average, as Wikipedia's pairs at 512.
 _EXAMPLES_OF_A_ROW = (0.5, 0.25, 0.25)
 
 

@@ -22,6 +22,7 @@ from data_pipeline.io.small_files import DamagedFile
 _ARRAY = re.compile(r'"([^"/]+)/(?:\.zarray|[\d.]+)"')  # a part of TensorStore's messages
 _FILE = re.compile(r'(?:local file|GCS object) "([^"]+)"')
 _AGREE_SECS = 3600.0  # longest wait for the slowest process to read its part
+_MAX_PROBLEMS = 4  # most damaged checkpoints that an error describes
 
 Say = Callable[[str], None]
 Content = TypeVar("Content")
@@ -40,8 +41,9 @@ class NoIntactCheckpoint(Refused):
 
 def make_no_intact_checkpoint(directory: Folder, problems: Sequence[str]) -> NoIntactCheckpoint:
     """Build the error for a directory where no checkpoint can be restored."""
+    named = "; ".join([*problems[:_MAX_PROBLEMS], *["..."] * (len(problems) > _MAX_PROBLEMS)])
     return NoIntactCheckpoint(
-        f"{directory} holds {len(problems)} checkpoints and none is whole ({'; '.join(problems)}); "
+        f"{directory} holds {len(problems)} checkpoints and none is whole ({named}); "
         "nothing was changed: put a whole one there, train in a new --workdir, or add "
         "--config.checkpoint.fresh=True, which sets the records of this run aside and starts at "
         "step 0"

@@ -297,7 +297,8 @@ class HostsConfig:
     )
     stuck_secs: int = setting(
         3600,
-        "longest compilation, save, restore or evaluation, likewise",
+        "longest start (which copies a store from a bucket and counts its examples), compilation, "
+        "save, restore or evaluation, likewise",
         unit="seconds",
         minimum=1,
     )

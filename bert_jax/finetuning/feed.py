@@ -6,7 +6,6 @@ Dimensions: N examples, B examples of a batch, S sequence, C classes.
 import dataclasses
 import functools
 import hashlib
-import pathlib
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from bert_jax.runtime.run_record import Provenance
 from bert_jax.tasks.task import Task
 from bert_jax.train_step import metrics
 from bert_jax.trainer.feed import BatchShape, HostBatch, RunPhase, StepRows, find_shape
+from data_pipeline.io.address import expand_home
 from data_pipeline.labelled import packing
 from data_pipeline.labelled.rows import EncodedRows, EvaluationBatch, ExampleStream, batch_by_length
 from data_pipeline.vocab import Vocabulary, name_copy
@@ -100,7 +100,7 @@ class TaskFeed:
         vocab_path = self.vocabulary.path
         return Provenance(
             learns=f"fine-tuning on {task.name}",
-            origins=[pathlib.Path(config.data.dir or "/").expanduser()],
+            origins=[expand_home("config.data.dir", config.data.dir or "/")],
             vocab_path=vocab_path,
             vocabulary=run_record.make_vocabulary_record(self.vocabulary, name_copy(vocab_path)),
             fixed=fixed,

@@ -34,8 +34,8 @@ def _cls_logits(
 ) -> jax.Array:
     """Compute float32[B,C] through the pooler.
 
-    It reads [CLS], in a causal model the last token, or the mean of all tokens; with LSTMs on the
-    encoder their last outputs.
+    The pooler reads [CLS] (the last token in a causal model) or the mean of all tokens. LSTMs on
+    the encoder replace the pooler.
     """
     pooled = bert.pool(hidden_BSD, find_pooled(bert, batch), _example_ids(batch))
     return bert.compute_class_logits(pooled, dropout)
@@ -131,9 +131,9 @@ _KINDS = {
 
 
 def make_objective(kind: str, causal_weight: float = 0.0) -> Objective:
-    """Build the objective of a kind of task, for a causal model with the loss of next tokens.
+    """Build the objective of a kind of task; causal_weight adds a loss of next tokens.
 
-    The second loss is a mean over the tokens of a batch, times causal_weight; 0 leaves it out.
+    The added loss is the mean over the tokens of a batch, times causal_weight; 0 leaves it out.
 
     Source: Radford et al. 2018, section 3.2, equation 5.
     """

@@ -84,9 +84,9 @@ def keep_neurons(
 
 
 def make_resize(parts: StepParts, feed: TaskFeed) -> Callable[[TrainState, int], TrainState]:
-    """Return Setup.resize: (state, index of a phase) -> the state with as many neurons as there.
+    """Return Setup.resize: (state, index of a phase) -> the state with the phase's neurons.
 
-    The result depends on the state and the examples alone, so a resumed run removes the same.
+    The neurons depend on the state and the examples alone, so a resumed run removes the same ones.
     """
     sizes = [model.config.intermediate_size for model in parts.models]
 

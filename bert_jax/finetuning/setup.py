@@ -63,7 +63,7 @@ def build_finetuning(
     unit = mesh_lib.batch_unit(config.mesh, device_count, config.micro_batches)
     resolved = resolve_config(config, task, checkpoint.config)
     if resolved.model.pooler_type != checkpoint.config.pooler_type:
-        # Another map of [CLS] was asked for: it is initialized.
+        # The config asks for another pooler, which is initialized.
         params = {name: part for name, part in checkpoint.params.items() if name != "pooler"}
         checkpoint = dataclasses.replace(checkpoint, params=params)
     feed = TaskFeed(task, checkpoint.vocabulary, resolved, unit)
@@ -96,9 +96,9 @@ def build_finetuning(
 def _read_checkpoint(
     config: FinetuneConfig, storage: Workdir, screen: Screen
 ) -> tuple[FinetuneConfig, Pretrained]:
-    """Read the checkpoint that a fine-tuning begins with, and set in both how rows are made.
+    """Read the checkpoint that a fine-tuning begins with, and agree with it on how rows are made.
 
-    The layer of an earlier task is left out, and all weights if they are to be initialized.
+    Drops the layer of an earlier task, and with config.from_scratch all weights.
 
     Raises:
       Refused: there is no such checkpoint, or it does not go with the config.
@@ -127,7 +127,7 @@ def _read_checkpoint(
 def _keep_rows(
     config: FinetuneConfig, checkpoint: Pretrained, storage: Workdir
 ) -> tuple[FinetuneConfig, Pretrained]:
-    """Set how rows are made: as the checkpoint's are, or as in the run that is resumed."""
+    """Set how rows are made: as for the checkpoint, or as recorded in the run that is resumed."""
     record = None
     with contextlib.suppress(DamagedFile):  # handled where the workdir is checked
         record, _ = find_run(storage.home, storage.checkpoints)

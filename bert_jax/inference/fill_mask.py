@@ -41,7 +41,7 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class Guess:
-    """A token that may replace a mask."""
+    """Hold a token that may replace a mask."""
 
     token: str
     probability: float
@@ -87,7 +87,7 @@ def _drop_space(vocabulary: Vocabulary, token_ids: list[int]) -> list[int]:
     """Remove the space that a vocabulary puts before any text."""
     if vocabulary.kind == WORDPIECE or not token_ids:
         return token_ids
-    tokens = vocabulary.pieces()  # readable ones would hide the space before a part of a character
+    tokens = vocabulary.pieces()  # readable pieces would hide the space before a partial character
     space = SPACE if vocabulary.kind == BYTE_LEVEL else WORD_START
     first = tokens[token_ids[0]].removeprefix(space)
     if not first:
@@ -142,7 +142,7 @@ def guess_heldout_words(workdir: str, count: int, top: int) -> list[tuple[str, s
 
 
 def format_guesses(guesses: Sequence[Guess], answer: str) -> rich.text.Text:
-    """Format the guesses for a mask; with an answer, that and its place among them."""
+    """Format the guesses for a mask; with an answer, also the answer and its rank."""
     parts = []
     for guess in guesses:
         style = "bold green" if guess.token == answer else "cyan"
@@ -195,7 +195,7 @@ def hide_heldout_words(
 def _find_words(
     token_ids: Sequence[int], tokens: Sequence[str], is_continuation_V: np.ndarray
 ) -> list[int]:
-    """Return the positions of words of a single token, neither numbers nor signs."""
+    """Return the positions of single-token words that are neither numbers nor punctuation."""
     positions = []
     for position, token_id in enumerate(token_ids):
         text = tokens[token_id].removeprefix(WORD_START)
@@ -228,7 +228,7 @@ def guess_tokens(
     top = min(top, len(tokens) - len(special_ids))
 
     def choose_likeliest(probabilities_V: np.ndarray) -> list[Guess]:
-        probabilities_V = probabilities_V[: len(tokens)].copy()  # less the vocabulary's padding
+        probabilities_V = probabilities_V[: len(tokens)].copy()  # drops the vocabulary's padding
         probabilities_V[special_ids] = 0.0
         likeliest = np.argsort(-probabilities_V, kind="stable")[:top]
         return [Guess(tokens[i], float(probabilities_V[i])) for i in likeliest]

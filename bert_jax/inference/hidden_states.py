@@ -35,9 +35,9 @@ _MIN_NORM = 1e-12  # a vector of zeros stays one
 
 @dataclasses.dataclass(frozen=True)
 class Layers:
-    """Some of the L + 1 arrays of hidden vectors of a model: its embeddings and each layer's."""
+    """Select from the L + 1 arrays of hidden vectors: the embeddings and each layer's output."""
 
-    numbers: tuple[int, ...]  # the given ones: -1 is the last layer, 0 the embeddings
+    numbers: tuple[int, ...]  # as given: -1 is the last layer, 0 the embeddings
     is_single: bool  # a number was asked for, not a list: the vectors have no dimension K
 
 
@@ -49,7 +49,7 @@ class Extraction:
     pool: str  # CLS, MEAN, or "" for the vectors of all tokens
     normalize: bool
     max_seq_length: int
-    stride: int  # of the windows over a longer text; 0 cuts it
+    stride: int  # tokens between the starts of windows over a longer text; 0 truncates it
     batch_size: int
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Extraction:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Rows with their vectors, in the order of the lines."""
+    """Hold rows with their vectors, in the order of the lines."""
 
     first_line: int  # counted over all lines from 0
     rows: EncodedRows
@@ -134,10 +134,10 @@ def compute_vectors(
 ) -> dict[str, jax.Array]:
     """Return the vectors of a batch: float32[B,S,D], pooled [B,D]; K before D for several layers.
 
-    With normalize also the lengths that they had: [B,1] or [B,K,1].
+    With normalize, also returns the lengths before the division: [B,1] or [B,K,1].
 
-    The pool "cls" takes the layer's vector of [CLS], not the pooler's; "mean" averages the vectors
-    of all tokens, [CLS] and [SEP] included. normalize divides each vector by its length.
+    The pool "cls" takes a layer's vector of [CLS], not the pooler's output; "mean" averages the
+    vectors of all tokens, [CLS] and [SEP] included. normalize divides each vector by its length.
 
     Source of mean and normalize: sentence-transformers, models/Pooling.py and Normalize.py.
     """
@@ -228,8 +228,8 @@ def slide(rows: EncodedRows, most_tokens: int, stride: int, template: Template) 
 def collect_vectors(results: batches.Results, windows: TextWindows, is_pooled: bool) -> np.ndarray:
     """Return the vectors of a group of rows in their own order, without padding, as in Group.
 
-    `results` are the windows'. The pooled vector of a row of several is their mean, by
-    their tokens, of the length 1 if theirs are.
+    `results` are the outputs of windows. The pooled vector of a row of several windows is their
+    mean weighted by tokens, normalized if the windows' vectors are.
     """
     vectors = np.empty(0, np.float32)
     is_normalized = False

@@ -30,7 +30,7 @@ _TOKENS_AT_ONCE = 1 << 22  # tokens of masked copies in memory
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """The score of a sentence."""
+    """Hold the score of a sentence."""
 
     tokens: int  # [CLS] and [SEP] not counted
     unknown: int  # how many of these are [UNK]

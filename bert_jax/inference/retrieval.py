@@ -22,9 +22,9 @@ from data_pipeline.read.records import parse_object
 
 LAYOUT = "corpus.jsonl, queries.jsonl and qrels/NAME.tsv, which is the split NAME"
 NDCG, RECALL, MRR = "ndcg@10", "recall@100", "mrr@10"
-_MAX_RANK, _KEPT = 10, 100  # what nDCG and MRR read of a ranking, and what recall reads
-_QUERIES_AT_ONCE = 512  # times a block of documents: the scores that are in memory
-# bm25s' own; Lucene's formula of term frequencies and document lengths.
+_MAX_RANK, _KEPT = 10, 100  # ranks that nDCG and MRR read, and ranks that recall reads
+_QUERIES_AT_ONCE = 512  # queries whose scores of a block of documents are in memory
+# The defaults of bm25s, with Lucene's formula of term frequencies and document lengths.
 _BM25 = {"method": "lucene", "k1": 1.5, "b": 0.75}
 _GRADE = re.compile(r"-?[0-9]{1,9}")
 
@@ -35,8 +35,8 @@ class Collection:
 
     documents: list[str]
     queries: list[str]
-    grades: list[dict[int, int]]  # each query's: number of a document -> grade
-    missing: int  # graded documents that the corpus lacks; they have the numbers from N on
+    grades: list[dict[int, int]]  # one dict per query: number of a document -> grade
+    missing: int  # graded documents that the corpus lacks, numbered from N on
 
 
 def read_collection(folder: pathlib.Path, split: str) -> Collection:
@@ -143,10 +143,9 @@ def make_keys(scores: np.ndarray, documents: np.ndarray) -> np.ndarray:
 
 
 def rank_by_vectors(queries_QD: np.ndarray, blocks: Iterable[np.ndarray]) -> list[np.ndarray]:
-    """Return each query's documents of the greatest products, the best first, at most _KEPT.
+    """Return each query's documents of the greatest dot products, best first, at most _KEPT.
 
-    The blocks are float32[B,D] and together all documents in their order; memory holds one of them.
-    Their numbers are finite.
+    The blocks, finite float32[B,D], cover all documents in order; memory holds one at a time.
     """
     best = [np.empty((len(part), 0), np.int64) for part in _split(queries_QD)]
     first = 0
@@ -185,7 +184,7 @@ def import_bm25s() -> None:
 def rank_by_words(
     documents: Sequence[str], queries: Sequence[str], advance: Callable[[int], None]
 ) -> list[np.ndarray]:
-    """Return each query's documents by BM25, the best first, and none that shares no word with it.
+    """Return each query's documents by BM25, best first, without those that share no word.
 
     Words are two or more letters or digits in lower case; none is stemmed or left out. `advance` is
     called with the number of queries done.

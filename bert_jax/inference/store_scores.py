@@ -23,7 +23,7 @@ from data_pipeline.store import HELDOUT, Store
 
 @dataclasses.dataclass(frozen=True)
 class ScoredRows:
-    """The examples of a store that are scored."""
+    """Select the examples of a store to score."""
 
     store: Store
     split: str  # train or heldout

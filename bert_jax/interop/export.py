@@ -113,19 +113,19 @@ def parse_target(address: str) -> Target:
 
 
 def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
-    """Drop the heads that a format does not know.
+    """Drop the heads that a format does not support.
 
-    Hugging Face's keeps the layer of a known task and drops the parts that the class does not
-    have, Google's keeps neither. A regression's mean and deviation go into its layer, which then
+    Hugging Face's format keeps a task's layer and drops parts that its class lacks; Google's drops
+    the layer too. The mean and deviation of a regression are folded into its layer, which then
     outputs unscaled values.
 
     Raises:
-      Refused: no class of Hugging Face has the encoder, no format but our own the LSTMs on it.
+      Refused: no class of transformers has the encoder, or only our own format has its LSTMs.
     """
     task, config = checkpoint.task, checkpoint.config
     has_other_act = "mlm" in checkpoint.params and config.mlm_act != config.hidden_act
     if config.head_act and not has_other_act:
-        config = dataclasses.replace(config, head_act="")  # it has no effect
+        config = dataclasses.replace(config, head_act="")  # head_act has no effect
         checkpoint = dataclasses.replace(checkpoint, config=config)
     if config.bilstm_units and target.scheme != load.ORBAX:
         raise Refused(
@@ -134,7 +134,7 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
             "its encoder; predict from the run itself, or export a fine-tuning without them"
         )
     if checkpoint.heads.rtd and target.scheme == HF:
-        # ELECTRA's config.json states the width of the embeddings always.
+        # ELECTRA's config.json always states the width of the embeddings.
         sized = dataclasses.replace(config, embedding_size=config.embedding_width)
         if FAMILIES["electra"].fits(sized):
             checkpoint = dataclasses.replace(checkpoint, config=sized)
@@ -143,7 +143,7 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
         if target.scheme == GOOGLE:
             dropped.add("rtd")
         if not checkpoint.heads.mlm:
-            dropped.add("mlm")  # its transform alone, which belongs to the layer
+            dropped.add("mlm")  # only the transform, which belongs to the task's layer
         params = {name: part for name, part in checkpoint.params.items() if name not in dropped}
         config = dataclasses.replace(checkpoint.config, bilstm_units=0)
         encoder = dataclasses.replace(checkpoint, config=config, params=params, task=None)
@@ -163,7 +163,7 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
 def find_missing(checkpoint: Pretrained, target: Target) -> tuple[str, ...]:
     """Return the parts of a pre-trained model in a format that a checkpoint lacks.
 
-    They are none if it has the layer of a task or the head of replaced-token detection.
+    A checkpoint with a task's layer or a replaced-token head lacks none.
     """
     if checkpoint.task is not None or checkpoint.heads.rtd:
         return ()

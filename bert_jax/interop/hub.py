@@ -39,10 +39,10 @@ _NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
 _REVISION = re.compile(r"[\w./-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ETAG = re.compile(r"\w[\w.=+~-]{0,199}")  # becomes the name of a file in the cache
-# The longest wait for what the hub says about a file: redirects may lead in a circle.
+# Limit for a request about a file, since redirects may form a loop.
 _ANSWER_SECS = 60.0
-# Errors of huggingface_hub where the JSON of an answer is another than it expects.
-_NONSENSE = (
+# Errors that huggingface_hub raises where an answer's JSON has an unexpected shape.
+_MALFORMED = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
     *(RecursionError, TypeError, ValueError),
 )
@@ -91,7 +91,7 @@ def fetch(place: str) -> pathlib.Path:
     except errors.RevisionNotFoundError as error:
         raise Refused(f"{name} has no revision {revision!r} on the Hugging Face hub") from error
     except Exception as error:
-        if not _is_of_the_network(error):
+        if not _is_network_error(error):
             raise
         try:
             folder = huggingface_hub.snapshot_download(
@@ -100,14 +100,14 @@ def fetch(place: str) -> pathlib.Path:
         except Exception:
             raise _choose_kind(error, errors)(
                 f"{address} is neither a folder of this machine nor in the hub's cache, and "
-                f"{_describe_silence(error)}; give hf:DIR, or try again with a network"
+                f"{_describe_failure(error)}; give hf:DIR, or try again with a network"
             ) from error
         return pathlib.Path(folder)
 
 
 def _download(hub: Any, address: str, name: str, revision: str | None) -> pathlib.Path:
-    """Download the files that are read, but for those in the cache; return their folder there."""
-    with _refuse_nonsense(hub, address):
+    """Download the files that are read and not cached; return their folder in the cache."""
+    with _refuse_malformed(hub, address):
         info = hub.HfApi().model_info(name, revision=revision, files_metadata=True)
         commit = _check(_COMMIT, info.sha)
         wanted = {
@@ -133,7 +133,7 @@ def _download(hub: Any, address: str, name: str, revision: str | None) -> pathli
         f"{amount}, from its cache where they are there",
         flush=True,
     )
-    with _refuse_nonsense(hub, address):
+    with _refuse_malformed(hub, address):
         paths = {file: _download_file(hub, name, file, commit) for file in wanted}
         # Keeps in the cache which commit the revision is, for a call without a network.
         _download_file(hub, name, "config.json", revision)
@@ -143,8 +143,8 @@ def _download(hub: Any, address: str, name: str, revision: str | None) -> pathli
 def _download_file(hub: Any, name: str, file: str, revision: str | None) -> str:
     """Return the path of a file in the cache, after its download if it is not there.
 
-    huggingface_hub joins what the hub calls the content and the commit of a file to the folder of
-    its cache, so these are checked first.
+    huggingface_hub builds a path in its cache from the ETag and the commit that the hub sends, so
+    both are checked first.
     """
     is_commit = revision is not None and _COMMIT.fullmatch(revision) is not None
     cached = hub.try_to_load_from_cache(name, file, revision=revision)
@@ -176,15 +176,15 @@ def _check_size(size: Any) -> int:
 
 
 @contextlib.contextmanager
-def _refuse_nonsense(hub: Any, subject: str) -> Iterator[None]:
-    """Refuse an answer that no hub gives.
+def _refuse_malformed(hub: Any, subject: str) -> Iterator[None]:
+    """Turn the errors of a malformed answer into Refused.
 
-    huggingface_hub builds its classes from the JSON as it comes, so that a list or a page of HTML
+    huggingface_hub builds its classes from JSON without a check, so that a list or an HTML page
     may raise any error.
     """
     try:
         yield
-    except _NONSENSE as error:
+    except _MALFORMED as error:
         if isinstance(error, OSError | Refused):
             raise
         words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
@@ -209,7 +209,7 @@ def check_upload(name: str, is_public: bool) -> None:
         ) from error
     api = huggingface_hub.HfApi()
     try:
-        with _refuse_nonsense(huggingface_hub, given):
+        with _refuse_malformed(huggingface_hub, given):
             account = api.whoami()
             owners = [account["name"], *(org["name"] for org in account.get("orgs", []))]
             if name.partition("/")[0] not in owners:
@@ -230,11 +230,11 @@ def check_upload(name: str, is_public: bool) -> None:
             "hf auth login"
         ) from error
     except Exception as error:
-        if not _is_of_the_network(error):
+        if not _is_network_error(error):
             raise
         response = getattr(error, "response", None)
         if response is None or response.status_code not in (401, 403):
-            raise _choose_kind(error, errors)(_describe_silence(error)) from error
+            raise _choose_kind(error, errors)(_describe_failure(error)) from error
         raise Refused(
             f"{given}, and the Hugging Face hub does not accept the token; set HF_TOKEN to one "
             "that may write, or run hf auth login"
@@ -257,13 +257,13 @@ def upload(folder: pathlib.Path, name: str, is_public: bool) -> str:
             repo_id=name, folder_path=folder, commit_message="Upload an export of bert_jax"
         )
     except Exception as error:
-        if isinstance(error, ValueError) or _is_of_the_network(error):
-            raise OSError(_describe_silence(error)) from error
+        if isinstance(error, ValueError) or _is_network_error(error):
+            raise OSError(_describe_failure(error)) from error
         raise
     return str(repository)
 
 
-def _is_of_the_network(error: Exception) -> bool:
+def _is_network_error(error: Exception) -> bool:
     """Return whether the hub refused or was not reached; the HTTP client depends on its version."""
     client = type(error).__module__.partition(".")[0]
     return isinstance(error, OSError) or client in ("httpx", "httpx2", "requests")
@@ -275,6 +275,6 @@ def _choose_kind(error: Exception, errors: Any) -> type[OSError]:
     return ConnectionError if is_late else OSError
 
 
-def _describe_silence(error: Exception) -> str:
+def _describe_failure(error: Exception) -> str:
     line = get_first_line(error).rstrip(".")
     return f"the Hugging Face hub cannot be asked: {line}"

@@ -73,7 +73,7 @@ class ConfigJson:
 
     @property
     def kind(self) -> str | None:
-        """Return the kind of task of the file's class, our own kind if it has several; or None."""
+        """Return the kind of task of the file's class (our key picks one of several) or None."""
         ours, ends = self.settings.get(task_layer.KEY), self.family.class_ends
         kinds = [kind for kind, end in ends.items() if self.architecture.endswith(end)]
         given = ours.get("kind") if isinstance(ours, dict) else None
@@ -101,7 +101,7 @@ def read_config(directory: pathlib.Path) -> ConfigJson:
 
 
 def check_padding(family: Family, words: Vocabulary) -> None:
-    """Raise if a family finds positions by the id of padding, and the vocabulary has another."""
+    """Raise if a family counts positions from its padding id, and the vocabulary's id differs."""
     pad_id, theirs = words.special_ids["pad"], family.names.pad_id
     if theirs not in (None, pad_id):
         raise Refused(
@@ -167,7 +167,7 @@ def _read_task_params(tensors: Tensors, config: ModelConfig, names: Sequence[str
 def _open_tensors(directory: pathlib.Path, stack: contextlib.ExitStack) -> Tensors:
     file_of: dict[str, Any] = {}
     for path in _find_files(directory):
-        small_files.open_regular(path).close()  # refuses a pointer, a page, a pipe
+        small_files.open_regular(path).close()  # refuses an LFS pointer, an HTML page, a pipe
         try:
             opened = stack.enter_context(safetensors.safe_open(path, "np"))
         except safetensors.SafetensorError as error:
@@ -379,7 +379,7 @@ def list_parts(checkpoint: Pretrained) -> set[str]:
     parts = {module.split("/")[0] for module in modules}
     if checkpoint.config.is_causal:
         return parts - {"pooler", "nsp"}
-    # A pooler with another activation has no place there.
+    # A pooler with another activation does not fit these classes.
     return parts if family.reads_alike(checkpoint.config) else parts - {"pooler"}
 
 
@@ -413,7 +413,7 @@ def _find_family(checkpoint: Pretrained) -> Family | None:
 
 
 def require_family(checkpoint: Pretrained) -> Family:
-    """Return the kind of encoder in transformers that an export of a checkpoint is.
+    """Return the family of transformers as which a checkpoint is exported.
 
     Raises:
       Refused: there is none.
@@ -428,9 +428,9 @@ def require_family(checkpoint: Pretrained) -> Family:
 
 
 def choose_naming(checkpoint: Pretrained) -> Callable[[str], TensorName]:
-    """Return the names of arrays, by our paths, in the class that choose_architecture returns."""
+    """Return the function from our paths to names of arrays in choose_architecture's class."""
     family = require_family(checkpoint)
-    # The class without heads alone has names without a prefix.
+    # Only the class without heads has names without a prefix.
     prefix = "" if choose_architecture(checkpoint) == family.encoder else family.prefix
     kind = checkpoint.task.kind if checkpoint.task else None
     return functools.partial(family.choose_names(kind).name_tensor, prefix=prefix)

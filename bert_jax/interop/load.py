@@ -29,6 +29,7 @@ from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.run_record import PretrainingRun
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN
 from bert_jax.tasks.task_layer import TaskLayer
+from data_pipeline.io import small_files
 from data_pipeline.io.address import is_address
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec import schema
@@ -45,7 +46,7 @@ _HOW_TO_FIX = (
 def load(address: Address, part: str | None = DISCRIMINATOR) -> Pretrained:
     """Read the encoder of a checkpoint, its pooler and heads if it has them, and its vocabulary.
 
-    Of a run of replaced-token detection it is the model of `part`, of PARTS; None keeps both.
+    `part`, of PARTS, selects one of the two models of replaced-token detection; None keeps both.
 
     Raises:
       Refused: there is no checkpoint; a file is missing, damaged or not of the others.
@@ -56,7 +57,7 @@ def load(address: Address, part: str | None = DISCRIMINATOR) -> Pretrained:
 
 
 def load_masked_lm(address: Address) -> Pretrained:
-    """Read the model that predicts masked words: of replaced-token detection the generator."""
+    """Read the model that predicts masked words; for replaced-token detection, the generator."""
     checkpoint = _load(address)
     return select_part(checkpoint, GENERATOR if checkpoint.heads.generator else DISCRIMINATOR)
 
@@ -229,7 +230,7 @@ def choose_step(address: str, workdir: str, step: int | None, storage: workdir_l
         if step not in saved:
             raise Refused(
                 f"{address}: {workdir} has no checkpoint of step {step}; it has checkpoints of "
-                f"{', '.join(map(str, saved)) or 'none'}"
+                f"{small_files.list_names(list(map(str, saved)))}"
             )
         return step
     newest = reader.find_newest_step(storage.checkpoints)

@@ -31,15 +31,15 @@ class Pretrained:
     params: Params  # nested dict of NumPy float32 arrays, named as in model/bert.py, unpadded
     vocabulary: Vocabulary
     task: TaskLayer | None = None  # meaning of `classifier`; None unless one of our runs wrote it
-    compute: ComputeConfig = ComputeConfig()  # a run's has its compute_dtype
-    pair_truncation: str = GOOGLE  # the rule that truncates pairs of texts: whose code has it
+    compute: ComputeConfig = ComputeConfig()  # has the compute_dtype of a run of ours
+    pair_truncation: str = GOOGLE  # whose rule truncates pairs of texts
     unread: tuple[str, ...] = ()  # names of third-party arrays that belong to no part of a BERT
 
     @property
     def heads(self) -> Heads:
         """Return the heads that the checkpoint has."""
         classes = len(self.params["classifier"]["bias"]) if "classifier" in self.params else 0
-        has_mlm = "output_bias" in self.params.get("mlm", {})  # else its transform is a pooler
+        has_mlm = "output_bias" in self.params.get("mlm", {})  # else the transform is a pooler
         parts = self.params.keys()
         return Heads(
             mlm=has_mlm,
@@ -248,7 +248,7 @@ def copy_to_host(leaf: jax.Array, declared: Declared) -> np.ndarray:
 
 
 def hash_for_others(checkpoint: Pretrained) -> str:
-    """Return hash_weights where several processes must have the same; "" in one process."""
+    """Return hash_weights, for several processes to compare; "" in a single process."""
     return hash_weights(checkpoint) if jax.process_count() > 1 else ""
 
 

@@ -85,13 +85,13 @@ def read_params(
 ) -> tuple[Params, tuple[str, ...]]:
     """Read the arrays of a BERT, float32 under our paths; also return the names of unread ones.
 
-    The pooler or a head without any array is skipped. Unread is what belongs to no part of a BERT,
-    is not ignored, and is no optimizer's: TF1 keeps those under the name of their parameter, as
-    .../kernel/adam_m. `stems` are the prefixes of the names of arrays that must not be unread.
+    A pooler or head without any array is skipped. Unread arrays belong to no part of a BERT, are
+    not ignored, and are not an optimizer's, which TF1 names after parameters: .../kernel/adam_m.
+    `stems` are prefixes of names that must not be unread.
 
     Raises:
       Refused: arrays are missing, have another shape or are not floating-point, two of them
-        that should be the same differ, or there are more of them, which would be ignored.
+        that should be the same differ, or an array under `stems` would be unread.
     """
     check_layers(tensors.dims, config, tensors.place)
     declared = name_leaves(bert.build(config, "cpu", heads=bert.Heads(rtd=True)).declared)

@@ -27,13 +27,13 @@ from data_pipeline.vocab import LIST, WORDPIECE
 from data_pipeline.vocab.wordpiece import join_pieces
 
 CONFIG = "bert_config.json"
-# Its code computes the tanh approximation under the name gelu.
+# Google's code calls the tanh approximation gelu.
 _SETTINGS = model_json.Settings(
     {"gelu": "gelu_tanh", "relu": "relu"},
-    # modeling.py BertConfig, which requires vocab_size; the epsilon is layer_norm's there.
+    # The defaults of BertConfig in modeling.py, which requires vocab_size.
     defaults={**bert.DEFAULTS, "vocab_size": None, "type_vocab_size": 16},
 )
-_COUNTERS = ("global_step", "beta1_power", "beta2_power")  # an optimizer's
+_COUNTERS = ("global_step", "beta1_power", "beta2_power")  # state of an optimizer
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # the mark of TF2 Keras's checkpoints
 
 

@@ -22,12 +22,11 @@ from data_pipeline.vocab.wordpiece import is_cased, read_list
 
 TOKENIZER_CONFIG, ADDED = "tokenizer_config.json", "added_tokens.json"
 SPECIAL_MAP = "special_tokens_map.json"
-# Keys of the first and the last that hold tokens by id, in a list, or by a name.
+# Keys of added tokens in TOKENIZER_CONFIG and SPECIAL_MAP: by id, in a list, or by name.
 _ADDED_KEYS = ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens")
 CONFIG, XLNET = "config.json", "xlnet"  # a model's settings, and a model_type in them
-# tokenizer_class of a tokenizer.json, and the tokenizers and models whose code prepares text for a
-# SentencePiece model: whether it lowercases.
-ANY_CLASS = "PreTrainedTokenizerFast"
+ANY_CLASS = "PreTrainedTokenizerFast"  # tokenizer_class written with a tokenizer.json
+# Tokenizers and models whose code prepares text for a SentencePiece model -> whether it lowercases.
 _LOWERCASES = {
     **dict.fromkeys(("albert", "AlbertTokenizer", "AlbertTokenizerFast"), True),
     **dict.fromkeys((XLNET, "XLNetTokenizer", "XLNetTokenizerFast"), False),
@@ -37,13 +36,13 @@ _SHIFTED = {
     *("camembert", "CamembertTokenizer", "CamembertTokenizerFast"),
     *("xlm-roberta", "XLMRobertaTokenizer", "XLMRobertaTokenizerFast"),
 }
-# Tokenizers that give no segments unless model_input_names has them.
+# Tokenizers that return no segments unless model_input_names lists them.
 _WITHOUT_SEGMENTS = ("DistilBertTokenizer", "DistilBertTokenizerFast")
-# A word table may have more rows than tokens: up to a multiple, or a share of its rows.
+# A word table may have spare rows: padding to this multiple, or one row in so many.
 _PADDED_TO = 128
-_MAX_SPARE = 10  # a tenth
+_MAX_SPARE = 10
 _SCORE_ERROR = 1e-12  # SentencePiece's scores are float32, seven digits
-# Settings of a tokenizer that change where text is cut, and the only value that is BERT's.
+# Settings of a tokenizer that change where text is cut -> the value in BERT.
 _RULES = {
     "tokenize_chinese_chars": True,
     "do_basic_tokenize": True,
@@ -83,9 +82,9 @@ class _Files:
 def read(directory: pathlib.Path) -> Vocabulary:
     """Read a folder's tokenizer.json, else its vocab.txt, only SentencePiece *.model or vocab.json.
 
-    A tokenizer.json is run as it stands, its special tokens read where a text spells them; one that
-    was exported here gives way to the list or the model that it was made from. Without it
-    tokenizer_config.json determines lowercasing; without that too, a vocabulary without capital
+    A tokenizer.json is run as it stands, and reads special tokens that a text spells; for one that
+    was exported here, the list or model that it was made from is read. Without a tokenizer.json,
+    tokenizer_config.json determines lowercasing; without either, a vocabulary without capital
     letters counts as lowercased.
 
     Raises:
@@ -181,7 +180,7 @@ def _find_template(files: _Files, vocabulary: Vocabulary) -> Template:
 
 
 def _ends_with_cls(files: _Files) -> bool:
-    """Return whether rows are XLNet's; an XLNet of a store is exported with rows of ALBERT's."""
+    """Return whether rows end with [CLS], as XLNet's do unless the model was trained on a store."""
     of_class = files.tokenizer_class
     if isinstance(of_class, str) and of_class in _LOWERCASES:
         return of_class.lower().startswith(XLNET)
@@ -272,7 +271,7 @@ def _are_close(ours: Any, theirs: Any) -> bool:
 
 
 def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathlib.Path) -> None:
-    """Raise if a list and a tokenizer.json have different ids, so one of them was changed."""
+    """Raise if a list and a tokenizer.json have different ids, so that one of them was changed."""
     model = small_files.field(settings, "model", dict, path)
     if isinstance(listed := model.get("vocab"), list):  # a Unigram's pieces with their scores
         numbered = [(piece, number) for number, (piece, _) in enumerate(listed)]
@@ -361,7 +360,7 @@ def check_size(vocabulary: Vocabulary, rows: int, place: str) -> None:
 
 
 def check_segments(template: Template, segments: int, place: str) -> None:
-    """Raise if a template has segments that a model of this many has no row for; 0 or 1: ignored.
+    """Raise if a template's segment ids exceed a model's segments; a model of 0 or 1 ignores them.
 
     transformers cannot compute such rows either.
     """

@@ -36,11 +36,11 @@ from data_pipeline.vocab.sentencepiece_rules import RECORDED
 
 @dataclasses.dataclass(frozen=True)
 class InitialWeights:
-    """A checkpoint on the host with a row for each token of the run's vocabulary."""
+    """Hold a checkpoint on the host with a row for each token of the run's vocabulary."""
 
     checkpoint: Pretrained
-    new_tokens: int  # tokens whose rows are means of others'
-    repeated_positions: int = 0  # positions whose rows repeat others'; 0 for none
+    new_tokens: int  # tokens whose rows are means of other rows
+    repeated_positions: int = 0  # positions whose rows repeat other rows
     parts: Sequence[str] = OPTIONAL_PARTS  # what a run initializes if the checkpoint lacks it
     tiled_from: str = ""  # layers and width of the checkpoint if it was smaller, in words
 
@@ -67,9 +67,9 @@ class InitialWeights:
 def read_init(
     config: Config, storage: Workdir, screen: Screen
 ) -> tuple[ModelConfig | None, Pretrained | None]:
-    """Read the model's sizes and the checkpoint in config.init; None for the latter in a resume.
+    """Read the model's sizes and the checkpoint in config.init; no checkpoint in a resume.
 
-    The sizes of a run that has saved stand in its own record.
+    A resumed run reads the sizes in its own record.
 
     Raises:
       Refused: there is no such checkpoint.
@@ -146,7 +146,7 @@ def read_checkpoint(config: Config) -> Pretrained:
 
 
 def _split_tables(params: Params) -> Params:
-    """Give the tables of an encoder to its generator to come; its own differences are zero."""
+    """Move an encoder's tables to a new generator; the encoder's differences begin at zero."""
     embeddings = params["embeddings"]
     tables = {name: tree for name, tree in embeddings.items() if name != "projection"}
     zeros = {
@@ -203,7 +203,7 @@ def fit_vocabulary(checkpoint: Pretrained, vocabulary: Vocabulary, key: str = ""
     """
     known, pieces = checkpoint.vocabulary, vocabulary.pieces()
     name = f"{key}={checkpoint.address}" if key else checkpoint.address
-    new = _new_tokens(known, vocabulary, name)
+    new = _list_new_tokens(known, vocabulary, name)
     cut_into = split_ids(*known.encode(vocabulary.spell(new)))
     unknown = [known.special_ids["unk"]]
 
@@ -237,11 +237,11 @@ def tile_weights(weights: InitialWeights, model: ModelConfig) -> InitialWeights:
     """Fill the arrays of a larger model with a smaller model's, repeated.
 
     Along each dimension, of n numbers that become m, the source lies in the middle and wraps
-    around on both sides: number i is the source's (i - (m - n) // 2) modulo n. Where a dimension
-    has heads side by side, heads are the numbers that are counted. Layer i of L is the source's
-    layer i l / L of l, rounded. Rows of tokens, positions and segments stay as they are.
+    around on both sides: number i is the source's (i - (m - n) // 2) modulo n. A dimension of heads
+    side by side wraps by whole heads. Layer i of L is a copy of the source's layer i l / L of l,
+    rounded. Rows of tokens, positions and segments stay as they are.
 
-    Where the first layer has no norm, another layer that begins as it has an initialized one.
+    If the first layer has no norm, its copies in later layers get an initialized norm.
 
     Source: Warner et al. 2024 (ModernBERT), section 2.2.2; AnswerDotAI/ModernBERT
     src/bert_layers/initialization.py, tile_weights_from_middle, and init_model_from_pretrained,
@@ -260,7 +260,7 @@ def tile_weights(weights: InitialWeights, model: ModelConfig) -> InitialWeights:
     new_layers = 1 if model.share_layers else model.num_hidden_layers
     tiled = {}
     for path, parameter in declared.items():
-        source = arrays.get(_layer_of_source(path, layers, new_layers))
+        source = arrays.get(_find_source_path(path, layers, new_layers))
         if source is None:
             continue  # initialized, as a head that the checkpoint lacks
         for axis, name in enumerate(parameter.logical_axes):
@@ -275,15 +275,15 @@ def tile_weights(weights: InitialWeights, model: ModelConfig) -> InitialWeights:
 
 
 def _tile_axis(array: np.ndarray, axis: int, size: int, unit: int) -> np.ndarray:
-    """Wrap an axis around its middle up to `size`, in whole units of so many numbers."""
+    """Wrap an axis around its middle up to `size`, in whole units of `unit` numbers."""
     units, new_units = array.shape[axis] // unit, size // unit
     chosen = (np.arange(new_units) - (new_units - units) // 2) % units
     indices = (chosen[:, None] * unit + np.arange(unit)).reshape(size)
     return array.take(indices, axis)
 
 
-def _layer_of_source(path: str, layers: int, new_layers: int) -> str:
-    """Return the path in a model of `layers` layers that an array of a larger model begins as."""
+def _find_source_path(path: str, layers: int, new_layers: int) -> str:
+    """Return the path of the source's array, of `layers` layers, that a larger model copies."""
     top, _, rest = path.partition("/")
     if top != "layers":
         return path
@@ -317,7 +317,7 @@ def fit_positions(weights: InitialWeights, positions: int) -> InitialWeights:
     return dataclasses.replace(weights, checkpoint=longer_checkpoint, repeated_positions=repeated)
 
 
-def _new_tokens(known: Vocabulary, vocabulary: Vocabulary, address: str) -> list[int]:
+def _list_new_tokens(known: Vocabulary, vocabulary: Vocabulary, address: str) -> list[int]:
     """Return the ids of a grown vocabulary's tokens that the checkpoint's does not have."""
     if known.kind != vocabulary.kind:
         raise Refused(

@@ -83,7 +83,7 @@ class GridComparison:
             planned = list(runs)
             if finished := tuple(outcome for outcome in planned if outcome.is_finished):
                 self.settings.append(GridSetting(-rate, epochs, finished, len(planned)))
-        # What is scored without reading the text, where a run has recorded it.
+        # The score without reading the text, if a run has recorded one.
         self.baseline = next((o.baseline[score] for o in outcomes if score in o.baseline), None)
 
     @functools.cached_property

@@ -50,7 +50,7 @@ _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What all rungs share: a config, its overrides as given, and how they are changed."""
+    """Hold what all rungs share: a config, its overrides as given, and how they are changed."""
 
     config: Config
     place: str  # FILE[:NAME=VALUE,...] of the config
@@ -63,7 +63,7 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True)
 class Rung:
-    """A model to train: its size, the positions it reads, and its row of the study."""
+    """Hold a model to train: its size, the positions it reads, and its row of the study."""
 
     width: int
     layers: int
@@ -74,7 +74,7 @@ class Rung:
 
 @dataclasses.dataclass(frozen=True)
 class RungResult:
-    """A rung that was trained. Fields are keys of ladder.json and public."""
+    """Hold a rung that was trained. Fields are keys of ladder.json and public."""
 
     name: str
     width: int
@@ -87,11 +87,11 @@ class RungResult:
     unigram_loss: float
     ngram_loss: float
     positions: int  # padding counted
-    is_used: bool  # it has learned enough to be fitted
+    is_used: bool  # the rung has learned enough to be fitted
 
     @property
     def learned(self) -> float:
-        """Return the share of the way that it has come from the unigram loss to the n-gram loss."""
+        """Return how far the loss is from the unigram loss (0) to the n-gram loss (1)."""
         return (self.unigram_loss - self.loss) / (self.unigram_loss - self.ngram_loss)
 
     @property
@@ -102,7 +102,7 @@ class RungResult:
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """A larger run that was not trained. Fields are keys of ladder.json and public."""
+    """Hold the prediction for a larger run. Fields are keys of ladder.json and public."""
 
     name: str
     width: int
@@ -117,7 +117,7 @@ class Forecast:
 
 @dataclasses.dataclass(frozen=True)
 class Ladder:
-    """The runs of a ladder, the law through them or why there is none, and what it predicts."""
+    """Hold the runs of a ladder, the law fitted to them or why there is none, and its forecasts."""
 
     outcomes: Sequence[RungResult]
     law: Law | None
@@ -125,7 +125,7 @@ class Ladder:
     forecasts: Sequence[Forecast]
 
     def notes(self) -> list[str]:
-        """Say what was left out, what the law is of, and why there is none."""
+        """Describe the runs left out, the law's origin, or why there is no law."""
         left_out = [
             f"{each.name} is left out: its loss {each.loss:.3f} has come {each.learned:.0%} of the "
             f"way from the unigram loss {each.unigram_loss:.3f} to the n-gram loss "
@@ -267,7 +267,7 @@ def refuse_overfitting(rungs: Sequence[Rung], asked: Sequence[Rung], unique_toke
     """Refuse to predict a model that is too large for the store's text.
 
     Raises:
-      Refused: a rung that is asked for has more parameters than a law says anything of.
+      Refused: a requested rung has more parameters than the law can predict.
     """
     ratios = [rung.parameters / unique_tokens for rung in rungs]
     most = count_most_parameters(unique_tokens, ratios)
@@ -284,7 +284,7 @@ def refuse_overfitting(rungs: Sequence[Rung], asked: Sequence[Rung], unique_toke
 def _make_settings(recipe: Recipe, model: ModelConfig, steps: int) -> dict[str, Any]:
     """Return the settings of a rung that are not its config's, by their keys."""
     config, optim = recipe.config, recipe.config.optim
-    # So that kernels of the config's own width are initialized as the config says.
+    # Keeps the config's initialization for kernels of the config's own width.
     wider = (config.model.hidden_size / recipe.base_width) ** 0.5
     end = optim.end_learning_rate / optim.learning_rate
     return {
@@ -337,7 +337,7 @@ def write_command(rung: Rung, store: str) -> str:
 def read_outcome(
     rung: Rung, workdir: pathlib.Path, store: Store, cost: RowCost, learned: float
 ) -> RungResult:
-    """Read what a finished run of a rung took and reached; learned is the least share to be used.
+    """Read a rung's tokens and losses from its run; `learned` is the least share for is_used.
 
     Raises:
       DamagedFile: its summary lacks a number.

@@ -1,7 +1,7 @@
 """Run commands as child processes, several at once, in a folder that knows what its runs are.
 
-A run has a name, a folder, and the runs that it reads; what finished is its own to know. A folder
-records what its runs depend on, and is refused to runs that would not compare with them.
+A run has a name, a folder, and the runs that it reads; its caller decides what counts as finished.
+A folder records what its runs depend on, and refuses runs that would not compare with them.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from data_pipeline.io.atomic import check_no_file, write_json
 from data_pipeline.io.refused import Refused
 
 _POLL_SECS = 1.0  # pause between checks for a signal, which another thread may have got
-_MAX_LOCKED_SECS = 120.0  # a run of a killed command saves and leaves its folder meanwhile
+_MAX_LOCKED_SECS = 120.0  # time for a killed command's run to save and leave its folder
 _END_BYTES = 1 << 16  # of a metrics.jsonl, whose lines have about 1 KB
 _STEP_OF_LINE = re.compile(rb'^{"step": (\d{1,18}), "split": "(?!finding")', re.MULTILINE)
 _HELDOUT, _MAJORITY, _DEV = "heldout_", "majority_", "dev"
@@ -103,10 +103,10 @@ def _select_device(number: int) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class ScheduledRun:
-    """Hold a run: what it does in a lane, and who hears how it ended.
+    """Hold a run: its work in a lane, and the function that is told the result.
 
     work    returns "" or an error; an unreadable file of the run is its error too
-    report  is called with that, by one run at a time; what it raises ends all runs
+    report  is called with that text, by one run at a time; an exception from it ends all runs
     """
 
     name: str
@@ -179,7 +179,7 @@ def _wait_for(futures: Collection[Future[None]]) -> None:
 
 
 def refuse_others(holder: str, before: Any, now: Any) -> None:
-    """Raise Refused if a folder's record of its runs differs; `holder` says what holds which runs.
+    """Raise Refused if a folder's record of its runs differs; `holder` opens the sentence.
 
     Both are trees as JSON has them; every setting that differs is named by its path.
     """

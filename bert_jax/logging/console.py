@@ -18,8 +18,7 @@ Rows = list[tuple[str, str]]  # label and text of each line of a table
 FAINT, LABEL, GOOD, BAD = "dim", "cyan", "green", "yellow"
 _LABEL_WIDTH = 12
 _MAX_DATED_SECS = 1e10  # 300 years; Python has no dates after the year 9999
-# What models that learn nothing reach, from the highest loss on: metrics PREFIX_TERM_loss, and
-# what they are called.
+# Losses of models without context, highest first: the PREFIX of PREFIX_TERM_loss -> its name.
 REFERENCE_LINES = {"uniform": "ln V", "unigram": "unigram", "ngram": "n-gram"}
 
 
@@ -132,7 +131,7 @@ class Screen:
         self._print(
             rich.text.Text.assemble(
                 (f"{step:>{len(f'{steps:,}')},}/{steps:,}  ", "bold"),
-                f"{_terms(numbers)}  ",
+                f"{_format_terms(numbers)}  ",
                 (pace, FAINT),
             )
         )
@@ -150,7 +149,7 @@ class Screen:
             if f"unigram_{name}_loss" in baseline:
                 style = GOOD if numbers[f"{name}_loss"] < baseline[f"unigram_{name}_loss"] else BAD
         place = f"  {store}" if store else f"held-out at {step:,}"
-        self.print(f"{place}  {_beside(numbers, baseline)}", style)
+        self.print(f"{place}  {_format_with_baseline(numbers, baseline)}", style)
 
     def scores_line(
         self, step: int, main: str, scores: Mapping[str, float], baseline: Mapping[str, float]
@@ -193,34 +192,34 @@ def list_terms(metrics: Collection[str]) -> list[str]:
     return [term for term in terms if f"{term}_accuracy" in metrics]
 
 
-def _terms(numbers: Mapping[str, float]) -> str:
+def _format_terms(numbers: Mapping[str, float]) -> str:
     """Format loss and accuracy of each term; the loss alone for regression."""
     names = list_terms(numbers)
     if not names:
         return f"loss {numbers['loss']:.3f}"
     return "  ".join(
         f"{name} {numbers[f'{name}_loss']:.3f} {numbers[f'{name}_accuracy']:5.1%}"
-        f"{_auc(numbers, name)}"
+        f"{_format_auc(numbers, name)}"
         for name in names
     )
 
 
-def _auc(numbers: Mapping[str, float], name: str) -> str:
+def _format_auc(numbers: Mapping[str, float], name: str) -> str:
     """Format the area under the ROC curve of a term that has one."""
     return f" auc {numbers[f'{name}_auc']:.3f}" if f"{name}_auc" in numbers else ""
 
 
-def _beside(numbers: Mapping[str, float], baseline: Mapping[str, float]) -> str:
+def _format_with_baseline(numbers: Mapping[str, float], baseline: Mapping[str, float]) -> str:
     """Format each term with its baseline: the accuracy if it has one, otherwise the loss."""
     parts = []
     for name in list_terms(numbers):
         loss, right = f"{numbers[f'{name}_loss']:.3f}", f"{numbers[f'{name}_accuracy']:.1%}"
         majority = {**numbers, **baseline}.get(f"majority_{name}_accuracy")
         if majority is not None:
-            parts.append(f"{name} {right} (majority {majority:.1%}){_auc(numbers, name)}")
+            parts.append(f"{name} {right} (majority {majority:.1%}){_format_auc(numbers, name)}")
         else:
-            beside = _next_line(numbers[f"{name}_loss"], baseline, name)
-            parts.append(f"{name} {loss}{beside} {right}")
+            line = _format_next_line(numbers[f"{name}_loss"], baseline, name)
+            parts.append(f"{name} {loss}{line} {right}")
     return "  ".join(parts)
 
 
@@ -230,7 +229,7 @@ def list_lines(baseline: Mapping[str, float], name: str) -> dict[str, float]:
     return {word: baseline[key] for word, key in keys.items() if key in baseline}
 
 
-def _next_line(loss: float, baseline: Mapping[str, float], name: str) -> str:
+def _format_next_line(loss: float, baseline: Mapping[str, float], name: str) -> str:
     """Format the next reference line below a loss, or the lowest line; a run begins at ln V."""
     lines = [line for line in list_lines(baseline, name).items() if line[0] != "ln V"]
     if not lines:

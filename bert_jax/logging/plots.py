@@ -35,7 +35,7 @@ Points = tuple[np.ndarray, np.ndarray]  # steps and values
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """The label at the end of a curve."""
+    """Hold the label at the end of a curve."""
 
     value: float
     text: str
@@ -62,7 +62,7 @@ BASELINES: dict[str, dict[str, str]] = {
     f"{name}_loss": {f"{line}_{name}_loss": word for line, word in REFERENCE_LINES.items()}
     for name in ("mlm", "causal", "permutation")
 } | {f"{name}_accuracy": {f"majority_{name}_accuracy": "majority"} for name in ("nsp", "rtd")}
-# A panel shows at least so much: what two evaluations of some hundred examples differ by is noise.
+# A panel spans at least so much, since a few hundred examples make evaluations this noisy.
 MIN_LOSS_SPAN, MIN_ACCURACY_SPAN = 0.5, 0.2
 MAX_POINTS = 200  # limit per training curve: the noise of more hides the trend
 MAX_DOTS = 12  # a curve of at most this many points shows each
@@ -199,7 +199,7 @@ def _draw_curves(
     """Draw the curves of a panel; return the labels of their ends."""
     ends = []
     train, heldout = select_series(lines, "train", name), select_series(lines, "heldout", name)
-    if name == "learning_rate" and schedule is not None and _agree(train, schedule):
+    if name == "learning_rate" and schedule is not None and _follows(train, schedule):
         steps, rates = (values[schedule[0] <= last_step] for values in schedule)
         ax.plot(steps, rates, label="train", color=TRAIN, linewidth=1.2, clip_on=False)
     elif len(train[0]):
@@ -227,7 +227,7 @@ def _draw_curves(
     return ends
 
 
-def _agree(logged: Points, schedule: Points) -> bool:
+def _follows(logged: Points, schedule: Points) -> bool:
     """Return whether logged rates follow a schedule; False if the run had another one before."""
     expected = np.interp(logged[0], *schedule)
     return bool(np.allclose(logged[1], expected, rtol=0.01, atol=0.01 * float(schedule[1].max())))

@@ -82,7 +82,7 @@ class Bert(nnx.Module):
         """Declare the parameters; `shared` are embeddings of another model to read instead."""
         units = config.bilstm_units if heads.classes else 0
         if units:
-            heads = dataclasses.replace(heads, pooler=False)  # nothing would read it
+            heads = dataclasses.replace(heads, pooler=False)  # nothing would read the pooler
         sizes = config.generator if heads.generator else None
         has_base = sizes is not None and config.generator_embeddings == "gdes"
         self.embeddings = Embeddings(config, padded_vocab_size, choices, shared, has_base)
@@ -169,10 +169,10 @@ class Bert(nnx.Module):
     def encode_targets(
         self, rows: EncoderRows, positions_BP: jax.Array, mask: jax.Array
     ) -> jax.Array:
-        """Compute the vectors of P places of each row from what they may see: float[B,P,D].
+        """Compute the vectors of P target positions of each row: float[B,P,D].
 
-        `rows.visible` is what the tokens see, mask, bool[B,1,P,S], what the targets see; a target
-        begins as the same learned vector everywhere. For relative positions alone.
+        Tokens see `rows.visible`, targets see the tokens in mask, bool[B,1,P,S]. All targets begin
+        as the same learned vector. Only models with relative positions have targets.
         Source: Yang et al. 2019 (XLNet), section 2.3.
         """
         x_BSD, views = self._embed(rows), self._make_views(rows)
@@ -191,9 +191,9 @@ class Bert(nnx.Module):
     def encode_slots(self, rows: EncoderRows, positions_BP: jax.Array) -> jax.Array:
         """Compute the vectors that predict the tokens at P places of each row: float[B,P,D].
 
-        They are the last layer's or, with config.model.enhanced_mask_decoder, the decoder's: the
-        last layer is applied twice, and reads the layer before it both times. Its first queries are
-        what it reads plus a vector of the place.
+        They come from the last layer or, with config.model.enhanced_mask_decoder, the decoder: the
+        last layer applied twice, both times with keys and values from the layer before it. The
+        first queries are that layer's vectors plus the vectors of their positions.
 
         Source: He et al. 2021 (DeBERTa), section 3.2; microsoft/DeBERTa@4d7fe0b
         masked_language_model.py EnhancedMaskDecoder, which computes all places and keeps these.
@@ -221,8 +221,8 @@ class Bert(nnx.Module):
     ) -> jax.Array:
         """Compute the vectors that predict the masked tokens of plain rows: float[B,P,D].
 
-        Where positions are relative these are targets, and no token sees a masked one. Slots of
-        weight 0 are unused.
+        With relative positions these are target vectors, and no token sees a masked token. Slots
+        of weight 0 are unused.
         """
         if self.config.position_embedding_type != "relative":
             return self.encode_slots(rows, positions_BP)
@@ -273,14 +273,14 @@ class Bert(nnx.Module):
         return self.compute_target_logits(ops.gather_positions(hidden_BSD, positions_BP))
 
     def compute_target_logits(self, vectors_BPD: jax.Array) -> jax.Array:
-        """Do the same from the vectors at these positions: float[B,P,D] -> float32[B,P,V]."""
+        """Compute the logits of tokens from their vectors: float[B,P,D] -> float32[B,P,V]."""
         return self.mlm.compute_logits(vectors_BPD, self.embeddings.word.embedding[...])
 
     def compute_target_losses(self, vectors_BPD: jax.Array, labels_BP: jax.Array) -> Losses:
         """Compute the loss (nats) of each label, and whether it is the likeliest token.
 
-        Shapes: float[B,P,D], int32[B,P] -> float32[B,P] twice; P may be all of S. As cross_entropy
-        of compute_target_logits, for less memory: config.compute.mlm_logits_dtype.
+        Shapes: float[B,P,D], int32[B,P] -> float32[B,P] twice; P may be all of S. Like
+        cross_entropy of compute_target_logits, in less memory: config.compute.mlm_logits_dtype.
         """
         table_VD = self.embeddings.word.embedding[...]
         return self.mlm.compute_losses(vectors_BPD, table_VD, labels_BP)
@@ -300,14 +300,13 @@ class Bert(nnx.Module):
         positions: jax.Array | None = None,
         example_ids_BS: jax.Array | None = None,
     ) -> jax.Array:
-        """Pool the vector of [CLS] at position 0, or those at the given positions.
+        """Pool the vector of [CLS] at position 0, or the vectors at the given positions.
 
         Shapes: float[B,S,D], int32[B] or [B,N] -> float[B,D] or [B,N,D]. A causal model requires
         the positions of the last tokens, as its [CLS] sees nothing.
 
-        Where example_ids_BS are given and config.model.classifier_pooling is "mean", the mean of
-        the vectors of each example takes their place; its tokens are numbered from 1, padding is 0.
-        With LSTMs there is no pooler: see pool_lstms.
+        With example_ids_BS (from 1; padding is 0) and config.model.classifier_pooling = "mean", the
+        mean of each example's vectors is pooled instead. LSTMs replace the pooler: see pool_lstms.
         """
         is_packed = positions is not None and positions.ndim == 2
         examples = positions.shape[1] if positions is not None and is_packed else 1
@@ -328,10 +327,10 @@ class Bert(nnx.Module):
         return jnp.tanh(read) if act == "tanh" else ops.activate(read, act, saves_derivative=False)
 
     def transform_tokens(self, hidden_BSD: jax.Array, example_ids_BS: jax.Array) -> jax.Array:
-        """Compute what a task's layer on tokens reads: float[B,S,D], or [B,S,2U] of LSTMs.
+        """Compute the input of a task's layer on tokens: float[B,S,D], or [B,S,2U] of LSTMs.
 
-        That is the last layer, or its transform where config.model.pooler_type is mlm_transform, or
-        what config.model.bilstm_units read of it. Examples are numbered as for `pool`.
+        It is the last layer, the LSTMs on it (config.model.bilstm_units), or its transform where
+        config.model.pooler_type is mlm_transform. Examples are numbered as for `pool`.
 
         Source: modeling_modernbert.py@transformers 5.23 ModernBertForTokenClassification.
         """

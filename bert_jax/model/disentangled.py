@@ -94,9 +94,9 @@ class DistanceScores(nnx.Module):
     ) -> list[jax.Array]:
         """Compute the configured terms, each float32[B,H,S,S]; query and key are content's maps.
 
-        The rows of the table are repeated to one a distance, so that a score's column is a
-        distance, and a shift by the query's place makes it a key (decision 91). The queries are the
-        places in positions_BP, by default all places in order.
+        Table rows are repeated until there is one per distance, so that a column of scores is a
+        distance, and a shift by the query's position makes it a key (decision 91). Queries are at
+        positions_BP, by default at all positions in order.
         """
         rows_M = number_distances(self.config, k_BSHK.shape[1])
 

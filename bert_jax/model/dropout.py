@@ -72,7 +72,7 @@ def drop_weights(
 
 
 def number_rows(batch_size: int) -> jax.Array:
-    """Count the rows of the global batch from 0: uint32[B], sharded as the batch."""
+    """Return the row numbers of the global batch, from 0: uint32[B], sharded as the batch."""
     return jax.lax.broadcasted_iota(jnp.uint32, (batch_size,), 0, out_sharding=mesh.spec("batch"))
 
 
@@ -98,7 +98,7 @@ def hash_places(place: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
 
 
 def fold(x: jax.Array) -> jax.Array:
-    """Compute the first step of hash_places; the step of an xor is the xor of the steps."""
+    """Compute the first, linear step of hash_places: the fold of an xor is the xor of the folds."""
     return x ^ (x >> 16)
 
 

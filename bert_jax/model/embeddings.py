@@ -1,6 +1,6 @@
 """Embed tokens: word, position and segment vectors, their norm, a map to another width; rotations.
 
-Rotary positions are no vectors: they rotate queries and keys by angles.
+Rotary positions add no vectors: they rotate queries and keys by angles.
 
 Dimensions: B batch, S sequence, H heads, K head width, E width of the embeddings, D width
 of the encoder.
@@ -55,7 +55,7 @@ class Embeddings(nnx.Module):
             self.position = Table(positions, width, None, of_tables) if has_table else None
             self.segment = Table(segments, width, None, of_tables) if segments else None
             self.layer_norm = Norm(config, width, choices) if config.embedding_norm else None
-        # The vector of XLNet's targets in place of their word; its dims are Hugging Face's.
+        # The vector that stands for the word of XLNet's targets; dims as in Hugging Face.
         is_relative = config.position_embedding_type == "relative"
         drawn = Initial(stddev=stddev)
         self.target = declare((1, 1, width), (None, None, "embed"), drawn) if is_relative else None
@@ -138,8 +138,8 @@ def make_rotation(
 def rotate(x_BSHK: jax.Array, rotation: Rotation) -> jax.Array:
     """Rotate each pair (x[i], x[i + K / 2]) by its angle, in float32; shape and dtype of x.
 
-    The pairs are exchanged by a product with a matrix of 0, 1 and -1, which is exact. Halves of a
-    head that are cut off and put back took a TPU's compiler as long as the projections.
+    The pairs are exchanged by a product with a matrix of 0, 1 and -1, which is exact. On a TPU,
+    slicing and joining the halves would take as long as the projections (compiler's estimate).
     """
     half = x_BSHK.shape[-1] // 2
     turn = np.kron([[0, 1], [-1, 0]], np.eye(half))  # (first, second) -> (-second, first)

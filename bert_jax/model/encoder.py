@@ -109,10 +109,10 @@ class Attention(Residual):
         dropout: Dropout | None,
         targets: Targets | None = None,
     ) -> jax.Array:
-        """Compute the part without residual, norm and dropout of its output: float[B,S,D].
+        """Compute attention, before the output's dropout, residual and norm: float[B,S,D].
 
-        The queries are the vectors of the targets, float[B,P,D], where there are any; only plain
-        attention has targets.
+        With targets, the queries are their vectors, float[B,P,D]; only plain attention supports
+        targets.
         """
         view = views.window if self.has_window and views.window is not None else views.complete
         has_dropout = dropout is not None and self.weights_rate > 0
@@ -120,10 +120,10 @@ class Attention(Residual):
             self.setting, view.visible, x_BSD.shape[1], self.config, x_BSD.dtype, has_dropout
         )
         if chosen in (attention.KERNEL, attention.FLASH, attention.CUDNN):
-            return self._by_kernel(chosen, x_BSD, view, layer, dropout)
-        return self._by_head(chosen, x_BSD, view, layer, dropout, targets)
+            return self._attend_by_kernel(chosen, x_BSD, view, layer, dropout)
+        return self._attend_by_head(chosen, x_BSD, view, layer, dropout, targets)
 
-    def _by_head(
+    def _attend_by_head(
         self,
         chosen: str,
         x_BSD: jax.Array,
@@ -132,7 +132,7 @@ class Attention(Residual):
         dropout: Dropout | None,
         targets: Targets | None,
     ) -> jax.Array:
-        """Attend by an implementation that takes queries, keys and values apart."""
+        """Attend by an implementation that takes separate queries, keys and values."""
         by_head = mesh.spec("batch", None, "heads", None)
 
         def map_by_head(linear: Linear, x_BSD: jax.Array) -> jax.Array:
@@ -164,7 +164,7 @@ class Attention(Residual):
         together = mesh.spec("batch", None, "heads")
         return self.output(jnp.reshape(out_BSHK, asking.vectors_BPD.shape, out_sharding=together))
 
-    def _by_kernel(
+    def _attend_by_kernel(
         self,
         chosen: str,
         x_BSD: jax.Array,
@@ -187,7 +187,7 @@ class Attention(Residual):
         )
         qkv_BSE = ops.multiply(x_BSD, kernel_DE, None)
         if chosen == attention.KERNEL:
-            # It computes the bias gradient, so none flows through this addition.
+            # The kernel computes the bias gradient, so none flows through this addition.
             qkv_BSE = qkv_BSE + jax.lax.stop_gradient(bias_E).astype(x_BSD.dtype)
         elif self.query.bias is not None:
             qkv_BSE = qkv_BSE + bias_E.astype(x_BSD.dtype)
@@ -229,9 +229,9 @@ class Layer(nnx.Module):
         return self.mlp.add(x_BSD, self.mlp.compute, layer, dropout)
 
     def project(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Compute queries, keys and values of float[B,S,D], heads side by side: of its shape each.
+        """Project float[B,S,D] to queries, keys and values of the same shape, heads side by side.
 
-        They are as the three maps give them, before rotary positions.
+        Rotary positions are not applied.
         """
         attention = typing.cast(Attention, self.attention)
         x_BSD = attention.read(x_BSD)
@@ -245,9 +245,9 @@ class Layer(nnx.Module):
         layer: LayerNumber,
         dropout: Dropout | None,
     ) -> Targets:
-        """Compute the stream of the targets, which read x_BSD.
+        """Apply the layer to the targets, with keys and values from x_BSD.
 
-        It is XLNet's query stream, and a layer of DeBERTa's enhanced mask decoder.
+        This is XLNet's query stream, and a layer of DeBERTa's enhanced mask decoder.
         """
 
         def attend(vectors_BPD: jax.Array) -> jax.Array:

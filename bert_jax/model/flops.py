@@ -25,13 +25,12 @@ FORMULA = (
 def count_train_flops(model: ModelConfig, seq_len: int, predictions: int) -> float:
     """Count the operations of matrix products for a row, forward and backward; an addition is one.
 
-    A weight costs 2 forward and 4 backward at each position that it sees: layers all seq_len,
-    the masked LM head `predictions`, the pooler one. Padding counts as text, since the matrix
-    units work on it; recomputation to save memory does not count. model.vocab_size is
-    the real one, without the rows that pad it.
+    A weight costs 2 forward and 4 backward per position: layers run at all seq_len positions, the
+    masked LM head at `predictions`, the pooler at one. Attention costs per visible pair of
+    positions, so a window or a causal mask saves operations. Padding counts as text; recomputation
+    to save memory does not count. model.vocab_size excludes rows that pad it.
 
-    Source: Kaplan et al. 2020, section 2.1, table 1; attention over the pairs of positions that a
-    layer shows: all, in one with a window the near ones, in a causal model those before a position.
+    Source: Kaplan et al. 2020, section 2.1, table 1.
     """
     if model.generator is not None:
         width = model.hidden_size
@@ -93,13 +92,13 @@ def count_layer_weights(model: ModelConfig) -> int:
 
 
 def _count_terms(model: ModelConfig) -> int:
-    """Count the operations of attention for a pair of positions and a number of the width."""
+    """Count the operations of attention per pair of positions and per unit of the width."""
     terms = {"disentangled": len(model.pos_att_type.split("|")), "relative": 1}
     return 12 + 6 * terms.get(model.position_embedding_type, 0)
 
 
 def _count_queries(model: ModelConfig, seq_len: int, queries: int) -> int:
-    """Count what more queries cost a layer, whose keys and values are mapped for others already."""
+    """Count the operations of extra queries in a layer whose keys and values exist already."""
     keys = 2 * model.hidden_size**2
     pairs = _count_terms(model) * model.hidden_size * seq_len
     return (6 * (count_layer_weights(model) - keys) + pairs) * queries

@@ -15,9 +15,9 @@ from bert_jax.model import ops
 from bert_jax.model.layers import Choices, Initial, Linear, Norm, declare
 from bert_jax.model.losses import Losses, compute_word_logits, word_cross_entropy
 
-# To the gates i, f, g, o: Jozefowicz et al. 2015, section 2.2.
+# Added to the gates i, f, g, o: Jozefowicz et al. 2015, section 2.2.
 _FORGET_BIAS = np.array([0, 1, 0, 0], np.float32)
-_BILSTM_LAYERS = 2  # paper, section 5.3; section 5.1 leaves their number out
+_BILSTM_LAYERS = 2  # Devlin et al. 2019, section 5.3; their section 5.1 gives no number
 
 
 class MaskedLmHead(nnx.Module):
@@ -70,9 +70,9 @@ class MaskedLmHead(nnx.Module):
 
 
 class ReplacedTokenHead(nnx.Module):
-    """Compute the logit that a token was replaced: a layer of the width, its activation, a map.
+    """Compute the logit that a token was replaced: a dense layer, an activation, a linear map.
 
-    With config.model.detects_by_cls the layer reads the norm of the token's vector plus [CLS]'s.
+    With config.model.detects_by_cls the input is the norm of a token's vector plus [CLS]'s.
 
     Source: google-research/electra run_pretraining.py _get_discriminator_output; microsoft/DeBERTa
     replaced_token_detection_model.py LMMaskPredictionHead.
@@ -94,7 +94,7 @@ class ReplacedTokenHead(nnx.Module):
     ) -> jax.Array:
         """Compute float[B,S,D] -> float32[B,S].
 
-        Packed rows need int32[B,N], their examples' [CLS], and int32[B,S], whose each token is.
+        Packed rows need the positions of [CLS], int32[B,N], and example ids, int32[B,S].
         """
         if self.layer_norm is not None:
             cls_BSD = x_BSD[:, :1]
@@ -109,9 +109,9 @@ class ReplacedTokenHead(nnx.Module):
 
 
 class Lstm(nnx.Module):
-    """Run an LSTM over rows in one direction; what enters a gate has a variance of about 1.
+    """Run an LSTM over rows in one direction; initial gate inputs have a variance of about 1.
 
-    As in LSTMCell of TensorFlow, its bias is without the 1 that is added to the forget gate.
+    As in TensorFlow's LSTMCell, the bias excludes the constant 1 added to the forget gate.
     """
 
     def __init__(self, width: int, units: int) -> None:
@@ -147,7 +147,7 @@ class BiLstm(nnx.Module):
 
 
 def stack_lstms(width: int, units: int) -> nnx.Dict[BiLstm]:
-    """Declare LSTMs on top of each other; the first one reads vectors of this width."""
+    """Declare stacked bidirectional LSTMs; the first reads vectors of this width."""
     widths = (width, *[2 * units] * (_BILSTM_LAYERS - 1))
     return nnx.Dict({f"{i:02d}": BiLstm(width, units) for i, width in enumerate(widths)})
 
@@ -168,14 +168,14 @@ def pool_lstms(
 ) -> jax.Array:
     """Pool each example's outputs of the last LSTMs: float[B,N,2U].
 
-    It is the last output of each direction, at the last token and at the first one, or their mean
-    over all tokens if `averages`.
+    Take the final output of each direction (forward at the last token, backward at the first), or
+    the mean over all tokens if `averages`.
     """
     read_BSD = run_lstms(layers, x_BSD, example_ids_BS)
     if averages:
         return ops.average_examples(read_BSD, example_ids_BS, examples)
     sides = jnp.split(read_BSD, 2, axis=-1)
-    # The mean over one token.
+    # An average over one token picks that token.
     ends = (ops.keep_ends(example_ids_BS, is_first) for is_first in (False, True))
     pooled = [
         ops.average_examples(side, end, examples) for side, end in zip(sides, ends, strict=True)

@@ -43,16 +43,16 @@ def resolve_choices(config: ComputeConfig, dtype: jnp.dtype) -> Choices:
     rounds = dtype != jnp.float32
     logits = config.mlm_logits_dtype
     return Choices(
-        single_pass_variance=_is(config.layer_norm_variance, "single_pass", rounds),
+        single_pass_variance=_is_cheap(config.layer_norm_variance, "single_pass", rounds),
         mlm_logits_dtype=jnp.dtype(dtype if logits == "auto" else logits),
-        gelu_saves_derivative=_is(config.gelu_backward, "saved", rounds),
+        gelu_saves_derivative=_is_cheap(config.gelu_backward, "saved", rounds),
         attention=config.attention,
         remat_layers=config.remat == "layer",
         rolled_layers=config.rolled_layers,
     )
 
 
-def _is(setting: str, cheap: str, rounds: bool) -> bool:
+def _is_cheap(setting: str, cheap: str, rounds: bool) -> bool:
     return rounds if setting == "auto" else setting == cheap
 
 
@@ -135,7 +135,7 @@ class Linear(nnx.Module):
         return y if self.bias is None else y + self.bias[...].astype(x.dtype)
 
     def gather_kernel(self, dtype: jnp.dtype) -> ops.Kernel:
-        """Return the kernel for products in a dtype; in int8 as it is."""
+        """Return the kernel for products in a dtype; an int8 kernel as it is."""
         kernel = self.kernel.get_value()
         return kernel if isinstance(kernel, ops.Int8Kernel) else ops.gather_weight(kernel, dtype)
 
@@ -216,7 +216,7 @@ class FeedForward(Residual):
         self.saves_derivative = choices.gelu_saves_derivative
 
     def compute(self, x_BSD: jax.Array) -> jax.Array:
-        """Compute the part without residual, norm and dropout: float[B,S,D]."""
+        """Compute the part, before dropout, residual and norm: float[B,S,D]."""
         units_BSF = ops.activate(self.intermediate(x_BSD), self.hidden_act, self.saves_derivative)
         if self.gated is not None:
             units_BSF = units_BSF * self.gated(x_BSD)

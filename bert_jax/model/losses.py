@@ -61,7 +61,7 @@ cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 def compute_word_logits(
     h_BPD: jax.Array, table_VD: jax.Array, bias_V: jax.Array, vocab_size: int
 ) -> jax.Array:
-    """Compute the logits of the word table and its bias, float32[B,P,V]; none past vocab_size.
+    """Compute logits by the word table and bias, float32[B,P,V]; PADDING_LOGIT past vocab_size.
 
     Shapes: float[B,P,D], float[V,D] of the same dtype, float[V].
     """
@@ -73,7 +73,7 @@ def compute_word_logits(
 
 
 def _flat(x: jax.Array) -> jax.Array:
-    """Reshape [B,P,...] to [N,...]: a TPU pads the second dimension from the last to tiles."""
+    """Reshape [B,P,...] to [N,...]: a TPU pads the next-to-last dimension to whole tiles."""
     batch, predictions, *rest = x.shape
     spec = mesh.spec("batch", *(None,) * len(rest))
     return jnp.reshape(x, (batch * predictions, *rest), out_sharding=spec)
@@ -143,7 +143,7 @@ def _word_backward(
     dlogits_NV = _dlogits(saved, cotangents[0]).astype(h_ND.dtype)
     dh_ND = ops.einsum("nv,vd->nd", dlogits_NV, table_VD, ("batch", None))
     dtable_VD = ops.einsum("nv,nd->vd", dlogits_NV, h_ND, ("vocab", None))
-    # As a product with ones: it costs a sixth of a pass that makes the gradient for a sum.
+    # A matmul with ones costs a sixth of a pass that computes the gradient again for a sum.
     ones_NK = jnp.ones((h_ND.shape[0], 8), h_ND.dtype, out_sharding=jax.typeof(h_ND).sharding.spec)
     dbias_KV = ops.einsum("nk,nv->kv", ones_NK, dlogits_NV, (None, "vocab"), jnp.float32)
     return dh_ND, dtable_VD, dbias_KV[0].astype(bias_V.dtype), None

@@ -84,7 +84,7 @@ class Int8Kernel:
     scale_E: jax.Array  # float32
 
     def __getitem__(self, key: Any) -> jax.Array:
-        """Return weights in float32, for what computes with those."""
+        """Return the selected weights in float32, for code without an int8 path."""
         return (self.numbers_DE.astype(jnp.float32) * self.scale_E)[key]
 
 
@@ -140,7 +140,7 @@ _fence_gradient.defvjp(
 
 
 def select_rows(table_VD: jax.Array, ids_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Look up rows of a very small table; the gradient is a sum for each row and no scatter."""
+    """Look up rows of a very small table; the gradient is a sum per row, not a scatter."""
     rows = jax.sharding.reshard(table_VD, PartitionSpec(None, None))
     x_BSD = take_first_rows(rows[:1], (ids_BS.shape[0], 1), jnp.float32)
     for number in range(1, len(rows)):
@@ -253,7 +253,7 @@ def update_cell(
 
 
 def keep_ends(example_ids_BS: jax.Array, is_first: bool) -> jax.Array:
-    """Set the numbers of examples to 0 but at the first, or else last, token of each: int[B,S]."""
+    """Keep example ids only at the first, or else last, token of each example; else 0: int[B,S]."""
     return jnp.where(_find_begins(example_ids_BS, not is_first), example_ids_BS, 0)
 
 
@@ -279,21 +279,21 @@ def layer_norm(
     float32's times mean^2 / variance.
     Source: Ba et al. 2016; modeling.py@eedf5716ce layer_norm, eps 1e-12.
     """
-    normalised = _normalised(x, eps, single_pass)[0]
-    return (normalised * scale_D.astype(jnp.float32) + bias_D.astype(jnp.float32)).astype(x.dtype)
+    normalized = _normalize(x, eps, single_pass)[0]
+    return (normalized * scale_D.astype(jnp.float32) + bias_D.astype(jnp.float32)).astype(x.dtype)
 
 
-def _normalised(x: jax.Array, eps: float, single_pass: bool) -> tuple[jax.Array, jax.Array]:
+def _normalize(x: jax.Array, eps: float, single_pass: bool) -> tuple[jax.Array, jax.Array]:
     x32 = x.astype(jnp.float32)
     mean = jnp.mean(x32, axis=-1, keepdims=True)
-    centred = x32 - mean
+    centered = x32 - mean
     if single_pass:
         mean_square = jnp.mean(x32 * x32, axis=-1, keepdims=True)
         variance = jnp.maximum(mean_square - mean * mean, 0.0)
     else:
-        variance = jnp.mean(centred * centred, axis=-1, keepdims=True)
+        variance = jnp.mean(centered * centered, axis=-1, keepdims=True)
     inverse_std = jax.lax.rsqrt(variance + eps)
-    return centred * inverse_std, inverse_std
+    return centered * inverse_std, inverse_std
 
 
 def _layer_norm_forward(
@@ -304,16 +304,16 @@ def _layer_norm_forward(
 
 def _layer_norm_backward(eps: float, single_pass: bool, saved: Saved, dy: jax.Array) -> Saved:
     x, scale_D, bias_D = saved
-    normalised, inverse_std = _normalised(x, eps, single_pass)
+    normalized, inverse_std = _normalize(x, eps, single_pass)
     dy32 = dy.astype(jnp.float32)
     dn = dy32 * scale_D.astype(jnp.float32)
     dx = inverse_std * (
         dn
         - jnp.mean(dn, axis=-1, keepdims=True)
-        - normalised * jnp.mean(dn * normalised, axis=-1, keepdims=True)
+        - normalized * jnp.mean(dn * normalized, axis=-1, keepdims=True)
     )
     rows = tuple(range(x.ndim - 1))
-    dscale_D = jnp.sum(dy32 * normalised, axis=rows).astype(scale_D.dtype)
+    dscale_D = jnp.sum(dy32 * normalized, axis=rows).astype(scale_D.dtype)
     return dx.astype(x.dtype), dscale_D, jnp.sum(dy32, axis=rows).astype(bias_D.dtype)
 
 

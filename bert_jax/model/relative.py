@@ -46,7 +46,7 @@ def make_relations(segment_ids_BS: jax.Array, width: int) -> Relations:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Targets:
-    """Hold the places that are predicted, and the vectors that ask for them: P a row."""
+    """Hold the P target positions of each row, with their query vectors and mask."""
 
     vectors_BPD: jax.Array
     positions_BP: jax.Array | None  # int32; None for all places in order
@@ -84,9 +84,9 @@ class RelativeAttention(Residual):
         dropout: Dropout | None,
         targets: Targets | None = None,
     ) -> jax.Array:
-        """Compute the part without residual, norm and dropout of its output: float[B,S,D].
+        """Compute attention, before the output's dropout, residual and norm: float[B,S,D].
 
-        The queries are the vectors of the targets, float[B,P,D], where there are any.
+        With targets, the queries are their vectors, float[B,P,D].
         """
         relations = typing.cast(Relations, views.complete.relations)
         asking = targets or Targets(x_BTD, None, views.complete.visible.mask)
@@ -135,9 +135,9 @@ class RelativeAttention(Residual):
 def align_distances(scores_BHSM: jax.Array, positions_BS: jax.Array | None) -> jax.Array:
     """Return the score of each key, [B,H,S,T], from the scores of each distance to a query.
 
-    Query i meets key j in column S - 1 - i + j. In rows that are one column longer the same entry
-    is (2 S - 1) i + j places behind the first key of query 0. The queries are the places in
-    positions_BS, or all places in order without them.
+    Query i meets key j in column S - 1 - i + j. If rows are padded by one column, the entry lies
+    (2 S - 1) i + j places after the first key of query 0. Queries are at positions_BS, or at all
+    positions in order for None.
     """
     if positions_BS is not None:
         return _shift(scores_BHSM, positions_BS)
@@ -154,7 +154,7 @@ def align_distances(scores_BHSM: jax.Array, positions_BS: jax.Array | None) -> j
 
 
 def _shift(scores_BHSM: jax.Array, positions_BS: jax.Array) -> jax.Array:
-    """Do the same for queries of any places, by shifts of powers of two: [B,H,S,T]."""
+    """Align distances for queries at any positions, by shifts of powers of two: [B,H,S,T]."""
     seq_len = (scores_BHSM.shape[-1] + 1) // 2
     shift_BS = seq_len - 1 - positions_BS
     aligned = scores_BHSM

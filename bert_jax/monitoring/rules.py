@@ -63,9 +63,9 @@ class PhaseView:
 
     config: Config
     facts: PhaseFacts
-    step: int  # the newest line's
-    train: Sequence[Line]  # the phase's; if they are many, a part of them
-    heldout: Sequence[Line]  # the phase's
+    step: int  # step of the newest line
+    train: Sequence[Line]  # lines of the phase, thinned if there are many
+    heldout: Sequence[Line]  # evaluations of the phase
 
     @property
     def share(self) -> float:

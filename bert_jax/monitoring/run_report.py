@@ -26,13 +26,13 @@ def describe_verdict(run: RunState) -> str:
     heldout = run.curves.list_newest("heldout")
     for term in run.list_heldout_terms():
         loss = heldout[f"{term}_loss"]
-        words.append(f"held-out {term} loss {loss:.3f}{_place(loss, run.reference_lines(term))}")
+        words.append(f"held-out {term} loss {loss:.3f}{_locate(loss, run.reference_lines(term))}")
     count = len(run.findings)
     words.append(f"{count} finding{'s' * (count != 1)}" if count else "no findings")
     return "; ".join(words) + "."
 
 
-def _place(loss: float, lines: Mapping[str, float]) -> str:
+def _locate(loss: float, lines: Mapping[str, float]) -> str:
     """Name the reference lines around a loss: the lowest above it, the highest not above it."""
     words = ""
     for name, value in sorted(lines.items(), key=lambda line: -line[1]):
@@ -191,7 +191,7 @@ def _list_data(run: RunState) -> Rows:
 def _list_record(run: RunState) -> Rows:
     """List when the run began, on which devices, and by which code."""
     facts = []
-    if 0 < run.began < 1e11:  # a clock of this age
+    if 0 < run.began < 1e11:  # unknown, or no date of this age
         began = datetime.datetime.fromtimestamp(run.began, datetime.UTC)
         facts.append(("began", f"{began:%Y-%m-%d %H:%M} UTC"))
     if run.devices:

@@ -25,8 +25,8 @@ from bert_jax.trainer.heldout import MANY_EPOCHS
 from data_pipeline.io.refused import Refused
 from data_pipeline.store import TEXT, Store
 
-# Of a budget, what does not go into steps: evaluations, saves, reading, waiting for batches; and at
-# least the seconds of a start, from a slice that is billed to the first step. Both are assumed.
+# The share of a budget that does not go into steps (evaluations, saves, reading, waiting for
+# batches), and its minimum, the seconds that are billed before the first step. Both are assumed.
 RESERVE_SHARE, START_SECS = 0.05, 300.0
 SAVE_EVERY_SECS = 480.0  # mean seconds of steps between saves
 MIN_EPOCHS = 0.1  # epochs of the corpus; nothing is predicted for fewer
@@ -35,7 +35,7 @@ OPTIMISM = 1.5  # how much faster than assumed a size may turn out
 _MAX_COMPILED = 2  # candidates
 _CLOSE = 0.01  # nats
 _CURVE = np.geomspace(1 / 8, 8, 49)  # times the budget
-_ANY_BUDGET = 1e30  # times the budget: so much that only the text limits the steps
+_ANY_BUDGET = 1e30  # times the budget, so that only the text limits the steps
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Estimate:
     work_secs: float
     kernel_secs: float  # the part of work_secs in kernels
     exposed_secs: float  # waiting for collectives, added to the work
-    cycles: float  # the work's
+    cycles: float  # cycles of work_secs
     rows_per_sec_per_chip: float
     peak_share: float
     kernel_calls: dict[str, int]
@@ -43,7 +43,7 @@ class Alternative:
 
     settings: dict[str, Any]  # flag -> value
     fits: bool
-    memory_bytes: int  # a chip's; at least needed where it does not fit
+    memory_bytes: int  # on one chip; the minimum needed if it does not fit
     step_secs: float | None
 
 
@@ -59,9 +59,9 @@ class PhasePlan:
     flops_per_row: float
     attention: str
     fits: bool
-    available_bytes: int  # a chip's, for programs
-    memory: Memory | None  # a chip's; None where it does not fit
-    needed_bytes: int  # a chip's, at least
+    available_bytes: int  # one chip's memory for programs
+    memory: Memory | None  # one chip's; None if the phase does not fit
+    needed_bytes: int  # the minimum on one chip
     estimate: Estimate | None
     alternatives: list[Alternative]
     compile_secs: float

@@ -43,13 +43,13 @@ _LOG_IRREDUCIBLE = (math.log(0.9), 0.5)
 # Each of the other two terms, at the points' geometric mean, as a share of their loss.
 _LOG_TERM = (math.log(0.3), 1.0)
 
-# Shares of the loss that E and the size's term begin a fit with.
+# Initial shares of the loss for E and for the size's term; each pair begins a fit.
 _STARTS = ((0.5, 0.3), (0.2, 0.5), (0.5, 0.1), (0.2, 0.2))
 
-# Of Constants.to_vector: far beyond what a law can be, so that a step of the search stays finite.
+# Bounds of Constants.to_vector, far outside any law, so that every step of the search is finite.
 _BOUNDS = np.array([[-5.0, -50.0, 0.02, -50.0, 0.02, 0.0], [3.0, 60.0, 2.0, 60.0, 2.0, 12.0]])
 
-Known = tuple[Sequence[float], float, float]  # weights of the constants; mean, deviation of it
+Known = tuple[Sequence[float], float, float]  # weights of constants; their sum's mean, deviation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,13 +87,13 @@ def fit(
     transfer: float = 0.0,
     known: Sequence[Known] = (),
 ) -> Law:
-    """Fit the law to points; known are further rows of the prior.
+    """Fit the law to points; `known` adds rows to the prior.
 
     Raises:
       Refused: there are too few points, sizes or token counts, or no law of this form fits; the
         message then has the residual of each point.
     """
-    _check_points(points, is_told_more=bool(known))
+    _check_points(points, has_known_rows=bool(known))
     prior = _make_prior(points, known)
     noise, degrees = USUAL_NOISE, _USUAL_WEIGHT
     log_losses = np.log([point.loss for point in points])
@@ -138,7 +138,7 @@ def _describe_misfit(points: Sequence[Point], residuals: np.ndarray, noise: floa
     )
 
 
-def _check_points(points: Sequence[Point], is_told_more: bool) -> None:
+def _check_points(points: Sequence[Point], has_known_rows: bool) -> None:
     if not MIN_POINTS <= len(points) <= MAX_POINTS:
         raise Refused(f"there are {len(points)} points; a law needs {MIN_POINTS} to {MAX_POINTS}")
     for point in points:
@@ -148,7 +148,7 @@ def _check_points(points: Sequence[Point], is_told_more: bool) -> None:
         ("parameters", {point.parameters for point in points}),
         ("tokens", {point.tokens for point in points}),
     ):
-        if len(values) < 2 and not is_told_more:
+        if len(values) < 2 and not has_known_rows:
             raise Refused(f"all points have the same {name}; a law needs two values or more")
 
 

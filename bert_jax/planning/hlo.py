@@ -17,7 +17,7 @@ _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line of a computation."""
+    """Hold one line of a computation."""
 
     name: str
     result: str  # its type, with layouts
@@ -49,7 +49,7 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True)
 class HloProgram:
-    """Computations by name, in the order of their schedule; the entry's name."""
+    """Hold computations by name, in the order of their schedule, and the entry's name."""
 
     computations: dict[str, list[Instruction]]
     entry: str

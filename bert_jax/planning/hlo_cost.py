@@ -145,7 +145,7 @@ class _Computation:
         """Price the computation of this name."""
         for instruction in self._program.computations[name]:
             before = self._cost.secs(self._machine.clock_hz)
-            if not self._transfers(instruction):
+            if not self._add_collective(instruction):
                 self._add_work(instruction)
                 self._now += self._cost.secs(self._machine.clock_hz) - before
         for key in list(self._started):
@@ -195,15 +195,15 @@ class _Computation:
         self._cost.cycles += cycles
         self._cost.kernel_cycles += cycles
 
-    def _transfers(self, instruction: Instruction) -> bool:
+    def _add_collective(self, instruction: Instruction) -> bool:
         """Account for an instruction that is a collective or part of one; return whether it is."""
         if instruction.opcode == "fusion":
-            return self._fused_transfer(instruction)
+            return self._add_fused_collective(instruction)
         if instruction.opcode in ("send", "recv", "send-done", "recv-done"):
-            self._network_transfer(instruction)
+            self._add_network_transfer(instruction)
             return True
         if instruction.opcode in KINDS:
-            self._start(instruction.name, self._transfer(instruction.opcode, instruction))
+            self._start(instruction.name, self._price_collective(instruction.opcode, instruction))
             self._finish(instruction.name)
             return True
         kind, _, role = instruction.opcode.rpartition("-")
@@ -212,7 +212,7 @@ class _Computation:
         inner = self._inner(instruction) if role == "start" and kind == "async" else instruction
         if role == "start" and inner is not None:
             opcode = inner.opcode.removesuffix("-start")
-            self._start(instruction.name, self._transfer(opcode, inner))
+            self._start(instruction.name, self._price_collective(opcode, inner))
             self._keys[instruction.name] = instruction.name
         elif role == "update" and instruction.operands[0] in self._keys:
             self._keys[instruction.name] = self._keys[instruction.operands[0]]
@@ -222,7 +222,7 @@ class _Computation:
             return False
         return True
 
-    def _fused_transfer(self, instruction: Instruction) -> bool:
+    def _add_fused_collective(self, instruction: Instruction) -> bool:
         """Account for a collective in a fusion: its start, continuation, end, or all of it.
 
         The parts of one collective share its channel.
@@ -232,7 +232,7 @@ class _Computation:
             return False
         key = f"channel {inner.attribute('channel_id')}"
         body = self._program.computations[instruction.attribute("calls")]
-        transfer = self._transfer(inner.opcode, inner)
+        transfer = self._price_collective(inner.opcode, inner)
         if any(each.quoted("custom_call_target") == "AsyncCollectiveStart" for each in body):
             self._start(key, transfer)
             return True
@@ -242,9 +242,9 @@ class _Computation:
                 return True
             return False
         if inner.opcode == "all-reduce" and "scatter" in instruction.attribute("calls"):
-            # Its all-reduce has the unsharded result; each device keeps a part.
+            # The fused all-reduce has the unsharded result; each device keeps a part.
             transfer = dataclasses.replace(
-                self._transfer("all-gather", inner),
+                self._price_collective("all-gather", inner),
                 kind="reduce-scatter",
                 result_bytes=hlo.count_bytes(instruction.result),
             )
@@ -257,7 +257,7 @@ class _Computation:
         body = self._program.computations.get(instruction.attribute("calls"), [])
         return next((each for each in body if each.opcode in KINDS), None)
 
-    def _network_transfer(self, instruction: Instruction) -> None:
+    def _add_network_transfer(self, instruction: Instruction) -> None:
         """Account for a collective between slices: each host sends its chips' parts."""
         kind = instruction.quoted("_xla_megascale_transfer_type").lower().replace("_", "-")
         key = instruction.quoted("_xla_host_transfer_rendezvous")
@@ -273,8 +273,8 @@ class _Computation:
             if started in self._started:
                 self._finish(started)
 
-    def _transfer(self, kind: str, instruction: Instruction) -> Traffic:
-        """Return a collective within the slice, without the time that it is exposed."""
+    def _price_collective(self, kind: str, instruction: Instruction) -> Traffic:
+        """Return the traffic of a collective within the slice; exposed_secs is not known yet."""
         result = instruction.result
         if instruction.opcode.endswith("-start") and kind != "all-reduce":
             result = hlo.split_tuple(result)[1]  # the first member is the input

@@ -35,13 +35,13 @@ SHAPES: dict[str, tuple[str, ...]] = {
 _GCLOUD = {name: (name, 2) for name in ("v2", "v3", "v4", "v5p")}
 _GCLOUD |= {"v5e": ("v5litepod", 1), "v6e": ("v6e", 1), "tpu7x": ("tpu7x", 2)}
 
-# Chips along an edge of the block from which slices of v4, v5p and tpu7x get wrap-around links; of
-# others, only an edge of so many chips wraps around.
+# On v4, v5p and tpu7x, edges wrap around if all are multiples of this many chips; on the others, an
+# edge wraps around only if it has exactly so many chips.
 _CUBE_EDGE = 4
 _POD_EDGE = {"v2": 16, "v3": 32, "v5e": 16, "v6e": 16}
 
-# Memory of a device that libtpu 0.0.52 leaves to programs, as its compiler says of one that is too
-# large for it, in GiB.
+# GiB of a device that libtpu 0.0.52 leaves to programs, as its compiler reports for a program that
+# does not fit.
 _USABLE_GIB = {"v2": 7.48, "v3": 15.48, "v4": 30.75, "v5e": 15.75, "v5p": 95.73, "v6e": 31.24}
 _USABLE_GIB |= {"tpu7x": 94.74}
 

@@ -26,7 +26,7 @@ from data_pipeline.cli.flags import Command, Kinds, flag
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.main import REFUSED, asks_for_help, describe_os_error
 from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.address import is_address
+from data_pipeline.io.address import is_address, make_install_command
 from data_pipeline.io.atomic import check_no_file
 from data_pipeline.io.errors import is_transient
 from data_pipeline.io.refused import Refused
@@ -160,10 +160,11 @@ def check_command_line(command: Command[Any] | Kinds) -> None:
         check_jax_settings(os.environ)
         with preparing():
             command.read(sys.argv[1:])
+        use_huge_pages()
+        read_xla_flags()
     except (Refused, _TryLater) as error:
         LibraryLog().say(f"error: {error}")
         sys.exit(REFUSED if isinstance(error, Refused) else FAILED)
-    use_huge_pages()
 
 
 _HUGE_PAGES = "glibc.malloc.hugetlb"
@@ -216,6 +217,17 @@ def check_jax_settings(environment: Mapping[str, str]) -> None:
                 f"{name} is {shorten(value)!r}, and bert_jax {reason}; unset it, or "
                 f"set {name}={usual}"
             )
+
+
+def read_xla_flags() -> None:
+    """Let XLA read XLA_FLAGS while its last words over a wrong flag still reach the screen.
+
+    XLA ends the process there; later, stderr goes to a file.
+    """
+    if os.environ.get("XLA_FLAGS"):
+        from jaxlib import xla_client
+
+        xla_client.CompileOptions()
 
 
 def run(
@@ -283,8 +295,8 @@ def _missing_device(error: RuntimeError | AssertionError) -> tuple[int, str] | N
             pass
     return REFUSED, (
         f"{wanted}, but JAX finds no such device here{f' ({reason})' if reason else ''}; unset it "
-        "to use what this machine has, or install JAX for the device: pip install '.[gpu]' or "
-        "'.[tpu]'"
+        "to use what this machine has, or install JAX for the device: "
+        f"{make_install_command('tpu' if 'tpu' in platforms else 'gpu')}"
     )
 
 

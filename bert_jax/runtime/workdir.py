@@ -36,7 +36,7 @@ from bert_jax.runtime import profiler, workdir_lock
 from bert_jax.runtime.run_record import CHECKPOINTS, FILE, RECORDS
 from bert_jax.runtime.workdir_lock import Lease
 from data_pipeline.io import small_files
-from data_pipeline.io.address import is_address, use_one_driver
+from data_pipeline.io.address import expand_home, is_address, use_one_driver
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.bucket import Bucket
 from data_pipeline.io.errors import explain_errors
@@ -249,7 +249,7 @@ def locate_home(address: str, scratch: str, number: int = 0) -> pathlib.Path:
     words = re.sub(r"[^\w.-]+", "-", address.partition("://")[2]).strip("-")
     digest = hashlib.sha256(address.rstrip("/").encode()).hexdigest()[:8]
     process = f".process-{number}" if number else ""
-    return pathlib.Path(scratch).expanduser() / f"{words}-{digest}{process}"
+    return expand_home("--scratch", scratch) / f"{words}-{digest}{process}"
 
 
 def _locate_in_bucket(address: str, home: pathlib.Path) -> tuple[Bucket, Workdir]:

@@ -99,8 +99,8 @@ def encode_texts(
 def join_windows(kind: str, logits_RC: np.ndarray, windows_N: np.ndarray) -> np.ndarray:
     """Average the logits of each text's windows: float32[N,C].
 
-    Of classes it is the mean of the logarithms of the probabilities, of a number the mean. A text
-    of one window keeps its logits.
+    For classes, the average is of log-probabilities; for numbers, of the numbers. A text with one
+    window keeps its logits.
     """
     from scipy import special  # here: --help and refusals do not need it
 

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.labels import is_header
 from data_pipeline.io import small_files
+from data_pipeline.io.address import expand_home
 from data_pipeline.io.errors import get_first_line
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import MAX_BYTES, DamagedFile, list_names
@@ -377,7 +378,7 @@ def split_file(options: TaskOptions, split: str, names: Sequence[str]) -> pathli
         )
     key = f"config.data.{split}_file"
     given = {TRAIN: options.train_file, DEV: options.dev_file, TEST: options.test_file}[split]
-    folder = pathlib.Path(options.dir).expanduser()
+    folder = expand_home("config.data.dir", options.dir)
     if not options.dir or not folder.is_dir():  # "" would be the current folder
         raise Refused(
             f"config.data.dir is {options.dir!r}, which is not a folder; give the folder "

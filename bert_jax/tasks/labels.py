@@ -11,10 +11,10 @@ from data_pipeline.io.refused import Refused
 
 _NUMBER = re.compile(r"[+-]?(\d++\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 _MISSING = ("nan", "null", "none", "na", "n/a", "<na>", "nat")  # spellings in programs
-# The largest share of rows whose label is the name of the column, and no class.
+# A label equal to its column's name is taken for a repeated header up to this share of rows.
 _HEADER_SHARE = 0.05
-# Letters of the Cyrillic and Greek alphabets that look as Latin ones do, and signs with a plain
-# form that NFKC keeps apart.
+# Cyrillic and Greek letters that look like Latin letters, and signs with a plain form that NFKC
+# does not map to it.
 _LOOK_ALIKES = str.maketrans(
     "АВЕЅІЈКМНОРСТХаеѕіјорсухΑΒΕΖΗΙΚΜΝΟΡΤΥΧο‐–—−’‘",
     "ABESIJKMHOPCTXaesijopcyxABEZHIKMNOPTYXo----''",

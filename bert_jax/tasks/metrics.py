@@ -18,7 +18,7 @@ PEARSON, SPEARMAN = "pearson", "spearman"
 def score_classes(names: Sequence[str], label_ids_N: np.ndarray, predicted_N: np.ndarray) -> Scores:
     """Compute the named scores of predicted classes: accuracy, Matthews correlation, F1.
 
-    F1 is class 1's; macro F1 is the mean over all classes that occur in either array.
+    F1 is for class 1; macro F1 is the mean over all classes that occur in either array.
     """
     from sklearn import metrics
 

@@ -33,7 +33,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import list_names
 
 PREDICTION, PROBABILITY = "prediction", "probability"
-_MAX_DIGITS = 6  # significant ones of a predicted number
+_MAX_DIGITS = 6  # significant digits of a predicted number
 
 Texts = tuple[list[str], list[str] | None]  # first and second texts of rows; None: single texts
 

@@ -87,7 +87,7 @@ def probabilities(logits_NC: np.ndarray) -> np.ndarray:
 def check_request(
     request: PredictRequest, endings: tuple[str, ...], content: str, least_tokens: int
 ) -> None:
-    """Refuse an output whose extension is not a format of the task, and rows without room."""
+    """Refuse an output whose extension is not a format of the task, and rows too short for text."""
     ending = request.output.suffix
     if ending not in endings:
         raise Refused(

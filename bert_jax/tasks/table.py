@@ -36,6 +36,7 @@ from bert_jax.tasks.metrics import (
 )
 from bert_jax.tasks.table_pieces import format_tsv_line
 from bert_jax.tasks.task import CLASSIFY, REGRESS, Example, Scores, Task
+from data_pipeline.io.address import expand_home
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import list_names
@@ -157,7 +158,7 @@ def learn_numbers(train: Columns, dev: Columns, column: str) -> Numbers:
         for split, columns in ((TRAIN, train), (DEV, dev))
     }
     least, greatest = values[TRAIN].min(), values[TRAIN].max()
-    if least == greatest:  # a deviation has the mean's rounding
+    if least == greatest:  # the deviation would be a rounding error, not 0
         raise Refused(
             f"{train.path} has the same number under {column!r} in all its rows, so there is "
             "nothing to learn; name another column with config.data.label_column"
@@ -212,7 +213,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         return [_write_columns(folder / f"{split}.tsv", {"row": numbers[split], **columns})]
 
     return Task(
-        name=pathlib.Path(options.dir).expanduser().resolve().name,
+        name=expand_home("config.data.dir", options.dir).resolve().name,
         kind=kind,
         classes=len(learned.names) or 1,
         splits=splits,

@@ -88,11 +88,11 @@ def make_schedule(config: RunConfig) -> Callable[[jax.Array], jax.Array]:
 
     def rate_of(ramp: Ramp, step: jax.Array) -> jax.Array:
         if optim.warmup_tokens:
+            # As floats: a run, or even a step, has more tokens than an int32 holds.
             done = sum(
-                jnp.clip(step - first_step, 0, steps).astype(jnp.float32) * tokens
+                jnp.clip(step - first_step, 0, steps).astype(jnp.float32) * float(tokens)
                 for first_step, steps, tokens in ramp.phases
             )
-            # As floats: a run has more tokens than an int32 holds.
             length = float(sum(steps * tokens for _, steps, tokens in ramp.phases))
             warmup = float(optim.warmup_tokens) if ramp.first_step == 0 else 0.0
         else:

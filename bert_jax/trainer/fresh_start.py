@@ -260,7 +260,7 @@ def _read_trunk(trunk: Trunk, flag: str = "--branch") -> dict[str, Any]:
     """
     steps = directory.find_steps(trunk.checkpoints)
     if trunk.step not in steps:
-        listed = ", ".join(f"{step:,}" for step in sorted(steps))
+        listed = small_files.list_names([f"{step:,}" for step in sorted(steps)])
         raise Refused(
             f"{flag} is {trunk}, and {trunk.run} has no checkpoint of step {trunk.step:,}; "
             + (f"it has checkpoints of steps {listed}" if steps else "it has none")

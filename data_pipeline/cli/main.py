@@ -239,11 +239,13 @@ def run_main(
     begin_work(outlives_reader)
     try:
         with LibraryLog() as log:
-            if hides_libraries and argv is None:
-                log.hold()
-            code, message = _run_to_code(
-                lambda: work(log, command.read(arguments)), describe, after_stop
-            )
+
+            def hold_and_work() -> int | None:
+                if hides_libraries and argv is None:
+                    log.hold()
+                return work(log, command.read(arguments))
+
+            code, message = _run_to_code(hold_and_work, describe, after_stop)
             if message:
                 log.say(message)
     except Exception as error:
@@ -296,6 +298,8 @@ def describe_os_error(error: OSError) -> str:
     is_short_write = error.errno is None and "requested and" in str(error)
     if (error.errno == errno.ENOSPC and error.strerror) or is_short_write:
         return f"{place}no space is left on the disk; make room, or give a folder on another one"
+    if isinstance(error, FileNotFoundError) and str(error.strerror).startswith("No usable temp"):
+        return f"{error.strerror}; name a folder with room by the environment variable TMPDIR"
     return f"{place}{error.strerror or error}"
 
 

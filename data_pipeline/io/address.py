@@ -16,6 +16,16 @@ def is_address(path: str) -> bool:
     return "://" in path
 
 
+def expand_home(name: str, place: str) -> pathlib.Path:
+    """Return a path with ~ filled in; raise Refused, with `name`, where no home folder is known."""
+    try:
+        return pathlib.Path(place).expanduser()
+    except RuntimeError:
+        raise Refused(
+            f"{name} is {place}, whose home folder is not known here; give a path without ~"
+        ) from None
+
+
 def open_filesystem(address: str) -> tuple[Any, str]:
     """Return fsspec's file system of an address, which has no types, and the path within it.
 

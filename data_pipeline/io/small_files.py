@@ -17,6 +17,7 @@ NamedTuple without defaults is built too.
 
 import dataclasses
 import errno
+import functools
 import json
 import os
 import pathlib
@@ -285,9 +286,14 @@ def _parse(value: Any, kind: Any, name: str) -> Any:
     return value
 
 
+@functools.cache  # a file may have a million records
+def _find_hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind, include_extras=True)
+
+
 def _parse_fields(value: Any, kind: Any, name: str) -> Any:
     check_kind(value, dict, name)
-    hints = typing.get_type_hints(kind, include_extras=True)
+    hints = _find_hints(kind)
     if dataclasses.is_dataclass(kind):
         own = dataclasses.fields(kind)
         optional = {

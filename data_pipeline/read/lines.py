@@ -65,6 +65,11 @@ _OTHER_MARKS = {  # the longer ones first
     b"\xfe\xff": "UTF-16",
 }
 _MAX_MARK_BYTES = 4
+_ESCAPES = {  # to characters that are written in the bytes of ASCII
+    **dict.fromkeys((b"\x1b$B", b"\x1b$@"), "ISO-2022-JP"),
+    b"\x1b$)C": "ISO-2022-KR",
+    b"\x1b$)A": "ISO-2022-CN",
+}
 
 Advance = Callable[[int], None]
 
@@ -298,10 +303,8 @@ def check_is_text(address: str, block: bytes, offset: int) -> None:
 
 def _guess_encoding(block: bytes) -> str:
     """Return the encoding of text that UTF-8 would decode to wrong characters; else ""."""
-    if b"\x1b$B" in block or b"\x1b$@" in block:  # the escapes to Japanese characters
-        return "ISO-2022-JP"
     if b"\0" not in block:
-        return ""
+        return next((name for escape, name in _ESCAPES.items() if escape in block), "")
     start = block[: 2 * (HEAD_BYTES // 2)]
     for first, name in ((1, "UTF-16LE"), (0, "UTF-16BE")):
         nuls, others = start[first::2].count(0), start[1 - first :: 2].count(0)

@@ -16,6 +16,8 @@ _MARK = re.compile(f"[{re.escape(_MARKS)}]")
 _CLOSING = re.compile(rf"[{re.escape(_MARKS)}]+(?:\s+|$)")
 # sentencex is quadratic in a text without spaces or with an unclosed mark: it is run on windows.
 _WINDOW_CHARS = 10_000
+# The mark before the last letter of a Hebrew acronym is no quotation mark.
+_GERSHAYIM = re.compile('"(?<=[\u05d0-\u05ea]")(?=[\u05d0-\u05ea](?![\u05d0-\u05ea"]))')
 # sentencex panics on some of these: it cuts "B\u00a0." in the middle of the space's two bytes.
 _WIDE_SPACES = "".join(c for c in map(chr, range(0x80, 0x3001)) if c.isspace())
 
@@ -68,6 +70,7 @@ def _pieces(text: str, language: str) -> Iterable[str]:
     """Return the sentences of a text that sentencex finds; joined they are the text."""
     plain = text
     if not text.isascii():
+        plain = _GERSHAYIM.sub("\u05f4", plain)
         for space in _WIDE_SPACES:  # each is looked for, and seldom there
             plain = plain.replace(space, " ")
     if len(plain) > _WINDOW_CHARS:

@@ -143,10 +143,9 @@ def _find_bounds(split: Split, rules: WalkRules) -> np.ndarray:
     if rules.segments != "full_sentences":
         return offsets_D
     shift = hashing.derive_key(rules.key, Purpose.STRETCH) % _STRETCH_SENTENCES
-    stretch_D = (offsets_D + shift) // _STRETCH_SENTENCES
-    is_bound_D = np.ones(len(offsets_D), bool)
-    is_bound_D[1:-1] = stretch_D[1:-1] != stretch_D[:-2]
-    return offsets_D[is_bound_D]
+    multiples = np.arange(_STRETCH_SENTENCES - shift, split.sentences, _STRETCH_SENTENCES)
+    starts = np.searchsorted(offsets_D, multiples)
+    return offsets_D[np.unique([0, *starts, split.documents])]
 
 
 @dataclasses.dataclass(frozen=True)

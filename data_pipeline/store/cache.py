@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 from data_pipeline.io import small_files
-from data_pipeline.io.address import is_address, open_filesystem
+from data_pipeline.io.address import expand_home, is_address, open_filesystem
 from data_pipeline.io.atomic import Destination, new_folder
 from data_pipeline.io.errors import explain_errors
 from data_pipeline.io.refused import Refused
@@ -65,7 +65,7 @@ def fetch_store(
     manifest_bytes = fetch_manifest(address)
     manifest = parse_manifest(manifest_bytes, address)
     checksums = _read_checksums(address, manifest)
-    copy = pathlib.Path(cache_dir).expanduser() / manifest["digest"]
+    copy = expand_home("config.data.data_cache", cache_dir) / manifest["digest"]
     if is_store(copy):
         return copy
     copy.parent.mkdir(parents=True, exist_ok=True)

@@ -106,8 +106,7 @@ def estimate_copies(split: Split, most: int = _MAX_COMPARED) -> float:
     Compares the first tokens of up to `most` random documents. If there are more documents, the
     share follows from the number of equal pairs in the sample.
     """
-    total = split.documents
-    number_N = np.arange(total)
+    total, number_N = split.documents, np.arange(min(split.documents, most))
     if total > most:
         number_N = np.unique(np.random.default_rng(0).integers(total, size=most))
     texts = []

@@ -7,7 +7,7 @@ by expectation maximization (Chen and Goodman 1998, section 2.3) on documents of
 that are left out of the counts.
 
 One pass over the text counts only the n-grams that the predictions need, so memory grows with the
-number of predictions and not with the text.
+number of predictions, and by 24 bytes for each document.
 
 Dimensions: N predictions, U distinct keys, C cells (buckets of counts) with weights of their own,
 K = 4 estimates, T tokens of a block, D units (documents or parts of documents), V vocabulary.
@@ -156,11 +156,12 @@ def _select_fitted(
     split: Split, units: _Units, places: tuple[int, int], unigram_V: np.ndarray
 ) -> Predictions:
     """Select the tokens of the units for fitting the weights, with their neighbors."""
-    stops_D = np.append(units.starts_D[1:], split.tokens)
-    chosen_D = units.is_fitted(np.arange(len(stops_D)))
+    first = units.distance // 2
+    starts = units.starts_D[first :: units.distance]
+    stops = np.append(units.starts_D[first + 1 :: units.distance], split.tokens)
     parts = [
         _find_neighbors(split.token_ids[start:stop], np.zeros(stop - start), places, len(unigram_V))
-        for start, stop in zip(units.starts_D[chosen_D], stops_D[chosen_D], strict=True)
+        for start, stop in zip(starts, stops, strict=False)  # one stop too many at most
     ]
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     if not parts:

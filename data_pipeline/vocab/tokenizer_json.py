@@ -4,8 +4,9 @@ It encodes to the ids of Vocabulary.encode, with these differences. [PAD], [UNK]
 [MASK] and SentencePiece's other control pieces stand for themselves if a text spells them out, as
 readers of the file expect, and text right after one continues its word. Unigram models may put
 pieces of equal probability in another order ("00 0" for "0 00"): SentencePiece adds in float32.
-Letters under heaps of combining marks may be normalized differently, and if a model falls back to
-bytes, a "<0x41>" in a text is read as the byte.
+The library composes less than SentencePiece does, and may drop a mark: in text that is not NFC
+(Hangul in jamo, decomposed kana and Vietnamese), half-width kana with marks, and letters under
+heaps of marks. If a model falls back to bytes, a "<0x41>" in a text is read as the byte.
 
 Private-use characters (U+E000 and on) are dropped from WordPiece text, here and in
 Vocabulary.encode, as Hugging Face's BERT tokenizers drop them with control characters. Google's

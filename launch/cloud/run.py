@@ -99,7 +99,8 @@ def ask(command: Command) -> Answer:
             child.communicate((command.given or "").encode() or None, timeout=command.secs)
         except BaseException as error:  # KeyboardInterrupt included
             for number in (signal.SIGTERM, signal.SIGKILL):
-                with contextlib.suppress(ProcessLookupError):
+                # macOS does not permit it for a group that has ended and was not waited for.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.pid, number)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(1)

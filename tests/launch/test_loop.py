@@ -235,6 +235,15 @@ def test_a_command_ends_with_all_that_it_started(tmp_path):
         run_all([Command(["no-such-tool"])])
 
 
+def test_a_command_that_ends_as_it_is_killed_on_macos_is_late_all_the_same(monkeypatch):
+    def killpg(group, number):  # macOS does not permit signals to a group of ended processes
+        os.kill(group, number)
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "killpg", killpg)
+    assert ask(Command(["sleep", "30"], secs=0.1)).code == 124
+
+
 def test_what_may_be_absent_does_not_end_a_row_of_commands():
     answers = iter([Answer(1, "", "NOT_FOUND"), Answer(1, "", "other"), Answer(0, "never")])
     rows = [Command(["a"], may_be_absent=True)] * 2 + [Command(["c"])]

@@ -29,9 +29,9 @@ FAMILIES: dict[str, Family] = {
 def find_family(config: ModelConfig, pad_id: int = 0, vocabulary_kind: str = "") -> Family | None:
     """Return the family whose config.json can describe an encoder; None if none can.
 
-    pad_id and vocabulary_kind are the vocabulary's: RoBERTa counts positions from the padding's id,
-    and fits where it is RoBERTa's; with SentencePiece's pieces in a tokenizer.json it is an
-    XLM-RoBERTa. The kind is empty for a vocabulary in another file.
+    pad_id and vocabulary_kind describe the vocabulary: RoBERTa, which counts positions from the
+    padding's id, fits only RoBERTa's pad_id; with SentencePiece's pieces in a tokenizer.json the
+    family is XLM-RoBERTa. The kind is empty for a vocabulary in another file.
     """
     fitting = [
         family

@@ -60,7 +60,7 @@ NAMES = Names(
     output_bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
 )
 
-# Of the families that have BERT's encoder and no pooler, or one of another name.
+# Names in families with BERT's encoder but no pooler, or a pooler of another name.
 ENCODER_WITHOUT_POOLER = {
     ours: theirs for ours, theirs in NAMES.encoder.items() if ours != "pooler"
 }

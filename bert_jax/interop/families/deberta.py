@@ -93,7 +93,7 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
 def describe(config: ModelConfig) -> dict[str, Any]:
     """Return the settings of a config.json for a model.
 
-    A pooler that its classes do not have is written as theirs, as for every family.
+    A pooler that DeBERTa's classes lack is described as DeBERTa's pooler, as in every family.
     """
     return _SETTINGS.describe(config) | {
         "type_vocab_size": config.type_vocab_size,
@@ -138,7 +138,7 @@ FAMILY = Family(
     decoder="cls.predictions.decoder.weight",
     masked_lm="DebertaV2ForMaskedLM",
     encoder="DebertaV2Model",
-    # Published without position_biased_input, and with its table.
+    # Published models set position_biased_input to false, but keep the table.
     ignored=("embeddings.position_embeddings.weight",),
     task_names={**ANSWER_NAMES, CLASSIFY: _POOLER, REGRESS: _POOLER, CHOOSE: _POOLER},
 )

@@ -16,7 +16,7 @@ from data_pipeline.vocab.template import Template
 ACTS = {
     **dict.fromkeys(("gelu", "gelu_python"), "gelu_erf"),
     **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh"), "gelu_tanh"),
-    **dict.fromkeys(("gelu_fast", "gelu_accurate"), "gelu_tanh"),  # the same in other words
+    **dict.fromkeys(("gelu_fast", "gelu_accurate"), "gelu_tanh"),  # equal functions
     **dict.fromkeys(("silu", "swish"), "silu"),
     **{"relu": "relu", "quick_gelu": "quick_gelu"},
 }
@@ -27,7 +27,7 @@ TRAINING = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_sites"),
     *("initializer", "initializer_range"),
 )
-# What the names of most classes of transformers with the layer of a task end in, by its kind.
+# Suffixes of the classes of transformers with a task's layer, by kind of task; most families.
 CLASS_ENDS = {
     CLASSIFY: "ForSequenceClassification",
     TAG: "ForTokenClassification",
@@ -35,10 +35,10 @@ CLASS_ENDS = {
     CHOOSE: "ForMultipleChoice",
     REGRESS: "ForSequenceClassification",
 }
-# Names of modules in these classes, by ours, where they differ from those in other classes.
+# Module names in these classes, by our names, where they differ from the other classes.
 TaskNames = Mapping[str, Mapping[str, str]]
 ANSWER_NAMES: TaskNames = {SPAN: {"classifier": "qa_outputs"}}
-# RoBERTa and ELECTRA put the map of a row's vector into the head of their classifiers of rows.
+# RoBERTa and ELECTRA have no pooler: their classifiers of rows have a dense layer of their own.
 _ROW_HEAD = {"pooler": "classifier.dense", "classifier": "classifier.out_proj"}
 ROW_HEAD_NAMES: TaskNames = {**ANSWER_NAMES, CLASSIFY: _ROW_HEAD, REGRESS: _ROW_HEAD}
 _NUMBERED = re.compile(r"layers/(\d+)/(.+)")
@@ -48,18 +48,18 @@ _OLDER = {"scale": "gamma", "bias": "beta"}  # leaves of norms in 2018
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """Hold the names of a family's modules by ours; a part of ours that is absent has no name."""
+    """Map our module names to a family's; a part of ours that the family lacks is absent."""
 
     encoder: Mapping[str, str]  # names follow the prefix
-    heads: Mapping[str, str]  # never behind it
+    heads: Mapping[str, str]  # names never follow the prefix
     layer: Mapping[str, str]  # names follow the prefix and layer_format
     layer_format: str  # {} stands for the layer's number
     output_bias: tuple[str, ...]  # bias of the masked language model's logits
     # Other names that modules of heads have in some checkpoints.
     other_heads: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    # Of matrices that lie side by side in one of theirs: its name, which part, how many.
+    # Our matrices that are parts of one of theirs: its name, which part, how many parts.
     fused: Mapping[str, tuple[str, int, int]] = dataclasses.field(default_factory=dict)
-    # Of arrays that are no module's weight or bias, in a layer or elsewhere in the encoder.
+    # Names of arrays that are no module's weight or bias, in a layer or elsewhere in the encoder.
     arrays: Mapping[str, str] = dataclasses.field(default_factory=dict)
     pad_id: int | None = None  # id of the padding, if theirs count positions from it
 
@@ -87,7 +87,7 @@ class Names:
         return TensorName(tuple(names), leaf == "kernel", part, parts, skipped)
 
     def list_stems(self, prefix: str) -> tuple[str, ...]:
-        """List what the names of an encoder's arrays begin with, but for its pooler's."""
+        """List the prefixes of the names of an encoder's arrays, without the pooler's."""
         modules = [name for ours, name in self.encoder.items() if ours != "pooler"]
         stems = {name.split(".")[0] for name in (*modules, self.layer_format)}
         return tuple(sorted(f"{prefix}{stem}." for stem in stems))
@@ -109,22 +109,22 @@ class Family:
     discriminator: str = ""  # class with the head of replaced-token detection, if there is one
     causal_lm: str = ""  # class with the head of a model that reads left to right, if it is read
     task_names: TaskNames = dataclasses.field(default_factory=lambda: ANSWER_NAMES)
-    # What the names of its classes with the layer of a task end in, by the kind of task.
+    # Suffixes of the family's classes with a task's layer, by kind of task.
     class_ends: Mapping[str, str] = dataclasses.field(default_factory=lambda: CLASS_ENDS)
-    pairs: str = "nsp"  # config.data.segments of what its head of sentence pairs learned
+    pairs: str = "nsp"  # config.data.segments that its head of sentence pairs learned from
     # The settings that say which token a classifier of rows reads, and a check of a config.json
     # against the template of its rows; None: it reads the first token.
     describe_summary: Callable[[Template], dict[str, str]] | None = None
     check_summary: Callable[[pathlib.Path, Mapping[str, Any], Template], None] | None = None
     ignored: tuple[str, ...] = ()  # the encoder's arrays that files may hold and the class drops
     vocabulary_kind: str = ""  # vocabularies that its published models have; empty: any kind
-    # Settings of training alone, and others that its config.json does not hold.
-    unheld: tuple[str, ...] = TRAINING
+    # Fields of ModelConfig that the family's config.json does not record.
+    unrecorded: tuple[str, ...] = TRAINING
 
     def choose_names(self, kind: str | None) -> Names:
         """Return the names in the class without a task's layer, or in the class for a kind of task.
 
-        The latter predicts no words, so the bias of their logits has no name.
+        A class for a task predicts no words, so the bias of word logits has no name there.
         """
         if kind is None:
             return self.names
@@ -148,13 +148,13 @@ class Family:
             described = self.read_back(config)
         except Refused:
             return False
-        ignored = {name: getattr(config, name) for name in (*self.unheld, *OF_HEADS)}
+        ignored = {name: getattr(config, name) for name in (*self.unrecorded, *OF_HEADS)}
         return dataclasses.replace(described, **ignored) == config
 
     def reads_alike(self, config: ModelConfig, kind: str | None = None) -> bool:
-        """Return whether a layer on rows, or a kind of task's layer, reads the same in the family.
+        """Return whether the family's class for a kind of task pools or transforms as we do.
 
-        None is the next-sentence head, which reads the vector pooled from [CLS].
+        None is the class with the next-sentence head, which reads the vector pooled from [CLS].
         """
         theirs = self.read_back(config)
         if kind in (SPAN, TAG):

@@ -124,7 +124,7 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
 
 
 def _find_period(types: Any, layers: int) -> int:
-    """Return the distance of layers without a window; ModernBERT's own if it is not stated."""
+    """Return the distance between layers without a window; the published default if not stated."""
     if not isinstance(types, list):
         return int(_DEFAULTS["global_attn_every_n_layers"])
     return types.index(_FULL, 1) if _FULL in types[1:] else layers

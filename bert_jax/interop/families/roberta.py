@@ -45,7 +45,7 @@ def describe(config: ModelConfig) -> dict[str, Any]:
     """Return the settings of a config.json for a model.
 
     Raises:
-      Refused: it tells segments apart, which the published ones do not: a BERT describes it.
+      Refused: the model has several segments; RoBERTa has 1.
     """
     if config.type_vocab_size != 1:
         raise Refused(f"RoBERTa has 1 segment, not type_vocab_size = {config.type_vocab_size}")

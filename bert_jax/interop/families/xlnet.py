@@ -136,5 +136,5 @@ FAMILY = Family(
     class_ends=_CLASS_ENDS,
     describe_summary=describe_summary,
     check_summary=check_summary,
-    unheld=(*TRAINING, "max_position_embeddings"),
+    unrecorded=(*TRAINING, "max_position_embeddings"),
 )

@@ -29,7 +29,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields, parse_text
 from data_pipeline.store import open_store
 
-# A measure of a baseline's summary -> what the rows that have it do.
+# A measure in a baseline's summary -> the task that rows with the measure learn, in words.
 OWN_MEASURES = {
     "heldout_skipgram_loss": "tell a neighbor from negatives",
     "heldout_bilm_loss": "predict the next token in both directions",
@@ -73,7 +73,7 @@ def load_settings(row: StudyRow, store: str) -> Any:
 def _parse_numbers(
     kind: type[Any], texts: dict[str, str], part: str, **more: type[Any]
 ) -> dict[str, Any]:
-    """Parse the settings of a dataclass but its seed, which is the run's; `more` has others."""
+    """Parse settings of a dataclass, but no seed; `more` adds settings, `part` names the text."""
     types: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(kind)} | more
     types.pop("seed", None)
     for name in texts.keys() - types.keys():

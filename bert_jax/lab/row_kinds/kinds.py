@@ -17,7 +17,7 @@ KINDS: dict[str, RowKind] = {
     "bilm": baseline_rows.BILM_ROW,
     "taglm": baseline_rows.TAGLM_ROW,
 }
-# A measure of one objective -> what the rows that have it do.
+# A measure of one objective -> the task that rows with the measure learn, in words.
 OWN_MEASURES = pretrained.OWN_MEASURES | baseline_rows.OWN_MEASURES
 
 

@@ -45,7 +45,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import HELDOUT, Split, open_store
 
-# A measure of a run's summary -> what the rows that have it do.
+# A measure in a run's summary -> the task that rows with the measure learn, in words.
 OWN_MEASURES = {
     "heldout_causal_loss": "predict the next token",
     "heldout_nsp_accuracy": "predict whether a sentence is the next",
@@ -79,7 +79,7 @@ def _check(row: StudyRow, store: str) -> dict[str, Any]:
     config = load_row(row, store)
     config_lib.resolve(config)
     own = {"finetune": row.finetune} if row.finetune else {}
-    if config.init:  # copies of it are equal
+    if config.init:  # identified by weights, so that copies are equal
         own["init's weights"] = hash_weights(load.load(config.init))
     return config_lib.flatten(config_lib.recorded(config)) | own
 

@@ -1,9 +1,8 @@
 """Compute exact attention in plain JAX on any platform: a row at once, or in blocks.
 
-`attend` is the reference, and holds all scores of a row. In blocks no array has the size of all
-scores: a layer with a window compares a block of queries with the keys around it; a layer without
-one compares all pairs of blocks in turn, with a running maximum and sum. Blocks have no dropout of
-the weights.
+`attend` is the reference, and materializes all scores of a row. Blocks never do: a layer with a
+window compares a block of queries with the keys around the block; a layer without one loops over
+all pairs of blocks, with a running maximum and sum. Blocks have no dropout of the weights.
 
 Dimensions: B batch, S sequence or queries, T keys, N blocks, W positions of a block, C keys around
 a block, H heads, K head width.
@@ -24,7 +23,7 @@ BLOCK = 512  # queries and keys of a block without a window
 MIN_WINDOW_BLOCK = 128
 # Added to the scores of hidden keys, so that exp gives 0 (modeling.py@eedf5716ce).
 HIDDEN_BIAS = -10_000.0
-HIDDEN_SCORE = -1e30  # in place of the score of a hidden key: exp of it minus any real score is 0
+HIDDEN_SCORE = -1e30  # score of a hidden key: exp(HIDDEN_SCORE - any real score) is 0
 _SCORES = ("batch", "heads", None, None)
 
 
@@ -40,7 +39,7 @@ def attend(
 
     Shapes: float[B,S,H,K], float[B,T,H,K] twice, bool[B or 1, 1, S or 1, T] -> float[B,S,H,K].
     mask is True where a query may attend to a key; drop is applied to the weights[B,H,S,T].
-    terms are scores to add, float32[B,H,S,T]; the sum of N + 1 scores is divided by
+    terms are N further scores to add, float32[B,H,S,T] each; the sum of all N + 1 is divided by
     sqrt((N + 1) K).
 
     Source: Vaswani et al. 2017, section 3.2.1; modeling.py@eedf5716ce attention_layer;
@@ -60,7 +59,7 @@ def weigh_values(
     mask: jax.Array,
     drop: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
-    """Compute the mean of the values by the softmax of float32 scores: float[B,S,H,K]."""
+    """Average the values, weighted by the softmax of float32 scores: float[B,S,H,K]."""
     scores_BHST = scores_BHST + jnp.where(mask, 0.0, HIDDEN_BIAS)
     weights_BHST = drop(jax.nn.softmax(scores_BHST, axis=-1).astype(v_BTHK.dtype))
     return ops.einsum("bhst,bthk->bshk", weights_BHST, v_BTHK, ("batch", None, "heads", None))
@@ -147,7 +146,7 @@ def _as_rows(x_BNW: jax.Array) -> jax.Array:
     """Turn blocks into rows: [B,N,...] -> [BN,...]."""
     batch, blocks, *others = x_BNW.shape
     axes: list[str | None] = ["batch", *[None] * len(others)]
-    if len(others) == 3 and others[0] != 1:  # not a mask, whose heads are one
+    if len(others) == 3 and others[0] != 1:  # not a mask, which has a single head
         axes[2] = "heads"
     return jnp.reshape(x_BNW, (batch * blocks, *others), out_sharding=mesh.spec(*axes))
 
@@ -162,9 +161,9 @@ def attend_complete(
 ) -> jax.Array:
     """Compute attention to the complete row: float[B,S,H,K].
 
-    Shapes: float[B,S,H,K] three times, int32[B,S]. A query sees the keys with its own number in
-    ids, and if causal none behind it. Weights are divided by their sum after the sum of values, and
-    rounded to the dtype of the values before it.
+    Shapes: float[B,S,H,K] three times, int32[B,S]. A query sees the keys with its own id, and if
+    causal no later key. Weights are rounded to the dtype of the values, and normalized only after
+    the weighted values are summed.
 
     Source: Rabe and Staats 2021, section 3; the backward, Dao et al. 2022, appendix B.
     """

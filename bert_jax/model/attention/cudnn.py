@@ -1,4 +1,4 @@
-"""Compute attention on NVIDIA GPUs by cuDNN, which keeps no scores and has no dropout of ours.
+"""Compute attention on NVIDIA GPUs with cuDNN, which stores no scores and cannot apply our dropout.
 
 Dimensions: B rows of one device, S sequence, D width, E = 3 D: queries, keys and values side by
 side, H heads, K head width.
@@ -14,7 +14,7 @@ from bert_jax.parallel import mesh
 
 # Names of NVIDIA's cards before compute capability 8.0, which cuDNN's attention requires.
 _OLDER_CARDS = re.compile(r"TESLA|QUADRO|TITAN|GTX|XAVIER|RTX 20[5-8]0|\b(?:MX|[PTV])\d+", re.I)
-WIDEST_HEAD = 128  # any card's limit; cuDNN takes 256 from Hopper on
+MAX_WIDTH = 128  # of a head, on all supported cards; cuDNN takes 256 from Hopper on
 
 
 def explain_refusal(
@@ -22,7 +22,7 @@ def explain_refusal(
 ) -> str | None:
     """Explain in a sentence why cuDNN does not take this attention; None if it does.
 
-    device is JAX's name of the device (`device.device_kind`); dtype is the matmuls'.
+    device is JAX's name of the device (`device.device_kind`); dtype is the dtype of matmuls.
     """
     if not is_gpu(device):
         return f"cuDNN attention is for NVIDIA GPUs, not for {device}"
@@ -30,17 +30,15 @@ def explain_refusal(
         return f"cuDNN attention requires compute capability 8.0 (Ampere) or later, unlike {device}"
     if dtype != jnp.bfloat16:
         return f"cuDNN attention computes in bfloat16, not in {jnp.dtype(dtype).name}"
-    if head_width % 8 or head_width > WIDEST_HEAD:
-        return (
-            f"cuDNN attention takes heads of a multiple of 8 up to {WIDEST_HEAD}, not {head_width}"
-        )
+    if head_width % 8 or head_width > MAX_WIDTH:
+        return f"cuDNN attention takes heads of a multiple of 8 up to {MAX_WIDTH}, not {head_width}"
     if seq_len % 2:
         return f"cuDNN attention takes rows of an even number of tokens, not {seq_len}"
     return None
 
 
 def is_gpu(device: str) -> bool:
-    """Return whether JAX's name of a device is an NVIDIA GPU's."""
+    """Return whether JAX's name of a device names an NVIDIA GPU."""
     return device.upper().startswith(("NVIDIA", "TESLA", "QUADRO"))
 
 

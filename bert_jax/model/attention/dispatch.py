@@ -46,7 +46,7 @@ def hide_padding(input_mask_BS: jax.Array) -> Visible:
 def hide_other_examples(example_ids_BS: jax.Array) -> Visible:
     """Make the keys of a query's own example visible in a packed row.
 
-    Padding counts as an example too, because a softmax over no key would be a softmax over all.
+    Padding counts as an example too, because a query without a visible key would attend to all.
     """
     mask = example_ids_BS[:, None, :, None] == example_ids_BS[:, None, None, :]
     return Visible(mask, example_ids_BS)
@@ -127,7 +127,7 @@ class _Chooser:
         return self.device_kind, self.seq_len, heads, self.model.hidden_size // heads, self.dtype
 
     def choose_layer(self, width: int) -> tuple[str, str]:
-        """Return the implementation of layers with a window (0: none), and the choice in words."""
+        """Return the implementation for a window width (0: no window), and the choice in words."""
         if self.setting == "plain":
             return PLAIN, "plain, as config.compute.attention says"
         if self.setting == "blocks":

@@ -34,8 +34,8 @@ def explain_refusal(
 ) -> str | None:
     """Explain in a sentence why the kernel does not support this attention; None if it does.
 
-    device is a chip ("v5e") or JAX's name of the device; dtype is the matmuls'; heads are a single
-    device's.
+    device is a chip ("v5e") or JAX's name of the device; dtype is the dtype of matmuls; heads
+    counts the heads on one device.
     """
     if refusal := refuse_tiles("flash attention", device, heads, head_width, dtype):
         return refusal
@@ -78,7 +78,7 @@ def attend(
 
 
 def _tile_angles(rotation: Rotation) -> tuple[jax.Array, jax.Array]:
-    """Fill a tile's lanes with cosines and with sines, negated in the first half of each head."""
+    """Fill a tile's lanes with cosines and sines; sines are negated in each head's first half."""
     cos, sin = (angle[:, :, 0, :] for angle in (rotation.cos, rotation.sin))
     half = cos.shape[-1] // 2
     sign = np.repeat(np.array([-1, 1], np.float32), half)
@@ -93,7 +93,7 @@ def _mark_starts(ids_BS: jax.Array) -> jax.Array:
 
 
 def _number_positions(ids_BS: jax.Array, tile: Tile) -> jax.Array:
-    """Assign numbers to positions, four rows apart between examples: int32[B,1,S]."""
+    """Assign numbers to positions, four row lengths apart between examples: int32[B,1,S]."""
     examples_BS = jnp.cumsum(_mark_starts(ids_BS), axis=1, dtype=jnp.int32)
     places_S = jnp.arange(tile.seq_len, dtype=jnp.int32)
     return (examples_BS * (4 * tile.seq_len) + places_S)[:, None, :]
@@ -103,7 +103,7 @@ def _find_chunks(ids_BS: jax.Array, tile: Tile) -> jax.Array:
     """Find the chunks of keys that each block of queries sees: first key, and count: int32[B,2N].
 
     The first chunk begins with the tile of LANES keys that holds the first key seen, or earlier
-    where the last one would end behind the row.
+    where the last chunk would end past the row.
     """
     is_first_BS = _mark_starts(ids_BS)
     is_last_BS = jnp.roll(is_first_BS, -1, axis=1)
@@ -189,7 +189,7 @@ def _each_tile(
 
 
 def _list_scratch(tile: Tile) -> list[Any]:
-    """List the scratch of both passes: queries, keys, values, codes, keys or values transposed."""
+    """List the scratch buffers: queries, keys, values, codes, and transposed keys or values."""
     seq_len, padded, bfloat16 = tile.seq_len, tile.padded, jnp.bfloat16
     return [
         pltpu.VMEM((seq_len, LANES), bfloat16),

@@ -29,9 +29,9 @@ from bert_jax.model.attention.blocks import HIDDEN_SCORE
 from bert_jax.model.attention.tpu_kernel import LANES, Ref, dot, sum_heads
 
 ROOM = 64  # the padding on each end, and a band's keys on each side, are a multiple of it
-WIDEST_BAND = 256  # most keys on each side of a band
+MAX_BAND = 256  # keys on each side of a band
 _BLOCKS_TOGETHER = (4, 2, 1)  # bands computed together, to keep all units of the chip busy
-_ROWS = 256  # rotated at a time
+_ROWS = 256  # rows rotated at a time
 _NO_KEY = -(2**30)  # the code of padding
 
 
@@ -53,7 +53,7 @@ class Tile:
     @property
     def has_band(self) -> bool:
         """Return whether the keys that a block of queries sees are a band in a single chunk."""
-        return max(self.before, self.after) <= WIDEST_BAND
+        return max(self.before, self.after) <= MAX_BAND
 
     @property
     def room(self) -> int:
@@ -92,7 +92,7 @@ def forward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
     sums of exp(score).
     """
     *angles, q, k, v, out, norms, queries, keys, values, key_codes, values_LP = refs
-    row = pl.program_id(0)  # outside of the loops, because the interpreter needs that
+    row = pl.program_id(0)  # read here, because the interpreter cannot read it inside the loops
     _prepare(codes, angles, (q, k, v), (queries, keys, values, key_codes), tile)
     _transpose(values, values_LP)
 
@@ -114,7 +114,7 @@ def forward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
         out[0, rows, :] = jnp.concatenate(outs, axis=0).T.astype(jnp.bfloat16)
 
     def attend_bands(firsts: Sequence[Any]) -> None:
-        visible = [_see(key_codes, codes, first, first, tile) for first in firsts]
+        visible = [_mask(key_codes, codes, first, first, tile) for first in firsts]
         places = [(n, head) for n in range(len(firsts)) for head in range(tile.heads)]
 
         def start(n: int, head: int) -> jax.Array:
@@ -138,7 +138,7 @@ def forward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
         q_WL = queries[pl.ds(first_query, tile.block), :]
 
         def add_chunk(first: Any, heads: Any) -> Any:
-            visible_CW = _see(key_codes, codes, first, first_query, tile)
+            visible_CW = _mask(key_codes, codes, first, first_query, tile)
             following, added = scores_CW(visible_CW, first, q_WL, 0), []
             for head, (highest_1W, sum_1W, out_KW) in enumerate(heads):
                 scores = following
@@ -171,7 +171,7 @@ def backward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
     q, k, v, norms, dout, out, gradients, *scratch = refs
     dqkv, arrived, queries, keys, values, key_codes, keys_LP, *scratch = scratch
     dkeys, dvalues, *transposed = scratch
-    row, this_tile = pl.program_id(0), pl.program_id(1)  # outside of the loops, as above
+    row, this_tile = pl.program_id(0), pl.program_id(1)  # read here, as in forward
     tiles = gradients.shape[-1] // 3 // LANES
 
     def each_part(number: Any) -> list[Any]:
@@ -197,14 +197,14 @@ def backward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
     pl.when(this_tile > 0)(lambda: wait_for(this_tile - 1))
 
     def differentiate(first_query: Any) -> Callable[[Any, Any], tuple[jax.Array, ...]]:
-        """Make the function that adds a chunk: (its first key, sums of dq) -> sums of dq."""
+        """Make the function that adds a chunk: (first key, sums of dq) -> sums of dq."""
         rows = pl.ds(first_query, tile.block)
         q_WL, dout_WL = queries[rows, :], dout[0, rows, :]
         deltas_HW = sum_heads(dout_WL, out[0, rows, :], tile.head_width)
 
         def add_chunk(first: Any, dq_KW: Sequence[Any]) -> tuple[jax.Array, ...]:
             places = pl.ds(first, tile.chunk)
-            visible_CW = _see(key_codes, codes, first, first_query, tile)
+            visible_CW = _mask(key_codes, codes, first, first_query, tile)
             added = []
             for head, before_KW in enumerate(dq_KW):
                 lanes = _lanes_of(head, tile)
@@ -315,7 +315,7 @@ def _loop_blocks(
     attend_block: Callable[[Any, Any], None],
     tile: Tile,
 ) -> None:
-    """Call one of the functions for all blocks: with several bands, or with a block's number."""
+    """Call attend_bands for groups of blocks if the tile has bands, else attend_block for each."""
     blocks = tile.seq_len // tile.block
     together = next(n for n in _BLOCKS_TOGETHER if blocks % n == 0)
 
@@ -356,7 +356,7 @@ def _transpose(x_PL: Ref, x_LP: Ref) -> None:
     jax.lax.fori_loop(0, x_LP.shape[1] // LANES, transpose, None)
 
 
-def _see(key_codes: Ref, codes: Ref, first_key: Any, first_query: Any, tile: Tile) -> jax.Array:
+def _mask(key_codes: Ref, codes: Ref, first_key: Any, first_query: Any, tile: Tile) -> jax.Array:
     """Compute which keys of a chunk a block of queries sees: bool[C,W]."""
     keys_CL = key_codes[pl.ds(first_key, tile.chunk), :]
     keys_CW = jnp.concatenate([keys_CL] * (tile.block // LANES), axis=1)

@@ -63,12 +63,12 @@ class KernelRow:
 
     @property
     def heads_in_tile(self) -> int:
-        """Return 1 or 2."""
+        """Return the heads of a tile: 1 or 2."""
         return LANES // self.head_width
 
     @property
     def heads_in_group(self) -> int:
-        """Return 1 or 2."""
+        """Return the heads of a group: 1 or 2."""
         return self.heads_in_tile if self.is_short else 1
 
     @property
@@ -102,8 +102,8 @@ def explain_refusal(
 ) -> str | None:
     """Explain in a sentence why the kernel does not support this attention; None if it does.
 
-    device is a chip ("v5e") or JAX's name of the device (`device.device_kind`); dtype is the
-    matmuls'; heads are a single device's.
+    device is a chip ("v5e") or JAX's name of the device (`device.device_kind`); dtype is the dtype
+    of matmuls; heads counts the heads on one device.
     """
     name = "the attention kernel"
     if refusal := refuse_tiles(name, device, heads, head_width, dtype):
@@ -315,7 +315,7 @@ def backward(
             dv.append(_sum_over_queries(dropped_p_TJ.astype(jnp.bfloat16), do_JL, do_LS, head, row))
             dk.append(_sum_over_queries(ds_TJ, q_JL, q_LS, head, row))
             dq_KS += _sum_over_keys(k_LT, ds_TJ, head, row)
-        factor = 1.0 / row.kept_share  # dropout's factor of all three gradients
+        factor = 1.0 / row.kept_share  # dropout's scale of all three gradients
         gradients = (
             jnp.concatenate(dq_KS, axis=0).T * row.scale,
             _join_groups(dk, row),
@@ -360,7 +360,7 @@ def _split_groups(x_SL: jax.Array, row: KernelRow) -> list[jax.Array]:
 def _sum_over_keys(
     x_LT: jax.Array, y_TJ: jax.Array, first_head: int, row: KernelRow
 ) -> list[jax.Array]:
-    """Sum x y over keys for each head of a group, [K,S]; first_head counts in its tile."""
+    """Sum x y over keys for each head of a group, [K,S]; first_head is its number in the tile."""
     return [
         dot(x_LT[head * row.head_width : (head + 1) * row.head_width], y_TS, 1, 0)
         for head, y_TS in enumerate(jnp.split(y_TJ, row.heads_in_group, axis=1), first_head)
@@ -390,9 +390,9 @@ def _join_groups(groups: list[jax.Array], row: KernelRow) -> jax.Array:
 def sum_heads(do_SL: jax.Array, o_SL: jax.Array, head_width: int) -> jax.Array:
     """Sum the product of an output and its gradient over each head of a tile: float32[8,S].
 
-    That is the sum over keys of p dp; a sublane for each head. A matmul sums over lanes, because
-    its result has the layout of columns of scores; it takes two bfloat16 parts that hold 16 bits
-    together.
+    The result equals the sum over keys of p dp, with a sublane per head. A matmul sums the lanes,
+    since its result has the layout of columns of scores; the product is split into two bfloat16
+    parts, which keep 16 bits together.
     """
     sublane = jax.lax.broadcasted_iota(jnp.int32, (8, LANES), 0)
     lane = jax.lax.broadcasted_iota(jnp.int32, (8, LANES), 1)
@@ -415,7 +415,7 @@ def _keep_masks(low: Ref, high: Ref, row: KernelRow) -> Callable[[int], jax.Arra
     place_CJ = jax.lax.broadcasted_iota(jnp.uint32, dims_CJ, 1) * jnp.uint32(cells)
     place_CJ += jax.lax.broadcasted_iota(jnp.uint32, dims_CJ, 0)
     places = cells * row.group_queries
-    # If a group has a power of two places, its first place and the places within it share no bits.
+    # If a group has 2**n places, its first place and the places within it share no bits.
     # Both are then folded separately: the second once, the first in scalar arithmetic.
     folds_apart = places & (places - 1) == 0
     place_CJ = dropout.fold(place_CJ) if folds_apart else place_CJ

@@ -205,8 +205,8 @@ def _distance(got: jax.Array, expected: jax.Array) -> float:
 def _count_wrong_bits(shape: AttentionShape, mesh: Mesh, words: tuple[jax.Array, ...]) -> int:
     """Count the elements of dropout masks in which the TPU kernel differs from the hash.
 
-    It is the only kernel with dropout, and has neither windows nor rotary positions.
-    With equal scores, and values that single out one key each, the output spells the mask of
+    No other kernel has dropout; the TPU kernel has neither windows nor rotary positions.
+    With equal scores, and values that single out one key each, the output is the mask of
     head_width keys. One row per device is read at the first, a middle and the last keys.
     """
     rows, lanes = mesh.size, shape.head_width

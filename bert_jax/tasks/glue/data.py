@@ -20,6 +20,7 @@ from bert_jax.tasks.glue.specs import (
     GlueTask,
     SplitFile,
 )
+from data_pipeline.io.address import expand_home
 from data_pipeline.io.refused import Refused
 from data_pipeline.read.tfds import open_builder
 
@@ -77,7 +78,7 @@ def read_files(
 
 def _find_folder(task: GlueTask, options: TaskOptions) -> pathlib.Path:
     """Find the folder of the training file: options.dir, or the task's folder in it."""
-    folder = pathlib.Path(options.dir).expanduser()
+    folder = expand_home("config.data.dir", options.dir)
     name = options.train_file or TRAIN.file
     for place in (folder, folder / task.name):
         if (place / name).is_file():

@@ -27,7 +27,7 @@ _TAG = re.compile("O|[BIESLU]-.+")
 # A number before a word, of CoNLL-U (1, 3-4, 5.1), of WebAnno (1-1) or in a list (1.).
 _NUMBER = re.compile(r"(?:[0-9]{1,9}[-.:])?([0-9]{1,9})[.:)]?")
 _CHECKED_LINES = 10_000
-_PIECE, _PIECES_SHARE = re.compile(r"##\w+"), 0.02  # a larger share of words is no chance
+_PIECE, _PIECES_SHARE = re.compile(r"##\w+"), 0.02  # a larger share of words is no coincidence
 _ENDS_ENTITIES = {"E", "S", "L", "U"}  # letters of BIOES, and of BILOU, its other spelling
 
 

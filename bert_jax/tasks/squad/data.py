@@ -132,7 +132,7 @@ def _question_id(qa: Any, place: str) -> str:
 
 
 def _answers(qa: Any, place: str) -> tuple[Answer, ...]:
-    """Read the answers; none of an unanswerable question, whose answers are plausible alone."""
+    """Read the answers; an unanswerable question has none, as its answers are only plausible."""
     if "is_impossible" in qa and _field(qa, "is_impossible", bool, place):
         return ()
     return tuple(

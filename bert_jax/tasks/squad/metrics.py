@@ -178,7 +178,7 @@ def score_file(
 
 
 def _percent(scores: PerQuestion) -> float:
-    return 100.0 * sum(scores.values()) / len(scores)  # the script's order gives its digits
+    return 100.0 * sum(scores.values()) / len(scores)  # in the script's order: same digits
 
 
 def _odds(path: pathlib.Path, golds: Golds) -> dict[str, float]:

@@ -24,6 +24,7 @@ from bert_jax.tasks.squad.data import (
 )
 from bert_jax.tasks.squad.windows import SquadWindows, make_windows
 from bert_jax.tasks.task import SPAN, THRESHOLD, THRESHOLD_FILE, Example, Scores, Task
+from data_pipeline.io.address import expand_home
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary
@@ -80,7 +81,7 @@ def _read_splits(options: TaskOptions, vocabulary: Vocabulary, notes: list[str])
             f"special ones; give at least {options.max_query_length + specials + 1}, or a smaller "
             "max_query_length"
         )
-    folder = pathlib.Path(options.dir).expanduser()
+    folder = expand_home("config.data.dir", options.dir)
     files = {}
     for split in (TRAIN, DEV, TEST):
         name = f"{split}-v{_version(options)}.json"

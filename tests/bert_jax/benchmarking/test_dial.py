@@ -560,7 +560,7 @@ def test_dollars_are_for_the_slice_that_is_here(tmp_path):
 def test_a_budget_is_for_a_single_process():
     config, _ = load()
     with pytest.raises(Refused, match="--multihost"):
-        dial_run.read_budget(config, is_of_several=True)
+        dial_run.read_budget(config, is_multihost=True)
 
 
 def test_the_law_of_our_ladder_predicts_its_largest_run():

@@ -127,6 +127,30 @@ def test_each_command_refuses_them_before_it_imports_jax(command, tmp_path):
     assert ran.stderr.startswith("error: JAX_ENABLE_X64 is '1'") and ran.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["train", "fill_mask"])
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        ("--xla_nonsense=1", "Unknown flag in XLA_FLAGS: --xla_nonsense=1"),
+        ("--xla_backend_optimization_level=high", "Couldn't interpret value high for flag"),
+        ("no/such/file", 'Could not open file "no/such/file"'),
+    ],
+)
+def test_flags_that_xla_cannot_read_are_named(command, flags, reason, tmp_path):
+    place = {"train": f"--workdir={tmp_path}", "fill_mask": f"--checkpoint={tmp_path}"}[command]
+    given = [place, *(["--config=configs/tiny.py"] if command == "train" else ["a [MASK]"])]
+    ran = subprocess.run(
+        [sys.executable, "-m", f"bert_jax.{command}", *given],
+        env={**os.environ, "XLA_FLAGS": flags, "TF_CPP_MIN_LOG_LEVEL": "2"},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert reason in ran.stderr
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [

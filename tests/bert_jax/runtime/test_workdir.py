@@ -127,6 +127,11 @@ def test_checkpoints_without_a_record_are_opened_to_resume_and_refused_to_reader
         assert not (run.home / "run.json").exists()
 
 
+def test_scratch_in_a_home_that_nobody_knows_is_refused(memory):
+    with pytest.raises(Refused, match=r"^--scratch is ~no\.body/a, .*; give a path without ~$"):
+        open_workdir(RUN, "~no.body/a", 0)
+
+
 def test_other_processes_fetch_and_publish_their_stacks_alone(memory, tmp_path):
     with running(tmp_path, config_json="{}") as first:
         other = open_workdir(RUN, str(tmp_path), 3)

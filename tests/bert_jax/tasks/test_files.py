@@ -108,6 +108,11 @@ def test_a_published_name_is_found_and_a_given_one_comes_first(tmp_path):
     ("changes", "files", "words"),
     [
         ({"dir": "nowhere"}, (), "config.data.dir is 'nowhere'"),
+        (
+            {"dir": "~no.body/a"},
+            (),
+            "config.data.dir is ~no.body/a, whose home folder is not known",
+        ),
         ({"train_file": "none"}, (), "config.data.train_file is 'none'"),
         ({}, (), "no train file of ner: none of eng.train, train.txt"),
         ({}, NAMES, r"holds both eng\.train and train.txt"),

@@ -296,11 +296,15 @@ def test_a_step_has_the_rate_of_the_schedule_in_runs_of_any_length():
     np.testing.assert_array_equal(schedule.compute_rates(endless, 4900), rates_N[:4900])
 
 
-def test_a_schedule_in_tokens_may_have_more_than_an_int32_holds():
+@pytest.mark.parametrize("scale", [1, 512])  # then a step alone has 2**31 tokens
+def test_a_schedule_in_tokens_may_have_more_than_an_int32_holds(scale):
     """Three billion tokens of warm-up, as ModernBERT's, then a decay of a trillion."""
-    phase = Phase(1024, 250_000, batch_size=4096)
+    phase = Phase(1024, 250_000, batch_size=4096 * scale)
     settings = OptimConfig(
-        learning_rate=8e-4, warmup_tokens=3 * 10**9, end_learning_rate=0.0, decay_counts_warmup=True
+        learning_rate=8e-4,
+        warmup_tokens=3 * 10**9 * scale,
+        end_learning_rate=0.0,
+        decay_counts_warmup=True,
     )
     config = Config(phases=(phase,), optim=settings)
     done = np.array([300, 125_000])

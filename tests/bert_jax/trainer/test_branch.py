@@ -8,10 +8,13 @@ import sys
 import jax
 import pytest
 
+from bert_jax.checkpoint import restore
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig, EvalConfig, OptimConfig, Phase
+from bert_jax.interop import load
 from bert_jax.runtime.profiler import Window
-from bert_jax.trainer import loop
+from bert_jax.runtime.workdir import open_local_workdir
+from bert_jax.trainer import fresh_start, loop
 from bert_jax.trainer.fresh_start import parse_trunk
 from bert_jax.trainer.setup import build_setup
 from bert_jax.verify_resume import compare_runs
@@ -88,6 +91,18 @@ def test_a_leaf_ends_as_its_run_made_alone_also_killed_in_its_first_save(
     branch(leaf, "", tmp_path / "leaf")
     with pytest.raises(Refused, match=f"a branch of {copy}@{STEP}"):
         branch(leaf, copy, tmp_path / "leaf", step=3)
+
+
+def test_of_many_checkpoints_some_are_listed(monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        fresh_start.directory, "find_steps", lambda folder: dict.fromkeys(range(90))
+    )
+    with pytest.raises(Refused, match=r"it has checkpoints of steps 0, 1, .*, 19, and 70 more$"):
+        fresh_start.publish(parse_trunk("run@99"), tmp_path)
+    with pytest.raises(Refused, match=r"it has checkpoints of 0, 1, .*, 19, and 70 more$"):
+        load.choose_step("orbax:run@99", "run", 99, open_local_workdir(tmp_path))
+    error = restore.make_no_intact_checkpoint(tmp_path, [f"step {n} is cut" for n in range(90)])
+    assert "holds 90 checkpoints" in str(error) and "step 3 is cut; ...)" in str(error)
 
 
 def test_what_a_branch_cannot_begin_with_is_refused(config, trunk, tmp_path):

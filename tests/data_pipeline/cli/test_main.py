@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import tomllib
 
 import numpy as np
@@ -191,6 +192,21 @@ def test_a_full_disk_is_called_so_by_whatever_finds_it():
         np.arange(10_000).tofile(full)
     for raised in (of_python, of_numpy):
         assert "no space is left on the disk; make room" in describe_os_error(raised.value)
+
+
+def test_a_machine_without_a_temporary_folder_is_told_of_the_variable(monkeypatch, capfd):
+    places = ["/tmp", "/work"]
+
+    def make_none() -> str:
+        raise FileNotFoundError(errno.ENOENT, f"No usable temporary directory found in {places}")
+
+    with monkeypatch.context() as changed:  # pytest's own capture needs such a folder
+        changed.setattr(tempfile, "tempdir", None)
+        changed.setattr(tempfile, "_get_default_tempdir", make_none)
+        changed.setattr(sys, "argv", ["command"])
+        assert run_main(COMMAND, lambda log, flags: None, hides_libraries=True) == main.REFUSED
+    said = f"error: No usable temporary directory found in {places}; name a folder with room by "
+    assert capfd.readouterr() == ("", f"{said}the environment variable TMPDIR\n")
 
 
 def test_an_active_environment_is_called_by_its_name_and_another_by_its_path(monkeypatch, tmp_path):

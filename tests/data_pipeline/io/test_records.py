@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -41,6 +42,12 @@ def test_a_record_is_an_object_with_the_dataclasses_that_it_holds(tmp_path):
     assert read_record(path, Table) == RIGHT | {"points": (Point(3), Point(4, 1))}
     assert parse_record([{"step": 3}], list[Point], "x") == [Point(3)]
     assert parse_record({"step": "any"}, dict[str, Any], "x") == {"step": "any"}
+
+
+def test_the_annotations_of_a_kind_are_resolved_once_for_all_records(monkeypatch):
+    parse_record({"step": 1}, Point, "x")
+    monkeypatch.setattr(typing, "get_type_hints", None)
+    assert parse_record([{"step": 2}] * 3, list[Point], "x") == [Point(2)] * 3
 
 
 @pytest.mark.parametrize(

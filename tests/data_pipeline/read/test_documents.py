@@ -91,6 +91,8 @@ BAD_FILES = {
         "a\n雨".encode("iso2022_jp"),
         r"looks like ISO-2022-JP .*iconv -f ISO",
     ),
+    "iso-2022-kr": ("a.txt", "a\n비".encode("iso2022_kr"), "looks like ISO-2022-KR"),
+    "iso-2022-cn": ("a.txt", b"\x1b$)A\x0eSj\x0f", "looks like ISO-2022-CN"),
     "cut utf-16": ("a.txt", "hi".encode("utf-16")[:-1], r"a\.txt is UTF-16 by its byte"),
     "no json": ("a.jsonl", b'{"text": "x"}\n{"text"\n', r"a\.jsonl line 2 is not JSON .*one JSON"),
     "json array": ("a.json", b'[{"text": "x"}]', r"line 1 is a JSON list, not an object"),

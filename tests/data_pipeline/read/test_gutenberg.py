@@ -106,6 +106,20 @@ def test_a_text_without_headings_or_markers_is_one_document():
     ]
 
 
+LONG = "\n\n".join([PROSE] * 20)
+
+
+@pytest.mark.parametrize("first", ["", "CONTENTS\n\nErstes Kapitel", "Transcriber's Note\n\nNone."])
+@pytest.mark.parametrize("last", ["", "Transcriber's Notes", "INDEX", "FOOTNOTES", "CONCLUSION"])
+def test_chapters_without_headings_that_are_known_are_kept(first, last):
+    sections = ["EIN BUCH", first, "Erstes Kapitel", LONG, "Zweites Kapitel", LONG, last, PROSE]
+    chapters = list(read_chapters(PATH, "\n\n\n\n".join(sections).split("\n")))
+    text = [paragraph for chapter in chapters for paragraph in chapter]
+    kept = 41 if last in ("", "CONCLUSION") else 40
+    assert text.count(PARAGRAPH) == kept
+    assert {"Erstes Kapitel", "Zweites Kapitel"} <= {*text}
+
+
 def parts(numbers: list[list[str]], before: str) -> str:
     """Parts of chapters that are headed by bare numbers, each followed by a title."""
     text = "*** START OF THE PROJECT GUTENBERG EBOOK PARTS ***\n\n\nPARTS\n"
@@ -131,6 +145,13 @@ def parts(numbers: list[list[str]], before: str) -> str:
 def test_chapters_headed_by_bare_numbers_are_not_taken_for_their_part(numbers, before):
     chapters = list(read_chapters(PATH, parts(numbers, before).split("\n")))
     assert chapters == [["A Quiet Day", PARAGRAPH, PARAGRAPH]] * 6
+
+
+@pytest.mark.parametrize("end", ["。", "。」", "।", "؟", "።", ".»"])
+def test_prose_of_any_script_is_a_chapter(end):
+    prose = "字" * 300 + end
+    book = f"1\n\n{prose}\n\n\n\n2\n\n{prose}"
+    assert list(read_chapters(PATH, book.split("\n"))) == [[prose], [prose]]
 
 
 def test_the_numbers_of_pages_do_not_end_a_chapter():

@@ -50,6 +50,11 @@ def test_no_text_is_lost_on_real_files(shared_data, name):
         assert squeezed("".join(found)) == squeezed("".join(paragraphs))
 
 
+def test_acronyms_of_hebrew_open_no_quotation():
+    sentences = ['צה"ל בא.', "הוא אמר.", 'גם ח"כ לוי.', 'ב"הארץ" נכתב.', 'הוא אמר "כן".', "סוף."]
+    assert split_sentences([" ".join(sentences)], TextOptions(language="he")) == sentences
+
+
 WIDE_SPACES = "\u0085\u00a0\u1680\u2003\u2009\u2028\u202f\u205f\u3000"
 
 

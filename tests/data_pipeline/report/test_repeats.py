@@ -1,12 +1,14 @@
 """Copies found by hashes against copies found by comparing lists."""
 
 import random
+import tracemalloc
 from collections import Counter
 
 import numpy as np
 import pytest
 
 from data_pipeline.report.repeats import HashSample, Repeats, find_sentences, hash_split
+from data_pipeline.store import Split
 from data_pipeline.store.findings import estimate_copies
 from tests.data_pipeline.corpora import Document, split_of
 
@@ -106,3 +108,13 @@ def test_copies_of_documents_are_counted_or_estimated_from_a_part():
     assert estimate_copies(split_of(four_times)) == pytest.approx(0.75)
     assert estimate_copies(split_of(four_times), most=800) == pytest.approx(0.75, abs=0.05)
     assert estimate_copies(split_of(distinct), most=200) == 0
+
+
+def test_an_estimate_of_copies_takes_no_memory_per_document():
+    offsets = np.arange(1_000_001)
+    split = Split("train", np.zeros(1_000_000, np.uint16), offsets, offsets, np.ones(1, np.int64))
+    tracemalloc.start()
+    assert estimate_copies(split, most=100) > 0.9
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < split.documents

@@ -1,6 +1,7 @@
 """Walks cut documents into the chunks that Google's rules, and the other segments' rules, give."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -108,6 +109,18 @@ def test_full_sentences_read_on_over_the_ends_of_documents(
     assert at == MIXED.sentences
     assert (stops == 0) == (stretch_sentences == 10**6)
     assert (crossings > 0) == (stretch_sentences > 1)
+
+
+def test_memory_of_full_sentences_follows_the_chunks_and_not_the_documents():
+    many = 300_000
+    offsets = np.arange(many + 1)
+    split = Split("train", np.zeros(many, np.uint16), offsets, offsets, np.ones(1, np.int64))
+    tracemalloc.start()
+    walk = walk_corpus(split, rules_of(seq_len=512, segments="full_sentences"), 1 << 13)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert many / 512 < len(walk) < many / 100
+    assert peak_bytes < 8 * many
 
 
 def test_targets_are_drawn_per_document_when_exact_and_per_chunk_else():

@@ -2,6 +2,7 @@
 
 import collections
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -133,6 +134,19 @@ def test_a_large_split_is_counted_in_part(monkeypatch):
     assert not np.array_equal(part, whole)
     assert np.abs(part - whole).mean() < 0.1
     np.testing.assert_allclose(part.reshape(-1, VOCAB - 2).sum(axis=1), 1.0, rtol=1e-12)
+
+
+def test_memory_is_at_most_26_bytes_for_a_document(monkeypatch):
+    monkeypatch.setattr(ngrams, "_FITTED_TOKENS", 100)
+    monkeypatch.setattr(ngrams, "_BLOCK_TOKENS", 1 << 14)
+    offsets, ids = np.arange(1_000_001), np.full(1_000_000, 3, np.uint16)
+    split = Split("train", ids, offsets, offsets, np.bincount(ids, minlength=VOCAB))
+    predictions = Predictions(*(column[:9] for column in pairs_and_tokens()))
+    tracemalloc.start()
+    ngrams.estimate_probs(split, predictions, BOTH_SIDES, unigram(split))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 26 * split.documents
 
 
 def test_few_long_documents_are_cut_for_the_weights():

@@ -3,6 +3,7 @@
 import collections
 import pathlib
 import re
+import unicodedata
 
 import numpy as np
 import pytest
@@ -81,6 +82,21 @@ def test_sentencepiece_ids_are_those_of_the_store(shared_data, tmp_path, setting
     different = [line for line, a, b in zip(lines, ours, theirs, strict=True) if a != b]
     assert [line for line in different if not re.search("[\u0300-\u036f]{3}", line)] == []
     assert len(different) <= MAX_MARKED_LINES
+
+
+@pytest.mark.parametrize(
+    "text", ["한국어", "がぎぱ", "Tiếng Việt", "ᾅ ΐ", "שָּׁלוֹם", "مُحَمَّد", "नमस्ते", "น้ำ"]
+)
+def test_text_in_nfc_is_normalized_as_by_the_model(tmp_path, text):
+    words = tuple(f"{a}{b}{c} {a}{c}." for a in "bcdf" for b in "aeiou" for c in "lmnr")
+    vocabulary = train(tmp_path / "small.model", words, vocab_size=60, hard_vocab_limit=False)
+    library = read_back(vocabulary, tmp_path).normalizer
+    texts = [unicodedata.normalize(form, text) for form in ("NFC", "NFD")]
+    composed, decomposed = (library.normalize_str(each) for each in texts)
+    theirs = [vocabulary.normalize(each).removeprefix("▁").replace("▁", " ") for each in texts]
+    assert composed == theirs[0]
+    # The known difference; these scripts have none.
+    assert (decomposed == theirs[1]) == (text[0] in "שمนन")
 
 
 def test_only_ties_between_pieces_are_resolved_otherwise(shared_data, tmp_path):
