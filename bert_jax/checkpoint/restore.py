@@ -41,10 +41,10 @@ class NoIntactCheckpoint(Refused):
 def make_no_intact_checkpoint(directory: Folder, problems: Sequence[str]) -> NoIntactCheckpoint:
     """Build the error for a directory where no checkpoint can be restored."""
     return NoIntactCheckpoint(
-        f"{directory} holds {len(problems)} checkpoints and none is whole ({'; '.join(problems)}); "
-        "nothing was changed: put a whole one there, train in a new --workdir, or add "
-        "--config.checkpoint.fresh=True, which sets the records of this run aside and starts at "
-        "step 0"
+        f"{directory} holds {len(problems)} checkpoints and none is intact "
+        f"({'; '.join(problems)}); nothing was changed: put an intact one there, train in a new "
+        "--workdir, or add --config.checkpoint.fresh=True, which moves the records of this run "
+        "aside and starts at step 0"
     )
 
 
@@ -126,7 +126,7 @@ def quarantine(
         for step, problem in problems.items():
             path = directory / str(step)
             moved_to = directory_lib.quarantine(path)
-            reason = problem or f"{path} holds no file, so it is no checkpoint"
+            reason = problem or f"{path} holds no file, so it is not a checkpoint"
             say(f"{reason}; moved to {moved_to}, {consequence}")
         return ""
 

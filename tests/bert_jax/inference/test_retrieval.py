@@ -49,7 +49,7 @@ def test_graded_documents_that_the_corpus_lacks_are_numbered_after_its_own(tmp_p
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"grades": ["q1\td11\t1"]}, "test.tsv has no grade of a document in corpus.jsonl"),
+        ({"grades": ["q1\td11\t1"]}, "test.tsv grades no document in corpus.jsonl"),
         (
             {"grades": [HEADER, "q4\td9\t1"]},
             "qrels/test.tsv line 2 has the query 'q4', an id that q",
