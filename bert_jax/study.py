@@ -87,7 +87,7 @@ class ProbeFlags:
         "folder of the scores, their picture and the fine-tunings; by default RUN-probe",
         metavar="DIR",
     )
-    every: int = flag(1, "least distance of fine-tuned checkpoints", minimum=1, unit="steps")
+    every: int = flag(1, "least interval between fine-tuned checkpoints", minimum=1, unit="steps")
     platform: str = flag(
         "cpu", "JAX's platform for fine-tuning: cpu, cuda or tpu; the run uses the accelerator"
     )

@@ -74,7 +74,7 @@ REFUSALS = {
         (TINY,),
         [
             ((), "--workdir is missing"),
-            ((ROOM,), "config.data.store is ''; give the one store"),
+            ((ROOM,), "config.data.store is ''; give exactly one"),
             ((ROOM, "--config.data.store=a,b"), "config.data.store is 'a,b'"),
             ((ROOM, STORE, "--widths=64,x"), "--widths is '64,x'; it must be whole numbers"),
             ((ROOM, STORE, "--widths=64,72"), "has 72, not a multiple of the head width 32"),
@@ -116,11 +116,11 @@ REFUSALS = {
                 ("--store={store}", "--split=test"),
                 "--split is 'test'; for a store it must be heldout or",
             ),
-            (("--sentences={small}/in.txt", "--split=train"), "--split is of a store, and only"),
+            (("--sentences={small}/in.txt", "--split=train"), "--split is for a store, and only"),
             (("--retrieval={small}",), "{small}, which has no corpus.jsonl; BEIR's layout is"),
-            (("--retrieval={small}", "--seq_len=16"), "--seq_len is of a store"),
+            (("--retrieval={small}", "--seq_len=16"), "--seq_len is for a store"),
             (("--retrieval={small}", "--store={store}"), "--retrieval excludes"),
-            (("--store={store}", "--pool=cls"), "--pool is of retrieval: give --retrieval too"),
+            (("--store={store}", "--pool=cls"), "--pool is for retrieval: give --retrieval too"),
         ],
     ),
     "features": (
