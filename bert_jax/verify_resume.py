@@ -38,7 +38,7 @@ class VerifyResumeFlags:
     )
     kills: int = flag(10, "SIGKILLs at random moments, two fifths of them inside a save", minimum=1)
     processes: int = flag(1, "processes that train together, on CPUs of this machine", minimum=1)
-    seed: int = flag(0, "seed of these moments")
+    seed: int = flag(0, "seed of the kill times")
 
     def __post_init__(self) -> None:
         if is_address(self.workdir):

@@ -1,4 +1,4 @@
-"""Add the words of a corpus that cost most tokens to a checkpoint's vocab.txt.
+"""Add the words that cost most tokens in a corpus to a checkpoint's vocab.txt.
 
 A word costs tokens if the list cuts it into pieces. bert_jax.train --config.init initializes the
 vectors of new words as the means of their pieces' vectors.
