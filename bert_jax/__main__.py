@@ -12,39 +12,39 @@ from data_pipeline.cli.main import REFUSED, outlive_readers, start
 # Heading: the commands under it, each with its module and what it does.
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "data": {
-        "build": ("data_pipeline.build", "text files to a store"),
-        "inspect": ("data_pipeline.inspect", "what is in a store, and what looks wrong"),
-        "grow_vocab": ("data_pipeline.grow_vocab", "a vocabulary, with words of a field"),
-        "import_tfrecord": ("data_pipeline.import_tfrecord", "Google BERT's TFRecords to a store"),
-        "export_tfrecord": ("data_pipeline.export_tfrecord", "a store to Google BERT's TFRecords"),
-        "store_speed": ("data_pipeline.benchmark", "how fast a store gives batches"),
-        "python_docs": ("data_pipeline.python_docs", "Python's own documentation as a corpus"),
+        "build": ("data_pipeline.build", "turn text files into a store"),
+        "inspect": ("data_pipeline.inspect", "show what is in a store, and what looks wrong"),
+        "grow_vocab": ("data_pipeline.grow_vocab", "add the words of a field to a vocabulary"),
+        "import_tfrecord": ("data_pipeline.import_tfrecord", "import Google BERT's TFRecords"),
+        "export_tfrecord": ("data_pipeline.export_tfrecord", "export TFRecords for Google BERT"),
+        "store_speed": ("data_pipeline.benchmark", "measure how fast a store gives batches"),
+        "python_docs": ("data_pipeline.python_docs", "write Python's documentation as a corpus"),
     },
     "train": {
-        "train": ("bert_jax.train", "a store to a trained model"),
-        "finetune": ("bert_jax.finetune", "a checkpoint to a model of a task"),
-        "report": ("bert_jax.report", "how a run is doing, or how runs differ"),
-        "replay": ("bert_jax.replay", "the text of any step of a run"),
+        "train": ("bert_jax.train", "pre-train a model on a store"),
+        "finetune": ("bert_jax.finetune", "fine-tune a checkpoint on a task"),
+        "report": ("bert_jax.report", "show how a run is doing, or how runs differ"),
+        "replay": ("bert_jax.replay", "show the text of any step of a run"),
         "verify_resume": ("bert_jax.verify_resume", "check that a killed run loses no work"),
     },
     "use": {
-        "predict": ("bert_jax.predict", "new rows by a fine-tuned model"),
-        "features": ("bert_jax.features", "vectors of your texts from a trained model"),
-        "fill_mask": ("bert_jax.fill_mask", "what a trained model guesses for [MASK]"),
-        "evaluate": ("bert_jax.evaluate", "what a checkpoint scores on a store"),
-        "score": ("bert_jax.score", "a file of predictions, as the official script"),
-        "convert": ("bert_jax.convert", "a checkpoint in another layout"),
+        "predict": ("bert_jax.predict", "predict new rows with a fine-tuned model"),
+        "features": ("bert_jax.features", "write vectors of your texts"),
+        "fill_mask": ("bert_jax.fill_mask", "show what a model guesses for [MASK]"),
+        "evaluate": ("bert_jax.evaluate", "score a checkpoint on a store, sentences or a search"),
+        "score": ("bert_jax.score", "score predictions as the official script does"),
+        "convert": ("bert_jax.convert", "write a checkpoint in another format"),
     },
     "plan": {
-        "config": ("bert_jax.settings", "the settings of configs, or those that match a word"),
-        "plan": ("bert_jax.plan", "what a run on TPUs takes and costs, and what a budget buys"),
-        "benchmark": ("bert_jax.benchmark", "how long a training step takes here"),
-        "doctor": ("bert_jax.doctor", "whether this machine is fit for a run"),
+        "config": ("bert_jax.settings", "list settings of configs, all or those with a word"),
+        "plan": ("bert_jax.plan", "estimate what a TPU run takes, or what a budget buys"),
+        "benchmark": ("bert_jax.benchmark", "time a training step on this machine"),
+        "doctor": ("bert_jax.doctor", "check whether this machine is fit for a run"),
     },
     "research": {
-        "study": ("bert_jax.study", "systems, settings or checkpoints compared, over seeds"),
-        "ladder": ("bert_jax.ladder", "a scaling law of your text, from small models"),
-        "baseline": ("bert_jax.baseline", "what came before BERT, and tasks on frozen vectors"),
+        "study": ("bert_jax.study", "compare systems, settings or checkpoints over seeds"),
+        "ladder": ("bert_jax.ladder", "fit a scaling law on your text with small models"),
+        "baseline": ("bert_jax.baseline", "train what came before BERT, and use frozen vectors"),
     },
 }
 MODULES = {name: module for commands in GROUPS.values() for name, (module, _) in commands.items()}
@@ -67,7 +67,7 @@ def main() -> None:
     elif name not in MODULES:
         near = difflib.get_close_matches(name, MODULES, 1)
         hint = f"did you mean {near[0]}?" if near else f"they are {', '.join(MODULES)}"
-        print(f"error: {name!r} is no command of bert-jax; {hint}", file=sys.stderr)
+        print(f"error: {name!r} is not a bert-jax command; {hint}", file=sys.stderr)
         sys.exit(REFUSED)
     else:
         del sys.argv[1]

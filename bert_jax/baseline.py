@@ -1,7 +1,7 @@
-"""Train what came before BERT on a store, and learn tasks on frozen vectors.
+"""Train baselines from before BERT on a store, and learn tasks on frozen vectors.
 
-The first argument says what: skipgram, bilm and cove train, task learns a task on their vectors or
-on a BERT's, ner finds named entities as the paper does on a frozen BERT.
+The first argument selects one: skipgram, bilm and cove train vectors; task learns a task on those
+or on a BERT's; ner finds named entities on a frozen BERT, as in the paper.
 """
 
 import dataclasses
@@ -60,13 +60,13 @@ class CoVeFlags(BaselineFlags):
 
     from_: str = flag(
         "",
-        "workdir of a skip-gram trained on --store: the vectors that the encoder reads",
+        "workdir of a skip-gram trained on --store, whose vectors the encoder reads",
         metavar="SKIPGRAM",
         is_required=True,
     )
     parallel: str = flag(
         "",
-        "aligned texts, a text, a tab and its translation in each line",
+        "aligned texts; each line has a text, a tab and its translation",
         metavar="FILE.tsv",
         is_required=True,
     )
@@ -116,11 +116,11 @@ class NerFlags:
     output: str = flag("", "new folder", metavar="DIR", is_required=True)
     features: str = flag(
         "concatenated_last_four",
-        "which vectors, or all: embeddings, second_to_last, last, weighted_last_four, "
+        "vectors to use, or all: embeddings, second_to_last, last, weighted_last_four, "
         "concatenated_last_four, weighted_all; several separated by commas",
     )
     max_seq_length: int = flag(
-        0, "tokens of a row at most; 0: 128, or the model's positions if fewer", minimum=0
+        0, "longest row in tokens; 0: 128, or the model's positions if fewer", minimum=0
     )
     training: Training
 
@@ -155,9 +155,9 @@ COMMAND = Kinds(
         ),
         "task": Command(
             f"{_MODULE} task",
-            "Learn a task on token counts or frozen vectors.\n\n"
-            "Classes and numbers by a linear model on the mean vector of a text, tags by a BiLSTM. "
-            "summary.json has the names of a fine-tuning's.",
+            "Learn a task on token counts or frozen vectors.\n\nA linear model on a text's mean "
+            "vector predicts classes and numbers, a BiLSTM tags. summary.json has the same names "
+            "as in fine-tuning.",
             TaskFlags,
             f"{_RUN} task counts --from=stores/mine --config=configs/finetune/glue.py:task=rte "
             "--config.data.dir=DIR --workdir=runs/counts",
@@ -165,8 +165,8 @@ COMMAND = Kinds(
         "ner": Command(
             f"{_MODULE} ner",
             "Find named entities on the vectors of a frozen BERT, by a BiLSTM (table 7 of the "
-            "paper).\n\nThe vectors of all layers are computed once; the epoch that is best on dev "
-            "counts.",
+            "paper).\n\nThe vectors of all layers are computed once; the best epoch on dev is "
+            "scored.",
             NerFlags,
             f"{_RUN} ner --checkpoint=hf:CK --data_dir=DIR --output=runs/frozen_ner --features=all",
         ),

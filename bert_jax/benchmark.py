@@ -1,7 +1,7 @@
 """Time the training step on this machine.
 
 It times the step that bert_jax.train runs: forward, backward, dropout and optimizer, on batches
-that lie on the devices beforehand. The input pipeline, evaluation and saving are not part of it.
+already on the devices. The input pipeline, evaluation and saving are not part of it.
 """
 
 import dataclasses
@@ -24,21 +24,21 @@ class BenchmarkFlags:
     config: GivenConfig[Config] = cli.config_flag(
         about=", such as configs/base.py; without a config.data.store, rows are of synthetic tokens"
     )
-    seq_len: int = flag(0, "positions of a row; 0: as in the first phase", minimum=0)
+    seq_len: int = flag(0, "tokens per row; 0: as in the first phase", minimum=0)
     batch_size: int = flag(
         0,
-        "rows of a step over all devices; 0: the phase's on TPU, else 8,192 positions per GPU "
-        "or 2,048 per CPU device",
+        "rows per step over all devices; 0: the phase's on TPU, else 8,192 tokens per GPU or "
+        "2,048 per CPU device",
         minimum=0,
     )
     token_share: float = flag(
-        1.0, "share of a synthetic row that holds tokens; the rest is padding", above=0, maximum=1
+        1.0, "share of a synthetic row filled with tokens; the rest is padding", above=0, maximum=1
     )
-    steps: int = flag(0, "steps to time; 0: as many as --secs has room for", minimum=0)
+    steps: int = flag(0, "steps to time; 0: as many as fit into --secs", minimum=0)
     secs: float = flag(
-        10.0, "seconds to time, about, and five steps at least; not with --steps", above=0
+        10.0, "about how long to time, at least five steps; not with --steps", above=0
     )
-    json_out: str = flag("", "file for every number", metavar="FILE")
+    json_out: str = flag("", "JSON file for all numbers", metavar="FILE")
 
 
 COMMAND = Command(

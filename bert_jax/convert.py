@@ -1,6 +1,6 @@
 """Write a checkpoint in another format.
 
-The copy is read back and run on the same rows as the checkpoint before it gets its name.
+The copy gets its name only after it is read back and its outputs match the checkpoint's.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ class ConvertFlags:
         is_required=True,
     )
     part: str = flag(
-        DISCRIMINATOR, "model to convert of a run of replaced-token detection", choices=PARTS
+        DISCRIMINATOR, "model of a replaced-token detection run to convert", choices=PARTS
     )
     initialize_missing: bool = flag(
         False, "initialize the pooler and the heads that the checkpoint lacks"
@@ -41,18 +41,18 @@ class ConvertFlags:
         None, "seed of --initialize_missing; 0 if not set", minimum=0, maximum=2**32 - 1
     )
     hidden_act: str | None = flag(
-        None, "the gelu to write, if the checkpoint names another", choices=HIDDEN_ACTS
+        None, "activation to write, if the checkpoint names another gelu", choices=HIDDEN_ACTS
     )
     with_optimizer: bool = flag(
-        False, "copy a run's checkpoint to orbax:DIR as it is, for others to branch from"
+        False, "copy a run's checkpoint with its optimizer to orbax:DIR, for others to branch from"
     )
     push_to_hub: str | None = flag(
         None,
-        "name on the Hugging Face hub that an export to hf: is uploaded to",
+        "name on the Hugging Face hub to upload an export to hf: to",
         "upload",
         metavar="ORG/NAME",
     )
-    public: bool = flag(False, "let everybody read what is uploaded", "upload")
+    public: bool = flag(False, "let everybody read the upload", "upload")
 
     def __post_init__(self) -> None:
         if self.seed is not None and not self.initialize_missing:
@@ -67,7 +67,7 @@ class ConvertFlags:
                 "--initialize_missing"
             )
         if self.public and self.push_to_hub is None:
-            raise Refused("--public is for what is uploaded; give --push_to_hub=ORG/NAME too")
+            raise Refused("--public is for uploads; give --push_to_hub=ORG/NAME too")
 
 
 COMMAND = Command(

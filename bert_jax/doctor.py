@@ -2,8 +2,8 @@
 
 Takes minutes and changes nothing. Prints a verdict for each part: versions and devices, the disk or
 bucket, the links between devices, the attention kernel (compared with plain attention), twenty
-steps (with a CPU's), the time of a step (with its estimate), the input. Exit code 1 means that a
-part is wrong.
+steps (compared with a CPU's), the step time (compared with its estimate), the input. Exit code 1
+means that a part failed.
 """
 
 import dataclasses
@@ -30,18 +30,18 @@ class DoctorFlags:
 
     config: GivenConfig[Config] = cli.config_flag(
         is_required=False,
-        about=" of the run to come: its model, first phase, mesh, and store, whose input is "
-        f"measured; without it {_BASE}, or on a CPU the small one of {_SMALL}",
+        about=" of the planned run: checks its model, first phase and mesh, and measures its "
+        f"store's input; if not given {_BASE}, or {_SMALL} on a CPU",
     )
     process: ProcessFlags
     workdir: str = flag(
         "",
-        "folder or gs://BUCKET/PATH where checkpoints will be, to write and read a file there; "
-        "without one it is skipped",
+        "folder or gs://BUCKET/PATH for checkpoints, to write and read a test file; skipped if "
+        "not given",
         metavar="DIR",
     )
-    json_out: str = flag("", "file for every number, to keep or to send", metavar="FILE")
-    limit_secs: float = flag(480.0, "start no further part after so many seconds", minimum=0.0)
+    json_out: str = flag("", "JSON file for all numbers, to keep or to send", metavar="FILE")
+    limit_secs: float = flag(480.0, "start no more parts after this many seconds", minimum=0.0)
     step_secs: float = flag(10.0, "seconds to time steps", minimum=0.1)
 
 
@@ -97,7 +97,7 @@ def _main(log: LibraryLog, flags: DoctorFlags) -> int:
             name = _SMALL if jax.default_backend() == "cpu" else _BASE
             config = flags.config.load(name)
             screen.print(
-                f"checking with {name}; give the config of the run to come with --config=FILE"
+                f"checking with {name}; give the config of the planned run with --config=FILE"
             )
         resolved = setup.resolve_alone(config)
         source = setup.open_feed(resolved, screen)

@@ -1,7 +1,7 @@
-"""Score a checkpoint on a store, the likelihood of sentences by it, or a search by its vectors.
+"""Score a checkpoint on a store, on the likelihood of sentences, or on a search by its vectors.
 
-A store is scored by masked words and next sentences, or by a causal model's next tokens; sentences
-by their pseudo-log-likelihood; a search by nDCG@10, recall@100 and MRR@10 next to BM25's.
+A store is scored by masked words and next sentences (causal models: next tokens); sentences by
+their pseudo-log-likelihood; a search by nDCG@10, recall@100 and MRR@10 next to BM25's.
 """
 
 import dataclasses
@@ -29,37 +29,38 @@ class EvaluateFlags:
 
     checkpoint: str = flag(
         "",
-        "the workdir of a run, hf:DIR of Hugging Face's files or google:PREFIX of Google's",
+        "workdir of a run, hf:DIR (Hugging Face's files) or google:PREFIX (Google's)",
         metavar="CK",
         is_required=True,
     )
     output: str = flag("", "new file for the numbers, as JSON lines", metavar="FILE")
-    batch_size: int = flag(64, "rows that the model sees at once", minimum=1)
+    batch_size: int = flag(64, "rows per batch", minimum=1)
     int8: bool = cli.int8_flag()
     store: str = flag(
         "",
         "store with the checkpoint's vocabulary, a folder that data_pipeline.build wrote, or "
-        "gs://; of a run by default its own",
+        "gs://; default: the run's own",
         "a store",
         metavar="STORE",
     )
     split: str = flag(
         "",
-        f"part of the store, {HELDOUT} if not set, or {TRAIN}; of --retrieval the name of a file "
-        f"in qrels/, {_USUAL_QRELS} if not set",
+        f"split of the store, {HELDOUT} (if not set) or {TRAIN}; with --retrieval the name of a "
+        f"file in qrels/, {_USUAL_QRELS} if not set",
         "a store",
     )
     seq_len: int | None = flag(
         None,
-        f"most tokens of an example; if not set {_USUAL_SEQ_LEN}, or the model's positions where "
-        "these are fewer",
+        f"longest example in tokens; if not set {_USUAL_SEQ_LEN}, or the model's positions if "
+        "fewer",
         "a store",
         minimum=_MIN_SEQ_LEN,
     )
-    examples: int = flag(4096, "most examples of the store", "a store", minimum=1)
+    examples: int = flag(4096, "most examples to score", "a store", minimum=1)
     segments: str | None = flag(
         None,
-        "what an example is made of; if not set, as in the run, else nsp, or sop for an ALBERT",
+        "what an example is made of; if not set, as in the run; for other checkpoints nsp, or sop "
+        "for an ALBERT",
         "a store",
         choices=SEGMENTS,
     )
@@ -72,8 +73,8 @@ class EvaluateFlags:
 
     retrieval: str = flag(
         "",
-        "folder in BEIR's layout, searched by exact products of pooled vectors and by BM25: "
-        "corpus.jsonl, queries.jsonl, qrels/test.tsv",
+        "folder in BEIR's layout (corpus.jsonl, queries.jsonl, qrels/test.tsv), searched by exact "
+        "products of pooled vectors and by BM25",
         "retrieval",
         metavar="DIR",
     )
@@ -94,13 +95,13 @@ class EvaluateFlags:
 
     def __post_init__(self) -> None:
         if self.retrieval and (self.store or self.sentences):
-            raise Refused("--retrieval stands alone: give --store and --sentences another command")
+            raise Refused("--retrieval excludes --store and --sentences: score them separately")
         if self.retrieval:
             self._refuse_set(_OF_STORE, "a store, and --retrieval is scored here: leave it out")
             return
         self._refuse_set(_OF_RETRIEVAL, "retrieval: give --retrieval too, or leave it out")
         if self.split not in ("", HELDOUT, TRAIN):
-            raise Refused(f"--split is {self.split!r}; of a store it is {HELDOUT} or {TRAIN}")
+            raise Refused(f"--split is {self.split!r}; for a store it must be {HELDOUT} or {TRAIN}")
         if self.sentences and not self.store:
             self._refuse_set(
                 ("split", *_OF_STORE),
@@ -110,7 +111,7 @@ class EvaluateFlags:
     def _refuse_set(self, names: Sequence[str], problem: str) -> None:
         for name in names:
             if getattr(self, name) != getattr(EvaluateFlags, name):
-                raise Refused(f"--{name} is of {problem}")
+                raise Refused(f"--{name} is for {problem}")
 
 
 COMMAND = Command(

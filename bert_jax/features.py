@@ -2,11 +2,11 @@
 
 npz: `vectors` float32[T,D] of all T tokens, line after line, [T,K,D] for a list or range of K
 layers; `tokens` their T pieces; `offsets` int64[N+1]: line i has vectors[offsets[i]:offsets[i+1]],
-[CLS] and [SEP] among them. Pooled: `vectors` alone, float32[N,D] or [N,K,D]. Parquet has a row per
+[CLS] and [SEP] included. Pooled: `vectors` alone, float32[N,D] or [N,K,D]. Parquet has a row per
 line: line, tokens, vectors, or line, vector. JSON lines have Google's names.
 
-Every line gives a row, an empty one [CLS] [SEP]. The text streams through: memory holds some
-hundred megabytes of vectors at most.
+Every line gives a row; an empty line is [CLS] [SEP]. Text is streamed: memory holds a few hundred
+megabytes of vectors at most.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ class FeaturesFlags:
     """Declare the flags."""
 
     checkpoint: str = flag(
-        "", "hf:DIR, google:PREFIX or orbax:WORKDIR, or the place alone", is_required=True
+        "", "hf:DIR, google:PREFIX or orbax:WORKDIR, or the path alone", is_required=True
     )
     input: str = flag(
         "",
@@ -35,8 +35,8 @@ class FeaturesFlags:
     output: str = flag("", "new file: .npz, .parquet or .jsonl", metavar="FILE", is_required=True)
     layers: str = flag(
         "-1",
-        "layers, as Python indexes a list of them: -1 the last; 0 the embeddings; -4: the last "
-        "four; -2,-1 a list",
+        "layers, indexed as in Python: -1 is the last, 0 the embeddings, -4: the last four, -2,-1 "
+        "a list",
     )
     pool: str = flag(
         "", "one vector per line: [CLS]'s, or the mean of all", choices=("", "cls", "mean")
@@ -51,7 +51,7 @@ class FeaturesFlags:
         "0 truncates the line",
         minimum=0,
     )
-    batch_size: int = flag(32, "lines in a batch", minimum=1)
+    batch_size: int = flag(32, "lines per batch", minimum=1)
     int8: bool = cli.int8_flag()
 
 

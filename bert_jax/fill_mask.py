@@ -18,7 +18,7 @@ class FillMaskFlags:
 
     checkpoint: str = flag(
         "",
-        "orbax:WORKDIR[@STEP], hf:DIR or google:PREFIX, or the place alone",
+        "orbax:WORKDIR[@STEP], hf:DIR or google:PREFIX, or the path alone",
         metavar="CK",
         is_required=True,
     )
@@ -26,9 +26,9 @@ class FillMaskFlags:
         (), "sentences with [MASK] in them", metavar="SENTENCE", is_positional=True
     )
     heldout: int = flag(
-        0, "sentences that the run held out of each store, to hide a word of", minimum=0
+        0, "number of held-out sentences per store of the run, each with a hidden word", minimum=0
     )
-    top: int = flag(5, "guesses for each [MASK]", minimum=1)
+    top: int = flag(5, "guesses per [MASK]", minimum=1)
 
 
 COMMAND = Command(

@@ -1,7 +1,6 @@
 """Fine-tune a BERT on a task, or resume a run.
 
-A run that Ctrl-C, another signal or a crash has stopped resumes when the same command is given
-again.
+After Ctrl-C, another signal or a crash, the same command resumes the run.
 """
 
 import dataclasses

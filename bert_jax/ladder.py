@@ -1,8 +1,8 @@
-"""Fit a scaling law on your own text, by small models trained for few tokens.
+"""Fit a scaling law on your own text with small models trained on few tokens.
 
 Trains each width on each number of tokens, with a schedule of its own, and fits the held-out masked
-LM loss. What is finished is not run again, so the same command resumes, and widths and tokens may
-be added. python -m bert_jax.plan --budget reads the law. Exit code 1: a run failed, or the points
+LM loss. The same command resumes: finished runs are not repeated, and widths and tokens may be
+added. python -m bert_jax.plan --budget reads the law. Exit code 1: a run failed, or the points
 fit no law.
 """
 
@@ -46,7 +46,7 @@ class LadderFlags:
     widths: str = flag("64,128,256", "widths of the models", metavar="N,...")
     tokens: str = flag(
         "",
-        "tokens that each width reads, as 8M,16M,32M; empty: by the size of the store",
+        "tokens to train each width on, as 8M,16M,32M; empty: by the size of the store",
         metavar="N,...",
     )
     learning_rate: float = flag(
@@ -59,19 +59,19 @@ class LadderFlags:
     )
     learned: float = flag(
         LEARNED,
-        "fit only runs that have come this share of the way from the unigram loss to the n-gram "
-        "loss",
+        "fit only runs whose loss has covered this share of the way from the unigram loss to the "
+        "n-gram loss",
         minimum=-1.0,
         maximum=2.0,
     )
     max_operations: float | None = flag(
-        None, "refuse a ladder of more operations, such as 5% of the run that you plan"
+        None, "refuse a ladder that takes more operations, such as 5% of the planned run"
     )
     parallel: int = flag(
         1, "runs at once, on a GPU or TPU chip each; on a CPU they share it", minimum=1
     )
-    plan: bool = flag(False, "print what the ladder takes, and run nothing", "plan")
-    measure: bool = flag(True, "time steps that are short enough", "plan")
+    plan: bool = flag(False, "print the cost of the ladder, and run nothing", "plan")
+    measure: bool = flag(True, "time short steps on this machine", "plan")
 
     def __post_init__(self) -> None:
         cli.check_folder(self.workdir)
@@ -131,7 +131,7 @@ def _main(log: LibraryLog, flags: LadderFlags) -> int:
 
 def _open_text(config: Config) -> Store:
     if not config.data.store or "," in config.data.store:
-        raise Refused(f"config.data.store is {config.data.store!r}; give the one store to climb on")
+        raise Refused(f"config.data.store is {config.data.store!r}; give exactly one store")
     store = open_store(config.data.store)
     if store.kind != TEXT:
         raise Refused(
@@ -169,7 +169,7 @@ def _read_rungs(flags: LadderFlags, config: Config, store: Store) -> tuple[list[
 def _check_operations(total: float, most: float | None) -> None:
     if most is not None and not total <= most:
         raise Refused(
-            f"the rungs take {total:.3g} operations, more than --max_operations={most:g}; take "
+            f"the runs take {total:.3g} operations, more than --max_operations={most:g}; take "
             f"narrower --widths, or --tokens of {most / total:.2g} times as many"
         )
 

@@ -1,4 +1,4 @@
-"""Plan a run on TPUs without one.
+"""Plan a run on TPUs without having any.
 
 Compiles the real step of every phase with the TPU's own compiler. The compiler's count of memory
 decides whether a phase fits; its times are estimates. Needs libtpu, on x86-64 Linux: `pip install
@@ -71,22 +71,22 @@ class PlanFlags:
     )
     seq_len: int | None = flag(None, "plan one phase only, of this length", "what if", minimum=1)
     per_chip_batch: int | None = flag(
-        None, "plan one phase only, with this many rows per chip, all at once", "what if", minimum=1
+        None, "plan one phase only, with this many rows per chip at once", "what if", minimum=1
     )
     scale: str = flag(
         "",
-        "a row for each slice of this many chips, with the same rows per chip",
+        "also plan slices of these numbers of chips, with the same rows per chip",
         "what if",
         metavar="16,64,256",
     )
     budget: float | None = flag(
-        None, "dollars to spend: which size to train, and the loss to expect", "a budget", above=0
+        None, "dollars to spend: which size to train and what loss to expect", "a budget", above=0
     )
     days: float | None = flag(
-        None, "days of the slice to spend, in place of --budget", "a budget", above=0
+        None, "days of the slice to spend, instead of --budget", "a budget", above=0
     )
     chip_hours: float | None = flag(
-        None, "hours of a chip to spend, in place of --budget", "a budget", above=0
+        None, "chip-hours to spend, instead of --budget", "a budget", above=0
     )
     spot: bool = flag(
         False, "spend the budget on spot chips; preemptions are not counted", "a budget"

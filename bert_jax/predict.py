@@ -24,31 +24,31 @@ class PredictFlags:
 
     checkpoint: str = flag(
         "",
-        "fine-tuned model: the workdir of python -m bert_jax.finetune, or orbax:DIR@STEP; hf:DIR, "
-        "its export, or somebody's classifier",
+        "fine-tuned model: the workdir of python -m bert_jax.finetune, orbax:DIR@STEP, or hf:DIR "
+        "(an export or another classifier)",
         metavar="RUN",
         is_required=True,
     )
     input: str = flag(
         "",
-        "rows to predict; of a table, GLUE, SWAG: .tsv, .csv, .jsonl or .parquet; CODAH: .tsv; "
-        "NER: one word per line; SQuAD: its JSON; answers and tags may be there, and are unread",
+        "rows to predict; table, GLUE, SWAG: .tsv, .csv, .jsonl or .parquet; CODAH: .tsv; NER: "
+        "one word per line; SQuAD: its JSON; answers and tags in it are ignored",
         metavar="FILE",
         is_required=True,
     )
     output: str = flag(
         "",
-        "new file: .tsv, .csv, .jsonl or .parquet of a table; .conll of NER; .json of SQuAD",
+        "new file: .tsv, .csv, .jsonl or .parquet for a table; .conll for NER; .json for SQuAD",
         metavar="FILE",
         is_required=True,
     )
     text_column: str | None = flag(
-        None, "column of the text in a table, if it has another name than in training"
+        None, "column of the text in a table, if named differently than in training"
     )
     second_text_column: str | None = flag(
         None,
-        "column of a pair's second text in a table, if it has another name than in training; '' "
-        "for single texts",
+        "column of a pair's second text in a table, if named differently than in training; '' for "
+        "single texts",
     )
     probabilities: str = flag(
         "all", "probabilities of each class, or of the predicted one", choices=("all", "best")
@@ -57,9 +57,9 @@ class PredictFlags:
         None, "SQuAD only: null odds above which no answer is given; as in training if not set"
     )
     max_seq_length: int = flag(
-        0, "tokens that a row is cut to, [CLS] and [SEP] too; 0: as in training"
+        0, "truncate rows to N tokens, [CLS] and [SEP] included; 0: as in training"
     )
-    batch_size: int = flag(64, "rows in a batch", minimum=1)
+    batch_size: int = flag(64, "rows per batch", minimum=1)
     int8: bool = cli.int8_flag()
 
 
@@ -130,11 +130,11 @@ def _check_columns(flags: PredictFlags, layer: TaskLayer) -> None:
     given = [name for name, value in columns.items() if value is not None]
     if given and layer.kind in (*_OPENED, CHOOSE):
         raise Refused(
-            f"--{given[0]} is of tables of texts or pairs, and {trained_on}, whose files have no "
+            f"--{given[0]} is for tables of texts or pairs, and {trained_on}, whose files have no "
             "columns to choose; leave it out"
         )
     if flags.null_threshold is not None and layer.kind != SPAN:
-        raise Refused(f"--null_threshold is of SQuAD, and {trained_on}; leave it out")
+        raise Refused(f"--null_threshold is for SQuAD, and {trained_on}; leave it out")
 
 
 def _predict(

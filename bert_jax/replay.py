@@ -1,8 +1,8 @@
 """Show the text of any step of a run.
 
 Steps count from 1 over all phases, as in metrics.jsonl. A token to predict stands as
-[seen->answer]: [MASK->cat] is hidden, [dog->cat] replaced, [cat->cat] left as it was. A
-phase that learns causal sees no masks, and none are shown. Needs no devices and no model.
+[seen->answer]: [MASK->cat] is hidden, [dog->cat] replaced, [cat->cat] left as it was. Causal
+phases have no masks. Needs no devices and no model.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ class ReplayFlags:
     bad: bool = flag(
         False, "show the bad steps that the run recorded, and the steps it skipped, instead"
     )
-    store: str = flag("", "where the run's store lies now, if it was moved", metavar="STORE")
+    store: str = flag("", "new place of the run's store, if it was moved", metavar="STORE")
 
     def __post_init__(self) -> None:
         if self.rows != "all" and (not self.rows.isdecimal() or int(self.rows) < 1):
@@ -137,8 +137,8 @@ def _main(log: LibraryLog, flags: ReplayFlags) -> int:
         if join_digests(stores) != run.store_digest:
             places = ", ".join(str(store.directory) for store in stores)
             raise Refused(
-                f"{places} is not the store that the run of {workdir} was trained on; "
-                "give that one as --store, of several all in their order"
+                f"{places} is not the store that the run of {workdir} was trained on; give that "
+                "store as --store, or if several, all in their order"
             )
         feed = StoreFeed(stores, dataclasses.replace(run.config, data=data))
     return _show_step(console, feed, run.vocabulary, flags.step, most)

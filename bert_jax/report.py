@@ -1,8 +1,8 @@
 """Report on a run, or compare runs.
 
-Prints how far a run is, how good, what looks wrong, where its time went and what it took. A live or
-a killed run will do. Of several runs it says which settings differ, and which differences are
-larger than noise.
+Prints a run's progress, scores, problems, time by activity, and cost; the run may be live or
+killed. For several runs it shows which settings differ, and which differences in loss are larger
+than noise.
 """
 
 import dataclasses
@@ -22,10 +22,10 @@ class ReportFlags:
     runs: tuple[str, ...] = flag(
         (), "workdir of a run", metavar="RUN", is_positional=True, is_required=True
     )
-    output: str = flag("", "one HTML file for the page, which loads nothing", metavar="FILE.html")
+    output: str = flag("", "file for the report, a self-contained HTML page", metavar="FILE.html")
     guesses: int = flag(
         0,
-        "held-out sentences to hide a word of, for the newest checkpoint of each run to guess",
+        "held-out sentences in which the newest checkpoint of each run guesses a hidden word",
         minimum=0,
     )
 

@@ -28,14 +28,14 @@ class ScoreFlags:
         None, "whose predictions", choices=(SQUAD, NER, *CHOICES), is_required=True
     )
     predictions: str = flag(
-        "", "file to score; of squad plain or compressed", metavar="FILE", is_required=True
+        "", "file to score; for squad plain or compressed", metavar="FILE", is_required=True
     )
-    data: str = flag("", "squad only: its own file, with the right answers", metavar="FILE")
+    data: str = flag("", "squad only: SQuAD's file with the right answers", metavar="FILE")
     null_odds: str = flag(
         "", "SQuAD 2.0 only: file of the null odds of each question", metavar="FILE"
     )
     null_threshold: float | None = flag(
-        None, "SQuAD 2.0 only: questions of higher null odds get no answer (1.0)"
+        None, "SQuAD 2.0 only: questions with higher null odds get no answer (1.0)"
     )
 
 

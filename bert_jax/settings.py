@@ -1,6 +1,6 @@
-"""List the settings of configs: default, unit, range, and what each of them does.
+"""List the settings of configs: default, unit, range and description.
 
-A command with --config takes each of them as --config.KEY=VALUE.
+A command with --config takes each setting as --config.KEY=VALUE.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ class SettingsFlags:
 
     pattern: str = flag(
         "",
-        "part of a key or of the words about it; all settings if not given",
+        "part of a key or of its description; all settings if not given",
         metavar="PATTERN",
         is_positional=True,
     )

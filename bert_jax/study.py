@@ -1,8 +1,8 @@
 """Compare systems or settings over several seeds, each run in a process and a folder of its own.
 
-Without a kind: systems on one store, all with equal tokens or operations, scored alike. Prints
+Without a kind: systems on one store, with equal tokens or operations and the same scoring. Prints
 means, standard deviations, and the differences that are larger than chance. The kind grid compares
-rates and epochs of a fine-tuning, probe the checkpoints of a run of pre-training.
+learning rates and epochs of fine-tuning; probe compares the checkpoints of a pre-training run.
 
 The same command resumes: finished runs are not repeated, and rows, seeds and values may be added.
 If a run fails, the others still run, and the exit code is 1.
@@ -35,13 +35,13 @@ class StudyFlags:
     workdir: str = flag("", "folder of the study and of its runs", metavar="DIR", is_required=True)
     task: tuple[str, ...] = flag(
         (),
-        "task that all rows learn, in addition to the config's: a config of finetune and its "
+        "task that all rows learn, in addition to the config's: a fine-tuning config and its "
         "settings; may be repeated",
         metavar='"NAME FILE KEY=VALUE ..."',
     )
     score: str = flag(
         "",
-        "score this finished run, such as BERT-seed0, and stop; the study itself uses it",
+        "score this finished run, such as BERT-seed0, and stop; used by the study itself",
         metavar="RUN",
     )
     parallel: int = flag(1, _PARALLEL, minimum=1)
@@ -58,17 +58,16 @@ class GridFlags:
 
     config: GivenConfig[FinetuneConfig] = cli.config_flag(FinetuneConfig)
     workdir: str = flag(
-        "",
-        "folder of the runs, grid.json and grid.png",
-        metavar="DIR",
-        is_required=True,
+        "", "folder of the runs, grid.json and grid.png", metavar="DIR", is_required=True
     )
     learning_rates: str = flag("5e-5,4e-5,3e-5,2e-5", "learning rates to try", metavar="X,...")
-    epochs: str = flag("2,3,4", "passes over the training split, to try", metavar="X,...")
+    epochs: str = flag("2,3,4", "numbers of epochs to try", metavar="X,...")
     seeds: str = flag(
         "0", "seeds of the task's layer, of dropout and of the order of examples", metavar="N,..."
     )
-    score: str = flag("", "deciding score as in metrics.jsonl: dev_accuracy; empty: the task's own")
+    score: str = flag(
+        "", "deciding score, as in metrics.jsonl: dev_accuracy; empty: the task's own"
+    )
     parallel: int = flag(1, _PARALLEL, minimum=1)
 
     def __post_init__(self) -> None:
@@ -80,7 +79,7 @@ class ProbeFlags:
     """Declare the flags of probe."""
 
     workdir: str = flag(
-        "", "run of pre-training, or gs://...; it is only read", metavar="RUN", is_required=True
+        "", "pre-training run, or gs://...; it is only read", metavar="RUN", is_required=True
     )
     config: GivenConfig[FinetuneConfig] = cli.config_flag(FinetuneConfig)
     probe_dir: str = flag(
@@ -88,9 +87,9 @@ class ProbeFlags:
         "folder of the scores, their picture and the fine-tunings; by default RUN-probe",
         metavar="DIR",
     )
-    every: int = flag(1, "fine-tune checkpoints at least so far apart", minimum=1, unit="steps")
+    every: int = flag(1, "least interval between fine-tuned checkpoints", minimum=1, unit="steps")
     platform: str = flag(
-        "cpu", "JAX's platform for fine-tuning: cpu, cuda or tpu; the run has the accelerator"
+        "cpu", "JAX's platform for fine-tuning: cpu, cuda or tpu; the run uses the accelerator"
     )
 
     def __post_init__(self) -> None:
@@ -125,7 +124,7 @@ COMMAND = Kinds(
             "bert_jax.study probe",
             "Fine-tune from the checkpoints of a run while it pre-trains.\n\n"
             "Every checkpoint is fine-tuned with the same seed, the newest first. The probe ends "
-            "when the run has ended and all checkpoints are done.",
+            "once the run has ended and all checkpoints are scored.",
             ProbeFlags,
             f"{_RUN} probe --workdir=runs/base {_RTE} --config.data.dir=DIR",
         ),

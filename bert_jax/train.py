@@ -1,7 +1,6 @@
 """Pre-train a BERT on a store, or resume a run.
 
-A run that Ctrl-C, another signal or a crash has stopped resumes when the same command is given
-again.
+After Ctrl-C, another signal or a crash, the same command resumes the run.
 """
 
 import dataclasses
@@ -27,8 +26,8 @@ class TrainFlags:
     run: RunFlags
     branch: str = flag(
         "",
-        "checkpoint of another run to begin with, with its optimizer and position; this config may "
-        "change what comes after the step",
+        "checkpoint of another run to continue from, with its optimizer and position; this config "
+        "may change only what comes after the step",
         metavar="RUN@STEP",
     )
 

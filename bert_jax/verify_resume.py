@@ -1,7 +1,7 @@
-"""Prove that kills lose nothing.
+"""Prove that a killed run loses nothing.
 
 Trains once undisturbed in DIR/whole, and once in DIR/killed, where the same command resumes after
-each kill; then compares the last checkpoints bit for bit, and all records but for timings. The
+each kill; then compares the last checkpoints bit for bit, and all records except timings. The
 exit code is 0 if they are the same and 1 if not.
 """
 
@@ -38,7 +38,7 @@ class VerifyResumeFlags:
     )
     kills: int = flag(10, "SIGKILLs at random moments, two fifths of them inside a save", minimum=1)
     processes: int = flag(1, "processes that train together, on CPUs of this machine", minimum=1)
-    seed: int = flag(0, "seed of the moments")
+    seed: int = flag(0, "seed of the kill times")
 
     def __post_init__(self) -> None:
         if is_address(self.workdir):

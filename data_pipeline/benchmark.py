@@ -113,11 +113,11 @@ class StoreBenchmarkFlags:
     seq_len: int = flag(128, "tokens in a sequence")
     batch_size: int = flag(256, "rows in a batch", minimum=1, maximum=1 << 20)
     max_predictions_per_seq: int = flag(
-        0, "masked tokens in a sequence at most; 0: 15% of seq_len, rounded up"
+        0, "most masked tokens per sequence; 0: 15% of seq_len, rounded up"
     )
-    cores: int = flag(0, "CPU cores to use; 0: 1, 2, 4, ... up to all")
+    cores: int = flag(0, "CPU cores to use; 0 measures 1, 2, 4, ... up to all")
     secs: float = flag(
-        10.0, "seconds to measure each number of cores", minimum=0.001, maximum=86_400.0
+        10.0, "seconds to measure per number of cores", minimum=0.001, maximum=86_400.0
     )
     json_out: str = flag("", "file to write the measurement to", metavar="FILE")
     options: PretrainOptions = section(

@@ -63,7 +63,7 @@ class ExportFlags:
     shards: int = flag(
         10, "number of files; examples go to them in turn", minimum=1, maximum=99_999
     )
-    compression: str = flag("none", "of the files", choices=tuple(COMPRESSIONS))
+    compression: str = flag("none", "compression of the files", choices=tuple(COMPRESSIONS))
     workers: int = flag(0, "processes; 0: one per core", minimum=0, maximum=MAX_WORKERS)
     options: PretrainOptions = section("examples", _SAMPLER_FLAGS)
 

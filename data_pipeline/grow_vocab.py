@@ -1,7 +1,7 @@
-"""Add to a checkpoint's vocab.txt the words of a corpus that cost most tokens.
+"""Add the words that cost most tokens in a corpus to a checkpoint's vocab.txt.
 
-A word costs tokens where the list cuts it into pieces. bert_jax.train --config.init begins the rows
-of the new words at the mean of their pieces' rows.
+A word costs tokens if the list cuts it into pieces. bert_jax.train --config.init initializes the
+vectors of new words as the means of their pieces' vectors.
 """
 
 import dataclasses
@@ -51,15 +51,14 @@ class GrowFlags:
         "", "the vocab.txt to grow; it stays as it is", metavar="FILE", is_required=True
     )
     input: str = flag(
-        "", "text, as the build reads it, as GLOB[,GLOB]", metavar="GLOB[,GLOB]", is_required=True
+        "", "text files, as build reads them: GLOB[,GLOB]", metavar="GLOB[,GLOB]", is_required=True
     )
-    output: str = flag("", "the list to write", metavar="FILE", is_required=True)
+    output: str = flag("", "the vocab.txt to write", metavar="FILE", is_required=True)
     words: int = flag(1000, "most words to add", minimum=1, maximum=1 << 20)
     min_count: int = flag(10, "add only words that occur this often", minimum=1, maximum=1 << 31)
     keep_unused: bool = flag(
         False,
-        "leave the list's [unusedN] slots alone and add all words at the end, which makes the word "
-        "table longer",
+        "keep the [unusedN] slots and add all words at the end, which makes the word table longer",
     )
     lowercase: bool = flag(True, "lowercase the text and strip accents")
     text: TextOptions = section("text", _TEXT_FLAGS)
@@ -111,8 +110,8 @@ def _load(flags: GrowFlags, output: pathlib.Path) -> Vocabulary:
     """Return the vocabulary to grow; raise Refused for one that cannot be, or for the output."""
     if output.suffix in (".model", ".json"):
         raise Refused(
-            f"--output is {flags.output}, which names another kind of vocabulary; what is written "
-            "is a list, as in --output=grown.txt"
+            f"--output is {flags.output}, which names another kind of vocabulary; a list is "
+            "written, as in --output=grown.txt"
         )
     check_new_file(output)
     vocabulary = load_vocabulary(flags.vocab, flags.lowercase)

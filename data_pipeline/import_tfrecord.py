@@ -1,6 +1,6 @@
 """Make a store from TFRecords with Google BERT's features.
 
-create_pretraining_data.py of Google's repository writes such records.
+Google's create_pretraining_data.py writes such records.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Count and draw what is in a store, and report what looks wrong about it."""
+"""Count and plot the contents of a store, and report what looks wrong."""
 
 import dataclasses
 import json

@@ -91,11 +91,11 @@ def parse_budget(text: str, num_slices: int = 1, price_list: pathlib.Path = FILE
     is_zero = re.match(r"0+(\.0*)?(?![\d.])", text) is not None
     if not text or is_zero:
         raise Refused(
-            f"config.budget is {text or 'empty'}; a shell takes $ and the digit behind it for a "
-            f"variable of its own, so $40 may arrive as 0: {_UNITS}"
+            f"config.budget is {text or 'empty'}; a shell expands $ and the digit after it, so "
+            f"$40 may arrive as 0: {_UNITS}"
         )
     if match is None:
-        raise Refused(f"config.budget is {text!r}, which is no amount with a known unit; {_UNITS}")
+        raise Refused(f"config.budget is {text!r}, not an amount with a known unit; {_UNITS}")
     amount, unit, topology = float(match[1]), match[2], match[3]
     if unit != "usd":
         if topology is not None:
@@ -103,7 +103,7 @@ def parse_budget(text: str, num_slices: int = 1, price_list: pathlib.Path = FILE
         return TimeBudget(text, amount * {"m": 60, "h": 3600}[unit])
     if not topology:
         raise Refused(
-            f"config.budget is {text}, and what a dollar pays depends on the slice; {_UNITS}"
+            f"config.budget is {text}, and what a dollar buys depends on the slice; {_UNITS}"
         )
     tpu_slice = slices.find_slice(topology, num_slices, f"--config.budget={match[1]}usd@")
     prices, chip = read_prices(price_list), tpu_slice.chip.name
@@ -247,8 +247,8 @@ def _check_recipe(config: Config) -> None:
     budget_lib.check(config, "config.budget")
     if len(config.phases) != 2:
         raise Refused(
-            f"config.budget is for a recipe of two phases, and this config has "
-            f"{len(config.phases)}; take --config=configs/auto.py"
+            "config.budget is for a recipe of two phases, and this config has "
+            f"{len(config.phases)}; use --config=configs/auto.py"
         )
 
 
@@ -387,16 +387,16 @@ class _Speeds:
             raise Refused(
                 f"config.data.store={self._request.config.data.store} has "
                 f"{self._request.unique_tokens:,} tokens to train on, which {steps:,} steps read "
-                f"{MANY_EPOCHS} times, and a model learns something in {MIN_STEPS:,}; set smaller "
-                "config.phases[0].batch_size and config.phases[1].batch_size, or build a store of "
-                "more text"
+                f"{MANY_EPOCHS} times, and a model learns little in fewer than {MIN_STEPS:,}; set "
+                "smaller config.phases[0].batch_size and config.phases[1].batch_size, or build a "
+                "store of more text"
             )
         in_steps = MIN_STEPS * size.mean_secs + size.evaluation_secs
         needed = (self.clock() + size.rest_secs + in_steps) / AIM / 60
         raise Refused(
-            f"config.budget is {budget.text}, and here it pays {steps:,} steps of "
-            f"{size.shape.name}, the fastest size, which learns something in {MIN_STEPS:,}; give "
-            f"{math.ceil(needed)}m or more"
+            f"config.budget is {budget.text}, and here it buys {steps:,} steps of "
+            f"{size.shape.name}, the fastest size, which learns little in fewer than "
+            f"{MIN_STEPS:,}; give {math.ceil(needed)}m or more"
         )
 
     def _may_beat(self, size: DialSize, best: DialSize) -> bool:

@@ -233,8 +233,8 @@ def _device_memory_bytes(device: jax.Device) -> int | None:
 
 
 _HOW_TO_FIX = (
-    "take a smaller batch, or more config.phases[0].micro_batches of it, or cut the state over "
-    "more devices (config.mesh.preset)"
+    "use a smaller batch, more config.phases[0].micro_batches, or shard the state over more "
+    "devices (config.mesh.preset)"
 )
 
 
@@ -323,7 +323,7 @@ def set_rows(phase: Phase, rows: int, platform: str, shards: int) -> Phase:
         near = " or ".join(f"{size:,}" for size in (below, below + unit) if size)
         parts = f" x {phase.micro_batches} micro-batches" if phase.micro_batches > 1 else ""
         raise Refused(
-            f"batch_size is {phase.batch_size:,}, not a multiple of {unit}, the parts into which "
-            f"the mesh cuts a batch{parts}; try {near}"
+            f"batch_size is {phase.batch_size:,}, not a multiple of {unit}, the parts that the "
+            f"mesh splits a batch into{parts}; try {near}"
         )
     return phase

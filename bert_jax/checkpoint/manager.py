@@ -240,7 +240,7 @@ class Checkpoints:
         path = directory_lib.make_absolute(checkpoint)
         outcome = self._restore_one(path, abstract, is_own=False)
         if isinstance(outcome, Damaged):
-            raise Refused(f"{outcome.problem}; branch from another step, or put a whole copy there")
+            raise Refused(f"{outcome.problem}; branch from another step, or restore a copy")
         return outcome
 
     def _restore_one(

@@ -43,9 +43,9 @@ def make_no_intact_checkpoint(directory: Folder, problems: Sequence[str]) -> NoI
     """Build the error for a directory where no checkpoint can be restored."""
     named = "; ".join([*problems[:_MAX_PROBLEMS], *["..."] * (len(problems) > _MAX_PROBLEMS)])
     return NoIntactCheckpoint(
-        f"{directory} holds {len(problems)} checkpoints and none is whole ({named}); "
-        "nothing was changed: put a whole one there, train in a new --workdir, or add "
-        "--config.checkpoint.fresh=True, which sets the records of this run aside and starts at "
+        f"{directory} holds {len(problems)} checkpoints and none is intact ({named}); nothing was "
+        "changed: put an intact one there, train in a new --workdir, or add "
+        "--config.checkpoint.fresh=True, which moves the records of this run aside and starts at "
         "step 0"
     )
 
@@ -128,7 +128,7 @@ def quarantine(
         for step, problem in problems.items():
             path = directory / str(step)
             moved_to = directory_lib.quarantine(path)
-            reason = problem or f"{path} holds no file, so it is no checkpoint"
+            reason = problem or f"{path} holds no file, so it is not a checkpoint"
             say(f"{reason}; moved to {moved_to}, {consequence}")
         return ""
 

@@ -37,7 +37,7 @@ def settings_from(kind: type[Kind], view: Any, path: str = "config") -> Kind:
     Raises Refused if a field is unknown, missing, of another type, or not a finite number.
     """
     if not isinstance(view, ml_collections.ConfigDict):
-        raise Refused(f"{path} is {view!r}; it has fields; set one of the fields: {path}.NAME")
+        raise Refused(f"{path} is {view!r}; it is a group: set one of its fields, {path}.NAME")
     hints = typing.get_type_hints(kind)
     if unknown := sorted(set(view.keys()) - hints.keys()):
         raise Refused(f"{path} has no field {unknown[0]}; its fields are {sorted(hints)}")

@@ -28,7 +28,7 @@ COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
 class ModelConfig:
     """Size and shape of the encoder. Names come from Google's bert_config.json.
 
-    Published BERTs stay below a quarter of each maximum, so a larger value is a mistake or damage.
+    Published BERTs stay below a quarter of each maximum: a larger value is damage or a typo.
     """
 
     vocab_size: int = setting(
@@ -37,10 +37,10 @@ class ModelConfig:
     hidden_size: int = setting(768, "width of the encoder", minimum=1, maximum=1 << 16)
     num_hidden_layers: int = setting(12, "layers of the encoder", minimum=1, maximum=1 << 10)
     num_attention_heads: int = setting(
-        12, "attention heads of a layer, which divide hidden_size", minimum=1, maximum=1 << 12
+        12, "attention heads per layer; must divide hidden_size", minimum=1, maximum=1 << 12
     )
     intermediate_size: int = setting(
-        3072, "width between the two matrices of the feed-forward part", minimum=1, maximum=1 << 18
+        3072, "inner width of the feed-forward layers", minimum=1, maximum=1 << 18
     )
     hidden_act: str = setting(
         "gelu_tanh",
@@ -50,103 +50,100 @@ class ModelConfig:
     head_act: str = setting(
         "",
         "activation function of the masked language model's head; empty takes hidden_act (Hugging "
-        "Face's RoBERTa and ELECTRA have gelu_erf there, whatever their encoder has)",
+        "Face's RoBERTa and ELECTRA always have gelu_erf in the head)",
         choices=("", *HIDDEN_ACTS),
     )
     hidden_dropout_prob: float = setting(
-        0.1, "dropout rate of hidden vectors, where dropout_sites says", minimum=0, below=1
+        0.1, "dropout rate of hidden vectors, at the places in dropout_sites", minimum=0, below=1
     )
     attention_probs_dropout_prob: float = setting(
         0.1, "dropout rate of the attention probabilities", minimum=0, below=1
     )
     max_position_embeddings: int = setting(
-        512, "longest sequence; rows of the table of learned positions", minimum=1, maximum=1 << 20
+        512, "longest sequence; number of learned positions", minimum=1, maximum=1 << 20
     )
     type_vocab_size: int = setting(
         2,
-        "segments that are told apart; sentence pairs need 2, 0 has no segment table",
+        "number of segment ids; sentence pairs need 2, 0 has no segment table",
         minimum=0,
         maximum=1 << 12,
     )
     initializer_range: float = setting(
-        0.02, "standard deviation of the truncated normal of new weights", above=0
+        0.02, "standard deviation of the truncated normal that initializes weights", above=0
     )
     layer_norm_eps: float = setting(
-        1e-12, "addition to the variance in layer normalization", above=0
+        1e-12, "epsilon added to the variance in layer normalization", above=0
     )
     embedding_size: int = setting(
         0,
-        "width of the embeddings; 0 takes hidden_size, another is mapped to it (ALBERT, ELECTRA)",
+        "width of the embeddings; 0 takes hidden_size, another width is projected to it (ALBERT, "
+        "ELECTRA)",
         minimum=0,
         maximum=1 << 16,
     )
     embedding_projection: bool = setting(
-        False,
-        "embeddings are mapped to the encoder's width even if they have it (Hugging Face's ALBERT)",
+        False, "project embeddings even if they have the encoder's width (Hugging Face's ALBERT)"
     )
     position_embedding_type: str = setting(
         "learned",
-        "how positions enter: a table added to the embeddings, rotated queries and keys, "
-        "distances (and segments) in the scores of an attention without biases (XLNet), or "
-        "distances from a learned table in the scores (DeBERTa)",
+        "learned: a table added to the embeddings; rotary: rotated queries and keys; relative: "
+        "distances and segments in the scores of attention without biases (XLNet); disentangled: "
+        "a learned table of distances in the scores (DeBERTa)",
         choices=("learned", "rotary", "relative", "disentangled"),
     )
     pos_att_type: str = setting(
         "c2p|p2c",
-        "scores that disentangled attention adds: each query with the distance to a key (c2p), "
-        "each key with the distance from a query (p2c), or both",
+        "position terms in disentangled attention's scores: query with distance (c2p, content to "
+        "position), key with distance (p2c), or both",
         choices=("c2p|p2c", "c2p", "p2c"),
     )
     position_buckets: int = setting(
         0,
-        "buckets of distances to either side, whose table disentangled attention reads: the "
-        "nearer half have one distance each, the others ever more up to max_relative_positions; "
-        "0 has a row for each distance",
+        "buckets of distances to either side in disentangled attention: one distance each in the "
+        "near half, then logarithmically wider ones up to max_relative_positions; 0 gives each "
+        "distance its own",
         minimum=0,
         maximum=1 << 16,
         source="DeBERTaV3: 256",
     )
     max_relative_positions: int = setting(
         512,
-        "distance from which disentangled attention tells none apart",
+        "disentangled attention treats distances from here on as equal",
         unit="tokens",
         minimum=1,
         maximum=1 << 16,
     )
     share_att_key: bool = setting(
-        True,
-        "disentangled attention maps distances by the queries' and keys' own weights (DeBERTaV3)",
+        True, "disentangled attention projects distances with the query and key weights (DeBERTaV3)"
     )
     norm_rel_ebd: bool = setting(
         True, "disentangled attention normalizes its table of distances (DeBERTaV3)"
     )
     position_biased_input: bool = setting(
-        False, "disentangled attention has a table of positions in the embeddings too (DeBERTa)"
+        False, "disentangled attention also adds a table of positions to the embeddings (DeBERTa)"
     )
     global_rope_theta: float = setting(
-        10_000.0,
-        "base of the rotary wavelengths where a layer attends to the complete row",
-        above=1,
+        10_000.0, "base of the rotary wavelengths in layers that attend to the whole row", above=1
     )
     local_rope_theta: float = setting(
         10_000.0, "base of the rotary wavelengths in layers with a window", above=1
     )
     local_attention: int = setting(
         0,
-        "width of the window that a layer attends to, half on each side; 0 has no window",
+        "width of a layer's attention window, half on each side; 0 has no window",
         unit="tokens",
         minimum=0,
     )
     global_attn_every_n_layers: int = setting(
         1,
-        "layers from one that attends to the complete row to the next, beginning with the first; "
-        "those between have the window",
+        "the first layer and every Nth after it attend to the whole row; the layers between have "
+        "the window",
         minimum=1,
     )
     norm_position: str = setting(
         "post",
-        "normalization after each residual sum (post), or before attention and feed-forward part "
-        "and after the last layer (pre)",
+        "normalization after each residual sum (post), or before attention and feed-forward and "
+        "after the last layer (pre)",
         choices=("post", "pre"),
     )
     norm_type: str = setting(
@@ -154,23 +151,23 @@ class ModelConfig:
     )
     norm_bias: bool = setting(True, "normalization has a bias")
     embedding_norm: bool = setting(
-        True, "normalization of the embeddings; the first pre-norm attention then has none"
+        True, "normalize the embeddings; the first pre-norm attention then has no norm"
     )
     linear_bias: bool = setting(True, "linear maps inside the encoder have a bias")
     gated_mlp: bool = setting(
-        False, "feed-forward part with a gate: GeGLU, or with hidden_act silu SwiGLU"
+        False, "gated feed-forward layers: GeGLU, or SwiGLU if hidden_act is silu"
     )
     is_causal: bool = setting(
         False,
-        "a token attends to itself and those before it, in pre-training and after it; a classifier "
-        "then reads the last token, as [CLS] sees nothing; a last phase of the causal objective "
-        "sets it (Hugging Face: is_decoder)",
+        "each token attends to itself and earlier tokens only, in all training; a classifier then "
+        "reads the last token, as [CLS] sees no other; set by a last phase with the causal "
+        "objective (Hugging Face: is_decoder)",
     )
     share_layers: bool = setting(False, "all layers have the same weights (ALBERT)")
     dropout_sites: str = setting(
         "all",
-        "where hidden_dropout_prob applies: embeddings and each layer's outputs, or attention's "
-        "outputs alone",
+        "where hidden_dropout_prob applies: embeddings and each layer's outputs, or "
+        "attention outputs only",
         choices=("all", "attention"),
     )
     mlm_transform: bool = setting(
@@ -178,27 +175,27 @@ class ModelConfig:
     )
     pooler_type: str = setting(
         "tanh",
-        "what a classifier reads of [CLS]: a layer of its own with this activation (tanh as in "
-        "BERT, gelu_erf as in ELECTRA, relu as in DistilBERT), or the transform of the masked "
-        "language model's head (ModernBERT), which a layer on tokens then reads too",
+        "pooler of a classifier: a dense layer with this activation (tanh as in BERT, gelu_erf as "
+        "in ELECTRA, relu as in DistilBERT), or the transform of the masked language model's head "
+        "(ModernBERT), which tasks on tokens then read too",
         choices=POOLER_TYPES,
     )
     classifier_pooling: str = setting(
         "cls",
-        "what that is computed from: the vector of [CLS], or the mean of all tokens' vectors, "
-        "[CLS] and [SEP] among them (ModernBERT); a next-sentence head always reads [CLS]",
+        "input of the pooler: the vector of [CLS], or the mean of all tokens' vectors, [CLS] and "
+        "[SEP] included (ModernBERT); a next-sentence head always reads [CLS]",
         choices=("cls", "mean"),
     )
     initializer: str = setting(
         "bert",
         "bert draws all weights with initializer_range; megatron divides it by sqrt(2 x layers) "
-        "for the maps back to the residual stream",
+        "for projections into the residual stream",
         choices=("bert", "megatron"),
     )
 
     generator_hidden_size: int = setting(
         0,
-        "width of the generator of replaced-token detection; 0 has none",
+        "width of the generator for replaced-token detection; 0 for none",
         minimum=0,
         maximum=1 << 16,
         source="ELECTRA: 1/4 of hidden_size in Small and Large, 1/3 in Base",
@@ -208,37 +205,34 @@ class ModelConfig:
     )
     generator_num_attention_heads: int = setting(
         0,
-        "attention heads of the generator; 0 takes one for each 64 of its width, at least one",
+        "attention heads of the generator; 0 takes one per 64 of its width, at least one",
         minimum=0,
         maximum=1 << 12,
     )
     generator_intermediate_size: int = setting(
-        0,
-        "feed-forward width of the generator; 0 takes 4 x its width",
-        minimum=0,
-        maximum=1 << 18,
+        0, "feed-forward width of the generator; 0 takes 4 x its width", minimum=0, maximum=1 << 18
     )
     generator_embeddings: str = setting(
         "shared",
-        "what generator and encoder share of their embeddings: the same tables and norm (ELECTRA), "
-        "or gdes: the encoder adds its own difference to the generator's tables, which its loss "
-        "does not move (DeBERTaV3)",
+        "embeddings of generator and encoder: shared has one set of tables and one norm "
+        "(ELECTRA); gdes adds the encoder's own difference to the generator's tables, which the "
+        "encoder's loss does not update (DeBERTaV3)",
         choices=("shared", "gdes"),
     )
     enhanced_mask_decoder: bool = setting(
         False,
-        "the generator predicts from its last layer, applied twice to queries that begin as the "
-        "input of that layer plus a vector of the position (DeBERTa)",
+        "the generator predicts by its last layer applied twice, with queries that start as the "
+        "layer's input plus a position vector (DeBERTa)",
     )
     detects_by_cls: bool = setting(
         False,
-        "the head of replaced-token detection adds [CLS]'s vector to each token's, and normalizes "
-        "the sum (DeBERTaV3)",
+        "the replaced-token head adds [CLS]'s vector to each token's and normalizes the sum "
+        "(DeBERTaV3)",
     )
     bilstm_units: int = setting(
         0,
-        "cells of a direction of two bidirectional LSTMs that a fine-tuning initializes on top of "
-        "the encoder; its layer reads them in place of a pooler or of tokens; 0 has none",
+        "cells per direction of two bidirectional LSTM layers that fine-tuning adds on top of the "
+        "encoder; the task's layer reads their outputs instead of a pooler or tokens; 0 for none",
         minimum=0,
         maximum=1 << 16,
         source="BERT paper, section 5.1: + BiLSTM",
@@ -325,9 +319,9 @@ MODERNBERT: dict[str, Any] = {
 class ComputeConfig:
     """Choose how the step computes the loss; choices change only time, memory and rounding.
 
-    A run may resume with other choices, except for compute_dtype, which changes every product.
-    "auto" of layer_norm_variance, mlm_logits_dtype and gelu_backward is exact with float32 matmuls,
-    cheap with bfloat16 matmuls, whose own rounding is coarser (docs/design/model_numerics.md).
+    A run may resume with other choices, except of compute_dtype, which changes every matmul. For
+    layer_norm_variance, mlm_logits_dtype and gelu_backward, "auto" is exact if matmuls are in
+    float32 and cheap if they are in bfloat16, which rounds more (docs/design/model_numerics.md).
     """
 
     compute_dtype: str = setting(
@@ -337,10 +331,10 @@ class ComputeConfig:
     )
     attention: str = setting(
         "auto",
-        "attention of a layer; plain has all scores of a row at once, blocks a block of them at a "
-        "time; kernel is one of the two TPU kernels or cuDNN's on GPUs, refused where none "
-        "supports the shapes; auto takes a kernel where it can, else blocks where rows are long "
-        "and attention_probs_dropout_prob is 0, else plain",
+        "attention implementation; plain computes all scores of a row at once, blocks one block "
+        "at a time; kernel is a TPU kernel or cuDNN on GPUs, refused if none supports the shapes; "
+        "auto takes a kernel if it can, else blocks if rows are long and "
+        "attention_probs_dropout_prob is 0, else plain",
         choices=("auto", "plain", "kernel", "blocks"),
     )
     layer_norm_variance: str = setting(
@@ -349,7 +343,7 @@ class ComputeConfig:
         choices=("auto", "two_pass", "single_pass"),
     )
     mlm_logits_dtype: str = setting(
-        "auto", "dtype of the logits that are kept for the backward pass", choices=COMPUTE_DTYPES
+        "auto", "dtype of the logits saved for the backward pass", choices=COMPUTE_DTYPES
     )
     gelu_backward: str = setting(
         "auto",

@@ -145,8 +145,8 @@ def find_kept_settings(
                 continue
             if value != _parse_value(type(value), texts[path]):
                 words = (
-                    f"config.{path} = {texts[path]} does not change config.phases[{index}].{name}="
-                    f"{value}, which the phase has of its own: set that too, if it is to change"
+                    f"config.{path} = {texts[path]} does not change "
+                    f"config.phases[{index}].{name}={value}, which the phase sets: change that too"
                 )
                 rows.append(("! phases", words))
     return rows
@@ -170,7 +170,7 @@ def _run_file(path: str, arguments: list[str]) -> ml_collections.ConfigDict:
     name = "config_config"
     spec = importlib.util.spec_from_file_location(name, os.path.abspath(path))
     if spec is None or spec.loader is None:
-        raise Refused(f"--config={path} is no Python file; its name must end in .py")
+        raise Refused(f"--config={path} is not a Python file; its name must end in .py")
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -110,7 +110,7 @@ def _merge_run(config: Config, saved: ModelConfig) -> ModelConfig:
         if ours > theirs and ours != getattr(ModelConfig, name):
             raise Refused(
                 f"config.model.{name} is {ours!r}, but config.init={config.init} has {theirs!r}; "
-                "leave it out of the config, and the checkpoint's is taken, or set "
+                "leave it out of the config to take the checkpoint's, or set "
                 "config.init_tile=True, which repeats its weights to fill larger sizes"
             )
     return merge_sizes(config.model, saved, config.init)
@@ -128,22 +128,22 @@ def enlarge(saved: ModelConfig, given: ModelConfig, address: str) -> ModelConfig
         if ours < theirs:
             raise Refused(
                 f"config.model.{name} is {ours!r}, but config.init={address} has {theirs!r}, and "
-                "config.init_tile=True makes nothing smaller; give that or more, or another "
-                "checkpoint"
+                "config.init_tile=True only enlarges; give that or more, or another checkpoint"
             )
     heads, width = given.num_attention_heads, saved.hidden_size // saved.num_attention_heads
     if given.hidden_size != heads * width:
         raise Refused(
-            f"config.model.num_attention_heads is {heads}, which makes heads of "
-            f"{given.hidden_size / heads:g} numbers, but the heads of config.init={address} have "
-            f"{width}, and config.init_tile=True keeps heads whole; change it, or hidden_size = "
+            f"config.model.num_attention_heads is {heads}, which makes heads of width "
+            f"{given.hidden_size / heads:g}, but config.init={address} has heads of width "
+            f"{width}, which config.init_tile=True keeps; change it, or hidden_size = "
             f"{given.hidden_size} to a multiple of {width}"
         )
     embeddings = saved.embedding_width if saved.maps_embeddings else 0
     if embeddings == given.hidden_size and not saved.embedding_projection:
         raise Refused(
-            f"config.model.hidden_size is {given.hidden_size}, as wide as the embeddings of "
-            f"config.init={address}, which are mapped to another width there; take a larger one"
+            f"config.model.hidden_size is {given.hidden_size}, the width of the embeddings of "
+            f"config.init={address}, which that checkpoint projects to another width; take a "
+            "larger one"
         )
     sizes = {name: getattr(given, name) for name in _TILED}
     return dataclasses.replace(saved, embedding_size=embeddings, **sizes)

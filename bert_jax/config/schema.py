@@ -32,36 +32,34 @@ class Phase:
     steps: int = setting(dataclasses.MISSING, "length of the phase", unit="steps", minimum=1)
     batch_size: int = setting(
         256,
-        "rows of an optimizer step over all devices: a sequence each, or up to "
-        "config.data.packed_examples; a fine-tuning packs its examples into them",
+        "rows per optimizer step over all devices; a row holds one sequence, or up to "
+        "config.data.packed_examples; fine-tuning packs its examples into rows",
         unit="rows",
         minimum=1,
     )
     max_predictions_per_seq: int = setting(
         0,
-        "slots for predictions in a sequence; 0 takes the masking rate of seq_len, rounded up: 20 "
-        "of 128 and 77 of 512, as Google's README advises",
+        "slots for predictions per sequence; 0 takes seq_len times the masking rate, rounded up: "
+        "20 for 128, 77 for 512, as Google's README advises",
         minimum=0,
     )
     micro_batches: int = setting(
-        1, "parts in which a step's batch is computed, their gradients summed", minimum=1
+        1, "parts to split a step's batch into, whose gradients are summed", minimum=1
     )
     restart_learning_rate: float = setting(
         0.0,
-        "peak of a schedule begun anew in this phase, whatever optim.learning_rate is; 0 keeps the "
-        "last schedule",
+        "peak learning rate of a new schedule that starts with this phase; 0 continues the last "
+        "schedule",
         minimum=0,
     )
-    restart_warmup_steps: int = setting(
-        0, "warm-up of the schedule begun anew", unit="steps", minimum=0
-    )
+    restart_warmup_steps: int = setting(0, "warm-up of the new schedule", unit="steps", minimum=0)
     restart_decay: str = setting(
-        "", "decay of the schedule begun anew; empty takes optim.decay", choices=("", *DECAYS)
+        "", "decay of the new schedule; empty takes optim.decay", choices=("", *DECAYS)
     )
     restart_end_learning_rate: float = setting(
-        0.0, "its learning rate at the end; 0 takes optim.end_learning_rate", minimum=0
+        0.0, "last learning rate of the new schedule; 0 takes optim.end_learning_rate", minimum=0
     )
-    objective: str = setting("", "what the phase learns; empty takes config.objective")
+    objective: str = setting("", "training objective of the phase; empty takes config.objective")
     masked_lm_prob: float = setting(
         0.0,
         "masking rate of the phase; 0 takes config.data.masked_lm_prob",
@@ -71,14 +69,14 @@ class Phase:
     )
     global_rope_theta: float = setting(
         0.0,
-        "config.model.global_rope_theta of this phase, as longer rows take a larger one; 0 takes "
-        "the model's",
+        "config.model.global_rope_theta for this phase, larger for longer rows; 0 takes the "
+        "model's",
         minimum=0,
     )
-    local_rope_theta: float = setting(0.0, "config.model.local_rope_theta, likewise", minimum=0)
-    store_weights: str = setting("", "config.data.store_weights of this phase; empty takes those")
+    local_rope_theta: float = setting(0.0, "rotary base of windows; 0 takes the model's", minimum=0)
+    store_weights: str = setting("", "shares in this phase; empty takes config.data.store_weights")
     store_temperature: float = setting(
-        0.0, "config.data.store_temperature of this phase; 0 takes that", minimum=0, maximum=10
+        0.0, "sampling temperature; 0 takes config.data.store_temperature", minimum=0, maximum=10
     )
 
 
@@ -95,23 +93,23 @@ class OptimConfig:
 
     name: str = setting(
         "bert_adamw",
-        "optimizer; bert_adamw is Google BERT's, adamw corrects its bias, stable_adamw also "
+        "optimizer; bert_adamw is Google BERT's, adamw adds bias correction, stable_adamw also "
         "shrinks the update of a tensor whose gradients grow and divides weight_decay by "
         "learning_rate; muon makes the updates of the layers' kernels orthogonal and leaves the "
         "other parameters to adamw",
         choices=("bert_adamw", "adamw", "stable_adamw", "lamb", "muon"),
     )
-    learning_rate: float = setting(1e-4, "peak of the schedule that begins at step 0", above=0)
+    learning_rate: float = setting(1e-4, "peak learning rate of the first schedule", above=0)
     warmup_steps: int = setting(
         10_000,
-        "linear warm-up; a fine-tuning leaves it at 0 and sets warmup_share",
+        "linear warm-up; fine-tuning leaves it at 0 and sets warmup_share",
         unit="steps",
         minimum=0,
     )
     warmup_tokens: int = setting(
         0,
-        "warm-up in tokens instead of steps; all of the schedule is then counted in tokens, as for "
-        "a batch that grows",
+        "warm-up in tokens instead of steps; the whole schedule is then counted in tokens, to "
+        "suit a batch size that grows",
         unit="tokens",
         minimum=0,
     )
@@ -125,8 +123,8 @@ class OptimConfig:
     )
     decay_steps: int = setting(
         0,
-        "last steps of each schedule, over which its rate decays; before them it stays at its "
-        "peak; 0 decays from the start or the warm-up on",
+        "steps at the end of each schedule over which the rate decays from a constant peak; 0 "
+        "decays from the start or the end of warm-up",
         unit="steps",
         minimum=0,
         source="Hägele et al. 2024: 10 to 20% of the run",
@@ -134,50 +132,50 @@ class OptimConfig:
     end_learning_rate: float = setting(0.0, "learning rate at the end of the decay", minimum=0)
     decay_counts_warmup: bool = setting(
         True,
-        "Google's rule: the decay is measured from step 0, so the rate steps down at the end of "
-        "warm-up; False measures it from there",
+        "Google's rule: the decay is measured from step 0, so the rate drops at the end of "
+        "warm-up; False measures it from the end of warm-up",
     )
     beta1: float = setting(0.9, "decay of the mean of gradients", minimum=0, below=1)
     beta2: float = setting(0.999, "decay of the mean of squared gradients", minimum=0, below=1)
     muon_momentum: float = setting(
-        0.95, "decay of the mean of gradients of muon's kernels", minimum=0, below=1
+        0.95, "decay of the mean of gradients for the kernels that muon updates", minimum=0, below=1
     )
-    epsilon: float = setting(1e-6, "addition to the root in the update's denominator", above=0)
+    epsilon: float = setting(1e-6, "added to the square root in the update's denominator", above=0)
     weight_decay: float = setting(
         0.01,
-        "weight decay of all but biases and layer norms; stable_adamw takes it per step at the "
-        "peak rate and does not multiply it by the rate",
+        "weight decay of all but biases and layer norms; for stable_adamw, the share of a weight "
+        "removed per step at the peak rate",
         minimum=0,
     )
     clip_norm: float = setting(
-        1.0, "largest norm of the global gradient; 0 does not clip", minimum=0
+        1.0, "largest global norm of the gradient; 0 does not clip", minimum=0
     )
     layer_rate_decay: float = setting(
         1.0,
-        "factor of each layer's learning rate to the rate of the layer above, heads on top, "
-        "embeddings below; 1 leaves all the same, ULMFiT has 1 / 2.6 = 0.385",
+        "each layer's learning rate as a share of the rate one layer above, from the heads down "
+        "to the embeddings; 1 gives equal rates, ULMFiT has 1 / 2.6 = 0.385",
         above=0,
         maximum=1,
     )
     layer_rate_top: int = setting(
         1,
-        "power of layer_rate_decay that the last layer's rate is of the heads' rate; each layer "
-        "below has one more: 1 as in ULMFiT, 2 as in ELECTRA's code",
+        "power of layer_rate_decay from the heads' rate to the last layer's; each layer below "
+        "adds one: 1 as in ULMFiT, 2 as in ELECTRA's code",
         minimum=0,
         maximum=100,
         source="electra, model/optimization.py _get_layer_lrs",
     )
     unfreeze_every_steps: int = setting(
         0,
-        "steps in which heads are trained alone, then with one layer more after as many again; "
-        "0 trains everything from the start",
+        "interval of gradual unfreezing: first the heads train alone, then one more layer joins "
+        "per interval; 0 trains everything from the start",
         unit="steps",
         minimum=0,
     )
     transfer: str = setting(
         "none",
-        "mup scales initial weights and rates of a pre-training so that the best learning rate of "
-        "a model of width transfer_base_width suits wider ones of the same depth",
+        "mup scales initial weights and learning rates in pre-training, so that the best rate at "
+        "width transfer_base_width suits wider models of the same depth",
         choices=("none", "mup"),
         source="Yang et al. 2022 (Tensor Programs V), table 8",
     )
@@ -186,7 +184,7 @@ class OptimConfig:
     )
     transfer_base_head_width: int = setting(
         0,
-        "width of a head there; 0 takes the width here, where heads grow in number",
+        "head width at transfer_base_width; 0 takes this model's, so wider models have more heads",
         minimum=0,
         maximum=1 << 16,
     )
@@ -198,7 +196,7 @@ class MeshConfig:
 
     preset: str = setting("zero1", "what is sharded: dp, zero1, fsdp or tp, or several joined by +")
     fsdp_size: int = setting(
-        0, "devices on the fsdp axis of a preset that has it; 0 takes all that are left", minimum=0
+        0, "devices on the fsdp axis of a preset with fsdp; 0 takes all that remain", minimum=0
     )
     model_size: int = setting(2, "devices on the model axis of a preset with tp", minimum=1)
     num_slices: int = setting(
@@ -210,7 +208,7 @@ class MeshConfig:
     gradient_dtype: str = setting(
         "auto",
         "dtype in which gradients of kernels and tables are summed over devices; auto takes the "
-        "dtype of the matmuls; all others are summed in float32",
+        "matmul dtype; other gradients are summed in float32",
         choices=COMPUTE_DTYPES,
     )
 
@@ -219,9 +217,9 @@ class MeshConfig:
 class EvalConfig:
     """Choose when held-out examples, with fixed pairs and masks, are evaluated."""
 
-    every_steps: int = setting(10_000, "distance of held-out evaluations", unit="steps", minimum=1)
+    every_steps: int = setting(10_000, "interval of held-out evaluations", unit="steps", minimum=1)
     examples: int = setting(
-        4096, "examples evaluated, or all where the held-out split has fewer", minimum=1
+        4096, "examples to evaluate, or all if the held-out split has fewer", minimum=1
     )
     masked_lm_prob: float = setting(
         0.0,
@@ -236,18 +234,18 @@ class EvalConfig:
 class CheckpointConfig:
     """Choose when a run is saved. It is also saved at its end and on a stop signal."""
 
-    every_steps: int = setting(1000, "distance of checkpoints", unit="steps", minimum=1)
+    every_steps: int = setting(1000, "interval between checkpoints", unit="steps", minimum=1)
     keep_every_steps: int = setting(
         0,
-        "distance of checkpoints that are saved and kept for good, next to the newest two; 0 keeps "
-        "none",
+        "interval between checkpoints that are kept for good, in addition to the newest two; 0 "
+        "keeps none",
         unit="steps",
         minimum=0,
     )
     fresh: bool = setting(
         False,
-        "where no checkpoint can be restored: move the records aside and start at step 0 instead "
-        "of refusing; not part of the run's settings",
+        "if no checkpoint can be restored, move the records aside and start at step 0 instead of "
+        "refusing; not part of the run's settings",
     )
 
 
@@ -263,19 +261,19 @@ class GuardConfig:
     )
     spike_sigmas: float = setting(
         0.0,
-        "standard deviations above the window's mean from which a loss or a gradient norm is bad "
-        "too; 0 refuses only what is not finite",
+        "a loss or gradient norm this many standard deviations above the window's mean is bad "
+        "too; 0 checks only for infinities and NaN",
         minimum=0,
     )
     window_steps: int = setting(
         128,
-        "good steps over which mean and deviation are taken",
+        "good steps that give the mean and deviation",
         unit="steps",
         minimum=2,
         maximum=MAX_WINDOW_STEPS,
     )
     most_in_a_row: int = setting(
-        10, "bad steps, or roll-backs without a new checkpoint, after which a run stops", minimum=1
+        10, "bad steps in a row, or roll-backs without a new checkpoint, that stop a run", minimum=1
     )
 
 
@@ -284,21 +282,22 @@ class HostsConfig:
     """Limit how long processes wait for each other, and how long their own work may take."""
 
     start_secs: int = setting(
-        300, "time in which all processes must be present", unit="seconds", minimum=1
+        300, "time limit for all processes to connect", unit="seconds", minimum=1
     )
     heartbeat_secs: int = setting(
         60, "silence after which a process counts as dead", unit="seconds", minimum=1
     )
     stuck_step_secs: int = setting(
         600,
-        "longest step, its batch included; beyond it stacks are written and the exit code is 86",
+        "time limit of a step and its batch; a run that exceeds it writes its stacks and exits "
+        "with code 86",
         unit="seconds",
         minimum=1,
     )
     stuck_secs: int = setting(
         3600,
-        "longest start (which copies a store from a bucket and counts its examples), compilation, "
-        "save, restore or evaluation, likewise",
+        "the same limit for a start (which copies a store from a bucket and counts its examples), "
+        "a compilation, save, restore or evaluation",
         unit="seconds",
         minimum=1,
     )
@@ -309,54 +308,50 @@ class LogConfig:
     """Choose where metrics go in addition to the workdir; not part of the run's settings."""
 
     wandb: str = setting(
-        "", "project of Weights & Biases, by the account of the wandb package; empty for none"
+        "", "Weights & Biases project, in the account that wandb is logged in to; empty for none"
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class DistillConfig:
-    """Choose how a student learns from config.teacher; a loss with weight 0 is left out.
+    """Choose how a student learns from config.teacher: weights of losses; 0 leaves a loss out.
 
-    The first four settings are for objective distillation, the others for relation_distillation.
+    The first four are for the objective distillation, the others for relation_distillation.
     Source: Sanh et al. 2019 (DistilBERT); the numbers come from its code. Wang et al. 2021
     (MiniLMv2), section 3.
     """
 
-    temperature: float = setting(
-        2.0, "divisor of the logits of student and teacher, before their softmax", above=0
-    )
+    temperature: float = setting(2.0, "softmax temperature of student and teacher", above=0)
     soft_weight: float = setting(
         5.0,
-        "factor of the divergence from the teacher's predictions of masked tokens, which is "
-        "multiplied by the temperature squared",
+        "weight of the divergence from the teacher's predictions of masked tokens, times the "
+        "temperature squared",
         minimum=0,
     )
-    mlm_weight: float = setting(2.0, "factor of the masked language model's loss", minimum=0)
+    mlm_weight: float = setting(2.0, "weight of the masked language model's loss", minimum=0)
     cosine_weight: float = setting(
         1.0,
-        "factor of 1 - cosine between the last vectors of student and teacher, which must be "
-        "equally wide",
+        "weight of 1 - cosine between the last hidden vectors of student and teacher, which must "
+        "have equal width",
         minimum=0,
     )
     relation_heads: int = setting(
         48,
-        "parts into which queries, keys and values are cut, each with relations of its own; they "
-        "divide the widths of student and teacher",
+        "relation heads that queries, keys and values are split into; must divide the widths of "
+        "student and teacher",
         minimum=1,
         maximum=1 << 12,
         source="MiniLMv2: 48 for teachers of Base's size, 64 of Large's",
     )
     teacher_layer: int = setting(
         0,
-        "layer of the teacher whose relations the student's last layer learns, counted from 1; 0 "
-        "takes the last",
+        "teacher layer whose relations the student's last layer learns, counted from 1; 0 takes "
+        "the last",
         minimum=0,
     )
-    query_weight: float = setting(
-        1.0, "factor of the divergence of relations between queries", minimum=0
-    )
-    key_weight: float = setting(1.0, "the same between keys", minimum=0)
-    value_weight: float = setting(1.0, "the same between values", minimum=0)
+    query_weight: float = setting(1.0, "weight of the divergence of query relations", minimum=0)
+    key_weight: float = setting(1.0, "weight of the divergence of key relations", minimum=0)
+    value_weight: float = setting(1.0, "weight of the divergence of value relations", minimum=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -365,20 +360,17 @@ class SharedConfig:
 
     init: str = setting(
         "",
-        "checkpoint that the run begins with: hf:DIR, google:PREFIX or orbax:DIR; pre-training "
-        "takes its sizes too, and fresh weights without one",
+        "checkpoint to start from: hf:DIR, google:PREFIX or orbax:DIR; pre-training takes its "
+        "sizes too, or initializes new weights if empty",
     )
     init_layers: str = setting(
         "",
-        "layers of the checkpoint in init that the run takes, in this order, numbered from 0 and "
-        "joined by commas; empty takes all",
+        "layers to take from the checkpoint in init, in this order, numbered from 0 and joined by "
+        "commas; empty takes all",
         source="DistilBERT: 0,2,4,7,9,11 of 12",
     )
     seed: int = setting(
-        0,
-        "seed of dropout and of weights that no checkpoint has",
-        minimum=0,
-        maximum=2**32 - 1,
+        0, "seed of dropout and of newly initialized weights", minimum=0, maximum=2**32 - 1
     )
     model: ModelConfig = ModelConfig()
     compute: ComputeConfig = ComputeConfig()
@@ -388,7 +380,7 @@ class SharedConfig:
     guard: GuardConfig = GuardConfig()
     hosts: HostsConfig = HostsConfig()
     log: LogConfig = LogConfig()
-    log_every_steps: int = setting(100, "distance of lines of metrics", unit="steps", minimum=1)
+    log_every_steps: int = setting(100, "interval between metrics lines", unit="steps", minimum=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -412,39 +404,39 @@ class Config(RunConfig):
     )
     objective: str = setting(
         "mlm_nsp",
-        "what is learned: mlm_nsp; mlm alone; causal, the next token from those before it; "
-        "permutation, XLNet's; rtd, which tokens a generator has replaced (ELECTRA); distillation, "
-        "what a teacher predicts (DistilBERT); relation_distillation, how the tokens of its "
-        "attention relate (MiniLMv2)",
+        "training objective: mlm_nsp (masked LM and next sentence), mlm, causal (next token), "
+        "permutation (XLNet), rtd (replaced-token detection, ELECTRA), distillation (a teacher's "
+        "predictions, DistilBERT), relation_distillation (a teacher's attention relations, "
+        "MiniLMv2)",
     )
     rtd_weight: float = setting(
         50.0,
-        "factor of the loss of replaced-token detection; the generator's loss has factor 1",
+        "weight of the replaced-token detection loss; the generator's loss has weight 1",
         minimum=0,
         source="ELECTRA: 50",
     )
     rtd_generator_first: bool = setting(
         False,
-        "a step of replaced-token detection updates the generator before the encoder reads its "
-        "tables, and clips the gradients of both apart (DeBERTaV3)",
+        "each rtd step updates the generator before the encoder reads the generator's tables, and "
+        "clips their gradients separately (DeBERTaV3)",
     )
     data: PretrainOptions = dataclasses.field(default_factory=PretrainOptions)
     init_tile: bool = setting(
         False,
-        "the sizes of config.model are taken as given, and the weights of the smaller checkpoint "
-        "in init are repeated along each dimension to fill them",
+        "keep the sizes in config.model, and repeat the weights of the smaller checkpoint in init "
+        "along each dimension to fill them",
         source="ModernBERT: Large begins as a tiled Base",
     )
     teacher: str = setting(
         "",
-        "checkpoint that distillation and relation_distillation learn from: hf:DIR, google:PREFIX "
-        "or the workdir of a run; never changed, read again at each start",
+        "teacher of distillation and relation_distillation: hf:DIR, google:PREFIX or the workdir "
+        "of a run; its weights stay fixed and are read again at each start",
     )
     distill: DistillConfig = DistillConfig()
     budget: str = setting(
         "",
-        "what a training may take, for configs/auto.py: 30m, 2h, or dollars on a slice as "
-        "40usd@v5e:2x4; the size, rows, batch and steps are chosen to fit",
+        "time or money to spend, for configs/auto.py: 30m, 2h, or dollars on a slice, as "
+        "40usd@v5e:2x4; sizes, row lengths, batches and steps are chosen to fit",
     )
 
 
@@ -459,20 +451,20 @@ class TaskOptions:
     task: str = setting(
         "", "name of the task: cola, rte, ..., squad, swag, codah, ner, table (tasks/registry.py)"
     )
-    dir: str = setting("", "folder of the task's files, under the names they are published with")
+    dir: str = setting("", "folder with the task's files under their published names")
     source: str = setting(
-        "files", "files, or tfds: a data set of TensorFlow Datasets that is on this machine"
+        "files", "files, or tfds for a TensorFlow Datasets data set on this machine"
     )
-    train_file: str = setting("", "training file within dir, in place of the published name")
-    dev_file: str = setting("", "development file, likewise")
-    test_file: str = setting("", "test file, likewise")
+    train_file: str = setting("", "training file in dir, if not under its published name")
+    dev_file: str = setting("", "development file in dir, if not under its published name")
+    test_file: str = setting("", "test file in dir, if not under its published name")
     train_examples: int = setting(
-        0, "first examples of the training split that are used; 0 takes all", minimum=0
+        0, "use only the first N training examples; 0 uses all", minimum=0
     )
     max_seq_length: int = setting(
         0,
-        "longest row, [CLS] and [SEP] counted, 8 or more; 0 takes 128, of SQuAD 384, and no more "
-        "than the checkpoint has positions",
+        "longest row, [CLS] and [SEP] included, 8 or more; 0 takes 128 (384 for SQuAD), or the "
+        "checkpoint's positions if fewer",
         unit="tokens",
         minimum=0,
     )
@@ -483,24 +475,24 @@ class TaskOptions:
     is_regression: bool = setting(False, "labels are numbers to predict, not classes")
     pair_truncation: str = setting(
         "",
-        "who keeps the odd token of a pair that is cut: google, the first text; transformers, the "
-        "longer, of equal ones the second; empty takes transformers for an imported hf: checkpoint "
-        "and google for every other",
+        "which text keeps the odd token when a pair is truncated: google, the first; "
+        "transformers, the longer, or the second if equal; empty takes transformers for an "
+        "imported hf: checkpoint, else google",
         choices=("", GOOGLE, TRANSFORMERS),
     )
     doc_stride: int = setting(
-        128, "distance of the starts of two windows", unit="tokens", minimum=1
+        128, "stride between the starts of two windows", unit="tokens", minimum=1
     )
     max_query_length: int = setting(64, "longest question", unit="tokens", minimum=1)
     max_answer_length: int = setting(30, "longest predicted answer", unit="tokens", minimum=1)
     n_best_size: int = setting(
-        20, "starts and ends that are combined, and answers that are written", minimum=1
+        20, "best start and end positions to combine, and answers to write", minimum=1
     )
-    has_unanswerable: bool = setting(False, "SQuAD 2.0: a question may have no answer")
+    has_unanswerable: bool = setting(False, "SQuAD 2.0: questions may have no answer")
     window_stride: int = setting(
         0,
-        "of a table: distance of the starts of two windows over a text that is longer than a row; "
-        "each learns the text's label, and a prediction is their mean; 0 cuts the text",
+        "table only: stride of windows over a text longer than a row; each window learns the "
+        "text's label, and predictions are averaged; 0 truncates the text",
         unit="tokens",
         minimum=0,
     )
@@ -510,19 +502,19 @@ class TaskOptions:
 class PruneConfig:
     """Choose how a fine-tuning removes the least important neurons, equally many in every layer.
 
-    Equally spaced rounds remove about the same number each; the steps after the last round train
-    the remaining neurons. init_layers removes layers, at the start.
+    Evenly spaced rounds remove about the same number each; the steps after the last round train
+    the neurons left. To leave out layers, set init_layers.
     """
 
     intermediate_size: int = setting(
         0,
-        "neurons that each feed-forward part has at the end; 0 removes none",
+        "neurons left in each feed-forward layer at the end; 0 removes none",
         minimum=0,
         maximum=1 << 20,
     )
-    rounds: int = setting(4, "times that neurons are removed", minimum=1, maximum=1000)
+    rounds: int = setting(4, "number of pruning rounds", minimum=1, maximum=1000)
     share: float = setting(
-        0.5, "share of the steps after which the last are removed", above=0, below=1
+        0.5, "share of the steps done when the last round takes place", above=0, below=1
     )
 
 
@@ -530,36 +522,36 @@ class PruneConfig:
 class FinetuneConfig(SharedConfig):
     """Hold the settings of a fine-tuning run.
 
-    Of `model`, only hidden_dropout_prob, attention_probs_dropout_prob and bilstm_units are read,
-    and pooler_type and classifier_pooling if changed; the checkpoint decides all else.
+    In `model`, hidden_dropout_prob, attention_probs_dropout_prob and bilstm_units apply, and
+    pooler_type and classifier_pooling if not the default; the checkpoint decides the rest.
     """
 
     PURPOSE = "fine-tuning", "python -m bert_jax.finetune", "configs/finetune/glue.py:task=rte"
 
     data: TaskOptions = TaskOptions()
     epochs: float = setting(3.0, "passes over the training examples", above=0)
-    batch_size: int = setting(32, "examples of an optimizer step, over all devices", minimum=1)
+    batch_size: int = setting(32, "examples per optimizer step over all devices", minimum=1)
     micro_batches: int = setting(
-        1, "parts in which a step's batch is computed, their gradients summed", minimum=1
+        1, "parts to split a step's batch into, whose gradients are summed", minimum=1
     )
     evaluations_per_epoch: int = setting(
-        1, "evaluations of the development sets in an epoch; another one ends the run", minimum=1
+        1, "evaluations on the development sets per epoch; one more ends the run", minimum=1
     )
     causal_weight: float = setting(
         0.0,
-        "factor of the loss of next tokens, by which a left-to-right model goes on learning the "
-        "language of the task's texts; 0 leaves it out",
+        "weight of an auxiliary next-token loss on the task's texts, for left-to-right models; 0 "
+        "leaves it out",
         minimum=0,
         source="GPT: 0.5",
     )
-    warmup_share: float = setting(0.1, "share of the steps that warm up", minimum=0, below=1)
+    warmup_share: float = setting(0.1, "share of the steps used for warm-up", minimum=0, below=1)
     prune: PruneConfig = PruneConfig()
     optim: OptimConfig = OptimConfig(learning_rate=5e-5, warmup_steps=0)
-    log_every_steps: int = setting(50, "distance of lines of metrics", unit="steps", minimum=1)
+    log_every_steps: int = setting(50, "interval between metrics lines", unit="steps", minimum=1)
     from_scratch: bool = setting(
         False,
-        "initialize all weights: of `init` only sizes and vocabulary are read; what pre-training "
-        "is compared with",
+        "initialize all weights and read only sizes and vocabulary from `init`, as a baseline "
+        "without pre-training",
     )
 
 

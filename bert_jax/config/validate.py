@@ -93,8 +93,8 @@ def _list_pretraining_rules(config: Config) -> Iterator[Rule]:
     yield (
         "budget",
         not config.budget,
-        "bert_jax.train alone chooses a run by it, and writes that run to its workdir: leave it "
-        "empty, or give the file that was written as --config",
+        "only bert_jax.train chooses a run by budget, and writes its config to the workdir: leave "
+        "it empty, or give that file as --config",
     )
     yield (
         "model.type_vocab_size",
@@ -106,17 +106,17 @@ def _list_pretraining_rules(config: Config) -> Iterator[Rule]:
     yield (
         "init_tile",
         not config.init_tile or bool(config.init),
-        "it fills the model with the weights of a checkpoint, and config.init names none: set it",
+        "it repeats the weights of a checkpoint, and config.init is empty: set config.init",
     )
     yield (
         "init_layers",
         not (config.init_layers and config.init_tile),
-        "config.init_tile takes all layers, each once or more: leave this empty",
+        "config.init_tile takes all layers of the checkpoint: leave this empty",
     )
     yield (
         "model.bilstm_units",
         config.model.bilstm_units == 0,
-        "LSTMs are a fine-tuning's, on an encoder that is trained without them: leave it at 0",
+        "only fine-tuning adds LSTMs, on top of a trained encoder: leave it at 0",
     )
     yield from _list_objective_rules(config)
     yield from _list_replaced_token_rules(config)
@@ -132,8 +132,8 @@ def check_finetune(config: FinetuneConfig) -> None:
 
 def _list_finetuning_rules(config: FinetuneConfig) -> Iterator[Rule]:
     begin = (
-        "give the checkpoint to begin with: hf:DIR, google:PREFIX or orbax:DIR, the workdir of a "
-        "run of pre-training"
+        "give the checkpoint to start from: hf:DIR, google:PREFIX or orbax:DIR, the workdir of a "
+        "pre-training run"
     )
     yield "init", bool(config.init), begin
     yield from _list_shared_rules(config)
@@ -158,9 +158,9 @@ def _list_finetuning_rules(config: FinetuneConfig) -> Iterator[Rule]:
         yield from _require_defaults("prune", config.prune, ("rounds", "share"), unused)
     follows = "it follows from config.warmup_share: leave it at 0"
     yield "optim.warmup_steps", config.optim.warmup_steps == 0, follows
-    no_generator = "a fine-tuning has none: leave it out"
+    no_generator = "fine-tuning trains no generator: leave it out"
     yield from _require_defaults("model", config.model, OF_A_GENERATOR, no_generator)
-    kept = "rates are transferred in pre-training; a fine-tuning begins with given weights: none"
+    kept = "only pre-training transfers rates, as it starts from new weights: set it to none"
     yield "optim.transfer", config.optim.transfer == "none", kept
     yield (
         "model.pooler_type",
@@ -193,21 +193,21 @@ def _list_shared_rules(config: SharedConfig) -> Iterator[Rule]:
     yield (
         "init_layers",
         not list_init_layers(config) or bool(config.init),
-        "they are layers of a checkpoint, and config.init names none: set it, or leave this empty",
+        "these are layers of a checkpoint, and config.init is empty: set it, or leave this empty",
     )
     yield (
         "optim.weight_decay",
         config.optim.name != "stable_adamw" or config.optim.weight_decay < MAX_STABLE_DECAY,
-        "each step of stable_adamw shrinks the weights by this share, whatever the rate: below "
-        f"{MAX_STABLE_DECAY}; adamw's 0.01 at a rate of 1e-4 is 1e-6 here",
+        "each step of stable_adamw at the peak rate shrinks the weights by this share: it must be "
+        f"below {MAX_STABLE_DECAY}; adamw's 0.01 at a rate of 1e-4 is 1e-6 here",
     )
     peak = config.optim.learning_rate
-    allowed = f"the rate falls to it from config.optim.learning_rate = {peak:g}: not above that"
+    allowed = f"the rate decays to it from config.optim.learning_rate = {peak:g}: give that or less"
     yield "optim.end_learning_rate", config.optim.end_learning_rate <= peak, allowed
     yield from _list_architecture_rules(config)
     yield from _list_mesh_rules(config)
     is_name = _WANDB_PROJECT.fullmatch(config.log.wandb) is not None
-    allowed = "a project's name has 128 characters at most and none of / \\ # ? % :"
+    allowed = "a project's name has at most 128 characters and none of / \\ # ? % :"
     yield "log.wandb", is_name, allowed
 
 
@@ -228,7 +228,7 @@ def _list_position_rules(model: ModelConfig) -> Iterator[Rule]:
     yield (
         "model.position_embedding_type",
         kind != "rotary" or head_width % 2 == 0,
-        f"it rotates pairs of numbers, and a head has {head_width}: change num_attention_heads",
+        f"it needs an even head width, not {head_width}: change num_attention_heads",
     )
     for owner, keys in (("rotary", THETAS), ("disentangled", DISENTANGLED)):
         if kind != owner:
@@ -241,8 +241,8 @@ def _list_position_rules(model: ModelConfig) -> Iterator[Rule]:
     chosen = f"position_embedding_type is {kind!r}: "
     if kind == "relative":
         for key, fits, allowed in (
-            ("hidden_size", model.hidden_size % 2 == 0, "distances have pairs of sine and cosine"),
-            ("type_vocab_size", model.type_vocab_size == 0, "segments enter by the attention: 0"),
+            ("hidden_size", model.hidden_size % 2 == 0, "distances need an even width"),
+            ("type_vocab_size", model.type_vocab_size == 0, "attention encodes segments: set 0"),
             ("embedding_size", model.embedding_width == model.hidden_size, "leave it at 0"),
             ("embedding_projection", not model.embedding_projection, "leave it false"),
         ):
@@ -263,7 +263,7 @@ def _list_architecture_rules(config: SharedConfig) -> Iterator[Rule]:
     yield (
         "model.pooler_type",
         model.pooler_type != "mlm_transform" or model.embedding_width == model.hidden_size,
-        f"that transform is as wide as embedding_size = {model.embedding_size}, a classifier reads "
+        f"the transform has width embedding_size = {model.embedding_size}, but a classifier needs "
         f"hidden_size = {model.hidden_size}: take another pooler_type",
     )
     generator = model.generator
@@ -274,11 +274,11 @@ def _list_architecture_rules(config: SharedConfig) -> Iterator[Rule]:
         yield (
             "model.generator_hidden_size",
             is_divided and (is_even or model.position_embedding_type != "rotary"),
-            f"it must be a multiple of the generator's {heads} attention heads, with rotary "
-            "positions an even one; change it, or set config.model.generator_num_attention_heads",
+            f"it must be a multiple of the generator's {heads} attention heads, an even one for "
+            "rotary positions; change it, or set config.model.generator_num_attention_heads",
         )
     has_window = model.global_attn_every_n_layers > 1
-    windows = "the others need a window: set its width"
+    windows = "the other layers need a window: set its width"
     no_window = "no layer has a window: leave it at 0"
     yield (
         "model.local_attention",
@@ -286,7 +286,7 @@ def _list_architecture_rules(config: SharedConfig) -> Iterator[Rule]:
         f"with global_attn_every_n_layers = {model.global_attn_every_n_layers} "
         f"{windows if has_window else no_window}",
     )
-    differ = "the layers differ, in their window or in the first one's norm: leave it false"
+    differ = "layers differ in their windows or norms: leave it false"
     if not model.has_equal_layers:
         yield from _require_defaults("compute", config.compute, ("rolled_layers",), differ)
         yield from _require_defaults("model", model, ("share_layers",), differ)
@@ -298,16 +298,15 @@ def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
     yield (
         f"{key}.seq_len",
         phase.seq_len <= positions,
-        f"the position table ends at config.model.max_position_embeddings = {positions}; shorten "
-        "the one or enlarge the other",
+        f"config.model.max_position_embeddings is {positions}; shorten the rows or enlarge that",
     )
     divides = phase.batch_size % phase.micro_batches == 0
     yield f"{key}.micro_batches", divides, f"it must divide batch_size = {phase.batch_size}"
     yield (
         f"{key}.max_predictions_per_seq",
         phase.max_predictions_per_seq <= phase.seq_len - 3,
-        f"it must be from 1 to seq_len - 3 = {phase.seq_len - 3}, or 0 to follow from "
-        "the masking rate",
+        f"it must be from 1 to seq_len - 3 = {phase.seq_len - 3}, or 0 to follow from the masking "
+        "rate",
     )
     for name in THETAS:
         theta = getattr(phase, name)
@@ -317,12 +316,12 @@ def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
             "config.model.position_embedding_type = "
             f"{config.model.position_embedding_type!r} has none: leave it at 0",
         )
-        yield f"{key}.{name}", theta == 0 or theta > 1, "above 1, or 0 for the model's"
+        yield f"{key}.{name}", theta == 0 or theta > 1, "it must be above 1, or 0 for the model's"
     yield (
         f"{key}.store_weights",
         not (phase.store_weights and phase.store_temperature),
         f"config.{key}.store_temperature is {phase.store_temperature}, which is for shares by "
-        "tokens: leave one of them out",
+        "tokens: leave one out",
     )
     if phase.store_weights and config.data.stores:
         parse_store_weights(
@@ -330,11 +329,11 @@ def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
         )
     if phase.restart_learning_rate == 0:
         names = ("restart_warmup_steps", "restart_decay", "restart_end_learning_rate")
-        kept = "it needs a restart_learning_rate; without one the phase keeps the last schedule"
+        kept = "it needs a restart_learning_rate; without one the last schedule continues"
         yield from _require_defaults(key, phase, names, kept)
     else:
         end = phase.restart_end_learning_rate or config.optim.end_learning_rate
-        allowed = f"that schedule ends at {end:g}: take more, or less as restart_end_learning_rate"
+        allowed = f"its schedule ends at {end:g}: raise it, or lower restart_end_learning_rate"
         yield f"{key}.restart_learning_rate", end <= phase.restart_learning_rate, allowed
     most = phase.seq_len // MIN_EXAMPLE_TOKENS
     yield (
@@ -363,8 +362,8 @@ def _list_prediction_rules(config: Config) -> Iterator[Rule]:
             f"phases[{index}].max_predictions_per_seq",
             phase.max_predictions_per_seq >= wanted,
             f"a full row of {phase.seq_len} has {wanted} predictions at "
-            f"config.{owner}.masked_lm_prob = {prob}, and the rest would be left out; "
-            f"leave it at 0 to take {wanted} or more, or lower the share",
+            f"config.{owner}.masked_lm_prob = {prob}, and the rest would be dropped; set it to 0 "
+            f"for {wanted} or more, or lower the share",
         )
 
 
@@ -386,8 +385,8 @@ def _list_objective_rules(config: Config) -> Iterator[Rule]:
     yield (
         "data.masked_lm_smoothing",
         config.data.masked_lm_smoothing == 0 or not set(names).isdisjoint(MASKED),
-        f"config.objective = {config.objective!r} and config.phases predict no masked tokens, "
-        "which it weighs: leave it at 0",
+        f"config.objective = {config.objective!r} and config.phases predict no masked tokens: "
+        "leave it at 0",
     )
     for index, name in enumerate(names):
         key = _find_objective_key(config, index)
@@ -401,23 +400,22 @@ def _list_objective_rules(config: Config) -> Iterator[Rule]:
         yield (
             key,
             (positions == "relative") == (name == "permutation"),
-            f"with config.model.position_embedding_type = {positions!r} it must be another one: "
-            "permutation and relative positions need each other",
+            f"config.model.position_embedding_type is {positions!r}, and permutation and relative "
+            "positions need each other: change one",
         )
         if name not in BIDIRECTIONAL:
             continue
-        left_alone = "and the model would see the left one alone"
         yield (
             key,
             not config.model.is_causal,
-            f"it needs both sides of a token, {left_alone}, as config.model.is_causal is True: "
-            "leave that False, or learn causal in every phase",
+            "it needs both sides of a token, but config.model.is_causal is True: leave that "
+            "False, or learn causal in every phase",
         )
         yield (
             key,
             names[-1] != CAUSAL,
-            f"it needs both sides of a token, {left_alone}, as it ends with "
-            f"config.phases[{len(names) - 1}], which learns causal: put the causal phases first",
+            f"it needs both sides of a token, but config.phases[{len(names) - 1}], the last, "
+            "learns causal: put the causal phases first",
         )
 
 
@@ -429,14 +427,14 @@ def _list_teacher_rules(config: Config) -> Iterator[Rule]:
     yield (
         "teacher",
         learns or not config.teacher,
-        f"no phase learns from it: set config.objective to {' or '.join(FROM_A_TEACHER)}, or leave "
-        "it empty",
+        f"no phase learns from a teacher: set config.objective to {' or '.join(FROM_A_TEACHER)}, "
+        "or leave it empty",
     )
     yield (
         "teacher",
         not learns or bool(config.teacher),
-        f"the objective {' and '.join(chosen)} learns from it: give the checkpoint, as hf:DIR or "
-        "the workdir of a run",
+        f"the objective {' and '.join(chosen)} learns from a teacher: give its checkpoint, as "
+        "hf:DIR or the workdir of a run",
     )
     for name, fields, losses in (
         (DISTILLATION, ("temperature",), ("soft_weight", "mlm_weight", "cosine_weight")),
@@ -468,11 +466,11 @@ def _list_replaced_token_rules(config: Config) -> Iterator[Rule]:
     """Allow a generator and the objective that trains it only together."""
     names, model = list_objectives(config), config.model
     if RTD not in names:
-        allowed = "no objective trains a generator: learn rtd, or leave it false"
+        allowed = "no phase trains a generator: set config.objective=rtd, or leave it false"
         yield "rtd_generator_first", not config.rtd_generator_first, allowed
-        other = f", and begin with another checkpoint than {config.init}" if config.init else ""
+        other = f", and start from another checkpoint than {config.init}" if config.init else ""
         belongs = (
-            f"it belongs to a generator, which config.objective={RTD} alone trains: learn that, or "
+            f"it belongs to a generator, which only config.objective={RTD} trains: set that, or "
             f"leave it out{other}"
         )
         yield from _require_defaults("model", model, OF_A_GENERATOR, belongs)
@@ -495,15 +493,14 @@ def _list_replaced_token_rules(config: Config) -> Iterator[Rule]:
     yield (
         key,
         not config.data.has_next_sentences,
-        f"it knows no pairs, which config.data.segments = {config.data.segments!r} makes; set "
+        f"it has no pairs, which config.data.segments = {config.data.segments!r} makes; set "
         "segments to full_sentences or doc_sentences",
     )
     trains = f"config.{key}={RTD} trains a generator too, "
     yield "init_layers", not config.init_layers, f"{trains}which has other layers: leave it empty"
     yield "init_tile", not config.init_tile, f"{trains}which has other sizes: leave it false"
     allowed = (
-        f"{trains}whose layers stand in no order with the encoder's: leave it out, and set it in "
-        "fine-tuning"
+        f"{trains}whose layers do not match the encoder's: leave it out, and set it in fine-tuning"
     )
     by_layer = ("layer_rate_decay", "unfreeze_every_steps")
     yield from _require_defaults("optim", config.optim, by_layer, allowed)
@@ -515,14 +512,14 @@ def _list_deberta_rules(config: Config) -> Iterator[Rule]:
     yield (
         "rtd_generator_first",
         not config.rtd_generator_first or model.generator_embeddings == "gdes",
-        "both models train the tables that they share: set config.model.generator_embeddings=gdes, "
-        "or leave it false",
+        "both models train the shared tables: set config.model.generator_embeddings=gdes, or "
+        "leave it false",
     )
     yield (
         "model.enhanced_mask_decoder",
         not (model.enhanced_mask_decoder and model.position_biased_input),
-        "it adds positions, which config.model.position_biased_input = True has in the embeddings: "
-        "set one of the two",
+        "it adds positions, which config.model.position_biased_input = True adds to the "
+        "embeddings: set one of the two",
     )
     yield (
         "model.enhanced_mask_decoder",
@@ -561,36 +558,46 @@ def _list_transfer_rules(config: Config) -> Iterator[Rule]:
     optim, model = config.optim, config.model
     if optim.transfer == "none":
         widths = ("transfer_base_width", "transfer_base_head_width")
-        yield from _require_defaults("optim", optim, widths, "config.optim.transfer is 'none': 0")
+        yield from _require_defaults(
+            "optim", optim, widths, "config.optim.transfer is 'none': leave it at 0"
+        )
         return
-    named = "config.optim.transfer scales from a width: give the width whose rate is known"
+    named = "config.optim.transfer scales from a width: give the width with the known rate"
     yield "optim.transfer_base_width", optim.transfer_base_width > 0, named
     has = "config.optim.transfer = 'mup' "
     for key, fits, allowed in (
         (
             "optim.name",
             optim.name not in ("lamb", "muon"),
-            "is for Adam; lamb and muon set the size of an update by rules of their own: take "
-            "adamw, bert_adamw or stable_adamw",
+            "is for Adam; lamb and muon scale updates in other ways: take adamw, bert_adamw or "
+            "stable_adamw",
         ),
-        ("init", not config.init, "scales new weights, and a checkpoint gives its own: empty"),
+        ("init", not config.init, "scales new weights, not a checkpoint's: leave it empty"),
         (
             "model.mlm_transform",
             model.mlm_transform,
-            "scales logits by the norm of this transform: true",
+            "scales logits by the norm of this transform: set it to true",
         ),
         (
             "model.embedding_size",
             model.embedding_width == model.hidden_size,
-            "has no rule for a narrower table: 0",
+            "has no rule for a narrower table: set it to 0",
         ),
-        ("model.embedding_projection", not model.embedding_projection, "has no rule for it: false"),
+        (
+            "model.embedding_projection",
+            not model.embedding_projection,
+            "has no rule for it: leave it out",
+        ),
         (
             "model.position_embedding_type",
             model.position_embedding_type != "relative",
-            "has no rule for the maps of its attention: take another one",
+            "has no rule for its attention's projections: take another one",
         ),
-        ("model.share_layers", not model.share_layers, "has no rule for shared layers: false"),
-        ("model.generator_hidden_size", model.generator_hidden_size == 0, "has one width: 0"),
+        ("model.share_layers", not model.share_layers, "has no rule for it: leave it out"),
+        (
+            "model.generator_hidden_size",
+            model.generator_hidden_size == 0,
+            "has no rule for it: leave it out",
+        ),
     ):
         yield key, fits, has + allowed

@@ -157,7 +157,7 @@ def resolve_config(config: FinetuneConfig, task: Task, model: ModelConfig) -> Fi
     if steps < 1:
         raise Refused(
             f"the training split has {examples} examples, in config.epochs = {config.epochs} fewer "
-            f"than one batch of config.batch_size = {config.batch_size}; lower that, or give more "
+            f"than one batch of config.batch_size = {config.batch_size}; lower it, or give more "
             "epochs or examples"
         )
     sized = merge_sizes(config.model, model, config.init)
@@ -193,7 +193,7 @@ def _describe_task(
     epochs = f"{sum(each.per_step['epochs'] for each in phases):,.1f} epochs"
     weights = f"{checkpoint.parameter_count:,} parameters"
     if config.from_scratch:
-        weights = "its sizes and vocabulary alone: all weights are initialized"
+        weights = "only its sizes and vocabulary: all weights are initialized"
     rows = [
         ("init", f"{checkpoint.address}, {weights}"),
         ("task", f"{task.name}: {splits} examples"),

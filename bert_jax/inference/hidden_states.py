@@ -88,7 +88,7 @@ def choose_layers(text: str, layers: int) -> Layers:
     elif _NUMBERS.fullmatch(text):
         numbers = [int(number) for number in text.split(",")]
     else:
-        raise Refused(f"--layers is {text!r}, which is no number, list or range; {known}")
+        raise Refused(f"--layers is {text!r}, which is not a number, list or range; {known}")
     if not numbers or any(not -layers - 1 <= number <= layers for number in numbers):
         raise Refused(f"--layers is {text!r}, but {known}")
     return Layers(tuple(numbers), is_single=bool(re.fullmatch(r"-?\d+", text)))

@@ -63,7 +63,7 @@ def encode_sentences(
         if length > most:
             raise Refused(
                 f"line {line} of {place}, {sentence[:40]!r}..., is {length:,} pieces, the model "
-                f"reads {most:,} next to the special tokens; cut it into sentences"
+                f"reads {most:,} plus special tokens; cut it into sentences"
             )
     return split_ids(ids.astype(np.int32), lengths_N)
 

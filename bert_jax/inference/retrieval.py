@@ -66,7 +66,7 @@ def read_collection(folder: pathlib.Path, split: str) -> Collection:
     documents = [texts[name] for name in numbers]
     grades = _read_grades(qrels, queries, numbers)
     if not any(number < len(texts) for graded in grades.values() for number in graded):
-        raise Refused(f"{qrels} has no grade of a document in corpus.jsonl: there is none to score")
+        raise Refused(f"{qrels} grades no document in corpus.jsonl, so there is nothing to score")
     graded_queries = [queries[name] for name in grades]
     return Collection(
         documents, graded_queries, list(grades.values()), len(numbers) - len(documents)

@@ -37,8 +37,7 @@ def choose_format(output: pathlib.Path) -> str:
     if given in FORMATS:
         return given
     raise Refused(
-        f"--output is {output}, which names no format that is written; let it end in one of "
-        f"{', '.join(FORMATS)}"
+        f"--output is {output}, which has no known extension; end it in one of {', '.join(FORMATS)}"
     )
 
 

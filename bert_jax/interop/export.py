@@ -100,8 +100,8 @@ def parse_target(address: str) -> Target:
         )
     if is_address(place):
         raise Refused(
-            f"--to is {address!r}; an export is written to a folder of this machine: give one, and "
-            "copy it to the bucket then"
+            f"--to is {address!r}; an export is written to a local folder: give one, then copy it "
+            "to the bucket"
         )
     folder, prefix = pathlib.Path(place), ""
     if scheme == GOOGLE:

@@ -73,20 +73,20 @@ def fetch(place: str) -> pathlib.Path:
         from huggingface_hub import errors
     except ImportError as error:
         raise Refused(
-            f"{unknown} to download it from the Hugging Face hub huggingface_hub is missing: pip "
-            "install huggingface_hub, or give hf:DIR"
+            f"{unknown} huggingface_hub, which downloads from the Hugging Face hub, is missing: "
+            "pip install huggingface_hub, or give hf:DIR"
         ) from error
     try:
         return _download(huggingface_hub, address, name, revision or None)
     except errors.GatedRepoError as error:
         raise Refused(
-            f"{address} is for accounts that its owner let in; ask on https://huggingface.co/{name}"
-            ", then set HF_TOKEN or run hf auth login"
+            f"{address} is open only to accounts that its owner approves; ask on "
+            f"https://huggingface.co/{name}, then set HF_TOKEN or run hf auth login"
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise Refused(
-            f"{unknown} the Hugging Face hub has no such model, or not for this account; look at "
-            "the name, or set HF_TOKEN"
+            f"{unknown} the Hugging Face hub has no such model, or hides it from this account; "
+            "check the name, or set HF_TOKEN"
         ) from error
     except errors.RevisionNotFoundError as error:
         raise Refused(f"{name} has no revision {revision!r} on the Hugging Face hub") from error
@@ -129,8 +129,8 @@ def _download(hub: Any, address: str, name: str, revision: str | None) -> pathli
     size = sum(wanted.values())
     amount = f"{size / 1e6:,.0f} MB" if size >= 1e6 else f"{size:,} bytes"
     print(
-        f"{address} at {commit[:12]} of the Hugging Face hub: {len(wanted)} files, "
-        f"{amount}, from its cache where they are there",
+        f"{address} at {commit[:12]} of the Hugging Face hub: {len(wanted)} files, {amount}, from "
+        "its cache if present",
         flush=True,
     )
     with _refuse_malformed(hub, address):
@@ -189,8 +189,8 @@ def _refuse_malformed(hub: Any, subject: str) -> Iterator[None]:
             raise
         words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise Refused(
-            f"{subject}: the Hugging Face hub at {hub.constants.ENDPOINT} gives an answer that is "
-            f"none ({words}); look at HF_ENDPOINT and at the proxy of this network, or give hf:DIR"
+            f"{subject}: the Hugging Face hub at {hub.constants.ENDPOINT} gives an unusable "
+            f"answer ({words}); check HF_ENDPOINT and at the proxy of this network, or give hf:DIR"
         ) from error
 
 

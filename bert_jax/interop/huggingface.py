@@ -268,7 +268,7 @@ def read_task_layer(config_json: ConfigJson, classes: int, template: Template) -
     if config_json.model.is_causal and kind in (CLASSIFY, REGRESS, CHOOSE):
         raise Refused(
             f"{path} says is_decoder = True, and {config_json.architecture} reads [CLS], which "
-            "sees no other token then; a causal model is read with the last token here: give the "
+            "sees no other token then; bert_jax reads the last token of a causal model: give the "
             "model that it was fine-tuned from, and fine-tune that"
         )
     if family.check_summary and kind in (CLASSIFY, REGRESS, CHOOSE):
@@ -296,7 +296,7 @@ def read_task_layer(config_json: ConfigJson, classes: int, template: Template) -
     if kind == CLASSIFY and has_several.get(str(problem)):
         raise Refused(
             f"{path} says problem_type = {problem!r}, of {classes} outputs: several labels or "
-            "numbers a row, which are not computed here; give a model of one a row"
+            "numbers per row, which bert_jax does not compute; give a model with one per row"
         )
     # Source: BertForSequenceClassification.forward@transformers 4.57.
     if kind == CLASSIFY and (problem == "regression" or (problem is None and classes == 1)):

@@ -110,8 +110,8 @@ def load_fine_tuned(address: Address) -> tuple[Pretrained, TaskLayer]:
     expected = {REGRESS: 1, CHOOSE: 1, SPAN: 2}.get(layer.kind, len(layer.labels))
     if width != expected:
         raise Refused(
-            f"{address}: the layer of the task ({layer.kind}) gives {width} numbers, and "
-            f"{expected} are named; put the config.json back that it came with"
+            f"{address}: the layer of the task ({layer.kind}) has {width} outputs, but {expected} "
+            "names; put back the config.json that it came with"
         )
     if len(set(layer.labels)) < len(layer.labels):
         raise Refused(

@@ -64,7 +64,7 @@ class Settings:
             if settings.get(name, value) != value:
                 raise Refused(
                     f"{path} says {name} = {settings[name]!r:.80}; bert_jax reads such a model "
-                    f"with {name} = {value!r} alone: give a checkpoint of that kind"
+                    f"only with {name} = {value!r}: give a checkpoint of that kind"
                 )
         hidden_act = self.acts[read_choice(path, self.act, settings.get(self.act), self.acts)]
         fields = {field.name: field for field in dataclasses.fields(ModelConfig)}
@@ -104,7 +104,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     try:
         return small_files.read_object(path)
     except DamagedFile as error:
-        raise DamagedFile(f"{error}; put the file back that the checkpoint came with") from None
+        raise DamagedFile(f"{error}; put back the file that the checkpoint came with") from None
 
 
 def read_choice(path: pathlib.Path, name: str, value: Any, known: Collection[str]) -> str:
@@ -132,7 +132,7 @@ def _check_number(
     if not fits:
         allowed = "a whole number from 1" if is_size else "a number from 0 and below 1"
         raise Refused(
-            f"{path} says {name} = {value!r:.80}; it must be {allowed}: put the file back "
-            "that the checkpoint came with"
+            f"{path} says {name} = {value!r:.80}; it must be {allowed}: put back the file that "
+            "the checkpoint came with"
         )
     return int(value) if is_size else float(value)

@@ -102,8 +102,8 @@ def read_params(
     )
     if more := [name for name in unread if name.startswith(stems)]:
         raise Refused(
-            f"{tensors.place} holds {list_names(more)}, which the model of its {config_name} "
-            "has no use for; put the config back that belongs to it, or give a plain BERT"
+            f"{tensors.place} holds {list_names(more)}, which the model of its {config_name} has "
+            "no use for; put back the config that belongs to it, or give a plain BERT"
         )
     names = _choose_names(tensors, named, config)
     wrong = []
@@ -131,7 +131,7 @@ def _check_same(tensors: Tensors, names: Sequence[str], chosen: str) -> None:
         if name != chosen and not np.array_equal(tensors.read(name), tensors.read(chosen)):
             raise Refused(
                 f"{tensors.place} holds {chosen} and another {name}, which are one array of the "
-                "model; save it again with one of them"
+                "model; save it again with only one"
             )
 
 

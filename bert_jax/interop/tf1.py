@@ -93,8 +93,8 @@ def read(prefix: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
     path = prefix.parent / CONFIG
     if not path.is_file():
         raise Refused(
-            f"{prefix.parent} has no {CONFIG}; put the one next to {prefix.name} that it was "
-            "trained with"
+            f"{prefix.parent} has no {CONFIG}; put the one that it was trained with next to "
+            f"{prefix.name}"
         )
     config = _SETTINGS.parse(path, model_json.read_json(path))
     check_sizes(config, path)
@@ -115,7 +115,7 @@ def _open_tensors(prefix: pathlib.Path) -> Tensors:
 
     for path in prefix.parent.glob(f"{prefix.name}.*"):
         small_files.open_regular(path).close()  # TensorFlow would wait for a pipe
-    with _explain_damage(f"{prefix} is damaged or not whole"):
+    with _explain_damage(f"{prefix} is damaged or incomplete"):
         reader = tf.train.load_checkpoint(str(prefix))
 
     def read_tensor(name: str) -> np.ndarray:

@@ -368,7 +368,7 @@ def check_segments(template: Template, segments: int, place: str) -> None:
     if 1 < segments <= largest:
         raise Refused(
             f"the tokenizer next to {place} puts tokens into segment {largest} (type_id), and its "
-            f"config.json has type_vocab_size = {segments}; put the files back that were saved "
+            f"config.json has type_vocab_size = {segments}; put back the files that were saved "
             "together"
         )
 

@@ -162,8 +162,8 @@ class Grid:
                 before = small_files.field(numbers, "config", dict, path)
             except DamagedFile as error:
                 raise DamagedFile(
-                    f"{error}; delete it if this is the grid of these settings, and it is written "
-                    "again, or give another --workdir"
+                    f"{error}; if this is the grid of these settings, delete it to have it "
+                    "written again; otherwise give another --workdir"
                 ) from None
             runs_lib.refuse_others(f"--workdir={self.folder} holds a grid", before, self.fixed)
         choose_score(self._read_outcomes(), self.score)

@@ -165,7 +165,7 @@ def parse_counts(text: str, flag: str) -> list[int]:
             )
         counts.append(int(count))
     if len(set(counts)) < len(counts):
-        raise Refused(f"--{flag} is {text!r:.80}, where a number stands twice; give each once")
+        raise Refused(f"--{flag} is {text!r:.80}, where a number occurs twice; give each once")
     return sorted(counts)
 
 
@@ -231,8 +231,8 @@ def make_rung(recipe: Recipe, width: int, tokens: int) -> Rung:
     """
     if width % recipe.head_width:
         raise Refused(
-            f"--widths or --predict has {width}, which heads of {recipe.head_width} do not divide; "
-            "take multiples"
+            f"--widths or --predict has {width}, not a multiple of the head width "
+            f"{recipe.head_width}; give multiples"
         )
     model, phase = recipe.config.model, recipe.config.phases[0]
     inner = round(width * model.intermediate_size / model.hidden_size / 8) * 8
@@ -276,8 +276,8 @@ def refuse_overfitting(rungs: Sequence[Rung], asked: Sequence[Rung], unique_toke
             raise Refused(
                 f"--predict asks for a width of {rung.width}, {rung.parameters:,} parameters of "
                 f"layers, on {unique_tokens:,} tokens of text; a model of more than {most:,.0f} "
-                "overfits them, and the law knows nothing of that: ask for a narrower width, or "
-                "build a store of more text"
+                "overfits them, which the law does not cover: ask for a narrower width, or build "
+                "a store of more text"
             )
 
 

@@ -187,8 +187,8 @@ def refuse_others(holder: str, before: Any, now: Any) -> None:
     if differing:
         words = [f"{key}={was!r:.80}, not {new!r:.80}" for key, (was, new) in differing.items()]
         raise Refused(
-            f"{holder} with {'; '.join(words)}: these runs would not compare; set it so again, or "
-            "give another folder"
+            f"{holder} with {'; '.join(words)}: these runs would not compare; restore that "
+            "setting, or give another folder"
         )
 
 

@@ -156,7 +156,7 @@ class Study:
             raise Refused(f"config.{missing} is empty; set rows and the store that they train on")
         if config.compare_with not in ("", *(row.name for row in config.rows)):
             raise Refused(
-                f"config.compare_with is {config.compare_with!r}, which is no row; choose from "
+                f"config.compare_with is {config.compare_with!r}, which is not a row; choose from "
                 f"{', '.join(row.name for row in config.rows)}, or leave it empty for the first"
             )
         store = open_store(config.store)
@@ -309,7 +309,7 @@ class Study:
                             f"--score is {name}, which is not finished; run the study first"
                         )
                     return run
-        raise Refused(f"--score is {name}, which is no run of this study; give ROW-seedN")
+        raise Refused(f"--score is {name}, which is not a run of this study; give ROW-seedN")
 
     def score(self, run: Run, screen: Screen) -> None:
         """Score a finished run in this process, and write its scores."""

@@ -13,24 +13,23 @@ class StudyRow:
     """A system of the study, trained once for each seed."""
 
     name: str = setting("", "name of the row; its workdirs are NAME-seedN")
-    kind: str = setting("pretrain", "how it is trained: a name in bert_jax/lab/row_kinds/kinds.py")
+    kind: str = setting("pretrain", "kind of training: a name in bert_jax/lab/row_kinds/kinds.py")
     config: str = setting("", "config file of its training, as FILE[:NAME=VALUE,...]")
-    flags: str = setting(
-        "", "settings that differ from the file's, as KEY=VALUE separated by spaces"
-    )
+    flags: str = setting("", "settings that override the file's, as KEY=VALUE separated by spaces")
     paper: str = setting("", "the paper's figure for this row, shown next to ours")
     reads: str = setting(
         "",
-        "earlier rows whose runs it reads, separated by commas; only for kinds that train no run",
+        "earlier rows whose runs this row reads, separated by commas; only for kinds that train "
+        "no run",
     )
     finetune: str = setting(
         "",
-        "settings of its fine-tunings that override the task's, as KEY=VALUE separated by spaces",
+        "settings that override the task's in its fine-tunings, as KEY=VALUE separated by spaces",
     )
     tagger: str = setting(
         "",
-        "of a row of frozen vectors: units, epochs and learning_rate of the BiLSTM that learns "
-        "tags, as KEY=VALUE separated by spaces",
+        "rows of frozen vectors only: units, epochs and learning_rate of the BiLSTM tagger, as "
+        "KEY=VALUE separated by spaces",
     )
 
 
@@ -40,7 +39,7 @@ class StudyTask:
 
     name: str = setting("", "name of the task in the table")
     config: str = setting("", "config file of its fine-tuning, as FILE[:NAME=VALUE,...]")
-    flags: str = setting("", "settings that differ from the file's, as data.dir=DIR epochs=2")
+    flags: str = setting("", "settings that override the file's, as data.dir=DIR epochs=2")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +54,14 @@ class StudyConfig:
     seeds: int = setting(3, "runs of each row, with the seeds 0, 1, ...", minimum=1)
     equal: str = setting(
         "tokens",
-        "what must be equal in all rows that train; nothing in a ladder",
+        "quantity that must be equal in all trained rows; nothing for a ladder",
         choices=("tokens", "operations", "nothing"),
     )
     tolerance: float = setting(
         0.01, "largest relative difference in config.equal", minimum=0.0, below=1.0
     )
     seq_len: int = setting(64, "row length at which masked words are scored", minimum=8)
-    paper: str = setting("", "source of the rows' `paper` figures, the head of their column")
+    paper: str = setting("", "source of the rows' `paper` figures, used as the column's heading")
     compare_with: str = setting(
-        "", "row that all others are compared with in study.md; empty for the first"
+        "", "row to compare all others with in study.md; empty for the first"
     )

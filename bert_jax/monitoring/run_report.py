@@ -87,7 +87,7 @@ def _list_spent(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> Rows:
         usd = usd_per_chip_hour.get(chip.name) if chip else None
         if chip and usd is not None:
             dollars = hours / chip.devices_per_chip * usd
-            facts.append(("dollars", f"{dollars:,.2f} at {usd:g} per {chip.name} and hour"))
+            facts.append(("dollars", f"{dollars:,.2f} at {usd:g} per {chip.name} hour"))
     return facts
 
 
@@ -130,7 +130,7 @@ def draw_tree(runs: Sequence[RunState]) -> list[str]:
     alone = sum(count(run, 0) for run in runs)
     hours = sum(map(_count_device_hours, runs))
     words = f"{paid:,.0f} {unit}, {hours:,.2f} device hours"
-    return [*lines, f"together: {words}; made alone, the runs read {alone:,.0f} {unit}"]
+    return [*lines, f"together: {words}; unbranched, the runs read {alone:,.0f} {unit}"]
 
 
 def _count_tokens(run: RunState, first_step: int) -> float:

@@ -179,7 +179,7 @@ def _read_manifest(store: Any, digest: str) -> tuple[Mapping[str, Any], str]:
     if not isinstance(store, str) or not store:
         return {}, ""
     if "," in store or is_address(store) or not is_store(pathlib.Path(store)):
-        return {}, f"{store} is no store of this machine, so what the data was is not known."
+        return {}, f"{store} is not a store on this machine, so the run's data are not known."
     try:
         manifest = read_manifest(pathlib.Path(store))
     except Refused as error:

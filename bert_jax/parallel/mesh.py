@@ -257,7 +257,7 @@ def check_divides(config: RunConfig, device_count: int, teacher: ModelConfig | N
         if isinstance(config, FinetuneConfig) and neurons % model:
             raise Refused(
                 f"config.prune.rounds is {config.prune.rounds}, and {neurons} neurons are left "
-                f"after one of them, not a multiple of the {model} devices on mesh axis model; try "
+                f"after a round, not a multiple of the {model} devices on mesh axis model; try "
                 "another number, or 1"
             )
 

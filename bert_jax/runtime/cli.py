@@ -311,9 +311,7 @@ def print_config(config: Any) -> int:
 class ProcessFlags:
     """Declare the flags of a process that is one of several, as on a TPU pod."""
 
-    multihost: bool = flag(
-        False, "join the other processes of the run, as on a TPU pod", "processes"
-    )
+    multihost: bool = flag(False, "join the run's other processes, as on a TPU pod", "processes")
     coordinator_address: str | None = flag(
         None, "address of process 0, if the platform does not set it", "processes", "HOST:PORT"
     )
@@ -340,10 +338,10 @@ class RunFlags:
     )
     print_config: bool = flag(False, "resolve, check and print the config, and stop")
     scratch: str = flag(
-        "~/.cache/bert_jax", "folder of this host for small files of runs on gs://", metavar="DIR"
+        "~/.cache/bert_jax", "local folder for small files of runs on gs://", metavar="DIR"
     )
     profile_steps: str = flag(
-        "", "numbers of steps to trace into the workdir", metavar="FIRST:LAST"
+        "", "steps to trace; the trace goes into the workdir", metavar="FIRST:LAST"
     )
 
     def __post_init__(self) -> None:

@@ -28,13 +28,13 @@ EVALUATING, SAVING = "evaluating", "saving"
 LOST, STOPPED = "lost", "stopped"
 KINDS = {
     TRAINING: "in steps whose result was kept",
-    WAITING: "of steps, but no batch was there",
+    WAITING: "in steps that waited for a batch",
     COMPILING: "",
     EVALUATING: "",
-    SAVING: "the devices stood still for a save",
+    SAVING: "devices idle during a save",
     RESTORING: "",
     STARTING: "everything else, without imports",
-    LOST: "in steps that were done again",
+    LOST: "in steps that were repeated",
     STOPPED: "from the last line of an attempt to the next attempt",
 }
 _REPEATED = (TRAINING, WAITING, EVALUATING, SAVING)

@@ -83,7 +83,7 @@ def can_resume(
     if count != len(config.phases) and "task" not in record:  # a fine-tuning's follow from settings
         raise Refused(
             f"{address} holds a run with len(config.phases) = {count}, this config says "
-            f"{len(config.phases)}; its last phase alone may get more steps: give another "
+            f"{len(config.phases)}; only its last phase may get more steps: give another "
             f"--workdir, and --branch={address}@STEP to begin with a step of it"
         )
     given = {"fixed": list_fixed_settings(config, provenance), "vocabulary": provenance.vocabulary}

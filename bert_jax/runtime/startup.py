@@ -97,7 +97,7 @@ def find_rank(
     if coordinator is None or count is None or number is None:
         raise Refused(
             f"--multihost is given without {' and '.join(missing)}, and this platform does not "
-            "tell (a TPU VM, GKE, Slurm or Open MPI does); give "
+            "set them (a TPU VM, GKE, Slurm or Open MPI does); give "
             "--coordinator_address=HOST_OF_PROCESS_0:8482 --num_processes=N --process_id=0..N-1"
         )
     return Rank(coordinator, count, number)
@@ -349,8 +349,8 @@ def _count_others(
             serving.join()
     if presence.dropped:
         log(
-            f"{presence.dropped:,} connections to port {rank.address[1]} were not of processes of "
-            "this run, and were dropped"
+            f"{presence.dropped:,} connections to port {rank.address[1]} came from outside this "
+            "run, and were dropped"
         )
     if _is_all_present(presence.outcome):
         processes.keep_connections(presence.kept)

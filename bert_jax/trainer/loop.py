@@ -273,7 +273,7 @@ class TrainingRun:
 
     def _close_programs(self) -> None:
         if self.programs.close():
-            self.screen.print("a phase is still being compiled, which ends by itself alone")
+            self.screen.print("a phase is still being compiled, which cannot be interrupted")
 
     def _free_state(self) -> None:
         """Stop everything that uses the state, and release its device memory."""

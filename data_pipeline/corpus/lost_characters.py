@@ -87,7 +87,7 @@ def describe_lost_characters(manifest: Mapping[str, Any]) -> str:
     try:
         named = ", ".join(f"{_show_character(code)} {count:,}" for code, count in frequent)
     except (ValueError, OverflowError) as error:
-        raise DamagedFile(f"{MANIFEST}: 'lost_characters' is no record of a build") from error
+        raise DamagedFile(f"{MANIFEST}: 'lost_characters' is not a record of a build") from error
     more = ", ..." if lost["characters"] > len(frequent) else ""
     return f"{lost['characters']:,} unknown, {lost['occurrences']:,} times: {named}{more}"
 

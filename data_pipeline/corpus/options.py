@@ -73,14 +73,14 @@ class BuildFlags:
     )
     reserved_pieces: int = flag(
         0,
-        "how many of these to keep for later use, as [unusedN]; WordPiece has 99 more, as BERT",
+        "how many of these to reserve for later use as [unusedN]; WordPiece has 99 more, as BERT",
         _VOCABULARY,
         minimum=0,
     )
     character_coverage: float | None = flag(
         None,
-        "share of the text whose characters get pieces; the rarest others become [UNK]. Default: 1 "
-        "if all characters fill at most a tenth of the vocabulary, else 0.9995",
+        "share of the text whose characters get pieces; the rarest characters become [UNK]. "
+        "Default: 1 if all characters fill at most a tenth of the vocabulary, else 0.9995",
         _VOCABULARY,
         minimum=MIN_COVERAGE,
         maximum=1,
@@ -88,7 +88,7 @@ class BuildFlags:
     lowercase: bool = flag(True, "lowercase the text and strip accents", _VOCABULARY)
     sentencepiece_rules: str = flag(
         NONE,
-        "how the text for a SentencePiece *.model in --vocab is prepared: as for the published "
+        "how to prepare text for a SentencePiece *.model in --vocab: as for the published "
         f"{ALBERT} (lowercased) or {XLNET}, both without accents and extra spaces",
         _VOCABULARY,
         choices=CHOICES,

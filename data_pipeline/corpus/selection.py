@@ -216,7 +216,7 @@ def describe_too_few(count: int, documents: str) -> str:
         )
     elif documents not in ("", "line"):
         fix += ", or cut it finer: --documents=blank_line makes a document of each block of lines"
-    return f"the input, as cleaned, has {state}: none can be held out, another trained on; {fix}"
+    return f"the input, as cleaned, has {state}: too few to hold one out; {fix}"
 
 
 def write_splits(

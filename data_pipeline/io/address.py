@@ -45,8 +45,8 @@ def open_filesystem(address: str) -> tuple[Any, str]:
         ) from error
     except ValueError as error:
         raise Refused(
-            f"{address} cannot be read: {protocol}:// is no file system that fsspec knows; give a "
-            "local path or gs://BUCKET/PATH"
+            f"{address} cannot be read: {protocol}:// is not a file system that fsspec knows; "
+            "give a local path or gs://BUCKET/PATH"
         ) from error
 
 

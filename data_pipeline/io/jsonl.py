@@ -110,8 +110,8 @@ def repair_end(path: pathlib.Path, say: Callable[[str], None] = lambda text: Non
         kept = path.with_name(path.name + DAMAGED)
         _append(kept, end)
         say(
-            f"{path} ended in {len(end):,} bytes that are no line, as after a power cut; they were "
-            f"moved to {kept.name}"
+            f"{path} ended in {len(end):,} bytes that are not a line, as after a power cut; they "
+            f"were moved to {kept.name}"
         )
     write_file(path, whole)
 
@@ -143,7 +143,7 @@ def _split_end(path: pathlib.Path) -> tuple[bytes, bytes]:
     try:
         small_files.parse_object(written, path)
     except DamagedFile:
-        raise DamagedFile(f"{path} ends in bytes that are no line of a run; {_MEND}") from None
+        raise DamagedFile(f"{path} ends in bytes that are not a line of a run; {_MEND}") from None
     return (data + b"\n", b"") if written == end else (whole + written + b"\n", end[len(written) :])
 
 

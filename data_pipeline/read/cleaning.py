@@ -88,7 +88,7 @@ class CleaningOptions:
     )
     near_duplicate_threshold: float = setting(
         0.8,
-        "documents that share this much of their runs of 5 words are near duplicates (Jaccard)",
+        "near duplicates share this much of their 5-word runs (Jaccard similarity)",
         minimum=0.5,
         maximum=1,
     )

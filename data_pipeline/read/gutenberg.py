@@ -78,9 +78,9 @@ def may_be_book(head: bytes) -> bool:
 def describe_strangers(addresses: list[str], files: int) -> str:
     """Describe how many of `files` files are not books as downloaded."""
     which = (
-        f"{addresses[0]} is no book"
+        f"{addresses[0]} is not a book"
         if len(addresses) == 1
-        else f"{len(addresses)} of {files} files, {addresses[0]} the first, are no books"
+        else f"{len(addresses)} of {files} files, {addresses[0]} the first, are not books"
     )
     return (
         f"--documents is gutenberg, but {which} as Project Gutenberg sends them: no '*** START OF "

@@ -263,7 +263,7 @@ def _transcode(address: str, blocks: Iterable[bytes], is_whole: bool = True) -> 
         decoder.decode(b"", final=is_whole)
     except UnicodeError as error:
         raise Refused(
-            f"{address} is {encoding} by its byte order mark and holds bytes that are none "
+            f"{address} is {encoding} by its byte order mark but has bytes that do not decode "
             f"({error}); write or copy it again"
         ) from error
 

@@ -82,13 +82,13 @@ def _arrow_batches(
             end_bytes = stored.tell()
             data = message.serialize().to_pybytes()
             if len(data) > _MAX_MESSAGE_BYTES:
-                raise Refused(f"{address} has a batch of too many bytes; write it in smaller ones")
+                raise Refused(f"{address} has a batch that is too large; write smaller ones")
             if number == 0:
                 _check_schema(address, pa.ipc.open_stream(data).schema, text_key)
             if message.type != "record batch":
                 before += data
                 if len(before) > _MAX_MESSAGE_BYTES:
-                    raise Refused(f"{address} has dictionaries of too many bytes; leave it out")
+                    raise Refused(f"{address} has dictionaries that are too large; leave it out")
                 continue
             batch = pa.ipc.open_stream(before + data).read_next_batch()
             batch.validate(full=True)

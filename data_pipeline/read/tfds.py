@@ -82,7 +82,7 @@ def read_shard(
     """
     match = _SHARD.fullmatch(address)
     if match is None:
-        raise Refused(f"{address} is no shard of a data set; find_sources names them")
+        raise Refused(f"{address} is not a shard of a data set; find_sources names them")
     name, split, number = match[1], match[2], int(match[3])
     builder = _open_builder_once(name)
     shards = builder.info.splits[split]
@@ -114,7 +114,7 @@ def _document(place: str, record: bytes, text_key: str) -> list[str]:
         data = bytes(values.bytes_list.value[0])
         text = data.decode("utf-8")
     except (DecodeError, IndexError) as error:
-        raise Refused(f"{place} is no example with text under {text_key!r}; {_AGAIN}") from error
+        raise Refused(f"{place} has no text under {text_key!r}; {_AGAIN}") from error
     except UnicodeDecodeError as error:
         raise Refused(
             f"{place} is not UTF-8: byte 0x{data[error.start]:02x} at byte offset {error.start} "

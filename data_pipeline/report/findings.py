@@ -157,7 +157,7 @@ def _find_in_rows(rows: RowHealth, holdout: float) -> Iterator[StoreFinding]:
             "padding",
             rows.padding_share,
             f"{rows.padding_share:.0%} of a row of {rows.seq_len} is padding, which costs as much "
-            f"as text: --config.data.packed_examples={rows.packed_examples} of training leaves "
+            f"as text: training with --config.data.packed_examples={rows.packed_examples} leaves "
             f"{rows.packed_padding_share:.0%}.",
         )
     if rows.heldout_rows < FEW_HELDOUT_ROWS:

@@ -57,107 +57,99 @@ class PretrainOptions:
     """Choose how segments and masks are drawn from a store; `config.data` of a training config.
 
     Sequence length, batch size and predictions per sequence belong to a training phase. Defaults
-    and names are taken from create_pretraining_data.py@eedf5716ce where it has such a flag.
+    and names are taken from create_pretraining_data.py@eedf5716ce where it has the same flag.
 
     `segments` is what a sequence is made of:
       nsp             [CLS] A [SEP] B [SEP]; B follows A, or comes from elsewhere (BERT)
       sop             the same; B follows A, or the two are swapped (ALBERT)
-      full_sentences  [CLS] sentences [SEP] as they follow each other, also from one document
-                      into the next, with a [SEP] between documents (RoBERTa)
+      full_sentences  [CLS] consecutive sentences [SEP], continuing into the next document, with
+                      a [SEP] between documents (RoBERTa)
       doc_sentences   the same, never past the end of a document (RoBERTa)
 
-    `exact` is Google's rules for nsp to the letter. Google also draws masks and truncation once for
-    each of dupe_factor passes; here new_masks_each_epoch=False does so. Without `exact` these
+    `exact` follows Google's rules for nsp to the letter; add new_masks_each_epoch=False to draw
+    masks and truncation once per pass of dupe_factor, as Google does. Without `exact` these
     defects are corrected: a random B never comes from the same document; a short target length is
     drawn per chunk, not per document; a chunk takes a second sentence if there is one; half of all
-    pairs are random, as far as the corpus allows, even if chunks of one sentence always are; whole
-    words never join across [SEP].
+    pairs have a random B, as far as the corpus allows; whole words never join across [SEP].
     """
 
     store: str = setting(
         "",
         "folder that `python -m data_pipeline.build` wrote; may be gs://bucket/store; several, "
-        "with commas between them, are mixed",
+        "separated by commas, are mixed",
     )
-    data_cache: str = setting("", "local folder for copies of stores on gs://, one for each host")
+    data_cache: str = setting("", "local folder on each host for copies of stores on gs://")
     random_seed: int = setting(
-        12345, "segments, order and masks are functions of it", minimum=0, maximum=2**63 - 1
+        12345, "seed of segments, order and masks", minimum=0, maximum=2**63 - 1
     )
     segments: str = setting("nsp", "what a sequence is made of", choices=SEGMENTS)
     masking: str = setting(
         "token",
-        "what is masked together: a token, a whole word, or 1 to longest_ngram words",
+        "unit of masking: a token, a whole word, or 1 to longest_ngram words",
         choices=MASKING,
     )
     longest_ngram: int = setting(
         3,
-        "most words in a span; n of them are drawn with a chance in proportion to 1/n",
+        "most words in a span; a length of n words has probability proportional to 1/n",
         minimum=1,
         maximum=MAX_NGRAM,
         source="ALBERT: 3",
     )
     masked_lm_prob: float = setting(
         0.15,
-        "share of the tokens, [CLS] and [SEP] counted, that is predicted",
+        "share of the tokens, including [CLS] and [SEP], to predict",
         above=0,
         below=1,
         source="BERT: 0.15",
     )
     mask_token_share: float = setting(
         0.8,
-        "share of the predicted tokens that is replaced by [MASK]",
+        "share of the predicted tokens replaced by [MASK]",
         minimum=0,
         maximum=1,
         source="BERT: 0.8",
     )
     random_token_share: float = setting(
         0.1,
-        "share of the predicted tokens that is replaced by a random id; the rest stays",
+        "share of the predicted tokens replaced by a random id; the rest stay",
         minimum=0,
         maximum=1,
         source="BERT: 0.1",
     )
     new_masks_each_epoch: bool = setting(
-        True, "false: as many different masks of a text as dupe_factor, in rotation"
+        True, "new masks of a text in each epoch; false: dupe_factor different masks, in rotation"
     )
     short_seq_prob: float = setting(
         0.1,
-        "share of the sequences that aim at a random shorter length",
+        "share of the sequences with a random shorter target length",
         minimum=0,
         maximum=1,
         source="BERT: 0.1",
     )
     dupe_factor: int = setting(
-        10,
-        "K: number of different passes over the corpus that are in rotation",
-        minimum=1,
-        maximum=10_000,
+        10, "number of different passes over the corpus, in rotation", minimum=1, maximum=10_000
     )
-    exact: bool = setting(False, "true: Google's rules to the letter, their defects included")
+    exact: bool = setting(False, "follow Google's rules to the letter, including their defects")
     packed_examples: int = setting(
         1,
-        "most examples in a row of a batch; 1: each has a row of its own, 8 leaves hardly any "
-        "padding",
+        "most examples packed into a row; 1 gives each its own row, 8 leaves hardly any padding",
         minimum=1,
         maximum=MAX_PACKED_EXAMPLES,
     )
     # The next two bounds are far above useful values; larger values would fill the memory.
     group_sequences: int = setting(
-        1024,
-        "sequences made by one call into NumPy; a matter of speed alone",
-        minimum=1,
-        maximum=1 << 20,
+        1024, "sequences made per NumPy call; affects only speed", minimum=1, maximum=1 << 20
     )
     prefetch_batches: int = setting(4, "batches kept ready on the host", minimum=1, maximum=1 << 16)
     store_weights: str = setting(
         "",
-        "shares of the rows that are from each of several stores, such as 0.7,0.3; empty takes "
-        "shares by their tokens",
+        "share of the rows from each of several stores, such as 0.7,0.3; empty takes shares by "
+        "their tokens",
     )
     store_temperature: float = setting(
         1.0,
-        "without store_weights, shares are in proportion to tokens to this power: below 1, small "
-        "stores have more than theirs",
+        "without store_weights, shares are proportional to tokens to this power; below 1 favors "
+        "small stores",
         above=0,
         maximum=10,
         source="mmBERT: 0.7, 0.5 and 0.3 in three phases",
@@ -165,7 +157,7 @@ class PretrainOptions:
     masked_lm_smoothing: float = setting(
         0.0,
         "tokens are chosen in proportion to count**-masked_lm_smoothing, so that rare ones are "
-        "predicted more often; 0: all alike",
+        "predicted more often; 0 treats all alike",
         minimum=0,
         maximum=1,
         source="DistilBERT's train.py: 0.7",

@@ -95,8 +95,8 @@ def describe_document_copies(share: float) -> StoreFinding:
     return StoreFinding(
         "document_copies",
         share,
-        f"{share:.1%} of the training documents have the tokens of an earlier one, which the model "
-        "sees so much more often. --drop_duplicate_documents=true --normalize=nfc drops them.",
+        f"{share:.1%} of the training documents have the tokens of an earlier one, so the model "
+        "sees them more often. --drop_duplicate_documents=true --normalize=nfc drops them.",
     )
 
 

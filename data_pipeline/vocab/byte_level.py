@@ -58,7 +58,7 @@ def join_files(path: pathlib.Path, data: bytes) -> bytes:
     config = path.with_name("tokenizer_config.json")
     settings = small_files.read_object(config) if config.is_file() else {}
     if not all(type(number) is int for number in id_of.values()):
-        raise Refused(f"{path} has a piece whose id is no whole number; copy it again")
+        raise Refused(f"{path} has a piece whose id is not a whole number; copy it again")
     pieces = sorted(id_of, key=id_of.__getitem__)
     piece_of = {name: pieces[i] for name, i in find_special_ids(path, pieces, {}).items()}
     special = [

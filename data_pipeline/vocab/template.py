@@ -122,7 +122,7 @@ def from_json(record: Mapping[str, Any], special_ids: Mapping[str, int], name: o
             for part in listed
         )
         if not is_read or [part for part, _ in listed if isinstance(part, str)] != texts:
-            raise DamagedFile(f"{name}: {key!r} is no template: {listed!r:.80}")
+            raise DamagedFile(f"{name}: {key!r} is not a template: {listed!r:.80}")
         parts.append(tuple((part, segment) for part, segment in listed))
     single, pair = parts
     return Template(single, pair, special_ids["cls"])

@@ -405,7 +405,9 @@ def test_a_sentence_of_several_pieces_stays_one(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["choose", "span", "tag"])
 def test_columns_are_named_for_texts_and_pairs_alone(kind):
     flags = predict.PredictFlags(checkpoint="RUN", second_text_column="b")
-    with pytest.raises(ValueError, match=r"--second_text_column is of tables .*RUN was fine-tuned"):
+    with pytest.raises(
+        ValueError, match=r"--second_text_column is for tables .*RUN was fine-tuned"
+    ):
         predict._check_columns(flags, TaskLayer("x", kind, ()))
 
 

@@ -77,7 +77,7 @@ def case(row, words, *values):
         ),
         case(
             *(4, "every checkpoint of a run of one process, and of two"),
-            *(empty_all, 2, "holds 3 checkpoints and none is whole"),
+            *(empty_all, 2, "holds 3 checkpoints and none is intact"),
         ),
     ],
 )

@@ -61,8 +61,8 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
     ):
         if settings.get(name, size) != size:
             raise Refused(
-                f"{path} says {name} = {settings[name]!r:.80}; bert_jax reads such a model with "
-                f"{size} alone, which follows from its other sizes: give a checkpoint of that kind"
+                f"{path} says {name} = {settings[name]!r:.80}; bert_jax reads such a model only "
+                f"with {size}, which follows from its other sizes: give a checkpoint of that kind"
             )
     terms = given.get("pos_att_type")
     listed = [*map(str.strip, terms.split("|"))] if isinstance(terms, str) else terms

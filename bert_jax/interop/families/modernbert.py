@@ -152,7 +152,7 @@ def _parse_theta(path: pathlib.Path, settings: Mapping[str, Any], field: str) ->
             f"rope_parameters = {by_kind!r:.80}; bert_jax computes rope_type = 'default' alone, "
             f"with a rope_theta for {_FULL} and one for {_SLIDING}"
         )
-    raise Refused(f"{path} says {wrong}: put the file back that the checkpoint came with")
+    raise Refused(f"{path} says {wrong}: put back the file that the checkpoint came with")
 
 
 def describe(config: ModelConfig) -> dict[str, Any]:

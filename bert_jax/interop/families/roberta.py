@@ -36,7 +36,7 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
         raise Refused(
             f"{path} says pad_token_id = {pad_id} and max_position_embeddings = "
             f"{config.max_position_embeddings}, and RoBERTa's positions begin with number "
-            f"{pad_id + 1}; put the file back that the checkpoint came with"
+            f"{pad_id + 1}; put back the file that the checkpoint came with"
         )
     return dataclasses.replace(config, max_position_embeddings=rows)
 

@@ -14,7 +14,7 @@ class SkipGram:
 
     width: int = setting(100, "dimensions of a vector", minimum=1)
     window: int = setting(5, "largest distance between the tokens of a pair", minimum=1)
-    negatives: int = setting(5, "negatives drawn for each pair", minimum=1)
+    negatives: int = setting(5, "negative samples per pair", minimum=1)
     subsample: float = setting(
         1e-3,
         "share of the text above which occurrences of a token are dropped at random",
@@ -34,14 +34,14 @@ class BiLM:
     width: int = setting(64, "width of the embeddings and of each direction's output", minimum=1)
     units: int = setting(256, "LSTM cells of a layer in each direction", minimum=1)
     layers: int = setting(2, "layers of each direction", minimum=1)
-    clip: float = setting(3.0, "bound of cells and projections", above=0)
+    clip: float = setting(3.0, "clipping bound of cells and projections", above=0)
     dropout: float = setting(
         0.1,
         "share of the embeddings and of each layer's outputs that is dropped",
         minimum=0,
         below=1,
     )
-    seq_len: int = setting(128, "tokens of the longest row, with [CLS] and [SEP]", minimum=3)
+    seq_len: int = setting(128, "longest row in tokens, with [CLS] and [SEP]", minimum=3)
     batch_size: int = setting(32, "rows of a step", minimum=1)
     steps: int = setting(1000, "steps of Adam", minimum=1)
     learning_rate: float = setting(4e-3, "initial learning rate, decayed linearly to 0", above=0)
@@ -67,10 +67,10 @@ class CoVe:
     )
     seq_len: int = setting(
         128,
-        "tokens of the longest text, with [CLS] and [SEP]; a pair with a longer one is left out",
+        "longest text in tokens, with [CLS] and [SEP]; pairs with a longer text are left out",
         minimum=3,
     )
-    batch_size: int = setting(32, "pairs of a step", minimum=1)
+    batch_size: int = setting(32, "pairs per step", minimum=1)
     steps: int = setting(1000, "steps of Adam", minimum=1)
     learning_rate: float = setting(2e-3, "initial learning rate, decayed linearly to 0", above=0)
     seed: int = setting(0, "seed of weights, pairs and dropout", minimum=0, maximum=2**32 - 1)
@@ -86,7 +86,9 @@ class Tagger:
 
     units: int = setting(768, "LSTM units in each direction", minimum=1)
     epochs: int = setting(10, "passes over the training files", minimum=1)
-    learning_rate: float = setting(1e-3, "Adam's at the beginning, decayed linearly to 0", above=0)
+    learning_rate: float = setting(
+        1e-3, "initial learning rate of Adam, decayed linearly to 0", above=0
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +96,4 @@ class Training(Tagger):
     """Set how the BiLSTM is trained."""
 
     batch_size: int = setting(32, "rows of a step", minimum=1)
-    seed: int = setting(
-        0, "seed of the BiLSTM and of the order of the rows", minimum=0, maximum=2**32 - 1
-    )
+    seed: int = setting(0, "seed of the BiLSTM and of the row order", minimum=0, maximum=2**32 - 1)

@@ -78,7 +78,7 @@ def _parse_numbers(
     types.pop("seed", None)
     for name in texts.keys() - types.keys():
         raise Refused(
-            f"its {part} has {name}, which is no setting here; choose from {', '.join(types)}"
+            f"its {part} has {name}, which is not a setting here; choose from {', '.join(types)}"
         )
     values = {}
     for name, text in texts.items():

@@ -151,7 +151,7 @@ def test_a_run_is_never_begun_anew_where_no_checkpoint_is_whole(folder):
         flip_a_bit(folder / step / "state" / "manifest.ocdbt")
     before = sorted(folder.rglob("*"))
     for _ in range(2):  # nor when it is started again
-        with pytest.raises(Refused, match=r"holds 2 checkpoints and none is whole .*8"):
+        with pytest.raises(Refused, match=r"holds 2 checkpoints and none is intact .*8"):
             restored(folder)
     assert sorted(folder.rglob("*")) == before
     assert reader.find_newest_step(folder) == 8  # both have their receipts

@@ -228,10 +228,10 @@ def test_a_line_is_named_of_a_file_by_any_path(tmp_path, monkeypatch):
     ("content", "path", "words"),
     [
         ("a=1", "optim.learning_rate", "config has no field a"),
-        ("optim=None", "optim.learning_rate", "config.optim is None; it has fields"),
+        ("optim=None", "optim.learning_rate", "config.optim is None; it is a group"),
         ("phases=None", "phases[0].steps", "config.phases is a NoneType; it must be a tuple"),
         ("phases=ConfigDict()", "phases[0].steps", r"config.phases is a ConfigDict; .*\(ENTRY,\)"),
-        ("phases=({},)", "phases[0].steps", r"config.phases\[0\] is {}; it has fields"),
+        ("phases=({},)", "phases[0].steps", r"config.phases\[0\] is {}; it is a group"),
         (
             "phases=(ConfigDict(dict(seq_len=8)),)",
             "seed",

@@ -410,7 +410,9 @@ def test_a_generator_that_another_objective_begins_with_is_refused_by_its_checkp
         position_biased_input=False,
     )
     config = config_lib.Config(phases=(Phase(64, 20000),), init="orbax:generator")
-    with pytest.raises(ValueError, match=r"=rtd alone trains.*checkpoint than orbax:generator"):
+    with pytest.raises(
+        ValueError, match=r"only config.objective=rtd trains.*checkpoint than orbax:generator"
+    ):
         config_lib.resolve(config, sizes)
 
 

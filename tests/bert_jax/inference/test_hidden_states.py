@@ -44,7 +44,7 @@ def test_layers_keep_the_numbers_that_they_were_asked_by():
     ("texts", "words"),
     [
         (("7", "-8", "-1,7", "3:3", "-9:", "7:"), "--layers is '{}', but the checkpoint "),
-        (("", "last", "1.5", "::2", "1;2", "-"), "no number, list or range; the checkpoint "),
+        (("", "last", "1.5", "::2", "1;2", "-"), "not a number, list or range; the checkpoint "),
     ],
 )
 def test_layers_that_are_not_there_are_refused(texts, words):

@@ -49,7 +49,7 @@ def test_graded_documents_that_the_corpus_lacks_are_numbered_after_its_own(tmp_p
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"grades": ["q1\td11\t1"]}, "test.tsv has no grade of a document in corpus.jsonl"),
+        ({"grades": ["q1\td11\t1"]}, "test.tsv grades no document in corpus.jsonl"),
         (
             {"grades": [HEADER, "q4\td9\t1"]},
             "qrels/test.tsv line 2 has the query 'q4', an id that q",
@@ -62,7 +62,7 @@ def test_graded_documents_that_the_corpus_lacks_are_numbered_after_its_own(tmp_p
             {"grades": ["q1 0 d9 1"]},
             "test.tsv line 1 has 1 fields between tabs; it must have three",
         ),
-        ({"grades": [HEADER]}, "test.tsv has no grade"),
+        ({"grades": [HEADER]}, "test.tsv grades no document"),
         (
             {"corpus": [*CORPUS, CORPUS[0]]},
             "corpus.jsonl line 4 has the id 'd9', which a line abov",

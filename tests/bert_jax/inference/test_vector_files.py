@@ -96,5 +96,5 @@ def test_json_lines_have_googles_names(written, vectors, layers, is_pooled):
 
 def test_the_format_is_the_outputs_end():
     assert choose_format(pathlib.Path("a/b.NPZ")) == "npz"
-    with pytest.raises(ValueError, match=r"--output is b\.csv, which names no format.* jsonl$"):
+    with pytest.raises(ValueError, match=r"--output is b\.csv, which has no known ext.* jsonl$"):
         choose_format(pathlib.Path("b.csv"))

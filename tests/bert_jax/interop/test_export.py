@@ -232,7 +232,7 @@ def test_nothing_is_exported_that_would_be_computed_otherwise(changes, is_nan, w
     [
         ("exports/mine", "must name the format: hf:DIR"),
         ("hf:", "must name the format"),
-        ("hf:gs://bucket/mine", "written to a folder of this machine"),
+        ("hf:gs://bucket/mine", "written to a local folder"),
         ("hf:{}", "--to is .*, a folder with other files; give a new folder, or empty it first"),
         ("google:{}/bert_model.ckpt", "a folder with other files"),
     ],

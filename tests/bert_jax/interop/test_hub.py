@@ -190,8 +190,8 @@ def test_a_model_is_downloaded_read_and_taken_from_the_cache_offline(
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("org/none", "'hf:org/none' is not a folder.*no such model, or not for this account"),
-        ("org/gated", "^hf:org/gated is for accounts.*HF_TOKEN"),
+        ("org/none", "'hf:org/none' is not a folder.*no such model, or hides it from this account"),
+        ("org/gated", "^hf:org/gated is open only to accounts.*HF_TOKEN"),
         ("org/small@v9", "^org/small has no revision 'v9' on the Hugging Face hub$"),
     ],
 )

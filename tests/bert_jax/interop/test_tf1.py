@@ -59,7 +59,7 @@ def test_files_that_are_missing_or_damaged_are_named(tiny, tmp_path):
         with pytest.raises(ValueError, match=r"bert_model\.ckpt.* is damaged"):
             tf1.read(folder / "bert_model.ckpt")
     (folder / "bert_config.json").unlink()
-    with pytest.raises(ValueError, match=r"has no bert_config\.json; put the one next to"):
+    with pytest.raises(ValueError, match=r"has no bert_config\.json; put the one that it was"):
         tf1.read(folder / "bert_model.ckpt")
 
 

@@ -286,7 +286,9 @@ def test_phases_are_checked_against_the_checkpoints_positions(config, tmp_path):
     longer = dataclasses.replace(
         config, init=str(tmp_path / "first"), model=ModelConfig(), phases=(phase,)
     )
-    with pytest.raises(ValueError, match=r"phases\[0\].seq_len is 64; the position table ends at"):
+    with pytest.raises(
+        ValueError, match=r"phases\[0\].seq_len is 64; config\.model\.max_position_embeddings is"
+    ):
         begun(longer, tmp_path / "second")
 
 
@@ -465,7 +467,10 @@ def test_a_head_that_is_tiled_alone_is_that_of_modernberts_base_in_its_large():
         ({"hidden_size": 7, "num_attention_heads": 1}, "hidden_size is 7, but .* has 14, and"),
         ({"num_hidden_layers": 1}, "num_hidden_layers is 1, but .* has 2, and"),
         ({"intermediate_size": 21}, "intermediate_size is 21, but .* has 22, and"),
-        ({"hidden_size": 28, "num_attention_heads": 2}, "heads of 14 numbers, but .* have 7"),
+        (
+            {"hidden_size": 28, "num_attention_heads": 2},
+            "heads of width 14, but .* has heads of width 7",
+        ),
         ({"num_attention_heads": 1}, "num_attention_heads is 1, but .* has 2, and"),
     ],
 )
@@ -479,7 +484,7 @@ def test_tiles_make_nothing_smaller_and_cut_no_head(checkpoint, sizes, words):
 def test_embeddings_that_would_need_no_map_any_more_are_not_tiled(checkpoint):
     small = dataclasses.replace(checkpoint.config, embedding_size=28)
     given = ModelConfig(hidden_size=28, num_attention_heads=4)
-    with pytest.raises(ValueError, match="hidden_size is 28, as wide as the embeddings of"):
+    with pytest.raises(ValueError, match="hidden_size is 28, the width of the embeddings of"):
         enlarge(small, given, "A")
     equal = dataclasses.replace(checkpoint.config, embedding_size=14)
     assert enlarge(equal, given, "A").embedding_size == 0

@@ -86,7 +86,7 @@ def test_what_the_user_sets_is_kept_and_later_phases_are_not_there():
     [
         (["--config.init=hf:DIR"], WIDTHS, "config.init is hf:DIR"),
         ([], [64], "--widths=64 and --tokens=4000000,16000000: no law fits a single width"),
-        ([], [64, 100], "has 100, which heads of 32 do not divide"),
+        ([], [64, 100], "has 100, not a multiple of the head width 32"),
         (["--config.model.hidden_size=9"], WIDTHS, "hidden_size=9: a ladder decides it"),
         (["--config.phases[0].steps=9"], WIDTHS, r"steps=9: a ladder decides it"),
     ],

@@ -543,7 +543,7 @@ def test_rows_are_compared_with_the_reference_and_drawn_in_lines_of_panels(confi
     assert len(panels) == 6
     words = [axes.get_xlabel() for axes in panels[:2]]
     assert words == ["lower is better", "higher is better"]
-    with pytest.raises(ValueError, match=r"config\.compare_with is 'c', which is no row"):
+    with pytest.raises(ValueError, match=r"config\.compare_with is 'c', which is not a row"):
         Study(dataclasses.replace(config, compare_with="c"), tmp_path)
 
 

@@ -142,7 +142,7 @@ def test_dollars_and_positions_follow_from_chips_and_steps(tmp_path):
     facts = dict(list_facts(read_run(folder), {"v3": 2.5}))
     assert facts["positions"] == f"{15 * 32 + 5 * 32:,}, padding included"
     assert facts["device hours"] == "8.00 (8 x TPU v3)"
-    assert facts["dollars"] == "10.00 at 2.5 per v3 and hour"  # two devices are a chip
+    assert facts["dollars"] == "10.00 at 2.5 per v3 hour"  # two devices are a chip
     assert facts["devices"] == "8 x TPU v3, 2 processes"
     assert facts["code"] == "bert_jax 0.1.0, commit 0123456789ab"
     assert facts["versions"] == "python 3.11.7"
@@ -286,7 +286,7 @@ def test_branches_stand_below_their_trunk_and_shared_steps_are_paid_once(tmp_pat
         "trunk: 2,560 tokens, 4.00 device hours",
         "   early from step 5: 1,920 tokens, 4.00 device hours",
         "   late from step 15: 640 tokens, 4.00 device hours",
-        "together: 5,120 tokens, 12.00 device hours; made alone, the runs read 7,680 tokens",
+        "together: 5,120 tokens, 12.00 device hours; unbranched, the runs read 7,680 tokens",
     ]
     assert dict(list_facts(runs[1]))["tokens"] == "640"
     assert "early from step 5" in render_page(runs)
@@ -298,5 +298,5 @@ def test_branches_stand_below_their_trunk_and_shared_steps_are_paid_once(tmp_pat
         "trunk: 4,000 positions, 4.00 device hours",
         "   early from step 5: 3,000 positions, 4.00 device hours",
         "   late from step 15: 1,000 positions, 4.00 device hours",
-        "together: 8,000 positions, 12.00 device hours; made alone, the runs read 12,000 positions",
+        "together: 8,000 positions, 12.00 device hours; unbranched, the runs read 12,000 positions",
     ]

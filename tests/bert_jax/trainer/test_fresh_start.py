@@ -203,7 +203,7 @@ def test_arrays_that_do_not_verify_are_quarantined_with_fresh(config, workdir, e
     (workdir / "metrics.jsonl").write_text(LINE)
     for path in (workdir / "checkpoints" / "0" / "state").rglob("d/*"):
         flip_a_bit(path)
-    with pytest.raises(Refused, match="none is whole"):
+    with pytest.raises(Refused, match="none is intact"):
         loop.train(prepare(config, workdir))
     assert (workdir / "metrics.jsonl").read_text() == LINE
     assert loop.train(prepare(fresh(config), workdir)) == {"step": 0, "findings": []}

@@ -99,7 +99,7 @@ for protocol in ("gs", "https", "nowhere"):
     of_google, of_the_web, unknown = done.stdout.splitlines()
     assert re.match(r"gs://b/a\.txt needs .* pip install .*\[gcs\]'", of_google)
     assert re.match(r"https://b/a\.txt needs .*: install it \(.*aiohttp", of_the_web)
-    assert re.match(r"nowhere://b/a\.txt .* is no file system that fsspec", unknown)
+    assert re.match(r"nowhere://b/a\.txt .* is not a file system that fsspec", unknown)
 
 
 def test_a_file_that_went_after_it_was_listed_and_a_link_to_nothing_are_named(memory, tmp_path):

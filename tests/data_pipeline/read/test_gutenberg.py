@@ -89,13 +89,13 @@ def test_books_that_were_joined_to_one_file_are_all_read(needs_license):
 def test_a_book_with_the_small_print_behind_it_keeps_its_text():
     book = f"{PROSE}\n\nEnd of Project Gutenberg's Days\n\n*END THE SMALL PRINT! FOR ETEXTS*\n"
     assert list(read_chapters(PATH, book.split("\n"))) == [[PARAGRAPH]]
-    with pytest.raises(ValueError, match=r"book\.txt is no book as Project Gutenberg sends"):
+    with pytest.raises(ValueError, match=r"book\.txt is not a book as Project Gutenberg sends"):
         list(read_chapters(PATH, book.split("\n"), needs_license=True))
 
 
 @pytest.mark.parametrize("lines", [["a wrapped", "line"], ["prose"] * 2000, ["x" * 999] * 1100])
 def test_a_book_without_its_license_is_refused_where_it_is_needed(lines):
-    with pytest.raises(ValueError, match=r"but book\.txt is no book as Project Gutenberg sends"):
+    with pytest.raises(ValueError, match=r"but book\.txt is not a book as Project Gutenberg sends"):
         list(read_chapters(PATH, lines, needs_license=True))
     assert list(read_chapters(PATH, BOOK.split("\n"), needs_license=True)) == CHAPTERS_OF_BOOK
 

@@ -100,10 +100,12 @@ def test_files_that_are_no_gutenberg_books_are_counted_and_refused(tmp_path):
     options = TextOptions("gutenberg")
     assert len(find_sources(f"{tmp_path}/*", options)) == 8
     (tmp_path / "a.txt").write_text("Not a book.\n" * 5000 + BOOK)
-    sentence = r"^--documents is gutenberg, but /.*/a\.txt is no book as .* --documents=chapters$"
+    sentence = (
+        r"^--documents is gutenberg, but /.*/a\.txt is not a book as .* --documents=chapters$"
+    )
     with pytest.raises(ValueError, match=sentence):
         find_sources(f"{tmp_path}/*", options)
     (tmp_path / "b.txt").write_text("Nor is this.\n")
-    with pytest.raises(ValueError, match=r"but 2 of 10 files, .*/a\.txt the first, are no books "):
+    with pytest.raises(ValueError, match=r"but 2 of 10 files, .*/a\.txt the first, are not books "):
         find_sources(f"{tmp_path}/*", options)
     assert len(find_sources(f"{tmp_path}/*", TextOptions("chapters"))) == 10

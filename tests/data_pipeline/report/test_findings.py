@@ -108,7 +108,7 @@ def test_documents_of_one_sentence_and_long_sentences_have_other_findings_too(tm
 
 def test_rows_that_are_mostly_padding(tmp_path):
     (finding,) = findings_of(tmp_path / "store", PAIRS[:4000], PAIRS[4000:])
-    assert finding.name == "padding" and "packed_examples=8 of training leaves" in finding.text
+    assert finding.name == "padding" and "packed_examples=8 leaves" in finding.text
 
 
 def test_a_small_held_out_split_names_the_share_that_is_enough(tmp_path):

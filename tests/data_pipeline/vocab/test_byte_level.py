@@ -138,7 +138,7 @@ def test_two_files_are_the_file_that_transformers_makes_of_them(tmp_path):
         id_lists(spaced, ["cat"]) == id_lists(vocabulary, [" cat"]) != id_lists(vocabulary, ["cat"])
     )
     (tmp_path / "vocab.json").write_text('{"<s>": "0"}')
-    with pytest.raises(ValueError, match="id is no whole number"):
+    with pytest.raises(ValueError, match="id is not a whole number"):
         load_vocabulary(tmp_path / "vocab.json")
     (tmp_path / "merges.txt").unlink()
     with pytest.raises(ValueError, match=r"no merges\.txt next to it"):
