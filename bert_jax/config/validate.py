@@ -298,7 +298,7 @@ def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
     yield (
         f"{key}.seq_len",
         phase.seq_len <= positions,
-        f"config.model.max_position_embeddings is {positions}; shorten the rows or enlarge that",
+        f"config.model.max_position_embeddings is {positions}; shorten the rows or raise it",
     )
     divides = phase.batch_size % phase.micro_batches == 0
     yield f"{key}.micro_batches", divides, f"it must divide batch_size = {phase.batch_size}"

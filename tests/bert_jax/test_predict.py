@@ -336,7 +336,7 @@ LAYERS = {
             {"architectures": ["BertModel"]},
             r"classifier\.weight, which the model of its config\.json has",
         ),
-        ({"id2label": {"0": "no"}}, "gives 2 numbers, and 1 are named"),
+        ({"id2label": {"0": "no"}}, "has 2 outputs, but 1 names"),
         ({"id2label": {"0": "no", "2": "yes"}}, "has no label 1"),
         ({"id2label": ["no", "yes"]}, "'id2label' is a list, not an object"),
         ({"problem_type": "multi_label_classification"}, "several labels or numbers"),

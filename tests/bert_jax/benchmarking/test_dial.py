@@ -469,7 +469,7 @@ def test_a_request_takes_rows_warm_ups_and_micro_batches_that_do_not_fit_the_rec
     assert (run.phases[0].seq_len, run.optim.warmup_steps) == (128, 0)
     assert run.model.max_position_embeddings >= 128 and run.phases[1].batch_size % 5 == 0
     for wrong, words in (
-        ("model.max_position_embeddings=100", "max_position_embeddings = 100"),
+        ("model.max_position_embeddings=100", "max_position_embeddings is 100"),
         ("phases[1].batch_size=24", "must divide batch_size = 24"),
     ):
         with pytest.raises(Refused, match=words):

@@ -69,7 +69,7 @@ def test_the_perplexity_of_all_is_over_their_tokens():
     [
         ("  ", "line 2 of FILE is empty; remove it"),
         ("\u200b\ufeff", r"line 2 of FILE, .*, makes no piece of the vocabulary"),
-        ("a " * 18, r"line 2 of FILE, 'a a .*'\.\.\., is 18 pieces, the model reads 17 next to"),
+        ("a " * 18, r"line 2 of FILE, 'a a .*'\.\.\., is 18 pieces, the model reads 17 plus"),
     ],
 )
 def test_rows_that_cannot_be_scored_are_named(checkpoint, sentence, words):

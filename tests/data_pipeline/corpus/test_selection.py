@@ -205,7 +205,7 @@ def test_two_documents_if_they_can_be_and_at_most_half_with_copies_together(copi
     "names, sentence",
     [
         ([], "the input has no document with a token"),
-        (["a"], "the input, as cleaned, has a single document: none"),
+        (["a"], "the input, as cleaned, has a single document: too few"),
         (["a"] * 7, "7 documents, equal or nearly so but for case"),
     ],
 )

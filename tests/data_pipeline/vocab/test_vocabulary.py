@@ -183,7 +183,7 @@ def test_special_pieces_beyond_the_list_have_their_ids(tmp_path):
     [
         ({"type": "WordLevel"}, "whose model is WordLevel"),
         ({"continuing_subword_prefix": ""}, "have no mark"),
-        ({"vocab": {"[PAD]": 0, "[UNK]": 7}}, "whose 2 ids are not 0 to 1"),
+        ({"vocab": {"[PAD]": 0, "[UNK]": 7}}, "whose 2 pieces have 2 of the ids 0 to 7"),
     ],
 )
 def test_a_tokenizer_json_of_another_model_is_refused(tmp_path, model, words):
