@@ -9,6 +9,9 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
+# Bytecode is kept, also that of rewritten assertions: tests start hundreds of interpreters.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Tests compile far more than they compute. A flag that XLA does not know ends the process: later
 # versions have nothing but the emitters.
