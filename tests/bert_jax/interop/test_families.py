@@ -289,7 +289,7 @@ def test_settings_of_several_spellings_are_read(kind, given, expected):
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_parameters = "),
         ({"rope_parameters": {"sliding_attention": {"rope_theta": "x"}}}, "local_rope_theta = 'x'"),
         ({"rope_parameters": None, "global_rope_theta": -1}, "global_rope_theta = -1; it must be"),
-        ({"rope_scaling": {"factor": 2}}, "rope_scaling = {'factor': 2}.*only with rope_scaling = None"),
+        ({"rope_scaling": {"factor": 2}}, "rope_scaling = {'factor': 2}.*rope_scaling = None"),
         ({"layer_types": ["sliding_attention"] * 9}, "layer_types = .*in every Nth"),
         ({"layer_types": 3}, "layer_types = 3; bert_jax reads those"),
         ({"hidden_activation": "mish"}, "hidden_activation = 'mish'; bert_jax reads gelu"),
