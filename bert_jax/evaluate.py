@@ -70,7 +70,6 @@ class EvaluateFlags:
         "sentences",
         metavar="FILE",
     )
-
     retrieval: str = flag(
         "",
         "folder in BEIR's layout (corpus.jsonl, queries.jsonl, qrels/test.tsv), searched by exact "

@@ -13,7 +13,7 @@ from bert_jax.train_step import metrics
 from bert_jax.train_step import step as step_lib
 from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, PERMUTATION
 from bert_jax.trainer import baselines
-from bert_jax.trainer.feed import take_single_pass
+from bert_jax.trainer.feed import describe_store, take_single_pass
 from data_pipeline.io.refused import Refused
 from data_pipeline.sampling import batches as pretrain
 from data_pipeline.sampling.stream import open_examples
@@ -45,15 +45,16 @@ def score_store(
     Raises:
       Refused: the split has no examples of this kind, or a score is not finite.
     """
-    store, options = selection.store, selection.options
+    store, options, seq_len = selection.store, selection.options, selection.seq_len
     shards = mesh.batch_shards(model.mesh)
+    fixed = describe_store(store.manifest).slots_of_lengths  # ready-made examples'
     try:
         source = open_examples(
             store,
             store.heldout if selection.split == HELDOUT else store.train,
             take_single_pass(options, store),
-            seq_len=selection.seq_len,
-            max_predictions_per_seq=predictions_for(selection.seq_len, options.masked_lm_prob),
+            seq_len,
+            fixed.get(seq_len, predictions_for(seq_len, options.masked_lm_prob)),
         )
         batches = pretrain.make_heldout_batches(
             source, batch_size=-(-batch_size // shards) * shards, examples=selection.examples

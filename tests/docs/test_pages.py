@@ -38,6 +38,11 @@ def test_every_file_and_link_of_a_page_exists(page):
         assert not anchor or anchor in pages.anchors_in(text_of(target)), link
 
 
+def test_no_page_has_the_marks_of_a_merge():
+    marked = [page.name for page in pages.pages() if re.search("^[<>]{7} ", text_of(page), re.M)]
+    assert marked == []
+
+
 @pytest.mark.parametrize(
     "page",
     [page for page in (pages.README, *PAGES) if pages.commands_in(text_of(page))],
