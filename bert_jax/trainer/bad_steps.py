@@ -159,7 +159,7 @@ def make_record(
 def _find_reason(numbers: Mapping[str, float], values: Mapping[str, dict[str, Any]]) -> str:
     for name, number in numbers.items():
         if not math.isfinite(number):
-            return f"{name} is {number}"
+            return f"{name.removesuffix('_sum').replace('/', '_')} is {number}"  # mlm_loss
     deviations = {
         name: (entry["value"] - entry["mean"]) / max(entry["deviation"], 1e-30)
         for name, entry in values.items()

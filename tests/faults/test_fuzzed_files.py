@@ -144,7 +144,7 @@ def valid(forked, tiny_store, tmp_path_factory):
     (folder / "rows.tsv").write_text("text\na cat sees\na dog .\n")
     forked("bert_jax.train", *(argument.format(folder) for argument in TRAIN))
     (folder / "run" / "bad_steps.jsonl").write_text(
-        '{"step": 2, "phase": 0, "reason": "mlm/loss_sum is nan", "rows": {"first": 8, "last": 15, '
+        '{"step": 2, "phase": 0, "reason": "mlm_loss is nan", "rows": {"first": 8, "last": 15, '
         '"epochs": [{"epoch": 0, "first_index": 8}]}}\n'
     )
     (folder / "run" / "left_out.json").write_text("[]")

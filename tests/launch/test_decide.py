@@ -94,7 +94,7 @@ JOURNEYS = [
     (ITSELF, "absent / starting / ready / +3000 ready / +2000 ready", "create / - / - / - / delete"),
     (ITSELF, "absent / ready run run / ready 1 1 / ready run run / ready 0 0", "create / - / - / - / delete"),
     (ITSELF, "ready run run / queued / +3000 queued / +2000 queued", "- / - / - / delete"),
-    (ITSELF, "ready run run / ready hung hung", "- / stacks delete"),
+    (ITSELF, "ready run run / ready hung hung", "- / delete"),
     (ITSELF, "ready run run / ready 2 1", "- / last_words stop delete"),
 ]  # fmt: skip
 

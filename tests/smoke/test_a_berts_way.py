@@ -129,14 +129,14 @@ def test_the_bad_steps_of_a_run(forked, trained, tmp_path):
     workdir = copy_with(trained, tmp_path / "run", dict)
     assert forked("bert_jax.replay", f"--workdir={workdir}", "--bad").stdout == "no step was bad\n"
     rows = {"first": 96, "last": 111, "epochs": [{"epoch": 0, "first_index": 96}]}
-    line = {"step": 7, "phase": 0, "reason": "mlm/loss_sum is nan", "rows": rows}
-    left = {"after_step": 5, "through_step": 7, "reason": "mlm/loss_sum is nan"}
+    line = {"step": 7, "phase": 0, "reason": "mlm_loss is nan", "rows": rows}
+    left = {"after_step": 5, "through_step": 7, "reason": "mlm_loss is nan"}
     (workdir / "bad_steps.jsonl").write_text(json.dumps(line) + "\n")
     (workdir / "left_out.json").write_text(json.dumps([left]))
     out = forked("bert_jax.replay", f"--workdir={workdir}", "--bad").stdout
     first, second = out.splitlines()
-    assert first.startswith("step 7: mlm/loss_sum is nan; rows 96 to 111 of phase 0's stream")
-    assert second == "steps 6 to 7 were skipped: mlm/loss_sum is nan"
+    assert first.startswith("step 7: mlm_loss is nan; rows 96 to 111 of phase 0's stream")
+    assert second == "steps 6 to 7 were skipped: mlm_loss is nan"
 
 
 def files_of(folder):

@@ -92,7 +92,7 @@ def test_bad_steps_are_left_out_recorded_and_the_same_after_a_resume(
     assert [line["skipped_steps"] for line in trained] == [1, 3, 1]
     assert [np.isfinite(line.get("loss", np.nan)) for line in trained] == [True, False, True]
     assert all(np.isfinite(line["learning_rate"]) for line in trained)
-    assert screen.count("changes nothing: mlm/loss_sum is ") == 5
+    assert screen.count("changes nothing: mlm_loss is ") == 5
 
 
 @pytest.mark.long
@@ -102,7 +102,7 @@ def test_too_many_in_a_row_stop_the_run_naming_steps_rows_and_what_shows_them(
 ):
     poison(monkeypatch, {1, *range(7, 14)})
     words = (
-        r"steps 7 to 11 were bad \(mlm/loss_sum is (nan|inf) at the last\) and "
+        r"steps 7 to 11 were bad \(mlm_loss is (nan|inf) at the last\) and "
         r"config.guard.most_in_a_row is 5: .* rows 96 to 143 of phase 0's stream and rows 0 to 15 "
         r"of phase 1's stream; `.* -m bert_jax.replay --workdir=\S+ --step=11`"
     )
@@ -163,6 +163,8 @@ def test_a_record_says_how_far_a_spike_leaps_and_names_both_epochs(short, tmp_pa
     nothing = np.zeros(4, np.float32)
     inf = make_record(feed.config, feed, 3, numbers | {"grad_norm": np.inf}, nothing)
     assert (inf["reason"], inf["grad_norm"]["value"]) == ("grad_norm is inf", "inf")
+    nan = make_record(feed.config, feed, 3, numbers | {"mlm/loss_sum": np.nan}, nothing)
+    assert nan["reason"] == "mlm_loss is nan"  # the name in metrics.jsonl
     assert json.loads(json.dumps(inf, allow_nan=False)) == inf
     step = int(feed.open_source(0).mean_rows_per_epoch // 16) + 1
     longer = dataclasses.replace(feed.config.phases[0], steps=10**6)
