@@ -9,9 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
-# Bytecode is kept, also that of rewritten assertions: tests start hundreds of interpreters.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Tests compile far more than they compute. A flag that XLA does not know ends the process: later
 # versions have nothing but the emitters.
@@ -37,6 +34,9 @@ from data_pipeline import build
 from data_pipeline.cli import main
 from tests.faults.runs import ROOT, environment
 
+# Bytecode is kept, also of rewritten assertions: tests start hundreds of interpreters.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # A shell ignores SIGINT in its background jobs, and whatever the tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_num_cpu_devices", 8)
