@@ -85,7 +85,8 @@ def _create(job: Job) -> list[Command]:
     resources += f"{cluster.get('PROJECT')}/regions/{region}"
     network = f"network={cluster.get('NETWORK') or 'default'}"
     if cluster.get("SUBNETWORK"):
-        network += f",subnet={cluster.get('SUBNETWORK')}"
+        # gcloud asks for the region of a bare name, --instance-template-region or not.
+        network += f",subnet={resources}/subnetworks/{cluster.get('SUBNETWORK')}"
     network += ",no-address" * cluster.is_internal
     policy = f"""gcloud compute resource-policies create workload-policy {name}
         --accelerator-topology={slice_.topology} --type=HIGH_THROUGHPUT

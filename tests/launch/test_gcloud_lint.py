@@ -9,7 +9,6 @@ import os
 import pathlib
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +18,7 @@ from launch.cloud.cluster import Cluster
 from launch.cloud.job import Job
 from tests.launch.conftest import LOCK_COMMANDS, split_flags
 from tests.launch.scripts import LAUNCH, needs_gcloud
+from tests.launch.scripts import call as call_command
 from tests.launch.test_plans import CALLS, list_commands
 
 ROOT = LAUNCH.parent
@@ -78,16 +78,16 @@ def find_kind(line: str) -> tuple[str, frozenset[str], int]:
     return name, frozenset(flags), len(words)
 
 
+def run_gcloud(words: list[str], folder: pathlib.Path, **environment: str):
+    around = {"CLOUDSDK_CONFIG": str(folder), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
+    return call_command(["gcloud", *words], env=os.environ | around | environment)
+
+
 def refused(lines: list[str], folder: pathlib.Path) -> dict[str, str]:
     """Command -> what gcloud's check says against it, for those that do not pass."""
     asked = folder / "commands.json"
     asked.write_text(json.dumps([{"command_string": line} for line in lines]))
-    ran = subprocess.run(
-        ["gcloud", "meta", "lint-gcloud-commands", f"--commands-file={asked}"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"CLOUDSDK_CONFIG": str(folder), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"},
-    )
+    ran = run_gcloud(["meta", "lint-gcloud-commands", f"--commands-file={asked}"], folder)
     answers = json.loads(ran.stdout)
     assert len(answers) == len(lines), ran.stderr
     return {a["command_string"]: a["error_message"] for a in answers if not a["success"]}
@@ -117,3 +117,16 @@ def test_gcloud_knows_every_command_and_flag(call, cluster, tmp_path):
         "gcloud compute tpus tpu-vm delete my-tpu --force",
         "gcloud compute tpus tpu-vm ssh my-name 'b c' --wrker=all",
     }, found
+
+
+@needs_gcloud
+@pytest.mark.slow
+def test_gcloud_asks_for_no_region_of_a_subnetwork(call, cluster, tmp_path):
+    """Its check does not resolve names; creation does, before it asks for the image."""
+    printed = list_commands(call, cluster, [c for c in CALLS if "--topology=tpu7x:4x4x4" in c[1]])
+    (words,) = (w for w in printed if w[2:4] == ["instance-templates", "create"])
+    (tmp_path / "token").write_text("a")
+    nowhere = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": "http://127.0.0.1:9/compute/v1/"}
+    nowhere |= {"CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(tmp_path / "token")}
+    ran = run_gcloud(words[1:], tmp_path, **nowhere)
+    assert "/images/family/" in ran.stderr and "Underspecified" not in ran.stderr
