@@ -199,6 +199,7 @@ WRONG = (
     "v5e:32x32",
     "v4:2x2x8",
     "v4:99x99x99",
+    "v5p:8x4x4",
 )
 TOPOLOGIES = (*WRONG, "v3:4x4", "v5litepod-16", "")
 PYTHONS = (*ODD, "/", "python3", "bin/python3", "/bin/python")
