@@ -157,7 +157,8 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
         for worker in workers
         if is_over or now - worker.time < MAX_RECORD_SECS or worker.code in decide.FINAL_CODES
     ]
-    return Answers(now, seen, workers=tuple(young), junk=junk)
+    error = records.words if records.code else ""
+    return Answers(now, seen, error, workers=tuple(young), junk=junk)
 
 
 def read_group(group: Any, machines: Any, hosts: int, is_spot: bool) -> SliceSeen | None:
