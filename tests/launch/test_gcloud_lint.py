@@ -16,10 +16,12 @@ import pytest
 from launch.cloud.check import list_checks
 from launch.cloud.cluster import Cluster
 from launch.cloud.job import Job
+from launch.cloud.run import Answer
 from tests.launch.conftest import LOCK_COMMANDS, split_flags
 from tests.launch.scripts import LAUNCH, needs_gcloud
 from tests.launch.scripts import call as call_command
 from tests.launch.test_plans import CALLS, list_commands
+from tests.launch.tpu_api import TpuApi, serving
 
 ROOT = LAUNCH.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -79,7 +81,9 @@ def find_kind(line: str) -> tuple[str, frozenset[str], int]:
 
 
 def run_gcloud(words: list[str], folder: pathlib.Path, **environment: str):
+    (folder / "token").write_text("a")
     around = {"CLOUDSDK_CONFIG": str(folder), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
+    around["CLOUDSDK_AUTH_ACCESS_TOKEN_FILE"] = str(folder / "token")
     return call_command(["gcloud", *words], env=os.environ | around | environment)
 
 
@@ -125,8 +129,18 @@ def test_gcloud_asks_for_no_region_of_a_subnetwork(call, cluster, tmp_path):
     """Its check does not resolve names; creation does, before it asks for the image."""
     printed = list_commands(call, cluster, [c for c in CALLS if "--topology=tpu7x:4x4x4" in c[1]])
     (words,) = (w for w in printed if w[2:4] == ["instance-templates", "create"])
-    (tmp_path / "token").write_text("a")
     nowhere = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": "http://127.0.0.1:9/compute/v1/"}
-    nowhere |= {"CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(tmp_path / "token")}
     ran = run_gcloud(words[1:], tmp_path, **nowhere)
     assert "/images/family/" in ran.stderr and "Underspecified" not in ran.stderr
+
+
+@needs_gcloud
+@pytest.mark.slow
+def test_a_lock_that_is_not_there_is_absent(tmp_path, monkeypatch):
+    """Else no supervisor takes it, and none on another machine is refused."""
+    api = TpuApi(workers=0)
+    monkeypatch.setattr(api, "answer", lambda *_: (404, {"error": {"code": 404, "message": "no"}}))
+    with serving(api) as address:
+        there = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{address}/storage/v1/"}
+        ran = run_gcloud(shlex.split(LOCK_COMMANDS[0])[1:], tmp_path, **there)
+    assert Answer(ran.returncode, ran.stdout, ran.stderr).is_absent, ran.stderr
