@@ -73,7 +73,7 @@ def run_checks(job: Job, ask: Ask) -> bool:
         said = ask(check.question)
         if said.code == 0 and check.is_right(said.out.strip()):
             continue
-        is_missing = said.code == 0 or said.is_absent or "not found" in said.err
+        is_missing = said.code == 0 or said.is_absent
         is_fine &= not is_missing
         remedy = check.remedy if said.code else check.relocation or check.remedy
         words = f"missing: {check.name}; {remedy}"

@@ -53,7 +53,13 @@ def _make_job(given: Namespace) -> Job:
     job = Job(cluster, tuple(given.rest), from_bucket=given.wheelhouse)
     if given.script != "setup":
         _need_flags(job)
-        outlives = ("gs://",) if ROADS[cluster.slice.road].STARTS_ITSELF else ("gs://", "/")
+        starts_itself, config = ROADS[cluster.slice.road].STARTS_ITSELF, job.find("config")
+        if starts_itself and os.path.normpath(config).startswith(("/", "..")):
+            refuse(
+                f"--config={config} is no path from the clone's root, and the machines have files "
+                "of the clone alone; name one, such as configs/base.py"
+            )
+        outlives = ("gs://",) if starts_itself else ("gs://", "/")
         if not job.workdir.startswith(outlives):
             refuse(
                 f"--workdir={job.workdir} is deleted with the machines; give a folder in a bucket, "
@@ -207,6 +213,8 @@ def logs(given: Namespace, road: ModuleType) -> int:
         return run_all([gke.show_logs(cluster, worker, lines, follow)], given.dry_run)
     if road is queued and not given.bucket:
         return run_all([queued.show_log(cluster, worker, lines, follow)], given.dry_run)
+    if road is compute_engine and worker != "all":
+        refuse(f"--worker={worker} is no machine of a group, which have no numbers; remove it")
     if follow:
         refuse("--follow does not work with the copies in the bucket; remove it")
     return _show_copies(given, worker, lines)
@@ -307,6 +315,7 @@ def watch(given: Namespace, road: ModuleType) -> int:
     supervisor = Supervisor(road, job, rules, folder, ask_here)
     ending = " and is deleted at the end" * given.delete_at_end
     words = f"trains into {job.workdir}{ending}; commit {job.commit or 'of the image'}"
+    words += ", unless the slice exists: it keeps what it has" * road.STARTS_ITSELF
     supervisor.say(f"{words}; {rules.max_tries} tries; events: {folder}/events.log")
     return supervisor.run()
 

@@ -85,7 +85,8 @@ def _create(job: Job) -> list[Command]:
     resources += f"{cluster.get('PROJECT')}/regions/{region}"
     network = f"network={cluster.get('NETWORK') or 'default'}"
     if cluster.get("SUBNETWORK"):
-        network += f",subnet={cluster.get('SUBNETWORK')}"
+        # gcloud asks for the region of a bare name, --instance-template-region or not.
+        network += f",subnet={resources}/subnetworks/{cluster.get('SUBNETWORK')}"
     network += ",no-address" * cluster.is_internal
     policy = f"""gcloud compute resource-policies create workload-policy {name}
         --accelerator-topology={slice_.topology} --type=HIGH_THROUGHPUT
@@ -156,7 +157,8 @@ def look(job: Job, ask: Ask, now: float) -> Answers:
         for worker in workers
         if is_over or now - worker.time < MAX_RECORD_SECS or worker.code in decide.FINAL_CODES
     ]
-    return Answers(now, seen, workers=tuple(young), junk=junk)
+    error = records.words if records.code else ""
+    return Answers(now, seen, error, workers=tuple(young), junk=junk)
 
 
 def read_group(group: Any, machines: Any, hosts: int, is_spot: bool) -> SliceSeen | None:

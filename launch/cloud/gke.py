@@ -119,9 +119,11 @@ def read_jobset(body: Any, jobs: Any = None) -> tuple[SliceSeen, Worker] | None:
     has_machines = dig_any(status, "replicatedJobsStatus", 0, "ready") == 1
     failure = _find_failure(body)
     starts = restarts if isinstance(restarts, int) and 0 <= restarts < 10**6 else 0
-    starts += has_machines  # until then pods wait for their nodes
+    starts += has_machines
     kind, words, training, code = decide.READY, "", "running" if has_machines else "never", 0
-    if state == "Completed":
+    if not (state or starts):
+        kind, words = decide.QUEUED, "its pods wait for nodes"
+    elif state == "Completed":
         training = "ended"
     elif state == "Failed" and dig(failure, "reason") == _FINAL:
         message = dig(_find_failure(dig_any(jobs, "items", 0)), "message")

@@ -22,7 +22,9 @@ MAX_ANSWER, MAX_LINE = 4_000_000, 65536
 ASK_SECS = 180
 TIMED_OUT = 124
 
-_ABSENT = re.compile(r"NOT_FOUND|HTTPError 404|\(NotFound\)|was not found|matched no objects")
+_ABSENT = re.compile(
+    r"NOT_FOUND|HTTPError 404|\(NotFound\)|not found: 404|was not found|matched no objects"
+)
 # A missing permission, login or chip quota, or a wrong argument: a retry cannot help. A rate limit
 # is called quota too, but passes.
 _TRANSIENT = re.compile(r"(?i)per minute|per 100 seconds|rate.?limit")

@@ -15,7 +15,7 @@ metadata() {
 # record STATUS, a line of `on_worker_train.sh --status`; training goes on if the bucket does not answer.
 record() {
     printf 'worker %s %s starts %s time %s\n' "$HOSTNAME" "$1" "$starts" "$(date +%s)" |
-        timeout 120 gcloud storage cp - "$FOLDER/records/$HOSTNAME" >/dev/null 2>&1 || true
+        timeout 120 gcloud storage cp - "$FOLDER/records/$HOSTNAME" >/dev/null 2>&1
 }
 
 # Download job.txt and set lines: commit, Python, wheelhouse, port, folder of logs, flags.
@@ -48,5 +48,5 @@ while [[ ! $former =~ ' ended '[023]' ' ]]; do
     record 'not set up'
     if ! { fetch && train; }; then sleep "$RECORD_SECS"; fi
     former=" $status "
-    record "$status"
+    until record "$status"; do sleep "$RECORD_SECS"; done
 done

@@ -150,6 +150,7 @@ case "$1 $2" in
         mkdir -p "$to"; cp -r "$(find "$3")/." "$to" ;;
     "storage cp")
         mkdir -p "$(dirname "$to")"
+        if [[ $3 == - && -s $CLOUD/down ]]; then sed -i 1d "$CLOUD/down"; exit 1; fi
         if [[ $3 == - ]]; then tee -a "$CLOUD/said" >"$to"; exit; fi
         for word in "${@:3:$#-3}"; do cp "$(find "$word")" "$to"; done ;;
 esac

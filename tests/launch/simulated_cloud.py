@@ -158,7 +158,11 @@ class Cloud:
             found = {"generation": str(self.lock_generation)}
             found["update_time"] = rfc3339(self.lock_time)
             is_there = bool(self.lock_generation)
-            return Answer(0, json.dumps(found)) if is_there else Answer(1, "", "NOT_FOUND")
+            return (
+                Answer(0, json.dumps(found))
+                if is_there
+                else Answer(1, "", "gs://b/lock not found: 404.")
+            )
         if verb == "cp":
             if f"--if-generation-match={self.lock_generation}" not in command.words:
                 return Answer(1, "", "HTTPError 412")

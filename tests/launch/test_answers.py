@@ -147,7 +147,8 @@ def test_the_record_of_a_jobset_that_waits_for_its_pods(tmp_path):
     assert set(record) == {"source", "date", "command", "answer"}
     said = Answer(0, json.dumps(record["answer"]))
     answers = gke.look(make_job(tmp_path, "gke"), lambda command: said, 0)
-    assert answers.slice == decide.SliceSeen(decide.READY, label="", created=1763054726, workers=1)
+    seen, kind = answers.slice, (decide.QUEUED, "its pods wait for nodes")
+    assert seen == decide.SliceSeen(*kind, created=1763054726, workers=1)
     assert answers.workers == (decide.Worker("jobset", "never"),)
 
 
@@ -242,6 +243,7 @@ def test_a_bucket_that_cannot_be_read_says_nothing_of_the_machines(tmp_path):
     assert (answers.slice, answers.is_permanent) == (None, True)
     answers = look_at_group(tmp_path, machines, Answer(1, "", "matched no objects or files"))
     assert (answers.slice.kind, answers.workers) == (decide.READY, ())
+    assert answers.error == "matched no objects or files"
 
 
 def test_a_group_without_quota_is_deleted_instead_of_trying_for_ever(tmp_path):

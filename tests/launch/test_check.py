@@ -22,7 +22,7 @@ BAD = [
     ("services list", "storage.googleapis.com", "gcloud services enable"),
     ("managed create --help", "--size", "gcloud components update", *CE),
     ("get crd", ABSENT, "kubectl apply --server-side", *K8S),
-    ("buckets describe", ABSENT, "buckets create gs://my-bucket"),
+    ("buckets describe", Answer(1, "", "gs://my-bucket not found: 404."), "buckets create gs://my"),
     ("buckets describe", '{"location": "EUROPE-WEST4"}', "buckets relocate gs://my-bucket"),
     ("storage ls", ABSENT, "cp --recursive stores/mine gs://b/"),
 ]

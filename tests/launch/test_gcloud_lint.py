@@ -9,7 +9,6 @@ import os
 import pathlib
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -17,9 +16,12 @@ import pytest
 from launch.cloud.check import list_checks
 from launch.cloud.cluster import Cluster
 from launch.cloud.job import Job
+from launch.cloud.run import Answer
 from tests.launch.conftest import LOCK_COMMANDS, split_flags
 from tests.launch.scripts import LAUNCH, needs_gcloud
+from tests.launch.scripts import call as call_command
 from tests.launch.test_plans import CALLS, list_commands
+from tests.launch.tpu_api import TpuApi, serving
 
 ROOT = LAUNCH.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -78,16 +80,18 @@ def find_kind(line: str) -> tuple[str, frozenset[str], int]:
     return name, frozenset(flags), len(words)
 
 
+def run_gcloud(words: list[str], folder: pathlib.Path, **environment: str):
+    (folder / "token").write_text("a")
+    around = {"CLOUDSDK_CONFIG": str(folder), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
+    around["CLOUDSDK_AUTH_ACCESS_TOKEN_FILE"] = str(folder / "token")
+    return call_command(["gcloud", *words], env=os.environ | around | environment)
+
+
 def refused(lines: list[str], folder: pathlib.Path) -> dict[str, str]:
     """Command -> what gcloud's check says against it, for those that do not pass."""
     asked = folder / "commands.json"
     asked.write_text(json.dumps([{"command_string": line} for line in lines]))
-    ran = subprocess.run(
-        ["gcloud", "meta", "lint-gcloud-commands", f"--commands-file={asked}"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"CLOUDSDK_CONFIG": str(folder), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"},
-    )
+    ran = run_gcloud(["meta", "lint-gcloud-commands", f"--commands-file={asked}"], folder)
     answers = json.loads(ran.stdout)
     assert len(answers) == len(lines), ran.stderr
     return {a["command_string"]: a["error_message"] for a in answers if not a["success"]}
@@ -117,3 +121,26 @@ def test_gcloud_knows_every_command_and_flag(call, cluster, tmp_path):
         "gcloud compute tpus tpu-vm delete my-tpu --force",
         "gcloud compute tpus tpu-vm ssh my-name 'b c' --wrker=all",
     }, found
+
+
+@needs_gcloud
+@pytest.mark.slow
+def test_gcloud_asks_for_no_region_of_a_subnetwork(call, cluster, tmp_path):
+    """Its check does not resolve names; creation does, before it asks for the image."""
+    printed = list_commands(call, cluster, [c for c in CALLS if "--topology=tpu7x:4x4x4" in c[1]])
+    (words,) = (w for w in printed if w[2:4] == ["instance-templates", "create"])
+    nowhere = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": "http://127.0.0.1:9/compute/v1/"}
+    ran = run_gcloud(words[1:], tmp_path, **nowhere)
+    assert "/images/family/" in ran.stderr and "Underspecified" not in ran.stderr
+
+
+@needs_gcloud
+@pytest.mark.slow
+def test_a_lock_that_is_not_there_is_absent(tmp_path, monkeypatch):
+    """Else no supervisor takes it, and none on another machine is refused."""
+    api = TpuApi(workers=0)
+    monkeypatch.setattr(api, "answer", lambda *_: (404, {"error": {"code": 404, "message": "no"}}))
+    with serving(api) as address:
+        there = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{address}/storage/v1/"}
+        ran = run_gcloud(shlex.split(LOCK_COMMANDS[0])[1:], tmp_path, **there)
+    assert Answer(ran.returncode, ran.stdout, ran.stderr).is_absent, ran.stderr

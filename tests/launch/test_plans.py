@@ -173,6 +173,10 @@ FLAGS_REFUSED = [
     ("pod", (*GKE[1:3], "--topology=tpu7x:2x2x2", "--road=gke", "--max_usd=5"), "--price="),
     ("pod", (*GKE[1:], "--revision=HEAD"), "GKE_IMAGE; remove"),
     ("pod", (*GKE[1:], "--wheelhouse"), "GKE_IMAGE; remove"),
+    # On a new machine there is no such file, however long the slice was waited for.
+    ("pod", ("../a.py", *GKE[2:]), "--config=../a.py is no path from the clone's root"),
+    ("pod", ("/a.py", GKE[2], "--topology=v6e:4x4"), "--config=/a.py is no path"),
+    ("logs", ("--topology=v6e:4x4", "--worker=3"), "--worker=3 is no machine of a group"),
     # What a terminal or a manifest would obey.
     ("pod", ("a.py", "--x=a\nkind: Pod"), "has a line break"),
     ("pod", ("a.py", "--x=\x9b"), "has a control character"),
@@ -199,6 +203,7 @@ WRONG = (
     "v5e:32x32",
     "v4:2x2x8",
     "v4:99x99x99",
+    "v5p:8x4x4",
 )
 TOPOLOGIES = (*WRONG, "v3:4x4", "v5litepod-16", "")
 PYTHONS = (*ODD, "/", "python3", "bin/python3", "/bin/python")
