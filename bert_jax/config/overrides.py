@@ -9,6 +9,7 @@ Every error names the flag, its value and what is allowed.
 import contextlib
 import dataclasses
 import difflib
+import importlib.machinery
 import importlib.util
 import inspect
 import os
@@ -168,12 +169,13 @@ def _check_kind(kind: type[Any], view: ml_collections.ConfigDict, file: str) -> 
 def _run_file(path: str, arguments: list[str]) -> ml_collections.ConfigDict:
     """Execute a config file and call its get_config."""
     name = "config_config"
-    spec = importlib.util.spec_from_file_location(name, os.path.abspath(path))
-    if spec is None or spec.loader is None:
+    spec = importlib.util.spec_from_file_location(name, file := os.path.abspath(path))
+    if spec is None or not isinstance(spec.loader, importlib.machinery.SourceFileLoader):
         raise Refused(f"--config={path} is not a Python file; its name must end in .py")
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        # Without bytecode, which would be stale after two edits within a second.
+        exec(spec.loader.source_to_code(spec.loader.get_data(file), file), vars(module))
         if not callable(getattr(module, "get_config", None)):
             raise Refused("it has no get_config(), the function that returns the config")
         try:

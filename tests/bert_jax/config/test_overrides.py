@@ -1,5 +1,8 @@
 """What a command line makes of a config: every field and its wrong values, and broken files."""
 
+import os
+import sys
+
 import pytest
 
 from bert_jax.config import Config, FinetuneConfig, Phase, arguments, overrides
@@ -179,6 +182,15 @@ def test_phases_may_be_a_list_and_one_without_its_comma_is_named(load):
     assert listed.phases == (Phase(64, 10),)
     with pytest.raises(ValueError, match=r"config\.phases is a ConfigDict; .*\(ENTRY,\)$"):
         load(Config, text=settings(Config, "phases=(Phase(64, 10))"))
+
+
+def test_a_file_is_read_as_it_is_after_two_edits_within_a_second(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "mine.py"
+    for steps in (10, 20):
+        file.write_text(settings(Config, f"phases=(Phase(64, {steps}),)"))
+        os.utime(file, (1, 1))
+        assert overrides.load(Config, str(file), str, []).phases[0].steps == steps
 
 
 def test_fields_of_phases_that_are_not_there(load):
