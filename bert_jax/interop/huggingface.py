@@ -48,6 +48,7 @@ from data_pipeline.vocab.tokenizer_json import export_tokenizer_json
 
 CONFIG = "config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+_ADAPTER = "adapter_config.json"
 _HOW_TO_FIX = (
     "give the folder that save_pretrained of transformers wrote, or a download of the whole "
     "repository"
@@ -88,6 +89,7 @@ def read_config(directory: pathlib.Path) -> ConfigJson:
     """
     path = directory / CONFIG
     if not path.is_file():
+        _refuse_adapter(directory)
         raise Refused(f"{directory} has no {CONFIG}; {_HOW_TO_FIX}")
     settings = read_json(path)
     kind = settings.get("model_type", "bert")
@@ -196,7 +198,14 @@ def _find_files(directory: pathlib.Path) -> list[pathlib.Path]:
         return [directory / WEIGHTS]
     if (directory / INDEX).is_file():
         return _read_index(directory / INDEX)
-    pickled = sorted(directory.glob("*.bin")) + sorted(directory.glob("*.pt"))
+    _refuse_adapter(directory)
+    if others := sorted(directory.glob("*.safetensors")):
+        raise Refused(
+            f"{directory} has {others[0].name}, and neither {WEIGHTS} nor {INDEX}; rename the one "
+            f"file of a variant to {WEIGHTS}, or copy or download the whole folder"
+        )
+    # Not training_args.bin and optimizer.pt, which a Trainer writes next to any weights.
+    pickled = sorted(directory.glob("*model*.bin")) + sorted(directory.glob("*model*.pt"))
     if pickled:
         raise Refused(
             f"{directory} has its weights in {pickled[0].name}, a pickle, which may run code and "
@@ -205,6 +214,15 @@ def _find_files(directory: pathlib.Path) -> list[pathlib.Path]:
             "the class of its heads in place of AutoModel"
         )
     raise Refused(f"{directory} has no {WEIGHTS}; {_HOW_TO_FIX}")
+
+
+def _refuse_adapter(directory: pathlib.Path) -> None:
+    if (directory / _ADAPTER).is_file():
+        raise Refused(
+            f"{directory} has the adapter of PEFT ({_ADAPTER}) and not the model that it changes; "
+            "merge the two with PEFT, and give the folder of "
+            "model.merge_and_unload().save_pretrained(DIR) with the tokenizer"
+        )
 
 
 def _read_index(index: pathlib.Path) -> list[pathlib.Path]:
