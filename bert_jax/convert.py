@@ -165,7 +165,7 @@ def _convert(
         if flags.initialize_missing:
             checkpoint = export.initialize_missing(checkpoint, missing, flags.seed or 0)
         initialized = missing if flags.initialize_missing else ()
-        largest = export.write(checkpoint, target, initialized)
+        largest = export.write(checkpoint, target, initialized, flags.push_to_hub)
     rows = [(name, f"differ by {difference:.1e} at most") for name, difference in largest.items()]
     screen.table(f"{flags.to}, read back and run on the same rows", rows)
     code = DONE
