@@ -48,7 +48,6 @@ from data_pipeline.vocab.tokenizer_json import export_tokenizer_json
 
 CONFIG = "config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-_ADAPTER = "adapter_config.json"
 _HOW_TO_FIX = (
     "give the folder that save_pretrained of transformers wrote, or a download of the whole "
     "repository"
@@ -87,9 +86,13 @@ def read_config(directory: pathlib.Path) -> ConfigJson:
     Raises:
       Refused: it is missing, or of an encoder that bert_jax does not compute.
     """
-    path = directory / CONFIG
+    path, adapter = directory / CONFIG, directory / "adapter_config.json"
+    if adapter.is_file() and not any((directory / name).is_file() for name in (WEIGHTS, INDEX)):
+        raise Refused(
+            f"{directory} has an adapter of PEFT ({adapter.name}), not the model that it changes; "
+            "merge the two: model.merge_and_unload().save_pretrained(DIR), and the tokenizer too"
+        )
     if not path.is_file():
-        _refuse_adapter(directory)
         raise Refused(f"{directory} has no {CONFIG}; {_HOW_TO_FIX}")
     settings = read_json(path)
     kind = settings.get("model_type", "bert")
@@ -198,7 +201,6 @@ def _find_files(directory: pathlib.Path) -> list[pathlib.Path]:
         return [directory / WEIGHTS]
     if (directory / INDEX).is_file():
         return _read_index(directory / INDEX)
-    _refuse_adapter(directory)
     if others := sorted(directory.glob("*.safetensors")):
         raise Refused(
             f"{directory} has {others[0].name}, and neither {WEIGHTS} nor {INDEX}; rename the one "
@@ -214,15 +216,6 @@ def _find_files(directory: pathlib.Path) -> list[pathlib.Path]:
             "the class of its heads in place of AutoModel"
         )
     raise Refused(f"{directory} has no {WEIGHTS}; {_HOW_TO_FIX}")
-
-
-def _refuse_adapter(directory: pathlib.Path) -> None:
-    if (directory / _ADAPTER).is_file():
-        raise Refused(
-            f"{directory} has the adapter of PEFT ({_ADAPTER}) and not the model that it changes; "
-            "merge the two with PEFT, and give the folder of "
-            "model.merge_and_unload().save_pretrained(DIR) with the tokenizer"
-        )
 
 
 def _read_index(index: pathlib.Path) -> list[pathlib.Path]:
