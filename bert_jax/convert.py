@@ -80,6 +80,8 @@ COMMAND = Command(
 if __name__ == "__main__":
     cli.check_command_line(COMMAND)
 
+from bert_jax.inference.hidden_states import MEAN, Extraction, choose_layers
+from bert_jax.inference.sentence_modules import describe_differences
 from bert_jax.interop import export, hub, huggingface, load
 from bert_jax.interop.export import Target
 from bert_jax.interop.load import GOOGLE, HF
@@ -115,8 +117,18 @@ def _main(log: LibraryLog, flags: ConvertFlags) -> int:
                 loaded = dataclasses.replace(loaded, config=config)
             checkpoint = export.keep_supported(loaded, target)
             export.check_exportable(checkpoint, target)
+        _name_unkept(checkpoint, target, screen)
     dropped = [part for part in loaded.params if part not in checkpoint.params]
     return _convert(flags, checkpoint, dropped, target, screen, log.say)
+
+
+def _name_unkept(checkpoint: Pretrained, target: Target, screen: Screen) -> None:
+    """Print what a checkpoint asks of sentence-transformers, and its export to hf: does not."""
+    config = checkpoint.config
+    length, layers = config.max_position_embeddings, choose_layers("-1", config.num_hidden_layers)
+    written = Extraction(layers, MEAN, False, length, stride=0, batch_size=1)
+    if target.scheme == HF and (lost := describe_differences(checkpoint.address, written)):
+        screen.print(f"skipped, as the export takes the mean of whole rows: its {lost}", BAD)
 
 
 def _publish(flags: ConvertFlags, target: Target, screen: Screen) -> int:
@@ -165,7 +177,7 @@ def _convert(
         if flags.initialize_missing:
             checkpoint = export.initialize_missing(checkpoint, missing, flags.seed or 0)
         initialized = missing if flags.initialize_missing else ()
-        largest = export.write(checkpoint, target, initialized)
+        largest = export.write(checkpoint, target, initialized, flags.push_to_hub)
     rows = [(name, f"differ by {difference:.1e} at most") for name, difference in largest.items()]
     screen.table(f"{flags.to}, read back and run on the same rows", rows)
     code = DONE

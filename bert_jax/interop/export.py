@@ -201,10 +201,13 @@ def check_exportable(checkpoint: Pretrained, target: Target) -> None:
         huggingface.check_supported(checkpoint)
 
 
-def write(checkpoint: Pretrained, target: Target, initialized: tuple[str, ...]) -> dict[str, float]:
+def write(
+    checkpoint: Pretrained, target: Target, initialized: tuple[str, ...], name: str | None = None
+) -> dict[str, float]:
     """Write a checkpoint and read it back; return the largest difference of each kind of output.
 
-    `initialized` are the parts that were initialized for the export.
+    `initialized` are the parts that were initialized for the export; `name` is the model's in its
+    card, which is the folder's where None.
 
     Raises:
       Refused: the copy differs (and is deleted), or another process writes there.
@@ -214,7 +217,7 @@ def write(checkpoint: Pretrained, target: Target, initialized: tuple[str, ...]) 
             huggingface.write(checkpoint, files)
             has_tokenizer = (files / vocabulary.TOKENIZER).exists()
             missing = find_missing(checkpoint, target)
-            name = target.folder.name
+            name = name or target.folder.resolve().name
             card = model_card.render(checkpoint, name, initialized, missing, has_tokenizer)
             (files / CARD).write_text(card, encoding="utf-8")
         elif target.scheme == GOOGLE:

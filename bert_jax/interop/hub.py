@@ -31,7 +31,7 @@ FILES = (
     "model.safetensors.index.json",
     "model-*-of-*.safetensors",
     "modules.json",
-    "sentence_bert_config.json",
+    "sentence_*_config.json",
     "config_sentence_transformers.json",
     "*_Pooling/config.json",
 )

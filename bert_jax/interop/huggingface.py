@@ -86,7 +86,12 @@ def read_config(directory: pathlib.Path) -> ConfigJson:
     Raises:
       Refused: it is missing, or of an encoder that bert_jax does not compute.
     """
-    path = directory / CONFIG
+    path, adapter = directory / CONFIG, directory / "adapter_config.json"
+    if adapter.is_file() and not any((directory / name).is_file() for name in (WEIGHTS, INDEX)):
+        raise Refused(
+            f"{directory} has an adapter of PEFT ({adapter.name}), not the model that it changes; "
+            "merge the two: model.merge_and_unload().save_pretrained(DIR), and the tokenizer too"
+        )
     if not path.is_file():
         raise Refused(f"{directory} has no {CONFIG}; {_HOW_TO_FIX}")
     settings = read_json(path)
@@ -196,7 +201,13 @@ def _find_files(directory: pathlib.Path) -> list[pathlib.Path]:
         return [directory / WEIGHTS]
     if (directory / INDEX).is_file():
         return _read_index(directory / INDEX)
-    pickled = sorted(directory.glob("*.bin")) + sorted(directory.glob("*.pt"))
+    if others := sorted(directory.glob("*.safetensors")):
+        raise Refused(
+            f"{directory} has {others[0].name}, and neither {WEIGHTS} nor {INDEX}; rename the one "
+            f"file of a variant to {WEIGHTS}, or copy or download the whole folder"
+        )
+    # Not training_args.bin and optimizer.pt, which a Trainer writes next to any weights.
+    pickled = sorted(directory.glob("*model*.bin")) + sorted(directory.glob("*model*.pt"))
     if pickled:
         raise Refused(
             f"{directory} has its weights in {pickled[0].name}, a pickle, which may run code and "

@@ -50,8 +50,9 @@ def render(
 ) -> str:
     """Return the card in Markdown.
 
-    `name` is the folder's; `initialized` are the parts that were initialized for this export,
-    `missing` those that it lacks; has_tokenizer tells whether the folder has a tokenizer.json.
+    `name` is the folder's or the hub's; `initialized` are the parts that were initialized for this
+    export, `missing` those that it lacks; has_tokenizer tells whether the folder has a
+    tokenizer.json.
     """
     model_type = huggingface.require_family(checkpoint).model_type
     predicts = "text-generation" if checkpoint.config.is_causal else "fill-mask"
@@ -211,7 +212,7 @@ def _describe_use(checkpoint: Pretrained, name: str, has_tokenizer: bool) -> str
         f"    model = {kind}.from_pretrained({name!r})\n"
         f"    outputs = model(**tokenizer({text}, return_tensors='pt'))\n\n"
         f"{note}sentence-transformers loads it as it is, with the mean of the last layer's "
-        "vectors; it was not trained to compare sentences.\n"
+        "vectors; bert_jax did not train it to compare sentences.\n"
     )
 
 

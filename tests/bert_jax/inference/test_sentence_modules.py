@@ -15,9 +15,10 @@ MEAN_OF_OLDER_VERSIONS = {
     "pooling_mode_mean_tokens": True,
     "pooling_mode_max_tokens": False,
 }
+TOKENIZER_OF_6 = {"do_lower_case": True, "model_max_length": 16}
 
 
-def write(folder, kinds=("Pooling",), pooling=None, texts=None, prompts=None, places=None):
+def write(folder, kinds=("Pooling",), pooling=None, places=None, encoder="bert", **files):
     """Write the files; modules have the folder <number>_<kind>, unless `places` has another."""
     places = places or {}
     modules = [
@@ -30,12 +31,13 @@ def write(folder, kinds=("Pooling",), pooling=None, texts=None, prompts=None, pl
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir(exist_ok=True)
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling or {}))
-    for name, content in (
-        ("sentence_bert_config.json", texts),
-        ("config_sentence_transformers.json", prompts),
-    ):
-        if content is not None:
-            (folder / name).write_text(json.dumps(content))
+    names = {
+        "texts": f"sentence_{encoder}_config.json",
+        "prompts": "config_sentence_transformers.json",
+        "tokenizer": "tokenizer_config.json",
+    }
+    for name, content in files.items():
+        (folder / names[name]).write_text(json.dumps(content))
     return folder
 
 
@@ -62,6 +64,18 @@ def extract(pool="mean", normalize=False, length=19, stride=0):
             SentenceVectors("mean", True, 7, ("a Dense module",)),
         ),
         ({"texts": {"max_seq_length": None, "do_lower_case": False}}, SentenceVectors("mean")),
+        (
+            {"texts": {"max_seq_length": 7}, "encoder": "xlm-roberta"},
+            SentenceVectors(max_seq_length=7),
+        ),
+        (
+            {"texts": {"transformer_task": "feature-extraction"}, "tokenizer": TOKENIZER_OF_6},
+            SentenceVectors(max_seq_length=16),
+        ),
+        (
+            {"texts": {"max_seq_length": 7}, "tokenizer": TOKENIZER_OF_6},
+            SentenceVectors(max_seq_length=7),
+        ),
         (
             {"texts": {"do_lower_case": True}, "prompts": {"default_prompt_name": "query"}},
             SentenceVectors("mean", False, 0, ("lowercasing", "the prompt 'query'")),

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import re
 import shlex
 import types
 
@@ -319,6 +320,27 @@ def test_a_space_before_texts_is_written_for_transformers_4(whole, tmp_path, add
     huggingface.write(dataclasses.replace(whole, vocabulary=words), folder)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     assert settings["add_prefix_space"] is adds_space
+
+
+@pytest.mark.parametrize(
+    ("pooling", "scheme", "said"),
+    [
+        ({"pooling_mode": "mean"}, "hf", ""),
+        ({"pooling_mode": "cls"}, "google", ""),
+        ({"pooling_mode": "cls"}, "hf", "skipped, .* mean .*: its modules.json takes --pool=cls"),
+    ],
+)
+def test_what_sentence_transformers_was_asked_for_is_not_dropped_silently(
+    whole, pooling, scheme, said, tmp_path, capsys
+):
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    huggingface.write(whole, folder)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    target = conversion.parse_target(f"{scheme}:{tmp_path / 'new'}/")
+    held = dataclasses.replace(whole, address=f"hf:{folder}")
+    convert._name_unkept(held, target, Screen(is_writer=True))
+    assert re.fullmatch(said, " ".join(capsys.readouterr().out.split()))
 
 
 def test_the_next_commands_can_be_pasted_where_a_folder_has_a_space(tmp_path, capsys):

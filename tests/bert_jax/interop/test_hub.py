@@ -347,6 +347,7 @@ def test_convert_uploads_what_it_has_proven(server, tmp_path):
     files = {path.relative_to(out).as_posix(): path.read_bytes() for path in written}
     assert "model.safetensors" in files and not any(b"hf_secret" in data for data in files.values())
     assert server.uploaded == files and "/me/mine" in done.stdout
+    assert b".from_pretrained('me/mine')" in files["README.md"]
 
 
 def test_without_the_package_it_is_named(monkeypatch):

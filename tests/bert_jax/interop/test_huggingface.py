@@ -260,9 +260,16 @@ def test_files_that_are_no_weights_are_refused(held, tmp_path):
     weights.rename(folder / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"a pickle, which may run code .* safe_serialization"):
         read(folder)
-    (folder / "pytorch_model.bin").unlink()
+    (folder / "pytorch_model.bin").rename(folder / "training_args.bin")
     with pytest.raises(ValueError, match=r"has no model\.safetensors"):
         read(folder)
+    (folder / "model.fp16.safetensors").touch()
+    with pytest.raises(ValueError, match=r"has model\.fp16\.safetensors, .* rename the one file"):
+        read(folder)
+    (folder / "adapter_config.json").touch()
+    with pytest.raises(ValueError, match=r"has an adapter of PEFT .*merge_and_unload"):
+        read(folder)
+    (folder / "adapter_config.json").unlink()
     (folder / "config.json").write_text("[]")
     with pytest.raises(ValueError, match=r"config\.json holds a list, not a JSON object"):
         read(folder)
