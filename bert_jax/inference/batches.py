@@ -108,7 +108,7 @@ def run_batches(
     batch_size is rounded up to a multiple of the mesh's batch shards; the rows that fill up the
     last batch are dropped. S of a batch is what choose_seq_len gives for the longest example, at
     most the model's positions, and decreases from batch to batch. The step runs with this mesh
-    current: in JAX the current mesh belongs to a thread, and the last model placed there sets it.
+    current: in JAX the current mesh belongs to a thread, and may be the caller's own.
     """
     shards = mesh_lib.batch_shards(mesh)
     waiting = None

@@ -114,9 +114,10 @@ def place_model(
     compute: ComputeConfig | None = None,
     is_int8: bool = False,
 ) -> PlacedModel:
-    """Place a checkpoint with some heads, a copy on every device, and make the mesh current.
+    """Place a checkpoint with some heads, a copy on every device.
 
-    The devices are all local ones and compute is the checkpoint's unless given. A missing pooler
+    The devices are all local ones and compute is the checkpoint's unless given. The caller's mesh
+    stays current: run steps in jax.set_mesh of the model's, as run_rows does. A missing pooler
     is initialized from seed 0; the caller must not read it then. `is_int8` takes the kernels of
     the layers in int8, as quantize_layers does.
 
@@ -131,11 +132,11 @@ def place_model(
             f"would be random; leave them out of {heads}"
         )
     mesh = mesh_lib.make_mesh(MeshConfig(preset="dp"), devices or jax.local_devices())
-    jax.set_mesh(mesh)
     compute = compute or checkpoint.compute
     model = bert.build(checkpoint.config, jax.default_backend(), 1, compute, heads)
     params, _ = place_params(checkpoint, model, mesh, seed=0)
-    params = quantize_layers(params) if is_int8 else params
+    with jax.set_mesh(mesh):
+        params = quantize_layers(params) if is_int8 else params
     return PlacedModel(checkpoint, mesh, model, params)
 
 
