@@ -69,8 +69,11 @@ def run_rows(step: Step, model: PlacedModel, rows: EncodedRows, batch_size: int)
     """Yield the outputs of rows through a placed model, as run_batches does.
 
     Raises:
-      Refused: a row is longer than the model's positions; an output is not finite.
+      Refused: a row is longer than the model's positions; an output is not finite; batch_size is
+        below 1.
     """
+    if batch_size < 1:
+        raise Refused(f"batch_size is {batch_size}; it must be 1 or more")
     pad_id = model.vocabulary.special_ids["pad"]
     positions = model.checkpoint.config.max_position_embeddings
     longest = int(rows.lengths_N.max(initial=0))

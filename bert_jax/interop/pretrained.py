@@ -28,7 +28,8 @@ class Pretrained:
 
     address: str  # the address that the user gave
     config: ModelConfig  # vocab_size counts rows of the word table, which may exceed the tokens
-    params: Params  # nested dict of NumPy float32 arrays, named as in model/bert.py, unpadded
+    # Nested dict of NumPy float32 arrays, named as in model/bert.py, unpadded.
+    params: Params = dataclasses.field(repr=False)
     vocabulary: Vocabulary
     task: TaskLayer | None = None  # meaning of `classifier`; None unless one of our runs wrote it
     compute: ComputeConfig = ComputeConfig()  # has the compute_dtype of a run of ours
@@ -98,8 +99,8 @@ class PlacedModel:
 
     checkpoint: Pretrained
     mesh: jax.sharding.Mesh
-    model: Model
-    params: Params
+    model: Model = dataclasses.field(repr=False)
+    params: Params = dataclasses.field(repr=False)
 
     @property
     def vocabulary(self) -> Vocabulary:

@@ -99,6 +99,7 @@ def test_the_callers_mesh_stays_current(tmp_path, is_int8):
         model = pretrained.place_masked_lm(read, jax.devices()[:1], is_int8)
         ((guesses,),) = guess_tokens(model, [read_question(model, "a [MASK] .")], 3)
         assert jax.sharding.get_mesh() == own and len(guesses) == 3
+    assert len(repr(model)) < 5000  # a notebook shows it
 
 
 def test_a_vocabulary_longer_than_the_table_is_refused(tmp_path):
