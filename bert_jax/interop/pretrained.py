@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import ComputeConfig, MeshConfig, ModelConfig
-from bert_jax.config.schema import GENERATOR
+from bert_jax.config.schema import GENERATOR, PARTS
 from bert_jax.interop import tensor_names
 from bert_jax.model import bert, ops
 from bert_jax.model.bert import Heads, Model, Params
@@ -65,8 +65,10 @@ def select_part(checkpoint: Pretrained, part: str) -> Pretrained:
     The discriminator of any other checkpoint is the checkpoint.
 
     Raises:
-      Refused: the generator is asked for, and there is none.
+      Refused: the generator is asked for, and there is none; there is no such part.
     """
+    if part not in PARTS:
+        raise Refused(f"part is {part!r:.80}; it must be {' or '.join(PARTS)}")
     params, config = checkpoint.params, checkpoint.config
     if "generator" not in params or config.generator is None:
         if part == GENERATOR:

@@ -102,6 +102,11 @@ def test_the_callers_mesh_stays_current(tmp_path, is_int8):
     assert len(repr(model)) < 5000  # a notebook shows it
 
 
+def test_a_part_of_another_name_is_refused(small):
+    with pytest.raises(ValueError, match=r"^part is 'encoder'; it must be discriminator or gen"):
+        load.load(small, "encoder")
+
+
 def test_a_vocabulary_longer_than_the_table_is_refused(tmp_path):
     folder = write(tmp_path, tensors())
     (folder / "vocab.txt").write_text("\n".join([*PIECES, *(f"word{i}" for i in range(13))]))
