@@ -11,14 +11,17 @@ import pathlib
 import subprocess
 import sys
 
+if len(sys.argv) != 3:
+    sys.exit(__doc__)
 checkpoint, folder = sys.argv[1:]
 sentence = "The method returns a list."
 
 # %% Export. The copy is read back and compared with the original before the folder gets its name.
-subprocess.run(
-    [sys.executable, "-m", "bert_jax.convert", f"--from={checkpoint}", f"--to=hf:{folder}"],
-    check=True,
+exported = subprocess.run(
+    [sys.executable, "-m", "bert_jax.convert", f"--from={checkpoint}", f"--to=hf:{folder}"]
 )
+if exported.returncode:  # the command has said why
+    sys.exit(exported.returncode)
 print("files:", ", ".join(sorted(path.name for path in pathlib.Path(folder).iterdir())))
 
 # %% transformers: the masked language model and its tokenizer.

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 
+if len(sys.argv) < 3:
+    sys.exit(__doc__)
 config, *others = sys.argv[1:]
 topologies = [argument for argument in others if not argument.startswith("--")]
 flags = [argument for argument in others if argument.startswith("--")]

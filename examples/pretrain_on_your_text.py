@@ -16,9 +16,12 @@ import sys
 def run(module: str, *arguments: str) -> None:
     """Run a command of this project; stop here if it fails."""
     print("$ python -m", module, *arguments, flush=True)
-    subprocess.run([sys.executable, "-m", module, *arguments], check=True)
+    if code := subprocess.run([sys.executable, "-m", module, *arguments]).returncode:
+        sys.exit(code)  # the command has said why
 
 
+if len(sys.argv) < 3:
+    sys.exit(__doc__)
 texts, workdir, *flags = sys.argv[1:]
 train_flags = [flag for flag in flags if flag.startswith("--config")]
 build_flags = [flag for flag in flags if flag not in train_flags]

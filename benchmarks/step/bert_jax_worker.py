@@ -130,7 +130,8 @@ def losses_of(folder: str) -> dict[str, float]:
     """Return the losses, on the batch, of the model in a folder of Hugging Face's files."""
     placed = place_masked_lm(load.load_masked_lm(f"hf:{folder}"))
     evaluate = step.make_eval_step(placed.model, _running["objective"])
-    sums = evaluate(placed.params, _running["batch"])
+    with jax.set_mesh(placed.mesh):
+        sums = evaluate(placed.params, _running["batch"])
     return {
         name: float(term.loss_sum / sums["weights"][name]) for name, term in sums["terms"].items()
     }

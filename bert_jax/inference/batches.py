@@ -69,8 +69,11 @@ def run_rows(step: Step, model: PlacedModel, rows: EncodedRows, batch_size: int)
     """Yield the outputs of rows through a placed model, as run_batches does.
 
     Raises:
-      Refused: a row is longer than the model's positions; an output is not finite.
+      Refused: a row is longer than the model's positions; an output is not finite; batch_size is
+        below 1.
     """
+    if batch_size < 1:
+        raise Refused(f"batch_size is {batch_size}; it must be 1 or more")
     pad_id = model.vocabulary.special_ids["pad"]
     positions = model.checkpoint.config.max_position_embeddings
     longest = int(rows.lengths_N.max(initial=0))
@@ -108,7 +111,7 @@ def run_batches(
     batch_size is rounded up to a multiple of the mesh's batch shards; the rows that fill up the
     last batch are dropped. S of a batch is what choose_seq_len gives for the longest example, at
     most the model's positions, and decreases from batch to batch. The step runs with this mesh
-    current: in JAX the current mesh belongs to a thread, and the last model placed there sets it.
+    current: in JAX the current mesh belongs to a thread, and may be the caller's own.
     """
     shards = mesh_lib.batch_shards(mesh)
     waiting = None

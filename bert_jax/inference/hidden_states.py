@@ -57,6 +57,8 @@ class Extraction:
             raise Refused(
                 f"pool is {self.pool!r}; it must be {MEAN}, {CLS}, or empty for all tokens"
             )
+        if self.stride < 0:
+            raise Refused(f"stride is {self.stride}; it must be 0 or more")
 
 
 @dataclasses.dataclass(frozen=True)

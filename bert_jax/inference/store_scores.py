@@ -72,7 +72,8 @@ def score_store(
     total: dict[str, float] = {}
     with screen.spinning(f"scoring {examples:,} examples: compiling") as show:
         for number, batch in enumerate(batches):
-            sums = evaluate(model.params, mesh.place_batch(batch, model.mesh))
+            with jax.set_mesh(model.mesh):
+                sums = evaluate(model.params, mesh.place_batch(batch, model.mesh))
             total = metrics.add_step(total, metrics.flatten(jax.device_get(sums)))
             show(f"scoring {examples:,} examples: {(number + 1) / len(batches):.0%}")
     scores = metrics.compute_heldout_means(total)

@@ -309,7 +309,8 @@ def compute_outputs(
             outputs[MLM] = bound.compute_mlm_logits(hidden[-1], batch["positions"])
         return outputs
 
-    arrays = run(placed.params, mesh_lib.place_batch(batch, placed.mesh))
+    with jax.set_mesh(placed.mesh):
+        arrays = run(placed.params, mesh_lib.place_batch(batch, placed.mesh))
     outputs = {name: np.asarray(array) for name, array in arrays.items()}
     if MLM in outputs:
         outputs[MLM] = outputs[MLM][..., : checkpoint.config.vocab_size]

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import ComputeConfig, MeshConfig, ModelConfig
-from bert_jax.config.schema import GENERATOR
+from bert_jax.config.schema import GENERATOR, PARTS
 from bert_jax.interop import tensor_names
 from bert_jax.model import bert, ops
 from bert_jax.model.bert import Heads, Model, Params
@@ -28,7 +28,8 @@ class Pretrained:
 
     address: str  # the address that the user gave
     config: ModelConfig  # vocab_size counts rows of the word table, which may exceed the tokens
-    params: Params  # nested dict of NumPy float32 arrays, named as in model/bert.py, unpadded
+    # Nested dict of NumPy float32 arrays, named as in model/bert.py, unpadded.
+    params: Params = dataclasses.field(repr=False)
     vocabulary: Vocabulary
     task: TaskLayer | None = None  # meaning of `classifier`; None unless one of our runs wrote it
     compute: ComputeConfig = ComputeConfig()  # has the compute_dtype of a run of ours
@@ -64,8 +65,10 @@ def select_part(checkpoint: Pretrained, part: str) -> Pretrained:
     The discriminator of any other checkpoint is the checkpoint.
 
     Raises:
-      Refused: the generator is asked for, and there is none.
+      Refused: the generator is asked for, and there is none; there is no such part.
     """
+    if part not in PARTS:
+        raise Refused(f"part is {part!r:.80}; it must be {' or '.join(PARTS)}")
     params, config = checkpoint.params, checkpoint.config
     if "generator" not in params or config.generator is None:
         if part == GENERATOR:
@@ -98,8 +101,8 @@ class PlacedModel:
 
     checkpoint: Pretrained
     mesh: jax.sharding.Mesh
-    model: Model
-    params: Params
+    model: Model = dataclasses.field(repr=False)
+    params: Params = dataclasses.field(repr=False)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -114,9 +117,10 @@ def place_model(
     compute: ComputeConfig | None = None,
     is_int8: bool = False,
 ) -> PlacedModel:
-    """Place a checkpoint with some heads, a copy on every device, and make the mesh current.
+    """Place a checkpoint with some heads, a copy on every device.
 
-    The devices are all local ones and compute is the checkpoint's unless given. A missing pooler
+    The devices are all local ones and compute is the checkpoint's unless given. The caller's mesh
+    stays current: run steps in jax.set_mesh of the model's, as run_rows does. A missing pooler
     is initialized from seed 0; the caller must not read it then. `is_int8` takes the kernels of
     the layers in int8, as quantize_layers does.
 
@@ -131,11 +135,11 @@ def place_model(
             f"would be random; leave them out of {heads}"
         )
     mesh = mesh_lib.make_mesh(MeshConfig(preset="dp"), devices or jax.local_devices())
-    jax.set_mesh(mesh)
     compute = compute or checkpoint.compute
     model = bert.build(checkpoint.config, jax.default_backend(), 1, compute, heads)
     params, _ = place_params(checkpoint, model, mesh, seed=0)
-    params = quantize_layers(params) if is_int8 else params
+    with jax.set_mesh(mesh):
+        params = quantize_layers(params) if is_int8 else params
     return PlacedModel(checkpoint, mesh, model, params)
 
 

@@ -136,13 +136,15 @@ class EventsFile:
 
     def on_record(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
         """Add the numbers as scalars, named SPLIT/NAME."""
-        from tensorboardX import summary
         from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
 
         with _explain_errors(self._workdir):
             for name, value in numbers.items():
-                scalar = summary.scalar(f"{split}/{name}", value)
-                event = Event(wall_time=time.time(), step=step, summary=scalar)
+                # Not tensorboardX's summary.scalar: it gives stores "a b" and "a+b" one tag.
+                scalar = Summary.Value(tag=f"{split}/{name}", simple_value=value)
+                scalars = Summary(value=[scalar])
+                event = Event(wall_time=time.time(), step=step, summary=scalars)
                 self._events.write_event(event)
             self._events.flush()
 

@@ -65,7 +65,8 @@ class Watch:
         if index != self._index:
             self._enter(index)
         kept = self._lines[line["split"]]
-        kept.append(line)
+        if not kept or kept[-1]["step"] < line["step"]:  # else repeated, as in MetricsFile
+            kept.append(line)
         if len(kept) > _MAX_LINES:
             early = len(kept) // 2
             kept[:early] = itertools.islice(kept, 0, early, 2)

@@ -10,6 +10,7 @@ lower_step in trainer/compile.py makes it from train_step/step.py.
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -159,6 +160,11 @@ def _show_opening(setup: Setup, ledger: Ledger, done: int | None) -> None:
     setup.screen.table(f"{setup.feed.provenance.learns} in {setup.storage.address}", rows)
 
 
+def _keep_finite(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Leave out NaN and infinities, which JSON does not have."""
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+
 def _describe_change(config: RunConfig, index: int) -> str:
     """Describe the changes at the start of a phase that can make the loss jump; "" if none."""
     phase, before = config.phases[index], config.phases[max(0, index - 1)]
@@ -285,7 +291,7 @@ class TrainingRun:
 
     def _record(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
         for listener in self.listeners:
-            listener.on_record(step, split, numbers)
+            listener.on_record(step, split, _keep_finite(numbers))
 
     def _batches(self) -> contextlib.AbstractContextManager[Iterator[PlacedBatch]]:
         """Place the batches of a phase on the devices, ahead of the steps.
@@ -480,7 +486,7 @@ class TrainingRun:
     def _summarize(self) -> dict[str, Any]:
         train_secs = max(self.progress.train_secs, 1e-9)
         return {
-            **{f"heldout_{name}": value for name, value in self.heldout.items()},
+            **{f"heldout_{name}": value for name, value in _keep_finite(self.heldout).items()},
             **self.setup.phases[-1].baseline,
             "sequences_per_sec": self.progress.timed_sequences / train_secs,
             "input_wait_share": self.progress.input_wait_secs / train_secs,

@@ -17,6 +17,7 @@ from data_pipeline.labelled.rows import EncodedRows, build_rows
 from data_pipeline.read.lines import read_lines, read_stream
 from data_pipeline.spec.schema import GOOGLE
 from data_pipeline.vocab import Vocabulary, split_ids
+from data_pipeline.vocab.documents import refuse_one_text
 
 STDIN = "-"
 _PAIR = re.compile(r"(.*) \|\|\| (.*)")  # the last ||| separates: extract_features.py@eedf5716ce
@@ -83,6 +84,7 @@ def group_rows(
     pairs alone. An empty line is a row of [CLS] [SEP]: rows and lines keep the same numbers.
     `counts` includes one line beyond the groups so far. Without has_pairs, `|||` is plain text.
     """
+    refuse_one_text(lines)
     template = vocabulary.template
     group: list[FramedRow] = []
     group_tokens = 0

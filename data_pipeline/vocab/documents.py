@@ -9,10 +9,18 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from data_pipeline.io.refused import Refused
+
 Encode = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
 EncodeDocuments = Callable[[Sequence[str], Sequence[int]], tuple[np.ndarray, np.ndarray]]
 # The ids of a text, and the start and the end of the characters that each covers.
 EncodeAligned = Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]
+
+
+def refuse_one_text(texts: object) -> None:
+    """Raise Refused for a string, whose characters would be read as texts."""
+    if isinstance(texts, str):
+        raise Refused(f"{texts!r:.80} is one text, and a list of texts is read; put it in [ ]")
 
 
 def encode_sentences_alone(encode: Encode, spaced: bool) -> EncodeDocuments:

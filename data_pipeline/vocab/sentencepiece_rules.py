@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import sentencepiece
 
+from data_pipeline.vocab.documents import refuse_one_text
 from data_pipeline.vocab.sentencepiece_model import WORD_START
 from data_pipeline.vocab.wordpiece import replace_surrogates
 
@@ -74,6 +75,7 @@ class RuledEncoder:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text."""
+        refuse_one_text(texts)
         if any(token in text for token in self._spelled for text in texts):
             return [self.encode_aligned(text)[0] for text in texts]
         # One thread: the build runs a process per core.

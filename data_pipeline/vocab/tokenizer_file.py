@@ -20,7 +20,7 @@ import tokenizers
 
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab.byte_level import BYTE_OF, SPACE, decode_piece
-from data_pipeline.vocab.documents import encode_documents_whole, flatten_ids
+from data_pipeline.vocab.documents import encode_documents_whole, flatten_ids, refuse_one_text
 from data_pipeline.vocab.sentencepiece_model import WORD_START
 from data_pipeline.vocab.special_tokens import find_special_ids
 from data_pipeline.vocab.template import A, Template, flatten, make_bert_template, read_template
@@ -386,6 +386,7 @@ class LibraryEncoder:
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return all ids one after another, and int64[N], the number of each of N texts."""
+        refuse_one_text(texts)
         return flatten_ids([self._encode_text(text).ids for text in texts], self._dtype)
 
     def encode_aligned(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:

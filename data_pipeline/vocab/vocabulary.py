@@ -80,13 +80,13 @@ class Vocabulary:
     lowercase: bool
     special_ids: dict[str, int]  # keys: pad, unk, cls, sep, mask
     # The file that a store keeps: a list without carriage returns, or a model or JSON as it is.
-    file_bytes: bytes
+    file_bytes: bytes = dataclasses.field(repr=False)
     encode: Encode
     encode_documents: EncodeDocuments
-    decode: Callable[[Sequence[int]], str]
+    decode: Callable[[Sequence[int]], str] = dataclasses.field(repr=False)
     normalize: Callable[[str], str]  # the text that pieces are matched against
     template: Template  # where special tokens go around texts
-    _pieces: tuple[str, ...]
+    _pieces: tuple[str, ...] = dataclasses.field(repr=False)
     # A text's ids and the characters that each covers; a MODEL takes a text without spaces.
     encode_aligned: EncodeAligned
     continuation_mark: str = "##"  # WORDPIECE alone has one

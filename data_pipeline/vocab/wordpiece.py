@@ -12,6 +12,7 @@ import numpy as np
 import tokenizers
 
 from data_pipeline.io.refused import Refused
+from data_pipeline.vocab.documents import refuse_one_text
 
 # Longer words become [UNK]. Source: tokenization.py@eedf5716ce, max_input_chars_per_word=200.
 MAX_WORD_CHARS = 200
@@ -81,6 +82,7 @@ class WordEncoder:
 
     def encode(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return all ids one after another, and int64[N], the number of each of N sentences."""
+        refuse_one_text(sentences)
         ids_of, cut = self._words.__getitem__, self._cut
         encoded = [b"".join(map(ids_of, cut(sentence))) for sentence in sentences]
         for number in range(-self._encoded % _CHECKED_EVERY, len(sentences), _CHECKED_EVERY):

@@ -74,6 +74,8 @@ def test_rows_longer_than_the_models_positions_are_refused(rows):
     )
     with pytest.raises(Refused, match=r"a row has 23 tokens, .* hf:DIR reads 22"):
         next(batches.run_rows(None, placed, rows, 4))
+    with pytest.raises(Refused, match="batch_size is -1; it must be 1 or more"):
+        next(batches.run_rows(None, placed, rows, -1))
 
 
 @pytest.fixture

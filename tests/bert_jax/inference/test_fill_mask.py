@@ -49,9 +49,10 @@ def test_a_guess_is_the_softmax_of_the_models_logits(model):
     arrays = {"ids": np.array([asked.row.token_ids]), "at": np.array([asked.mask_positions])}
     placed = mesh.place_batch(arrays, model.mesh)
     seen = Visible(jnp.ones((1, 1, 1, len(asked.row.token_ids)), bool))
-    hidden_BSD = bert.encode(EncoderRows(placed["ids"], jnp.zeros_like(placed["ids"]), seen))
-    logits_BPV = bert.compute_mlm_logits(hidden_BSD, placed["at"])
-    expected_PV = np.asarray(jax.nn.softmax(logits_BPV[0], axis=-1))
+    with jax.set_mesh(model.mesh):
+        hidden_BSD = bert.encode(EncoderRows(placed["ids"], jnp.zeros_like(placed["ids"]), seen))
+        logits_BPV = bert.compute_mlm_logits(hidden_BSD, placed["at"])
+        expected_PV = np.asarray(jax.nn.softmax(logits_BPV[0], axis=-1))
     pieces = model.vocabulary.pieces()
     for place, found in enumerate(guesses):
         tokens, chances = [guess.token for guess in found], [guess.probability for guess in found]

@@ -53,9 +53,11 @@ def test_layers_that_are_not_there_are_refused(texts, words):
             choose_layers(text, 6)
 
 
-def test_another_pool_is_refused():
+def test_another_pool_and_a_negative_stride_are_refused():
     with pytest.raises(ValueError, match="pool is 'max'; it must be mean, cls, or empty"):
         Extraction(Layers((-1,), is_single=True), "max", False, 24, 0, batch_size=4)
+    with pytest.raises(ValueError, match="stride is -1; it must be 0 or more"):
+        Extraction(Layers((-1,), is_single=True), "mean", False, 24, -1, batch_size=4)
 
 
 class Spoken:

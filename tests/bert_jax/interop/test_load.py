@@ -10,6 +10,7 @@ import pytest
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import Config, MeshConfig, Phase
+from bert_jax.inference.fill_mask import guess_tokens, read_question
 from bert_jax.interop import export, load, pretrained
 from bert_jax.model import bert
 from bert_jax.model.bert import Heads
@@ -88,6 +89,22 @@ def test_other_shapes_are_refused_by_name(small):
 def test_heads_that_a_checkpoint_lacks_are_not_made_up(small, heads, words):
     with pytest.raises(ValueError, match=f"lacks the heads {words}"):
         pretrained.place_model(load.load(str(small)), heads)
+
+
+@pytest.mark.parametrize("is_int8", [False, True])
+def test_the_callers_mesh_stays_current(tmp_path, is_int8):
+    own = jax.make_mesh((2,), ("mine",), devices=jax.devices()[:2])
+    with jax.set_mesh(own):
+        read = load.load(write(tmp_path, tensors()))
+        model = pretrained.place_masked_lm(read, jax.devices()[:1], is_int8)
+        ((guesses,),) = guess_tokens(model, [read_question(model, "a [MASK] .")], 3)
+        assert jax.sharding.get_mesh() == own and len(guesses) == 3
+    assert len(repr(model)) < 5000  # a notebook shows it
+
+
+def test_a_part_of_another_name_is_refused(small):
+    with pytest.raises(ValueError, match=r"^part is 'encoder'; it must be discriminator or gen"):
+        load.load(small, "encoder")
 
 
 def test_a_vocabulary_longer_than_the_table_is_refused(tmp_path):

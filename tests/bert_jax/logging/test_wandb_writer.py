@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import sys
 import time
 import types
@@ -15,6 +16,7 @@ from bert_jax.logging import metrics_writer
 from bert_jax.logging.metrics_writer import EventsFile, MetricsFile, WandbWriter
 from bert_jax.runtime import run_record
 from bert_jax.trainer import fresh_start
+from bert_jax.trainer.loop import TrainingRun
 from tests.bert_jax.small_runs import compiled_once, config, train, train_with_stops
 
 __all__ = ["compiled_once", "config"]  # fixtures
@@ -107,6 +109,15 @@ def test_an_evaluation_that_a_killed_start_made_has_one_line(tmp_path):
     ]
 
 
+def read_events(path):
+    data, read = path.read_bytes(), []
+    while data:  # a TFRecord: length, checksum, content, checksum
+        end = 12 + int.from_bytes(data[:8], "little")
+        read.append(Event.FromString(data[12:end]))
+        data = data[end + 4 :]
+    return read
+
+
 @pytest.mark.parametrize("step", [0, 5])
 def test_tensorboard_hides_the_later_steps_of_a_start_that_was_killed(tmp_path, step):
     for _ in range(2):  # TensorBoard drops what it has of later steps at the mark of a start
@@ -116,13 +127,30 @@ def test_tensorboard_hides_the_later_steps_of_a_start_that_was_killed(tmp_path, 
         events.on_close(None)
     first, second = sorted((tmp_path / "tensorboard").iterdir(), key=lambda path: path.suffix)
     for path in (first, second):
-        data, read = path.read_bytes(), []
-        while data:  # a TFRecord: length, checksum, content, checksum
-            end = 12 + int.from_bytes(data[:8], "little")
-            read.append(Event.FromString(data[12:end]))
-            data = data[end + 4 :]
+        read = read_events(path)
         assert [each.step for each in read[1:]] == [step + 1, step + 1]
         assert read[1].session_log.status == SessionLog.START
+
+
+def test_tags_of_tensorboard_are_the_names_of_metrics(tmp_path):
+    events = EventsFile(tmp_path)
+    events.on_start(0)
+    names = ["mlm_loss/web 2024", "mlm_loss/web+2024", "mlm_loss//data/web"]
+    events.on_record(1, "heldout", dict.fromkeys(names, 1e300))  # beyond float32
+    events.on_close(None)
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    scalars = [event.summary.value[0] for event in read_events(path)[2:]]
+    assert [scalar.tag for scalar in scalars] == [f"heldout/{name}" for name in names]
+    assert {scalar.simple_value for scalar in scalars} == {math.inf}
+
+
+def test_numbers_that_json_lacks_are_left_out(tmp_path):
+    file = MetricsFile(tmp_path)
+    file.on_start(0)
+    numbers = {"mlm_loss": math.nan, "mlm_perplexity": math.inf, "mlm_accuracy": 0.5}
+    TrainingRun._record(types.SimpleNamespace(listeners=[file]), 5, "heldout", numbers)
+    file.on_close(None)
+    assert file.read_lines() == [{"step": 5, "split": "heldout", "mlm_accuracy": 0.5}]
 
 
 @pytest.mark.long

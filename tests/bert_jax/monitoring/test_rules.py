@@ -259,6 +259,20 @@ def test_findings_are_written_once_also_by_a_run_that_resumes_or_rolls_back(tmp_
     assert [each["rule"] for each in summary["findings"]] == ["unknown_tokens", "stuck_at_unigram"]
 
 
+def test_an_evaluation_that_a_killed_start_made_counts_once(tmp_path):
+    for again in (False, True):
+        file = MetricsFile(tmp_path)
+        watching = Watch(CONFIG, [PhaseFacts(0, {}, PREDICTIONS, EXAMPLES)], [], print, file)
+        for listener in (file, watching):
+            listener.on_start(500 if again else 0)
+        for number, loss in enumerate((5.0, 4.0, 3.9, 4.1), 1):
+            if not again or number == 4:
+                for listener in (file, watching):
+                    listener.on_record(number * EVERY + 100, "heldout", {"mlm_loss": loss})
+        assert not watching.findings
+        file.on_close(None)
+
+
 def test_each_rule_is_in_the_guide():
     text = (pathlib.Path(__file__).parents[3] / "docs/guide/on_track.md").read_text()
     before_training = ["next_sentence_inverted", "document_copies", "pieces_per_word"]

@@ -103,7 +103,8 @@ def hidden_of(checkpoint, heads, pick=lambda bound: bound):
         bound = pick(placed.model.bind(params))
         return bound.encode(EncoderRows(rows["ids"], rows["segments"], hide_padding(rows["mask"])))
 
-    return np.asarray(run(placed.params, rows))
+    with jax.set_mesh(placed.mesh):
+        return np.asarray(run(placed.params, rows))
 
 
 @pytest.fixture(params=["gdes", "shared"])

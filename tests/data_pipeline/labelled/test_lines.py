@@ -9,6 +9,7 @@ import types
 import numpy as np
 import pytest
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled import lines as sentence_lines
 from data_pipeline.labelled.lines import LineCounts, check_lines, group_rows, open_lines
 from data_pipeline.read import lines as read_lines
@@ -72,6 +73,8 @@ def test_groups_hold_no_more_tokens_than_asked_and_every_line(vocabulary):
     assert [[len(row) for row, _ in group] for group in groups] == [[3, 4], [8], [5, 2], [4]]
     assert counts.lines == 6
     assert rows_of([], vocabulary) == ([], LineCounts())
+    with pytest.raises(Refused, match=r"^'the cat' is one text, "):
+        rows_of("the cat", vocabulary)
 
 
 def test_many_lines_come_in_their_order(vocabulary, monkeypatch):

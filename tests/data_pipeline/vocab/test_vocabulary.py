@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
 from data_pipeline.vocab.train import train_sentencepiece
@@ -52,6 +53,15 @@ def test_what_a_sentencepiece_model_says_of_itself(sentencepiece_path):
     starts = [i for i in ids if not loaded.is_continuation[i]]
     assert len(starts) == 3
     assert not loaded.is_continuation[:5].any()
+
+
+def test_one_text_is_not_read_as_many(uncased, sentencepiece_path, tmp_path):
+    model = load_vocabulary(sentencepiece_path)
+    copy = write(tmp_path, make_tokenizer_json(model), "tokenizer.json")
+    for loaded in (load_vocabulary(uncased), model, load_vocabulary(copy)):
+        with pytest.raises(Refused, match=r"^'a king' is one text, .*; put it in \[ \]$"):
+            loaded.encode("a king")
+        assert len(repr(loaded)) < 5000  # a notebook shows it
 
 
 CONTROLS = ["<cls>", "<sep>", "<mask>"]
