@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
 from data_pipeline.vocab.train import train_sentencepiece
@@ -69,6 +70,14 @@ def test_a_model_that_reads_special_pieces_in_texts_or_marks_the_end_of_words_is
     ):
         path.write_bytes(train_model(pad_id=3, **settings))
         with pytest.raises(ValueError, match=words):
+            load_vocabulary(path)
+
+
+def test_a_model_whose_piece_or_score_is_damaged_is_refused(sentencepiece_path, tmp_path):
+    data, path = sentencepiece_path.read_bytes(), tmp_path / "a.model"
+    for more in (b"\n\4\n\2z\xff", b"\n\6\n\2zz\x12\0"):  # not UTF-8; a score of no bytes
+        path.write_bytes(data + more)
+        with pytest.raises(Refused, match=r"a\.model .* is damaged; copy it again"):
             load_vocabulary(path)
 
 
