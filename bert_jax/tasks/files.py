@@ -350,7 +350,10 @@ def read_parquet_batches(
                 raise Refused(f"{path} has {kind} under {name!r}; {_READABLE}")
         for group in range(file.num_row_groups):
             for number in range(file.metadata.num_columns):
-                check_packing(str(path), file.metadata.row_group(group).column(number))
+                column = file.metadata.row_group(group).column(number)
+                is_read = columns is None or column.path_in_schema in columns
+                if is_read and column.physical_type == "BYTE_ARRAY":
+                    check_packing(str(path), column)
         first = 1
         for batch in file.iter_batches(_PARQUET_ROWS, columns=columns):
             _check_batch(path, batch, first)

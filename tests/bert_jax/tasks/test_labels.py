@@ -176,13 +176,15 @@ def test_parquet_whose_schema_is_damaged_is_refused(tmp_path):
 def test_parquet_with_dates_for_texts_or_packed_as_no_text_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "a.parquet"
     when = pa.array([10**8], pa.date32())  # after the year 9999
-    pq.write_table(pa.table({"text": ["a " * 9999], "when": when}), path)
+    packed = ["a " * 9999]
+    pq.write_table(pa.table({"text": packed, "when": when, "one": [1]}), path)
     with pytest.raises(Refused, match=r"a\.parquet has date32\[day\] under 'when'; a text"):
         read_table(path, ["text", "when"])
     monkeypatch.setattr("data_pipeline.read.parquet._LARGE_BYTES", 100)
     monkeypatch.setattr("data_pipeline.read.parquet._MAX_PACKED", 2)
     with pytest.raises(Refused, match=r"a\.parquet has [\d,]+ bytes of 'text' packed into"):
         read_table(path, ["text"])
+    assert read_table(path, ["one"]).values == {"one": ["1"]}
 
 
 def test_parquet_text_that_is_not_utf8_is_refused_by_row(tmp_path):
