@@ -139,7 +139,7 @@ def _describe_training(address: str) -> str:
         record = run_record.read(home)
     if record.converted_from:
         origin = pathlib.PurePath(record.converted_from).name
-        return f"The weights were converted from `{origin}`.\n"
+        return f"The weights were converted from {_escape(origin)}.\n"
     facts = _setting_rows(record.config, record.store_digest)
     if "steps" in numbers:
         facts.append(("steps made", f"{numbers['steps']:,}"))
@@ -150,15 +150,14 @@ def _describe_training(address: str) -> str:
 
 
 def _task_rows(task: TaskLayer, numbers: Mapping[str, Any]) -> list[tuple[str, str]]:
-    named = ", ".join(map(_escape, task.labels))
-    labels = [("labels, by their ids", named)] if task.labels else []
+    labels = [("labels, by their ids", ", ".join(task.labels))] if task.labels else []
     prefix = "heldout_"
     scores = [
-        (f"development set: {_escape(name.removeprefix(prefix))}", f"{value:.4f}")
+        (f"development set: {name.removeprefix(prefix)}", f"{value:.4f}")
         for name, value in numbers.items()
         if name.startswith(prefix) and isinstance(value, float)
     ]
-    return [("fine-tuned on", f"{_escape(task.name)} ({task.kind})"), *labels, *scores]
+    return [("fine-tuned on", f"{task.name} ({task.kind})"), *labels, *scores]
 
 
 def _escape(text: str) -> str:
@@ -181,7 +180,7 @@ def _setting_rows(config: Config, store_digest: str) -> list[tuple[str, str]]:
 
 
 def _name_stores(config: Config) -> str:
-    names = [f"`{name}`" for name in config.data.store_names or ("",)]
+    names = config.data.store_names or ("",)
     return f"the {'stores' if len(names) > 1 else 'store'} {', '.join(names)}"
 
 
@@ -223,5 +222,9 @@ def _adds_space(vocabulary: Vocabulary) -> bool:
 
 
 def _render_table(rows: list[tuple[str, str]]) -> str:
-    lines = ["| | |", "|---|---|", *(f"| {label} | {words} |" for label, words in rows)]
+    lines = [
+        "| | |",
+        "|---|---|",
+        *(f"| {_escape(label)} | {_escape(words)} |" for label, words in rows),
+    ]
     return "\n".join(lines) + "\n"

@@ -40,6 +40,7 @@ from data_pipeline.io.address import expand_home, is_address, use_one_driver
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.bucket import Bucket
 from data_pipeline.io.errors import explain_errors
+from data_pipeline.io.jsonl import MAX_BYTES
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
@@ -259,14 +260,14 @@ def _locate_in_bucket(address: str, home: pathlib.Path) -> tuple[Bucket, Workdir
     return bucket, Workdir(home, bucket.address, checkpoints, bucket)
 
 
-def _fetch(bucket: Bucket, home: pathlib.Path) -> list[str]:
+def _fetch(bucket: Bucket, home: pathlib.Path) -> dict[str, int]:
     """Replace the small files of a local folder with those at the top level of the bucket.
 
-    Return all names in the bucket.
+    Return all names in the bucket. Raises Refused for a file that is larger than any of a run.
     """
     from bert_jax.tasks.task import THRESHOLD_FILE  # here: pre-training has no task
 
-    names = bucket.names()
+    names = bucket.sizes()
     for path in home.iterdir():
         if path.name in _OF_THE_HOST or _OF_A_PROCESS.fullmatch(path.name):
             continue
@@ -286,6 +287,12 @@ def _fetch(bucket: Bucket, home: pathlib.Path) -> list[str]:
         if name not in _NOT_PUBLISHED
         and not (name.endswith("/") or name.startswith(".") or _OF_A_PROCESS.fullmatch(name))
     ]
+    for name in wanted:
+        if names.get(name, 0) > MAX_BYTES:
+            raise Refused(
+                f"{bucket.address}/{name} has {names[name]:,} bytes, and a file of a run at most "
+                f"{MAX_BYTES:,}; move it out of the workdir"
+            )
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(fetch, wanted))
     return names

@@ -20,9 +20,9 @@ from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.labels import is_header
 from data_pipeline.io import small_files
 from data_pipeline.io.address import expand_home
-from data_pipeline.io.errors import get_first_line
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import MAX_BYTES, DamagedFile, list_names
+from data_pipeline.read.parquet import check_packing, explain_damage
 from data_pipeline.read.records import read_fields
 
 TRAIN, DEV, TEST = "train", "dev", "test"
@@ -39,6 +39,9 @@ _SHOWN_ROWS = 3
 _QUOTED = re.compile(r'"(?:[^"]*+"")++[^"]*+"')  # a quotation mark in it is doubled
 _PARQUET_ROWS = 64  # rows in memory at once: a file of some hundred bytes may hold long texts
 
+_READABLE = (
+    "a text, a number or true or false can be read: choose another column, or write the table again"
+)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # escaped in JSON
 
 Read = TypeVar("Read")
@@ -226,10 +229,8 @@ def read_rows(
 def read_column_names(path: pathlib.Path) -> list[str]:
     """Return the names of a table's columns; none of JSON lines whose first line is no object."""
     if path.suffix == PARQUET:
-        try:
-            return list(pq.read_schema(path).names)
-        except pa.ArrowException as error:
-            raise Refused(f"{path} is not a complete Parquet file; copy it again") from error
+        with explain_damage(str(path)), small_files.open_regular(path) as stored:
+            return list(pq.read_schema(stored).names)
     if path.suffix in JSON_LINES:
         _, line = next(decode_lines(path), (1, ""))
         return list(small_files.parse_json(line.encode(), path)) if line.startswith("{") else []
@@ -261,8 +262,7 @@ def format_value(path: pathlib.Path, number: int, name: str, value: Any) -> str:
         return ""
     if not isinstance(value, str | int | float):
         raise Refused(
-            f"{path} row {number} has a {type(value).__name__} under {name!r}; a text, a number "
-            "or true or false can be read: choose another column, or write the table again"
+            f"{path} row {number} has a {type(value).__name__} under {name!r}; {_READABLE}"
         )
     return str(value)
 
@@ -338,24 +338,27 @@ def read_parquet_batches(
     path: pathlib.Path, wanted: Sequence[str], how_to_fix: str, columns: list[str] | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield a Parquet file a few rows at a time; columns=None means all of them."""
-    try:
-        with (
-            small_files.open_regular(path) as stored,
-            pq.ParquetFile(stored, pre_buffer=False, page_checksum_verification=True) as file,
-        ):
-            check_columns(path, file.schema_arrow.names, wanted, how_to_fix)
-            first = 1
-            for batch in file.iter_batches(_PARQUET_ROWS, columns=columns):
-                _check_batch(path, batch, first)
-                yield batch
-                first += len(batch)
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno:  # the disk's error, not the file's
-            raise
-        reason = get_first_line(error).rstrip(".")
-        raise Refused(
-            f"{path} is not a complete Parquet file ({reason}); copy or download it again"
-        ) from error
+    with (
+        explain_damage(str(path)),
+        small_files.open_regular(path) as stored,
+        pq.ParquetFile(stored, pre_buffer=False, page_checksum_verification=True) as file,
+    ):
+        check_columns(path, file.schema_arrow.names, wanted, how_to_fix)
+        for name in wanted:
+            kind = file.schema_arrow.field(name).type
+            if pa.types.is_temporal(kind):  # Python has no dates of some of its values
+                raise Refused(f"{path} has {kind} under {name!r}; {_READABLE}")
+        for group in range(file.num_row_groups):
+            for number in range(file.metadata.num_columns):
+                column = file.metadata.row_group(group).column(number)
+                is_read = columns is None or column.path_in_schema in columns
+                if is_read and column.physical_type == "BYTE_ARRAY":
+                    check_packing(str(path), column)
+        first = 1
+        for batch in file.iter_batches(_PARQUET_ROWS, columns=columns):
+            _check_batch(path, batch, first)
+            yield batch
+            first += len(batch)
 
 
 def _check_batch(path: pathlib.Path, batch: pa.RecordBatch, first: int) -> None:

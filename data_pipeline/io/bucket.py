@@ -63,22 +63,23 @@ class Bucket:
 
         self._request(f"deleting {name}", name, delete)
 
-    def names(self) -> list[str]:
-        """Return the sorted names right below the address; names of folders end in a slash."""
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of each name right below the address; folders' names end in a slash."""
 
-        def names(files: Any, path: str) -> list[str]:
+        def sizes(files: Any, path: str) -> dict[str, int]:
             try:
                 listed = files.ls(path, detail=True)
             except FileNotFoundError:
-                return []
+                return {}
             entries = {
-                entry["name"].rstrip("/").rpartition("/")[2] + "/" * (entry["type"] == "directory")
+                entry["name"].rstrip("/").rpartition("/")[2]
+                + "/" * (entry["type"] == "directory"): int(entry.get("size") or 0)
                 for entry in listed
                 if entry["name"].strip("/") != path.strip("/")
             }
-            return sorted(entries)
+            return dict(sorted(entries.items()))
 
-        return self._request("listing", "", names)
+        return self._request("listing", "", sizes)
 
     def look_at_bucket(self) -> None:
         """Request the bucket itself, as Orbax does before it deletes a checkpoint there."""

@@ -16,7 +16,7 @@ from data_pipeline.io.errors import explain_errors
 from data_pipeline.io.small_files import NUL, DamagedFile
 
 DAMAGED = ".damaged"  # suffix of the file that keeps what was cut off
-_MAX_BYTES = 1 << 30  # limit of a records file: millions of lines
+MAX_BYTES = 1 << 30  # limit of a records file: millions of lines
 Read = Callable[[pathlib.Path], list[dict[str, Any]]]
 _MEND = "delete or correct that line, or put a copy of the file back"
 
@@ -134,7 +134,7 @@ def _ends_whole(path: pathlib.Path) -> bool:
 
 def _split_end(path: pathlib.Path) -> tuple[bytes, bytes]:
     """Return the complete lines of a file, and the truncated line or the NULs after them."""
-    data = small_files.read_bytes(path, path.parent, _MAX_BYTES)
+    data = small_files.read_bytes(path, path.parent, MAX_BYTES)
     lines, newline, end = data.rpartition(b"\n")
     whole = lines + newline
     written = end.rstrip(NUL)

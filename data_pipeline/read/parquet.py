@@ -10,11 +10,12 @@ import pyarrow.parquet as pq
 from data_pipeline.io.errors import get_first_line, is_transient
 from data_pipeline.io.files import open_file
 from data_pipeline.io.refused import Refused
-from data_pipeline.read.lines import check_size, split_paragraphs
+from data_pipeline.read.lines import MAX_DOCUMENT_BYTES, check_size, split_paragraphs
 
 _REQUEST_BYTES = 4 << 20  # bytes per request: those between parts of the column are not read
 _BATCH_BYTES = 4 << 20  # text in memory at a time
 _MAX_BATCH_ROWS = 64  # rows may share a text that is stored once; each has a copy in memory
+_MAX_SHARED_BYTES = _MAX_BATCH_ROWS * MAX_DOCUMENT_BYTES  # of copies of the longest text
 # A group of rows may unpack to _LARGE_BYTES, or to more if that is at most _MAX_PACKED times its
 # stored size.
 _LARGE_BYTES, _MAX_PACKED = 256 << 20, 1000
@@ -75,7 +76,7 @@ def _arrow_batches(
     address: str, text_key: str, advance: Callable[[int], None]
 ) -> Iterator[pa.Array]:
     """Yield the column of each batch of rows, read after the messages that describe it."""
-    with open_file(address, _REQUEST_BYTES) as stored, _explain_damage(address, "Arrow"):
+    with open_file(address, _REQUEST_BYTES) as stored, explain_damage(address, "Arrow"):
         stored.seek(len(_ARROW_FILE) if stored.read(8) == _ARROW_FILE else 0)
         done_bytes, end_bytes, before = 0, 0, b""
         for number, message in enumerate(pa.ipc.MessageReader.open_stream(stored)):
@@ -103,11 +104,11 @@ def _arrow_batches(
 
 
 @contextlib.contextmanager
-def _explain_damage(address: str, kind: str = "Parquet") -> Iterator[None]:
+def explain_damage(address: str, kind: str = "Parquet") -> Iterator[None]:
     """Convert Arrow's errors in the block to a Refused of one sentence."""
     try:
         yield
-    except (pa.ArrowException, OSError, MemoryError) as error:
+    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and (error.errno is not None or is_transient(error)):
             raise  # an error of the disk or the network, not of Arrow
         reason = get_first_line(error).rstrip(".")
@@ -117,19 +118,24 @@ def _explain_damage(address: str, kind: str = "Parquet") -> Iterator[None]:
 
 
 def _open(address: str, stored: BinaryIO, text_key: str) -> pq.ParquetFile:
-    with _explain_damage(address):
+    with explain_damage(address):
         file = pq.ParquetFile(
             stored, buffer_size=_REQUEST_BYTES, pre_buffer=False, page_checksum_verification=True
         )
-    _check_schema(address, file.schema_arrow, text_key)
-    for column in _columns_of(file, text_key):
-        unpacked_bytes = column.total_uncompressed_size
-        if unpacked_bytes > max(_LARGE_BYTES, _MAX_PACKED * column.total_compressed_size):
-            raise Refused(
-                f"{address} has {unpacked_bytes:,} bytes of {text_key!r} packed into "
-                f"{column.total_compressed_size:,}, which no text is; leave it out"
-            )
+        _check_schema(address, file.schema_arrow, text_key)
+        for column in _columns_of(file, text_key):
+            check_packing(address, column)
     return file
+
+
+def check_packing(address: str, column: Any) -> None:
+    """Raise Refused if a column of a group of rows would unpack to more than any text does."""
+    unpacked_bytes, packed_bytes = column.total_uncompressed_size, column.total_compressed_size
+    if unpacked_bytes > max(_LARGE_BYTES, _MAX_PACKED * packed_bytes):
+        raise Refused(
+            f"{address} has {unpacked_bytes:,} bytes of {column.path_in_schema!r} packed into "
+            f"{packed_bytes:,}, which no text is; leave it out"
+        )
 
 
 def _check_schema(address: str, schema: pa.Schema, text_key: str) -> None:
@@ -193,12 +199,15 @@ def _parquet_batches(
     address: str, stored_bytes: int, text_key: str, advance: Callable[[int], None]
 ) -> Iterator[pa.Array]:
     """Yield the column a few rows at a time; `advance` gets their share of the stored bytes."""
-    with open_file(address, _REQUEST_BYTES) as stored, _explain_damage(address):
+    with open_file(address, _REQUEST_BYTES) as stored, explain_damage(address):
         file = _open(address, stored, text_key)
         rows, reported_bytes, all_rows = 0, 0, max(1, file.metadata.num_rows)
         for group, column in enumerate(_columns_of(file, text_key)):
-            row_bytes = max(1, column.total_uncompressed_size // max(1, column.num_values))
-            batch_rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // row_bytes))
+            group_bytes = max(1, column.total_uncompressed_size)
+            row_bytes = max(1, group_bytes // max(1, column.num_values))
+            # Each row may be a copy of one text as long as the group.
+            most_rows = min(_MAX_BATCH_ROWS, _MAX_SHARED_BYTES // group_bytes)
+            batch_rows = max(1, min(most_rows, _BATCH_BYTES // row_bytes))
             for batch in file.iter_batches(batch_rows, row_groups=[group], columns=[text_key]):
                 yield _pick(batch, text_key)
                 rows += len(batch)

@@ -15,7 +15,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 A, B = "A", "B"  # the places of the two texts
-MAX_SEGMENT = 127
+MAX_SEGMENT, _MAX_PARTS = 127, 128
 RECORDED = "template"  # key in the record of a vocabulary
 Part = tuple[int | str, int]  # a token id, A or B; its segment
 _TEXTS = {"single": [A], "pair": [A, B]}
@@ -188,4 +188,6 @@ def _read_parts(described: Any, ids_of: Mapping[str, list[int]]) -> tuple[Part, 
             parts.append((str(content["id"]), segment))
         else:
             parts += [(token_id, segment) for token_id in ids_of[content["id"]]]
+        if len(parts) > _MAX_PARTS:
+            raise Refused(f"a row with more than {_MAX_PARTS} special tokens")
     return tuple(parts)

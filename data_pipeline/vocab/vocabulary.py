@@ -329,12 +329,13 @@ def _load_sentencepiece(
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(data)
-    except (RuntimeError, OSError) as error:
+        pieces = [processor.IdToPiece(i) for i in range(processor.GetPieceSize())]
+        model = read_model(data)
+    except Exception as error:  # the class depends on the damage
         raise Refused(
-            f"{path} ends in .model but is not a SentencePiece model; a WordPiece list must have "
-            "another name, as in vocab.txt"
+            f"{path} ends in .model but is not a SentencePiece model, or is damaged; copy it "
+            "again, and give a WordPiece list another name, as in vocab.txt"
         ) from error
-    pieces = [processor.IdToPiece(i) for i in range(processor.GetPieceSize())]
     if set(pieces).isdisjoint(SPECIAL_PIECES["mask"]):  # DeBERTa's tokenizers append it
         pieces.append(SPECIAL_PIECES["mask"][0])
     special_ids = find_special_ids(path, pieces, {"unk": processor.unk_id()})
@@ -346,7 +347,6 @@ def _load_sentencepiece(
                 "--user_defined_symbols"
             )
     dtype = token_dtype(len(pieces))
-    model = read_model(data)
     control = [i for i, kind in enumerate(model.piece_types) if kind == CONTROL]
     spelled_ids = (*control, *special_ids.values()) if reads_special_tokens else ()
     spelled = {pieces[i]: i for i in spelled_ids}

@@ -48,6 +48,12 @@ def test_a_run_says_what_it_learned_from(held, tiny_store, tmp_path):
     earlier = render(f"{tmp_path}@40")
     assert f"its run `{tmp_path.name}@40`" in earlier
     assert "| planned | 1,107 steps" in earlier and "held out" not in earlier
+    record = json.loads((tmp_path / "run.json").read_text())
+    record["config"]["data"]["store"] = "<img src=x>|`"
+    record["config"]["optim"]["name"] = "<b>lamb"
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    card = render(tmp_path)
+    assert r"the store \<img src=x>\|\`, digest" in card and r"| optimizer | \<b>lamb," in card
 
 
 def test_a_model_of_the_hub_goes_by_its_name_there(held, monkeypatch, tmp_path):

@@ -127,6 +127,18 @@ def test_checkpoints_without_a_record_are_opened_to_resume_and_refused_to_reader
         assert not (run.home / "run.json").exists()
 
 
+def test_a_file_too_large_for_one_of_a_run_is_refused_before_it_is_read(
+    memory, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("bert_jax.runtime.workdir.MAX_BYTES", 3)
+    memory.pipe_file("/runs/mine/run.json", b"{}")
+    memory.pipe_file("/runs/mine/corpus.tar", b"four")
+    with pytest.raises(
+        Refused, match=r"^memory://runs/mine/corpus\.tar has 4 bytes, and .* 3; move"
+    ):
+        fetch_workdir(RUN, tmp_path)
+
+
 def test_scratch_in_a_home_that_nobody_knows_is_refused(memory):
     with pytest.raises(Refused, match=r"^--scratch is ~no\.body/a, .*; give a path without ~$"):
         open_workdir(RUN, "~no.body/a", 0)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert_jax.tasks.files import read_columns, read_table
+from bert_jax.tasks.files import read_column_names, read_columns, read_table
 from bert_jax.tasks.labels import check_labels, fold_text, is_header
 from data_pipeline.io.refused import Refused
 
@@ -159,6 +159,32 @@ def test_half_a_character_is_refused_by_row(tmp_path, line):
     (tmp_path / "a.jsonl").write_text(whole + line + "\n")
     with pytest.raises(Refused, match=r"a\.jsonl row 2 has half a character, \\ud"):
         read_table(tmp_path / "a.jsonl", ["text"])
+
+
+def test_parquet_whose_schema_is_damaged_is_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a"]}), path, store_schema=False)
+    whole = path.read_bytes()
+    place = whole.rindex(b"text")
+    for data in (whole.replace(b"text", b"te\xfft"), whole[: place - 3] + whole[place:]):
+        path.write_bytes(data)
+        for read in (read_column_names, lambda path: read_table(path, ["text"])):
+            with pytest.raises(Refused, match=r"a\.parquet is a truncated or damaged Parquet file"):
+                read(path)
+
+
+def test_parquet_with_dates_for_texts_or_packed_as_no_text_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.parquet"
+    when = pa.array([10**8], pa.date32())  # after the year 9999
+    packed = ["a " * 9999]
+    pq.write_table(pa.table({"text": packed, "when": when, "one": [1]}), path)
+    with pytest.raises(Refused, match=r"a\.parquet has date32\[day\] under 'when'; a text"):
+        read_table(path, ["text", "when"])
+    monkeypatch.setattr("data_pipeline.read.parquet._LARGE_BYTES", 100)
+    monkeypatch.setattr("data_pipeline.read.parquet._MAX_PACKED", 2)
+    with pytest.raises(Refused, match=r"a\.parquet has [\d,]+ bytes of 'text' packed into"):
+        read_table(path, ["text"])
+    assert read_table(path, ["one"]).values == {"one": ["1"]}
 
 
 def test_parquet_text_that_is_not_utf8_is_refused_by_row(tmp_path):

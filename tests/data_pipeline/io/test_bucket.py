@@ -14,15 +14,15 @@ def bucket(memory):
 
 
 def test_an_object_is_written_read_and_deleted(bucket):
-    assert bucket.read("a") is None and bucket.names() == []
+    assert bucket.read("a") is None and bucket.sizes() == {}
     bucket.write("a", b"one")
     bucket.write("a", b"two")
     bucket.write("deep/b", b"three")
     assert bucket.read("a") == b"two"
-    assert bucket.names() == ["a", "deep/"]
+    assert bucket.sizes() == {"a": 3, "deep/": 0}
     bucket.delete("a")
     bucket.delete("a")
-    assert bucket.names() == ["deep/"]
+    assert bucket.sizes() == {"deep/": 0}
 
 
 def test_only_the_first_creates(bucket):

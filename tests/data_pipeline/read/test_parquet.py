@@ -80,6 +80,15 @@ def test_rows_that_share_a_long_text_do_not_take_its_bytes_each(tmp_path, encodi
     assert most_bytes < 96 << 20
 
 
+def test_copies_of_a_text_as_long_as_its_group_are_read_a_few_at_a_time(tmp_path, monkeypatch):
+    path = tmp_path / "table"
+    pq.write_table(pa.table({"text": ["ab " * 500] * 512}), path)
+    group_bytes = pq.read_metadata(path).row_group(0).column(0).total_uncompressed_size
+    monkeypatch.setattr(parquet, "_MAX_SHARED_BYTES", 2 * group_bytes)
+    batches = parquet._parquet_batches(str(path), path.stat().st_size, "text", [].append)
+    assert {len(batch) for batch in batches} == {2}
+
+
 def test_a_column_that_no_text_packs_so_small_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "table"
     pq.write_table(pa.table({"text": ["x" * 5_000_000]}), path, compression="zstd")
@@ -98,9 +107,12 @@ def test_cut_off_and_damaged_tables_are_refused(tmp_path):
         path.write_bytes(data)
         with pytest.raises(ValueError, match=sentence):
             read(path)
-    path.write_bytes(whole[:200] + bytes(50) + whole[250:])
-    with pytest.raises(ValueError, match=sentence):
-        read(path)
+    pq.write_table(pa.table({"text": TEXTS, "id": TEXTS}), path, store_schema=False)
+    not_utf8 = path.read_bytes().replace(b"id", b"i\xff")
+    for data in (whole[:200] + bytes(50) + whole[250:], not_utf8):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=sentence):
+            read(path)
 
 
 def test_a_text_that_is_not_utf_8_or_too_long_is_refused_by_its_row(tmp_path, monkeypatch):
@@ -119,5 +131,5 @@ def test_a_text_that_is_not_utf_8_or_too_long_is_refused_by_its_row(tmp_path, mo
 
 @pytest.mark.parametrize("error", [ConnectionError("reset"), TimeoutError("no answer")])
 def test_a_lost_connection_is_no_damage(error):
-    with pytest.raises(type(error)), parquet._explain_damage("hf://datasets/a/b/c.parquet"):
+    with pytest.raises(type(error)), parquet.explain_damage("hf://datasets/a/b/c.parquet"):
         raise error

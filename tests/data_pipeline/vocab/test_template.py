@@ -89,6 +89,9 @@ def test_the_templates_of_families_are_those_of_their_files_and_some_files_have_
         assert template.is_cls_first == (name != "xlnet")
 
 
+MANY = {name: {"ids": [1] * 100} for name in ("[SEP]", "[CLS]")}
+
+
 @pytest.mark.parametrize(
     ("processor", "said"),
     [
@@ -96,6 +99,7 @@ def test_the_templates_of_families_are_those_of_their_files_and_some_files_have_
         ({"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}, "single"),
         (json.loads(XLNET.__getstate__()) | {"single": [{"Sequence": {"id": "B"}}]}, "type_id"),
         (json.loads(XLNET.__getstate__()) | {"special_tokens": {}}, "SEP"),
+        ({**json.loads(XLNET.__getstate__()), "special_tokens": MANY}, "more than 128"),
         ({"type": "Sequence", "processors": [json.loads(XLNET.__getstate__())] * 2}, "2 steps"),
         ("BertProcessing", "str"),
     ],

@@ -154,7 +154,9 @@ def test_a_folder_of_another_training_or_with_damage_is_refused(tiny_store, tmp_
     packed, single = io.BytesIO(), io.BytesIO()
     np.savez_compressed(packed, **np.load(io.BytesIO(complete)))
     np.save(single, np.zeros(3))  # an array, and no archive
-    others = (packed.getvalue(), single.getvalue())
+    flags = complete.index(b"PK\1\2") + 8  # of the first array: a bit says that it is encrypted
+    flipped = complete[:flags] + bytes([complete[flags] ^ 1]) + complete[flags + 1 :]
+    others = (packed.getvalue(), single.getvalue(), flipped)
     for content in (b"", b"PK no archive", complete[: len(complete) // 2], *others):
         (run / training.STATE).write_bytes(content)
         with pytest.raises(training.DamagedFile, match=r"state.npz is damaged .* delete it"):
