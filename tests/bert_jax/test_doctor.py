@@ -150,6 +150,7 @@ def test_losses_are_compared_on_rows_that_any_number_of_devices_divides(monkeypa
     assert asked == [9, 9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "distill"),
     [
