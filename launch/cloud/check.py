@@ -38,9 +38,9 @@ def list_checks(job: Job) -> Iterator[Check]:
         new, remedy = "target-size-policy-mode", "gcloud components update"
         yield Check("gcloud of 2026", make(question), lambda out: new in out, remedy)
     if road == "gke":
-        question = "kubectl get crd jobsets.jobset.x-k8s.io --output=name"
-        remedy = f"kubectl apply --server-side --filename={JOBSET}"
-        yield Check("JobSet", make(question), bool, remedy)
+        question = "kubectl get crd jobsets.jobset.x-k8s.io --output=json"
+        new, remedy = "MessagePatterns", f"kubectl apply --server-side --filename={JOBSET}"
+        yield Check("JobSet 0.11 or later", make(question), lambda out: new in out, remedy)
     if cluster.bucket:
         name = "/".join(cluster.bucket.split("/")[:3])
         question = f"gcloud storage buckets describe {name} --format=json"

@@ -120,7 +120,7 @@ def questions(job: Job) -> list[Command]:
     return [
         _managed(job.cluster, "describe", group),
         _managed(job.cluster, "list-instances", machines),
-        _managed(job.cluster, "list-errors", "--limit=1 --format=json(error)"),
+        _managed(job.cluster, "list-errors", "--sort-by=~timestamp --limit=1 --format=json(error)"),
         make(f"gcloud storage cat {_find_folder(job.cluster)}/records/*"),
     ]
 

@@ -122,7 +122,7 @@ def read_jobset(body: Any, jobs: Any = None) -> tuple[SliceSeen, Worker] | None:
     starts += has_machines
     kind, words, training, code = decide.READY, "", "running" if has_machines else "never", 0
     if not (state or starts):
-        kind, words = decide.QUEUED, "its pods wait for nodes"
+        kind, words = decide.QUEUED, "its pods wait for nodes, or for their image"
     elif state == "Completed":
         training = "ended"
     elif state == "Failed" and dig(failure, "reason") == _FINAL:

@@ -29,10 +29,11 @@ _ABSENT = re.compile(
 # is called quota too, but passes.
 _TRANSIENT = re.compile(r"(?i)per minute|per 100 seconds|rate.?limit")
 _PERMANENT = re.compile(
-    r"PERMISSION_DENIED|does not have permission|HTTPError 40[13]|\(Forbidden\)|UNAUTHENTICATED"
+    r"PERMISSION_DENIED|does not have (permission|access)|Required '[\w.]+' permission"
+    r"|insufficient authentication scopes|HTTPError 40[13]|\(Forbidden\)|UNAUTHENTICATED"
     r"|\(Unauthorized\)|client to provide credentials|localhost:8080 was refused"
-    r"|gcloud auth login|INVALID_ARGUMENT|unrecognized arguments|Invalid value|Invalid choice"
-    r"|QUOTA_EXCEEDED|Quota limit|Quota '|[Qq]uota exceeded|could not be started"
+    r"|exec: executable \S+ not found|gcloud auth login|INVALID_ARGUMENT|Invalid (value|choice)"
+    r"|unrecognized arguments|QUOTA_EXCEEDED|Quota (limit|')|[Qq]uota exceeded|could not be started"
 )
 
 
@@ -78,10 +79,10 @@ class Answer:
 
     @property
     def words(self) -> str:
-        """Return the error in one line: gcloud's ERROR and what follows it, else the last line."""
+        """Return the error in one line, as gcloud or kubectl tells it, else the last line."""
         lines = [line for line in self.err.split("\n") if line.strip()]
-        error = f"\n{self.err}".partition("\nERROR: ")[2] or (lines or ["no message"])[-1]
-        return " ".join(error.split())[:500]
+        told = re.split("\nERROR: |\n(?=Unable to connect )", f"\n{self.err}", maxsplit=1)[1:]
+        return " ".join((told or lines[-1:] or ["no message"])[0].split())[:500]
 
 
 Ask = Callable[[Command], Answer]

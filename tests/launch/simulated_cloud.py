@@ -34,7 +34,7 @@ GOOD = {
     "projects describe": "my-project",
     "services list": "tpu.googleapis.com\ncompute.googleapis.com\ncontainer.googleapis.com",
     "managed create --help": "--target-size-policy-mode",
-    "get crd": "jobsets",
+    "get crd": "onJobFailureMessagePatterns",
     "current-context": "my-cluster",
     "buckets describe": '{"location": "US-CENTRAL2"}',
     "storage ls": "gs://b/s/manifest.json",

@@ -91,8 +91,14 @@ def test_junk_is_no_json_time_or_text():
         ("HTTPError 503: UNAVAILABLE", False),
         ("ZONE_RESOURCE_POOL_EXHAUSTED", False),
         ("HTTPError 403: no", True),
+        # Compute Engine, where a request is refused that is no question: no code is named.
+        ("resource:\n - Required 'compute.resourcePolicies.create' permission for 'a'", True),
+        ("resource:\n - Request had insufficient authentication scopes.", True),
+        ("resource:\n - The user does not have access to service account 'a'.", True),
         # kubectl without a login, and without a cluster.
         ("error: You must be logged in to the server (Unauthorized)", True),
+        ("getting credentials: exec: executable gke-gcloud-auth-plugin not found", True),
+        ("getting credentials: exec: executable plugin failed with exit code 1", False),
         ("The connection to the server localhost:8080 was refused - did you", True),
         ("The connection to the server 203.0.113.1 was refused - did you", False),
         ("gcloud crashed", False),
@@ -106,6 +112,9 @@ def test_an_error_is_told_with_the_lines_below_it():
     error = "ERROR: (gcloud.compute) Could not fetch resource:\n - Quota 'A' exceeded.\n\n"
     said = Answer(1, "", f"Updates are available.\n{error}")
     assert said.words == "(gcloud.compute) Could not fetch resource: - Quota 'A' exceeded."
+    error = "Unable to connect to the server: executable a not found\n\nInstall:\nhttps://b\n"
+    said = Answer(1, "", f'E1129 "Unhandled Error" err=<\n a\n >\n{error}')
+    assert said.words == " ".join(error.split())
     assert Answer(1, "", "a\n b  c\n").words == "b c" and Answer(1).words == "no message"
 
 
@@ -147,7 +156,7 @@ def test_the_record_of_a_jobset_that_waits_for_its_pods(tmp_path):
     assert set(record) == {"source", "date", "command", "answer"}
     said = Answer(0, json.dumps(record["answer"]))
     answers = gke.look(make_job(tmp_path, "gke"), lambda command: said, 0)
-    seen, kind = answers.slice, (decide.QUEUED, "its pods wait for nodes")
+    seen, kind = answers.slice, (decide.QUEUED, "its pods wait for nodes, or for their image")
     assert seen == decide.SliceSeen(*kind, created=1763054726, workers=1)
     assert answers.workers == (decide.Worker("jobset", "never"),)
 

@@ -22,6 +22,8 @@ BAD = [
     ("services list", "storage.googleapis.com", "gcloud services enable"),
     ("managed create --help", "--size", "gcloud components update", *CE),
     ("get crd", ABSENT, "kubectl apply --server-side", *K8S),
+    # JobSet 0.10 refuses the manifest: it tells failures apart by their reasons alone.
+    ("get crd", "onJobFailureReasons", "kubectl apply --server-side", *K8S),
     ("buckets describe", Answer(1, "", "gs://my-bucket not found: 404."), "buckets create gs://my"),
     ("buckets describe", '{"location": "EUROPE-WEST4"}', "buckets relocate gs://my-bucket"),
     ("storage ls", ABSENT, "cp --recursive stores/mine gs://b/"),

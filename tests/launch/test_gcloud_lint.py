@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from launch.cloud import compute_engine
 from launch.cloud.check import list_checks
 from launch.cloud.cluster import Cluster
 from launch.cloud.job import Job
@@ -144,3 +145,26 @@ def test_a_lock_that_is_not_there_is_absent(tmp_path, monkeypatch):
         there = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{address}/storage/v1/"}
         ran = run_gcloud(shlex.split(LOCK_COMMANDS[0])[1:], tmp_path, **there)
     assert Answer(ran.returncode, ran.stdout, ran.stderr).is_absent, ran.stderr
+
+
+@needs_gcloud
+@pytest.mark.slow
+def test_compute_engine_tells_its_newest_error_and_a_missing_right(cluster, tmp_path, monkeypatch):
+    """Its API promises no order of errors; gcloud names no code where a request is refused."""
+    option = cluster(TOPOLOGY="v6e:2x4", BUCKET="gs://my-bucket")
+    job = Job(Cluster(pathlib.Path(option.partition("=")[2]), {}), commit="a")
+    errors = [{"timestamp": f"2026-11-0{day}", "error": {"code": f"E{day}"}} for day in (1, 3, 2)]
+    refused = {"error": {"code": 403, "message": "Required 'compute.b.create' permission for 'a'"}}
+    api = TpuApi(workers=0)
+    monkeypatch.setattr(
+        api,
+        "answer",
+        lambda verb, *_: (200, {"items": errors}) if verb == "GET" else (403, refused),
+    )
+    policy = next(c for c in compute_engine.plan("create", job) if "workload-policy" in c.words)
+    with serving(api) as address:
+        there = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{address}/compute/v1/"}
+        asked = (compute_engine.questions(job)[2], policy)
+        newest, denied = (run_gcloud(c.words[1:], tmp_path, **there) for c in asked)
+    assert json.loads(newest.stdout) == [{"error": {"code": "E3"}}], newest.stderr
+    assert Answer(denied.returncode, denied.stdout, denied.stderr).is_permanent, denied.stderr
