@@ -23,7 +23,7 @@ from bert_jax.logging.console import Screen
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step import step
 from bert_jax.train_step.objectives import MLM
-from data_pipeline.labelled.framing import frame
+from data_pipeline.labeled.framing import frame
 from data_pipeline.vocab import split_ids
 
 WORKER = "benchmarks.parity_runs.exported_model_worker"

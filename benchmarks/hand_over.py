@@ -27,7 +27,7 @@ from benchmarks.step.side_by_side import make_environment
 from benchmarks.step.workers import ROOT, Worker
 from bert_jax.interop import export, load
 from bert_jax.interop.pretrained import Pretrained
-from data_pipeline.labelled.lines import LineCounts, group_rows
+from data_pipeline.labeled.lines import LineCounts, group_rows
 
 WORKER = "benchmarks.parity_runs.hand_over_worker"
 LIBRARIES = {

@@ -25,7 +25,7 @@ from bert_jax.inference import hidden_states
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_model
 from bert_jax.model.bert import Heads
-from data_pipeline.labelled.lines import LineCounts, group_rows
+from data_pipeline.labeled.lines import LineCounts, group_rows
 
 _BATCH_SIZE = 32
 _LIBRARY = "sentence_transformers"

@@ -153,7 +153,7 @@ from bert_jax.runtime.run_record import PretrainingRun
 from bert_jax.trainer.feed import open_store
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_new_file, new_file
-from data_pipeline.labelled.lines import STDIN, LineCounts, check_lines, group_rows, open_lines
+from data_pipeline.labeled.lines import STDIN, LineCounts, check_lines, group_rows, open_lines
 from data_pipeline.spec.options import PretrainOptions
 
 _SHOWN_SENTENCES = 20

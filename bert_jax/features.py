@@ -82,7 +82,7 @@ from bert_jax.model.bert import Heads
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_new_file, new_file
 from data_pipeline.io.refused import Refused
-from data_pipeline.labelled.lines import LineCounts, check_lines, group_rows, open_lines
+from data_pipeline.labeled.lines import LineCounts, check_lines, group_rows, open_lines
 
 _GROUP_BYTES = 256 << 20  # vectors are written once so many bytes are in memory
 _MAX_GROUP_TOKENS = 1 << 18  # pooled vectors are small, but their rows take memory too

@@ -88,7 +88,7 @@ from bert_jax.tasks.squad.predict import AnswerPredictor
 from bert_jax.tasks.task import CHOOSE, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.labelled.rows import EncodedRows
+from data_pipeline.labeled.rows import EncodedRows
 
 _OPENED: dict[str, Callable[..., Predictor]] = {SPAN: AnswerPredictor, TAG: TagPredictor}
 

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from bert_jax.config import Config, overrides
 from bert_jax.logging import plots
 from bert_jax.logging.metrics_writer import METRICS, read_lines
-from bert_jax.logging.plots import GREY, HELDOUT, LOOK, TRAIN
+from bert_jax.logging.plots import GRAY, HELDOUT, LOOK, TRAIN
 from bert_jax.train_step.schedule import sample_rates
 from data_pipeline.report.rows import ShownToken, open_sampler, show_row
 from data_pipeline.store import open_store
@@ -78,10 +78,10 @@ def make_speed(rows: Mapping[str, Mapping[str, str]]) -> Figure:
         points = {"xytext": (0, 20), "textcoords": "offset points"}
         ax.annotate(title, **corner, **points, fontsize=12, fontweight="bold")
         source = f"{row['device'].partition(')')[0]}), {row['date']}, commit {row['commit']}"
-        ax.annotate(source, **corner, **points | {"xytext": (0, 6)}, fontsize=10, color=GREY)
+        ax.annotate(source, **corner, **points | {"xytext": (0, 6)}, fontsize=10, color=GRAY)
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc=(0.0, 0.955), ncols=2, frameon=False, fontsize=11)
-    figure.text(0.98, 0.968, "shorter is faster", ha="right", fontsize=10, color=GREY)
+    figure.text(0.98, 0.968, "shorter is faster", ha="right", fontsize=10, color=GRAY)
     return figure
 
 
@@ -153,7 +153,7 @@ def belongs_to(token: ShownToken, segment: int) -> bool:
 
 def _write_stage(ax: Axes, y: float, title: str, about: str) -> float:
     ax.text(0.15, y + 0.3, title, fontsize=13, fontweight="bold", color=TRAIN)
-    ax.text(0.15, y + 0.53, about, fontsize=10.5, color=GREY)
+    ax.text(0.15, y + 0.53, about, fontsize=10.5, color=GRAY)
     return y + 0.66
 
 

@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # The folders of each package, in order: a file imports from its own folder and from earlier ones.
 FOLDERS = {
     "data_pipeline": (
-        *("io", "spec", "cli", "read", "vocab", "store", "corpus", "sampling", "labelled"),
+        *("io", "spec", "cli", "read", "vocab", "store", "corpus", "sampling", "labeled"),
         "report",
     ),
     "bert_jax": (

@@ -15,7 +15,7 @@ from bert_jax.inference import hidden_states
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_model
 from bert_jax.model.bert import Heads
-from data_pipeline.labelled.lines import LineCounts, group_rows, open_lines
+from data_pipeline.labeled.lines import LineCounts, group_rows, open_lines
 
 _running: dict[str, Any] = {}  # the placed model and the step, compiled as lengths occur
 _MAX_GROUP_TOKENS = 1 << 18

@@ -52,7 +52,7 @@ def build(
 
 
 class _Rows:
-    """Hold the arrays of data_pipeline.labelled.rows.EncodedRows; pad rows by the batch."""
+    """Hold the arrays of data_pipeline.labeled.rows.EncodedRows; pad rows by the batch."""
 
     def __init__(self, file: str) -> None:
         self.arrays = dict(np.load(file))

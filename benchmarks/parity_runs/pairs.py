@@ -31,7 +31,7 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import goodput
 from bert_jax.tasks.registry import open_task
 from bert_jax.tasks.task import Task
-from data_pipeline.labelled.rows import EncodedRows, ExampleStream
+from data_pipeline.labeled.rows import EncodedRows, ExampleStream
 
 FOLDERS = {"cola": "CoLA", "rte": "RTE", "sst2": "SST-2"}
 HEADER_LINES = {"cola": 0, "rte": 1, "sst2": 1}

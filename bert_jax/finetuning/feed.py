@@ -22,8 +22,8 @@ from bert_jax.tasks.task import Task
 from bert_jax.train_step import metrics
 from bert_jax.trainer.feed import BatchShape, HostBatch, RunPhase, StepRows, find_shape
 from data_pipeline.io.address import expand_home
-from data_pipeline.labelled import packing
-from data_pipeline.labelled.rows import EncodedRows, EvaluationBatch, ExampleStream, batch_by_length
+from data_pipeline.labeled import packing
+from data_pipeline.labeled.rows import EncodedRows, EvaluationBatch, ExampleStream, batch_by_length
 from data_pipeline.vocab import Vocabulary, name_copy
 
 # Options of config.data that a resumed run may change: the folder, and examples that are only

@@ -1,7 +1,7 @@
 """Define the loss of each kind of task as an objective of the trainer's step, and its logits.
 
 Dimensions: B examples, S sequence, C classes or choices, D width. Examples of weight 0 fill up a
-batch. Where rows hold up to N packed examples (data_pipeline/labelled/packing.py), B counts rows
+batch. Where rows hold up to N packed examples (data_pipeline/labeled/packing.py), B counts rows
 and a quantity per example has the shape [B,N] instead of [B].
 """
 

@@ -55,7 +55,7 @@ def predict_splits(setup: Setup, params: Params, splits: Sequence[str]) -> dict[
 
     logits = {}
     for split in splits:
-        rows = feed.task.splits[split].labelled_as(feed.task.splits["train"])
+        rows = feed.task.splits[split].labeled_as(feed.task.splits["train"])
         batch_size = feed.config.batch_size // feed.config.micro_batches
         results = batches.run_batches(
             *(compute, params, setup.parts.mesh, rows, batch_size),

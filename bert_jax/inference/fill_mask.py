@@ -18,8 +18,8 @@ from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Bert, EncoderRows
 from bert_jax.trainer.feed import join_digests, open_stores
 from data_pipeline.io.refused import Refused
-from data_pipeline.labelled.framing import FramedRow, frame
-from data_pipeline.labelled.rows import build_rows
+from data_pipeline.labeled.framing import FramedRow, frame
+from data_pipeline.labeled.rows import build_rows
 from data_pipeline.store import EXAMPLES, Split, Store
 from data_pipeline.vocab import BYTE_LEVEL, WORD_START, WORDPIECE, Vocabulary, split_ids
 from data_pipeline.vocab.byte_level import SPACE

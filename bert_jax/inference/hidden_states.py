@@ -21,9 +21,9 @@ from bert_jax.model import ops
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Bert, EncoderRows
 from data_pipeline.io.refused import Refused
-from data_pipeline.labelled.framing import FramedRow, frame
-from data_pipeline.labelled.rows import EncodedRows, build_rows
-from data_pipeline.labelled.windows import choose_windows, cut_windows
+from data_pipeline.labeled.framing import FramedRow, frame
+from data_pipeline.labeled.rows import EncodedRows, build_rows
+from data_pipeline.labeled.windows import choose_windows, cut_windows
 from data_pipeline.vocab.template import Template
 
 VECTORS, LENGTHS = "vectors", "lengths"

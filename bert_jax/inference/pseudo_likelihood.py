@@ -20,8 +20,8 @@ from bert_jax.logging.console import Screen
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Bert, EncoderRows
 from data_pipeline.io.refused import Refused
-from data_pipeline.labelled.framing import frame
-from data_pipeline.labelled.rows import EncodedRows, build_rows
+from data_pipeline.labeled.framing import frame
+from data_pipeline.labeled.rows import EncodedRows, build_rows
 from data_pipeline.vocab import Vocabulary, split_ids
 from data_pipeline.vocab.template import Template
 

@@ -17,7 +17,7 @@ import numpy as np
 from data_pipeline.io.address import make_install_command
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import check_unicode, list_names, name_kind
-from data_pipeline.labelled.lines import open_lines
+from data_pipeline.labeled.lines import open_lines
 from data_pipeline.read.records import parse_object
 
 LAYOUT = "corpus.jsonl, queries.jsonl and qrels/NAME.tsv, which is the split NAME"

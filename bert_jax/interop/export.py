@@ -39,8 +39,8 @@ from bert_jax.train_step.state import TrainState
 from data_pipeline.io.address import is_address
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder, write_json
 from data_pipeline.io.refused import Refused
-from data_pipeline.labelled.framing import FramedRow, frame
-from data_pipeline.labelled.rows import build_rows
+from data_pipeline.labeled.framing import FramedRow, frame
+from data_pipeline.labeled.rows import build_rows
 from data_pipeline.vocab import Vocabulary, split_ids
 from data_pipeline.vocab.wordpiece import join_pieces
 

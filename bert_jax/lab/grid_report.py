@@ -243,12 +243,12 @@ def draw_figure(grid: GridComparison, title: str) -> Figure:
     if grid.baseline is not None:
         dashes, width = (0, (5, 3)), 1.1
         ax.axhline(
-            grid.baseline, label="baseline", color=plots.GREY, linewidth=width, linestyle=dashes
+            grid.baseline, label="baseline", color=plots.GRAY, linewidth=width, linestyle=dashes
         )
     ax.set_xticks(range(len(xs)), [f"{x:g}" if over_epochs else format_rate(x) for x in xs])
     ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     ax.set_xlim(-0.4, len(xs) - 0.6)
-    ax.set_xlabel("epochs" if over_epochs else "learning rate", color=plots.GREY)
+    ax.set_xlabel("epochs" if over_epochs else "learning rate", color=plots.GRAY)
     handles, labels = ax.get_legend_handles_labels()
     plots.add_legend(picture, dict(zip(labels, handles, strict=True)), title)
     return picture
@@ -257,13 +257,13 @@ def draw_figure(grid: GridComparison, title: str) -> Figure:
 def _draw_line(
     ax: Axes, points: Sequence[tuple[float, GridSetting]], score: str, number: int, label: str
 ) -> None:
-    colour = plots.COLOURS[number % len(plots.COLOURS)]
+    color = plots.COLORS[number % len(plots.COLORS)]
     ax.errorbar(
         [place for place, _ in points],
         [setting.mean(score) for _, setting in points],
         [setting.deviation(score) or 0.0 for _, setting in points],
         label=label,
-        color=colour,
+        color=color,
         marker=_MARKERS[number % len(_MARKERS)],
         markersize=5.0,
         linewidth=1.4,
@@ -274,4 +274,4 @@ def _draw_line(
         values = setting.values(score)
         if len(values) > 1:
             xs = [place] * len(values)
-            ax.scatter(xs, values, s=14.0, color=colour, alpha=0.45, linewidths=0.0, zorder=1.9)
+            ax.scatter(xs, values, s=14.0, color=color, alpha=0.45, linewidths=0.0, zorder=1.9)

@@ -58,15 +58,15 @@ def draw_figure(ladder: Ladder) -> Figure:
     widths = sorted(
         {each.width for each in ladder.outcomes} | {each.width for each in ladder.forecasts}
     )
-    colours = {width: plots.COLOURS[i % len(plots.COLOURS)] for i, width in enumerate(widths)}
+    colors = {width: plots.COLORS[i % len(plots.COLORS)] for i, width in enumerate(widths)}
     for width in widths:
-        _draw_width(axes, ladder, width, colours[width])
+        _draw_width(axes, ladder, width, colors[width])
     if any(not each.is_used for each in ladder.outcomes):
         last = ladder.outcomes[-1]
         _draw_line(axes, last.unigram_loss, "unigram")
         _draw_line(axes, last.ngram_loss, "n-gram")
     axes.set_xscale("log")
-    axes.set_xlabel("operations of training", color=plots.GREY)
+    axes.set_xlabel("operations of training", color=plots.GRAY)
     axes.set_title("Held-out masked LM loss (nats)", loc="left")
     look = {"frameon": False, "fontsize": 8, "title": "width", "title_fontsize": 8}
     figure.legend(loc="outside right upper", **look)  # inside it would cover points
@@ -74,34 +74,34 @@ def draw_figure(ladder: Ladder) -> Figure:
 
 
 def _draw_line(axes: Axes, loss: float, name: str) -> None:
-    axes.axhline(loss, color=plots.GREY, linestyle=":", linewidth=1)
+    axes.axhline(loss, color=plots.GRAY, linestyle=":", linewidth=1)
     axes.text(
         *(0.99, loss, name),
         transform=axes.get_yaxis_transform(),
         ha="right",
         va="bottom",
         fontsize=8,
-        color=plots.GREY,
+        color=plots.GRAY,
     )
 
 
-def _draw_width(axes: Axes, ladder: Ladder, width: int, colour: str) -> None:
+def _draw_width(axes: Axes, ladder: Ladder, width: int, color: str) -> None:
     every = [each for each in ladder.outcomes if each.width == width]
     own = [each for each in every if each.is_used]
-    for is_used, face in ((True, colour), (False, "none")):
+    for is_used, face in ((True, color), (False, "none")):
         points = [(each.operations, each.loss) for each in every if each.is_used == is_used]
         if points:
             operations, losses = zip(*points, strict=True)
-            axes.scatter(operations, losses, s=28, edgecolors=colour, facecolors=face, zorder=3)
+            axes.scatter(operations, losses, s=28, edgecolors=color, facecolors=face, zorder=3)
     label: str | None = str(width)
     if ladder.law is not None and own:
-        axes.plot(*_follow(ladder.law, own), color=colour, linewidth=1.3, label=label)
+        axes.plot(*_follow(ladder.law, own), color=color, linewidth=1.3, label=label)
         label = None
     for each in ladder.forecasts:
         if each.width == width:
             reach = [[each.loss - each.low], [each.high - each.loss]]
             place = each.operations, each.loss
-            axes.errorbar(*place, reach, color=colour, marker="D", capsize=3, label=label)
+            axes.errorbar(*place, reach, color=color, marker="D", capsize=3, label=label)
             axes.annotate(
                 f"predicted\n{each.loss:.2f}",
                 place,
@@ -110,11 +110,11 @@ def _draw_width(axes: Axes, ladder: Ladder, width: int, colour: str) -> None:
                 ha="right",
                 va="center",
                 fontsize=8,
-                color=plots.GREY,
+                color=plots.GRAY,
             )
             label = None
     if label is not None:
-        axes.plot([], [], "o", color=colour, label=label)
+        axes.plot([], [], "o", color=color, label=label)
 
 
 def _follow(law: Law, own: Sequence[RungResult]) -> tuple[np.ndarray, list[float]]:

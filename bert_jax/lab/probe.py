@@ -213,16 +213,16 @@ def draw_figure(probe: Probe, scores: Sequence[ProbeScore]) -> Figure:
     picture = Figure(figsize=(6.0, 3.4), layout="constrained")
     ax = picture.add_subplot(label=probe.score)
     ax.plot(steps, values, color=plots.HELDOUT, linewidth=1.8, marker="o", markersize=3.5)
-    ax.axhline(probe.baseline, color=plots.GREY, linewidth=1.1, linestyle=(0, (5, 3)))
+    ax.axhline(probe.baseline, color=plots.GRAY, linewidth=1.1, linestyle=(0, (5, 3)))
     ax.margins(y=0.15)  # keeps the labels at the end clear of the axis
     plots.set_axes(ax, probe.score, steps[-1], is_lowest=True)
     ax.set_title(f"{probe.task}: {probe.score.replace('_', ' ')} after fine-tuning", loc="left")
-    ax.set_xlabel("step of pre-training", color=plots.GREY)
+    ax.set_xlabel("step of pre-training", color=plots.GRAY)
     plots.write_ends(
         ax,
         [
             plots.End(values[-1], f"{values[-1]:.3f}", plots.HELDOUT),
-            plots.End(probe.baseline, f"baseline\n{probe.baseline:.3f}", plots.GREY),
+            plots.End(probe.baseline, f"baseline\n{probe.baseline:.3f}", plots.GRAY),
         ],
     )
     return picture

@@ -204,7 +204,7 @@ class Report:
                 mean, place, xerr=deviation or 0.0, color=plots.TRAIN, marker="o", capsize=3
             )
             if result.row.name == self.reference:
-                axes.axvline(mean, color=plots.GREY, linestyle=":", linewidth=1)
+                axes.axvline(mean, color=plots.GRAY, linestyle=":", linewidth=1)
         is_lower_better = measure.endswith(_LOWER_IS_BETTER)
         axes.set_title(measure.replace("_", " "), fontsize=9, parse_math=False)
         axes.set_xlabel("lower is better" if is_lower_better else "higher is better", fontsize=8)

@@ -39,7 +39,7 @@ class End:
 
     value: float
     text: str
-    colour: str
+    color: str
 
 
 TITLES = {
@@ -70,8 +70,8 @@ APART = 0.17  # share of a panel's height that separates two values
 NARROW, NARROWEST = 0.16, 0.05  # shares of the axis that "length 128" and "128" fit into
 
 # Okabe and Ito's colors: apart for color-blind eyes, the blue and the vermilion in gray too.
-TRAIN, HELDOUT, GREY, FAINT = "#0072B2", "#D55E00", "#595959", "#D9D9D9"
-COLOURS = (
+TRAIN, HELDOUT, GRAY, FAINT = "#0072B2", "#D55E00", "#595959", "#D9D9D9"
+COLORS = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7"),
     *("#56B4E9", "#D55E00", "#999999", "#000000"),
 )
@@ -87,8 +87,8 @@ LOOK = {
     "grid.color": "#EDEDED",
     "xtick.color": "#A6A6A6",
     "ytick.color": "#A6A6A6",
-    "xtick.labelcolor": GREY,
-    "ytick.labelcolor": GREY,
+    "xtick.labelcolor": GRAY,
+    "ytick.labelcolor": GRAY,
     "ytick.major.size": 0.0,
 }
 
@@ -219,11 +219,11 @@ def _draw_curves(
                 np.concatenate([values[:1], values, values[-1:]]),
                 drawstyle="steps-pre",
                 label="baseline",
-                color=GREY,
+                color=GRAY,
                 linewidth=1.1,
                 linestyle=(0, (5, 3)),
             )
-            ends.append(End(values[-1], f"{word}\n{values[-1]:.3f}", GREY))
+            ends.append(End(values[-1], f"{word}\n{values[-1]:.3f}", GRAY))
     return ends
 
 
@@ -250,7 +250,7 @@ def set_axes(ax: Axes, name: str, last_step: int, is_lowest: bool) -> None:
         ax.set_ylim(bottom=0.0)
         ax.yaxis.set_major_formatter(FuncFormatter(_NUMBERS[name]))
     if is_lowest:
-        ax.set_xlabel("step", color=GREY)
+        ax.set_xlabel("step", color=GRAY)
     else:
         ax.tick_params(labelbottom=False)
 
@@ -303,7 +303,7 @@ def draw_phases(ax: Axes, phases: Sequence[Phase], last_step: int, is_highest: b
                 (0, 2),
                 xycoords=ax.get_xaxis_transform(),
                 textcoords="offset points",
-                color=GREY,
+                color=GRAY,
                 fontsize="small",
                 ha="center",
             )
@@ -324,7 +324,7 @@ def write_ends(ax: Axes, ends: Sequence[End], apart: float = APART) -> None:
             (6, 0),
             xycoords="axes fraction",
             textcoords="offset points",
-            color=end.colour,
+            color=end.color,
             va="center",
         )
 

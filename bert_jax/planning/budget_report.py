@@ -14,7 +14,7 @@ from bert_jax.planning.law import count_in_words
 from bert_jax.trainer.heldout import MANY_EPOCHS
 
 # Okabe and Ito's colors, apart for color-blind eyes, from the smallest shape to the largest.
-_COLOURS = ("#999999", "#56B4E9", "#009E73", "#0072B2", "#E69F00", "#CC79A7")
+_COLORS = ("#999999", "#56B4E9", "#009E73", "#0072B2", "#E69F00", "#CC79A7")
 _BILL_WIDTH = 40
 _MAX_OF_BEST = 1.6  # times the highest loss of the best size: how high the picture reaches
 
@@ -115,11 +115,11 @@ def draw_figure(plan: BudgetPlan) -> Figure:
     axes.fill_between(usd, low, high, color=plots.HELDOUT, alpha=0.1, linewidth=0)
     axes.plot(usd, best, color=plots.HELDOUT, linewidth=7, alpha=0.3, label="best size")
     highest = max(max(best), min(max(high), _MAX_OF_BEST * max(best)))
-    for (size, points), colour in zip(plan.curves.items(), _COLOURS, strict=False):
+    for (size, points), color in zip(plan.curves.items(), _COLORS, strict=False):
         usd, losses, *_ = zip(*points, strict=True)
         is_above = min(losses) > highest
         label = f"{size} (above)" if is_above else size
-        axes.plot(usd, losses, color=colour, linewidth=1.5, label=label)
+        axes.plot(usd, losses, color=color, linewidth=1.5, label=label)
     for label, purchase in (("half", plan.half), ("this", plan.chosen), ("twice", plan.twice)):
         if purchase is not None:
             place = purchase.budget_dollars, purchase.predicted_heldout_loss
@@ -137,7 +137,7 @@ def draw_figure(plan: BudgetPlan) -> Figure:
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"${value:,.4g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel(f"budget on {plan.topology}", color=plots.GREY)
+    axes.set_xlabel(f"budget on {plan.topology}", color=plots.GRAY)
     axes.set_title("Predicted held-out masked LM loss (nats), 90% interval of the best", loc="left")
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return figure

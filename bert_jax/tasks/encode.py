@@ -11,9 +11,9 @@ import numpy as np
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.task import CLASSIFY
 from data_pipeline.io.refused import Refused
-from data_pipeline.labelled.framing import frame
-from data_pipeline.labelled.rows import EncodedRows, build_rows, join_rows
-from data_pipeline.labelled.windows import cut_windows
+from data_pipeline.labeled.framing import frame
+from data_pipeline.labeled.rows import EncodedRows, build_rows, join_rows
+from data_pipeline.labeled.windows import cut_windows
 from data_pipeline.spec.schema import GOOGLE
 from data_pipeline.vocab import Vocabulary, split_ids
 
@@ -29,7 +29,7 @@ class EncodedTexts:
     truncated: int  # rows cut to max_seq_length
     windows_N: np.ndarray  # int64: rows of each text, one after another
 
-    def labelled(self, labels: Mapping[str, np.ndarray]) -> EncodedRows:
+    def labeled(self, labels: Mapping[str, np.ndarray]) -> EncodedRows:
         """Return the rows with the labels of their texts."""
         repeated = {name: np.repeat(array, self.windows_N) for name, array in labels.items()}
         return dataclasses.replace(self.rows, labels=repeated)

@@ -24,7 +24,7 @@ from bert_jax.tasks.metrics import ACCURACY, score_classes, score_majority
 from bert_jax.tasks.task import CHOOSE, Example, Scores, Task
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
-from data_pipeline.labelled.rows import EncodedRows
+from data_pipeline.labeled.rows import EncodedRows
 from data_pipeline.vocab import Vocabulary
 
 CHOICES = 4

@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io.refused import Refused
-from data_pipeline.labelled.rows import EncodedRows
+from data_pipeline.labeled.rows import EncodedRows
 from data_pipeline.vocab import Vocabulary
 
 # Computes the logits of rows in their order (shapes: tasks/task.py); the second argument is how

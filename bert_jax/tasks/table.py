@@ -200,7 +200,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         windows[split] = encoded.windows_N
         warnings += describe_missing(columns.path, columns.missing_rows)
         notes += encoded.notes(split, options.max_seq_length)
-        splits[split] = encoded.labelled(learned.labels.get(split, {}))
+        splits[split] = encoded.labeled(learned.labels.get(split, {}))
     numbers = {split: columns.row_numbers for split, columns in files.items()}
 
     def score(split: str, logits_RC: np.ndarray) -> Scores:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from data_pipeline.labelled.rows import EncodedRows
+from data_pipeline.labeled.rows import EncodedRows
 
 # Kinds of a task's layer; bert_jax/finetuning/objectives.py has the loss of each.
 # Shapes of the logits of N examples, C classes, S positions:

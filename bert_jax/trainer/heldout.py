@@ -28,7 +28,7 @@ from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, Store
 from data_pipeline.store.findings import find_before_training
 
-_LABELLED_ROWS = 1024  # most rows of the training split whose labels are checked
+_LABELED_ROWS = 1024  # most rows of the training split whose labels are checked
 _FEW_LABELS = 32  # up to this many labels may be equal by chance
 
 
@@ -110,7 +110,7 @@ def count_phase(
     if "unigram_causal_loss" in baseline:
         slots = phase.seq_len - 1
     if "majority_nsp_accuracy" in baseline:
-        _check_next_sentences(feed.first_rows(index, _LABELLED_ROWS))
+        _check_next_sentences(feed.first_rows(index, _LABELED_ROWS))
     in_row = source.mean_examples_in_row
     per_step = estimate_step(phase, slots, in_row, tokens, predictions)
     per_step["epochs"] = phase.steps * phase.batch_size / source.mean_rows_per_epoch
@@ -131,7 +131,7 @@ def find_in_data(feed: StoreFeed, phases: Sequence[RunPhase]) -> list[Finding]:
     findings += find_in_targets(phases[0].baseline)
     if "majority_nsp_accuracy" in phases[0].baseline and feed.config.data.segments == "nsp":
         counts_V = np.sum([store.train.token_counts for store in feed.stores], axis=0)
-        findings += find_in_pairs(feed.first_rows(0, _LABELLED_ROWS), counts_V)
+        findings += find_in_pairs(feed.first_rows(0, _LABELED_ROWS), counts_V)
     return findings
 
 
@@ -340,11 +340,11 @@ def find_in_pairs(rows: Mapping[str, np.ndarray], counts_V: np.ndarray) -> list[
     example_BS = text.get("example_ids", text["input_mask"])
     examples_M, share_M = share_words(text["input_ids"], text["segment_ids"], example_BS, counts_V)
     row_M, slot_M = np.divmod(examples_M, example_BS.shape[1])
-    labels_BN, is_labelled_BN = (
+    labels_BN, is_labeled_BN = (
         text[name].reshape(len(example_BS), -1)
         for name in ("next_sentence_labels", "next_sentence_weights")
     )
-    is_used_M = is_labelled_BN[row_M, slot_M] > 0
+    is_used_M = is_labeled_BN[row_M, slot_M] > 0
     is_random_M = labels_BN[row_M, slot_M] == 1
     if not _are_inverted(share_M[is_used_M], is_random_M[is_used_M]):
         return []

@@ -34,7 +34,7 @@ class Purpose(enum.IntEnum):
     CUT_B = 8
     SWAP = 10
     # The order of rows, and the masks.
-    LABELLED_ORDER = 71
+    LABELED_ORDER = 71
     EPOCH = 101
     EPOCH_ORDER = 102
     MASKS = 103

@@ -73,7 +73,7 @@ def test_the_screens_are_in_american_english_with_per_in_rates(package):
 def test_docstrings_and_comments_are_in_american_english(package):
     faults = {}
     for path in sorted((ROOT / package).rglob("*.py")):
-        text = re.sub(r"\w*[_.]\w+|labelled/", " ", "\n".join(list_remarks(path)))
+        text = re.sub(r"\w*[_.]\w+", " ", "\n".join(list_remarks(path)))
         if found := [match.group() for rule in (OLD, BRITISH) for match in rule.finditer(text)]:
             faults[str(path.relative_to(ROOT))] = found
     assert faults == {}

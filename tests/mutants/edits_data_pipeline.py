@@ -104,31 +104,31 @@ _IO = (
         "io/test_jsonl.py::test_anything_else_is_one_sentence",
     ),
 )
-_LABELLED = (
+_LABELED = (
     (
         WIRING,
-        "labelled/rows.py",
-        "derive_key(self._seed, Purpose.LABELLED_ORDER, epoch)",
-        "derive_key(self._seed, Purpose.LABELLED_ORDER, 0)",
-        "labelled/test_rows.py::test_an_epoch_has_every_example_once_and_the_next_another_order",
+        "labeled/rows.py",
+        "derive_key(self._seed, Purpose.LABELED_ORDER, epoch)",
+        "derive_key(self._seed, Purpose.LABELED_ORDER, 0)",
+        "labeled/test_rows.py::test_an_epoch_has_every_example_once_and_the_next_another_order",
     ),
     (
         WIRING,
-        "labelled/rows.py",
+        "labeled/rows.py",
         "index_B[rows_of_process], self._choose_seq_len(index_B)",
         "index_B[rows_of_process], self._choose_seq_len(index_B[rows_of_process])",
-        "labelled/test_rows.py::test_any_step_can_be_made_again_and_processes_share_a_batch",
+        "labeled/test_rows.py::test_any_step_can_be_made_again_and_processes_share_a_batch",
     ),
     (
         WIRING,
-        "labelled/packing.py",
+        "labeled/packing.py",
         "fill_slots(array[index_B]) for name",
         "fill_slots(array[: len(index_B)]) for name",
-        "labelled/test_packing.py::test_a_batch_gives_back_its_examples",
+        "labeled/test_packing.py::test_a_batch_gives_back_its_examples",
     ),
     (
         RULE,
-        "labelled/windows.py",
+        "labeled/windows.py",
         "start = spans[-1][0] + min(most, stride)",
         "start = spans[-1][0] + most",
         "tests/bert_jax/tasks/squad/test_windows.py::test_an_answer_outside_of_a_window_is_at_cls",
@@ -321,7 +321,7 @@ _VOCAB = (
 DATA_PIPELINE = make_mutants(
     "data_pipeline",
     (
-        *(*_TOP, *_CLI, *_CORPUS, *_IO, *_LABELLED, *_READ),
+        *(*_TOP, *_CLI, *_CORPUS, *_IO, *_LABELED, *_READ),
         *(*_REPORT, *_SAMPLING, *_SPEC, *_STORE, *_VOCAB),
     ),
 )

@@ -23,7 +23,7 @@ from bert_jax.lab.baselines.settings import BILM, BiLM
 from bert_jax.lab.baselines.training import cut_documents, frame_rows
 from bert_jax.logging.console import Screen
 from bert_jax.model import ops
-from data_pipeline.labelled.rows import EncodedRows, ExampleStream
+from data_pipeline.labeled.rows import EncodedRows, ExampleStream
 from data_pipeline.store import Split, Store
 
 _MAX_HELDOUT_ROWS = 1024

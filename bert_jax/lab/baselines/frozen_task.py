@@ -28,7 +28,7 @@ from bert_jax.logging.metrics_writer import PREDICTIONS
 from bert_jax.tasks.registry import open_task
 from bert_jax.tasks.task import CLASSIFY, REGRESS, TAG, Task, write_splits
 from data_pipeline.io.refused import Refused
-from data_pipeline.labelled.rows import EncodedRows
+from data_pipeline.labeled.rows import EncodedRows
 from data_pipeline.vocab.template import Template
 
 _PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)

@@ -23,7 +23,7 @@ from bert_jax.lab.baselines.settings import SKIPGRAM, SkipGram
 from bert_jax.lab.baselines.training import cut_documents
 from bert_jax.logging.console import Screen
 from data_pipeline.io.atomic import new_file
-from data_pipeline.labelled.rows import EncodedRows, ExampleStream, make_plain_rows
+from data_pipeline.labeled.rows import EncodedRows, ExampleStream, make_plain_rows
 from data_pipeline.store import Store
 from data_pipeline.vocab import Vocabulary
 

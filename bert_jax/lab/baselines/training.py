@@ -26,7 +26,7 @@ from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file, write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
-from data_pipeline.labelled.rows import EncodedRows, make_plain_rows
+from data_pipeline.labeled.rows import EncodedRows, make_plain_rows
 from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import TEXT, Split, Store, open_store
 from data_pipeline.vocab import Vocabulary, load_recorded

@@ -22,7 +22,7 @@ from bert_jax.model.bert import Heads
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import parse_record
-from data_pipeline.labelled.rows import EncodedRows, batch_by_length
+from data_pipeline.labeled.rows import EncodedRows, batch_by_length
 from data_pipeline.store import open_store
 from data_pipeline.vocab import Vocabulary
 

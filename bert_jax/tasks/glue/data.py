@@ -15,7 +15,7 @@ from bert_jax.tasks.glue.specs import (
     DIAGNOSTIC,
     DIAGNOSTIC_FILES,
     DIAGNOSTIC_FOLDER,
-    DIAGNOSTIC_LABELLED,
+    DIAGNOSTIC_LABELED,
     TRAIN,
     GlueTask,
     SplitFile,
@@ -55,7 +55,7 @@ def read_files(
     """Read the examples of each split; test and diagnostic sets only where their files exist."""
     folder = _find_folder(task, options)
     splits = {}
-    for files, given, is_labelled in (
+    for files, given, is_labeled in (
         ((TRAIN,), options.train_file, True),
         (task.dev, options.dev_file, True),
         (task.test, options.test_file, False),
@@ -65,8 +65,8 @@ def read_files(
             path = folder / (given if is_given else file.file)
             if path.is_file():
                 drops_short_rows = task.drops_short_rows and file is TRAIN
-                splits[file.split] = _read_split(task, path, is_labelled, drops_short_rows)
-            elif is_given or is_labelled:
+                splits[file.split] = _read_split(task, path, is_labeled, drops_short_rows)
+            elif is_given or is_labeled:
                 raise Refused(
                     f"{path} is missing, the {file.split} set of {task.name}; copy it there, or "
                     "name another file of that folder (config.data.dev_file, test_file)"
@@ -90,13 +90,13 @@ def _find_folder(task: GlueTask, options: TaskOptions) -> pathlib.Path:
 
 
 def _read_split(
-    task: GlueTask, path: pathlib.Path, is_labelled: bool, drops_short_rows: bool = False
+    task: GlueTask, path: pathlib.Path, is_labeled: bool, drops_short_rows: bool = False
 ) -> SplitTexts:
-    label = task.label if is_labelled else ""
+    label = task.label if is_labeled else ""
     columns = read_columns(
         path,
         [name for name in (task.text, task.second, label) if name],
-        header=task.header if is_labelled else (),
+        header=task.header if is_labeled else (),
         also=[task.index],
         drops_short_rows=drops_short_rows,
     )
@@ -113,14 +113,14 @@ def _read_split(
 
 def _diagnostic(task: GlueTask, folder: pathlib.Path, is_needed: bool) -> dict[str, SplitTexts]:
     """Read the parts of the diagnostic set that exist, in the task's folder or next to it."""
-    labelled = dataclasses.replace(task, text="Premise", second="Hypothesis", label="Label")
+    labeled = dataclasses.replace(task, text="Premise", second="Hypothesis", label="Label")
     places = (folder / DIAGNOSTIC_FOLDER, folder.parent / DIAGNOSTIC_FOLDER, folder)
     splits = {}
     for split, name in DIAGNOSTIC_FILES.items():
         path = next((place / name for place in places if (place / name).is_file()), None)
-        is_labelled = split == DIAGNOSTIC_LABELLED
+        is_labeled = split == DIAGNOSTIC_LABELED
         if path is not None:
-            splits[split] = _read_split(labelled if is_labelled else task, path, is_labelled)
+            splits[split] = _read_split(labeled if is_labeled else task, path, is_labeled)
     if is_needed and DIAGNOSTIC not in splits:
         raise Refused(
             f"{places[1] / DIAGNOSTIC_FILES[DIAGNOSTIC]} is missing, the diagnostic set that the "
@@ -146,7 +146,7 @@ def read_tfds(
     columns = _TEXTS.get(task.tfds_config, (task.text, task.second))
     builder = open_builder(task.tfds_config, f"{_TFDS}{task.tfds_config}")
     splits = {
-        file.split: _tfds_split(task, builder, file, columns, is_labelled=file not in task.test)
+        file.split: _tfds_split(task, builder, file, columns, is_labeled=file not in task.test)
         for file in (TRAIN, *task.dev, *task.test)
     }
     if task.name == "MNLI":
@@ -157,12 +157,12 @@ def read_tfds(
                 raise
         else:
             file = SplitFile(DIAGNOSTIC, "", "test")
-            splits[DIAGNOSTIC] = _tfds_split(task, builder, file, columns, is_labelled=False)
+            splits[DIAGNOSTIC] = _tfds_split(task, builder, file, columns, is_labeled=False)
     return splits
 
 
 def _tfds_split(
-    task: GlueTask, builder: Any, file: SplitFile, columns: tuple[str, str], is_labelled: bool
+    task: GlueTask, builder: Any, file: SplitFile, columns: tuple[str, str], is_labeled: bool
 ) -> SplitTexts:
     import tensorflow_datasets as tfds
 
@@ -179,18 +179,18 @@ def _tfds_split(
         if columns[1]:
             seconds += [text.decode() for text in batch[columns[1]]]
         indices += [str(index) for index in batch["idx"]]
-        if is_labelled and task.labels and not task.labels[0].isdigit():
+        if is_labeled and task.labels and not task.labels[0].isdigit():
             labels += [feature.int2str(int(label)) for label in batch["label"]]
-        elif is_labelled:
+        elif is_labeled:
             labels += [str(label) for label in batch["label"]]
     # TFDS shuffles when it prepares; the leaderboard requires rows in the order of their index.
     order = list(range(len(texts)))
-    if not is_labelled:
+    if not is_labeled:
         order.sort(key=lambda i: int(indices[i]))
     return SplitTexts(
         texts=[texts[i] for i in order],
         second_texts=[seconds[i] for i in order] if columns[1] else None,
-        labels=labels if is_labelled else None,
+        labels=labels if is_labeled else None,
         indices=[indices[i] for i in order],
         place=lambda i: f"{builder.data_path} split {file.tfds_split} example {i + 1}",
     )

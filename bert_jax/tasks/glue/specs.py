@@ -11,9 +11,9 @@ import dataclasses
 
 from bert_jax.tasks.metrics import ACCURACY, F1, MATTHEWS, PEARSON, SPEARMAN
 
-DIAGNOSTIC, DIAGNOSTIC_LABELLED = "ax", "dev_diagnostic"
+DIAGNOSTIC, DIAGNOSTIC_LABELED = "ax", "dev_diagnostic"
 DIAGNOSTIC_FOLDER = "diagnostic"
-DIAGNOSTIC_FILES = {DIAGNOSTIC: "diagnostic.tsv", DIAGNOSTIC_LABELLED: "diagnostic-full.tsv"}
+DIAGNOSTIC_FILES = {DIAGNOSTIC: "diagnostic.tsv", DIAGNOSTIC_LABELED: "diagnostic-full.tsv"}
 
 
 @dataclasses.dataclass(frozen=True)

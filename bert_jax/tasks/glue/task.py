@@ -16,7 +16,7 @@ from bert_jax.tasks.files import list_rows
 from bert_jax.tasks.glue.data import SplitTexts, read_files, read_tfds
 from bert_jax.tasks.glue.specs import (
     DIAGNOSTIC,
-    DIAGNOSTIC_LABELLED,
+    DIAGNOSTIC_LABELED,
     STSB_MAX,
     STSB_MIN,
     TASKS,
@@ -55,7 +55,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         encoded = encode_texts(examples.texts, examples.second_texts, vocabulary, options)
         notes += encoded.notes(split, options.max_seq_length)
         field = "label_values" if task.is_regression else "label_ids"
-        splits[split] = encoded.labelled({field: labels[split]} if split in labels else {})
+        splits[split] = encoded.labeled({field: labels[split]} if split in labels else {})
     first, train = task.dev[0], texts["train"]
     baseline = dict.fromkeys(task.scores, 0.0)  # a constant number correlates with nothing
     if not task.is_regression:
@@ -114,7 +114,7 @@ def _score(
     if task.is_regression:
         return score_numbers(labels[split], logits[:, 0])
     names, scored_as = [MATTHEWS], f"{DIAGNOSTIC}_"
-    if split != DIAGNOSTIC_LABELLED:
+    if split != DIAGNOSTIC_LABELED:
         names = list(task.scores)
         scored_as = next(file.scored_as for file in task.dev if file.split == split)
     return _rename(scored_as, score_classes(names, labels[split], logits.argmax(axis=1)))

@@ -23,8 +23,8 @@ from bert_jax.tasks.task import TAG, Example, Scores, Task
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import list_names
-from data_pipeline.labelled.framing import FramedRow, frame
-from data_pipeline.labelled.rows import EncodedRows, build_rows
+from data_pipeline.labeled.framing import FramedRow, frame
+from data_pipeline.labeled.rows import EncodedRows, build_rows
 from data_pipeline.vocab import Vocabulary, split_ids
 
 # CoNLL-2003 and WNUT-17 as published, and the usual names of users' own files.

@@ -10,7 +10,7 @@ import scipy.special
 
 from bert_jax.tasks.squad.windows import SquadWindows
 from data_pipeline.io.atomic import write_file
-from data_pipeline.labelled.windows import choose_windows
+from data_pipeline.labeled.windows import choose_windows
 
 _MAX_ODDS = float(np.finfo(np.float32).max)
 

@@ -64,7 +64,7 @@ class AnswerPredictor:
         compute_logits: ComputeLogits,
     ) -> None:
         options = self._options
-        windows, findings = make_windows(piece, self._request.vocabulary, options, labelled=False)
+        windows, findings = make_windows(piece, self._request.vocabulary, options, labeled=False)
         self._several += len(findings.in_several_windows)
         self._cut += len(findings.cut)
         logits_RS2 = compute_logits(windows.rows, len(windows.questions))

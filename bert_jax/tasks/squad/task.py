@@ -160,7 +160,7 @@ def _encode_split(
     notes: list[str],
 ) -> SquadWindows:
     """Encode the rows of a split; add lines for the screen to `notes`."""
-    windows, findings = make_windows(paragraphs, vocabulary, options, labelled=split != TEST)
+    windows, findings = make_windows(paragraphs, vocabulary, options, labeled=split != TEST)
     notes.append(
         f"{split}: {len(windows.questions):,} questions in {windows.rows.examples:,} rows; the "
         f"context of {len(findings.in_several_windows):,} is longer than a row of "

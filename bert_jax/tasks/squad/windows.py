@@ -9,9 +9,9 @@ import numpy as np
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.encode import encode_ids
 from bert_jax.tasks.squad.data import Paragraph, SquadQuestion, find_answer_span
-from data_pipeline.labelled.framing import frame
-from data_pipeline.labelled.rows import EncodedRows, build_rows, join_rows
-from data_pipeline.labelled.windows import Span, cut_windows
+from data_pipeline.labeled.framing import frame
+from data_pipeline.labeled.rows import EncodedRows, build_rows, join_rows
+from data_pipeline.labeled.windows import Span, cut_windows
 from data_pipeline.vocab import Vocabulary
 from data_pipeline.vocab.offsets import AlignedPieces, PieceAligner
 
@@ -55,9 +55,9 @@ def find_pieces(pieces: AlignedPieces, start: int, end: int) -> Span | None:
 
 
 def make_windows(
-    paragraphs: Sequence[Paragraph], vocabulary: Vocabulary, options: TaskOptions, labelled: bool
+    paragraphs: Sequence[Paragraph], vocabulary: Vocabulary, options: TaskOptions, labeled: bool
 ) -> tuple[SquadWindows, Findings]:
-    """Encode the rows of all questions in order; if `labelled`, with the spans of first answers.
+    """Encode the rows of all questions in order; if `labeled`, with the spans of first answers.
 
     As in run_squad.py, a window without the complete answer, and every window of a question without
     one, has its answer at [CLS]. A context shared by questions is tokenized once.
@@ -93,7 +93,7 @@ def make_windows(
             asked.append((question, paragraph.context, pieces))
         chunks.append(build_rows(framed))
     question_R, first_R, length_R, start_R, end_R = np.array(facts, np.int32).T
-    labels = {"start_positions": start_R, "end_positions": end_R} if labelled else {}
+    labels = {"start_positions": start_R, "end_positions": end_R} if labeled else {}
     rows = dataclasses.replace(join_rows(chunks), labels=labels)
     questions, contexts, aligned = zip(*asked, strict=True)
     return SquadWindows(rows, questions, contexts, aligned, question_R, first_R, length_R), findings

@@ -18,9 +18,9 @@ from bert_jax.model.dropout import CLASSIFIER_INPUT, Dropout, number_rows
 from bert_jax.parallel import collectives, mesh
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
 from bert_jax.train_step import step
-from data_pipeline.labelled.framing import frame
-from data_pipeline.labelled.packing import choose_packing, pack_examples
-from data_pipeline.labelled.rows import build_rows
+from data_pipeline.labeled.framing import frame
+from data_pipeline.labeled.packing import choose_packing, pack_examples
+from data_pipeline.labeled.rows import build_rows
 from data_pipeline.vocab.template import make_bert_template
 from tests.bert_jax.lab.baselines.test_bilstm import by_hand as by_hand_lstm
 from tests.bert_jax.tiny_models import SMALL, VOCAB, setting

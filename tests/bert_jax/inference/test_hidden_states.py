@@ -12,7 +12,7 @@ from bert_jax.inference.hidden_states import (
     compute_vectors,
     slide,
 )
-from data_pipeline.labelled.rows import build_rows
+from data_pipeline.labeled.rows import build_rows
 from data_pipeline.vocab.template import make_bert_template
 
 CLS, SEP = 2, 3

@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.inference.hidden_states import Group, choose_layers
 from bert_jax.inference.vector_files import choose_format, open_writer
-from data_pipeline.labelled.rows import build_rows
+from data_pipeline.labeled.rows import build_rows
 
 PIECES = ["[CLS]", "[SEP]", "caf\u00e9", "##s", "\u732b"]
 ROWS = [build_rows([([0, 2, 3, 1], 4), ([0, 1], 2)]), build_rows([([0, 4, 1, 3, 1], 3)])]

@@ -68,7 +68,7 @@ def test_hugging_face_gets_the_arrays_that_it_gave(hugging_face):
     assert (config["hidden_act"], config["layer_norm_eps"]) == ("gelu_new", 1e-12)
 
 
-def test_hugging_face_gets_the_tokeniser(hugging_face):
+def test_hugging_face_gets_the_tokenizer(hugging_face):
     tokenizer = tokenizers.Tokenizer.from_file(str(hugging_face / "tokenizer.json"))
     assert tokenizer.encode("A cat sees dogs.").ids == [2, 5, 6, 8, 7, 9, 10, 3]
     assert (hugging_face / "vocab.txt").read_text().split() == PIECES

@@ -19,8 +19,8 @@ from bert_jax.parallel import mesh
 from bert_jax.runtime import run_record
 from bert_jax.train_step import state
 from bert_jax.trainer.feed import open_store
-from data_pipeline.labelled.framing import frame
-from data_pipeline.labelled.rows import build_rows
+from data_pipeline.labeled.framing import frame
+from data_pipeline.labeled.rows import build_rows
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.small_checkpoints import PIECES, tensors, write
 from tests.bert_jax.tiny_models import CONFIG, config_and_data, resolved, setting

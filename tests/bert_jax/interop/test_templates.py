@@ -19,7 +19,7 @@ from bert_jax.interop.pretrained import place_model
 from bert_jax.tasks.encode import encode_texts
 from bert_jax.tasks.task import CLASSIFY
 from data_pipeline.io.refused import Refused
-from data_pipeline.labelled.rows import EncodedRows, join_rows
+from data_pipeline.labeled.rows import EncodedRows, join_rows
 from data_pipeline.spec.schema import GOOGLE, TRANSFORMERS
 from data_pipeline.vocab.template import make_bert_template, make_xlnet_template
 from tests.bert_jax.interop.golden_models import read_golden, write_folder

@@ -1,4 +1,4 @@
-"""Which list beside a checkpoint is read, and as what; tokenisers that are not BERT's."""
+"""Which list beside a checkpoint is read, and as what; tokenizers that are not BERT's."""
 
 import base64
 import dataclasses
@@ -267,7 +267,7 @@ def test_special_tokens_that_a_tokenizer_splits_are_text(tmp_path):
         ({"do_basic_tokenize": False}, "do_basic_tokenize is False, not True; give a checkpoint"),
     ],
 )
-def test_a_tokeniser_of_other_rules_is_refused(tmp_path, tokenizer_config, words):
+def test_a_tokenizer_of_other_rules_is_refused(tmp_path, tokenizer_config, words):
     with pytest.raises(ValueError, match=f"cuts text differently from BERT: {words}"):
         vocabulary.read(write(tmp_path, PIECES, tokenizer_config))
 

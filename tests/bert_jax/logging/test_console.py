@@ -1,4 +1,4 @@
-"""What a person sees of a run: lines that can be read, colours only where they belong."""
+"""What a person sees of a run: lines that can be read, colors only where they belong."""
 
 import datetime
 import io
@@ -38,7 +38,7 @@ def plain():
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """A screen on a terminal of 80 columns without colours, and what was printed on it."""
+    """A screen on a terminal of 80 columns without colors, and what was printed on it."""
     out = io.StringIO()
     console = rich.console.Console(file=out, force_terminal=True, color_system=None, width=80)
     monkeypatch.setattr(screen_lib, "make_console", lambda **_: console)
@@ -113,7 +113,7 @@ def test_the_expected_end_names_the_day_when_it_is_another(plain, capsys):
     assert capsys.readouterr().out == "at this pace the run ends in 11574074 d 01:46\n"
 
 
-def test_without_a_terminal_there_are_no_colours_and_no_broken_lines(plain, capsys):
+def test_without_a_terminal_there_are_no_colors_and_no_broken_lines(plain, capsys):
     plain.table("title", [("label", "x" * 300), ("", "[not markup]")])
     plain.heldout_line(1, TRAIN, BASELINE)
     out = capsys.readouterr().out
@@ -152,15 +152,15 @@ def test_a_command_can_be_pasted_from_80_columns(terminal):
     assert shell.stdout.splitlines() == shlex.split(command)
 
 
-def test_a_terminal_tells_better_from_worse_by_colour_unless_no_color_is_set(monkeypatch, capsys):
+def test_a_terminal_tells_better_from_worse_by_color_unless_no_color_is_set(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, as far as rich can know
     monkeypatch.setenv("TERM", "xterm")
     better = TRAIN | {"mlm_loss": 6.0}
-    for colours in (("[33m", "[32m"), ("", "")):  # worse and better than the baseline
-        for numbers, colour in zip((TRAIN, better), colours, strict=True):
+    for colors in (("[33m", "[32m"), ("", "")):  # worse and better than the baseline
+        for numbers, color in zip((TRAIN, better), colors, strict=True):
             Screen(is_writer=True).heldout_line(1, numbers, BASELINE)
             out = capsys.readouterr().out
-            assert out.startswith(f"\x1b{colour}") if colour else "\x1b" not in out
+            assert out.startswith(f"\x1b{color}") if color else "\x1b" not in out
         monkeypatch.setenv("NO_COLOR", "1")
 
 

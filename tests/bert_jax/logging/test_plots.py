@@ -200,7 +200,7 @@ def test_the_legend_names_what_is_drawn_and_where_the_run_is():
     assert legend(lines_of_run(10))[0] == ["train"]
 
 
-def test_a_long_curve_is_thinned_to_means_of_neighbours():
+def test_a_long_curve_is_thinned_to_means_of_neighbors():
     count = 1700 * plots.MAX_POINTS + 13
     values = np.random.default_rng(5).random(count)
     steps, means, lows, highs = plots.thin((np.arange(1.0, count + 1), values))

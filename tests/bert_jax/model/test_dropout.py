@@ -97,7 +97,7 @@ def correlation_sigmas(a, b):
 
 
 def test_dropout_masks_are_uncorrelated():
-    """Across neighbours, lags, rows, steps, seeds, layers and sites: below 4.5 deviations each."""
+    """Across neighbors, lags, rows, steps, seeds, layers and sites: below 4.5 deviations each."""
     base = masks(rows=32, dims=(64, 128)) > 0
     flat = base.reshape(32, -1)
     pairs = [(flat[:, lag:], flat[:, :-lag]) for lag in (1, 2, 3, 4, 8, 64, 127, 128, 129, 4096)]
@@ -134,12 +134,14 @@ def test_the_spectrum_of_the_hash_is_as_documented():
         return survives(hash_places(place, low, high), jnp.uint32(0), rate)
 
     is_dropped = ~np.asarray(keep(*words))
-    centred = is_dropped.astype(np.float32) - rate
+    centered = is_dropped.astype(np.float32) - rate
     variance = rate * (1 - rate)
-    spectrum = np.abs(np.fft.rfft(centred, 2 * places, axis=1)) ** 2
+    spectrum = np.abs(np.fft.rfft(centered, 2 * places, axis=1)) ** 2
     apart = np.arange(places // 2)
     by_distance = np.fft.irfft(spectrum.mean(0))[: places // 2] / (places - apart) / variance
-    by_bits = walsh_hadamard((walsh_hadamard(centred) ** 2).mean(0)[None])[0] / places**2 / variance
+    by_bits = (
+        walsh_hadamard((walsh_hadamard(centered) ** 2).mean(0)[None])[0] / places**2 / variance
+    )
     assert by_distance[0] == pytest.approx(1, abs=0.01) and by_bits[0] == pytest.approx(1, abs=0.01)
     assert np.abs(by_distance[1:]).max() < 0.009 and np.abs(by_bits[1:]).max() < 0.0135
     assert by_bits[0x8800] == pytest.approx(-0.011, abs=0.002)

@@ -1,4 +1,4 @@
-"""Which devices are neighbours on a mesh over several slices, and which rows its processes read."""
+"""Which devices are neighbors on a mesh over several slices, and which rows its processes read."""
 
 import dataclasses
 
@@ -73,7 +73,7 @@ def test_only_the_slice_axis_spans_slices(config, sizes):
 
 
 def test_rows_of_a_batch_follow_the_slices():
-    """Each device gets its rows though its number is no neighbour of the one before it."""
+    """Each device gets its rows though its number is no neighbor of the one before it."""
     devices = jax.devices()
     grid = mesh.arrange_devices((2, 2, 2, 1), [devices[1::2], devices[::2]])
     of = jax.sharding.Mesh(grid, mesh.AXES, axis_types=(jax.sharding.AxisType.Explicit,) * 4)

@@ -50,7 +50,7 @@ def test_a_run_goes_on_with_its_settings(config, workdir):
     assert run_record.read(workdir).config == config
 
 
-@pytest.mark.fault(15, "another seed, batch, model, dtype, optimiser or order of the data")
+@pytest.mark.fault(15, "another seed, batch, model, dtype, optimizer or order of the data")
 @pytest.mark.parametrize(
     ("path", "value"),
     [

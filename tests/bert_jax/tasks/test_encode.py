@@ -64,8 +64,8 @@ def test_a_stride_makes_windows_of_long_texts_and_leaves_short_ones(vocabulary):
     windows = ["a cat", "the cat sat", "sat on the", "the big mat", "mat .", "", "a dog ran"]
     assert rows_of(made) == [([CLS, *ids(text), SEP], len(ids(text)) + 2) for text in windows]
     assert made.windows_N.tolist() == [1, 4, 1, 1] and made.truncated == 0
-    labelled = made.labelled({"label_ids": np.array([3, 0, 1, 2], np.int32)})
-    assert labelled.labels["label_ids"].tolist() == [3, 0, 0, 0, 0, 1, 2]
+    labeled = made.labeled({"label_ids": np.array([3, 0, 1, 2], np.int32)})
+    assert labeled.labels["label_ids"].tolist() == [3, 0, 0, 0, 0, 1, 2]
     assert made.notes("dev", 5)[1] == "dev: 1 row longer than 5, cut into windows: 7 in all"
     # A stride longer than a window would leave words out: it is the window's length then.
     options = TaskOptions(max_seq_length=5, window_stride=99)

@@ -1,4 +1,4 @@
-"""Optimisers and schedules against NumPy written from their equations."""
+"""Optimizers and schedules against NumPy written from their equations."""
 
 import functools
 import re
@@ -39,7 +39,7 @@ def params_and_gradients():
 
 @functools.cache
 def compiled(config):
-    """An optimiser and a step of it: (state, params, gradients, rate, is_bad) -> both anew."""
+    """An optimizer and a step of it: (state, params, gradients, rate, is_bad) -> both anew."""
     tx = optimizers.make_optimizer(config)
 
     @jax.jit
@@ -117,7 +117,7 @@ def named(name, clip_norm=1.0):
 
 
 @pytest.mark.parametrize(("name", "clip_norm"), [("adamw", 0.0), *((name, 1.0) for name in NAMES)])
-def test_optimisers_follow_their_equations(name, clip_norm):
+def test_optimizers_follow_their_equations(name, clip_norm):
     config = named(name, clip_norm)
     params, grads = params_and_gradients()
     tx, take = compiled(config)

@@ -69,8 +69,8 @@ def test_inverted_labels_are_found_and_right_ones_are_not(examples):
     assert (found.rule, found.step) == ("next_sentence_inverted", 0)
     few = {name: array[:20] for name, array in inverted.items()}
     assert heldout.find_in_pairs(few, COUNTS_V) == []
-    unlabelled = inverted | {"next_sentence_weights": 0 * rows["next_sentence_weights"]}
-    assert heldout.find_in_pairs(unlabelled, COUNTS_V) == []
+    unlabeled = inverted | {"next_sentence_weights": 0 * rows["next_sentence_weights"]}
+    assert heldout.find_in_pairs(unlabeled, COUNTS_V) == []
 
 
 def test_labels_by_chance_are_not_inverted():

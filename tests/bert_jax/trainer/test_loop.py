@@ -144,7 +144,7 @@ def test_a_finished_run_started_again_only_evaluates(config, whole, tmp_path):
 
 @pytest.mark.slow
 def test_another_mesh_goes_on_with_a_run(whole, moved):
-    """Vocabulary rows are padded otherwise, optimiser state is cut otherwise: same numbers."""
+    """Vocabulary rows are padded otherwise, optimizer state is cut otherwise: same numbers."""
     assert "changed       mesh.preset zero1 -> zero1+tp since step 11\n" in moved.screen
     expected = whole.summary["heldout_mlm_loss"]
     assert moved.summary["heldout_mlm_loss"] == pytest.approx(expected, rel=1e-4)

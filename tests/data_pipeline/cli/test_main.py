@@ -134,7 +134,7 @@ def test_a_character_that_the_screen_lacks_is_shown_by_its_number():
 
 def test_a_stdin_that_is_closed_is_empty():
     code = "from data_pipeline.cli import main; main.outlive_readers(); "
-    code += "from data_pipeline.labelled.lines import open_lines; print(list(open_lines('-')))"
+    code += "from data_pipeline.labeled.lines import open_lines; print(list(open_lines('-')))"
     command = ["bash", "-c", '"$@" <&-', "bash", sys.executable, "-c", code]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"[]\n", b"")

@@ -100,7 +100,7 @@ def test_what_a_terminal_would_obey_is_shown_by_its_number(text, shown):
     shown.encode()
 
 
-def test_a_console_escapes_texts_and_keeps_its_own_colours():
+def test_a_console_escapes_texts_and_keeps_its_own_colors():
     file = io.StringIO()
     console = make_console(
         file=file, force_terminal=True, color_system="standard", width=200, highlight=False

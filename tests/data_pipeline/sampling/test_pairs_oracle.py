@@ -102,7 +102,7 @@ def statistics(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         "last mask": positions.max(axis=1),
         "mask positions": positions.sum(axis=1) / count,
         "mask positions squared": (positions**2).sum(axis=1) / count,
-        "neighbours masked": ((np.diff(positions, axis=1) == 1) & used[:, 1:]).sum(axis=1),
+        "neighbors masked": ((np.diff(positions, axis=1) == 1) & used[:, 1:]).sum(axis=1),
         "shown as [MASK]": is_masked.sum(axis=1) / count,
         "shown as they are": is_kept.sum(axis=1) / count,
         "shown as text": ((shown >= FIRST_ID) & used & ~is_kept).sum(axis=1) / count,

@@ -61,7 +61,7 @@ def test_hash32_is_uniform_in_every_byte(shift):
     assert abs(chi_square_z(counts, bits.size / 256)) < 4.5
 
 
-def test_hash32_of_neighbours_and_of_related_keys_is_uncorrelated():
+def test_hash32_of_neighbors_and_of_related_keys_is_uncorrelated():
     keys = hashing.hash64(2, np.arange(3000))
     # Keys that agree in one half by chance, as some of millions of rows do.
     other_keys = hashing.hash64(3, np.arange(3000))
@@ -147,7 +147,7 @@ def test_permuted_of_a_large_range_is_distinct_and_independent_of_the_grouping()
     np.testing.assert_array_equal(hashing.permute(3, index[500:503], size), image[500:503])
 
 
-def test_permuted_sends_an_index_anywhere_and_neighbours_apart():
+def test_permuted_sends_an_index_anywhere_and_neighbors_apart():
     size, keys = 31, 600
     images = np.stack([hashing.permute(key, np.arange(size), size) for key in range(keys)])
     for index in (0, 15, 30):
@@ -162,7 +162,7 @@ def test_the_numbers_of_purposes_are_frozen():
     assert numbers == {
         **{"WALK": 1, "TARGET_LENGTH": 2, "SPLIT_OF_CHUNK": 3, "STRETCH": 9, "PACKED_ROWS": 11},
         **{"TRIAL_WALK": 12, "SAME_DOCUMENT": 4, "OTHER_DOCUMENT": 5, "START_OF_B": 6},
-        **{"CUT_A": 7, "CUT_B": 8, "SWAP": 10, "LABELLED_ORDER": 71, "EPOCH": 101},
+        **{"CUT_A": 7, "CUT_B": 8, "SWAP": 10, "LABELED_ORDER": 71, "EPOCH": 101},
         **{"EPOCH_ORDER": 102, "MASKS": 103, "WALK_MASKS": 104, "DEAL_TO_ROWS": 201},
         **{"STORED_ORDER": 211, "DOCUMENT_FINGERPRINT": 202, "SENTENCE_FINGERPRINT": 203},
     }

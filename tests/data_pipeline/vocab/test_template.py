@@ -8,7 +8,7 @@ import tokenizers
 from tokenizers import processors
 
 from data_pipeline.io.small_files import DamagedFile
-from data_pipeline.labelled.framing import frame
+from data_pipeline.labeled.framing import frame
 from data_pipeline.vocab.template import (
     from_json,
     make_bert_template,

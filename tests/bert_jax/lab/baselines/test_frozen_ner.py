@@ -11,7 +11,7 @@ from bert_jax.lab.baselines import frozen_ner
 from bert_jax.lab.baselines.frozen_ner import FEATURES, Training
 from bert_jax.logging.console import Screen
 from bert_jax.tasks.task import TAG, Task
-from data_pipeline.labelled.rows import build_rows
+from data_pipeline.labeled.rows import build_rows
 
 LAYERS, WIDTH = 4, 3
 

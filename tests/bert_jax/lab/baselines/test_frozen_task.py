@@ -18,8 +18,8 @@ from bert_jax.lab.baselines.settings import BiLM, SkipGram
 from bert_jax.lab.baselines.vectors import Encoder
 from bert_jax.logging.console import Screen
 from bert_jax.tasks.task import CLASSIFY, REGRESS, SPAN, TAG, Task
-from data_pipeline.labelled.framing import frame
-from data_pipeline.labelled.rows import build_rows
+from data_pipeline.labeled.framing import frame
+from data_pipeline.labeled.rows import build_rows
 from data_pipeline.store import open_store
 from data_pipeline.vocab.template import make_bert_template, make_xlnet_template
 from tests.bert_jax.lab.baselines.test_frozen_ner import tagging

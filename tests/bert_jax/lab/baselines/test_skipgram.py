@@ -14,7 +14,7 @@ from scipy.special import expit as sigmoid
 from bert_jax.lab.baselines import skipgram, training
 from bert_jax.lab.baselines.settings import SkipGram
 from bert_jax.logging.console import Screen
-from data_pipeline.labelled.rows import build_rows
+from data_pipeline.labeled.rows import build_rows
 from data_pipeline.store import open_store
 
 VOCAB, WIDTH, NEGATIVES = 11, 7, 3
@@ -72,10 +72,10 @@ def test_negatives_are_drawn_by_their_counts():
     assert np.array_equal(weights[:, 1:] == 0, targets[:, 1:] == 3)
 
 
-def test_pairs_are_neighbours_within_a_row_nearer_ones_more_often():
+def test_pairs_are_neighbors_within_a_row_nearer_ones_more_often():
     rows = build_rows([(list(range(start, start + 9)), 9) for start in (0, 20, 40)])
     keep = np.ones(60)
-    keep[22] = 0  # always dropped: its neighbours are then at distance 1
+    keep[22] = 0  # always dropped: its neighbors are then at distance 1
     seen = Counter()
     for seed in range(300):
         pairs = skipgram.make_pairs(rows, np.array([0, 1]), 3, keep, (seed, 0))

@@ -23,7 +23,7 @@ def vocabulary(tmp_path_factory):
 def windows_of(vocabulary, context=CONTEXT, **changed):
     asked = (question("p", "who"), question("q", "where, in"))
     return make_windows(
-        [Paragraph(context, asked)], vocabulary, options("", **changed), labelled=False
+        [Paragraph(context, asked)], vocabulary, options("", **changed), labeled=False
     )[0]
 
 

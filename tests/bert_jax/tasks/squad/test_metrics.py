@@ -69,7 +69,7 @@ def test_an_answer_against_its_golds(golds, answer, exact, f1, is_version_2):
         ([], "Paris", None, (0, 0)),
     ],
 )
-def test_what_is_empty_once_normalised(golds, answer, of_version_1, of_version_2):
+def test_what_is_empty_once_normalized(golds, answer, of_version_1, of_version_2):
     assert of_version_1 is None or score_question(golds, answer, False) == of_version_1
     assert score_question(golds, answer, True) == of_version_2
 

@@ -9,7 +9,7 @@ import pytest
 from bert_jax.tasks.squad.answers import find_best_answers
 from bert_jax.tasks.squad.data import Paragraph
 from bert_jax.tasks.squad.windows import make_windows
-from data_pipeline.labelled.windows import choose_windows, cut_windows
+from data_pipeline.labeled.windows import choose_windows, cut_windows
 from data_pipeline.vocab.template import make_xlnet_template
 from tests.bert_jax.tasks.squad_samples import letter_vocabulary, options, question
 
@@ -72,7 +72,7 @@ def test_a_row_and_the_places_of_its_answer(vocabulary):
     """'1895' lies in the word '1895-96', and alone is the answer; 'pari' lies in a token."""
     asked = (question("q", "When?", ("1895", 26)), question("p", "who", ("pari", 12)))
     windows, findings = make_windows(
-        [Paragraph(TEXT, asked)], vocabulary, options(""), labelled=True
+        [Paragraph(TEXT, asked)], vocabulary, options(""), labeled=True
     )
     rows = windows.rows
     row = "[CLS] when ? [SEP] ann sang in paris . bob ( 1895 - 96 ) slept [SEP]"
@@ -88,7 +88,7 @@ def test_rows_of_another_template_have_their_answers_where_cls_stands(vocabulary
     """XLNet's rows end with [CLS]."""
     xlnet = dataclasses.replace(vocabulary, template=make_xlnet_template(vocabulary.special_ids))
     asked = (question("q", "When?", ("1895", 26)), question("n", "who"))
-    windows, _ = make_windows([Paragraph(TEXT, asked)], xlnet, options(""), labelled=True)
+    windows, _ = make_windows([Paragraph(TEXT, asked)], xlnet, options(""), labeled=True)
     rows = windows.rows
     row = "when ? [SEP] ann sang in paris . bob ( 1895 - 96 ) slept [SEP] [CLS]"
     assert tokens(vocabulary, rows, 0) == row
@@ -109,7 +109,7 @@ def test_an_answer_outside_of_a_window_is_at_cls(vocabulary):
     cut = question("c", "who sang", ("in paris . bob (", 9))
     asked = (question("q", "who sang", ("paris", 12)), question("n", "who slept"), cut)
     windows, findings = make_windows(
-        [Paragraph(TEXT, asked)], vocabulary, options("", **SHORT), labelled=True
+        [Paragraph(TEXT, asked)], vocabulary, options("", **SHORT), labeled=True
     )
     rows = windows.rows
     # 7 pieces a window: ann sang in paris . bob ( | paris . bob ( 1895 - 96 | ( 1895 - 96 ) slept
@@ -124,7 +124,7 @@ def test_an_answer_outside_of_a_window_is_at_cls(vocabulary):
 def test_a_long_question_is_cut_and_an_empty_one_kept(vocabulary):
     asked = (question("long", "who " * 9), question("empty", " "), question("dropped", "\x07"))
     windows, findings = make_windows(
-        [Paragraph("ann", asked)], vocabulary, options("", max_query_length=3), labelled=False
+        [Paragraph("ann", asked)], vocabulary, options("", max_query_length=3), labeled=False
     )
     shown = [tokens(vocabulary, windows.rows, row) for row in range(3)]
     assert shown[0] == "[CLS] who who who [SEP] ann [SEP]"
@@ -135,7 +135,7 @@ def test_a_long_question_is_cut_and_an_empty_one_kept(vocabulary):
 
 def test_a_context_without_pieces_has_a_row(vocabulary):
     windows, _ = make_windows(
-        [Paragraph(" ", (question("q", "who"),))], vocabulary, options(""), labelled=True
+        [Paragraph(" ", (question("q", "who"),))], vocabulary, options(""), labeled=True
     )
     assert tokens(vocabulary, windows.rows, 0) == "[CLS] who [SEP] [SEP]"
     assert windows.window_pieces_R.tolist() == [0]

@@ -1,12 +1,12 @@
-"""Batches of labelled examples: what stands in them, in which order, and that steps repeat."""
+"""Batches of labeled examples: what stands in them, in which order, and that steps repeat."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 
-from data_pipeline.labelled.framing import frame
-from data_pipeline.labelled.rows import ExampleStream, batch_by_length, build_rows, choose_seq_len
+from data_pipeline.labeled.framing import frame
+from data_pipeline.labeled.rows import ExampleStream, batch_by_length, build_rows, choose_seq_len
 from data_pipeline.vocab.template import make_bert_template
 
 BERT = make_bert_template({"cls": 2, "sep": 3})
@@ -43,8 +43,8 @@ def test_choices_of_an_example_stay_together():
 def test_token_labels_lie_under_their_tokens():
     rows = [frame([11, 12], None, BERT, 8), frame([13], None, BERT, 8)]
     token_labels = {"label_ids": np.array([0, 5, 6, 0, 0, 7, 0])}
-    labelled = dataclasses.replace(build_rows(rows), token_labels=token_labels)
-    batch = labelled.batch(np.array([1, 0, -1]), 5, pad_id=0)
+    labeled = dataclasses.replace(build_rows(rows), token_labels=token_labels)
+    batch = labeled.batch(np.array([1, 0, -1]), 5, pad_id=0)
     assert batch["label_ids"].tolist() == [[0, 7, 0, 0, 0], [0, 5, 6, 0, 0], [0] * 5]
 
 

@@ -6,8 +6,8 @@ import pytest
 import tokenizers
 
 from data_pipeline.io.refused import Refused
-from data_pipeline.labelled.framing import frame, truncate_pair
-from data_pipeline.labelled.rows import build_rows
+from data_pipeline.labeled.framing import frame, truncate_pair
+from data_pipeline.labeled.rows import build_rows
 from data_pipeline.spec.schema import TRANSFORMERS
 from data_pipeline.vocab.template import make_bert_template
 

@@ -4,15 +4,15 @@ import dataclasses
 
 import numpy as np
 
-from data_pipeline.labelled.framing import frame
-from data_pipeline.labelled.packing import (
+from data_pipeline.labeled.framing import frame
+from data_pipeline.labeled.packing import (
     PackedSteps,
     Packing,
     choose_packing,
     pack_examples,
     place_examples,
 )
-from data_pipeline.labelled.rows import ExampleStream, build_rows
+from data_pipeline.labeled.rows import ExampleStream, build_rows
 from data_pipeline.vocab.template import make_bert_template
 
 BERT = make_bert_template({"cls": 2, "sep": 3})

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from data_pipeline.labelled.framing import FramedRow
+from data_pipeline.labeled.framing import FramedRow
 from data_pipeline.spec.hashing import Purpose, derive_key, hash64
 
 Batch = dict[str, np.ndarray]
@@ -78,7 +78,7 @@ class EncodedRows:
             self.rows_per_example,
         )
 
-    def labelled_as(self, other: "EncodedRows") -> "EncodedRows":
+    def labeled_as(self, other: "EncodedRows") -> "EncodedRows":
         """Return the same rows, with zeros for labels that only `other` has."""
         labels = {
             name: np.zeros((self.examples, *array.shape[1:]), array.dtype)
@@ -208,7 +208,7 @@ class ExampleStream:
         self._lengths_N = rows.lengths_N
 
     def _draw_order(self, epoch: int) -> np.ndarray:
-        key = derive_key(self._seed, Purpose.LABELLED_ORDER, epoch)
+        key = derive_key(self._seed, Purpose.LABELED_ORDER, epoch)
         return np.argsort(hash64(key, np.arange(self.rows.examples)), kind="stable")
 
     def locate(self, positions_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -12,8 +12,8 @@ from typing import cast
 from data_pipeline.io.address import is_address
 from data_pipeline.io.errors import explain_errors
 from data_pipeline.io.refused import Refused
-from data_pipeline.labelled.framing import FramedRow, frame
-from data_pipeline.labelled.rows import EncodedRows, build_rows
+from data_pipeline.labeled.framing import FramedRow, frame
+from data_pipeline.labeled.rows import EncodedRows, build_rows
 from data_pipeline.read.lines import read_lines, read_stream
 from data_pipeline.spec.schema import GOOGLE
 from data_pipeline.vocab import Vocabulary, split_ids

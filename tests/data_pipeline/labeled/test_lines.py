@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from data_pipeline.io.refused import Refused
-from data_pipeline.labelled import lines as sentence_lines
-from data_pipeline.labelled.lines import LineCounts, check_lines, group_rows, open_lines
+from data_pipeline.labeled import lines as sentence_lines
+from data_pipeline.labeled.lines import LineCounts, check_lines, group_rows, open_lines
 from data_pipeline.read import lines as read_lines
 from data_pipeline.vocab import load_vocabulary
 from tests.data_pipeline.encoded import write_list

@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 import numpy as np
 
-from data_pipeline.labelled.rows import SEQ_LENS, Batch, EncodedRows, ExampleStream, choose_seq_len
+from data_pipeline.labeled.rows import SEQ_LENS, Batch, EncodedRows, ExampleStream, choose_seq_len
 
 VERSION = 1  # raise it when the placement changes: dropout depends on the placement
 _MAX_ROW = 512
