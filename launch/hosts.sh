@@ -92,7 +92,8 @@ IFS=, read -ra hosts <<<"$names"
 [[ -z $(printf '%s\n' "${hosts[@]#*@}" | sort | uniq -d) ]] || refuse "$names has a host twice; give each once"
 [[ -n $folder && $folder != -* ]] || refuse "${folder@Q} is no folder of the hosts; give it after their names"
 shift 2
-said=$(mktemp -d) && trap 'rm -rf "$said"' EXIT
+said=$(mktemp -d 2>&1) || refuse "no folder for the hosts' answers ($said); make room there, or set TMPDIR"
+trap 'rm -rf "$said"' EXIT
 if [[ -n $only_stop ]]; then
     on_all --stop || refuse "not stopped: $failed"
     printf '%s\n' "${answers[@]}"

@@ -38,9 +38,10 @@ command -v "$python" >/dev/null || refuse "PYTHON is '$python', no program here;
 
 before=$(newest_step)
 # The first start of a job ignores what an older job of the same number has left.
-tries_file=slurm-$job.tries tries=0
-if [[ $restarts != 0 ]]; then read -r tries 2>/dev/null <"$tries_file" || tries=0; fi
-[[ $tries =~ ^[0-9]$ ]] || tries=0
+tries_file=slurm-$job.tries tries=0 former=''
+if [[ $restarts != 0 ]]; then read -r tries former 2>/dev/null <"$tries_file" || tries=0; fi
+# A start that Slurm ended, as a preemption does, wrote no count but may have saved.
+[[ $tries =~ ^[0-9]$ && ($before == "$former" || $before == unknown) ]] || tries=0
 
 # srun, as Slurm signals the steps of a job and not this shell. A process that fails or dies ends the others,
 # which takes up to a minute; were srun to end them, their 137 would hide its exit code, as srun returns the
@@ -54,12 +55,16 @@ case $code in
     0 | 2 | 3) exit "$code" ;;
 esac
 tries=$((tries + 1)) after=$(newest_step)
-if [[ $after != "$before" && $after != unknown ]]; then tries=0; fi
+if [[ $after == unknown ]]; then after=$before; fi
+if [[ $after != "$before" ]]; then tries=0; fi
 if ((tries >= MAX_TRIES)); then
     echo "gave up: exit code $code, and $tries starts in a row reached no newer checkpoint than $after" >&2
     exit "$code"
 fi
-echo "$tries" >"$tries_file"
+if ! echo "$tries $after" >"$tries_file"; then
+    echo "error: $PWD/$tries_file, which counts the starts, cannot be written; make room, then submit again" >&2
+    exit "$code"
+fi
 echo "exit code $code, newest checkpoint $after: requeued"
 scontrol requeue "$job" || echo "error: Slurm does not requeue job $job; submit it again to resume" >&2
 exit "$code"

@@ -62,7 +62,7 @@ class Job:
 
 def _git(*words: str) -> tuple[int, str]:
     ran = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
-    return ran.returncode, (ran.stdout or ran.stderr).strip()
+    return ran.returncode, (ran.stderr if ran.returncode else ran.stdout).strip()
 
 
 def find_commit(revision: str) -> str:
@@ -106,7 +106,11 @@ def check_config(job: Job) -> None:
         with tempfile.TemporaryDirectory() as folder:
             command = ["git", "-C", str(ROOT), "archive", job.commit]
             packed = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
-            subprocess.run(["tar", "-xf", "-", "-C", folder], input=packed, check=True)
+            command = ["tar", "-xf", "-", "-C", folder]
+            ran = subprocess.run(command, input=packed, stderr=subprocess.PIPE)
+            if ran.returncode:
+                why = os.fsdecode(ran.stderr).split("\n")[0]
+                refuse(f"the commit is not unpacked in {folder} ({why}); make room, or set TMPDIR")
             _resolve(pathlib.Path(folder), path, job.flags)
 
 

@@ -114,7 +114,7 @@ group() {
 }
 
 status() {
-    local pid workdir code=''
+    local pid workdir written code=''
     workdir=$(cat "$WORKDIR" 2>/dev/null || true)
     if [[ -e $EXIT_CODE ]]; then
         read -r code <"$EXIT_CODE" || true
@@ -127,7 +127,9 @@ status() {
             echo "busy $pid"
             return
         fi
-        echo "running $pid $(($(date +%s) - $(stat -c %Y "$LOG"))) $(newest_step "${2-$workdir}")"
+        # A log that was moved or removed is still written.
+        written=$(stat -Lc %Y "/proc/$pid/fd/1" "$LOG" "$LOCK" 2>/dev/null | sort -n | tail -n 1 || true)
+        echo "running $pid $(($(date +%s) - written)) $(newest_step "${2-$workdir}")"
     elif [[ -e $PID ]]; then
         # No process is left and no exit code was written: training was killed, or the worker rebooted.
         echo "ended 137 $(newest_step "${2-$workdir}")"
@@ -185,10 +187,11 @@ clear() {
     [[ $now != running* ]] ||
         refuse "training runs here already ($now); stop it with --stop of the script that started it: launch/train.sh or launch/hosts.sh"
     stop >/dev/null
+    cd -P . # as /proc names folders
     for folder in /proc/[0-9]*; do
         [[ $(readlink "$folder/cwd" 2>/dev/null) == "$PWD" ]] || continue
         words=$(tr '\0' ' ' <"$folder/cmdline" 2>/dev/null) || continue
-        [[ $words != *' -m bert_jax.train '* ]] ||
+        [[ $words != *[\ /]bert[-_]jax[.\ ]train\ * ]] ||
             refuse "process ${folder#/proc/} trains in $PWD, and launch/train.sh did not start it: '$words';" \
                 "stop it first: kill ${folder#/proc/}"
     done

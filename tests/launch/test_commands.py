@@ -202,6 +202,13 @@ def test_a_mistake_in_a_config_is_refused_as_by_train(refused, call, cluster, cl
     assert "--config=configs/base.py: there is no such file" in refused(*words)
 
 
+def test_a_commit_that_cannot_be_unpacked_here_is_refused(refused, cluster, tmp_path, monkeypatch):
+    write_command(tmp_path / "tools" / "tar", "echo 'tar: a: No space left on device' >&2; exit 2")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
+    said = refused("watch", "--dry-run", cluster(), *TRAIN)
+    assert "tar: a: No space left on device" in said and "TMPDIR" in said
+
+
 def test_what_only_workers_have_is_left_to_them(call, cluster, config, tmp_path, monkeypatch):
     flags = ("--dry-run", cluster(), *TRAIN)
     assert call("train", *flags, "--config.data.store=/mnt/store", "--config.seed=3")[0] == 0

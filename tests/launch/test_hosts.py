@@ -90,6 +90,15 @@ def test_slurm_gives_up_after_five_starts_without_a_newer_checkpoint(folder, job
     ran = job(134, 20, 20, SLURM_RESTART_COUNT="9")
     assert ran.returncode == 134 and "gave up" in ran.stderr
     assert len(calls(folder, "scontrol")) == 9
+    job(134, 40, 40, SLURM_RESTART_COUNT="11")  # after one that saved and was preempted
+    assert len(calls(folder, "scontrol")) == 10
+
+
+def test_slurm_requeues_no_job_whose_starts_it_cannot_count(folder, job):
+    (folder / "clone" / "slurm-7.tries").mkdir()  # as on a full disk
+    ran = job(1)
+    assert ran.returncode == 1 and calls(folder, "scontrol") == []
+    assert ran.stderr.splitlines()[-1].startswith("error: ") and "slurm-7.tries" in ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -162,6 +171,14 @@ def test_hosts_refuses_bad_names_in_one_sentence(folder, words):
     ran = hosts(folder, *words)
     assert (ran.returncode, ran.stdout, ran.stderr[:7]) == (2, "", "error: ")
     assert ran.stderr.count("\n") == 1 and calls(folder, "ssh") == []
+
+
+def test_hosts_refuses_where_it_cannot_keep_the_answers(folder):
+    write_answers(folder, ssh=[])
+    ran = hosts(folder, "a", "x", "--workdir=w", TMPDIR=str(folder / "absent"))
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
+    assert ran.stderr.startswith("error: ") and "TMPDIR" in ran.stderr
+    assert calls(folder, "ssh") == []
 
 
 def write_ssh(folder):

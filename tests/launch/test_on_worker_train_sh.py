@@ -109,6 +109,16 @@ def test_a_run_from_its_start_to_its_exit_code(worker):
     assert last.endswith("Z ended with exit code 86")
 
 
+def test_a_log_that_was_moved_still_shows_that_the_training_writes(worker):
+    worker.start("echo ready", *TRAINS)
+    worker.log.rename(worker.folder / "logs" / "older.log")
+    for log in (None, worker.log):
+        if log:
+            log.touch()
+            os.utime(log, (0, 0))
+        assert 0 <= int(worker.status().split()[2]) < 20
+
+
 def test_a_second_run_is_refused_while_one_runs_and_adds_to_the_log_after(worker):
     worker.start("echo trains", *TRAINS)
     assert f"(process {worker.read_pids()[0]})" in worker.start(code=2)
@@ -239,11 +249,17 @@ def test_what_holds_the_lock_of_an_ended_run_is_ended(worker):
     assert child.wait(timeout=10) != 0
 
 
-def test_a_training_that_somebody_started_by_hand_is_named_and_left_alone(worker):
-    words = ("-m", "bert_jax.train", "--config=a")
+@pytest.mark.parametrize(
+    "how", ["-m bert_jax.train", "-m bert_jax train", ".venv/bin/bert-jax train"]
+)
+def test_a_training_that_somebody_started_by_hand_is_named_and_left_alone(worker, how):
+    words = (*how.split(), "--config=a")
     worker.sleep(worker.folder.parent, *words)  # in another folder it is not ours
     assert worker.says("--clear", LOG) == ""
     other = worker.sleep(worker.folder, *words)
+    worker.folder = worker.folder.parent / "link"  # as a home folder may be
+    worker.folder.symlink_to("bert_jax")
+    worker.environment["PWD"] = str(worker.folder)
     assert f"kill {other.pid}" in worker.says("--clear", LOG, code=2)
     assert other.poll() is None
 

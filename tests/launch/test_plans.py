@@ -282,8 +282,12 @@ def test_a_cluster_file_of_windows_in_the_home_folder_and_one_that_is_not_there(
     assert "create my-tpu " in call("create", "--dry-run", "--cluster=~/cluster.env")[1]
 
 
-def test_uncommitted_changes_are_named_and_older_commits_sent(refused, call, cluster, clone):
+def test_uncommitted_changes_are_named_and_older_commits_sent(
+    refused, call, cluster, clone, monkeypatch
+):
     first = git(clone, "rev-parse", "HEAD")
+    monkeypatch.setenv("GIT_TRACE", "1")  # git says something of a clone without changes too
+    assert first in call("setup", "--dry-run", cluster())[1]
     (clone / "old module.py").write_text("x = 1\n")
     assert "old module.py" in refused("setup", "--dry-run", cluster())
     git(clone, "commit", "--all", "--message=b")
