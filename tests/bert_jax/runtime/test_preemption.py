@@ -11,6 +11,7 @@ from tests.bert_jax import joined
 STOP = """
 import os, signal, time
 from bert_jax.runtime.preemption import STOP_SIGNALS, Stop
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
 stop = Stop()
 with stop.noted():
     point = 0
