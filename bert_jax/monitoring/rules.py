@@ -37,8 +37,12 @@ class Finding:
 
     def as_record(self) -> dict[str, Any]:
         """Return the record that metrics.jsonl and summary.json keep."""
-        texts = {"sentence": self.sentence, "try": self.advice}
-        return {"rule": self.rule, "step": self.step, **texts}
+        return {
+            "rule": self.rule,
+            "step": self.step,
+            "sentence": self.sentence,
+            "try": self.advice,
+        }
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Finding":
@@ -73,9 +77,14 @@ class PhaseView:
         return self.step / total_steps(self.config)
 
     @property
+    def steps_taken(self) -> int:
+        """Return the steps that this phase has taken."""
+        return self.step - self.facts.first_step
+
+    @property
     def taken(self) -> float:
         """Return the share of the run that this phase has taken."""
-        return (self.step - self.facts.first_step) / total_steps(self.config)
+        return self.steps_taken / total_steps(self.config)
 
     def curve(self, measure: str, is_heldout: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return the steps and values of a measure in this phase: int64[N], float64[N]."""
@@ -293,8 +302,7 @@ def next_sentence_at_chance(view: PhaseView) -> Words:
     if majority is None or not len(accuracies) or view.share < _LATE:
         return None
     newest = float(accuracies[-3:].mean())
-    steps_taken = view.step - view.facts.first_step
-    if steps_taken < 10 * _MIN_STEPS or newest > max(majority, 0.5) + 0.02:
+    if view.steps_taken < 10 * _MIN_STEPS or newest > max(majority, 0.5) + 0.02:
         return None
     return (
         f"the accuracy on next sentences is {newest:.1%}; always guessing the more frequent label "

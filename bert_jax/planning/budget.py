@@ -20,6 +20,7 @@ from bert_jax.planning.candidates import SIZE_FIELDS, CompileAll, EncoderShape, 
 from bert_jax.planning.chip_prices import Price
 from bert_jax.planning.law import Law, count_in_words, count_most_parameters
 from bert_jax.planning.slices import Slice
+from bert_jax.train_step.schedule import list_ramps
 from bert_jax.trainer.feed import StoreFeed
 from bert_jax.trainer.heldout import MANY_EPOCHS
 from data_pipeline.io.refused import Refused
@@ -484,30 +485,26 @@ def make_settings(
     settings: dict[str, Any] = {f"config.model.{n}": getattr(model, n) for n in SIZE_FIELDS}
     total = sum(steps)
     settings |= {f"config.phases[{index}].steps": count for index, count in enumerate(steps)}
+    pairs = zip(given.phases, steps, strict=True)
+    phases = tuple(dataclasses.replace(phase, steps=count) for phase, count in pairs)
+    bought = dataclasses.replace(given, phases=phases)
+    lengths = {ramp.first_step: ramp.steps for ramp in list_ramps(bought)}
     for index, phase in enumerate(given.phases):
         if phase.restart_warmup_steps:
             warmup_steps = round(phase.restart_warmup_steps * steps[index] / phase.steps)
-            settings[f"config.phases[{index}].restart_warmup_steps"] = min(
-                max(1, warmup_steps), _count_schedule(given, steps, index) - 1
-            )
+            length = lengths[config_lib.phase_start(bought, index)]
+            name = f"config.phases[{index}].restart_warmup_steps"
+            settings[name] = min(max(1, warmup_steps), length - 1)
     share = total / config_lib.total_steps(given)
     for name in ("warmup_tokens", "decay_steps"):
         if number := getattr(given.optim, name):
             settings[f"config.optim.{name}"] = max(1, round(number * share))
     if given.optim.warmup_steps and not given.optim.warmup_tokens:
-        settings["config.optim.warmup_steps"] = min(
-            max(1, round(given.optim.warmup_steps * share)), _count_schedule(given, steps, 0) - 1
-        )
+        warmup_steps = max(1, round(given.optim.warmup_steps * share))
+        settings["config.optim.warmup_steps"] = min(warmup_steps, lengths[0] - 1)
     mean_secs = sum(bill.secs for bill in bills) / total
     settings["config.checkpoint.every_steps"] = max(1, round(SAVE_EVERY_SECS / mean_secs))
     return settings
-
-
-def _count_schedule(config: Config, steps: Sequence[int], start: int) -> int:
-    """Count the steps of the schedule that begins with the phase `start`."""
-    later = range(start + 1, len(steps))
-    restarts = (index for index in later if config.phases[index].restart_learning_rate)
-    return sum(steps[start : next(restarts, len(steps))])
 
 
 def _draw_curves(

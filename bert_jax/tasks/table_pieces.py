@@ -38,8 +38,11 @@ _SPECIAL = re.compile('[",\r\n]')  # a csv quotes a text with one of them
 _TABS = str.maketrans("\t\r\n", "   ")  # a tsv has no quotes that could hold these
 # Types that JSON and csv do not have: written as Arrow casts them to text.
 _AS_TEXT = (
-    *(pa.types.is_temporal, pa.types.is_decimal),
-    *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary),
+    pa.types.is_temporal,
+    pa.types.is_decimal,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
 )
 
 Show = Callable[[int], None]

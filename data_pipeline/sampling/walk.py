@@ -145,7 +145,7 @@ def _find_bounds(split: Split, rules: WalkRules) -> np.ndarray:
     shift = hashing.derive_key(rules.key, Purpose.STRETCH) % _STRETCH_SENTENCES
     multiples = np.arange(_STRETCH_SENTENCES - shift, split.sentences, _STRETCH_SENTENCES)
     starts = np.searchsorted(offsets_D, multiples)
-    return offsets_D[np.unique([0, *starts, split.documents])]
+    return offsets_D[np.unique(np.concatenate([[0], starts, [split.documents]]))]
 
 
 @dataclasses.dataclass(frozen=True)

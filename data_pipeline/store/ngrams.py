@@ -140,6 +140,13 @@ class _Units:
         """Return whether a unit serves to fit the weights, and so is not counted."""
         return np.asarray(number % self.distance == self.distance // 2)
 
+    def list_fitted(self, tokens: int) -> Iterator[tuple[int, int]]:
+        """List the first token of each unit that is_fitted, and the one after its last."""
+        first = self.distance // 2
+        starts = self.starts_D[first :: self.distance]
+        stops = np.append(self.starts_D[first + 1 :: self.distance], tokens)
+        return zip(starts, stops, strict=False)  # one stop too many at most
+
 
 def _cut_units(split: Split) -> _Units:
     starts_D = np.unique(split.sentence_offsets[split.document_offsets[:-1]])
@@ -156,12 +163,9 @@ def _select_fitted(
     split: Split, units: _Units, places: tuple[int, int], unigram_V: np.ndarray
 ) -> Predictions:
     """Select the tokens of the units for fitting the weights, with their neighbors."""
-    first = units.distance // 2
-    starts = units.starts_D[first :: units.distance]
-    stops = np.append(units.starts_D[first + 1 :: units.distance], split.tokens)
     parts = [
         _find_neighbors(split.token_ids[start:stop], np.zeros(stop - start), places, len(unigram_V))
-        for start, stop in zip(starts, stops, strict=False)  # one stop too many at most
+        for start, stop in units.list_fitted(split.tokens)
     ]
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     if not parts:

@@ -382,7 +382,8 @@ class _Turn:
         elif failed and not rules.starts_itself:
             self.restart(f"training failed with exit codes {failed}, newest checkpoint {self.step}")
         elif silent_secs >= rules.hung_secs:
-            self.actions += [Action("stacks")] * (not rules.starts_itself)  # over ssh alone
+            if not rules.starts_itself:  # over ssh alone
+                self.act("stacks")
             self.restart(f"no output for {silent_secs:.0f} s")
         elif rules.starts_itself:
             self.say_waiting(where, f"newest checkpoint {self.step}")
