@@ -202,6 +202,7 @@ def choose(monkeypatch, compiler, store, *flags):
     return plan.main([*given, *size, *flags])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given",
     ["--config.budget=2h", "--budget=19.2", "--chip_hours=8", "--config.budget=19.2usd@v5e:2x2"],

@@ -47,6 +47,7 @@ def test_a_row_by_hand(tmp_path):
     assert example.is_random
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"packed_examples": 3, "short_seq_prob": 0.5}, {"segments": "doc_sentences"}]
 )

@@ -21,6 +21,7 @@ def opened(tmp_path, monkeypatch) -> str:
     return f"--store={tmp_path}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed_examples", [1, 3])
 def test_the_rates_are_written(opened, tmp_path, capsys, packed_examples):
     out = tmp_path / "out.json"

@@ -110,6 +110,7 @@ def test_copies_that_are_dropped_do_not_count_where_a_split_is_filled_up(vocab_p
     assert opened.heldout.token_ids.tolist() == [*held_out[0], *held_out[1]]
 
 
+@pytest.mark.slow
 def test_the_advice_about_copies_on_both_sides_leaves_none(vocab_path, tmp_path):
     """Composed and decomposed accents are texts of their own until the vocabulary drops them."""
     path, forms = tmp_path / "corpus.txt", ("NFC", "NFD")
@@ -149,6 +150,7 @@ def test_the_manifest_says_what_went_in_and_what_came_out(corpus, vocab_path, tm
         assert described["sha256"] == hashlib.sha256(arrays[name]).hexdigest()
 
 
+@pytest.mark.slow
 def test_the_store_is_the_same_for_any_number_of_processes(
     corpus, vocab_path, tmp_path, monkeypatch
 ):

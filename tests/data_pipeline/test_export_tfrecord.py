@@ -52,6 +52,7 @@ def export(store, output, *flags):
     return json.loads((output / "export.json").read_text())
 
 
+@pytest.mark.slow
 def test_every_record_parses_as_google_reads_it_to_the_row_of_its_position(tiny_store, tmp_path):
     options = {"random_seed": 7, "masking": "whole_word"}
     flags = [f"--{name}={value}" for name, value in options.items()]

@@ -59,6 +59,7 @@ def run(store: object, *flags: str) -> int:
     return inspect.main([f"--store={store}", *flags, "--seq_len=32"])
 
 
+@pytest.mark.slow
 def test_a_healthy_store_on_the_screen_on_the_page_and_in_numbers(tmp_path, capsys):
     store = healthy_store(tmp_path / "store")
     out, json_out = tmp_path / "page.html", tmp_path / "numbers.json"
@@ -85,6 +86,7 @@ def test_a_healthy_store_on_the_screen_on_the_page_and_in_numbers(tmp_path, caps
     assert "manifest" not in numbers
 
 
+@pytest.mark.slow
 def test_the_page_stands_alone_and_escapes_what_a_corpus_holds(tmp_path):
     """Pieces and sources with HTML and the screen's own markup, others written to the left."""
     documents = random_documents(20, seed=1, vocab_size=15)

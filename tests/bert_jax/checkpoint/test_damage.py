@@ -82,6 +82,7 @@ def largest(folder, pattern):
 DATA, INDEX = "state/ocdbt.process_0/d/*", "state/d/*"
 
 
+@pytest.mark.slow
 @pytest.mark.fault(4, "each kind of file: a bit flipped, a page zeroed, cut off, emptied, removed")
 @pytest.mark.parametrize(
     ("pattern", "damage", "words"),
@@ -118,6 +119,7 @@ def test_damage_is_named_set_aside_and_the_checkpoint_before_taken(
     assert sorted(path.name for path in folder.iterdir()) == ["4"]
 
 
+@pytest.mark.slow
 def test_a_copy_to_branch_from_is_verified(folder):
     reader.verify_arrays(folder, 8)
     flip_a_bit(largest(folder / "8", DATA))
@@ -157,6 +159,7 @@ def test_a_run_is_never_begun_anew_where_no_checkpoint_is_whole(folder):
     assert reader.find_newest_step(folder) == 8  # both have their receipts
 
 
+@pytest.mark.slow
 @pytest.mark.fault(5, "an empty folder, one with another in it, half a copy, a file, half a save")
 @pytest.mark.parametrize("kind", ["empty", "empty inside", "half a copy", "a file", "cut off"])
 def test_what_is_no_whole_checkpoint_is_not_taken(kind, folder, saved):

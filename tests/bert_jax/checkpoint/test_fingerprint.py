@@ -57,6 +57,7 @@ def arrays():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "devices", "specs"),
     [

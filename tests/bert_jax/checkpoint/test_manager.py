@@ -80,6 +80,7 @@ def test_room_for_those_kept_for_good_is_asked_for(tmp_path, fresh):
     check_space(tmp_path, config, of.model, done_steps=steps, total_steps=steps)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(7, "the loop fails, or leaves by sys.exit, just after a save began")
 @pytest.mark.parametrize("raised", [RuntimeError("mine"), SystemExit(5), KeyboardInterrupt()])
 def test_a_save_under_way_is_finished_whatever_ends_the_run(raised, tmp_path, fresh):
@@ -94,6 +95,7 @@ def test_a_save_under_way_is_finished_whatever_ends_the_run(raised, tmp_path, fr
     assert reader.find_newest_step(tmp_path) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.fault(6, "there is no room for the receipt of a save under way")
 def test_a_save_that_failed_is_said_at_the_next_and_tried_again(tmp_path, fresh, monkeypatch):
     of, held = fresh
@@ -183,6 +185,7 @@ def test_parameters_of_other_shapes_are_refused(tmp_path, fresh):
         checkpoints.restore(lambda step: state.make_abstract_state(of.model, of.tx, of.where))
 
 
+@pytest.mark.slow
 def test_an_optimizer_for_some_of_the_parameters_is_restored(tmp_path):
     """Muon keeps no second moment of a kernel, and AdamW nothing of it: neither is saved."""
     muon = dataclasses.replace(SMALL, optim=OptimConfig(name="muon"))

@@ -60,6 +60,7 @@ def test_there_are_all_types_of_fields_and_no_other():
     assert {hint for _, _, hint, _ in FIELDS} == WRONG.keys() == RIGHT.keys()
 
 
+@pytest.mark.slow
 def test_a_wrong_type_is_refused_with_its_key_and_value(load):
     """Every text for the first field of a type, a text in turn for each other one."""
     seen = set()

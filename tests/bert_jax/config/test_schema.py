@@ -133,6 +133,7 @@ def test_recipes_of_other_encoders_are_those_of_their_papers():
     assert config_lib.list_objectives(read("left_to_right", "recipe=no_nsp")) == ["mlm"] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "vocab_size", "heads", "counts"),
     # From transformers' AlbertModel and ModernBertForMaskedLM with these sizes, 5.23; ALBERT's Base

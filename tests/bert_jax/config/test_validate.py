@@ -79,6 +79,7 @@ def out_of_range(setting):
 FIELDS = [(kind, *field) for kind, config in EXAMPLES.items() for field in fields(config)]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(20, "each setting out of its range or of another type")
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_each_setting_out_of_range_or_of_another_type_is_refused_by_its_key(kind):

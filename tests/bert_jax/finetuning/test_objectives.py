@@ -115,6 +115,7 @@ def by_hand(kind, logits, batch):
     return loss, None if kind == REGRESS else right, weight or EXAMPLES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [CLASSIFY, REGRESS, CHOOSE, SPAN, TAG])
 def test_sums_are_those_of_the_logits_and_rows_that_fill_up_count_for_nothing(kind):
     batch = rows_of(kind).batch(INDEX, 19, pad_id=0)

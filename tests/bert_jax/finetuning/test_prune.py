@@ -54,6 +54,7 @@ def compute_loss(params, batch, reader_D, gate_F):
     return np.mean((x @ reader_D) * batch["input_mask"])
 
 
+@pytest.mark.slow
 def test_importance_is_the_square_of_the_slope_of_each_neurons_gate():
     tiny = setting(GATED, 1)
     rng = np.random.default_rng(3)

@@ -111,6 +111,7 @@ def lines(workdir, split):
     return [line for line in map(json.loads, text.splitlines()) if line["split"] == split]
 
 
+@pytest.mark.slow
 def test_the_seed_draws_the_layer_of_the_task(config, tmp_path):
     drawn = []
     for number, seed in enumerate((0, 1, 1)):

@@ -54,6 +54,7 @@ def through(rows, batch_size, devices, **settings):
     return batches.collect(results, rows.examples)
 
 
+@pytest.mark.slow
 def test_outputs_that_are_not_finite_are_refused(rows):
     at, params, step = place_on(1)
     params = params | {"pooler": params["pooler"] | {"bias": np.full(32, np.nan, np.float32)}}
@@ -91,6 +92,7 @@ def one_device(rows):
     return through(rows, 6, 1)
 
 
+@pytest.mark.slow
 def test_a_row_comes_out_as_it_does_alone(rows, one_device):
     at, params, _ = place_on(1)
     seen = Visible(jnp.ones((1, 1, 1, 1), bool))
@@ -112,6 +114,7 @@ def test_a_row_comes_out_as_it_does_alone(rows, one_device):
     np.testing.assert_allclose(one_device["pooled"][6], pooled_BD[0], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_eight_devices_give_what_one_gives(rows, one_device):
     several = through(rows, 11, 8, preset="fsdp+tp")
     assert several["hidden"].shape == (11, 24, 32)

@@ -78,6 +78,7 @@ def spoken():
     return hidden_LBSD, mask_BS, batch
 
 
+@pytest.mark.slow
 def test_pooled_vectors_are_those_of_numpy(spoken):
     hidden_LBSD, mask_BS, batch = spoken
     last_two = choose_layers("-2:", 3)

@@ -30,6 +30,7 @@ def scores(checkpoint):
     )
 
 
+@pytest.mark.slow
 def test_each_token_is_masked_in_turn(checkpoint, scores):
     compute_logits = small_checkpoints.compute_logits_alone(checkpoint, 11)
     for ids, score in zip(IDS, scores, strict=True):

@@ -45,6 +45,7 @@ def test_a_store_without_held_out_text_is_refused_in_a_sentence(config, tmp_path
         store_scores.score_store(model, asked, 8, Screen(is_writer=False))
 
 
+@pytest.mark.slow
 def test_scores_that_are_not_finite_are_refused_as_json_has_none(config, tmp_path):
     arrays = tensors()
     arrays["bert.embeddings.LayerNorm.weight"] = np.full(14, np.nan, np.float32)
@@ -54,6 +55,7 @@ def test_scores_that_are_not_finite_are_refused_as_json_has_none(config, tmp_pat
         store_scores.score_store(model, asked, 8, Screen(is_writer=False))
 
 
+@pytest.mark.slow
 def test_ready_made_examples_are_scored_whatever_slots_they_have(tiny_store, tmp_path):
     """15% of 16 tokens are 3 slots; NVIDIA's records of 512 have 80, where 15% are 77."""
     records, store = tmp_path / "records", tmp_path / "store"

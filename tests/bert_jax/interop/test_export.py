@@ -54,6 +54,7 @@ def hugging_face(whole, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_hugging_face_gets_the_arrays_that_it_gave(hugging_face):
     held = safetensors.numpy.load_file(hugging_face / "model.safetensors")
     given = tensors()
@@ -244,6 +245,7 @@ def test_a_place_that_is_taken_is_refused(address, words, tmp_path):
         conversion.parse_target(address.format(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_copy_that_differs_or_cannot_be_read_is_not_kept(whole, tmp_path, monkeypatch):
     honest = load.load
 

@@ -40,6 +40,7 @@ def normalize(x, norm, epsilon):
     return x * norm["scale"] + norm.get("bias", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "changes", "hidden_act", "expected"),
     [

@@ -40,6 +40,7 @@ def on_mesh(devices, preset):
     return of
 
 
+@pytest.mark.slow
 def test_arrays_are_laid_out_padded_and_drawn(small):
     read = load.load(f"hf:{small}")
     assert read.heads == Heads(mlm=False, nsp=False)
@@ -91,6 +92,7 @@ def test_heads_that_a_checkpoint_lacks_are_not_made_up(small, heads, words):
         pretrained.place_model(load.load(str(small)), heads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_int8", [False, True])
 def test_the_callers_mesh_stays_current(tmp_path, is_int8):
     own = jax.make_mesh((2,), ("mine",), devices=jax.devices()[:2])
@@ -129,6 +131,7 @@ def test_a_place_without_a_checkpoint_is_refused(address, words):
         load.load(address)
 
 
+@pytest.mark.slow
 def test_a_run_of_ours_is_read_with_its_vocabulary(tiny_store, tmp_path):
     of = setting(CONFIG, 1)
     short = Phase(seq_len=24, steps=9, batch_size=8)

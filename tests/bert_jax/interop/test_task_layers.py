@@ -84,6 +84,7 @@ def test_names_come_back_as_they_went(kind, golden, folder):
         np.testing.assert_array_equal(array[skipped:], arrays[name][skipped:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", COMPILED)
 def test_logits_are_those_of_transformers(kind, golden, folder):
     path, _ = folder(kind)

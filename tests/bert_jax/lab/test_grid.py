@@ -88,6 +88,7 @@ def test_what_would_be_refused_of_every_run_is_refused_once(tmp_path, capsys):
     assert "no run came to its end; their logs are" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_failure_is_explained_by_this_start_alone(tmp_path, capsys):
     for failure, words in (
         ("sys.exit('error: the disk is full')", "failed: exit code 1: error: the disk"),

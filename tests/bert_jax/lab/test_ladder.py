@@ -29,6 +29,7 @@ def make_rungs(place, *flags, widths=WIDTHS, tokens=TOKENS, rate=2e-3):
     return [ladder_lib.make_rung(recipe, width, count) for width in widths for count in tokens]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "seq_len", "most_rows", "initial"),
     [

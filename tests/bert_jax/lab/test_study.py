@@ -296,6 +296,7 @@ def test_runs_take_place_at_once_and_a_row_waits_for_the_one_it_reads(
     assert devices == used
 
 
+@pytest.mark.slow
 def test_a_signal_ends_every_run_and_starts_no_other(
     config, tmp_path, fakes, monkeypatch, stops_raise
 ):

@@ -247,6 +247,7 @@ def test_values_that_are_not_finite_are_left_out():
     assert drawn["held-out"].shape[1] == 1
 
 
+@pytest.mark.slow
 def test_the_file_is_a_picture_that_settings_of_the_machine_do_not_change(tmp_path):
     write(tmp_path, lines_of_run(100))
     assert plots.draw_curves(tmp_path, PHASES) == tmp_path / "curves.png"

@@ -116,6 +116,7 @@ def bert_numpy(params, batch, drop=lambda row, layer, x, site: x):
     return np.array(hidden), np.array(mlm), np.array(nsp)
 
 
+@pytest.mark.slow
 def test_outputs_are_those_of_a_numpy_bert(model_and_params):
     """With dropout; the losses below are those of one without."""
     model, params = model_and_params
@@ -140,6 +141,7 @@ def test_outputs_are_those_of_a_numpy_bert(model_and_params):
     assert (np.asarray(got_mlm[..., VOCAB:]) < -1e8).all()  # rows that only pad the vocabulary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "error"), [("float32", 1e-5), ("bfloat16", 0.01)])
 def test_loss_is_the_sum_of_two_weighted_means(model_and_params, dtype, error):
     _, params = model_and_params

@@ -54,6 +54,7 @@ def test_distances_have_the_buckets_of_transformers(buckets, reach, expected):
     assert number_distances(config, 10).tolist() == [*map(int, expected.split())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("terms", "share"), [("c2p|p2c", True), ("c2p|p2c", False), ("c2p", True), ("p2c", False)]
 )

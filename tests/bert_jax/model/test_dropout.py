@@ -82,6 +82,7 @@ def test_dropout_keeps_the_mean_and_zeroes_the_rate():
         assert np.unique(dropped).tolist() == pytest.approx([0, 1 / (1 - rate)], rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quarter", range(4))
 def test_each_quarter_drops_the_rate_to_sixteen_bits(quarter):
     """Counted over all values of the sixteen bits that decide first."""

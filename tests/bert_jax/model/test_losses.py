@@ -51,6 +51,7 @@ def test_a_prediction_is_right_only_where_its_label_alone_is_the_likeliest():
     assert right.tolist() == [*are_right]
 
 
+@pytest.mark.slow
 def test_ties_that_few_bits_make_are_not_right(words):
     """Logits 4.01 and 4.0 are the same in bfloat16, and which is the likeliest is not known."""
     h, table, bias, labels, weights = (array.copy() for array in words)
@@ -120,6 +121,7 @@ def test_the_loss_of_words_and_its_gradients(words):
     assert (np.asarray(grads[1])[VOCAB:] == 0).all() and (np.asarray(grads[2])[VOCAB:] == 0).all()
 
 
+@pytest.mark.slow
 def test_logits_kept_in_bfloat16_have_the_loss_and_gradients_of_what_is_kept(words):
     h, table, bias, labels, weights = words
     h, table = (np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64) for x in (h, table))

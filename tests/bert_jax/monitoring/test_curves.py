@@ -76,6 +76,7 @@ def test_findings_are_no_lines_of_numbers(tmp_path):
     assert (curves.findings, curves.damaged_lines, curves.points) == ((finding,), 0, {})
 
 
+@pytest.mark.slow
 def test_a_long_curve_keeps_its_ends_and_its_extremes_in_bounded_memory(tmp_path):
     count = 20_000
     values = np.random.default_rng(0).normal(size=count)

@@ -26,6 +26,7 @@ def scatter(parts, devices, dim):
         return compiled(placed), compiled.as_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "dim", "joined"),
     [(8, 0, False), (4, 1, False), (3, 0, False), (6, 0, True), (2, 1, True)],
@@ -57,6 +58,7 @@ def test_a_long_axis_takes_rounds_of_reduce_scatters_or_on_v5e_an_all_reduce(
     np.testing.assert_array_equal(got, parts.sum(0))
 
 
+@pytest.mark.slow
 def test_pieces_in_bfloat16_are_added_up_in_float32():
     parts = jnp.ones((8, 8, 8), jnp.bfloat16).at[0].set(256.0)  # 256 + 1 is 256 in bfloat16
     got, _ = scatter(parts, 8, 0)

@@ -237,6 +237,7 @@ print(os.environ.get("GLIBC_TUNABLES"), *sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's tunables")
 def test_a_command_restarts_once_to_get_huge_pages(tmp_path):
     setting = tmp_path / "enabled pages"

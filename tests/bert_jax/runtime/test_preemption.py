@@ -127,6 +127,7 @@ def test_two_processes_stop_at_the_same_point():
     assert (int(first_signal), int(second_signal)) == (signal.SIGTERM, signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_one_of_several_processes_at_once():
     (end,) = joined.run(TWICE, count=1)
     assert end.code == -signal.SIGINT, end

@@ -59,6 +59,7 @@ def test_all_are_present_in_any_order_and_the_port_is_free_again(address):
     assert wait_all([Rank(address, 1, 0)]) == [None]  # one process needs no other
 
 
+@pytest.mark.slow
 @pytest.mark.fault(11, "a process with another count or number")
 @pytest.mark.parametrize(
     ("odd", "key"),
@@ -70,6 +71,7 @@ def test_a_process_that_does_not_fit_is_refused_on_all(address, odd, key):
     assert str(errors[0]) == str(errors[1]) and key in str(errors[0])
 
 
+@pytest.mark.slow
 @pytest.mark.fault(11, "two of four processes are never started")
 def test_the_missing_are_named_on_all_that_are_present(address):
     errors = wait_all([Rank(address, 4, number) for number in (0, 2)], limit_secs=1.0)
@@ -102,6 +104,7 @@ def introduce(**changed):
     return json.dumps({"bert_jax process": content}).encode() + b"\n"
 
 
+@pytest.mark.slow
 @pytest.mark.fault(11, "a thousand processes are never started")
 def test_an_answer_that_names_a_thousand_hosts_reaches_all(address, monkeypatch):
     monkeypatch.setattr(startup.socket, "gethostname", lambda: "h" * 60)
@@ -165,6 +168,7 @@ def test_junk_is_dropped_and_counted_in_one_line(address):
     assert line.startswith(f"{len(JUNK)} connections to port {address.rpartition(':')[2]}")
 
 
+@pytest.mark.slow
 def test_a_process_that_died_while_it_waited_may_come_again(address):
     with process_0(address, 3) as logged:
         died = socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])))

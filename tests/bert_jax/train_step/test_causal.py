@@ -55,6 +55,7 @@ def evaluate(params):
     return run
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_numpy(params, evaluate):
     """Cross entropy of each token that follows another one, by logits under a mask made here."""
     batch, original = masked_batch()
@@ -136,6 +137,7 @@ def test_a_prefix_does_not_depend_on_what_follows(windows):
     assert np.abs(of_ids[:, 7:] - of_own[:, 7:]).max(axis=(0, 2)).min() > 1e-3
 
 
+@pytest.mark.slow
 def test_the_objective_hides_what_follows_in_a_model_of_either_kind(params, evaluate):
     """As in a run whose causal phases come before masked ones."""
     batch, _ = masked_batch()

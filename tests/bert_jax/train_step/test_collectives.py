@@ -83,6 +83,7 @@ def sent_as_one(params) -> Counter:
     return Counter(arrays.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "micro_batches"),
     [("dp", 2), ("zero1", 2), ("fsdp", 1), ("fsdp+tp", 2), ("zero1+tp", 2), ("tp", 1)],
@@ -107,6 +108,7 @@ def test_each_parameter_is_exchanged_once_a_step(preset, micro_batches):
     assert not any(one.in_a_loop for one in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["dp", "zero1"])
 def test_gradients_of_matrices_are_exchanged_in_bfloat16_on_request(preset):
     tree, found = of_a_step(MeshConfig(preset=preset, gradient_dtype="bfloat16"))

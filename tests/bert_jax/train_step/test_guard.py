@@ -50,6 +50,7 @@ def oracle(config, losses, norms, phase_starts=(0,)):
     return bad
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [SPIKES, FINITE, GuardConfig(spike_sigmas=1.5, window_steps=3)])
 def test_it_calls_the_steps_bad_that_numpy_does(config):
     rng = np.random.default_rng(5)
@@ -95,6 +96,7 @@ def taken():
     return seen
 
 
+@pytest.mark.slow
 def test_a_bad_row_on_one_device_leaves_the_whole_state_as_it_was(taken):
     (before, good), (after, bad), (later, _) = taken
     assert (float(good["guard"].is_bad), float(bad["guard"].is_bad)) == (0.0, 1.0)

@@ -119,6 +119,7 @@ def test_at_the_base_width_nothing_is_scaled():
     assert mup.find_scales(of_width(128, {})) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert_adamw", "adamw", "stable_adamw"])
 def test_an_optimizer_scales_its_updates_and_not_its_decay(name):
     rng = np.random.default_rng(2)

@@ -40,6 +40,7 @@ def on_one_device():
     return computer(setting(PLAIN, 1), MLM_NSP)
 
 
+@pytest.mark.slow
 def test_packed_rows_have_the_metrics_and_gradients_of_their_examples(params, on_one_device):
     """On eight devices and over micro-batches, too."""
     got = compute(setting(PLAIN, 8), MLM_NSP, params, side_by_side(), micro_batches=2)

@@ -116,6 +116,7 @@ def named(name, clip_norm=1.0):
     return OptimConfig(name=name, clip_norm=clip_norm, weight_decay=0.1, learning_rate=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "clip_norm"), [("adamw", 0.0), *((name, 1.0) for name in NAMES)])
 def test_optimizers_follow_their_equations(name, clip_norm):
     config = named(name, clip_norm)
@@ -129,6 +130,7 @@ def test_optimizers_follow_their_equations(name, clip_norm):
     jax.tree.map(lambda g, e: np.testing.assert_allclose(g, e, rtol=2e-5, atol=2e-6), got, expected)
 
 
+@pytest.mark.slow
 def test_stable_adam_measures_small_gradients_against_the_square_of_epsilon():
     """Gradients between epsilon and its root are divided by their own size; smaller ones are not.
 
@@ -166,6 +168,7 @@ def test_a_bad_step_leaves_the_state_as_it_was(name):
     assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (moved, state)), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert_adamw", "adamw"])
 def test_a_step_on_a_cpu_copies_no_moment_and_no_weight(name):
     """XLA would compute the moments again within the weights, from copies of the old ones."""
@@ -283,6 +286,7 @@ def test_a_decay_of_its_last_steps_begins_at_the_peak_exactly(in_tokens):
     assert rates(config, [80])[0] == pytest.approx(end + (1e-4 - end) * (1 - 0.5**0.5), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_step_has_the_rate_of_the_schedule_in_runs_of_any_length():
     optim = OptimConfig(learning_rate=1e-3, warmup_steps=7, decay="one_minus_sqrt", decay_steps=50)
     short, endless = (Config(optim=optim, phases=(Phase(128, steps),)) for steps in (5003, 10**9))

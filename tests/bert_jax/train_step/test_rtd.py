@@ -47,6 +47,7 @@ def params():
     return draw(at().model)
 
 
+@pytest.mark.slow
 def test_metrics_are_those_that_numpy_computes_from_the_logits(params):
     """What the generator sampled is found again as the tokens that the encoder was given."""
     of, batch = at(), masked_once()

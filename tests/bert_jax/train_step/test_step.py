@@ -36,6 +36,7 @@ def one_device(params):
     return compute(setting(SMALL, 1), MLM_NSP, params, random_batch(), drops=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("preset", "devices", "model_size", "micro_batches"), MESHES)
 def test_devices_and_micro_batches_give_the_losses_and_gradients_of_one(
     params, one_device, preset, devices, model_size, micro_batches
@@ -54,6 +55,7 @@ def test_the_exchange_of_large_v5e_slices_gives_the_losses_and_gradients_of_one(
     assert_same(compute(at, MLM_NSP, params, random_batch(), drops=True), one_device)
 
 
+@pytest.mark.slow
 def test_initial_parameters_do_not_depend_on_the_mesh(params):
     at = setting(SMALL, 8, "fsdp+tp")
     got = logical(at.model.init(jax.random.key(7)), at.model)
@@ -134,6 +136,7 @@ def test_two_updates_on_eight_devices_are_those_on_one(params, name, preset):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5), *ends)
 
 
+@pytest.mark.slow
 def test_table_gradients_are_added_up_in_float32():
     """In bfloat16 a sum of 4,096 ones stops at 256."""
     at = setting(CONFIG, 1)

@@ -189,6 +189,7 @@ def test_a_flipped_bit_stops_the_run_whatever_was_found_before(store, tmp_path, 
         assert f"{ARRAY} has the SHA-256" in checked(store, workdir)
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_run_and_gives_way_to_the_steps(store, tmp_path, monkeypatch):
     monkeypatch.setattr(data_check, "BYTES_PER_SEC", 1.0)
     monkeypatch.setattr(writer, "_BLOCK_BYTES", 1)
@@ -225,6 +226,7 @@ def as_one_of_two(monkeypatch, theirs, number):
     monkeypatch.setattr(data_check.processes, "count", lambda: 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_process_reads_its_own_copy_and_its_part_of_a_shared_one(
     store, tmp_path, monkeypatch, number

@@ -95,6 +95,7 @@ def ends_at_once(monkeypatch):
     monkeypatch.setattr(loop.TrainingRun, "_summarize", lambda self: {"step": self.step})
 
 
+@pytest.mark.slow
 def test_a_run_stopped_before_its_first_step_goes_on_from_step_0(
     config, workdir, ends_at_once, capsys
 ):
@@ -184,6 +185,7 @@ def test_a_record_shows_progress_also_one_that_nobody_can_read(
         prepare(config, workdir)
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_its_first_save_begins_by_itself(config, workdir):
     removed(workdir / "checkpoints")
     (workdir / "attempts.jsonl").write_text(ATTEMPT.replace("6", "0"))
@@ -199,6 +201,7 @@ def test_fresh_is_no_part_of_a_run(config, workdir):
     assert run_record.read(workdir).config.checkpoint == config.checkpoint
 
 
+@pytest.mark.slow
 def test_arrays_that_do_not_verify_are_quarantined_with_fresh(config, workdir, ends_at_once):
     (workdir / "metrics.jsonl").write_text(LINE)
     for path in (workdir / "checkpoints" / "0" / "state").rglob("d/*"):

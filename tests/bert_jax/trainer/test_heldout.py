@@ -72,6 +72,7 @@ def test_a_resumed_run_says_that_it_passes_over_the_steps_to_trace(feed, done, l
     assert (label, words) in opening(feed, phases, done, profiled=Window(7, 9))
 
 
+@pytest.mark.slow
 def test_counts_are_those_of_the_heldout_examples(config, feed):
     """And epochs are examples over those of a pass, counted by walking over the sentences."""
     facts = count_phase(feed, 0, MLM_NSP)

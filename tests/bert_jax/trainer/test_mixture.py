@@ -70,6 +70,7 @@ def feed(config):
     return open_feed(config)
 
 
+@pytest.mark.slow
 def test_shares_follow_tokens_by_temperature_or_the_weights_of_the_phase(feed, config):
     tokens = np.array([store.train.tokens for store in feed.stores], float)
     np.testing.assert_allclose(feed.weights(0), np.sqrt(tokens) / np.sqrt(tokens).sum(), rtol=1e-12)

@@ -72,6 +72,7 @@ class Terminal:
         return lines
 
 
+@pytest.mark.slow
 def test_what_is_printed_stands_above_the_line_and_nothing_is_left_of_it():
     terminal = Terminal(
         PRELUDE + "LINE.start('importing')\n"
@@ -148,6 +149,7 @@ def test_two_clocks_the_commands_and_after_a_while_that_of_the_work():
     assert re.search(r"1:0\d  compiling x+ \(0:02\)", terminal.text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environment", "is_on"),
     [({"TERM": "dumb"}, False), ({"NO_COLOR": "1"}, True)],
@@ -172,6 +174,7 @@ def test_without_a_terminal_there_is_no_thread_and_no_character(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["bert_jax", "data_pipeline"])
 def test_an_entry_shows_the_line_before_it_imports_a_library(package):
     """As the package of a command is imported, which is before the command itself is."""

@@ -51,6 +51,7 @@ CLEANING = [
 ]
 
 
+@pytest.mark.slow
 def test_a_store_from_beam_has_the_same_bytes(corpus, tmp_path, monkeypatch):
     assert build(corpus, tmp_path, "local", "--workers=1", *CLEANING) == 0
     monkeypatch.setattr(beam_encoding, "_GROUP_BYTES", 2000)  # two or three files

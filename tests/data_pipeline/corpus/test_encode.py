@@ -50,6 +50,7 @@ def test_a_chunk_that_cleaning_empties_has_nothing_in_it(vocabulary, documents):
     assert facts.signatures.shape == (0, 128)
 
 
+@pytest.mark.slow
 def test_the_reader_stays_a_bounded_distance_ahead(vocabulary):
     read = 0
 

@@ -15,6 +15,7 @@ from tests.data_pipeline.sampling.sources import assert_same, source_of
 pytestmark = pytest.mark.usefixtures("few_trial_walks")
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 200), max_size=6))
 def test_every_prefix_has_each_store_by_its_weight_within_a_row(cuts):
@@ -40,6 +41,7 @@ def test_shares_in_decimals_are_exact_and_too_small_ones_are_refused():
         make_schedule((1 - 1e-6, 1e-6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shares", ["1,1,1", "0.3,0.3,0.1", "0.14,0.14,0.14,0.14,0.14,0.14,0.14"])
 def test_the_shares_that_an_error_names_are_taken(shares):
     count = shares.count(",") + 1

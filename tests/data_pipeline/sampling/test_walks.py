@@ -192,6 +192,7 @@ def random_share_of(split: Split, share: float, key: int = 5) -> float:
     return float(split_chunks(walk.rules, first_N, sentences_N)[1].mean())
 
 
+@pytest.mark.slow
 def test_half_of_the_pairs_are_random_where_the_corpus_allows(monkeypatch, all_trial_walks):
     split = split_of(varied(3_000, seed=8, most_sentences=9))
     share = balance_random_share(split, rules_of())

@@ -136,6 +136,7 @@ def test_a_large_split_is_counted_in_part(monkeypatch):
     np.testing.assert_allclose(part.reshape(-1, VOCAB - 2).sum(axis=1), 1.0, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_memory_is_at_most_26_bytes_for_a_document(monkeypatch):
     monkeypatch.setattr(ngrams, "_FITTED_TOKENS", 100)
     monkeypatch.setattr(ngrams, "_BLOCK_TOKENS", 1 << 14)

@@ -74,6 +74,7 @@ def hash_trained() -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_another_process_trains_the_same_bytes():
     root = pathlib.Path(__file__).parents[3]
     there = subprocess.check_output([sys.executable, "-c", TRAIN], cwd=root, text=True)

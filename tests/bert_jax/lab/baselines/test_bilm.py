@@ -88,6 +88,7 @@ def model():
     return params, ids, lengths, jax.jit(bilm.compute_vectors, static_argnums=3)
 
 
+@pytest.mark.slow
 def test_vectors_and_losses_are_those_of_the_equations(model):
     params, ids, lengths, compute = model
     vectors_BSKD = compute(params, ids, lengths, SETTINGS)

@@ -34,6 +34,7 @@ def descend_by_hand(vectors, contexts, pairs, rate):
     return new_vectors, new_contexts, loss
 
 
+@pytest.mark.slow
 def test_an_update_is_that_of_the_equations():
     rng = np.random.default_rng(5)
     tables = [rng.normal(size=(VOCAB, WIDTH)).astype(np.float32) for _ in range(2)]
@@ -61,6 +62,7 @@ def test_an_update_is_that_of_the_equations():
     assert float(loss) == pytest.approx(total / 22, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_negatives_are_drawn_by_their_counts():
     counts = np.array([0, 5, 0, 20, 75, 0])
     contexts = np.full(4000, 3, np.int32)
@@ -141,6 +143,7 @@ def test_a_killed_training_resumes_to_the_same_vectors(tiny_store, tmp_path, mon
     assert summary["heldout_loss"] == training.read_summary(tmp_path / "complete")["heldout_loss"]
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_training_or_with_damage_is_refused(tiny_store, tmp_path):
     store, run = open_store(tiny_store), tmp_path / "run"
     settings = SkipGram(seed=3)

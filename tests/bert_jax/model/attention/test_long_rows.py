@@ -116,6 +116,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seq_len", "width", "block", "is_causal"), CASES)
 def test_blocks_are_the_plain_attention_with_its_gradients(
     monkeypatch, seq_len, width, block, is_causal

@@ -98,6 +98,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seq_len", "heads", "head_width", "ids", "rate", "is_causal"), CASES)
 def test_the_kernel_is_the_plain_implementation(seq_len, heads, head_width, ids, rate, is_causal):
     width = heads * head_width
