@@ -6,7 +6,7 @@ A flag names a path through the dataclass of settings, and its value must match 
 Every error names the flag, its value and what is allowed.
 """
 
-import contextlib
+import copy
 import dataclasses
 import difflib
 import importlib.machinery
@@ -108,8 +108,8 @@ def load(
     path = find(file)
     view = _run_file(path, texts)
     _check_kind(kind, view, file)
-    with contextlib.suppress(ml_collections.config_dict.RequiredValueError):  # flags set those
-        view = config_lib.to_config_dict(config_lib.settings_from(kind, view))
+    view = ml_collections.ConfigDict(view)  # thaws a FrozenConfigDict
+    _complete(view, config_lib.to_config_dict(kind()))
     for override in overrides:
         if override.path.isidentifier() and override.path not in typing.get_type_hints(kind):
             _refuse_argument(place, path, override)
@@ -212,6 +212,18 @@ def _describe_error(error: BaseException, path: str) -> str:
     return f"--config={path}{f', line {line}' if line else ''}: {message}"
 
 
+def _complete(view: ml_collections.ConfigDict, defaults: ml_collections.ConfigDict) -> None:
+    """Add the groups and settings that a file leaves out, so that flags can set them."""
+    with view.unlocked():
+        for name, default in defaults.items():
+            if name not in view:
+                view[name] = default
+            elif isinstance(default, ml_collections.ConfigDict) and isinstance(
+                view[name], ml_collections.ConfigDict
+            ):
+                _complete(view[name], default)
+
+
 def _set(kind: type[Any], view: ml_collections.ConfigDict, override: Override) -> None:
     try:
         parts, hint = _find_field(kind, override.path)
@@ -220,14 +232,20 @@ def _set(kind: type[Any], view: ml_collections.ConfigDict, override: Override) -
         raise Refused(f"{override}: {error}") from error
     holder: Any = view
     for name, index in parts[:-1]:
-        holder = holder[name]
+        group, holder = holder, holder[name]
         if index is None:
             continue
+        if not isinstance(holder, tuple):
+            return  # settings_from refuses the file
         if not -len(holder) <= index < len(holder):
             raise Refused(
                 f"{override}: this config has {len(holder) or 'no'} {name}, counted from 0"
             )
-        holder = holder[index]
+        entries = list(holder)
+        holder = entries[index] = copy.copy(entries[index])  # other entries may be the same object
+        group[name] = tuple(entries)
+    if not isinstance(holder, ml_collections.ConfigDict):
+        return  # settings_from refuses the file
     with holder.ignore_type(), holder.unlocked():  # types are checked above and in settings_from
         holder[parts[-1][0]] = value
 
