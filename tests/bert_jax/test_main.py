@@ -92,6 +92,7 @@ def test_every_command_of_both_packages_has_a_name():
     [
         ("optim.learning_rate", "--config.optim.learning_rate=0.0001\n"),
         ("WARM-UP", "--config.optim.warmup_steps=10000\n  linear warm-up"),
+        ("peak learning", "finetune\n--config.optim.learning_rate=5e-05\n"),
         ("warmup_share", "fine-tuning, python -m bert_jax.finetune\n--config.warmup_share=0.1\n"),
         ("warmup_steps", "[steps]; 0 or more\n"),
     ],
