@@ -56,7 +56,7 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("--help", "-h"):
         print("usage: bert-jax COMMAND [flags]")
-        width, indent = shutil.get_terminal_size().columns - 1, " " * 19
+        width, indent = max(shutil.get_terminal_size().columns - 1, 40), " " * 19
         for group, commands in GROUPS.items():
             print(f"\n{group}:")
             for command, (_, does) in commands.items():

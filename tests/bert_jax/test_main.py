@@ -1,5 +1,6 @@
 """bert-jax: the entries by their names, beside python -m."""
 
+import importlib
 import subprocess
 import sys
 
@@ -65,16 +66,24 @@ def test_a_setting_that_is_not_there_leads_to_a_pattern_that_is(monkeypatch, cap
     assert "--config.optim.learning_rate=0.0001" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("columns", [1, 60, 80, 120])
 def test_the_list_of_commands_fits_the_terminal(columns, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr(__main__, "outlive_readers", lambda: None)
     monkeypatch.setattr(sys, "argv", ["bert-jax"])
     __main__.main()
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) < columns
+    assert max(map(len, lines)) < max(columns, 60)
     listed = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
     assert listed == list(__main__.MODULES)
+
+
+def test_the_help_of_every_command_fits_a_narrow_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys, "argv", ["command"])
+    for module in __main__.MODULES.values():
+        text = importlib.import_module(module).COMMAND.format_help()
+        assert [line for line in text.splitlines() if len(line) > 60] == [], module
 
 
 def test_every_command_of_both_packages_has_a_name():
