@@ -42,7 +42,7 @@ What `python -m COMMAND --help` prints. Commands that take `--config` also take 
 """
 _DECISIONS_HEAD = """# Decisions
 {note}
-Comments and pages cite decisions by number. Later decisions replaced the missing numbers.
+Comments and pages cite decisions by number. A replaced or removed decision begins by saying so.
 
 | number | decision | page |
 |---|---|---|"""
