@@ -67,6 +67,8 @@ def main() -> None:
         sys.exit(REFUSED)
     else:
         del sys.argv[1]
+        if not sys.flags.safe_path:
+            sys.path.insert(0, "")  # as python -m does: a config may import modules of this folder
         start()
         runpy.run_module(MODULES[name], run_name="__main__", alter_sys=True)
 

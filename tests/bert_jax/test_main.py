@@ -1,6 +1,7 @@
 """bert-jax: the entries by their names, beside python -m."""
 
 import importlib
+import os
 import subprocess
 import sys
 
@@ -44,6 +45,21 @@ def test_an_entry_runs_as_with_python_m_and_its_exit_code_is_its_own(forked):
     assert "name: lamb" in forked("bert_jax", "train", *flags).stdout
     ran = forked("bert_jax", "train", code=2)
     assert ran.stderr.startswith("error: --config is missing")
+
+
+def test_the_installed_script_imports_from_this_folder_as_python_m_does(tmp_path):
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "bert-jax"
+    script.write_text("from bert_jax.__main__ import main\nmain()\n")
+    (tmp_path / "mine.py").write_text(
+        "import steps\nfrom bert_jax.config import Config, Phase, to_config_dict\n"
+        "def get_config(): return to_config_dict(Config(phases=(Phase(64, steps.COUNT),)))\n"
+    )
+    (tmp_path / "steps.py").write_text("COUNT = 10_007\n")
+    command = [sys.executable, str(script), "train", "--config=mine.py", "--print_config"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert "steps: 10007" in ran.stdout, ran.stderr
 
 
 def test_an_unknown_entry_is_refused_with_those_that_there_are(forked):
