@@ -21,7 +21,7 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import ml_collections
+from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
 from bert_jax.config.schema import FinetuneConfig
@@ -108,7 +108,7 @@ def load(
     path = find(file)
     view = _run_file(path, texts)
     _check_kind(kind, view, file)
-    view = ml_collections.ConfigDict(view)  # thaws a FrozenConfigDict
+    view = ConfigDict(view)  # thaws a FrozenConfigDict
     _complete(view, config_lib.to_config_dict(kind()))
     for override in overrides:
         if override.path.isidentifier() and override.path not in typing.get_type_hints(kind):
@@ -153,7 +153,7 @@ def find_kept_settings(
     return rows
 
 
-def _check_kind(kind: type[Any], view: ml_collections.ConfigDict, file: str) -> None:
+def _check_kind(kind: type[Any], view: ConfigDict, file: str) -> None:
     """Raise if a pre-training config is given for fine-tuning, or vice versa."""
     for other in (config_lib.Config, FinetuneConfig):
         names = {field.name for field in dataclasses.fields(other)}
@@ -166,7 +166,7 @@ def _check_kind(kind: type[Any], view: ml_collections.ConfigDict, file: str) -> 
             )
 
 
-def _run_file(path: str, arguments: list[str]) -> ml_collections.ConfigDict:
+def _run_file(path: str, arguments: list[str]) -> ConfigDict:
     """Execute a config file and call its get_config."""
     name = "config_config"
     spec = importlib.util.spec_from_file_location(name, file := os.path.abspath(path))
@@ -189,7 +189,7 @@ def _run_file(path: str, arguments: list[str]) -> ml_collections.ConfigDict:
         view = module.get_config(*arguments)
     except (Exception, SystemExit) as error:
         raise Refused(_describe_error(error, path)) from error
-    if not isinstance(view, ml_collections.ConfigDict):
+    if not isinstance(view, ConfigDict):
         raise Refused(
             f"--config={path}: get_config() returned {shorten(repr(view))}; it must return "
             "to_config_dict(...) of a config"
@@ -212,19 +212,17 @@ def _describe_error(error: BaseException, path: str) -> str:
     return f"--config={path}{f', line {line}' if line else ''}: {message}"
 
 
-def _complete(view: ml_collections.ConfigDict, defaults: ml_collections.ConfigDict) -> None:
+def _complete(view: ConfigDict, defaults: ConfigDict) -> None:
     """Add the groups and settings that a file leaves out, so that flags can set them."""
     with view.unlocked():
         for name, default in defaults.items():
             if name not in view:
                 view[name] = default
-            elif isinstance(default, ml_collections.ConfigDict) and isinstance(
-                view[name], ml_collections.ConfigDict
-            ):
+            elif isinstance(default, ConfigDict) and isinstance(view[name], ConfigDict):
                 _complete(view[name], default)
 
 
-def _set(kind: type[Any], view: ml_collections.ConfigDict, override: Override) -> None:
+def _set(kind: type[Any], view: ConfigDict, override: Override) -> None:
     try:
         parts, hint = _find_field(kind, override.path)
         value = _parse_value(hint, override.text)
@@ -244,7 +242,7 @@ def _set(kind: type[Any], view: ml_collections.ConfigDict, override: Override) -
         entries = list(holder)
         holder = entries[index] = copy.copy(entries[index])  # other entries may be the same object
         group[name] = tuple(entries)
-    if not isinstance(holder, ml_collections.ConfigDict):
+    if not isinstance(holder, ConfigDict):
         return  # settings_from refuses the file
     with holder.ignore_type(), holder.unlocked():  # types are checked above and in settings_from
         holder[parts[-1][0]] = value
