@@ -7,7 +7,7 @@ import sys
 import textwrap
 
 from bert_jax import __version__
-from data_pipeline.cli.main import REFUSED, outlive_readers, start
+from data_pipeline.cli.main import REFUSED, describe_os_error, outlive_readers, start
 
 # Heading: the commands under it, each with its module and what it does.
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
@@ -54,16 +54,12 @@ def main() -> None:
     """Run the command that the first argument names, as python -m would."""
     outlive_readers()
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    if name in ("--help", "-h"):
-        print("usage: bert-jax COMMAND [flags]")
-        width, indent = shutil.get_terminal_size().columns - 1, " " * 19
-        for group, commands in GROUPS.items():
-            print(f"\n{group}:")
-            for command, (_, does) in commands.items():
-                print(textwrap.fill(f"  {command:16} {does}", width, subsequent_indent=indent))
-        print("\nbert-jax COMMAND --help lists a command's flags.")
-    elif name == "--version":
-        print(f"bert_jax {__version__}")
+    if name in ("--help", "-h", "--version"):
+        try:
+            print(f"bert_jax {__version__}" if name == "--version" else _format_help(), flush=True)
+        except OSError as error:
+            print(f"error: {describe_os_error(error)}", file=sys.stderr)
+            sys.exit(REFUSED)
     elif name not in MODULES:
         near = difflib.get_close_matches(name, MODULES, 1)
         hint = f"did you mean {near[0]}?" if near else f"they are {', '.join(MODULES)}"
@@ -71,8 +67,20 @@ def main() -> None:
         sys.exit(REFUSED)
     else:
         del sys.argv[1]
+        if not sys.flags.safe_path:
+            sys.path.insert(0, "")  # as python -m does: a config may import modules of this folder
         start()
         runpy.run_module(MODULES[name], run_name="__main__", alter_sys=True)
+
+
+def _format_help() -> str:
+    width, indent = max(shutil.get_terminal_size().columns - 1, 40), " " * 19
+    lines = ["usage: bert-jax COMMAND [flags]"]
+    for group, commands in GROUPS.items():
+        lines.append(f"\n{group}:")
+        for command, (_, does) in commands.items():
+            lines.append(textwrap.fill(f"  {command:16} {does}", width, subsequent_indent=indent))
+    return "\n".join([*lines, "\nbert-jax COMMAND --help lists a command's flags."])
 
 
 if __name__ == "__main__":

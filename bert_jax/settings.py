@@ -55,35 +55,37 @@ class SettingsGroup:
 
 
 def list_all() -> dict[type[Any], list[SettingsGroup]]:
-    """Return the groups of each kind of config; fine-tuning's without pre-training's."""
+    """Return the groups of each kind of config; fine-tuning's without what pre-training's say."""
     study = StudyConfig(rows=(StudyRow(),), tasks=(StudyTask(),))
     return {
         Config: list(_list_groups(Config())),
-        FinetuneConfig: list(_list_groups(FinetuneConfig(), without=Config)),
+        FinetuneConfig: list(_list_groups(FinetuneConfig(), Config())),
         StudyConfig: list(_list_groups(study)),
     }
 
 
-def _list_groups(config: Any, without: type[Any] | None = None) -> Iterator[SettingsGroup]:
-    """Yield the single settings of a config, then each group; groups of `without` are left out."""
-    hints = typing.get_type_hints(type(config))
-    known = typing.get_type_hints(without) if without else {}
+def _list_groups(config: Any, known: Any = None) -> Iterator[SettingsGroup]:
+    """Yield the single settings of a config, then each group.
+
+    A group that `known` has too is reduced to the settings with other defaults.
+    """
     yield _describe_group("config", config)
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value) and known.get(field.name) != hints[field.name]:
-            yield _describe_group(f"config.{field.name}", value)
+        value, other = getattr(config, field.name), getattr(known, field.name, None)
+        if dataclasses.is_dataclass(value) and value != other:
+            shared = other if type(other) is type(value) else None
+            yield _describe_group(f"config.{field.name}", value, shared)
         elif isinstance(value, tuple):
             yield _describe_group(f"config.{field.name}[0]", value[0])
 
 
-def _describe_group(key: str, config: Any) -> SettingsGroup:
+def _describe_group(key: str, config: Any, shared: Any = None) -> SettingsGroup:
     hints, rows = typing.get_type_hints(type(config)), []
     for field in dataclasses.fields(config):
         hint = hints[field.name]
-        if hint not in (int, float, bool, str):
-            continue
         known, default = get_setting(field), getattr(config, field.name)
+        if hint not in (int, float, bool, str) or default == getattr(shared, field.name, None):
+            continue
         is_required = isinstance(config, Phase) and field.default is dataclasses.MISSING
         words, allowed = ("", "") if known is None else (known.help, known.allowed())
         if known is not None and known.unit:

@@ -18,9 +18,8 @@ import sys
 import tempfile
 import typing
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from bert_jax.config import Config, FinetuneConfig, flatten
+from bert_jax.config import Config, FinetuneConfig
 from bert_jax.lab.study_config import StudyConfig
 from bert_jax.settings import SettingsGroup, list_all
 
@@ -43,7 +42,7 @@ What `python -m COMMAND --help` prints. Commands that take `--config` also take 
 """
 _DECISIONS_HEAD = """# Decisions
 {note}
-Comments and pages cite decisions by number. Later decisions replaced the missing numbers.
+Comments and pages cite decisions by number. A replaced or removed decision begins by saying so.
 
 | number | decision | page |
 |---|---|---|"""
@@ -57,7 +56,6 @@ _LIBRARIES = ("bert_jax.trainer.loop", "bert_jax.finetuning.setup", "bert_jax.pl
 def config_page() -> str:
     """Return the reference of all settings: each group with keys, defaults, ranges and help."""
     groups = list_all()
-    others = (f"`{key}` `{value}`" for key, value in _other_defaults().items())
     first, *tables = _write_groups(groups[FinetuneConfig])
     return "\n".join(
         [
@@ -66,23 +64,12 @@ def config_page() -> str:
             *_write_groups(groups[Config]),
             "## Fine-tuning",
             first,
-            "Groups that are not repeated here have the settings of pre-training, with these "
-            "defaults: " + ", ".join(others) + ".",
+            "A group or setting that is not repeated here is the same as in pre-training.\n",
             *tables,
             "## Studies",
             *_write_groups(groups[StudyConfig]),
         ]
     )
-
-
-def _other_defaults() -> dict[str, Any]:
-    """Return the shared settings with another default in fine-tuning."""
-    before, now = flatten(Config()), flatten(FinetuneConfig())
-    return {
-        key: value
-        for key, value in now.items()
-        if key in before and before[key] != value and not key.startswith("data.")
-    }
 
 
 def _write_groups(groups: Sequence[SettingsGroup]) -> Iterator[str]:

@@ -43,7 +43,11 @@ def settings_from(kind: type[Kind], view: Any, path: str = "config") -> Kind:
         raise Refused(f"{path} has no field {unknown[0]}; its fields are {sorted(hints)}")
     values = {}
     for name in view:
-        hint, value, key = hints[name], view[name], f"{path}.{name}"
+        hint, key = hints[name], f"{path}.{name}"
+        try:
+            value = view[name]
+        except Exception as error:  # of a FieldReference, computed here
+            raise Refused(f"{key} has no value: {error}; give one by --{key}=VALUE") from error
         if isinstance(hint, types.GenericAlias):
             if not isinstance(value, tuple):
                 raise Refused(f"{key} is a {type(value).__name__}; it must be a tuple, as (ENTRY,)")

@@ -6,7 +6,7 @@ A flag names a path through the dataclass of settings, and its value must match 
 Every error names the flag, its value and what is allowed.
 """
 
-import contextlib
+import copy
 import dataclasses
 import difflib
 import importlib.machinery
@@ -21,7 +21,7 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import ml_collections
+from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
 from bert_jax.config.schema import FinetuneConfig
@@ -108,8 +108,8 @@ def load(
     path = find(file)
     view = _run_file(path, texts)
     _check_kind(kind, view, file)
-    with contextlib.suppress(ml_collections.config_dict.RequiredValueError):  # flags set those
-        view = config_lib.to_config_dict(config_lib.settings_from(kind, view))
+    view = ConfigDict(view)  # thaws a FrozenConfigDict
+    _complete(view, config_lib.to_config_dict(kind()))
     for override in overrides:
         if override.path.isidentifier() and override.path not in typing.get_type_hints(kind):
             _refuse_argument(place, path, override)
@@ -153,7 +153,7 @@ def find_kept_settings(
     return rows
 
 
-def _check_kind(kind: type[Any], view: ml_collections.ConfigDict, file: str) -> None:
+def _check_kind(kind: type[Any], view: ConfigDict, file: str) -> None:
     """Raise if a pre-training config is given for fine-tuning, or vice versa."""
     for other in (config_lib.Config, FinetuneConfig):
         names = {field.name for field in dataclasses.fields(other)}
@@ -166,7 +166,7 @@ def _check_kind(kind: type[Any], view: ml_collections.ConfigDict, file: str) -> 
             )
 
 
-def _run_file(path: str, arguments: list[str]) -> ml_collections.ConfigDict:
+def _run_file(path: str, arguments: list[str]) -> ConfigDict:
     """Execute a config file and call its get_config."""
     name = "config_config"
     spec = importlib.util.spec_from_file_location(name, file := os.path.abspath(path))
@@ -189,7 +189,7 @@ def _run_file(path: str, arguments: list[str]) -> ml_collections.ConfigDict:
         view = module.get_config(*arguments)
     except (Exception, SystemExit) as error:
         raise Refused(_describe_error(error, path)) from error
-    if not isinstance(view, ml_collections.ConfigDict):
+    if not isinstance(view, ConfigDict):
         raise Refused(
             f"--config={path}: get_config() returned {shorten(repr(view))}; it must return "
             "to_config_dict(...) of a config"
@@ -212,7 +212,17 @@ def _describe_error(error: BaseException, path: str) -> str:
     return f"--config={path}{f', line {line}' if line else ''}: {message}"
 
 
-def _set(kind: type[Any], view: ml_collections.ConfigDict, override: Override) -> None:
+def _complete(view: ConfigDict, defaults: ConfigDict) -> None:
+    """Add the groups and settings that a file leaves out, so that flags can set them."""
+    with view.unlocked():
+        for name, default in defaults.items():
+            if name not in view:
+                view[name] = default
+            elif isinstance(default, ConfigDict) and isinstance(view[name], ConfigDict):
+                _complete(view[name], default)
+
+
+def _set(kind: type[Any], view: ConfigDict, override: Override) -> None:
     try:
         parts, hint = _find_field(kind, override.path)
         value = _parse_value(hint, override.text)
@@ -220,14 +230,20 @@ def _set(kind: type[Any], view: ml_collections.ConfigDict, override: Override) -
         raise Refused(f"{override}: {error}") from error
     holder: Any = view
     for name, index in parts[:-1]:
-        holder = holder[name]
+        group, holder = holder, holder[name]
         if index is None:
             continue
+        if not isinstance(holder, tuple):
+            return  # settings_from refuses the file
         if not -len(holder) <= index < len(holder):
             raise Refused(
                 f"{override}: this config has {len(holder) or 'no'} {name}, counted from 0"
             )
-        holder = holder[index]
+        entries = list(holder)
+        holder = entries[index] = copy.copy(entries[index])  # other entries may be the same object
+        group[name] = tuple(entries)
+    if not isinstance(holder, ConfigDict):
+        return  # settings_from refuses the file
     with holder.ignore_type(), holder.unlocked():  # types are checked above and in settings_from
         holder[parts[-1][0]] = value
 

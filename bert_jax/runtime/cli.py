@@ -153,9 +153,7 @@ def check_command_line(command: Command[Any] | Kinds) -> None:
     imports.
     """
     if asks_for_help(sys.argv[1:]):
-        LINE.show("")
-        print(command.format_help(), end="")
-        sys.exit(DONE)
+        sys.exit(run(command, lambda log, values: DONE, "nothing was changed"))
     try:
         check_jax_settings(os.environ)
         with preparing():

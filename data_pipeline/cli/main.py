@@ -234,8 +234,12 @@ def run_main(
     LINE.show("")  # libraries are imported
     arguments = list(sys.argv[1:] if argv is None else argv)
     if asks_for_help(arguments):
-        print(command.format_help(), end="")
-        return DONE
+        code, message = _run_to_code(
+            lambda: print(command.format_help(), end=""), describe, after_stop
+        )
+        if message:
+            LibraryLog().say(message)
+        return code
     begin_work(outlives_reader)
     try:
         with LibraryLog() as log:

@@ -20,7 +20,7 @@ EXAMPLE = (
 )
 
 LOCAL, BEAM = "local", "beam"  # runners
-_VOCABULARY = "vocabulary (give --vocab, or --train_vocab and --vocab_size)"
+_VOCABULARY = "vocabulary (--vocab, or --train_vocab and --vocab_size)"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class BuildFlags:
         choices=CHOICES,
     )
     cleaning: CleaningOptions = section(
-        "cleaning (off by default; the report counts what is dropped)"
+        "cleaning (off by default; the report counts what it drops)"
     )
     workers: int = flag(
         0, "number of processes; 0: one per core", "processes", minimum=0, maximum=MAX_WORKERS

@@ -99,7 +99,7 @@ def split_chunks(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw how many sentences of each chunk become A, and whether B comes from elsewhere.
 
-    A chunk of one sentence has no sentence left for B, so its B is always random.
+    A chunk of one sentence has no sentence left for B, so in nsp its B is always random.
 
     Shapes: int64[N], int64[N] -> int64[N] from 1 to sentences - 1 (or 1), bool[N].
     """

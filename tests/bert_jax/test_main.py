@@ -1,5 +1,7 @@
 """bert-jax: the entries by their names, beside python -m."""
 
+import importlib
+import os
 import subprocess
 import sys
 
@@ -45,6 +47,21 @@ def test_an_entry_runs_as_with_python_m_and_its_exit_code_is_its_own(forked):
     assert ran.stderr.startswith("error: --config is missing")
 
 
+def test_the_installed_script_imports_from_this_folder_as_python_m_does(tmp_path):
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "bert-jax"
+    script.write_text("from bert_jax.__main__ import main\nmain()\n")
+    (tmp_path / "mine.py").write_text(
+        "import steps\nfrom bert_jax.config import Config, Phase, to_config_dict\n"
+        "def get_config(): return to_config_dict(Config(phases=(Phase(64, steps.COUNT),)))\n"
+    )
+    (tmp_path / "steps.py").write_text("COUNT = 10_007\n")
+    command = [sys.executable, str(script), "train", "--config=mine.py", "--print_config"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert "steps: 10007" in ran.stdout, ran.stderr
+
+
 def test_an_unknown_entry_is_refused_with_those_that_there_are(forked):
     assert forked("bert_jax", "--version").stdout == f"bert_jax {__version__}\n"
     ran = forked("bert_jax", "trian", code=2)
@@ -65,16 +82,24 @@ def test_a_setting_that_is_not_there_leads_to_a_pattern_that_is(monkeypatch, cap
     assert "--config.optim.learning_rate=0.0001" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("columns", [1, 60, 80, 120])
 def test_the_list_of_commands_fits_the_terminal(columns, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr(__main__, "outlive_readers", lambda: None)
     monkeypatch.setattr(sys, "argv", ["bert-jax"])
     __main__.main()
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) < columns
+    assert max(map(len, lines)) < max(columns, 60)
     listed = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
     assert listed == list(__main__.MODULES)
+
+
+def test_the_help_of_every_command_fits_a_narrow_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys, "argv", ["command"])
+    for module in __main__.MODULES.values():
+        text = importlib.import_module(module).COMMAND.format_help()
+        assert [line for line in text.splitlines() if len(line) > 60] == [], module
 
 
 def test_every_command_of_both_packages_has_a_name():
@@ -92,6 +117,7 @@ def test_every_command_of_both_packages_has_a_name():
     [
         ("optim.learning_rate", "--config.optim.learning_rate=0.0001\n"),
         ("WARM-UP", "--config.optim.warmup_steps=10000\n  linear warm-up"),
+        ("peak learning", "finetune\n--config.optim.learning_rate=5e-05\n"),
         ("warmup_share", "fine-tuning, python -m bert_jax.finetune\n--config.warmup_share=0.1\n"),
         ("warmup_steps", "[steps]; 0 or more\n"),
     ],

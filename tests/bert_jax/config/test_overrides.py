@@ -267,6 +267,46 @@ def test_a_file_may_leave_out_what_a_flag_sets(load, content):
     assert (config.phases[-1].steps, config.optim.learning_rate) == (7, 1)
 
 
+IMPORTS = (
+    "from ml_collections.config_dict import *\n"
+    "from bert_jax.config import Config, Phase, to_config_dict\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "given", "got"),
+    [
+        ("ConfigDict(dict(seed=required_placeholder(int)))", "seed", ("seed", 20)),
+        ("ConfigDict(dict(seed=placeholder(int)))", "seed", ("seed", 20)),
+        ("FrozenConfigDict(dict(seed=3))", "optim.beta1", ("optim.beta1", 20.0)),
+        # Fine-tuning has its own defaults of a group, also where a file sets another field of it.
+        ("ConfigDict(dict(optim=dict(beta1=0.5)))", "seed", ("optim.learning_rate", 5e-5)),
+    ],
+)
+def test_a_partial_file_is_completed(load, content, given, got):
+    text = f"{IMPORTS}def get_config(): return {content}\n"
+    assert value(load(FinetuneConfig, (given, "20"), text=text), got[0]) == got[1]
+
+
+def test_a_setting_that_refers_to_another_follows_its_flag(load):
+    """Also in one of two phases that the file made as one object."""
+    text = IMPORTS + "def get_config():\n    c = to_config_dict(Config()); "
+    text += "phase = to_config_dict(Phase(64, 10)); c.phases = (phase, phase); "
+    text += "c.checkpoint.every_steps = 100 // c.eval.get_ref('every_steps'); return c\n"
+    given = ("eval.every_steps", "20"), ("phases[1].steps", "5")
+    config = load(Config, *given, text=text)
+    assert config.checkpoint.every_steps == 5
+    assert [phase.steps for phase in config.phases] == [10, 5]
+    with pytest.raises(ValueError, match=r"^config\.checkpoint\.every_steps has no value: .*zero"):
+        load(Config, ("eval.every_steps", "0"), text=text)
+
+
+def test_a_required_setting_without_its_flag_is_named(load):
+    text = f"{IMPORTS}def get_config(): return ConfigDict(dict(seed=required_placeholder(int)))\n"
+    with pytest.raises(ValueError, match=r"^config\.seed has no value: .*--config\.seed=VALUE"):
+        load(Config, text=text)
+
+
 @pytest.mark.parametrize(
     ("arguments", "wanted", "rest"),
     [

@@ -185,6 +185,18 @@ def test_a_bug_shows_its_traceback():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    ("entry", "code"), [("bert_jax", 2), ("bert_jax.train", 1), ("data_pipeline.inspect", 2)]
+)
+def test_help_that_a_full_disk_does_not_take_is_an_error_of_one_line(entry, code):
+    command = [sys.executable, "-m", entry, "--help"]
+    with open("/dev/full", "wb") as full:
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, cwd=ROOT)
+    assert ran.returncode == code
+    assert ran.stderr.startswith(b"error: no space is left") and ran.stderr.count(b"\n") == 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full")
 def test_a_full_disk_is_called_so_by_whatever_finds_it():
     with pytest.raises(OSError) as of_python, open("/dev/full", "wb", buffering=0) as full:
         full.write(b"x")
