@@ -94,7 +94,8 @@ class TablePredictor:
         self._request, self._layout = request, choose_layout(request)
         wanted, headers = self._layout.wanted, self._layout.headers
         check_request(request, SUFFIXES, "a table", 4 + min(len(wanted), 2))
-        self._table = table_pieces.open_table(request.path, wanted, headers, show)
+        is_own = request.layer.options.task == "table"  # GLUE's texts are kept as published
+        self._table = table_pieces.open_table(request.path, wanted, headers, show, is_own)
         self.total = self._table.rows
         self._new = table_pieces.choose_free_names(self._table.names, list(self._kinds()))
         self._cut = self._empty = self._replaced = self._not_finite = self._in_windows = 0
