@@ -86,8 +86,8 @@ def open_table(
 
     show is called from time to time with the number of rows so far.
     """
-    columns, candidates = tuple(wanted), tuple(map(tuple, headers))
-    table = OpenedTable(path, columns, candidates, refuses_quotes=refuses_quotes)
+    candidates = tuple(map(tuple, headers))
+    table = OpenedTable(path, tuple(wanted), candidates, refuses_quotes=refuses_quotes)
     names: dict[str, None] = {}
     rows = 0
     for piece in read_pieces(table):

@@ -83,7 +83,8 @@ def _describe_progress(home: pathlib.Path) -> str:
     Records up to the first step of a branch are copies of its trunk's. A damaged file is listed
     too, as it may have recorded progress.
     """
-    records, trunk = [], None
+    records = []
+    trunk: Trunk | None = None
     with contextlib.suppress(FileNotFoundError, DamagedFile):
         trunk = find_branch(small_files.read_object(home / run_record.FILE), None, str(home))
     first_step = trunk.step if trunk else 0
