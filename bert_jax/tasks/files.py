@@ -185,12 +185,7 @@ def read_table(path: pathlib.Path, wanted: Sequence[str]) -> Columns:
     for number, row in read_rows(path, wanted):
         for name in values:  # a column may be wanted twice
             value = format_value(path, number, name, row[name])
-            if path.suffix == TSV and _QUOTED.fullmatch(value):
-                raise Refused(
-                    f"{path} row {number} has a text under {name!r} that is quoted as csv quotes "
-                    f"it, {value!r:.60}, and quotation marks in a tsv are part of the text; write "
-                    "the table as a .csv with commas"
-                )
+            refuse_quoted(path, number, name, value)
             values[name].append(value)
         numbers.append(number)
         if any(is_missing(row[name]) for name in wanted):
@@ -198,6 +193,16 @@ def read_table(path: pathlib.Path, wanted: Sequence[str]) -> Columns:
     if not numbers:
         raise Refused(f"{path} has no rows; copy or download it again")
     return Columns(path, values, numbers, missing_rows=tuple(missing))
+
+
+def refuse_quoted(path: pathlib.Path, number: int, name: str, text: str) -> None:
+    """Refuse a text of a tsv that has doubled quotation marks between two, as csv writes it."""
+    if path.suffix == TSV and _QUOTED.fullmatch(text):
+        raise Refused(
+            f"{path} row {number} has a text under {name!r} that is quoted as csv quotes it, "
+            f"{text!r:.60}, and quotation marks in a tsv are part of the text; write the table as "
+            "a .csv with commas"
+        )
 
 
 def read_rows(

@@ -13,7 +13,7 @@ ordinary characters.
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -64,11 +64,7 @@ def read_swag(path: pathlib.Path) -> ChoiceFile:
     answers = []
     how_to_fix = "give SWAG's train.csv, val.csv or test.csv, not train_full.csv"
     for number, row in read_csv_rows(path, SWAG_COLUMNS, how_to_fix):
-        if (fifth := f"ending{CHOICES}") in row:
-            raise Refused(
-                f"{path} has a column {fifth!r}, and a question has {CHOICES} endings; keep "
-                f"{', '.join(ENDINGS)} and the questions whose right ending is among them"
-            )
+        refuse_more_endings(path, row)
         for name, values in columns.items():
             values.append(row[name])
         if "label" in row:
@@ -76,6 +72,15 @@ def read_swag(path: pathlib.Path) -> ChoiceFile:
     if not columns["sent1"]:
         raise Refused(f"{path} has no questions below its header")
     return ChoiceFile(path, *lay_out(columns), np.array(answers, np.int32) if answers else None)
+
+
+def refuse_more_endings(path: pathlib.Path, names: Collection[str]) -> None:
+    """Refuse a table with a column for a fifth ending, which would be left out."""
+    if (fifth := f"ending{CHOICES}") in names:
+        raise Refused(
+            f"{path} has a column {fifth!r}, and a question has {CHOICES} endings; keep "
+            f"{', '.join(ENDINGS)} and the questions whose right ending is among them"
+        )
 
 
 def read_codah(path: pathlib.Path) -> ChoiceFile:

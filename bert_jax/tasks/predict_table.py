@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bert_jax.tasks import table_pieces
+from bert_jax.tasks import multiple_choice, table_pieces
 from bert_jax.tasks.encode import EncodedTexts, encode_texts, join_windows
 from bert_jax.tasks.files import SUFFIXES, TSV, describe_missing, read_column_names
 from bert_jax.tasks.glue.specs import DIAGNOSTIC, STSB_MAX, STSB_MIN, TASKS
-from bert_jax.tasks.multiple_choice import CHOICES, CODAH_COLUMNS, SWAG_COLUMNS, lay_out
+from bert_jax.tasks.multiple_choice import CHOICES, CODAH_COLUMNS, SWAG_COLUMNS
 from bert_jax.tasks.predicting import (
     ComputeLogits,
     PredictRequest,
@@ -80,8 +80,8 @@ def _choose_choices(request: PredictRequest) -> Layout:
     if name == "codah" or (not name and request.path.suffix == TSV):
         # The prompt and its endings; a test set has perhaps no answers.
         headers = (CODAH_COLUMNS, CODAH_COLUMNS[:-1])
-        return Layout(CODAH_COLUMNS[1:-1], lay_out, headers)
-    return Layout(SWAG_COLUMNS, lay_out)
+        return Layout(CODAH_COLUMNS[1:-1], multiple_choice.lay_out, headers)
+    return Layout(SWAG_COLUMNS, multiple_choice.lay_out)
 
 
 class TablePredictor:
@@ -94,7 +94,10 @@ class TablePredictor:
         self._request, self._layout = request, choose_layout(request)
         wanted, headers = self._layout.wanted, self._layout.headers
         check_request(request, SUFFIXES, "a table", 4 + min(len(wanted), 2))
-        self._table = table_pieces.open_table(request.path, wanted, headers, show)
+        is_own = request.layer.options.task == "table"  # GLUE's texts are kept as published
+        self._table = table_pieces.open_table(request.path, wanted, headers, show, is_own)
+        if request.layer.kind == CHOOSE:
+            multiple_choice.refuse_more_endings(request.path, self._table.names)
         self.total = self._table.rows
         self._new = table_pieces.choose_free_names(self._table.names, list(self._kinds()))
         self._cut = self._empty = self._replaced = self._not_finite = self._in_windows = 0

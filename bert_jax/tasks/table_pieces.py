@@ -25,6 +25,7 @@ from bert_jax.tasks.files import (
     read_column_names,
     read_parquet_batches,
     read_rows,
+    refuse_quoted,
 )
 from bert_jax.tasks.labels import is_header
 from data_pipeline.io.errors import get_first_line
@@ -36,14 +37,8 @@ _MAX_COLUMNS = 10_000
 _HOW_TO_FIX = "name the columns of texts with --text_column and --second_text_column"
 _SPECIAL = re.compile('[",\r\n]')  # a csv quotes a text with one of them
 _TABS = str.maketrans("\t\r\n", "   ")  # a tsv has no quotes that could hold these
-# Types that JSON and csv do not have: written as Arrow casts them to text.
-_AS_TEXT = (
-    pa.types.is_temporal,
-    pa.types.is_decimal,
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-    pa.types.is_fixed_size_binary,
-)
+# Types that JSON and csv do not have: written as Arrow casts them to text, as bytes are.
+_AS_TEXT = (pa.types.is_temporal, pa.types.is_decimal)
 
 Show = Callable[[int], None]
 NewColumns = Mapping[str, Sequence[Any]]
@@ -56,8 +51,9 @@ class OpenedTable:
     path: pathlib.Path
     wanted: tuple[str, ...]  # columns of text to read
     headers: tuple[tuple[str, ...], ...]  # candidates for the header, as in files.read_rows
-    names: tuple[str, ...]  # all columns, in their order
-    rows: int
+    names: tuple[str, ...] = ()  # all columns, in their order
+    rows: int = 0
+    refuses_quotes: bool = False  # refuses a tsv's texts that are quoted as in csv
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +80,14 @@ def open_table(
     wanted: Sequence[str],
     headers: Sequence[Sequence[str]] = (),
     show: Show = lambda rows: None,
+    refuses_quotes: bool = False,
 ) -> OpenedTable:
     """Read a whole table once: count its rows, collect its columns, refuse what cannot be read.
 
     show is called from time to time with the number of rows so far.
     """
-    table = OpenedTable(path, tuple(wanted), tuple(map(tuple, headers)), (), 0)
+    candidates = tuple(map(tuple, headers))
+    table = OpenedTable(path, tuple(wanted), candidates, refuses_quotes=refuses_quotes)
     names: dict[str, None] = {}
     rows = 0
     for piece in read_pieces(table):
@@ -131,6 +129,8 @@ def read_pieces(table: OpenedTable) -> Iterator[TablePiece]:
             )
         for name in texts:
             texts[name].append(format_value(path, number, name, record[name]))
+            if table.refuses_quotes:
+                refuse_quoted(path, number, name, texts[name][-1])
         if any(is_missing(record[name]) for name in wanted):
             missing.append(number)
         records.append(record)
@@ -176,7 +176,7 @@ def _plain(arrow: pa.Table) -> list[Mapping[str, Any]]:
     columns = []
     for field, column in zip(arrow.schema, arrow.columns, strict=True):
         try:
-            if any(is_kind(field.type) for is_kind in _AS_TEXT):
+            if any(is_kind(field.type) for is_kind in _AS_TEXT) or _holds_bytes(field.type):
                 column = pc.cast(column, pa.string())
             columns.append(column.to_pylist())
         except (pa.ArrowException, ValueError, OverflowError, LookupError) as error:
@@ -185,6 +185,14 @@ def _plain(arrow: pa.Table) -> list[Mapping[str, Any]]:
                 "--output as .parquet, which keeps types, or drop the column"
             ) from error
     return [dict(zip(arrow.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    """Return whether values of a type are bytes, or have bytes within them."""
+    if pa.types.is_dictionary(kind):
+        return _holds_bytes(kind.value_type)
+    parts = [kind.field(number).type for number in range(kind.num_fields)]
+    return any(map(_holds_bytes, parts)) if parts else "binary" in str(kind)
 
 
 def choose_free_names(taken: Sequence[str], wanted: Sequence[str]) -> dict[str, str]:

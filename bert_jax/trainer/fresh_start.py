@@ -10,6 +10,7 @@ training starts at step 0. The flag has no effect while a checkpoint can be rest
 restart with the same flag resumes.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -41,25 +42,22 @@ FOLDER = "before-fresh"  # -1, -2 and so on
 _STRAYS_NAMED = 3
 
 
-def is_due(storage: Workdir, fresh: bool, limit_secs: float, trunk: "Trunk | None" = None) -> bool:
+def is_due(storage: Workdir, fresh: bool, limit_secs: float) -> bool:
     """Return whether old records must be moved before the start; process 0 decides for all.
-
-    Records up to the step of `trunk` do not count, as a branch begins with them.
 
     Raises Refused if records must be moved but `fresh` (config.checkpoint.fresh) is not set, and
     OSError if process 0 cannot read the records.
     """
-    name, first_step = "whether the run begins at step 0", trunk.step if trunk else 0
-    answer = processes.ask_first(name, lambda: _decide(storage, fresh, first_step), limit_secs)
-    return answer == "fresh"
+    name = "whether the run begins at step 0"
+    return processes.ask_first(name, lambda: _decide(storage, fresh), limit_secs) == "fresh"
 
 
-def _decide(storage: Workdir, fresh: bool, first_step: int) -> str:
+def _decide(storage: Workdir, fresh: bool) -> str:
     """Return "resumes", "begins", or "fresh": begin, and move the old records first."""
     try:
         if find_newest_step(storage.checkpoints) is not None:
             return "resumes"
-        progress = _describe_progress(storage.home, first_step)
+        progress = _describe_progress(storage.home)
     except Refused:  # there are checkpoints, and none can be read
         if not fresh:
             raise
@@ -79,12 +77,17 @@ def _decide(storage: Workdir, fresh: bool, first_step: int) -> str:
     )
 
 
-def _describe_progress(home: pathlib.Path, first_step: int) -> str:
-    """Name the records in a folder that show steps after first_step; "" if there are none.
+def _describe_progress(home: pathlib.Path) -> str:
+    """Name the records in a folder that show steps of its run; "" if there are none.
 
-    A damaged file is listed too, as it may have recorded progress.
+    Records up to the first step of a branch are copies of its trunk's. A damaged file is listed
+    too, as it may have recorded progress.
     """
     records = []
+    trunk: Trunk | None = None
+    with contextlib.suppress(FileNotFoundError, DamagedFile):
+        trunk = find_branch(small_files.read_object(home / run_record.FILE), None, str(home))
+    first_step = trunk.step if trunk else 0
     for name in (METRICS, BAD_STEPS, goodput.FILE, LEFT_OUT, SUMMARY, run_record.FILE):
         try:
             steps = _list_steps(home / name)

@@ -205,7 +205,7 @@ def check_start(
     if config.log.wandb and jax.process_index() == 0:
         metrics_writer.check_package(config.log.wandb)
     secs, total = config.hosts.stuck_secs, config_lib.total_steps(config)
-    begins_anew = fresh_start.is_due(storage, config.checkpoint.fresh, secs, trunk)
+    begins_anew = fresh_start.is_due(storage, config.checkpoint.fresh, secs)
     record, problem, done = None, "", None
     unlike_trunk: Sequence[str] = ()
     if not begins_anew:
@@ -301,7 +301,7 @@ def restore_or_initialize(setup: Setup, checkpoints: Checkpoints) -> tuple[Train
         state, numbers = restored
         return state, parse_record(numbers, Progress, "the receipt of the checkpoint")
     fresh, trunk = setup.config.checkpoint.fresh, setup.trunk
-    if fresh_start.is_due(setup.storage, fresh, setup.config.hosts.stuck_secs, trunk):
+    if fresh_start.is_due(setup.storage, fresh, setup.config.hosts.stuck_secs):
         raise NoIntactCheckpoint(
             f"{setup.storage.checkpoints}: the checkpoints of this run are gone"
         )

@@ -66,7 +66,7 @@ class TaggedFile:
 
 def read(path: pathlib.Path) -> TaggedFile:
     """Read a file and convert its tags to IOB2."""
-    refuse_numbers(path)
+    refuse_other_words(path)
     rows = list(read_columns(path))
     columns = {len(row) for _, row in rows if row}
     if not columns:
@@ -75,7 +75,6 @@ def read(path: pathlib.Path) -> TaggedFile:
         )
     has_tags = columns != {1}
     sentences = _sentences(rows, has_tags)
-    _refuse_pieces(path, sentences)
     if not has_tags:
         return TaggedFile(path, tuple(sentences), f"{len(sentences):,} sentences, no tags")
     scheme = _check_tags(path, sentences)
@@ -91,34 +90,23 @@ def read(path: pathlib.Path) -> TaggedFile:
     return TaggedFile(path, tuple(converted), note)
 
 
-def _refuse_pieces(path: pathlib.Path, sentences: Sequence[Sentence]) -> None:
-    """Refuse a file whose lines are pieces of words, as a WordPiece tokenizer cuts them."""
-    words = [
-        (number, word)
-        for sentence in sentences
-        for number, word in enumerate(sentence.words, sentence.first_line)
-    ]
-    pieces = [(number, word) for number, word in words if _PIECE.fullmatch(word)]
-    if len(pieces) > _PIECES_SHARE * len(words):
-        number, word = pieces[0]
-        raise Refused(
-            f"{path} has pieces of words, {len(pieces):,} on {len(words):,} lines, the first "
-            f"{word!r:.60} in row {number}; give whole words, each with the tag of its first piece"
-        )
+def refuse_other_words(path: pathlib.Path) -> None:
+    """Refuse a file with a number before each word, or with pieces of words, by its first lines.
 
-
-def refuse_numbers(path: pathlib.Path) -> None:
-    """Refuse a file whose lines begin with a number, the word's or its sentence's, then the word.
-
-    In such a file most lines have the number of the line before in their sentence, or the next one.
+    Where numbers are the words' or their sentences', most lines have the number of the line before
+    in their sentence, or the next one. Pieces are those of a WordPiece tokenizer.
     """
-    followers = counted = 0
+    followers = counted = words = 0
     before: int | None = None  # -1: the line before begins with no number
-    numbered = list[tuple[int, str]]()
+    numbered, pieces = list[tuple[int, str]](), list[tuple[int, str]]()
     for number, line in itertools.islice(decode_lines(path), _CHECKED_LINES):
         columns = line.split()
         if not columns or columns[0] == _DOCUMENT:
             before = None
+            continue
+        words += 1
+        if _PIECE.fullmatch(columns[0]):
+            pieces.append((number, columns[0]))
         elif not columns[0].startswith("#"):  # a comment, or a word of a message
             match = _NUMBER.fullmatch(columns[0]) if len(columns) > 1 else None
             count = int(match[1]) if match else -1
@@ -128,6 +116,13 @@ def refuse_numbers(path: pathlib.Path) -> None:
             if match:
                 numbered.append((number, line.rstrip()))
             before = count
+    if len(pieces) > _PIECES_SHARE * words:
+        number, word = pieces[0]
+        raise Refused(
+            f"{path} has pieces of words, {len(pieces):,} on its first {words:,} lines with one, "
+            f"such as {word!r:.60} in row {number}; give whole words, with the tag of the first "
+            "piece where there are tags"
+        )
     if 2 * followers > counted:
         number, line = numbered[0]
         cut = "cut -f2- FILE" if "\t" in line else "sed 's/^ *[^ ]* *//' FILE"

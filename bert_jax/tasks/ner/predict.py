@@ -31,7 +31,7 @@ class TagPredictor:
     def __init__(self, request: PredictRequest, show: Callable[[int], None]) -> None:
         """Read the whole input once."""
         predicting.check_request(request, ENDINGS, "a file of words", 3)
-        data.refuse_numbers(request.path)
+        data.refuse_other_words(request.path)
         self._request = request
         self.total = self._words = self._unknown = self._cut = 0
         for piece in _pieces(request.path):

@@ -11,7 +11,10 @@ import pytest
 
 from bert_jax.tasks.files import read_column_names, read_columns, read_table
 from bert_jax.tasks.labels import check_labels, fold_text, is_header
+from bert_jax.tasks.predict_table import TablePredictor
+from bert_jax.tasks.task import CLASSIFY
 from data_pipeline.io.refused import Refused
+from tests.bert_jax.tasks.test_damaged_inputs import predictor
 
 CAFE = "caf\u00e9"
 
@@ -125,13 +128,19 @@ def test_a_header_within_the_rows_is_refused(tmp_path, name, text):
 
 def test_a_tsv_quoted_as_csv_is_refused_and_other_quotes_are_text(tmp_path):
     texts = ['He said "no".', '"Half', 'of" two', '"whole"', '""', "plain"]
-    path = tmp_path / "a.tsv"
-    path.write_text("\n".join(["text\tlabel", *(f"{text}\t1" for text in texts)]) + "\n")
-    assert read_table(path, ["text", "label"]).values["text"] == texts
+    path, names = tmp_path / "a.tsv", ["sentence", "label"]
+    path.write_text("\n".join(["\t".join(names), *(f"{text}\t1" for text in texts)]) + "\n")
+    assert read_table(path, names).values["sentence"] == texts
     with path.open("w", newline="") as file:
-        csv.writer(file, delimiter="\t").writerows([["text", "label"], *([t, "1"] for t in texts)])
-    with pytest.raises(Refused, match=r"a\.tsv row 2 has a text under 'text' that is quoted"):
-        read_table(path, ["text", "label"])
+        csv.writer(file, delimiter="\t").writerows([names, *([text, "1"] for text in texts)])
+    own, published = (
+        predictor(TablePredictor, CLASSIFY, task=task, text_column="sentence")
+        for task in ("table", "sst2")
+    )
+    for read in (lambda path: read_table(path, names), own):
+        with pytest.raises(Refused, match=r"tsv row 2 has a text under 'sentence' that is quoted"):
+            read(path)
+    assert published(path).total == len(texts)  # GLUE's files are read as published
 
 
 def test_missing_texts_are_empty_and_known_by_their_rows(tmp_path):

@@ -11,7 +11,10 @@ from bert_jax.tasks.multiple_choice import (
     read_codah,
     read_swag,
 )
+from bert_jax.tasks.predict_table import TablePredictor
+from bert_jax.tasks.task import CHOOSE
 from data_pipeline.vocab import load_vocabulary
+from tests.bert_jax.tasks.test_damaged_inputs import predictor
 from tests.bert_jax.tasks.tiny_vocabulary import vocabulary_of
 
 OPTIONS = TaskOptions(task="swag", max_seq_length=9)
@@ -100,10 +103,9 @@ def test_a_question_of_codah_is_the_prompt_with_each_ending(tmp_path):
         (read_swag, "sent1,sent2,label\n", "no column 'ending0'"),
         (read_swag, f"{HEADER},label\n{ROW},1\n{ROW}\n", "row 3 has 11 fields and not 12"),
         (read_swag, f"{HEADER},label\n{ROW},-1\n", "row 2 has the label '-1'.*remove the column"),
-        (
-            read_swag,
-            f"{HEADER},ending4,label\n{ROW},w,3\n",
-            "column 'ending4', and a question has 4",
+        *(
+            (read, f"{HEADER},ending4,label\n{ROW},w,3\n", "column 'ending4', and a question has 4")
+            for read in (read_swag, predictor(TablePredictor, CHOOSE, task="swag"))
         ),
         (read_swag, f'{HEADER},label\n0,"v,1\n', "row 2 cannot be read as a table"),
         (read_codah, "o\tp\ta\tb\tc\td\t0\no\tp\ta\tb\tc\t0\n", "row 2 has 6 fields and not 7"),
@@ -111,9 +113,9 @@ def test_a_question_of_codah_is_the_prompt_with_each_ending(tmp_path):
     ],
 )
 def test_a_damaged_file_is_refused_with_the_row(tmp_path, read, text, words):
-    (tmp_path / "a").write_text(text)
+    (tmp_path / "a.csv").write_text(text)
     with pytest.raises(ValueError, match=words):
-        read(tmp_path / "a")
+        read(tmp_path / "a.csv")
 
 
 def test_questions_of_swags_real_validation_file(shared_data, uncased):

@@ -125,6 +125,9 @@ def test_dates_within_a_list_are_text_in_json(tmp_path):
         pa.array([[1]], pa.list_(pa.timestamp("us", "Nowhere"))),
         pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"]),
         pa.array([b"\xff"], pa.binary(1)),
+        pa.array([b"\xff"]).dictionary_encode(),
+        pa.array([{"bytes": b"\x89PNG", "path": "a.png"}]),
+        pa.array([[("a", [b"a"])]], pa.map_(pa.string(), pa.list_(pa.binary()))),
     ],
 )
 def test_a_column_without_a_text_form_is_refused(tmp_path, column):

@@ -15,7 +15,7 @@ from etils import epath
 from bert_jax.checkpoint import directory
 from bert_jax.config import CheckpointConfig
 from bert_jax.runtime import run_record
-from bert_jax.runtime.workdir import Workdir
+from bert_jax.runtime.workdir import Workdir, open_local_workdir
 from bert_jax.trainer import fresh_start, loop
 from bert_jax.trainer import setup as setup_lib
 from data_pipeline.io.refused import Refused
@@ -192,6 +192,19 @@ def test_a_run_killed_before_its_first_save_begins_by_itself(config, workdir):
     (workdir / "metrics.jsonl").write_text("")
     assert begun(prepare(config, workdir)).step == 0
     assert not list(workdir.glob("before-fresh-*"))
+
+
+@pytest.mark.parametrize("step", [5, 6])
+def test_records_that_a_branch_copied_are_no_progress(step, workdir):
+    removed(workdir / "checkpoints")
+    (workdir / "metrics.jsonl").write_text(LINE)
+    edit_json(workdir / "run.json", lambda shown: shown.update(branch={"run": "/a", "step": step}))
+    storage = open_local_workdir(workdir)
+    if step == 6:  # killed in its first save
+        assert not fresh_start.is_due(storage, False, 1.0)
+        return
+    with pytest.raises(Refused, match=r"metrics\.jsonl: step 6"):
+        fresh_start.is_due(storage, False, 1.0)
 
 
 def test_fresh_is_no_part_of_a_run(config, workdir):
