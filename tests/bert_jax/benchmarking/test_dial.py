@@ -243,7 +243,7 @@ def test_settings_of_the_command_line_stay():
     flags += (
         "model.num_attention_heads=3",
         "optim.warmup_steps=900",
-        "phases[-1].steps=7",
+        "phases[01].steps=7",
         "optim.learning_rate=0.001",
         "log_every_steps=13",
     )
@@ -256,12 +256,13 @@ def test_settings_of_the_command_line_stay():
     assert 0.93 * 1800 < choice.secs < 1800
 
 
-@pytest.mark.parametrize(("shape", "mlp_width"), [("bert", 1536), ("modernbert", 1008)])
-def test_a_given_size_keeps_the_proportions_of_the_recipe(shape, mlp_width):
-    size = ("model.hidden_size=384", "model.num_hidden_layers=6")
-    model = choose("12h", flags=size, shape=shape).config.model
-    assert (model.num_hidden_layers, model.hidden_size) == (6, 384)
-    assert (model.num_attention_heads, model.intermediate_size) == (6, mlp_width)
+@pytest.mark.parametrize(("shape", "mlp_ratio"), [("bert", 4), ("modernbert", 2.625)])
+@pytest.mark.parametrize(("width", "heads"), [(384, 6), (400, 5), (600, 6), (1000, 10), (32, 1)])
+def test_a_given_size_keeps_the_proportions_of_the_recipe(shape, mlp_ratio, width, heads):
+    size = (f"model.hidden_size={width}", "model.num_hidden_layers=6")
+    model = choose("12h", flags=size, shape=shape, speed=20 * LAPTOP).config.model
+    assert (model.num_hidden_layers, model.hidden_size) == (6, width)
+    assert (model.num_attention_heads, model.intermediate_size) == (heads, mlp_ratio * width)
 
 
 def test_a_size_that_does_not_fit_is_left_out():
