@@ -26,7 +26,7 @@ from bert_jax.benchmarking.dial import (
     choose_run,
     parse_budget,
 )
-from bert_jax.config import Config, ResolvedRun, overrides, resolve
+from bert_jax.config import Config, ResolvedRun, list_objectives, overrides, resolve
 from bert_jax.logging.console import Rows, Screen, duration
 from bert_jax.parallel import chips
 from bert_jax.parallel import mesh as mesh_lib
@@ -38,7 +38,7 @@ from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.cli import GivenConfig
 from bert_jax.trainer import compile as compile_lib
 from bert_jax.trainer import feed as feed_lib
-from bert_jax.trainer.heldout import MANY_EPOCHS
+from bert_jax.trainer.heldout import MANY_EPOCHS, check_next_sentences
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
@@ -69,7 +69,7 @@ def read_request(
     """Read what a choice for so many devices depends on; return the opened stores, too.
 
     Raises:
-      Refused: a store holds ready-made examples.
+      Refused: a store holds ready-made examples, or no next sentences to learn.
     """
     config, sizes = given.load(), {f"model.{name}" for name in SIZE_FIELDS}
     others = tuple(override for override in given.overrides if override.path not in sizes)
@@ -87,6 +87,8 @@ def read_request(
     )
     stores = feed_lib.open_stores(config.data, screen)
     budget_lib.check_stores(stores, "config.budget")
+    if "mlm_nsp" in (names := list_objectives(recipe)):
+        check_next_sentences(feed_lib.StoreFeed(stores, recipe), names.index("mlm_nsp"))
     examples = max(1, recipe.eval.examples // len(stores))
 
     @functools.cache

@@ -22,6 +22,7 @@ from bert_jax.trainer import feed
 from data_pipeline.io.refused import Refused
 from data_pipeline.store import EXAMPLES, open_store
 from tests.bert_jax.small_runs import compiled_programs_kept_in
+from tests.bert_jax.tiny_models import build_store
 
 START_SECS, LAPTOP = 8.0, 60e9  # operations per second
 TOKENS = 5_000_000
@@ -487,6 +488,16 @@ def test_ready_made_examples_are_refused_as_such(tiny_store, monkeypatch):
     monkeypatch.setattr(feed, "read_facts", lambda _: feed.describe_store(manifest))
     with pytest.raises(Refused, match="holds ready-made examples, and config"):
         read_request(tiny_store)
+
+
+def test_documents_of_one_sentence_are_refused_before_measuring(tmp_path, monkeypatch):
+    monkeypatch.setattr(dial_run, "choose_run", lambda *_: pytest.fail("measured"))
+    (tmp_path / "text.txt").write_text("\n\n".join(f"word {n} and more" for n in range(200)))
+    flags = ["--train_vocab=wordpiece", "--vocab_size=150", "--holdout=0.2"]
+    store = build_store(tmp_path / "text.txt", tmp_path / "store", *flags)
+    with pytest.raises(Refused, match=r"next sentences.*set config\.objective=mlm"):
+        settle(tmp_path / "run", store)
+    assert read_request(store, "objective=mlm").unique_tokens > 0
 
 
 def test_a_request_has_the_given_size_and_the_proportions_of_the_recipe(tiny_store):
