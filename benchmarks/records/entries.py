@@ -249,10 +249,10 @@ def compute_digest(entry: Entry) -> str:
 
 
 def find_path(name: str) -> pathlib.Path:
-    """Return the file of a new entry; raise Refused if there is one of this name."""
+    """Return the file of a new entry; raise Refused if the name is taken, or has folders."""
     path = ENTRIES / f"{name}.json"
-    if path.exists():
-        raise Refused(f"{path} exists; give another --name")
+    if path.exists() or path.parent != ENTRIES:
+        raise Refused(f"{path} exists, or is not a file of {ENTRIES}; give another --name")
     return path
 
 
