@@ -7,7 +7,6 @@ import dataclasses
 import datetime
 import hashlib
 import json
-import os
 import pathlib
 import platform
 import statistics
@@ -29,6 +28,7 @@ from bert_jax.logging.statistics import Interval, compare_paired
 from bert_jax.model import bert
 from bert_jax.planning.estimate import count_step_flops
 from bert_jax.train_step.objectives import find_each
+from data_pipeline.cli.worker_pool import count_cores
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused
@@ -226,7 +226,7 @@ def make_entry(
 
 def describe_machine() -> Machine:
     """Describe the machine that this process runs on."""
-    return Machine(_read_cpu_model(), os.cpu_count() or 1, jax.__version__)
+    return Machine(_read_cpu_model(), count_cores(), jax.__version__)
 
 
 def _read_cpu_model() -> str:

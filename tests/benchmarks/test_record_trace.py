@@ -81,6 +81,13 @@ def test_another_machine_replays_the_first_steps_alone(replays, monkeypatch, cap
     assert replays[0][1] == 20 and "no fingerprints" in capsys.readouterr().out
 
 
+def test_a_process_with_fewer_cores_is_another_machine(monkeypatch):
+    monkeypatch.setattr(entries, "count_cores", lambda: 96)
+    all_cores = entries.describe_machine()
+    monkeypatch.setattr(entries, "count_cores", lambda: 1)
+    assert not entries.describe_machine().is_like(all_cores)
+
+
 def test_an_entry_without_vector_instructions_may_have_other_fingerprints(
     replays, monkeypatch, capsys
 ):
