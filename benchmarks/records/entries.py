@@ -104,10 +104,7 @@ def list_differences(settings: Any) -> dict[str, Any]:
     """Return the settings of a config dataclass that are not at their defaults, nested, as JSON."""
     differing = {}
     for field in dataclasses.fields(settings):
-        value, default = getattr(settings, field.name), field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        if value == default:
+        if (value := getattr(settings, field.name)) == field.default:
             continue
         if dataclasses.is_dataclass(value):
             value = list_differences(value)

@@ -292,25 +292,20 @@ def get_config() -> ml_collections.ConfigDict:
 def write_config(config: Config, budget: TimeBudget, reasons: Sequence[tuple[str, str]]) -> str:
     """Write a chosen run as the text of a config file, with its reasons."""
     lines = "\n".join(f"{label:8}{text}" for label, text in reasons)
-    source = _write_source(config, Config, "    ")
+    source = _write_source(config, "    ")
     return _FILE.format(budget=budget.text, reasons=lines, config=source)
 
 
-def _write_source(value: Any, kind: type[Any], indent: str) -> str:
+def _write_source(value: Any, indent: str) -> str:
     """Write a value of a config as Python; of dataclasses the fields that are not the default."""
     if isinstance(value, tuple):
-        parts = [_write_source(part, type(part), f"{indent}    ") for part in value]
+        parts = [_write_source(part, f"{indent}    ") for part in value]
         return "".join(["(", *(f"\n{indent}    {part}," for part in parts), f"\n{indent})"])
     if not dataclasses.is_dataclass(value):
         return repr(value)
     lines = []
-    for field in dataclasses.fields(kind):
-        part = getattr(value, field.name)
-        default = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        if part != default:
-            text = _write_source(part, type(part), f"{indent}    ")
-            lines.append(f"\n{indent}    {field.name}={text},")
-    prefix = "" if kind is PretrainOptions else "c."
-    return "".join([f"{prefix}{kind.__name__}(", *lines, f"\n{indent})" if lines else ")"])
+    for field in dataclasses.fields(value):
+        if (part := getattr(value, field.name)) != field.default:
+            lines.append(f"\n{indent}    {field.name}={_write_source(part, f'{indent}    ')},")
+    prefix = "" if isinstance(value, PretrainOptions) else "c."
+    return "".join([f"{prefix}{type(value).__name__}(", *lines, f"\n{indent})" if lines else ")"])
