@@ -1,6 +1,6 @@
 # make setup          the environment in VENV (default .venv), with PYTHON (default: the first that fits)
 # make quickstart     build a corpus, train a small BERT on it, and let it guess words; it removes
-#                     runs/quickstart first
+#                     runs/quickstart first; SEED=1 takes that seed for weights, rows and masks
 # make test           what a commit must pass, in about six minutes; TESTS=tests/data_pipeline runs some
 # make test-slow      the others: whole commands, killed processes, launch, compiles for TPU slices
 # make test-all       both, in about 40 minutes
@@ -37,6 +37,8 @@ STORE ?= runs/quickstart/store
 PARTS ?= losses,seeds,vectors,pretraining
 PARITY_VENV ?=
 EDITS ?=
+SEED ?=
+SEEDS := $(if $(SEED), --config.seed=$(SEED) --config.data.random_seed=$(SEED))
 SHAPES ?= 10
 EXPORTS_PYTHONS ?=
 HAND_OVER_PYTHONS ?=
@@ -72,7 +74,7 @@ quickstart: $(RUNS)
 	$(BIN)/python -m data_pipeline.build --input=$(QUICKSTART)/python_docs.jsonl \
 		--output=$(QUICKSTART)/store --train_vocab=wordpiece --vocab_size=4096 --holdout=0.05
 	$(BIN)/python -m bert_jax.train --config=configs/quickstart.py \
-		--config.data.store=$(QUICKSTART)/store --workdir=$(QUICKSTART)
+		--config.data.store=$(QUICKSTART)/store --workdir=$(QUICKSTART)$(SEEDS)
 	$(BIN)/python -m bert_jax.fill_mask --checkpoint=$(QUICKSTART) --heldout=5 \
 		'The method returns [MASK] if the object is a directory.'
 

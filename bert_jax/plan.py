@@ -113,6 +113,10 @@ class PlanFlags:
         if len(self.budgets) > 1:
             names = ", ".join(f"--{name}" for name in self.budgets)
             raise Refused(f"{names} say the same thing; give one of them")
+        if self.budget == 0:
+            raise Refused(
+                "--budget is 0; a shell expands $ and the digit after it: write $40 as 40"
+            )
         sizes = self.scale.split(",") if self.scale else ()
         if not all(size.strip().isdecimal() for size in sizes):
             raise Refused(f"--scale is {self.scale}; give chips, such as --scale=16,64,256")

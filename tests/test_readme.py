@@ -95,8 +95,12 @@ def test_a_package_past_its_bound_says_whether_the_bound_can_go(tmp_path, instal
 def test_the_makefile_has_what_its_head_explains_and_the_quickstart_is_four_commands():
     explained = re.findall(r"^# make ([\w-]+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert set(explained) <= pages.make_targets()
-    shown = subprocess.run(
-        ["make", "--dry-run", "quickstart"], cwd=ROOT, capture_output=True, text=True
-    ).stdout
+    shown, seeded = (
+        subprocess.run(
+            ["make", "--dry-run", "quickstart", *given], cwd=ROOT, capture_output=True, text=True
+        ).stdout
+        for given in (("SEED=",), ("SEED=1",))
+    )
     for module in ("python_docs", "build", "train", "fill_mask"):
         assert re.search(rf"-m \w+\.{module} ", shown)
+    assert "--config.seed=1 --config.data.random_seed=1" in seeded and "seed" not in shown

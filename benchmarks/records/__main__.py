@@ -216,6 +216,13 @@ def read_steps(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def read_seeds(text: str) -> list[int]:
+    """Parse numbers with commas between."""
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not seeds as in 1,2,3")
+    return [int(number) for number in text.split(",")]
+
+
 def parse_arguments(argv: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """Return the arguments, and the settings of the recipe to run."""
     parser = argparse.ArgumentParser(prog="benchmarks.records", description=__doc__.split("\n")[0])
@@ -226,8 +233,7 @@ def parse_arguments(argv: list[str] | None) -> tuple[argparse.Namespace, list[st
     action.add_argument("--replay", metavar="NAME")
     action.add_argument("--check", action="store_true")
     parser.add_argument("--store", default="runs/quickstart/store")
-    seeds = list(entries.SEEDS)
-    parser.add_argument("--seeds", type=lambda text: list(map(int, text.split(","))), default=seeds)
+    parser.add_argument("--seeds", type=read_seeds, default=list(entries.SEEDS), metavar="N,...")
     parser.add_argument("--output", type=pathlib.Path)
     parser.add_argument("--track", choices=(entries.COMPUTE, entries.DATA), default=entries.COMPUTE)
     parser.add_argument("--changed", metavar="TEXT")

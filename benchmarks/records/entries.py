@@ -7,7 +7,6 @@ import dataclasses
 import datetime
 import hashlib
 import json
-import os
 import pathlib
 import platform
 import statistics
@@ -29,6 +28,7 @@ from bert_jax.logging.statistics import Interval, compare_paired
 from bert_jax.model import bert
 from bert_jax.planning.estimate import count_step_flops
 from bert_jax.train_step.objectives import find_each
+from data_pipeline.cli.worker_pool import count_cores
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused
@@ -104,10 +104,7 @@ def list_differences(settings: Any) -> dict[str, Any]:
     """Return the settings of a config dataclass that are not at their defaults, nested, as JSON."""
     differing = {}
     for field in dataclasses.fields(settings):
-        value, default = getattr(settings, field.name), field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        if value == default:
+        if (value := getattr(settings, field.name)) == field.default:
             continue
         if dataclasses.is_dataclass(value):
             value = list_differences(value)
@@ -226,7 +223,7 @@ def make_entry(
 
 def describe_machine() -> Machine:
     """Describe the machine that this process runs on."""
-    return Machine(_read_cpu_model(), os.cpu_count() or 1, jax.__version__)
+    return Machine(_read_cpu_model(), count_cores(), jax.__version__)
 
 
 def _read_cpu_model() -> str:
@@ -249,10 +246,10 @@ def compute_digest(entry: Entry) -> str:
 
 
 def find_path(name: str) -> pathlib.Path:
-    """Return the file of a new entry; raise Refused if there is one of this name."""
+    """Return the file of a new entry; raise Refused if the name is taken, or has folders."""
     path = ENTRIES / f"{name}.json"
-    if path.exists():
-        raise Refused(f"{path} exists; give another --name")
+    if path.exists() or path.parent != ENTRIES:
+        raise Refused(f"{path} exists, or is not a file of {ENTRIES}; give another --name")
     return path
 
 

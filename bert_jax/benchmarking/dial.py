@@ -52,6 +52,7 @@ MAX_MEASURED = 3  # sizes, and batches
 BATCH_SHARE = 0.2
 
 _BUDGET = re.compile(r"(\d+(?:\.\d*)?)(m|h|usd)(?:@(.*))?")
+_INDEX = re.compile(r"\[(-?\d+)\]")  # of a phase; -1 is the last of two
 _UNITS = "write minutes as 30m, hours as 2h, or dollars with a slice as 40usd@v5e:2x4"
 
 
@@ -132,7 +133,7 @@ class DialRequest:
 
     def is_given(self, *keys: str) -> bool:
         """Return whether the command line sets any of these fields, such as phases[1].steps."""
-        paths = {each.path.replace("[-2]", "[0]").replace("[-1]", "[1]") for each in self.given}
+        paths = {_INDEX.sub(lambda text: f"[{int(text[1]) % 2}]", each.path) for each in self.given}
         return not paths.isdisjoint(keys)
 
     def count_tokens(self, phase: Phase) -> float:

@@ -26,7 +26,7 @@ from bert_jax.benchmarking.dial import (
     choose_run,
     parse_budget,
 )
-from bert_jax.config import Config, ResolvedRun, overrides, resolve
+from bert_jax.config import Config, ResolvedRun, list_objectives, overrides, resolve
 from bert_jax.logging.console import Rows, Screen, duration
 from bert_jax.parallel import chips
 from bert_jax.parallel import mesh as mesh_lib
@@ -38,7 +38,7 @@ from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.cli import GivenConfig
 from bert_jax.trainer import compile as compile_lib
 from bert_jax.trainer import feed as feed_lib
-from bert_jax.trainer.heldout import MANY_EPOCHS
+from bert_jax.trainer.heldout import MANY_EPOCHS, check_next_sentences
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
@@ -69,7 +69,7 @@ def read_request(
     """Read what a choice for so many devices depends on; return the opened stores, too.
 
     Raises:
-      Refused: a store holds ready-made examples.
+      Refused: a store holds ready-made examples, or no next sentences to learn.
     """
     config, sizes = given.load(), {f"model.{name}" for name in SIZE_FIELDS}
     others = tuple(override for override in given.overrides if override.path not in sizes)
@@ -87,6 +87,8 @@ def read_request(
     )
     stores = feed_lib.open_stores(config.data, screen)
     budget_lib.check_stores(stores, "config.budget")
+    if "mlm_nsp" in (names := list_objectives(recipe)):
+        check_next_sentences(feed_lib.StoreFeed(stores, recipe), names.index("mlm_nsp"))
     examples = max(1, recipe.eval.examples // len(stores))
 
     @functools.cache
@@ -290,25 +292,20 @@ def get_config() -> ml_collections.ConfigDict:
 def write_config(config: Config, budget: TimeBudget, reasons: Sequence[tuple[str, str]]) -> str:
     """Write a chosen run as the text of a config file, with its reasons."""
     lines = "\n".join(f"{label:8}{text}" for label, text in reasons)
-    source = _write_source(config, Config, "    ")
+    source = _write_source(config, "    ")
     return _FILE.format(budget=budget.text, reasons=lines, config=source)
 
 
-def _write_source(value: Any, kind: type[Any], indent: str) -> str:
+def _write_source(value: Any, indent: str) -> str:
     """Write a value of a config as Python; of dataclasses the fields that are not the default."""
     if isinstance(value, tuple):
-        parts = [_write_source(part, type(part), f"{indent}    ") for part in value]
+        parts = [_write_source(part, f"{indent}    ") for part in value]
         return "".join(["(", *(f"\n{indent}    {part}," for part in parts), f"\n{indent})"])
     if not dataclasses.is_dataclass(value):
         return repr(value)
     lines = []
-    for field in dataclasses.fields(kind):
-        part = getattr(value, field.name)
-        default = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        if part != default:
-            text = _write_source(part, type(part), f"{indent}    ")
-            lines.append(f"\n{indent}    {field.name}={text},")
-    prefix = "" if kind is PretrainOptions else "c."
-    return "".join([f"{prefix}{kind.__name__}(", *lines, f"\n{indent})" if lines else ")"])
+    for field in dataclasses.fields(value):
+        if (part := getattr(value, field.name)) != field.default:
+            lines.append(f"\n{indent}    {field.name}={_write_source(part, f'{indent}    ')},")
+    prefix = "" if isinstance(value, PretrainOptions) else "c."
+    return "".join([f"{prefix}{type(value).__name__}(", *lines, f"\n{indent})" if lines else ")"])

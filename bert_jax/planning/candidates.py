@@ -48,17 +48,20 @@ SIZE_FIELDS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "inter
 
 
 def reshape(config: Config, shape: EncoderShape) -> Config:
-    """Give a config's model this shape; heads and feed-forward part keep their proportions."""
+    """Give a config's model this shape; heads and feed-forward part keep their proportions.
+
+    Where the model's heads do not divide the width, there are as many of an even 64 or more as do.
+    """
     model = config.model
-    head_width = model.hidden_size // model.num_attention_heads
-    if shape.width % head_width:
-        head_width = 64
+    heads, rest = divmod(shape.width, model.hidden_size // model.num_attention_heads)
+    if rest:
+        heads = next((n for n in range(shape.width // 64, 1, -1) if shape.width % (2 * n) == 0), 1)
     mlp_ratio = model.intermediate_size / model.hidden_size
     reshaped = dataclasses.replace(
         model,
         num_hidden_layers=shape.layers,
         hidden_size=shape.width,
-        num_attention_heads=shape.width // head_width,
+        num_attention_heads=heads,
         intermediate_size=round(mlp_ratio * shape.width),
     )
     return dataclasses.replace(config, model=reshaped)

@@ -110,7 +110,7 @@ def count_phase(
     if "unigram_causal_loss" in baseline:
         slots = phase.seq_len - 1
     if "majority_nsp_accuracy" in baseline:
-        _check_next_sentences(feed.first_rows(index, _LABELED_ROWS))
+        check_next_sentences(feed, index)
     in_row = source.mean_examples_in_row
     per_step = estimate_step(phase, slots, in_row, tokens, predictions)
     per_step["epochs"] = phase.steps * phase.batch_size / source.mean_rows_per_epoch
@@ -193,8 +193,9 @@ def estimate_step(
     }
 
 
-def _check_next_sentences(rows: HostBatch) -> None:
-    """Raise Refused if no row has a label, or all labels are the same: nothing to learn."""
+def check_next_sentences(feed: StoreFeed, index: int) -> None:
+    """Raise Refused if no row of a phase has a label, or all labels are the same."""
+    rows = feed.first_rows(index, _LABELED_ROWS)
     labels_N = rows["next_sentence_labels"][rows["next_sentence_weights"] > 0]
     labels = np.unique(labels_N)
     if len(labels) > 1 or 0 < len(labels_N) < _FEW_LABELS:

