@@ -199,8 +199,12 @@ def read_arguments(
     for name in f"dry-run cluster topology road {flags}".split():
         parser.add_argument(f"--{name}", **_describe(*FLAGS[name]))
     given, rest = parser.parse_known_args(arguments)
+    ours = {re.sub("[-_]", "", name) for name in FLAGS}
     for word in rest:
-        if not ("TRAIN_FLAG" in usage or ("COMMAND" in usage and not word.startswith("-"))):
+        # Training has no flag of these names: it is another script's, or written in another way.
+        is_ours = word.startswith("-") and re.sub("[-_]", "", word.partition("=")[0]) in ours
+        is_option = word.startswith("-") if "COMMAND" in usage else "TRAIN_FLAG" not in usage
+        if is_ours or is_option:
             parser.error(f"'{word}' is no option")
     path = pathlib.Path(os.path.expanduser(given.cluster or LAUNCH / "cluster.env"))
     overrides = {n.upper(): vars(given)[n] for n in ("topology", "road") if vars(given)[n]}

@@ -40,7 +40,11 @@ CALLS = [
     ("setup", ("--revision=HEAD", "--wheelhouse"), True),
     ("wheelhouse", ("--revision=HEAD",), True),
     # The doctor gets the flags that it knows.
-    ("train", (*TRAIN_FLAGS, "--doctor", "--config.a[0]=/mnt/my stores/a", "--print_config"), True),
+    (
+        "train",
+        (*TRAIN_FLAGS, "--doctor", "--config.a[0]=/mnt/my stores/a", "--scratch=/tmp/a"),
+        True,
+    ),
     ("train", ("--stop",), False),
     ("logs", ("--worker=3", "--lines=5", "--follow"), True),
     ("logs", ("--bucket",), True),
@@ -140,6 +144,11 @@ FLAGS_REFUSED = [
     ("create", ("--wait=6 h",), "--wait: '6 h'"),
     ("create", ("--poll_secs=0",), "--poll_secs: '0'"),
     ("create", ("--dryrun",), "'--dryrun'"),
+    # Only bert_jax would refuse it as a flag of training, which this machine may not have.
+    ("pod", ("a.py", "--dry_run"), "'--dry_run'"),
+    ("pod", ("a.py", "--max-usd=5"), "'--max-usd=5'"),
+    ("pod", ("--stop", "a.py"), "'--stop'"),
+    ("check", ("--delete-at-end",), "'--delete-at-end'"),
     ("create", ("--topology=v6e:4x4",), "--config="),
     ("setup", ("--topology=v6e:4x4",), "ROAD=queued"),
     ("ssh", ("--topology=v6e:4x4", "id"), "ROAD=queued"),
@@ -147,6 +156,9 @@ FLAGS_REFUSED = [
     ("train", TRAIN_FLAGS[:1], "--workdir="),
     ("train", TRAIN_FLAGS[1:], "--config="),
     ("train", ("--stop", "--config=a"), "'--config=a'"),
+    # It ends with 0, which a supervisor takes for the end of the training.
+    ("train", (*TRAIN_FLAGS, "--print_config"), "--print_config trains nothing"),
+    ("watch", (*TRAIN_FLAGS, "--print_config=true"), "--print_config trains nothing"),
     ("logs", ("--worker=-1",), "--worker: '-1'"),
     ("logs", ("--lines=0",), "--lines: '0'"),
     ("logs", ("--bucket",), "BUCKET is empty"),
