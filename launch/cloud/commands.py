@@ -268,8 +268,8 @@ def ssh(given: Namespace, road: ModuleType) -> int:
 def check(given: Namespace, road: ModuleType) -> int:
     """Say what a run lacks, before anything costs money.
 
-    Asks for login, project, APIs, bucket and store, and prints the command that fixes what is
-    missing. launch/pod.sh and launch/watch.sh do the same before they create a slice.
+    Asks for login, project, APIs, image, buckets and store, and prints the command that fixes what
+    is missing. launch/pod.sh and launch/watch.sh do the same before they create a slice.
     """
     job = Job(given.cluster, tuple(given.rest))
     if given.dry_run:
