@@ -99,7 +99,7 @@ STEPS = {
 def test_each_pair_of_a_slice_and_a_road_has_a_full_plan_or_is_refused(call, refused, cluster):
     option = cluster(**LEAST)
     for name, generation in GENERATIONS.items():
-        shape = "4x4" if generation.dims == 2 else "2x2x4"
+        shape = "4x4" if not generation.max_chips else "2x2x4"
         for road in ROADS:
             flags = (POD[0], option, "--dry-run", f"--topology={name}:{shape}", f"--road={road}")
             flags += POD[1:] * (road != "gke")
@@ -128,6 +128,16 @@ def test_a_slice_that_plan_knows_is_one_here():
     for name in GENERATIONS:
         for shape in SHAPES[name]:
             assert shape == "1x1" or find_slice(f"{name}:{shape}", "", "file").topology == shape
+
+
+def test_a_box_that_an_accelerator_type_does_not_name_is_refused_on_queued(capsys):
+    """v4-512 is a slice of 4x8x8 at Google, whatever was meant by it."""
+    assert find_slice("v4:4x4x12", "", "file").accelerator_type == "v4-384"
+    assert find_slice("v4:4x4x16", "gke", "file").topology == "4x4x16"
+    for topology, road in (("v4:4x4x16", ""), ("v5p:4x4x16", "queued")):
+        with pytest.raises(SystemExit):
+            find_slice(topology, road, "file")
+        assert "256 chips are a slice of 4x8x8; take" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("topology", SLICES)
@@ -215,6 +225,8 @@ WRONG = (
     "v5e:32x32",
     "v4:2x2x8",
     "v4:99x99x99",
+    "v4:16x16x20",
+    "tpu7x:24x24x24",
     "v5p:8x4x4",
 )
 TOPOLOGIES = (*WRONG, "v3:4x4", "v5litepod-16", "")
