@@ -19,7 +19,8 @@ _NAME = "[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 _ACCOUNT = r"[a-z0-9][a-z0-9-]{0,62}@[a-z0-9.-]+\.gserviceaccount\.com"
 _BUCKET = r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9._/-]*)?"
 _PYTHON = "(?!-)[A-Za-z0-9._/-]*[A-Za-z0-9_-]/bin/python"
-_IMAGE = r"[a-z0-9][a-z0-9._/-]*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?"
+_TAG = "(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?"
+_IMAGE = rf"[a-z0-9][a-z0-9.-]*(:\d{{1,5}}/)?[a-z0-9._/-]*{_TAG}"
 
 # Setting -> its form, an example, and its default; None: it must be set. Whatever is '' by default
 # may be empty.
@@ -36,7 +37,7 @@ FORMS: dict[str, tuple[str, str, str | None]] = {
     "NETWORK": (_NAME, "default", ""),
     "SUBNETWORK": (_NAME, "default", ""),
     "INTERNAL_IPS": ("true|false", "true or false", "false"),
-    "COORDINATOR_PORT": ("[1-9][0-9]{3}|[1-5][0-9]{4}", "8482", ""),
+    "COORDINATOR_PORT": ("[1-9][0-9]{3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}", "8482", ""),
     "LABEL": ("[a-z]([a-z0-9_-]{0,61}[a-z0-9])?", "bert_jax", "bert_jax"),
     "GKE_IMAGE": (_IMAGE, "us-docker.pkg.dev/my-project/my-images/bert_jax:1", ""),
     "GKE_SERVICE_ACCOUNT": ("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "trainer", ""),

@@ -267,3 +267,5 @@ def test_each_script_has_an_entry_that_runs_it_and_bash_of_macos_reads_it():
     bare = {"PATH": "/usr/bin:/bin", "LAUNCH_PYTHON": sys.executable, "CDPATH": "."}
     said = call(["bash", "launch/pod.sh", "--help"], env=bare, cwd=LAUNCH.parent).stdout
     assert said.startswith("usage: launch/pod.sh [OPTION ...] CONFIG") and "Not yet run" in said
+    ran = call(["bash", "launch/python.sh"], env=bare, cwd=LAUNCH.parent)
+    assert (ran.returncode, ran.stderr[:41]) == (2, "error: ['python'] is no script of launch/")

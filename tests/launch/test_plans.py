@@ -248,8 +248,8 @@ VALUES_REFUSED = {
     "SUBNETWORK": (CREATE, ("../default",)),
     "INTERNAL_IPS": (CREATE, ("1", "")),
     "LABEL": (CREATE, ("a,b=c", "")),
-    "COORDINATOR_PORT": (("train", *TRAIN_FLAGS), ("80",)),
-    "GKE_IMAGE": (GKE, ("my image", "")),
+    "COORDINATOR_PORT": (("train", *TRAIN_FLAGS), ("80", "70000")),
+    "GKE_IMAGE": (GKE, ("my image", "images/bert:1/a", "")),
     "GKE_SERVICE_ACCOUNT": (GKE, ("Trainer",)),
 }
 
@@ -273,6 +273,19 @@ def test_flex_start_is_refused_where_google_has_none(call, refused, cluster):
         error = refused(name, *flags, f"--topology={kind}:{shape}", f"--road={road}")
         assert f"not for {kind} on {road}; take spot" in error
     assert "/gke-flex-start" in call(name, *flags, *GKE[3:])[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("COORDINATOR_PORT", "61000"),
+        ("GKE_IMAGE", "registry.example.org:5000/my_team/bert:1"),
+        ("GKE_IMAGE", f"a.pkg.dev/b/bert:1@sha256:{'0' * 64}"),
+    ],
+)
+def test_a_port_and_an_image_as_they_may_be(call, cluster, name, value):
+    code, out, error = call(GKE[0], "--dry-run", cluster(**LEAST | {name: value}), *GKE[1:])
+    assert (code, error, value in out) == (0, "", True)
 
 
 def test_every_setting_is_checked_shipped_and_has_the_same_default():
