@@ -1,4 +1,4 @@
-"""Check before anything costs money what a run needs: project, APIs, bucket, store."""
+"""Check before anything costs money what a run needs: project, APIs, image, buckets, store."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -41,12 +41,18 @@ def list_checks(job: Job) -> Iterator[Check]:
         question = "kubectl get crd jobsets.jobset.x-k8s.io --output=json"
         new, remedy = "MessagePatterns", f"kubectl apply --server-side --filename={JOBSET}"
         yield Check("JobSet 0.11 or later", make(question), lambda out: new in out, remedy)
-    if cluster.bucket:
-        name = "/".join(cluster.bucket.split("/")[:3])
-        question = f"gcloud storage buckets describe {name} --format=json"
+    if road == "gke" and (image := cluster.get("GKE_IMAGE")):
+        question = f"gcloud artifacts docker images describe {image} --format=json(image_summary)"
+        yield Check(image, make(question), bool, f"docker push {image}")
+    ours, runs = ("/".join(path.split("/")[:3]) for path in (cluster.bucket, job.workdir))
+    for name in dict.fromkeys(name for name in (ours, runs) if name.startswith("gs://")):
+        question = make("gcloud storage buckets describe", name, "--format=json")
         remedy = f"gcloud storage buckets create {name} --location={region} {project}"
-        move = f"gcloud storage buckets relocate {name} --location={region} {project}"
-        yield Check(f"{name} in {region}", make(question), partial(_is_near, region), remedy, move)
+        if name == ours:
+            move = f"gcloud storage buckets relocate {name} --location={region} {project}"
+            yield Check(f"{name} in {region}", question, partial(_is_near, region), remedy, move)
+        else:  # a run may go on in a bucket elsewhere
+            yield Check(name, question, bool, remedy)
     store = job.find("config.data.store").rstrip("/")
     if store.startswith("gs://"):
         command = make("gcloud storage ls", f"{store}/manifest.json")

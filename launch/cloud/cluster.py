@@ -19,7 +19,8 @@ _NAME = "[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 _ACCOUNT = r"[a-z0-9][a-z0-9-]{0,62}@[a-z0-9.-]+\.gserviceaccount\.com"
 _BUCKET = r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9._/-]*)?"
 _PYTHON = "(?!-)[A-Za-z0-9._/-]*[A-Za-z0-9_-]/bin/python"
-_IMAGE = r"[a-z0-9][a-z0-9._/-]*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?"
+_TAG = "(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?"
+_IMAGE = rf"[a-z0-9][a-z0-9.-]*(:\d{{1,5}}/)?[a-z0-9._/-]*{_TAG}"
 
 # Setting -> its form, an example, and its default; None: it must be set. Whatever is '' by default
 # may be empty.
@@ -36,7 +37,7 @@ FORMS: dict[str, tuple[str, str, str | None]] = {
     "NETWORK": (_NAME, "default", ""),
     "SUBNETWORK": (_NAME, "default", ""),
     "INTERNAL_IPS": ("true|false", "true or false", "false"),
-    "COORDINATOR_PORT": ("[1-9][0-9]{3}|[1-5][0-9]{4}", "8482", ""),
+    "COORDINATOR_PORT": ("[1-9][0-9]{3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}", "8482", ""),
     "LABEL": ("[a-z]([a-z0-9_-]{0,61}[a-z0-9])?", "bert_jax", "bert_jax"),
     "GKE_IMAGE": (_IMAGE, "us-docker.pkg.dev/my-project/my-images/bert_jax:1", ""),
     "GKE_SERVICE_ACCOUNT": ("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "trainer", ""),
@@ -199,8 +200,12 @@ def read_arguments(
     for name in f"dry-run cluster topology road {flags}".split():
         parser.add_argument(f"--{name}", **_describe(*FLAGS[name]))
     given, rest = parser.parse_known_args(arguments)
+    ours = {re.sub("[-_]", "", name) for name in FLAGS}
     for word in rest:
-        if not ("TRAIN_FLAG" in usage or ("COMMAND" in usage and not word.startswith("-"))):
+        # Training has no flag of these names: it is another script's, or written in another way.
+        is_ours = word.startswith("-") and re.sub("[-_]", "", word.partition("=")[0]) in ours
+        is_option = word.startswith("-") if "COMMAND" in usage else "TRAIN_FLAG" not in usage
+        if is_ours or is_option:
             parser.error(f"'{word}' is no option")
     path = pathlib.Path(os.path.expanduser(given.cluster or LAUNCH / "cluster.env"))
     overrides = {n.upper(): vars(given)[n] for n in ("topology", "road") if vars(given)[n]}

@@ -83,6 +83,8 @@ def _need_flags(job: Job) -> None:
     for name in ("config", "workdir"):
         if f"--{name}" in job.flags or not job.find(name):
             refuse(f"--{name}= is missing, such as --config=configs/base.py --workdir=gs://b/a")
+    if any(f.startswith("--print_config") and f != "--print_config=false" for f in job.flags):
+        refuse("--print_config trains nothing, on a slice that costs money; remove it")
 
 
 def create(given: Namespace, road: ModuleType) -> int:
@@ -266,8 +268,8 @@ def ssh(given: Namespace, road: ModuleType) -> int:
 def check(given: Namespace, road: ModuleType) -> int:
     """Say what a run lacks, before anything costs money.
 
-    Asks for login, project, APIs, bucket and store, and prints the command that fixes what is
-    missing. launch/pod.sh and launch/watch.sh do the same before they create a slice.
+    Asks for login, project, APIs, image, buckets and store, and prints the command that fixes what
+    is missing. launch/pod.sh and launch/watch.sh do the same before they create a slice.
     """
     job = Job(given.cluster, tuple(given.rest))
     if given.dry_run:

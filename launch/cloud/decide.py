@@ -107,6 +107,8 @@ class Action:
     code: int = 0
 
 
+TIMES = ("billed_since", "requested", "seen", "not_ready_since", "unreached_since")
+TIMES += ("unanswered_since", "waiting_since")
 REPORTED = ("create", "delete", "set_up", "examine", "start")
 
 
@@ -176,6 +178,9 @@ class State:
 def decide(state: State, answers: Answers) -> tuple[State, list[Action]]:
     """Return the state after these answers, and the actions; `state` is not changed."""
     turn = _Turn(dataclasses.replace(state), answers)
+    for name in TIMES:  # a clock that was set back: else a limit would last as much longer
+        if (getattr(state, name) or 0) > answers.now:
+            setattr(turn.state, name, answers.now)
     if answers.outcomes:
         turn.take_outcomes()
     else:

@@ -24,6 +24,7 @@ TIMED_OUT = 124
 
 _ABSENT = re.compile(
     r"NOT_FOUND|HTTPError 404|\(NotFound\)|not found: 404|was not found|matched no objects"
+    r"|Image not found"
 )
 # A missing permission, login or chip quota, or a wrong argument: a retry cannot help. A rate limit
 # is called quota too, but passes.

@@ -18,20 +18,20 @@ CHIPS_PER_HOST = 4
 _SQUARES = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _BOXES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 _EDGES = itertools.combinations_with_replacement((4, 8, 12, 16, 20, 24), 3)
-_CUBES = {"x".join(map(str, edges)) for edges in _EDGES}
+_CUBES = ["x".join(map(str, edges)) for edges in _EDGES]
 
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
     """Name one TPU generation as each of Google's services does.
 
-    dims: edges of a topology. roads: the ways to create a slice, the default first. queued: prefix
-    of the accelerator type and what it counts per chip, and the runtime version of the Cloud TPU
-    API. machine, image: machine type and image family on Compute Engine. gke: value of the node
-    label gke-tpu-accelerator.
+    max_chips: of a box (tpu/docs/v4, v5p, tpu7x); 0 where slices have two edges. roads: the ways
+    to create a slice, the default first. queued: prefix of the accelerator type and what it counts
+    per chip, and the runtime version of the Cloud TPU API. machine, image: machine type and
+    image family on Compute Engine. gke: value of the node label gke-tpu-accelerator.
     """
 
-    dims: int
+    max_chips: int
     roads: tuple[str, ...]
     gke: str
     machine: str = ""
@@ -47,11 +47,13 @@ _V4 = ("v4", 2, "tpu-ubuntu2204-base")
 _V5E, _V5P = ("v5litepod", 1, "v2-alpha-tpuv5-lite"), ("v5p", 2, "v2-alpha-tpuv5")
 _V6E, _TPU7X = ("v6e", 1, "v2-alpha-tpuv6e"), "ubuntu-accel-2404-amd64-tpu-tpu7x"
 GENERATIONS = {
-    "v4": Generation(3, _QUEUED, "tpu-v4-podslice", queued=_V4),
-    "v5e": Generation(2, _QUEUED, "tpu-v5-lite-podslice", queued=_V5E),
-    "v5p": Generation(3, _BOTH, "tpu-v5p-slice", "ct5p-hightpu-4t", _V5P, _IMAGE),
-    "v6e": Generation(2, _BOTH, "tpu-v6e-slice", "ct6e-standard-4t", _V6E, _IMAGE),
-    "tpu7x": Generation(3, ("compute_engine", "gke"), "tpu7x", "tpu7x-standard-4t", image=_TPU7X),
+    "v4": Generation(4096, _QUEUED, "tpu-v4-podslice", queued=_V4),
+    "v5e": Generation(0, _QUEUED, "tpu-v5-lite-podslice", queued=_V5E),
+    "v5p": Generation(6144, _BOTH, "tpu-v5p-slice", "ct5p-hightpu-4t", _V5P, _IMAGE),
+    "v6e": Generation(0, _BOTH, "tpu-v6e-slice", "ct6e-standard-4t", _V6E, _IMAGE),
+    "tpu7x": Generation(
+        9216, ("compute_engine", "gke"), "tpu7x", "tpu7x-standard-4t", image=_TPU7X
+    ),
 }
 ROADS = ("queued", "compute_engine", "gke")
 
@@ -80,6 +82,10 @@ class Slice:
         return next((row["usd_on_demand"] for row in rows if row["chip"] == self.name), None)
 
 
+def _count_chips(shape: str) -> int:
+    return math.prod(map(int, shape.split("x")))
+
+
 def find_slice(topology: str, road: str, origin: str) -> Slice:
     """Return the slice of TOPOLOGY on ROAD; an empty road is the generation's default.
 
@@ -94,13 +100,23 @@ def find_slice(topology: str, road: str, origin: str) -> Slice:
     if road not in generation.roads:
         roads = " or ".join(generation.roads)
         refuse(f"{origin}: TOPOLOGY={topology} is not offered on ROAD={road}, only on {roads}")
-    has_cubes = generation.dims == 3
-    shapes = _BOXES if has_cubes else _SQUARES
-    if shape not in shapes and not (has_cubes and shape in _CUBES):
-        more = " or ascending edges of 4, 8, 12, 16, 20 or 24" * has_cubes
+    shapes, more, limit = _SQUARES, "", generation.max_chips
+    if limit:
+        shapes = _BOXES
+        more = f" or ascending edges of 4, 8, 12, 16, 20 or 24 with at most {limit} chips"
+    cubes = [box for box in _CUBES if _count_chips(box) <= limit]
+    if shape not in shapes and shape not in cubes:
         refuse(
             f"{origin}: TOPOLOGY is '{topology}', and {name} has slices of {', '.join(shapes)}"
             f"{more}; such as TOPOLOGY={name}:{shapes[-1]}"
         )
-    chips = math.prod(map(int, shape.split("x")))
+    chips = _count_chips(shape)
+    # An accelerator type names chips; Google makes the box of them that is nearest to a cube.
+    same = [box for box in (shape, *cubes) if _count_chips(box) == chips]
+    box = min(same, key=lambda box: sum(map(int, box.split("x"))))
+    if road == "queued" and box != shape:
+        refuse(
+            f"{origin}: TOPOLOGY={topology} is not offered on ROAD=queued, where {chips} chips are"
+            f" a slice of {box}; take TOPOLOGY={name}:{box}, or ROAD={generation.roads[-1]}"
+        )
     return Slice(name, shape, road, generation, chips, chips // CHIPS_PER_HOST)

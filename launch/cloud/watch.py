@@ -94,7 +94,7 @@ class BucketLock:
 
     def take(self) -> str:
         """Take or renew the lock; return who else has it, '' where it is ours."""
-        if not self.address or self.clock() - self.renewed < RENEW_SECS:
+        if not self.address or 0 <= self.clock() - self.renewed < RENEW_SECS:
             return ""
         generation = "0"
         said = self.ask(make("gcloud storage objects describe --format=json", self.address))

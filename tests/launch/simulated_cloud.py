@@ -36,6 +36,7 @@ GOOD = {
     "managed create --help": "--target-size-policy-mode",
     "get crd": "onJobFailureMessagePatterns",
     "current-context": "my-cluster",
+    "images describe": "{}",
     "buckets describe": '{"location": "US-CENTRAL2"}',
     "storage ls": "gs://b/s/manifest.json",
 }

@@ -10,7 +10,7 @@ from launch.cloud.job import Job
 from launch.cloud.run import Answer, check_login
 from tests.launch.simulated_cloud import GOOD
 
-FLAGS = ("--config.data.store=gs://b/s",)
+FLAGS = ("--config.data.store=gs://b/s", "--workdir=gs://runs/a")
 # What is asked -> an answer that is a failure, the remedy, and where it is asked.
 ABSENT, CE, K8S = (
     Answer(1, "", "(NotFound): matched no objects"),
@@ -24,7 +24,19 @@ BAD = [
     ("get crd", ABSENT, "kubectl apply --server-side", *K8S),
     # JobSet 0.10 refuses the manifest: it tells failures apart by their reasons alone.
     ("get crd", "onJobFailureReasons", "kubectl apply --server-side", *K8S),
-    ("buckets describe", Answer(1, "", "gs://my-bucket not found: 404."), "buckets create gs://my"),
+    # What gcloud 528 says of a tag that is not there.
+    (
+        "images describe",
+        Answer(1, "", "ERROR: (gcloud) Image not found."),
+        "docker push img:1",
+        *K8S,
+    ),
+    (
+        "describe gs://my-",
+        Answer(1, "", "gs://my-bucket not found: 404."),
+        "buckets create gs://my",
+    ),
+    ("describe gs://runs", Answer(1, "", "gs://runs not found: 404."), "buckets create gs://runs "),
     ("buckets describe", '{"location": "EUROPE-WEST4"}', "buckets relocate gs://my-bucket"),
     ("storage ls", ABSENT, "cp --recursive stores/mine gs://b/"),
 ]
@@ -33,11 +45,17 @@ BAD = [
 @pytest.fixture
 def run(tmp_path, cluster, capsys):
     def run(changed, topology="v5e:2x4", road="", **settings):
-        cluster(BUCKET="gs://my-bucket/bert", TOPOLOGY=topology, ROAD=road, **settings)
+        cluster(
+            BUCKET="gs://my-bucket/bert",
+            TOPOLOGY=topology,
+            ROAD=road,
+            GKE_IMAGE="img:1",
+            **settings,
+        )
 
         def ask(command):
             line = " ".join(command.words)
-            said = next(said for key, said in (GOOD | changed).items() if key in line)
+            said = next(said for key, said in (*changed.items(), *GOOD.items()) if key in line)
             return said if isinstance(said, Answer) else Answer(0, said)
 
         is_fine = check.run_checks(Job(Cluster(tmp_path / "cluster.env", {}), FLAGS), ask)
@@ -79,4 +97,4 @@ def test_a_file_with_a_token_is_a_login(monkeypatch):
 def test_a_check_that_cannot_be_made_is_a_note(run):
     is_fine, said = run({"buckets describe": Answer(1, "", "ERROR: PERMISSION_DENIED: no \x1b[2J")})
     assert is_fine and said[0].startswith("not known: gs://my-bucket in us-central2 (PERM")
-    assert "\x1b" not in said[0] and said[1].startswith("not known: quota; gcloud beta quotas")
+    assert "\x1b" not in said[0] and said[-1].startswith("not known: quota; gcloud beta quotas")

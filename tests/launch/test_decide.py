@@ -42,6 +42,7 @@ JOURNEYS = [
     (BUCKET, UP + "lost / deleting / absent #900", GO + "delete / - / create"),
     (BUCKET, UP + "queued / absent", GO + "delete / create"),
     (BUCKET, UP + "starting / +3000 starting / +900 starting / +200 starting", GO + "- / - / - / delete"),
+    (BUCKET, UP + "starting / +-9000 starting / +3900 starting / +200 starting", GO + "- / - / - / delete"),  # a clock set back
     (BUCKET, UP + "starting / +3000 ready run run / +3000 starting", GO + "- / - / -"),
     # A deletion that fails or is slow is ours, and repeated; one of somebody else ends the supervision.
     (BUCKET, UP + "lost !delete=503 / lost / deleting / absent", GO + "delete / delete / - / create"),
@@ -89,6 +90,7 @@ JOURNEYS = [
     # Money: at most one look late, also while nobody answers.
     (POOR, UP + "ready run run / +250 ready run run / absent / absent", GO + "- / stop delete / delete / end 1"),
     (POOR, UP + "ready run run / +500 none / absent / absent", GO + "- / stop delete / delete / end 1"),
+    (POOR, UP + "ready run run / +-9000 ready run run / +1400 ready run run", GO + "- / - / stop delete"),
     (POOR, UP + "ready run run / lost / +9999 absent", GO + "- / delete / create"),
     # Machines that start themselves: their starts are tries; a silent or finished one is as above.
     (ITSELF, "absent / starting / ready / +3000 ready / +2000 ready", "create / - / - / - / delete"),
@@ -172,7 +174,7 @@ def test_dollars_never_count_too_little_nor_twice():
     begin = "queued #1000 / +60 ready #1000 never never / +60 ready #1000 run run"
     state, _, _ = play(BUCKET, begin)
     assert state.count_usd(1180 + 40) == 160  # from the last look without machines
-    again = "lost #1000 / absent / ready #5000 run run / +40 ready #5000 run run"
+    again = "lost #1000 / +4000 absent / ready #5000 run run / +40 ready #5000 run run"
     state, _, _ = play(BUCKET, again, state)
     assert state.spent_secs >= 0 and state.billed_since == 5000
 

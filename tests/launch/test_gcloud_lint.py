@@ -34,6 +34,7 @@ NEWER = {
     "--provisioning-model=FLEX_START": "sdk/gcloud/reference/compute/instance-templates/create",
 }
 
+IMAGE = "gcloud artifacts docker images describe us-docker.pkg.dev/my-project/images/bert:1"
 
 # Written as people write commands.
 WRONG = """Run `gcloud storage rsnc a b` and
@@ -137,13 +138,20 @@ def test_gcloud_asks_for_no_region_of_a_subnetwork(call, cluster, tmp_path):
 
 @needs_gcloud
 @pytest.mark.slow
-def test_a_lock_that_is_not_there_is_absent(tmp_path, monkeypatch):
-    """Else no supervisor takes it, and none on another machine is refused."""
-    api = TpuApi(workers=0)
-    monkeypatch.setattr(api, "answer", lambda *_: (404, {"error": {"code": 404, "message": "no"}}))
+@pytest.mark.parametrize("line", [LOCK_COMMANDS[0], IMAGE])
+def test_a_lock_or_an_image_that_is_not_there_is_absent(tmp_path, monkeypatch, line):
+    """Else no supervisor takes the lock, and pods wait for an image for ever."""
+    api, absent = TpuApi(workers=0), (404, {"error": {"code": 404, "message": "no"}})
+    is_there = lambda path: path.endswith("/images?alt=json")  # noqa: E731
+    repository = (200, {"format": "DOCKER"})
+    monkeypatch.setattr(
+        api, "answer", lambda verb, path, _: repository if is_there(path) else absent
+    )
     with serving(api) as address:
         there = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{address}/storage/v1/"}
-        ran = run_gcloud(shlex.split(LOCK_COMMANDS[0])[1:], tmp_path, **there)
+        there["CLOUDSDK_API_ENDPOINT_OVERRIDES_ARTIFACTREGISTRY"] = f"{address}/"
+        ran = run_gcloud(shlex.split(line)[1:], tmp_path, **there)
+    assert line != IMAGE or "Image not found" in ran.stderr
     assert Answer(ran.returncode, ran.stdout, ran.stderr).is_absent, ran.stderr
 
 

@@ -175,6 +175,8 @@ def test_the_lock_in_the_bucket_is_renewed_and_taken_over_after_an_hour(cloud):
     assert theirs.take().startswith("a, 50 min")
     cloud.now += 1200
     assert theirs.take() == "" and cloud.lock == "b\n"
+    cloud.now -= 9000  # a clock that was set back
+    assert theirs.take() == "" and cloud.lock_generation == 4
     assert ours.take().startswith("b, ") and not ours.renewed
     assert again.take() == ""  # a supervisor that was killed here
     # A lock that nobody can read is nobody's: a supervisor would end, and leave its slice alone.
@@ -265,3 +267,5 @@ def test_each_script_has_an_entry_that_runs_it_and_bash_of_macos_reads_it():
     bare = {"PATH": "/usr/bin:/bin", "LAUNCH_PYTHON": sys.executable, "CDPATH": "."}
     said = call(["bash", "launch/pod.sh", "--help"], env=bare, cwd=LAUNCH.parent).stdout
     assert said.startswith("usage: launch/pod.sh [OPTION ...] CONFIG") and "Not yet run" in said
+    ran = call(["bash", "launch/python.sh"], env=bare, cwd=LAUNCH.parent)
+    assert (ran.returncode, ran.stderr[:41]) == (2, "error: ['python'] is no script of launch/")

@@ -40,7 +40,11 @@ CALLS = [
     ("setup", ("--revision=HEAD", "--wheelhouse"), True),
     ("wheelhouse", ("--revision=HEAD",), True),
     # The doctor gets the flags that it knows.
-    ("train", (*TRAIN_FLAGS, "--doctor", "--config.a[0]=/mnt/my stores/a", "--print_config"), True),
+    (
+        "train",
+        (*TRAIN_FLAGS, "--doctor", "--config.a[0]=/mnt/my stores/a", "--scratch=/tmp/a"),
+        True,
+    ),
     ("train", ("--stop",), False),
     ("logs", ("--worker=3", "--lines=5", "--follow"), True),
     ("logs", ("--bucket",), True),
@@ -95,7 +99,7 @@ STEPS = {
 def test_each_pair_of_a_slice_and_a_road_has_a_full_plan_or_is_refused(call, refused, cluster):
     option = cluster(**LEAST)
     for name, generation in GENERATIONS.items():
-        shape = "4x4" if generation.dims == 2 else "2x2x4"
+        shape = "4x4" if not generation.max_chips else "2x2x4"
         for road in ROADS:
             flags = (POD[0], option, "--dry-run", f"--topology={name}:{shape}", f"--road={road}")
             flags += POD[1:] * (road != "gke")
@@ -126,6 +130,16 @@ def test_a_slice_that_plan_knows_is_one_here():
             assert shape == "1x1" or find_slice(f"{name}:{shape}", "", "file").topology == shape
 
 
+def test_a_box_that_an_accelerator_type_does_not_name_is_refused_on_queued(capsys):
+    """v4-512 is a slice of 4x8x8 at Google, whatever was meant by it."""
+    assert find_slice("v4:4x4x12", "", "file").accelerator_type == "v4-384"
+    assert find_slice("v4:4x4x16", "gke", "file").topology == "4x4x16"
+    for topology, road in (("v4:4x4x16", ""), ("v5p:4x4x16", "queued")):
+        with pytest.raises(SystemExit):
+            find_slice(topology, road, "file")
+        assert "256 chips are a slice of 4x8x8; take" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("topology", SLICES)
 def test_a_slice_has_googles_names_and_its_chips(topology):
     found = find_slice(topology, "", "file")
@@ -140,6 +154,11 @@ FLAGS_REFUSED = [
     ("create", ("--wait=6 h",), "--wait: '6 h'"),
     ("create", ("--poll_secs=0",), "--poll_secs: '0'"),
     ("create", ("--dryrun",), "'--dryrun'"),
+    # Only bert_jax would refuse it as a flag of training, which this machine may not have.
+    ("pod", ("a.py", "--dry_run"), "'--dry_run'"),
+    ("pod", ("a.py", "--max-usd=5"), "'--max-usd=5'"),
+    ("pod", ("--stop", "a.py"), "'--stop'"),
+    ("check", ("--delete-at-end",), "'--delete-at-end'"),
     ("create", ("--topology=v6e:4x4",), "--config="),
     ("setup", ("--topology=v6e:4x4",), "ROAD=queued"),
     ("ssh", ("--topology=v6e:4x4", "id"), "ROAD=queued"),
@@ -147,6 +166,9 @@ FLAGS_REFUSED = [
     ("train", TRAIN_FLAGS[:1], "--workdir="),
     ("train", TRAIN_FLAGS[1:], "--config="),
     ("train", ("--stop", "--config=a"), "'--config=a'"),
+    # It ends with 0, which a supervisor takes for the end of the training.
+    ("train", (*TRAIN_FLAGS, "--print_config"), "--print_config trains nothing"),
+    ("watch", (*TRAIN_FLAGS, "--print_config=true"), "--print_config trains nothing"),
     ("logs", ("--worker=-1",), "--worker: '-1'"),
     ("logs", ("--lines=0",), "--lines: '0'"),
     ("logs", ("--bucket",), "BUCKET is empty"),
@@ -203,6 +225,8 @@ WRONG = (
     "v5e:32x32",
     "v4:2x2x8",
     "v4:99x99x99",
+    "v4:16x16x20",
+    "tpu7x:24x24x24",
     "v5p:8x4x4",
 )
 TOPOLOGIES = (*WRONG, "v3:4x4", "v5litepod-16", "")
@@ -224,8 +248,8 @@ VALUES_REFUSED = {
     "SUBNETWORK": (CREATE, ("../default",)),
     "INTERNAL_IPS": (CREATE, ("1", "")),
     "LABEL": (CREATE, ("a,b=c", "")),
-    "COORDINATOR_PORT": (("train", *TRAIN_FLAGS), ("80",)),
-    "GKE_IMAGE": (GKE, ("my image", "")),
+    "COORDINATOR_PORT": (("train", *TRAIN_FLAGS), ("80", "70000")),
+    "GKE_IMAGE": (GKE, ("my image", "images/bert:1/a", "")),
     "GKE_SERVICE_ACCOUNT": (GKE, ("Trainer",)),
 }
 
@@ -249,6 +273,19 @@ def test_flex_start_is_refused_where_google_has_none(call, refused, cluster):
         error = refused(name, *flags, f"--topology={kind}:{shape}", f"--road={road}")
         assert f"not for {kind} on {road}; take spot" in error
     assert "/gke-flex-start" in call(name, *flags, *GKE[3:])[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("COORDINATOR_PORT", "61000"),
+        ("GKE_IMAGE", "registry.example.org:5000/my_team/bert:1"),
+        ("GKE_IMAGE", f"a.pkg.dev/b/bert:1@sha256:{'0' * 64}"),
+    ],
+)
+def test_a_port_and_an_image_as_they_may_be(call, cluster, name, value):
+    code, out, error = call(GKE[0], "--dry-run", cluster(**LEAST | {name: value}), *GKE[1:])
+    assert (code, error, value in out) == (0, "", True)
 
 
 def test_every_setting_is_checked_shipped_and_has_the_same_default():
