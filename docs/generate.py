@@ -58,19 +58,19 @@ def config_page() -> str:
     """Return the reference of all settings: each group with keys, defaults, ranges and help."""
     groups = list_all()
     others = (f"`{key}` `{value}`" for key, value in _other_defaults().items())
-    first, *tables = _write_groups(groups[FinetuneConfig])
+    first, *tables = _write_groups(groups[FinetuneConfig], "finetune")
     return "\n".join(
         [
             _CONFIG_HEAD.format(note=_NOTE),
             "## Pre-training",
-            *_write_groups(groups[Config]),
+            *_write_groups(groups[Config], "config"),
             "## Fine-tuning",
             first,
             "Groups that are not repeated here have the settings of pre-training, with these "
-            "defaults: " + ", ".join(others) + ".",
+            "defaults: " + ", ".join(others) + ".\n",
             *tables,
             "## Studies",
-            *_write_groups(groups[StudyConfig]),
+            *_write_groups(groups[StudyConfig], "study"),
         ]
     )
 
@@ -85,17 +85,31 @@ def _other_defaults() -> dict[str, Any]:
     }
 
 
-def _write_groups(groups: Sequence[SettingsGroup]) -> Iterator[str]:
-    """Yield the introduction and the table of each group, the first without a heading."""
+def _write_groups(groups: Sequence[SettingsGroup], anchor: str) -> Iterator[str]:
+    """Yield the introduction and the table of each group, the first without a heading.
+
+    Each setting has an anchor, such as config.optim.name: `anchor` stands for the first word.
+    """
     for group in groups:
         if group.key != "config":
             yield f"### {group.key}"
-        yield f"{group.about}\n"
+        yield f"{_write_about(group.about)}\n"
         rows = ["| key | default | allowed | |", "|---|---|---|---|"]
+        place = anchor + group.key.removeprefix("config").replace("[0]", "")
         for row in group.rows:
-            default = row.default if row.default in ("required", "empty") else f"`{row.default}`"
-            rows.append(f"| `{row.name}` | {default} | {row.allowed} | {row.about} |")
+            default = row.default
+            if default not in ("required", "empty"):
+                default = f"<code>{default}</code>" if "|" in default else f"`{default}`"
+            name = f'<a id="{place}.{row.name}"></a>`{row.name}`'
+            cells = (name, default, row.allowed, row.about)
+            rows.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
         yield "\n".join(rows) + "\n"
+
+
+def _write_about(about: str) -> str:
+    """Turn the lines "  name   meaning" of a docstring, and their indented rests, into a list."""
+    items = re.sub(r"^  (\w+) +", r"- `\1`: ", re.sub(r"\n {4,}", " ", about), flags=re.MULTILINE)
+    return items.replace(":\n- ", ":\n\n- ")
 
 
 def commands() -> list[str]:
