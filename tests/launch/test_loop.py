@@ -265,3 +265,11 @@ def test_each_script_has_an_entry_that_runs_it_and_bash_of_macos_reads_it():
     bare = {"PATH": "/usr/bin:/bin", "LAUNCH_PYTHON": sys.executable, "CDPATH": "."}
     said = call(["bash", "launch/pod.sh", "--help"], env=bare, cwd=LAUNCH.parent).stdout
     assert said.startswith("usage: launch/pod.sh [OPTION ...] CONFIG") and "Not yet run" in said
+
+
+@pytest.mark.parametrize("name", [*commands.COMMANDS, "hosts", "slurm"])
+def test_the_help_of_a_script_fits_a_screen_and_has_one_rule_of_exit_codes(name):
+    wide = os.environ | {"COLUMNS": "80", "LAUNCH_PYTHON": sys.executable}
+    said = call(["bash", f"launch/{name}.sh", "--help"], env=wide, cwd=LAUNCH.parent).stdout
+    assert said and [line for line in said.splitlines() if len(line) > 80] == []
+    assert said.count("Exit code:") == (name in commands.COMMANDS)
