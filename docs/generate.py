@@ -113,7 +113,7 @@ def _write_about(about: str) -> str:
 
 
 def commands() -> list[str]:
-    """Return the modules that `python -m` runs, those of bert_jax first."""
+    """Return the modules that `python -m` runs, first bert_jax's."""
     return [
         f"{package}.{path.stem}"
         for package in ("bert_jax", "data_pipeline")

@@ -109,7 +109,7 @@ def test_a_signal_leaves_training_alone_and_says_what_it_costs(cluster, cloud, c
     assert (folder / "state.json").exists()
     assert code == 130 and cloud.exists
     assert "stopped by a signal; training continues" in out
-    assert "my-tpu may still cost money ($9.60 an hour), until: launch/delete.sh" in error
+    assert "my-tpu may still cost money ($9.60 per hour), until: launch/delete.sh" in error
 
 
 def test_a_signal_that_hides_the_answer_to_a_request_says_what_may_cost(pod, cloud, monkeypatch):
