@@ -100,7 +100,7 @@ def measure(flags: list[str], stored_bytes: int) -> str:
     cpu_secs = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
     megabytes = stored_bytes / 1e6
     return (
-        f"{megabytes / seconds:.2f} MB/s, {megabytes / cpu_secs:.2f} MB a CPU second, "
+        f"{megabytes / seconds:.2f} MB/s, {megabytes / cpu_secs:.2f} MB per CPU second, "
         f"{seconds:.1f} s, {peak_kb[0] / 1000:.0f} MB of memory, load before {load:.1f}"
     )
 

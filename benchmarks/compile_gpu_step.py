@@ -2,7 +2,7 @@
 
     python -m benchmarks.compile_gpu_step CARD DEVICES SEQ_LEN ROWS ATTENTION [LAYERS]
 
-CARD is one of CARDS, DEVICES how many of them on one host, ROWS those of a device, ATTENTION a
+CARD is one of CARDS, DEVICES how many of them on one host, ROWS the rows of a device, ATTENTION a
 value of config.compute.attention. Needs jax 0.12 and its CUDA plugin: pip install 'jax[cuda12]'.
 Prints the device memory that the compiler plans and the collectives, as JSON. Nothing is run, and
 kernels that XLA chooses by timing are not timed. The model drops attention weights, so `auto` takes

@@ -4,7 +4,7 @@
     python -m benchmarks.rate_transfer --store=runs/quickstart/store --output=DIR
 
 Prints the held-out loss of masked words of each run, by width and rate; with transfer the best rate
-should be that of the first width. A finished run is not trained again, a stopped one resumes; DIR
+should be the same at every width. A finished run is not trained again, a stopped one resumes; DIR
 takes more widths and rates, but no other store, steps or first width.
 """
 

@@ -57,7 +57,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", type=pathlib.Path, required=True, help="folder of an export")
-    parser.add_argument("--sentences", type=pathlib.Path, required=True, help="a sentence a line")
+    parser.add_argument("--sentences", type=pathlib.Path, required=True, help="sentence per line")
     parser.add_argument("--count", type=int, default=2000, help="sentences taken of the file")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--python", default="", help="of sentence-transformers, if it is there")

@@ -36,7 +36,7 @@ class InspectFlags:
     html: str = flag("", "also write the report to this file, as a web page", metavar="FILE")
     json_out: str = flag("", "also write the numbers to this file", metavar="FILE")
     seq_len: int = flag(128, "tokens in a row", minimum=MIN_SEQ_LEN, maximum=MAX_SEQ_LEN)
-    examples: int = flag(10, "example rows to print", minimum=0, maximum=10_000)
+    examples: int = flag(2, "example rows to print", minimum=0, maximum=10_000)
     verify: bool = flag(False, "first check each file against its SHA-256")
 
 

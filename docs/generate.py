@@ -56,37 +56,51 @@ _LIBRARIES = ("bert_jax.trainer.loop", "bert_jax.finetuning.setup", "bert_jax.pl
 def config_page() -> str:
     """Return the reference of all settings: each group with keys, defaults, ranges and help."""
     groups = list_all()
-    first, *tables = _write_groups(groups[FinetuneConfig])
+    first, *tables = _write_groups(groups[FinetuneConfig], "finetune")
     return "\n".join(
         [
             _CONFIG_HEAD.format(note=_NOTE),
             "## Pre-training",
-            *_write_groups(groups[Config]),
+            *_write_groups(groups[Config], "config"),
             "## Fine-tuning",
             first,
             "A group or setting that is not repeated here is the same as in pre-training.\n",
             *tables,
             "## Studies",
-            *_write_groups(groups[StudyConfig]),
+            *_write_groups(groups[StudyConfig], "study"),
         ]
     )
 
 
-def _write_groups(groups: Sequence[SettingsGroup]) -> Iterator[str]:
-    """Yield the introduction and the table of each group, the first without a heading."""
+def _write_groups(groups: Sequence[SettingsGroup], anchor: str) -> Iterator[str]:
+    """Yield the introduction and the table of each group, the first without a heading.
+
+    Each setting has an anchor, such as config.optim.name: `anchor` stands for the first word.
+    """
     for group in groups:
         if group.key != "config":
             yield f"### {group.key}"
-        yield f"{group.about}\n"
+        yield f"{_write_about(group.about)}\n"
         rows = ["| key | default | allowed | |", "|---|---|---|---|"]
+        place = anchor + group.key.removeprefix("config").replace("[0]", "")
         for row in group.rows:
-            default = row.default if row.default in ("required", "empty") else f"`{row.default}`"
-            rows.append(f"| `{row.name}` | {default} | {row.allowed} | {row.about} |")
+            default = row.default
+            if default not in ("required", "empty"):
+                default = f"<code>{default}</code>" if "|" in default else f"`{default}`"
+            name = f'<a id="{place}.{row.name}"></a>`{row.name}`'
+            cells = (name, default, row.allowed, row.about)
+            rows.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
         yield "\n".join(rows) + "\n"
 
 
+def _write_about(about: str) -> str:
+    """Turn the lines "  name   meaning" of a docstring, and their indented rests, into a list."""
+    items = re.sub(r"^  (\w+) +", r"- `\1`: ", re.sub(r"\n {4,}", " ", about), flags=re.MULTILINE)
+    return items.replace(":\n- ", ":\n\n- ")
+
+
 def commands() -> list[str]:
-    """Return the modules that `python -m` runs, those of bert_jax first."""
+    """Return the modules that `python -m` runs, first bert_jax's."""
     return [
         f"{package}.{path.stem}"
         for package in ("bert_jax", "data_pipeline")

@@ -208,7 +208,7 @@ def draw(rows: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def make_seeds(runs: Sequence[pathlib.Path]) -> Figure:
-    """Draw the curves of a run of configs/quickstart.py, and those of other seeds faintly."""
+    """Draw the curves of a run of configs/quickstart.py, and faintly of other seeds."""
     config = overrides.load(Config, str(ROOT / "configs" / "quickstart.py"), str, ())
     steps_N, rates_N = sample_rates(config)
     first, *others = (read_lines(run / METRICS) for run in runs)

@@ -38,11 +38,8 @@ else:
 # %% sentence-transformers: one vector per sentence, the mean of the token vectors.
 if importlib.util.find_spec("sentence_transformers"):
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Pooling, Transformer
 
-    encoder = Transformer(folder)
-    pooling = Pooling(encoder.get_word_embedding_dimension(), pooling_mode="mean")
-    vectors = SentenceTransformer(modules=[encoder, pooling]).encode([sentence])
+    vectors = SentenceTransformer(folder).encode([sentence])
     print("sentence-transformers: vectors", vectors.shape)
 else:
     print("sentence-transformers: not installed, skipped")

@@ -28,17 +28,18 @@ build_flags = [flag for flag in flags if flag not in train_flags]
 store = str(pathlib.Path(workdir) / "store")
 
 # %% Text to a store: a vocabulary is trained, and a tenth of the documents is held out.
-run(
-    "data_pipeline.build",
-    f"--input={texts}",
-    f"--output={store}",
-    "--train_vocab=wordpiece",
-    "--vocab_size=2048",
-    "--holdout=0.1",
-    *build_flags,
-)
+if not (pathlib.Path(store) / "manifest.json").exists():
+    run(
+        "data_pipeline.build",
+        f"--input={texts}",
+        f"--output={store}",
+        "--train_vocab=wordpiece",
+        "--vocab_size=2048",
+        "--holdout=0.1",
+        *build_flags,
+    )
 
-# %% The store to a model. The same command resumes a run that was stopped.
+# %% The store to a model. The same command, also of this script, resumes a run that was stopped.
 run(
     "bert_jax.train",
     "--config=configs/quickstart.py",

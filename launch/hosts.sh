@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# usage: launch/hosts.sh HOST,HOST,... FOLDER --config=FILE --workdir=WORKDIR [TRAIN_FLAG ...]
+# usage: launch/hosts.sh HOST,HOST,... FOLDER --config=FILE --workdir=WORKDIR \
+#            [TRAIN_FLAG ...]
 #        launch/hosts.sh --stop HOST,HOST,... FOLDER
-# Train on hosts that ssh reaches without a password, one process per host. FOLDER, absolute or from the
-# home folder, has a clone with .venv on every host; PYTHON names another Python there. Training outlives
-# the connections. It is restarted after every exit code but 0, 2 and 3, until five starts in a row leave the
-# newest checkpoint in WORKDIR as it was. Ctrl-C stops all processes, which save first.
+# Train on hosts that ssh reaches without a password, one process per host.
+# FOLDER, absolute or from the home folder, has a clone with .venv on every
+# host; PYTHON names another Python there. Training outlives the connections. It
+# is restarted after every exit code but 0, 2 and 3, until five starts in a row
+# leave the newest checkpoint in WORKDIR as it was. Ctrl-C stops all processes,
+# which save first.
 
 set -uo pipefail
 

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# usage: sbatch --nodes=N --ntasks-per-node=GPUS --gpus-per-node=GPUS [OPTION ...] \
-#            launch/slurm.sh --config=FILE --workdir=WORKDIR [TRAIN_FLAG ...]
-# Train as a Slurm job, one process per GPU, submitted from a clone with .venv that all nodes see; PYTHON
-# names another Python. The job stops and saves before its time limit, and is requeued after every exit code
-# but 0, 2 and 3, until five starts in a row leave the newest checkpoint in WORKDIR as it was.
+# usage: sbatch --nodes=N --ntasks-per-node=GPUS --gpus-per-node=GPUS \
+#            [OPTION ...] launch/slurm.sh --config=FILE --workdir=WORKDIR \
+#            [TRAIN_FLAG ...]
+# Train as a Slurm job, one process per GPU, submitted from a clone with .venv
+# that all nodes see; PYTHON names another Python. The job stops and saves
+# before its time limit, and is requeued after every exit code but 0, 2 and 3,
+# until five starts in a row leave the newest checkpoint in WORKDIR as it was.
 
 #SBATCH --job-name=bert_jax
 #SBATCH --signal=TERM@180

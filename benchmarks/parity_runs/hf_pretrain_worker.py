@@ -27,7 +27,7 @@ Batch = dict[str, torch.Tensor]
 def initialize(
     sizes: dict[str, Any], dropout_rate: float, seed: int, folder: str
 ) -> dict[str, Any]:
-    """Make the model with fresh weights and write it; seed is also that of dropout."""
+    """Make the model with fresh weights and write it; dropout has the same seed."""
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch.manual_seed(seed)
     transformers.logging.disable_progress_bar()

@@ -1,6 +1,6 @@
 """Settings of the pre-training that parity.py compares, but for its store, weights and seeds.
 
-Google's optimizer and schedule, at a length that is quick on two cores. The sizes are those of the
+Google's optimizer and schedule, at a length that is quick on two cores. The sizes come from the
 weights that both sides begin with.
 """
 

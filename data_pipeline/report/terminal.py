@@ -110,7 +110,8 @@ def _describe_sample(health: Health) -> str:
 def print_health(
     console: rich.console.Console, health: Health, findings: Sequence[StoreFinding]
 ) -> None:
-    """Print the whole report."""
+    """Print the whole report; findings are its first and its last lines."""
+    _print_findings(console, findings)
     counts = [(_INDENT + label, *values) for label, values in list_counts(health)]
     console.print(make_table(("", "train", "held out"), counts))
     console.print(_lengths_table(health))
@@ -137,6 +138,10 @@ def print_health(
     if health.examples:
         _print_examples(console, health)
     console.print()
+    _print_findings(console, findings)
+
+
+def _print_findings(console: rich.console.Console, findings: Sequence[StoreFinding]) -> None:
     for finding in findings:
         print_paragraph(console, f"! {finding.text}", "yellow")
     if not findings:

@@ -175,6 +175,14 @@ def _describe(words: str, value: str = "", form: str = ".+", default: str = "") 
     }
 
 
+class _HelpLayout(argparse.HelpFormatter):
+    """Lay out help: paragraphs stay apart."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n\n".join(fill(part, width, indent) for part in text.split("\n\n"))
+
+
 def read_arguments(
     script: str, arguments: Sequence[str], usage: str, flags: str, words: str
 ) -> argparse.Namespace:
@@ -188,12 +196,13 @@ def read_arguments(
             refuse(f"'{argument}' has a control character, or is not UTF-8; remove it")
         if text != argument and script != "ssh":
             refuse(f"'{argument}' has a line break, which no option or flag has; remove it")
+    if "Exit code:" not in words:
+        words += "\n\nExit code: the failed command's; 2 where this script refuses."
     parser = argparse.ArgumentParser(
         usage=f"launch/{script}.sh [OPTION ...] {usage}",
         description=words,
-        epilog="Exit code: the failed command's; 2 where this script refuses.\n"
-        "Not yet run against Google Cloud.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Not yet run against Google Cloud.",
+        formatter_class=_HelpLayout,
         allow_abbrev=False,
     )
     parser.error = lambda words: refuse(f"{words}; see launch/{script}.sh --help")  # type: ignore[method-assign, assignment]

@@ -278,7 +278,10 @@ def check(given: Namespace, road: ModuleType) -> int:
 
 
 def watch(given: Namespace, road: ModuleType) -> int:
-    """Do what launch/pod.sh does for a config and a workdir, on a slice that is to stay."""
+    """Do what launch/pod.sh does for a config and a workdir, on a slice that is to stay.
+
+    Exit code: launch/pod.sh's.
+    """
     cluster, job = given.cluster, _make_job(given)
     price = float(given.price) if given.price else cluster.slice.price()
     if given.max_usd and price is None:

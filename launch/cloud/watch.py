@@ -245,5 +245,5 @@ class Supervisor:
         if self.state.is_there:
             hourly = self.show_usd(self.state.rules.usd_per_hour)
             delete = self.job.cluster.next_command("delete")
-            words = f"{self.job.cluster.name} may still cost money ({hourly} an hour), until:"
+            words = f"{self.job.cluster.name} may still cost money ({hourly} per hour), until:"
             show(f"{words} {delete}", sys.stderr)

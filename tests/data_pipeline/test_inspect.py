@@ -134,7 +134,11 @@ def test_a_store_with_a_split_of_one_document_and_a_name_that_is_not_utf_8(small
     assert "held out and 2 are needed" in screen and "/caf\ufffd" in screen
     assert "--config.data.segments=nsp refuses" in " ".join(screen.split())
     assert sum(tag == "svg" for tag, _ in Page(page).tags) == 4 and r"/caf\udce9" in page
-    assert json.loads(json_out.read_text(encoding="utf-8"))["store"] == str(store)
+    numbers = json.loads(json_out.read_text(encoding="utf-8"))
+    assert numbers["store"] == str(store)
+    findings = " ".join(f"! {text}" for text in numbers["findings"])
+    words = " ".join(screen.split()).rpartition(" wrote ")[0]
+    assert findings and words.startswith(findings) and words.endswith(findings)
 
 
 @pytest.mark.parametrize("key", ["dropped", "changed", "counted", "near_duplicates", "build"])

@@ -38,9 +38,9 @@ def links_in(text: str) -> list[str]:
 
 
 def anchors_in(text: str) -> set[str]:
-    """List the anchors of a page's headings, as GitHub and MkDocs make them."""
+    """List the anchors of a page: its own, and its headings', as GitHub and MkDocs make them."""
     headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", text), re.MULTILINE)
-    return {
+    return set(re.findall(r'<a id="(.+?)"></a>', text)) | {
         re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
         for heading in headings
     }

@@ -60,7 +60,10 @@ def test_a_page_is_in_american_english_with_per_in_rates(page):
     assert list_faults(" ".join(text.split())) == []
 
 
-@pytest.mark.parametrize("package", ["bert_jax", "data_pipeline"])
+PACKAGES = ["bert_jax", "data_pipeline", "launch", "configs", "examples", "benchmarks", "docs"]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_the_screens_are_in_american_english_with_per_in_rates(package):
     faults = {}
     for path in sorted((ROOT / package).rglob("*.py")):
@@ -69,7 +72,7 @@ def test_the_screens_are_in_american_english_with_per_in_rates(package):
     assert faults == {}
 
 
-@pytest.mark.parametrize("package", ["bert_jax", "data_pipeline", "launch", "configs", "examples"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_docstrings_and_comments_are_in_american_english(package):
     faults = {}
     for path in sorted((ROOT / package).rglob("*.py")):

@@ -38,6 +38,16 @@ def test_every_file_and_link_of_a_page_exists(page):
         assert not anchor or anchor in pages.anchors_in(text_of(target)), link
 
 
+@pytest.mark.parametrize("page", pages.pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_table_is_one_on_github_and_on_the_site(page):
+    """GitHub ends a cell at each |, also in code; MkDocs reads no table right after a paragraph."""
+    text = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.M | re.S)
+    for before, table in re.findall(r"^((?!\|).*)\n((?:\|.*\n)+)", text, re.M):
+        assert before == "" or before.startswith("#"), before
+        bars = {len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}
+        assert len(bars) == 1, table.splitlines()[0]
+
+
 def test_no_page_has_the_marks_of_a_merge():
     marked = [page.name for page in pages.pages() if re.search("^[<>]{7} ", text_of(page), re.M)]
     assert marked == []

@@ -19,4 +19,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
         text=True,
     )
     assert built.returncode == 0, built.stderr
-    assert (tmp_path / "site" / "guide" / "training.html").is_file()
+    assert (
+        "(prefers-color-scheme: dark)"
+        in (tmp_path / "site" / "guide" / "training.html").read_text()
+    )

@@ -109,7 +109,7 @@ def test_a_signal_leaves_training_alone_and_says_what_it_costs(cluster, cloud, c
     assert (folder / "state.json").exists()
     assert code == 130 and cloud.exists
     assert "stopped by a signal; training continues" in out
-    assert "my-tpu may still cost money ($9.60 an hour), until: launch/delete.sh" in error
+    assert "my-tpu may still cost money ($9.60 per hour), until: launch/delete.sh" in error
 
 
 def test_a_signal_that_hides_the_answer_to_a_request_says_what_may_cost(pod, cloud, monkeypatch):
@@ -269,3 +269,11 @@ def test_each_script_has_an_entry_that_runs_it_and_bash_of_macos_reads_it():
     assert said.startswith("usage: launch/pod.sh [OPTION ...] CONFIG") and "Not yet run" in said
     ran = call(["bash", "launch/python.sh"], env=bare, cwd=LAUNCH.parent)
     assert (ran.returncode, ran.stderr[:41]) == (2, "error: ['python'] is no script of launch/")
+
+
+@pytest.mark.parametrize("name", [*commands.COMMANDS, "hosts", "slurm"])
+def test_the_help_of_a_script_fits_a_screen_and_has_one_rule_of_exit_codes(name):
+    wide = os.environ | {"COLUMNS": "80", "LAUNCH_PYTHON": sys.executable}
+    said = call(["bash", f"launch/{name}.sh", "--help"], env=wide, cwd=LAUNCH.parent).stdout
+    assert said and [line for line in said.splitlines() if len(line) > 80] == []
+    assert said.count("Exit code:") == (name in commands.COMMANDS)
