@@ -181,7 +181,7 @@ def _make_summary(
         ("lines", ", ".join(lines)),
         ("tokens", f"{tokens:,}, [CLS] and [SEP] among them"),
         ("vectors", f"{kind}, {checkpoint.config.hidden_size} wide, {layer}"),
-        ("time", f"{secs:.1f} s, {counts.lines / secs:,.0f} lines per second with compiling"),
+        ("time", f"{secs:.1f} s, {counts.lines / secs:,.1f} lines per second with compiling"),
     ]
 
 

@@ -11,6 +11,7 @@ from bert_jax.monitoring.comparison import compare, describe_settings
 from bert_jax.monitoring.run_state import RunState, get_object
 from bert_jax.parallel.chips import find_chip
 from bert_jax.runtime.goodput import TRAINING
+from data_pipeline.vocab import describe_case
 
 Sample = tuple[str, str]  # a sentence with a hidden word, and the guesses for it
 
@@ -175,8 +176,7 @@ def _list_data(run: RunState) -> Rows:
             facts.append((f"{name.replace('heldout', 'held-out')} split", ", ".join(counts)))
     vocabulary = get_object(run.manifest, "vocabulary")
     if type(vocabulary.get("size")) is int:
-        case = "lower case" if vocabulary.get("lowercase") else "case kept"
-        kind = vocabulary.get("kind", "wordpiece")
+        kind, case = vocabulary.get("kind", "wordpiece"), describe_case(vocabulary)
         facts.append(("vocabulary", f"{kind}, {vocabulary['size']:,} entries, {case}"))
     sources = run.manifest.get("sources")
     if isinstance(sources, list) and sources:

@@ -309,8 +309,7 @@ def warn_of_repetition(config: Config, epochs: Sequence[float]) -> list[tuple[st
             f"{passes:,.0f} passes over the same text. Masked models lose little by 256 passes "
             "and much by 1,024 (Raffel et al. 2020, table 9: 0.7 and 3.7 points of GLUE); BERT's "
             f"paper made {PAPER_EPOCHS}. For {PAPER_EPOCHS} take {1 / share:,.0f} times as much "
-            "text, on so little text a small model, such as configs/quickstart.py, or "
-            "fewer steps:",
+            "text, let configs/auto.py choose (from 40,000 tokens on), or take fewer steps:",
         ),
         ("", " ".join(flags)),
     ]

@@ -169,7 +169,10 @@ class Command(Generic[Values]):
         given = next((text for text in unknown if text.startswith("-")), unknown[0])
         name = given.lstrip("-").partition("=")[0]
         if not given.startswith("-"):
-            return f"{shorten(given)!r} is not a flag; as in: {self.example}"
+            return (
+                f"{shorten(given)!r} is not a flag; put quotes around a value with spaces or *, "
+                f"as in: {self.example}"
+            )
         if name.partition(".")[0] == "config" and "--config" not in fields:
             return f"{shorten(given)}: this command takes no --config"
         written = name.replace("-", "_")

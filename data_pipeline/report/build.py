@@ -18,7 +18,7 @@ from data_pipeline.read.cleaning import KEEP, MAX_MARKS, TOGETHER, Changed, Coun
 from data_pipeline.report.findings import add_splits, can_be_trained_on, find_in_build, has_no_pairs
 from data_pipeline.store import HELDOUT, TRAIN
 from data_pipeline.store.findings import count_stripped, find_stripped_marks
-from data_pipeline.vocab import load_recorded
+from data_pipeline.vocab import describe_case, load_recorded
 
 _MAX_FILES = 3
 _COUNTS = ("documents", "sentences", "tokens")
@@ -51,7 +51,6 @@ def print_report(
     vocabulary = manifest["vocabulary"]
     console.print()
     console.print(_counts_table(store, manifest))
-    case = "lower case" if vocabulary["lowercase"] else "case kept"
     lost = describe_lost_characters(manifest)
     sources = manifest["sources"]
     read_bytes = sum(source["bytes"] for source in sources)
@@ -64,7 +63,8 @@ def print_report(
         *list_changes(manifest),
         (
             "vocabulary",
-            f"{vocabulary['kind']}, {vocabulary['size']:,} pieces, {case}; {used:,} of them occur",
+            f"{vocabulary['kind']}, {vocabulary['size']:,} pieces, {describe_case(vocabulary)}; "
+            f"{used:,} of them occur",
         ),
         *([("characters", lost)] if lost else []),
         ("took", f"{seconds:.1f} s with {encoded_by}"),

@@ -16,6 +16,7 @@ from data_pipeline.report.repeats import Repeats
 from data_pipeline.report.rows import ShownExample, ShownToken
 from data_pipeline.store import HELDOUT, TRAIN
 from data_pipeline.store.findings import StoreFinding
+from data_pipeline.vocab import describe_case
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _SHAPE_COLUMNS = 10
@@ -73,9 +74,11 @@ def list_lengths(health: Health) -> list[tuple[str, Lengths]]:
 def list_health_facts(health: Health) -> list[tuple[str, str]]:
     """List everything that is neither a count nor a distribution, as a name and a line."""
     vocabulary, pieces = health.manifest["vocabulary"], health.pieces
-    case = "lower case" if vocabulary["lowercase"] else "case kept"
     lines = [
-        ("vocabulary", f"{vocabulary['kind']}, {pieces.size:,} pieces, {case}"),
+        (
+            "vocabulary",
+            f"{vocabulary['kind']}, {pieces.size:,} pieces, {describe_case(vocabulary)}",
+        ),
         ("", f"{pieces.used:,} pieces occur; {pieces.pieces_per_word:.2f} pieces per word"),
     ]
     if lost := describe_lost_characters(health.manifest):

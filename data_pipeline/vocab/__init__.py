@@ -17,6 +17,7 @@ from data_pipeline.vocab.vocabulary import (
     WORD_START,
     WORDPIECE,
     Vocabulary,
+    describe_case,
     load_recorded,
     load_vocabulary,
     name_copy,

@@ -256,6 +256,13 @@ def load_recorded(
     return load_vocabulary(path, record["lowercase"], False, reads_special_tokens, rules)
 
 
+def describe_case(record: Mapping[str, Any]) -> str:
+    """Describe what a vocabulary's rules, recorded in a manifest, do to capitals and accents."""
+    if not record.get("lowercase"):
+        return "case kept"
+    return "lower case" + " without accents" * (record.get("file") == LIST)
+
+
 def _load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: bool) -> Vocabulary:
     file = tokenizer_file.read_tokenizer(path, data, reads_special_tokens)
     encode_text = tokenizer_file.make_encode_text(file.tokenizer, path)

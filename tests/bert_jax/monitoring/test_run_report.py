@@ -156,7 +156,7 @@ def test_the_data_are_those_of_the_store_if_it_is_the_run_s(tmp_path):
     edit_record(folder, data={"store": str(tmp_path / "store")})
     facts = dict(list_facts(read_run(folder)))
     assert facts["train split"] == "3 documents, 120 sentences, 600 tokens"
-    assert facts["vocabulary"] == "wordpiece, 205 entries, lower case"
+    assert facts["vocabulary"] == "wordpiece, 205 entries, lower case without accents"
     assert facts["sources"] == "corpus.txt"
     edit_json(tmp_path / "store" / MANIFEST, lambda manifest: manifest.update(digest=64 * "1"))
     run = read_run(folder)

@@ -353,7 +353,7 @@ def test_absurd_passes_are_warned_of_once_with_flags_that_mend_them():
     epochs = [14_000.0, 3_562.0]  # BERT-Base on 8 MB
     (label, text), (_, flags) = warn_of_repetition(BASE, epochs)
     assert label.startswith("!")
-    assert "17,562 passes" in text and "439 times as much text" in text
+    assert "17,562 passes" in text and "439 times as much text, let configs/auto.py" in text
     given = dict(re.findall(r"--config\.(\S+)=(\d+)", flags))
     assert shlex.split(flags) == [f"--config.{name}={value}" for name, value in given.items()]
     steps = [int(given[f"phases[{index}].steps"]) for index in (0, 1)]

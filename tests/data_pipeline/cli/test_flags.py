@@ -113,7 +113,7 @@ def test_help_of_all_kinds_and_a_long_usage_have_the_width_of_the_terminal(monke
 
 
 def test_a_command_without_positional_arguments_refuses_them():
-    with pytest.raises(ValueError, match=r"^'stray' is not a flag"):
+    with pytest.raises(ValueError, match=r"^'stray' is not a flag; put quotes around "):
         Command("some.command", "", Hosts, "python").read(["stray"])
 
 
