@@ -24,8 +24,11 @@ from data_pipeline.io.refused import Refused
 
 _DOCUMENT = "-DOCSTART-"
 _TAG = re.compile("O|[BIESLU]-.+")
-# A number before a word, of CoNLL-U (1, 3-4, 5.1), of WebAnno (1-1) or in a list (1.).
-_NUMBER = re.compile(r"(?:[0-9]{1,9}[-.:])?([0-9]{1,9})[.:)]?")
+# A number before a word, of CoNLL-U (1, 3-4, 5.1), of WebAnno (1-1), in a list (1. or (1)), or in
+# an id (w1, s1_w3).
+_NUMBER = re.compile(
+    r"[(\[]?(?:[a-z]{0,4}[0-9]{1,9}[-._:])?[a-z]{0,4}([0-9]{1,9})[.:)\]]?", re.IGNORECASE
+)
 _CHECKED_LINES = 10_000
 _PIECE, _PIECES_SHARE = re.compile(r"##\w+"), 0.02  # a larger share of words is no coincidence
 _ENDS_ENTITIES = {"E", "S", "L", "U"}  # letters of BIOES, and of BILOU, its other spelling
