@@ -24,11 +24,9 @@ from data_pipeline.io.refused import Refused
 
 _DOCUMENT = "-DOCSTART-"
 _TAG = re.compile("O|[BIESLU]-.+")
-# A number before a word, of CoNLL-U (1, 3-4, 5.1), of WebAnno (1-1), in a list (1. or (1)), or in
-# an id (w1, s1_w3).
-_NUMBER = re.compile(
-    r"[(\[]?(?:[a-z]{0,4}[0-9]{1,9}[-._:])?[a-z]{0,4}([0-9]{1,9})[.:)\]]?", re.IGNORECASE
-)
+# A number before a word, of CoNLL-U (1, 3-4, 5.1), of WebAnno (1-1), in a list (1. or (1)), or at
+# the end of a name (w1, s1_w3, Sentence:1).
+_NUMBER = re.compile(r"(?:\S{0,30}?[^0-9\s])?([0-9]{1,9})[-.:)\]]?")
 _CHECKED_LINES = 10_000
 _PIECE, _PIECES_SHARE = re.compile(r"##\w+"), 0.02  # a larger share of words is no coincidence
 _ENDS_ENTITIES = {"E", "S", "L", "U"}  # letters of BIOES, and of BILOU, its other spelling
@@ -113,7 +111,8 @@ def _refuse_pieces(path: pathlib.Path, sentences: Sequence[Sentence]) -> None:
 def refuse_numbers(path: pathlib.Path) -> None:
     """Refuse a file whose lines begin with a number, the word's or its sentence's, then the word.
 
-    In such a file most lines have the number of the line before in their sentence, or the next one.
+    In such a file most lines have the number of the line before in their sentence, or the next one;
+    of three columns and more, or a larger one, as where the characters of the text are counted.
     """
     followers = counted = 0
     before: int | None = None  # -1: the line before begins with no number
@@ -127,7 +126,8 @@ def refuse_numbers(path: pathlib.Path) -> None:
             count = int(match[1]) if match else -1
             if before is not None:
                 counted += 1
-                followers += count >= 0 and count - before in (0, 1)
+                is_near = count - before <= 1 or len(columns) > 2
+                followers += 0 <= before <= count and is_near
             if match:
                 numbered.append((number, line.rstrip()))
             before = count
