@@ -74,6 +74,11 @@ class _Files:
         return self.settings.get("tokenizer_class") or self.config.get("tokenizer_class")
 
     @property
+    def reads_special_tokens(self) -> bool:
+        """Return whether special tokens that a text spells are read as such."""
+        return self.settings.get("split_special_tokens") is not True
+
+    @property
     def tokenizer_or_model(self) -> Any:
         """Return the tokenizer's class, or without one the model_type."""
         return self.tokenizer_class or self.config.get("model_type")
@@ -97,7 +102,7 @@ def read(directory: pathlib.Path) -> Vocabulary:
     beside = next((candidate for candidate in candidates if candidate.is_file()), None)
     names = (TOKENIZER, TOKENIZER_CONFIG, CONFIG)
     files = _Files(directory, *(_read_optional(directory / name) for name in names))
-    reads_special_tokens = files.settings.get("split_special_tokens") is not True
+    reads_special_tokens = files.reads_special_tokens
     if (directory / TOKENIZER).is_file():
         vocabulary = _read_tokenizer(files, beside, reads_special_tokens)
     elif beside is None:
@@ -308,12 +313,12 @@ def _check_added(files: _Files, vocabulary: Vocabulary) -> None:
         added = tokens - {"", *pieces}
         known = tokens - added - {"", *(pieces[i] for i in vocabulary.special_ids.values())}
         file = vocabulary.path.name
-        is_bare = file in (LIST, PIECES)
-        cut = [t for t in sorted(known) if is_bare and len(vocabulary.encode([t])[0]) != 1]
+        reads = file in (LIST, PIECES) or (file == TOKENIZER and files.reads_special_tokens)
+        cut = [t for t in sorted(known) if reads and len(vocabulary.encode([t])[0]) != 1]
         if cut:
             raise Refused(
                 f"{path} has {len(cut):,} added tokens that are read whole, such as {cut[0]!r}, "
-                f"and a {file} alone cuts them; write the {TOKENIZER} next to it with transformers "
+                f"and a {file} alone cuts them; write the {TOKENIZER} with transformers "
                 "(AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR))"
             )
         if added:

@@ -26,7 +26,8 @@ _ANSWERS = re.compile(
     rf"(?:\.?\s*\n(?s:.*))?|(?:{_STATUS})\. redirecting to \S+"
     r"|(?:entry|repository|file|page)?\s?not found|access denied|forbidden"
     r"|(?:internal )?server error|service unavailable|too many requests|unauthorized"
-    r"|bad gateway|gateway time-?out|error code: \d+|rate limit exceeded"
+    r"|bad (?:gateway|request|credentials)|gateway time-?out|error code: \d+|rate limit exceeded"
+    r"|default backend - 404|no healthy upstream|upstream (?:connect error|request timeout).*"
     r"|invalid username or password|access to (?:model|dataset|space) \S+ is restricted.*"
     r")\.?\s*".encode(),
     re.IGNORECASE,
@@ -63,11 +64,13 @@ _WITH_HEADERS = FileKind(
 _WARC = FileKind("a WARC file of a web crawl", "warcio takes the texts out of its records", _AGAIN)
 _PDF = FileKind("a PDF", "pdftotext makes text of it", _AGAIN)
 _RTF = FileKind("an RTF document", "pandoc makes text of it", _AGAIN)
+_POSTSCRIPT = FileKind("a PostScript file", "ps2ascii makes text of it", _AGAIN)
 _SQL = FileKind("an SQL dump", "load it into a database and export the column of text", _AGAIN)
 _OPENINGS = {
     re.compile(rb"HTTP/\d(?:\.\d)? \d{3}[^\r\n]{0,80}\r?\n[\w-]+: "): _WITH_HEADERS,
     re.compile(rb"WARC/\d\.\d\r?\n"): _WARC,
     re.compile(rb"%PDF-"): _PDF,
+    re.compile(rb"%!PS-Adobe-"): _POSTSCRIPT,
     re.compile(rb"\{\\rtf"): _RTF,
     re.compile(
         rb"(?:/\*M?![^\n]{0,80}\*/\s)?[-\s]{2,9}(?:MySQL|MariaDB|PostgreSQL database) dump"

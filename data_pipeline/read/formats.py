@@ -21,11 +21,22 @@ TABLES = (CSV, TSV)
 LINES = (TEXT, WIKI, JSON, *TABLES)  # formats read by read_lines
 KEYED = (JSON, *TABLES, PARQUET, ARROW, TFDS)  # the text is under --text_key
 
-_COMPRESSIONS = {"gz": "gzip", "bz2": "bzip2", "xz": "xz", "zst": "Zstandard"}
-_NAME = re.compile(r"(?:\.(jsonl?|ndjson|csv|tsv|parquet|arrow))?(?:\.(gz|bz2|xz|zst))?$")
+_COMPRESSIONS = {
+    **dict.fromkeys(("gz", "gzip", "tgz"), "gzip"),
+    **dict.fromkeys(("bz2", "bzip2", "tbz2"), "bzip2"),
+    **dict.fromkeys(("xz", "txz"), "xz"),
+    **dict.fromkeys(("zst", "zstd"), "Zstandard"),
+    **{name: name for name in ("zip", "7z", "rar", "lz4")},
+}
+_NAME = re.compile(
+    rf"(?:\.(jsonl?|ndjson|csv|tsv|parquet|arrow))?(?:\.({'|'.join(_COMPRESSIONS)}))?$"
+)
 _BLANK = "\ufeff\u200b\u2060 \t\r\n"
-# Matches a list of objects and an object over several lines too: the JSON reader names the fault.
-_OPENS_JSON = re.compile(r'(?:\[\s*)?\{\s*"(?:[^"\\\n]|\\.){0,200}"\s*:').match
+# Matches lists, and an object over several lines too: the JSON reader names the fault.
+_OPENS_JSON = re.compile(
+    r'(?:\[\s*)?\{\s*"(?:[^"\\\n]|\\.){0,200}"\s*:'
+    r'|(?:\[\s*){1,2}"(?:[^"\\\n]|\\.)*+"\s*(?:,\s*["\d]|\]\s*(?:[,\[\]]|\Z))'
+).match
 _BINARY = {PARQUET: parquet.is_parquet, ARROW: parquet.is_arrow}
 _AS_IT_IS = "or read it as it is by --format=text"
 
@@ -67,7 +78,8 @@ _WORDS = {TEXT: "plain text", WIKI: "WikiExtractor's <doc> text", JSON: "JSON li
 
 def _find_format_of_text(head: FileHead) -> str:
     text = head.data.decode("utf-8", "replace").lstrip(_BLANK)
-    if text.startswith(wiki.OPENING):
+    # Not only at the start: a log line may stand before, which the reader refuses.
+    if text.startswith(wiki.OPENING) or f"\n{wiki.OPENING}id=" in text:
         return WIKI
     first = re.split("[\r\n]", text, maxsplit=1)[0]
     return JSON if _OPENS_JSON(text) or opens_json_lines(first) else TEXT

@@ -22,8 +22,8 @@ _DELIMITERS = {"csv": ",;\t", "tsv": "\t"}
 
 _FORM = (
     "JSON lines (a .json or .jsonl file, or one that opens a JSON object) must hold one JSON "
-    "object per line: jq -c . FILE writes objects so, jq -c '.[]' FILE a list of them, and "
-    "--format=text reads the file as it is"
+    "object per line: jq -c . FILE writes objects so, jq -c '.[]' FILE a list of them, "
+    "jq -c '.[] | {text: .}' FILE a list of texts, and --format=text reads the file as it is"
 )
 
 
@@ -139,6 +139,11 @@ def read_table(address: str, lines: Iterable[str], kind: str, text_key: str) -> 
                 f"{address} row {number} has {len(fields)} fields and not {len(names)}: "
                 f"{delimiter.join(fields)[:_SHOWN_CHARACTERS]!r}; a text with {delimiter!r}, "
                 'quotes or line breaks in it stands in double quotes, a quote in it is doubled ("")'
+            )
+        if fields == names and len(names) > 1:
+            raise Refused(
+                f"{address} row {number} is a header within the rows, as where tables were joined; "
+                "remove the row"
             )
         yield split_paragraphs(f"{address} row {number}", fields[place])
 

@@ -178,7 +178,10 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
         template = make_bert_template(special_ids)
     template = dataclasses.replace(template, cls_id=special_ids["cls"])
     roles = {pieces[i] for i in special_ids.values()}
-    if not reads_special_tokens:
+    if reads_special_tokens:  # one that the file has as a piece alone too, as in transformers
+        registered = {token["content"] for token in rules["added_tokens"]}
+        tokenizer.add_special_tokens(sorted(roles - registered))
+    else:
         tokenizer.encode_special_tokens = True  # not saved in the file
         with _silence_stderr():
             encode_text = make_encode_text(tokenizer, path)

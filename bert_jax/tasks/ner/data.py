@@ -24,8 +24,9 @@ from data_pipeline.io.refused import Refused
 
 _DOCUMENT = "-DOCSTART-"
 _TAG = re.compile("O|[BIESLU]-.+")
-# A number before a word, of CoNLL-U (1, 3-4, 5.1), of WebAnno (1-1) or in a list (1.).
-_NUMBER = re.compile(r"(?:[0-9]{1,9}[-.:])?([0-9]{1,9})[.:)]?")
+# A number before a word, of CoNLL-U (1, 3-4, 5.1), of WebAnno (1-1), in a list (1. or (1)), or at
+# the end of a name (w1, s1_w3, Sentence:1).
+_NUMBER = re.compile(r"(?:\S{0,30}?[^0-9\s])?([0-9]{1,9})[-.:)\]]?")
 _CHECKED_LINES = 10_000
 _PIECE, _PIECES_SHARE = re.compile(r"##\w+"), 0.02  # a larger share of words is no coincidence
 _ENDS_ENTITIES = {"E", "S", "L", "U"}  # letters of BIOES, and of BILOU, its other spelling
@@ -94,7 +95,8 @@ def refuse_other_words(path: pathlib.Path) -> None:
     """Refuse a file with a number before each word, or with pieces of words, by its first lines.
 
     Where numbers are the words' or their sentences', most lines have the number of the line before
-    in their sentence, or the next one. Pieces are those of a WordPiece tokenizer.
+    in their sentence, or the next one; of three columns and more, or a larger one, as where the
+    characters of the text are counted. Pieces are those of a WordPiece tokenizer.
     """
     followers = counted = words = 0
     before: int | None = None  # -1: the line before begins with no number
@@ -106,21 +108,22 @@ def refuse_other_words(path: pathlib.Path) -> None:
             continue
         words += 1
         if _PIECE.fullmatch(columns[0]):
-            pieces.append((number, columns[0]))
+            pieces.append((number, line.rstrip()))
         elif not columns[0].startswith("#"):  # a comment, or a word of a message
             match = _NUMBER.fullmatch(columns[0]) if len(columns) > 1 else None
             count = int(match[1]) if match else -1
             if before is not None:
                 counted += 1
-                followers += count >= 0 and count - before in (0, 1)
+                is_near = count - before <= 1 or len(columns) > 2
+                followers += 0 <= before <= count and is_near
             if match:
                 numbered.append((number, line.rstrip()))
             before = count
     if len(pieces) > _PIECES_SHARE * words:
-        number, word = pieces[0]
+        number, line = pieces[0]
         raise Refused(
             f"{path} has pieces of words, {len(pieces):,} on its first {words:,} lines with one, "
-            f"such as {word!r:.60} in row {number}; give whole words, with the tag of the first "
+            f"such as {line!r:.60} in row {number}; give whole words, with the tag of the first "
             "piece where there are tags"
         )
     if 2 * followers > counted:

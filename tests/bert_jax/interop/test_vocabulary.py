@@ -98,6 +98,21 @@ def test_an_added_token_that_a_list_would_cut_is_refused(tmp_path, name, make):
         vocabulary.read(folder)
 
 
+def test_a_tokenizer_json_that_has_special_tokens_as_pieces_alone(tmp_path):
+    """Those with a role are read as in transformers; others are refused."""
+    tokenizer = make_wordpiece_tokenizer([*PIECES, "[E1]"], "[UNK]", lowercase=True)
+    folder = write(tmp_path, [*PIECES, "[E1]"], {"do_lower_case": True}, tokenizer)
+    (folder / "vocab.txt").unlink()
+    assert vocabulary.read(folder).encode(["[MASK] [SEP]"])[0].tolist() == [4, 3]
+    settings = {"extra_special_tokens": ["[E1]"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(Refused, match=r"such as '\[E1\]', and a tokenizer\.json alone cuts them"):
+        vocabulary.read(folder)
+    settings["split_special_tokens"] = True
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert not {3, 4, 12} & {*vocabulary.read(folder).encode(["[MASK] [SEP] [E1]"])[0].tolist()}
+
+
 def test_an_added_token_that_a_vocab_json_would_cut_is_refused(tmp_path):
     write_two_files(tmp_path)
     assert vocabulary.read(tmp_path).pieces()[5] == "[unused0]"

@@ -58,6 +58,10 @@ def test_a_compressed_table_is_refused_for_what_it_is(tmp_path):
         ("a.parquet", b'{"text": "x"}\n', "named like Parquet and holds JSON lines"),
         ("a.parquet", b"\x01\x02\0\0", "named like Parquet and holds binary data"),
         ("a.arrow", TEXT, "named like Arrow"),
+        ("a.csv.gzip", TEXT, "named like gzip"),
+        ("a.zstd", TEXT, "named like Zstandard"),
+        ("a.zip", TEXT, "named like zip and holds plain text"),
+        ("a.txt", b'INFO: 1 page\n<doc id="1">\nA\n</doc>', "text outside <doc ...>"),
         ("a.jsonl", TEXT, "line 1 is not JSON"),
     ],
 )
@@ -69,7 +73,13 @@ def test_a_name_that_promises_another_format_is_refused(tmp_path, name, data, wo
         assert read(tmp_path / name, format="text")
 
 
-@pytest.mark.parametrize("value", [{"text": "x"}, [{"text": "x"}], {"text": {"a": ["x"]}, "b": 1}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *({"text": "x"}, [{"text": "x"}], {"text": {"a": ["x"]}, "b": 1}),
+        *(["x", 'a "b"'], ["x"], [["x", 1], ["y", 2]], [["x"]]),
+    ],
+)
 @pytest.mark.parametrize("indent", [None, 0, 2])
 def test_json_that_is_no_json_lines_is_refused_under_any_name(tmp_path, value, indent):
     (tmp_path / "a.txt").write_text("\ufeff" + json.dumps(value, indent=indent) + "\n")
@@ -78,8 +88,10 @@ def test_json_that_is_no_json_lines_is_refused_under_any_name(tmp_path, value, i
         return
     with pytest.raises(Refused, match=r"a\.txt line 1 .*(not JSON|JSON list|an object)"):
         read(tmp_path / "a.txt")
-    (tmp_path / "a.txt").write_text('{"Words" in braces: a text}\n["Words": none]')
-    assert read(tmp_path / "a.txt") != []
+    braces = '{"Words" in braces: a text}\n["Words": none]'
+    for text in (braces, '["Words": none]', '["Stop," he said, "now."]', '["A"] is a letter.'):
+        (tmp_path / "a.txt").write_text(text)
+        assert read(tmp_path / "a.txt") != []
 
 
 def test_all_bad_files_are_named_in_one_go_and_many_are_counted(tmp_path):

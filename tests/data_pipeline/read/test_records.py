@@ -79,6 +79,7 @@ def test_a_table_without_the_column_is_refused_with_its_columns(tmp_path, name, 
         ("few", r"row 5 has 1 fields and not 3"),
         ('7,"open,x', r"row 5 cannot be read"),
         ('7,"a"b,x', r"row 5 cannot be read"),
+        ("id,text,label", r"row 5 is a header within the rows"),
     ],
 )
 def test_a_broken_row_is_refused_by_its_number(tmp_path, row, words):
