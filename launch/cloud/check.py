@@ -46,13 +46,13 @@ def list_checks(job: Job) -> Iterator[Check]:
         yield Check(image, make(question), bool, f"docker push {image}")
     ours, runs = ("/".join(path.split("/")[:3]) for path in (cluster.bucket, job.workdir))
     for name in dict.fromkeys(name for name in (ours, runs) if name.startswith("gs://")):
-        question = make("gcloud storage buckets describe", name, "--format=json")
+        describe = make("gcloud storage buckets describe", name, "--format=json")
         remedy = f"gcloud storage buckets create {name} --location={region} {project}"
         if name == ours:
             move = f"gcloud storage buckets relocate {name} --location={region} {project}"
-            yield Check(f"{name} in {region}", question, partial(_is_near, region), remedy, move)
+            yield Check(f"{name} in {region}", describe, partial(_is_near, region), remedy, move)
         else:  # a run may go on in a bucket elsewhere
-            yield Check(name, question, bool, remedy)
+            yield Check(name, describe, bool, remedy)
     store = job.find("config.data.store").rstrip("/")
     if store.startswith("gs://"):
         command = make("gcloud storage ls", f"{store}/manifest.json")

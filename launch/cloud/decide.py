@@ -107,8 +107,10 @@ class Action:
     code: int = 0
 
 
-TIMES = ("billed_since", "requested", "seen", "not_ready_since", "unreached_since")
-TIMES += ("unanswered_since", "waiting_since")
+TIMES = (
+    *("billed_since", "requested", "seen", "not_ready_since"),
+    *("unreached_since", "unanswered_since", "waiting_since"),
+)
 REPORTED = ("create", "delete", "set_up", "examine", "start")
 
 

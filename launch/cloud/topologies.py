@@ -100,9 +100,9 @@ def find_slice(topology: str, road: str, origin: str) -> Slice:
     if road not in generation.roads:
         roads = " or ".join(generation.roads)
         refuse(f"{origin}: TOPOLOGY={topology} is not offered on ROAD={road}, only on {roads}")
-    shapes, more, limit = _SQUARES, "", generation.max_chips
+    limit = generation.max_chips
+    shapes, more = (_BOXES if limit else _SQUARES), ""
     if limit:
-        shapes = _BOXES
         more = f" or ascending edges of 4, 8, 12, 16, 20 or 24 with at most {limit} chips"
     cubes = [box for box in _CUBES if _count_chips(box) <= limit]
     if shape not in shapes and shape not in cubes:
