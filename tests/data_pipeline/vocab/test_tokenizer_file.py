@@ -189,12 +189,14 @@ def test_a_file_that_loses_characters_or_spaces_is_refused(tmp_path, parts, mess
     [
         make_model(UNIGRAM) | cut_first(METASPACE),
         make_file("roberta") | cut_first(BYTE_LEVEL | {"add_prefix_space": True}),
+        make_model("bytes of unigram"),
     ],
 )
 def test_a_mark_that_each_word_gets_shows_where_it_begins(tmp_path, parts):
     loaded = load_vocabulary(write_parts(tmp_path, **parts))
     ids, _ = loaded.encode(["bal bal"])
     assert np.count_nonzero(~loaded.is_continuation[ids]) == 2
+    assert loaded.decode(ids) == "bal bal"
 
 
 @pytest.mark.parametrize(
