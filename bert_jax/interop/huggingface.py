@@ -68,8 +68,7 @@ class ConfigJson:
     @property
     def architecture(self) -> str:
         """Return the class of transformers that the file names; "" if none."""
-        classes = self.settings.get("architectures")
-        return str(classes[0]) if isinstance(classes, list) and classes else ""
+        return _name_architecture(self.settings)
 
     @property
     def kind(self) -> str | None:
@@ -78,6 +77,11 @@ class ConfigJson:
         kinds = [kind for kind, end in ends.items() if self.architecture.endswith(end)]
         given = ours.get("kind") if isinstance(ours, dict) else None
         return max(kinds, key=lambda kind: kind == given, default=None)
+
+
+def _name_architecture(settings: Mapping[str, Any]) -> str:
+    classes = settings.get("architectures")
+    return str(classes[0]) if isinstance(classes, list) and classes else ""
 
 
 def read_config(directory: pathlib.Path) -> ConfigJson:
@@ -95,7 +99,9 @@ def read_config(directory: pathlib.Path) -> ConfigJson:
     if not path.is_file():
         raise Refused(f"{directory} has no {CONFIG}; {_HOW_TO_FIX}")
     settings = read_json(path)
-    kind = settings.get("model_type", "bert")
+    architecture = _name_architecture(settings)
+    of_class = (kind for kind, each in FAMILIES.items() if architecture in each.classes)
+    kind = settings.get("model_type", next(of_class, "bert"))  # files of 2019 lack it
     family = FAMILIES[read_choice(path, "model_type", kind, FAMILIES)]
     config = family.parse(path, settings)
     check_sizes(config, path)

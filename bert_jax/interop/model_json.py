@@ -9,7 +9,9 @@ from bert_jax.config import ModelConfig
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
+from data_pipeline.spec.fields import get_setting
 
+_MAX_FLOAT = 1e38  # of float32
 # ModelConfig uses the names of BERT's files.
 BERT_NUMBERS = {
     name: name
@@ -124,13 +126,13 @@ def read_choice(path: pathlib.Path, name: str, value: Any, known: Collection[str
 def _check_number(
     path: pathlib.Path, field: dataclasses.Field[Any], value: Any, name: str
 ) -> float:
-    is_size = field.type is int
-    if is_size:
-        fits = type(value) is int and value >= 1
+    is_size, known = field.type is int, get_setting(field)
+    if is_size or known is None:
+        fits, allowed = type(value) is int and value >= 1, "a whole number from 1"
     else:
-        fits = type(value) in (int, float) and 0 <= value < 1
+        fits = type(value) in (int, float) and known.allows(value) and value < _MAX_FLOAT
+        allowed = f"a number {known.allowed()}"
     if not fits:
-        allowed = "a whole number from 1" if is_size else "a number from 0 and below 1"
         raise Refused(
             f"{path} says {name} = {value!r:.80}; it must be {allowed}: put back the file that "
             "the checkpoint came with"

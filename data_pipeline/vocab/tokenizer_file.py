@@ -47,7 +47,7 @@ class TokenizerFile:
     """Hold a tokenizer.json that the library runs, and the facts read from it."""
 
     tokenizer: tokenizers.Tokenizer
-    model: str  # WORDPIECE, BPE of bytes, SENTENCEPIECE_BPE or UNIGRAM
+    model: str  # WORDPIECE, BPE (or another model) of bytes, SENTENCEPIECE_BPE or UNIGRAM
     pieces: tuple[str, ...]  # sorted by id
     special_ids: dict[str, int]  # keys: pad, unk, cls, sep, mask
     lowercase: bool
@@ -160,12 +160,13 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
     pieces = tuple(piece_of.get(number, "") for number in range(size))
     # The file as the library writes it: without the vocabulary, and with every default filled in.
     rules = _read_rules(tokenizer)
-    if model == BPE and "ByteLevel" not in [step["type"] for step in _list_steps(rules)]:
-        model = SENTENCEPIECE_BPE
-    unknown_id = _find_unknown(rules["model"], id_of) if model != BPE else {}
+    kind = SENTENCEPIECE_BPE if model == BPE else model
+    if model != WORDPIECE and "ByteLevel" in [step["type"] for step in _list_steps(rules)]:
+        kind = BPE
+    unknown_id = {} if model == kind == BPE else _find_unknown(rules["model"], id_of)
     with _silence_stderr():
-        marks_words = _marks_words(tokenizer, model, path)
-    _check_model(path, rules, model, id_of, bool(unknown_id), marks_words)
+        marks_words = _marks_words(tokenizer, kind, path)
+    _check_model(path, rules, kind, id_of, bool(unknown_id), marks_words)
     template = read_template(rules, {"cls": 0}, path)
     if template is not None and template.largest_id >= len(pieces):
         raise Refused(
@@ -205,7 +206,7 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
         cut = None
     return TokenizerFile(
         tokenizer,
-        model,
+        kind,
         pieces,
         special_ids,
         lowercase=lowercase,
@@ -267,9 +268,9 @@ def _list_steps(rules: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return flatten(rules["normalizer"], "normalizers") + splitter
 
 
-def _marks_words(tokenizer: tokenizers.Tokenizer, model: str, path: pathlib.Path) -> bool:
+def _marks_words(tokenizer: tokenizers.Tokenizer, kind: str, path: pathlib.Path) -> bool:
     """Return whether the model marks the space between two words; True for WordPiece."""
-    mark = {WORDPIECE: "", BPE: SPACE}.get(model, WORD_START)
+    mark = {WORDPIECE: "", BPE: SPACE}.get(kind, WORD_START)
     text, splitter = make_normalize(tokenizer, path)("a a"), tokenizer.pre_tokenizer
     parts = guard(splitter.pre_tokenize_str, path)(text) if splitter else [(text, (0, 3))]
     return mark in "".join(part for part, _ in parts)[1:]
@@ -317,7 +318,7 @@ def _check_model(
             )
     needed = [char for char, byte in BYTE_OF.items() if byte not in _NOT_IN_UTF8]
     missing = [char for char in needed if char not in id_of]
-    if kind == BPE and missing and not model["unk_token"]:
+    if kind == BPE and missing and not (has_unknown or model.get("unk_token")):
         raise Refused(
             f"--vocab is {path}, which has no piece for {len(missing)} of the 256 bytes, such as "
             f"{missing[0]!r}; give a byte-level vocabulary with all of them"

@@ -142,11 +142,15 @@ class Vocabulary:
         """
         if self.kind == WORDPIECE:
             return [self._pieces[i].removeprefix(self.continuation_mark) for i in ids]
-        added: set[str] = set()  # tokens whose spelling is not a piece
-        if self.file_name == TOKENIZER_JSON:
-            settings = json.loads(self.file_bytes.decode("utf-8-sig"))
-            added = {token["content"] for token in settings.get("added_tokens", ())}
+        added = self._read_added()
         return [self._pieces[i] if self._pieces[i] in added else self.decode([i]) for i in ids]
+
+    def _read_added(self) -> set[str]:
+        """Read the added tokens of a tokenizer.json, whose spellings are not in the model's."""
+        if self.file_name != TOKENIZER_JSON:
+            return set()
+        settings = json.loads(self.file_bytes.decode("utf-8-sig"))
+        return {token["content"] for token in settings.get("added_tokens", ())}
 
     def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode words as they are after a space, each alone."""
@@ -163,7 +167,8 @@ class Vocabulary:
         with punctuation, or in a script without spaces, is a word's start too. What follows
         punctuation without a space goes with it, and the bytes of a rare character go with the
         word before it. Byte-level BPE marks a word's start by a space; what else begins a text
-        continues the word before it in the segment.
+        continues the word before it in the segment. An added token is a word's start if a space
+        before it leaves no mark.
 
         Source: create_pretraining_data.py@eedf5716ce; ALBERT's create_pretraining_data.py, where
         every piece that is not English starts a word.
@@ -175,6 +180,11 @@ class Vocabulary:
             continues = [not piece.startswith(spaces) for piece in self._pieces]
         else:
             continues = [not _starts_word(piece) for piece in self._pieces]
+        added = self._read_added() if self.kind != WORDPIECE else set()
+        for i, piece in enumerate(self._pieces):
+            if continues[i] and piece in added:
+                joined, spaced = (self.encode([text])[0] for text in (f".{piece}", f". {piece}"))
+                continues[i] = not np.array_equal(joined, spaced)
         for special_id in self.special_ids.values():
             continues[special_id] = False
         return np.array(continues, dtype=bool)

@@ -45,9 +45,9 @@ def describe(config: ModelConfig) -> dict[str, Any]:
     """Return the settings of a config.json for a model.
 
     Raises:
-      Refused: the model has several segments; RoBERTa has 1.
+      Refused: the model has several segments and a BERT's head; published RoBERTas have 1 segment.
     """
-    if config.type_vocab_size != 1:
+    if config.type_vocab_size != 1 and not config.head_act:
         raise Refused(f"RoBERTa has 1 segment, not type_vocab_size = {config.type_vocab_size}")
     rows = config.max_position_embeddings + _PAD_ID + 1
     return _SETTINGS.describe(config) | {"max_position_embeddings": rows, "pad_token_id": _PAD_ID}

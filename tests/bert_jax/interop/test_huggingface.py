@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.interop import huggingface, load
+from bert_jax.interop.families import find_family
 from bert_jax.tasks import task_layer
 from data_pipeline.io.refused import Refused
 from tests.bert_jax.small_checkpoints import PIECES, read, tensors, write
@@ -145,6 +146,32 @@ def test_short_floats_are_widened(held, dtype, tmp_path):
 def test_activation_functions(held, act, ours, tmp_path):
     config = huggingface.read_config(write(tmp_path, held, hidden_act=act)).model
     assert (config.hidden_act, config.type_vocab_size, config.layer_norm_eps) == (ours, 3, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_read"),
+    [(1.0, True), (3, True), (0, False), (-0.1, False), (10**400, False), ("1", False)],
+)
+def test_weights_may_begin_with_any_deviation(held, value, is_read, tmp_path):
+    folder = write(tmp_path, held, initializer_range=value)
+    if is_read:
+        config = huggingface.read_config(folder).model
+        assert config.initializer_range == value and find_family(config).model_type == "bert"
+    else:
+        with pytest.raises(Refused, match=r"initializer_range = .*it must be a number above 0:"):
+            huggingface.read_config(folder)
+
+
+@pytest.mark.parametrize(
+    ("architectures", "kind"), [(["RobertaModel"], "roberta"), (["Mine"], "bert"), (None, "bert")]
+)
+def test_without_a_model_type_the_class_names_the_family(held, architectures, kind, tmp_path):
+    """The encoders of BERT and RoBERTa have the same names, but other positions."""
+    path = write(tmp_path, held, architectures=architectures) / "config.json"
+    settings = json.loads(path.read_text())
+    del settings["model_type"]
+    path.write_text(json.dumps(settings))
+    assert huggingface.read_config(tmp_path).family.model_type == kind
 
 
 @pytest.mark.parametrize("pad_id", [0, 3])

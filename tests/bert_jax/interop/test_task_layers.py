@@ -171,7 +171,11 @@ def test_roberta_is_chosen_by_its_padding_alone():
     assert find_family(config, pad_id=1).model_type == "roberta"
     assert find_family(config, 1, "byte_level").model_type == "roberta"
     assert find_family(config, 1, "sentencepiece").model_type == "xlm-roberta"
-    assert find_family(dataclasses.replace(config, type_vocab_size=2), 1).model_type == "bert"
+    two_segments = dataclasses.replace(config, type_vocab_size=2)  # RobertaConfig's default
+    assert find_family(two_segments, 1).model_type == "bert"
+    # A head that BERT's classes lack.
+    two_segments = dataclasses.replace(two_segments, head_act="gelu_erf")
+    assert find_family(two_segments, 1).model_type == "roberta"
 
 
 @pytest.mark.parametrize("address", ["hf", "orbax"])

@@ -13,6 +13,7 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 
 from data_pipeline.corpus.lost_characters import LostCharacters
 from data_pipeline.vocab import Vocabulary, load_vocabulary, split_ids
+from data_pipeline.vocab.byte_level import BYTES
 from tests.data_pipeline.encoded import SPECIALS, train_model
 from tests.data_pipeline.vocab.test_byte_level import make_file
 
@@ -103,6 +104,18 @@ def make_fallback(prepends: bool) -> tokenizers.Tokenizer:
 
 BERT = normalizers.BertNormalizer
 SPLIT = pre_tokenizers.BertPreTokenizer
+
+
+def make_unigram_of_bytes() -> tokenizers.Tokenizer:
+    """Return a Unigram as the documentation of tokenizers trains one, after ByteLevel."""
+    scored = [*((piece, 0.0) for piece in SPECIALS), *((char, -9.0) for char in BYTES)]
+    tokenizer = tokenizers.Tokenizer(models.Unigram([*scored, ("\u0120bal", -4.0)]))
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
+    tokenizer.add_special_tokens([*SPECIALS, "[E1]"])
+    return tokenizer
+
+
 TOKENIZERS = {
     "BERT": make_wordpiece(BERT(), SPLIT()),
     "cased, accents stripped": make_wordpiece(BERT(lowercase=False, strip_accents=True), SPLIT()),
@@ -123,6 +136,7 @@ TOKENIZERS = {
         for scheme in ("always", "first", "never")
         for split in (True, False)
     },
+    "bytes of unigram": make_unigram_of_bytes(),
     "byte fallback": make_fallback(prepends=False),
     "byte fallback, a mark before each text": make_fallback(prepends=True),
 }

@@ -189,12 +189,36 @@ def test_a_file_that_loses_characters_or_spaces_is_refused(tmp_path, parts, mess
     [
         make_model(UNIGRAM) | cut_first(METASPACE),
         make_file("roberta") | cut_first(BYTE_LEVEL | {"add_prefix_space": True}),
+        make_model("bytes of unigram"),
     ],
 )
 def test_a_mark_that_each_word_gets_shows_where_it_begins(tmp_path, parts):
     loaded = load_vocabulary(write_parts(tmp_path, **parts))
     ids, _ = loaded.encode(["bal bal"])
     assert np.count_nonzero(~loaded.is_continuation[ids]) == 2
+    assert loaded.decode(ids) == "bal bal"
+
+
+@pytest.mark.parametrize(
+    ("parts", "lstrip"),
+    [
+        (make_model(UNIGRAM) | cut_first(METASPACE), False),  # XLM-RoBERTa's, ALBERT's
+        (make_model(UNIGRAM), False),
+        (make_model(UNIGRAM), True),
+        (make_file("roberta"), True),
+        (make_file("roberta"), False),
+    ],
+)
+def test_a_new_word_begins_a_word_whether_or_not_the_space_before_it_is_a_token(
+    tmp_path, parts, lstrip
+):
+    path = write_parts(tmp_path, **parts)
+    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    tokenizer.add_tokens([AddedToken("new", lstrip=lstrip), AddedToken("one", single_word=True)])
+    loaded = load_vocabulary(write(tmp_path, tokenizer))
+    ids, _ = loaded.encode(["bal new bal one bal"])
+    assert {loaded.pieces().index(word) for word in ("new", "one")} < set(ids.tolist())
+    assert np.count_nonzero(~loaded.is_continuation[ids]) == 5 - ("\u0120" in loaded.pieces())
 
 
 def test_the_models_own_unknown_token_counts_and_bytes_without_the_fallback_lose_characters(
