@@ -38,6 +38,7 @@ def has_name(module: str, name: str) -> bool:
     return name in defined
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: path.stem)
 def test_every_name_exists(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))

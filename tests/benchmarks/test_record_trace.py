@@ -133,7 +133,7 @@ def test_settings_of_another_commit_are_refused_with_the_commit(replays, monkeyp
     assert "a_setting_of_then" in error and f"git checkout {'c' * 40}" in error and not replays
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_trace_is_the_trainers_run(tiny_store, tmp_path, monkeypatch):
     config = small_config(tiny_store, steps=18, seed=3, log_every_steps=1)
     phases = config.phases[0], dataclasses.replace(config.phases[0], seq_len=24, steps=5)

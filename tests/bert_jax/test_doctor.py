@@ -150,7 +150,7 @@ def test_losses_are_compared_on_rows_that_any_number_of_devices_divides(monkeypa
     assert asked == [9, 9]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("objective", "distill"),
     [
@@ -195,7 +195,7 @@ sys.exit(doctor.main(["--config=configs/tiny.py", "--multihost", *flags]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_worker_that_fails_ends_the_others():
     ended = joined.run_apart(ONE_FAILS)
     assert [each.code for each in ended] == [2, 2], ended
@@ -289,7 +289,7 @@ def test_a_kernel_that_differs_is_wrong(monkeypatch):
     assert asked == [("auto", devices, 128, KERNEL_SIZES)] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_checks_this_machine(tmp_path, monkeypatch, capsys):
     report = tmp_path / "doctor.json"
     monkeypatch.setattr(checks, "_STEPS", 4)

@@ -47,6 +47,7 @@ def test_an_entry_runs_as_with_python_m_and_its_exit_code_is_its_own(forked):
     assert ran.stderr.startswith("error: --config is missing")
 
 
+@pytest.mark.slow
 def test_the_installed_script_imports_from_this_folder_as_python_m_does(tmp_path):
     (tmp_path / "bin").mkdir()
     script = tmp_path / "bin" / "bert-jax"
@@ -126,9 +127,8 @@ def test_settings_are_found_by_words_of_their_keys_and_descriptions(forked, patt
     assert words in forked("bert_jax", "config", pattern).stdout
 
 
-@pytest.mark.parametrize(
-    ("flag", "code"), [pytest.param("--help", 0, marks=pytest.mark.slow), ("--nope", 2)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("flag", "code"), [("--help", 0), ("--nope", 2)])
 def test_help_and_a_wrong_flag_do_not_wait_for_slow_imports(flag, code):
     modules = ["bert_jax", *__main__.MODULES.values()]
     if flag == "--nope":

@@ -231,6 +231,7 @@ def test_a_budget_of_time_or_dollars_chooses_the_same_run(given, tiny_store, tmp
     assert in_steps + in_evaluations == pytest.approx(0.97 * 7200 - 300, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_chosen_run_whose_kernel_has_no_price_says_so(tiny_store, tmp_path, monkeypatch):
     written = tmp_path / "chosen.py"
     for compiler, is_named in ((OfAKernel, True), (Compiler, False)):

@@ -107,11 +107,11 @@ OPTIONS = {
 @pytest.fixture(
     scope="module",
     params=[
+        *(pytest.param(task, marks=pytest.mark.slow) for task in ("table", "ner")),
         *(
-            pytest.param(task, marks=pytest.mark.slow)
-            for task in ("table", "ner", "squad", "codah")
+            pytest.param(task, marks=pytest.mark.long)
+            for task in ("squad", "codah", "regression", "rte")
         ),
-        *(pytest.param(task, marks=pytest.mark.long) for task in ("regression", "rte")),
     ],
 )
 def run(request, tmp_path_factory):
@@ -250,7 +250,7 @@ def assert_about_equal(task, path, other):
     np.testing.assert_allclose(numbers[1], numbers[0], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "run",
     [
@@ -361,7 +361,7 @@ def test_an_export_that_contradicts_itself_is_refused(tmp_path, config, words):
         load.load_fine_tuned(f"hf:{place}")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_predicts_a_table_and_says_what_it_did(forked, tmp_path):
     _, workdir, source, _ = small_run("table", tmp_path)
     output = tmp_path / "out.parquet"

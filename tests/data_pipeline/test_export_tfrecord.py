@@ -75,6 +75,7 @@ def test_every_record_parses_as_google_reads_it_to_the_row_of_its_position(tiny_
     assert (output / "vocab.txt").read_bytes() == store.vocab_path.read_bytes()
 
 
+@pytest.mark.slow
 def test_features_are_those_of_googles_own_file(tiny_store, tmp_path, shared_data):
     flags = ["--seq_len=128", "--max_predictions_per_seq=20", "--epochs=1", "--shards=1"]
     export(tiny_store, tmp_path / "out", *flags)
@@ -116,7 +117,7 @@ def test_an_example_that_has_no_order_to_tell_is_left_out(tiny_store, tmp_path, 
     assert f"! {left_out:,} of {len(has_label):,} examples are skipped" in words
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_processes_and_gzip_change_no_record_and_no_count(tiny_store, tmp_path):
     flags = ["--random_seed=7", "--masking=whole_word"]
     one = of_sentence_order(tiny_store, tmp_path / "one", *flags, "--workers=1")

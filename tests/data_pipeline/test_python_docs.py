@@ -27,6 +27,7 @@ def documents(written) -> dict[str, str]:
     return {record["title"]: record["text"] for record in records}
 
 
+@pytest.mark.long
 def test_every_topic_and_many_modules_are_documents(documents):
     assert {f"topic {name}" for name in topics} <= set(documents)
     assert {"json.decoder", "argparse", "asyncio.events", "email"} <= set(documents)

@@ -265,6 +265,7 @@ NEVER = {"N": ("x", "-1"), "X": ("x", "-1", "nan"), "BOOL": ("2", "x"), "": ("2"
 CHOICES = {"documents", "sentences", "normalize", "near_duplicates", "segments", "masking"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_bad_value_of_every_flag_is_one_sentence(capsys, refused, command):
     main, argv = COMMANDS[command]

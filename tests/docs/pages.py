@@ -17,7 +17,7 @@ _PATH = re.compile(rf"`((?:{'|'.join(TOP_FOLDERS)})/[\w./-]*)(?::[\w=.]+)?`|`([\
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _COMMAND = re.compile(r"^    (\S(?:.*\\\n)*.*)", re.MULTILINE)
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-_SETTING = re.compile(r"(?:--)?config\.((?:\w+(?:\[[\di]\])?\.)*\w+)")
+_SETTING = re.compile(r'(?<![#"])(?:--)?config\.((?:\w+(?:\[[\di]\])?\.)*\w+)')
 # Third-party files, or files in a user's folder.
 _NOT_OURS = {"README.md", "run.md", "study.md"}
 

@@ -25,12 +25,11 @@ from tests.faults.runs import environment, free_port
 
 ROOT = pages.ROOT
 GUIDE = sorted((pages.DOCS / "guide").glob("*.md"))
-IN_SECONDS = {"README.md", "inspect.md", "on_track.md", "study.md"}
 PAGES = [
-    pytest.param(page, id=page.name, marks=[pytest.mark.long] * (page.name not in IN_SECONDS))
+    pytest.param(page, id=page.name)
     for page in (pages.README, *GUIDE, pages.DOCS / "reference" / "api.md")
 ]
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 ROLLED = "--config.compute.rolled_layers=True"  # compiles sooner
 LAYERS = [  # four of them, for features of the last four

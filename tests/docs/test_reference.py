@@ -60,6 +60,7 @@ def test_the_metrics_that_are_drawn_and_a_tasks_are_explained():
     assert [name for name in names if f"`{name}`" not in page("metrics.md")] == []
 
 
+@pytest.mark.slow
 def test_where_names_a_function_of_each_file():
     rows = re.findall(r"\| `([\w/]+\.py)` \| `([\w.]+)` \|", page("where.md"))
     assert len(rows) >= 40

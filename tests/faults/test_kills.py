@@ -12,7 +12,7 @@ from bert_jax.checkpoint import reader
 from bert_jax.runtime import goodput
 from tests.faults.runs import ONE_PHASE, TINY, lines_of, saved_steps, training
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 OFTEN = ["--config.checkpoint.every_steps=10", "--config.log_every_steps=10"]
 

@@ -229,6 +229,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flag", MISTAKES)
 def test_the_real_train_resolves_the_config_without_a_store(refused, cluster, monkeypatch, flag):
     monkeypatch.setenv("BERT_JAX_PYTHON", sys.executable)

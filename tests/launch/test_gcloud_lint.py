@@ -100,7 +100,7 @@ def refused(lines: list[str], folder: pathlib.Path) -> dict[str, str]:
 
 
 @needs_gcloud
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.fault(17, "three wrong commands among all that are printed or written")
 def test_gcloud_knows_every_command_and_flag(call, cluster, tmp_path):
     printed = list_commands(call, cluster, CALLS)

@@ -11,7 +11,7 @@ from bert_jax.logging import metrics_writer
 from bert_jax.logging.metrics_writer import PROBE_SCORES
 from bert_jax.trainer.feed import STORE_DIGEST
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SENTENCES = ["the cat sees a dog in the garden .", "a green bird", "my sister hears"]
 TASK = ["--config=configs/finetune/table.py", "--config.data.text_column=text"]
@@ -143,7 +143,6 @@ def files_of(folder):
     return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
 
 
-@pytest.mark.long
 def test_each_checkpoint_gets_its_score_and_the_run_is_only_read(forked, trained, small):
     before = files_of(trained)
     arguments = [*TASK, "--config.epochs=1", f"--config.data.dir={small}"]

@@ -20,7 +20,7 @@ from tests.bert_jax.tasks.squad_samples import question, written
 from tests.faults.bucket_server import NAME, fake_bucket
 from tests.faults.runs import ROOT, environment
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 TOKENS = ["[CLS]", "a", "cat", "sees", "[SEP]", "[CLS]", "[SEP]"]
 
@@ -40,7 +40,6 @@ def test_parts_that_are_missing_or_of_no_bert_are_said(forked, tmp_path):
     )
 
 
-@pytest.mark.long
 def test_heads_and_activation_can_be_asked_for(forked, small, tmp_path):
     flags = [f"--to=hf:{tmp_path / 'out'}", "--initialize_missing=true", "--hidden_act=gelu_tanh"]
     done = forked("bert_jax.convert", f"--from={small / 'bare'}", *flags)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.runs import ONE_PHASE, lines_of, saved_steps, training
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 STUDENTS = {
@@ -18,7 +18,7 @@ STUDENTS = {
 CLASSES = {"distillation": "DistilBertForMaskedLM", "relation_distillation": "BertModel"}
 
 
-PARAMS = ["distillation", pytest.param("relation_distillation", marks=pytest.mark.long)]
+PARAMS = ("distillation", "relation_distillation")
 
 
 @pytest.fixture(scope="module", params=PARAMS)

@@ -18,7 +18,7 @@ from bert_jax.logging.console import Screen
 from data_pipeline import build
 from tests.faults.runs import ONE_PHASE, saved_steps, training
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SENTENCES = ["the cat sees a dog in the garden .", "a green bird", "my sister hears ."]
 STEPS, KILLED_AFTER = 40, 20
@@ -106,9 +106,6 @@ KINDS = {
 }
 WITHOUT_SEGMENTS = ("ModernBertForMaskedLM", "RobertaForMaskedLM", "DistilBertForMaskedLM")
 WITHOUT_SEGMENTS += ("DebertaV2ForMaskedLM",)
-# Of one encoder and of one that is trained with another; the others are in make families.
-SHORT = ("modernbert", "electra")
-PARAMS = [pytest.param(name, marks=[pytest.mark.long] * (name not in SHORT)) for name in KINDS]
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +122,7 @@ def padded_first(tiny_store, tmp_path_factory):
     return folder / "store"
 
 
-@pytest.fixture(scope="module", params=PARAMS)
+@pytest.fixture(scope="module", params=KINDS)
 def exported(request, tiny_store, tmp_path_factory, forked):
     """A run of the family that was killed and resumed, its export, and a small table beside it."""
     name = request.param

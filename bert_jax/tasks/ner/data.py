@@ -96,7 +96,7 @@ def refuse_other_words(path: pathlib.Path) -> None:
 
     Where numbers are the words' or their sentences', most lines have the number of the line before
     in their sentence, or the next one; of three columns and more, or a larger one, as where the
-    characters of the text are counted. Pieces are those of a WordPiece tokenizer.
+    characters of the text are counted. Pieces are WordPiece's.
     """
     followers = counted = words = 0
     before: int | None = None  # -1: the line before begins with no number

@@ -87,6 +87,7 @@ def is_between(values):
     return all(a <= b for a, b in itertools.pairwise(values)) and values[0] < values[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["bert", "modernbert"])
 def test_a_larger_budget_reads_more_in_larger_models_and_batches(shape):
     budgets = ("3m", "7m", "15m", "45m", "2h", "12h", "100h")
@@ -463,6 +464,7 @@ def read_request(store, *flags, devices=1):
     return dial_run.read_request(given, parse_budget("2h"), devices, screen)[0]
 
 
+@pytest.mark.slow
 def test_a_request_takes_rows_warm_ups_and_micro_batches_that_do_not_fit_the_recipe(tiny_store):
     flags = ("phases[0].seq_len=128", "optim.warmup_tokens=9000000", "phases[-1].micro_batches=5")
     request = read_request(tiny_store, *flags)
@@ -508,6 +510,7 @@ def test_a_request_has_the_given_size_and_the_proportions_of_the_recipe(tiny_sto
     assert model.hidden_act == "relu"
 
 
+@pytest.mark.slow
 def test_a_request_counts_the_rows_of_each_length(tiny_store):
     request = read_request(tiny_store, "eval.examples=100")
     long, short = request.count_rows(512), request.count_rows(16)

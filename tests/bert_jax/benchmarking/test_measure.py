@@ -148,7 +148,7 @@ def test_a_step_larger_than_a_device_is_refused_before_it_runs(monkeypatch):
         timing.compile_step(tiny_models.CONFIG, jax.devices()[:1])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_step_with_a_teacher_is_taken_and_its_memory_counts():
     alone = dataclasses.replace(tiny_models.SMALL, objective="mlm", data=NO_PAIRS)
     taught = dataclasses.replace(

@@ -127,6 +127,7 @@ def test_a_copy_to_branch_from_is_verified(folder):
         reader.verify_arrays(folder, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(4, "control: Orbax alone restores a flipped bit without a word")
 def test_without_fingerprints_a_flipped_bit_would_be_restored(folder, saved):
     flip_a_bit(largest(folder / "8", DATA))
@@ -147,6 +148,7 @@ def test_what_orbax_can_do_without_may_be_lost(folder, saved):
     assert_is(8, found, saved)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(4, "every checkpoint is damaged")
 def test_a_run_is_never_begun_anew_where_no_checkpoint_is_whole(folder):
     for step in ("4", "8"):
@@ -225,6 +227,7 @@ def test_a_disk_that_cannot_be_read_is_no_damage(folder, monkeypatch):
     assert sorted(path.name for path in folder.iterdir()) == ["4", "8"]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(4, "a bit of the parameters is flipped, which fill_mask then reads")
 def test_parameters_alone_are_verified_too(folder, saved):
     of = setting(SMALL, 1)

@@ -176,6 +176,7 @@ def test_ettins_phases_have_its_tokens_masks_and_rates(tokens):
     assert {each.restart_decay for each in (long, decayed)} == {"one_minus_sqrt"}
 
 
+@pytest.mark.slow
 def test_neobert_has_the_sizes_and_masks_of_its_paper():
     """Layers of 4 x 768^2 + 3 x 768 x 2,048 and two norms, a norm, the table, a bias a word."""
     config = read("neobert")

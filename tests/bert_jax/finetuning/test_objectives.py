@@ -140,6 +140,7 @@ def test_longer_rows_and_more_devices_change_no_sum(kind):
 MEANS = ((CLASSIFY, "gelu_erf"), (REGRESS, "mlm_transform"), (TAG, "mlm_transform"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
@@ -147,7 +148,7 @@ MEANS = ((CLASSIFY, "gelu_erf"), (REGRESS, "mlm_transform"), (TAG, "mlm_transfor
         (TAG, {}),
         *(
             pytest.param(
-                kind, {"pooler_type": name, "classifier_pooling": "mean"}, marks=pytest.mark.slow
+                kind, {"pooler_type": name, "classifier_pooling": "mean"}, marks=pytest.mark.long
             )
             for kind, name in MEANS
         ),
@@ -184,7 +185,8 @@ def flatten(batch):
     return {name: np.reshape(batch[name], (-1, batch[name].shape[-1])) for name in names}
 
 
-@pytest.mark.parametrize("kind", [pytest.param(CHOOSE, marks=pytest.mark.slow), TAG])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [pytest.param(CHOOSE, marks=pytest.mark.long), TAG])
 def test_a_causal_model_also_learns_the_texts_of_its_task(kind):
     """Radford et al. 2018, equation 5, an example at a time; packed rows have the same sums."""
     at, params, evaluate = build(kind, causal_weight=0.5, is_causal=True)
@@ -225,7 +227,7 @@ def read_rows(lstms, x_SD):
     return x_SD
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "pooling"), [(CLASSIFY, "cls"), (REGRESS, "mean"), (TAG, "cls")])
 def test_lstms_read_each_example_for_itself(kind, pooling):
     changes = {"is_causal": True, "bilstm_units": 11, "hidden_size": 28}
@@ -252,7 +254,7 @@ def test_lstms_read_each_example_for_itself(kind, pooling):
         np.testing.assert_allclose(logits, expected, atol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_gradients_of_lstms_are_the_same_on_eight_devices():
     batch = rows_of(SPAN).batch(INDEX, 19, pad_id=0)
     grads = []
@@ -270,7 +272,7 @@ def test_gradients_of_lstms_are_the_same_on_eight_devices():
         np.testing.assert_allclose(got, wanted, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [CLASSIFY, CHOOSE, TAG, SPAN])
 def test_a_layer_reads_what_is_dropped_out_as_the_encoder_is(kind):
     """By the same masks; the choices of a question are rows of their own, numbered in order.

@@ -91,6 +91,7 @@ def test_importance_is_the_square_of_the_slope_of_each_neurons_gate():
     assert best_F.tolist() == sorted(np.argsort(expected_F)[-40:])
 
 
+@pytest.mark.slow
 def test_parameters_and_moments_lose_the_same_neurons_on_a_mesh():
     """The mesh cuts neurons in two, and weights over the batch axis as well."""
     whole = setting(GATED, 4, preset="zero1+tp")
@@ -158,7 +159,7 @@ def test_a_round_whose_neurons_a_mesh_does_not_divide_is_refused():
         check_divides(pruned, 3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "cut_at", [40, pytest.param(21, marks=pytest.mark.long, id="before neurons leave")]
 )

@@ -196,7 +196,7 @@ def lstm_config(config):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_lstms_have_no_place_elsewhere(lstm_config, tmp_path):
     setup = build(lstm_config, tmp_path / "run")
     with pytest.raises(ValueError, match=r"bilstm_units = 12, this"):

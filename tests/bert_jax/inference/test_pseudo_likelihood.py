@@ -44,7 +44,7 @@ def test_each_token_is_masked_in_turn(checkpoint, scores):
     assert [one.unknown for one in scores] == [0, 0, 1, 0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sentences_that_do_not_fit_into_memory_together_score_the_same(
     checkpoint, scores, monkeypatch
 ):

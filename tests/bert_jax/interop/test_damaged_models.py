@@ -45,6 +45,7 @@ def model(built, tmp_path):
     return shutil.copytree(built, tmp_path / "model")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize(
     "name",

@@ -69,6 +69,7 @@ def test_hugging_face_gets_the_arrays_that_it_gave(hugging_face):
     assert (config["hidden_act"], config["layer_norm_eps"]) == ("gelu_new", 1e-12)
 
 
+@pytest.mark.slow
 def test_hugging_face_gets_the_tokenizer(hugging_face):
     tokenizer = tokenizers.Tokenizer.from_file(str(hugging_face / "tokenizer.json"))
     assert tokenizer.encode("A cat sees dogs.").ids == [2, 5, 6, 8, 7, 9, 10, 3]
@@ -85,7 +86,7 @@ def test_hugging_face_gets_the_tokenizer(hugging_face):
     assert "| width, heads | 14, 2 |" in card and "/tmp" not in card
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_google_gets_its_names_and_a_run_reads_them_back(whole, tmp_path):
     import tensorflow as tf
 
@@ -185,7 +186,7 @@ def test_numbers_leave_in_the_units_of_their_table(fine_tuned, tmp_path):
     assert again.params is fitted.params  # what gives numbers is not scaled again
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_encoder_alone_stays_one_unless_heads_are_asked_for(tmp_path):
     some = {n: a for n, a in tensors("", has_heads=False).items() if "pooler" not in n}
     held = load.load(str(write(tmp_path / "given", some)))

@@ -36,15 +36,9 @@ from tests.bert_jax.small_checkpoints import read
 from tests.golden import encoders, long_rows
 
 KINDS = sorted(encoders.MODELS)
-# Each compiles for seconds: of a family one is for the slow gear.
-LONG = (
-    "AlbertForMaskedLM",
-    "BertLMHeadModel",
-    "DebertaV2ForMaskedLM by v2's",
-    "ElectraForMaskedLM",
-)
+SLOW = ("BertForMaskedLM", "ModernBertForMaskedLM")  # each compiles for many seconds
 COMPILED = [
-    pytest.param(kind, marks=pytest.mark.long if kind in LONG else pytest.mark.slow)
+    pytest.param(kind, marks=pytest.mark.slow if kind in SLOW else pytest.mark.long)
     for kind in KINDS
 ]
 TOLERANCE = 1e-5

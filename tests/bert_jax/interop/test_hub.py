@@ -322,7 +322,7 @@ def test_what_cannot_be_uploaded_is_refused(
     assert not asked_here.created and not asked_here.uploaded
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_convert_uploads_what_it_has_proven(server, tmp_path):
     out = tmp_path / "out"
     settings = {

@@ -64,6 +64,7 @@ def test_arrays_are_laid_out_padded_and_drawn(small):
     assert params["embeddings"]["word"]["embedding"].shape == (256, 14)
 
 
+@pytest.mark.slow
 def test_what_the_model_has_not_is_left(tmp_path):
     read = load.load(str(write(tmp_path, tensors())))
     assert read.heads == Heads(mlm=True, nsp=True)

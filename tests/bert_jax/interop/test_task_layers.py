@@ -26,19 +26,18 @@ from tests.bert_jax.small_checkpoints import read
 from tests.golden import encoders, task_layers
 
 TOLERANCE = 1e-5
-# All compile for seconds: one is quick, of each family and each kind of task one is slow.
-QUICK = "ModernBertForSequenceClassification of the mean"
+# All compile for seconds: of each kind of task one is slow.
 SLOW = (
-    "ElectraForSequenceClassification",
-    *(f"{stem}ForSequenceClassification" for stem in ("Albert", "DebertaV2", "DistilBert")),
-    *("RobertaForSequenceClassification", "XLNetForSequenceClassification"),
-    *("BertForMultipleChoice", "BertForQuestionAnswering", "BertForTokenClassification"),
-    *("ModernBertForTokenClassification", "ElectraForMultipleChoice"),
-    *("XLNetForQuestionAnsweringSimple", "BertForQuestionAnswering left to right"),
+    "BertForMultipleChoice",
+    "BertForQuestionAnswering",
+    "ModernBertForSequenceClassification of the mean",
+    "ModernBertForTokenClassification",
 )
-MARKS = {QUICK: ()} | dict.fromkeys(SLOW, pytest.mark.slow)
 KINDS = task_layers.models()
-COMPILED = [pytest.param(kind, marks=MARKS.get(kind, pytest.mark.long)) for kind in KINDS]
+COMPILED = [
+    pytest.param(kind, marks=pytest.mark.slow if kind in SLOW else pytest.mark.long)
+    for kind in KINDS
+]
 
 BERT = make_bert_template({"cls": 2, "sep": 3})
 XLNET_ROWS = make_xlnet_template({"cls": 2, "sep": 3})

@@ -352,7 +352,7 @@ def test_a_shallow_run_begins_with_layers_of_a_deep_one(config, tmp_path):
         begun(dataclasses.replace(shallow, init_layers="0,2"), tmp_path / "shallow")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("first")
 def test_a_teacher_of_another_width_teaches_relations_and_no_cosine(config, tmp_path):
     relations = DistillConfig(relation_heads=16)

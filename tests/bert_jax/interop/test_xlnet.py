@@ -43,7 +43,7 @@ def config(golden):
     return FAMILY.parse(pathlib.Path("config.json"), json.loads(str(golden["config"])))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_streams_loss_and_gradients_are_those_of_transformers(golden, gradients, config):
     dims = {name: array.shape for name, array in gradients.items()}
     params = read_arrays(FAMILY, config, dims, lambda name: weights(name, dims[name]))

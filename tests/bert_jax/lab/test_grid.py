@@ -69,6 +69,7 @@ def test_a_grid_ends_with_a_table_a_picture_and_the_best(tmp_path, capsys):
         grid(tmp_path, score="dev_f1", init="hf:x").claim()
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_said_and_tried_again_by_the_same_command(tmp_path, capsys):
     failure = "if rate == 5e-5 and seed == 0: sys.exit('error: the guard of bad numbers')"
     assert run_grid(grid(tmp_path, failure), parallel=2) == 1

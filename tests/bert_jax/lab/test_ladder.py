@@ -198,7 +198,7 @@ def leave_run(folder, width, name, tokens):
     (folder / f"w{width}-{name}-seed0" / SUMMARY).write_text(json.dumps(summary))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_trains_what_is_missing_and_fits_what_is_past_the_plateau(
     forked, tiny_store, tmp_path
 ):

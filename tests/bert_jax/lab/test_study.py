@@ -171,6 +171,7 @@ def test_a_model_of_fewer_positions_than_scored_rows_has_a_reason(tiny_store, tm
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.stem for path in STUDIES.glob("[a-z]*.py")))
 def test_bundled_studies_are_equal_in_tokens_or_say_that_they_are_not(tiny_store, tmp_path, name):
     place = f"configs/studies/{name}.py"
@@ -363,6 +364,7 @@ def write_pets(folder, label="dog", more=""):
     return StudyTask("pets", "configs/finetune/table.py", f"{columns} {more}")
 
 
+@pytest.mark.slow
 def test_a_task_is_its_examples_and_settings(config, tiny_store, tmp_path, fakes):
     def describe(task):
         return study_lib.describe_task(task, open_store(tiny_store))
@@ -570,7 +572,7 @@ def test_a_time_that_was_not_measured_is_a_least_one():
     assert plan.describe_total([late]).startswith("training takes at least 0:07")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_short_steps_are_measured(tiny_store):
     cost = RowCost(1.0, 5e6)  # of five steps
     assert plan.measure_run(BERT, str(tiny_store), 9e5, cost) is None
@@ -584,7 +586,7 @@ def test_short_steps_are_measured(tiny_store):
     assert plan.plan_row(study, SKIPGRAM, RowCost(1.0, 10.0), 1e9, SILENT).is_measured
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_study_runs_to_its_table_and_leaves_every_device_to_its_runs(tiny_store, tmp_path):
     file = tmp_path / "tiny.py"
     file.write_text(

@@ -75,6 +75,7 @@ def test_the_rate_is_drawn_as_it_is_scheduled_unless_it_was_another():
     assert set(curves_of(ax)["train"][1]) == {1e-4}  # as it was logged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "values", "least", "inside"),
     [
@@ -305,6 +306,7 @@ def rate(step: int) -> float:
     return peak * done / warmup if done < warmup else peak * (1 - done / steps)
 
 
+@pytest.mark.slow
 def test_rates_are_those_of_the_schedule_and_every_bend_is_among_them():
     steps, rates = sample_rates(RATES_OF, most=11)
     expected = [rate(int(step)) for step in steps]
@@ -313,6 +315,7 @@ def test_rates_are_those_of_the_schedule_and_every_bend_is_among_them():
     assert len(steps) < 25
 
 
+@pytest.mark.slow
 def test_letters_rise_and_fall_with_the_rate():
     first = dataclasses.replace(RATES_OF, phases=RESTARTED[:1])
     lines = render_rates_as_text(first, width=70, height=3)
@@ -323,6 +326,7 @@ def test_letters_rise_and_fall_with_the_rate():
     np.testing.assert_allclose(heights, 24 * np.array(expected) / highest, atol=1.6)
 
 
+@pytest.mark.slow
 def test_a_picture_of_it(tmp_path):
     path = tmp_path / "rate.png"
     plots.draw_rates(RATES_OF, path)

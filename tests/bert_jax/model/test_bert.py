@@ -179,6 +179,7 @@ def test_published_sizes(config_file, encoder, with_heads):
     assert with_heads - heads == encoder
 
 
+@pytest.mark.slow
 def test_initial_values_are_a_cut_normal():
     model = bert.build(dataclasses.replace(MODEL, vocab_size=4099), "cpu")
     params = model.init(jax.random.key(1))

@@ -39,10 +39,11 @@ def losses_and_gradients(model, batch, how, devices=1, preset="dp"):
     return compute(at, MLM_NSP, draw(at.model), batch, drops=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "devices", "preset"),
     [
-        pytest.param(ComputeConfig(remat="layer"), 1, "dp", marks=pytest.mark.slow),
+        pytest.param(ComputeConfig(remat="layer"), 1, "dp", marks=pytest.mark.long),
         (ComputeConfig(remat="layer", rolled_layers=True), 4, "tp"),
     ],
 )
@@ -173,7 +174,7 @@ def test_cudnn_is_for_cards_from_ampere_on(device):
         assert f"unlike {older}" in attention.choose("auto", older, 128, *sizes[1:]).words
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "rate"), [(attention.KERNEL, 0.1), (attention.CUDNN, 0.0)])
 def test_the_kernel_in_the_model_is_the_plain_attention(monkeypatch, name, rate):
     """Its one matmul, the order of queries, keys and values, its biases and its dropout."""

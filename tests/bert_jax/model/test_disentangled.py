@@ -93,6 +93,7 @@ def test_terms_are_products_with_the_distance_between_query_and_key(terms, share
         np.testing.assert_allclose(got, expected, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_detector_reads_the_norm_of_a_token_plus_its_cls():
     """Against NumPy: He et al. 2023's code, LMMaskPredictionHead, in rows and in packed rows."""
     config = configure(detects_by_cls=True, hidden_act="gelu_erf")
@@ -182,7 +183,7 @@ def test_a_mask_decoder_reads_the_layer_before_the_last_twice():
         np.testing.assert_allclose(found[row], asking[slots], atol=2e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_packed_rows_and_eight_devices_have_the_losses_and_gradients_of_examples():
     """A table of positions too, and maps of its own, which are on two devices."""
     config = configure(share_att_key=False, position_biased_input=True)
@@ -195,7 +196,7 @@ def test_packed_rows_and_eight_devices_have_the_losses_and_gradients_of_examples
     assert_same(compute(at, MLM, params, batch, drops=True), dropped)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_mask_decoder_counts_the_places_of_an_example_in_packed_rows_on_eight_devices():
     """The generator alone, whose masked words take no noise; recomputed on the devices."""
     config = configure(enhanced_mask_decoder=True)

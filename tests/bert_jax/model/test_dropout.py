@@ -59,6 +59,7 @@ def test_dropout_is_the_hash_of_its_counters_along_another_axis():
         assert (value > 0) == kept_python(4, 7, 1, 0, row, a % 3 * 5 + b, a // 3, 0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["dp", "tp"])  # the batch cut over devices, and the heads
 def test_dropout_is_the_same_on_eight_devices(preset):
     whole = masks(rows=8, dims=(8, 5, 7))
@@ -121,6 +122,7 @@ def walsh_hadamard(values_RN):
     return values_RN
 
 
+@pytest.mark.slow
 def test_the_spectrum_of_the_hash_is_as_documented():
     """Correlations of masks over all distances of 65,536 places: sums and differing bits.
 

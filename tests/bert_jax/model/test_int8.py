@@ -23,6 +23,7 @@ def round_rows(x, axis):
     return np.rint(x / scale).astype(np.int64), scale
 
 
+@pytest.mark.slow
 def test_a_product_is_of_whole_numbers_with_a_scale_a_token_and_a_channel():
     rng = np.random.default_rng(1)
     x_BSD = rng.normal(size=(2, 5, 300)).astype(np.float32)
@@ -43,7 +44,7 @@ def test_a_product_is_of_whole_numbers_with_a_scale_a_token_and_a_channel():
     assert error.min() > 1e-4 and error.max() < 0.05  # of columns of any size
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("changes", "products", "meshes"),
     [

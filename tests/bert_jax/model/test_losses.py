@@ -109,6 +109,7 @@ def expected_numpy(words, logits):
     return losses, (padded @ table, np.einsum("bpv,bpd->vd", padded, h), padded.sum((0, 1)))
 
 
+@pytest.mark.slow
 def test_the_loss_of_words_and_its_gradients(words):
     h, table, bias, _, _ = words
     losses, grads = losses_and_gradients(words, jnp.float32, "float32")

@@ -66,6 +66,7 @@ def gelu_and_slope(x, name, saves_derivative):
     return y, backward(jnp.ones_like(y))[0], jax.tree.leaves(backward)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "function"),
     [
@@ -102,6 +103,7 @@ def test_activation_functions_that_are_no_gelu(name, function):
         np.testing.assert_allclose(got, function(x), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gelu_tanh", "gelu_erf"])
 def test_what_a_gelu_saves_is_its_derivative_in_the_dtype_of_its_input(name):
     x = jnp.linspace(-4, 4, 101).astype(jnp.bfloat16)

@@ -96,6 +96,7 @@ def test_the_first_step_and_the_setting_that_differ_are_named(
     assert (found.step, found.key, (found.before, found.now)) == (step, key, values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -195,6 +195,7 @@ def test_silent_connections_and_a_flood_keep_nobody_waiting(address, count):
     assert logged[0].startswith(f"{count + 50:,} connections")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     [

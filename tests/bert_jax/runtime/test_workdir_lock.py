@@ -77,6 +77,7 @@ def test_what_has_the_lock_s_name_is_never_followed(tmp_path, kind):
     assert kind != "link" or outside.read_text() == "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "words"),
     [

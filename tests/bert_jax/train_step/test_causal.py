@@ -115,12 +115,13 @@ def encoder(config):
     return encode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "windows",
     [
         {},
         pytest.param(
-            {"global_attn_every_n_layers": 2, "local_attention": 6}, marks=pytest.mark.slow
+            {"global_attn_every_n_layers": 2, "local_attention": 6}, marks=pytest.mark.long
         ),
     ],
 )
@@ -149,6 +150,7 @@ def test_the_objective_hides_what_follows_in_a_model_of_either_kind(params, eval
     assert metrics.flatten(sums) == evaluate(batch)
 
 
+@pytest.mark.slow
 def test_masks_change_nothing(evaluate):
     """All tokens are predicted, of rows as they were."""
     batch, original = masked_batch()
@@ -157,7 +159,7 @@ def test_masks_change_nothing(evaluate):
     assert evaluate(batch) == evaluate(plain)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_packed_rows_have_the_metrics_and_gradients_of_their_examples(params):
     """No token sees another example or predicts its first one; on eight devices as on one."""
     batch, _ = masked_batch()
@@ -168,6 +170,7 @@ def test_packed_rows_have_the_metrics_and_gradients_of_their_examples(params):
     assert_same(compute(at, CAUSAL, params, rows, micro_batches=2), expected)
 
 
+@pytest.mark.slow
 def test_a_classifier_reads_the_last_token_of_a_causal_model():
     at = setting(CAUSAL_CONFIG, 1)
     bert = at.model.bind(on_mesh(draw(at.model), at))

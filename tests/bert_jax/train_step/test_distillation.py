@@ -104,6 +104,7 @@ def test_a_student_that_is_its_teacher_has_only_words_to_learn(params):
     assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(grads)) < 1e-5
 
 
+@pytest.mark.long
 def test_meshes_and_micro_batches_agree(params, dropped):
     """Only the student has gradients, and its unused parts none."""
     assert dropped[1].keys() == params[0].keys()

@@ -174,6 +174,7 @@ def largest_gap(ours, theirs):
     return max(jax.tree.leaves(gaps))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_on_mesh", [False, True])
 def test_two_steps_are_those_of_two_optimizers_in_turn(expected, on_one_device, is_on_mesh):
     params, batches, theirs, norms = expected

@@ -76,7 +76,8 @@ def cudnn_is_installed(monkeypatch):
     monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.cuda_versions", version)
 
 
-@pytest.mark.parametrize("devices", [pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)] + [8])
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [pytest.param(n, marks=pytest.mark.long) for n in (1, 2)] + [8])
 def test_each_layer_has_the_kernel_both_ways_and_gradients_are_scattered(devices):
     """Of a mesh of GPUs the step reduce-scatters gradients, whatever this process runs on."""
     counts = count_operations(A100, devices)

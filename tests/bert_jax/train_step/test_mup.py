@@ -142,7 +142,7 @@ def test_an_optimizer_scales_its_updates_and_not_its_decay(name):
     assert np.abs(decay).max() > 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_training_is_that_of_multipliers_in_the_model():
     """Table 8 as it is written: multipliers of logits and scores, and plain Adam in NumPy."""
     settings = {"clip_norm": 0.0, "epsilon": 1e-30, "transfer_base_head_width": 8}
@@ -224,7 +224,7 @@ def test_activations_and_logits_change_alike_at_any_width_and_without_transfer_t
     assert np.max(control / narrow) > 3.0 and control[-1] > 3.0 * narrow[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_begins_and_descends_with_them(tiny_store, tmp_path):
     config = dataclasses.replace(
         of_width(128, vocab_size=0, num_hidden_layers=1),

@@ -80,6 +80,7 @@ def test_unpacked_rows_compile_to_a_step_that_knows_of_no_packing():
     assert program(MLM_NSP, packing) != program(MLM_NSP, PLAIN)
 
 
+@pytest.mark.slow
 def test_a_batch_with_nothing_to_weigh_has_no_nan(params, on_one_device):
     batch = one_by_one()
     for name in ("masked_lm_weights", "next_sentence_weights"):

@@ -155,6 +155,7 @@ def test_stable_adam_measures_small_gradients_against_the_square_of_epsilon():
         assert (rms > 1.3) == (size == 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bad_step_leaves_the_state_as_it_was(name):
     tx, take = compiled(named(name))
@@ -258,6 +259,7 @@ def test_a_schedule_in_tokens_warms_up_holds_and_decays_over_growing_batches():
     np.testing.assert_allclose(rates(config, last), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_tokens", [False, True])
 def test_a_decay_of_its_last_steps_begins_at_the_peak_exactly(in_tokens):
     """The second phase begins a schedule anew; steps of the first have 32 tokens, then 64."""

@@ -122,12 +122,14 @@ def test_each_stream_drops_out_by_masks_of_its_own(params, monkeypatch):
     assert int(seeds["tokens"]) == 3 != int(seeds["targets"])
 
 
+@pytest.mark.long
 def test_packed_rows_have_the_losses_and_gradients_of_their_examples(params):
     expected = compute(setting(CONFIG, 1), PERMUTATION, params, one_by_one())
     rows = side_by_side(one_by_one())
     assert_same(compute(setting(CONFIG, 1), PERMUTATION, params, rows), expected)
 
 
+@pytest.mark.long
 def test_eight_devices_and_micro_batches_have_the_losses_and_gradients_of_one(params):
     expected = compute(setting(CONFIG, 1), PERMUTATION, params, one_by_one(), drops=True)
     at = setting(CONFIG, 8, "zero1+tp")

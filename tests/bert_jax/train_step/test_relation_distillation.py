@@ -97,6 +97,7 @@ def relate(x, length):
     return np.stack(relations)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("teacher", [ROBERTA, MODERN], ids=["roberta", "modernbert"])
 def test_losses_are_those_of_numpy(teacher):
     settings, batch = at(teacher), make_batch()
@@ -129,6 +130,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn():
     assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(grads)) < 1e-5
 
 
+@pytest.mark.long
 def test_packed_rows_meshes_and_micro_batches_agree():
     batch = make_batch()
     params = draw_both(at())

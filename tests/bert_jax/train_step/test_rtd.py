@@ -102,6 +102,7 @@ def test_metrics_are_those_that_numpy_computes_from_the_logits(params):
     assert means["loss"] == pytest.approx(means["mlm_loss"] + 50 * means["rtd_loss"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_tokens_are_sampled_as_often_as_the_softmax_says():
     at()
     rng = np.random.default_rng(0)
@@ -125,7 +126,7 @@ def one_term(name):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("sharing", ["shared", "gdes"])
 def test_the_loss_of_the_detection_moves_no_weight_of_the_generator(sharing):
     """With gdes each loss moves tables of its own."""
@@ -153,7 +154,7 @@ def test_gdes_begins_with_the_generators_tables_and_no_difference():
     assert "word" not in shared["generator"]["embeddings"] and "word" in shared["embeddings"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_with_weight_0_the_generator_learns_as_from_masked_words_alone(params):
     optimizer = OptimConfig(learning_rate=1e-2, warmup_steps=0, weight_decay=0.0, clip_norm=0.0)
     of = at(optim=optimizer)
@@ -176,7 +177,7 @@ def test_with_weight_0_the_generator_learns_as_from_masked_words_alone(params):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5), ours, theirs)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_eight_devices_and_micro_batches_have_the_metrics_and_gradients_of_one(params):
     batch = masked_once()
     expected = compute(at(), RTD, params, batch, drops=True)
@@ -185,7 +186,7 @@ def test_eight_devices_and_micro_batches_have_the_metrics_and_gradients_of_one(p
     assert_same(got, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_packed_rows_have_the_metrics_and_gradients_of_their_examples(params):
     """With biases so far apart that the noise, another in another row, decides nothing."""
     of, batch = at(), masked_once(32)

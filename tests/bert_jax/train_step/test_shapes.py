@@ -68,8 +68,9 @@ def alone(name):
     return params, compute(at, MLM, params, one_by_one())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["modernbert", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+    "name", ["modernbert", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)]
 )
 def test_packed_rows_on_eight_devices_have_the_losses_and_gradients_of_their_examples(name):
     params, expected = alone(name)
@@ -77,7 +78,7 @@ def test_packed_rows_on_eight_devices_have_the_losses_and_gradients_of_their_exa
     assert_same(compute(at, MLM, params, side_by_side()), expected)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["modernbert", pytest.param("albert", marks=pytest.mark.long)])
 def test_eight_devices_drop_out_what_one_does(name):
     config, batch = shaped(name), random_batch()
@@ -86,7 +87,7 @@ def test_eight_devices_drop_out_what_one_does(name):
     assert_same(compute(setting(config, 8, "fsdp"), MLM, params, batch, drops=True), expected)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_shared_layer_gets_the_sum_over_its_copies_and_a_single_trust_ratio():
     """Against a model with two layers of their own that happen to be equal, and LAMB in NumPy."""
     optim = OptimConfig(name="lamb", learning_rate=0.1, warmup_steps=0, clip_norm=0.0)
@@ -116,7 +117,7 @@ def test_a_shared_layer_gets_the_sum_over_its_copies_and_a_single_trust_ratio():
     np.testing.assert_allclose(moved, kernel - 0.1 * ratio * direction, atol=2e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_blocks_of_packed_rows_on_eight_devices_are_the_plain_attention(monkeypatch):
     """Windows and complete rows cross the blocks; heads are on two devices, rows on four."""
     params, expected = alone("modernbert")

@@ -19,9 +19,9 @@ from tests.bert_jax.train_step.gradients import PLAIN, assert_same, compute, dra
 MESHES = [  # preset, devices, length of the model axis, micro-batches
     ("fsdp+tp", 8, 2, 2),
     pytest.param("zero1+tp", 8, 2, 1, marks=pytest.mark.long),
-    pytest.param("zero1", 8, 2, 2, marks=pytest.mark.slow),
-    pytest.param("tp", 8, 4, 1, marks=pytest.mark.slow),
-    pytest.param("dp", 1, 1, 4, marks=pytest.mark.slow),
+    pytest.param("zero1", 8, 2, 2, marks=pytest.mark.long),
+    pytest.param("tp", 8, 4, 1, marks=pytest.mark.long),
+    pytest.param("dp", 1, 1, 4, marks=pytest.mark.long),
 ]
 
 
@@ -63,7 +63,7 @@ def test_initial_parameters_do_not_depend_on_the_mesh(params):
     jax.tree.map(lambda g, p: np.testing.assert_allclose(g, p, rtol=1e-6, atol=1e-8), got, params)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_step_is_made_of_the_parts_of_its_own_number():
     """Masks of dropout, learning rate and rates of layers; with micro-batches as without."""
     number = 6
@@ -109,7 +109,7 @@ def test_a_step_is_made_of_the_parts_of_its_own_number():
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "preset"),
     [

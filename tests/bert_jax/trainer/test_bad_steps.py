@@ -153,6 +153,7 @@ def test_no_checkpoint_holds_a_number_that_is_not_finite(short, tmp_path, monkey
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["0"]
 
 
+@pytest.mark.slow
 def test_a_record_says_how_far_a_spike_leaps_and_names_both_epochs(short, tmp_path):
     feed = prepare(short, tmp_path).feed
     numbers = {"mlm/loss_sum": 90.0, "mlm/correct_sum": 1.0, "mlm/weight": 10.0, "grad_norm": 2.0}

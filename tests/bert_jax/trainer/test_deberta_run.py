@@ -75,6 +75,7 @@ def test_the_generator_alone_scores_and_guesses_as_in_its_run(config, whole):
     assert len(guess_tokens(words, [question], 3)[0][0]) == 3
 
 
+@pytest.mark.long
 def test_the_encoder_is_exported_and_continued_and_the_generator_kept(config, tmp_path):
     workdir = tmp_path / "first"
     begun(prepare(config, workdir))  # the layout of a run is that of its first weights

@@ -112,6 +112,7 @@ def test_a_run_stopped_before_its_first_step_goes_on_from_step_0(
     assert "resuming at step 0 of 9" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_save_ends_before_its_first_step(config, tmp_path, monkeypatch):
     fill_disk(monkeypatch)
     with pytest.raises(OSError, match=r"saving the checkpoint of step 0 failed, no space is left"):
@@ -119,12 +120,13 @@ def test_a_run_that_cannot_save_ends_before_its_first_step(config, tmp_path, mon
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(21, "checkpoints/ is removed, emptied, renamed or unreadable beside records")
 @pytest.mark.parametrize(
     "lose",
     [
         removed,
-        *(pytest.param(one, marks=pytest.mark.slow) for one in (emptied, renamed, strays)),
+        *(pytest.param(one, marks=pytest.mark.long) for one in (emptied, renamed, strays)),
         unreadable,
     ],
 )
@@ -303,12 +305,13 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.fault(23, "run.json is missing, cut, random, nested or of other types")
 @pytest.mark.parametrize(
     "name",
     [
         *("missing", "cut", "nested", "wrong types"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("empty", "random", "a list")),
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("empty", "random", "a list")),
     ],
 )
 def test_a_lost_run_record_comes_back_from_the_newest_checkpoint(config, workdir, name, capsys):

@@ -59,6 +59,7 @@ def opening(feed, phases, done=None, devices=1, profiled=None):
     return list_opening_rows(setup, done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("done", "label", "words"),
     [

@@ -96,6 +96,7 @@ def test_all_that_a_run_asks_of_a_kernel_at_one_length_is_checked(objectives, te
     assert [(shape.is_causal, shape.rate, shape.theta) for shape in shapes] == expected
 
 
+@pytest.mark.slow
 def test_a_kernel_that_differs_is_replaced_now_and_at_each_resume(build, errors):
     errors["error"] = 2.5
     for _ in range(2):

@@ -166,6 +166,7 @@ def test_it_learns(learned):
     assert summary["heldout_mlm_loss"] < summary["unigram_mlm_loss"] - 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["metrics.jsonl", "vocab.txt", "curves.png"])
 def test_files_that_a_run_would_write_over_are_refused_and_others_are_left(config, tmp_path, name):
     (tmp_path / "store").mkdir()
@@ -190,7 +191,7 @@ def test_a_disk_without_room_for_the_checkpoints_is_refused(config, tmp_path, mo
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_cannot_go_on_with_fewer_steps_than_it_has(config, whole, tmp_path):
     workdir = whole.copy(tmp_path / "run")
     with pytest.raises(ValueError, match=r"a run of 13 steps, .* end after 11"):

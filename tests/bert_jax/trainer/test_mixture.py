@@ -84,6 +84,7 @@ def test_shares_follow_tokens_by_temperature_or_the_weights_of_the_phase(feed, c
     np.testing.assert_allclose(by_size, tokens / tokens.sum(), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_processes_have_the_rows_of_one(feed):
     whole = [next(feed.train_batches(index, 2, np.arange(16))) for index in (0, 1)]
     for index, batch in enumerate(whole):

@@ -59,6 +59,7 @@ def numbers(workdir, split):
     return {line["step"]: line for line in lines_of(workdir) if line["split"] == split}
 
 
+@pytest.mark.long
 def test_each_phase_is_trained_and_evaluated_by_its_own_objective(config, whole):
     workdir, summary = whole.workdir, whole.summary
     causal = {"causal_loss", "causal_accuracy"}
@@ -103,6 +104,7 @@ def test_a_run_stopped_at_the_change_resumes_bit_for_bit(config, whole, tmp_path
     assert_stops_change_nothing(config, whole.workdir, tmp_path / "run", (7,))
 
 
+@pytest.mark.long
 def test_a_causal_run_is_exported_as_a_decoder_and_refused_as_a_masked_model(plain, tmp_path):
     config = dataclasses.replace(plain, phases=plain.phases[:1])
     summary = train(config, tmp_path / "run")

@@ -34,7 +34,7 @@ from tests.bert_jax.small_runs import (
 
 __all__ = ["compiled_once", "whole"]  # fixtures
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

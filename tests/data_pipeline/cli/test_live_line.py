@@ -118,6 +118,7 @@ def test_ctrl_c_while_an_entry_imports_clears_the_line_and_shows_no_traceback(de
     assert code == main.INTERRUPTED or terminal.screen == [""]
 
 
+@pytest.mark.slow
 def test_ctrl_c_clears_the_line_and_what_is_done_then_is_shown():
     terminal = Terminal(
         PRELUDE + "LINE.start('training')\n"

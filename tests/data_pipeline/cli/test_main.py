@@ -85,6 +85,7 @@ sys.exit(main.run_main(COMMAND, work, [], outlives_reader={outlives}))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("without", "outlives"),
     [
@@ -184,6 +185,7 @@ def test_a_bug_shows_its_traceback():
     assert not isinstance(raised.value, Refused)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full")
 @pytest.mark.parametrize(
     ("entry", "code"), [("bert_jax", 2), ("bert_jax.train", 1), ("data_pipeline.inspect", 2)]

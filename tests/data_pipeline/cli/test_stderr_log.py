@@ -35,6 +35,7 @@ def run(tmp_path, middle, code=0, hold="log.hold()"):
     return ran.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("middle", "code", "stderr"),
     [

@@ -62,6 +62,7 @@ def test_case_space_and_digits_do_not_count_and_texts_without_spaces_have_runs()
     assert not (short[1] == short[2]).any() and not (short[2] == short[3]).any()
 
 
+@pytest.mark.slow
 def test_clusters_are_those_of_comparing_all_with_all(tmp_path, monkeypatch):
     monkeypatch.setattr(near_duplicates, "_PAIRS_AT_ONCE", 11)
     rng = random.Random(4)

@@ -110,6 +110,7 @@ def test_all_bad_files_are_named_in_one_go_and_many_are_counted(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_bad_byte_behind_the_head_ends_the_reading_with_every_bad_file(tmp_path, monkeypatch):
     for name in ("a", "b", "c", "d"):
         end = b"\xe9\n" if name in "bd" else b"\n"

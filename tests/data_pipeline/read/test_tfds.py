@@ -79,6 +79,7 @@ def paragraphs(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["tfrecord", "array_record"])
 def test_examples_are_documents_and_each_shard_a_source(data_dir, suffix):
     import tensorflow_datasets as tfds
@@ -109,6 +110,7 @@ def test_version_and_split_may_be_named(data_dir):
         assert find_sources(f"tfds:articles/20230601.en{more}", OPTIONS) == sources
 
 
+@pytest.mark.slow
 def test_what_a_data_set_does_not_have_is_refused(data_dir):
     (path, *_) = write_data_set(data_dir)
     for entry, key, sentence in (

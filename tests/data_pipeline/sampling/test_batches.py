@@ -90,6 +90,7 @@ def test_a_step_a_million_steps_on_is_made_from_its_number_alone(monkeypatch):
     assert_same(second, source_of(PACKED).rows(5 + 8 * (far + 1) + np.arange(8)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group_sequences", [7, 5000])
 def test_the_size_of_a_group_changes_nothing(source, group_sequences):
     other = source_of(source.options, group_sequences=group_sequences)
@@ -109,6 +110,7 @@ def test_an_error_in_making_rows_surfaces_as_itself(source, capfd):
     assert "Traceback" not in printed and "INVALID_ARGUMENT" not in printed
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="needs /proc to count threads")
 def test_closing_ends_the_work_and_the_threads(source):
     def count_threads() -> int:

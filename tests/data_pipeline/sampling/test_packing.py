@@ -51,6 +51,7 @@ def test_rows_are_those_of_best_fit_one_example_at_a_time(examples, seq_len, mos
     )
 
 
+@pytest.mark.slow
 def test_the_key_decides_who_shares_a_row_and_nothing_else():
     lengths = lengths_like_berts(30_000, 128, seed=4)
     first, again, other = (plan_rows(lengths, key, 128, 8) for key in (1, 1, 2))

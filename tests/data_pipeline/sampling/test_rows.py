@@ -143,6 +143,7 @@ FROZEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("changed", "crc"), FROZEN.values(), ids=FROZEN)
 def test_rows_are_what_they_were(all_trial_walks, changed, crc):
     vocab_size = vocab_size_of(SPLIT)

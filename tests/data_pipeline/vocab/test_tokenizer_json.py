@@ -59,6 +59,7 @@ def test_wordpiece_ids_are_those_of_the_store(shared_data, uncased, tmp_path):
     assert their_ids(read_back(vocabulary, tmp_path), lines) == id_lists(vocabulary, lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

@@ -114,6 +114,7 @@ def test_vectors_and_losses_are_those_of_the_equations(model):
     np.testing.assert_allclose(sums, wanted, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_direction_sees_nothing_of_what_it_predicts(model):
     params, ids, lengths, compute = model
     width = SETTINGS.width
@@ -128,7 +129,7 @@ def test_a_direction_sees_nothing_of_what_it_predicts(model):
     assert not is_same[:6, width:].all(axis=1).any()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_learns_and_a_killed_training_resumes_to_the_same_weights(
     tiny_store, tmp_path, monkeypatch
 ):

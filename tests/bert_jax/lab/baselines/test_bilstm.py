@@ -41,6 +41,7 @@ def tagger():
     return params, vectors_BSKD, np.array([6, 4])
 
 
+@pytest.mark.slow
 def test_logits_are_those_of_the_equations(tagger):
     params, vectors_BSKD, lengths_B = tagger
     got = jax.jit(bilstm.compute_logits)(params, vectors_BSKD, lengths_B)

@@ -50,7 +50,7 @@ def toy():
     return tagging(rows), vectors
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_learns_from_the_one_layer_that_tells(toy, capsys):
     task, vectors = toy
     training = Training(units=8, epochs=8, batch_size=16, learning_rate=4e-2)

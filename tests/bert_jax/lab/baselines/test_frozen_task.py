@@ -161,7 +161,7 @@ def folders(tiny_store, tmp_path_factory):
     return {kind: str(folder / kind) for kind in kinds}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_kind_gives_the_vectors_of_its_folder(folders, tiny_store):
     store = open_store(tiny_store)
     rows = build_rows([([2, 9, 12, 8, 3], 5), ([2, 7, 3], 3), ([2, *range(5, 40), 3], 37)])
@@ -196,7 +196,7 @@ def test_each_kind_gives_the_vectors_of_its_folder(folders, tiny_store):
         np.testing.assert_array_equal(both[row], joined)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tags_are_learned_from_the_vectors_of_a_kind(folders):
     encoder = vectors.open_encoder("taglm", [folders["skipgram"], folders["bilm"]])
     rng = np.random.default_rng(1)

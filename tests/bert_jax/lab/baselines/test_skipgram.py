@@ -128,7 +128,7 @@ def train_twice(kind, folder, store, settings, monkeypatch):
     kind.train(killed, store, settings, screen)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_training_resumes_to_the_same_vectors(tiny_store, tmp_path, monkeypatch, capsys):
     store = open_store(tiny_store)
     settings = SkipGram(width=WIDTH, epochs=3.0, negatives=NEGATIVES)

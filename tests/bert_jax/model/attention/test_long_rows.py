@@ -100,17 +100,18 @@ def test_masks_hide_other_examples_what_is_outside_of_the_window_and_what_is_lat
     np.testing.assert_array_equal(hide(ids), mask_in_numpy(ids, width, is_causal))
 
 
-SLOW = pytest.mark.slow
 CASES = [
     # seq_len, window, block, is_causal
     (41, 0, 8, False),  # a part of the last block
-    pytest.param(40, 0, 8, False, marks=SLOW),
-    pytest.param(5, 0, 8, False, marks=SLOW),  # the row is shorter than a block
+    pytest.param(40, 0, 8, False, marks=pytest.mark.long),
+    pytest.param(5, 0, 8, False, marks=pytest.mark.long),  # the row is shorter than a block
     (41, 6, 4, False),
-    pytest.param(41, 7, 4, False, marks=SLOW),  # sees as many keys as the even one below
+    pytest.param(
+        41, 7, 4, False, marks=pytest.mark.long
+    ),  # sees as many keys as the even one below
     (40, 16, 4, False),  # a block is half a window
     (5, 40, 4, False),  # the window is longer than the row
-    pytest.param(41, 1, 4, False, marks=SLOW),  # itself alone
+    pytest.param(41, 1, 4, False, marks=pytest.mark.long),  # itself alone
     (41, 0, 8, True),
     (41, 6, 4, True),
 ]
@@ -128,7 +129,7 @@ def test_blocks_are_the_plain_attention_with_its_gradients(
     assert_close(by_blocks(*drawn, width, is_causal), plain(*drawn, width, is_causal))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_blocks_of_random_sizes_are_the_plain_attention(monkeypatch, seed):
     rng = np.random.default_rng(seed)
@@ -140,7 +141,7 @@ def test_blocks_of_random_sizes_are_the_plain_attention(monkeypatch, seed):
         assert_close(by_blocks(*drawn, width), plain(*drawn, width))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("width", [0, 6])
 def test_eight_devices_compute_the_blocks_of_one(monkeypatch, width):
     """Rows are on four devices, heads on two."""
@@ -153,7 +154,7 @@ def test_eight_devices_compute_the_blocks_of_one(monkeypatch, width):
     assert_close(by_blocks(*drawn, width), expected)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("width", [0, 128])
 def test_memory_grows_as_the_row_and_not_as_its_square(width):
     """Forward and backward, by the compiler's account."""

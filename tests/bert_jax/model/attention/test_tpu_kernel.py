@@ -90,9 +90,9 @@ def arrays_both_ways(heads, rate, is_causal=False):
 
 CASES = [
     # seq_len, heads, head_width, ids, rate, is_causal
-    pytest.param(512, 2, 64, packed_ids, 0.1, False, marks=pytest.mark.slow),
+    pytest.param(512, 2, 64, packed_ids, 0.1, False, marks=pytest.mark.long),
     # A head's places are no power of two: hashed otherwise.
-    pytest.param(384, 2, 64, padded_ids, 0.1, False, marks=pytest.mark.slow),
+    pytest.param(384, 2, 64, padded_ids, 0.1, False, marks=pytest.mark.long),
     (128, 2, 128, packed_ids, 0.0, False),
     (128, 4, 64, packed_ids, 0.1, True),
 ]
@@ -111,8 +111,9 @@ def test_the_kernel_is_the_plain_implementation(seq_len, heads, head_width, ids,
     assert_close(got, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("seq_len", "heads"), [(128, 4), pytest.param(512, 2, marks=pytest.mark.slow)]
+    ("seq_len", "heads"), [(128, 4), pytest.param(512, 2, marks=pytest.mark.long)]
 )
 def test_the_mask_is_that_of_the_plain_implementation_in_both_directions(seq_len, heads):
     """All weights are equal and each value is one key's, so that the output spells the mask.

@@ -12,7 +12,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[4]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="needs the extra [plan]: pip install libtpu"
 )
