@@ -115,7 +115,8 @@ def find_in_store(health: Health) -> list[StoreFinding]:
     """Find what looks wrong about a store: what its build found, then what reading it shows."""
     findings = [*find_in_build(health.manifest), *_find_in_text(health)]
     if health.rows:
-        findings += _find_in_rows(health.rows, health.manifest["holdout"])
+        heldout_share = health.splits[HELDOUT].tokens / health.pieces.tokens
+        findings += _find_in_rows(health.rows, heldout_share)
     findings += _find_copies(health.copies)
     findings += _find_boilerplate(health.copies.repeated, health.splits[TRAIN].sentences)
     return [*findings, *_find_in_vocabulary(health.pieces)]
@@ -142,7 +143,7 @@ def _find_in_text(health: Health) -> Iterator[StoreFinding]:
         )
 
 
-def _find_in_rows(rows: RowHealth, holdout: float) -> Iterator[StoreFinding]:
+def _find_in_rows(rows: RowHealth, heldout_share: float) -> Iterator[StoreFinding]:
     by_chance = 2 / rows.sampled**0.5  # four standard errors of the share
     if abs(rows.random_share - 0.5) > max(BALANCE, by_chance):
         yield StoreFinding(
@@ -161,7 +162,7 @@ def _find_in_rows(rows: RowHealth, holdout: float) -> Iterator[StoreFinding]:
             f"{rows.packed_padding_share:.0%}.",
         )
     if rows.heldout_rows < FEW_HELDOUT_ROWS:
-        enough = holdout * FEW_HELDOUT_ROWS / rows.heldout_rows
+        enough = heldout_share * FEW_HELDOUT_ROWS / rows.heldout_rows
         or_share = f", or with --holdout={_round_up(enough):g}" if enough <= 0.5 else ""
         yield StoreFinding(
             "few_heldout_rows",

@@ -111,8 +111,10 @@ def test_rows_that_are_mostly_padding(tmp_path):
     assert finding.name == "padding" and "packed_examples=8 leaves" in finding.text
 
 
-def test_a_small_held_out_split_names_the_share_that_is_enough(tmp_path):
-    (finding,) = findings_of(tmp_path / "store", TRAIN, HELDOUT[:40])
+# More may be held out than --holdout asked for: two documents at least.
+@pytest.mark.parametrize("asked", [40 / 290, 0.01, 1e-320])
+def test_a_small_held_out_split_names_the_share_that_is_enough(tmp_path, asked):
+    *_, finding = findings_of(tmp_path / "store", TRAIN, HELDOUT[:40], holdout=asked)
     assert finding.name == "few_heldout_rows" and 0 < finding.value < 1000
     share = float(finding.text.rstrip(".").split("--holdout=")[1])
     assert 1000 <= finding.value * share / (40 / 290) < 2000
