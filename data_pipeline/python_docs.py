@@ -24,6 +24,7 @@ from data_pipeline.cli.terminal import make_console
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.report.progress import progress_bar
+from data_pipeline.store import check_is_local
 
 # Tests have docstrings of their own, about themselves; the rest of the list is not Python's own.
 _SKIPPED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages"})
@@ -39,6 +40,9 @@ class PythonDocsFlags:
     output: str = flag(
         "", "file to write", metavar="OUTPUT.jsonl", is_positional=True, is_required=True
     )
+
+    def __post_init__(self) -> None:
+        check_is_local("OUTPUT.jsonl", self.output)
 
 
 COMMAND = Command(

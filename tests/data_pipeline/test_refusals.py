@@ -212,6 +212,10 @@ REFUSALS = {
         "--seq_len=4": "seq_len is 4",
         "--output=FOLDER": "a folder with other files",
     },
+    "python_docs": {
+        "": "OUTPUT.jsonl is missing",
+        "gs://bucket/docs.jsonl": "OUTPUT.jsonl is gs://bucket/docs.jsonl, but must be a local",
+    },
     "inspect": {
         "--store=FOLDER/absent": "/absent is not a store",
         "--store=gs://bucket/store --verify": "the store is gs:/bucket/store",
