@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import pathlib
 
 from data_pipeline.io.refused import Refused
@@ -166,6 +167,8 @@ class PretrainOptions:
     @property
     def stores(self) -> tuple[str, ...]:
         """Return the folders that `store` names; () if it is empty."""
+        if os.path.isdir(self.store):  # its name may have a comma
+            return (self.store,)
         return tuple(name.strip() for name in self.store.split(",")) if self.store else ()
 
     @property

@@ -135,6 +135,11 @@ def test_short_names_are_the_part_of_the_path_that_differs():
         assert PretrainOptions(store=store).store_names == names
 
 
+def test_a_folder_with_a_comma_in_its_name_is_one_store(tiny_store, tmp_path):
+    moved = shutil.copytree(tiny_store, tmp_path / "wiki, books")
+    assert open_store(PretrainOptions(store=str(moved))).directory == moved
+
+
 def test_stores_that_do_not_mix_are_refused(tiny_store, weather, tmp_path):
     other = build_small(tmp_path / "other", ["--train_vocab=wordpiece", "--vocab_size=150"], 30)
     copy = tmp_path / "copy"
