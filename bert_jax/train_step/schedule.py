@@ -108,7 +108,8 @@ def make_schedule(config: RunConfig) -> Callable[[jax.Array], jax.Array]:
             "one_minus_sqrt": 1.0 - jnp.sqrt(1.0 - left),
         }[ramp.decay]
         warming = ramp.peak * done / max(warmup, 1.0)
-        now = (ramp.peak - ramp.end) * share + ramp.end
+        end = ramp.peak if ramp.decay == "constant" else ramp.end  # or the sum rounds off the peak
+        now = (ramp.peak - end) * share + end
         if optim.decay_steps:
             now = jnp.where(done <= skipped, ramp.peak, now)
         return jnp.where(done < warmup, warming, now)

@@ -1,5 +1,6 @@
 """Optimizers and schedules against NumPy written from their equations."""
 
+import dataclasses
 import functools
 import re
 
@@ -297,6 +298,19 @@ def test_a_decay_of_its_last_steps_begins_at_the_peak_exactly(in_tokens):
     np.testing.assert_allclose(rates(config, steps), expected, rtol=1e-5)
     assert set(rates(config, np.arange(60, 71)).tolist()) == {float(np.float32(1e-4))}
     assert rates(config, [80])[0] == pytest.approx(end + (1e-4 - end) * (1 - 0.5**0.5), rel=1e-5)
+
+
+@pytest.mark.parametrize("peak", [3e-4, 6e-4, 1e-3])
+def test_a_constant_rate_is_the_peak_that_a_later_decay_begins_from(peak):
+    """A branch must have the rates of its trunk, bit for bit."""
+    optim = OptimConfig(learning_rate=peak, warmup_steps=4, end_learning_rate=1e-5)
+    trunk, leaf = (
+        Config(optim=dataclasses.replace(optim, **changes), phases=(Phase(128, 40),))
+        for changes in ({"decay": "constant"}, {"decay": "one_minus_sqrt", "decay_steps": 5})
+    )
+    rates_N = schedule.compute_rates(trunk, 36)
+    assert set(rates_N[4:].tolist()) == {float(np.float32(peak))}
+    np.testing.assert_array_equal(rates_N, schedule.compute_rates(leaf, 36))
 
 
 @pytest.mark.slow
