@@ -83,6 +83,7 @@ class TaskFeed:
             "init_layers": config.init_layers,
             **run_record.list_settings("prune", config.prune),
             "batch_size": config.batch_size,
+            "causal_weight": config.causal_weight,
             "step_packing_version (of this bert_jax)": packing.VERSION,
             **run_record.list_settings("data", config.data, _CHANGEABLE_OPTIONS),
             "data (digest of the training examples)": self._digest[:12],

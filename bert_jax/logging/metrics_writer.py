@@ -64,16 +64,18 @@ def _explain_errors(workdir: pathlib.Path) -> contextlib.AbstractContextManager[
 class MetricsFile:
     """Write metrics.jsonl, and summary.json at the end: a Listener."""
 
-    def __init__(self, workdir: pathlib.Path) -> None:
+    def __init__(self, workdir: pathlib.Path, last_step: int = -1) -> None:
         self._workdir, self._opened = workdir, contextlib.ExitStack()
+        self._last_step = last_step  # of the run
         self._lines: TextIO  # opened by on_start
         self._earlier: set[tuple[int, str]]  # step and split of the lines before that
 
     def on_start(self, step: int) -> None:
-        """Delete the lines of later steps, and the summary of an earlier end of the run."""
+        """Delete the lines of later steps, and the summary unless the run is at its end."""
         with _explain_errors(self._workdir):
             self._opened.close()
-            (self._workdir / SUMMARY).unlink(missing_ok=True)
+            if step != self._last_step:
+                (self._workdir / SUMMARY).unlink(missing_ok=True)
             kept = truncate_records(self._workdir / METRICS, step, read_lines)
             self._earlier = {(line["step"], line["split"]) for line in kept}
             lines = small_files.open_to_write(self._workdir / METRICS, os.O_WRONLY | os.O_APPEND)

@@ -279,6 +279,7 @@ def make_optimizer(
             parts.insert(1, optax.stateless(lambda directions, params: scaled(directions)))
     if config.name == "lamb":
         parts.append(optax.masked(optax.scale_by_trust_ratio(), mask_decayed))
-    if config.clip_norm > 0:
-        parts.insert(0, clip_by_global_norm(config.clip_norm, apart))
-    return optax.chain(*parts)
+    # Without clipping the arrays keep their names, so a resumed run may change the setting.
+    clips = config.clip_norm > 0
+    clip = clip_by_global_norm(config.clip_norm, apart) if clips else optax.identity()
+    return optax.chain(clip, *parts)

@@ -109,7 +109,7 @@ def open_listeners(setup: Setup) -> list[Listener]:
     """Open the listeners on process 0 (record files, monitoring, W&B); return none elsewhere."""
     if jax.process_index() > 0:
         return []
-    file = MetricsFile(setup.workdir)
+    file = MetricsFile(setup.workdir, config_lib.total_steps(setup.config))
     listeners: list[Listener] = [file]
     if isinstance(setup.config, config_lib.Config):  # no rule is about fine-tuning
         listeners.append(_open_watch(setup, setup.config, file))

@@ -28,6 +28,7 @@ from bert_jax.interop.pretrained import Pretrained
 from bert_jax.model.bert import Heads
 from bert_jax.parallel import processes
 from bert_jax.runtime import resume, run_record
+from bert_jax.runtime.workdir import open_local_workdir
 from bert_jax.tasks.registry import open_task
 from bert_jax.train_step.objectives import Term
 from bert_jax.trainer import loop
@@ -389,6 +390,21 @@ def test_next_tokens_are_not_learned_by_a_model_that_sees_them(config, tmp_path)
     given = dataclasses.replace(config, causal_weight=0.5)
     with pytest.raises(Refused, match=r"causal_weight is 0\.5"):
         finetuning.build_finetuning(given, tmp_path)
+
+
+def test_a_resumed_run_keeps_the_weight_of_next_tokens(tmp_path):
+    """It decides whether the model has a head for them."""
+    task, config, vocabulary = open_glue("cola", tmp_path)
+    before, now = (
+        TaskFeed(task, vocabulary, dataclasses.replace(resolved, causal_weight=weight))
+        for resolved in [finetuning.resolve_config(config, task, ModelConfig(is_causal=True))]
+        for weight in (0.0, 0.5)
+    )
+    record = run_record.build_record(before.config, before.provenance)
+    storage = open_local_workdir(tmp_path / "run")
+    words = r"config\.causal_weight = 0\.0, this config says 0\.5"
+    with pytest.raises(Refused, match=words):
+        resume.can_resume(storage, now.config, now.provenance, record)
 
 
 def test_a_causal_checkpoint_stays_causal(tmp_path):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.config import Config, MeshConfig, OptimConfig, Phase
 from bert_jax.parallel import mesh
 from bert_jax.train_step import guard, optimizers, schedule
@@ -129,6 +130,16 @@ def test_optimizers_follow_their_equations(name, clip_norm):
         state, got = take(state, got, in_float32(grad), 0.05, False)
     expected = reference(config, params, grads, 0.05)
     jax.tree.map(lambda g, e: np.testing.assert_allclose(g, e, rtol=2e-5, atol=2e-6), got, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_resumed_run_may_clip_or_not(name):
+    params = in_float32(params_and_gradients()[0])
+    clipped, free = (
+        jax.eval_shape(optimizers.make_optimizer(named(name, clip_norm)).init, params)
+        for clip_norm in (1.0, 0.0)
+    )
+    assert name_leaves(clipped) == name_leaves(free) != {}
 
 
 @pytest.mark.slow

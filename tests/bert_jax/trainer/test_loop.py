@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import signal
 
 import jax
 import numpy as np
@@ -16,6 +17,8 @@ from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import load, pretrained
 from bert_jax.logging.console import Screen
 from bert_jax.runtime import goodput
+from bert_jax.runtime.preemption import Interrupted
+from bert_jax.trainer import loop
 from bert_jax.trainer.feed import open_store
 from bert_jax.verify_resume import compare_runs
 from tests.bert_jax.small_runs import (
@@ -133,8 +136,16 @@ def test_the_scores_of_a_run_are_found_again(whole):
 
 
 @pytest.mark.slow
-def test_a_finished_run_started_again_only_evaluates(config, whole, tmp_path):
+def test_a_finished_run_started_again_only_evaluates(config, whole, tmp_path, monkeypatch):
     workdir = whole.copy(tmp_path / "run")
+
+    def stop(run, index):
+        raise Interrupted(signal.SIGINT, run.step)
+
+    with monkeypatch.context() as patched, pytest.raises(Interrupted):
+        patched.setattr(loop.TrainingRun, "_compute_scores", stop)
+        train(config, workdir)
+    assert json.loads((workdir / "summary.json").read_text()) == whole.summary
     again = train(config, workdir)
     assert again["heldout_mlm_loss"] == whole.summary["heldout_mlm_loss"]
     assert lines_of(workdir) == lines_of(whole.workdir)
