@@ -23,6 +23,7 @@ from bert_jax.config.schema import (
     RTD,
     Config,
     FinetuneConfig,
+    Phase,
     SharedConfig,
 )
 from data_pipeline.io.refused import Refused
@@ -205,6 +206,10 @@ def _list_shared_rules(config: SharedConfig) -> Iterator[Rule]:
     peak = config.optim.learning_rate
     allowed = f"the rate decays to it from config.optim.learning_rate = {peak:g}: give that or less"
     yield "optim.end_learning_rate", config.optim.end_learning_rate <= peak, allowed
+    phases: tuple[Phase, ...] = getattr(config, "phases", ())
+    decays = {config.optim.decay, *(phase.restart_decay for phase in phases)} - {"constant", ""}
+    allowed = "every decay is 'constant': set config.optim.decay=one_minus_sqrt, or leave this at 0"
+    yield "optim.decay_steps", config.optim.decay_steps == 0 or bool(decays), allowed
     yield from _list_architecture_rules(config)
     yield from _list_mesh_rules(config)
     is_name = _WANDB_PROJECT.fullmatch(config.log.wandb) is not None
@@ -464,7 +469,7 @@ def _list_teacher_rules(config: Config) -> Iterator[Rule]:
             any(getattr(config.distill, field) for field in losses),
             f"and so are {others}; one of them must be above 0",
         )
-        if learns and name not in names:
+        if name not in names:
             belongs = f"it belongs to the objective {name}, which no phase learns: leave it out"
             yield from _require_defaults("distill", config.distill, (*fields, *losses), belongs)
     if RELATION_DISTILLATION in names and not config.init:  # else the width is the checkpoint's

@@ -189,6 +189,8 @@ RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO
         {"model.generator_hidden_size": 192, "model.generator_num_attention_heads": 5},
         {"objective": "mlm_nsp", "model.is_causal": True},
         {"optim.end_learning_rate": 1e-2},
+        {"optim.decay_steps": 5, "optim.decay": "constant"},
+        {"distill.temperature": 4.0},
         *(
             {"phases[1].restart_learning_rate": 2e-5, end: 3e-5, "phases": (PHASE, PHASE)}
             for end in ("phases[1].restart_end_learning_rate", "optim.end_learning_rate")
@@ -291,6 +293,12 @@ def test_causal_phases_come_first_and_the_last_one_makes_the_model_causal():
         causal = resolve(changed(objective="causal", model=model))
         assert causal.model.is_causal
         assert resolve(causal) == causal  # run.json is a config too
+
+
+def test_a_later_schedule_may_decay_over_the_last_steps():
+    late = dataclasses.replace(PHASE, restart_learning_rate=1e-5, restart_decay="one_minus_sqrt")
+    optim = OptimConfig(warmup_steps=2, decay="constant", decay_steps=5)
+    validate.check(changed(phases=(PHASE, late), optim=optim))
 
 
 def test_slots_that_cannot_hold_the_share_of_masks_are_refused():
