@@ -412,7 +412,7 @@ class Config(RunConfig):
     rtd_weight: float = setting(
         50.0,
         "weight of the replaced-token detection loss; the generator's loss has weight 1",
-        minimum=0,
+        above=0,
         source="ELECTRA: 50",
     )
     rtd_generator_first: bool = setting(

@@ -23,6 +23,7 @@ from bert_jax.config.schema import (
     RTD,
     Config,
     FinetuneConfig,
+    Phase,
     SharedConfig,
 )
 from data_pipeline.io.refused import Refused
@@ -157,7 +158,8 @@ def _list_finetuning_rules(config: FinetuneConfig) -> Iterator[Rule]:
         unused = "nothing is removed: set config.prune.intermediate_size, or leave this out"
         yield from _require_defaults("prune", config.prune, ("rounds", "share"), unused)
     follows = "it follows from config.warmup_share: leave it at 0"
-    yield "optim.warmup_steps", config.optim.warmup_steps == 0, follows
+    for name in ("warmup_steps", "warmup_tokens"):
+        yield f"optim.{name}", getattr(config.optim, name) == 0, follows
     no_generator = "fine-tuning trains no generator: leave it out"
     yield from _require_defaults("model", config.model, OF_A_GENERATOR, no_generator)
     kept = "only pre-training transfers rates, as it starts from new weights: set it to none"
@@ -204,6 +206,10 @@ def _list_shared_rules(config: SharedConfig) -> Iterator[Rule]:
     peak = config.optim.learning_rate
     allowed = f"the rate decays to it from config.optim.learning_rate = {peak:g}: give that or less"
     yield "optim.end_learning_rate", config.optim.end_learning_rate <= peak, allowed
+    phases: tuple[Phase, ...] = getattr(config, "phases", ())
+    decays = {config.optim.decay, *(phase.restart_decay for phase in phases)} - {"constant", ""}
+    allowed = "every decay is 'constant': set config.optim.decay=one_minus_sqrt, or leave this at 0"
+    yield "optim.decay_steps", config.optim.decay_steps == 0 or bool(decays), allowed
     yield from _list_architecture_rules(config)
     yield from _list_mesh_rules(config)
     is_name = _WANDB_PROJECT.fullmatch(config.log.wandb) is not None
@@ -245,11 +251,17 @@ def _list_position_rules(model: ModelConfig) -> Iterator[Rule]:
             ("type_vocab_size", model.type_vocab_size == 0, "attention encodes segments: set 0"),
             ("embedding_size", model.embedding_width == model.hidden_size, "leave it at 0"),
             ("embedding_projection", not model.embedding_projection, "leave it false"),
+            ("is_causal", not model.is_causal, "targets have an order: leave it false"),
         ):
             yield f"model.{key}", fits, chosen + allowed
     if model.scores_distances:
-        names = ("global_attn_every_n_layers", "is_causal")
+        names = ("global_attn_every_n_layers",)
         yield from _require_defaults("model", model, names, f"{chosen}leave it out")
+
+
+def check_architecture(config: SharedConfig) -> None:
+    """Raise Refused if settings of a checkpoint's model contradict the config's or each other."""
+    _apply(config, _list_architecture_rules(config))
 
 
 def _list_architecture_rules(config: SharedConfig) -> Iterator[Rule]:
@@ -267,6 +279,13 @@ def _list_architecture_rules(config: SharedConfig) -> Iterator[Rule]:
         f"hidden_size = {model.hidden_size}: take another pooler_type",
     )
     generator = model.generator
+    width = (generator or model).hidden_size
+    yield (
+        "model.mlm_transform",
+        model.mlm_transform or width == model.embedding_width,
+        f"without it the word table, {model.embedding_width} wide, would read vectors of width "
+        f"{width}: set it to true",
+    )
     if generator is not None:
         heads = generator.num_attention_heads
         is_divided = generator.hidden_size % heads == 0
@@ -450,7 +469,7 @@ def _list_teacher_rules(config: Config) -> Iterator[Rule]:
             any(getattr(config.distill, field) for field in losses),
             f"and so are {others}; one of them must be above 0",
         )
-        if learns and name not in names:
+        if name not in names:
             belongs = f"it belongs to the objective {name}, which no phase learns: leave it out"
             yield from _require_defaults("distill", config.distill, (*fields, *losses), belongs)
     if RELATION_DISTILLATION in names and not config.init:  # else the width is the checkpoint's

@@ -176,7 +176,9 @@ def resolve_config(config: FinetuneConfig, task: Task, model: ModelConfig) -> Fi
         "eval": config_lib.EvalConfig(every_steps=evaluated_every),
         "optim": dataclasses.replace(config.optim, warmup_steps=int(steps * config.warmup_share)),
     }
-    return FinetuneRun(**settings)
+    run = FinetuneRun(**settings)
+    validate.check_architecture(run)
+    return run
 
 
 def _describe_task(

@@ -22,6 +22,7 @@ from bert_jax.train_step.objectives.objective import (
     Term,
     encode_batch,
     sum_losses,
+    weigh_tokens,
 )
 
 # Batch fields for the teacher's outputs: logits at masked positions, vectors at all positions.
@@ -66,11 +67,8 @@ def make_distillation(settings: DistillConfig) -> Objective:
     used = {name: weight for name, weight in weights.items() if weight > 0}
 
     def count(batch: Batch) -> dict[str, jax.Array]:
-        masked, tokens = jnp.sum(batch["masked_lm_weights"]), batch["input_mask"]
-        return {
-            name: jnp.sum(tokens.astype(jnp.float32)) if name == "cosine" else masked
-            for name in used
-        }
+        masked, tokens = jnp.sum(batch["masked_lm_weights"]), jnp.sum(weigh_tokens(batch))
+        return {name: tokens if name == "cosine" else masked for name in used}
 
     def teach(teacher: Bert, batch: Batch) -> dict[str, jax.Array]:
         vectors_BSD = encode_batch(teacher, batch, None)
@@ -98,7 +96,7 @@ def make_distillation(settings: DistillConfig) -> Objective:
             sums["mlm"] = sum_masked_tokens(bert, batch, vectors_BPD)
         if "cosine" in used:
             angles_BS = compute_cosine_distance(hidden_BSD, batch[TEACHER_VECTORS])
-            sums["cosine"] = Term(jnp.sum(angles_BS * batch["input_mask"]), None)
+            sums["cosine"] = Term(jnp.sum(angles_BS * weigh_tokens(batch)), None)
         return {name: dataclasses.replace(term, scale=used[name]) for name, term in sums.items()}
 
     return Objective(

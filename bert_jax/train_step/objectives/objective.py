@@ -71,6 +71,15 @@ def sum_losses(losses: Losses, weights: jax.Array) -> Term:
     return Term(loss_sum=jnp.sum(nll * weights), correct_sum=jnp.sum(right * weights))
 
 
+def weigh_tokens(batch: Batch) -> jax.Array:
+    """Return 1 for tokens, 0 for padding and rows that fill up a batch: float32[B,S].
+
+    The only token of such a row is [CLS] (data_pipeline/sampling/batches.py).
+    """
+    is_token_BS = batch["input_mask"].astype(jnp.float32)
+    return is_token_BS * is_token_BS[:, 1:2]
+
+
 def fill_masked(batch: Batch, ids_BP: jax.Array) -> jax.Array:
     """Return input_ids with these tokens at the masked positions: int32[B,P] -> int32[B,S]."""
     input_ids_BS = batch["input_ids"]

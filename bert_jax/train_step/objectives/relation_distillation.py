@@ -30,6 +30,7 @@ from bert_jax.train_step.objectives.objective import (
     find_visible,
     make_rows,
     restore_ids,
+    weigh_tokens,
 )
 
 KINDS = ("query", "key", "value")
@@ -88,8 +89,7 @@ def make_relation_distillation(settings: DistillConfig) -> Objective:
     compare = jax.checkpoint(compare_relations, static_argnums=2)
 
     def count(batch: Batch) -> dict[str, jax.Array]:
-        tokens = jnp.sum(batch["input_mask"].astype(jnp.float32))
-        return dict.fromkeys(used, tokens)
+        return dict.fromkeys(used, jnp.sum(weigh_tokens(batch)))
 
     def teach(teacher: Bert, batch: Batch) -> dict[str, jax.Array]:
         vectors = project_batch(teacher, batch, None, settings.teacher_layer)
@@ -101,7 +101,7 @@ def make_relation_distillation(settings: DistillConfig) -> Objective:
         def add_up(kind: str) -> Term:
             taught_BSD = batch[TEACHERS[kind]]
             gaps_BS = compare(vectors[kind], taught_BSD, settings.relation_heads, mask)
-            return Term(jnp.sum(gaps_BS * batch["input_mask"]), None, scale=used[kind])
+            return Term(jnp.sum(gaps_BS * weigh_tokens(batch)), None, scale=used[kind])
 
         return {kind: add_up(kind) for kind in used}
 

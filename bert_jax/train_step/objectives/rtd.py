@@ -19,6 +19,7 @@ from bert_jax.train_step.objectives.objective import (
     fill_masked,
     restore_ids,
     sum_losses,
+    weigh_tokens,
 )
 
 GENERATOR_SCOPE = "of_the_generator"  # names its operations, for planning/chip_prices.py
@@ -28,12 +29,8 @@ _EVALUATION_SEED = 2020
 _SEEN = "seen_ids"  # field of a batch: its tokens, samples in place of the masked ones
 
 
-def _weigh_tokens(batch: Batch) -> jax.Array:
-    return batch["input_mask"].astype(jnp.float32)
-
-
 def _count(batch: Batch) -> dict[str, jax.Array]:
-    return {"mlm": jnp.sum(batch["masked_lm_weights"]), "rtd": jnp.sum(_weigh_tokens(batch))}
+    return {"mlm": jnp.sum(batch["masked_lm_weights"]), "rtd": jnp.sum(weigh_tokens(batch))}
 
 
 def make_noise_words(bert: Bert, batch: Batch, dropout: Dropout | None) -> Words:
@@ -136,7 +133,7 @@ def make_rtd(weight: float, generator_first: bool = False) -> Objective:
         is_replaced_BS = seen_BS != restore_ids(batch)
         hidden_BSD = encode_batch(bert, {**batch, "input_ids": seen_BS}, dropout)
         logits_BS = bert.rtd(hidden_BSD, batch.get("cls_positions"), batch.get("example_ids"))
-        detections = sum_detections(logits_BS, is_replaced_BS, _weigh_tokens(batch), weight)
+        detections = sum_detections(logits_BS, is_replaced_BS, weigh_tokens(batch), weight)
         return {"rtd": detections}
 
     def terms(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:

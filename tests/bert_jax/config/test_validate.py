@@ -143,7 +143,12 @@ RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO
             **{"model.position_buckets": 16, "model.max_relative_positions": 9},
             "model.position_embedding_type": "disentangled",
         },
-        {"model.is_causal": True, "model.position_embedding_type": "disentangled"},
+        {
+            "model.is_causal": True,
+            **{"model.position_embedding_type": "relative", "model.type_vocab_size": 0},
+        },
+        {"model.mlm_transform": False, "model.embedding_size": 128},
+        {"model.mlm_transform": False, **RTD},
         {"model.bilstm_units": 8},
         {"model.local_attention": 128},
         {"model.local_attention": 0, "model.global_attn_every_n_layers": 3},
@@ -184,6 +189,8 @@ RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO
         {"model.generator_hidden_size": 192, "model.generator_num_attention_heads": 5},
         {"objective": "mlm_nsp", "model.is_causal": True},
         {"optim.end_learning_rate": 1e-2},
+        {"optim.decay_steps": 5, "optim.decay": "constant"},
+        {"distill.temperature": 4.0},
         *(
             {"phases[1].restart_learning_rate": 2e-5, end: 3e-5, "phases": (PHASE, PHASE)}
             for end in ("phases[1].restart_end_learning_rate", "optim.end_learning_rate")
@@ -225,10 +232,11 @@ RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO
         {"data.window_stride": 64, "data": TaskOptions(task="table", second_text_column="b")},
         {"data.window_stride": 64, "data": TaskOptions(task="table", train_examples=9)},
         {"prune.rounds": 2},
+        {"optim.warmup_tokens": 100, "init": "hf:DIR", "batch_size": 8},
     ],
 )
 def test_contradictions_are_refused_by_the_key_named_first(settings):
-    is_finetuning = {"data.window_stride", "prune.rounds"} & settings.keys()
+    is_finetuning = {"data.window_stride", "prune.rounds", "batch_size"} & settings.keys()
     kind = FinetuneConfig if is_finetuning else Config
     config = EXAMPLES[kind]
     for path, value in reversed(settings.items()):
@@ -280,8 +288,17 @@ def test_causal_phases_come_first_and_the_last_one_makes_the_model_causal():
     assert [phase.objective for phase in resolved.phases] == ["causal", "mlm_nsp"]
     assert not resolved.model.is_causal
     assert [model_in_phase(resolved, index).is_causal for index in (0, 1)] == [True, False]
-    causal = resolve(changed(objective="causal"))
-    assert causal.model.is_causal
+    for kind in ("learned", "disentangled"):
+        model = ModelConfig(position_embedding_type=kind)
+        causal = resolve(changed(objective="causal", model=model))
+        assert causal.model.is_causal
+        assert resolve(causal) == causal  # run.json is a config too
+
+
+def test_a_later_schedule_may_decay_over_the_last_steps():
+    late = dataclasses.replace(PHASE, restart_learning_rate=1e-5, restart_decay="one_minus_sqrt")
+    optim = OptimConfig(warmup_steps=2, decay="constant", decay_steps=5)
+    validate.check(changed(phases=(PHASE, late), optim=optim))
 
 
 def test_slots_that_cannot_hold_the_share_of_masks_are_refused():

@@ -17,7 +17,7 @@ import tokenizers
 from bert_jax import finetune
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.checkpoint.reader import read_arrays
-from bert_jax.config import CheckpointConfig, MeshConfig, ModelConfig, OptimConfig
+from bert_jax.config import CheckpointConfig, ComputeConfig, MeshConfig, ModelConfig, OptimConfig
 from bert_jax.config.schema import FinetuneConfig, PruneConfig, TaskOptions, with_length
 from bert_jax.finetuning import predict
 from bert_jax.finetuning import setup as finetuning
@@ -37,6 +37,7 @@ from data_pipeline.spec.schema import GOOGLE, TRANSFORMERS
 from tests.bert_jax.small_checkpoints import tensors, write
 from tests.bert_jax.tasks.glue_layouts import small_vocabulary, write_glue
 
+TRANSFORMED = ModelConfig(pooler_type="mlm_transform")
 WORDS = {"yes": ("a", "cat", "sees"), "no": ("a", "dog", "sees")}
 
 
@@ -405,6 +406,29 @@ def test_a_resumed_run_keeps_the_weight_of_next_tokens(tmp_path):
     words = r"config\.causal_weight = 0\.0, this config says 0\.5"
     with pytest.raises(Refused, match=words):
         resume.can_resume(storage, now.config, now.provenance, record)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "changes", "words"),
+    [
+        (
+            {"embedding_size": 128},
+            {"model": TRANSFORMED},
+            r"pooler_type is 'mlm_transform'; .* 128",
+        ),
+        ({"mlm_transform": False}, {"model": TRANSFORMED}, r"pooler_type is 'mlm_transform'"),
+        (
+            {"local_attention": 8, "global_attn_every_n_layers": 3},
+            {"compute": ComputeConfig(rolled_layers=True)},
+            r"rolled_layers is True; layers differ",
+        ),
+    ],
+)
+def test_what_the_checkpoint_cannot_do_is_refused(tmp_path, checkpoint, changes, words):
+    task, config, _ = open_glue("cola", tmp_path)
+    config = dataclasses.replace(config, **changes)
+    with pytest.raises(Refused, match=words):
+        finetuning.resolve_config(config, task, ModelConfig(**checkpoint))
 
 
 def test_a_causal_checkpoint_stays_causal(tmp_path):

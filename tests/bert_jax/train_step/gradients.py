@@ -41,6 +41,16 @@ def masked_once(batch_size=16):
     return batch
 
 
+def filled_up(batch, rows):
+    """Return a batch with rows of [CLS] alone after its own, as the last held-out one has."""
+    batch = {
+        name: np.pad(array, [(0, rows - len(array)), *[(0, 0)] * (array.ndim - 1)])
+        for name, array in batch.items()
+    }
+    batch["input_mask"][:, 0] = 1
+    return batch
+
+
 def rows_of(batch, ids=None):
     """Return the encoder's input for unpacked rows, with the batch's ids or others."""
     ids = batch["input_ids"] if ids is None else ids

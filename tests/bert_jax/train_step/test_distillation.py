@@ -16,6 +16,7 @@ from tests.bert_jax.train_step.gradients import (
     assert_same,
     compute,
     draw,
+    filled_up,
     on_mesh,
     rows_of,
     side_by_side,
@@ -117,3 +118,7 @@ def test_meshes_and_micro_batches_agree(params, dropped):
 
 def test_packed_rows_are_those_of_the_examples(params, plain):
     assert_same(run(at(), params, side_by_side(random_batch()), drops=False), plain)
+
+
+def test_rows_that_fill_up_a_batch_change_no_mean(params, plain):
+    assert_same(run(at(), params, filled_up(random_batch(), 20), drops=False), plain)

@@ -16,6 +16,7 @@ from tests.bert_jax.train_step import test_distillation
 from tests.bert_jax.train_step.gradients import (
     assert_same,
     draw,
+    filled_up,
     masked_once,
     on_mesh,
     restored,
@@ -135,6 +136,7 @@ def test_packed_rows_meshes_and_micro_batches_agree():
     batch = make_batch()
     params = draw_both(at())
     expected = run(at(), params, batch, drops=False)
+    assert_same(run(at(), params, filled_up(batch, 20), drops=False), expected)
     packed = side_by_side(batch)
     parted = at(devices=8, preset="fsdp+tp")
     assert_same(run(parted, params, packed, drops=False, micro_batches=2), expected)
