@@ -80,7 +80,7 @@ def _describe_origin(checkpoint: Pretrained) -> str:
         parts = f" fine-tuned on {_escape(checkpoint.task.name)}"
     scheme, place = load.split_address(checkpoint.address)
     kind = {HF: "the Hugging Face folder", GOOGLE: "Google's checkpoint", ORBAX: "its run"}[scheme]
-    name = pathlib.PurePath(place).name
+    name = pathlib.Path(place).absolute().name  # "." alone has none
     if not checkpoint.address.endswith(place):  # a folder in the hub's cache, named by a commit
         kind, name = "the Hugging Face model", checkpoint.address.removeprefix(f"{HF}:")
     return f"A BERT{parts}, exported by bert_jax from {kind} `{name}`.\n"

@@ -7,6 +7,7 @@ longer run: its rate would not have come down.
 """
 
 import dataclasses
+import decimal
 import pathlib
 import re
 import shlex
@@ -157,7 +158,7 @@ def parse_counts(text: str, flag: str) -> list[int]:
     counts = []
     for part in text.split(","):
         parts = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)([kmb]?)", part.strip().lower())
-        count = float(parts[1]) * _SUFFIXES[parts[2]] if parts else 0.0
+        count = decimal.Decimal(parts[1]) * _SUFFIXES[parts[2]] if parts else 0
         if count < 1 or count != int(count):
             raise Refused(
                 f"--{flag} is {text!r:.80}; it must be whole numbers joined by commas, as 64,128 "

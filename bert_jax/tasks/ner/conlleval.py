@@ -125,7 +125,8 @@ def format_report(score: EntityScore) -> str:
     lines = [
         f"processed {score.words} tokens with {all_types.gold} phrases; "
         f"found: {all_types.predicted} phrases; correct: {all_types.correct}.",
-        f"accuracy: {100 * score.token_accuracy:6.2f}%; {_percentages(all_types)}",
+        # Multiplied first, as the script does, here and below: ties then round the same way.
+        f"accuracy: {100 * score.right_tags / score.words:6.2f}%; {_percentages(all_types)}",
     ]
     lines += [
         f"{kind:>17}: {_percentages(counts)}  {counts.predicted}"
@@ -135,7 +136,6 @@ def format_report(score: EntityScore) -> str:
 
 
 def _percentages(counts: Counts) -> str:
-    # Multiplied first, as the script does: ties then round the same way.
     precision = 100 * counts.correct / max(counts.predicted, 1)
     recall = 100 * counts.correct / max(counts.gold, 1)
     f1 = 2 * precision * recall / (precision + recall) if counts.correct else 0.0

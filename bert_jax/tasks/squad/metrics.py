@@ -104,7 +104,7 @@ def find_best_threshold(
     golds: Golds,
     null_odds: Mapping[str, float],
 ) -> tuple[float, float | None]:
-    """Return the best mean over all thresholds, and its threshold; None if no answers are best.
+    """Return the best sum over all thresholds, and its threshold; None if no answers are best.
 
     Questions are answered one after another by rising null odds: an answer adds its score, an
     answer to an unanswerable question loses the point of leaving it empty.
@@ -122,7 +122,7 @@ def find_best_threshold(
             total -= 1
         if total > best:
             best, threshold = total, null_odds[question_id]
-    return best / len(scores), threshold
+    return best, threshold
 
 
 def score_file(
@@ -172,7 +172,7 @@ def score_file(
     if null_odds:
         for name, scores in (("exact", exact), ("f1", f1s)):
             best, threshold = find_best_threshold(answers, scores, golds, odds)
-            numbers[f"best_{name}"] = 100 * best
+            numbers[f"best_{name}"] = 100.0 * best / len(scores)
             numbers[f"best_{name}_thresh"] = 0.0 if threshold is None else threshold
     return numbers, notes
 

@@ -24,7 +24,7 @@ def held(tmp_path_factory):
     return load.load(str(write(tmp_path_factory.mktemp("given"), tensors())))
 
 
-def test_a_run_says_what_it_learned_from(held, tiny_store, tmp_path):
+def test_a_run_says_what_it_learned_from(held, tiny_store, tmp_path, monkeypatch):
     phases = (Phase(seq_len=19, steps=1100, batch_size=16), Phase(seq_len=23, steps=7))
     config = Config(data=PretrainOptions(store=str(tiny_store)), phases=phases)
     run_record.write(tmp_path, *config_and_data(config), parts={"untrained": []})
@@ -48,6 +48,8 @@ def test_a_run_says_what_it_learned_from(held, tiny_store, tmp_path):
     earlier = render(f"{tmp_path}@40")
     assert f"its run `{tmp_path.name}@40`" in earlier
     assert "| planned | 1,107 steps" in earlier and "held out" not in earlier
+    monkeypatch.chdir(tmp_path)
+    assert f"its run `{tmp_path.name}`." in render(".")
     record = json.loads((tmp_path / "run.json").read_text())
     record["config"]["data"]["store"] = "<img src=x>|`"
     record["config"]["optim"]["name"] = "<b>lamb"

@@ -119,6 +119,7 @@ def test_a_model_that_would_overfit_is_not_predicted():
 
 def test_counts_are_read_with_their_letters():
     assert ladder_lib.parse_counts("16M, 4m,0.5k", "tokens") == [500, 4_000_000, 16_000_000]
+    assert ladder_lib.parse_counts("16.1k,4.001m", "tokens") == [16_100, 4_001_000]
     for text in ("", "4,", "x", "-1", "1e6", "0", "0.5", "1" * 40, "7,7", "4M,4000k"):
         with pytest.raises(ValueError, match="--tokens is"):
             ladder_lib.parse_counts(text, "tokens")

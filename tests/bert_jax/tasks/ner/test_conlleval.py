@@ -68,6 +68,11 @@ def test_the_report_is_that_of_conlleval_to_the_last_digit():
     assert score.token_accuracy == pytest.approx(31 / 53)
 
 
+def test_an_accuracy_halfway_between_two_digits_is_rounded_as_conlleval_does():
+    score = score_entities([["B-X"] * 23 + ["O"] * 137], [["B-X"] * 23 + ["B-X"] * 137])
+    assert "accuracy:  14.38%; precision:  14.38%" in format_report(score)  # 14.375 of both
+
+
 def test_nothing_predicted_and_nothing_there_score_0():
     nothing = score_entities([["O", "O"]], [["O", "O"]])
     assert (nothing.overall.f1, nothing.token_accuracy) == (0.0, 1.0)

@@ -82,14 +82,14 @@ def test_the_threshold_that_is_best():
     odds = {"a": -3.0, "b": 2.5, "c": -1.0, "d": 4.0, "e": 5.0}
     # Nothing answered: 2 of 5. Up to a 3, up to c 3.5, up to b 2.5; d has no answer to lose.
     best, threshold = find_best_threshold(answers, scores, golds, odds)
-    assert (best, threshold) == (pytest.approx(3.5 / 5), -1.0)
+    assert (best, threshold) == (3.5, -1.0)
     kept = apply_threshold(scores, golds, odds, threshold)
     assert kept == {"a": 1.0, "b": 1.0, "c": 0.5, "d": 1.0, "e": 0.0}
 
 
 def test_where_every_answer_is_wrong_no_threshold_is_best():
     golds, scores, odds = {"a": [], "b": ["x"]}, {"a": 0, "b": 0}, {"a": -1, "b": -2}
-    assert find_best_threshold({"a": "n", "b": "n"}, scores, golds, odds) == (0.5, None)
+    assert find_best_threshold({"a": "n", "b": "n"}, scores, golds, odds) == (1, None)
 
 
 ASKED = (
@@ -159,6 +159,12 @@ def test_version_2_with_odds(files):
     )
     assert list(numbers)[-4:] == ["best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"]
     assert report(files, 2, ANSWERS, odds, threshold=-9)[0]["NoAns_exact"] == 100
+
+
+def test_the_best_numbers_are_multiplied_before_the_division_as_by_the_script(files):
+    written(files / "2.json", [Paragraph("Eve", (*ASKED[:1], *UNANSWERABLE))], "v2.0")
+    numbers, _ = report(files, 2, dict.fromkeys("ade", ""), dict.fromkeys("ade", 0))
+    assert numbers["best_exact"] == 100.0 * 2 / 3 != 100 * (2 / 3)
 
 
 @pytest.mark.parametrize(
