@@ -1,11 +1,11 @@
 # make setup          the environment in VENV (default .venv), with PYTHON (default: the first that fits)
 # make quickstart     build a corpus, train a small BERT on it, and let it guess words; it removes
 #                     runs/quickstart first; SEED=1 takes that seed for weights, rows and masks
-# make test           what a commit must pass, in about six minutes; TESTS=tests/data_pipeline runs some
+# make test           what a commit must pass, in about three minutes; TESTS=tests/data_pipeline runs some
 # make test-slow      the others: whole commands, killed processes, launch, compiles for TPU slices
-# make test-all       both, in about 40 minutes
-# make test-long      the tests marked long, about an hour: every page's commands, every family, other
-#                     numbers of devices; weekly
+# make test-all       both, in about 15 minutes
+# make test-long      the tests marked long, about two hours: every page's commands, every family,
+#                     other numbers of devices, most runs that are killed and resumed; weekly
 # make faults         the battery of faults, also its long cases; resumes where it was stopped,
 #                     FRESH=1 begins again
 # make launch-weeks   the supervisor of TPU slices through 2,000 simulated weeks

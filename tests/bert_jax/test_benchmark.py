@@ -29,7 +29,7 @@ def benchmark(*flags: str, **changed: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_times_the_step_on_a_store(tiny_store, tmp_path):
     out = tmp_path / "numbers.json"
     flags = ["--seq_len=64", "--batch_size=30", "--steps=43", "--config.data.packed_examples=4"]

@@ -18,7 +18,7 @@ from tests.bert_jax.tiny_models import CONFIG, MODEL, setting
 from tests.faults.bucket_server import NAME, fake_bucket
 from tests.faults.runs import TINY, lines_of, saved_steps, training
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SHORT = [
     *TINY,
@@ -63,7 +63,6 @@ def case(row, words, *values):
     return pytest.param(*values, marks=pytest.mark.fault(row, words))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("harm", "code", "words"),
     [
@@ -105,7 +104,6 @@ def a_missing_chunk(bucket, newest):
             bucket.delete(name)
 
 
-@pytest.mark.long
 @pytest.mark.fault(
     4, "an object of the newest checkpoint on gs:// holds something else, or is gone"
 )

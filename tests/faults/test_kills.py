@@ -49,7 +49,6 @@ def test_a_kill_loses_nothing_and_a_changed_number_is_found(
     assert re.fullmatch(r"params/\S+: 1 of [\d,]+ numbers differ", said)
 
 
-@pytest.mark.long
 @pytest.mark.fault(1, "20 SIGKILLs at random moments, 8 of them inside a save")
 def test_twenty_kills_lose_nothing(forked, tiny_store, tmp_path):
     longer = [*TINY, "--config.phases[0].steps=790", "--kills=20"]
@@ -57,7 +56,6 @@ def test_twenty_kills_lose_nothing(forked, tiny_store, tmp_path):
     assert (kills, in_saves) == (20, 8)
 
 
-@pytest.mark.long
 @pytest.mark.fault(1, "6 SIGKILLs to both of two processes, 3 of them inside a save")
 def test_kills_of_two_processes_lose_nothing(forked, tiny_store, tmp_path):
     longer = [*TINY, "--config.phases[0].steps=290", "--kills=6", "--processes=2"]
@@ -76,7 +74,6 @@ def whole_run(tiny_store, tmp_path_factory):
     return flags, workdir
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("delay_secs", [0.0, 0.03, 0.1])
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.fault(2, "SIGKILL to process 0 or 1 of two while a save is half written")
@@ -108,7 +105,6 @@ def losses_of(workdir):
     }
 
 
-@pytest.mark.long
 @pytest.mark.fault(3, "two processes of two devices, then four of one, then one of one")
 def test_two_then_four_then_one_process_continue_one_run(tiny_store, tmp_path):
     flags = [*TINY, *OFTEN, f"--config.data.store={tiny_store}", "--config.phases[0].steps=90"]

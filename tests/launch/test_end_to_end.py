@@ -16,7 +16,7 @@ from tests.launch.scripts import commit, needs_gcloud, write_command
 from tests.launch.test_hosts import assert_same_run, wait_for_step
 from tests.launch.tpu_api import TpuApi
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 WORKERS = 4
 FLAGS = [*TINY[1:], "--config.phases[0].steps=120", "--config.checkpoint.every_steps=20"]
@@ -43,7 +43,6 @@ def write_trainer(path, python):
 
 
 @needs_gcloud
-@pytest.mark.long
 @pytest.mark.fault(
     18, "created, set up, trained on by 4 processes, taken away, made again, finished"
 )

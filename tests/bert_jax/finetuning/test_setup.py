@@ -309,7 +309,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(config, tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_from_scratch_has_the_sizes_of_the_checkpoint_and_none_of_its_weights(config, tmp_path):
     def first_weights(name, **changes):
         setup = build(dataclasses.replace(config, **changes), tmp_path / name)

@@ -492,7 +492,7 @@ def test_embeddings_that_would_need_no_map_any_more_are_not_tiled(checkpoint):
     assert enlarge(mapped, given, "A").embedding_size == 14
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_begins_tiled_and_resumes_without_the_smaller_one(config, first, tmp_path):
     """It needs config.init_tile, takes longer rows beside, and is another run without it."""
     before, _ = first

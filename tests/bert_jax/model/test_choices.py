@@ -39,11 +39,11 @@ def losses_and_gradients(model, batch, how, devices=1, preset="dp"):
     return compute(at, MLM_NSP, draw(at.model), batch, drops=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "devices", "preset"),
     [
-        pytest.param(ComputeConfig(remat="layer"), 1, "dp", marks=pytest.mark.long),
+        (ComputeConfig(remat="layer"), 1, "dp"),
         (ComputeConfig(remat="layer", rolled_layers=True), 4, "tp"),
     ],
 )

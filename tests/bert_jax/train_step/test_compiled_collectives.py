@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 # shard_map over the other axes, and gathers them; jax 0.12 does not.
 FORGETS_THE_MODEL_AXIS = jax.__version_info__ < (0, 12)
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(
         importlib.util.find_spec("libtpu") is None,
         reason="needs the extra [plan]: pip install libtpu",
@@ -28,18 +28,14 @@ pytestmark = [
 ]
 
 
-# The rest compile in a minute more; the traced step of test_collectives.py has their exchanges too.
-LONG = ("chips64", "dp")
-
-
 @functools.cache
-def compile_steps(names):
-    """Facts of these steps, by name, from one process."""
-    command = [sys.executable, "-m", "tests.bert_jax.compile_collectives", *names]
+def compile_steps():
+    """Facts of the steps, by name, from one process."""
+    command = [sys.executable, "-m", "tests.bert_jax.compile_collectives", *STEPS]
     settings = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
     environment = os.environ | settings | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stderr[-2000:]
     facts = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -47,8 +43,7 @@ def compile_steps(names):
 
 
 def compiled(name):
-    together = tuple(each for each in STEPS if (each in LONG) == (name in LONG))
-    return compile_steps(together)[name]
+    return compile_steps()[name]
 
 
 def params(name, **of):
@@ -75,10 +70,7 @@ def sizes(of, dtype, parts="model_parts"):
     return Counter((dtype, one["size"] // one[parts]) for one in of)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in STEPS],
-)
+@pytest.mark.parametrize("name", STEPS)
 def test_nothing_is_exchanged_in_a_loop(name):
     assert not any(one["in_a_loop"] for one in compiled(name)["exchanged"])
 
@@ -101,7 +93,6 @@ def test_shards_are_gathered_and_summed_inside_a_slice_beside_the_work(name):
     assert all(one["is_asynchronous"] for one in sums)
 
 
-@pytest.mark.long
 def test_on_64_chips_matrices_are_gathered_and_summed_beside_the_work():
     """The compiler refuses asynchronous all-to-alls there, and alone gathers as an all-reduce."""
     exchanged = compiled("chips64")["exchanged"]
@@ -132,7 +123,6 @@ def test_between_slices_each_chip_sends_the_part_of_the_gradients_that_it_keeps(
     assert 0.9 * elements < sent < 1.1 * elements
 
 
-@pytest.mark.long
 def test_data_parallel_adds_each_gradient_up_once_for_two_micro_batches():
     assert STEPS["dp"][2] == 2
     matrices, others = (params("dp", is_matrix=kind) for kind in (True, False))

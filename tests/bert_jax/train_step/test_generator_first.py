@@ -27,7 +27,7 @@ from tests.bert_jax.train_step.gradients import (
     rows_of,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 CLIP, RATE, DECAY, WEIGHT, SEED = 0.05, 1e-2, 0.01, 20.0, 7
 DEBERTA = {
@@ -174,7 +174,6 @@ def largest_gap(ours, theirs):
     return max(jax.tree.leaves(gaps))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("is_on_mesh", [False, True])
 def test_two_steps_are_those_of_two_optimizers_in_turn(expected, on_one_device, is_on_mesh):
     params, batches, theirs, norms = expected
@@ -185,7 +184,6 @@ def test_two_steps_are_those_of_two_optimizers_in_turn(expected, on_one_device, 
     assert largest_gap(ours, theirs) < 5e-6
 
 
-@pytest.mark.long
 def test_a_joint_step_reads_the_tables_before_the_update(expected, on_one_device):
     params, batches, *_ = expected
     ours, _ = learner(at(), generator_first=False)(params, batches[:1])

@@ -87,7 +87,7 @@ def test_each_layer_has_the_kernel_both_ways_and_gradients_are_scattered(devices
     assert counts["all_to_all", ""] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("card", "setting"), [(V100, "auto"), (A100, "plain")])
 def test_older_cards_and_plain_attention_have_no_kernel(card, setting):
     assert not any(kernel for _, kernel in count_operations(card, 1, setting))

@@ -90,7 +90,7 @@ def test_a_batch_with_nothing_to_weigh_has_no_nan(params, on_one_device):
     assert all((leaf == 0.0).all() for leaf in jax.tree.leaves(grads))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_mlm_alone_leaves_the_pooler_as_it_was_drawn():
     config = dataclasses.replace(
         PLAIN, optim=OptimConfig(name="lamb", learning_rate=0.1, warmup_steps=0, weight_decay=0.5)

@@ -38,7 +38,7 @@ OF_ROWS = Objective(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_trains_through_the_same_loop(tiny_store, tmp_path, monkeypatch):
     config = Config(
         model=dataclasses.replace(PLAIN.model, vocab_size=0),

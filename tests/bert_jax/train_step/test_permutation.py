@@ -59,6 +59,7 @@ def test_tokens_are_put_back_and_unused_slots_change_nothing():
     assert restore_ids(batch).tolist() == [[9, 7, 5, 8, 0]]
 
 
+@pytest.mark.long
 def test_a_target_reads_the_context_and_the_targets_before_it(params, monkeypatch):
     """Where the loss of one target has a gradient: never at its own token."""
     at = setting(CONFIG, 1)

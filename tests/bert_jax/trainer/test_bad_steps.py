@@ -120,7 +120,7 @@ def test_too_many_in_a_row_stop_the_run_naming_steps_rows_and_what_shows_them(
     assert others[0]["loss"]["mean"] > 1.0 and others[0]["loss"]["value"] in ("inf", "nan")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_guard_set_to_stop_stops_at_the_first(short, tmp_path, monkeypatch):
     poison(monkeypatch, {4, 5})
     words = r"step 4 was bad .* and config.guard.action is 'stop': the run stops"

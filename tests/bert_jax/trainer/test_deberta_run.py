@@ -25,7 +25,7 @@ from tests.bert_jax.small_runs import (
 
 __all__ = ["compiled_once", "whole"]  # fixtures
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 MODEL = {
     "num_hidden_layers": 2,
@@ -64,7 +64,6 @@ def config(tiny_store):
     return dataclasses.replace(plain, model=dataclasses.replace(plain.model, **MODEL))
 
 
-@pytest.mark.long
 def test_the_generator_alone_scores_and_guesses_as_in_its_run(config, whole):
     generator = load.load(str(whole.workdir), GENERATOR)
     assert "decoder_positions" in generator.params
@@ -75,7 +74,6 @@ def test_the_generator_alone_scores_and_guesses_as_in_its_run(config, whole):
     assert len(guess_tokens(words, [question], 3)[0][0]) == 3
 
 
-@pytest.mark.long
 def test_the_encoder_is_exported_and_continued_and_the_generator_kept(config, tmp_path):
     workdir = tmp_path / "first"
     begun(prepare(config, workdir))  # the layout of a run is that of its first weights

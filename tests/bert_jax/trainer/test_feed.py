@@ -297,11 +297,9 @@ def test_the_sentence_says_what_was_trained_on_them(step, saved, quarantined, wo
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.fault(22, "a bit of the store is flipped while the run trains")
-@pytest.mark.parametrize(
-    "found_at", [pytest.param("once all is read", marks=pytest.mark.long), "a step"]
-)
+@pytest.mark.parametrize("found_at", ["once all is read", "a step"])
 def test_a_run_is_stopped_and_what_it_saved_quarantined(store, tmp_path, monkeypatch, found_at):
     saves = CheckpointConfig(every_steps=4)
     config = small_config(store, steps=6, checkpoint=saves, log_every_steps=2)

@@ -38,7 +38,7 @@ from tests.bert_jax.tiny_models import MODEL, build_store, with_setting
 __all__ = ["compiled_once", "config", "moved", "stopped", "whole"]  # fixtures
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_stopped_run_goes_on_behind_its_last_step(tiny_store, tmp_path, capsys):
     changes = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # compiled sooner
     config = small_config(

@@ -89,6 +89,7 @@ def test_each_phase_is_trained_and_evaluated_by_its_own_objective(config, whole)
     assert load.load(f"orbax:{workdir}@7").config.is_causal
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("step", "index", "loss"), [(7, 0, "causal_loss"), (13, 1, "mlm_loss")])
 def test_a_checkpoint_is_read_with_the_base_it_was_trained_with(config, whole, step, index, loss):
     saved = load.load(f"orbax:{whole.workdir}@{step}")

@@ -120,7 +120,7 @@ def test_a_checkpoint_of_another_vocabulary_is_not_resumed(first_config, workdir
     checkpoints.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_converted_checkpoint_has_it_too(tmp_path):
     held = load.load(str(write(tmp_path / "hf", tensors())))
     to = export.parse_target(f"orbax:{tmp_path / 'ours'}")

@@ -160,6 +160,7 @@ def check_agreement(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) 
     assert 0.3 < np.mean(np.square(list(found.values()))) < 2.5
 
 
+@pytest.mark.long
 def test_the_mended_sampler_agrees_with_the_oracle_of_mended_rules():
     options = PretrainOptions(dupe_factor=EPOCHS, random_seed=3)
     share = source_of(SPLIT, SEQ_LEN, SLOTS, options).facts.random_share

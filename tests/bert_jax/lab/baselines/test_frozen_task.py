@@ -211,7 +211,7 @@ def test_tags_are_learned_from_the_vectors_of_a_kind(folders):
     assert frozen_task.score(task, logits)["heldout_dev_accuracy"] > 0.9
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_address_that_is_no_such_baseline_is_refused(folders, tmp_path):
     with pytest.raises(ValueError, match="taglm takes SKIPGRAM,BILM"):
         vectors.open_encoder("taglm", [folders["bilm"]])

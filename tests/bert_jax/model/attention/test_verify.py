@@ -21,7 +21,7 @@ def two_devices():
     return mesh.make_mesh(MeshConfig(), jax.devices()[:2])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("kernel", "shape"), SHAPES)
 def test_a_right_kernel_loses_what_bfloat16_loses(kernel, shape):
     check = verify.check_kernel(kernel, shape, two_devices())
