@@ -252,7 +252,7 @@ def test_the_text_is_what_this_python_carries(tmp_path):
     assert records.TEXT.read_bytes()[4:8] == bytes(4)  # no time: the file is made again the same
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_store_of_the_text_has_the_recorded_fingerprint(tmp_path):
     assert records.main([f"--build={tmp_path / 'store'}"]) == 0
 

@@ -140,18 +140,13 @@ def test_longer_rows_and_more_devices_change_no_sum(kind):
 MEANS = ((CLASSIFY, "gelu_erf"), (REGRESS, "mlm_transform"), (TAG, "mlm_transform"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
         (CLASSIFY, {}),
         (TAG, {}),
-        *(
-            pytest.param(
-                kind, {"pooler_type": name, "classifier_pooling": "mean"}, marks=pytest.mark.long
-            )
-            for kind, name in MEANS
-        ),
+        *((kind, {"pooler_type": name, "classifier_pooling": "mean"}) for kind, name in MEANS),
     ],
 )
 def test_examples_beside_each_other_learn_as_examples_alone(kind, changes):
@@ -185,8 +180,8 @@ def flatten(batch):
     return {name: np.reshape(batch[name], (-1, batch[name].shape[-1])) for name in names}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [pytest.param(CHOOSE, marks=pytest.mark.long), TAG])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [CHOOSE, TAG])
 def test_a_causal_model_also_learns_the_texts_of_its_task(kind):
     """Radford et al. 2018, equation 5, an example at a time; packed rows have the same sums."""
     at, params, evaluate = build(kind, causal_weight=0.5, is_causal=True)

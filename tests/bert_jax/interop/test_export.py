@@ -246,7 +246,7 @@ def test_a_place_that_is_taken_is_refused(address, words, tmp_path):
         conversion.parse_target(address.format(tmp_path))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_copy_that_differs_or_cannot_be_read_is_not_kept(whole, tmp_path, monkeypatch):
     honest = load.load
 

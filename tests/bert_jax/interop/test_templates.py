@@ -149,16 +149,8 @@ def test_an_xlnet_whose_rows_begin_with_cls_is_read_so_from_its_export(folder, t
     assert "vocab.model" not in card
 
 
-SLOW = ("Roberta", "XLNet")  # the logits of the others' classes are seen in test_task_layers.py
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=pytest.mark.slow if kind in SLOW else pytest.mark.long)
-        for kind in templates.MODELS
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kind", templates.MODELS)
 def test_vectors_and_classes_of_an_export_are_those_of_transformers(kind, golden, folder, tmp_path):
     """Vectors by token and of [CLS], and the logits of a classifier."""
     checkpoint, layer = load.load_fine_tuned(f"hf:{folder(kind)}")

@@ -116,6 +116,7 @@ def test_meshes_and_micro_batches_agree(params, dropped):
     assert_same(got, dropped)
 
 
+@pytest.mark.long
 def test_packed_rows_are_those_of_the_examples(params, plain):
     assert_same(run(at(), params, side_by_side(random_batch()), drops=False), plain)
 

@@ -154,7 +154,7 @@ def test_a_finished_run_started_again_only_evaluates(config, whole, tmp_path, mo
     assert again["attempts"] == 1 and again["wall_secs"] == goodput.sum_by_kind(attempts)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_another_mesh_goes_on_with_a_run(whole, moved):
     """Vocabulary rows are padded otherwise, optimizer state is cut otherwise: same numbers."""
     assert "changed       mesh.preset zero1 -> zero1+tp since step 11\n" in moved.screen

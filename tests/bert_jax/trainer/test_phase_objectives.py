@@ -27,7 +27,7 @@ from tests.bert_jax.small_runs import (
 
 __all__ = ["compiled_once", "whole"]  # fixtures
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 SIZES = {"seq_len": 16, "batch_size": 16, "max_predictions_per_seq": 3}
 THETAS = (40.0, 9000.0)
 
@@ -59,7 +59,6 @@ def numbers(workdir, split):
     return {line["step"]: line for line in lines_of(workdir) if line["split"] == split}
 
 
-@pytest.mark.long
 def test_each_phase_is_trained_and_evaluated_by_its_own_objective(config, whole):
     workdir, summary = whole.workdir, whole.summary
     causal = {"causal_loss", "causal_accuracy"}
@@ -89,7 +88,6 @@ def test_each_phase_is_trained_and_evaluated_by_its_own_objective(config, whole)
     assert load.load(f"orbax:{workdir}@7").config.is_causal
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("step", "index", "loss"), [(7, 0, "causal_loss"), (13, 1, "mlm_loss")])
 def test_a_checkpoint_is_read_with_the_base_it_was_trained_with(config, whole, step, index, loss):
     saved = load.load(f"orbax:{whole.workdir}@{step}")
@@ -105,7 +103,6 @@ def test_a_run_stopped_at_the_change_resumes_bit_for_bit(config, whole, tmp_path
     assert_stops_change_nothing(config, whole.workdir, tmp_path / "run", (7,))
 
 
-@pytest.mark.long
 def test_a_causal_run_is_exported_as_a_decoder_and_refused_as_a_masked_model(plain, tmp_path):
     config = dataclasses.replace(plain, phases=plain.phases[:1])
     summary = train(config, tmp_path / "run")

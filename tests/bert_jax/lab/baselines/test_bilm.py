@@ -88,7 +88,7 @@ def model():
     return params, ids, lengths, jax.jit(bilm.compute_vectors, static_argnums=3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_vectors_and_losses_are_those_of_the_equations(model):
     params, ids, lengths, compute = model
     vectors_BSKD = compute(params, ids, lengths, SETTINGS)
@@ -149,7 +149,7 @@ def test_it_learns_and_a_killed_training_resumes_to_the_same_weights(
     assert summaries[0]["tokens"] == 20 * 16 * 24
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_dropout_changes_the_loss_and_its_rate_nothing_without_a_key(model):
     params, ids, _, _ = model
     batch = {"input_ids": ids, "input_mask": np.ones_like(ids)}

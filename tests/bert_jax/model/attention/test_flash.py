@@ -105,10 +105,10 @@ def test_flash_attention_is_the_plain_one(
     assert_close(both_ways(by_kernel, *settings)(*drawn), both_ways(by_scores, *settings)(*wide))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seq_len", "is_causal"),
-    [(768, False), (1024, True), pytest.param(8192, False, marks=pytest.mark.long)],
+    [(768, False), (1024, True), (8192, False)],
 )
 def test_chunks_hold_the_keys_that_are_seen_and_are_as_few_as_can_be(seq_len, is_causal):
     """Of rows with 1 to 12 examples, the last of which may be padding."""
@@ -134,7 +134,7 @@ def test_chunks_hold_the_keys_that_are_seen_and_are_as_few_as_can_be(seq_len, is
         assert count == -(-tiles * 128 // tile.chunk)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_chunks_of_other_examples_are_not_read():
     """Scores of keys that are not numbers would spoil the sums of queries, hidden or not."""
     seq_len = 384

@@ -46,7 +46,7 @@ def test_a_kernel_that_is_wrong_on_one_device_is_found(monkeypatch):
     assert kernel in check.describe()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_masks_of_other_words_are_found(monkeypatch):
     kernel, shape = SHAPES[0]
     attend = tpu_kernel.attend
