@@ -13,7 +13,7 @@ TAGGED = "a O\ncat B-PET\nsees O\n\ndog B-PET\nsees O\na O\ncat B-PET\n"
 
 @pytest.fixture(scope="session")
 def trained(forked, tiny_store, tmp_path_factory):
-    """Train a run to its end, with checkpoints of steps 0, 20 and 40."""
+    """Train a run to its end, with checkpoints of steps 20 and 40."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     flags = [*ONE_PHASE, "--config.checkpoint.every_steps=20"]
     forked("bert_jax.train", *flags, f"--config.data.store={tiny_store}", f"--workdir={folder}")
