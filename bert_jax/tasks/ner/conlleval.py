@@ -126,7 +126,8 @@ def format_report(score: EntityScore) -> str:
         f"processed {score.words} tokens with {all_types.gold} phrases; "
         f"found: {all_types.predicted} phrases; correct: {all_types.correct}.",
         # Multiplied first, as the script does, here and below: ties then round the same way.
-        f"accuracy: {100 * score.right_tags / score.words:6.2f}%; {_percentages(all_types)}",
+        f"accuracy: {100 * score.right_tags / max(score.words, 1):6.2f}%; "
+        f"{_percentages(all_types)}",
     ]
     lines += [
         f"{kind:>17}: {_percentages(counts)}  {counts.predicted}"

@@ -77,6 +77,7 @@ def test_nothing_predicted_and_nothing_there_score_0():
     nothing = score_entities([["O", "O"]], [["O", "O"]])
     assert (nothing.overall.f1, nothing.token_accuracy) == (0.0, 1.0)
     assert score_entities([["B-PER"]], [["O"]]).overall.f1 == 0.0
+    assert "accuracy:   0.00%; precision:   0.00%" in format_report(score_entities([], []))
 
 
 @pytest.mark.parametrize("separator", [" ", "\t"])
