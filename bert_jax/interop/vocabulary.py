@@ -104,7 +104,7 @@ def read(directory: pathlib.Path) -> Vocabulary:
     files = _Files(directory, *(_read_optional(directory / name) for name in names))
     reads_special_tokens = files.reads_special_tokens
     if (directory / TOKENIZER).is_file():
-        vocabulary = _read_tokenizer(files, beside, reads_special_tokens)
+        vocabulary = _read_tokenizer(files, beside)
     elif beside is None:
         several = f", and {len(models)} *.model files" if models else ""
         raise Refused(
@@ -192,20 +192,18 @@ def _ends_with_cls(files: _Files) -> bool:
     return files.config.get("model_type") == XLNET and files.config.get("summary_type") != "first"
 
 
-def _read_tokenizer(
-    files: _Files, beside: pathlib.Path | None, reads_special_tokens: bool
-) -> Vocabulary:
+def _read_tokenizer(files: _Files, beside: pathlib.Path | None) -> Vocabulary:
     """Read a tokenizer.json, or the file next to it that it was exported from here."""
     if files.settings:  # a tokenizer.json alone is what its author trained with
         _check_rules(files)
     normalizer = files.tokenizer.get("normalizer")
     lowercase = normalizer.get("lowercase") if isinstance(normalizer, dict) else None
     if beside is not None and beside.name != PIECES:
-        source = _read_source(beside, lowercase is not False, reads_special_tokens)
+        source = _read_source(beside, lowercase is not False, files.reads_special_tokens)
         if source and _is_export(files, source):
             return source
     path = files.directory / TOKENIZER
-    vocabulary = load_vocabulary(path, reads_special_tokens=reads_special_tokens)
+    vocabulary = load_vocabulary(path, reads_special_tokens=files.reads_special_tokens)
     if beside is not None and beside.name == LIST:
         _check_agrees(files.tokenizer, path, beside)
     return vocabulary

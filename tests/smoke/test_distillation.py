@@ -18,10 +18,7 @@ STUDENTS = {
 CLASSES = {"distillation": "DistilBertForMaskedLM", "relation_distillation": "BertModel"}
 
 
-PARAMS = ("distillation", "relation_distillation")
-
-
-@pytest.fixture(scope="module", params=PARAMS)
+@pytest.fixture(scope="module", params=STUDENTS)
 def student(request, tiny_store, trained, tmp_path_factory, forked):
     """A run that was killed and resumed, and one that was not; and the flags of both."""
     folder = tmp_path_factory.mktemp(request.param)
