@@ -21,6 +21,7 @@ from bert_jax.config.schema import TaskOptions
 from bert_jax.config.validate import check_sizes
 from bert_jax.interop import vocabulary
 from bert_jax.interop.families import FAMILIES, Family, find_family
+from bert_jax.interop.families.family import ROW_KINDS
 from bert_jax.interop.model_json import read_choice, read_json
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import (
@@ -34,7 +35,7 @@ from bert_jax.interop.tensor_names import (
 )
 from bert_jax.model.bert import Params
 from bert_jax.tasks import task_layer
-from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
+from bert_jax.tasks.task import CLASSIFY, REGRESS, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
@@ -282,14 +283,20 @@ def read_task_layer(config_json: ConfigJson, classes: int, template: Template) -
     """
     path, settings, family = config_json.path, config_json.settings, config_json.family
     kind = config_json.kind
-    if config_json.model.is_causal and kind in (CLASSIFY, REGRESS, CHOOSE):
+    if config_json.model.is_causal and kind in ROW_KINDS:
         raise Refused(
             f"{path} says is_decoder = True, and {config_json.architecture} reads [CLS], which "
             "sees no other token then; bert_jax reads the last token of a causal model: give the "
             "model that it was fine-tuned from, and fine-tune that"
         )
-    if family.check_summary and kind in (CLASSIFY, REGRESS, CHOOSE):
-        family.check_summary(path, settings, template)
+    if family.has_summary_type and kind in ROW_KINDS:
+        theirs, ours = settings.get("summary_type", "last"), _name_place_of_cls(template)
+        if theirs != ours:
+            raise Refused(
+                f"{path} says summary_type = {theirs!r:.80}, but [CLS] is the {ours} token of the "
+                "rows that the tokenizer in its folder makes; put back the files that were saved "
+                "together, or give the model that it was fine-tuned from, and fine-tune that"
+            )
     if task_layer.KEY in settings:
         ours = small_files.field(settings, task_layer.KEY, dict, path)
         layer = task_layer.from_json(ours, path)
@@ -323,6 +330,10 @@ def read_task_layer(config_json: ConfigJson, classes: int, template: Template) -
     labels = _read_labels(path, settings, classes) if kind in (CLASSIFY, TAG) else ()
     options = TaskOptions(max_seq_length=longest, pair_truncation=TRANSFORMERS)
     return TaskLayer(config_json.architecture, kind, labels, options=options)
+
+
+def _name_place_of_cls(template: Template) -> str:
+    return "first" if template.is_cls_first else "last"
 
 
 def _read_labels(path: pathlib.Path, settings: Mapping[str, Any], classes: int) -> tuple[str, ...]:
@@ -475,8 +486,8 @@ def _make_config(checkpoint: Pretrained) -> dict[str, Any]:
     family = require_family(checkpoint)
     special_ids = checkpoint.vocabulary.special_ids
     settings = family.describe(checkpoint.config)
-    if family.describe_summary:
-        settings |= family.describe_summary(checkpoint.vocabulary.template)
+    if family.has_summary_type:
+        settings["summary_type"] = _name_place_of_cls(checkpoint.vocabulary.template)
     settings |= {
         "architectures": [choose_architecture(checkpoint)],
         "model_type": family.model_type,

@@ -29,7 +29,7 @@ from data_pipeline.vocab.wordpiece import join_pieces
 CONFIG = "bert_config.json"
 # Google's code calls the tanh approximation gelu.
 _SETTINGS = model_json.Settings(
-    {"gelu": "gelu_tanh", "relu": "relu"},
+    {"hidden_act": ("hidden_act", {"gelu": "gelu_tanh", "relu": "relu"})},
     # The defaults of BertConfig in modeling.py, which requires vocab_size.
     defaults={**bert.DEFAULTS, "vocab_size": None, "type_vocab_size": 16},
 )
@@ -148,7 +148,7 @@ def check_supported(config: ModelConfig, address: str) -> None:
             f"{address} has another encoder than BERT's, and Google's code computes no other; "
             "export to hf:DIR"
         )
-    if config.hidden_act not in _SETTINGS.acts.values():
+    if config.hidden_act not in _SETTINGS.choices["hidden_act"][1].values():
         raise Refused(
             f'{address} has hidden_act {config.hidden_act}, and Google\'s "gelu" is the tanh '
             "approximation; export to hf:DIR, or say with --hidden_act=gelu_tanh that the "
