@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from bert_jax.checkpoint.arrays import name_leaves
+from bert_jax.checkpoint.directory import NoIntactCheckpoint
 from bert_jax.checkpoint.reader import find_newest_step, find_run
-from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import RTD, Config, ModelConfig, ResolvedRun, list_objectives
 from bert_jax.config.phases import list_init_layers
 from bert_jax.interop import load

@@ -3,7 +3,7 @@
 import pytest
 from etils import epath
 
-from bert_jax.checkpoint import directory, restore
+from bert_jax.checkpoint import directory, manager
 from bert_jax.parallel import processes
 
 FOLDER = epath.Path("gs://runs/mine/checkpoints")
@@ -37,7 +37,7 @@ def choose(monkeypatch):
             raise error
 
         monkeypatch.setattr(directory, "find_steps", find_steps)
-        return restore.list_on_process_0(FOLDER)
+        return manager.list_on_process_0(FOLDER)
 
     return choose
 
