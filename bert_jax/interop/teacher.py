@@ -74,16 +74,13 @@ def _load_teacher(config: Config) -> Pretrained:
 def _check_shape(config: Config, theirs: ModelConfig) -> None:
     """Refuse a teacher whose sizes do not go with the student's or its rows."""
     ours, names = config.model, list_objectives(config)
+    kind = ""
     if theirs.position_embedding_type == "relative":
-        raise Refused(
-            f"config.teacher={config.teacher} is an XLNet, which predicts in an order, not masked "
-            "words; give another one"
-        )
+        kind = "an XLNet, which predicts in an order, not masked words"
     if theirs.enhanced_mask_decoder:
-        raise Refused(
-            f"config.teacher={config.teacher} is a generator with an enhanced mask decoder, which "
-            "teaches no student; give another one"
-        )
+        kind = "a generator with an enhanced mask decoder, which teaches no student"
+    if kind:
+        raise Refused(f"config.teacher={config.teacher} is {kind}; give another one")
     is_cosine = DISTILLATION in names and config.distill.cosine_weight > 0
     if is_cosine and theirs.hidden_size != ours.hidden_size:
         raise Refused(

@@ -120,19 +120,15 @@ def read_params(
             "bert_config.json in its folder: give the one that belongs to these arrays"
         )
     for path, name in names.items():
-        _check_same(tensors, [other for other in named[path].names if other in tensors.dims], name)
+        for other in named[path].names:
+            is_second = other in tensors.dims and other != name
+            if is_second and not np.array_equal(tensors.read(other), tensors.read(name)):
+                raise Refused(
+                    f"{tensors.place} holds {name} and another {other}, which are one array of the "
+                    "model; save it again with only one"
+                )
     arrays = {path: _read(tensors, name, named[path]) for path, name in names.items()}
     return nest(arrays), tuple(unread)
-
-
-def _check_same(tensors: Tensors, names: Sequence[str], chosen: str) -> None:
-    """Raise if an array that a checkpoint holds under several names differs between them."""
-    for name in names:
-        if name != chosen and not np.array_equal(tensors.read(name), tensors.read(chosen)):
-            raise Refused(
-                f"{tensors.place} holds {chosen} and another {name}, which are one array of the "
-                "model; save it again with only one"
-            )
 
 
 def _choose_names(

@@ -97,9 +97,8 @@ def read(directory: pathlib.Path) -> Vocabulary:
         of its other files, or a list or tokenizer_config.json that contradicts the tokenizer.json.
     """
     models = sorted(directory.glob("*.model"))
-    only_model = models if len(models) == 1 else []
-    candidates = [directory / LIST, *only_model, directory / PIECES]
-    beside = next((candidate for candidate in candidates if candidate.is_file()), None)
+    candidates = [directory / LIST, *(models if len(models) == 1 else ()), directory / PIECES]
+    beside = next(filter(pathlib.Path.is_file, candidates), None)
     names = (TOKENIZER, TOKENIZER_CONFIG, CONFIG)
     files = _Files(directory, *(_read_optional(directory / name) for name in names))
     reads_special_tokens = files.reads_special_tokens

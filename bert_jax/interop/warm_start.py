@@ -19,6 +19,7 @@ from bert_jax.checkpoint.directory import NoIntactCheckpoint
 from bert_jax.checkpoint.reader import find_newest_step, find_run
 from bert_jax.config import RTD, Config, ModelConfig, ResolvedRun, list_objectives
 from bert_jax.config.phases import list_init_layers
+from bert_jax.config.schema import DISCRIMINATOR
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import OPTIONAL_PARTS, PART_NAMES, nest
@@ -127,11 +128,8 @@ def read_checkpoint(config: Config) -> Pretrained:
     positions, or to the words where no position is learned. Of a checkpoint with a generator a run
     of replaced-token detection takes both models.
     """
-    if RTD in list_objectives(config):
-        checkpoint = load.load(config.init, part=None)
-    else:
-        checkpoint = load.load(config.init)
-    checkpoint = select_layers(checkpoint, list_init_layers(config))
+    part = None if RTD in list_objectives(config) else DISCRIMINATOR
+    checkpoint = select_layers(load.load(config.init, part), list_init_layers(config))
     if config.model.type_vocab_size or "segment" not in checkpoint.params["embeddings"]:
         return checkpoint
     tables = dict(checkpoint.params["embeddings"])
@@ -340,16 +338,11 @@ def _list_new_tokens(known: Vocabulary, vocabulary: Vocabulary, address: str) ->
             f"{vocabulary.path} ends after {len(ours):,} pieces, the vocabulary of {address} "
             f"continues with {theirs[len(ours)]!r}; {how_to_fix}"
         )
-    if known.sentencepiece_rules != vocabulary.sentencepiece_rules:
-        raise Refused(
-            f"{vocabulary.path} was built with --{RECORDED}={vocabulary.sentencepiece_rules}, the "
-            f"vocabulary of {address} is read with {known.sentencepiece_rules}; build the store as "
-            "that"
-        )
-    if known.lowercase != vocabulary.lowercase:
-        raise Refused(
-            f"{vocabulary.path} was built with --lowercase={str(vocabulary.lowercase).lower()}, "
-            f"the vocabulary of {address} is read with {str(known.lowercase).lower()}; build the "
-            "store as that"
-        )
+    for flag in (RECORDED, "lowercase"):
+        built, read = (str(getattr(each, flag)).lower() for each in (vocabulary, known))
+        if built != read:
+            raise Refused(
+                f"{vocabulary.path} was built with --{flag}={built}, the vocabulary of {address} "
+                f"is read with {read}; build the store as that"
+            )
     return [i for i, piece in enumerate(ours) if i >= len(theirs) or piece != theirs[i]]
