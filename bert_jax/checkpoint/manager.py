@@ -129,12 +129,8 @@ class Checkpoints:
         with self._translate_errors("opening the folder of checkpoints"):
             self._manager = _Manager(self._directory, options=self._options)
         self._manager.report = self._report_failure
-        self._newest, _ = reader.find_readable_step(self._directory)
-
-    @property
-    def latest_step(self) -> int | None:
-        """Return the step of the newest checkpoint, even one being saved; None if there is none."""
-        return self._newest
+        # The step of the newest checkpoint, even one being saved; None if there is none.
+        self.latest_step, _ = reader.find_readable_step(self._directory)
 
     def is_due(self, step: int) -> bool:
         """Return whether a save is due after this step."""
@@ -152,12 +148,12 @@ class Checkpoints:
           OSError: both the previous save and this one failed, or this one cannot start.
           Refused: a later checkpoint exists, so Orbax would not keep this one.
         """
-        if self._newest == step:
+        if self.latest_step == step:
             return
-        if self._newest is not None and step < self._newest:
+        if self.latest_step is not None and step < self.latest_step:
             raise Refused(
                 f"step {step:,} cannot be saved in {self._directory}, which holds step "
-                f"{self._newest:,}; restore that one first"
+                f"{self.latest_step:,}; restore that one first"
             )
         try:
             self.wait()
@@ -194,7 +190,7 @@ class Checkpoints:
             }
             return {**content, "leaves": leaves}
 
-        self._newest = step
+        self.latest_step = step
         saved = map_like_params(arrays_lib.remove_padding, state, self._model.declared)
         items = {STATE: ocp.args.StandardSave(saved), RECEIPT: _ReceiptSave(make_receipt)}
         with self._translate_save_errors():
@@ -231,7 +227,7 @@ class Checkpoints:
                 consequence = f"the run resumes from step {step:,}"
                 _quarantine(directory, problems, consequence, say)
                 self._manager.reload()  # quarantined checkpoints are gone
-                self._newest = step
+                self.latest_step = step
                 return outcome
             has_files = _ask_process_0(
                 checkpoint, functools.partial(directory_lib.holds_files, checkpoint)
@@ -241,7 +237,7 @@ class Checkpoints:
             raise directory_lib.make_no_intact_checkpoint(directory, damages)
         _quarantine(directory, problems, "the run starts at step 0", say)
         self._manager.reload()
-        self._newest = None
+        self.latest_step = None
         return None
 
     def restore_other(
@@ -341,7 +337,7 @@ class Checkpoints:
             self.close()
 
     def _translate_save_errors(self) -> contextlib.AbstractContextManager[None]:
-        return self._translate_errors(f"saving the checkpoint of step {self._newest}")
+        return self._translate_errors(f"saving the checkpoint of step {self.latest_step}")
 
     @contextlib.contextmanager
     def _translate_errors(self, action: str) -> Iterator[None]:

@@ -178,7 +178,7 @@ def initialize_missing(checkpoint: Pretrained, missing: Sequence[str], seed: int
         initialized = {
             part: jax.tree.map(copy_to_host, params[part], model.declared[part]) for part in missing
         }
-    return dataclasses.replace(checkpoint, params=checkpoint.params | initialized)
+    return checkpoint.change(initialized)
 
 
 def check_exportable(checkpoint: Pretrained, target: Target) -> None:

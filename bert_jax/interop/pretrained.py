@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -47,6 +48,11 @@ class Pretrained:
     def parameter_count(self) -> int:
         """Return the total number of parameters."""
         return sum(np.size(leaf) for leaf in jax.tree.leaves(self.params))
+
+    def change(self, parts: Params, **settings: Any) -> "Pretrained":
+        """Return the checkpoint with other parts, and with other settings of its model."""
+        config = dataclasses.replace(self.config, **settings)
+        return dataclasses.replace(self, config=config, params=self.params | parts)
 
 
 def _list_heads(parts: Collection[str], classes: int) -> Heads:

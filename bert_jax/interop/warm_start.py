@@ -114,7 +114,7 @@ def fit_weights(checkpoint: Pretrained, run: ResolvedRun, store: Store) -> Initi
     if RTD in list_objectives(run):
         checkpoint = weights.checkpoint
         if run.model.generator_embeddings == "gdes" and not checkpoint.heads.generator:
-            checkpoint = dataclasses.replace(checkpoint, params=_split_tables(checkpoint.params))
+            checkpoint = checkpoint.change(_split_tables(checkpoint.params["embeddings"]))
         weights = dataclasses.replace(weights, checkpoint=checkpoint, parts=("rtd", "generator"))
     if run.init_tile:
         weights = tile_weights(weights, run.model)
@@ -136,23 +136,18 @@ def read_checkpoint(config: Config) -> Pretrained:
     vector = tables.pop("segment")["embedding"][0]
     name = "position" if "position" in tables else "word"
     tables[name] = {"embedding": tables[name]["embedding"] + vector}
-    return dataclasses.replace(
-        checkpoint,
-        config=dataclasses.replace(checkpoint.config, type_vocab_size=0),
-        params=checkpoint.params | {"embeddings": tables},
-    )
+    return checkpoint.change({"embeddings": tables}, type_vocab_size=0)
 
 
-def _split_tables(params: Params) -> Params:
+def _split_tables(embeddings: Params) -> Params:
     """Move an encoder's tables to a new generator; the encoder's differences begin at zero."""
-    embeddings = params["embeddings"]
     tables = {name: tree for name, tree in embeddings.items() if name != "projection"}
     zeros = {
         name: jax.tree.map(np.zeros_like, tree)
         for name, tree in tables.items()
         if name != "layer_norm"
     }
-    return params | {"embeddings": embeddings | zeros, "generator": {"embeddings": tables}}
+    return {"embeddings": embeddings | zeros, "generator": {"embeddings": tables}}
 
 
 def select_layers(checkpoint: Pretrained, numbers: Sequence[int]) -> Pretrained:
@@ -181,11 +176,7 @@ def select_layers(checkpoint: Pretrained, numbers: Sequence[int]) -> Pretrained:
             "none can take another's place; leave it empty"
         )
     chosen = {f"{i:02d}": layers[f"{number:02d}"] for i, number in enumerate(numbers)}
-    return dataclasses.replace(
-        checkpoint,
-        config=dataclasses.replace(config, num_hidden_layers=len(numbers)),
-        params=checkpoint.params | {"layers": chosen},
-    )
+    return checkpoint.change({"layers": chosen}, num_hidden_layers=len(numbers))
 
 
 def fit_vocabulary(checkpoint: Pretrained, vocabulary: Vocabulary, key: str = "") -> InitialWeights:
@@ -215,9 +206,8 @@ def fit_vocabulary(checkpoint: Pretrained, vocabulary: Vocabulary, key: str = ""
 
     rules = {"embeddings/word/embedding": grow, "mlm/output_bias": grow}
     params = resize(checkpoint.params, rules)
-    config = dataclasses.replace(checkpoint.config, vocab_size=len(pieces))
-    fitted = dataclasses.replace(checkpoint, config=config, params=params, vocabulary=vocabulary)
-    return InitialWeights(fitted, len(new))
+    fitted = checkpoint.change(params, vocab_size=len(pieces))
+    return InitialWeights(dataclasses.replace(fitted, vocabulary=vocabulary), len(new))
 
 
 def resize(
@@ -303,7 +293,6 @@ def fit_positions(weights: InitialWeights, positions: int) -> InitialWeights:
     learned = checkpoint.config.max_position_embeddings
     if positions == learned:
         return weights
-    config = dataclasses.replace(checkpoint.config, max_position_embeddings=positions)
 
     def repeat(table: np.ndarray) -> np.ndarray:
         return table[np.arange(positions) % len(table)]
@@ -311,8 +300,8 @@ def fit_positions(weights: InitialWeights, positions: int) -> InitialWeights:
     path, decoder = "embeddings/position/embedding", "decoder_positions/embedding"
     params = resize(checkpoint.params, {path: repeat, decoder: repeat})
     repeated = positions - learned if path in name_leaves(params) else 0
-    longer_checkpoint = dataclasses.replace(checkpoint, config=config, params=params)
-    return dataclasses.replace(weights, checkpoint=longer_checkpoint, repeated_positions=repeated)
+    longer = checkpoint.change(params, max_position_embeddings=positions)
+    return dataclasses.replace(weights, checkpoint=longer, repeated_positions=repeated)
 
 
 def _list_new_tokens(known: Vocabulary, vocabulary: Vocabulary, address: str) -> list[int]:

@@ -95,11 +95,10 @@ class Names:
         skipped = 0 if self.pad_id is None or module != "embeddings/position" else self.pad_id + 1
         return TensorName(tuple(names), leaf == "kernel", part, parts, skipped)
 
-    def list_stems(self, prefix: str) -> tuple[str, ...]:
-        """List the prefixes of the names of an encoder's arrays, without the pooler's."""
+    def list_stems(self) -> tuple[str, ...]:
+        """List the beginnings of the names of a bare encoder's arrays, without the pooler's."""
         modules = [name for ours, name in self.encoder.items() if ours != "pooler"]
-        stems = {name.split(".")[0] for name in (*modules, self.layer_format)}
-        return tuple(sorted(f"{prefix}{stem}." for stem in stems))
+        return tuple({f"{name.split('.')[0]}." for name in (*modules, self.layer_format)})
 
 
 @dataclasses.dataclass(frozen=True)
