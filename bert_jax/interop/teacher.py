@@ -106,16 +106,13 @@ def _check_shape(config: Config, theirs: ModelConfig) -> None:
 
 def _check_relations(config: Config, theirs: ModelConfig) -> None:
     heads, layer = config.distill.relation_heads, config.distill.teacher_layer
-    for key, width in (
-        ("config.model.hidden_size", config.model.hidden_size),
-        (f"the width of config.teacher={config.teacher}", theirs.hidden_size),
-    ):
-        if width % heads:
-            common = math.gcd(config.model.hidden_size, theirs.hidden_size)
-            raise Refused(
-                f"config.distill.relation_heads is {heads}, which does not divide {key}, {width}; "
-                f"set it to a divisor of {common}, which divides student and teacher"
-            )
+    common = math.gcd(config.model.hidden_size, theirs.hidden_size)
+    if common % heads:
+        raise Refused(
+            f"config.distill.relation_heads is {heads}, which must divide the width of "
+            f"config.teacher={config.teacher}, {theirs.hidden_size}, and config.model.hidden_size "
+            f"= {config.model.hidden_size}; set it to a divisor of {common}"
+        )
     if layer > theirs.num_hidden_layers:
         raise Refused(
             f"config.distill.teacher_layer is {layer}, and config.teacher={config.teacher} has "
