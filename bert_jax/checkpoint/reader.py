@@ -69,7 +69,9 @@ def find_run(home: pathlib.Path, checkpoints: Folder) -> tuple[dict[str, Any] | 
         is_missing = isinstance(error, FileNotFoundError)
         problem = f"{path} is missing" if is_missing else str(error)
     step, _ = find_readable_step(directory_lib.make_absolute(checkpoints))
-    run = {} if step is None else read_run(checkpoints, step)
+    run = {}
+    if step is not None:
+        run = directory_lib.read_receipt(locate(checkpoints, step))["run"]
     try:
         return run_record.check_record(run, "the receipt of the newest checkpoint"), problem
     except DamagedFile:  # no checkpoint, or its receipt has no valid record
@@ -131,11 +133,6 @@ def restore_params(directory: Folder, step: int, model: Model, mesh: jax.shardin
             "intact checkpoint"
         )
     return jax.tree.map(arrays.add_padding, restored["params"], model.declared)
-
-
-def read_run(directory: Folder, step: int) -> dict[str, Any]:
-    """Return the run record in a checkpoint's receipt. Raises Refused if it cannot be read."""
-    return dict(directory_lib.read_receipt(locate(directory, step))["run"])
 
 
 def read_param_dims(directory: Folder, step: int) -> dict[str, tuple[int, ...]]:

@@ -151,7 +151,6 @@ def read(config_json: ConfigJson) -> tuple[Params, tuple[str, ...]]:
                 *(f"{prefix}{unused}.{leaf}" for leaf in ("weight", "bias") if unused),
             ],
             stems=("",) if is_known else (prefix,) if prefix else names.list_stems(),
-            config_name=CONFIG,
         )
         _check_tied(tensors, params, config_json)
         return params | layer, unread

@@ -205,8 +205,8 @@ def _load_run(address: str, place: str) -> Pretrained:
         source = f"checkpoint {step} of {workdir}"
         config = record.config_at(step)
         words = record.vocabulary
-        saved_by = reader.read_run(storage.checkpoints, step)
-        run_record.check_vocabulary(words, saved_by, source)
+        receipt = directory.read_receipt(directory.locate(storage.checkpoints, step))
+        run_record.check_vocabulary(words, receipt["run"], source)
         vocabulary.check_size(words, record.config.vocab_size, address)
         mesh = mesh_lib.make_mesh(MeshConfig(), jax.local_devices()[:1])
         with jax.set_mesh(mesh):

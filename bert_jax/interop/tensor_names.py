@@ -81,7 +81,6 @@ def read_params(
     *,
     ignored: Sequence[str],
     stems: tuple[str, ...],
-    config_name: str,
 ) -> tuple[Params, tuple[str, ...]]:
     """Read the arrays of a BERT, float32 under our paths; also return the names of unread ones.
 
@@ -102,8 +101,9 @@ def read_params(
     )
     if more := [name for name in unread if name.startswith(stems)]:
         raise Refused(
-            f"{tensors.place} holds {list_names(more)}, which the model of its {config_name} has "
-            "no use for; put back the config that belongs to it, or give a plain BERT"
+            f"{tensors.place} holds {list_names(more)}, which the model of its config.json or "
+            "bert_config.json has no use for; put back the config that belongs to it, or give a "
+            "plain BERT"
         )
     names = _choose_names(tensors, named, config)
     wrong = []

@@ -104,10 +104,7 @@ def read(prefix: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
             f"{prefix} is a checkpoint of TF2 objects, whose names depend on the program; only "
             "names of Google's TF1 code are read: export it from the program that wrote it"
         )
-    stems = ("bert/",)
-    return config, *read_params(
-        tensors, name_tensor, config, ignored=_COUNTERS, stems=stems, config_name=CONFIG
-    )
+    return config, *read_params(tensors, name_tensor, config, ignored=_COUNTERS, stems=("bert/",))
 
 
 def _open_tensors(prefix: pathlib.Path) -> Tensors:
