@@ -290,8 +290,8 @@ def read_task_layer(config_json: ConfigJson, classes: int, template: Template) -
                 "together, or give the model that it was fine-tuned from, and fine-tune that"
             )
     if task_layer.KEY in settings:
-        ours = small_files.field(settings, task_layer.KEY, dict, path)
-        layer = task_layer.from_json(ours, path)
+        exported = small_files.field(settings, task_layer.KEY, dict, path)
+        layer = task_layer.from_json(exported, path)
         if (layer.kind, layer.labels) != (kind, labels):  # transformers keeps keys unknown to it
             raise Refused(
                 f"{path} says {layer.kind} {layer.labels!r:.80} under {task_layer.KEY}, and "

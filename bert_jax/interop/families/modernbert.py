@@ -130,7 +130,7 @@ def _parse_theta(path: pathlib.Path, settings: JsonObject, field: str) -> float:
     is_by_kind = isinstance(by_kind, dict) and by_kind.keys() <= {_FULL, _SLIDING}
     rope = (by_kind.get(kind) or {}) if is_by_kind else None
     if isinstance(rope, dict) and {**rope, "rope_theta": 0}.items() <= _PLAIN_ROPE.items():
-        theta = rope.get("rope_theta", settings.get(field, default))
+        theta: Any = rope.get("rope_theta", settings.get(field, default))
         if theta is None and "rope_theta" not in rope and field != "global_rope_theta":
             return _parse_theta(path, settings, "global_rope_theta")  # as transformers 4 does
         if type(theta) in (int, float) and 0 < theta < math.inf:
