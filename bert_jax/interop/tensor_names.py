@@ -136,24 +136,20 @@ def _choose_names(
 ) -> dict[str, str]:
     """Return the name in a checkpoint of each array, by our path, without the parts it lacks."""
     chosen = {
-        path: next((name for name in tensor.names if name in tensors.dims), None)
+        path: next((name for name in tensor.names if name in tensors.dims), "")
         for path, tensor in named.items()
+        if tensor.names
     }
     present = {path.split("/")[0] for path, name in chosen.items() if name}
     absent = {*OPTIONAL_PARTS, "rtd"} - present
-    expected = {
-        path: name
-        for path, name in chosen.items()
-        if path.split("/")[0] not in absent and named[path].names
-    }
-    missing = [named[path].names[0] for path, name in expected.items() if name is None]
-    if missing:
+    expected = {path: name for path, name in chosen.items() if path.split("/")[0] not in absent}
+    if missing := [named[path].names[0] for path, name in expected.items() if not name]:
         raise Refused(
             f"{tensors.place} lacks {len(missing)} of the {len(expected)} arrays of a BERT with "
             f"{config.num_hidden_layers} layers: {list_names(missing)}; give a whole checkpoint, "
             "with the config.json or bert_config.json that belongs to it"
         )
-    return {path: name for path, name in expected.items() if name is not None}
+    return expected
 
 
 def check_layers(names: Iterable[str], config: ModelConfig, place: str) -> None:

@@ -63,15 +63,13 @@ def find_prefix(address: str) -> pathlib.Path:
     path = pathlib.Path(address)
     if path.is_dir():
         indices = sorted(path.glob("*.index"))
-        if len(indices) > 1:
-            names = ", ".join(index.stem for index in indices)
-            raise Refused(f"{path} holds several checkpoints: {names}; name one of them")
-        if not indices:
-            raise Refused(
-                f"{path} holds no checkpoint of TensorFlow (*.index); give the prefix of one, as "
-                "DIR/bert_model.ckpt"
-            )
-        return indices[0].with_suffix("")
+        if len(indices) == 1:
+            return indices[0].with_suffix("")
+        names = ", ".join(index.stem for index in indices) or "none"
+        raise Refused(
+            f"{path} must hold one checkpoint of TensorFlow (*.index), and holds {names}; give the "
+            "prefix of one, as DIR/bert_model.ckpt"
+        )
     for suffix in (".index", ".meta", ".data-00000-of-00001"):
         path = pathlib.Path(str(path).removesuffix(suffix))
     if not pathlib.Path(f"{path}.index").is_file():
