@@ -270,21 +270,19 @@ def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathl
         numbered = [*small_files.field(model, "vocab", dict, path).items()]
     id_of = {piece.strip(): number for piece, number in numbered}  # as a list's lines are read
     pieces = read_list(beside, small_files.read_bytes(beside))
-    more = id_of.keys() - {"", *pieces}
-    if more:
-        raise Refused(
-            f"{beside} lacks {len(more):,} pieces of {path.name} next to it, such as "
-            f"{min(more)!r}; put back the whole list, or remove the one of the two that is wrong"
-        )
     # The last line of a piece counts.
     ids = {piece: number for number, piece in enumerate(pieces) if piece}
-    for piece, number in ids.items():
-        if id_of.get(piece, number) != number:
-            raise Refused(
-                f"{beside} has {piece!r} as piece {number}, {path.name} next to it as "
-                f"{id_of[piece]}; put back the one that was changed, or remove the one of the two "
-                "that is wrong"
-            )
+    problem = ""
+    if more := id_of.keys() - {"", *pieces}:
+        problem = f"lacks {len(more):,} pieces of {path.name} next to it, such as {min(more)!r}"
+    elif moved := [piece for piece in ids if id_of.get(piece, ids[piece]) != ids[piece]]:
+        number, theirs = ids[moved[0]], id_of[moved[0]]
+        problem = f"has {moved[0]!r} as piece {number}, {path.name} next to it as {theirs}"
+    if problem:
+        raise Refused(
+            f"{beside} {problem}; put back the one that was changed, or remove the one of the two "
+            "that is wrong"
+        )
 
 
 def _check_added(files: _Files, vocabulary: Vocabulary) -> None:
