@@ -18,8 +18,8 @@ from typing import Any
 import jax
 
 from bert_jax import config as config_lib
+from bert_jax.checkpoint.directory import NoIntactCheckpoint
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import RunConfig
 from bert_jax.logging.console import FAINT, StepLine
 from bert_jax.logging.metrics_writer import SUMMARY, EventsFile, Listener, MetricsFile, WandbWriter

@@ -16,10 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax import config as config_lib
-from bert_jax.checkpoint.directory import check_space
+from bert_jax.checkpoint.directory import NoIntactCheckpoint, check_space
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.checkpoint.reader import find_newest_step, find_run
-from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import Config, ResolvedRun, RunConfig, StoreFacts, resolve
 from bert_jax.logging import metrics_writer
 from bert_jax.logging.console import Screen
