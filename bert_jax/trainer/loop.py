@@ -23,7 +23,6 @@ from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import RunConfig
 from bert_jax.logging.console import FAINT, StepLine
 from bert_jax.logging.metrics_writer import SUMMARY, EventsFile, Listener, MetricsFile, WandbWriter
-from bert_jax.monitoring.rules import Finding, PhaseFacts
 from bert_jax.monitoring.watch import Watch
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import goodput, profiler
@@ -109,31 +108,18 @@ def open_listeners(setup: Setup) -> list[Listener]:
     """Open the listeners on process 0 (record files, monitoring, W&B); return none elsewhere."""
     if jax.process_index() > 0:
         return []
-    file = MetricsFile(setup.workdir, config_lib.total_steps(setup.config))
+    config, screen = setup.config, setup.screen
+    file = MetricsFile(setup.workdir, config_lib.total_steps(config))
     listeners: list[Listener] = [file]
-    if isinstance(setup.config, config_lib.Config):  # no rule is about fine-tuning
-        listeners.append(_open_watch(setup, setup.config, file))
+    if isinstance(config, config_lib.Config):  # no rule is about fine-tuning
+        baselines = [facts.baseline for facts in setup.phases]
+        per_step = [facts.per_step for facts in setup.phases]
+        watch = Watch(config, baselines, per_step, setup.findings, screen.finding, file)
+        listeners.append(watch)
     listeners.append(EventsFile(setup.workdir))
-    if setup.config.log.wandb:
-        listeners.append(WandbWriter(setup.workdir, setup.config, setup.screen.print))
+    if config.log.wandb:
+        listeners.append(WandbWriter(setup.workdir, config, screen.print))
     return listeners
-
-
-def _open_watch(setup: Setup, config: config_lib.Config, file: MetricsFile) -> Watch:
-    phases = [
-        PhaseFacts(
-            config_lib.phase_start(config, index),
-            facts.baseline,
-            facts.per_step["predictions_per_step"],
-            facts.per_step["examples_per_step"],
-        )
-        for index, facts in enumerate(setup.phases)
-    ]
-
-    def show(finding: Finding) -> None:
-        setup.screen.finding(finding.rule, finding.sentence, finding.advice)
-
-    return Watch(config, phases, setup.findings, show, file)
 
 
 def _restore_or_initialize(

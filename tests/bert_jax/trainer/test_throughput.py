@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from bert_jax.config import Config, Phase
-from bert_jax.logging.metrics_writer import MetricsFile
-from bert_jax.monitoring.rules import Finding, PhaseFacts
 from bert_jax.train_step import metrics
 from bert_jax.trainer import loop, readings
 from bert_jax.trainer.readings import Progress, RunningPhase, StepClock, StepReader
@@ -178,21 +176,15 @@ def test_a_line_has_examples_a_second_and_the_seconds_of_all_positions_that_are_
 def test_the_watch_of_a_run_knows_what_each_of_its_phases_is_like(tmp_path):
     phases = (Phase(16, 10, batch_size=8), Phase(32, 4, batch_size=8))
     facts = [
-        SimpleNamespace(
-            baseline={"unigram_mlm_loss": number},
-            per_step={"predictions_per_step": 10 * number, "examples_per_step": 100 * number},
-        )
+        SimpleNamespace(baseline={"unigram_mlm_loss": number}, per_step={"seq_len": 16 * number})
         for number in (1.0, 2.0)
     ]
-    shown = []
-    screen = SimpleNamespace(finding=lambda *words: shown.append(words))
+    screen = SimpleNamespace(finding=print)
     config = Config(phases=phases)
-    setup = SimpleNamespace(config=config, phases=facts, screen=screen, findings=["x"])
-    watch = loop._open_watch(setup, config, MetricsFile(tmp_path))
-    assert watch.phases == [
-        PhaseFacts(0, {"unigram_mlm_loss": 1.0}, 10.0, 100.0),
-        PhaseFacts(10, {"unigram_mlm_loss": 2.0}, 20.0, 200.0),
-    ]
-    assert watch.config is config and watch.data_findings == ["x"]
-    watch.show(Finding("rule", 3, "It is so.", "Try this."))
-    assert shown == [("rule", "It is so.", "Try this.")]
+    setup = SimpleNamespace(
+        config=config, phases=facts, screen=screen, findings=["x"], workdir=tmp_path
+    )
+    _, watch, _ = loop.open_listeners(setup)
+    assert watch.baselines == [{"unigram_mlm_loss": 1.0}, {"unigram_mlm_loss": 2.0}]
+    assert watch.per_step == [{"seq_len": 16.0}, {"seq_len": 32.0}]
+    assert (watch.config, watch.data_findings, watch.show) == (config, ["x"], print)
