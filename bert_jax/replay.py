@@ -57,7 +57,7 @@ from bert_jax.trainer import bad_steps
 from bert_jax.trainer.feed import StoreFeed, join_digests, open_stores
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
-from data_pipeline.report.rows import ShownExample, ShownToken, show_row
+from data_pipeline.report.rows import ShownExample, show_row
 from data_pipeline.sampling.masking import restore_masked
 from data_pipeline.vocab import Vocabulary
 
@@ -101,16 +101,13 @@ def segment_texts(example: ShownExample) -> list[str]:
         tokens = [token for token in example.tokens if token.segment == segment]
         text = ""
         for token in tokens:
-            text += " " * (token.starts_word or not text) + _token_text(token)
+            shown = token.text
+            if token.original is not None:
+                shown = f"[{token.piece.strip('[]')}->{token.original}]"
+            text += " " * (token.starts_word or not text) + shown
         if tokens:
             texts.append(text.strip())
     return texts
-
-
-def _token_text(token: ShownToken) -> str:
-    if token.original is None:
-        return token.text
-    return f"[{token.piece.strip('[]')}->{token.original}]"
 
 
 def _main(log: LibraryLog, flags: ReplayFlags) -> int:
