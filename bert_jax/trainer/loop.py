@@ -37,7 +37,7 @@ from bert_jax.trainer.bad_steps import BadSteps, RollBack, SkippedRanges
 from bert_jax.trainer.compile import Programs
 from bert_jax.trainer.data_check import DataCheck, describe_damage
 from bert_jax.trainer.prefetch import PlacedBatch, StepsInFlight, place_ahead
-from bert_jax.trainer.readings import Progress, RunningPhase, StepClock, StepReader
+from bert_jax.trainer.readings import Progress, RunningPhase, StepReader
 from bert_jax.trainer.setup import (
     RunStart,
     Setup,
@@ -216,17 +216,14 @@ class TrainingRun:
 
     def train_phase(self) -> None:
         """Train the remaining steps of the next phase."""
-        index, phase = self.index, self.config.phases[self.index]
-        facts = self.setup.phases[index]
-        start = config_lib.phase_start(self.config, index)
-        clock = StepClock(
-            self.progress, phase.batch_size, facts.examples_per_row, self.ledger.move_to_waiting
-        )
-        self.running = running = RunningPhase(index, phase, facts, start, clock)
-        if self.setup.resize is not None and start <= self.step <= running.end:
+        index, facts = self.index, self.setup.phases[self.index]
+        wait = self.ledger.move_to_waiting
+        running = RunningPhase(self.config, index, facts, self.progress, wait)
+        self.running = running
+        if self.setup.resize is not None and running.start <= self.step <= running.end:
             with self.work.doing(goodput.COMPILING, f"phase {index}: removing neurons"):
                 self.state = self.setup.resize(self.state, index)
-        if start < self.step <= running.end:
+        if running.start < self.step <= running.end:
             self.readings.record_ended(running, self.step)
             if self._owes_evaluation():
                 self._evaluate()  # postponed by a stop, a roll-back or the end of a trunk
@@ -308,9 +305,9 @@ class TrainingRun:
         self._after_step()
         while self.step < running.end:
             with self.work.step(self.step + 1):
-                running.clock.add_wait(self.in_flight.make_room())
+                running.add_wait(self.in_flight.make_room())
                 self._take(batches)
-            running.clock.count_step()
+            running.count_step()
             self._show_step()
             self._after_step()
 
@@ -377,26 +374,26 @@ class TrainingRun:
                 do()
 
     def _end_trace(self) -> None:
-        self.running.clock.add_wait(self.in_flight.wait_for_all())
-        self.running.clock.end_interval()
+        self.running.add_wait(self.in_flight.wait_for_all())
+        self.running.end_interval()
         self._show_trace(self.profiler.close())
-        self.running.clock.start()
+        self.running.restart_clock()
 
     def _read_all_steps(self) -> None:
         with self.work.step(self.step + 1):
-            self.running.clock.add_wait(self.in_flight.wait_for_all())
+            self.running.add_wait(self.in_flight.wait_for_all())
         self.readings.read(self.running, self.step)
 
     def _read_finished_steps(self) -> None:
         self.readings.read(self.running, self.step - 1)
 
     def _restart_clock(self) -> None:
-        self.running.clock.start()
+        self.running.restart_clock()
         self.step_line.restart(self.step)
 
     def _compile_next_phase(self) -> None:
         running = self.running
-        secs_left = running.clock.secs_for((running.end - self.step) * running.phase.batch_size)
+        secs_left = running.secs_for((running.end - self.step) * running.phase.batch_size)
         if secs_left is not None and secs_left <= COMPILE_AHEAD_SECS:
             self.programs.begin(running.index + 1)
 
