@@ -72,12 +72,6 @@ class StepParts:
         )
 
     @property
-    def record(self) -> dict[str, Any]:
-        """Return what the run record says about untrained parts and kernel checks."""
-        kernels = {run_record.KERNELS: dict(self.kernels)} if self.kernels else {}
-        return {run_record.UNTRAINED: list(self.untrained), **kernels}
-
-    @property
     def frozen_shardings(self) -> bert.Params:
         """Return a NamedSharding for each parameter of the teacher."""
         if self.teacher is None:

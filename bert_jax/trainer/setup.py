@@ -31,7 +31,7 @@ from bert_jax.parallel import processes
 from bert_jax.runtime import goodput, history, profiler, resume, run_record
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.profiler import Window
-from bert_jax.runtime.run_record import BRANCH, Change, Provenance
+from bert_jax.runtime.run_record import Change, Provenance
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.train_step import mup
 from bert_jax.train_step import state as state_lib
@@ -76,8 +76,12 @@ class Setup:
     @property
     def record(self) -> dict[str, Any]:
         """Return the run record's entries about untrained parts, kernel checks and the trunk."""
-        branch = {} if self.trunk is None else {BRANCH: dataclasses.asdict(self.trunk)}
-        return self.parts.record | branch
+        record: dict[str, Any] = {run_record.UNTRAINED: list(self.parts.untrained)}
+        if self.parts.kernels:
+            record[run_record.KERNELS] = dict(self.parts.kernels)
+        if self.trunk is not None:
+            record[run_record.BRANCH] = dataclasses.asdict(self.trunk)
+        return record
 
     @property
     def config(self) -> RunConfig:
