@@ -177,18 +177,15 @@ def thin(points: Points) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray
 
     The first point is a group by itself; if there are few points, each point is.
     """
-    steps_N, values_N = points
-    count = len(steps_N)
-    groups = min(count, MAX_POINTS)
-    others = np.linspace(1, count, groups - 1, endpoint=False).astype(int)
-    firsts = np.concatenate([[0], others])
-    sizes = np.diff(firsts, append=count)
-    return (
-        steps_N[firsts + sizes - 1],
-        np.add.reduceat(values_N, firsts) / sizes,
-        np.minimum.reduceat(values_N, firsts),
-        np.maximum.reduceat(values_N, firsts),
+    steps, values = (
+        [points_N[:1], *filter(len, np.array_split(points_N[1:], MAX_POINTS - 1))]
+        for points_N in points
     )
+    lasts = np.array([group[-1] for group in steps])
+    means, lows, highs = (
+        np.array([reduce(group) for group in values]) for reduce in (np.mean, np.min, np.max)
+    )
+    return lasts, means, lows, highs
 
 
 def _draw_curves(
