@@ -121,12 +121,11 @@ def _main(log: LibraryLog, flags: ReplayFlags) -> int:
                 return _show_bad(console, bad_steps.read(home), bad_steps.read_skipped(home))
         most = None if flags.rows == "all" else int(flags.rows)
         total = config_lib.total_steps(run.config)
-        if flags.step is None:
-            raise Refused(f"--step is missing: a step from 1 to {total:,}, or --bad")
-        if not 1 <= flags.step <= total:
+        if flags.step is None or not 1 <= flags.step <= total:
+            given = "missing" if flags.step is None else flags.step
             raise Refused(
-                f"--step is {flags.step}; the run of {workdir} has steps 1 to {total:,}, as in "
-                "its metrics.jsonl"
+                f"--step is {given}; give a step from 1 to {total:,}, which the run of {workdir} "
+                "has, or --bad"
             )
         log.hold()
         data = dataclasses.replace(run.config.data, store=flags.store or run.config.data.store)

@@ -246,7 +246,11 @@ def read_run(folder: pathlib.Path) -> RunState:
     # A run may stop, or save, between two lines of metrics.
     last_step = max([curves.last_step, *(attempt[-1].step for attempt in attempts[-1:])])
     curves = dataclasses.replace(curves, last_step=last_step)
-    state, has_summary = _find_state(folder), (folder / SUMMARY).exists()
+    state, has_summary = "not finished", (folder / SUMMARY).exists()
+    if workdir_lock.is_locked(folder):
+        state = "running"
+    elif workdir_lock.was_locked_here(folder):
+        state = "stopped"
     summary = read_file(SUMMARY) if has_summary else {}
     missing += [] if has_summary else [f"There is no {SUMMARY}{_WHY_NO_SUMMARY[state]}."]
     missing += _list_gaps(attempts, curves)
@@ -296,13 +300,6 @@ def _list_gaps(attempts: Sequence[goodput.Attempt], curves: Curves) -> Iterator[
         yield "There is no held-out line yet, so there is no held-out loss."
     if curves.damaged_lines:
         yield f"{curves.damaged_lines:,} lines of {METRICS} are damaged and left out."
-
-
-def _find_state(folder: pathlib.Path) -> str:
-    """Return the state of a run without a summary, by the lock of its folder."""
-    if workdir_lock.is_locked(folder):
-        return "running"
-    return "stopped" if workdir_lock.was_locked_here(folder) else "not finished"
 
 
 def _read_manifest(store: Any, digest: str) -> tuple[Mapping[str, Any], str]:
