@@ -33,7 +33,7 @@ from bert_jax.runtime.watchdog import Watchdog, Work
 from bert_jax.train_step import guard
 from bert_jax.train_step.schedule import make_pace_of
 from bert_jax.train_step.state import TrainState
-from bert_jax.trainer.bad_steps import BadSteps, RollBack, SkippedRanges
+from bert_jax.trainer.bad_steps import BadSteps, RollBack
 from bert_jax.trainer.compile import Programs
 from bert_jax.trainer.data_check import DataCheck, describe_damage
 from bert_jax.trainer.prefetch import PlacedBatch, StepsInFlight, place_ahead
@@ -96,9 +96,7 @@ def open_run(setup: Setup, stop: Stop, watchdog: Watchdog) -> Iterator["Training
         state, progress = _restore_or_initialize(setup, checkpoints, work)
         if not is_new:  # the restore has found which checkpoint is complete
             _show_opening(setup, ledger, done=int(state.step))
-        data_check = DataCheck(setup.stores, setup.workdir, stop, setup.config.hosts.stuck_secs)
-        at_the_end.callback(data_check.close)
-        run = TrainingRun(setup, stop, work, checkpoints, data_check, int(state.step))
+        run = TrainingRun(setup, stop, work, checkpoints, int(state.step))
         at_the_end.callback(run.close)
         run.start(state, progress)
         yield run
@@ -176,38 +174,36 @@ class TrainingRun:
         stop: Stop,
         work: Work,
         checkpoints: Checkpoints,
-        data_check: DataCheck,
         started_step: int,
     ) -> None:
         """Open the programs and the listeners; `start` follows, with the state of started_step."""
         self.setup, self.stop, self.work = setup, stop, work
-        self.checkpoints, self.data_check = checkpoints, data_check
-        self.started_step = started_step
+        self.checkpoints, self.started_step = checkpoints, started_step
         self.config, self.screen, self.ledger = setup.config, setup.screen, work.ledger
-        self.skipped = SkippedRanges(setup.workdir, self.config)
+        self.bad_steps = BadSteps(setup.storage, self.config, setup.feed, self.screen)
         self.programs = Programs(setup.parts, setup.feed, setup.phases)
         self.pace_of = make_pace_of(self.config)
         self.listeners = open_listeners(setup)
         self.summary: dict[str, Any] | None = None
         self._has_state = False
+        limit_secs = self.config.hosts.stuck_secs
+        self.data_check = DataCheck(setup.stores, setup.workdir, stop, limit_secs)
 
     def start(self, state: TrainState, progress: Progress) -> None:
         """Begin at a restored or initial state, after skipped ranges; also after a roll-back."""
         for listener in self.listeners:
             listener.on_start(int(state.step))
-        self.state = self.skipped.pass_over(state, progress, self.setup.parts.shardings)
+        self.state = self.bad_steps.resume(state, progress, self.setup.parts.shardings)
         self._has_state = True
         self.progress, self.step = progress, int(self.state.step)
         self.index = 0  # the phase to train next
         self.heldout: dict[str, float] = {}  # the scores of the last evaluation
         self.in_flight = StepsInFlight()
-        setup, screen = self.setup, self.screen
-        self.bad_steps = BadSteps(setup.storage, self.config, setup.feed, screen, progress)
-        self.bad_steps.cut_after(self.step)
+        setup = self.setup
         self.readings = StepReader(setup, self._record, self.bad_steps, self.ledger, progress)
         window = setup.profiled if jax.process_index() == 0 else None
         self.profiler = Profiler(window, setup.workdir / profiler.FOLDER)
-        self.step_line = StepLine(screen, config_lib.total_steps(self.config))
+        self.step_line = StepLine(self.screen, config_lib.total_steps(self.config))
 
     @property
     def is_done(self) -> bool:
@@ -238,7 +234,7 @@ class TrainingRun:
         """Restore the newest checkpoint, and skip the steps up to and including the bad one."""
         self._free_state()
         state, progress = _restore_or_initialize(self.setup, self.checkpoints, self.work)
-        self.skipped.add(int(state.step), bad, self.bad_steps)
+        self.bad_steps.skip(int(state.step), bad)
         self.setup.storage.publish()  # a run killed after this resumes identically
         self.start(state, progress)
 
@@ -255,6 +251,7 @@ class TrainingRun:
         """Stop the background threads and the listeners."""
         # Everything is closed, in reverse order, even if one close raises.
         with contextlib.ExitStack() as closing:
+            closing.callback(self.data_check.close)
             for listener in self.listeners:
                 closing.callback(listener.on_close, self.summary)
             closing.callback(self._close_programs)

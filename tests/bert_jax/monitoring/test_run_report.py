@@ -11,8 +11,14 @@ import socket
 import pytest
 
 from bert_jax import report
-from bert_jax.monitoring.comparison import compare, describe_settings
-from bert_jax.monitoring.run_report import describe_verdict, draw_tree, list_facts, render_page
+from bert_jax.monitoring.run_report import (
+    compare,
+    describe_settings,
+    describe_verdict,
+    draw_tree,
+    list_facts,
+    render_page,
+)
 from bert_jax.monitoring.run_state import read_run
 from data_pipeline.store import MANIFEST
 from tests.damages import edit_json
