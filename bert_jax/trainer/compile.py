@@ -72,13 +72,6 @@ class StepParts:
         )
 
     @property
-    def frozen_shardings(self) -> bert.Params:
-        """Return a NamedSharding for each parameter of the teacher."""
-        if self.teacher is None:
-            raise Refused("this run has no teacher")
-        return state_lib.shard_params(self.teacher, self.mesh, self.config.mesh)
-
-    @property
     def abstract_frozen(self) -> tuple[bert.Params, ...]:
         """Return shapes, dtypes and shardings of the teacher's parameters, () without one."""
         if self.teacher is None:
@@ -86,7 +79,7 @@ class StepParts:
         frozen = jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
             self.teacher.abstract_params,
-            self.frozen_shardings,
+            state_lib.shard_params(self.teacher, self.mesh, self.config.mesh),
         )
         return (frozen,)
 

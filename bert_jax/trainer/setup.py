@@ -146,7 +146,7 @@ def build_setup(
     jax.set_mesh(parts.mesh)
     frozen: tuple[bert.Params, ...] = ()
     if teacher is not None and parts.teacher is not None:
-        shardings = parts.frozen_shardings
+        shardings = state_lib.shard_params(parts.teacher, parts.mesh, run.mesh)
         frozen = (teacher_lib.place_teacher(teacher, parts.teacher, parts.mesh, shardings),)
         rows = [("teacher", f"{teacher.parameter_count:,} from {teacher.address}"), *rows]
 
