@@ -44,9 +44,10 @@ class Watch:
     def on_record(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
         """Apply the rules to the lines of the phase, with these numbers."""
         self._keep({"step": step, "split": split, **numbers})
-        index = self._index
-        known = (self.baselines[index], self.per_step[index])
-        self._report(diagnose(PhaseView(self.config, index, *known, step, **self._lines)))
+        index, lines = self._index, self._lines
+        known = self.baselines[index], self.per_step[index]
+        view = PhaseView(self.config, index, *known, step, lines["train"], lines["heldout"])
+        self._report(diagnose(view))
 
     def on_close(self, summary: dict[str, Any] | None) -> None:
         """Add the findings to the summary."""
