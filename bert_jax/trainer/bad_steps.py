@@ -75,7 +75,7 @@ class BadSteps:
             lambda: json.dumps([dataclasses.asdict(each) for each in read_skipped(storage.home)]),
             config.hosts.start_secs,
         )
-        self._skipped = _parse(text.encode(), LEFT_OUT)
+        self._skipped = parse_record(json.loads(text), list[SkippedRange], LEFT_OUT)
 
     def resume(self, state: TrainState, progress: Progress, shardings: TrainState) -> TrainState:
         """Continue with a restored state and its counters; delete the records of later steps.
@@ -228,14 +228,11 @@ def read_skipped(workdir: pathlib.Path) -> list[SkippedRange]:
     if not path.exists() and not path.is_symlink():
         return []
     try:
-        return _parse(small_files.read_bytes(path, workdir), path)
+        ranges = small_files.parse_json(small_files.read_bytes(path, workdir), path)
+        return parse_record(ranges, list[SkippedRange], path)
     except DamagedFile as error:
         hint = "put the file of this run back, or give another --workdir"
         raise DamagedFile(f"{error}; {hint}") from None
-
-
-def _parse(data: bytes, path: object) -> list[SkippedRange]:
-    return parse_record(small_files.parse_json(data, path), list[SkippedRange], path)
 
 
 def write_skipped(workdir: pathlib.Path, ranges: Sequence[SkippedRange]) -> None:
