@@ -101,10 +101,10 @@ def segment_texts(example: ShownExample) -> list[str]:
         tokens = [token for token in example.tokens if token.segment == segment]
         text = ""
         for token in tokens:
-            shown = token.text
+            words = token.text
             if token.original is not None:
-                shown = f"[{token.piece.strip('[]')}->{token.original}]"
-            text += " " * (token.starts_word or not text) + shown
+                words = f"[{token.piece.strip('[]')}->{token.original}]"
+            text += " " * (token.starts_word or not text) + words
         if tokens:
             texts.append(text.strip())
     return texts
