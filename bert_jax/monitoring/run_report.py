@@ -173,21 +173,13 @@ def _count_positions(run: RunState, first_step: int) -> int:
 def _list_data(run: RunState) -> Rows:
     """List the facts about the text in the manifest of the run's store."""
     facts = []
-    for name, split in get_object(run.manifest, "splits").items():
-        if isinstance(split, dict):
-            counts = (
-                f"{split[key]:,} {key}"
-                for key in ("documents", "sentences", "tokens")
-                if type(split.get(key)) is int
-            )
-            facts.append((f"{name.replace('heldout', 'held-out')} split", ", ".join(counts)))
-    vocabulary = get_object(run.manifest, "vocabulary")
-    if type(vocabulary.get("size")) is int:
-        kind, case = vocabulary.get("kind", "wordpiece"), describe_case(vocabulary)
+    for name, split in run.manifest.get("splits", {}).items():
+        counts = (f"{split[key]:,} {key}" for key in ("documents", "sentences", "tokens"))
+        facts.append((f"{name.replace('heldout', 'held-out')} split", ", ".join(counts)))
+    if vocabulary := run.manifest.get("vocabulary"):
+        kind, case = vocabulary["kind"], describe_case(vocabulary)
         facts.append(("vocabulary", f"{kind}, {vocabulary['size']:,} entries, {case}"))
-    sources = run.manifest.get("sources")
-    if isinstance(sources, list) and sources:
-        paths = [str(each.get("path", "")) for each in sources if isinstance(each, dict)]
+    if paths := [source["path"] for source in run.manifest.get("sources", [])]:
         more = f" and {len(paths) - 3:,} more" * (len(paths) > 3)
         facts.append(("sources", ", ".join(paths[:3]) + more))
     if run.store:
