@@ -82,6 +82,7 @@ def replay_rows(
     phase, step_rows = config_lib.phase_of_step(feed.config, step), feed.locate_step(step)
     positions_B, pieces = step_rows.positions_B[:most], vocabulary.pieces()
     objective = config_lib.list_objectives(feed.config)[phase]
+    names = feed.config.data.store_names
     for start in range(0, len(positions_B), ROWS_A_CALL):
         batch = feed.open_source(phase).rows(positions_B[start : start + ROWS_A_CALL])
         if objective == config_lib.CAUSAL:
@@ -89,7 +90,7 @@ def replay_rows(
         for number in range(start, min(start + ROWS_A_CALL, len(positions_B))):
             row = {name: array[number - start] for name, array in batch.items()}
             epoch, index = step_rows.epoch_B[number], step_rows.index_B[number]
-            store = feed.store_names[step_rows.store_B[number]] if len(feed.stores) > 1 else ""
+            store = names[step_rows.store_B[number]] if len(names) > 1 else ""
             examples = show_row(row, vocabulary, pieces)
             yield ReplayedRow(int(positions_B[number]), store, int(epoch), int(index), examples)
 

@@ -111,7 +111,7 @@ def count_phase(
         heldout_examples=sum(len(part.tokens_B) for part in parts),
         heldout_batches=[batch for part in parts for batch in part.batches],
         score=functools.partial(score_stores, parts),
-        show=functools.partial(show_stores, feed.store_names, baseline),
+        show=functools.partial(show_stores, feed.config.data.store_names, baseline),
     )
 
 
@@ -162,7 +162,7 @@ def _count_heldout(
     predictions /= _count_predictions(evaluated, evaluated.shape.predictions, tokens_B)
     if "unigram_causal_loss" in baseline:
         predictions = sum(len(list_next_tokens(batch)) for batch in batches)
-    name, weight = feed.store_names[number], feed.weights(index)[number]
+    name, weight = feed.config.data.store_names[number], feed.weights(index)[number]
     return HeldoutSet(name, weight, batches, tokens_B, predictions / len(tokens_B), baseline)
 
 
@@ -243,9 +243,8 @@ def _describe_store(store: Store, label: str) -> list[tuple[str, str]]:
 def _describe_mixture(feed: StoreFeed, index: int) -> str:
     """Describe each store's share in a phase, and how often the phase repeats its text."""
     phase, parts = feed.config.phases[index], []
-    for number, (name, weight) in enumerate(
-        zip(feed.store_names, feed.weights(index), strict=True)
-    ):
+    names, weights = feed.config.data.store_names, feed.weights(index)
+    for number, (name, weight) in enumerate(zip(names, weights, strict=True)):
         rows = phase.steps * phase.batch_size * weight
         epochs = rows / feed.open_split(index, number).mean_rows_per_epoch
         parts.append(f"{name} {weight:.2%} ({epochs:,.1f} epochs)")

@@ -6,8 +6,8 @@ _TOP = (
     (
         WIRING,
         "replay.py",
-        "feed.store_names[step_rows.store_B[number]]",
-        "feed.store_names[0]",
+        "names[step_rows.store_B[number]]",
+        "names[0]",
         "trainer/test_mixture.py::test_replay_names_the_store_of_each_row",
     ),
     (
