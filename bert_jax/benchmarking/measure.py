@@ -157,7 +157,8 @@ def _init_frozen(parts: StepParts) -> tuple[bert.Params, ...]:
     if parts.teacher is None:
         return ()
     params = parts.teacher.init(jax.random.key(parts.config.seed))
-    return (jax.device_put(params, parts.frozen_shardings),)
+    shardings = state.shard_params(parts.teacher, parts.mesh, parts.config.mesh)
+    return (jax.device_put(params, shardings),)
 
 
 def measure(
