@@ -355,21 +355,20 @@ class TrainingRun:
         evaluates = not is_stopping and self._owes_evaluation()
         at_end = self.step == self.running.end
         saves = at_end or is_stopping or self.checkpoints.is_due(self.step)
-        if is_stopping:
-            self._refuse_damaged_data()
-        if evaluates or saves:
-            self._read_all_steps()
-        elif (self.step - 1) % self.config.log_every_steps == 0:
-            self.readings.read(self.running, self.step - 1)
-        if evaluates:
-            self._evaluate()
-        if saves:
-            self._save()
-        if is_stopping:
-            self._end_stopped()
-        if evaluates or saves:
-            self._restart_clock()
-        self._compile_next_phase()
+        pauses = evaluates or saves
+        logs = (self.step - 1) % self.config.log_every_steps == 0
+        for is_due, do in (
+            (is_stopping, self._refuse_damaged_data),
+            (pauses, self._read_all_steps),
+            (logs and not pauses, self._read_finished_steps),
+            (evaluates, self._evaluate),
+            (saves, self._save),
+            (is_stopping, self._end_stopped),
+            (pauses, self._restart_clock),
+            (True, self._compile_next_phase),
+        ):
+            if is_due:
+                do()
 
     def _end_trace(self) -> None:
         self.running.add_wait(self.in_flight.wait_for_all())
@@ -381,6 +380,9 @@ class TrainingRun:
         with self.work.step(self.step + 1):
             self.running.add_wait(self.in_flight.wait_for_all())
         self.readings.read(self.running, self.step)
+
+    def _read_finished_steps(self) -> None:
+        self.readings.read(self.running, self.step - 1)
 
     def _restart_clock(self) -> None:
         self.running.restart_clock()
