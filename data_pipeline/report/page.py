@@ -17,7 +17,6 @@ from data_pipeline.report import terminal
 from data_pipeline.report.health import Health
 from data_pipeline.report.lengths import Bin, Lengths
 from data_pipeline.report.rows import ShownToken
-from data_pipeline.store.findings import StoreFinding
 
 _INCHES = (4.6, 2.4)
 # Colors of the pictures; the page replaces each by its own variable, for light and dark screens.
@@ -228,7 +227,7 @@ dd { margin: 0; overflow-wrap: anywhere; }
 _FLAG, _CODE = re.compile(r"(--\w[\w.\[\]]*\w(=[\w./*,+-]*\w)?)"), r"<code>\1</code>"
 
 
-def render_page(health: Health, findings: Sequence[StoreFinding]) -> str:
+def render_page(health: Health, findings: Sequence[str]) -> str:
     """Render the whole page."""
     title = escape(f"Store {health.store}")
     manifest = health.manifest
@@ -236,7 +235,7 @@ def render_page(health: Health, findings: Sequence[StoreFinding]) -> str:
     counts = ((label, *values) for label, values in terminal.list_counts(health))
     sections = [
         f'<h1>{title}</h1><p class="quiet">{escape(digest)}</p>',
-        render_section("What looks wrong", render_findings([each.text for each in findings])),
+        render_section("What looks wrong", render_findings(findings)),
         render_section("Counts", render_table(("", "train", "held out"), counts)),
         render_section("Lengths, of the training split", _plots(health) + _percentiles(health)),
         render_section("Facts", render_facts(terminal.list_health_facts(health))),
