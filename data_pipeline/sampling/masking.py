@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,8 +12,6 @@ from data_pipeline.spec.schema import restore_ids
 
 # First counters of a row's draws: order of positions, replacements, random ids, run lengths.
 _CHOOSE, _REPLACE, _RANDOM_ID, _RUN_LENGTH = 0, 1 << 16, 2 << 16, 3 << 16
-# Sort keys after all candidates.
-_NEVER, _LAST = np.uint32(2**32 - 1), np.uint64(2**64 - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,15 +88,16 @@ def mask_rows(
     create_masked_lm_predictions.
     """
     slots = rules.max_predictions_per_seq
-    if rules.weights_V is not None:
-        is_text_BS = is_text_BS & (rules.weights_V.take(input_ids_BS) > 0)
+    weight_BS = None if rules.weights_V is None else rules.weights_V.take(input_ids_BS)
+    if weight_BS is not None:
+        is_text_BS = is_text_BS & (weight_BS > 0)
     count_B = count_predictions(length_B, np.count_nonzero(is_text_BS, axis=1), rules)
     if rules.masking == "token":
-        if rules.weights_V is None:
-            positions_BP = _choose_positions(is_text_BS, row_keys_B, slots)
+        if weight_BS is None:
+            keys_BS, low_mask = _make_sort_keys(is_text_BS, row_keys_B)
         else:
-            weight_BS = rules.weights_V.take(input_ids_BS)
-            positions_BP = _choose_by_weight(weight_BS, is_text_BS, row_keys_B, slots)
+            keys_BS, low_mask = _make_weighted_keys(weight_BS, is_text_BS, row_keys_B)
+        positions_BP = (_take_smallest(keys_BS, slots) & low_mask).astype(np.int32)
         used_BP = np.arange(slots) < count_B[:, None]
         # Unused slots sort after all positions, then become 0 = [CLS].
         positions_BP[~used_BP] = np.iinfo(np.int32).max
@@ -113,33 +112,29 @@ def mask_rows(
     return Masks(positions_BP, original_BP, used_BP.astype(np.float32))
 
 
-def _choose_positions(is_text_BS: np.ndarray, row_keys_B: np.ndarray, slots: int) -> np.ndarray:
-    """Choose the first `slots` positions of text in random order: int32[B,P].
-
-    Positions past a row's tokens come last, in no meaningful order.
-    """
-    keys_BS, low_mask = _make_sort_keys(is_text_BS, row_keys_B)
-    return (_take_smallest(keys_BS, slots, _NEVER) & low_mask).astype(np.int32)
-
-
-def _take_smallest(keys_BS: np.ndarray, slots: int, filler: np.unsignedinteger[Any]) -> np.ndarray:
+def _take_smallest(keys_BS: np.ndarray, slots: int) -> np.ndarray:
     """Return the `slots` smallest keys per row, ascending, [B,P]; reorder `keys_BS` in place."""
     rows, seq_len = keys_BS.shape
     if slots < seq_len:
         keys_BS.partition(slots - 1, axis=1)
-    keys_BP = np.full((rows, slots), filler)
+    keys_BP = np.full((rows, slots), _last_key(keys_BS), keys_BS.dtype)
     keys_BP[:, : min(slots, seq_len)] = keys_BS[:, :slots]
     keys_BP.sort(axis=1)
     return keys_BP
 
 
-def _choose_by_weight(
-    weight_BS: np.ndarray, is_text_BS: np.ndarray, row_keys_B: np.ndarray, slots: int
-) -> np.ndarray:
-    """Sample `slots` text positions without replacement, by weight: float64[B,S] -> int32[B,P].
+def _last_key(keys: np.ndarray) -> int:
+    """Return the key that sorts after all candidates."""
+    return int(np.iinfo(keys.dtype).max)
 
-    Draw an exponential time per position, with the weight as its rate, and take the smallest
-    times (Efraimidis and Spirakis 2006). Slots past the text of a row have no meaningful order.
+
+def _make_weighted_keys(
+    weight_BS: np.ndarray, is_text_BS: np.ndarray, row_keys_B: np.ndarray
+) -> tuple[np.ndarray, np.uint64]:
+    """Make keys like _make_sort_keys, uint64[B,S], that sample positions by float64[B,S] weights.
+
+    Draw an exponential time per position, with the weight as its rate: the smallest times are a
+    sample without replacement (Efraimidis and Spirakis 2006).
     """
     position_S = np.arange(is_text_BS.shape[1], dtype=np.uint32)
     bits_BS = hashing.hash32(row_keys_B, position_S + np.uint32(_CHOOSE))
@@ -148,9 +143,8 @@ def _choose_by_weight(
     time_BS = (-np.log((bits_BS + 0.5) / 2**32) / rate_BS).astype(np.float32)
     # Positive floats sort like their bits; the position in the lower bits breaks ties.
     keys_BS = time_BS.view(np.uint32).astype(np.uint64) << np.uint64(32) | position_S
-    keys_BS[~is_text_BS] = _LAST
-    keys_BP = _take_smallest(keys_BS, slots, _LAST)
-    return (keys_BP & np.uint64(0x7FFFFFFF)).astype(np.int32)
+    keys_BS[~is_text_BS] = _last_key(keys_BS)
+    return keys_BS, np.uint64(0x7FFFFFFF)
 
 
 def _make_sort_keys(
@@ -159,15 +153,14 @@ def _make_sort_keys(
     """Make keys that sort each row's candidates into random order: uint32[B,S], and a bit mask.
 
     The lowest bits of a key hold its position and the others a hash, so the keys can be sorted in
-    place; key & mask is the position. Positions that are not candidates get the key _NEVER, which
-    sorts last.
+    place; key & mask is the position. Positions that are not candidates get _last_key.
     """
     position_S = np.arange(is_candidate_BS.shape[1], dtype=np.uint32)
     low_mask = np.uint32((1 << max(1, (len(position_S) - 1).bit_length())) - 1)
     keys_BS = hashing.hash32(row_keys_B, position_S + np.uint32(_CHOOSE))
     keys_BS &= ~low_mask
     keys_BS |= position_S
-    np.putmask(keys_BS, ~is_candidate_BS, _NEVER)
+    np.putmask(keys_BS, ~is_candidate_BS, _last_key(keys_BS))
     return keys_BS, low_mask
 
 
@@ -223,7 +216,7 @@ def choose_words(
     rows = np.arange(len(count_B))  # rows with room for tokens and with unvisited words
     for rank in range(keys_BS.shape[1]):
         keys = keys_BS[rows, rank]
-        is_open = (keys != _NEVER) & (room_B[rows] > 0)
+        is_open = (keys != _last_key(keys)) & (room_B[rows] > 0)
         rows, keys = rows[is_open], keys[is_open]
         if not len(rows):
             break

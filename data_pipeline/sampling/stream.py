@@ -194,16 +194,12 @@ def _check_lengths(seq_len: int, max_predictions_per_seq: int, packed_examples: 
 
 
 def _check_split(split: Split, options: PretrainOptions) -> None:
-    if split.documents < 1 or split.tokens < 1:
+    if split.documents < (2 if options.segments == "nsp" else 1):
         raise Refused(
-            f"split {split.name} is empty; it needs a document, and for next-sentence prediction "
-            "2: build the store from more text"
-        )
-    if split.documents < 2 and options.segments == "nsp":
-        raise Refused(
-            f"split {split.name} has 1 document; next-sentence prediction takes its random second "
-            "segments from another one: build the store from 4 or more documents that differ "
-            "(--documents says where one ends), or choose other config.data.segments"
+            f"split {split.name} has {split.documents} documents; it needs one, and next-sentence "
+            "prediction takes its random second segments from another one: build the store from 4 "
+            "or more documents that differ (--documents says where one ends), or choose other "
+            "config.data.segments"
         )
     if split.sentences >= 2**32:
         raise Refused(
