@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -130,7 +130,7 @@ def _last_key(keys: np.ndarray) -> int:
 
 def _make_weighted_keys(
     weight_BS: np.ndarray, is_text_BS: np.ndarray, row_keys_B: np.ndarray
-) -> tuple[np.ndarray, np.uint64]:
+) -> tuple[np.ndarray, np.unsignedinteger[Any]]:
     """Make keys like _make_sort_keys, uint64[B,S], that sample positions by float64[B,S] weights.
 
     Draw an exponential time per position, with the weight as its rate: the smallest times are a
@@ -149,7 +149,7 @@ def _make_weighted_keys(
 
 def _make_sort_keys(
     is_candidate_BS: np.ndarray, row_keys_B: np.ndarray
-) -> tuple[np.ndarray, np.uint32]:
+) -> tuple[np.ndarray, np.unsignedinteger[Any]]:
     """Make keys that sort each row's candidates into random order: uint32[B,S], and a bit mask.
 
     The lowest bits of a key hold its position and the others a hash, so the keys can be sorted in

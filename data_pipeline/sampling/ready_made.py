@@ -44,8 +44,7 @@ class StoredExamples(ExampleSource):
         return len(self.split_rows)  # every epoch has each example once
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        epoch_B, index_B = np.divmod(np.asarray(positions, np.int64), len(self.split_rows))
-        return epoch_B, index_B
+        return np.divmod(np.asarray(positions, np.int64), len(self.split_rows))
 
     def make_rows_of_part(self, part: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
         key = hashing.derive_key(

@@ -215,7 +215,7 @@ class WalkCache:
         """Start to build walk `number` in the background, unless it is in memory or under way."""
         with self._lock:
             if number not in self._walks:
-                self._walks[number] = future = Future()
+                future = self._walks[number] = Future[PlannedWalk]()
                 # A daemon: an interrupted run must not wait for a walk that nobody will read.
                 threading.Thread(
                     target=self._build_into, args=(future, number), daemon=True
