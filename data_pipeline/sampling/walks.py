@@ -5,7 +5,6 @@ import dataclasses
 import hashlib
 import json
 import logging
-import pathlib
 import threading
 import time
 from concurrent.futures import Future
@@ -22,7 +21,7 @@ from data_pipeline.sampling.walk import Walk, WalkRules, make_rules, walk_block,
 from data_pipeline.spec import hashing
 from data_pipeline.spec.hashing import Purpose
 from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.store import WALKS, Split
+from data_pipeline.store import WALKS, Split, Store
 
 # balance_random_share samples this many sentences from this many places in this many rounds, or up
 # to this many walks of a small corpus.
@@ -105,28 +104,20 @@ class WalkFacts:
     rows: tuple[Annotated[int, 1, MAX_COUNT], ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Sidecar:
-    """Hold the folder of walk facts, and the digest of the corpus that they belong to."""
-
-    folder: pathlib.Path
-    corpus_digest: str
-
-
 def find_walk_facts(
-    split: Split, options: PretrainOptions, seq_len: int, sidecar: Sidecar | None
+    split: Split, options: PretrainOptions, seq_len: int, store: Store | None
 ) -> WalkFacts:
-    """Return the facts of the dupe_factor walks, from the sidecar or counted and written to it.
+    """Return the facts of the dupe_factor walks, counted once and kept in a file in the store.
 
-    The file name is a digest of all that the facts depend on. Without a sidecar, or if it cannot
-    be written, the walks are counted at each start.
+    The file name is a digest of all that the facts depend on. Without a store, or if it cannot be
+    written, the walks are counted at each start.
 
     Raises:
       Refused: the corpus has a document without sentences or a sentence without tokens.
     """
-    if sidecar is None or sidecar.folder.is_symlink():  # a link may point outside the store
+    if store is None or (store.directory / WALKS).is_symlink():  # it may point outside the store
         return _count_walks(split, options, seq_len)
-    path = sidecar.folder / f"{_digest_inputs(split, options, seq_len, sidecar.corpus_digest)}.json"
+    path = store.directory / WALKS / f"{_digest_inputs(split, options, seq_len, store.digest)}.json"
     with contextlib.suppress(OSError, ValueError):  # it is missing or damaged
         facts = read_record(path, WalkFacts, path.parent)
         if len(facts.examples) == len(facts.rows) == options.dupe_factor:

@@ -18,7 +18,7 @@ from data_pipeline.sampling import walks
 from data_pipeline.sampling.walk import make_rules, split_chunks, walk_corpus
 from data_pipeline.sampling.walks import WalkCache, balance_random_share, find_walk_facts
 from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.store import Split
+from data_pipeline.store import Split, Store
 from tests.data_pipeline.corpora import numbered, split_of, varied
 from tests.data_pipeline.sampling.test_walk import rules_of
 
@@ -48,8 +48,8 @@ def find(
     digest: str = "of the corpus",
 ) -> walks.WalkFacts:
     """The facts with a sidecar in the folder."""
-    sidecar = walks.Sidecar(folder / "walks", digest)
-    return find_walk_facts(split, options, seq_len, sidecar)
+    store = Store(folder, {"digest": digest}, split, split)
+    return find_walk_facts(split, options, seq_len, store)
 
 
 def test_counts_are_read_from_the_sidecar_the_second_time(tmp_path, monkeypatch):
