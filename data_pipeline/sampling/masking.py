@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_pipeline.io.refused import Refused
 from data_pipeline.spec import hashing
 from data_pipeline.spec.schema import restore_ids
 
@@ -26,7 +25,7 @@ class MaskRules:
     random_token_share: float = 0.1  # share of the predicted tokens shown as any id; the rest stays
     masking: str = "token"  # or "whole_word", or "ngram": runs of 1 to longest_ngram whole words
     longest_ngram: int = 3
-    is_continuation_V: np.ndarray | None = None  # bool, True for pieces that continue a word
+    is_continuation_V: np.ndarray | None = None  # bool: continues a word; not for single tokens
     exact: bool = False  # Google's rule for whole words, which may continue past the [SEP] of A
     weights_V: np.ndarray | None = None  # float64, per id; 0: never chosen; None: all equal
 
@@ -80,9 +79,6 @@ def mask_rows(
 
     Shapes: int32[B,S] (changed), bool[B,S] False at [CLS], [SEP] and padding, int[B] the number of
     tokens, uint64[B] -> Masks of B rows and P slots.
-
-    Raises:
-      Refused: the rules mask whole words without is_continuation_V.
 
     Source: Devlin et al. 2019, section 3.1; create_pretraining_data.py@eedf5716ce,
     create_masked_lm_predictions.
@@ -195,17 +191,10 @@ def choose_words(
     Shapes: int32[B,S], bool[B,S] False at [CLS], [SEP] and padding, int64[B], uint64[B]
     -> bool[B,S], at most count_B True per row; fewer if all remaining words are too long.
 
-    Raises:
-      Refused: the rules have no is_continuation_V.
-
     Source: create_masked_lm_predictions in create_pretraining_data.py, google-research/
     bert@eedf5716ce and albert@0cf7f5745e, which lets a run continue after a [SEP].
     """
-    if rules.is_continuation_V is None:
-        raise Refused(
-            f"config.data.masking is {rules.masking!r} but it is unknown which pieces continue a "
-            "word; pass the vocabulary's is_continuation, or mask by 'token'"
-        )
+    assert rules.is_continuation_V is not None
     longest = rules.longest_ngram if rules.masking == "ngram" else 1
     words = _find_words(input_ids_BS, is_text_BS, rules.is_continuation_V, longest, rules.exact)
     keys_BS, low_mask = _make_sort_keys(words.starts_BS, row_keys_B)
