@@ -29,6 +29,11 @@ class MaskRules:
     exact: bool = False  # Google's rule for whole words, which may continue past the [SEP] of A
     weights_V: np.ndarray | None = None  # float64, per id; 0: never chosen; None: all equal
 
+    @property
+    def longest_run(self) -> int:
+        """Return the most whole words that are chosen together."""
+        return self.longest_ngram if self.masking == "ngram" else 1
+
 
 class Masks(NamedTuple):
     """Hold the tokens to predict in each row; unused slots hold 0."""
@@ -162,7 +167,7 @@ def _make_sort_keys(
 
 @dataclasses.dataclass(frozen=True)
 class _Words:
-    """Hold the W words of B rows, row after row, followed by empty words as padding.
+    """Hold the W words of B rows, row after row, followed by a longest run of empty words.
 
     Number the text tokens consecutively over all rows, without special tokens and padding.
     """
@@ -171,6 +176,7 @@ class _Words:
     opens_segment_W: np.ndarray  # bool, no word precedes it directly in its row
     starts_BS: np.ndarray  # bool
     number_BS: np.ndarray  # int32, number of the word that starts here; undefined elsewhere
+    is_taken_W: np.ndarray  # bool
 
 
 def choose_words(
@@ -194,13 +200,10 @@ def choose_words(
     Source: create_masked_lm_predictions in create_pretraining_data.py, google-research/
     bert@eedf5716ce and albert@0cf7f5745e, which lets a run continue after a [SEP].
     """
-    assert rules.is_continuation_V is not None
-    longest = rules.longest_ngram if rules.masking == "ngram" else 1
-    words = _find_words(input_ids_BS, is_text_BS, rules.is_continuation_V, longest, rules.exact)
+    words = _find_words(input_ids_BS, is_text_BS, rules)
     keys_BS, low_mask = _make_sort_keys(words.starts_BS, row_keys_B)
     keys_BS.sort(axis=1)
 
-    is_taken_W = np.zeros(len(words.first_token_W), bool)
     room_B = count_B.copy()
     rows = np.arange(len(count_B))  # rows with room for tokens and with unvisited words
     for rank in range(keys_BS.shape[1]):
@@ -210,33 +213,26 @@ def choose_words(
         if not len(rows):
             break
         position = keys & low_mask
-        drawn = None
-        if longest > 1:
+        drawn = np.ones(len(rows), np.int64)
+        if rules.longest_run > 1:
             bits = hashing.hash32(row_keys_B[rows], (position + np.uint32(_RUN_LENGTH))[:, None])
-            drawn = _draw_run_lengths(bits[:, 0], longest)
-        room_B[rows] -= _take_runs(
-            words, words.number_BS[rows, position], room_B[rows], drawn, longest, is_taken_W
-        )
+            drawn = _draw_run_lengths(bits[:, 0], rules.longest_run)
+        room_B[rows] -= _take_runs(words, words.number_BS[rows, position], room_B[rows], drawn)
 
     tokens_W = np.diff(words.first_token_W, append=words.first_token_W[-1])
     chosen_BS = np.zeros(is_text_BS.shape, bool)
-    chosen_BS[is_text_BS] = np.repeat(is_taken_W, tokens_W)
+    chosen_BS[is_text_BS] = np.repeat(words.is_taken_W, tokens_W)
     return chosen_BS
 
 
-def _find_words(
-    input_ids_BS: np.ndarray,
-    is_text_BS: np.ndarray,
-    is_continuation_V: np.ndarray,
-    empty_words: int,
-    joins_segments: bool,
-) -> _Words:
-    """Split each row into words, which end with their segment unless joins_segments is set."""
+def _find_words(input_ids_BS: np.ndarray, is_text_BS: np.ndarray, rules: MaskRules) -> _Words:
+    """Split each row into words, which end with their segment except by exact rules."""
+    assert rules.is_continuation_V is not None
     opens_segment_BS = is_text_BS.copy()
     opens_segment_BS[:, 1:] &= ~is_text_BS[:, :-1]
-    starts_BS = ~is_continuation_V.take(input_ids_BS)
+    starts_BS = ~rules.is_continuation_V.take(input_ids_BS)
     starts_BS &= is_text_BS
-    if joins_segments:
+    if rules.exact:
         starts_BS[np.arange(len(is_text_BS)), is_text_BS.argmax(axis=1)] = True
         starts_BS &= is_text_BS  # a row without text
     else:
@@ -245,11 +241,13 @@ def _find_words(
     number_BS = np.cumsum(starts_BS, dtype=np.int32).reshape(starts_BS.shape)
     number_BS -= 1
     tokens = np.int32(np.count_nonzero(is_text_BS))
+    first_token_W = np.append(first_token_W, np.full(rules.longest_run, tokens))
     return _Words(
-        first_token_W=np.append(first_token_W, np.full(empty_words, tokens)),
-        opens_segment_W=np.append(opens_segment_BS[starts_BS], np.ones(empty_words, bool)),
+        first_token_W=first_token_W,
+        opens_segment_W=np.append(opens_segment_BS[starts_BS], np.ones(rules.longest_run, bool)),
         starts_BS=starts_BS,
         number_BS=number_BS,
+        is_taken_W=np.zeros(len(first_token_W), bool),
     )
 
 
@@ -261,34 +259,29 @@ def _draw_run_lengths(bits_N: np.ndarray, longest: int) -> np.ndarray:
 
 
 def _take_runs(
-    words: _Words,
-    first_N: np.ndarray,
-    room_N: np.ndarray,
-    drawn_N: np.ndarray | None,
-    longest: int,
-    is_taken_W: np.ndarray,
+    words: _Words, first_N: np.ndarray, room_N: np.ndarray, drawn_N: np.ndarray
 ) -> np.ndarray:
     """Take a run of words that begins at first_N in each of N rows, if its tokens fit in room_N.
 
-    Mark its words in is_taken_W. drawn_N are the lengths of runs in words; None means 1.
+    Mark its words in is_taken_W. drawn_N are the lengths of runs in words.
 
     Returns:
       int64[N], the tokens of each run; 0 for a run not taken.
     """
     token_N = words.first_token_W[first_N]
-    is_free_N = ~is_taken_W[first_N]
+    is_free_N = ~words.is_taken_W[first_N]
     fits_N = words.first_token_W[first_N + 1] - token_N <= room_N
     length_N = fits_N.astype(np.int64)
-    if drawn_N is not None:
-        for number in range(1, longest):
-            fits_N &= drawn_N > number
-            fits_N &= ~words.opens_segment_W[first_N + number]
-            fits_N &= words.first_token_W[first_N + number + 1] - token_N <= room_N
-            is_free_N &= ~(fits_N & is_taken_W[first_N + number])
-            length_N += fits_N
+    longest = int(drawn_N.max())
+    for number in range(1, longest):
+        fits_N &= drawn_N > number
+        fits_N &= ~words.opens_segment_W[first_N + number]
+        fits_N &= words.first_token_W[first_N + number + 1] - token_N <= room_N
+        is_free_N &= ~(fits_N & words.is_taken_W[first_N + number])
+        length_N += fits_N
     length_N *= is_free_N
     for number in range(longest):
-        is_taken_W[first_N[length_N > number] + number] = True
+        words.is_taken_W[first_N[length_N > number] + number] = True
     return words.first_token_W[first_N + length_N] - token_N
 
 
