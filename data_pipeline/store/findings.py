@@ -1,6 +1,6 @@
 """Find the worst faults of a store: a vocabulary made for other text, copies of documents.
 
-A finding is a sentence with the count or share that is out of range, and how to mend it.
+A finding is a sentence with the count or share that is out of range, and how to fix it.
 """
 
 import collections
