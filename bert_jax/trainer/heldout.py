@@ -326,8 +326,11 @@ def find_in_store(store: Store) -> list[Finding]:
     """Return findings on a store's text; [] for ready-made examples, which have no text."""
     if store.kind == EXAMPLES:
         return []
-    parts = [(each.name, *each.text.partition(". ")) for each in find_before_training(store)]
-    return [Finding(name, 0, f"{sentence}.", advice) for name, sentence, _, advice in parts]
+    findings = []
+    for name, text in find_before_training(store).items():
+        sentence, _, advice = text.partition(". ")
+        findings.append(Finding(name, 0, f"{sentence}.", advice))
+    return findings
 
 
 def find_in_pairs(rows: Mapping[str, np.ndarray], counts_V: np.ndarray) -> list[Finding]:
