@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.config import Config, ModelConfig, Phase, ResolvedRun, StoreFacts, resolve
+from bert_jax.config import (
+    Config,
+    ModelConfig,
+    Phase,
+    ResolvedRun,
+    StoreFacts,
+    resolve,
+    set_fields,
+)
 from bert_jax.config.overrides import Override
 from bert_jax.planning import budget as budget_lib
 from bert_jax.planning import estimate, slices
@@ -499,23 +507,7 @@ def _set_choices(
     if shape.width != BASE_WIDTH and not request.is_given("optim.transfer"):
         settings |= {"optim.transfer": "mup", "optim.transfer_base_width": BASE_WIDTH}
     chosen = {key: value for key, value in settings.items() if not request.is_given(key)}
-    return _set_fields(config, chosen | {"budget": ""})
-
-
-def _set_fields(config: Config, settings: Mapping[str, Any]) -> Config:
-    """Return a config with other values of fields, by keys such as phases[1].steps."""
-    groups: dict[str, dict[str, Any]] = {}
-    for key, value in settings.items():
-        group, _, name = key.rpartition(".")
-        groups.setdefault(group, {})[name] = value
-    changes = groups.pop("")
-    changes["phases"] = tuple(
-        dataclasses.replace(phase, **groups.pop(f"phases[{index}]", {}))
-        for index, phase in enumerate(config.phases)
-    )
-    for group, values in groups.items():
-        changes[group] = dataclasses.replace(getattr(config, group), **values)
-    return dataclasses.replace(config, **changes)
+    return set_fields(config, chosen | {"budget": ""})
 
 
 def _split_steps(request: DialRequest, size: DialSize, left_secs: float, most: float) -> list[int]:
