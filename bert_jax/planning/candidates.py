@@ -90,6 +90,16 @@ class RunCandidate:
     is_compiled: bool = False
     has_unpriced_kernels: bool = False  # the compiler's estimate leaves their time out
 
+    def count_secs(self, steps: Sequence[float]) -> float:
+        """Return the seconds of these steps of each phase."""
+        pairs = zip(steps, self.speeds, strict=True)
+        return sum(count * speed.step_secs for count, speed in pairs)
+
+    def speed_up(self, factor: float) -> "RunCandidate":
+        """Return the candidate so many times as fast."""
+        speeds = (dataclasses.replace(s, step_secs=s.step_secs / factor) for s in self.speeds)
+        return dataclasses.replace(self, speeds=tuple(speeds))
+
 
 def make_compiler(tpu_slice: Slice, screen: Screen) -> CompileAll:
     """Make a function that compiles phases for a slice, _COMPILES_AT_ONCE at a time."""
