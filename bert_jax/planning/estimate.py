@@ -12,7 +12,7 @@ from bert_jax.model import attention, bert, flops
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning import chip_prices, hlo_cost
 from bert_jax.planning.aot_compile import Compiled, Memory, TooLarge
-from bert_jax.planning.hlo_cost import Machine, Traffic
+from bert_jax.planning.hlo_cost import Traffic
 from bert_jax.planning.slices import Slice
 from bert_jax.train_step.objectives.rtd import GENERATOR_SCOPE
 from bert_jax.train_step.step import TEACHER_SCOPE
@@ -76,28 +76,17 @@ def estimate_step(
     teacher: ModelConfig | None = None,
 ) -> Estimate:
     """Price a compiled step of a phase."""
-    chip, coordinates = tpu_slice.chip, compiled.coordinates
-    machine = Machine(
-        clock_hz=chip.clock_hz,
-        hbm_bytes_per_sec=chip.hbm_bytes_per_sec / chip.devices_per_chip,
-        devices=tpu_slice.devices // tpu_slice.num_slices,
-        ring=lambda devices: tpu_slice.ring([coordinates[device] for device in devices]),
-        hop=lambda pairs: tpu_slice.hop(
-            [(coordinates[sender], coordinates[receiver]) for sender, receiver in pairs]
-        ),
-        num_slices=tpu_slice.num_slices,
-        network_bytes_per_sec=chip.network_bytes_per_sec,
-    )
     kernels = _kernel_cycles(config, index, tpu_slice, compiled, teacher)
-    cost = hlo_cost.price(compiled.text, machine, kernels)
+    cost = hlo_cost.price(compiled.text, tpu_slice, compiled.coordinates, kernels)
     priced = {words: cycles for words, cycles in kernels.items() if cycles is not None}
-    secs = cost.secs(machine.clock_hz)
+    chip = tpu_slice.chip
+    secs = cost.secs(chip.clock_hz)
     rows_per_sec_per_chip = config.phases[index].batch_size / secs / tpu_slice.chips
     flops_per_sec_per_chip = count_row_flops(config, index, teacher) * rows_per_sec_per_chip
     return Estimate(
         step_secs=secs,
-        work_secs=cost.cycles / machine.clock_hz,
-        kernel_secs=cost.kernel_cycles / machine.clock_hz,
+        work_secs=cost.cycles / chip.clock_hz,
+        kernel_secs=cost.kernel_cycles / chip.clock_hz,
         exposed_secs=cost.exposed_secs,
         cycles=cost.cycles,
         rows_per_sec_per_chip=rows_per_sec_per_chip,
