@@ -105,6 +105,7 @@ def _main(log: LibraryLog, flags: DoctorFlags) -> int:
         shards = mesh_lib.batch_shards(mesh_lib.make_mesh(config.mesh))
         phase = measure.set_rows(resolved.phases[0], 0, jax.default_backend(), shards)
         config = dataclasses.replace(resolved, phases=(phase,))
+        mesh_lib.check_divides(config, jax.device_count())
     parts = _list_parts(config, source, teacher, flags)
     results = check_parts(parts, screen, flags.limit_secs)
     watchdog.close()

@@ -31,14 +31,9 @@ class Instruction:
         return re.findall(r"%([\w.\-]+)", self.arguments)
 
     def attribute(self, name: str) -> str:
-        """Return the name that an attribute such as body=%x gives; empty where there is none."""
-        match = re.search(rf"\b{name}=%?([\w.\-]+)", self.rest)
-        return match.group(1) if match else ""
-
-    def quoted(self, name: str) -> str:
-        """Return the text that an attribute such as x="..." gives; empty where there is none."""
-        match = re.search(rf'\b{name}="([^"]*)"', self.rest)
-        return match.group(1) if match else ""
+        """Return the value of an attribute such as body=%x or x="..."; empty without it."""
+        match = re.search(rf'\b{name}=(?:"([^"]*)"|%?([\w.\-]+))', self.rest)
+        return (match.group(1) or match.group(2) or "") if match else ""
 
     @property
     def estimated_cycles(self) -> int | None:

@@ -170,7 +170,7 @@ class _Computation:
             self._cost.add(max(branches, key=self._count_secs))
         elif instruction.opcode == "call":
             self._cost.add(self._price_called(instruction.attribute("to_apply")))
-        elif instruction.quoted("custom_call_target") == "tpu_custom_call":
+        elif instruction.attribute("custom_call_target") == "tpu_custom_call":
             self._add_kernel(instruction)
             return
         cycles = float(instruction.estimated_cycles or 0)
@@ -182,7 +182,7 @@ class _Computation:
 
     def _add_kernel(self, instruction: Instruction) -> None:
         name = instruction.name.rstrip(".0123456789")
-        full_name = f"{name} {instruction.quoted('op_name')}"
+        full_name = f"{name} {instruction.attribute('op_name')}"
         cycles = next(
             (
                 price
@@ -236,7 +236,7 @@ class _Computation:
         key = f"channel {inner.attribute('channel_id')}"
         body = self._program.computations[instruction.attribute("calls")]
         transfer = self._price_collective(inner.opcode, inner)
-        if any(each.quoted("custom_call_target") == "AsyncCollectiveStart" for each in body):
+        if any(each.attribute("custom_call_target") == "AsyncCollectiveStart" for each in body):
             self._start(key, transfer)
             return True
         if key in self._started:
@@ -262,8 +262,8 @@ class _Computation:
 
     def _add_network_transfer(self, instruction: Instruction) -> None:
         """Account for a collective between slices: each host sends its chips' parts."""
-        kind = instruction.quoted("_xla_megascale_transfer_type").lower().replace("_", "-")
-        key = instruction.quoted("_xla_host_transfer_rendezvous")
+        kind = instruction.attribute("_xla_megascale_transfer_type").lower().replace("_", "-")
+        key = instruction.attribute("_xla_host_transfer_rendezvous")
         if instruction.opcode == "send" and kind:
             moved = hlo.count_bytes(hlo.split_tuple(instruction.result)[0])
             wire = compute_wire_bytes(kind, moved, self._slice.num_slices)
