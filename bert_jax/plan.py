@@ -24,7 +24,6 @@ os.environ |= {
 os.environ.pop("XLA_FLAGS", None)
 
 import dataclasses
-import json
 import math
 import pathlib
 import shlex
@@ -167,7 +166,7 @@ from bert_jax.train_step.schedule import render_rates_as_text
 from bert_jax.trainer import heldout, setup
 from data_pipeline.cli.main import find_python
 from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.atomic import check_file_path
+from data_pipeline.io.atomic import check_file_path, write_json
 
 CURVE_WIDTH, CURVE_HEIGHT = 60, 4  # characters of the learning-rate plot
 
@@ -175,6 +174,9 @@ CURVE_WIDTH, CURVE_HEIGHT = 60, 4  # characters of the learning-rate plot
 def _main(log: LibraryLog, flags: PlanFlags) -> int:
     with cli.preparing():
         logging.set_verbosity(logging.ERROR)
+        for name in ("json_out", "config_out", "hlo_out", "plot_out"):
+            if place := getattr(flags, name):
+                check_file_path(pathlib.Path(place), f"--{name}")
         if (config := flags.config.load()).budget:
             return _choose(flags, config, log)
         if flags.config_out:
@@ -189,14 +191,9 @@ def _main(log: LibraryLog, flags: PlanFlags) -> int:
         plan, compiled = build_plan(request, screen)
         _write_pictures(flags, request.config, compiled, screen)
     _show(request, plan, screen)
-    _write_json(plan, flags.json_out)
+    if flags.json_out:
+        write_json(pathlib.Path(flags.json_out), dataclasses.asdict(plan))
     return 0 if all(phase.fits for phase in plan.phases) else exit_codes.FAILED
-
-
-def _write_json(plan: Plan | BudgetPlan, place: str) -> None:
-    if place:
-        text = json.dumps(dataclasses.asdict(plan), indent=2)
-        pathlib.Path(place).write_text(text + "\n", encoding="utf-8")
 
 
 def _read_config(flags: PlanFlags) -> tuple[ResolvedRun, Slice, str]:
@@ -209,10 +206,6 @@ def _read_config(flags: PlanFlags) -> tuple[ResolvedRun, Slice, str]:
     mesh_lib.check_divides(config, tpu_slice.devices)
     for index in range(len(config.phases)):
         estimate.describe_attention(config, index, tpu_slice)  # refuses a kernel that does not fit
-    places = {"json_out": flags.json_out, "hlo_out": flags.hlo_out, "plot_out": flags.plot_out}
-    for name, place in places.items():
-        if place:
-            check_file_path(pathlib.Path(place), f"--{name}")
     return config, tpu_slice, vocabulary_from
 
 
@@ -274,6 +267,7 @@ def _make_budget(flags: PlanFlags, tpu_slice: Slice) -> Budget:
 
 def _spend(flags: PlanFlags, log: LibraryLog) -> int:
     """Choose what the budget buys, and show it."""
+    from bert_jax.logging import plots  # here: matplotlib takes half a second to import
     from bert_jax.planning import budget_report
 
     request, screen = _read_budget(flags, log)
@@ -286,8 +280,9 @@ def _spend(flags: PlanFlags, log: LibraryLog) -> int:
     screen.table("half and twice as much", budget_report.format_neighbors(plan))
     screen.command(_write_command(flags.config, request, plan), "to train it: ")
     if flags.plot_out:
-        budget_report.draw(plan, pathlib.Path(flags.plot_out))
-    _write_json(plan, flags.json_out)
+        plots.save(pathlib.Path(flags.plot_out), lambda: budget_report.draw_figure(plan))
+    if flags.json_out:
+        write_json(pathlib.Path(flags.json_out), dataclasses.asdict(plan))
     return 0
 
 
@@ -311,8 +306,6 @@ def _choose(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
         )
     if not config.data.store:
         raise Refused("a budget needs the text that is trained on: give --config.data.store=STORE")
-    if flags.config_out:
-        check_file_path(pathlib.Path(flags.config_out), "--config_out")
     screen = _start(log, tpu_slice)
     compile_all, unpriced = make_compiler(tpu_slice, screen), set[EncoderShape]()
 

@@ -30,6 +30,7 @@ from data_pipeline.spec.schema import MIN_EXAMPLE_TOKENS, RowShape
 
 Batch = dict[str, np.ndarray]
 
+BY_DEVICE, BY_COMPILER = "device", "compiler"  # whose count of memory it is
 GROUPS, MIN_STEPS = 20, 5  # quartiles require some groups, and a group some steps
 _WARM_UP_STEPS = 2  # steps after the first, before the size of a group is known
 _AGREE_SECS = 600.0  # most by which processes may differ in the time of these steps
@@ -95,13 +96,14 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """Hold the times of steps."""
+    """Hold the times of steps, and their memory on a device."""
 
     first_step_secs: float  # already compiled
-    group_steps: int
-    group_step_secs: tuple[float, ...]  # the mean of each group
+    group_steps: int  # steps per group
+    group_step_secs: tuple[float, ...]  # the mean step of each group
     step_secs: Spread  # spread of group_step_secs
-    peak_memory_bytes: int | None  # the process's on one device; None if not reported
+    peak_memory_bytes: int
+    peak_memory_by: str  # device: the process's most, start included; compiler: the step's account
 
 
 def compile_step(
@@ -218,7 +220,8 @@ def _measure(
         group_steps=group_steps,
         group_step_secs=group_step_secs,
         step_secs=Spread.of(group_step_secs),
-        peak_memory_bytes=max(peaks, default=None),
+        peak_memory_bytes=max(peaks, default=program.memory_bytes),
+        peak_memory_by=BY_DEVICE if peaks else BY_COMPILER,
     )
 
 

@@ -57,7 +57,7 @@ def program(take) -> Program:
         first_state=lambda: "a state",
         take=take,
         compile_secs=0.0,
-        memory_bytes=0,
+        memory_bytes=7,
     )
 
 
@@ -73,7 +73,8 @@ def test_every_group_has_the_time_of_its_own_steps(monkeypatch):
     assert timed.step_secs == Spread(10 / 4, 10 / 4, 11 / 4, 15 / 4, 15 / 4)
     assert len(clock.given) == 3 + 80
     assert told[-1] == "timed 80 of 80 steps"
-    assert timed.peak_memory_bytes is None  # a CPU does not count it
+    # A CPU does not count it.
+    assert (timed.peak_memory_bytes, timed.peak_memory_by) == (7, "compiler")
 
 
 def test_each_process_takes_the_steps_that_the_clock_of_process_0_has_room_for(monkeypatch):
