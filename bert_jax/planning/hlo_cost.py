@@ -141,7 +141,7 @@ class _Computation:
 
     def price(self, name: str) -> ProgramCost:
         """Price the computation of this name."""
-        for instruction in self._program.computations[name]:
+        for instruction in self._program.computations.get(name, ()):
             before = self._count_secs(self._cost)
             if not self._add_collective(instruction):
                 self._add_work(instruction)

@@ -98,15 +98,8 @@ class Law:
     residuals: tuple[_Number, ...]  # log of measured over fitted loss, of each point
 
     def predict(self, parameters: float, tokens: float, unique_tokens: float) -> Prediction:
-        """Predict the loss of a run with its interval, wider the further it is from the points.
-
-        Raises:
-          Refused: an argument is not a finite number above 0.
-        """
+        """Predict the loss of a run with its interval, wider the further it is from the points."""
         run = Point(parameters, tokens, unique_tokens, loss=1.0)
-        for name, value in run._asdict().items():
-            if not 0 < value < math.inf:
-                raise Refused(f"{name} is {value}; a law takes a number above 0")
         (log_loss,), jacobian = compute_log_losses(self.constants.to_vector(), [run])
         gradient = jacobian[0]
         of_constants = float(gradient @ np.array(self.covariance) @ gradient)

@@ -226,6 +226,8 @@ def test_between_slices_the_network_is_counted(kind, slices, wire_megabytes):
 def test_a_program_for_another_platform_is_refused():
     with pytest.raises(ValueError, match="compile it for a TPU"):
         cost(program("  %a = f32[8]{0} add(%x, %x)"))
+    with pytest.raises(ValueError, match="states no estimated cycles"):
+        cost("nothing")
 
 
 def test_cycles_agree_with_the_reader_beside_the_project(tmp_path, shared_data):
