@@ -59,7 +59,7 @@ MAX_MEASURED = 3  # sizes, and batches
 # The share of the remaining time that may go into measuring another batch, per octave of change.
 BATCH_SHARE = 0.2
 
-_BUDGET = re.compile(r"(\d+(?:\.\d*)?)(m|h|usd)(?:@(.*))?")
+_BUDGET = re.compile(r"(\d+(?:\.\d*)?)(?:([mh])|usd@(.+))")
 _INDEX = re.compile(r"\[(-?\d+)\]")  # of a phase; -1 is the last of two
 _UNITS = "write minutes as 30m, hours as 2h, or dollars with a slice as 40usd@v5e:2x4"
 
@@ -97,23 +97,18 @@ def parse_budget(text: str, num_slices: int = 1, price_list: pathlib.Path = FILE
       Refused: the unit or the slice is unknown, it has no price, or the amount is 0.
     """
     match = _BUDGET.fullmatch(text)
-    is_zero = re.match(r"0+(\.0*)?(?![\d.])", text) is not None
-    if not text or is_zero:
+    if not text or re.match(r"0+(\.0*)?(?![\d.])", text):
         raise Refused(
             f"config.budget is {text or 'empty'}; a shell expands $ and the digit after it, so "
             f"$40 may arrive as 0: {_UNITS}"
         )
     if match is None:
-        raise Refused(f"config.budget is {text!r}, not an amount with a known unit; {_UNITS}")
-    amount, unit, topology = float(match[1]), match[2], match[3]
-    if unit != "usd":
-        if topology is not None:
-            raise Refused(f"config.budget is {text}, and time needs no slice; {_UNITS}")
-        return TimeBudget(text, amount * {"m": 60, "h": 3600}[unit])
-    if not topology:
         raise Refused(
-            f"config.budget is {text}, and what a dollar buys depends on the slice; {_UNITS}"
+            f"config.budget is {text!r}, not an amount of time, or of dollars on a slice; {_UNITS}"
         )
+    amount, unit, topology = float(match[1]), match[2], match[3]
+    if unit:
+        return TimeBudget(text, amount * {"m": 60, "h": 3600}[unit])
     tpu_slice = slices.find_slice(topology, num_slices, f"--config.budget={match[1]}usd@")
     prices, chip = read_prices(price_list), tpu_slice.chip.name
     price = prices.by_chip.get(chip)
