@@ -470,30 +470,28 @@ def make_settings(
     Warm-ups keep their share of the steps, and end before their schedule. Saves are SAVE_EVERY_SECS
     apart.
     """
-    given, model = request.config, config.model
-    settings: dict[str, Any] = {f"config.model.{n}": getattr(model, n) for n in SIZE_FIELDS}
-    total = sum(steps)
-    settings |= {f"config.phases[{index}].steps": count for index, count in enumerate(steps)}
-    pairs = zip(given.phases, steps, strict=True)
-    phases = tuple(dataclasses.replace(phase, steps=count) for phase, count in pairs)
-    bought = dataclasses.replace(given, phases=phases)
+    given, total = request.config, sum(steps)
+    settings: dict[str, Any] = {f"model.{n}": getattr(config.model, n) for n in SIZE_FIELDS}
+    steps_of_phases = {f"phases[{index}].steps": count for index, count in enumerate(steps)}
+    settings |= steps_of_phases
+    bought = config_lib.set_fields(given, steps_of_phases)
     lengths = {ramp.first_step: ramp.steps for ramp in list_ramps(bought)}
     for index, phase in enumerate(given.phases):
         if phase.restart_warmup_steps:
             warmup_steps = round(phase.restart_warmup_steps * steps[index] / phase.steps)
             length = lengths[config_lib.phase_start(bought, index)]
-            name = f"config.phases[{index}].restart_warmup_steps"
+            name = f"phases[{index}].restart_warmup_steps"
             settings[name] = min(max(1, warmup_steps), length - 1)
     share = total / config_lib.total_steps(given)
     for name in ("warmup_tokens", "decay_steps"):
         if number := getattr(given.optim, name):
-            settings[f"config.optim.{name}"] = max(1, round(number * share))
+            settings[f"optim.{name}"] = max(1, round(number * share))
     if given.optim.warmup_steps and not given.optim.warmup_tokens:
         warmup_steps = max(1, round(given.optim.warmup_steps * share))
-        settings["config.optim.warmup_steps"] = min(warmup_steps, lengths[0] - 1)
+        settings["optim.warmup_steps"] = min(warmup_steps, lengths[0] - 1)
     mean_secs = sum(bill.secs for bill in bills) / total
-    settings["config.checkpoint.every_steps"] = max(1, round(SAVE_EVERY_SECS / mean_secs))
-    return settings
+    settings["checkpoint.every_steps"] = max(1, round(SAVE_EVERY_SECS / mean_secs))
+    return {f"config.{key}": value for key, value in settings.items()}
 
 
 def _draw_curves(
