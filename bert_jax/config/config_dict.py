@@ -142,7 +142,7 @@ def set_fields(config: Kind, settings: Mapping[str, Any]) -> Kind:
     return config
 
 
-def _set_field(config: Kind, key: str, value: Any) -> Kind:
+def _set_field(config: Any, key: str, value: Any) -> Any:
     part, _, rest = key.partition(".")
     name, _, number = part.partition("[")
     if number:

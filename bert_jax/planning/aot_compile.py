@@ -103,7 +103,9 @@ class StepCache:
             if len(content) > _MAX_CACHED_BYTES:
                 return None
             fields = json.loads(content)
-            return parse_record(fields, TooLarge if "needed" in fields else Compiled, key)
+            if "needed" in fields:
+                return parse_record(fields, TooLarge, key)
+            return parse_record(fields, Compiled, key)
         except (OSError, EOFError, RuntimeError, zlib.error, ValueError, TypeError):
             return None
 

@@ -105,8 +105,8 @@ def draw_figure(plan: BudgetPlan) -> Figure:
     """Plot the predicted loss of each size against dollars, and the chosen run."""
     figure = Figure(figsize=(7.6, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    points = itertools.chain.from_iterable(plan.curves.values())
-    falling = sorted(points, key=lambda point: point[1], reverse=True)
+    of_all = itertools.chain.from_iterable(plan.curves.values())
+    falling = sorted(of_all, key=lambda point: point[1], reverse=True)
     lowest = {point[0]: point for point in falling}  # the last at each number of dollars
     usd, best, low, high = zip(*sorted(lowest.values()), strict=True)
     axes.fill_between(usd, low, high, color=plots.HELDOUT, alpha=0.1, linewidth=0)
