@@ -51,12 +51,9 @@ COMMAND = Command(
 if __name__ == "__main__":
     cli.check_command_line(COMMAND)
 
-import jax
-
 from bert_jax.benchmarking import measure, measure_report
 from bert_jax.interop.teacher import read_teacher_sizes
 from bert_jax.logging.console import Rows, Screen
-from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import exit_codes
 from bert_jax.trainer import setup
 from bert_jax.trainer.feed import StoreFeed
@@ -75,10 +72,8 @@ def _main(log: LibraryLog, flags: BenchmarkFlags) -> int:
         config = flags.config.load()
         log.hold()
         screen = Screen(is_writer=True)
-        shards = mesh_lib.batch_shards(mesh_lib.make_mesh(config.mesh))
         phase = measure.choose_phase(config, flags.seq_len)
-        phase = measure.set_rows(phase, flags.batch_size, jax.default_backend(), shards)
-        config = setup.resolve_alone(dataclasses.replace(config, phases=(phase,)))
+        config = setup.resolve_alone(measure.set_rows(config, phase, flags.batch_size))
         source = setup.open_feed(config, screen)
         teacher = read_teacher_sizes(config)
     length = measure.Length(flags.steps, flags.secs)

@@ -374,15 +374,16 @@ def take_alone(phase: Phase) -> Phase:
     return dataclasses.replace(drop_restart(phase), steps=10**9)
 
 
-def set_rows(phase: Phase, rows: int, platform: str, shards: int) -> Phase:
-    """Give a phase to measure so many rows per step; 0 keeps its own on TPU, elsewhere a default.
+def set_rows(config: Config, phase: Phase, rows: int) -> Config:
+    """Return a config to measure a phase alone, with so many rows per step.
 
-    shards is the number of parts into which the mesh cuts a batch.
+    0 keeps the phase's own on TPU; elsewhere it takes a default for the devices.
     """
-    phase = take_alone(phase)
+    phase, platform = take_alone(phase), jax.default_backend()
     if rows:
-        return dataclasses.replace(phase, batch_size=rows)
-    if platform in DEFAULT_POSITIONS:
+        phase = dataclasses.replace(phase, batch_size=rows)
+    elif platform in DEFAULT_POSITIONS:
+        shards = mesh_lib.batch_unit(config.mesh, jax.device_count(), micro_batches=1)
         on_device = max(1, DEFAULT_POSITIONS[platform] // phase.seq_len)
-        return dataclasses.replace(phase, batch_size=on_device * shards, micro_batches=1)
-    return phase
+        phase = dataclasses.replace(phase, batch_size=on_device * shards, micro_batches=1)
+    return dataclasses.replace(config, phases=(phase,))

@@ -185,8 +185,7 @@ def test_a_phase_is_chosen_by_its_length_and_made_where_there_is_none():
     made = choose_phase(CONFIG, 256)
     assert (made.seq_len, made.max_predictions_per_seq, made.batch_size) == (256, 0, 256)
     later = dataclasses.replace(CONFIG.phases[1], restart_decay="constant")
-    only = set_rows(later, 0, "tpu", 1)
-    validate.check(dataclasses.replace(CONFIG, phases=(only,)))  # a later phase can be
+    validate.check(set_rows(CONFIG, later, 128))  # a later phase can be
 
 
 @pytest.mark.parametrize(
@@ -199,6 +198,10 @@ def test_a_phase_is_chosen_by_its_length_and_made_where_there_is_none():
         ("tpu", 24, 2, (24, 4)),
     ],
 )
-def test_rows_are_those_asked_for_or_suit_the_platform(platform, rows, shards, expected):
-    timed = set_rows(CONFIG.phases[0], rows, platform, shards)
+def test_rows_are_those_asked_for_or_suit_the_platform(
+    platform, rows, shards, expected, monkeypatch
+):
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    monkeypatch.setattr(jax, "device_count", lambda: shards)
+    (timed,) = set_rows(CONFIG, CONFIG.phases[0], rows).phases
     assert (timed.batch_size, timed.micro_batches) == expected
