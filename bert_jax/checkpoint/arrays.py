@@ -87,7 +87,9 @@ def check_arrays(checkpoint: epath.Path, receipt: Mapping[str, Any], unpadded: A
     differing = (name for name in [*expected, *saved] if saved.get(name) != expected.get(name))
     problem = ""
     if name := next(differing, ""):
-        ours = f"but this bert_jax has it as {expected.get(name, 'nothing')}"
+        ours = "which this bert_jax does not have"
+        if name in expected:
+            ours = f"but this bert_jax has it as {expected[name]}"
         problem = f"holds {name} as {saved.get(name, 'nothing')}, {ours}"
     if receipt["fingerprints"] != fingerprint.VERSION:
         problem = (

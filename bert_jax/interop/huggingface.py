@@ -274,7 +274,6 @@ def read_task_layer(config_json: ConfigJson, classes: int, template: Template) -
     """
     path, settings, family = config_json.path, config_json.settings, config_json.family
     kind = config_json.kind
-    labels = _read_labels(path, settings, classes) if kind in (CLASSIFY, TAG) else ()
     if config_json.model.is_causal and kind in ROW_KINDS:
         raise Refused(
             f"{path} says is_decoder = True, and {config_json.architecture} reads [CLS], which "
@@ -292,6 +291,7 @@ def read_task_layer(config_json: ConfigJson, classes: int, template: Template) -
     if task_layer.KEY in settings:
         exported = small_files.field(settings, task_layer.KEY, dict, path)
         layer = task_layer.from_json(exported, path)
+        labels = _read_labels(path, settings, classes) if kind in (CLASSIFY, TAG) else ()
         if (layer.kind, layer.labels) != (kind, labels):  # transformers keeps keys unknown to it
             raise Refused(
                 f"{path} says {layer.kind} {layer.labels!r:.80} under {task_layer.KEY}, and "
@@ -318,6 +318,7 @@ def read_task_layer(config_json: ConfigJson, classes: int, template: Template) -
         kind = REGRESS
     longest = _MAX_SPAN if kind == SPAN else _MAX_ROW_TOKENS
     longest = min(config_json.model.max_position_embeddings, longest)
+    labels = _read_labels(path, settings, classes) if kind in (CLASSIFY, TAG) else ()
     options = TaskOptions(max_seq_length=longest, pair_truncation=TRANSFORMERS)
     return TaskLayer(config_json.architecture, kind, labels, options=options)
 

@@ -79,13 +79,15 @@ class Settings:
         return dataclasses.replace(config, head_act="") if has_one_act else config
 
     def describe(self, config: ModelConfig) -> dict[str, Any]:
-        """Return the settings of a file for a model; its default for a choice that it has not."""
+        """Return the settings of a file for a model.
+
+        Raises:
+          KeyError: a file has no name for one of the model's choices.
+        """
         given = vars(config) | {"head_act": config.mlm_act}
         numbers = {theirs: given[ours] for ours, theirs in {**self.numbers, **self.flags}.items()}
         choices = {
-            name: next(
-                (theirs for theirs in known if known[theirs] == given[ours]), self.defaults[name]
-            )
+            name: {value: theirs for theirs, value in reversed([*known.items()])}[given[ours]]
             for ours, (name, known) in self.choices.items()
         }
         return {**numbers, **self.written, **choices}
@@ -103,13 +105,22 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         raise DamagedFile(f"{error}; put back the file that the checkpoint came with") from None
 
 
-def check_values(path: pathlib.Path, settings: JsonObject, values: Mapping[str, Any]) -> None:
-    """Raise if a setting of a file has another value than the one that is read."""
+def check_values(
+    path: pathlib.Path,
+    settings: JsonObject,
+    values: Mapping[str, Any],
+    remark: str = "",
+    way_out: str = "give a checkpoint of that kind",
+) -> None:
+    """Raise if a setting of a file has another value than the one that is read.
+
+    The error remarks on the value that is read, and ends with a way out.
+    """
     for name, value in values.items():
         if settings.get(name, value) != value:
             raise Refused(
                 f"{path} says {name} = {settings[name]!r:.80}; bert_jax reads such a model only "
-                f"with {name} = {value!r}: give a checkpoint of that kind"
+                f"with {name} = {value!r}{remark}: {way_out}"
             )
 
 

@@ -24,9 +24,8 @@ from bert_jax.interop.model_json import (
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 
-_POOLER_ACTS = {"gelu": "gelu_erf", "tanh": "tanh", "relu": "relu"}
 _SETTINGS = Settings(
-    {**HIDDEN_ACT, "pooler_type": ("pooler_hidden_act", _POOLER_ACTS)},
+    HIDDEN_ACT,
     {name: name for name in BERT_NUMBERS if name != "type_vocab_size"},
     flags={name: name for name in ("share_att_key", "position_biased_input")},
     checked={"relative_attention": True, "conv_kernel_size": 0, "quantization_config": None},
@@ -40,21 +39,23 @@ _SETTINGS = Settings(
         **{"vocab_size": 128100, "hidden_size": 1536, "num_hidden_layers": 24},
         **{"num_attention_heads": 24, "intermediate_size": 6144, "layer_norm_eps": 1e-7},
         **{"type_vocab_size": 0, "relative_attention": False, "position_biased_input": True},
-        "pooler_hidden_act": "gelu",
     },
 )
+_POOLER_ACTS = {"gelu": "gelu_erf", "tanh": "tanh", "relu": "relu"}
 _NORMS = ("none", "layer_norm")  # of the table of distances
 _TERMS = ("c2p", "p2c")
 
 
 def _complete(path: pathlib.Path, settings: JsonObject, config: ModelConfig) -> ModelConfig:
-    """Add what the scores read of distances."""
+    """Add the pooler, and what the scores read of distances."""
     sizes = dict.fromkeys(("embedding_size", "pooler_hidden_size"), config.hidden_size)
     head_size = config.hidden_size // config.num_attention_heads
-    check_values(path, settings, sizes | {"attention_head_size": head_size})
-    terms, norm = (
+    remark = ", which follows from its other sizes"
+    check_values(path, settings, sizes | {"attention_head_size": head_size}, remark)
+    defaults = {"pos_att_type": None, "norm_rel_ebd": "none", "pooler_hidden_act": "gelu"}
+    terms, norm, act = (  # in capitals or not
         value.lower() if isinstance(value, str) else value
-        for value in (settings.get("pos_att_type"), settings.get("norm_rel_ebd", "none"))
+        for value in (settings.get(name, default) for name, default in defaults.items())
     )
     listed = [*map(str.strip, terms.split("|"))] if isinstance(terms, str) else terms
     if not isinstance(listed, list) or not listed or not set(map(str, listed)) <= {*_TERMS}:
@@ -71,6 +72,7 @@ def _complete(path: pathlib.Path, settings: JsonObject, config: ModelConfig) -> 
         position_buckets=max(buckets, 0),
         max_relative_positions=reach if reach > 0 else config.max_position_embeddings,
         norm_rel_ebd=read_choice(path, "norm_rel_ebd", norm, _NORMS) != "none",
+        pooler_type=_POOLER_ACTS[read_choice(path, "pooler_hidden_act", act, _POOLER_ACTS)],
     )
     has_buckets, allowed = check_buckets(config)
     if not has_buckets:
@@ -78,14 +80,19 @@ def _complete(path: pathlib.Path, settings: JsonObject, config: ModelConfig) -> 
     return config
 
 
-def _describe_distances(config: ModelConfig) -> dict[str, Any]:
-    """Return the settings that _complete reads."""
+def _describe_rest(config: ModelConfig) -> dict[str, Any]:
+    """Return the settings that _complete reads.
+
+    A pooler that DeBERTa's classes lack is described as DeBERTa's pooler, as in every family.
+    """
+    pooler_acts = {ours: theirs for theirs, ours in _POOLER_ACTS.items()}
     return {
         "type_vocab_size": config.type_vocab_size,
         "pos_att_type": config.pos_att_type.split("|"),
         "position_buckets": config.position_buckets or -1,
         "max_relative_positions": config.max_relative_positions,
         "norm_rel_ebd": "layer_norm" if config.norm_rel_ebd else "none",
+        "pooler_hidden_act": pooler_acts.get(config.pooler_type, "gelu"),
         "pooler_hidden_size": config.hidden_size,
     }
 
@@ -117,7 +124,7 @@ FAMILY = Family(
     ),
     settings=_SETTINGS,
     complete=_complete,
-    describe_rest=_describe_distances,
+    describe_rest=_describe_rest,
     decoder="cls.predictions.decoder.weight",
     masked_lm="DebertaV2ForMaskedLM",
     encoder="DebertaV2Model",

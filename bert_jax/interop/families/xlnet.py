@@ -63,7 +63,8 @@ def _check_pooling(path: pathlib.Path, settings: JsonObject, config: ModelConfig
     """Raise if a class that classifies rows pools in another way."""
     classes = settings.get("architectures")
     if isinstance(classes, list) and str(*classes[:1]).endswith(_ROW_CLASSES):
-        check_values(path, settings, _SUMMARY)
+        way_out = "give the model that it was fine-tuned from, and fine-tune that"
+        check_values(path, settings, _SUMMARY, f" in {classes[0]}", way_out)
     return config
 
 

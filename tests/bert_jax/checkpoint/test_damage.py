@@ -217,6 +217,13 @@ def test_another_dtype_is_refused_and_nothing_set_aside(folder):
     assert sorted(path.name for path in folder.iterdir()) == ["4", "8"]
 
 
+def test_an_array_that_this_version_lacks_is_refused(folder):
+    receipt = directory.read_receipt(folder / "8")
+    words = r"8 holds \S+ as \S+\[.*\], which this bert_jax does not have; use the version that"
+    with pytest.raises(Refused, match=words):
+        arrays.check_arrays(folder / "8", receipt, {})
+
+
 def test_a_disk_that_cannot_be_read_is_no_damage(folder, monkeypatch):
     def refused(*arguments):
         raise PermissionError(13, "Permission denied")

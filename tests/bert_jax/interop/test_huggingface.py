@@ -1,6 +1,7 @@
 """Hugging Face's folders: every spelling of the names that there is, and what is refused."""
 
 import json
+import pathlib
 import re
 
 import ml_dtypes
@@ -10,8 +11,9 @@ from safetensors.numpy import save_file
 
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.interop import huggingface, load
-from bert_jax.interop.families import find_family
+from bert_jax.interop.families import FAMILIES, find_family
 from bert_jax.tasks import task_layer
+from bert_jax.tasks.task import REGRESS
 from data_pipeline.io.refused import Refused
 from tests.bert_jax.small_checkpoints import PIECES, read, tensors, write
 
@@ -239,6 +241,16 @@ def test_labels_that_are_null_have_the_names_of_transformers(held, changes, word
             load.load_fine_tuned(f"hf:{folder}")
 
 
+def test_a_regression_of_a_third_party_has_no_labels(held, tmp_path):
+    """Its one output is named by transformers, as a class would be."""
+    layer = {"classifier.weight": np.ones((1, 14), np.float32)}
+    layer["classifier.bias"] = np.ones(1, np.float32)
+    encoder = {name: leaf for name, leaf in held.items() if not name.startswith("cls.")}
+    folder = write(tmp_path, encoder | layer, architectures=["BertForSequenceClassification"])
+    task = load.load_fine_tuned(f"hf:{folder}")[1]
+    assert (task.kind, task.labels) == (REGRESS, ())
+
+
 DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": ["c2p"]}
 
 
@@ -251,10 +263,11 @@ DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type
             (DEBERTA | {name: value}, f"{name} = {value!r}")
             for name, value in {
                 **{"conv_kernel_size": 3, "relative_attention": False, "attention_head_size": 9},
-                **{"embedding_size": 9, "norm_rel_ebd": "batch_norm", "position_buckets": 1},
+                **{"norm_rel_ebd": "batch_norm", "position_buckets": 1},
                 **{"pos_att_type": "p2p", "pooler_hidden_act": "mish"},
             }.items()
         ),
+        (DEBERTA | {"embedding_size": 9}, "= 9; .* = 14, which follows from its other sizes"),
         ({"model_type": "gpt2"}, "model_type = 'gpt2'; bert_jax reads bert, modernbert, roberta"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ({"is_decoder": True, "add_cross_attention": True}, "add_cross_attention = True"),
@@ -269,6 +282,13 @@ DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type
 def test_a_config_of_something_else_is_refused(held, changes, words, tmp_path):
     with pytest.raises(ValueError, match=words):
         read(write(tmp_path, held, **changes))
+
+
+def test_a_deberta_may_name_its_choices_in_any_case():
+    path, family = pathlib.Path("config.json"), FAMILIES["deberta-v2"]
+    choices = {"pos_att_type": "c2p|p2c", "norm_rel_ebd": "layer_norm", "pooler_hidden_act": "tanh"}
+    upper = {name: choice.upper() for name, choice in choices.items()}
+    assert family.parse(path, DEBERTA | upper) == family.parse(path, DEBERTA | choices)
 
 
 def test_a_part_that_is_not_whole_is_refused_with_what_it_lacks(held, tmp_path):

@@ -120,7 +120,8 @@ def test_logits_are_those_of_transformers(kind, golden, folder):
 )
 def test_pooling_of_another_kind_is_refused(kind, key, value, folder):
     path, _ = folder(kind, **{key: value})
-    with pytest.raises(ValueError, match=f"{key} = {value!r}"):
+    way_out = "XLNetForMultipleChoice: .* fine-tuned from" if "XLNet" in kind else ""
+    with pytest.raises(ValueError, match=f"{key} = {value!r}.*{way_out}"):
         read(path)
 
 
