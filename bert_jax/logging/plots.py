@@ -20,7 +20,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
-from scipy.optimize import isotonic_regression
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config, Phase
@@ -326,6 +325,8 @@ def write_ends(ax: Axes, ends: Sequence[End], apart: float = APART) -> None:
 
 def spread(places: Sequence[float], apart: float) -> list[float]:
     """Move ascending places at least `apart` apart, by the least sum of squares."""
+    from scipy.optimize import isotonic_regression  # half a second, and not all pictures need it
+
     offsets_N = apart * np.arange(len(places))
     moved_N = isotonic_regression(np.asarray(places) - offsets_N).x + offsets_N
     return [float(place) for place in moved_N]

@@ -306,7 +306,8 @@ def _read_manifest(store: Any, digest: str) -> tuple[Mapping[str, Any], str]:
     """Read the manifest of a run's store; if the store is gone or another, return the reason."""
     if not isinstance(store, str) or not store:
         return {}, ""
-    if is_address(store) or not is_store(pathlib.Path(store)):
+    # Unlike a Path, os.path takes a long list of stores, which is longer than a name may be.
+    if is_address(store) or not os.path.isdir(store) or not is_store(pathlib.Path(store)):
         return {}, f"{store} is not a store on this machine, so the run's data are not known."
     try:
         manifest = read_manifest(pathlib.Path(store))

@@ -96,7 +96,9 @@ def open_run(setup: Setup, stop: Stop, watchdog: Watchdog) -> Iterator["Training
         state, progress = _restore_or_initialize(setup, checkpoints, work)
         if not is_new:  # the restore has found which checkpoint is complete
             _show_opening(setup, ledger, done=int(state.step))
-        run = TrainingRun(setup, stop, work, checkpoints, int(state.step))
+        data_check = DataCheck(setup.stores, setup.workdir, stop, setup.config.hosts.stuck_secs)
+        at_the_end.callback(data_check.close)
+        run = TrainingRun(setup, stop, work, checkpoints, data_check, int(state.step))
         at_the_end.callback(run.close)
         run.start(state, progress)
         yield run
@@ -174,11 +176,13 @@ class TrainingRun:
         stop: Stop,
         work: Work,
         checkpoints: Checkpoints,
+        data_check: DataCheck,
         started_step: int,
     ) -> None:
         """Open the programs and the listeners; `start` follows, with the state of started_step."""
         self.setup, self.stop, self.work = setup, stop, work
-        self.checkpoints, self.started_step = checkpoints, started_step
+        self.checkpoints, self.data_check = checkpoints, data_check
+        self.started_step = started_step
         self.config, self.screen, self.ledger = setup.config, setup.screen, work.ledger
         self.bad_steps = BadSteps(setup.storage, self.config, setup.feed, self.screen)
         self.programs = Programs(setup.parts, setup.feed, setup.phases)
@@ -186,8 +190,6 @@ class TrainingRun:
         self.listeners = open_listeners(setup)
         self.summary: dict[str, Any] | None = None
         self._has_state = False
-        limit_secs = self.config.hosts.stuck_secs
-        self.data_check = DataCheck(setup.stores, setup.workdir, stop, limit_secs)
 
     def start(self, state: TrainState, progress: Progress) -> None:
         """Begin at a restored or initial state, after skipped ranges; also after a roll-back."""
@@ -251,7 +253,6 @@ class TrainingRun:
         """Stop the background threads and the listeners."""
         # Everything is closed, in reverse order, even if one close raises.
         with contextlib.ExitStack() as closing:
-            closing.callback(self.data_check.close)
             for listener in self.listeners:
                 closing.callback(listener.on_close, self.summary)
             closing.callback(self._close_programs)

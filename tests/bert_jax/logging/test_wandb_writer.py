@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import sys
+import threading
 import time
 import types
 
@@ -186,6 +187,20 @@ def test_what_hangs_is_not_waited_for(wandb, tmp_path, name, monkeypatch):
     writer.on_close({})
     assert time.monotonic() - began < 5.0
     assert "has not taken all numbers" in told[-1] and "metrics.jsonl" in told[-1]
+
+
+def test_what_comes_after_the_end_is_not_told(wandb, tmp_path, monkeypatch):
+    """The screen is the run's: its thread prints, and nothing follows its last line."""
+    monkeypatch.setattr(metrics_writer, "UPLOAD_SECS", 0.0)
+    ends = threading.Event()
+    monkeypatch.setattr(wandb, "finish", lambda exit_code: ends.wait() and 1 / 0)
+    told = []
+    writer = WandbWriter(tmp_path, ASKED, lambda text: told.append(threading.current_thread()))
+    writer.on_close({})
+    count = len(told)
+    ends.set()
+    writer._thread.join()
+    assert len(told) == count and {*told} == {threading.current_thread()}
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"id": 7}', '{"id": "../up"}', "\0"])

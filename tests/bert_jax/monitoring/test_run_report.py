@@ -168,6 +168,8 @@ def test_the_data_are_those_of_the_store_if_it_is_the_run_s(tmp_path):
     edit_json(store / MANIFEST, lambda manifest: manifest.update(digest=64 * "1"))
     run = read_run(folder)
     assert "other contents" in run.missing[-1] and "sources" not in dict(list_facts(run))
+    edit_record(folder, data={"store": ",".join(f"part_{number}" for number in range(40))})
+    assert "part_39 is not a store on this machine" in read_run(folder).missing[-1]
 
 
 def test_the_page_loads_nothing_and_escapes_text(tmp_path):

@@ -1,9 +1,11 @@
 """A run of the loop: it learns, stops and resumes to the same bits, and refuses what cannot be."""
 
+import contextlib
 import dataclasses
 import json
 import shutil
 import signal
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -11,15 +13,17 @@ import pytest
 
 from bert_jax.checkpoint import reader
 from bert_jax.checkpoint.arrays import name_leaves
-from bert_jax.config import EvalConfig
+from bert_jax.config import Config, EvalConfig
 from bert_jax.inference import store_scores
 from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import load, pretrained
 from bert_jax.logging.console import Screen
 from bert_jax.runtime import goodput
-from bert_jax.runtime.preemption import Interrupted
+from bert_jax.runtime.preemption import Interrupted, Stop
+from bert_jax.runtime.watchdog import Watchdog
 from bert_jax.trainer import loop
 from bert_jax.trainer.feed import open_store
+from bert_jax.trainer.readings import Progress
 from bert_jax.verify_resume import compare_runs
 from tests.bert_jax.small_runs import (
     compiled_once,
@@ -58,6 +62,44 @@ def test_a_stopped_run_goes_on_behind_its_last_step(tiny_store, tmp_path, capsys
     assert (summary["steps"], summary["attempts"]) == (4, 2)
     assert reader.read_arrays(tmp_path / "checkpoints", 4)["step"] == 4
     assert "resuming at step 2 of 4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("failing", ["DataCheck", "open_listeners"])
+def test_what_fails_at_the_start_leaves_nothing_open(monkeypatch, tmp_path, failing):
+    opened, closed = [], []
+
+    def stand_in(name):
+        def open_it(*_):
+            if name == failing:
+                raise OSError(failing)
+            opened.append(name)
+            close = SimpleNamespace(close=lambda: closed.append(name))
+            return close if name == "DataCheck" else []
+
+        return open_it
+
+    for name in ("DataCheck", "open_listeners"):
+        monkeypatch.setattr(loop, name, stand_in(name))
+    for name in ("_show_opening", "BadSteps", "Programs", "make_pace_of"):
+        monkeypatch.setattr(loop, name, lambda *_, **__: None)
+    kept = SimpleNamespace(latest_step=0, closed_after=contextlib.nullcontext)
+    monkeypatch.setattr(loop, "open_checkpoints", lambda *_: kept)
+    state = SimpleNamespace(step=0)
+    monkeypatch.setattr(loop, "_restore_or_initialize", lambda *_: (state, Progress()))
+    setup = SimpleNamespace(
+        workdir=tmp_path,
+        storage=None,
+        began=0.0,
+        screen=Screen(is_writer=False),
+        config=Config(),
+        stores=[],
+        parts=None,
+        feed=None,
+        phases=[],
+    )
+    with pytest.raises(OSError, match=failing), loop.open_run(setup, Stop(), Watchdog()):
+        pass
+    assert opened == closed
 
 
 @pytest.mark.slow
