@@ -8,9 +8,12 @@ Source: sentencepiece_model.proto, sentencepiece v0.2.0.
 
 import collections
 import dataclasses
+import re
 import struct
 
 WORD_START = "\u2581"  # stands in pieces for the space before a word
+# A byte of a character that a vocabulary with SentencePiece's fallback has no piece for.
+BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePiece.Type
 
