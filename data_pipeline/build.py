@@ -113,25 +113,22 @@ def _build_in_bucket(flags: BuildFlags, console: rich.console.Console, started_s
     A store that was built and cannot be copied is kept, and the error names it.
     """
     check_destination(flags.address, flags.overwrite)
-    is_built = False
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(unmark_destination, flags.address)
         sources = _find_sources(flags)
         scratch = new_scratch(flags.scratch, sum(source.stored_bytes for source in sources))
-    except BaseException:
-        unmark_destination(flags.address)
-        raise
-    folder = scratch / pathlib.PurePosixPath(flags.address).name
-    try:
+        undo.callback(shutil.rmtree, scratch, ignore_errors=True)
+        folder = scratch / pathlib.PurePosixPath(flags.address).name
         manifest = _build_folder(dataclasses.replace(flags, output=str(folder)), sources, console)
-        is_built = True
-        with progress_bar(
-            console, f"copying to {flags.address}", count_upload_bytes(folder)
-        ) as advance:
-            upload_store(folder, flags.address, manifest, advance)
-        seconds = time.perf_counter() - started_secs
-        print_report(console, folder, manifest, seconds, _describe_runner(flags), flags.address)
-    except BaseException as error:
-        if is_built and isinstance(error, Exception):
+        total_bytes = count_upload_bytes(folder)
+        try:
+            with progress_bar(console, f"copying to {flags.address}", total_bytes) as advance:
+                upload_store(folder, flags.address, manifest, advance)
+            seconds = time.perf_counter() - started_secs
+            runner = _describe_runner(flags)
+            print_report(console, folder, manifest, seconds, runner, flags.address)
+        except Exception as error:
+            undo.pop_all()
             kept = (
                 f"the store is complete in {folder}; copy it by: gcloud storage cp --recursive "
                 f"'{folder}/*' {flags.address}/"
@@ -141,9 +138,7 @@ def _build_in_bucket(flags: BuildFlags, console: rich.console.Console, started_s
                 raise
             kind = ConnectionError if is_transient(error, flags.address) else Refused
             raise kind(f"{error}; {kept}") from error
-        unmark_destination(flags.address)
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
+        undo.pop_all()
     shutil.rmtree(scratch, ignore_errors=True)
 
 

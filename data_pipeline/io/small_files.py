@@ -40,8 +40,7 @@ NUL = b"\0"
 # Linux's limits; a longer name is an OSError, as if the disk could not be read now.
 _MAX_BYTES_OF_A_NAME, _MAX_BYTES_OF_A_PATH = 255, 2000
 
-
-NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would wait for its other end
+_NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would wait for its other end
 
 # Also a string that does not close: its escaped quotes would each be tried as a string's start.
 STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
@@ -144,7 +143,7 @@ def open_to_write(path: pathlib.Path, flags: int) -> int:
         raise DamagedFile(
             f"{path} is a link, a folder or a device, where a file of its own is written; remove it"
         )
-    return os.open(path, flags | os.O_CREAT | NO_LINK, 0o666)
+    return os.open(path, flags | os.O_CREAT | _NO_LINK, 0o666)
 
 
 def decode(data: bytes, name: object) -> str:
