@@ -7,7 +7,6 @@ vectors of new words as the means of their pieces' vectors.
 import collections
 import dataclasses
 import itertools
-import json
 import pathlib
 import shlex
 import sys
@@ -175,7 +174,7 @@ def has_own_rules(vocabulary: Vocabulary) -> bool:
     """Return whether a WordPiece tokenizer.json has rules that a vocab.txt cannot record."""
     if vocabulary.file_name != TOKENIZER_JSON or vocabulary.kind != WORDPIECE:
         return False
-    settings = json.loads(vocabulary.file_bytes.decode("utf-8-sig"))
+    settings = vocabulary.read_settings()
     normalizer, splitter = (settings.get(n) or {} for n in ("normalizer", "pre_tokenizer"))
     return (
         (normalizer.get("type"), splitter.get("type")) != ("BertNormalizer", "BertPreTokenizer")

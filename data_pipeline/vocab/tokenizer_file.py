@@ -137,12 +137,16 @@ def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: b
             f"{size - 1}; each needs its own, with few gaps: copy the file again, or correct them"
         )
     pieces = tuple(piece_of.get(number, "") for number in range(size))
-    # The file as the library writes it: without the vocabulary, and with every default filled in.
-    rules = _read_rules(tokenizer)
-    has_bytes = "ByteLevel" in [step["type"] for step in _list_steps(rules)]
+    # The file as the library writes it, with every default filled in.
+    rules: dict[str, Any] = json.loads(tokenizer.to_str())
+    normalizers = flatten(rules["normalizer"], "normalizers")
+    splitters = flatten(rules["pre_tokenizer"], "pretokenizers")
+    has_bytes = "ByteLevel" in [step["type"] for step in (*normalizers, *splitters)]
     kind = WORDPIECE if model == _WORDPIECE else BYTE_LEVEL if has_bytes else SENTENCEPIECE
-    is_byte_bpe = kind == BYTE_LEVEL and model == _BPE
-    unknown_id = {} if is_byte_bpe else _find_unknown(rules["model"], id_of)
+    unk_id = rules["model"].get("unk_id")
+    if model != _UNIGRAM and kind != BYTE_LEVEL:
+        unk_id = id_of.get(rules["model"]["unk_token"])
+    unknown_id = {} if unk_id is None else {"unk": unk_id}
     with _silence_stderr():
         marks_words = _marks_words(tokenizer, kind, path)
     _check_model(path, rules, kind, id_of, bool(unknown_id), marks_words)
@@ -253,7 +257,7 @@ def _hide_special(data: bytes, model: str, roles: set[str], unknown: str) -> byt
     Unigram and WordPiece match every piece, so a role's piece gets a leading space, which no word
     has, and its added token goes after the others, so that they keep their ids.
     """
-    settings = json.loads(data.decode("utf-8-sig"))
+    settings = json.loads(data)
     vocab = settings["model"]["vocab"]
     pairs = vocab if model == _UNIGRAM else [*vocab.items()]
     to_hide = roles - {unknown} if model in (_UNIGRAM, _WORDPIECE) else set()
@@ -267,32 +271,12 @@ def _hide_special(data: bytes, model: str, roles: set[str], unknown: str) -> byt
     return json.dumps(settings).encode()
 
 
-def _read_rules(tokenizer: tokenizers.Tokenizer) -> dict[str, Any]:
-    """Return the file as the library writes it, without the pieces and merges of the model."""
-    rules: dict[str, Any] = json.loads(tokenizer.to_str())
-    for name in ("vocab", "merges"):
-        rules["model"].pop(name, None)
-    return rules
-
-
-def _list_steps(rules: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the normalizer and pre-tokenizer steps, which run before the model."""
-    splitter = flatten(rules["pre_tokenizer"], "pretokenizers")
-    return flatten(rules["normalizer"], "normalizers") + splitter
-
-
 def _marks_words(tokenizer: tokenizers.Tokenizer, kind: str, path: pathlib.Path) -> bool:
     """Return whether the model marks the space between two words; True for WordPiece."""
     mark = {WORDPIECE: "", BYTE_LEVEL: SPACE}.get(kind, WORD_START)
     text, splitter = make_normalize(tokenizer, path)("a a"), tokenizer.pre_tokenizer
     parts = guard(splitter.pre_tokenize_str, path)(text) if splitter else [(text, (0, 3))]
     return mark in "".join(part for part, _ in parts)[1:]
-
-
-def _find_unknown(model: Mapping[str, Any], id_of: Mapping[str, int]) -> dict[str, int]:
-    """Return {"unk": id of the unknown token}; {} if the model has none."""
-    unk_id = model["unk_id"] if model["type"] == _UNIGRAM else id_of.get(model["unk_token"])
-    return {} if unk_id is None else {"unk": unk_id}
 
 
 def _check_model(

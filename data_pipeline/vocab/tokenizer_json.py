@@ -108,17 +108,13 @@ def _keeps_text_after_special_tokens(library: tokenizers.Tokenizer, vocabulary: 
 def _find_difference(path: pathlib.Path, vocabulary: Vocabulary) -> str | None:
     """Return the first text to which file and vocabulary give different ids; None without one."""
     library = open_tokenizer(path, path.read_bytes())
+    read = make_encode_text(library, path)
 
     def encode(text: str) -> list[int]:
         return vocabulary.encode([text])[0].tolist()
 
-    encode_text = make_encode_text(library, path)
-
-    def read(text: str) -> list[int]:
-        return list(encode_text(text).ids)
-
     for text in _CHECKED_TEXTS:
-        if read(text) != encode(text):
+        if read(text).ids != encode(text):
             return text
     if not _keeps_text_after_special_tokens(library, vocabulary):
         return None
@@ -127,7 +123,7 @@ def _find_difference(path: pathlib.Path, vocabulary: Vocabulary) -> str | None:
     for following in _AFTER:
         whole = encode(f"a{following}")
         text = f"a {mask}{following}"
-        tokens = read(text)
+        tokens = read(text).ids
         # Comparable only if no piece spans the boundary.
         is_comparable = whole[: len(before)] == before and mask_id in tokens
         if is_comparable and tokens[tokens.index(mask_id) + 1 :] != whole[len(before) :]:

@@ -126,15 +126,16 @@ class Vocabulary:
         """
         if self.kind == WORDPIECE:
             return [self._pieces[i].removeprefix(self.continuation_mark) for i in ids]
-        added = self._read_added()
+        added = self._list_added()
         return [self._pieces[i] if self._pieces[i] in added else self.decode([i]) for i in ids]
 
-    def _read_added(self) -> set[str]:
-        """Read the added tokens of a tokenizer.json, whose spellings are not in the model's."""
-        if self.file_name != TOKENIZER_JSON:
-            return set()
-        settings = json.loads(self.file_bytes.decode("utf-8-sig"))
-        return {token["content"] for token in settings.get("added_tokens", ())}
+    def read_settings(self) -> dict[str, Any]:
+        """Parse a tokenizer.json; {} for another kind of file."""
+        return json.loads(self.file_bytes) if self.file_name == TOKENIZER_JSON else {}
+
+    def _list_added(self) -> set[str]:
+        """Return the added tokens of a tokenizer.json, whose spellings are not in the model's."""
+        return {token["content"] for token in self.read_settings().get("added_tokens", ())}
 
     def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode words as they are after a space, each alone."""
@@ -164,7 +165,7 @@ class Vocabulary:
             continues = [not piece.startswith(spaces) for piece in self._pieces]
         else:
             continues = [not _starts_word(piece) for piece in self._pieces]
-        added = self._read_added() if self.kind != WORDPIECE else set()
+        added = self._list_added() if self.kind != WORDPIECE else set()
         for i, piece in enumerate(self._pieces):
             if continues[i] and piece in added:
                 joined, spaced = (self.encode([text])[0] for text in (f".{piece}", f". {piece}"))
