@@ -178,7 +178,7 @@ def _load_sentencepiece(
                 "--user_defined_symbols"
             )
     dtype = token_dtype(len(pieces))
-    control = [i for i, kind in enumerate(model.piece_types) if kind == CONTROL]
+    control = [i for i, piece in enumerate(model.pieces) if piece.type == CONTROL]
     spelled_ids = (*control, *special_ids.values()) if reads_special_tokens else ()
     spelled = {pieces[i]: i for i in spelled_ids}
     encoder = sentencepiece_rules.RuledEncoder(processor, rules, spelled)
@@ -186,16 +186,16 @@ def _load_sentencepiece(
     def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         return flatten_ids(encoder.encode(texts), dtype)
 
-    if model.space_ends_a_word:
+    if model.trainer_spec.treat_whitespace_as_suffix:
         raise Refused(
             f"{path} puts the mark of a space, {WORD_START}, after a word, so that its pieces do "
             "not show where a word begins; train the model without --treat_whitespace_as_suffix"
         )
-    adds_space = model.adds_space_before_text
+    adds_space = model.normalizer_spec.add_dummy_prefix
     # A model of words joins the unknown ones in a row.
     is_alone = (
         adds_space
-        and model.model_type in (UNIGRAM, BPE)
+        and model.trainer_spec.model_type in (UNIGRAM, BPE)
         and not any(WORD_START in piece.lstrip(WORD_START) for piece in pieces)
     )
     return Vocabulary(
