@@ -130,7 +130,7 @@ def check_packing(address: str, column: Any) -> None:
 
 
 def _find_column(address: str, schema: pa.Schema, text_key: str) -> list[str]:
-    """Return the path of a column of text of that name: one name, or those of "name.name".
+    """Return the path of a column of text of that name: one name, or two for "name.name".
 
     Raises Refused if no column, or more than one, has that name, or another type.
     """
