@@ -18,6 +18,7 @@ NamedTuple without defaults is built too.
 import dataclasses
 import errno
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -181,11 +182,9 @@ def parse_json(data: bytes, name: object) -> Any:
 
 def measure_nesting(data: bytes) -> int:
     """Return the deepest nesting of brackets outside strings, without recursion."""
-    depth = deepest = 0
-    for bracket in _BRACKETS.findall(STRINGS.sub(b"", data)):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+    brackets = _BRACKETS.findall(STRINGS.sub(b"", data))
+    steps = (1 if bracket in b"[{" else -1 for bracket in brackets)
+    return max(itertools.accumulate(steps, initial=0))
 
 
 def parse_object(data: bytes, name: object) -> dict[str, Any]:

@@ -241,13 +241,12 @@ def _is_heading_line(line: str) -> bool:
 
 def _has_prose(paragraphs: list[str], least_chars: int) -> bool:
     """Return whether paragraphs other than titles and tables have least_chars of text."""
-    chars = 0
-    for paragraph in paragraphs:
-        if _ENDS_LIKE_PROSE.search(paragraph[-8:]) and not _is_table(paragraph):
-            chars += len(paragraph)
-            if chars >= least_chars:
-                return True
-    return False
+    lengths = (
+        len(paragraph)
+        for paragraph in paragraphs
+        if _ENDS_LIKE_PROSE.search(paragraph[-8:]) and not _is_table(paragraph)
+    )
+    return any(chars >= least_chars for chars in itertools.accumulate(lengths))
 
 
 def _is_table(paragraph: str) -> bool:
