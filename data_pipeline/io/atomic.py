@@ -296,14 +296,10 @@ def _locked(path: pathlib.Path, destination: Destination) -> Iterator[None]:
 @contextlib.contextmanager
 def _without_stops() -> Iterator[None]:
     """Ignore signals that would raise in the block, which renames a few files after the work."""
-    if (
-        threading.current_thread() is not threading.main_thread()
-    ):  # only the main thread gets signals
-        yield
-        return
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+    is_main = threading.current_thread() is threading.main_thread()  # others get no signals
     # jax's SIGTERM handler stays: to Python it looks like the default.
-    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: signal.getsignal(number) for number in numbers if is_main}
     raising = {number: handler for number, handler in before.items() if callable(handler)}
     for number in raising:
         signal.signal(number, signal.SIG_IGN)
