@@ -8,7 +8,6 @@ import pathlib
 import shutil
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -114,25 +113,22 @@ def _build_in_bucket(flags: BuildFlags, console: rich.console.Console, started_s
     A store that was built and cannot be copied is kept, and the error names it.
     """
     check_destination(flags.address, flags.overwrite)
-    is_built = False
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(unmark_destination, flags.address)
         sources = _find_sources(flags)
         scratch = new_scratch(flags.scratch, sum(source.stored_bytes for source in sources))
-    except BaseException:
-        unmark_destination(flags.address)
-        raise
-    folder = scratch / pathlib.PurePosixPath(flags.address).name
-    try:
+        undo.callback(shutil.rmtree, scratch, ignore_errors=True)
+        folder = scratch / pathlib.PurePosixPath(flags.address).name
         manifest = _build_folder(dataclasses.replace(flags, output=str(folder)), sources, console)
-        is_built = True
-        with progress_bar(
-            console, f"copying to {flags.address}", count_upload_bytes(folder)
-        ) as advance:
-            upload_store(folder, flags.address, manifest, advance)
-        seconds = time.perf_counter() - started_secs
-        print_report(console, folder, manifest, seconds, _describe_runner(flags), flags.address)
-    except BaseException as error:
-        if is_built and isinstance(error, Exception):
+        total_bytes = count_upload_bytes(folder)
+        try:
+            with progress_bar(console, f"copying to {flags.address}", total_bytes) as advance:
+                upload_store(folder, flags.address, manifest, advance)
+            seconds = time.perf_counter() - started_secs
+            runner = _describe_runner(flags)
+            print_report(console, folder, manifest, seconds, runner, flags.address)
+        except Exception as error:
+            undo.pop_all()
             kept = (
                 f"the store is complete in {folder}; copy it by: gcloud storage cp --recursive "
                 f"'{folder}/*' {flags.address}/"
@@ -142,9 +138,7 @@ def _build_in_bucket(flags: BuildFlags, console: rich.console.Console, started_s
                 raise
             kind = ConnectionError if is_transient(error, flags.address) else Refused
             raise kind(f"{error}; {kept}") from error
-        unmark_destination(flags.address)
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
+        undo.pop_all()
     shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -187,7 +181,6 @@ def _build_folder(
         vocabulary, coverage = _make_vocabulary(building, flags, sources, console)
         write_tokenizer_json(vocabulary, building)
         spool = Spool(building / "spool")
-        counted = _BuildCounts([0] * len(sources), coverage)
         label = f"encoding {describe_file_count(len(sources))} with {_describe_runner(flags)}"
         total_bytes = None if flags.runner == BEAM else sum(each.stored_bytes for each in sources)
         with (
@@ -197,17 +190,16 @@ def _build_folder(
         ):
             for chunk in encoded:
                 spool.append(chunk)
-                counted.add(chunk)
-        counted.counts[Dropped.FILES_WITHOUT_TEXT] = counted.source_documents.count(0)
+        spool.counts[Dropped.FILES_WITHOUT_TEXT] = len(sources) - len(spool.source_documents)
         with contextlib.ExitStack() as progress:
             if flags.cleaning.compares_documents:
                 progress.enter_context(progress_bar(console, "finding duplicates", total=None))
-            selection = select(spool, flags.cleaning, counted.counts)
+            selection = select(spool, flags.cleaning)
         splits = _write_splits(spool, selection, building, vocabulary, flags, console)
         near = selection.near_duplicates
         del selection  # mapped files, which NFS keeps under other names in their folder
         shutil.rmtree(spool.directory)
-        content = _describe_build(flags, vocabulary, splits, sources, counted, near)
+        content = _describe_build(flags, vocabulary, coverage, splits, sources, spool, near)
         manifest = make_manifest(building, vocabulary, content)
         with LINE.doing("moving the store to its place"):
             write_manifest(building, manifest)
@@ -283,30 +275,13 @@ def _write_splits(
     return {name: writer.close() for name, writer in writers.items()}
 
 
-@dataclasses.dataclass
-class _BuildCounts:
-    """Add up what a build counts."""
-
-    source_documents: list[int]  # documents of each source
-    character_coverage: float | None  # a trained vocabulary's
-    # Keys: the names of cleaning.COUNTED; the code points that the vocabulary lacks.
-    counts: Counter[str] = dataclasses.field(default_factory=Counter)
-    lost_characters: Counter[int] = dataclasses.field(default_factory=Counter)
-
-    def add(self, chunk: EncodedChunk) -> None:
-        """Add what a chunk counted."""
-        self.counts.update(chunk.counts)
-        self.lost_characters.update(chunk.lost_characters)
-        for number, documents in chunk.source_documents.items():
-            self.source_documents[number] += documents
-
-
 def _describe_build(
     flags: BuildFlags,
     vocabulary: Vocabulary,
+    character_coverage: float | None,
     splits: dict[str, dict[str, int]],
     sources: list[Source],
-    counted: _BuildCounts,
+    spool: Spool,
     near_duplicates: dict[str, int],
 ) -> dict[str, Any]:
     """Return the content of the manifest."""
@@ -317,23 +292,27 @@ def _describe_build(
         "unknown_token_share": sum(split["unknown_tokens"] for split in both)
         / sum(split["tokens"] for split in both),
         "longest_sentence_tokens": max(split["longest_sentence_tokens"] for split in both),
-        "dropped": {reason: counted.counts[reason] for reason in Dropped},
-        "changed": {change: counted.counts[change] for change in Changed},
-        "counted": {name: counted.counts[name] for name in Counted},
+        "dropped": {reason: spool.counts[reason] for reason in Dropped},
+        "changed": {change: spool.counts[change] for change in Changed},
+        "counted": {name: spool.counts[name] for name in Counted},
         "near_duplicates": near_duplicates,
-        "lost_characters": record_lost_characters(counted.lost_characters),
+        "lost_characters": record_lost_characters(spool.lost_characters),
         "holdout": flags.holdout,
         "build": {
             **dataclasses.asdict(flags.text),
             "lowercase": flags.lowercase,
             "train_vocab": flags.train_vocab,
-            "character_coverage": counted.character_coverage,
+            "character_coverage": character_coverage,
             **dataclasses.asdict(flags.cleaning),
         },
         "versions": {name: importlib.metadata.version(name) for name in _LIBRARIES},
         "sources": [
-            {"path": source.address, "bytes": source.stored_bytes, "documents": documents}
-            for source, documents in zip(sources, counted.source_documents, strict=True)
+            {
+                "path": source.address,
+                "bytes": source.stored_bytes,
+                "documents": spool.source_documents[number],
+            }
+            for number, source in enumerate(sources)
         ],
     }
 

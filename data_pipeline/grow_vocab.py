@@ -4,31 +4,47 @@ A word costs tokens if the list cuts it into pieces. bert_jax.train --config.ini
 vectors of new words as the means of their pieces' vectors.
 """
 
+import collections
 import dataclasses
+import itertools
 import pathlib
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+import numpy as np
 import rich.console
 import rich.markup
 import rich.table
+import tokenizers
 
 from data_pipeline.cli.flags import Command, flag, section
 from data_pipeline.cli.main import find_python, run_main
 from data_pipeline.cli.terminal import make_console, print_command, print_fact
 from data_pipeline.io.atomic import check_new_file, new_file
 from data_pipeline.io.refused import Refused
-from data_pipeline.read.documents import Source, read_equal_shares
+from data_pipeline.read.documents import read_equal_shares
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sources import find_sources
 from data_pipeline.report.progress import progress_bar
 from data_pipeline.store import check_is_local
-from data_pipeline.vocab import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE, Vocabulary, load_vocabulary
-from data_pipeline.vocab import grow as vocab_growth
-from data_pipeline.vocab.grow import UNUSED, CutWord, WordCounter
+from data_pipeline.vocab import (
+    BYTE_LEVEL,
+    SENTENCEPIECE,
+    TOKENIZER_JSON,
+    WORDPIECE,
+    Vocabulary,
+    load_vocabulary,
+    split_ids,
+)
+from data_pipeline.vocab.special_tokens import UNUSED
 from data_pipeline.vocab.train import TEXT_CHARS
-from data_pipeline.vocab.wordpiece import join_pieces
+from data_pipeline.vocab.wordpiece import (
+    MAX_WORD_CHARS,
+    find_words,
+    join_pieces,
+    make_wordpiece_normalizer,
+)
 
 EXAMPLE = (
     "python -m data_pipeline.grow_vocab --vocab=CHECKPOINT/vocab.txt --input='corpus/*.txt' "
@@ -69,6 +85,20 @@ class GrowFlags:
             check_is_local(f"--{name}", getattr(self, name))
 
 
+@dataclasses.dataclass(frozen=True)
+class CutWord:
+    """Describe a word that a vocabulary lacks and splits into pieces."""
+
+    word: str  # BERT's normalized spelling: without accents and capitals where it lowercases
+    count: int
+    pieces: tuple[str, ...]  # the unknown piece alone where the word cannot be cut
+
+    @property
+    def saved(self) -> int:
+        """Return how many tokens of the corpus a piece of its own would save, or make known."""
+        return self.count * max(len(self.pieces) - 1, 1)
+
+
 COMMAND = Command("data_pipeline.grow_vocab", __doc__, GrowFlags, EXAMPLE)
 
 
@@ -87,8 +117,11 @@ def grow(flags: GrowFlags, console: rich.console.Console) -> None:
     output = pathlib.Path(flags.output)
     vocabulary = _load(flags, output)
     sources = find_sources(flags.input, flags.text)
-    counts = _count_words(sources, flags.text, vocabulary.lowercase, console)
-    cut = vocab_growth.find_cut_words(counts, vocabulary, flags.min_count)
+    total_bytes = sum(source.stored_bytes for source in sources)
+    with progress_bar(console, "counting words", total_bytes) as advance:
+        documents = read_equal_shares(sources, flags.text, TEXT_CHARS[WORDPIECE], advance)
+        counts = count_words(itertools.chain.from_iterable(documents), vocabulary.lowercase)
+    cut = find_cut_words(counts, vocabulary, flags.min_count)
     if not cut:
         raise Refused(
             f"of the words of {flags.input} that occur {flags.min_count} times or more, "
@@ -96,13 +129,13 @@ def grow(flags: GrowFlags, console: rich.console.Console) -> None:
             "the list as it is"
         )
     added = cut[: flags.words]
-    pieces = vocab_growth.grow_list(
+    pieces = grow_list(
         vocabulary.pieces(), [cut_word.word for cut_word in added], not flags.keep_unused
     )
     with new_file(output) as unfinished:
         unfinished.write_bytes(join_pieces(pieces))
         after = load_vocabulary(unfinished, vocabulary.lowercase, checks_case=False)
-        tokens = [vocab_growth.count_tokens(counts, known) for known in (vocabulary, after)]
+        tokens = [count_tokens(counts, known) for known in (vocabulary, after)]
     _report(flags, console, vocabulary, pieces, added, tokens)
 
 
@@ -115,8 +148,7 @@ def _load(flags: GrowFlags, output: pathlib.Path) -> Vocabulary:
         )
     check_new_file(output)
     vocabulary = load_vocabulary(flags.vocab, flags.lowercase)
-    has_own_rules = vocabulary.kind == WORDPIECE and vocab_growth.has_own_rules(vocabulary)
-    if why := _OWN_RULES if has_own_rules else _WHY_NOT.get(vocabulary.kind):
+    if why := _OWN_RULES if has_own_rules(vocabulary) else _WHY_NOT.get(vocabulary.kind):
         raise Refused(
             f"--vocab is {flags.vocab}, {why}; use it as it is, or add tokens to its "
             "tokenizer.json by Tokenizer.add_tokens of tokenizers"
@@ -124,17 +156,75 @@ def _load(flags: GrowFlags, output: pathlib.Path) -> Vocabulary:
     return vocabulary
 
 
-def _count_words(
-    sources: Sequence[Source], options: TextOptions, lowercase: bool, console: rich.console.Console
-) -> dict[str, int]:
-    """Count the words in an equal share of each source, from its start."""
-    counter = WordCounter(lowercase)
-    total_bytes = sum(source.stored_bytes for source in sources)
-    with progress_bar(console, "counting words", total_bytes) as advance:
-        for document in read_equal_shares(sources, options, TEXT_CHARS[WORDPIECE], advance):
-            for paragraph in document:
-                counter.add(paragraph)
-        return counter.counts()
+def count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
+    """Count words as BERT's tokenizer splits text, normalizing each spelling once."""
+    normalizer = make_wordpiece_normalizer(lowercase)
+    splitter = tokenizers.pre_tokenizers.BertPreTokenizer()
+    spellings: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        spellings.update(find_words(text))
+    counts: collections.Counter[str] = collections.Counter()
+    for spelling, count in spellings.items():
+        for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(spelling)):
+            counts[word] += count
+    return dict(counts)
+
+
+def has_own_rules(vocabulary: Vocabulary) -> bool:
+    """Return whether a WordPiece tokenizer.json has rules that a vocab.txt cannot record."""
+    if vocabulary.file_name != TOKENIZER_JSON or vocabulary.kind != WORDPIECE:
+        return False
+    settings = vocabulary.read_settings()
+    normalizer, splitter = (settings.get(n) or {} for n in ("normalizer", "pre_tokenizer"))
+    return (
+        (normalizer.get("type"), splitter.get("type")) != ("BertNormalizer", "BertPreTokenizer")
+        or not (normalizer["clean_text"] and normalizer["handle_chinese_chars"])
+        or normalizer["strip_accents"] not in (None, vocabulary.lowercase)
+        or vocabulary.continuation_mark != "##"
+        or not all(token["special"] for token in settings.get("added_tokens", ()))
+    )
+
+
+def find_cut_words(counts: dict[str, int], vocabulary: Vocabulary, min_count: int) -> list[CutWord]:
+    """Return frequent words with a letter that are not pieces; those that save most tokens first.
+
+    A word over MAX_WORD_CHARS would stay unknown, and is left out. Words that save the same number
+    are in alphabetical order.
+    """
+    words = [
+        word
+        for word, count in counts.items()
+        if count >= min_count and len(word) <= MAX_WORD_CHARS and any(map(str.isalpha, word))
+    ]
+    if not words:
+        return []
+    pieces, unk_id = vocabulary.pieces(), vocabulary.special_ids["unk"]
+    cut = [
+        CutWord(word, counts[word], tuple(pieces[i] for i in word_ids))
+        for word, word_ids in zip(words, split_ids(*vocabulary.encode(words)), strict=True)
+        if len(word_ids) > 1 or unk_id in word_ids
+    ]
+    return sorted(cut, key=lambda word: (-word.saved, word.word))
+
+
+def count_tokens(counts: dict[str, int], vocabulary: Vocabulary) -> int:
+    """Count the tokens of a text from the counts of its words."""
+    _, lengths = vocabulary.encode(list(counts))
+    return int(lengths @ np.fromiter(counts.values(), np.int64, len(counts)))
+
+
+def grow_list(pieces: Sequence[str], words: Iterable[str], fills_unused: bool) -> list[str]:
+    """Return the pieces with words in the [unusedN] slots, in order, and then at the end.
+
+    Every other piece keeps its id. Without `fills_unused` all go to the end.
+    """
+    new = iter(words)
+    filled = list(pieces)
+    if fills_unused:
+        slots = [i for i, piece in enumerate(pieces) if UNUSED.fullmatch(piece)]
+        for slot, word in zip(slots, new, strict=False):
+            filled[slot] = word
+    return [*filled, *new]
 
 
 def _report(

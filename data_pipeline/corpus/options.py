@@ -1,6 +1,7 @@
 """Declare and check the flags of `python -m data_pipeline.build` before any file is opened."""
 
 import dataclasses
+from collections.abc import Iterable
 
 from data_pipeline.cli.flags import MAX_WORKERS, Command, flag, section
 from data_pipeline.cli.worker_pool import count_cores
@@ -63,6 +64,7 @@ class BuildFlags:
         f"[SEP] 102, [MASK] 103), or a SentencePiece model, {UNIGRAM} or {BPE} ([PAD] 0, [UNK] 1, "
         f"[CLS] 2, [SEP] 3, [MASK] 4), or {BYTE_BPE}: byte-level BPE as ModernBERT's, the same ids",
         _VOCABULARY,
+        choices=("", *TRAINED),
     )
     vocab_size: int = flag(
         0,
@@ -144,27 +146,40 @@ def check_flags(flags: BuildFlags) -> BuildFlags:
             "--output is missing: the folder of the store to make, local or gs://; as in: "
             f"{EXAMPLE}"
         )
-    if flags.scratch and not flags.address:
-        raise Refused(
-            f"--scratch is {flags.scratch}, but --output={flags.output} is a folder here, in "
-            "which the store is built; omit it"
+    if not flags.address:
+        _refuse(
+            flags,
+            ("scratch",),
+            f"--output={flags.output} is a folder here, in which the store is built",
         )
     for name in ("vocab", "scratch", *(() if flags.address else ("output",))):
         check_is_local(f"--{name}", getattr(flags, name))
     _check_vocabulary(flags)
-    _check_runner(flags)
+    if flags.runner == LOCAL:
+        _refuse(flags, ("beam_options",), f"--runner is {LOCAL}; only {BEAM} reads them")
+    else:
+        because = f"with --runner={BEAM} Beam starts the processes, as --beam_options say"
+        _refuse(flags, ("workers",), because)
+        check_installed()
+        check_options(flags.beam_options)
     return dataclasses.replace(flags, workers=flags.workers or count_cores())
+
+
+def _refuse(flags: BuildFlags, names: Iterable[str], because: str) -> None:
+    """Raise Refused if one of these flags is given, all of which would be ignored."""
+    for name in names:
+        if (value := getattr(flags, name)) != getattr(BuildFlags, name):
+            raise Refused(f"--{name} is {value}, but {because}; omit it")
 
 
 def _check_comparison(flags: BuildFlags) -> None:
     """Raise Refused for a flag that --compare_vocabs does not read."""
-    for field in dataclasses.fields(BuildFlags):
-        is_read = field.name in ("input", "text", "cleaning", "compare_vocabs", RECORDED)
-        if not is_read and getattr(flags, field.name) != field.default:
-            raise Refused(
-                f"--{field.name} is {getattr(flags, field.name)}, but --compare_vocabs builds "
-                "nothing: it reads the input, shows each vocabulary on it and ends; omit one"
-            )
+    are_read = {"input", "text", "cleaning", "compare_vocabs", RECORDED}
+    _refuse(
+        flags,
+        (field.name for field in dataclasses.fields(flags) if field.name not in are_read),
+        "--compare_vocabs builds nothing: it reads the input and shows each vocabulary on it",
+    )
     for path in flags.compare_vocabs.split(","):
         check_is_local("--compare_vocabs", path)
 
@@ -178,38 +193,18 @@ def _check_vocabulary(flags: BuildFlags) -> None:
             f"either read or trained, as in: {EXAMPLE}"
         )
     if flags.vocab:
-        for name in ("vocab_size", "reserved_pieces", "character_coverage"):
-            if (value := getattr(flags, name)) != getattr(BuildFlags, name):
-                raise Refused(
-                    f"--{name} is {value}, but the pieces of --vocab={flags.vocab} are fixed; omit "
-                    "it, or train a vocabulary with --train_vocab"
-                )
-    else:
-        _check_trained(flags)
-
-
-def _check_trained(flags: BuildFlags) -> None:
-    """Raise Refused if a vocabulary cannot be trained by its flags."""
-    if flags.sentencepiece_rules != NONE:
-        raise Refused(
-            f"--{RECORDED} is {flags.sentencepiece_rules}, but --train_vocab trains a model whose "
-            "own rules prepare the text; omit it"
-        )
-    if flags.train_vocab not in TRAINED:
-        raise Refused(
-            f"--train_vocab is {flags.train_vocab!r}; it must be {WORDPIECE}, or {UNIGRAM} or "
-            f"{BPE} for a SentencePiece model, or {BYTE_BPE} for byte-level BPE"
-        )
-    if flags.train_vocab == BYTE_BPE and flags.lowercase:
-        raise Refused(
-            f"--lowercase is true, but --train_vocab={BYTE_BPE} keeps case, as RoBERTa and "
-            "ModernBERT do; add --lowercase=false"
-        )
-    if flags.train_vocab == BYTE_BPE and flags.character_coverage is not None:
-        raise Refused(
-            f"--character_coverage is {flags.character_coverage}, but --train_vocab={BYTE_BPE} "
-            "has a piece for every byte; omit it"
-        )
+        because = f"the pieces of --vocab={flags.vocab} are fixed, and --train_vocab trains others"
+        _refuse(flags, ("vocab_size", "reserved_pieces", "character_coverage"), because)
+        return
+    _refuse(flags, (RECORDED,), "--train_vocab trains a model whose own rules prepare the text")
+    if flags.train_vocab == BYTE_BPE:
+        because = f"--train_vocab={BYTE_BPE} has a piece for every byte"
+        _refuse(flags, ("character_coverage",), because)
+        if flags.lowercase:
+            raise Refused(
+                f"--lowercase is true, but --train_vocab={BYTE_BPE} keeps case, as RoBERTa and "
+                "ModernBERT do; add --lowercase=false"
+            )
     if not flags.vocab_size:
         raise Refused(
             "--vocab_size is missing; --train_vocab needs it, as in --vocab_size=30522, BERT's"
@@ -219,19 +214,3 @@ def _check_trained(flags: BuildFlags) -> None:
             f"--reserved_pieces is {flags.reserved_pieces}; it must be at most --vocab_size, "
             f"{flags.vocab_size}"
         )
-
-
-def _check_runner(flags: BuildFlags) -> None:
-    if flags.runner == LOCAL and flags.beam_options:
-        raise Refused(
-            f"--beam_options is {flags.beam_options!r}, but --runner is {LOCAL}; give "
-            f"--runner={BEAM} too, or omit it"
-        )
-    if flags.runner == BEAM:
-        if flags.workers:
-            raise Refused(
-                f"--workers is {flags.workers}, but with --runner={BEAM} Beam starts the "
-                "processes; omit it, or give what your Beam runner takes with --beam_options"
-            )
-        check_installed()
-        check_options(flags.beam_options)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from data_pipeline.corpus.dedup import HashBuckets
-from data_pipeline.corpus.encode import ChunkFacts, sum_runs
+from data_pipeline.corpus.encode import sum_runs
 from data_pipeline.corpus.near_duplicates import SIGNATURE_SIZE, find_clusters
 from data_pipeline.corpus.spool import Spool
 from data_pipeline.io.refused import Refused
@@ -34,8 +34,8 @@ class Selection:
     near_duplicates: dict[str, int]  # clusters of two and more, documents in them, given up
 
 
-def select(spool: Spool, cleaning: CleaningOptions, dropped: dict[str, int]) -> Selection:
-    """Choose the documents and lines to keep; add counts to `dropped`, by reason."""
+def select(spool: Spool, cleaning: CleaningOptions) -> Selection:
+    """Choose the documents and lines to keep; add to the counts of the spool what is dropped."""
     work = spool.directory / "selection"
     work.mkdir()
     selection = Selection(
@@ -44,36 +44,28 @@ def select(spool: Spool, cleaning: CleaningOptions, dropped: dict[str, int]) -> 
         side_hashes=_make_array(work / "side_hashes", np.uint64, spool.documents, 0),
         near_duplicates={"clusters": 0, "documents": 0, "documents_given_up": 0},
     )
-    for documents, _, facts in number_chunks(spool):
+    for documents, _, facts in spool.facts():
         selection.side_hashes[documents] = facts.document_hashes
     if cleaning.drop_duplicate_documents:
         hashes = (
             (facts.text_hashes, np.arange(documents.start, documents.stop))
-            for documents, _, facts in number_chunks(spool)
+            for documents, _, facts in spool.facts()
         )
-        dropped[Dropped.DUPLICATE_DOCUMENTS] += _drop_repeated(
+        spool.counts[Dropped.DUPLICATE_DOCUMENTS] += _drop_repeated(
             hashes, selection.keeps_document, work / "documents"
         )
     if cleaning.finds_near_duplicates:
-        dropped[Dropped.NEAR_DUPLICATE_DOCUMENTS] += _apply_near_duplicates(
+        spool.counts[Dropped.NEAR_DUPLICATE_DOCUMENTS] += _apply_near_duplicates(
             spool, cleaning, selection, work
         )
     if cleaning.drop_duplicate_lines:
-        dropped[Dropped.DUPLICATE_LINES] += _drop_repeated(
+        spool.counts[Dropped.DUPLICATE_LINES] += _drop_repeated(
             _hash_kept_lines(spool, selection), selection.keeps_line, work / "lines"
         )
-        dropped[Dropped.DOCUMENTS_OF_DUPLICATE_LINES] += drop_emptied_documents(spool, selection)
+        spool.counts[Dropped.DOCUMENTS_OF_DUPLICATE_LINES] += drop_emptied_documents(
+            spool, selection
+        )
     return selection
-
-
-def number_chunks(spool: Spool) -> Iterator[tuple[slice, slice, ChunkFacts]]:
-    """Yield the ranges of each chunk's documents and lines, and its facts."""
-    document, line = 0, 0
-    for facts in spool.facts():
-        next_document = document + len(facts.document_lengths)
-        next_line = line + len(facts.line_lengths)
-        yield slice(document, next_document), slice(line, next_line), facts
-        document, line = next_document, next_line
 
 
 def _make_array(path: pathlib.Path, dtype: type, size: int, value: int) -> np.ndarray:
@@ -109,7 +101,7 @@ def _apply_near_duplicates(
 ) -> int:
     """Drop all but the first document of each cluster, or put the cluster into one split."""
     with open(work / "signatures", "wb") as file:
-        for facts in spool.facts():
+        for _, _, facts in spool.facts():
             file.write(facts.signatures.data)
     if spool.documents == 0:
         return 0
@@ -133,7 +125,7 @@ def _apply_near_duplicates(
 
 def _hash_kept_lines(spool: Spool, selection: Selection) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield hashes and positions of lines of kept documents; mark all other lines as dropped."""
-    for documents, lines, facts in number_chunks(spool):
+    for documents, lines, facts in spool.facts():
         is_kept = np.repeat(selection.keeps_document[documents], facts.document_lengths)
         selection.keeps_line[lines] = is_kept
         yield facts.line_hashes[is_kept], lines.start + np.flatnonzero(is_kept)
@@ -142,7 +134,7 @@ def _hash_kept_lines(spool: Spool, selection: Selection) -> Iterator[tuple[np.nd
 def drop_emptied_documents(spool: Spool, selection: Selection) -> int:
     """Drop the documents that have no line left; return their number."""
     dropped = 0
-    for documents, lines, facts in number_chunks(spool):
+    for documents, lines, facts in spool.facts():
         has_lines = sum_runs(selection.keeps_line[lines], facts.document_lengths) > 0
         dropped += int(np.count_nonzero(selection.keeps_document[documents] & ~has_lines))
         selection.keeps_document[documents] &= has_lines
@@ -225,11 +217,11 @@ def write_splits(
     is_heldout: IsHeldout,
     train: SplitWriter,
     heldout: SplitWriter,
-    advance: Callable[[int], None] = lambda stored_bytes: None,
+    advance: Callable[[int], None],
 ) -> None:
     """Write the kept lines of each kept document to its split, in the order of the input."""
     for (documents, lines, facts), (token_ids, sentence_lengths) in zip(
-        number_chunks(spool), spool.tokens(advance), strict=True
+        spool.facts(), spool.tokens(advance), strict=True
     ):
         is_in_heldout = is_heldout(selection.side_hashes[documents])
         for writer, side in ((train, False), (heldout, True)):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
@@ -14,7 +15,10 @@ _FACTS = tuple(field.name for field in dataclasses.fields(ChunkFacts))
 
 
 class Spool:
-    """Store chunks in the order of the input: `append` them all, then read `facts` and `tokens`."""
+    """Store chunks in the order of the input: `append` them all, then read `facts` and `tokens`.
+
+    Their counts are added up.
+    """
 
     def __init__(self, directory: pathlib.Path) -> None:
         directory.mkdir(parents=True)
@@ -26,6 +30,9 @@ class Spool:
         self._chunks = 0
         self.documents = 0
         self.lines = 0
+        self.counts: Counter[str] = Counter()  # keys: COUNTED
+        self.source_documents: Counter[int] = Counter()  # as TextChunk.source_documents
+        self.lost_characters: Counter[int] = Counter()  # as EncodedChunk.lost_characters
 
     def append(self, chunk: EncodedChunk) -> None:
         with open(self._facts_path, "ab") as file:
@@ -36,20 +43,26 @@ class Spool:
         self._chunks += 1
         self.documents += len(chunk.facts.document_lengths)
         self.lines += len(chunk.facts.line_lengths)
+        self.counts.update(chunk.counts)
+        self.source_documents.update(chunk.source_documents)
+        self.lost_characters.update(chunk.lost_characters)
 
-    def facts(self) -> Iterator[ChunkFacts]:
-        """Yield the facts of each chunk."""
+    def facts(self) -> Iterator[tuple[slice, slice, ChunkFacts]]:
+        """Yield the ranges of each chunk's documents and lines, and its facts."""
+        document, line = 0, 0
         with open(self._facts_path, "rb") as file:
             for _ in range(self._chunks):
-                yield read_facts(file)
+                facts = read_facts(file)
+                documents = slice(document, document + len(facts.document_lengths))
+                lines = slice(line, line + len(facts.line_lengths))
+                yield documents, lines, facts
+                document, line = documents.stop, lines.stop
 
     @property
     def tokens_bytes(self) -> int:
         return self._tokens_path.stat().st_size
 
-    def tokens(
-        self, advance: Callable[[int], None] = lambda stored_bytes: None
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def tokens(self, advance: Callable[[int], None]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield token ids and sentence lengths of each chunk; pass `advance` the bytes read."""
         with open(self._tokens_path, "rb") as file:
             for _ in range(self._chunks):

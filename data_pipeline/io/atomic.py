@@ -20,8 +20,8 @@ import os
 import pathlib
 import shutil
 import signal
-import tempfile
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -69,18 +69,14 @@ def keep_json(path: pathlib.Path, content: Any) -> None:
 
     Several processes may write the file at once. If it cannot be written, nothing is raised.
     """
+    temporary = path.with_name(f".{uuid.uuid4().hex}.json")
     try:
         path.parent.mkdir(exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".json")
+        temporary.write_text(json.dumps(content), encoding="utf-8")
+        temporary.replace(path)
     except OSError:
-        return
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(content, file)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError:
-        pathlib.Path(temporary).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def check_new_file(output: pathlib.Path) -> None:
@@ -250,12 +246,14 @@ def _move(working: pathlib.Path, destination: Destination) -> None:
 def _read_moving(moving: pathlib.Path) -> list[str]:
     """Read the names in a folder that a killed process had begun to replace."""
     names = small_files.parse_json(small_files.read_bytes(moving), moving)
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    if not isinstance(names, list) or not all(map(_is_entry, names)):
         raise DamagedFile(f"{moving} is not a list of names; remove the folder {moving.parent}")
-    for name in names:
-        if name in ("", ".", "..") or "/" in name or "\0" in name:
-            raise DamagedFile(f"{moving} has {name!r}; remove the folder {moving.parent}")
     return names
+
+
+def _is_entry(name: object) -> bool:
+    """Return whether a value can be the name of a file or folder right in a folder."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\0"} & set(name)
 
 
 def _sync(path: pathlib.Path) -> None:
@@ -298,14 +296,10 @@ def _locked(path: pathlib.Path, destination: Destination) -> Iterator[None]:
 @contextlib.contextmanager
 def _without_stops() -> Iterator[None]:
     """Ignore signals that would raise in the block, which renames a few files after the work."""
-    if (
-        threading.current_thread() is not threading.main_thread()
-    ):  # only the main thread gets signals
-        yield
-        return
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+    is_main = threading.current_thread() is threading.main_thread()  # others get no signals
     # jax's SIGTERM handler stays: to Python it looks like the default.
-    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: signal.getsignal(number) for number in numbers if is_main}
     raising = {number: handler for number, handler in before.items() if callable(handler)}
     for number in raising:
         signal.signal(number, signal.SIG_IGN)

@@ -1,12 +1,10 @@
 """Decompress gzip, bzip2, xz and Zstandard, detected by the first bytes of a file."""
 
 import bz2
-import functools
-import gzip
 import lzma
 import zlib
-from collections.abc import Callable, Iterator
-from typing import BinaryIO, cast
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 import zstandard
 
@@ -15,11 +13,9 @@ from data_pipeline.io.refused import Refused
 BLOCK_BYTES = 1 << 20
 PLAIN = "plain"  # not compressed
 
-# Zstandard packs repetitive text up to 32,000 times, and its decoder returns all output of an input
-# block at once: blocks of 4 KiB keep that below 128 MiB.
-_ZSTD_PIECE_BYTES = 4096
-# Each of many short streams in a file copies the rest of an input block.
-_STREAM_PIECE_BYTES = 8192
+# Zstandard packs repetitive text up to 32,000 times, and a decoder returns all output of a piece at
+# once: pieces of 4 KiB keep that below 128 MiB.
+_PIECE_BYTES = 4096
 # What `zstd --long=31` needs; such files are common among dumps.
 _ZSTD_WINDOW_BYTES = 1 << 31
 _XZ_MEMORY_BYTES = 2 << 30  # `xz -9` needs 65 MiB, the largest dictionary of that program 1.5 GiB
@@ -66,8 +62,7 @@ def decompress(address: str, stored: BinaryIO, block_bytes: int = BLOCK_BYTES) -
             "or download it again"
         ) from error
     except (OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
-        is_damage = isinstance(error, gzip.BadGzipFile) or str(error) == _BZIP2_DAMAGE
-        if isinstance(error, OSError) and not is_damage:
+        if isinstance(error, OSError) and str(error) != _BZIP2_DAMAGE:
             raise  # the disk's or the network's
         raise Refused(
             f"{address} is a damaged {kind} file ({error}); copy or download it again"
@@ -88,70 +83,48 @@ def find_compression(head: bytes) -> str:
 
 
 def _blocks(kind: str, stored: BinaryIO, block_bytes: int) -> Iterator[bytes]:
-    if kind == "Zstandard":
-        return _zstd_blocks(stored, block_bytes)
-    if kind == "bzip2":
-        return _stream_blocks(stored, block_bytes, bz2.BZ2Decompressor, padding=b"")
-    if kind == "xz":
-        new_decoder = functools.partial(
-            lzma.LZMADecompressor, lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES
-        )
-        return _stream_blocks(stored, block_bytes, new_decoder, padding=b"\0")
-    reader = cast(BinaryIO, gzip.GzipFile(fileobj=stored)) if kind == "gzip" else stored
-    return iter(lambda: reader.read(block_bytes), b"")
-
-
-def _stream_blocks(
-    stored: BinaryIO,
-    block_bytes: int,
-    new_decoder: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor],
-    padding: bytes,
-) -> Iterator[bytes]:
-    """Decode consecutive streams; only `padding` may follow a stream.
+    """Decode consecutive streams; only zeros may follow one, in gzip and xz files.
 
     The libraries' own readers stop at a damaged stream without an error (51 of 52 streams lost).
     """
+    if kind == PLAIN:
+        yield from iter(lambda: stored.read(block_bytes), b"")
+        return
+    padding = b"\0" if kind in ("gzip", "xz") else b""
     decoder = None
     block = bytearray()
-    while piece := stored.read(_STREAM_PIECE_BYTES):
-        while piece or (decoder is not None and not decoder.needs_input):
+    while piece := stored.read(_PIECE_BYTES):
+        while piece:
             if decoder is None:
                 piece = piece.lstrip(padding)
                 if not piece:
                     break
-                decoder = new_decoder()
-            block += decoder.decompress(piece, block_bytes)
-            piece = b""
+                decoder = _new_decoder(kind)
+            block += decoder.decompress(piece)
+            piece = decoder.unused_data
             if decoder.eof:
-                piece, decoder = decoder.unused_data, None
-            if len(block) >= block_bytes:
-                yield bytes(block)
-                block.clear()
+                decoder = None
+        if len(block) >= block_bytes:
+            yield bytes(block)
+            block.clear()
     if block:
         yield bytes(block)
     if decoder is not None:
         raise EOFError
 
 
-def _zstd_blocks(stored: BinaryIO, block_bytes: int) -> Iterator[bytes]:
-    """Decode consecutive frames; the library's own reader does not report a truncated one."""
-    decoder = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
-    frame = None
-    block = bytearray()
-    while piece := stored.read(_ZSTD_PIECE_BYTES):
-        while piece:
-            frame = frame or decoder.decompressobj()
-            block += frame.decompress(piece)
-            piece = frame.unused_data
-            if frame.eof:
-                frame = None
-        if len(block) >= block_bytes:
-            yield bytes(block)
-            block.clear()
-    if block:
-        yield bytes(block)
-    if frame is not None:
-        raise EOFError
+def _new_decoder(kind: str) -> Any:
+    """Make the library's decoder of a single stream; the four have the same interface."""
+    match kind:
+        case "gzip":
+            return zlib.decompressobj(zlib.MAX_WBITS | 16)  # with gzip's header and checksum
+        case "bzip2":
+            return bz2.BZ2Decompressor()
+        case "xz":
+            return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
+        case _:
+            library = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
+            return library.decompressobj()
 
 
 def _unpack_first(address: str, name: str) -> str:

@@ -6,7 +6,6 @@ Writing follows no symbolic link, and reading none that leads out of the folder.
 import json
 import os
 import pathlib
-import stat
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -117,19 +116,12 @@ def repair_end(path: pathlib.Path, say: Callable[[str], None] = lambda text: Non
 
 
 def _ends_whole(path: pathlib.Path) -> bool:
-    """Return whether a file is empty or ends in a newline, without reading all of it."""
-    try:
-        number = os.open(path, os.O_RDONLY | small_files.NO_LINK)
-    except OSError:  # a link or an unreadable file: its reader reports it
+    """Return whether a file, not a link, is empty or ends in a newline; only its end is read."""
+    if path.is_symlink() or not path.is_file():
         return False
-    try:
-        status = os.fstat(number)
-        is_regular = stat.S_ISREG(status.st_mode)
-        if not is_regular or not status.st_size:
-            return is_regular
-        return os.pread(number, 1, status.st_size - 1) == b"\n"
-    finally:
-        os.close(number)
+    with open(path, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        return file.read() in (b"", b"\n")
 
 
 def _split_end(path: pathlib.Path) -> tuple[bytes, bytes]:

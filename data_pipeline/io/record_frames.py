@@ -26,14 +26,10 @@ def record_lengths(
     while len(head := file.read(HEAD_BYTES)) == HEAD_BYTES:
         length = int.from_bytes(head[:8], "little")
         if length > most_bytes:
-            if not byte:
-                raise Refused(
-                    f"{address} is no TFRecord file, or its first record is damaged (it announces "
-                    f"{length:,} bytes, and at most {most_bytes:,} are read); {how_to_fix}"
-                )
+            other = "" if byte else "is no TFRecord file, or "
             raise Refused(
-                f"{address} is damaged in the record at byte {byte:,} (unpacked), which announces "
-                f"{length:,} bytes where at most {most_bytes:,} are read; {how_to_fix}"
+                f"{address} {other}is damaged in the record at byte {byte:,} (unpacked), which "
+                f"announces {length:,} bytes where at most {most_bytes:,} are read; {how_to_fix}"
             )
         yield length
         byte += HEAD_BYTES + length + FOOT_BYTES

@@ -18,6 +18,7 @@ NamedTuple without defaults is built too.
 import dataclasses
 import errno
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -40,8 +41,7 @@ NUL = b"\0"
 # Linux's limits; a longer name is an OSError, as if the disk could not be read now.
 _MAX_BYTES_OF_A_NAME, _MAX_BYTES_OF_A_PATH = 255, 2000
 
-
-NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would wait for its other end
+_NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would wait for its other end
 
 # Also a string that does not close: its escaped quotes would each be tried as a string's start.
 STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
@@ -144,7 +144,7 @@ def open_to_write(path: pathlib.Path, flags: int) -> int:
         raise DamagedFile(
             f"{path} is a link, a folder or a device, where a file of its own is written; remove it"
         )
-    return os.open(path, flags | os.O_CREAT | NO_LINK, 0o666)
+    return os.open(path, flags | os.O_CREAT | _NO_LINK, 0o666)
 
 
 def decode(data: bytes, name: object) -> str:
@@ -182,11 +182,9 @@ def parse_json(data: bytes, name: object) -> Any:
 
 def measure_nesting(data: bytes) -> int:
     """Return the deepest nesting of brackets outside strings, without recursion."""
-    depth = deepest = 0
-    for bracket in _BRACKETS.findall(STRINGS.sub(b"", data)):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+    brackets = _BRACKETS.findall(STRINGS.sub(b"", data))
+    steps = (1 if bracket in b"[{" else -1 for bracket in brackets)
+    return max(itertools.accumulate(steps, initial=0))
 
 
 def parse_object(data: bytes, name: object) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from data_pipeline.labeled.rows import EncodedRows, build_rows
 from data_pipeline.read.lines import read_lines, read_stream
 from data_pipeline.spec.schema import GOOGLE
 from data_pipeline.vocab import Vocabulary, split_ids
-from data_pipeline.vocab.documents import refuse_one_text
+from data_pipeline.vocab.wordpiece import refuse_one_text
 
 STDIN = "-"
 _PAIR = re.compile(r"(.*) \|\|\| (.*)")  # the last ||| separates: extract_features.py@eedf5716ce

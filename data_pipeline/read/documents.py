@@ -6,6 +6,7 @@ Files are streamed: one document and one block are in memory. formats.py detects
 import collections
 import contextlib
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -177,13 +178,9 @@ def _read_lines_as(
         stripped = map(strip_line, lines)
         return ([line] for line in stripped if line and add_size(address, 0, line))
     blocks = _read_blocks(address, lines)
-    if options.documents == "file":
-        return _join_blocks(address, blocks, options.sentences, counts)
-    return (_as_paragraphs(block, options.sentences, counts) for block in blocks)
-
-
-def _as_paragraphs(block: list[str], sentences: str, counts: Counts) -> list[str]:
-    return block if sentences == "lines" else [join_wrapped("\n".join(block), counts)]
+    if options.sentences == "split":
+        blocks = ([join_wrapped("\n".join(block), counts)] for block in blocks)
+    return _join_blocks(address, blocks) if options.documents == "file" else blocks
 
 
 def _read_blocks(address: str, lines: Iterable[str]) -> Iterator[list[str]]:
@@ -204,14 +201,11 @@ def _read_blocks(address: str, lines: Iterable[str]) -> Iterator[list[str]]:
         yield block
 
 
-def _join_blocks(
-    address: str, blocks: Iterable[list[str]], sentences: str, counts: Counts
-) -> Iterator[list[str]]:
+def _join_blocks(address: str, blocks: Iterable[list[str]]) -> Iterator[list[str]]:
     document: list[str] = []
     size_bytes = 0
-    for block in blocks:
-        for paragraph in _as_paragraphs(block, sentences, counts):
-            document.append(paragraph)
-            size_bytes = add_size(address, size_bytes, paragraph)
+    for paragraph in itertools.chain.from_iterable(blocks):
+        document.append(paragraph)
+        size_bytes = add_size(address, size_bytes, paragraph)
     if document:
         yield document

@@ -169,35 +169,31 @@ class _Headings:
         return is_heading
 
 
-def _book_lines(address: str, lines: Iterable[str], needs_license: bool) -> Iterator[str]:
+def _book_lines(address: str, lines: Iterator[str], needs_license: bool) -> Iterator[str]:
     """Yield the lines between the license's markers; all of them if no marker opens the book."""
-    head: list[str] | None = []
+    head: list[str] = []
     head_chars = 0
-    in_marker = False
+    body: Iterable[str] = ()
     for line in lines:
-        if head is not None:
-            if _START.match(line):
-                head, in_marker = None, True  # the lines before the marker are the license
-            elif _END.match(line):
-                break
-            elif len(head) >= _HEADER_LINES or head_chars > _HEADER_CHARS:
-                if needs_license:
-                    raise Refused(describe_strangers([address], files=1))
-                yield from head
-                head = None
-                yield line
-            else:
-                head.append(line)
-                head_chars += len(line)
-        elif in_marker:
-            in_marker = bool(line.strip())  # a long title wraps the marker over several lines
-        elif _END.match(line):
+        if _START.match(line):  # the lines before the marker are the license
+            # A long title wraps the marker over several lines.
+            yield from _take_until_end(itertools.dropwhile(str.strip, lines))
             return
-        else:
-            yield line
+        if _END.match(line):
+            break
+        if len(head) >= _HEADER_LINES or head_chars > _HEADER_CHARS:
+            body = _take_until_end(itertools.chain([line], lines))
+            break
+        head.append(line)
+        head_chars += len(line)
     if head and needs_license:
         raise Refused(describe_strangers([address], files=1))
-    yield from head or []
+    yield from head
+    yield from body
+
+
+def _take_until_end(lines: Iterable[str]) -> Iterator[str]:
+    return itertools.takewhile(lambda line: not _END.match(line), lines)
 
 
 def _paragraphs(address: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -245,13 +241,12 @@ def _is_heading_line(line: str) -> bool:
 
 def _has_prose(paragraphs: list[str], least_chars: int) -> bool:
     """Return whether paragraphs other than titles and tables have least_chars of text."""
-    chars = 0
-    for paragraph in paragraphs:
-        if _ENDS_LIKE_PROSE.search(paragraph[-8:]) and not _is_table(paragraph):
-            chars += len(paragraph)
-            if chars >= least_chars:
-                return True
-    return False
+    lengths = (
+        len(paragraph)
+        for paragraph in paragraphs
+        if _ENDS_LIKE_PROSE.search(paragraph[-8:]) and not _is_table(paragraph)
+    )
+    return any(chars >= least_chars for chars in itertools.accumulate(lengths))
 
 
 def _is_table(paragraph: str) -> bool:

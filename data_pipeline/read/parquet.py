@@ -23,7 +23,6 @@ _MAGIC = b"PAR1"
 # First bytes of an Arrow file, in which a stream follows, and of a stream as `datasets` writes it.
 _ARROW_FILE, _ARROW_STREAM = b"ARROW1\0\0", b"\xff\xff\xff\xff"
 _ARROW_END_BYTES = 8  # the mark after the last message
-_MAX_MESSAGE_BYTES = 1 << 30  # `datasets` writes 1,000 rows into a message of Arrow
 _SHOWN_COLUMNS = 12
 
 
@@ -75,27 +74,18 @@ def read_rows(
 def _arrow_batches(
     address: str, text_key: str, advance: Callable[[int], None]
 ) -> Iterator[pa.Array]:
-    """Yield the column of each batch of rows, read after the messages that describe it."""
+    """Yield the column of each batch of rows."""
     with open_file(address, _REQUEST_BYTES) as stored, explain_damage(address, "Arrow"):
         stored.seek(len(_ARROW_FILE) if stored.read(8) == _ARROW_FILE else 0)
-        done_bytes, end_bytes, before = 0, 0, b""
-        for number, message in enumerate(pa.ipc.MessageReader.open_stream(stored)):
+        reader = pa.ipc.open_stream(stored)
+        path = _find_column(address, reader.schema, text_key)
+        end_bytes, reported_bytes = stored.tell(), 0
+        for batch in reader:
             end_bytes = stored.tell()
-            data = message.serialize().to_pybytes()
-            if len(data) > _MAX_MESSAGE_BYTES:
-                raise Refused(f"{address} has a batch that is too large; write smaller ones")
-            if number == 0:
-                _check_schema(address, pa.ipc.open_stream(data).schema, text_key)
-            if message.type != "record batch":
-                before += data
-                if len(before) > _MAX_MESSAGE_BYTES:
-                    raise Refused(f"{address} has dictionaries that are too large; leave it out")
-                continue
-            batch = pa.ipc.open_stream(before + data).read_next_batch()
             batch.validate(full=True)
-            yield _pick(batch, text_key)
-            advance(end_bytes - done_bytes)
-            done_bytes = end_bytes
+            yield _pick(batch, path)
+            advance(end_bytes - reported_bytes)
+            reported_bytes = end_bytes
         if stored.tell() - end_bytes != _ARROW_END_BYTES:
             raise Refused(
                 f"{address} is an Arrow file that is cut off: the mark of its end is missing; copy "
@@ -117,15 +107,16 @@ def explain_damage(address: str, kind: str = "Parquet") -> Iterator[None]:
         ) from error
 
 
-def _open(address: str, stored: BinaryIO, text_key: str) -> pq.ParquetFile:
+def _open(address: str, stored: BinaryIO, text_key: str) -> tuple[pq.ParquetFile, list[str]]:
+    """Open a file whose column of the text can be read; return the path of the column too."""
     with explain_damage(address):
         file = pq.ParquetFile(
             stored, buffer_size=_REQUEST_BYTES, pre_buffer=False, page_checksum_verification=True
         )
-        _check_schema(address, file.schema_arrow, text_key)
+        path = _find_column(address, file.schema_arrow, text_key)
         for column in _columns_of(file, text_key):
             check_packing(address, column)
-    return file
+    return file, path
 
 
 def check_packing(address: str, column: Any) -> None:
@@ -138,44 +129,40 @@ def check_packing(address: str, column: Any) -> None:
         )
 
 
-def _check_schema(address: str, schema: pa.Schema, text_key: str) -> None:
-    """Refuse a file without a column of text of that name, at the top or "name.name" within one."""
-    kind = _find_type(schema, text_key)
-    if kind is not None and pa.types.is_dictionary(kind):
-        kind = kind.value_type
+def _find_column(address: str, schema: pa.Schema, text_key: str) -> list[str]:
+    """Return the path of a column of text of that name: one name, or two for "name.name".
+
+    Raises Refused if no column, or more than one, has that name, or another type.
+    """
     types = pa.types  # null: a shard whose texts are all missing
     texts = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
-    if kind is None or not any(is_kind(kind) for is_kind in texts):
-        raise Refused(
-            f"{address} has no column of text called {text_key!r}; its columns are "
-            f"{_columns(schema)}; name the right one with --text_key=COLUMN"
-        )
-
-
-def _find_type(schema: pa.Schema, text_key: str) -> Any:
-    """Return the type of a column, also of a nested one; None if no single one has that name."""
-    for names in ([text_key], text_key.split(".")):
+    for path in ([text_key], text_key.split(".")):
         kind: Any = schema
-        for name in names:
-            has_fields = kind is schema or pa.types.is_struct(kind)
+        for name in path:
+            has_fields = kind is schema or types.is_struct(kind)
             index = kind.get_field_index(name) if has_fields else -1  # -1 too if two have the name
             if index < 0:
                 break
             kind = kind.field(index).type
         else:
-            return kind
-    return None
+            kind = kind.value_type if types.is_dictionary(kind) else kind
+            if any(is_kind(kind) for is_kind in texts):
+                return path
+            break
+    names = [f"{field.name} ({field.type})" for field in list(schema)[:_SHOWN_COLUMNS]]
+    more = f" and {len(schema) - len(names)} more" if len(schema) > len(names) else ""
+    raise Refused(
+        f"{address} has no column of text called {text_key!r}; its columns are "
+        f"{', '.join(names)}{more}; name the right one with --text_key=COLUMN"
+    )
 
 
-def _pick(batch: pa.RecordBatch, text_key: str) -> pa.Array:
-    """Return the column of the text, as _find_type finds it."""
+def _pick(batch: pa.RecordBatch, path: list[str]) -> pa.Array:
+    """Return the column of the text."""
     import pyarrow.compute as pc
 
-    if batch.schema.get_field_index(text_key) >= 0:
-        return batch.column(batch.schema.get_field_index(text_key))
-    name, *nested = text_key.split(".")
-    column = batch.column(batch.schema.get_field_index(name))
-    return pc.struct_field(column, nested) if nested else column
+    column = batch.column(path[0])
+    return pc.struct_field(column, path[1:]) if len(path) > 1 else column
 
 
 def _columns_of(file: pq.ParquetFile, text_key: str) -> list[Any]:
@@ -189,18 +176,12 @@ def _columns_of(file: pq.ParquetFile, text_key: str) -> list[Any]:
     return [file.metadata.row_group(group).column(number) for group in groups]
 
 
-def _columns(schema: pa.Schema) -> str:
-    names = [f"{field.name} ({field.type})" for field in list(schema)[:_SHOWN_COLUMNS]]
-    left = len(schema) - len(names)
-    return ", ".join(names) + (f" and {left} more" if left else "")
-
-
 def _parquet_batches(
     address: str, stored_bytes: int, text_key: str, advance: Callable[[int], None]
 ) -> Iterator[pa.Array]:
     """Yield the column a few rows at a time; `advance` gets their share of the stored bytes."""
     with open_file(address, _REQUEST_BYTES) as stored, explain_damage(address):
-        file = _open(address, stored, text_key)
+        file, path = _open(address, stored, text_key)
         rows, reported_bytes, all_rows = 0, 0, max(1, file.metadata.num_rows)
         for group, column in enumerate(_columns_of(file, text_key)):
             group_bytes = max(1, column.total_uncompressed_size)
@@ -209,7 +190,7 @@ def _parquet_batches(
             most_rows = min(_MAX_BATCH_ROWS, _MAX_SHARED_BYTES // group_bytes)
             batch_rows = max(1, min(most_rows, _BATCH_BYTES // row_bytes))
             for batch in file.iter_batches(batch_rows, row_groups=[group], columns=[text_key]):
-                yield _pick(batch, text_key)
+                yield _pick(batch, path)
                 rows += len(batch)
                 done_bytes = stored_bytes * min(rows, all_rows) // all_rows
                 advance(done_bytes - reported_bytes)

@@ -85,14 +85,14 @@ def _check(file: StoredFile, options: TextOptions) -> tuple[str, str]:
 
 def _check_flags(kinds: set[str], options: TextOptions) -> None:
     """Raise Refused for a flag that no input uses."""
-    for name, default, users, use in (
-        ("text_key", "", formats.KEYED, "JSON, csv, tsv, Parquet, Arrow and TFDS have keys"),
-        ("documents", "blank_line", (formats.TEXT,), "it is for plain text"),
-        ("fallback_encoding", "", formats.LINES, "Parquet, Arrow and TFDS are always UTF-8"),
-        ("format", "auto", (formats.TEXT,), "TFDS has a format of its own"),
+    for name, users, use in (
+        ("text_key", formats.KEYED, "JSON, csv, tsv, Parquet, Arrow and TFDS have keys"),
+        ("documents", (formats.TEXT,), "it is for plain text"),
+        ("fallback_encoding", formats.LINES, "Parquet, Arrow and TFDS are always UTF-8"),
+        ("format", (formats.TEXT,), "TFDS has a format of its own"),
     ):
         value = getattr(options, name)
-        if value != default and kinds.isdisjoint(users):
+        if value != getattr(TextOptions, name) and kinds.isdisjoint(users):
             given = ", ".join(sorted(kinds))
             raise Refused(
                 f"--{name} is {value!r}, and no input uses it: {use}, and --input has {given}; "

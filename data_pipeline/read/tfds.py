@@ -19,7 +19,6 @@ from data_pipeline.read.lines import MAX_DOCUMENT_BYTES, split_paragraphs
 
 PREFIX = "tfds:"
 _ENTRY = re.compile(r"tfds:([\w-]+(?:/[\w.-]+)?)(?::(\d+\.\d+\.\d+))?(?::([A-Za-z]\w*))?")
-_SHARD = re.compile(r"tfds:(.+)#(.+)/(\d+)")
 _TFRECORD, _ARRAY_RECORD = "tfrecord", "array_record"  # formats that are read
 _BATCH_RECORDS = 64
 _AGAIN = "copy or prepare the data set again"
@@ -80,13 +79,11 @@ def read_shard(
     Raises Refused for a shard that is damaged or has not all of its examples, text that is not
     UTF-8, a document over MAX_DOCUMENT_BYTES.
     """
-    match = _SHARD.fullmatch(address)
-    if match is None:
-        raise Refused(f"{address} is not a shard of a data set; find_sources names them")
-    name, split, number = match[1], match[2], int(match[3])
+    name, _, shard = address.removeprefix(PREFIX).partition("#")
+    split, _, number = shard.rpartition("/")
     builder = _open_builder_once(name)
     shards = builder.info.splits[split]
-    path, examples = str(shards.filepaths[number]), shards.shard_lengths[number]
+    path, examples = str(shards.filepaths[int(number)]), shards.shard_lengths[int(number)]
     is_array_record = builder.info.file_format.value == _ARRAY_RECORD
     read = _array_records if is_array_record else _tf_records
     done, reported_bytes = 0, 0

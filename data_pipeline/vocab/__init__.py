@@ -1,12 +1,12 @@
 """Train, load and grow vocabularies, which turn text into token ids and back.
 
 In: a vocabulary file, or text to train one on. Out: a Vocabulary; tokenizer.json for others.
-Read vocabulary.py first, then special_tokens.py, template.py, tokenizer_file.py, documents.py,
-wordpiece.py, byte_level.py, sentencepiece_model.py, sentencepiece_rules.py, train.py, grow.py,
-offsets.py and tokenizer_json.py.
+Read vocabulary.py and load.py first, then special_tokens.py, template.py, tokenizer_file.py,
+wordpiece.py, byte_level.py, sentencepiece_model.py, sentencepiece_rules.py, train.py, offsets.py
+and tokenizer_json.py.
 """
 
-from data_pipeline.vocab.documents import split_ids
+from data_pipeline.vocab.load import load_recorded, load_vocabulary, name_copy, read_file
 from data_pipeline.vocab.vocabulary import (
     BYTE_LEVEL,
     FILE_NAMES,
@@ -18,9 +18,6 @@ from data_pipeline.vocab.vocabulary import (
     WORDPIECE,
     Vocabulary,
     describe_case,
-    load_recorded,
-    load_vocabulary,
-    name_copy,
-    read_file,
+    split_ids,
     token_dtype,
 )

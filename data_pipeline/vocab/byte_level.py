@@ -94,19 +94,6 @@ def join_files(path: pathlib.Path, data: bytes) -> bytes:
     return f"{json.dumps(joined, ensure_ascii=False, indent=2)}\n".encode()
 
 
-def make_splitter() -> tokenizers.pre_tokenizers.PreTokenizer:
-    """Make the splitter of vocabularies trained here, which puts a space before a text.
-
-    ByteLevel itself would put one after each special token within a text too.
-    """
-    return tokenizers.pre_tokenizers.Sequence(
-        [
-            tokenizers.pre_tokenizers.Metaspace(" ", prepend_scheme="first", split=False),
-            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-
-
 def is_trained_here(settings: Mapping[str, Any]) -> bool:
     """Return whether a parsed tokenizer.json is byte-level BPE with our tokens and splitter.
 
@@ -130,7 +117,13 @@ def train_byte_level(texts: Iterable[str], vocab_size: int, reserved_pieces: int
             f"256; give {smallest} or more (ModernBERT: 50368)"
         )
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-    tokenizer.pre_tokenizer = make_splitter()
+    # ByteLevel itself would put a space after each special token within a text too.
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [
+            tokenizers.pre_tokenizers.Metaspace(" ", prepend_scheme="first", split=False),
+            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocab_size,

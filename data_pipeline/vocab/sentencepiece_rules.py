@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import sentencepiece
 
-from data_pipeline.vocab.documents import refuse_one_text
 from data_pipeline.vocab.sentencepiece_model import WORD_START
-from data_pipeline.vocab.wordpiece import replace_surrogates
+from data_pipeline.vocab.wordpiece import refuse_one_text, replace_surrogates
 
 NONE, ALBERT, XLNET = "none", "albert", "xlnet"  # ALBERT's lowercase, XLNet's keep case
 _ACCENTS, _SPACES = "+keep_accents", "+keep_spaces"

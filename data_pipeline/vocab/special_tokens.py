@@ -1,6 +1,7 @@
 """Find the special tokens that BERT needs among the pieces of a vocabulary."""
 
 import pathlib
+import re
 from collections.abc import Container, Mapping, Sequence
 
 from data_pipeline.io.refused import Refused
@@ -13,6 +14,8 @@ SPECIAL_PIECES = {
     "sep": ("[SEP]", "<sep>", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
+# Slots that BERT's lists keep for a later use. Source: google-research/bert#9.
+UNUSED = re.compile(r"\[unused\d+\]")
 
 
 def find_special_ids(

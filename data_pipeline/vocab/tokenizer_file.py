@@ -20,16 +20,31 @@ import tokenizers
 
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab.byte_level import BYTE_OF, SPACE, decode_piece
-from data_pipeline.vocab.documents import encode_documents_whole, flatten_ids, refuse_one_text
-from data_pipeline.vocab.sentencepiece_model import WORD_START
+from data_pipeline.vocab.sentencepiece_model import BYTE_PIECE, WORD_START
 from data_pipeline.vocab.special_tokens import find_special_ids
 from data_pipeline.vocab.template import A, Template, flatten, make_bert_template, read_template
-from data_pipeline.vocab.wordpiece import MAX_PIECES, find_words, replace_surrogates
+from data_pipeline.vocab.vocabulary import (
+    BYTE_LEVEL,
+    SENTENCEPIECE,
+    TOKENIZER_JSON,
+    WORDPIECE,
+    Encode,
+    EncodeDocuments,
+    Vocabulary,
+    encode_documents_whole,
+    encode_sentences_alone,
+    flatten_ids,
+    token_dtype,
+)
+from data_pipeline.vocab.wordpiece import (
+    MAX_PIECES,
+    WordEncoder,
+    find_words,
+    refuse_one_text,
+    replace_surrogates,
+)
 
-WORDPIECE, BPE, UNIGRAM = "WordPiece", "BPE", "Unigram"  # the library's names
-SENTENCEPIECE_BPE = "SentencePiece BPE"  # also BPE in the library
-# A byte of a character that a vocabulary with SentencePiece's fallback has no piece for.
-BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
+_WORDPIECE, _BPE, _UNIGRAM = "WordPiece", "BPE", "Unigram"  # the library's names of models
 _MAX_GAPS = 10  # a tenth of the ids
 # Bytes that no text in UTF-8 has: some published vocabularies lack their pieces.
 _NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
@@ -40,42 +55,6 @@ cut_at_words = re.compile(r"(?<=\S)(?= \S)").split
 Result = TypeVar("Result")
 Cut = Callable[[str], Sequence[str]]
 EncodeText = Callable[[str], tokenizers.Encoding]
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenizerFile:
-    """Hold a tokenizer.json that the library runs, and the facts read from it."""
-
-    tokenizer: tokenizers.Tokenizer
-    model: str  # WORDPIECE, BPE (or another model) of bytes, SENTENCEPIECE_BPE or UNIGRAM
-    pieces: tuple[str, ...]  # sorted by id
-    special_ids: dict[str, int]  # keys: pad, unk, cls, sep, mask
-    lowercase: bool
-    template: Template  # where special tokens go around texts
-    # Splits a text into parts that encode alone to the same ids as within the text; None: no such
-    # split is known, and texts are encoded whole.
-    cut: Cut | None
-    # Whether a text encodes to the same ids with and without a space before it.
-    ignores_space_before: bool
-    adds_space_before: bool  # the first piece of a text begins with the mark of a space
-    continuation_mark: str  # WORDPIECE: begins the pieces that continue a word
-    max_word_chars: int  # WORDPIECE: a longer word is unknown; 0: none is too long
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, without the space put before it; broken UTF-8 becomes U+FFFD."""
-        pieces = [self.pieces[i] for i in ids]
-        if self.model == WORDPIECE:
-            return " ".join(pieces).replace(f" {self.continuation_mark}", "")
-        to_bytes = decode_piece if self.model == BPE else _decode_marked
-        text = b"".join(map(to_bytes, pieces)).decode("utf-8", errors="replace")
-        return text.removeprefix(" ") if self.adds_space_before else text
-
-
-def _decode_marked(piece: str) -> bytes:
-    """Return the bytes of a piece; WORD_START is a space, and <0x41> the byte 0x41."""
-    if BYTE_PIECE.fullmatch(piece):
-        return bytes([int(piece[3:5], 16)])
-    return piece.replace(WORD_START, " ").encode()
 
 
 def find_failures() -> tuple[type[BaseException], ...]:
@@ -130,8 +109,8 @@ def make_normalize(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> Calla
     return guard(lambda text: str(normalizer.normalize_str(text)) if normalizer else text, path)
 
 
-def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) -> TokenizerFile:
-    """Read the bytes of a tokenizer.json of WordPiece, BPE or Unigram.
+def load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: bool) -> Vocabulary:
+    """Load the bytes of a tokenizer.json of WordPiece, BPE or Unigram.
 
     Special tokens that a text spells are text, unless `reads_special_tokens`.
 
@@ -141,9 +120,9 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
     """
     tokenizer = open_tokenizer(path, data)
     model = type(tokenizer.model).__name__
-    if model not in (WORDPIECE, BPE, UNIGRAM):
+    if model not in (_WORDPIECE, _BPE, _UNIGRAM):
         raise Refused(
-            f"--vocab is {path}, whose model is {model}; {WORDPIECE}, {BPE} and {UNIGRAM} are "
+            f"--vocab is {path}, whose model is {model}; {_WORDPIECE}, {_BPE} and {_UNIGRAM} are "
             "read: give another vocabulary, or train one with --train_vocab"
         )
     id_of = tokenizer.get_vocab(with_added_tokens=True)
@@ -158,12 +137,16 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
             f"{size - 1}; each needs its own, with few gaps: copy the file again, or correct them"
         )
     pieces = tuple(piece_of.get(number, "") for number in range(size))
-    # The file as the library writes it: without the vocabulary, and with every default filled in.
-    rules = _read_rules(tokenizer)
-    kind = SENTENCEPIECE_BPE if model == BPE else model
-    if model != WORDPIECE and "ByteLevel" in [step["type"] for step in _list_steps(rules)]:
-        kind = BPE
-    unknown_id = {} if model == kind == BPE else _find_unknown(rules["model"], id_of)
+    # The file as the library writes it, with every default filled in.
+    rules: dict[str, Any] = json.loads(tokenizer.to_str())
+    normalizers = flatten(rules["normalizer"], "normalizers")
+    splitters = flatten(rules["pre_tokenizer"], "pretokenizers")
+    has_bytes = "ByteLevel" in [step["type"] for step in (*normalizers, *splitters)]
+    kind = WORDPIECE if model == _WORDPIECE else BYTE_LEVEL if has_bytes else SENTENCEPIECE
+    unk_id = rules["model"].get("unk_id")
+    if model != _UNIGRAM and kind != BYTE_LEVEL:
+        unk_id = id_of.get(rules["model"]["unk_token"])
+    unknown_id = {} if unk_id is None else {"unk": unk_id}
     with _silence_stderr():
         marks_words = _marks_words(tokenizer, kind, path)
     _check_model(path, rules, kind, id_of, bool(unknown_id), marks_words)
@@ -194,7 +177,6 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
     # The template is read already; the processor adds nothing here, but a fifth of a word's time.
     tokenizer.post_processor = None
     extra = [t for t in rules["added_tokens"] if not t["special"] and t["content"] not in roles]
-    cut = None if reads_special_tokens else _find_cut(rules, extra)
     encode_text, normalize = make_encode_text(tokenizer, path), make_normalize(tokenizer, path)
     with _silence_stderr():
         # A space before an added token may be a token of its own where one before "a" is ignored.
@@ -202,21 +184,56 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
         ignores_space = [encode_text(text).ids == encode_text(f" {text}").ids for text in starts]
         lowercase = "A" not in normalize("A")
         first_piece = (encode_text("a").tokens or [""])[0]
-    if ignores_space[0] and not all(ignores_space):
-        cut = None
-    return TokenizerFile(
-        tokenizer,
-        kind,
-        pieces,
-        special_ids,
+    dtype = token_dtype(len(pieces))
+    whole = LibraryEncoder(encode_text, dtype)
+    encode: Encode = whole.encode
+    encode_documents: EncodeDocuments = whole.encode_documents
+    cut = None if reads_special_tokens else _find_cut(rules, extra)
+    if cut is not None and (all(ignores_space) or not ignores_space[0]):
+        encode = WordEncoder(encode_text, dtype, cut).encode
+        encode_documents = encode_sentences_alone(encode, spaced=not ignores_space[0])
+    continuation_mark = rules["model"].get("continuing_subword_prefix") or ""
+    adds_space_before = first_piece.startswith((WORD_START, SPACE))
+    return Vocabulary(
+        kind=kind,
+        path=path,
+        file_name=TOKENIZER_JSON,
         lowercase=lowercase,
+        special_ids=special_ids,
+        file_bytes=data,
+        encode=encode,
+        encode_documents=encode_documents,
+        decode=_make_decode(kind, pieces, continuation_mark, adds_space_before),
+        normalize=normalize,
         template=template,
-        cut=cut,
-        ignores_space_before=ignores_space[0],
-        adds_space_before=first_piece.startswith((WORD_START, SPACE)),
-        continuation_mark=rules["model"].get("continuing_subword_prefix") or "",
+        _pieces=pieces,
+        encode_aligned=whole.encode_aligned,
+        continuation_mark=continuation_mark,
+        adds_space_before=adds_space_before,
         max_word_chars=rules["model"].get("max_input_chars_per_word", 0),
     )
+
+
+def _make_decode(
+    kind: str, pieces: Sequence[str], continuation_mark: str, adds_space_before: bool
+) -> Callable[[Sequence[int]], str]:
+    """Return a function that gives the text of ids; broken UTF-8 becomes U+FFFD."""
+    to_bytes = decode_piece if kind == BYTE_LEVEL else _decode_marked
+
+    def decode(ids: Sequence[int]) -> str:
+        if kind == WORDPIECE:
+            return " ".join(pieces[i] for i in ids).replace(f" {continuation_mark}", "")
+        text = b"".join(to_bytes(pieces[i]) for i in ids).decode("utf-8", errors="replace")
+        return text.removeprefix(" ") if adds_space_before else text
+
+    return decode
+
+
+def _decode_marked(piece: str) -> bytes:
+    """Return the bytes of a piece; WORD_START is a space, and <0x41> the byte 0x41."""
+    if BYTE_PIECE.fullmatch(piece):
+        return bytes([int(piece[3:5], 16)])
+    return piece.replace(WORD_START, " ").encode()
 
 
 def open_tokenizer(path: pathlib.Path, data: bytes) -> tokenizers.Tokenizer:
@@ -240,13 +257,13 @@ def _hide_special(data: bytes, model: str, roles: set[str], unknown: str) -> byt
     Unigram and WordPiece match every piece, so a role's piece gets a leading space, which no word
     has, and its added token goes after the others, so that they keep their ids.
     """
-    settings = json.loads(data.decode("utf-8-sig"))
+    settings = json.loads(data)
     vocab = settings["model"]["vocab"]
-    pairs = vocab if model == UNIGRAM else [*vocab.items()]
-    to_hide = roles - {unknown} if model in (UNIGRAM, WORDPIECE) else set()
+    pairs = vocab if model == _UNIGRAM else [*vocab.items()]
+    to_hide = roles - {unknown} if model in (_UNIGRAM, _WORDPIECE) else set()
     hidden = {piece for piece, _ in pairs if piece in to_hide}
     pairs = [(f" {piece}" if piece in hidden else piece, value) for piece, value in pairs]
-    settings["model"]["vocab"] = pairs if model == UNIGRAM else dict(pairs)
+    settings["model"]["vocab"] = pairs if model == _UNIGRAM else dict(pairs)
     added = settings.get("added_tokens", [])
     for token in added:
         token["special"] = token["special"] or token["content"] in roles
@@ -254,32 +271,12 @@ def _hide_special(data: bytes, model: str, roles: set[str], unknown: str) -> byt
     return json.dumps(settings).encode()
 
 
-def _read_rules(tokenizer: tokenizers.Tokenizer) -> dict[str, Any]:
-    """Return the file as the library writes it, without the pieces and merges of the model."""
-    rules: dict[str, Any] = json.loads(tokenizer.to_str())
-    for name in ("vocab", "merges"):
-        rules["model"].pop(name, None)
-    return rules
-
-
-def _list_steps(rules: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the normalizer and pre-tokenizer steps, which run before the model."""
-    splitter = flatten(rules["pre_tokenizer"], "pretokenizers")
-    return flatten(rules["normalizer"], "normalizers") + splitter
-
-
 def _marks_words(tokenizer: tokenizers.Tokenizer, kind: str, path: pathlib.Path) -> bool:
     """Return whether the model marks the space between two words; True for WordPiece."""
-    mark = {WORDPIECE: "", BPE: SPACE}.get(kind, WORD_START)
+    mark = {WORDPIECE: "", BYTE_LEVEL: SPACE}.get(kind, WORD_START)
     text, splitter = make_normalize(tokenizer, path)("a a"), tokenizer.pre_tokenizer
     parts = guard(splitter.pre_tokenize_str, path)(text) if splitter else [(text, (0, 3))]
     return mark in "".join(part for part, _ in parts)[1:]
-
-
-def _find_unknown(model: Mapping[str, Any], id_of: Mapping[str, int]) -> dict[str, int]:
-    """Return {"unk": id of the unknown token}; {} if the model has none."""
-    unk_id = model["unk_id"] if model["type"] == UNIGRAM else id_of.get(model["unk_token"])
-    return {} if unk_id is None else {"unk": unk_id}
 
 
 def _check_model(
@@ -304,11 +301,11 @@ def _check_model(
         (
             "it has neither an unknown token nor byte_fallback with the pieces <0x00> to <0xFF>, "
             "so that characters without a piece would be lost",
-            kind != BPE and not has_unknown and has_bytes != len(BYTE_OF),
+            kind != BYTE_LEVEL and not has_unknown and has_bytes != len(BYTE_OF),
         ),
         (
             "its pieces within words have no mark, such as ##",
-            model["type"] == WORDPIECE and not model["continuing_subword_prefix"],
+            model["type"] == _WORDPIECE and not model["continuing_subword_prefix"],
         ),
     ):
         if is_broken:
@@ -318,7 +315,7 @@ def _check_model(
             )
     needed = [char for char, byte in BYTE_OF.items() if byte not in _NOT_IN_UTF8]
     missing = [char for char in needed if char not in id_of]
-    if kind == BPE and missing and not (has_unknown or model.get("unk_token")):
+    if kind == BYTE_LEVEL and missing and not (has_unknown or model.get("unk_token")):
         raise Refused(
             f"--vocab is {path}, which has no piece for {len(missing)} of the 256 bytes, such as "
             f"{missing[0]!r}; give a byte-level vocabulary with all of them"
@@ -346,7 +343,7 @@ def _find_cut(rules: Mapping[str, Any], extra: Sequence[Mapping[str, Any]]) -> C
     names = [step["type"] for step in splitter]
     model = rules["model"]["type"]
     if (
-        model == WORDPIECE
+        model == _WORDPIECE
         and (normalizer["type"], names) == ("BertNormalizer", ["BertPreTokenizer"])
         and normalizer["handle_chinese_chars"]
         and not extra
@@ -356,7 +353,7 @@ def _find_cut(rules: Mapping[str, Any], extra: Sequence[Mapping[str, Any]]) -> C
     strips = any(token[name] for token in extra for name in ("lstrip", "rstrip", "single_word"))
     spans = any(len(cut_at_words(f"a{token['content']}a")) > 1 for token in extra)
     if (
-        model == BPE
+        model == _BPE
         and normalizer["type"] in (None, "NFC")
         and is_byte_level
         and splitter[-1]["use_regex"]

@@ -17,6 +17,7 @@ Face's, because its library normalizes text here and wherever an exported model 
 import dataclasses
 import json
 import pathlib
+from typing import Any
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
@@ -32,7 +33,6 @@ from data_pipeline.vocab.sentencepiece_model import (
     UNKNOWN,
     UNUSED,
     USER_DEFINED,
-    SentencepieceModel,
     read_model,
 )
 from data_pipeline.vocab.sentencepiece_rules import NONE
@@ -102,23 +102,19 @@ def _keeps_text_after_special_tokens(library: tokenizers.Tokenizer, vocabulary: 
     if vocabulary.file_name == TOKENIZER_JSON:
         return is_trained_here(json.loads(library.to_str()))
     is_model = vocabulary.file_name == MODEL
-    return not is_model or read_model(vocabulary.file_bytes).adds_space_before_text
+    return not is_model or read_model(vocabulary.file_bytes).normalizer_spec.add_dummy_prefix
 
 
 def _find_difference(path: pathlib.Path, vocabulary: Vocabulary) -> str | None:
     """Return the first text to which file and vocabulary give different ids; None without one."""
     library = open_tokenizer(path, path.read_bytes())
+    read = make_encode_text(library, path)
 
     def encode(text: str) -> list[int]:
         return vocabulary.encode([text])[0].tolist()
 
-    encode_text = make_encode_text(library, path)
-
-    def read(text: str) -> list[int]:
-        return list(encode_text(text).ids)
-
     for text in _CHECKED_TEXTS:
-        if read(text) != encode(text):
+        if read(text).ids != encode(text):
             return text
     if not _keeps_text_after_special_tokens(library, vocabulary):
         return None
@@ -127,7 +123,7 @@ def _find_difference(path: pathlib.Path, vocabulary: Vocabulary) -> str | None:
     for following in _AFTER:
         whole = encode(f"a{following}")
         text = f"a {mask}{following}"
-        tokens = read(text)
+        tokens = read(text).ids
         # Comparable only if no piece spans the boundary.
         is_comparable = whole[: len(before)] == before and mask_id in tokens
         if is_comparable and tokens[tokens.index(mask_id) + 1 :] != whole[len(before) :]:
@@ -158,8 +154,7 @@ def make_tokenizer_json(vocabulary: Vocabulary) -> str | None:
         if vocabulary.sentencepiece_rules != NONE or not _can_be_expressed(model):
             return None
         tokenizer = _sentencepiece_tokenizer(model)
-        kinds = zip(model.pieces, model.piece_types, strict=True)
-        registered += [piece for piece, kind in kinds if kind == CONTROL]
+        registered += [each.piece for each in model.pieces if each.type == CONTROL]
     tokenizer.add_special_tokens(
         [tokenizers.AddedToken(piece, normalized=False, special=True) for piece in registered]
     )
@@ -173,26 +168,26 @@ def _set_template(text: str, vocabulary: Vocabulary) -> str:
     return tokenizers.Tokenizer.from_str(json.dumps(settings)).to_str(pretty=True) + "\n"
 
 
-def _can_be_expressed(model: SentencepieceModel) -> bool:
-    kinds = zip(model.pieces, model.piece_types, strict=True)
-    own = [piece for piece, kind in kinds if kind == USER_DEFINED]
+def _can_be_expressed(model: Any) -> bool:
+    own = [each.piece for each in model.pieces if each.type == USER_DEFINED]
+    model_type, rules = model.trainer_spec.model_type, model.normalizer_spec
     normalizer = _normalizer(model)
     return (
-        model.model_type in (UNIGRAM, BPE)
-        and (not own or model.model_type == UNIGRAM)
+        model_type in (UNIGRAM, BPE)
+        and (not own or model_type == UNIGRAM)
         and all(normalizer.normalize_str(piece) == piece for piece in own)
-        and model.marks_spaces
-        and model.removes_extra_spaces
-        and UNUSED not in model.piece_types
-        and not any(WORD_START in piece[1:] for piece in model.pieces)
+        and rules.escape_whitespaces
+        and rules.remove_extra_whitespaces
+        and not any(each.type == UNUSED or WORD_START in each.piece[1:] for each in model.pieces)
     )
 
 
-def _sentencepiece_tokenizer(model: SentencepieceModel) -> tokenizers.Tokenizer:
-    tokenizer = tokenizers.Tokenizer(_bpe(model) if model.model_type == BPE else _unigram(model))
+def _sentencepiece_tokenizer(model: Any) -> tokenizers.Tokenizer:
+    is_bpe = model.trainer_spec.model_type == BPE
+    tokenizer = tokenizers.Tokenizer(_bpe(model) if is_bpe else _unigram(model))
     tokenizer.normalizer = _normalizer(model)
     # "first", so that text right after a [MASK] continues its word.
-    scheme = "first" if model.adds_space_before_text else "never"
+    scheme = "first" if model.normalizer_spec.add_dummy_prefix else "never"
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, prepend_scheme=scheme)
     tokenizer.decoder = decoders.Sequence(
         [decoders.ByteFallback(), decoders.Metaspace(WORD_START, prepend_scheme=scheme)]
@@ -200,35 +195,37 @@ def _sentencepiece_tokenizer(model: SentencepieceModel) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def _normalizer(model: SentencepieceModel) -> normalizers.Normalizer:
+def _normalizer(model: Any) -> normalizers.Normalizer:
     steps: list[normalizers.Normalizer] = []
-    if model.charsmap:
-        steps.append(normalizers.Precompiled(model.charsmap))
+    rules = model.normalizer_spec
+    if rules.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(rules.precompiled_charsmap))
     # Without a mark before the text, spaces go at its start too.
-    ends = r" +\z" if model.adds_space_before_text else r"\A +| +\z"
+    ends = r" +\z" if rules.add_dummy_prefix else r"\A +| +\z"
     steps.append(normalizers.Replace(tokenizers.Regex(ends), ""))
     steps.append(normalizers.Replace(tokenizers.Regex(" {2,}"), " "))
     return normalizers.Sequence(steps)
 
 
-def _unigram(model: SentencepieceModel) -> models.Unigram:
+def _unigram(model: Any) -> models.Unigram:
     """Build the model of pieces with scores; user-defined pieces get SentencePiece's constant."""
     scored = [
-        (piece, _USER_DEFINED_SCORE if kind == USER_DEFINED else score)
-        for piece, score, kind in zip(model.pieces, model.scores, model.piece_types, strict=True)
+        (each.piece, _USER_DEFINED_SCORE if each.type == USER_DEFINED else each.score)
+        for each in model.pieces
     ]
-    unk_id = model.piece_types.index(UNKNOWN)
-    return models.Unigram(scored, unk_id=unk_id, byte_fallback=model.has_byte_fallback)
+    byte_fallback = model.trainer_spec.byte_fallback
+    return models.Unigram(scored, unk_id=_find_unknown(model), byte_fallback=byte_fallback)
 
 
-def _bpe(model: SentencepieceModel) -> models.BPE:
+def _find_unknown(model: Any) -> int:
+    return [each.type for each in model.pieces].index(UNKNOWN)
+
+
+def _bpe(model: Any) -> models.BPE:
     """Build the model of pieces as merges of two others, higher scores first."""
-    id_of = {piece: i for i, piece in enumerate(model.pieces)}
-    of_text = {
-        piece: score
-        for piece, score, kind in zip(model.pieces, model.scores, model.piece_types, strict=True)
-        if kind == NORMAL
-    }
+    pieces = [each.piece for each in model.pieces]
+    id_of = {piece: i for i, piece in enumerate(pieces)}
+    of_text = {each.piece: each.score for each in model.pieces if each.type == NORMAL}
     merges = sorted(
         (-score, id_of[left], id_of[right])
         for piece, score in of_text.items()
@@ -237,8 +234,8 @@ def _bpe(model: SentencepieceModel) -> models.BPE:
     )
     return models.BPE(
         id_of,
-        [(model.pieces[left], model.pieces[right]) for _, left, right in merges],
-        unk_token=model.pieces[model.piece_types.index(UNKNOWN)],
+        [(pieces[left], pieces[right]) for _, left, right in merges],
+        unk_token=pieces[_find_unknown(model)],
         fuse_unk=True,
-        byte_fallback=model.has_byte_fallback,
+        byte_fallback=model.trainer_spec.byte_fallback,
     )

@@ -1,8 +1,14 @@
-"""Load a vocabulary by the kind that its file name gives; it encodes text and decodes token ids."""
+"""Define a vocabulary: it encodes text and decodes token ids, whatever kind of file it is from.
+
+A document has the ids of its sentences joined by spaces. Some tokenizers give a word other ids at a
+text's start than after a space, or have pieces across words; then a sentence encoded alone has
+other ids than within its document.
+"""
 
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import pathlib
 import re
@@ -12,41 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import sentencepiece
 
-from data_pipeline.io import small_files
-from data_pipeline.io.refused import Refused
-from data_pipeline.vocab import byte_level, sentencepiece_rules, tokenizer_file
-from data_pipeline.vocab.documents import (
-    Encode,
-    EncodeAligned,
-    EncodeDocuments,
-    encode_documents_whole,
-    encode_sentences_alone,
-    flatten_ids,
-)
-from data_pipeline.vocab.sentencepiece_model import BPE, CONTROL, UNIGRAM, WORD_START, read_model
-from data_pipeline.vocab.special_tokens import SPECIAL_PIECES, find_special_ids
-from data_pipeline.vocab.template import Template, make_bert_template
-from data_pipeline.vocab.tokenizer_file import BYTE_PIECE
-from data_pipeline.vocab.wordpiece import (
-    MAX_WORD_CHARS,
-    WordEncoder,
-    check_case,
-    join_pieces,
-    make_wordpiece_normalizer,
-    make_wordpiece_tokenizer,
-    read_list,
-)
+from data_pipeline.vocab import byte_level, sentencepiece_rules
+from data_pipeline.vocab.sentencepiece_model import BYTE_PIECE, WORD_START
+from data_pipeline.vocab.template import Template
 
 WORDPIECE, SENTENCEPIECE, BYTE_LEVEL = "wordpiece", "sentencepiece", "byte_level"
 LIST, MODEL, TOKENIZER_JSON = FILE_NAMES = ("vocab.txt", "vocab.model", "tokenizer.json")
-_KINDS = {
-    tokenizer_file.WORDPIECE: WORDPIECE,
-    tokenizer_file.UNIGRAM: SENTENCEPIECE,
-    tokenizer_file.SENTENCEPIECE_BPE: SENTENCEPIECE,
-    tokenizer_file.BPE: BYTE_LEVEL,
-}
 
 # Scripts that put no space between words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese.
 _NO_SPACES = re.compile(
@@ -56,6 +34,12 @@ _NO_SPACES = re.compile(
 
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")  # line breaks and tabs among them
 _RARE = "\U00012000"  # a sign of cuneiform, of which no vocabulary has a piece
+
+
+Encode = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
+EncodeDocuments = Callable[[Sequence[str], Sequence[int]], tuple[np.ndarray, np.ndarray]]
+# The ids of a text, and the start and the end of the characters that each covers.
+EncodeAligned = Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -142,15 +126,16 @@ class Vocabulary:
         """
         if self.kind == WORDPIECE:
             return [self._pieces[i].removeprefix(self.continuation_mark) for i in ids]
-        added = self._read_added()
+        added = self._list_added()
         return [self._pieces[i] if self._pieces[i] in added else self.decode([i]) for i in ids]
 
-    def _read_added(self) -> set[str]:
-        """Read the added tokens of a tokenizer.json, whose spellings are not in the model's."""
-        if self.file_name != TOKENIZER_JSON:
-            return set()
-        settings = json.loads(self.file_bytes.decode("utf-8-sig"))
-        return {token["content"] for token in settings.get("added_tokens", ())}
+    def read_settings(self) -> dict[str, Any]:
+        """Parse a tokenizer.json; {} for another kind of file."""
+        return json.loads(self.file_bytes) if self.file_name == TOKENIZER_JSON else {}
+
+    def _list_added(self) -> set[str]:
+        """Return the added tokens of a tokenizer.json, whose spellings are not in the model's."""
+        return {token["content"] for token in self.read_settings().get("added_tokens", ())}
 
     def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode words as they are after a space, each alone."""
@@ -180,7 +165,7 @@ class Vocabulary:
             continues = [not piece.startswith(spaces) for piece in self._pieces]
         else:
             continues = [not _starts_word(piece) for piece in self._pieces]
-        added = self._read_added() if self.kind != WORDPIECE else set()
+        added = self._list_added() if self.kind != WORDPIECE else set()
         for i, piece in enumerate(self._pieces):
             if continues[i] and piece in added:
                 joined, spaced = (self.encode([text])[0] for text in (f".{piece}", f". {piece}"))
@@ -190,80 +175,12 @@ class Vocabulary:
         return np.array(continues, dtype=bool)
 
 
-def load_vocabulary(
-    path: str | pathlib.Path,
-    lowercase: bool = True,
-    checks_case: bool = True,
-    reads_special_tokens: bool = False,
-    rules: str = sentencepiece_rules.NONE,
-) -> Vocabulary:
-    """Read a vocabulary: *.model is SentencePiece, *.json a tokenizer.json, the rest a vocab.txt.
-
-    A tokenizer.json is run with the tokenizers library, unchanged; a vocab.json is one half of
-    that, the other is the merges.txt next to it.
-
-    `lowercase` also strips accents, as BERT's uncased models do. A SentencePiece model and a
-    tokenizer.json carry their own rules; there `lowercase` is ignored. `checks_case` is for
-    third-party lists: one trained here may have no capitals because its text has none.
-    `reads_special_tokens` is for rows of a task: the special tokens that a text spells are these
-    tokens there, as in transformers; in training text they are text.
-    `rules` are for a SentencePiece model, one of sentencepiece_rules.CHOICES.
-
-    Raises:
-      Refused: no such file, no vocabulary, a special piece missing or matched in text, a vocab.txt
-        whose case does not fit `lowercase`, a tokenizer.json of another model.
-    """
-    path = pathlib.Path(path)
-    if not path.is_file():
-        raise Refused(
-            f"--vocab is {path}, which is not a file; give a vocab.txt, a "
-            "tokenizer.json or a *.model, or train one with --train_vocab=wordpiece "
-            "--vocab_size=30522"
-        )
-    if rules not in sentencepiece_rules.CHOICES:
-        raise Refused(
-            f"{sentencepiece_rules.RECORDED} of {path} is {rules!r:.40}; it must be one of "
-            f"{', '.join(sentencepiece_rules.CHOICES)}"
-        )
-    if rules != sentencepiece_rules.NONE and path.suffix != ".model":
-        raise Refused(
-            f"--sentencepiece_rules is {rules}, but --vocab={path} is no SentencePiece *.model and "
-            "has rules of its own; omit the flag"
-        )
-    data = read_file(path)
-    if path.suffix == ".model":
-        return _load_sentencepiece(path, data, rules, reads_special_tokens)
-    if path.name == byte_level.PIECES and b'"model"' not in data:
-        raise Refused(
-            f"--vocab is {path}, which has no {byte_level.MERGES} next to it; copy both or give "
-            "the tokenizer.json"
-        )
-    if path.suffix == ".json":
-        return _load_tokenizer_file(path, data, reads_special_tokens)
-    return _load_list(path, data, lowercase, checks_case, reads_special_tokens)
-
-
-def name_copy(path: pathlib.Path) -> str:
-    """Name a copy of a vocabulary's file: a vocab.json with its merges.txt is a tokenizer.json."""
-    return TOKENIZER_JSON if _has_merges(path) else path.name
-
-
-def read_file(path: pathlib.Path) -> bytes:
-    """Read a vocabulary's file, and the merges.txt of a vocab.json, into one file's bytes."""
-    data = small_files.read_bytes(path)
-    return byte_level.join_files(path, data) if _has_merges(path) else data
-
-
-def _has_merges(path: pathlib.Path) -> bool:
-    return path.name == byte_level.PIECES and path.with_name(byte_level.MERGES).is_file()
-
-
-def load_recorded(
-    path: pathlib.Path, record: Mapping[str, Any], reads_special_tokens: bool = False
-) -> Vocabulary:
-    """Read the vocabulary of a store or a run by the rules in its manifest or record."""
-    rules = small_files.field(record, sentencepiece_rules.RECORDED, str, path, "none")
-    return load_vocabulary(path, record["lowercase"], False, reads_special_tokens, rules)
+def _starts_word(piece: str) -> bool:
+    if BYTE_PIECE.fullmatch(piece):
+        return False
+    first = piece[:1]
+    is_punctuation = first in string.punctuation or unicodedata.category(first).startswith("P")
+    return first == WORD_START or is_punctuation or _NO_SPACES.match(first) is not None
 
 
 def describe_case(record: Mapping[str, Any]) -> str:
@@ -273,144 +190,67 @@ def describe_case(record: Mapping[str, Any]) -> str:
     return "lower case" + " without accents" * (record.get("file") == LIST)
 
 
-def _load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: bool) -> Vocabulary:
-    file = tokenizer_file.read_tokenizer(path, data, reads_special_tokens)
-    encode_text = tokenizer_file.make_encode_text(file.tokenizer, path)
-    dtype = token_dtype(len(file.pieces))
-    whole = tokenizer_file.LibraryEncoder(encode_text, dtype)
-    encode: Encode = whole.encode
-    encode_documents: EncodeDocuments = whole.encode_documents
-    if file.cut is not None:
-        encode = WordEncoder(encode_text, dtype, file.cut).encode
-        encode_documents = encode_sentences_alone(encode, spaced=not file.ignores_space_before)
-    return Vocabulary(
-        kind=_KINDS[file.model],
-        path=path,
-        file_name=TOKENIZER_JSON,
-        lowercase=file.lowercase,
-        special_ids=file.special_ids,
-        file_bytes=data,
-        encode=encode,
-        encode_documents=encode_documents,
-        decode=file.decode,
-        normalize=tokenizer_file.make_normalize(file.tokenizer, path),
-        template=file.template,
-        _pieces=file.pieces,
-        encode_aligned=whole.encode_aligned,
-        continuation_mark=file.continuation_mark,
-        adds_space_before=file.adds_space_before,
-        max_word_chars=file.max_word_chars,
-    )
+def encode_sentences_alone(encode: Encode, spaced: bool) -> EncodeDocuments:
+    """Return an encoder of documents that encodes each sentence by itself.
+
+    With `spaced` every sentence but a document's first has the space before it that joins it. That
+    is exact where sentences neither begin nor end with white space, as a build's sentences.
+    """
+
+    def encode_documents(
+        sentences: Sequence[str], sentence_counts: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if spaced:
+            firsts = {0, *np.cumsum(sentence_counts).tolist()}
+            sentences = [
+                sentence if number in firsts else f" {sentence}"
+                for number, sentence in enumerate(sentences)
+            ]
+        return encode(sentences)
+
+    return encode_documents
 
 
-def _load_list(
-    path: pathlib.Path, data: bytes, lowercase: bool, checks_case: bool, reads_special_tokens: bool
-) -> Vocabulary:
-    pieces = read_list(path, data)
-    special_ids = find_special_ids(path, pieces, {})
-    if checks_case:
-        check_case(path, pieces, lowercase)
-    tokenizer = make_wordpiece_tokenizer(pieces, pieces[special_ids["unk"]], lowercase)
-    encode_text = tokenizer_file.make_encode_text(tokenizer, path)
-    dtype = token_dtype(len(pieces))
-    whole = tokenizer_file.LibraryEncoder(encode_text, dtype)
-    by_word = WordEncoder(encode_text, dtype)
-    spelled = [pieces[i] for i in special_ids.values()] if reads_special_tokens else []
-    tokenizer.add_special_tokens(spelled)
+def encode_documents_whole(
+    encode_aligned: EncodeAligned, dtype: np.dtype, prepare: Callable[[str], str] | None = None
+) -> EncodeDocuments:
+    """Return an encoder of documents that encodes each as one text and cuts its tokens.
 
-    def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        is_spelled = any(token in text for token in spelled for text in texts)
-        return whole.encode(texts) if is_spelled else by_word.encode(texts)
+    A token belongs to the sentence in which it begins, the space before a sentence to it.
+    `prepare` changes a sentence before they are joined.
+    """
 
-    return Vocabulary(
-        kind=WORDPIECE,
-        path=path,
-        file_name=LIST,
-        lowercase=lowercase,
-        special_ids=special_ids,
-        file_bytes=join_pieces(pieces),
-        encode=encode,
-        encode_documents=encode_sentences_alone(encode, spaced=False),
-        decode=lambda ids: " ".join(pieces[i] for i in ids).replace(" ##", ""),
-        normalize=make_wordpiece_normalizer(lowercase).normalize_str,
-        template=make_bert_template(special_ids),
-        _pieces=tuple(pieces),
-        encode_aligned=whole.encode_aligned,
-        max_word_chars=MAX_WORD_CHARS,
-    )
+    def encode_document(sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        if prepare is not None:
+            sentences = [*map(prepare, sentences)]
+        ids, spans = encode_aligned(" ".join(sentences))
+        sizes_S = np.fromiter(map(len, sentences), np.int64, len(sentences))
+        ends_S = np.cumsum(sizes_S + 1) - 1
+        starts_T = np.maximum.accumulate(np.array([start for start, _ in spans], np.int64))
+        sentence_T = np.searchsorted(ends_S[:-1], starts_T, side="right")
+        return np.array(ids, dtype), np.bincount(sentence_T, minlength=len(sentences))
+
+    def encode_documents(
+        sentences: Sequence[str], sentence_counts: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        encoded: list[tuple[np.ndarray, np.ndarray]] = [(np.zeros(0, dtype), np.zeros(0, np.int64))]
+        ends = np.cumsum(sentence_counts).tolist()
+        for count, end in zip(sentence_counts, ends, strict=True):
+            if count:
+                encoded.append(encode_document(sentences[end - count : end]))
+        ids, lengths = zip(*encoded, strict=True)
+        return np.concatenate(ids), np.concatenate(lengths)
+
+    return encode_documents
 
 
-def _load_sentencepiece(
-    path: pathlib.Path, data: bytes, rules: str, reads_special_tokens: bool
-) -> Vocabulary:
-    processor = sentencepiece.SentencePieceProcessor()
-    try:
-        processor.LoadFromSerializedProto(data)
-        pieces = [processor.IdToPiece(i) for i in range(processor.GetPieceSize())]
-        model = read_model(data)
-    except Exception as error:  # the class depends on the damage
-        raise Refused(
-            f"{path} ends in .model but is not a SentencePiece model, or is damaged; copy it "
-            "again, and give a WordPiece list another name, as in vocab.txt"
-        ) from error
-    if set(pieces).isdisjoint(SPECIAL_PIECES["mask"]):  # DeBERTa's tokenizers append it
-        pieces.append(SPECIAL_PIECES["mask"][0])
-    special_ids = find_special_ids(path, pieces, {"unk": processor.unk_id()})
-    for special_id in set(special_ids.values()) - {special_ids["unk"]}:
-        if special_id in processor.Encode(pieces[special_id]):
-            raise Refused(
-                f"{path} turns the characters {pieces[special_id]} of a text into the id that "
-                "BERT marks sentences with; train the model with --control_symbols instead of "
-                "--user_defined_symbols"
-            )
-    dtype = token_dtype(len(pieces))
-    control = [i for i, kind in enumerate(model.piece_types) if kind == CONTROL]
-    spelled_ids = (*control, *special_ids.values()) if reads_special_tokens else ()
-    spelled = {pieces[i]: i for i in spelled_ids}
-    encoder = sentencepiece_rules.RuledEncoder(processor, rules, spelled)
-
-    def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        return flatten_ids(encoder.encode(texts), dtype)
-
-    if model.space_ends_a_word:
-        raise Refused(
-            f"{path} puts the mark of a space, {WORD_START}, after a word, so that its pieces do "
-            "not show where a word begins; train the model without --treat_whitespace_as_suffix"
-        )
-    adds_space = model.adds_space_before_text
-    # A model of words joins the unknown ones in a row.
-    is_alone = (
-        adds_space
-        and model.model_type in (UNIGRAM, BPE)
-        and not any(WORD_START in piece.lstrip(WORD_START) for piece in pieces)
-    )
-    return Vocabulary(
-        kind=SENTENCEPIECE,
-        path=path,
-        file_name=MODEL,
-        lowercase=processor.Normalize(encoder.prepare("A")) in ("a", WORD_START + "a"),
-        special_ids=special_ids,
-        file_bytes=data,
-        encode=encode,
-        encode_documents=(
-            encode_sentences_alone(encode, spaced=False)
-            if is_alone
-            else encode_documents_whole(encoder.encode_prepared, dtype, encoder.prepare)
-        ),
-        normalize=lambda text: str(processor.Normalize(encoder.prepare(text))),
-        template=make_bert_template(special_ids),
-        # An appended [MASK] is left out, as a model's own special pieces are.
-        decode=lambda ids: processor.Decode([int(i) for i in ids if i < processor.GetPieceSize()]),
-        _pieces=tuple(pieces),
-        sentencepiece_rules=rules,
-        encode_aligned=encoder.encode_aligned,
-        adds_space_before=adds_space,
-    )
+def flatten_ids(encoded: Sequence[Sequence[int]], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids of N texts one after another, and int64[N], the number of each text."""
+    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    flat = itertools.chain.from_iterable(encoded)
+    return np.fromiter(flat, dtype, int(lengths.sum())), lengths
 
 
-def _starts_word(piece: str) -> bool:
-    if BYTE_PIECE.fullmatch(piece):
-        return False
-    first = piece[:1]
-    is_punctuation = first in string.punctuation or unicodedata.category(first).startswith("P")
-    return first == WORD_START or is_punctuation or _NO_SPACES.match(first) is not None
+def split_ids(flat_ids: np.ndarray, lengths_N: np.ndarray) -> list[np.ndarray]:
+    """Return the ids of each of N texts, from what flatten_ids or Vocabulary.encode returns."""
+    return np.split(flat_ids, np.cumsum(lengths_N))[:-1]

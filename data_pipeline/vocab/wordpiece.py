@@ -12,7 +12,6 @@ import numpy as np
 import tokenizers
 
 from data_pipeline.io.refused import Refused
-from data_pipeline.vocab.documents import refuse_one_text
 
 # Longer words become [UNK]. Source: tokenization.py@eedf5716ce, max_input_chars_per_word=200.
 MAX_WORD_CHARS = 200
@@ -100,6 +99,12 @@ class WordEncoder:
                 f"{len(whole)} or others: the words of this vocabulary cannot be encoded one by "
                 "one; report the sentence and the vocabulary, and remove the sentence to go on"
             )
+
+
+def refuse_one_text(texts: object) -> None:
+    """Raise Refused for a string, whose characters would be read as texts."""
+    if isinstance(texts, str):
+        raise Refused(f"{texts!r:.80} is one text, and a list of texts is read; put it in [ ]")
 
 
 def replace_surrogates(text: str) -> str:

@@ -4,8 +4,7 @@ import pytest
 from tokenizers import normalizers, pre_tokenizers
 
 from data_pipeline import grow_vocab
-from data_pipeline.vocab import grow, load_vocabulary
-from data_pipeline.vocab.grow import WordCounter
+from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
 
 PIECES = [
@@ -98,27 +97,22 @@ def test_slots_are_left_alone_where_that_is_asked_for(run, tmp_path):
 
 def test_words_are_counted_and_those_that_save_most_tokens_come_first(tmp_path):
     """Numbers are not among them; what is unknown would be known."""
-    counter = WordCounter(lowercase=True)
-    for line in TEXT:
-        counter.add(line)
-    assert counter.counts() == COUNTS
-    cased = WordCounter(lowercase=False)
-    cased.add("Cell cell")
-    assert cased.counts() == {"Cell": 1, "cell": 1}
+    assert grow_vocab.count_words(TEXT, lowercase=True) == COUNTS
+    assert grow_vocab.count_words(["Cell cell"], lowercase=False) == {"Cell": 1, "cell": 1}
     (tmp_path / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
     vocabulary = load_vocabulary(tmp_path / "vocab.txt")
-    cut = grow.find_cut_words(COUNTS, vocabulary, min_count=1)
+    cut = grow_vocab.find_cut_words(COUNTS, vocabulary, min_count=1)
     assert [(word.word, word.count, word.pieces, word.saved) for word in cut] == [
         ("cells", 4, ("cell", "##s"), 4),
         ("myocyte", 2, ("my", "##o", "##cyte"), 4),
         ("\u03b2", 4, ("[UNK]",), 4),
         ("myocytes", 1, ("my", "##o", "##cyte", "##s"), 3),
     ]
-    often = grow.find_cut_words(COUNTS, vocabulary, min_count=4)
+    often = grow_vocab.find_cut_words(COUNTS, vocabulary, min_count=4)
     assert [word.word for word in often] == ["cells", "\u03b2"]
     longest = "b" * 200  # a longer word is unknown to BERT's tokenizer, whatever the list has
-    cut = grow.find_cut_words({longest: 9, f"{longest}b": 9}, vocabulary, min_count=1)
+    cut = grow_vocab.find_cut_words({longest: 9, f"{longest}b": 9}, vocabulary, min_count=1)
     assert [word.word for word in cut] == [longest]
     # the 2, myocyte 2 x 3, . , ; 1 each (two of them unknown), myocytes 4, cells 4 x 2, 199 5 x 3,
     # beta 4 and cell 1.
-    assert grow.count_tokens(COUNTS, vocabulary) == 2 + 6 + 3 + 4 + 8 + 15 + 4 + 1
+    assert grow_vocab.count_tokens(COUNTS, vocabulary) == 2 + 6 + 3 + 4 + 8 + 15 + 4 + 1

@@ -24,9 +24,9 @@ from data_pipeline import (
     inspect,
     python_docs,
 )
+from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
 from data_pipeline.vocab.train import train_vocabulary
-from data_pipeline.vocab.vocabulary import load_vocabulary
 from tests.damages import fifo, folder, link_to_itself
 from tests.data_pipeline.stores import healthy_store
 

@@ -168,19 +168,18 @@ def test_pieces_are_those_of_the_library(settings):
     library = sentencepiece.SentencePieceProcessor(model_proto=data)
     model = models.read_model(data)
     ids = range(library.GetPieceSize())
-    assert list(model.pieces) == [library.IdToPiece(i) for i in ids]
-    assert list(model.scores) == [library.GetScore(i) for i in ids]
+    assert [each.piece for each in model.pieces] == [library.IdToPiece(i) for i in ids]
+    assert [each.score for each in model.pieces] == [library.GetScore(i) for i in ids]
     for kind, says in (
         *((models.UNKNOWN, library.IsUnknown), (models.CONTROL, library.IsControl)),
         *((models.UNUSED, library.IsUnused), (models.BYTE, library.IsByte)),
     ):
-        assert [found == kind for found in model.piece_types] == [says(i) for i in ids]
-    kinds = zip(model.pieces, model.piece_types, strict=True)
-    words = [piece for piece, kind in kinds if kind == models.USER_DEFINED]
+        assert [each.type == kind for each in model.pieces] == [says(i) for i in ids]
+    words = [each.piece for each in model.pieces if each.type == models.USER_DEFINED]
     assert words == settings.get("user_defined_symbols", [])
     is_bpe = settings["model_type"] == "bpe"
-    assert model.model_type == (models.BPE if is_bpe else models.UNIGRAM)
-    assert model.has_byte_fallback == settings.get("byte_fallback", False)
+    assert model.trainer_spec.model_type == (models.BPE if is_bpe else models.UNIGRAM)
+    assert model.trainer_spec.byte_fallback == settings.get("byte_fallback", False)
 
 
 @pytest.mark.parametrize("name", ["list", "bytes"])
