@@ -44,9 +44,18 @@ def score_numbers(values_N: np.ndarray, predicted_N: np.ndarray) -> Scores:
     }
 
 
-def score_majority(
-    names: Sequence[str], train_label_ids_N: np.ndarray, label_ids_N: np.ndarray
+def score_logits(names: Sequence[str], targets_N: np.ndarray, logits: np.ndarray) -> Scores:
+    """Compute the named scores from float32[N,C] and classes, or float32[N,1] and numbers."""
+    if SPEARMAN in names:
+        return score_numbers(targets_N, logits[:, 0])
+    return score_classes(names, targets_N, logits.argmax(axis=1))
+
+
+def score_constant(
+    names: Sequence[str], train_targets_N: np.ndarray, targets_N: np.ndarray
 ) -> Scores:
-    """Score the prediction of the training split's most frequent class everywhere."""
-    most_frequent = np.bincount(train_label_ids_N).argmax()
-    return score_classes(names, label_ids_N, np.full_like(label_ids_N, most_frequent))
+    """Score one prediction for all: the training split's most frequent class, or a number."""
+    if SPEARMAN in names:
+        return score_numbers(targets_N, np.zeros_like(targets_N))
+    most_frequent = np.bincount(train_targets_N).argmax()
+    return score_classes(names, targets_N, np.full_like(targets_N, most_frequent))

@@ -140,8 +140,8 @@ class TablePredictor:
         return [output]
 
     def _encode(self, piece: TablePiece) -> EncodedTexts:
-        firsts, seconds = self._layout.texts(piece.texts)
-        self._missing_rows += piece.missing_rows
+        firsts, seconds = self._layout.texts(piece.columns.values)
+        self._missing_rows += piece.columns.missing_rows
         layer = self._request.layer
         encoded = encode_texts(firsts, seconds, self._request.vocabulary, layer.options)
         self._cut += encoded.truncated

@@ -19,15 +19,16 @@ from bert_jax.tasks.files import (
     JSON_LINES,
     PARQUET,
     TSV,
+    Columns,
     check_not_header,
-    format_value,
-    is_missing,
+    collect_columns,
     read_column_names,
     read_parquet_batches,
     read_rows,
     refuse_quoted,
 )
 from bert_jax.tasks.labels import is_header
+from bert_jax.tasks.predicting import group_by_size
 from data_pipeline.io.errors import get_first_line
 from data_pipeline.io.refused import Refused
 
@@ -60,19 +61,14 @@ class OpenedTable:
 class TablePiece:
     """Hold consecutive rows of a table."""
 
-    texts: Mapping[str, list[str]]  # the wanted columns
-    records: list[Mapping[str, Any]]  # all columns; none where `arrow` has them
-    arrow: pa.Table | None
-    missing_rows: Sequence[int] = ()  # numbers of rows with a null or NaN in a wanted column
+    columns: Columns  # the wanted ones
+    records: Sequence[Mapping[str, Any]]  # all columns; none where `arrow` has them
+    arrow: pa.Table | None = None
 
     @property
     def rows(self) -> int:
         """Return the number of rows."""
-        return len(self.records) if self.arrow is None else len(self.arrow)
-
-    def dicts(self) -> list[Mapping[str, Any]]:
-        """Return the rows with values that JSON can write."""
-        return self.records if self.arrow is None else _plain(self.arrow)
+        return len(self.columns.row_numbers)
 
 
 def open_table(
@@ -115,60 +111,41 @@ def open_table(
 
 def read_pieces(table: OpenedTable) -> Iterator[TablePiece]:
     """Yield the rows in their order, at most PIECE_ROWS at a time."""
-    path, wanted = table.path, table.wanted
-    if path.suffix == PARQUET:
-        yield from _parquet_pieces(table)
-        return
-    records: list[Mapping[str, Any]] = []
-    texts: dict[str, list[str]] = {name: [] for name in wanted}
-    missing, chars = list[int](), 0
-    for number, record in read_rows(path, wanted, _HOW_TO_FIX, table.headers):
-        if path.suffix not in JSON_LINES and len(record) > _MAX_COLUMNS:
+    pieces = _parquet_pieces if table.path.suffix == PARQUET else _text_pieces
+    for piece in pieces(table):
+        if table.refuses_quotes:
+            refuse_quoted(piece.columns)
+        yield piece
+
+
+def _text_pieces(table: OpenedTable) -> Iterator[TablePiece]:
+    def measure(row: tuple[int, Mapping[str, Any]]) -> tuple[int, int]:
+        number, record = row
+        if table.path.suffix not in JSON_LINES and len(record) > _MAX_COLUMNS:
             raise Refused(
-                f"{path} row {number} has more than {_MAX_COLUMNS:,} columns; is it a table?"
+                f"{table.path} row {number} has more than {_MAX_COLUMNS:,} columns; is it a table?"
             )
-        for name in texts:
-            texts[name].append(format_value(path, number, name, record[name]))
-            if table.refuses_quotes:
-                refuse_quoted(path, number, name, texts[name][-1])
-        if any(is_missing(record[name]) for name in wanted):
-            missing.append(number)
-        records.append(record)
-        chars += sum(len(value) if isinstance(value, str) else 16 for value in record.values())
-        if len(records) == PIECE_ROWS or chars > _PIECE_CHARS:
-            yield TablePiece(texts, records, None, missing)
-            records, texts, missing, chars = [], {name: [] for name in wanted}, [], 0
-    if records:
-        yield TablePiece(texts, records, None, missing)
+        return 1, sum(len(value) if isinstance(value, str) else 16 for value in record.values())
+
+    every_row = read_rows(table.path, table.wanted, _HOW_TO_FIX, headers=table.headers)
+    for rows in group_by_size(every_row, measure, (PIECE_ROWS, _PIECE_CHARS)):
+        columns = collect_columns(table.path, rows, table.wanted)
+        yield TablePiece(columns, [record for _, record in rows])
 
 
 def _parquet_pieces(table: OpenedTable) -> Iterator[TablePiece]:
-    number = 0
-    waiting: list[pa.RecordBatch] = []
-
-    def piece() -> TablePiece:
-        arrow = pa.Table.from_batches(waiting)
-        texts: dict[str, list[str]] = {}
-        missing = set[int]()
-        for name in table.wanted:
-            values = list(enumerate(arrow.column(name).to_pylist(), number + 1))
-            texts[name] = [format_value(table.path, row, name, value) for row, value in values]
-            missing |= {row for row, value in values if is_missing(value)}
-        for i, row in enumerate(zip(*texts.values(), strict=True)):
-            if is_header(table.wanted, row):
-                (record,) = arrow.slice(i, 1).to_pylist()
-                check_not_header(table.path, number + i + 1, record)
-        return TablePiece(texts, [], arrow, sorted(missing))
-
-    for batch in read_parquet_batches(table.path, table.wanted, _HOW_TO_FIX, None):
-        waiting.append(batch)
-        rows, chars = sum(map(len, waiting)), sum(part.nbytes for part in waiting)
-        if rows >= PIECE_ROWS or chars > _PIECE_CHARS:
-            yield piece()
-            number += rows
-            waiting = []
-    if waiting:
-        yield piece()
+    first = 1
+    batches = read_parquet_batches(table.path, table.wanted, _HOW_TO_FIX, None)
+    most = PIECE_ROWS, _PIECE_CHARS
+    for group in group_by_size(batches, lambda batch: (len(batch), batch.nbytes), most):
+        arrow = pa.Table.from_batches(group)
+        texts = arrow.select([*dict.fromkeys(table.wanted)]).to_pylist()
+        for index, row in enumerate(texts):
+            if is_header([*row], [*row.values()]):
+                check_not_header(table.path, first + index, arrow.slice(index, 1).to_pylist()[0])
+        columns = collect_columns(table.path, enumerate(texts, first), table.wanted)
+        yield TablePiece(columns, [], arrow)
+        first += len(arrow)
 
 
 def _plain(arrow: pa.Table) -> list[Mapping[str, Any]]:
@@ -235,7 +212,8 @@ class TableWriter:
         if self._suffix == PARQUET:
             self._write_parquet(piece, new)
             return
-        for record, *values in zip(piece.dicts(), *new.values(), strict=True):
+        records = piece.records if piece.arrow is None else _plain(piece.arrow)
+        for record, *values in zip(records, *new.values(), strict=True):
             whole = {**record, **dict(zip(new, values, strict=True))}
             if self._suffix in JSON_LINES:
                 finite = _finite(whole)
@@ -277,7 +255,7 @@ class TableWriter:
             ) from error
         self._parquet.write_table(own)
 
-    def _as_arrow(self, records: list[Mapping[str, Any]]) -> pa.Table:
+    def _as_arrow(self, records: Sequence[Mapping[str, Any]]) -> pa.Table:
         """Convert rows of a text format; JSON values take the types of the first piece."""
         names = self._table.names
         rows = [{name: record.get(name) for name in names} for record in records]

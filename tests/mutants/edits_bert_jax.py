@@ -536,8 +536,8 @@ _TASKS = (
     (
         WIRING,
         "tasks/multiple_choice.py",
-        "score_majority([ACCURACY], train_answers_N, dev_answers_N)",
-        "score_majority([ACCURACY], train_answers_N, train_answers_N)",
+        'score_constant([ACCURACY], train_answers_N, splits[DEV].labels["label_ids"])',
+        "score_constant([ACCURACY], train_answers_N, train_answers_N)",
         "tasks/test_multiple_choice.py::test_accuracy_and_the_most_frequent_answer_of_training",
     ),
     (

@@ -6,11 +6,10 @@ of its own, so they are read by name.
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 from bert_jax.config.schema import TaskOptions
-from bert_jax.tasks.files import read_columns
+from bert_jax.tasks.files import TSV, Columns, read_columns
 from bert_jax.tasks.glue.specs import (
     DIAGNOSTIC,
     DIAGNOSTIC_FILES,
@@ -24,34 +23,15 @@ from data_pipeline.io.address import expand_home
 from data_pipeline.io.refused import Refused
 from data_pipeline.read.tfds import open_builder
 
+# Names of the columns of a split, whatever its files call them. A task of single sentences has no
+# second texts, a test set no labels; indices are the numbers of the predictions.
+TEXT, SECOND, LABEL, INDEX = "text", "second", "label", "index"
 _TFDS = "config.data.source is tfds, and "
-
-
-@dataclasses.dataclass(frozen=True)
-class SplitTexts:
-    """Hold the texts and labels of a split."""
-
-    texts: list[str]
-    second_texts: list[str] | None  # None: single sentences
-    labels: list[str] | None  # the files' own words; None: a test set
-    indices: list[str]  # the numbers of the predictions
-    place: Callable[[int], str]  # names an example in error messages
-    short_rows: tuple[int, ...] = ()  # numbers of skipped rows of the file
-
-    def first(self, count: int) -> "SplitTexts":
-        """Return the first `count` examples."""
-        return dataclasses.replace(
-            self,
-            texts=self.texts[:count],
-            second_texts=None if self.second_texts is None else self.second_texts[:count],
-            labels=None if self.labels is None else self.labels[:count],
-            indices=self.indices[:count],
-        )
 
 
 def read_files(
     task: GlueTask, options: TaskOptions, needs_diagnostic: bool = False
-) -> dict[str, SplitTexts]:
+) -> dict[str, Columns]:
     """Read the examples of each split; test and diagnostic sets only where their files exist."""
     folder = _find_folder(task, options)
     splits = {}
@@ -91,27 +71,24 @@ def _find_folder(task: GlueTask, options: TaskOptions) -> pathlib.Path:
 
 def _read_split(
     task: GlueTask, path: pathlib.Path, is_labeled: bool, drops_short_rows: bool = False
-) -> SplitTexts:
+) -> Columns:
     label = task.label if is_labeled else ""
     columns = read_columns(
         path,
         [name for name in (task.text, task.second, label) if name],
-        header=task.header if is_labeled else (),
+        "is it the file of another task, or without its header?",
+        suffix=TSV,
+        headers=[task.header] if is_labeled and task.header else (),
         also=[task.index],
         drops_short_rows=drops_short_rows,
     )
-    counted = [str(number) for number in range(len(columns.row_numbers))]
-    return SplitTexts(
-        texts=columns.values[task.text],
-        second_texts=columns.values[task.second] if task.second else None,
-        labels=columns.values[label] if label else None,
-        indices=columns.values.get(task.index, counted),
-        place=columns.place,
-        short_rows=columns.short_rows,
-    )
+    roles = {TEXT: task.text, SECOND: task.second, LABEL: label, INDEX: task.index}
+    values = {role: columns.values[name] for role, name in roles.items() if name in columns.values}
+    values.setdefault(INDEX, [str(number) for number in range(len(columns.row_numbers))])
+    return dataclasses.replace(columns, values=values)
 
 
-def _diagnostic(task: GlueTask, folder: pathlib.Path, is_needed: bool) -> dict[str, SplitTexts]:
+def _diagnostic(task: GlueTask, folder: pathlib.Path, is_needed: bool) -> dict[str, Columns]:
     """Read the parts of the diagnostic set that exist, in the task's folder or next to it."""
     labeled = dataclasses.replace(task, text="Premise", second="Hypothesis", label="Label")
     places = (folder / DIAGNOSTIC_FOLDER, folder.parent / DIAGNOSTIC_FOLDER, folder)
@@ -136,7 +113,7 @@ _DIAGNOSTIC_CONFIG = "glue/ax"
 
 def read_tfds(
     task: GlueTask, options: TaskOptions, needs_diagnostic: bool = False
-) -> dict[str, SplitTexts]:
+) -> dict[str, Columns]:
     """Read the splits of the newest version of glue/TASK in TFDS_DATA_DIR."""
     if options.dir or options.train_file or options.dev_file or options.test_file:
         raise Refused(
@@ -163,7 +140,7 @@ def read_tfds(
 
 def _tfds_split(
     task: GlueTask, builder: Any, file: SplitFile, columns: tuple[str, str], is_labeled: bool
-) -> SplitTexts:
+) -> Columns:
     import tensorflow_datasets as tfds
 
     if file.tfds_split not in builder.info.splits:
@@ -171,26 +148,25 @@ def _tfds_split(
             f"{builder.data_path} has no split {file.tfds_split!r}; its splits are "
             f"{', '.join(builder.info.splits)}: prepare the data set of TFDS again"
         )
-    texts, seconds, labels, indices = list[str](), list[str](), list[str](), list[str]()
     feature = builder.info.features["label"]
+    has_names = bool(task.labels) and not task.labels[0].isdigit()
+    names = {TEXT: columns[0], SECOND: columns[1], LABEL: "label" if is_labeled else ""}
+    values: dict[str, list[str]] = {role: [] for role, name in names.items() if name}
+    indices = list[int]()
     stored = builder.as_dataset(split=file.tfds_split, shuffle_files=False)
     for batch in tfds.as_numpy(stored.batch(_BATCH_EXAMPLES)):
-        texts += [text.decode() for text in batch[columns[0]]]
-        if columns[1]:
-            seconds += [text.decode() for text in batch[columns[1]]]
-        indices += [str(index) for index in batch["idx"]]
-        if is_labeled and task.labels and not task.labels[0].isdigit():
-            labels += [feature.int2str(int(label)) for label in batch["label"]]
-        elif is_labeled:
-            labels += [str(label) for label in batch["label"]]
+        indices += map(int, batch["idx"])
+        for role, texts in values.items():
+            array = batch[names[role]]
+            if role != LABEL:
+                texts += [text.decode() for text in array]
+            else:
+                texts += [feature.int2str(int(each)) if has_names else str(each) for each in array]
     # TFDS shuffles when it prepares; the leaderboard requires rows in the order of their index.
-    order = list(range(len(texts)))
+    order = list(range(len(indices)))
     if not is_labeled:
-        order.sort(key=lambda i: int(indices[i]))
-    return SplitTexts(
-        texts=[texts[i] for i in order],
-        second_texts=[seconds[i] for i in order] if columns[1] else None,
-        labels=labels if is_labeled else None,
-        indices=[indices[i] for i in order],
-        place=lambda i: f"{builder.data_path} split {file.tfds_split} example {i + 1}",
-    )
+        order.sort(key=indices.__getitem__)
+    values[INDEX] = [str(index) for index in indices]
+    values = {role: [texts[i] for i in order] for role, texts in values.items()}
+    numbers = list(range(1, len(order) + 1))
+    return Columns(builder.data_path / f"split {file.tfds_split}", values, numbers)

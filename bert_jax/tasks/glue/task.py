@@ -4,16 +4,14 @@ Names: cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli; ax is mnli with the d
 required.
 """
 
-import functools
-import pathlib
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.encode import encode_texts
-from bert_jax.tasks.files import list_rows
-from bert_jax.tasks.glue.data import SplitTexts, read_files, read_tfds
+from bert_jax.tasks.files import Columns, list_rows
+from bert_jax.tasks.glue.data import INDEX, LABEL, SECOND, TEXT, read_files, read_tfds
 from bert_jax.tasks.glue.specs import (
     DIAGNOSTIC,
     DIAGNOSTIC_LABELED,
@@ -23,9 +21,8 @@ from bert_jax.tasks.glue.specs import (
     GlueTask,
 )
 from bert_jax.tasks.labels import read_number
-from bert_jax.tasks.metrics import MATTHEWS, score_classes, score_majority, score_numbers
+from bert_jax.tasks.metrics import MATTHEWS, score_constant, score_logits
 from bert_jax.tasks.task import CLASSIFY, REGRESS, Example, Scores, Task
-from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary
 
@@ -43,56 +40,62 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     if options.train_examples > 0:
         texts["train"] = texts["train"].first(options.train_examples)
     labels = {
-        split: _read_labels(task, examples)
-        for split, examples in texts.items()
-        if examples.labels is not None
+        split: _read_labels(task, columns)
+        for split, columns in texts.items()
+        if LABEL in columns.values
     }
     splits, notes = {}, list[str]()
-    for split, examples in texts.items():
-        if short := examples.short_rows:
+    for split, columns in texts.items():
+        if short := columns.short_rows:
             skipped = f"{len(short):,} rows are truncated in the file and skipped"
             notes.append(f"{split}: {skipped} (row {list_rows(short)})")
-        encoded = encode_texts(examples.texts, examples.second_texts, vocabulary, options)
+        seconds = columns.values.get(SECOND)
+        encoded = encode_texts(columns.values[TEXT], seconds, vocabulary, options)
         notes += encoded.notes(split, options.max_seq_length)
         field = "label_values" if task.is_regression else "label_ids"
         splits[split] = encoded.labeled({field: labels[split]} if split in labels else {})
-    first, train = task.dev[0], texts["train"]
-    baseline = dict.fromkeys(task.scores, 0.0)  # a constant number correlates with nothing
-    if not task.is_regression:
-        baseline = score_majority(task.scores, labels["train"], labels[first.split])
+
+    def score(split: str, logits: np.ndarray) -> Scores:
+        names, scored_as = [MATTHEWS], f"{DIAGNOSTIC}_"
+        if split != DIAGNOSTIC_LABELED:
+            names = list(task.scores)
+            scored_as = next(file.scored_as for file in task.dev if file.split == split)
+        return _rename(scored_as, score_logits(names, labels[split], logits))
+
+    def format_predictions(split: str, logits: np.ndarray) -> dict[str, str]:
+        return _format_predictions(task, split, texts[split].values[INDEX], logits)
+
+    first, train = task.dev[0], texts["train"].values
+    baseline = score_constant(task.scores, labels["train"], labels[first.split])
     return Task(
         name=task.name,
         kind=REGRESS if task.is_regression else CLASSIFY,
         classes=max(1, len(task.labels)),
         splits=splits,
         dev_splits=tuple(split for split in labels if split != "train"),
-        score=functools.partial(_score, task, labels),
+        score=score,
         main_score=first.scored_as + task.scores[0],
         baseline=_rename(first.scored_as, baseline),
-        write_predictions=functools.partial(
-            _write_predictions,
-            task,
-            {split: examples.indices for split, examples in texts.items()},
-        ),
+        format_predictions=format_predictions,
         labels=task.labels,
         notes=tuple(notes),
         example=Example(
-            (train.texts[0], *(train.second_texts or [])[:1]), (train.labels or [""])[0]
+            tuple(train[role][0] for role in (TEXT, SECOND) if role in train), train[LABEL][0]
         ),
     )
 
 
-def _read_labels(task: GlueTask, examples: SplitTexts) -> np.ndarray:
+def _read_labels(task: GlueTask, columns: Columns) -> np.ndarray:
     """Return int32[N] classes, or float32[N] scores."""
-    texts = examples.labels or []
+    texts = columns.values[LABEL]
     if task.is_regression:
-        scores = [_read_score(text, examples.place(i)) for i, text in enumerate(texts)]
+        scores = [_read_score(text, columns.place(i)) for i, text in enumerate(texts)]
         return np.array(scores, np.float32)
     class_of = {label: number for number, label in enumerate(task.labels)}
     for i, label in enumerate(texts):
         if label not in class_of:
             raise Refused(
-                f"{examples.place(i)} has the label {label!r:.60}; {task.name} has "
+                f"{columns.place(i)} has the label {label!r:.60}; {task.name} has "
                 f"{', '.join(task.labels)}: correct the row, or download the file again"
             )
     return np.array([class_of[label] for label in texts], np.int32)
@@ -108,30 +111,14 @@ def _read_score(text: str, place: str) -> float:
     return value
 
 
-def _score(
-    task: GlueTask, labels: Mapping[str, np.ndarray], split: str, logits: np.ndarray
-) -> Scores:
-    if task.is_regression:
-        return score_numbers(labels[split], logits[:, 0])
-    names, scored_as = [MATTHEWS], f"{DIAGNOSTIC}_"
-    if split != DIAGNOSTIC_LABELED:
-        names = list(task.scores)
-        scored_as = next(file.scored_as for file in task.dev if file.split == split)
-    return _rename(scored_as, score_classes(names, labels[split], logits.argmax(axis=1)))
-
-
 def _rename(scored_as: str, scores: Scores) -> Scores:
     return {scored_as + name: value for name, value in scores.items()}
 
 
-def _write_predictions(
-    task: GlueTask,
-    indices: Mapping[str, list[str]],
-    split: str,
-    logits: np.ndarray,
-    folder: pathlib.Path,
-) -> list[pathlib.Path]:
-    """Write predictions in the leaderboard's format; development sets have names of their own.
+def _format_predictions(
+    task: GlueTask, split: str, indices: Sequence[str], logits: np.ndarray
+) -> dict[str, str]:
+    """Format predictions as the leaderboard takes them; development sets have names of their own.
 
     Source: gluebenchmark.com/faq, the format of a submission.
     """
@@ -140,9 +127,6 @@ def _write_predictions(
     else:
         predictions = [task.labels[number] for number in logits.argmax(axis=1)]
     names = {file.split: file.predictions or task.name for file in task.test} | {DIAGNOSTIC: "AX"}
-    path = folder / f"{names.get(split, f'{task.name}-{split}')}.tsv"
     lines = ["index\tprediction"]
-    lines += [f"{i}\t{text}" for i, text in zip(indices[split], predictions, strict=True)]
-    folder.mkdir(parents=True, exist_ok=True)
-    write_file(path, ("\n".join(lines) + "\n").encode())
-    return [path]
+    lines += [f"{index}\t{text}" for index, text in zip(indices, predictions, strict=True)]
+    return {f"{names.get(split, f'{task.name}-{split}')}.tsv": "\n".join(lines) + "\n"}

@@ -8,7 +8,6 @@ et al. 2019, section 5.3; unlike the paper's, a row has no neighboring sentences
 import collections
 import dataclasses
 import functools
-import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,7 +19,6 @@ from bert_jax.tasks.ner import data
 from bert_jax.tasks.ner.conlleval import OUTSIDE, EntityScore, score_entities, split_tag
 from bert_jax.tasks.ner.data import Sentence, TaggedFile
 from bert_jax.tasks.task import TAG, Example, Scores, Task
-from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import list_names
 from data_pipeline.labeled.framing import FramedRow, frame
@@ -65,7 +63,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
             f"config.data.max_seq_length is {options.max_seq_length}; a row needs 3 tokens at "
             "least, for [CLS], a token and [SEP]"
         )
-    files = read_splits(options, FILE_NAMES, data.read)
+    files = read_splits(options, FILE_NAMES, lambda path, split: data.read(path))
     classes = _classes(files)
     splits = {
         split: encode_words(file.sentences, classes, vocabulary, options.max_seq_length)
@@ -83,7 +81,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         score=functools.partial(_score, splits, classes),
         main_score="f1",
         baseline=_scores(empty),
-        write_predictions=functools.partial(_write_predictions, splits, classes),
+        format_predictions=functools.partial(_format_predictions, splits, classes),
         labels=classes,
         notes=(
             *(_note(split, files[split], words) for split, words in splits.items()),
@@ -214,19 +212,14 @@ def _scores(score: EntityScore) -> Scores:
     }
 
 
-def _write_predictions(
-    splits: Mapping[str, WordRows],
-    classes: Sequence[str],
-    split: str,
-    logits_NSC: np.ndarray,
-    folder: pathlib.Path,
-) -> list[pathlib.Path]:
-    """Write a line for each word, as conlleval reads it: word, gold tag if any, predicted tag.
+def _format_predictions(
+    splits: Mapping[str, WordRows], classes: Sequence[str], split: str, logits_NSC: np.ndarray
+) -> dict[str, str]:
+    """Format a line for each word, as conlleval reads it: word, gold tag if any, predicted tag.
 
     Spaces separate the columns, so a space within a word or a type becomes an underscore.
     """
     words = splits[split]
-    path = folder / f"{split}.conll"
     lines = []
     tags = words.choose_tags(logits_NSC, classes)
     for sentence, predicted in zip(words.sentences, tags, strict=True):
@@ -234,8 +227,7 @@ def _write_predictions(
         for row in zip(sentence.words, *tags_of_file, predicted, strict=True):
             lines.append(" ".join(cell.replace(" ", "_") for cell in row))
         lines.append("")
-    write_file(path, ("\n".join(lines) + "\n").encode())
-    return [path]
+    return {f"{split}.conll": "\n".join(lines) + "\n"}
 
 
 def _note(split: str, file: TaggedFile, words: WordRows) -> str:

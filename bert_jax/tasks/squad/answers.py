@@ -2,14 +2,12 @@
 
 import dataclasses
 import json
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import scipy.special
 
 from bert_jax.tasks.squad.windows import SquadWindows
-from data_pipeline.io.atomic import write_file
 from data_pipeline.labeled.windows import choose_windows
 
 _MAX_ODDS = float(np.finfo(np.float32).max)
@@ -160,23 +158,18 @@ def make_documents(
     return "" if is_null else prediction.text, texts, prediction.null_odds
 
 
-def write_files(
-    folder: pathlib.Path,
-    by_id: Mapping[str, AnswerPrediction],
-    n_best_size: int,
-    threshold: float | None,
-) -> list[pathlib.Path]:
-    """Write the files of run_squad.py, make_documents of every question; return their paths."""
+def format_files(
+    by_id: Mapping[str, AnswerPrediction], n_best_size: int, threshold: float | None
+) -> dict[str, str]:
+    """Format the files of run_squad.py, make_documents of every question: name -> text."""
     documents = {
         question_id: make_documents(prediction, n_best_size, threshold)
         for question_id, prediction in by_id.items()
     }
     names = ["predictions.json", "nbest_predictions.json"]
     names += ["null_odds.json"] * (threshold is not None)
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    texts = {}
     for number, name in enumerate(names):
         document = {question_id: parts[number] for question_id, parts in documents.items()}
-        write_file(folder / name, f"{json.dumps(document, indent=4)}\n".encode())
-        written.append(folder / name)
-    return written
+        texts[name] = f"{json.dumps(document, indent=4)}\n"
+    return texts

@@ -178,11 +178,14 @@ def test_predictions_are_of_the_last_checkpoint_and_score_as_the_run_says(finish
     assert predict.write_predictions(fresh, summary["steps"]) == [path]
     assert path.read_bytes() == text
 
-    def full(split, logits, folder):
-        (folder / "half.tsv").write_text("half")
-        raise OSError("no space left")
+    class Unwritable(str):
+        def encode(self):
+            raise OSError("no space left")
 
-    fresh.feed.task = dataclasses.replace(fresh.feed.task, write_predictions=full)
+    def half(split, logits):
+        return {"half.tsv": "half", "other.tsv": Unwritable()}
+
+    fresh.feed.task = dataclasses.replace(fresh.feed.task, format_predictions=half)
     with pytest.raises(OSError, match="no space left"):
         predict.write_predictions(fresh, summary["steps"])
     assert list(path.parent.iterdir()) == [path] and path.read_bytes() == text

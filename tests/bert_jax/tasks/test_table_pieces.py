@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert_jax.tasks import table_pieces
-from bert_jax.tasks.files import read_table
+from bert_jax.tasks.files import read_columns
 from bert_jax.tasks.table_pieces import TableWriter, choose_free_names, open_table
 from tests.bert_jax.tasks.tables import write_table
 
@@ -140,8 +140,8 @@ def test_a_column_without_a_text_form_is_refused(tmp_path, column):
 def test_a_column_may_be_both_texts_of_a_pair(tmp_path, suffix):
     source = write_table(tmp_path / f"in{suffix}", [{"text": "a"}, {"text": "b"}])
     (piece,) = table_pieces.read_pieces(open_table(source, ["text", "text"]))
-    assert piece.texts == {"text": ["a", "b"]}
-    assert read_table(source, ["text", "text"]).values == {"text": ["a", "b"]}
+    assert piece.columns.values == {"text": ["a", "b"]}
+    assert read_columns(source, ["text", "text"]).values == {"text": ["a", "b"]}
 
 
 def test_rows_of_json_may_differ_in_their_keys(tmp_path, monkeypatch):
@@ -209,8 +209,14 @@ def test_missing_texts_stay_in_the_table_and_are_named(tmp_path, monkeypatch, su
     rows = [{"text": text} for text in ("a", None, "", "b", None)]
     source = write_table(tmp_path / f"in{suffix}", rows)
     pieces = list(table_pieces.read_pieces(open_table(source, ["text"])))
-    assert [number for piece in pieces for number in piece.missing_rows] == [2, 5]
-    assert [text for piece in pieces for text in piece.texts["text"]] == ["a", "", "", "b", ""]
+    assert [number for piece in pieces for number in piece.columns.missing_rows] == [2, 5]
+    assert [text for piece in pieces for text in piece.columns.values["text"]] == [
+        "a",
+        "",
+        "",
+        "b",
+        "",
+    ]
     through(source, tmp_path / f"out{suffix}")
     assert [row["text"] for row in read(tmp_path / f"out{suffix}")] == ["a", None, "", "b", None]
 
