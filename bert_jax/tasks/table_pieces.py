@@ -42,7 +42,7 @@ _TABS = str.maketrans("\t\r\n", "   ")  # a tsv has no quotes that could hold th
 _AS_TEXT = (pa.types.is_temporal, pa.types.is_decimal)
 
 Show = Callable[[int], None]
-NewColumns = Mapping[str, Sequence[Any]]
+NewColumns = Mapping[str, pa.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,14 +189,10 @@ class TableWriter:
     """Write a table piece by piece, with new columns after its own."""
 
     def __init__(
-        self,
-        path: pathlib.Path,
-        suffix: str,
-        table: OpenedTable,
-        added: Mapping[str, pa.DataType],
+        self, path: pathlib.Path, suffix: str, table: OpenedTable, added: Sequence[str]
     ) -> None:
-        """Open a new file in the format of `suffix`; added: the new columns and their types."""
-        self._table, self._added, self._suffix, self._path = table, added, suffix, path
+        """Open a new file in the format of `suffix`; added: the names of the new columns."""
+        self._table, self._suffix, self._path = table, suffix, path
         self._names = [*table.names, *added]
         self.replaced = 0  # values of a tsv whose tabs and line breaks became spaces
         self.not_finite = 0  # rows with NaN or infinity, for which JSON has null
@@ -204,8 +200,7 @@ class TableWriter:
         if suffix != PARQUET:
             self._file = path.open("w", encoding="utf-8", newline="")
         if suffix in (CSV, TSV):
-            self._write_row = self._write_csv if suffix == CSV else self._write_tsv
-            self._write_row(self._names)
+            self._write_cells(self._names)
 
     def write(self, piece: TablePiece, new: NewColumns) -> None:
         """Write the rows of a piece; new has a value for each row of each new column."""
@@ -213,14 +208,15 @@ class TableWriter:
             self._write_parquet(piece, new)
             return
         records = piece.records if piece.arrow is None else _plain(piece.arrow)
-        for record, *values in zip(records, *new.values(), strict=True):
+        columns = [column.to_pylist() for column in new.values()]
+        for record, *values in zip(records, *columns, strict=True):
             whole = {**record, **dict(zip(new, values, strict=True))}
             if self._suffix in JSON_LINES:
                 finite = _finite(whole)
                 self.not_finite += finite != whole
                 self._file.write(json.dumps(finite, ensure_ascii=False, default=str) + "\n")
             else:
-                self._write_row([_cell(whole.get(name)) for name in self._names])
+                self._write_cells([_cell(whole.get(name)) for name in self._names])
 
     def close(self) -> None:
         """Complete the file."""
@@ -229,22 +225,22 @@ class TableWriter:
         elif self._suffix != PARQUET:
             self._file.close()
 
-    def _write_csv(self, cells: Sequence[str]) -> None:
+    def _write_cells(self, cells: Sequence[str]) -> None:
+        if self._suffix == TSV:
+            self.replaced += sum(cell != cell.translate(_TABS) for cell in cells)
+            self._file.write(format_tsv_line(cells))
+            return
         # csv.writer quotes a carriage return from Python 3.13 on.
         quoted = (
             '"' + cell.replace('"', '""') + '"' if _SPECIAL.search(cell) else cell for cell in cells
         )
         self._file.write(",".join(quoted) + "\n")
 
-    def _write_tsv(self, cells: Sequence[str]) -> None:
-        self.replaced += sum(cell != cell.translate(_TABS) for cell in cells)
-        self._file.write(format_tsv_line(cells))
-
     def _write_parquet(self, piece: TablePiece, new: NewColumns) -> None:
         try:
             own = self._as_arrow(piece.records) if piece.arrow is None else piece.arrow
-            for name, kind in self._added.items():
-                own = own.append_column(pa.field(name, kind), pa.array(new[name], kind))
+            for name, column in new.items():
+                own = own.append_column(pa.field(name, column.type), column)
             if self._parquet is None:
                 self._parquet = pq.ParquetWriter(self._path, own.schema)
         except (pa.ArrowException, TypeError, OverflowError) as error:
@@ -259,18 +255,14 @@ class TableWriter:
         """Convert rows of a text format; JSON values take the types of the first piece."""
         names = self._table.names
         rows = [{name: record.get(name) for name in names} for record in records]
-        if self._parquet is None:
-            kinds = pa.Table.from_pylist(rows).schema
-            fields = [
-                pa.field(name, pa.string())
-                if pa.types.is_null(kinds.field(name).type)
-                else kinds.field(name)
-                for name in names
-            ]
-        else:
-            fields = [self._parquet.schema.field(name) for name in names]
+        schema = (self._parquet or pa.Table.from_pylist(rows)).schema
+        kinds = {name: schema.field(name).type for name in names}
+        fields = [
+            pa.field(name, pa.string() if pa.types.is_null(kind) else kind)
+            for name, kind in kinds.items()
+        ]
         table = pa.Table.from_pylist(rows, pa.schema(fields))
-        for name in (field.name for field in fields if pa.types.is_nested(field.type)):
+        for name in (name for name, kind in kinds.items() if pa.types.is_nested(kind)):
             kept = table.column(name).to_pylist()
             if not all(_has_keys(each, row[name]) for each, row in zip(kept, rows, strict=True)):
                 raise TypeError(f"objects under {name!r} have keys that are new")

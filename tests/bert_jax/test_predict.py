@@ -411,12 +411,10 @@ def test_columns_are_named_for_texts_and_pairs_alone(kind):
         predict._check_columns(flags, TaskLayer("x", kind, ()))
 
 
-def test_numbers_of_stsb_lie_on_its_scale(tmp_path):
+def test_numbers_of_stsb_lie_on_its_scale():
     rows = TablePredictor.__new__(TablePredictor)
     layer = TaskLayer("STS-B", "regress", (), options=TaskOptions(task="stsb"))
-    rows._request = PredictRequest(tmp_path, tmp_path, layer, None)
-    logits = np.array([[-1.0], [2.5], [7.0]], np.float32)
-    assert dict(rows._columns(logits)) == {"prediction": [0.0, 2.5, 5.0]}
     other = dataclasses.replace(layer, options=TaskOptions(task="table"), mean=10.0, deviation=2.0)
-    rows._request = dataclasses.replace(rows._request, layer=other)
-    assert dict(rows._columns(logits)) == {"prediction": [8.0, 15.0, 24.0]}
+    for rows._layer, expected in ((layer, [0.0, 2.5, 5.0]), (other, [8.0, 15.0, 24.0])):
+        columns = rows._predict(np.array([[-1.0], [2.5], [7.0]], np.float32))
+        assert columns["prediction"].to_pylist() == expected

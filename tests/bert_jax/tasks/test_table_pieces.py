@@ -41,11 +41,12 @@ def read(path):
 def through(source, output, added=("n",)):
     """Write a table beside the number of each row; the pieces that it went through in."""
     table = open_table(source, ["text"])
-    kinds = {choose_free_names(table.names, list(added))[name]: pa.int64() for name in added}
-    writer, rows, sizes = TableWriter(output, output.suffix, table, kinds), 0, []
+    names = list(choose_free_names(table.names, list(added)).values())
+    writer, rows, sizes = TableWriter(output, output.suffix, table, names), 0, []
     for piece in table_pieces.read_pieces(table):
         sizes.append(piece.rows)
-        writer.write(piece, {name: range(rows, rows + piece.rows) for name in kinds})
+        numbers = pa.array(range(rows, rows + piece.rows))
+        writer.write(piece, dict.fromkeys(names, numbers))
         rows += piece.rows
     writer.close()
     assert rows == table.rows
@@ -226,7 +227,7 @@ def test_rows_with_numbers_that_json_lacks_are_counted(tmp_path):
         '{"text": "a", "x": NaN}\n{"text": "b", "x": [1, -Infinity]}\n'
     )
     table = open_table(tmp_path / "in.jsonl", ["text"])
-    writer = TableWriter(tmp_path / "out.jsonl", ".jsonl", table, {})
+    writer = TableWriter(tmp_path / "out.jsonl", ".jsonl", table, [])
     for piece in table_pieces.read_pieces(table):
         writer.write(piece, {})
     writer.close()
