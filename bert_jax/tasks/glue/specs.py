@@ -55,10 +55,6 @@ class GlueTask:
     def is_regression(self) -> bool:
         return not self.labels
 
-    @property
-    def tfds_config(self) -> str:
-        return "glue/" + self.name.lower().replace("-", "")
-
 
 def _mnli_dev(name: str) -> SplitFile:
     split = f"dev_{name}"

@@ -1,32 +1,48 @@
 """Open GLUE's nine tasks and the diagnostic set: rows, official scores, predictions to upload.
 
 Names: cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli; ax is mnli with the diagnostic set
-required.
+required. Examples come from the tsv files, or from TensorFlow Datasets on this machine: nothing is
+downloaded. Its labels are numbers in an order of its own, so they are read by name.
 """
 
+import dataclasses
+import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.encode import encode_texts
-from bert_jax.tasks.files import Columns, list_rows
-from bert_jax.tasks.glue.data import INDEX, LABEL, SECOND, TEXT, read_files, read_tfds
+from bert_jax.tasks.files import TSV, Columns, list_rows, read_columns
 from bert_jax.tasks.glue.specs import (
     DIAGNOSTIC,
+    DIAGNOSTIC_FILES,
+    DIAGNOSTIC_FOLDER,
     DIAGNOSTIC_LABELED,
     STSB_MAX,
     STSB_MIN,
     TASKS,
+    TRAIN,
     GlueTask,
+    SplitFile,
 )
 from bert_jax.tasks.labels import read_number
 from bert_jax.tasks.metrics import MATTHEWS, score_constant, score_logits
 from bert_jax.tasks.task import CLASSIFY, REGRESS, Example, Scores, Task
+from data_pipeline.io.address import expand_home
 from data_pipeline.io.refused import Refused
+from data_pipeline.read.tfds import open_builder
 from data_pipeline.vocab import Vocabulary
 
 NAMES = (*TASKS, DIAGNOSTIC)
+# Names of the columns of a split, whatever its files call them. A task of single sentences has no
+# second texts, a test set no labels; indices are the numbers of the predictions.
+TEXT, SECOND, LABEL, INDEX = "text", "second", "label", "index"
+_BATCH_EXAMPLES = 1024  # read from TFDS at once
+# Columns of texts that TFDS names differently.
+_TEXTS_IN_TFDS = {"MNLI": ("premise", "hypothesis"), "MRPC": ("sentence1", "sentence2")}
+_DIAGNOSTIC_CONFIG = "glue/ax"
 
 
 def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
@@ -130,3 +146,145 @@ def _format_predictions(
     lines = ["index\tprediction"]
     lines += [f"{index}\t{text}" for index, text in zip(indices, predictions, strict=True)]
     return {f"{names.get(split, f'{task.name}-{split}')}.tsv": "\n".join(lines) + "\n"}
+
+
+def read_files(
+    task: GlueTask, options: TaskOptions, needs_diagnostic: bool = False
+) -> dict[str, Columns]:
+    """Read the examples of each split; test and diagnostic sets only where their files exist."""
+    folder = _find_folder(task, options)
+    splits = {}
+    for files, given, is_labeled in (
+        ((TRAIN,), options.train_file, True),
+        (task.dev, options.dev_file, True),
+        (task.test, options.test_file, False),
+    ):
+        for number, file in enumerate(files):
+            is_given = number == 0 and bool(given)
+            path = folder / (given if is_given else file.file)
+            if path.is_file():
+                drops_short_rows = task.drops_short_rows and file is TRAIN
+                splits[file.split] = _read_split(task, path, is_labeled, drops_short_rows)
+            elif is_given or is_labeled:
+                raise Refused(
+                    f"{path} is missing, the {file.split} set of {task.name}; copy it there, or "
+                    "name another file of that folder (config.data.dev_file, test_file)"
+                )
+    if task.name == "MNLI":
+        splits |= _diagnostic(task, folder, needs_diagnostic)
+    return splits
+
+
+def _find_folder(task: GlueTask, options: TaskOptions) -> pathlib.Path:
+    """Find the folder of the training file: options.dir, or the task's folder in it."""
+    folder = expand_home("config.data.dir", options.dir)
+    name = options.train_file or TRAIN.file
+    for place in (folder, folder / task.name):
+        if (place / name).is_file():
+            return place
+    raise Refused(
+        f"config.data.dir is {options.dir}, and there is no {folder / name} and no "
+        f"{folder / task.name / name}; give the folder that GLUE's {task.name} was unpacked to"
+    )
+
+
+def _read_split(
+    task: GlueTask, path: pathlib.Path, is_labeled: bool, drops_short_rows: bool = False
+) -> Columns:
+    label = task.label if is_labeled else ""
+    columns = read_columns(
+        path,
+        [name for name in (task.text, task.second, label) if name],
+        "is it the file of another task, or without its header?",
+        suffix=TSV,
+        headers=[task.header] if is_labeled and task.header else (),
+        also=[task.index],
+        drops_short_rows=drops_short_rows,
+    )
+    roles = {TEXT: task.text, SECOND: task.second, LABEL: label, INDEX: task.index}
+    values = {role: columns.values[name] for role, name in roles.items() if name in columns.values}
+    values.setdefault(INDEX, [str(number) for number in range(len(columns.row_numbers))])
+    return dataclasses.replace(columns, values=values)
+
+
+def _diagnostic(task: GlueTask, folder: pathlib.Path, is_needed: bool) -> dict[str, Columns]:
+    """Read the parts of the diagnostic set that exist, in the task's folder or next to it."""
+    labeled = dataclasses.replace(task, text="Premise", second="Hypothesis", label="Label")
+    places = (folder / DIAGNOSTIC_FOLDER, folder.parent / DIAGNOSTIC_FOLDER, folder)
+    splits = {}
+    for split, name in DIAGNOSTIC_FILES.items():
+        path = next((place / name for place in places if (place / name).is_file()), None)
+        is_labeled = split == DIAGNOSTIC_LABELED
+        if path is not None:
+            splits[split] = _read_split(labeled if is_labeled else task, path, is_labeled)
+    if is_needed and DIAGNOSTIC not in splits:
+        raise Refused(
+            f"{places[1] / DIAGNOSTIC_FILES[DIAGNOSTIC]} is missing, the diagnostic set that the "
+            "task ax requires; copy it there, or use the task mnli"
+        )
+    return splits
+
+
+def read_tfds(
+    task: GlueTask, options: TaskOptions, needs_diagnostic: bool = False
+) -> dict[str, Columns]:
+    """Read the splits of the newest version of glue/TASK in TFDS_DATA_DIR."""
+    if options.dir or options.train_file or options.dev_file or options.test_file:
+        raise Refused(
+            "config.data.source is tfds, and config.data.dir or a file is set as well; TFDS reads "
+            "the folder of the environment variable TFDS_DATA_DIR: leave them empty"
+        )
+    columns = _TEXTS_IN_TFDS.get(task.name, (task.text, task.second))
+    builder = _open_config("glue/" + task.name.lower().replace("-", ""))
+    splits = {
+        file.split: _tfds_split(task, builder, file, columns, is_labeled=file not in task.test)
+        for file in (TRAIN, *task.dev, *task.test)
+    }
+    if task.name == "MNLI":
+        try:
+            builder = _open_config(_DIAGNOSTIC_CONFIG)
+        except ValueError:
+            if needs_diagnostic:
+                raise
+        else:
+            file = SplitFile(DIAGNOSTIC, "", "test")
+            splits[DIAGNOSTIC] = _tfds_split(task, builder, file, columns, is_labeled=False)
+    return splits
+
+
+def _open_config(config: str) -> Any:
+    return open_builder(config, f"config.data.source is tfds, and {config}")
+
+
+def _tfds_split(
+    task: GlueTask, builder: Any, file: SplitFile, columns: tuple[str, str], is_labeled: bool
+) -> Columns:
+    import tensorflow_datasets as tfds
+
+    if file.tfds_split not in builder.info.splits:
+        raise Refused(
+            f"{builder.data_path} has no split {file.tfds_split!r}; its splits are "
+            f"{', '.join(builder.info.splits)}: prepare the data set of TFDS again"
+        )
+    feature = builder.info.features["label"]
+    has_names = bool(task.labels) and not task.labels[0].isdigit()
+    names = {TEXT: columns[0], SECOND: columns[1], LABEL: "label" if is_labeled else ""}
+    values: dict[str, list[str]] = {role: [] for role, name in names.items() if name}
+    indices = list[int]()
+    stored = builder.as_dataset(split=file.tfds_split, shuffle_files=False)
+    for batch in tfds.as_numpy(stored.batch(_BATCH_EXAMPLES)):
+        indices += map(int, batch["idx"])
+        for role, texts in values.items():
+            array = batch[names[role]]
+            if role != LABEL:
+                texts += [text.decode() for text in array]
+            else:
+                texts += [feature.int2str(int(each)) if has_names else str(each) for each in array]
+    # TFDS shuffles when it prepares; the leaderboard requires rows in the order of their index.
+    order = list(range(len(indices)))
+    if not is_labeled:
+        order.sort(key=indices.__getitem__)
+    values[INDEX] = [str(index) for index in indices]
+    values = {role: [texts[i] for i in order] for role, texts in values.items()}
+    numbers = list(range(1, len(order) + 1))
+    return Columns(builder.data_path / f"split {file.tfds_split}", values, numbers)

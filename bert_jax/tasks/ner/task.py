@@ -87,7 +87,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
             *(_note(split, files[split], words) for split, words in splits.items()),
             f"tags: {', '.join(classes)}",
             "tagging each word of dev with its most frequent tag in train (O if unseen) scores F1 "
-            f"{by_word.overall.f1:.1%}; no entity at all scores 0",
+            f"{by_word.overall.rates()['f1']:.1%}; no entity at all scores 0",
         ),
         warnings=_check_types(files[TRAIN]),
         example=Example((" ".join(first.words),), " ".join(first.tags)),
@@ -203,12 +203,14 @@ def _score(
 
 def _scores(score: EntityScore) -> Scores:
     return {
-        "f1": score.overall.f1,
-        "precision": score.overall.precision,
-        "recall": score.overall.recall,
+        **score.overall.rates(),
         "token_accuracy": score.token_accuracy,
         # Only types in the text: which others are predicted changes from run to run.
-        **{f"f1_{kind}": counts.f1 for kind, counts in score.by_type.items() if counts.gold},
+        **{
+            f"f1_{kind}": counts.rates()["f1"]
+            for kind, counts in score.by_type.items()
+            if counts.gold
+        },
     }
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.glue import task as glue
-from bert_jax.tasks.glue.data import read_files
 from bert_jax.tasks.glue.specs import TASKS
+from bert_jax.tasks.glue.task import read_files
 from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.tasks.glue_layouts import FOLDERS, stsb_rows, vocabulary, write_glue
 
