@@ -47,6 +47,17 @@ class Guess:
     probability: float
 
 
+def load_guesser(address: str) -> PlacedModel:
+    """Read the masked language model at an address onto the first device.
+
+    Raises:
+      Refused: there is none; the model reads from left to right.
+    """
+    checkpoint = load.load_masked_lm(address)
+    refuse_causal(checkpoint, "and guesses no [MASK]: give a masked language model")
+    return place_masked_lm(checkpoint, jax.local_devices()[:1])
+
+
 def read_question(model: PlacedModel, sentence: str) -> Question:
     """Read a sentence with [MASK] in it, or with the vocabulary's own spelling, such as <mask>.
 
@@ -130,10 +141,8 @@ def guess_heldout_words(workdir: str, count: int, top: int) -> list[tuple[str, s
     """
     address = f"{load.ORBAX}:{workdir}"
     stores = open_stores_of_run(address, f"--guesses is {count}")
-    checkpoint = load.load_masked_lm(address)
-    refuse_causal(checkpoint, "and guesses no [MASK]")
-    model = place_masked_lm(checkpoint, jax.local_devices()[:1])
-    positions = checkpoint.config.max_position_embeddings
+    model = load_guesser(address)
+    positions = model.checkpoint.config.max_position_embeddings
     questions = hide_heldout_words(model.vocabulary, stores[0].heldout, count, positions)
     return [
         (question.text, format_guesses(guesses[0], question.answers[0]).plain)

@@ -35,11 +35,6 @@ def collect_gold_texts(questions: Iterable[SquadQuestion]) -> dict[str, list[str
     return {question.id: [answer.text for answer in question.answers] for question in questions}
 
 
-def exact_match(gold: str, answer: str) -> float:
-    """Return 1 if the normalized texts are equal, else 0."""
-    return float(normalize(gold) == normalize(answer))
-
-
 def f1(gold: str, answer: str) -> float:
     """Return the harmonic mean of precision and recall of normalized words."""
     gold_words, answer_words = normalize(gold).split(), normalize(answer).split()
@@ -58,7 +53,7 @@ def score_question(golds: Sequence[str], answer: str, is_version_2: bool) -> tup
     """
     if is_version_2:
         golds = [gold for gold in golds if normalize(gold)] or [""]
-    exact = max(exact_match(gold, answer) for gold in golds)
+    exact = float(normalize(answer) in map(normalize, golds))
     if is_version_2 and (not normalize(answer) or not normalize(golds[0])):
         return exact, exact
     return exact, max(f1(gold, answer) for gold in golds)
@@ -159,7 +154,14 @@ def score_file(
         if null_odds:
             raise Refused(f"--null_odds is {null_odds}, but {data} is SQuAD 1.1; leave it out")
         return {"exact_match": mean(exact, 100.0), "f1": mean(f1s, 100.0)}, notes
-    odds = _odds(null_odds, golds) if null_odds else dict.fromkeys(golds, 0.0)
+    odds = dict.fromkeys(golds, 0.0)
+    if null_odds:
+        odds = _by_question(null_odds, "a number", float, int)
+        if missing := golds.keys() - odds.keys():
+            raise Refused(
+                f"{null_odds} has no null odds for {len(missing):,} questions, such as "
+                f"{min(missing)}; give those that were written with the predictions"
+            )
     exact_then = apply_threshold(exact, golds, odds, null_threshold)
     f1s_then = apply_threshold(f1s, golds, odds, null_threshold)
     groups = [("", exact_then, f1s_then)]
@@ -179,16 +181,6 @@ def score_file(
             numbers[f"best_{name}"] = 100.0 * best / len(scores)
             numbers[f"best_{name}_thresh"] = 0.0 if threshold is None else threshold
     return numbers, notes
-
-
-def _odds(path: pathlib.Path, golds: Golds) -> dict[str, float]:
-    odds = _by_question(path, "a number", float, int)
-    if missing := golds.keys() - odds.keys():
-        raise Refused(
-            f"{path} has no null odds for {len(missing):,} questions, such as {min(missing)}; give "
-            "those that were written with the predictions"
-        )
-    return odds
 
 
 def _by_question(path: pathlib.Path, expected: str, *kinds: type) -> dict[str, Any]:

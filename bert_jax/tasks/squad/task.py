@@ -26,7 +26,7 @@ from data_pipeline.io.address import expand_home
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary
 
-_find_first_sentence = re.compile(r".*?[.!?](?=\s|$)", re.DOTALL).match
+_find_sentences = re.compile(r".*?[.!?](?=\s|$)|.+", re.DOTALL).findall
 Splits = dict[str, Sequence[Paragraph]]
 
 
@@ -44,6 +44,10 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         for split, texts in paragraphs.items()
     }
     squad = _Squad(options, windows)
+    first = paragraphs[TRAIN][0]
+    question, answer = first.questions[0], "no answer"
+    if question.answers:
+        answer = "{0.text!r} from character {0.answer_start:,}".format(question.answers[0])
     return Task(
         name=f"SQuAD {_version(options)}",
         kind=SPAN,
@@ -55,17 +59,8 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         baseline=score_best_constant(paragraphs[TRAIN], paragraphs[DEV], options.has_unanswerable),
         format_predictions=squad.format_predictions,
         notes=tuple(notes),
-        example=_take_example(paragraphs[TRAIN][0]),
+        example=Example((question.text, first.context), answer),
     )
-
-
-def _take_example(paragraph: Paragraph) -> Example:
-    question = paragraph.questions[0]
-    texts = (question.text, paragraph.context)
-    if not question.answers:
-        return Example(texts, "no answer")
-    answer = question.answers[0]
-    return Example(texts, f"{answer.text!r} from character {answer.answer_start:,}")
 
 
 def _read_splits(options: TaskOptions, vocabulary: Vocabulary, notes: list[str]) -> Splits:
@@ -95,37 +90,35 @@ def _read_splits(options: TaskOptions, vocabulary: Vocabulary, notes: list[str])
 
 def _select_training(file: SquadFile, options: TaskOptions, notes: list[str]) -> list[Paragraph]:
     """Keep the questions that can be learned from, options.train_examples at most."""
-    questions = several = 0
-    misplaced, kept = list[str](), list[Paragraph]()
-    for paragraph in file.paragraphs:
-        learned = []
-        for question in paragraph.questions:
-            if options.train_examples and questions == options.train_examples:
-                break
-            questions += 1
-            _check_answered(file, question, options)
-            several += len(question.answers) > 1
-            if question.answers and not find_answer_span(paragraph.context, question.answers[0]):
-                misplaced.append(question.id)
-            else:
-                learned.append(question)
-        if learned:
-            kept.append(dataclasses.replace(paragraph, questions=tuple(learned)))
-    if not kept:
+    pairs = [(paragraph, each) for paragraph in file.paragraphs for each in paragraph.questions]
+    pairs = pairs[: options.train_examples or None]
+    for _, question in pairs:
+        _check_answered(file, question, options)
+    misplaced = [
+        question.id
+        for paragraph, question in pairs
+        if question.answers and not find_answer_span(paragraph.context, question.answers[0])
+    ]
+    if len(misplaced) == len(pairs):
         raise Refused(
-            f"{file.path} has no question to learn from: none of its {questions} answers is "
+            f"{file.path} has no question to learn from: none of its {len(pairs)} answers is "
             "where its answer_start says; write the file with the right positions"
         )
     if misplaced:
         notes.append(
             "train: skipped answers that are not where answer_start says: "
-            f"{len(misplaced):,} of {questions:,}, the first is of question {misplaced[0]}"
+            f"{len(misplaced):,} of {len(pairs):,}, the first is of question {misplaced[0]}"
         )
-    if several:
+    if several := sum(len(question.answers) > 1 for _, question in pairs):
         notes.append(
             f"train: questions with several answers, of which the first is learned: {several:,}"
         )
-    return kept
+    learned = {question.id for _, question in pairs} - set(misplaced)
+    chosen = [
+        (paragraph, tuple(each for each in paragraph.questions if each.id in learned))
+        for paragraph in file.paragraphs
+    ]
+    return [Paragraph(paragraph.context, questions) for paragraph, questions in chosen if questions]
 
 
 def _check_answered(file: SquadFile, question: SquadQuestion, options: TaskOptions) -> None:
@@ -265,24 +258,15 @@ def score_best_constant(
     golds = metrics.collect_gold_texts(
         question for paragraph in dev for question in paragraph.questions
     )
-    best: Scores = {"f1": -1.0}
-    for answer_of in (
+    contexts = {each.id: paragraph.context for paragraph in dev for each in paragraph.questions}
+    scores = []
+    for choose_answer in (
         lambda context: "",
         lambda context: most_frequent,
-        _first_sentence,
+        lambda context: next(iter(_find_sentences(context)), ""),
         lambda context: context,
     ):
-        given = {
-            question.id: answer_of(paragraph.context)
-            for paragraph in dev
-            for question in paragraph.questions
-        }
+        given = {question_id: choose_answer(context) for question_id, context in contexts.items()}
         exact, f1s = metrics.score_questions(golds, given, has_unanswerable)
-        scores = _average({"f1": f1s, "exact_match": exact})
-        best = max(best, scores, key=lambda scores: scores["f1"])
-    return best
-
-
-def _first_sentence(context: str) -> str:
-    match = _find_first_sentence(context)
-    return match.group() if match else context
+        scores.append(_average({"f1": f1s, "exact_match": exact}))
+    return max(scores, key=lambda each: each["f1"])
