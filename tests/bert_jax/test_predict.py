@@ -13,10 +13,9 @@ import pyarrow.parquet
 import pytest
 import safetensors.numpy
 
-from bert_jax import predict
+from bert_jax import finetune, predict
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config.schema import FinetuneConfig, TaskOptions
-from bert_jax.finetuning import predict as predictions
 from bert_jax.finetuning import setup as finetuning
 from bert_jax.interop import export as conversion
 from bert_jax.interop import huggingface, load, pretrained
@@ -141,12 +140,12 @@ def small_run(task, folder):
         params = setup.initial_params()
         params["classifier"]["kernel"] *= 400.0  # or all probabilities are about equal
         if task in COLUMNS:  # or one class has the largest in all rows
-            logits = predictions.predict_splits(setup, params, ["dev"])["dev"]
+            logits = finetune.predict_splits(setup, params, ["dev"])["dev"]
             params["classifier"]["bias"] -= logits.mean(axis=0)
         saving = Checkpoints(folder / "run" / "checkpoints", config.checkpoint, setup.parts.model)
         saving.save(1, TrainState(jnp.int32(1), params, (), ()), {})
         saving.close()
-        written = predictions.write_predictions(setup, 1)
+        written = finetune.write_predictions(setup, 1)
     return task, folder / "run", folder / name.format("dev"), written
 
 
