@@ -150,16 +150,14 @@ def decode_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
             try:
                 yield number, line.decode("utf-8")
             except UnicodeDecodeError as error:
+                # UTF-16 opens a line with its mark; no other encoding shows in a line.
+                has_mark = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
                 raise Refused(
                     f"{path} row {number} is not UTF-8: byte 0x{line[error.start]:02x} at its byte "
                     f"{error.start + 1}; convert the file from the encoding that it was written in "
-                    f"(iconv -f {_name_encoding(line)} -t UTF-8), or download it again"
+                    f"(iconv -f {'UTF-16' if has_mark else 'ENCODING'} -t UTF-8), or download it "
+                    "again"
                 ) from error
-
-
-def _name_encoding(line: bytes) -> str:
-    """Name UTF-16 where a line opens with its mark; no other encoding shows in a line."""
-    return "UTF-16" if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "ENCODING"
 
 
 def check_not_header(path: pathlib.Path, number: int, row: Mapping[str, object]) -> None:
@@ -347,20 +345,15 @@ def read_parquet_batches(
                     check_packing(str(path), column)
         first = 1
         for batch in file.iter_batches(_PARQUET_ROWS, columns=columns):
-            _check_batch(path, batch, first)
+            try:  # Parquet does not check that text is UTF-8
+                batch.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise Refused(
+                    f"{path} rows {first:,} to {first + len(batch) - 1:,} cannot be read: "
+                    f"{str(error).rstrip('.')}; write the table again"
+                ) from error
             yield batch
             first += len(batch)
-
-
-def _check_batch(path: pathlib.Path, batch: pa.RecordBatch, first: int) -> None:
-    """Refuse text that is not UTF-8, which Parquet does not check; `first` is a row's number."""
-    try:
-        batch.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise Refused(
-            f"{path} rows {first:,} to {first + len(batch) - 1:,} cannot be read: "
-            f"{str(error).rstrip('.')}; write the table again"
-        ) from error
 
 
 def split_file(options: TaskOptions, split: str, names: Sequence[str]) -> pathlib.Path | None:
@@ -371,7 +364,7 @@ def split_file(options: TaskOptions, split: str, names: Sequence[str]) -> pathli
             "alone; leave it at 'files'"
         )
     key = f"config.data.{split}_file"
-    given = {TRAIN: options.train_file, DEV: options.dev_file, TEST: options.test_file}[split]
+    given = getattr(options, f"{split}_file")
     folder = expand_home("config.data.dir", options.dir)
     if not options.dir or not folder.is_dir():  # "" would be the current folder
         raise Refused(

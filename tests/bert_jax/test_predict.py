@@ -156,7 +156,7 @@ def predicted(address, source, output, **asked):
     rows = KINDS.get(layer.kind, TablePredictor)(given, lambda count: None)
     heads = Heads(mlm=False, nsp=False, classes=checkpoint.heads.classes)
     model = pretrained.place_model(checkpoint, heads, jax.devices()[:1])
-    logits = predict.Logits(model, layer.kind, rows, lambda words: None, batch_size=8)
+    logits = predict.prepare_logits(model, layer.kind, rows, lambda words: None, batch_size=8)
     pieces = []
 
     def spied(of_piece, count):

@@ -104,27 +104,20 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
 def _read_labels(task: GlueTask, columns: Columns) -> np.ndarray:
     """Return int32[N] classes, or float32[N] scores."""
     texts = columns.values[LABEL]
+    known: dict[str, float] = {label: number for number, label in enumerate(task.labels)}
+    allowed = ", ".join(task.labels)
     if task.is_regression:
-        scores = [_read_score(text, columns.place(i)) for i, text in enumerate(texts)]
-        return np.array(scores, np.float32)
-    class_of = {label: number for number, label in enumerate(task.labels)}
-    for i, label in enumerate(texts):
-        if label not in class_of:
+        numbers = {text: read_number(text) for text in texts}
+        known = {text: value for text, value in numbers.items() if STSB_MIN <= value <= STSB_MAX}
+        allowed = f"numbers from {STSB_MIN:g} to {STSB_MAX:g}"
+    for i, text in enumerate(texts):
+        if text not in known:
             raise Refused(
-                f"{columns.place(i)} has the label {label!r:.60}; {task.name} has "
-                f"{', '.join(task.labels)}: correct the row, or download the file again"
+                f"{columns.place(i)} has the label {text!r:.60}; {task.name} has {allowed}: "
+                "correct the row, or download the file again"
             )
-    return np.array([class_of[label] for label in texts], np.int32)
-
-
-def _read_score(text: str, place: str) -> float:
-    value = read_number(text)
-    if not STSB_MIN <= value <= STSB_MAX:
-        raise Refused(
-            f"{place} has the score {text!r:.60}; it must be a number from {STSB_MIN:g} to "
-            f"{STSB_MAX:g}: correct the row, or download the file again"
-        )
-    return value
+    dtype = np.float32 if task.is_regression else np.int32
+    return np.array([known[text] for text in texts], dtype)
 
 
 def _rename(scored_as: str, scores: Scores) -> Scores:
