@@ -23,7 +23,6 @@ from bert_jax.tasks.files import CSV, DEV, TEST, TRAIN, TSV, Columns, read_colum
 from bert_jax.tasks.metrics import ACCURACY, score_classes, score_constant, score_logits
 from bert_jax.tasks.task import CHOOSE, Example, Scores, Task
 from data_pipeline.io.refused import Refused
-from data_pipeline.labeled.rows import EncodedRows
 from data_pipeline.vocab import Vocabulary
 
 CHOICES = 4
@@ -119,8 +118,11 @@ def build_task(
             )
     splits, notes = {}, []
     for split, file in files.items():
-        splits[split], findings = encode_questions(split, file, vocabulary, options)
-        notes += [f"{split} ({file.path.name}): {file.questions:,} questions", *findings]
+        encoded = encode_texts(file.contexts, file.choices, vocabulary, options)
+        labels = {} if file.answers_N is None else {"label_ids": file.answers_N}
+        splits[split] = dataclasses.replace(encoded.rows, labels=labels, rows_per_example=CHOICES)
+        notes.append(f"{split} ({file.path.name}): {file.questions:,} questions")
+        notes += encoded.notes(split, options.max_seq_length)
 
     def score(split: str, logits_NC: np.ndarray) -> Scores:
         return score_logits([ACCURACY], splits[split].labels["label_ids"], logits_NC)
@@ -144,16 +146,6 @@ def build_task(
         ),
         example=Example((train.contexts[0], train.choices[answer]), f"ending {answer}"),
     )
-
-
-def encode_questions(
-    split: str, file: ChoiceFile, vocabulary: Vocabulary, options: TaskOptions
-) -> tuple[EncodedRows, list[str]]:
-    """Encode a question as four rows; return the rows and notes on empty and truncated texts."""
-    encoded = encode_texts(file.contexts, file.choices, vocabulary, options)
-    labels = {} if file.answers_N is None else {"label_ids": file.answers_N}
-    rows = dataclasses.replace(encoded.rows, labels=labels, rows_per_example=CHOICES)
-    return rows, encoded.notes(split, options.max_seq_length)
 
 
 def _format_predictions(

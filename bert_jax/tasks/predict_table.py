@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import pathlib
 from collections import Counter
-from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -35,29 +34,26 @@ from data_pipeline.io.small_files import list_names
 PREDICTION, PROBABILITY = "prediction", "probability"
 _MAX_DIGITS = 6  # significant digits of a predicted number
 
-Texts = tuple[list[str], list[str] | None]  # first and second texts of rows; None: single texts
 
+def choose_columns(
+    request: PredictRequest,
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Choose the columns of the texts: those that were named, or else the task's own.
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """Describe which columns hold the texts, and how they become rows."""
-
-    wanted: tuple[str, ...]
-    texts: Callable[[Mapping[str, list[str]]], Texts]
-    headers: tuple[tuple[str, ...], ...] = ()  # names for tsv files whose first row is data
-
-
-def choose_layout(request: PredictRequest) -> Layout:
-    """Choose the columns that were named, or else the columns of the task's own files."""
-    if request.layer.kind == CHOOSE:
-        return _choose_choices(request)
+    Also returns the names of the columns of files whose first row is data.
+    """
     options = request.layer.options
-    name = "mnli" if options.task == DIAGNOSTIC else options.task
+    if request.layer.kind == CHOOSE:
+        # A third-party model's task follows from the file's extension.
+        if options.task == "codah" or (not options.task and request.path.suffix == TSV):
+            # The prompt and its endings; a test set has perhaps no answers.
+            return CODAH_COLUMNS[1:-1], (CODAH_COLUMNS, CODAH_COLUMNS[:-1])
+        return SWAG_COLUMNS, ()
     first, second = options.text_column, options.second_text_column
     headers: tuple[tuple[str, ...], ...] = ()
-    if name in TASKS:
-        first, second = TASKS[name].text, TASKS[name].second
-        headers = (TASKS[name].header,) if TASKS[name].header else ()
+    if task := TASKS.get("mnli" if options.task == DIAGNOSTIC else options.task):
+        first, second = task.text, task.second
+        headers = (task.header,) if task.header else ()
     if request.text_column is not None:
         first = request.text_column
     if request.second_text_column is not None:
@@ -67,21 +63,7 @@ def choose_layout(request: PredictRequest) -> Layout:
             f"--text_column is missing: the column of {request.path} with the texts; its columns "
             f"are {list_names(read_column_names(request.path))}"
         )
-
-    def texts(columns: Mapping[str, list[str]]) -> Texts:
-        return columns[first], columns[second] if second else None
-
-    return Layout((first, second) if second else (first,), texts, headers)
-
-
-def _choose_choices(request: PredictRequest) -> Layout:
-    """Choose the columns of SWAG or CODAH; for a third-party model by the file's extension."""
-    name = request.layer.options.task
-    if name == "codah" or (not name and request.path.suffix == TSV):
-        # The prompt and its endings; a test set has perhaps no answers.
-        headers = (CODAH_COLUMNS, CODAH_COLUMNS[:-1])
-        return Layout(CODAH_COLUMNS[1:-1], multiple_choice.lay_out, headers)
-    return Layout(SWAG_COLUMNS, multiple_choice.lay_out)
+    return ((first, second) if second else (first,)), headers
 
 
 class TablePredictor:
@@ -91,11 +73,11 @@ class TablePredictor:
 
     def __init__(self, request: PredictRequest, show: table_pieces.Show) -> None:
         """Read the whole input once; refuse a missing column or a row that cannot be read."""
-        self._request, self._layer, self._layout = request, request.layer, choose_layout(request)
-        wanted, headers = self._layout.wanted, self._layout.headers
-        check_request(request, SUFFIXES, "a table", 4 + min(len(wanted), 2))
+        self._request, self._layer = request, request.layer
+        self._wanted, headers = choose_columns(request)
+        check_request(request, SUFFIXES, "a table", 4 + min(len(self._wanted), 2))
         is_own = request.layer.options.task == "table"  # GLUE's texts are kept as published
-        self._table = table_pieces.open_table(request.path, wanted, headers, show, is_own)
+        self._table = table_pieces.open_table(request.path, self._wanted, headers, show, is_own)
         if self._layer.kind == CHOOSE:
             multiple_choice.refuse_more_endings(request.path, self._table.names)
         self._classes = self._layer.labels
@@ -127,9 +109,13 @@ class TablePredictor:
         return [output]
 
     def _encode(self, piece: TablePiece) -> EncodedTexts:
-        firsts, seconds = self._layout.texts(piece.columns.values)
+        columns = piece.columns.values
+        texts = [columns[name] for name in self._wanted]
+        if self._layer.kind == CHOOSE:
+            texts = [*multiple_choice.lay_out(columns)]
         self._missing_rows += piece.columns.missing_rows
-        encoded = encode_texts(firsts, seconds, self._request.vocabulary, self._layer.options)
+        seconds = texts[1] if len(texts) > 1 else None
+        encoded = encode_texts(texts[0], seconds, self._request.vocabulary, self._layer.options)
         in_windows = int((encoded.windows_N > 1).sum())
         self._counts.update(cut=encoded.truncated, empty=encoded.empty, in_windows=in_windows)
         per_example = CHOICES if self._layer.kind == CHOOSE else 1
