@@ -14,8 +14,8 @@ import rich.text
 from bert_jax.inference import batches
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import PlacedModel, place_masked_lm, refuse_causal
-from bert_jax.model.attention import hide_padding
-from bert_jax.model.bert import Bert, EncoderRows
+from bert_jax.model.bert import Bert
+from bert_jax.train_step.objectives.objective import make_rows
 from bert_jax.trainer.feed import join_digests, open_stores
 from data_pipeline.io.refused import Refused
 from data_pipeline.labeled.framing import FramedRow, frame
@@ -253,8 +253,7 @@ def guess_tokens(
 
 def _compute_probabilities(bert: Bert, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Return float32[B,P,V]."""
-    visible = hide_padding(batch["input_mask"])
-    rows = EncoderRows(batch["input_ids"], batch["segment_ids"], visible)
+    rows = make_rows(batch, None)
     vectors_BPD = bert.encode_masked(rows, batch["positions"], batch["weights"])
     logits_BPV = bert.compute_target_logits(vectors_BPD)
     return {"probabilities": jax.nn.softmax(logits_BPV)}

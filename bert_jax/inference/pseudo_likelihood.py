@@ -17,8 +17,8 @@ import numpy as np
 from bert_jax.inference import batches
 from bert_jax.interop.pretrained import PlacedModel
 from bert_jax.logging.console import Screen
-from bert_jax.model.attention import hide_padding
-from bert_jax.model.bert import Bert, EncoderRows
+from bert_jax.model.bert import Bert
+from bert_jax.train_step.objectives.objective import make_rows
 from data_pipeline.io.refused import Refused
 from data_pipeline.labeled.framing import frame
 from data_pipeline.labeled.rows import EncodedRows, build_rows
@@ -129,10 +129,8 @@ def add_scores(scores: Sequence[Score]) -> Score:
 
 def _compute_nats(bert: Bert, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Return float32[B], the loss of the one token that is masked in a row."""
-    visible = hide_padding(batch["input_mask"])
     positions_B1, weights_B1 = (batch[name][:, None] for name in ("positions", "example_weights"))
-    rows = EncoderRows(batch["input_ids"], batch["segment_ids"], visible)
-    vectors_BPD = bert.encode_masked(rows, positions_B1, weights_B1)
+    vectors_BPD = bert.encode_masked(make_rows(batch, None), positions_B1, weights_B1)
     losses = bert.compute_target_losses(vectors_BPD, batch["masked_ids"][:, None])
     return {"nats": losses[0][:, 0]}
 

@@ -158,6 +158,5 @@ class TablePredictor:
             rows.append(("", f"{not_finite:,} rows had NaN or infinity: null in JSON"))
         missing = describe_missing(self._request.path, self._missing_rows)
         rows += [("! text", sentence) for sentence in missing]
-        names = list(self._new.values())
-        listing = ", ".join(names[:6]) + (f" and {len(names) - 6:,} more" if len(names) > 6 else "")
+        listing = list_names(list(self._new.values()), 6)
         return [*rows, ("columns", f"the table's, then {listing}")]
