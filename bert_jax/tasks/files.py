@@ -203,15 +203,20 @@ def read_rows(
     """
     suffix = suffix or path.suffix
     if suffix in (TSV, CSV):
-        return _delimited_rows(path, wanted, how_to_fix, suffix, headers, skipped)
-    if suffix in JSON_LINES:
-        return _json_rows(path, wanted, how_to_fix)
-    if suffix == PARQUET:
-        return _parquet_rows(path, wanted, how_to_fix)
-    raise Refused(
-        f"{path} ends in {suffix!r}; a table is known by its extension, one of "
-        f"{', '.join(SUFFIXES)}: rename or convert the file"
-    )
+        rows = _delimited_rows(path, wanted, how_to_fix, suffix, headers, skipped)
+    elif suffix in JSON_LINES:
+        rows = _json_rows(path, wanted, how_to_fix)
+    elif suffix == PARQUET:
+        batches = read_parquet_batches(path, wanted, how_to_fix, list(dict.fromkeys(wanted)))
+        rows = enumerate((row for batch in batches for row in batch.to_pylist()), 1)
+    else:
+        raise Refused(
+            f"{path} ends in {suffix!r}; a table is known by its extension, one of "
+            f"{', '.join(SUFFIXES)}: rename or convert the file"
+        )
+    for number, row in rows:
+        check_not_header(path, number, row)
+        yield number, row
 
 
 def read_column_names(path: pathlib.Path) -> list[str]:
@@ -288,9 +293,7 @@ def _delimited_rows(
                 f"({list_names(names)}); it begins {start!r}: correct or remove the row,{comma} "
                 "or download the file again"
             )
-        row = dict(zip(names, fields, strict=True))
-        check_not_header(path, number, row)
-        yield number, row
+        yield number, dict(zip(names, fields, strict=True))
 
 
 def _json_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Rows:
@@ -311,16 +314,7 @@ def _json_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Ro
             for name, value in record.items():
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
                 small_files.check_unicode(name + text, name, f"{path} row {number}")
-        check_not_header(path, number, record)
         yield number, record
-
-
-def _parquet_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Rows:
-    batches = read_parquet_batches(path, wanted, how_to_fix, list(dict.fromkeys(wanted)))
-    rows = (row for batch in batches for row in batch.to_pylist())
-    for number, row in enumerate(rows, 1):
-        check_not_header(path, number, row)
-        yield number, row
 
 
 def read_parquet_batches(
