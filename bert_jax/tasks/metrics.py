@@ -51,11 +51,8 @@ def score_logits(names: Sequence[str], targets_N: np.ndarray, logits: np.ndarray
     return score_classes(names, targets_N, logits.argmax(axis=1))
 
 
-def score_constant(
-    names: Sequence[str], train_targets_N: np.ndarray, targets_N: np.ndarray
-) -> Scores:
-    """Score one prediction for all: the training split's most frequent class, or a number."""
-    if SPEARMAN in names:
-        return score_numbers(targets_N, np.zeros_like(targets_N))
-    most_frequent = np.bincount(train_targets_N).argmax()
-    return score_classes(names, targets_N, np.full_like(targets_N, most_frequent))
+def make_constant_logits(targets_N: np.ndarray, classes: int, rows: int) -> np.ndarray:
+    """Return logits that give all rows the most frequent target, float64[R,C]; zeros for C = 1."""
+    if classes == 1:
+        return np.zeros((rows, 1))
+    return np.tile(np.eye(classes)[np.bincount(targets_N).argmax()], (rows, 1))

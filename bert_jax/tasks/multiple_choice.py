@@ -20,7 +20,7 @@ import numpy as np
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.encode import encode_texts
 from bert_jax.tasks.files import CSV, DEV, TEST, TRAIN, TSV, Columns, read_columns, read_splits
-from bert_jax.tasks.metrics import ACCURACY, score_classes, score_constant, score_logits
+from bert_jax.tasks.metrics import ACCURACY, make_constant_logits, score_classes, score_logits
 from bert_jax.tasks.task import CHOOSE, Example, Scores, Task
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary
@@ -129,6 +129,7 @@ def build_task(
 
     train, train_answers_N = files[TRAIN], splits[TRAIN].labels["label_ids"]
     answer = int(train_answers_N[0])
+    constant = make_constant_logits(train_answers_N, CHOICES, splits[DEV].examples)
     return Task(
         name=options.task.upper(),
         kind=CHOOSE,
@@ -137,7 +138,7 @@ def build_task(
         dev_splits=(DEV,),
         score=score,
         main_score=ACCURACY,
-        baseline=score_constant([ACCURACY], train_answers_N, splits[DEV].labels["label_ids"]),
+        baseline=score(DEV, constant),
         format_predictions=functools.partial(_format_predictions, files),
         notes=(
             *notes,

@@ -32,7 +32,7 @@ from bert_jax.tasks.metrics import (
     MACRO_F1,
     PEARSON,
     SPEARMAN,
-    score_constant,
+    make_constant_logits,
     score_logits,
 )
 from bert_jax.tasks.table_pieces import format_tsv_line
@@ -44,7 +44,7 @@ from data_pipeline.vocab import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
-class Targets:
+class TableTargets:
     """Hold the numbers of the classes of train and dev, or the numbers to predict."""
 
     values: Mapping[str, np.ndarray]  # int32[N], or float64[N] as they are in the table
@@ -78,7 +78,7 @@ class Targets:
         }
 
 
-def learn_classes(train: Columns, dev: Columns, column: str) -> Targets:
+def learn_classes(train: Columns, dev: Columns, column: str) -> TableTargets:
     """Collect the classes of the training split: numeric labels in order, then words in order."""
     counts = Counter(train.values[column])
     if len(counts) < 2:
@@ -109,7 +109,7 @@ def learn_classes(train: Columns, dev: Columns, column: str) -> Targets:
         for split, columns in ((TRAIN, train), (DEV, dev))
     }
     counted = list_names([f"{name} ({counts[name]:,})" for name in names])
-    return Targets(ids, f"{len(names)} classes of {column}: {counted}", names, warnings)
+    return TableTargets(ids, f"{len(names)} classes of {column}: {counted}", names, warnings)
 
 
 def _by_number_then_word(label: str) -> tuple[float, str]:
@@ -117,7 +117,7 @@ def _by_number_then_word(label: str) -> tuple[float, str]:
     return (number if math.isfinite(number) else math.inf), label
 
 
-def learn_numbers(train: Columns, dev: Columns, column: str) -> Targets:
+def learn_numbers(train: Columns, dev: Columns, column: str) -> TableTargets:
     """Read the numbers of both splits; refuse a label that is not a number, or all the same."""
     values = {
         split: np.array(
@@ -140,7 +140,7 @@ def learn_numbers(train: Columns, dev: Columns, column: str) -> Targets:
             "rows whose number stands for a missing one, or write the numbers in another unit"
         )
     note = f"numbers of mean {mean:.4g} and standard deviation {deviation:.4g}"
-    return Targets(values, note, mean=mean, deviation=deviation)
+    return TableTargets(values, note, mean=mean, deviation=deviation)
 
 
 def _number(text: str, place: str) -> float:
@@ -195,16 +195,17 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         lines = [format_tsv_line(map(str, row)) for row in (("row", *columns), *rows)]
         return {f"{split}.tsv": "".join(lines)}
 
-    train = files[TRAIN].values
+    train, classes = files[TRAIN].values, len(targets.names) or 1
+    constant = make_constant_logits(targets.values[TRAIN], classes, splits[DEV].examples)
     return Task(
         name=expand_home("config.data.dir", options.dir).resolve().name,
         kind=kind,
-        classes=len(targets.names) or 1,
+        classes=classes,
         splits=splits,
         dev_splits=(DEV,),
         score=score,
         main_score=scores[0],
-        baseline=score_constant(scores, targets.values[TRAIN], targets.values[DEV]),
+        baseline=score(DEV, constant),
         format_predictions=format_predictions,
         labels=targets.names,
         notes=tuple(notes),

@@ -28,7 +28,7 @@ from bert_jax.tasks.glue.specs import (
     SplitFile,
 )
 from bert_jax.tasks.labels import read_number
-from bert_jax.tasks.metrics import MATTHEWS, score_constant, score_logits
+from bert_jax.tasks.metrics import MATTHEWS, make_constant_logits, score_logits
 from bert_jax.tasks.task import CLASSIFY, REGRESS, Example, Scores, Task
 from data_pipeline.io.address import expand_home
 from data_pipeline.io.refused import Refused
@@ -76,22 +76,24 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         if split != DIAGNOSTIC_LABELED:
             names = list(task.scores)
             scored_as = next(file.scored_as for file in task.dev if file.split == split)
-        return _rename(scored_as, score_logits(names, labels[split], logits))
+        scores = score_logits(names, labels[split], logits)
+        return {scored_as + name: value for name, value in scores.items()}
 
     def format_predictions(split: str, logits: np.ndarray) -> dict[str, str]:
         return _format_predictions(task, split, texts[split].values[INDEX], logits)
 
     first, train = task.dev[0], texts["train"].values
-    baseline = score_constant(task.scores, labels["train"], labels[first.split])
+    classes = max(1, len(task.labels))
+    constant = make_constant_logits(labels["train"], classes, splits[first.split].examples)
     return Task(
         name=task.name,
         kind=REGRESS if task.is_regression else CLASSIFY,
-        classes=max(1, len(task.labels)),
+        classes=classes,
         splits=splits,
         dev_splits=tuple(split for split in labels if split != "train"),
         score=score,
         main_score=first.scored_as + task.scores[0],
-        baseline=_rename(first.scored_as, baseline),
+        baseline=score(first.split, constant),
         format_predictions=format_predictions,
         labels=task.labels,
         notes=tuple(notes),
@@ -118,10 +120,6 @@ def _read_labels(task: GlueTask, columns: Columns) -> np.ndarray:
             )
     dtype = np.float32 if task.is_regression else np.int32
     return np.array([known[text] for text in texts], dtype)
-
-
-def _rename(scored_as: str, scores: Scores) -> Scores:
-    return {scored_as + name: value for name, value in scores.items()}
 
 
 def _format_predictions(
