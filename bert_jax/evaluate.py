@@ -101,10 +101,7 @@ class EvaluateFlags:
         ):
             for name in names:
                 if not is_scored and getattr(self, name) != getattr(EvaluateFlags, name):
-                    raise Refused(
-                        f"--{name} is for {kind}, which is not scored here: give one too, or leave "
-                        "it out"
-                    )
+                    raise Refused(f"--{name} is for {kind}, which is not scored here; leave it out")
         if has_store and self.split not in ("", HELDOUT, TRAIN):
             raise Refused(f"--split is {self.split!r}; for a store it must be {HELDOUT} or {TRAIN}")
 

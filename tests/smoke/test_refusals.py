@@ -120,7 +120,7 @@ REFUSALS = {
                 ("--sentences={small}/in.txt", "--split=train"),
                 "--split is for a store or retrieval, which",
             ),
-            (("--retrieval={small}",), "{small}, which has no corpus.jsonl; BEIR's layout is"),
+            (("--retrieval={small}",), "there is no {small}/corpus.jsonl; BEIR's layout is"),
             (("--retrieval={small}", "--seq_len=16"), "--seq_len is for a store"),
             (("--retrieval={small}", "--store={store}"), "--retrieval excludes"),
             (("--store={store}", "--pool=cls"), "--pool is for retrieval, which"),
