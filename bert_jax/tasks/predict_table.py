@@ -52,8 +52,7 @@ def choose_columns(
     first, second = options.text_column, options.second_text_column
     headers: tuple[tuple[str, ...], ...] = ()
     if task := TASKS.get("mnli" if options.task == DIAGNOSTIC else options.task):
-        first, second = task.text, task.second
-        headers = (task.header,) if task.header else ()
+        first, second, headers = task.text, task.second, task.headers
     if request.text_column is not None:
         first = request.text_column
     if request.second_text_column is not None:

@@ -71,13 +71,13 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         field = "label_values" if task.is_regression else "label_ids"
         splits[split] = encoded.labeled({field: labels[split]} if split in labels else {})
 
+    prefixes = {file.split: file.scored_as for file in task.dev}
+    prefixes[DIAGNOSTIC_LABELED] = f"{DIAGNOSTIC}_"
+
     def score(split: str, logits: np.ndarray) -> Scores:
-        names, scored_as = [MATTHEWS], f"{DIAGNOSTIC}_"
-        if split != DIAGNOSTIC_LABELED:
-            names = list(task.scores)
-            scored_as = next(file.scored_as for file in task.dev if file.split == split)
+        names = [MATTHEWS] if split == DIAGNOSTIC_LABELED else task.scores
         scores = score_logits(names, labels[split], logits)
-        return {scored_as + name: value for name, value in scores.items()}
+        return {prefixes[split] + name: value for name, value in scores.items()}
 
     def format_predictions(split: str, logits: np.ndarray) -> dict[str, str]:
         return _format_predictions(task, split, texts[split].values[INDEX], logits)
@@ -188,7 +188,7 @@ def _read_split(
         [name for name in (task.text, task.second, label) if name],
         "is it the file of another task, or without its header?",
         suffix=TSV,
-        headers=[task.header] if is_labeled and task.header else (),
+        headers=task.headers if is_labeled else (),
         also=[task.index],
         drops_short_rows=drops_short_rows,
     )
