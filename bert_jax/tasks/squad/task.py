@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,6 @@ from bert_jax.tasks.squad.answers import AnswerPrediction
 from bert_jax.tasks.squad.data import (
     Paragraph,
     SquadFile,
-    SquadQuestion,
     find_answer_span,
     read_squad,
 )
@@ -84,63 +84,61 @@ def _read_splits(options: TaskOptions, vocabulary: Vocabulary, notes: list[str])
     )
     splits: Splits = {split: file.paragraphs for split, file in files.items()}
     splits[TRAIN] = _select_training(files[TRAIN], options, notes)
-    _check_development(files[DEV], options, notes)
+    if misplaced := _find_misplaced(files[DEV], options):
+        notes.append(
+            "dev: questions with an answer that is not where answer_start says: "
+            f"{len(misplaced):,}, the first is {misplaced[0]}; it is scored by its text"
+        )
     return splits
+
+
+def _find_misplaced(
+    file: SquadFile, options: TaskOptions, questions: int | None = None, answers: int | None = None
+) -> list[str]:
+    """Return the ids of questions with an answer that is not where the file says.
+
+    Read are the first questions and their first answers, by default all. A question without an
+    answer is refused in SQuAD 1.1.
+    """
+    misplaced = []
+    pairs = ((paragraph, each) for paragraph in file.paragraphs for each in paragraph.questions)
+    for paragraph, question in itertools.islice(pairs, questions):
+        if not question.answers and not options.has_unanswerable:
+            raise Refused(
+                f"{file.path} question {question.id} has no answer, and in SQuAD 1.1 each has one; "
+                "for SQuAD 2.0 give --config=configs/finetune/squad.py:version=2.0"
+            )
+        spans = (find_answer_span(paragraph.context, each) for each in question.answers[:answers])
+        if not all(spans):
+            misplaced.append(question.id)
+    return misplaced
 
 
 def _select_training(file: SquadFile, options: TaskOptions, notes: list[str]) -> list[Paragraph]:
     """Keep the questions that can be learned from, options.train_examples at most."""
-    pairs = [(paragraph, each) for paragraph in file.paragraphs for each in paragraph.questions]
-    pairs = pairs[: options.train_examples or None]
-    for _, question in pairs:
-        _check_answered(file, question, options)
-    misplaced = [
-        question.id
-        for paragraph, question in pairs
-        if question.answers and not find_answer_span(paragraph.context, question.answers[0])
-    ]
-    if len(misplaced) == len(pairs):
+    most = options.train_examples or None
+    misplaced = _find_misplaced(file, options, most, answers=1)
+    questions = list(itertools.islice(file.questions(), most))
+    if len(misplaced) == len(questions):
         raise Refused(
-            f"{file.path} has no question to learn from: none of its {len(pairs)} answers is "
+            f"{file.path} has no question to learn from: none of its {len(questions)} answers is "
             "where its answer_start says; write the file with the right positions"
         )
     if misplaced:
         notes.append(
             "train: skipped answers that are not where answer_start says: "
-            f"{len(misplaced):,} of {len(pairs):,}, the first is of question {misplaced[0]}"
+            f"{len(misplaced):,} of {len(questions):,}, the first is of question {misplaced[0]}"
         )
-    if several := sum(len(question.answers) > 1 for _, question in pairs):
+    if several := sum(len(question.answers) > 1 for question in questions):
         notes.append(
             f"train: questions with several answers, of which the first is learned: {several:,}"
         )
-    learned = {question.id for _, question in pairs} - set(misplaced)
+    learned = {question.id for question in questions} - set(misplaced)
     chosen = [
         (paragraph, tuple(each for each in paragraph.questions if each.id in learned))
         for paragraph in file.paragraphs
     ]
-    return [Paragraph(paragraph.context, questions) for paragraph, questions in chosen if questions]
-
-
-def _check_answered(file: SquadFile, question: SquadQuestion, options: TaskOptions) -> None:
-    if not question.answers and not options.has_unanswerable:
-        raise Refused(
-            f"{file.path} question {question.id} has no answer, and in SQuAD 1.1 each has one; for "
-            "SQuAD 2.0 give --config=configs/finetune/squad.py:version=2.0"
-        )
-
-
-def _check_development(file: SquadFile, options: TaskOptions, notes: list[str]) -> None:
-    misplaced = []
-    for paragraph in file.paragraphs:
-        for question in paragraph.questions:
-            _check_answered(file, question, options)
-            if not all(find_answer_span(paragraph.context, answer) for answer in question.answers):
-                misplaced.append(question.id)
-    if misplaced:
-        notes.append(
-            "dev: questions with an answer that is not where answer_start says: "
-            f"{len(misplaced):,}, the first is {misplaced[0]}; it is scored by its text"
-        )
+    return [Paragraph(paragraph.context, kept) for paragraph, kept in chosen if kept]
 
 
 def _encode_split(
