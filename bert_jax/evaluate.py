@@ -19,8 +19,6 @@ from data_pipeline.store import HELDOUT, TRAIN
 
 _MIN_SEQ_LEN, _USUAL_SEQ_LEN = 8, 128  # 128: of the first phase of the paper's configs
 _USUAL_QRELS = "test"
-_OF_STORE = ("seq_len", "examples", "segments")
-_OF_RETRIEVAL = ("pool", "normalize", "max_seq_length")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,22 +93,17 @@ class EvaluateFlags:
     def __post_init__(self) -> None:
         if self.retrieval and (self.store or self.sentences):
             raise Refused("--retrieval excludes --store and --sentences: score them separately")
-        if self.retrieval:
-            self._refuse_set(_OF_STORE, "a store, and --retrieval is scored here: leave it out")
-            return
-        self._refuse_set(_OF_RETRIEVAL, "retrieval: give --retrieval too, or leave it out")
-        if self.split not in ("", HELDOUT, TRAIN):
+        has_store = not self.retrieval and (bool(self.store) or not self.sentences)
+        for names, kind, is_scored in (
+            (("seq_len", "examples", "segments"), "a store", has_store),
+            (("pool", "normalize", "max_seq_length"), "retrieval", bool(self.retrieval)),
+            (("split",), "a store or retrieval", has_store or bool(self.retrieval)),
+        ):
+            for name in names:
+                if not is_scored and getattr(self, name) != getattr(EvaluateFlags, name):
+                    raise Refused(f"--{name} is for {kind}, which is not scored here; leave it out")
+        if has_store and self.split not in ("", HELDOUT, TRAIN):
             raise Refused(f"--split is {self.split!r}; for a store it must be {HELDOUT} or {TRAIN}")
-        if self.sentences and not self.store:
-            self._refuse_set(
-                ("split", *_OF_STORE),
-                "a store, and only sentences are scored here; give --store too, or leave it out",
-            )
-
-    def _refuse_set(self, names: Sequence[str], problem: str) -> None:
-        for name in names:
-            if getattr(self, name) != getattr(EvaluateFlags, name):
-                raise Refused(f"--{name} is for {problem}")
 
 
 COMMAND = Command(

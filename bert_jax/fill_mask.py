@@ -41,7 +41,6 @@ COMMAND = Command(
 if __name__ == "__main__":
     cli.check_command_line(COMMAND)
 
-import jax
 import rich.text
 
 from bert_jax.inference.fill_mask import (
@@ -49,11 +48,11 @@ from bert_jax.inference.fill_mask import (
     format_guesses,
     guess_tokens,
     hide_heldout_words,
+    load_guesser,
     open_stores_of_run,
     read_question,
 )
-from bert_jax.interop import load
-from bert_jax.interop.pretrained import PlacedModel, place_masked_lm, refuse_causal
+from bert_jax.interop.pretrained import PlacedModel
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console, wrap_text
@@ -71,11 +70,9 @@ def _main(log: LibraryLog, flags: FillMaskFlags) -> int:
             open_stores_of_run(address, f"--heldout is {flags.heldout}") if flags.heldout else ()
         )
         with LINE.doing(f"reading {address}"):
-            checkpoint = load.load_masked_lm(address)
-            refuse_causal(checkpoint, "and guesses no [MASK]: give a masked language model")
-            model = place_masked_lm(checkpoint, jax.local_devices()[:1])
+            model = load_guesser(address)
         questions = [read_question(model, sentence) for sentence in flags.sentences]
-        positions = checkpoint.config.max_position_embeddings
+        positions = model.checkpoint.config.max_position_embeddings
         for store in stores:
             questions += hide_heldout_words(
                 model.vocabulary, store.heldout, flags.heldout, positions

@@ -83,7 +83,7 @@ from bert_jax.logging.console import Screen, duration
 from bert_jax.model.bert import Heads
 from bert_jax.tasks.ner.predict import TagPredictor
 from bert_jax.tasks.predict_table import TablePredictor
-from bert_jax.tasks.predicting import Predictor, PredictRequest
+from bert_jax.tasks.predicting import ComputeLogits, Predictor, PredictRequest
 from bert_jax.tasks.squad.predict import AnswerPredictor
 from bert_jax.tasks.task import CHOOSE, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
@@ -144,9 +144,9 @@ def _predict(
     heads = Heads(mlm=False, nsp=False, classes=checkpoint.heads.classes)
     model = place_model(checkpoint, heads, is_int8=flags.int8)
     with screen.waiting(f"predicting {rows.total:,} {rows.unit}: compiling") as show:
-        logits = Logits(model, layer.kind, rows, show, flags.batch_size)
+        compute_logits = prepare_logits(model, layer.kind, rows, show, flags.batch_size)
         try:
-            written = rows.run(logits)
+            written = rows.run(compute_logits)
         except Refused as error:
             raise Refused(f"{error}; nothing was written") from error
     secs = time.monotonic() - started
@@ -161,47 +161,38 @@ def _predict(
     return 0
 
 
-class Logits:
-    """Compute the logits of rows in batches of about one length, and show the progress."""
+def prepare_logits(
+    model: PlacedModel, kind: str, rows: Predictor, show: Callable[[str], None], batch_size: int
+) -> ComputeLogits:
+    """Return the function that computes logits in batches of about one length.
 
-    def __init__(
-        self,
-        model: PlacedModel,
-        kind: str,
-        rows: Predictor,
-        show: Callable[[str], None],
-        batch_size: int,
-    ) -> None:
-        """Prepare the step of a kind of task (task.py); `show` gets the progress line."""
-        outputs = OBJECTIVES[kind].outputs
-        if outputs is None:
-            raise TypeError(f"the objective of {kind} has no outputs")
-        self._model, self._rows, self._show, self._batch_size = model, rows, show, batch_size
-        self._step = batches.compile_step(
-            model.model, lambda bert, batch: {"logits": outputs(bert, dict(batch))}
-        )
-        self._done, self._started = 0, time.monotonic()
+    `kind` is a kind of task (task.py); `show` gets the progress line.
+    """
+    outputs = OBJECTIVES[kind].outputs
+    if outputs is None:
+        raise TypeError(f"the objective of {kind} has no outputs")
+    step = batches.compile_step(
+        model.model, lambda bert, batch: {"logits": outputs(bert, dict(batch))}
+    )
+    done, started = 0, time.monotonic()
+    is_small = rows.total < batch_size  # the whole input may be less than a batch
 
-    def __call__(self, rows: EncodedRows, count: int) -> np.ndarray:
-        """Return the logits of the rows in order; `count` is their number of input units."""
-        is_small = self._rows.total < self._batch_size  # the whole input may be less than a batch
-        batch_size = min(self._batch_size, rows.examples) if is_small else self._batch_size
-        results = batches.run_rows(self._step, self._model, rows, batch_size)
-        logits = batches.collect(self._count(results, rows.examples, count), rows.examples)
-        self._done += count
-        return logits["logits"]
-
-    def _count(self, results: batches.Results, examples: int, count: int) -> batches.Results:
-        examples_done = 0
-        for index_B, outputs in results:
-            yield index_B, outputs
+    def compute(encoded: EncodedRows, count: int) -> np.ndarray:
+        nonlocal done
+        results, examples_done = [], 0
+        most = min(batch_size, encoded.examples) if is_small else batch_size
+        for index_B, logits in batches.run_rows(step, model, encoded, most):
+            results.append((index_B, logits))
             examples_done += len(index_B)
-            total, unit = self._rows.total, self._rows.unit
-            done = self._done + count * examples_done // examples
-            secs = time.monotonic() - self._started
-            rate = done / secs if secs else 0.0
-            left = f", {duration((total - done) / rate)} left" if rate else ""
-            self._show(f"{done:,} of {total:,} {unit}, {rate:,.0f} per second{left}")
+            rows_done = done + count * examples_done // encoded.examples
+            secs = time.monotonic() - started
+            rate = rows_done / secs if secs else 0.0
+            left = f", {duration((rows.total - rows_done) / rate)} left" if rate else ""
+            show(f"{rows_done:,} of {rows.total:,} {rows.unit}, {rate:,.0f} per second{left}")
+        done += count
+        return batches.collect(results, encoded.examples)["logits"]
+
+    return compute
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -105,7 +105,14 @@ def _score(flags: ScoreFlags, log: LibraryLog) -> str:
         )
     predictions = pathlib.Path(flags.predictions)
     if task == SQUAD:
-        return _squad(flags, log, predictions)
+        if not flags.data:
+            raise Refused("--data is missing: the file of SQuAD with the right answers")
+        odds = pathlib.Path(flags.null_odds) if flags.null_odds else None
+        threshold = _OFFICIAL_THRESHOLD if flags.null_threshold is None else flags.null_threshold
+        numbers, notes = metrics.score_file(pathlib.Path(flags.data), predictions, odds, threshold)
+        for note in notes:
+            log.say(note)
+        return json.dumps(numbers, indent=2)
     if flags.data or flags.null_odds:
         raise Refused(
             f"--data and --null_odds are for {SQUAD}; a file of {task} has the answers itself"
@@ -115,17 +122,6 @@ def _score(flags: ScoreFlags, log: LibraryLog) -> str:
     if task == NER:
         return conlleval.format_report(read_score(predictions))
     return json.dumps(multiple_choice.read_accuracy(predictions), indent=2)
-
-
-def _squad(flags: ScoreFlags, log: LibraryLog, predictions: pathlib.Path) -> str:
-    if not flags.data:
-        raise Refused("--data is missing: the file of SQuAD with the right answers")
-    odds = pathlib.Path(flags.null_odds) if flags.null_odds else None
-    threshold = _OFFICIAL_THRESHOLD if flags.null_threshold is None else flags.null_threshold
-    numbers, notes = metrics.score_file(pathlib.Path(flags.data), predictions, odds, threshold)
-    for note in notes:
-        log.say(note)
-    return json.dumps(numbers, indent=2)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,6 +6,7 @@ Dimensions: N examples, B examples of a batch, S sequence, C classes.
 import dataclasses
 import functools
 import hashlib
+import itertools
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from bert_jax.config import phase_start, total_steps
 from bert_jax.config.schema import FinetuneRun
 from bert_jax.finetuning.objectives import PACKED, TERM
-from bert_jax.inference.batches import collect
+from bert_jax.inference.batches import collect, copy_to_host
 from bert_jax.logging.console import Screen
 from bert_jax.runtime import run_record
 from bert_jax.runtime.run_record import Provenance
@@ -152,13 +153,11 @@ def describe_phases(feed: TaskFeed) -> list[RunPhase]:
     task, config = feed.task, feed.config
     shards = feed.unit // config.micro_batches
     batch_size = -(-config.batch_size // feed.unit) * shards
-    batches = [
-        (split, batch)
+    positions = feed.positions_of_model
+    batches = {
+        split: [*batch_by_length(task.splits[split], batch_size, feed.pad_id, positions)]
         for split in task.dev_splits
-        for batch in batch_by_length(
-            task.splits[split], batch_size, feed.pad_id, feed.positions_of_model
-        )
-    ]
+    }
     rows, examples = task.splits["train"], config.batch_size
     baseline = {f"majority_dev_{name}": score for name, score in task.baseline.items()}
 
@@ -177,7 +176,7 @@ def describe_phases(feed: TaskFeed) -> list[RunPhase]:
             },
             baseline=baseline,
             heldout_examples=sum(task.splits[name].examples for name in task.dev_splits),
-            heldout_batches=[batch.fields for _, batch in batches],
+            heldout_batches=[batch.fields for each in batches.values() for batch in each],
             score=functools.partial(_score_dev_sets, feed, batches),
             show=show,
         )
@@ -186,24 +185,22 @@ def describe_phases(feed: TaskFeed) -> list[RunPhase]:
 
 
 def _score_dev_sets(
-    feed: TaskFeed, batches: Sequence[tuple[str, EvaluationBatch]], results: Sequence[Any]
+    feed: TaskFeed, batches: Mapping[str, Sequence[EvaluationBatch]], results: Sequence[Any]
 ) -> dict[str, float]:
     """Return the loss and the scores of each development set, as dev_loss and dev_accuracy.
 
     The logits stay in feed.dev_logits.
     """
     task, scores = feed.task, dict[str, float]()
-    for split in task.dev_splits:
+    unread = iter(results)
+    for split, batches_of_split in batches.items():
         total: Mapping[str, float] = {}
         outputs = []
-        for (name, batch), result in zip(batches, results, strict=True):
-            if name != split:
-                continue
+        results_of_split = itertools.islice(unread, len(batches_of_split))
+        for batch, result in zip(batches_of_split, results_of_split, strict=True):
             sums = {"terms": result["terms"], "weights": result["weights"]}
             total = metrics.add_step(total, metrics.flatten(sums))
-            examples = int((batch.index_B >= 0).sum())  # padding examples are at the end
-            logits_B = result["outputs"][:examples]
-            outputs.append((batch.index_B[:examples], {"logits": logits_B}))
+            outputs.append(copy_to_host(batch.index_B, {"logits": result["outputs"]}))
         scores[f"{split}_loss"] = metrics.compute_means(total)[f"{TERM}_loss"]
         logits = collect(outputs, task.splits[split].examples)["logits"]
         feed.dev_logits[split] = logits

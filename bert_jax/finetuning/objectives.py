@@ -57,11 +57,8 @@ def _token_logits(
 def _span_logits(
     bert: Bert, batch: Batch, hidden_BSD: jax.Array, dropout: Dropout | None
 ) -> jax.Array:
-    """Compute float32[B,S,2] from every token, without dropout before the layer.
-
-    Source: run_squad.py@eedf5716ce create_model.
-    """
-    return bert.compute_class_logits(bert.transform_tokens(hidden_BSD, _example_ids(batch)))
+    """Compute float32[B,S,2] without dropout, as run_squad.py@eedf5716ce create_model does."""
+    return _token_logits(bert, batch, hidden_BSD, None)
 
 
 def _unfold_choices(batch: Batch, dropout: Dropout | None) -> tuple[Batch, Dropout | None]:

@@ -119,16 +119,15 @@ def run_batches(
         with jax.set_mesh(mesh):
             started = batch.index_B, step(params, mesh_lib.place_batch(batch.fields, mesh))
         if waiting is not None:
-            yield _copy_to_host(*waiting)
+            yield copy_to_host(*waiting)
         waiting = started
     if waiting is not None:
-        yield _copy_to_host(*waiting)
+        yield copy_to_host(*waiting)
 
 
-def _copy_to_host(
-    index_B: np.ndarray, outputs: Outputs
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    examples = int((index_B >= 0).sum())  # rows that fill up a batch come last
+def copy_to_host(index_B: np.ndarray, outputs: Outputs) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the numbers and outputs of a batch without the rows that fill it up."""
+    examples = int((index_B >= 0).sum())  # they come last
     return index_B[:examples], {
         name: np.asarray(array)[:examples] for name, array in outputs.items()
     }

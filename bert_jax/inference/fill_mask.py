@@ -14,8 +14,8 @@ import rich.text
 from bert_jax.inference import batches
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import PlacedModel, place_masked_lm, refuse_causal
-from bert_jax.model.attention import hide_padding
-from bert_jax.model.bert import Bert, EncoderRows
+from bert_jax.model.bert import Bert
+from bert_jax.train_step.objectives.objective import make_rows
 from bert_jax.trainer.feed import join_digests, open_stores
 from data_pipeline.io.refused import Refused
 from data_pipeline.labeled.framing import FramedRow, frame
@@ -45,6 +45,17 @@ class Guess:
 
     token: str
     probability: float
+
+
+def load_guesser(address: str) -> PlacedModel:
+    """Read the masked language model at an address onto the first device.
+
+    Raises:
+      Refused: there is none; the model reads from left to right.
+    """
+    checkpoint = load.load_masked_lm(address)
+    refuse_causal(checkpoint, "and guesses no [MASK]: give a masked language model")
+    return place_masked_lm(checkpoint, jax.local_devices()[:1])
 
 
 def read_question(model: PlacedModel, sentence: str) -> Question:
@@ -130,10 +141,8 @@ def guess_heldout_words(workdir: str, count: int, top: int) -> list[tuple[str, s
     """
     address = f"{load.ORBAX}:{workdir}"
     stores = open_stores_of_run(address, f"--guesses is {count}")
-    checkpoint = load.load_masked_lm(address)
-    refuse_causal(checkpoint, "and guesses no [MASK]")
-    model = place_masked_lm(checkpoint, jax.local_devices()[:1])
-    positions = checkpoint.config.max_position_embeddings
+    model = load_guesser(address)
+    positions = model.checkpoint.config.max_position_embeddings
     questions = hide_heldout_words(model.vocabulary, stores[0].heldout, count, positions)
     return [
         (question.text, format_guesses(guesses[0], question.answers[0]).plain)
@@ -244,8 +253,7 @@ def guess_tokens(
 
 def _compute_probabilities(bert: Bert, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Return float32[B,P,V]."""
-    visible = hide_padding(batch["input_mask"])
-    rows = EncoderRows(batch["input_ids"], batch["segment_ids"], visible)
+    rows = make_rows(batch, None)
     vectors_BPD = bert.encode_masked(rows, batch["positions"], batch["weights"])
     logits_BPV = bert.compute_target_logits(vectors_BPD)
     return {"probabilities": jax.nn.softmax(logits_BPV)}

@@ -18,8 +18,8 @@ import numpy as np
 from bert_jax.inference import batches
 from bert_jax.interop.pretrained import PlacedModel
 from bert_jax.model import ops
-from bert_jax.model.attention import hide_padding
-from bert_jax.model.bert import Bert, EncoderRows
+from bert_jax.model.bert import Bert
+from bert_jax.train_step.objectives.objective import make_rows
 from data_pipeline.io.refused import Refused
 from data_pipeline.labeled.framing import FramedRow, frame
 from data_pipeline.labeled.rows import EncodedRows, build_rows
@@ -144,8 +144,7 @@ def compute_vectors(
     Source of mean and normalize: sentence-transformers, models/Pooling.py and Normalize.py.
     """
     mask_BS = batch["input_mask"]
-    rows = EncoderRows(batch["input_ids"], batch["segment_ids"], hide_padding(mask_BS))
-    hidden = bert.encode_layers(rows)
+    hidden = bert.encode_layers(make_rows(batch, None))
     cls_positions = batch.get("cls_positions")
     kept = [_pool(hidden[number], mask_BS, cls_positions, pool) for number in layers.numbers]
     vectors = kept[0] if layers.is_single else jnp.stack(kept, axis=-2)

@@ -17,10 +17,10 @@ import numpy as np
 from bert_jax.inference import batches
 from bert_jax.interop.pretrained import PlacedModel
 from bert_jax.logging.console import Screen
-from bert_jax.model.attention import hide_padding
-from bert_jax.model.bert import Bert, EncoderRows
+from bert_jax.model.bert import Bert
+from bert_jax.train_step.objectives.objective import make_rows
 from data_pipeline.io.refused import Refused
-from data_pipeline.labeled.framing import frame
+from data_pipeline.labeled.framing import FramedRow, frame
 from data_pipeline.labeled.rows import EncodedRows, build_rows
 from data_pipeline.vocab import Vocabulary, split_ids
 from data_pipeline.vocab.template import Template
@@ -53,12 +53,10 @@ def encode_sentences(
     ids, lengths_N = vocabulary.encode(sentences)
     most = max_positions - vocabulary.template.count_specials(is_pair=False)
     for line, (sentence, length) in enumerate(zip(sentences, lengths_N, strict=True), 1):
-        if not sentence.strip():
-            raise Refused(f"line {line} of {place} is empty; remove it")
         if length == 0:
             raise Refused(
                 f"line {line} of {place}, {sentence[:40]!r}, makes no piece of the vocabulary: it "
-                "holds nothing but characters that BERT drops; remove it"
+                "is empty, or holds nothing but characters that BERT drops; remove it"
             )
         if length > most:
             raise Refused(
@@ -73,15 +71,14 @@ def make_masked_copies(
 ) -> tuple[EncodedRows, np.ndarray]:
     """Make a row for each token with that token masked; int64[R] has the sentence of each row."""
     before, after = template.margins(is_pair=False)
-    rows, positions, masked_ids = [], [], []
+    rows, positions, masked_ids = list[FramedRow](), list[int](), list[int]()
     for ids in sentences:
         whole = frame(ids.tolist(), None, template, before + len(ids) + after)
-        for position, token_id in enumerate(ids, before):
-            token_ids = list(whole.token_ids)
-            token_ids[position] = mask_id
-            rows.append(whole._replace(token_ids=token_ids))
-            positions.append(position)
-            masked_ids.append(token_id)
+        copies = np.tile(np.array(whole.token_ids), (len(ids), 1))
+        np.fill_diagonal(copies[:, before:], mask_id)
+        rows += [whole._replace(token_ids=token_ids) for token_ids in copies]
+        positions += range(before, before + len(ids))
+        masked_ids += ids.tolist()
     labels = {
         "positions": np.array(positions, np.int32),
         "masked_ids": np.array(masked_ids, np.int32),
@@ -129,10 +126,8 @@ def add_scores(scores: Sequence[Score]) -> Score:
 
 def _compute_nats(bert: Bert, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Return float32[B], the loss of the one token that is masked in a row."""
-    visible = hide_padding(batch["input_mask"])
     positions_B1, weights_B1 = (batch[name][:, None] for name in ("positions", "example_weights"))
-    rows = EncoderRows(batch["input_ids"], batch["segment_ids"], visible)
-    vectors_BPD = bert.encode_masked(rows, positions_B1, weights_B1)
+    vectors_BPD = bert.encode_masked(make_rows(batch, None), positions_B1, weights_B1)
     losses = bert.compute_target_losses(vectors_BPD, batch["masked_ids"][:, None])
     return {"nats": losses[0][:, 0]}
 

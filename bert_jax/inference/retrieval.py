@@ -16,7 +16,7 @@ import numpy as np
 
 from data_pipeline.io.address import make_install_command
 from data_pipeline.io.refused import Refused
-from data_pipeline.io.small_files import check_unicode, list_names, name_kind
+from data_pipeline.io.small_files import check_unicode, field, list_names
 from data_pipeline.labeled.lines import open_lines
 from data_pipeline.read.records import parse_object
 
@@ -46,12 +46,11 @@ def read_collection(folder: pathlib.Path, split: str) -> Collection:
       Refused: a file or split is missing, a line is not in its format, an id occurs twice, a
         query is unknown, or there is no document or no grade of one.
     """
-    if not folder.is_dir():
-        raise Refused(f"--retrieval is {folder}, which is not a folder; BEIR's layout is {LAYOUT}")
     for name in ("corpus.jsonl", "queries.jsonl", "qrels"):
         if not (folder / name).exists():
             raise Refused(
-                f"--retrieval is {folder}, which has no {name}; BEIR's layout is {LAYOUT}"
+                f"--retrieval is {folder}, and there is no {folder / name}; BEIR's layout is "
+                f"{LAYOUT}"
             )
     qrels = folder / "qrels" / f"{split}.tsv"
     if not qrels.is_file():
@@ -81,17 +80,10 @@ def _read_texts(path: pathlib.Path, keys: Sequence[str]) -> dict[str, str]:
             continue
         place = f"{path} line {number}"
         record = parse_object(place, line, "write one JSON object per line")
-        values = []
-        for key in ("_id", *keys):
-            value = record.get(key)
-            if value is None and key == "title":
-                continue
-            if type(value) is not str:
-                kind = name_kind(value) if key in record else "nothing"
-                raise Refused(f"{place} has {kind} under the key {key!r}, and text is needed")
+        present = [key for key in keys if key != "title" or record.get(key) is not None]
+        name, *parts = (field(record, key, str, place) for key in ("_id", *present))
+        for key, value in zip(("_id", *present), (name, *parts), strict=True):
             check_unicode(value, key, place)
-            values.append(value)
-        name, *parts = values
         if name in texts:
             raise Refused(f"{place} has the id {name!r:.80}, which a line above it has too")
         texts[name] = " ".join(part for part in parts if part)

@@ -76,19 +76,19 @@ def encode_texts(
     empty = truncated = 0
     for start in range(0, len(texts), _CHUNK_ROWS):
         chunk = slice(start, start + _CHUNK_ROWS)
-        first_ids = encode_ids(texts[chunk], vocabulary)
-        second_ids = None if second_texts is None else encode_ids(second_texts[chunk], vocabulary)
+        firsts = encode_ids(texts[chunk], vocabulary)
+        seconds: Sequence[list[int] | None] = [None] * len(firsts)
+        if second_texts is not None:
+            seconds = encode_ids(second_texts[chunk], vocabulary)
         framed = []
-        for i, ids in enumerate(first_ids):
-            other = None if second_ids is None else second_ids[i]
-            tokens = len(ids) + (0 if other is None else len(other))
-            empty += not ids or (other is not None and not other)
+        for ids, other in zip(firsts, seconds, strict=True):
+            empty += not ids or other == []
             parts = [ids]
             if stride and other is None:
                 spans = cut_windows(len(ids), max_seq_length - specials, stride)
                 parts = [ids[first : first + length] for first, length in spans]
             else:
-                truncated += tokens > max_seq_length - specials
+                truncated += len(ids) + len(other or ()) > max_seq_length - specials
             limits = vocabulary.template, max_seq_length, options.pair_truncation or GOOGLE
             framed += [frame(part, other, *limits) for part in parts]
             windows_N.append(len(parts))

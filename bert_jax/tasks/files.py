@@ -7,10 +7,11 @@ header, and only a line feed ends a row: other line breaks of Unicode occur with
 
 import codecs
 import dataclasses
+import itertools
 import json
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -54,50 +55,61 @@ class Columns:
 
     path: pathlib.Path
     values: dict[str, list[str]]
-    row_numbers: list[int]  # counted from 1, like lines in an editor
-    short_rows: tuple[int, ...] = ()  # numbers of rows skipped because they lack fields
-    missing_rows: tuple[int, ...] = ()  # numbers of rows with a null or NaN, here an empty text
+    row_numbers: list[int] = dataclasses.field(default_factory=list)  # from 1, as in an editor
+    short_rows: list[int] = dataclasses.field(default_factory=list)  # skipped: they lack fields
+    missing_rows: list[int] = dataclasses.field(default_factory=list)  # a null or NaN is ""
 
     def place(self, index: int) -> str:
         """Name the file and the row of an entry, for an error message."""
         return f"{self.path} row {self.row_numbers[index]}"
 
+    def first(self, count: int) -> "Columns":
+        """Return the first `count` rows."""
+        values = {name: texts[:count] for name, texts in self.values.items()}
+        return dataclasses.replace(self, values=values, row_numbers=self.row_numbers[:count])
+
 
 def read_columns(
     path: pathlib.Path,
     wanted: Sequence[str],
-    header: Sequence[str] = (),
+    how_to_fix: str = HOW_TO_FIX,
+    *,
+    suffix: str = "",
+    headers: Sequence[Sequence[str]] = (),
     also: Sequence[str] = (),
     drops_short_rows: bool = False,
 ) -> Columns:
-    """Read the wanted columns of a tsv file, and the columns in `also` that it has.
+    """Read the wanted columns of a table as text, and the columns in `also` that it has.
 
-    The first row names the columns, unless `header` does. Blank lines are skipped. With
-    drops_short_rows a row with too few fields is skipped and noted instead of refused.
+    suffix and headers are read_rows'. With drops_short_rows a row of a tsv or csv with too few
+    fields is skipped and noted instead of refused.
 
     Raises:
-      Refused: a column is missing, a row has another number of fields, text is not UTF-8, or
-        there are no rows.
+      Refused: what read_rows refuses, a value that is not a text, number or truth value, no rows.
     """
-    rows = split_rows(path)
-    names = list(header) if header else next(rows, (0, []))[1]
-    if not names:
-        raise Refused(f"{path} is empty; copy or download it again")
-    check_columns(path, names, wanted, "is it the file of another task, or without its header?")
-    places = {name: names.index(name) for name in (*wanted, *also) if name in names}
-    values: dict[str, list[str]] = {name: [] for name in places}
-    numbers, short = list[int](), list[int]()
-    for number, fields in rows:
-        if drops_short_rows and len(fields) < len(names):
-            short.append(number)
-            continue
-        _check_fields(path, number, fields, names)
-        for name, place in places.items():
-            values[name].append(fields[place])
-        numbers.append(number)
-    if not numbers:
-        raise Refused(f"{path} has a header and no rows; copy or download it again")
-    return Columns(path, values, numbers, tuple(short))
+    short_rows = list[int]()
+    skipped = short_rows if drops_short_rows else None
+    rows = read_rows(path, wanted, how_to_fix, suffix, headers, skipped)
+    first = next(rows, None)
+    if first is None:
+        raise Refused(f"{path} has no rows; copy or download it again")
+    names = [*wanted, *(name for name in also if name in first[1])]
+    columns = collect_columns(path, itertools.chain([first], rows), names)
+    return dataclasses.replace(columns, short_rows=short_rows)
+
+
+def collect_columns(
+    path: pathlib.Path, rows: Iterable[tuple[int, Mapping[str, Any]]], wanted: Sequence[str]
+) -> Columns:
+    """Collect the wanted columns of rows as text."""
+    columns = Columns(path, {name: [] for name in wanted})
+    for number, row in rows:
+        for name, texts in columns.values.items():
+            texts.append(_format_value(path, number, name, row[name]))
+        columns.row_numbers.append(number)
+        if any(_is_missing(row[name]) for name in columns.values):
+            columns.missing_rows.append(number)
+    return columns
 
 
 def check_columns(
@@ -113,8 +125,11 @@ def check_columns(
             )
 
 
-def split_rows(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the fields of each row of a tsv that is not blank."""
+def split_rows(path: pathlib.Path, suffix: str = TSV) -> Iterator[tuple[int, list[str]]]:
+    """Yield the fields of each row of a tsv or csv that is not blank, and the row's first line."""
+    if suffix == CSV:
+        yield from read_fields(str(path), (line for _, line in decode_lines(path)))
+        return
     for number, line in decode_lines(path):
         text = line.removesuffix("\n").removesuffix("\r")
         if text:
@@ -135,33 +150,14 @@ def decode_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
             try:
                 yield number, line.decode("utf-8")
             except UnicodeDecodeError as error:
+                # UTF-16 opens a line with its mark; no other encoding shows in a line.
+                has_mark = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
                 raise Refused(
                     f"{path} row {number} is not UTF-8: byte 0x{line[error.start]:02x} at its byte "
                     f"{error.start + 1}; convert the file from the encoding that it was written in "
-                    f"(iconv -f {_name_encoding(line)} -t UTF-8), or download it again"
+                    f"(iconv -f {'UTF-16' if has_mark else 'ENCODING'} -t UTF-8), or download it "
+                    "again"
                 ) from error
-
-
-def _name_encoding(line: bytes) -> str:
-    """Name UTF-16 where a line opens with its mark; no other encoding shows in a line."""
-    return "UTF-16" if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "ENCODING"
-
-
-def _check_fields(
-    path: pathlib.Path,
-    number: int,
-    fields: Sequence[str],
-    names: Sequence[str],
-    how_to_fix: str = "or download the file again",
-) -> None:
-    """Refuse a row that has more or fewer fields than the header, or is the header again."""
-    if len(fields) != len(names):
-        start = "\\t".join(fields)[:_SHOWN_CHARACTERS]
-        raise Refused(
-            f"{path} row {number} has {len(fields)} fields and not {len(names)} "
-            f"({list_names(names)}); it begins {start!r}: correct or remove the row, {how_to_fix}"
-        )
-    check_not_header(path, number, dict(zip(names, fields, strict=True)))
 
 
 def check_not_header(path: pathlib.Path, number: int, row: Mapping[str, object]) -> None:
@@ -173,62 +169,54 @@ def check_not_header(path: pathlib.Path, number: int, row: Mapping[str, object])
         )
 
 
-def read_table(path: pathlib.Path, wanted: Sequence[str]) -> Columns:
-    """Read the wanted columns of a table as text.
-
-    Raises:
-      Refused: an unknown extension, a missing column, a row that cannot be read, a value that is
-        not a text, number or truth value, or no rows.
-    """
-    values: dict[str, list[str]] = {name: [] for name in wanted}
-    numbers, missing = list[int](), list[int]()
-    for number, row in read_rows(path, wanted):
-        for name in values:  # a column may be wanted twice
-            value = format_value(path, number, name, row[name])
-            refuse_quoted(path, number, name, value)
-            values[name].append(value)
-        numbers.append(number)
-        if any(is_missing(row[name]) for name in wanted):
-            missing.append(number)
-    if not numbers:
-        raise Refused(f"{path} has no rows; copy or download it again")
-    return Columns(path, values, numbers, missing_rows=tuple(missing))
-
-
-def refuse_quoted(path: pathlib.Path, number: int, name: str, text: str) -> None:
+def refuse_quoted(columns: Columns) -> None:
     """Refuse a text of a tsv that has doubled quotation marks between two, as csv writes it."""
-    if path.suffix == TSV and _QUOTED.fullmatch(text):
-        raise Refused(
-            f"{path} row {number} has a text under {name!r} that is quoted as csv quotes it, "
-            f"{text!r:.60}, and quotation marks in a tsv are part of the text; write the table as "
-            "a .csv with commas"
-        )
+    if columns.path.suffix != TSV:
+        return
+    for name, texts in columns.values.items():
+        for index, text in enumerate(texts):
+            if _QUOTED.fullmatch(text):
+                raise Refused(
+                    f"{columns.place(index)} has a text under {name!r} that is quoted as csv "
+                    f"quotes it, {text!r:.60}, and quotation marks in a tsv are part of the text; "
+                    "write the table as a .csv with commas"
+                )
 
 
 def read_rows(
     path: pathlib.Path,
     wanted: Sequence[str],
     how_to_fix: str = HOW_TO_FIX,
+    suffix: str = "",
     headers: Sequence[Sequence[str]] = (),
+    skipped: list[int] | None = None,
 ) -> Rows:
     """Yield the rows, numbered as an editor counts lines; of Parquet only the wanted columns.
 
-    headers are candidates for the column names of a tsv whose first row is data: the one as long as
-    that row is used, unless the row itself names the wanted columns. Raises as read_table does, but
-    not for a table without rows.
+    suffix is the format, by default the path's. headers are candidates for the column names of a
+    tsv or csv whose first row is data: the one as long as that row is used, unless the row itself
+    names the wanted columns. Rows of a tsv or csv with too few fields are refused, or left out and
+    their numbers added to `skipped`.
+
+    Raises:
+      Refused: an unknown format, a missing column, a row that cannot be read.
     """
-    if path.suffix == TSV:
-        return _tsv_rows(path, wanted, how_to_fix, headers)
-    if path.suffix == CSV:
-        return read_csv_rows(path, wanted, how_to_fix)
-    if path.suffix in JSON_LINES:
-        return _json_rows(path, wanted, how_to_fix)
-    if path.suffix == PARQUET:
-        return _parquet_rows(path, wanted, how_to_fix)
-    raise Refused(
-        f"{path} ends in {path.suffix!r}; a table is known by its extension, one of "
-        f"{', '.join(SUFFIXES)}: rename or convert the file"
-    )
+    suffix = suffix or path.suffix
+    if suffix in (TSV, CSV):
+        rows = _delimited_rows(path, wanted, how_to_fix, suffix, headers, skipped)
+    elif suffix in JSON_LINES:
+        rows = _json_rows(path, wanted, how_to_fix)
+    elif suffix == PARQUET:
+        batches = read_parquet_batches(path, wanted, how_to_fix, list(dict.fromkeys(wanted)))
+        rows = enumerate((row for batch in batches for row in batch.to_pylist()), 1)
+    else:
+        raise Refused(
+            f"{path} ends in {suffix!r}; a table is known by its extension, one of "
+            f"{', '.join(SUFFIXES)}: rename or convert the file"
+        )
+    for number, row in rows:
+        check_not_header(path, number, row)
+        yield number, row
 
 
 def read_column_names(path: pathlib.Path) -> list[str]:
@@ -239,10 +227,10 @@ def read_column_names(path: pathlib.Path) -> list[str]:
     if path.suffix in JSON_LINES:
         _, line = next(decode_lines(path), (1, ""))
         return list(small_files.parse_json(line.encode(), path)) if line.startswith("{") else []
-    return next(_csv_rows(path) if path.suffix == CSV else split_rows(path), (0, []))[1]
+    return next(split_rows(path, path.suffix), (0, []))[1]
 
 
-def is_missing(value: Any) -> bool:
+def _is_missing(value: Any) -> bool:
     """Return whether a value of a table is null or NaN."""
     return value is None or (isinstance(value, float) and value != value)
 
@@ -261,9 +249,9 @@ def list_rows(numbers: Sequence[int]) -> str:
     return ", ".join([*rows, *["..."] * (len(numbers) > _SHOWN_ROWS)])
 
 
-def format_value(path: pathlib.Path, number: int, name: str, value: Any) -> str:
+def _format_value(path: pathlib.Path, number: int, name: str, value: Any) -> str:
     """Return a value of a table as text, null and NaN as ""; refuse a list or an object."""
-    if is_missing(value):
+    if _is_missing(value):
         return ""
     if not isinstance(value, str | int | float):
         raise Refused(
@@ -272,11 +260,17 @@ def format_value(path: pathlib.Path, number: int, name: str, value: Any) -> str:
     return str(value)
 
 
-def _tsv_rows(
-    path: pathlib.Path, wanted: Sequence[str], how_to_fix: str, headers: Sequence[Sequence[str]]
+def _delimited_rows(
+    path: pathlib.Path,
+    wanted: Sequence[str],
+    how_to_fix: str,
+    suffix: str,
+    headers: Sequence[Sequence[str]],
+    skipped: list[int] | None,
 ) -> Rows:
+    """Yield the rows of a tsv or csv with the line each begins in (a text may have several)."""
     names: Sequence[str] = ()
-    for number, fields in split_rows(path):
+    for number, fields in split_rows(path, suffix):
         if not names:
             fitting = [
                 header
@@ -288,25 +282,18 @@ def _tsv_rows(
                 check_columns(path, names, wanted, how_to_fix)
                 continue
             names = fitting[0]
-        _check_fields(path, number, fields, names)
+        if skipped is not None and len(fields) < len(names):
+            skipped.append(number)
+            continue
+        if len(fields) != len(names):
+            start = "\\t".join(fields)[:_SHOWN_CHARACTERS]
+            comma = " or quote a text with commas in it," if suffix == CSV else ""
+            raise Refused(
+                f"{path} row {number} has {len(fields)} fields and not {len(names)} "
+                f"({list_names(names)}); it begins {start!r}: correct or remove the row,{comma} "
+                "or download the file again"
+            )
         yield number, dict(zip(names, fields, strict=True))
-
-
-def _csv_rows(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of the first line and the fields of each row of a csv that is not blank."""
-    return read_fields(str(path), (line for _, line in decode_lines(path)))
-
-
-def read_csv_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Rows:
-    """Yield the rows of a csv file with the line each begins in (a text may have several)."""
-    names = list[str]()
-    for number, fields in _csv_rows(path):
-        if not names:
-            names = fields
-            check_columns(path, names, wanted, how_to_fix)
-        else:
-            _check_fields(path, number, fields, names, "or quote a text with commas in it")
-            yield number, dict(zip(names, fields, strict=True))
 
 
 def _json_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Rows:
@@ -327,16 +314,7 @@ def _json_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Ro
             for name, value in record.items():
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
                 small_files.check_unicode(name + text, name, f"{path} row {number}")
-        check_not_header(path, number, record)
         yield number, record
-
-
-def _parquet_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Rows:
-    batches = read_parquet_batches(path, wanted, how_to_fix, list(dict.fromkeys(wanted)))
-    rows = (row for batch in batches for row in batch.to_pylist())
-    for number, row in enumerate(rows, 1):
-        check_not_header(path, number, row)
-        yield number, row
 
 
 def read_parquet_batches(
@@ -361,20 +339,15 @@ def read_parquet_batches(
                     check_packing(str(path), column)
         first = 1
         for batch in file.iter_batches(_PARQUET_ROWS, columns=columns):
-            _check_batch(path, batch, first)
+            try:  # Parquet does not check that text is UTF-8
+                batch.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise Refused(
+                    f"{path} rows {first:,} to {first + len(batch) - 1:,} cannot be read: "
+                    f"{str(error).rstrip('.')}; write the table again"
+                ) from error
             yield batch
             first += len(batch)
-
-
-def _check_batch(path: pathlib.Path, batch: pa.RecordBatch, first: int) -> None:
-    """Refuse text that is not UTF-8, which Parquet does not check; `first` is a row's number."""
-    try:
-        batch.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise Refused(
-            f"{path} rows {first:,} to {first + len(batch) - 1:,} cannot be read: "
-            f"{str(error).rstrip('.')}; write the table again"
-        ) from error
 
 
 def split_file(options: TaskOptions, split: str, names: Sequence[str]) -> pathlib.Path | None:
@@ -385,7 +358,7 @@ def split_file(options: TaskOptions, split: str, names: Sequence[str]) -> pathli
             "alone; leave it at 'files'"
         )
     key = f"config.data.{split}_file"
-    given = {TRAIN: options.train_file, DEV: options.dev_file, TEST: options.test_file}[split]
+    given = getattr(options, f"{split}_file")
     folder = expand_home("config.data.dir", options.dir)
     if not options.dir or not folder.is_dir():  # "" would be the current folder
         raise Refused(
@@ -413,8 +386,8 @@ def split_file(options: TaskOptions, split: str, names: Sequence[str]) -> pathli
 def read_splits(
     options: TaskOptions,
     file_names: Mapping[str, Sequence[str]],
-    read: Callable[[pathlib.Path], Read],
+    read: Callable[[pathlib.Path, str], Read],
 ) -> dict[str, Read]:
-    """Read the file of each split with `read`; a missing test file is skipped."""
+    """Read the file of each split with read(path, split); a missing test file is skipped."""
     paths = {split: split_file(options, split, names) for split, names in file_names.items()}
-    return {split: read(path) for split, path in paths.items() if path is not None}
+    return {split: read(path, split) for split, path in paths.items() if path is not None}

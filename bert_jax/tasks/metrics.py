@@ -44,9 +44,15 @@ def score_numbers(values_N: np.ndarray, predicted_N: np.ndarray) -> Scores:
     }
 
 
-def score_majority(
-    names: Sequence[str], train_label_ids_N: np.ndarray, label_ids_N: np.ndarray
-) -> Scores:
-    """Score the prediction of the training split's most frequent class everywhere."""
-    most_frequent = np.bincount(train_label_ids_N).argmax()
-    return score_classes(names, label_ids_N, np.full_like(label_ids_N, most_frequent))
+def score_logits(names: Sequence[str], targets_N: np.ndarray, logits: np.ndarray) -> Scores:
+    """Compute the named scores from float32[N,C] and classes, or float32[N,1] and numbers."""
+    if SPEARMAN in names:
+        return score_numbers(targets_N, logits[:, 0])
+    return score_classes(names, targets_N, logits.argmax(axis=1))
+
+
+def make_constant_logits(targets_N: np.ndarray, classes: int, rows: int) -> np.ndarray:
+    """Return logits that give all rows the most frequent target, float64[R,C]; zeros for C = 1."""
+    if classes == 1:
+        return np.zeros((rows, 1))
+    return np.tile(np.eye(classes)[np.bincount(targets_N).argmax()], (rows, 1))

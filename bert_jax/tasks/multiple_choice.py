@@ -19,16 +19,15 @@ import numpy as np
 
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.encode import encode_texts
-from bert_jax.tasks.files import DEV, TEST, TRAIN, read_columns, read_csv_rows, read_splits
-from bert_jax.tasks.metrics import ACCURACY, score_classes, score_majority
+from bert_jax.tasks.files import CSV, DEV, TEST, TRAIN, TSV, Columns, read_columns, read_splits
+from bert_jax.tasks.metrics import ACCURACY, make_constant_logits, score_classes, score_logits
 from bert_jax.tasks.task import CHOOSE, Example, Scores, Task
-from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
-from data_pipeline.labeled.rows import EncodedRows
 from data_pipeline.vocab import Vocabulary
 
 CHOICES = 4
 ENDINGS = [f"ending{number}" for number in range(CHOICES)]
+_FIFTH_ENDING = f"ending{CHOICES}"
 SWAG_COLUMNS = ("sent1", "sent2", *ENDINGS)  # label too, but not in test.csv
 CODAH_COLUMNS = ("categories", "prompt", *ENDINGS, "answer")
 _SWAG_FILES = {TRAIN: ("train.csv",), DEV: ("val.csv",), TEST: ("test.csv",)}
@@ -55,40 +54,33 @@ class ChoiceFile:
 def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     """Read the files of SWAG or CODAH, whichever config.data.task is, in config.data.dir."""
     names, read = (_SWAG_FILES, read_swag) if options.task == "swag" else (_CODAH_FILES, read_codah)
-    return build_task(read_splits(options, names, read), options, vocabulary)
+    files = read_splits(options, names, lambda path, split: read(path))
+    return build_task(files, options, vocabulary)
 
 
 def read_swag(path: pathlib.Path) -> ChoiceFile:
     """Read a csv file of SWAG by the names of its columns."""
-    columns: dict[str, list[str]] = {name: [] for name in SWAG_COLUMNS}
-    answers = []
     how_to_fix = "give SWAG's train.csv, val.csv or test.csv, not train_full.csv"
-    for number, row in read_csv_rows(path, SWAG_COLUMNS, how_to_fix):
-        refuse_more_endings(path, row)
-        for name, values in columns.items():
-            values.append(row[name])
-        if "label" in row:
-            answers.append(_answer_index(row["label"], f"{path} row {number}"))
-    if not columns["sent1"]:
-        raise Refused(f"{path} has no questions below its header")
-    return ChoiceFile(path, *lay_out(columns), np.array(answers, np.int32) if answers else None)
+    also = ("label", _FIFTH_ENDING)
+    columns = read_columns(path, SWAG_COLUMNS, how_to_fix, suffix=CSV, also=also)
+    refuse_more_endings(path, columns.values)
+    answers_N = _read_answers(columns, "label") if "label" in columns.values else None
+    return ChoiceFile(path, *lay_out(columns.values), answers_N)
 
 
 def refuse_more_endings(path: pathlib.Path, names: Collection[str]) -> None:
     """Refuse a table with a column for a fifth ending, which would be left out."""
-    if (fifth := f"ending{CHOICES}") in names:
+    if _FIFTH_ENDING in names:
         raise Refused(
-            f"{path} has a column {fifth!r}, and a question has {CHOICES} endings; keep "
+            f"{path} has a column {_FIFTH_ENDING!r}, and a question has {CHOICES} endings; keep "
             f"{', '.join(ENDINGS)} and the questions whose right ending is among them"
         )
 
 
 def read_codah(path: pathlib.Path) -> ChoiceFile:
     """Read a tsv file of CODAH, whose rows have seven columns."""
-    columns = read_columns(path, CODAH_COLUMNS, header=CODAH_COLUMNS)
-    labels = columns.values["answer"]
-    answers = [_answer_index(label, columns.place(number)) for number, label in enumerate(labels)]
-    return ChoiceFile(path, *lay_out(columns.values), np.array(answers, np.int32))
+    columns = read_columns(path, CODAH_COLUMNS, suffix=TSV, headers=[CODAH_COLUMNS])
+    return ChoiceFile(path, *lay_out(columns.values), _read_answers(columns, "answer"))
 
 
 def lay_out(columns: Mapping[str, list[str]]) -> tuple[list[str], list[str]]:
@@ -102,13 +94,16 @@ def lay_out(columns: Mapping[str, list[str]]) -> tuple[list[str], list[str]]:
     return [context for context in contexts for _ in range(CHOICES)], choices
 
 
-def _answer_index(text: str, place: str) -> int:
-    if text.strip() not in set("0123"):
-        raise Refused(
-            f"{place} has the label {text!r:.60}; it must be the number of the right ending, 0, "
-            "1, 2 or 3; remove the column 'label' from a test.csv without answers"
-        )
-    return int(text)
+def _read_answers(columns: Columns, name: str) -> np.ndarray:
+    """Return int32[N], the right endings that a column names."""
+    for index, text in enumerate(columns.values[name]):
+        if text.strip() not in set("0123"):
+            raise Refused(
+                f"{columns.place(index)} has the label {text!r:.60}; it must be the number of the "
+                "right ending, 0, 1, 2 or 3; remove the column 'label' from a test.csv without "
+                "answers"
+            )
+    return np.array([int(text) for text in columns.values[name]], np.int32)
 
 
 def build_task(
@@ -123,22 +118,28 @@ def build_task(
             )
     splits, notes = {}, []
     for split, file in files.items():
-        splits[split], findings = encode_questions(split, file, vocabulary, options)
-        notes += [f"{split} ({file.path.name}): {file.questions:,} questions", *findings]
-    train_answers_N, dev_answers_N = (
-        np.asarray(files[split].answers_N, np.int32) for split in (TRAIN, DEV)
-    )
-    train, answer = files[TRAIN], int(train_answers_N[0])
+        encoded = encode_texts(file.contexts, file.choices, vocabulary, options)
+        labels = {} if file.answers_N is None else {"label_ids": file.answers_N}
+        splits[split] = dataclasses.replace(encoded.rows, labels=labels, rows_per_example=CHOICES)
+        notes.append(f"{split} ({file.path.name}): {file.questions:,} questions")
+        notes += encoded.notes(split, options.max_seq_length)
+
+    def score(split: str, logits_NC: np.ndarray) -> Scores:
+        return score_logits([ACCURACY], splits[split].labels["label_ids"], logits_NC)
+
+    train, train_answers_N = files[TRAIN], splits[TRAIN].labels["label_ids"]
+    answer = int(train_answers_N[0])
+    constant = make_constant_logits(train_answers_N, CHOICES, splits[DEV].examples)
     return Task(
         name=options.task.upper(),
         kind=CHOOSE,
         classes=CHOICES,
         splits=splits,
         dev_splits=(DEV,),
-        score=functools.partial(_score, files),
+        score=score,
         main_score=ACCURACY,
-        baseline=score_majority([ACCURACY], train_answers_N, dev_answers_N),
-        write_predictions=functools.partial(_write_predictions, files),
+        baseline=score(DEV, constant),
+        format_predictions=functools.partial(_format_predictions, files),
         notes=(
             *notes,
             f"the baseline always chooses ending {np.bincount(train_answers_N).argmax()}, the most "
@@ -148,38 +149,19 @@ def build_task(
     )
 
 
-def encode_questions(
-    split: str, file: ChoiceFile, vocabulary: Vocabulary, options: TaskOptions
-) -> tuple[EncodedRows, list[str]]:
-    """Encode a question as four rows; return the rows and notes on empty and truncated texts."""
-    encoded = encode_texts(file.contexts, file.choices, vocabulary, options)
-    labels = {} if file.answers_N is None else {"label_ids": file.answers_N}
-    rows = dataclasses.replace(encoded.rows, labels=labels, rows_per_example=CHOICES)
-    return rows, encoded.notes(split, options.max_seq_length)
-
-
-def _score(files: Mapping[str, ChoiceFile], split: str, logits_NC: np.ndarray) -> Scores:
-    answers_N = np.asarray(files[split].answers_N, np.int32)
-    return score_classes([ACCURACY], answers_N, logits_NC.argmax(axis=-1))
-
-
-def _write_predictions(
-    files: Mapping[str, ChoiceFile], split: str, logits_NC: np.ndarray, folder: pathlib.Path
-) -> list[pathlib.Path]:
-    """Write a csv of question numbers (from 0) and chosen endings, as SWAG's authors do.
+def _format_predictions(
+    files: Mapping[str, ChoiceFile], split: str, logits_NC: np.ndarray
+) -> dict[str, str]:
+    """Format a csv of question numbers (from 0) and chosen endings, as SWAG's authors do.
 
     Where the file has the answers, a third column `label` holds them.
     Source: rowanz/swagaf csv_predict.py@c0e2e8a.
     """
-    file, path = files[split], folder / f"{split}.csv"
     columns = {"pred": logits_NC.argmax(axis=-1)}
-    if file.answers_N is not None:
-        columns["label"] = file.answers_N
-    lines = [",".join(["", *columns])]
-    for number, values in enumerate(zip(*columns.values(), strict=True)):
-        lines.append(",".join(map(str, [number, *values])))
-    write_file(path, ("\n".join(lines) + "\n").encode())
-    return [path]
+    if (answers_N := files[split].answers_N) is not None:
+        columns["label"] = answers_N
+    rows = [["", *columns], *zip(range(len(logits_NC)), *columns.values(), strict=True)]
+    return {f"{split}.csv": "".join(",".join(map(str, row)) + "\n" for row in rows)}
 
 
 def read_accuracy(path: pathlib.Path) -> Scores:
@@ -188,11 +170,6 @@ def read_accuracy(path: pathlib.Path) -> Scores:
         "predictions/dev.csv of a run of swag or codah has both; predictions for a test set "
         "without answers cannot be scored"
     )
-    pairs = [
-        [_answer_index(row[name], f"{path} row {number}") for name in ("pred", "label")]
-        for number, row in read_csv_rows(path, ("pred", "label"), how_to_fix)
-    ]
-    if not pairs:
-        raise Refused(f"{path} has no rows below its header")
-    chosen_N, answers_N = np.array(pairs).T
+    columns = read_columns(path, ("pred", "label"), how_to_fix, suffix=CSV)
+    chosen_N, answers_N = (_read_answers(columns, name) for name in columns.values)
     return score_classes([ACCURACY], answers_N, chosen_N)

@@ -7,8 +7,7 @@ The output has the table's columns, then `prediction`; for classes and choices a
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -35,29 +34,25 @@ from data_pipeline.io.small_files import list_names
 PREDICTION, PROBABILITY = "prediction", "probability"
 _MAX_DIGITS = 6  # significant digits of a predicted number
 
-Texts = tuple[list[str], list[str] | None]  # first and second texts of rows; None: single texts
 
+def choose_columns(
+    request: PredictRequest,
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Choose the columns of the texts: those that were named, or else the task's own.
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """Describe which columns hold the texts, and how they become rows."""
-
-    wanted: tuple[str, ...]
-    texts: Callable[[Mapping[str, list[str]]], Texts]
-    headers: tuple[tuple[str, ...], ...] = ()  # names for tsv files whose first row is data
-
-
-def choose_layout(request: PredictRequest) -> Layout:
-    """Choose the columns that were named, or else the columns of the task's own files."""
-    if request.layer.kind == CHOOSE:
-        return _choose_choices(request)
+    Also returns the names of the columns of files whose first row is data.
+    """
     options = request.layer.options
-    name = "mnli" if options.task == DIAGNOSTIC else options.task
+    if request.layer.kind == CHOOSE:
+        # A third-party model's task follows from the file's extension.
+        if options.task == "codah" or (not options.task and request.path.suffix == TSV):
+            # The prompt and its endings; a test set has perhaps no answers.
+            return CODAH_COLUMNS[1:-1], (CODAH_COLUMNS, CODAH_COLUMNS[:-1])
+        return SWAG_COLUMNS, ()
     first, second = options.text_column, options.second_text_column
     headers: tuple[tuple[str, ...], ...] = ()
-    if name in TASKS:
-        first, second = TASKS[name].text, TASKS[name].second
-        headers = (TASKS[name].header,) if TASKS[name].header else ()
+    if task := TASKS.get("mnli" if options.task == DIAGNOSTIC else options.task):
+        first, second, headers = task.text, task.second, task.headers
     if request.text_column is not None:
         first = request.text_column
     if request.second_text_column is not None:
@@ -67,21 +62,7 @@ def choose_layout(request: PredictRequest) -> Layout:
             f"--text_column is missing: the column of {request.path} with the texts; its columns "
             f"are {list_names(read_column_names(request.path))}"
         )
-
-    def texts(columns: Mapping[str, list[str]]) -> Texts:
-        return columns[first], columns[second] if second else None
-
-    return Layout((first, second) if second else (first,), texts, headers)
-
-
-def _choose_choices(request: PredictRequest) -> Layout:
-    """Choose the columns of SWAG or CODAH; for a third-party model by the file's extension."""
-    name = request.layer.options.task
-    if name == "codah" or (not name and request.path.suffix == TSV):
-        # The prompt and its endings; a test set has perhaps no answers.
-        headers = (CODAH_COLUMNS, CODAH_COLUMNS[:-1])
-        return Layout(CODAH_COLUMNS[1:-1], multiple_choice.lay_out, headers)
-    return Layout(SWAG_COLUMNS, multiple_choice.lay_out)
+    return ((first, second) if second else (first,)), headers
 
 
 class TablePredictor:
@@ -91,100 +72,90 @@ class TablePredictor:
 
     def __init__(self, request: PredictRequest, show: table_pieces.Show) -> None:
         """Read the whole input once; refuse a missing column or a row that cannot be read."""
-        self._request, self._layout = request, choose_layout(request)
-        wanted, headers = self._layout.wanted, self._layout.headers
-        check_request(request, SUFFIXES, "a table", 4 + min(len(wanted), 2))
+        self._request, self._layer = request, request.layer
+        self._wanted, headers = choose_columns(request)
+        check_request(request, SUFFIXES, "a table", 4 + min(len(self._wanted), 2))
         is_own = request.layer.options.task == "table"  # GLUE's texts are kept as published
-        self._table = table_pieces.open_table(request.path, wanted, headers, show, is_own)
-        if request.layer.kind == CHOOSE:
+        self._table = table_pieces.open_table(request.path, self._wanted, headers, show, is_own)
+        if self._layer.kind == CHOOSE:
             multiple_choice.refuse_more_endings(request.path, self._table.names)
+        self._classes = self._layer.labels
+        if self._layer.kind == CHOOSE:
+            self._classes = tuple(map(str, range(CHOICES)))
         self.total = self._table.rows
-        self._new = table_pieces.choose_free_names(self._table.names, list(self._kinds()))
-        self._cut = self._empty = self._replaced = self._not_finite = self._in_windows = 0
+        no_logits = np.zeros((0, max(1, len(self._classes))))
+        names = list(self._predict(no_logits))
+        self._new = table_pieces.choose_free_names(self._table.names, names)
+        self._counts = Counter[str]()
         self._missing_rows = list[int]()
-
-    def _kinds(self) -> dict[str, pa.DataType]:
-        """Return the new columns and their types."""
-        layer = self._request.layer
-        if layer.kind == REGRESS:
-            return {PREDICTION: pa.float64()}
-        kinds = {
-            PREDICTION: pa.int64() if layer.kind == CHOOSE else pa.string(),
-            PROBABILITY: pa.float64(),
-        }
-        if self._request.probabilities == "all":
-            kinds |= {f"{PROBABILITY}_{label}": pa.float64() for label in self._labels()}
-        return kinds
-
-    def _labels(self) -> Sequence[str]:
-        layer = self._request.layer
-        return list(map(str, range(CHOICES))) if layer.kind == CHOOSE else layer.labels
 
     def run(self, compute_logits: ComputeLogits) -> list[pathlib.Path]:
         """Predict and write the table; see Predictor.run."""
-        table, output = self._table, self._request.output
-        added = {self._new[name]: kind for name, kind in self._kinds().items()}
+        table, output, names = self._table, self._request.output, list(self._new.values())
         pieces = table_pieces.read_pieces(table)
         with (
             new_file(output) as unfinished,
-            contextlib.closing(TableWriter(unfinished, output.suffix, table, added)) as writer,
+            contextlib.closing(TableWriter(unfinished, output.suffix, table, names)) as writer,
         ):
             for piece in reread(pieces, lambda piece: piece.rows, table.rows, table.path):
                 encoded = self._encode(piece)
                 logits = compute_logits(encoded.rows, piece.rows)
-                if self._request.layer.kind != CHOOSE:
-                    logits = join_windows(self._request.layer.kind, logits, encoded.windows_N)
-                columns = {self._new[name]: values for name, values in self._columns(logits)}
+                if self._layer.kind != CHOOSE:
+                    logits = join_windows(self._layer.kind, logits, encoded.windows_N)
+                columns = {self._new[name]: each for name, each in self._predict(logits).items()}
                 writer.write(piece, columns)
-        self._replaced, self._not_finite = writer.replaced, writer.not_finite
+        self._counts.update(replaced=writer.replaced, not_finite=writer.not_finite)
         return [output]
 
     def _encode(self, piece: TablePiece) -> EncodedTexts:
-        firsts, seconds = self._layout.texts(piece.texts)
-        self._missing_rows += piece.missing_rows
-        layer = self._request.layer
-        encoded = encode_texts(firsts, seconds, self._request.vocabulary, layer.options)
-        self._cut += encoded.truncated
-        self._empty += encoded.empty
-        self._in_windows += int((encoded.windows_N > 1).sum())
-        per_example = CHOICES if layer.kind == CHOOSE else 1
+        columns = piece.columns.values
+        texts = [columns[name] for name in self._wanted]
+        if self._layer.kind == CHOOSE:
+            texts = [*multiple_choice.lay_out(columns)]
+        self._missing_rows += piece.columns.missing_rows
+        seconds = texts[1] if len(texts) > 1 else None
+        encoded = encode_texts(texts[0], seconds, self._request.vocabulary, self._layer.options)
+        in_windows = int((encoded.windows_N > 1).sum())
+        self._counts.update(cut=encoded.truncated, empty=encoded.empty, in_windows=in_windows)
+        per_example = CHOICES if self._layer.kind == CHOOSE else 1
         rows = dataclasses.replace(encoded.rows, rows_per_example=per_example)
         return dataclasses.replace(encoded, rows=rows)
 
-    def _columns(self, logits: np.ndarray) -> Iterator[tuple[str, Sequence[Any]]]:
-        layer = self._request.layer
+    def _predict(self, logits: np.ndarray) -> dict[str, pa.Array]:
+        """Return the new columns by name."""
+        layer = self._layer
         if layer.kind == REGRESS:
             values = logits[:, 0].astype(np.float64) * layer.deviation + layer.mean
             if layer.options.task == "stsb":
                 values = np.clip(values, STSB_MIN, STSB_MAX)
-            yield PREDICTION, [float(f"{value:.{_MAX_DIGITS}g}") for value in values]
-            return
+            numbers = [float(f"{value:.{_MAX_DIGITS}g}") for value in values]
+            return {PREDICTION: pa.array(numbers, pa.float64())}
         best, shares = logits.argmax(axis=1), probabilities(logits)
-        names = self._labels()
-        is_number = layer.kind == CHOOSE
-        yield PREDICTION, best.tolist() if is_number else [names[number] for number in best]
-        yield PROBABILITY, shares.max(axis=1).tolist()
+        names = [self._classes[number] for number in best]
+        predicted = pa.array(best) if layer.kind == CHOOSE else pa.array(names, pa.string())
+        columns = {PREDICTION: predicted, PROBABILITY: pa.array(shares.max(axis=1))}
         if self._request.probabilities == "all":
-            for number, name in enumerate(names):
-                yield f"{PROBABILITY}_{name}", shares[:, number].tolist()
+            for number, name in enumerate(self._classes):
+                columns[f"{PROBABILITY}_{name}"] = pa.array(shares[:, number])
+        return columns
 
     def summary_rows(self) -> list[tuple[str, str]]:
         """Report truncated and empty rows and the new columns."""
-        cut = f"cut to {self._request.layer.options.max_seq_length} tokens"
-        if self._request.layer.kind == CHOOSE:
+        counts = self._counts
+        cut = f"cut to {self._layer.options.max_seq_length} tokens"
+        if self._layer.kind == CHOOSE:
             cut = f"texts {cut}"
         findings = {
-            cut: self._cut,
-            "in several windows": self._in_windows,
-            "with an empty text": self._empty,
+            cut: counts["cut"],
+            "in several windows": counts["in_windows"],
+            "with an empty text": counts["empty"],
         }
         rows = [("rows", describe_count(self.total, self.unit, findings))]
-        if self._replaced:
-            rows.append(("", f"{self._replaced:,} values had tabs or line breaks: now spaces"))
-        if self._not_finite:
-            rows.append(("", f"{self._not_finite:,} rows had NaN or infinity: null in JSON"))
+        if replaced := counts["replaced"]:
+            rows.append(("", f"{replaced:,} values had tabs or line breaks: now spaces"))
+        if not_finite := counts["not_finite"]:
+            rows.append(("", f"{not_finite:,} rows had NaN or infinity: null in JSON"))
         missing = describe_missing(self._request.path, self._missing_rows)
         rows += [("! text", sentence) for sentence in missing]
-        names = list(self._new.values())
-        listing = ", ".join(names[:6]) + (f" and {len(names) - 6:,} more" if len(names) > 6 else "")
+        listing = list_names(list(self._new.values()), 6)
         return [*rows, ("columns", f"the table's, then {listing}")]

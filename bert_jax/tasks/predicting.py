@@ -71,6 +71,23 @@ def reread(
         raise Refused(f"{path} was changed while it was read; start again")
 
 
+def group_by_size(
+    items: Iterable[Piece], measure: Callable[[Piece], tuple[int, int]], most: tuple[int, int]
+) -> Iterator[list[Piece]]:
+    """Yield consecutive items in groups of at most `most` in both measures, or of one item."""
+    group: list[Piece] = []
+    total = 0, 0
+    for item in items:
+        sizes = measure(item)
+        if group and any(a + b > limit for a, b, limit in zip(total, sizes, most, strict=True)):
+            yield group
+            group, total = [], (0, 0)
+        group.append(item)
+        total = total[0] + sizes[0], total[1] + sizes[1]
+    if group:
+        yield group
+
+
 def describe_count(total: int, unit: str, findings: Mapping[str, int]) -> str:
     """Write "100 rows, 3 cut to 128 tokens": a total, then the findings that are not 0."""
     words = [f"{count:,} {name}" for name, count in findings.items() if count]

@@ -8,7 +8,7 @@ import dataclasses
 import math
 import pathlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -22,52 +22,53 @@ from bert_jax.tasks.files import (
     Columns,
     describe_missing,
     read_column_names,
-    read_table,
-    split_file,
+    read_columns,
+    read_splits,
+    refuse_quoted,
 )
 from bert_jax.tasks.labels import check_labels, fold_text, read_number
 from bert_jax.tasks.metrics import (
     ACCURACY,
     MACRO_F1,
+    PEARSON,
     SPEARMAN,
-    score_classes,
-    score_majority,
-    score_numbers,
+    make_constant_logits,
+    score_logits,
 )
 from bert_jax.tasks.table_pieces import format_tsv_line
 from bert_jax.tasks.task import CLASSIFY, REGRESS, Example, Scores, Task
 from data_pipeline.io.address import expand_home
-from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import list_names
 from data_pipeline.vocab import Vocabulary
 
-_SCORES = (ACCURACY, MACRO_F1)
-
 
 @dataclasses.dataclass(frozen=True)
-class Classes:
-    """Hold the names of the classes, the labels of train and dev, and a line for the screen."""
+class TableTargets:
+    """Hold the numbers of the classes of train and dev, or the numbers to predict."""
 
-    names: tuple[str, ...]
-    ids: Mapping[str, np.ndarray]
-    note: str
-    warnings: tuple[str, ...]
-    mean, deviation = 0.0, 1.0
+    values: Mapping[str, np.ndarray]  # int32[N], or float64[N] as they are in the table
+    note: str  # a line for the screen
+    names: tuple[str, ...] = ()  # of the classes
+    warnings: tuple[str, ...] = ()
+    # A logit is a number of the training split's standard deviations from its mean.
+    mean: float = 0.0
+    deviation: float = 1.0
 
-    @property
-    def labels(self) -> dict[str, dict[str, np.ndarray]]:
-        return {split: {"label_ids": ids_N} for split, ids_N in self.ids.items()}
-
-    @property
-    def baseline(self) -> Scores:
-        return score_majority(_SCORES, self.ids[TRAIN], self.ids[DEV])
-
-    def score(self, split: str, logits: np.ndarray) -> Scores:
-        return score_classes(_SCORES, self.ids[split], logits.argmax(axis=1))
+    def labels(self, split: str) -> dict[str, np.ndarray]:
+        """Return the labels of a split's rows; none of a test set."""
+        if split not in self.values:
+            return {}
+        if self.names:
+            return {"label_ids": self.values[split]}
+        deviations = (self.values[split] - self.mean) / self.deviation
+        return {"label_values": deviations.astype(np.float32)}
 
     def columns(self, logits: np.ndarray) -> dict[str, list[str]]:
-        """Return the columns to write: the predicted class of each row and its probability."""
+        """Return the columns to write: predicted numbers, or classes and their probabilities."""
+        if not self.names:
+            values = logits[:, 0].astype(np.float64) * self.deviation + self.mean
+            return {"prediction": [f"{value:.6g}" for value in values]}
         from scipy import special  # here: --help and refusals do not need it
 
         probabilities = special.softmax(logits.astype(np.float64), axis=1).max(axis=1)
@@ -77,7 +78,7 @@ class Classes:
         }
 
 
-def learn_classes(train: Columns, dev: Columns, column: str) -> Classes:
+def learn_classes(train: Columns, dev: Columns, column: str) -> TableTargets:
     """Collect the classes of the training split: numeric labels in order, then words in order."""
     counts = Counter(train.values[column])
     if len(counts) < 2:
@@ -108,7 +109,7 @@ def learn_classes(train: Columns, dev: Columns, column: str) -> Classes:
         for split, columns in ((TRAIN, train), (DEV, dev))
     }
     counted = list_names([f"{name} ({counts[name]:,})" for name in names])
-    return Classes(names, ids, f"{len(names)} classes of {column}: {counted}", warnings)
+    return TableTargets(ids, f"{len(names)} classes of {column}: {counted}", names, warnings)
 
 
 def _by_number_then_word(label: str) -> tuple[float, str]:
@@ -116,40 +117,7 @@ def _by_number_then_word(label: str) -> tuple[float, str]:
     return (number if math.isfinite(number) else math.inf), label
 
 
-@dataclasses.dataclass(frozen=True)
-class Numbers:
-    """Hold numbers to predict; a logit is a number of standard deviations from their mean."""
-
-    values: Mapping[str, np.ndarray]  # float64[N] as they are in the table
-    mean: float
-    deviation: float  # the standard deviation of the training split
-    names, warnings = (), ()
-
-    @property
-    def labels(self) -> dict[str, dict[str, np.ndarray]]:
-        return {
-            split: {"label_values": ((array - self.mean) / self.deviation).astype(np.float32)}
-            for split, array in self.values.items()
-        }
-
-    @property
-    def baseline(self) -> Scores:
-        return score_numbers(self.values[DEV], np.zeros_like(self.values[DEV]))
-
-    @property
-    def note(self) -> str:
-        return f"numbers of mean {self.mean:.4g} and standard deviation {self.deviation:.4g}"
-
-    def score(self, split: str, logits: np.ndarray) -> Scores:
-        return score_numbers(self.values[split], logits[:, 0])
-
-    def columns(self, logits: np.ndarray) -> dict[str, list[str]]:
-        """Return the column to write: the predicted number of each row."""
-        values = logits[:, 0].astype(np.float64) * self.deviation + self.mean
-        return {"prediction": [f"{value:.6g}" for value in values]}
-
-
-def learn_numbers(train: Columns, dev: Columns, column: str) -> Numbers:
+def learn_numbers(train: Columns, dev: Columns, column: str) -> TableTargets:
     """Read the numbers of both splits; refuse a label that is not a number, or all the same."""
     values = {
         split: np.array(
@@ -171,7 +139,8 @@ def learn_numbers(train: Columns, dev: Columns, column: str) -> Numbers:
             f"their standard deviation comes to {deviation}, so that they cannot be scaled; remove "
             "rows whose number stands for a missing one, or write the numbers in another unit"
         )
-    return Numbers(values, mean, deviation)
+    note = f"numbers of mean {mean:.4g} and standard deviation {deviation:.4g}"
+    return TableTargets(values, note, mean=mean, deviation=deviation)
 
 
 def _number(text: str, place: str) -> float:
@@ -186,79 +155,62 @@ def _number(text: str, place: str) -> float:
 
 def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     """Read train, dev and, if there is one, test from config.data.dir."""
-    files = _read(options)
-    is_regression = options.is_regression
-    learn = learn_numbers if is_regression else learn_classes
-    learned = learn(files[TRAIN], files[DEV], options.label_column)
-    kind = REGRESS if is_regression else CLASSIFY
-    splits, windows, notes = {}, {}, [learned.note]
-    warnings = [*learned.warnings]
-    for split, columns in files.items():
-        seconds = columns.values[options.second_text_column] if options.second_text_column else None
-        texts = columns.values[options.text_column]
-        encoded = encode_texts(texts, seconds, vocabulary, options)
-        windows[split] = encoded.windows_N
-        warnings += describe_missing(columns.path, columns.missing_rows)
-        notes += encoded.notes(split, options.max_seq_length)
-        splits[split] = encoded.labeled(learned.labels.get(split, {}))
-    numbers = {split: columns.row_numbers for split, columns in files.items()}
-
-    def score(split: str, logits_RC: np.ndarray) -> Scores:
-        return learned.score(split, join_windows(kind, logits_RC, windows[split]))
-
-    def write_predictions(
-        split: str, logits_RC: np.ndarray, folder: pathlib.Path
-    ) -> list[pathlib.Path]:
-        columns = learned.columns(join_windows(kind, logits_RC, windows[split]))
-        return [_write_columns(folder / f"{split}.tsv", {"row": numbers[split], **columns})]
-
-    return Task(
-        name=expand_home("config.data.dir", options.dir).resolve().name,
-        kind=kind,
-        classes=len(learned.names) or 1,
-        splits=splits,
-        dev_splits=(DEV,),
-        score=score,
-        main_score=SPEARMAN if is_regression else ACCURACY,
-        baseline=learned.baseline,
-        write_predictions=write_predictions,
-        labels=learned.names,
-        notes=tuple(notes),
-        warnings=tuple(warnings),
-        example=_take_example(files[TRAIN], options),
-        mean=learned.mean,
-        deviation=learned.deviation,
-    )
-
-
-def _read(options: TaskOptions) -> dict[str, Columns]:
-    """Read the columns of each split; a test set has no labels."""
+    is_regression, label_column = options.is_regression, options.label_column
     texts = [name for name in (options.text_column, options.second_text_column) if name]
-    files = {}
-    for split in (TRAIN, DEV, TEST):
-        path = split_file(options, split, [f"{split}{suffix}" for suffix in SUFFIXES])
-        if path is None:
-            continue
-        if not options.text_column or not options.label_column:
+
+    def read(path: pathlib.Path, split: str) -> Columns:
+        if not options.text_column or not label_column:
             raise Refused(
                 "config.data.text_column and config.data.label_column must both be set; the "
                 f"columns of {path} are {list_names(read_column_names(path))}"
             )
-        label = [] if split == TEST else [options.label_column]
-        files[split] = read_table(path, [*texts, *label])
-    return files
+        columns = read_columns(path, texts if split == TEST else [*texts, label_column])
+        refuse_quoted(columns)
+        return columns
 
+    names = {split: [f"{split}{suffix}" for suffix in SUFFIXES] for split in (TRAIN, DEV, TEST)}
+    files = read_splits(options, names, read)
+    learn = learn_numbers if is_regression else learn_classes
+    targets = learn(files[TRAIN], files[DEV], label_column)
+    kind = REGRESS if is_regression else CLASSIFY
+    scores = (SPEARMAN, PEARSON) if is_regression else (ACCURACY, MACRO_F1)
+    splits, windows, notes = {}, {}, [targets.note]
+    warnings = [*targets.warnings]
+    for split, columns in files.items():
+        seconds = columns.values[options.second_text_column] if options.second_text_column else None
+        firsts = columns.values[options.text_column]
+        encoded = encode_texts(firsts, seconds, vocabulary, options)
+        windows[split] = encoded.windows_N
+        warnings += describe_missing(columns.path, columns.missing_rows)
+        notes += encoded.notes(split, options.max_seq_length)
+        splits[split] = encoded.labeled(targets.labels(split))
 
-def _take_example(train: Columns, options: TaskOptions) -> Example:
-    names = (options.text_column, options.second_text_column, options.label_column)
-    *texts, label = [train.values[name][0] for name in names if name]
-    return Example(tuple(texts), label)
+    def score(split: str, logits_RC: np.ndarray) -> Scores:
+        logits_NC = join_windows(kind, logits_RC, windows[split])
+        return score_logits(scores, targets.values[split], logits_NC)
 
+    def format_predictions(split: str, logits_RC: np.ndarray) -> dict[str, str]:
+        columns = targets.columns(join_windows(kind, logits_RC, windows[split]))
+        rows = zip(files[split].row_numbers, *columns.values(), strict=True)
+        lines = [format_tsv_line(map(str, row)) for row in (("row", *columns), *rows)]
+        return {f"{split}.tsv": "".join(lines)}
 
-def _write_columns(path: pathlib.Path, columns: Mapping[str, Sequence[object]]) -> pathlib.Path:
-    """Write a tsv: the number of each row, its prediction and its probability."""
-    rows = [tuple(columns), *zip(*columns.values(), strict=True)]
-    lines = [format_tsv_line(map(str, row)) for row in rows]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, "".join(lines).encode())
-    return path
+    train, classes = files[TRAIN].values, len(targets.names) or 1
+    constant = make_constant_logits(targets.values[TRAIN], classes, splits[DEV].examples)
+    return Task(
+        name=expand_home("config.data.dir", options.dir).resolve().name,
+        kind=kind,
+        classes=classes,
+        splits=splits,
+        dev_splits=(DEV,),
+        score=score,
+        main_score=scores[0],
+        baseline=score(DEV, constant),
+        format_predictions=format_predictions,
+        labels=targets.names,
+        notes=tuple(notes),
+        warnings=tuple(warnings),
+        example=Example(tuple(train[name][0] for name in texts), train[label_column][0]),
+        mean=targets.mean,
+        deviation=targets.deviation,
+    )

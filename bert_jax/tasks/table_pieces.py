@@ -19,15 +19,16 @@ from bert_jax.tasks.files import (
     JSON_LINES,
     PARQUET,
     TSV,
+    Columns,
     check_not_header,
-    format_value,
-    is_missing,
+    collect_columns,
     read_column_names,
     read_parquet_batches,
     read_rows,
     refuse_quoted,
 )
 from bert_jax.tasks.labels import is_header
+from bert_jax.tasks.predicting import group_by_size
 from data_pipeline.io.errors import get_first_line
 from data_pipeline.io.refused import Refused
 
@@ -41,7 +42,7 @@ _TABS = str.maketrans("\t\r\n", "   ")  # a tsv has no quotes that could hold th
 _AS_TEXT = (pa.types.is_temporal, pa.types.is_decimal)
 
 Show = Callable[[int], None]
-NewColumns = Mapping[str, Sequence[Any]]
+NewColumns = Mapping[str, pa.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,19 +61,14 @@ class OpenedTable:
 class TablePiece:
     """Hold consecutive rows of a table."""
 
-    texts: Mapping[str, list[str]]  # the wanted columns
-    records: list[Mapping[str, Any]]  # all columns; none where `arrow` has them
-    arrow: pa.Table | None
-    missing_rows: Sequence[int] = ()  # numbers of rows with a null or NaN in a wanted column
+    columns: Columns  # the wanted ones
+    records: Sequence[Mapping[str, Any]]  # all columns; none where `arrow` has them
+    arrow: pa.Table | None = None
 
     @property
     def rows(self) -> int:
         """Return the number of rows."""
-        return len(self.records) if self.arrow is None else len(self.arrow)
-
-    def dicts(self) -> list[Mapping[str, Any]]:
-        """Return the rows with values that JSON can write."""
-        return self.records if self.arrow is None else _plain(self.arrow)
+        return len(self.columns.row_numbers)
 
 
 def open_table(
@@ -115,60 +111,41 @@ def open_table(
 
 def read_pieces(table: OpenedTable) -> Iterator[TablePiece]:
     """Yield the rows in their order, at most PIECE_ROWS at a time."""
-    path, wanted = table.path, table.wanted
-    if path.suffix == PARQUET:
-        yield from _parquet_pieces(table)
-        return
-    records: list[Mapping[str, Any]] = []
-    texts: dict[str, list[str]] = {name: [] for name in wanted}
-    missing, chars = list[int](), 0
-    for number, record in read_rows(path, wanted, _HOW_TO_FIX, table.headers):
-        if path.suffix not in JSON_LINES and len(record) > _MAX_COLUMNS:
+    pieces = _parquet_pieces if table.path.suffix == PARQUET else _text_pieces
+    for piece in pieces(table):
+        if table.refuses_quotes:
+            refuse_quoted(piece.columns)
+        yield piece
+
+
+def _text_pieces(table: OpenedTable) -> Iterator[TablePiece]:
+    def measure(row: tuple[int, Mapping[str, Any]]) -> tuple[int, int]:
+        number, record = row
+        if table.path.suffix not in JSON_LINES and len(record) > _MAX_COLUMNS:
             raise Refused(
-                f"{path} row {number} has more than {_MAX_COLUMNS:,} columns; is it a table?"
+                f"{table.path} row {number} has more than {_MAX_COLUMNS:,} columns; is it a table?"
             )
-        for name in texts:
-            texts[name].append(format_value(path, number, name, record[name]))
-            if table.refuses_quotes:
-                refuse_quoted(path, number, name, texts[name][-1])
-        if any(is_missing(record[name]) for name in wanted):
-            missing.append(number)
-        records.append(record)
-        chars += sum(len(value) if isinstance(value, str) else 16 for value in record.values())
-        if len(records) == PIECE_ROWS or chars > _PIECE_CHARS:
-            yield TablePiece(texts, records, None, missing)
-            records, texts, missing, chars = [], {name: [] for name in wanted}, [], 0
-    if records:
-        yield TablePiece(texts, records, None, missing)
+        return 1, sum(len(value) if isinstance(value, str) else 16 for value in record.values())
+
+    every_row = read_rows(table.path, table.wanted, _HOW_TO_FIX, headers=table.headers)
+    for rows in group_by_size(every_row, measure, (PIECE_ROWS, _PIECE_CHARS)):
+        columns = collect_columns(table.path, rows, table.wanted)
+        yield TablePiece(columns, [record for _, record in rows])
 
 
 def _parquet_pieces(table: OpenedTable) -> Iterator[TablePiece]:
-    number = 0
-    waiting: list[pa.RecordBatch] = []
-
-    def piece() -> TablePiece:
-        arrow = pa.Table.from_batches(waiting)
-        texts: dict[str, list[str]] = {}
-        missing = set[int]()
-        for name in table.wanted:
-            values = list(enumerate(arrow.column(name).to_pylist(), number + 1))
-            texts[name] = [format_value(table.path, row, name, value) for row, value in values]
-            missing |= {row for row, value in values if is_missing(value)}
-        for i, row in enumerate(zip(*texts.values(), strict=True)):
-            if is_header(table.wanted, row):
-                (record,) = arrow.slice(i, 1).to_pylist()
-                check_not_header(table.path, number + i + 1, record)
-        return TablePiece(texts, [], arrow, sorted(missing))
-
-    for batch in read_parquet_batches(table.path, table.wanted, _HOW_TO_FIX, None):
-        waiting.append(batch)
-        rows, chars = sum(map(len, waiting)), sum(part.nbytes for part in waiting)
-        if rows >= PIECE_ROWS or chars > _PIECE_CHARS:
-            yield piece()
-            number += rows
-            waiting = []
-    if waiting:
-        yield piece()
+    first = 1
+    batches = read_parquet_batches(table.path, table.wanted, _HOW_TO_FIX, None)
+    most = PIECE_ROWS, _PIECE_CHARS
+    for group in group_by_size(batches, lambda batch: (len(batch), batch.nbytes), most):
+        arrow = pa.Table.from_batches(group)
+        texts = arrow.select([*dict.fromkeys(table.wanted)]).to_pylist()
+        for index, row in enumerate(texts):
+            if is_header([*row], [*row.values()]):
+                check_not_header(table.path, first + index, arrow.slice(index, 1).to_pylist()[0])
+        columns = collect_columns(table.path, enumerate(texts, first), table.wanted)
+        yield TablePiece(columns, [], arrow)
+        first += len(arrow)
 
 
 def _plain(arrow: pa.Table) -> list[Mapping[str, Any]]:
@@ -212,14 +189,10 @@ class TableWriter:
     """Write a table piece by piece, with new columns after its own."""
 
     def __init__(
-        self,
-        path: pathlib.Path,
-        suffix: str,
-        table: OpenedTable,
-        added: Mapping[str, pa.DataType],
+        self, path: pathlib.Path, suffix: str, table: OpenedTable, added: Sequence[str]
     ) -> None:
-        """Open a new file in the format of `suffix`; added: the new columns and their types."""
-        self._table, self._added, self._suffix, self._path = table, added, suffix, path
+        """Open a new file in the format of `suffix`; added: the names of the new columns."""
+        self._table, self._suffix, self._path = table, suffix, path
         self._names = [*table.names, *added]
         self.replaced = 0  # values of a tsv whose tabs and line breaks became spaces
         self.not_finite = 0  # rows with NaN or infinity, for which JSON has null
@@ -227,22 +200,23 @@ class TableWriter:
         if suffix != PARQUET:
             self._file = path.open("w", encoding="utf-8", newline="")
         if suffix in (CSV, TSV):
-            self._write_row = self._write_csv if suffix == CSV else self._write_tsv
-            self._write_row(self._names)
+            self._write_cells(self._names)
 
     def write(self, piece: TablePiece, new: NewColumns) -> None:
         """Write the rows of a piece; new has a value for each row of each new column."""
         if self._suffix == PARQUET:
             self._write_parquet(piece, new)
             return
-        for record, *values in zip(piece.dicts(), *new.values(), strict=True):
+        records = piece.records if piece.arrow is None else _plain(piece.arrow)
+        columns = [column.to_pylist() for column in new.values()]
+        for record, *values in zip(records, *columns, strict=True):
             whole = {**record, **dict(zip(new, values, strict=True))}
             if self._suffix in JSON_LINES:
                 finite = _finite(whole)
                 self.not_finite += finite != whole
                 self._file.write(json.dumps(finite, ensure_ascii=False, default=str) + "\n")
             else:
-                self._write_row([_cell(whole.get(name)) for name in self._names])
+                self._write_cells([_cell(whole.get(name)) for name in self._names])
 
     def close(self) -> None:
         """Complete the file."""
@@ -251,22 +225,22 @@ class TableWriter:
         elif self._suffix != PARQUET:
             self._file.close()
 
-    def _write_csv(self, cells: Sequence[str]) -> None:
+    def _write_cells(self, cells: Sequence[str]) -> None:
+        if self._suffix == TSV:
+            self.replaced += sum(cell != cell.translate(_TABS) for cell in cells)
+            self._file.write(format_tsv_line(cells))
+            return
         # csv.writer quotes a carriage return from Python 3.13 on.
         quoted = (
             '"' + cell.replace('"', '""') + '"' if _SPECIAL.search(cell) else cell for cell in cells
         )
         self._file.write(",".join(quoted) + "\n")
 
-    def _write_tsv(self, cells: Sequence[str]) -> None:
-        self.replaced += sum(cell != cell.translate(_TABS) for cell in cells)
-        self._file.write(format_tsv_line(cells))
-
     def _write_parquet(self, piece: TablePiece, new: NewColumns) -> None:
         try:
             own = self._as_arrow(piece.records) if piece.arrow is None else piece.arrow
-            for name, kind in self._added.items():
-                own = own.append_column(pa.field(name, kind), pa.array(new[name], kind))
+            for name, column in new.items():
+                own = own.append_column(pa.field(name, column.type), column)
             if self._parquet is None:
                 self._parquet = pq.ParquetWriter(self._path, own.schema)
         except (pa.ArrowException, TypeError, OverflowError) as error:
@@ -277,22 +251,18 @@ class TableWriter:
             ) from error
         self._parquet.write_table(own)
 
-    def _as_arrow(self, records: list[Mapping[str, Any]]) -> pa.Table:
+    def _as_arrow(self, records: Sequence[Mapping[str, Any]]) -> pa.Table:
         """Convert rows of a text format; JSON values take the types of the first piece."""
         names = self._table.names
         rows = [{name: record.get(name) for name in names} for record in records]
-        if self._parquet is None:
-            kinds = pa.Table.from_pylist(rows).schema
-            fields = [
-                pa.field(name, pa.string())
-                if pa.types.is_null(kinds.field(name).type)
-                else kinds.field(name)
-                for name in names
-            ]
-        else:
-            fields = [self._parquet.schema.field(name) for name in names]
+        schema = (self._parquet or pa.Table.from_pylist(rows)).schema
+        kinds = {name: schema.field(name).type for name in names}
+        fields = [
+            pa.field(name, pa.string() if pa.types.is_null(kind) else kind)
+            for name, kind in kinds.items()
+        ]
         table = pa.Table.from_pylist(rows, pa.schema(fields))
-        for name in (field.name for field in fields if pa.types.is_nested(field.type)):
+        for name in (name for name, kind in kinds.items() if pa.types.is_nested(kind)):
             kept = table.column(name).to_pylist()
             if not all(_has_keys(each, row[name]) for each, row in zip(kept, rows, strict=True)):
                 raise TypeError(f"objects under {name!r} have keys that are new")

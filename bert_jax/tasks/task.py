@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from data_pipeline.io.atomic import write_file
 from data_pipeline.labeled.rows import EncodedRows
 
 # Kinds of a task's layer; bert_jax/finetuning/objectives.py has the loss of each.
@@ -61,8 +62,8 @@ class Task:
     score: Callable[[str, np.ndarray], Scores]
     main_score: str  # the score by which "best on dev" is chosen
     baseline: Scores  # scores on the first development split without reading the text
-    # Writes the predictions for a split into a folder in the task's own format; returns the paths.
-    write_predictions: Callable[[str, np.ndarray, pathlib.Path], list[pathlib.Path]]
+    # Formats the predictions for a split, from its logits, as the task's own files: name -> text.
+    format_predictions: Callable[[str, np.ndarray], Mapping[str, str]]
     labels: tuple[str, ...] = ()  # names of the classes of CLASSIFY and TAG, by their ids
     # For REGRESS: logit * deviation + mean is the predicted number.
     mean: float = 0.0
@@ -87,6 +88,16 @@ class Task:
     def head_width(self) -> int:
         """Return how many logits the task's layer computes from a vector."""
         return 1 if self.kind == CHOOSE else self.classes
+
+    def write_predictions(
+        self, split: str, logits: np.ndarray, folder: pathlib.Path
+    ) -> list[pathlib.Path]:
+        """Write the predictions for a split into a folder; return the files."""
+        texts = self.format_predictions(split, logits)
+        for name, text in texts.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            write_file(folder / name, text.encode())
+        return [folder / name for name in texts]
 
 
 def write_splits(

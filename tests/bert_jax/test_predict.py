@@ -13,10 +13,9 @@ import pyarrow.parquet
 import pytest
 import safetensors.numpy
 
-from bert_jax import predict
+from bert_jax import finetune, predict
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config.schema import FinetuneConfig, TaskOptions
-from bert_jax.finetuning import predict as predictions
 from bert_jax.finetuning import setup as finetuning
 from bert_jax.interop import export as conversion
 from bert_jax.interop import huggingface, load, pretrained
@@ -141,12 +140,12 @@ def small_run(task, folder):
         params = setup.initial_params()
         params["classifier"]["kernel"] *= 400.0  # or all probabilities are about equal
         if task in COLUMNS:  # or one class has the largest in all rows
-            logits = predictions.predict_splits(setup, params, ["dev"])["dev"]
+            logits = finetune.predict_splits(setup, params, ["dev"])["dev"]
             params["classifier"]["bias"] -= logits.mean(axis=0)
         saving = Checkpoints(folder / "run" / "checkpoints", config.checkpoint, setup.parts.model)
         saving.save(1, TrainState(jnp.int32(1), params, (), ()), {})
         saving.close()
-        written = predictions.write_predictions(setup, 1)
+        written = finetune.write_predictions(setup, 1)
     return task, folder / "run", folder / name.format("dev"), written
 
 
@@ -157,7 +156,7 @@ def predicted(address, source, output, **asked):
     rows = KINDS.get(layer.kind, TablePredictor)(given, lambda count: None)
     heads = Heads(mlm=False, nsp=False, classes=checkpoint.heads.classes)
     model = pretrained.place_model(checkpoint, heads, jax.devices()[:1])
-    logits = predict.Logits(model, layer.kind, rows, lambda words: None, batch_size=8)
+    logits = predict.prepare_logits(model, layer.kind, rows, lambda words: None, batch_size=8)
     pieces = []
 
     def spied(of_piece, count):
@@ -411,12 +410,10 @@ def test_columns_are_named_for_texts_and_pairs_alone(kind):
         predict._check_columns(flags, TaskLayer("x", kind, ()))
 
 
-def test_numbers_of_stsb_lie_on_its_scale(tmp_path):
+def test_numbers_of_stsb_lie_on_its_scale():
     rows = TablePredictor.__new__(TablePredictor)
     layer = TaskLayer("STS-B", "regress", (), options=TaskOptions(task="stsb"))
-    rows._request = PredictRequest(tmp_path, tmp_path, layer, None)
-    logits = np.array([[-1.0], [2.5], [7.0]], np.float32)
-    assert dict(rows._columns(logits)) == {"prediction": [0.0, 2.5, 5.0]}
     other = dataclasses.replace(layer, options=TaskOptions(task="table"), mean=10.0, deviation=2.0)
-    rows._request = dataclasses.replace(rows._request, layer=other)
-    assert dict(rows._columns(logits)) == {"prediction": [8.0, 15.0, 24.0]}
+    for rows._layer, expected in ((layer, [0.0, 2.5, 5.0]), (other, [8.0, 15.0, 24.0])):
+        columns = rows._predict(np.array([[-1.0], [2.5], [7.0]], np.float32))
+        assert columns["prediction"].to_pylist() == expected

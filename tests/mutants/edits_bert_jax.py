@@ -142,7 +142,7 @@ _FINETUNING = (
     (
         WIRING,
         "finetuning/objectives.py",
-        "return bert.compute_class_logits(bert.transform_tokens(hidden_BSD, _example_ids(batch)))",
+        "return _token_logits(bert, batch, hidden_BSD, None)",
         "return _token_logits(bert, batch, hidden_BSD, dropout)",
         "finetuning/test_objectives.py"
         "::test_a_layer_reads_what_is_dropped_out_as_the_encoder_is[span]",
@@ -536,15 +536,15 @@ _TASKS = (
     (
         WIRING,
         "tasks/multiple_choice.py",
-        "score_majority([ACCURACY], train_answers_N, dev_answers_N)",
-        "score_majority([ACCURACY], train_answers_N, train_answers_N)",
+        "make_constant_logits(train_answers_N, CHOICES",
+        "make_constant_logits(train_answers_N[:1], CHOICES",
         "tasks/test_multiple_choice.py::test_accuracy_and_the_most_frequent_answer_of_training",
     ),
     (
         WIRING,
         "tasks/glue/task.py",
-        'labels["train"], labels[first.split])',
-        'labels["train"], labels["train"])',
+        'make_constant_logits(labels["train"], classes',
+        "make_constant_logits(labels[first.split], classes",
         "tasks/glue/test_task.py::test_each_task_is_read_from_its_published_layout",
     ),
     (

@@ -116,11 +116,14 @@ REFUSALS = {
                 ("--store={store}", "--split=test"),
                 "--split is 'test'; for a store it must be heldout or",
             ),
-            (("--sentences={small}/in.txt", "--split=train"), "--split is for a store, and only"),
-            (("--retrieval={small}",), "{small}, which has no corpus.jsonl; BEIR's layout is"),
+            (
+                ("--sentences={small}/in.txt", "--split=train"),
+                "--split is for a store or retrieval, which",
+            ),
+            (("--retrieval={small}",), "there is no {small}/corpus.jsonl; BEIR's layout is"),
             (("--retrieval={small}", "--seq_len=16"), "--seq_len is for a store"),
             (("--retrieval={small}", "--store={store}"), "--retrieval excludes"),
-            (("--store={store}", "--pool=cls"), "--pool is for retrieval: give --retrieval too"),
+            (("--store={store}", "--pool=cls"), "--pool is for retrieval, which"),
         ],
     ),
     "features": (

@@ -1,1 +1,1 @@
-"""Open the tasks of GLUE; read specs.py (names, columns, labels), data.py, then task.py."""
+"""Open the tasks of GLUE; read specs.py (names, columns, labels), then task.py."""

@@ -47,17 +47,13 @@ class GlueTask:
     scores: tuple[str, ...] = (ACCURACY,)  # the first one decides
     dev: tuple[SplitFile, ...] = (SplitFile("dev", "dev.tsv", "validation"),)
     test: tuple[SplitFile, ...] = (SplitFile("test", "test.tsv", "test"),)
-    header: tuple[str, ...] = ()  # columns of train and dev files without a header
+    headers: tuple[tuple[str, ...], ...] = ()  # columns of train and dev files without a header
     index: str = "index"  # the column that numbers a test set's predictions
     drops_short_rows: bool = False  # the published training file has truncated rows
 
     @property
     def is_regression(self) -> bool:
         return not self.labels
-
-    @property
-    def tfds_config(self) -> str:
-        return "glue/" + self.name.lower().replace("-", "")
 
 
 def _mnli_dev(name: str) -> SplitFile:
@@ -70,7 +66,7 @@ TASKS = {
         "CoLA",
         "sentence",
         scores=(MATTHEWS, ACCURACY),
-        header=("source", "label", "star", "sentence"),
+        headers=(("source", "label", "star", "sentence"),),
     ),
     "sst2": GlueTask("SST-2", "sentence"),
     "mrpc": GlueTask("MRPC", "#1 String", "#2 String", label="Quality", scores=(F1, ACCURACY)),

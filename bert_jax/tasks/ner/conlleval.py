@@ -64,21 +64,13 @@ class Counts:
     predicted: int
     correct: int
 
-    @property
-    def precision(self) -> float:
-        """Return the share of predicted entities that are correct; 0 if none was predicted."""
-        return self.correct / self.predicted if self.predicted else 0.0
-
-    @property
-    def recall(self) -> float:
-        """Return the share of the text's entities that were predicted; 0 if there are none."""
-        return self.correct / self.gold if self.gold else 0.0
-
-    @property
-    def f1(self) -> float:
-        """Return the harmonic mean of precision and recall; 0 if both are 0."""
-        both = self.precision + self.recall
-        return 2 * self.precision * self.recall / both if both else 0.0
+    def rates(self, scale: float = 1.0) -> dict[str, float]:
+        """Return F1, precision and recall, times `scale`; 0 where nothing is correct."""
+        # Multiplied first, as the script does: ties then round the same way.
+        precision = scale * self.correct / max(self.predicted, 1)
+        recall = scale * self.correct / max(self.gold, 1)
+        f1 = 2 * precision * recall / (precision + recall) if self.correct else 0.0
+        return {"f1": f1, "precision": precision, "recall": recall}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +117,6 @@ def format_report(score: EntityScore) -> str:
     lines = [
         f"processed {score.words} tokens with {all_types.gold} phrases; "
         f"found: {all_types.predicted} phrases; correct: {all_types.correct}.",
-        # Multiplied first, as the script does, here and below: ties then round the same way.
         f"accuracy: {100 * score.right_tags / max(score.words, 1):6.2f}%; "
         f"{_percentages(all_types)}",
     ]
@@ -137,7 +128,8 @@ def format_report(score: EntityScore) -> str:
 
 
 def _percentages(counts: Counts) -> str:
-    precision = 100 * counts.correct / max(counts.predicted, 1)
-    recall = 100 * counts.correct / max(counts.gold, 1)
-    f1 = 2 * precision * recall / (precision + recall) if counts.correct else 0.0
-    return f"precision: {precision:6.2f}%; recall: {recall:6.2f}%; FB1: {f1:6.2f}"
+    rates = counts.rates(100)
+    return (
+        f"precision: {rates['precision']:6.2f}%; recall: {rates['recall']:6.2f}%; "
+        f"FB1: {rates['f1']:6.2f}"
+    )

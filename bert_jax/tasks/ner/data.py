@@ -59,10 +59,12 @@ class TaggedFile:
         """Count the words of all sentences."""
         return sum(len(sentence.words) for sentence in self.sentences)
 
-    def list_tags(self) -> Iterator[tuple[int, str]]:
-        """Yield every tag with the number of its line."""
+    def list_types(self) -> Iterator[tuple[str, str]]:
+        """Yield the type of every tag of an entity, and the file and row of the tag."""
         for sentence in self.sentences:
-            yield from enumerate(sentence.tags, sentence.first_line)
+            for number, tag in enumerate(sentence.tags, sentence.first_line):
+                if tag != OUTSIDE:
+                    yield split_tag(tag)[1], f"{self.path} row {number}"
 
 
 def read(path: pathlib.Path) -> TaggedFile:
@@ -75,20 +77,26 @@ def read(path: pathlib.Path) -> TaggedFile:
             f"{path} has no words; it must have one on each line, with its tag in the last column"
         )
     has_tags = columns != {1}
-    sentences = _sentences(rows, has_tags)
+    sentences = []
+    for is_sentence, group in itertools.groupby(rows, lambda row: bool(row[1])):
+        if is_sentence:
+            numbers, columns_of_words = zip(*group, strict=True)
+            words = tuple(each[0] for each in columns_of_words)
+            tags = tuple(each[-1].strip() for each in columns_of_words if has_tags)
+            sentences.append(Sentence(numbers[0], words, tags))
     if not has_tags:
         return TaggedFile(path, tuple(sentences), f"{len(sentences):,} sentences, no tags")
     scheme = _check_tags(path, sentences)
-    converted, entities = list[Sentence](), 0
-    for sentence in sentences:
+    entities = 0
+    for index, sentence in enumerate(sentences):
         is_bioes = scheme == "BIOES"
         spans = _bioes_entities(path, sentence) if is_bioes else find_entities(sentence.tags)
         tags = to_iob2(spans, len(sentence.words))
-        converted.append(dataclasses.replace(sentence, tags=tags))
+        sentences[index] = dataclasses.replace(sentence, tags=tags)
         entities += len(spans)
-    words = sum(len(sentence.words) for sentence in converted)
-    note = f"{len(converted):,} sentences, {words:,} words, {entities:,} entities, {scheme}"
-    return TaggedFile(path, tuple(converted), note)
+    count = sum(len(sentence.words) for sentence in sentences)
+    note = f"{len(sentences):,} sentences, {count:,} words, {entities:,} entities, {scheme}"
+    return TaggedFile(path, tuple(sentences), note)
 
 
 def refuse_other_words(path: pathlib.Path) -> None:
@@ -162,17 +170,6 @@ def read_columns(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
                 "and an empty line ends a sentence"
             )
         yield number, row
-
-
-def _sentences(lines: Sequence[tuple[int, list[str]]], has_tags: bool) -> list[Sentence]:
-    sentences = []
-    for is_sentence, group in itertools.groupby(lines, lambda line: bool(line[1])):
-        if is_sentence:
-            rows = list(group)
-            words = tuple(row[0] for _, row in rows)
-            tags = tuple(row[-1].strip() for _, row in rows if has_tags)
-            sentences.append(Sentence(rows[0][0], words, tags))
-    return sentences
 
 
 def _check_tags(path: pathlib.Path, sentences: Sequence[Sentence]) -> str:

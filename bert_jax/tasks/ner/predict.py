@@ -89,18 +89,16 @@ def _count_words(piece: _Sentences) -> int:
 
 
 def _pieces(path: pathlib.Path) -> Iterator[_Sentences]:
-    done: _Sentences = []
-    part: list[list[str]] = []  # of a sentence that has not ended
-    words = 0
+    most = _PIECE_SENTENCES, _PIECE_WORDS
+    return predicting.group_by_size(_parts(path), lambda rows: (1, len(rows)), most)
+
+
+def _parts(path: pathlib.Path) -> Iterator[list[list[str]]]:
+    """Yield the rows of each sentence, of a long one _PIECE_WORDS at a time."""
+    part: list[list[str]] = []
     for _, row in itertools.chain(data.read_columns(path), [(0, list[str]())]):
         if part and (not row or len(part) == _PIECE_WORDS):
-            done.append(part if row else [*part, []])
-            words += len(part)
+            yield part if row else [*part, []]
             part = []
-            if len(done) == _PIECE_SENTENCES or words >= _PIECE_WORDS:
-                yield done
-                done, words = [], 0
         if row:
             part.append(row)
-    if done:
-        yield done

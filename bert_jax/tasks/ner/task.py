@@ -8,7 +8,6 @@ et al. 2019, section 5.3; unlike the paper's, a row has no neighboring sentences
 import collections
 import dataclasses
 import functools
-import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,10 +16,9 @@ from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.files import DEV, TEST, TRAIN, read_splits
 from bert_jax.tasks.labels import check_labels
 from bert_jax.tasks.ner import data
-from bert_jax.tasks.ner.conlleval import OUTSIDE, EntityScore, score_entities, split_tag
+from bert_jax.tasks.ner.conlleval import OUTSIDE, EntityScore, score_entities
 from bert_jax.tasks.ner.data import Sentence, TaggedFile
 from bert_jax.tasks.task import TAG, Example, Scores, Task
-from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import list_names
 from data_pipeline.labeled.framing import FramedRow, frame
@@ -65,45 +63,41 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
             f"config.data.max_seq_length is {options.max_seq_length}; a row needs 3 tokens at "
             "least, for [CLS], a token and [SEP]"
         )
-    files = read_splits(options, FILE_NAMES, data.read)
+    files = read_splits(options, FILE_NAMES, lambda path, split: data.read(path))
     classes = _classes(files)
     splits = {
         split: encode_words(file.sentences, classes, vocabulary, options.max_seq_length)
         for split, file in files.items()
     }
-    first, gold = files[TRAIN].sentences[0], splits[DEV].gold
-    by_word = score_entities(gold, tag_by_frequency(files[TRAIN], files[DEV]))
+    train = files[TRAIN]
+    first, gold = train.sentences[0], splits[DEV].gold
+    by_word = score_entities(gold, tag_by_frequency(train, files[DEV]))
     empty = score_entities(gold, [[OUTSIDE] * len(tags) for tags in gold])
+
+    def score(split: str, logits_NSC: np.ndarray) -> Scores:
+        words = splits[split]
+        return _scores(score_entities(words.gold, words.choose_tags(logits_NSC, classes)))
+
     return Task(
         name="NER",
         kind=TAG,
         classes=len(classes),
         splits={split: words.rows for split, words in splits.items()},
         dev_splits=(DEV,),
-        score=functools.partial(_score, splits, classes),
+        score=score,
         main_score="f1",
         baseline=_scores(empty),
-        write_predictions=functools.partial(_write_predictions, splits, classes),
+        format_predictions=functools.partial(_format_predictions, splits, classes),
         labels=classes,
         notes=(
             *(_note(split, files[split], words) for split, words in splits.items()),
             f"tags: {', '.join(classes)}",
             "tagging each word of dev with its most frequent tag in train (O if unseen) scores F1 "
-            f"{by_word.overall.f1:.1%}; no entity at all scores 0",
+            f"{by_word.overall.rates()['f1']:.1%}; no entity at all scores 0",
         ),
-        warnings=_check_types(files[TRAIN]),
+        warnings=check_labels(train.list_types(), "the last column"),
         example=Example((" ".join(first.words),), " ".join(first.tags)),
     )
-
-
-def _check_types(train: TaggedFile) -> tuple[str, ...]:
-    """Refuse types of entities that only a machine tells apart; see labels.check_labels."""
-    types = (
-        (split_tag(tag)[1], f"{train.path} row {line}")
-        for line, tag in train.list_tags()
-        if tag != OUTSIDE
-    )
-    return check_labels(types, "the last column")
 
 
 def _classes(files: Mapping[str, TaggedFile]) -> tuple[str, ...]:
@@ -115,7 +109,7 @@ def _classes(files: Mapping[str, TaggedFile]) -> tuple[str, ...]:
                 "ner it must have tags in its last column"
             )
     train = files[TRAIN]
-    names = {split_tag(tag)[1] for _, tag in train.list_tags() if tag != OUTSIDE}
+    names = {kind for kind, _ in train.list_types()}
     kinds = dict.fromkeys(sorted(names))  # each entity of the files is looked up in it
     if not kinds:
         raise Refused(
@@ -123,12 +117,12 @@ def _classes(files: Mapping[str, TaggedFile]) -> tuple[str, ...]:
             "there is nothing to learn"
         )
     for file in files.values():
-        for line, tag in file.list_tags():
-            if tag != OUTSIDE and split_tag(tag)[1] not in kinds:
+        for kind, place in file.list_types():
+            if kind not in kinds:
                 raise Refused(
-                    f"{file.path} row {line} has an entity of type {split_tag(tag)[1]!r:.60}, "
-                    f"which {train.path} never has; its types are {list_names(list(kinds))}: "
-                    "correct the row, or add such an entity to the training file"
+                    f"{place} has an entity of type {kind!r:.60}, which {train.path} never has; "
+                    f"its types are {list_names(list(kinds))}: correct the row, or add such an "
+                    "entity to the training file"
                 )
     return (OUTSIDE, *(f"{letter}-{kind}" for kind in kinds for letter in "BI"))
 
@@ -196,37 +190,27 @@ def tag_by_frequency(train: TaggedFile, file: TaggedFile) -> Tags:
     return [[best.get(word, OUTSIDE) for word in sentence.words] for sentence in file.sentences]
 
 
-def _score(
-    splits: Mapping[str, WordRows], classes: Sequence[str], split: str, logits_NSC: np.ndarray
-) -> Scores:
-    words = splits[split]
-    return _scores(score_entities(words.gold, words.choose_tags(logits_NSC, classes)))
-
-
 def _scores(score: EntityScore) -> Scores:
     return {
-        "f1": score.overall.f1,
-        "precision": score.overall.precision,
-        "recall": score.overall.recall,
+        **score.overall.rates(),
         "token_accuracy": score.token_accuracy,
         # Only types in the text: which others are predicted changes from run to run.
-        **{f"f1_{kind}": counts.f1 for kind, counts in score.by_type.items() if counts.gold},
+        **{
+            f"f1_{kind}": counts.rates()["f1"]
+            for kind, counts in score.by_type.items()
+            if counts.gold
+        },
     }
 
 
-def _write_predictions(
-    splits: Mapping[str, WordRows],
-    classes: Sequence[str],
-    split: str,
-    logits_NSC: np.ndarray,
-    folder: pathlib.Path,
-) -> list[pathlib.Path]:
-    """Write a line for each word, as conlleval reads it: word, gold tag if any, predicted tag.
+def _format_predictions(
+    splits: Mapping[str, WordRows], classes: Sequence[str], split: str, logits_NSC: np.ndarray
+) -> dict[str, str]:
+    """Format a line for each word, as conlleval reads it: word, gold tag if any, predicted tag.
 
     Spaces separate the columns, so a space within a word or a type becomes an underscore.
     """
     words = splits[split]
-    path = folder / f"{split}.conll"
     lines = []
     tags = words.choose_tags(logits_NSC, classes)
     for sentence, predicted in zip(words.sentences, tags, strict=True):
@@ -234,8 +218,7 @@ def _write_predictions(
         for row in zip(sentence.words, *tags_of_file, predicted, strict=True):
             lines.append(" ".join(cell.replace(" ", "_") for cell in row))
         lines.append("")
-    write_file(path, ("\n".join(lines) + "\n").encode())
-    return [path]
+    return {f"{split}.conll": "\n".join(lines) + "\n"}
 
 
 def _note(split: str, file: TaggedFile, words: WordRows) -> str:

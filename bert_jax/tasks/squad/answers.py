@@ -2,15 +2,14 @@
 
 import dataclasses
 import json
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import scipy.special
 
 from bert_jax.tasks.squad.windows import SquadWindows
-from data_pipeline.io.atomic import write_file
 from data_pipeline.labeled.windows import choose_windows
+from data_pipeline.vocab.offsets import AlignedPieces
 
 _MAX_ODDS = float(np.finfo(np.float32).max)
 
@@ -74,49 +73,37 @@ def find_best_answers(
             start_S, end_S = logits_RS2[row, begin : begin + length].astype(np.float64).T
             may_start = best_window_T[first : first + length] == window
             start_S = np.where(may_start, start_S, -np.inf)
-            spans_of_rows.append(
-                first + _best_spans(start_S, end_S, n_best_size, max_answer_length)
-            )
+            starts, ends = _best_spans(start_S, end_S, n_best_size, max_answer_length)
+            spans_of_rows.append((first + starts, first + ends, start_S[starts], end_S[ends]))
         cls_R = windows.rows.cls_positions
         nulls = (AnswerSpan("", *map(float, logits_RS2[row, cls_R[row]])) for row in rows)
+        columns = [np.concatenate(arrays) for arrays in zip(*spans_of_rows, strict=True)]
         yield AnswerPrediction(
-            _candidates(windows, question, rows, logits_RS2, spans_of_rows, texts),
+            _choose_texts(windows.contexts[question], windows.pieces[question], columns, texts),
             min(nulls, key=lambda null: null.logit),
         )
 
 
 def _best_spans(
     start_S: np.ndarray, end_S: np.ndarray, n_best_size: int, max_answer_length: int
-) -> np.ndarray:
-    """Return int64[N,2]: spans within a window, by the rank of their start, then of their end."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return starts and ends, int64[N]: spans in a window, by the rank of start, then of end."""
     starts = np.argsort(-start_S, kind="stable")[:n_best_size]
     starts = starts[np.isfinite(start_S[starts])]
     ends = np.argsort(-end_S, kind="stable")[:n_best_size]
     span_pieces = ends - starts[:, None] + 1
-    chosen = np.argwhere((span_pieces >= 1) & (span_pieces <= max_answer_length))
-    return np.stack([starts[chosen[:, 0]], ends[chosen[:, 1]]], axis=1)
+    chosen = np.nonzero((span_pieces >= 1) & (span_pieces <= max_answer_length))
+    return starts[chosen[0]], ends[chosen[1]]
 
 
-def _candidates(
-    windows: SquadWindows,
-    question: int,
-    rows: Sequence[int],
-    logits_RS2: np.ndarray,
-    spans_of_rows: Sequence[np.ndarray],
-    texts: int,
+def _choose_texts(
+    context: str, pieces: AlignedPieces, spans: Sequence[np.ndarray], texts: int
 ) -> tuple[AnswerSpan, ...]:
-    """Return the best different texts among the spans of a question's windows."""
-    row_N = np.repeat(rows, [len(spans) for spans in spans_of_rows])
-    span_N2 = np.concatenate(spans_of_rows)
-    begin_N = windows.rows.second_starts[row_N] - windows.first_piece_R[row_N]
-    place_N2 = span_N2 + begin_N[:, None]
-    start_N = logits_RS2[row_N, place_N2[:, 0], 0].astype(np.float64)
-    end_N = logits_RS2[row_N, place_N2[:, 1], 1].astype(np.float64)
-    context, pieces = windows.contexts[question], windows.pieces[question]
+    """Return the best different texts of spans: first and last pieces, start and end logits."""
+    first_N, last_N, start_N, end_N = spans
     best: dict[str, AnswerSpan] = {}
     for i in np.argsort(-(start_N + end_N), kind="stable"):
-        first, last = span_N2[i]
-        text = context[pieces.starts_T[first] : pieces.ends_T[last]].strip()
+        text = context[pieces.starts_T[first_N[i]] : pieces.ends_T[last_N[i]]].strip()
         if text and text not in best:
             best[text] = AnswerSpan(text, float(start_N[i]), float(end_N[i]))
             if len(best) == texts:
@@ -160,23 +147,18 @@ def make_documents(
     return "" if is_null else prediction.text, texts, prediction.null_odds
 
 
-def write_files(
-    folder: pathlib.Path,
-    by_id: Mapping[str, AnswerPrediction],
-    n_best_size: int,
-    threshold: float | None,
-) -> list[pathlib.Path]:
-    """Write the files of run_squad.py, make_documents of every question; return their paths."""
+def format_files(
+    by_id: Mapping[str, AnswerPrediction], n_best_size: int, threshold: float | None
+) -> dict[str, str]:
+    """Format the files of run_squad.py, make_documents of every question: name -> text."""
     documents = {
         question_id: make_documents(prediction, n_best_size, threshold)
         for question_id, prediction in by_id.items()
     }
     names = ["predictions.json", "nbest_predictions.json"]
     names += ["null_odds.json"] * (threshold is not None)
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    texts = {}
     for number, name in enumerate(names):
         document = {question_id: parts[number] for question_id, parts in documents.items()}
-        write_file(folder / name, f"{json.dumps(document, indent=4)}\n".encode())
-        written.append(folder / name)
-    return written
+        texts[name] = f"{json.dumps(document, indent=4)}\n"
+    return texts

@@ -77,11 +77,15 @@ def read_squad(path: pathlib.Path, has_answers: bool = True) -> SquadFile:
     seen: dict[str, str] = {}
     paragraphs = []
     for number, article in enumerate(_field(content, "data", list, str(path)), 1):
-        place = f"article {number}"
-        for index, record in enumerate(_field(article, "paragraphs", list, f"{path} {place}"), 1):
-            paragraphs.append(
-                _paragraph(record, path, f"{place} paragraph {index}", has_answers, seen)
+        place = f"{path} article {number}"
+        for index, record in enumerate(_field(article, "paragraphs", list, place), 1):
+            full_place = f"{place} paragraph {index}"
+            context = _field(record, "context", str, full_place)
+            questions = tuple(
+                _read_question(qa, f"{full_place} question {count}", has_answers, seen)
+                for count, qa in enumerate(_field(record, "qas", list, full_place), 1)
             )
+            paragraphs.append(Paragraph(context, questions))
     if not seen:
         raise Refused(f"{path} has no question; {_FORM}")
     return SquadFile(path, str(content.get("version", "")), tuple(paragraphs))
@@ -103,45 +107,29 @@ def read_json_object(path: pathlib.Path) -> dict[str, Any]:
         raise DamagedFile(f"{error}; download or write it again") from None
 
 
-def _paragraph(
-    record: Any, path: pathlib.Path, place: str, has_answers: bool, seen: dict[str, str]
-) -> Paragraph:
-    """Read a paragraph; `seen` maps the ids so far to their places and gets the new ones."""
-    context = _field(record, "context", str, f"{path} {place}")
-    questions = []
-    for number, qa in enumerate(_field(record, "qas", list, f"{path} {place}"), 1):
-        question_id = _question_id(qa, f"{path} {place} question {number}")
-        full_place = f"{path} {place} question {number} ({question_id})"
-        if question_id in seen:
-            raise Refused(
-                f"{full_place} has the id of {seen[question_id]}; predictions are stored by id: "
-                "give each question its own"
-            )
-        seen[question_id] = f"{place} question {number}"
-        text = _field(qa, "question", str, full_place)
-        answers = _answers(qa, full_place) if has_answers else ()
-        questions.append(SquadQuestion(question_id, text, answers))
-    return Paragraph(context, tuple(questions))
-
-
-def _question_id(qa: Any, place: str) -> str:
-    """Return an id as a string; some published files have numbers, which others read too."""
-    if type(qa) is dict and type(qa.get("id")) is int:
-        return str(qa["id"])
-    return str(_field(qa, "id", str, place))
-
-
-def _answers(qa: Any, place: str) -> tuple[Answer, ...]:
-    """Read the answers; an unanswerable question has none, as its answers are only plausible."""
-    if "is_impossible" in qa and _field(qa, "is_impossible", bool, place):
-        return ()
-    return tuple(
-        Answer(
-            _field(answer, "text", str, f"{place} answer {number}"),
-            _field(answer, "answer_start", int, f"{place} answer {number}"),
+def _read_question(qa: Any, place: str, has_answers: bool, seen: dict[str, str]) -> SquadQuestion:
+    """Read a question; `seen` maps the ids so far to their places and gets the new one."""
+    # Some published files have numbers as ids, which others read too.
+    has_number = type(qa) is dict and type(qa.get("id")) is int
+    question_id = str(_field(qa, "id", int if has_number else str, place))
+    full_place = f"{place} ({question_id})"
+    if question_id in seen:
+        raise Refused(
+            f"{full_place} has the id of {seen[question_id]}; predictions are stored by id: "
+            "give each question its own"
         )
-        for number, answer in enumerate(_field(qa, "answers", list, place), 1)
+    seen[question_id] = place
+    text = _field(qa, "question", str, full_place)
+    if not has_answers or ("is_impossible" in qa and _field(qa, "is_impossible", bool, full_place)):
+        return SquadQuestion(question_id, text, ())  # answers in the file are only plausible
+    answers = tuple(
+        Answer(
+            _field(answer, "text", str, f"{full_place} answer {number}"),
+            _field(answer, "answer_start", int, f"{full_place} answer {number}"),
+        )
+        for number, answer in enumerate(_field(qa, "answers", list, full_place), 1)
     )
+    return SquadQuestion(question_id, text, answers)
 
 
 def _field(record: Any, name: str, kind: type, place: str) -> Any:

@@ -10,7 +10,7 @@ import math
 import pathlib
 import re
 import string
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.tasks.squad.data import SquadQuestion, read_json_object, read_squad
@@ -35,11 +35,6 @@ def collect_gold_texts(questions: Iterable[SquadQuestion]) -> dict[str, list[str
     return {question.id: [answer.text for answer in question.answers] for question in questions}
 
 
-def exact_match(gold: str, answer: str) -> float:
-    """Return 1 if the normalized texts are equal, else 0."""
-    return float(normalize(gold) == normalize(answer))
-
-
 def f1(gold: str, answer: str) -> float:
     """Return the harmonic mean of precision and recall of normalized words."""
     gold_words, answer_words = normalize(gold).split(), normalize(answer).split()
@@ -58,7 +53,7 @@ def score_question(golds: Sequence[str], answer: str, is_version_2: bool) -> tup
     """
     if is_version_2:
         golds = [gold for gold in golds if normalize(gold)] or [""]
-    exact = max(exact_match(gold, answer) for gold in golds)
+    exact = float(normalize(answer) in map(normalize, golds))
     if is_version_2 and (not normalize(answer) or not normalize(golds[0])):
         return exact, exact
     return exact, max(f1(gold, answer) for gold in golds)
@@ -88,14 +83,18 @@ def apply_threshold(
     }
 
 
-def mean(scores: PerQuestion) -> float:
-    """Return the mean over questions; 0 if there are none."""
-    return sum(scores.values()) / max(len(scores), 1)
+def mean(scores: PerQuestion, scale: float = 1.0) -> float:
+    """Return the mean over questions, times `scale`, with the digits of the scripts' percent."""
+    return scale * sum(scores.values()) / len(scores)
 
 
-def select(scores: PerQuestion, question_ids: Collection[str]) -> PerQuestion:
-    """Return the scores of the given questions."""
-    return {question_id: scores[question_id] for question_id in question_ids}
+def select(scores: PerQuestion, golds: Golds, has_answer: bool) -> PerQuestion:
+    """Return the scores of the questions that have an answer, or of those that have none."""
+    return {
+        question_id: score
+        for question_id, score in scores.items()
+        if bool(golds[question_id]) == has_answer
+    }
 
 
 def find_best_threshold(
@@ -154,41 +153,34 @@ def score_file(
     if not file.has_unanswerable:
         if null_odds:
             raise Refused(f"--null_odds is {null_odds}, but {data} is SQuAD 1.1; leave it out")
-        return {"exact_match": _percent(exact), "f1": _percent(f1s)}, notes
-    odds = _odds(null_odds, golds) if null_odds else dict.fromkeys(golds, 0.0)
+        return {"exact_match": mean(exact, 100.0), "f1": mean(f1s, 100.0)}, notes
+    odds = dict.fromkeys(golds, 0.0)
+    if null_odds:
+        odds = _by_question(null_odds, "a number", float, int)
+        if missing := golds.keys() - odds.keys():
+            raise Refused(
+                f"{null_odds} has no null odds for {len(missing):,} questions, such as "
+                f"{min(missing)}; give those that were written with the predictions"
+            )
     exact_then = apply_threshold(exact, golds, odds, null_threshold)
     f1s_then = apply_threshold(f1s, golds, odds, null_threshold)
-    groups = {
-        "": list(golds),
-        "HasAns_": [question_id for question_id, texts in golds.items() if texts],
-        "NoAns_": [question_id for question_id, texts in golds.items() if not texts],
-    }
+    groups = [("", exact_then, f1s_then)]
+    groups += [
+        (prefix, select(exact_then, golds, has_answer), select(f1s_then, golds, has_answer))
+        for prefix, has_answer in (("HasAns_", True), ("NoAns_", False))
+    ]
     numbers: Numbers = {}
-    for prefix, group in groups.items():
-        if group:
-            numbers[f"{prefix}exact"] = _percent(select(exact_then, group))
-            numbers[f"{prefix}f1"] = _percent(select(f1s_then, group))
-            numbers[f"{prefix}total"] = len(group)
+    for prefix, exact_of_group, f1s_of_group in groups:
+        if exact_of_group:
+            numbers[f"{prefix}exact"] = mean(exact_of_group, 100.0)
+            numbers[f"{prefix}f1"] = mean(f1s_of_group, 100.0)
+            numbers[f"{prefix}total"] = len(exact_of_group)
     if null_odds:
         for name, scores in (("exact", exact), ("f1", f1s)):
             best, threshold = find_best_threshold(answers, scores, golds, odds)
             numbers[f"best_{name}"] = 100.0 * best / len(scores)
             numbers[f"best_{name}_thresh"] = 0.0 if threshold is None else threshold
     return numbers, notes
-
-
-def _percent(scores: PerQuestion) -> float:
-    return 100.0 * sum(scores.values()) / len(scores)  # in the script's order: same digits
-
-
-def _odds(path: pathlib.Path, golds: Golds) -> dict[str, float]:
-    odds = _by_question(path, "a number", float, int)
-    if missing := golds.keys() - odds.keys():
-        raise Refused(
-            f"{path} has no null odds for {len(missing):,} questions, such as {min(missing)}; give "
-            "those that were written with the predictions"
-        )
-    return odds
 
 
 def _by_question(path: pathlib.Path, expected: str, *kinds: type) -> dict[str, Any]:

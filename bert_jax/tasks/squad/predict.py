@@ -14,6 +14,7 @@ from bert_jax.tasks.predicting import (
     PredictRequest,
     check_request,
     describe_count,
+    group_by_size,
     reread,
 )
 from bert_jax.tasks.squad import answers
@@ -103,22 +104,16 @@ def _threshold(request: PredictRequest) -> tuple[float | None, str]:
 
 def _pieces(path: pathlib.Path) -> Iterator[list[Paragraph]]:
     """Yield paragraphs with at most _PIECE_QUESTIONS; a longer one is split."""
-    waiting: list[Paragraph] = []
-    questions = chars = 0
-    for paragraph in read_squad(path, has_answers=False).paragraphs:
-        for start in range(0, len(paragraph.questions), _PIECE_QUESTIONS):
-            some = paragraph.questions[start : start + _PIECE_QUESTIONS]
-            if waiting and (
-                questions + len(some) > _PIECE_QUESTIONS
-                or chars + len(paragraph.context) > _PIECE_CHARS
-            ):
-                yield waiting
-                waiting, questions, chars = [], 0, 0
-            waiting.append(Paragraph(paragraph.context, some))
-            questions += len(some)
-            chars += len(paragraph.context)
-    if waiting:
-        yield waiting
+    parts = (
+        Paragraph(paragraph.context, paragraph.questions[start : start + _PIECE_QUESTIONS])
+        for paragraph in read_squad(path, has_answers=False).paragraphs
+        for start in range(0, len(paragraph.questions), _PIECE_QUESTIONS)
+    )
+    return group_by_size(
+        parts,
+        lambda part: (len(part.questions), len(part.context)),
+        (_PIECE_QUESTIONS, _PIECE_CHARS),
+    )
 
 
 def _questions(piece: Sequence[Paragraph]) -> int:

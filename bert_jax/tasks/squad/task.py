@@ -2,34 +2,31 @@
 
 import collections
 import dataclasses
+import itertools
 import json
-import pathlib
 import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from bert_jax.config.schema import TaskOptions
-from bert_jax.tasks.files import DEV, TEST, TRAIN, split_file
+from bert_jax.tasks.files import DEV, TEST, TRAIN, read_splits
 from bert_jax.tasks.squad import answers as squad_answers
 from bert_jax.tasks.squad import metrics
 from bert_jax.tasks.squad.answers import AnswerPrediction
 from bert_jax.tasks.squad.data import (
     Paragraph,
     SquadFile,
-    SquadQuestion,
     find_answer_span,
-    read_json_object,
     read_squad,
 )
 from bert_jax.tasks.squad.windows import SquadWindows, make_windows
 from bert_jax.tasks.task import SPAN, THRESHOLD, THRESHOLD_FILE, Example, Scores, Task
 from data_pipeline.io.address import expand_home
-from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary
 
-_find_first_sentence = re.compile(r".*?[.!?](?=\s|$)", re.DOTALL).match
+_find_sentences = re.compile(r".*?[.!?](?=\s|$)|.+", re.DOTALL).findall
 Splits = dict[str, Sequence[Paragraph]]
 
 
@@ -47,6 +44,10 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         for split, texts in paragraphs.items()
     }
     squad = _Squad(options, windows)
+    first = paragraphs[TRAIN][0]
+    question, answer = first.questions[0], "no answer"
+    if question.answers:
+        answer = "{0.text!r} from character {0.answer_start:,}".format(question.answers[0])
     return Task(
         name=f"SQuAD {_version(options)}",
         kind=SPAN,
@@ -56,19 +57,10 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         score=squad.score,
         main_score="f1",
         baseline=score_best_constant(paragraphs[TRAIN], paragraphs[DEV], options.has_unanswerable),
-        write_predictions=squad.write_predictions,
+        format_predictions=squad.format_predictions,
         notes=tuple(notes),
-        example=_take_example(paragraphs[TRAIN][0]),
+        example=Example((question.text, first.context), answer),
     )
-
-
-def _take_example(paragraph: Paragraph) -> Example:
-    question = paragraph.questions[0]
-    texts = (question.text, paragraph.context)
-    if not question.answers:
-        return Example(texts, "no answer")
-    answer = question.answers[0]
-    return Example(texts, f"{answer.text!r} from character {answer.answer_start:,}")
 
 
 def _read_splits(options: TaskOptions, vocabulary: Vocabulary, notes: list[str]) -> Splits:
@@ -82,74 +74,71 @@ def _read_splits(options: TaskOptions, vocabulary: Vocabulary, notes: list[str])
             "max_query_length"
         )
     folder = expand_home("config.data.dir", options.dir)
-    files = {}
-    for split in (TRAIN, DEV, TEST):
+    names: dict[str, list[str]] = {}
+    for split in (TRAIN, DEV):
         name = f"{split}-v{_version(options)}.json"
-        packed = [] if (folder / name).is_file() else [f"{name}.gz"]
-        path = split_file(options, split, [] if split == TEST else [name, *packed])
-        if path is not None:
-            files[split] = read_squad(path, has_answers=split != TEST)
+        names[split] = [name] if (folder / name).is_file() else [name, f"{name}.gz"]
+    names[TEST] = []
+    files = read_splits(
+        options, names, lambda path, split: read_squad(path, has_answers=split != TEST)
+    )
     splits: Splits = {split: file.paragraphs for split, file in files.items()}
     splits[TRAIN] = _select_training(files[TRAIN], options, notes)
-    _check_development(files[DEV], options, notes)
+    if misplaced := _find_misplaced(files[DEV], options):
+        notes.append(
+            "dev: questions with an answer that is not where answer_start says: "
+            f"{len(misplaced):,}, the first is {misplaced[0]}; it is scored by its text"
+        )
     return splits
+
+
+def _find_misplaced(
+    file: SquadFile, options: TaskOptions, questions: int | None = None, answers: int | None = None
+) -> list[str]:
+    """Return the ids of questions with an answer that is not where the file says.
+
+    Read are the first questions and their first answers, by default all. A question without an
+    answer is refused in SQuAD 1.1.
+    """
+    misplaced = []
+    pairs = ((paragraph, each) for paragraph in file.paragraphs for each in paragraph.questions)
+    for paragraph, question in itertools.islice(pairs, questions):
+        if not question.answers and not options.has_unanswerable:
+            raise Refused(
+                f"{file.path} question {question.id} has no answer, and in SQuAD 1.1 each has one; "
+                "for SQuAD 2.0 give --config=configs/finetune/squad.py:version=2.0"
+            )
+        spans = (find_answer_span(paragraph.context, each) for each in question.answers[:answers])
+        if not all(spans):
+            misplaced.append(question.id)
+    return misplaced
 
 
 def _select_training(file: SquadFile, options: TaskOptions, notes: list[str]) -> list[Paragraph]:
     """Keep the questions that can be learned from, options.train_examples at most."""
-    questions = several = 0
-    misplaced, kept = list[str](), list[Paragraph]()
-    for paragraph in file.paragraphs:
-        learned = []
-        for question in paragraph.questions:
-            if options.train_examples and questions == options.train_examples:
-                break
-            questions += 1
-            _check_answered(file, question, options)
-            several += len(question.answers) > 1
-            if question.answers and not find_answer_span(paragraph.context, question.answers[0]):
-                misplaced.append(question.id)
-            else:
-                learned.append(question)
-        if learned:
-            kept.append(dataclasses.replace(paragraph, questions=tuple(learned)))
-    if not kept:
+    most = options.train_examples or None
+    misplaced = _find_misplaced(file, options, most, answers=1)
+    questions = list(itertools.islice(file.questions(), most))
+    if len(misplaced) == len(questions):
         raise Refused(
-            f"{file.path} has no question to learn from: none of its {questions} answers is "
+            f"{file.path} has no question to learn from: none of its {len(questions)} answers is "
             "where its answer_start says; write the file with the right positions"
         )
     if misplaced:
         notes.append(
             "train: skipped answers that are not where answer_start says: "
-            f"{len(misplaced):,} of {questions:,}, the first is of question {misplaced[0]}"
+            f"{len(misplaced):,} of {len(questions):,}, the first is of question {misplaced[0]}"
         )
-    if several:
+    if several := sum(len(question.answers) > 1 for question in questions):
         notes.append(
             f"train: questions with several answers, of which the first is learned: {several:,}"
         )
-    return kept
-
-
-def _check_answered(file: SquadFile, question: SquadQuestion, options: TaskOptions) -> None:
-    if not question.answers and not options.has_unanswerable:
-        raise Refused(
-            f"{file.path} question {question.id} has no answer, and in SQuAD 1.1 each has one; for "
-            "SQuAD 2.0 give --config=configs/finetune/squad.py:version=2.0"
-        )
-
-
-def _check_development(file: SquadFile, options: TaskOptions, notes: list[str]) -> None:
-    misplaced = []
-    for paragraph in file.paragraphs:
-        for question in paragraph.questions:
-            _check_answered(file, question, options)
-            if not all(find_answer_span(paragraph.context, answer) for answer in question.answers):
-                misplaced.append(question.id)
-    if misplaced:
-        notes.append(
-            "dev: questions with an answer that is not where answer_start says: "
-            f"{len(misplaced):,}, the first is {misplaced[0]}; it is scored by its text"
-        )
+    learned = {question.id for question in questions} - set(misplaced)
+    chosen = [
+        (paragraph, tuple(each for each in paragraph.questions if each.id in learned))
+        for paragraph in file.paragraphs
+    ]
+    return [Paragraph(paragraph.context, kept) for paragraph, kept in chosen if kept]
 
 
 def _encode_split(
@@ -180,12 +169,13 @@ def _version(options: TaskOptions) -> str:
     return "2.0" if options.has_unanswerable else "1.1"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _Squad:
-    """Score and write the predictions of an opened task."""
+    """Score and format the predictions of an opened task."""
 
     options: TaskOptions
     windows: Mapping[str, SquadWindows]  # split -> its rows
+    threshold: float = 0.0  # null odds above which SQuAD 2.0 gets no answer, as chosen on dev
 
     def score(self, split: str, logits_RS2: np.ndarray) -> Scores:
         """Compute exact match and F1; for SQuAD 2.0 at the threshold that is best for F1 here."""
@@ -194,35 +184,36 @@ class _Squad:
         answers = {question_id: prediction.text for question_id, prediction in by_id.items()}
         exact, f1s = metrics.score_questions(golds, answers, self.options.has_unanswerable)
         if not self.options.has_unanswerable:
-            return _means(exact, f1s)
+            return _average({"f1": f1s, "exact_match": exact})
         odds = {question_id: prediction.null_odds for question_id, prediction in by_id.items()}
-        threshold = _threshold(by_id, golds)
-        exact = metrics.apply_threshold(exact, golds, odds, threshold)
-        f1s = metrics.apply_threshold(f1s, golds, odds, threshold)
-        return _means(exact, f1s) | _by_answerability(exact, f1s, golds)
+        threshold = _choose_threshold(by_id, golds)
+        scores = {
+            "f1": metrics.apply_threshold(f1s, golds, odds, threshold),
+            "exact_match": metrics.apply_threshold(exact, golds, odds, threshold),
+        }
+        answered = {name: metrics.select(each, golds, True) for name, each in scores.items()}
+        others = metrics.select(scores["exact_match"], golds, False)
+        return {
+            **_average(scores),
+            **_average({f"has_answer_{name}": each for name, each in answered.items()}),
+            **_average({"no_answer_exact_match": others}),
+        }
 
-    def write_predictions(
-        self, split: str, logits_RS2: np.ndarray, folder: pathlib.Path
-    ) -> list[pathlib.Path]:
-        """Write the files of run_squad.py into a folder of the split's name.
+    def format_predictions(self, split: str, logits_RS2: np.ndarray) -> dict[str, str]:
+        """Format the files of run_squad.py, in a folder of the split's name.
 
         For SQuAD 2.0 the null threshold is chosen on dev and kept in null_threshold.json with the
-        folders; a test set, which is predicted after dev, uses it, or 0 if there is none.
+        folders; a test set, which is predicted after dev, uses it.
         """
-        by_id = self._predictions(split, logits_RS2, texts=self.options.n_best_size)
-        threshold, written = None, []
-        kept = folder / THRESHOLD_FILE
-        if self.options.has_unanswerable and split == DEV:
-            threshold = _threshold(by_id, metrics.collect_gold_texts(self.windows[split].questions))
-            folder.mkdir(parents=True, exist_ok=True)
-            write_file(kept, f"{json.dumps({THRESHOLD: threshold})}\n".encode())
-            written.append(kept)
-        elif self.options.has_unanswerable:
-            threshold = read_json_object(kept)[THRESHOLD] if kept.exists() else 0.0
-        written += squad_answers.write_files(
-            folder / split, by_id, self.options.n_best_size, threshold
-        )
-        return written
+        options, files = self.options, dict[str, str]()
+        by_id = self._predictions(split, logits_RS2, texts=options.n_best_size)
+        if options.has_unanswerable and split == DEV:
+            golds = metrics.collect_gold_texts(self.windows[split].questions)
+            self.threshold = _choose_threshold(by_id, golds)
+            files[THRESHOLD_FILE] = f"{json.dumps({THRESHOLD: self.threshold})}\n"
+        threshold = self.threshold if options.has_unanswerable else None
+        texts = squad_answers.format_files(by_id, options.n_best_size, threshold)
+        return files | {f"{split}/{name}": text for name, text in texts.items()}
 
     def _predictions(
         self, split: str, logits_RS2: np.ndarray, texts: int
@@ -234,7 +225,7 @@ class _Squad:
         return dict(zip((question.id for question in windows.questions), predictions, strict=True))
 
 
-def _threshold(by_id: Mapping[str, AnswerPrediction], golds: metrics.Golds) -> float:
+def _choose_threshold(by_id: Mapping[str, AnswerPrediction], golds: metrics.Golds) -> float:
     """Find the null odds above which no answer is given, for the best F1."""
     answers = {question_id: prediction.text for question_id, prediction in by_id.items()}
     odds = {question_id: prediction.null_odds for question_id, prediction in by_id.items()}
@@ -243,22 +234,9 @@ def _threshold(by_id: Mapping[str, AnswerPrediction], golds: metrics.Golds) -> f
     return min(odds.values()) - 1 if threshold is None else threshold
 
 
-def _means(exact: metrics.PerQuestion, f1s: metrics.PerQuestion) -> Scores:
-    return {"f1": metrics.mean(f1s), "exact_match": metrics.mean(exact)}
-
-
-def _by_answerability(
-    exact: metrics.PerQuestion, f1s: metrics.PerQuestion, golds: metrics.Golds
-) -> Scores:
-    """Score the questions that have an answer, and those that have none."""
-    with_answer = {question_id for question_id, texts in golds.items() if texts}
-    scores = {}
-    if with_answer:
-        scores["has_answer_f1"] = metrics.mean(metrics.select(f1s, with_answer))
-        scores["has_answer_exact_match"] = metrics.mean(metrics.select(exact, with_answer))
-    if without := golds.keys() - with_answer:
-        scores["no_answer_exact_match"] = metrics.mean(metrics.select(exact, without))
-    return scores
+def _average(scores: Mapping[str, metrics.PerQuestion]) -> Scores:
+    """Return the mean of each score that some question has."""
+    return {name: metrics.mean(each) for name, each in scores.items() if each}
 
 
 def score_best_constant(
@@ -278,23 +256,15 @@ def score_best_constant(
     golds = metrics.collect_gold_texts(
         question for paragraph in dev for question in paragraph.questions
     )
-    best: Scores = {"f1": -1.0}
-    for answer_of in (
+    contexts = {each.id: paragraph.context for paragraph in dev for each in paragraph.questions}
+    scores = []
+    for choose_answer in (
         lambda context: "",
         lambda context: most_frequent,
-        _first_sentence,
+        lambda context: next(iter(_find_sentences(context)), ""),
         lambda context: context,
     ):
-        given = {
-            question.id: answer_of(paragraph.context)
-            for paragraph in dev
-            for question in paragraph.questions
-        }
+        given = {question_id: choose_answer(context) for question_id, context in contexts.items()}
         exact, f1s = metrics.score_questions(golds, given, has_unanswerable)
-        best = max(best, _means(exact, f1s), key=lambda scores: scores["f1"])
-    return best
-
-
-def _first_sentence(context: str) -> str:
-    match = _find_first_sentence(context)
-    return match.group() if match else context
+        scores.append(_average({"f1": f1s, "exact_match": exact}))
+    return max(scores, key=lambda each: each["f1"])

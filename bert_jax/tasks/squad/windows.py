@@ -82,7 +82,8 @@ def make_windows(
             spans = cut_windows(len(pieces.ids_T), most_pieces, options.doc_stride)
             if len(spans) > 1:
                 findings.in_several_windows.append(question.id)
-            answer = _answer_pieces(question, paragraph.context, pieces)
+            span = question.answers and find_answer_span(paragraph.context, question.answers[0])
+            answer = find_pieces(pieces, *span) if span else None
             for first, length in spans:
                 row = frame(query, context[first : first + length], template, most)
                 start = end = row.cls_position
@@ -97,10 +98,3 @@ def make_windows(
     rows = dataclasses.replace(join_rows(chunks), labels=labels)
     questions, contexts, aligned = zip(*asked, strict=True)
     return SquadWindows(rows, questions, contexts, aligned, question_R, first_R, length_R), findings
-
-
-def _answer_pieces(question: SquadQuestion, context: str, pieces: AlignedPieces) -> Span | None:
-    if not question.answers:
-        return None
-    span = find_answer_span(context, question.answers[0])
-    return span and find_pieces(pieces, *span)

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax import finetune
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.checkpoint.reader import read_arrays
 from bert_jax.config.phases import split_into_rounds
 from bert_jax.config.schema import FinetunePhase, FinetuneRun, MeshConfig, PruneConfig
-from bert_jax.finetuning import predict
 from bert_jax.finetuning.prune import choose_neurons, keep_neurons, score_neurons
 from bert_jax.interop import export, load
 from bert_jax.parallel.mesh import check_divides
@@ -187,7 +187,7 @@ def test_a_pruned_run_resumes_anywhere_and_is_read_back_in_its_size(
     rates = [line["learning_rate"] for line in lines(whole, "train")]
     assert all(after < before for before, after in itertools.pairwise(rates[1:]))  # one schedule
     # As predict and an export read it, at its end and where it had more neurons.
-    assert predict.write_predictions(build(pruned, whole), summary["steps"])
+    assert finetune.write_predictions(build(pruned, whole), summary["steps"])
     target = export.parse_target(f"hf:{tmp_path / 'hf'}")
     checkpoint = load.load(str(whole))
     export.write(export.keep_supported(checkpoint, target), target, ())

@@ -19,7 +19,6 @@ from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.checkpoint.reader import read_arrays
 from bert_jax.config import CheckpointConfig, ComputeConfig, MeshConfig, ModelConfig, OptimConfig
 from bert_jax.config.schema import FinetuneConfig, PruneConfig, TaskOptions, with_length
-from bert_jax.finetuning import predict
 from bert_jax.finetuning import setup as finetuning
 from bert_jax.finetuning.feed import TaskFeed, describe_phases
 from bert_jax.finetuning.objectives import TERM
@@ -164,7 +163,7 @@ def test_it_learns_and_says_how_far(finished):
 @pytest.mark.slow
 def test_predictions_are_of_the_last_checkpoint_and_score_as_the_run_says(finished, config):
     setup, summary, workdir = finished
-    (path,) = predict.write_predictions(setup, summary["steps"])
+    (path,) = finetune.write_predictions(setup, summary["steps"])
     assert path.parent == workdir / "predictions"
     given = [line.split("\t")[1] for line in path.read_text().splitlines()[1:]]
     dev = pathlib.Path(setup.config.data.dir, "dev.csv").read_text()
@@ -175,16 +174,19 @@ def test_predictions_are_of_the_last_checkpoint_and_score_as_the_run_says(finish
     text = path.read_bytes()
     path.unlink()
     fresh = build(config, workdir)
-    assert predict.write_predictions(fresh, summary["steps"]) == [path]
+    assert finetune.write_predictions(fresh, summary["steps"]) == [path]
     assert path.read_bytes() == text
 
-    def full(split, logits, folder):
-        (folder / "half.tsv").write_text("half")
-        raise OSError("no space left")
+    class Unwritable(str):
+        def encode(self):
+            raise OSError("no space left")
 
-    fresh.feed.task = dataclasses.replace(fresh.feed.task, write_predictions=full)
+    def half(split, logits):
+        return {"half.tsv": "half", "other.tsv": Unwritable()}
+
+    fresh.feed.task = dataclasses.replace(fresh.feed.task, format_predictions=half)
     with pytest.raises(OSError, match="no space left"):
-        predict.write_predictions(fresh, summary["steps"])
+        finetune.write_predictions(fresh, summary["steps"])
     assert list(path.parent.iterdir()) == [path] and path.read_bytes() == text
 
 
@@ -222,10 +224,10 @@ def test_a_run_with_lstms_resumes_and_is_read_back(lstm_config, tmp_path, monkey
     run_until_cut_off(config, workdir, monkeypatch, step=20)
     setup, summary = run(config, workdir)
     assert summary["heldout_dev_accuracy"] > lines(workdir, "heldout")[-1]["majority_dev_accuracy"]
-    (path,) = predict.write_predictions(setup, summary["steps"])
+    (path,) = finetune.write_predictions(setup, summary["steps"])
     given = path.read_bytes()
     path.unlink()
-    assert predict.write_predictions(build(config, workdir), summary["steps"]) == [path]
+    assert finetune.write_predictions(build(config, workdir), summary["steps"]) == [path]
     assert path.read_bytes() == given
     # As predict reads it, and as the checkpoint to begin with.
     checkpoint, _ = load.load_fine_tuned(str(workdir))
@@ -278,7 +280,7 @@ def test_a_test_file_given_after_the_end_gets_its_predictions(finished, config, 
     shutil.copy(pathlib.Path(config.data.dir, "dev.csv"), pathlib.Path(config.data.dir, "new.csv"))
     setup = build(config, again, test_file="new.csv")
     assert loop.train(setup)["steps"] == summary["steps"]
-    dev, test = predict.write_predictions(setup, summary["steps"])
+    dev, test = finetune.write_predictions(setup, summary["steps"])
     assert (dev.name, test.name) == ("dev.tsv", "test.tsv")
     assert test.read_bytes() == dev.read_bytes()
 
@@ -380,10 +382,10 @@ def test_the_score_that_decides_has_the_name_that_it_is_recorded_under(tmp_path)
 def test_the_score_of_a_type_that_is_named_a_loss_is_shown(monkeypatch):
     task = types.SimpleNamespace(dev_splits=("dev",), baseline={"f1": 0.0})
     feed = types.SimpleNamespace(task=task)
-    monkeypatch.setattr(predict, "task_feed", lambda setup: feed)
+    monkeypatch.setattr(finetune, "task_feed", lambda setup: feed)
     scores = {"dev_loss": 0.5, "dev_f1": 0.8, "dev_f1_blood_loss": 0.25}
     summary = {"steps": 3, **{f"heldout_{name}": value for name, value in scores.items()}}
-    rows = predict.score_rows(None, summary)
+    rows = finetune.score_rows(None, summary)
     assert rows == [("scores", "f1 0.8000 (majority 0.000)"), ("", "f1_blood_loss 0.2500")]
 
 
@@ -507,8 +509,8 @@ def test_the_command_that_predicts_new_rows_can_be_pasted(monkeypatch):
     )
     storage = types.SimpleNamespace(address="runs/a task")
     for module, name in (
-        (finetune.predict, "score_rows"),
-        (finetune.predict, "write_predictions"),
+        (finetune, "score_rows"),
+        (finetune, "write_predictions"),
         (finetune.run, "describe_result"),
     ):
         monkeypatch.setattr(module, name, lambda *_: [])

@@ -68,7 +68,7 @@ def test_the_perplexity_of_all_is_over_their_tokens():
 @pytest.mark.parametrize(
     ("sentence", "words"),
     [
-        ("  ", "line 2 of FILE is empty; remove it"),
+        ("  ", r"line 2 of FILE, .*, makes no piece .*: it is empty"),
         ("\u200b\ufeff", r"line 2 of FILE, .*, makes no piece of the vocabulary"),
         ("a " * 18, r"line 2 of FILE, 'a a .*'\.\.\., is 18 pieces, the model reads 17 plus"),
     ],

@@ -133,12 +133,11 @@ def predictor(kind_of_reader, kind, **options):
 READERS = {
     "tsv": [
         lambda path: files.read_columns(path, ["text", "label"]),
-        lambda path: files.read_table(path, ["text", "label"]),
         predictor(TablePredictor, CLASSIFY, task="table", text_column="text"),
     ],
     **{
         suffix: [
-            lambda path: files.read_table(path, ["text", "label"]),
+            lambda path: files.read_columns(path, ["text", "label"]),
             lambda path: table_pieces.open_table(path, ["text"]),
         ]
         for suffix in ("csv", "jsonl", "parquet")

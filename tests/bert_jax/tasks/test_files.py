@@ -28,7 +28,7 @@ def test_rows_are_counted_as_an_editor_counts_lines(tmp_path):
     columns = read_columns(written(tmp_path, b"a\tb\n1\t2\n\n3\t4\n"), ["b"])
     assert columns.row_numbers == [2, 4] and columns.values == {"b": ["2", "4"]}
     assert columns.place(1) == f"{tmp_path}/rows.tsv row 4"
-    headless = read_columns(written(tmp_path, b"1\t2\n3\t4"), ["b"], header=["a", "b"])
+    headless = read_columns(written(tmp_path, b"1\t2\n3\t4"), ["b"], headers=[["a", "b"]])
     assert headless.row_numbers == [1, 2] and headless.values == {"b": ["2", "4"]}
 
 
@@ -81,7 +81,7 @@ def test_a_file_that_does_not_fit_is_refused_by_file_and_row(tmp_path, data, sen
 def test_short_rows_are_left_out_where_asked_and_long_ones_never(tmp_path):
     path = written(tmp_path, b"a\tb\n1\n2\t3\n4\n")
     columns = read_columns(path, ["a"], drops_short_rows=True)
-    assert columns.values == {"a": ["2"]} and columns.short_rows == (2, 4)
+    assert columns.values == {"a": ["2"]} and columns.short_rows == [2, 4]
     with pytest.raises(ValueError, match="row 2 has 3 fields"):
         read_columns(written(tmp_path, b"a\tb\n1\t2\t3\n"), ["a"], drops_short_rows=True)
 

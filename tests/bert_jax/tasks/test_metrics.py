@@ -5,7 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from bert_jax.tasks.metrics import score_classes, score_majority, score_numbers
+from bert_jax.tasks.metrics import (
+    make_constant_logits,
+    score_classes,
+    score_logits,
+    score_numbers,
+)
 
 # Of class 1: 3 found, 1 missed, 2 given wrongly; 4 rightly not given.
 RIGHT = np.array([1, 1, 1, 1, 0, 0, 0, 0, 0, 0], np.int32)
@@ -23,7 +28,8 @@ def test_accuracy_f1_and_matthews_correlation_by_their_formulas():
             "macro_f1": (6 / 9 + 8 / 11) / 2,
         }
     )
-    baseline = score_majority(["accuracy", "f1"], np.array([0, 1, 1]), RIGHT)  # that of training
+    constant = make_constant_logits(np.array([0, 1, 1]), 2, len(RIGHT))  # of training
+    baseline = score_logits(["accuracy", "f1"], RIGHT, constant)
     assert baseline == pytest.approx({"accuracy": 4 / 10, "f1": 2 * 4 / (2 * 4 + 6)})
 
 

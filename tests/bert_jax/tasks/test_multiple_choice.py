@@ -5,12 +5,7 @@ import pytest
 
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks import multiple_choice
-from bert_jax.tasks.multiple_choice import (
-    ChoiceFile,
-    encode_questions,
-    read_codah,
-    read_swag,
-)
+from bert_jax.tasks.multiple_choice import ChoiceFile, read_codah, read_swag
 from bert_jax.tasks.predict_table import TablePredictor
 from bert_jax.tasks.task import CHOOSE
 from data_pipeline.vocab import load_vocabulary
@@ -67,9 +62,10 @@ def test_predictions_are_a_csv_of_numbers_and_choices(task, tmp_path):
 
 def test_rows_that_are_cut_or_empty_are_counted(tmp_path, vocabulary):
     file = questions_of(tmp_path, [0], context="a a a a", choices=("b", "b b b", "", "c"))
-    rows, notes = encode_questions("dev", file, vocabulary, TaskOptions(max_seq_length=9))
-    np.testing.assert_array_equal(np.diff(rows.offsets), [8, 9, 7, 8])
-    assert [note.partition(" row")[0] for note in notes] == ["dev: 1", "dev: 1"]
+    task = multiple_choice.build_task(dict.fromkeys(("train", "dev"), file), OPTIONS, vocabulary)
+    np.testing.assert_array_equal(np.diff(task.splits["dev"].offsets), [8, 9, 7, 8])
+    findings = [note.partition(" row")[0] for note in task.notes if note.startswith("dev: ")]
+    assert findings == ["dev: 1", "dev: 1"]
 
 
 def test_training_without_answers_is_refused(tmp_path, vocabulary):

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert_jax.tasks import table_pieces
-from bert_jax.tasks.files import read_table
+from bert_jax.tasks.files import read_columns
 from bert_jax.tasks.table_pieces import TableWriter, choose_free_names, open_table
 from tests.bert_jax.tasks.tables import write_table
 
@@ -41,11 +41,12 @@ def read(path):
 def through(source, output, added=("n",)):
     """Write a table beside the number of each row; the pieces that it went through in."""
     table = open_table(source, ["text"])
-    kinds = {choose_free_names(table.names, list(added))[name]: pa.int64() for name in added}
-    writer, rows, sizes = TableWriter(output, output.suffix, table, kinds), 0, []
+    names = list(choose_free_names(table.names, list(added)).values())
+    writer, rows, sizes = TableWriter(output, output.suffix, table, names), 0, []
     for piece in table_pieces.read_pieces(table):
         sizes.append(piece.rows)
-        writer.write(piece, {name: range(rows, rows + piece.rows) for name in kinds})
+        numbers = pa.array(range(rows, rows + piece.rows))
+        writer.write(piece, dict.fromkeys(names, numbers))
         rows += piece.rows
     writer.close()
     assert rows == table.rows
@@ -140,8 +141,8 @@ def test_a_column_without_a_text_form_is_refused(tmp_path, column):
 def test_a_column_may_be_both_texts_of_a_pair(tmp_path, suffix):
     source = write_table(tmp_path / f"in{suffix}", [{"text": "a"}, {"text": "b"}])
     (piece,) = table_pieces.read_pieces(open_table(source, ["text", "text"]))
-    assert piece.texts == {"text": ["a", "b"]}
-    assert read_table(source, ["text", "text"]).values == {"text": ["a", "b"]}
+    assert piece.columns.values == {"text": ["a", "b"]}
+    assert read_columns(source, ["text", "text"]).values == {"text": ["a", "b"]}
 
 
 def test_rows_of_json_may_differ_in_their_keys(tmp_path, monkeypatch):
@@ -209,8 +210,14 @@ def test_missing_texts_stay_in_the_table_and_are_named(tmp_path, monkeypatch, su
     rows = [{"text": text} for text in ("a", None, "", "b", None)]
     source = write_table(tmp_path / f"in{suffix}", rows)
     pieces = list(table_pieces.read_pieces(open_table(source, ["text"])))
-    assert [number for piece in pieces for number in piece.missing_rows] == [2, 5]
-    assert [text for piece in pieces for text in piece.texts["text"]] == ["a", "", "", "b", ""]
+    assert [number for piece in pieces for number in piece.columns.missing_rows] == [2, 5]
+    assert [text for piece in pieces for text in piece.columns.values["text"]] == [
+        "a",
+        "",
+        "",
+        "b",
+        "",
+    ]
     through(source, tmp_path / f"out{suffix}")
     assert [row["text"] for row in read(tmp_path / f"out{suffix}")] == ["a", None, "", "b", None]
 
@@ -220,7 +227,7 @@ def test_rows_with_numbers_that_json_lacks_are_counted(tmp_path):
         '{"text": "a", "x": NaN}\n{"text": "b", "x": [1, -Infinity]}\n'
     )
     table = open_table(tmp_path / "in.jsonl", ["text"])
-    writer = TableWriter(tmp_path / "out.jsonl", ".jsonl", table, {})
+    writer = TableWriter(tmp_path / "out.jsonl", ".jsonl", table, [])
     for piece in table_pieces.read_pieces(table):
         writer.write(piece, {})
     writer.close()

@@ -22,18 +22,19 @@ def test_a_long_example_is_cut_to_the_width(texts, label, width):
 
 
 def test_predictions_of_all_splits_take_the_place_of_the_earlier_ones(tmp_path):
-    def write(split, logits, folder):
-        path = folder / f"{split}.tsv"
-        path.write_text(f"{logits} after {len(list(folder.iterdir()))}")
-        return [path]
+    earlier = []
+
+    def format_predictions(split, logits):
+        earlier.append(split)
+        return {f"{split}.tsv": f"{logits}, number {len(earlier)}"}
 
     splits = dict.fromkeys(("train", "dev", "test"))
-    task = Task("x", CLASSIFY, 2, splits, ("dev",), None, "accuracy", {}, write)
+    task = Task("x", CLASSIFY, 2, splits, ("dev",), None, "accuracy", {}, format_predictions)
     folder = tmp_path / "predictions"
     for place in (folder, tmp_path / "predictions.unfinished"):  # a killed process leaves that one
         place.mkdir()
         (place / "old.tsv").touch()
     paths = [folder / "dev.tsv", folder / "test.tsv"]
     assert write_splits(task, {"test": 1, "dev": 2}, folder) == paths
-    assert [path.read_text() for path in paths] == ["2 after 0", "1 after 1"]
+    assert [path.read_text() for path in paths] == ["2, number 1", "1, number 2"]
     assert sorted(tmp_path.rglob("*.tsv")) == paths

@@ -40,7 +40,7 @@ def tagging(rows):
         ]
         return {"accuracy": float(np.concatenate(right).mean())}
 
-    return Task("toy", TAG, 2, rows, ("dev",), score, "accuracy", {}, lambda *_: [])
+    return Task("toy", TAG, 2, rows, ("dev",), score, "accuracy", {}, lambda *_: {})
 
 
 @pytest.fixture(scope="module")

@@ -93,7 +93,7 @@ def toy_task(kind, labels, classes=1):
         for split, array in labels.items()
         for name in ["values" if kind == REGRESS else "ids"]
     }
-    return Task("toy", kind, classes, rows, ("dev",), lambda *_: {}, "a", {}, lambda *_: [])
+    return Task("toy", kind, classes, rows, ("dev",), lambda *_: {}, "a", {}, lambda *_: {})
 
 
 def test_logits_of_two_classes_are_those_of_the_regression_and_of_unseen_ones_the_lowest():

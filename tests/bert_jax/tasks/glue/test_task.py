@@ -7,8 +7,8 @@ import pytest
 
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.glue import task as glue
-from bert_jax.tasks.glue.data import read_files
 from bert_jax.tasks.glue.specs import TASKS
+from bert_jax.tasks.glue.task import read_files
 from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.tasks.glue_layouts import FOLDERS, stsb_rows, vocabulary, write_glue
 
@@ -189,9 +189,12 @@ def test_another_source_is_refused(folder, vocabulary):
 )
 def test_real_files_have_their_published_rows(shared_data, name, rows, of_last_class):
     found = read_files(TASKS[name], options(name, shared_data / "glue"))
-    assert tuple(len(found[split].texts) for split in ("train", "dev", "test")) == rows
+    assert tuple(len(found[split].values["text"]) for split in ("train", "dev", "test")) == rows
     last = TASKS[name].labels[-1]
-    assert tuple(found[split].labels.count(last) for split in ("train", "dev")) == of_last_class
+    assert (
+        tuple(found[split].values["label"].count(last) for split in ("train", "dev"))
+        == of_last_class
+    )
 
 
 def test_the_samples_of_hugging_face_are_read(shared_data, uncased):

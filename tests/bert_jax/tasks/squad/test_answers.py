@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from bert_jax.tasks.squad.answers import find_best_answers, list_best, write_files
+from bert_jax.tasks.squad.answers import find_best_answers, format_files, list_best
 from bert_jax.tasks.squad.data import Paragraph
 from bert_jax.tasks.squad.windows import make_windows
 from tests.bert_jax.tasks.squad_samples import letter_vocabulary, options, pointing, question
@@ -116,17 +116,17 @@ def test_a_context_without_pieces_has_no_answer(vocabulary):
     assert list_best(prediction, 20, False) == list_best(prediction, 20, True) == [prediction.null]
 
 
-def test_the_files_are_those_of_run_squad(vocabulary, tmp_path):
+def test_the_files_are_those_of_run_squad(vocabulary):
     windows = windows_of(vocabulary, max_seq_length=64)
     logits = pointing(windows.rows, np.array([[9, 9], [0, 0]]))
     found = dict(zip("pq", find_best_answers(windows, logits, 3, 30, texts=3), strict=True))
-    written = write_files(tmp_path, found, 3, threshold=0.0)
-    assert [path.name for path in written] == [
+    files = format_files(found, 3, threshold=0.0)
+    assert list(files) == [
         "predictions.json",
         "nbest_predictions.json",
         "null_odds.json",
     ]
-    answers, n_bests, odds = (json.loads(path.read_text()) for path in written)
+    answers, n_bests, odds = map(json.loads, files.values())
     assert list(answers) == list(n_bests) == list(odds) == ["p", "q"]
     assert answers["p"] == found["p"].text != "" and answers["q"] == ""
     assert odds == {"p": -20.0, "q": 20.0}
@@ -140,12 +140,12 @@ def test_the_files_are_those_of_run_squad(vocabulary, tmp_path):
         assert shares == pytest.approx([total / sum(totals) for total in totals])
 
 
-def test_without_unanswerable_questions_nothing_is_said_of_them(vocabulary, tmp_path):
+def test_without_unanswerable_questions_nothing_is_said_of_them(vocabulary):
     windows = windows_of(vocabulary, max_seq_length=64)
     logits = pointing(windows.rows, np.array([[0, 0], [0, 0]]))
     found = dict(zip("pq", find_best_answers(windows, logits, 3, 30, texts=3), strict=True))
-    written = write_files(tmp_path / "dev", found, 3, threshold=None)
-    assert [path.name for path in written] == ["predictions.json", "nbest_predictions.json"]
-    answers, n_bests = (json.loads(path.read_text()) for path in written)
+    files = format_files(found, 3, threshold=None)
+    assert list(files) == ["predictions.json", "nbest_predictions.json"]
+    answers, n_bests = map(json.loads, files.values())
     assert all(answers.values())
     assert all(one["text"] for listed in n_bests.values() for one in listed)

@@ -68,8 +68,11 @@ def test_questions_of_a_test_set_need_no_answers(tmp_path):
         ({"data": [{}]}, "article 1 has no 'paragraphs'"),
         ({"data": [{"paragraphs": ["x"]}]}, "article 1 paragraph 1 is a JSON str, not an object"),
         (document(QA, {**QA, "id": 7.5}), "question 2: 'id' is 7.5, not a string"),
-        (document({**QA, "id": "7"}, {**QA, "id": 7}), r"question 2 \(7\) has the id of article 1"),
-        (document(QA, QA), r"question 2 \(q1\) has the id of article 1 paragraph 1 question 1;"),
+        (
+            document({**QA, "id": "7"}, {**QA, "id": 7}),
+            r"question 2 \(7\) has the id of .* article 1",
+        ),
+        (document(QA, QA), r"question 2 \(q1\) has the id of .* article 1 paragraph 1 question 1;"),
         (document({**QA, "question": None}), r"\(q1\): 'question' is null, not a string"),
         (document({**QA, "answers": "Ann"}), r"\(q1\): 'answers' is \"Ann\", not a list"),
         (

@@ -144,7 +144,7 @@ def test_a_row_has_room_for_the_special_tokens_of_the_vocabulary(folder, vocabul
     assert open_task(options(folder, max_seq_length=16), roberta).splits["dev"].examples > 2
 
 
-def test_a_test_set_takes_the_threshold_of_dev(folder, vocabulary, tmp_path):
+def test_a_test_set_takes_the_threshold_of_dev(folder, vocabulary):
     paragraph = {"context": "Eve ran.", "qas": [{"id": "x", "question": "who"}]}
     (folder / "test.json").write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
     task = open_task(options(folder, has_unanswerable=True, test_file="test.json"), vocabulary)
@@ -153,11 +153,12 @@ def test_a_test_set_takes_the_threshold_of_dev(folder, vocabulary, tmp_path):
     logits[:, 0] = 11  # odds of 2
 
     def answer():
-        path = task.write_predictions("test", logits, tmp_path)[0]
-        return json.loads(path.read_text())["x"]
+        return json.loads(task.format_predictions("test", logits)["test/predictions.json"])["x"]
 
     assert answer() == ""
-    (tmp_path / "null_threshold.json").write_text('{"null_threshold": 2.5}')
+    of_dev = gold_logits(task)
+    of_dev[1, 0] = 14  # no answer seems likelier for d2: odds of 8 are the best threshold
+    task.format_predictions("dev", of_dev)
     assert answer() == "Eve"
 
 
