@@ -165,7 +165,7 @@ class Study:
         for number, row in enumerate(config.rows):
             with _prefix_errors("row", row.name):
                 kind = find_kind(row)
-                rows[row.name] = _describe_settings(kind.check(row, config.store))
+                rows[row.name] = _describe_settings(kind.identify(row, config.store))
                 self._check_reads(row, config.rows[:number])
                 self.costs.append(kind.cost(row, config.store, store.vocab_size))
         tasks = {}

@@ -36,8 +36,8 @@ _BASELINES = (
     (
         WIRING,
         "lab/baselines/frozen_task.py",
-        "(rows.token_ids + vocab_size * _number_segments(rows))",
-        "(rows.token_ids + _number_segments(rows))",
+        "(rows.token_ids + vocab_size * text_T)",
+        "(rows.token_ids + text_T)",
         "lab/baselines/test_frozen_task.py::test_counts_are_those_of_the_texts",
     ),
 )
@@ -505,9 +505,9 @@ _LAB = (
     ),
     (
         WIRING,
-        "lab/row_kinds/pretrained.py",
-        "(*build_flags(task.flags), *build_flags(run.row.finetune)),",
-        "(*build_flags(run.row.finetune), *build_flags(task.flags)),",
+        "lab/row_kinds/row_kind.py",
+        "[*build_flags(task.flags), *build_flags(run.row.finetune)]",
+        "[*build_flags(run.row.finetune), *build_flags(task.flags)]",
         "lab/test_study.py::test_commands_of_a_task",
     ),
     (

@@ -190,18 +190,12 @@ def train(folder: pathlib.Path, store: Store, settings: SkipGram, screen: Screen
     steps = build_steps(store, settings)
     tables, secs = training.run_steps(folder, steps, screen)
     _write_vectors(folder, store, np.asarray(tables[0]))
-    training.write_summary(
-        folder,
-        {
-            "kind": SKIPGRAM,
-            "seed": settings.seed,
-            "steps": steps.count,
-            "tokens": round(settings.epochs * store.train.tokens),
-            "seconds": round(secs, 1),
-            "heldout_loss": _score_heldout(store, tables, settings),
-            "heldout_loss_untrained": float(np.log(2) * (1 + settings.negatives)),
-        },
-    )
+    numbers = {
+        "tokens": round(settings.epochs * store.train.tokens),
+        "heldout_loss": _score_heldout(store, tables, settings),
+        "heldout_loss_untrained": float(np.log(2) * (1 + settings.negatives)),
+    }
+    training.write_summary(folder, SKIPGRAM, settings, steps.count, secs, **numbers)
 
 
 def _score_heldout(store: Store, tables: Tables, settings: SkipGram) -> float | None:

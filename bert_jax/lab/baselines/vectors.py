@@ -16,7 +16,7 @@ from bert_jax.inference.hidden_states import VECTORS, choose_layers, compute_vec
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained, place_model
 from bert_jax.lab.baselines import bilm, cove, skipgram, training
-from bert_jax.lab.baselines.settings import BILM, COVE, SKIPGRAM
+from bert_jax.lab.baselines.settings import BERT, BILM, COUNTS, COVE, ELMO, SKIPGRAM, TAGLM
 from bert_jax.lab.baselines.training import digest_arrays, read_baseline
 from bert_jax.model.bert import Heads
 from data_pipeline.io import small_files
@@ -27,7 +27,6 @@ from data_pipeline.store import open_store
 from data_pipeline.vocab import Vocabulary
 
 Size = Annotated[int, 1, 1 << 24]
-COUNTS, ELMO, TAGLM, BERT = "counts", "elmo", "taglm", "bert"
 _BATCH_SIZE = 32  # rows
 _MAX_POSITIONS = 512
 _BERT_LAYERS = 4  # the last ones, concatenated: the best of table 7 of the paper
@@ -143,28 +142,34 @@ def _run_reader(
 
 
 def _open_bert(address: str) -> Encoder:
+    """Concatenate the last four layers of a BERT, or all of fewer."""
     checkpoint = load.load(address)
-    config = checkpoint.config
-    count = min(_BERT_LAYERS, config.num_hidden_layers)
-    compute = compile_layers(checkpoint, f"-{count}:")
+    count = min(_BERT_LAYERS, checkpoint.config.num_hidden_layers)
+    layers = open_layers(checkpoint, f"-{count}:")
 
     def run(rows: EncodedRows) -> batches.Results:
-        for index_B, outputs in compute(rows):
+        for index_B, outputs in layers.run(rows):
             vectors = outputs[VECTORS]
             yield index_B, {VECTORS: vectors.reshape(*vectors.shape[:2], 1, -1)}
 
-    width, digest = count * config.hidden_size, digest_arrays(checkpoint.params)
-    positions = config.max_position_embeddings
-    return Encoder(checkpoint.vocabulary, positions, 1, width, digest, run)
+    digest = digest_arrays(checkpoint.params)
+    return dataclasses.replace(layers, arrays=1, width=count * layers.width, digest=digest, run=run)
 
 
-def compile_layers(checkpoint: Pretrained, layers: str) -> Callable[[EncodedRows], batches.Results]:
-    """Return the function that computes the vectors of some layers, as choose_layers reads them."""
-    model = place_model(checkpoint, Heads(mlm=False, nsp=False))
-    chosen = choose_layers(layers, checkpoint.config.num_hidden_layers)
+def open_layers(checkpoint: Pretrained, layers: str) -> Encoder:
+    """Place a BERT that gives some layers' vectors, as choose_layers reads them; no digest."""
+    config, model = checkpoint.config, place_model(checkpoint, Heads(mlm=False, nsp=False))
+    chosen = choose_layers(layers, config.num_hidden_layers)
     compute = functools.partial(compute_vectors, layers=chosen, pool="", normalize=False)
     step = batches.compile_step(model.model, compute)
-    return lambda rows: batches.run_rows(step, model, rows, _BATCH_SIZE)
+    return Encoder(
+        checkpoint.vocabulary,
+        config.max_position_embeddings,
+        arrays=len(chosen.numbers),
+        width=config.hidden_size,
+        digest="",
+        run=lambda rows: batches.run_rows(step, model, rows, _BATCH_SIZE),
+    )
 
 
 # Kind -> the function that opens it, and the addresses it takes.

@@ -4,29 +4,35 @@
 """
 
 import dataclasses
-import pathlib
 import sys
-from collections.abc import Callable
 from typing import Any
 
-from bert_jax.lab.baselines import bilm, skipgram, training, vectors
-from bert_jax.lab.baselines.settings import BASELINES, BILM, SKIPGRAM, BiLM, SkipGram, Tagger
+from bert_jax.lab.baselines import bilm, skipgram, training
+from bert_jax.lab.baselines.settings import (
+    BASELINES,
+    BILM,
+    COUNTS,
+    ELMO,
+    SKIPGRAM,
+    TAGLM,
+    BiLM,
+    SkipGram,
+)
 from bert_jax.lab.row_kinds.row_kind import (
     RowCost,
     RowKind,
     Run,
     Scores,
-    build_flags,
     explain_missing,
-    load_task,
+    load_tagger,
+    parse_numbers,
     parse_settings,
-    refuse_settings,
 )
-from bert_jax.lab.study_config import StudyRow, StudyTask
+from bert_jax.lab.study_config import StudyRow
 from bert_jax.logging.console import Screen
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
-from data_pipeline.spec.fields import check_fields, parse_text
+from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import open_store
 
 # A measure in a baseline's summary -> the task that rows with the measure learn, in words.
@@ -36,10 +42,10 @@ OWN_MEASURES = {
 }
 _TOKENS = "tokens"  # a flag of a row: positions to read, instead of steps or epochs
 _HAS_NO_MASKS = {
-    vectors.COUNTS: "counts predict no words",
+    COUNTS: "counts predict no words",
     SKIPGRAM: "its vectors do not depend on context",
     BILM: "it reads from one side at a time",
-    vectors.TAGLM: "it only combines the runs of other rows",
+    TAGLM: "it only combines the runs of other rows",
 }
 
 
@@ -49,14 +55,13 @@ def load_settings(row: StudyRow, store: str) -> Any:
     Raises:
       Refused: there is no such setting, or its value is not allowed.
     """
-    refuse_settings(row, "config", "finetune")
     texts = parse_settings(row.flags)
     if _TOKENS in texts and (others := texts.keys() & {"steps", "epochs"}):
         raise Refused(
             f"its flags have {_TOKENS}={texts[_TOKENS]} and {others.pop()}, which both set its "
             "length; leave one of them out"
         )
-    values = _parse_numbers(BASELINES[row.kind], texts, "flags", tokens=float)
+    values = parse_numbers(BASELINES[row.kind], texts, "flags", tokens=float)
     count = values.pop(_TOKENS, None)
     settings = BASELINES[row.kind](**values)
     if count is not None:
@@ -70,46 +75,15 @@ def load_settings(row: StudyRow, store: str) -> Any:
     return settings
 
 
-def _parse_numbers(
-    kind: type[Any], texts: dict[str, str], part: str, **more: type[Any]
-) -> dict[str, Any]:
-    """Parse settings of a dataclass, but no seed; `more` adds settings, `part` names the text."""
-    types: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(kind)} | more
-    types.pop("seed", None)
-    for name in texts.keys() - types.keys():
-        raise Refused(
-            f"its {part} has {name}, which is not a setting here; choose from {', '.join(types)}"
-        )
-    values = {}
-    for name, text in texts.items():
-        try:
-            values[name] = parse_text(types[name], text)
-        except Refused as error:
-            raise Refused(f"its {part} has {name}={text}; {error}") from None
-    return values
-
-
 def _check(row: StudyRow, store: str) -> dict[str, Any]:
     training.open_text(store)
     settings = dataclasses.asdict(load_settings(row, store))
-    return {"kind": row.kind, **settings, **describe_tagger(row)}
+    return {"kind": row.kind, **settings, **_identify_tagger(row)}
 
 
-def describe_tagger(row: StudyRow) -> dict[str, dict[str, float]]:
-    """Return the settings of a row's tagger as a part of its identity; {} if it has none.
-
-    Raises:
-      Refused: there is no such setting, or its value is not allowed.
-    """
+def _identify_tagger(row: StudyRow) -> dict[str, dict[str, float]]:
     settings = load_tagger(row)
     return {"tagger": settings} if settings else {}
-
-
-def load_tagger(row: StudyRow) -> dict[str, float]:
-    """Read the settings of a row's tagger, flags of `baseline task`, by their names."""
-    values = _parse_numbers(Tagger, parse_settings(row.tagger, "tagger"), "tagger")
-    check_fields(Tagger(**values), "its tagger")
-    return values
 
 
 def _count_cost(row: StudyRow, store: str, vocab_size: int) -> RowCost:
@@ -154,29 +128,7 @@ def _read_scores(run: Run, seq_len: int, screen: Screen) -> Scores:
 
 def check_without_run(row: StudyRow, store: str) -> dict[str, Any]:
     """Identify a row of frozen vectors that trains no run."""
-    refuse_settings(row, "config", "flags", "finetune")
-    return {"kind": row.kind, "reads": row.reads, **describe_tagger(row)}
-
-
-def make_frozen_command(
-    kind: str, locate: Callable[[Run], str]
-) -> Callable[[Run, StudyTask, pathlib.Path], list[str] | str]:
-    """Make the task_command of a kind whose tasks are learned on frozen vectors."""
-
-    def build(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str] | str:
-        name = load_task(task).data.task
-        if name in ("squad", "swag", "codah"):
-            return "linear models on frozen vectors learn no spans and no multiple choice"
-        if name == "ner" and kind == vectors.COUNTS:
-            return "counts have no vector for each word, so they learn no tags"
-        return [
-            *(sys.executable, "-m", "bert_jax.baseline", "task", kind, f"--from={locate(run)}"),
-            *(f"--config={task.config}", f"--workdir={folder}", *build_flags(task.flags)),
-            *(f"--config.seed={run.seed}", f"--config.data.order_seed={run.seed}"),
-            *(f"--{setting}={value}" for setting, value in load_tagger(run.row).items()),
-        ]
-
-    return build
+    return {"kind": row.kind, "reads": row.reads, **_identify_tagger(row)}
 
 
 SKIPGRAM_ROW = RowKind(
@@ -184,21 +136,21 @@ SKIPGRAM_ROW = RowKind(
     cost=_count_cost,
     command=_build_command,
     scores=_read_scores,
-    task_command=make_frozen_command(vectors.SKIPGRAM, lambda run: str(run.folder)),
+    address=lambda run: str(run.folder),
+    fields=("flags", "tagger"),
+    vectors=SKIPGRAM,
 )
-BILM_ROW = dataclasses.replace(
-    SKIPGRAM_ROW,
-    task_command=make_frozen_command(vectors.ELMO, lambda run: str(run.folder)),
-)
+BILM_ROW = dataclasses.replace(SKIPGRAM_ROW, vectors=ELMO)
 COUNTS_ROW = RowKind(
     check=check_without_run,
     scores=lambda run, *_: explain_missing(_HAS_NO_MASKS[run.row.kind]),
-    task_command=make_frozen_command(vectors.COUNTS, lambda run: run.store),
+    address=lambda run: run.store,
+    fields=("tagger",),
+    vectors=COUNTS,
 )
 TAGLM_ROW = dataclasses.replace(
     COUNTS_ROW,
-    task_command=make_frozen_command(
-        vectors.TAGLM, lambda run: ",".join(str(source) for source in run.sources)
-    ),
+    address=lambda run: ",".join(map(str, run.sources)),
     reads=(SKIPGRAM, BILM),
+    vectors=TAGLM,
 )

@@ -7,9 +7,7 @@ read the run of another row: `checkpoint` fine-tunes it with its own settings or
 """
 
 import dataclasses
-import pathlib
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,8 +18,8 @@ from bert_jax.inference import pseudo_likelihood, store_scores
 from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import hash_weights, place_masked_lm
-from bert_jax.lab.baselines.vectors import BERT
-from bert_jax.lab.row_kinds.baseline_rows import check_without_run, make_frozen_command
+from bert_jax.lab.baselines.settings import BERT
+from bert_jax.lab.row_kinds.baseline_rows import check_without_run
 from bert_jax.lab.row_kinds.row_kind import (
     MASKED_WORDS,
     PSEUDO_PERPLEXITY,
@@ -33,9 +31,8 @@ from bert_jax.lab.row_kinds.row_kind import (
     explain_missing,
     load_config,
     parse_settings,
-    refuse_settings,
 )
-from bert_jax.lab.study_config import StudyRow, StudyTask
+from bert_jax.lab.study_config import StudyRow
 from bert_jax.logging.console import Screen
 from bert_jax.logging.metrics_writer import METRICS, SUMMARY
 from bert_jax.planning.estimate import count_step_flops
@@ -75,7 +72,6 @@ def load_row(row: StudyRow, store: str) -> Config:
 
 
 def _check(row: StudyRow, store: str) -> dict[str, Any]:
-    refuse_settings(row, "tagger")
     config = load_row(row, store)
     config_lib.resolve(config)
     own = {"finetune": row.finetune} if row.finetune else {}
@@ -131,9 +127,14 @@ def score_masked_words(address: str, store: str, seq_len: int, screen: Screen) -
         return explain_missing("its encoder detects replaced tokens and predicts none")
     if shape.position_embedding_type == "relative":
         return explain_missing("it predicts tokens in a random order, without [MASK]")
+    if not checkpoint.heads.mlm:
+        return explain_missing("its checkpoint has no masked-word head")
     if shape.has_position_table and shape.max_position_embeddings < seq_len:
         positions = shape.max_position_embeddings
         return explain_missing(f"it has {positions} positions, fewer than config.seq_len={seq_len}")
+    opened = open_store(store)
+    if checkpoint.vocabulary.pieces() != opened.load_vocabulary().pieces():
+        return explain_missing("its vocabulary is not the store's")
     options = PretrainOptions(
         store=store,
         segments="full_sentences",
@@ -141,7 +142,6 @@ def score_masked_words(address: str, store: str, seq_len: int, screen: Screen) -
         mask_token_share=1.0,  # a model may have learned to copy words that are kept
         random_token_share=0.0,
     )
-    opened = open_store(store)
     selection = ScoredRows(opened, HELDOUT, options, seq_len, _MAX_SCORED_ROWS)
     model = place_masked_lm(checkpoint)
     loss = store_scores.score_store(model, selection, _SCORED_ROWS_PER_STEP, screen)["mlm_loss"]
@@ -164,24 +164,7 @@ def choose_sentences(split: Split, longest: int) -> list[np.ndarray]:
     return [np.asarray(ids[offsets[i] : offsets[i + 1]], np.int32) for i in chosen]
 
 
-def _make_finetune_command(
-    locate: Callable[[Run], str], *more: str
-) -> Callable[[Run, StudyTask, pathlib.Path], list[str]]:
-    """Make the task_command of a kind whose runs have a checkpoint at an address."""
-
-    def build(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
-        return [
-            *(sys.executable, "-m", "bert_jax.finetune", f"--config={task.config}"),
-            *(f"--workdir={folder}", f"--config.init={locate(run)}"),
-            *(*build_flags(task.flags), *build_flags(run.row.finetune)),
-            *(f"--config.seed={run.seed}", f"--config.data.order_seed={run.seed}", *more),
-        ]
-
-    return build
-
-
 def _check_checkpoint(row: StudyRow, store: str) -> dict[str, Any]:
-    refuse_settings(row, "config", "tagger")
     settings = parse_settings(row.flags)
     for name, value in settings.items():
         if name != _STEP or not value.isdecimal():
@@ -211,12 +194,8 @@ def _score_checkpoint(run: Run, seq_len: int, screen: Screen) -> Scores:
     return {**scores, **{name: own[key] for name, key in names.items() if key in own}}
 
 
-def _check_untrained(row: StudyRow, store: str) -> dict[str, Any]:
-    refuse_settings(row, "config", "flags", "tagger")
-    return {"kind": row.kind, "reads": row.reads, "finetune": row.finetune}
-
-
 def _parse_address(row: StudyRow) -> str:
+    """Return the address in a given row's flags, and refuse others."""
     settings = parse_settings(row.flags)
     address = settings.pop(_ADDRESS, "")
     if settings or not address:
@@ -229,20 +208,12 @@ def _parse_address(row: StudyRow) -> str:
 
 def _check_given(row: StudyRow, store: str) -> dict[str, Any]:
     """Identify a checkpoint by its weights, so that copies of it are equal."""
-    refuse_settings(row, "config", "tagger")
     weights = hash_weights(load.load(_parse_address(row)))
     return {"kind": row.kind, "weights": weights, "finetune": row.finetune}
 
 
 def _score_given(run: Run, seq_len: int, screen: Screen) -> Scores:
-    address = _parse_address(run.row)
-    checkpoint, store = load.load(address), open_store(run.store)
-    own = store.load_vocabulary()
-    if checkpoint.vocabulary.pieces() != own.pieces():
-        return explain_missing("its vocabulary is not the store's")
-    if not checkpoint.heads.mlm:
-        return explain_missing("its checkpoint has no masked-word head")
-    return score_masked_words(address, run.store, seq_len, screen)
+    return score_masked_words(_parse_address(run.row), run.store, seq_len, screen)
 
 
 PRETRAIN = RowKind(
@@ -250,34 +221,37 @@ PRETRAIN = RowKind(
     cost=_count_cost,
     command=_build_command,
     scores=_score_run,
-    task_command=_make_finetune_command(lambda run: f"orbax:{run.folder}"),
+    address=lambda run: f"orbax:{run.folder}",
+    fields=("config", "flags", "finetune"),
     scores_on_device=True,
 )
 RUNG = dataclasses.replace(PRETRAIN, scores=_score_rung, scores_on_device=False)
 CHECKPOINT = RowKind(
     check=_check_checkpoint,
     scores=_score_checkpoint,
-    task_command=_make_finetune_command(_locate_checkpoint),
+    address=_locate_checkpoint,
+    fields=("flags", "finetune"),
     reads=("pretrain",),
     scores_on_device=True,
 )
 UNTRAINED = dataclasses.replace(
     CHECKPOINT,
-    check=_check_untrained,
     scores=lambda *_: explain_missing("it is not pre-trained"),
-    task_command=_make_finetune_command(_locate_checkpoint, "--config.from_scratch=True"),
+    fields=("finetune",),
+    finetune_flags=("--config.from_scratch=True",),
     scores_on_device=False,
 )
 GIVEN = dataclasses.replace(
     CHECKPOINT,
     check=_check_given,
     scores=_score_given,
-    task_command=_make_finetune_command(lambda run: _parse_address(run.row)),
+    address=lambda run: _parse_address(run.row),
     reads=(),
 )
 FROZEN = dataclasses.replace(
     UNTRAINED,
     check=check_without_run,
     scores=lambda run, *_: explain_missing(f"the same as of {run.row.reads}"),
-    task_command=make_frozen_command(BERT, _locate_checkpoint),
+    fields=("tagger",),
+    vectors=BERT,
 )
