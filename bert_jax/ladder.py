@@ -94,6 +94,7 @@ from bert_jax.lab.ladder import Rung
 from bert_jax.lab.study import Study
 from bert_jax.logging.console import BAD, Screen
 from bert_jax.planning.law import LADDER
+from bert_jax.runtime import workdir_lock
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
@@ -115,7 +116,7 @@ def _main(log: LibraryLog, flags: LadderFlags) -> int:
         total = sum(cost.operations for cost in study.costs)
         _check_operations(total, flags.max_operations)
         if not flags.plan:
-            study.claim()
+            workdir_lock.lock_folder(study.folder)
         log.hold()
     screen = Screen(is_writer=True)
     screen.print(f"{total:.3g} operations: {SHARE:.0%} of a run of {total / SHARE:.3g}")

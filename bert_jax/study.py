@@ -11,8 +11,7 @@ If a run fails, the others still run, and the exit code is 1.
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from absl import logging
 
@@ -137,6 +136,7 @@ if __name__ == "__main__":
 from bert_jax.lab import grid, plan, probe
 from bert_jax.lab.study import Study
 from bert_jax.logging.console import Screen
+from bert_jax.runtime import workdir_lock
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
@@ -151,7 +151,7 @@ def _compare(log: LibraryLog, flags: StudyFlags) -> int:
         study = Study(config, pathlib.Path(flags.workdir), own_command)
         scored = study.find_run(flags.score) if flags.score else None
         if scored is None and not flags.plan:
-            study.claim()
+            workdir_lock.lock_folder(study.folder)
         log.hold()
     screen = Screen(is_writer=True)
     if scored is not None:
@@ -218,16 +218,14 @@ def _follow(log: LibraryLog, flags: ProbeFlags) -> int:
     return probe.run_probe(follower)
 
 
-_WORK: dict[type[Any], Callable[[LibraryLog, Any], int]] = {
-    StudyFlags: _compare,
-    GridFlags: _try_settings,
-    ProbeFlags: _follow,
-}
-
-
-def _main(log: LibraryLog, flags: Any) -> int:
+def _main(log: LibraryLog, flags: StudyFlags | GridFlags | ProbeFlags) -> int:
     logging.set_verbosity(logging.ERROR)
-    return _WORK[type(flags)](log, flags)
+    match flags:
+        case GridFlags():
+            return _try_settings(log, flags)
+        case ProbeFlags():
+            return _follow(log, flags)
+    return _compare(log, flags)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,14 +8,14 @@ import dataclasses
 import decimal
 import itertools
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax.config import FinetuneConfig, overrides, validate
 from bert_jax.lab import runs as runs_lib
-from bert_jax.lab.runs import Lane, ScheduledRun
+from bert_jax.lab.runs import Lane, ScheduledRun, parse_list
 from bert_jax.logging.console import BAD, FAINT, Screen
 from bert_jax.runtime import workdir_lock
 from bert_jax.runtime.cli import GivenConfig
@@ -83,22 +83,13 @@ def list_runs(rates: str, epochs: str, seeds: str) -> list[GridRun]:
     Raises:
       Refused: a list has something else, nothing, or a number twice.
     """
+    words = "numbers separated by commas"
     values = (
-        _parse_numbers("learning_rates", rates, float),
-        _parse_numbers("epochs", epochs, float),
-        _parse_numbers("seeds", seeds, int),
+        parse_list("learning_rates", rates, float, words),
+        parse_list("epochs", epochs, float, words),
+        parse_list("seeds", seeds, int, words),
     )
     return [GridRun(*each) for each in itertools.product(*values)]
-
-
-def _parse_numbers(flag: str, text: str, kind: Callable[[str], Any]) -> list[Any]:
-    try:
-        values = [kind(part) for part in text.split(",")]
-    except ValueError as error:
-        raise Refused(f"--{flag} is {text}; it must be numbers separated by commas") from error
-    if len(set(values)) < len(values):
-        raise Refused(f"--{flag} is {text}; give each number once")
-    return values
 
 
 def fix_settings(given: GivenConfig[FinetuneConfig], runs: Sequence[GridRun]) -> dict[str, Any]:
@@ -137,10 +128,10 @@ def read_outcome(folder: pathlib.Path, run: GridRun, error: str = "not run yet")
 
 def choose_score(outcomes: Sequence[GridOutcome], requested: str = "") -> str:
     """Name the score that decides; the requested one, even "", before a run is finished."""
-    finished = next((outcome for outcome in outcomes if outcome.is_finished), None)
-    if finished is None:
-        return requested
-    return runs_lib.choose_score(finished.scores, finished.baseline, requested)
+    for outcome in outcomes:
+        if outcome.is_finished:
+            return runs_lib.choose_score(outcome.scores, outcome.baseline, requested)
+    return requested
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,8 +3,9 @@
 import dataclasses
 import functools
 import itertools
+import operator
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import rich.table
@@ -32,37 +33,39 @@ class GridSetting:
     epochs: float
     outcomes: tuple[GridOutcome, ...]
     planned: int  # runs of this setting, finished or not
+    score: str  # the one that decides
 
     @property
     def name(self) -> str:
         return describe_setting(self.learning_rate, self.epochs)
 
-    def values(self, score: str) -> list[float]:
-        """Return a score of each run."""
-        return [outcome.scores[score] for outcome in self.outcomes]
+    @property
+    def values(self) -> list[float]:
+        return [outcome.scores[self.score] for outcome in self.outcomes]
 
-    def mean(self, score: str) -> float:
-        return summarize_values(self.values(score))[0]
+    @property
+    def mean(self) -> float:
+        return summarize_values(self.values)[0]
 
-    def deviation(self, score: str) -> float | None:
+    @property
+    def deviation(self) -> float | None:
         """Return the standard deviation of a sample (divided by N - 1); None of a single run."""
-        return summarize_values(self.values(score))[1]
+        return summarize_values(self.values)[1]
 
-    def in_words(self, score: str) -> str:
-        """Write its mean and spread."""
-        return describe_mean(self.values(score), 4)
+    def describe(self, score: str) -> str:
+        """Write the mean and the spread of a score."""
+        return f"{score} {describe_mean([o.scores[score] for o in self.outcomes], 4)}"
 
-    def numbers(self, score: str) -> dict[str, Any]:
+    def numbers(self) -> dict[str, Any]:
         """Return its row of grid.json."""
-        values = self.values(score)
         return {
             "learning_rate": self.learning_rate,
             "epochs": self.epochs,
-            "runs": len(values),
-            "mean": self.mean(score),
-            "standard_deviation": self.deviation(score),
-            "lowest": min(values),
-            "highest": max(values),
+            "runs": len(self.values),
+            "mean": self.mean,
+            "standard_deviation": self.deviation,
+            "lowest": min(self.values),
+            "highest": max(self.values),
         }
 
 
@@ -82,7 +85,8 @@ class GridComparison:
         ):
             planned = list(runs)
             if finished := tuple(outcome for outcome in planned if outcome.is_finished):
-                self.settings.append(GridSetting(-rate, epochs, finished, len(planned)))
+                setting = GridSetting(-rate, epochs, finished, len(planned), score)
+                self.settings.append(setting)
         # The score without reading the text, if a run has recorded one.
         self.baseline = next((o.baseline[score] for o in outcomes if score in o.baseline), None)
 
@@ -91,11 +95,11 @@ class GridComparison:
         """Return the setting of the highest mean, among those with the most seeds."""
         most = max(len(setting.outcomes) for setting in self.settings)
         complete = [setting for setting in self.settings if len(setting.outcomes) == most]
-        return max(complete, key=lambda setting: setting.mean(self.score))
+        return max(complete, key=lambda setting: setting.mean)
 
     @property
     def beats_baseline(self) -> bool:
-        return self.baseline is None or self.best.mean(self.score) > self.baseline
+        return self.baseline is None or self.best.mean > self.baseline
 
     @property
     def ties(self) -> list[GridSetting]:
@@ -103,14 +107,13 @@ class GridComparison:
 
         The larger of the two deviations counts; single runs tie only if their scores are equal.
         """
-        best, score = self.best, self.score
+        best = self.best
         return [
             setting
             for setting in self.settings
             if setting is not best
             and len(setting.outcomes) == len(best.outcomes)
-            and best.mean(score) - setting.mean(score)
-            <= max(best.deviation(score) or 0.0, setting.deviation(score) or 0.0)
+            and best.mean - setting.mean <= max(best.deviation or 0.0, setting.deviation or 0.0)
         ]
 
     @property
@@ -121,28 +124,20 @@ class GridComparison:
 
 def build_table(grid: GridComparison) -> rich.table.Table:
     """Build a table of the settings; the best is marked if it is above the baseline."""
-    rows: list[list[str | rich.text.Text]] = []
-    for setting in grid.settings:
-        deviation, values = setting.deviation(grid.score), setting.values(grid.score)
-        is_complete = setting.planned == len(values)
-        runs = f"{len(values)}" if is_complete else f"{len(values)} of {setting.planned}"
-        cells: list[str | rich.text.Text] = [
-            f"{setting.epochs:g}",
-            rich.text.Text(runs, "" if is_complete else BAD),
-            f"{setting.mean(grid.score):.4f}",
-            "" if deviation is None else f"{deviation:.4f}",
-            f"{min(values):.4f}",
-            f"{max(values):.4f}",
-        ]
-        rows.append([format_rate(setting.learning_rate), *cells])
-    if grid.baseline is not None:
-        rows.append(["baseline", "", "", f"{grid.baseline:.4f}", "", "", ""])
     heads = ("learning rate", "epochs", "runs", "mean", "spread", "lowest", "highest")
-    table = make_table(heads, rows, left=())
-    if grid.beats_baseline:
-        table.rows[grid.settings.index(grid.best)].style = f"bold {GOOD}"
+    table = make_table(heads, (), left=())
+    for setting in grid.settings:
+        runs, values = rich.text.Text(f"{len(setting.values)}"), setting.values
+        if setting.planned > len(values):
+            runs = rich.text.Text(f"{len(values)} of {setting.planned}", BAD)
+        numbers = (setting.mean, setting.deviation, min(values), max(values))
+        table.add_row(
+            *(format_rate(setting.learning_rate), f"{setting.epochs:g}", runs),
+            *("" if number is None else f"{number:.4f}" for number in numbers),
+            style=f"bold {GOOD}" if grid.beats_baseline and setting is grid.best else "",
+        )
     if grid.baseline is not None:
-        table.rows[-1].style = FAINT
+        table.add_row("baseline", "", "", f"{grid.baseline:.4f}", style=FAINT)
     return table
 
 
@@ -150,7 +145,7 @@ def list_closing_rows(folder: pathlib.Path, grid: GridComparison) -> list[tuple[
     """Return labels and texts: the best setting with all its scores, the best run, the files."""
     best, first, score = grid.best, grid.best_run, grid.score
     seeds = f"{len(best.outcomes)} seed{'s' * (len(best.outcomes) > 1)}"
-    result = f"{score} {best.in_words(score)}"
+    result = best.describe(score)
     if grid.beats_baseline:
         rows = [("best", f"{best.name}, the mean of {seeds}"), ("", result)]
     else:
@@ -163,7 +158,7 @@ def list_closing_rows(folder: pathlib.Path, grid: GridComparison) -> list[tuple[
         more = f"; and {len(tied) - _NAMED_TIES} more" if len(tied) > _NAMED_TIES else ""
         rows.append(("", f"no better than its seeds differ: {names}{more}"))
     rows += [
-        ("", f"{name} {best.in_words(name)}")
+        ("", best.describe(name))
         for name in best.outcomes[0].scores
         if name != score and not name.endswith("_loss")
     ]
@@ -179,23 +174,24 @@ def list_closing_rows(folder: pathlib.Path, grid: GridComparison) -> list[tuple[
 def write_numbers(folder: pathlib.Path, grid: GridComparison, config: dict[str, Any]) -> None:
     """Write grid.json; before a run is finished it has no settings and no best one."""
     has_best = bool(grid.settings)
-    numbers: dict[str, Any] = {
+    runs = [
+        {
+            "name": outcome.run.name,
+            **dataclasses.asdict(outcome.run),
+            "scores": dict(outcome.scores),
+            "error": outcome.error,
+        }
+        for outcome in grid.outcomes
+    ]
+    numbers = {
         "score": grid.score,
         "baseline": grid.baseline,
-        "settings": [setting.numbers(grid.score) for setting in grid.settings],
-        "best": grid.best.numbers(grid.score) if has_best else None,
+        "settings": [setting.numbers() for setting in grid.settings],
+        "best": grid.best.numbers() if has_best else None,
         "best_beats_baseline": grid.beats_baseline if has_best else None,
-        "ties_with_best": [tie.numbers(grid.score) for tie in grid.ties] if has_best else [],
+        "ties_with_best": [tie.numbers() for tie in grid.ties] if has_best else [],
         "best_run": grid.best_run.run.name if has_best else None,
-        "runs": [
-            {
-                "name": outcome.run.name,
-                **dataclasses.asdict(outcome.run),
-                "scores": dict(outcome.scores),
-                "error": outcome.error,
-            }
-            for outcome in grid.outcomes
-        ],
+        "runs": runs,
         "config": config,
     }
     write_json(folder / NUMBERS, numbers)
@@ -220,48 +216,38 @@ def draw_figure(grid: GridComparison, title: str) -> Figure:
     Each run is a dot, and the baseline is a line where the task has one. With a single learning
     rate the axis shows the epochs, in one line.
     """
-    settings, score = grid.settings, grid.score
-    over_epochs = len({setting.learning_rate for setting in settings}) == 1
-
-    def x_and_line(setting: GridSetting) -> tuple[float, float]:
-        values = setting.learning_rate, setting.epochs
-        return (values[1], values[0]) if over_epochs else values
-
+    over_epochs = len({setting.learning_rate for setting in grid.settings}) == 1
+    axis, other = ("epochs", "learning_rate") if over_epochs else ("learning_rate", "epochs")
+    get_x, get_line = operator.attrgetter(axis), operator.attrgetter(other)
     picture = Figure(figsize=(7.2, 4.2), layout="constrained")
-    ax = picture.add_subplot(label=score)
-    xs = sorted({x_and_line(setting)[0] for setting in settings})
-    lines = sorted({x_and_line(setting)[1] for setting in settings})
+    ax = picture.add_subplot(label=grid.score)
+    xs = sorted({get_x(setting) for setting in grid.settings})
+    lines = sorted({get_line(setting) for setting in grid.settings})
     for number, line in enumerate(lines):
         shift = _SHIFT * (number - (len(lines) - 1) / 2) * len(xs)
-        points = [
-            (xs.index(x_and_line(setting)[0]) + shift, setting)
-            for setting in sorted(settings, key=x_and_line)
-            if x_and_line(setting)[1] == line
-        ]
+        settings = [setting for setting in grid.settings if get_line(setting) == line]
+        points = {xs.index(get_x(setting)) + shift: setting for setting in settings}
         label = f"rate {format_rate(line)}" if over_epochs else f"{line:g} epoch{'s' * (line != 1)}"
-        _draw_line(ax, points, score, number, label)
+        _draw_line(ax, dict(sorted(points.items())), number, label)
     if grid.baseline is not None:
-        dashes, width = (0, (5, 3)), 1.1
-        ax.axhline(
-            grid.baseline, label="baseline", color=plots.GRAY, linewidth=width, linestyle=dashes
-        )
+        dashes = {"linewidth": 1.1, "linestyle": (0, (5, 3))}
+        ax.axhline(grid.baseline, label="baseline", color=plots.GRAY, **dashes)
     ax.set_xticks(range(len(xs)), [f"{x:g}" if over_epochs else format_rate(x) for x in xs])
     ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     ax.set_xlim(-0.4, len(xs) - 0.6)
-    ax.set_xlabel("epochs" if over_epochs else "learning rate", color=plots.GRAY)
+    ax.set_xlabel(axis.replace("_", " "), color=plots.GRAY)
     handles, labels = ax.get_legend_handles_labels()
     plots.add_legend(picture, dict(zip(labels, handles, strict=True)), title)
     return picture
 
 
-def _draw_line(
-    ax: Axes, points: Sequence[tuple[float, GridSetting]], score: str, number: int, label: str
-) -> None:
+def _draw_line(ax: Axes, points: Mapping[float, GridSetting], number: int, label: str) -> None:
+    """Draw a line of settings by their places on the axis, and dots of their runs."""
     color = plots.COLORS[number % len(plots.COLORS)]
     ax.errorbar(
-        [place for place, _ in points],
-        [setting.mean(score) for _, setting in points],
-        [setting.deviation(score) or 0.0 for _, setting in points],
+        list(points),
+        [setting.mean for setting in points.values()],
+        [setting.deviation or 0.0 for setting in points.values()],
         label=label,
         color=color,
         marker=_MARKERS[number % len(_MARKERS)],
@@ -270,8 +256,7 @@ def _draw_line(
         elinewidth=1.1,
         capsize=3.0,
     )
-    for place, setting in points:
-        values = setting.values(score)
-        if len(values) > 1:
+    for place, setting in points.items():
+        if len(values := setting.values) > 1:
             xs = [place] * len(values)
             ax.scatter(xs, values, s=14.0, color=color, alpha=0.45, linewidths=0.0, zorder=1.9)

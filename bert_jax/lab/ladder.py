@@ -20,6 +20,7 @@ from bert_jax.config.overrides import Override
 from bert_jax.lab.row_kinds.kinds import find_kind
 from bert_jax.lab.row_kinds.pretrained import HELDOUT_LOSS
 from bert_jax.lab.row_kinds.row_kind import RowCost, build_flags
+from bert_jax.lab.runs import parse_list
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 from bert_jax.logging.metrics_writer import SUMMARY
 from bert_jax.planning.budget import OBJECTIVES
@@ -155,19 +156,16 @@ def parse_counts(text: str, flag: str) -> list[int]:
     Raises:
       Refused: one of them is no whole number above 0, or stands there twice.
     """
-    counts = []
-    for part in text.split(","):
+
+    def parse_count(part: str) -> int:
         parts = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)([kmb]?)", part.strip().lower())
         count = decimal.Decimal(parts[1]) * _SUFFIXES[parts[2]] if parts else 0
         if count < 1 or count != int(count):
-            raise Refused(
-                f"--{flag} is {text!r:.80}; it must be whole numbers joined by commas, as 64,128 "
-                "or 4M,16M"
-            )
-        counts.append(int(count))
-    if len(set(counts)) < len(counts):
-        raise Refused(f"--{flag} is {text!r:.80}, where a number occurs twice; give each once")
-    return sorted(counts)
+            raise ValueError(part)
+        return int(count)
+
+    words = "whole numbers joined by commas, as 64,128 or 4M,16M"
+    return sorted(parse_list(flag, text, parse_count, words))
 
 
 def choose_tokens(unique_tokens: int) -> list[int]:

@@ -178,6 +178,21 @@ def _wait_for(futures: Collection[Future[None]]) -> None:
         future.result()
 
 
+def parse_list(flag: str, text: str, parse: Callable[[str], Any], words: str) -> list[Any]:
+    """Parse values joined by commas; `parse` raises ValueError for anything else than `words`.
+
+    Raises:
+      Refused: one of them is something else, or stands there twice.
+    """
+    try:
+        values = [parse(part) for part in text.split(",")]
+    except ValueError as error:
+        raise Refused(f"--{flag} is {text!r:.80}; it must be {words}") from error
+    if len(set(values)) < len(values):
+        raise Refused(f"--{flag} is {text!r:.80}, where a number occurs twice; give each once")
+    return values
+
+
 def refuse_others(holder: str, before: Any, now: Any) -> None:
     """Raise Refused if a folder's record of its runs differs; `holder` opens the sentence.
 

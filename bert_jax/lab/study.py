@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -30,7 +31,6 @@ from bert_jax.lab.runs import (
 )
 from bert_jax.lab.study_config import StudyConfig, StudyRow, StudyTask
 from bert_jax.logging.console import BAD, Screen
-from bert_jax.runtime import workdir_lock
 from bert_jax.tasks.registry import open_task
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
@@ -90,19 +90,14 @@ def _keep_earlier(folder: pathlib.Path, now: Identity) -> Identity:
             f"{holds} of the store {before.store}, not {now.store}; give that store, or another "
             "--workdir"
         )
-    rows, tasks = before.rows.keys() & now.rows.keys(), before.tasks.keys() & now.tasks.keys()
-    shared = [
-        {
-            "config.seq_len": identity.seq_len,
-            "row": {name: identity.rows[name] for name in rows},
-            "task": {name: identity.tasks[name] for name in tasks},
-        }
-        for identity in (before, now)
-    ]
-    refuse_others(holds, *shared)
-    return dataclasses.replace(
-        now, rows={**before.rows, **now.rows}, tasks={**before.tasks, **now.tasks}
+    rows, tasks = {**before.rows, **now.rows}, {**before.tasks, **now.tasks}
+    earlier = {"row": {**now.rows, **before.rows}, "task": {**now.tasks, **before.tasks}}
+    refuse_others(
+        holds,
+        {"config.seq_len": before.seq_len, **earlier},
+        {"config.seq_len": now.seq_len, "row": rows, "task": tasks},
     )
+    return dataclasses.replace(now, rows=rows, tasks=tasks)
 
 
 def describe_task(task: StudyTask, store: Store) -> Settings:
@@ -128,10 +123,7 @@ class Study:
     """Hold a checked study, and run it in a folder."""
 
     def __init__(
-        self,
-        config: StudyConfig,
-        folder: pathlib.Path,
-        score_command: Sequence[str] = (),
+        self, config: StudyConfig, folder: pathlib.Path, score_command: Sequence[str] = ()
     ) -> None:
         """Check everything that can be refused, and write nothing.
 
@@ -142,8 +134,7 @@ class Study:
           Refused: a setting, row or task is wrong, rows are not equal, or a folder holds another
             study.
         """
-        self._score_command = score_command
-        self.config, self.folder = config, folder
+        self.config, self.folder, self._score_command = config, folder, score_command
         check_fields(config, "config")
         names = [row.name for row in config.rows] + [task.name for task in config.tasks]
         for name in names:
@@ -154,10 +145,11 @@ class Study:
         if not config.rows or not config.store:
             missing = "store" if config.rows else "rows"
             raise Refused(f"config.{missing} is empty; set rows and the store that they train on")
-        if config.compare_with not in ("", *(row.name for row in config.rows)):
+        row_names = names[: len(config.rows)]
+        if config.compare_with not in ("", *row_names):
             raise Refused(
                 f"config.compare_with is {config.compare_with!r}, which is not a row; choose from "
-                f"{', '.join(row.name for row in config.rows)}, or leave it empty for the first"
+                f"{', '.join(row_names)}, or leave it empty for the first"
             )
         store = open_store(config.store)
         self.costs = list[RowCost]()
@@ -210,14 +202,6 @@ class Study:
         """Return the folder of a run."""
         return self.folder / f"{row.name}-seed{seed}"
 
-    def claim(self) -> None:
-        """Lock the folder until this process ends.
-
-        Raises:
-          Refused: another study runs there.
-        """
-        workdir_lock.lock_folder(self.folder)
-
     def run(self, screen: Screen, parallel: int = 1) -> list[RowResult]:
         """Run what is not finished, all rows with one seed before the next, and read all scores.
 
@@ -234,20 +218,17 @@ class Study:
 
         # Rows that wait come last: they block no run that could begin.
         ordered = sorted(results, key=lambda result: bool(result.row.reads))
-        run_all(
-            [
-                ScheduledRun(
-                    self.locate_run(result.row, seed).name,
-                    [f"{name}-seed{seed}" for name in split_names(result.row.reads)],
-                    functools.partial(self._run, result, seed),
-                    functools.partial(report, result, seed),
-                )
-                for seed in range(self.config.seeds)
-                for result in ordered
-            ],
-            screen,
-            parallel,
-        )
+        scheduled = [
+            ScheduledRun(
+                self.locate_run(result.row, seed).name,
+                [f"{name}-seed{seed}" for name in split_names(result.row.reads)],
+                functools.partial(self._run, result, seed),
+                functools.partial(report, result, seed),
+            )
+            for seed in range(self.config.seeds)
+            for result in ordered
+        ]
+        run_all(scheduled, screen, parallel)
         return results
 
     def _run(self, result: RowResult, seed: int, lane: Lane) -> str:
@@ -300,15 +281,12 @@ class Study:
         Raises:
           Refused: the study has no such run, or it is not finished.
         """
-        for seed in range(self.config.seeds):
-            for row in self.config.rows:
-                if self.locate_run(row, seed).name == name:
-                    run = self._find_run(row, seed)
-                    if find_kind(row).command is not None and not is_finished(run.folder):
-                        raise Refused(
-                            f"--score is {name}, which is not finished; run the study first"
-                        )
-                    return run
+        for row, seed in itertools.product(self.config.rows, range(self.config.seeds)):
+            if self.locate_run(row, seed).name == name:
+                run = self._find_run(row, seed)
+                if find_kind(row).command is not None and not is_finished(run.folder):
+                    raise Refused(f"--score is {name}, which is not finished; run the study first")
+                return run
         raise Refused(f"--score is {name}, which is not a run of this study; give ROW-seedN")
 
     def score(self, run: Run, screen: Screen) -> None:

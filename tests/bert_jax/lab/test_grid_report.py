@@ -45,11 +45,11 @@ def test_means_and_standard_deviations_of_a_sample_by_hand(tmp_path):
         (5e-5, 3.0),
         (3e-5, 2.0),
     ]
-    assert low.mean(SCORE) == pytest.approx(0.7)
-    assert low.deviation(SCORE) == pytest.approx(0.1)  # sqrt((0.01 + 0 + 0.01) / 2)
-    assert high.mean(SCORE) == pytest.approx(0.6)
-    assert high.deviation(SCORE) == pytest.approx((0.035 / 2) ** 0.5)
-    assert higher.deviation(SCORE) is None
+    assert low.mean == pytest.approx(0.7)
+    assert low.deviation == pytest.approx(0.1)  # sqrt((0.01 + 0 + 0.01) / 2)
+    assert high.mean == pytest.approx(0.6)
+    assert high.deviation == pytest.approx((0.035 / 2) ** 0.5)
+    assert higher.deviation is None
     # The best setting has all its seeds, and the best run need not.
     assert GRID.best == low and GRID.best_run.run == GridRun(5e-5, 3.0, 0)
     assert grid_report.list_closing_rows(tmp_path, GRID)[:6] == [

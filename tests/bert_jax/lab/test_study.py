@@ -38,6 +38,7 @@ from bert_jax.lab.study_config import StudyConfig, StudyRow, StudyTask
 from bert_jax.logging.console import Screen
 from bert_jax.logging.metrics_writer import METRICS, SUMMARY
 from bert_jax.model.flops import count_train_flops
+from bert_jax.runtime import workdir_lock
 from bert_jax.runtime.cli import find_config
 from data_pipeline.cli import child_process
 from data_pipeline.cli.main import Stopped
@@ -441,8 +442,8 @@ def test_a_folder_has_one_study_at_once(config, tmp_path):
     with (tmp_path / "study" / "lock").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(ValueError, match="is in use by the run of process"):
-            study.claim()
-    study.claim()
+            workdir_lock.lock_folder(study.folder)
+    workdir_lock.lock_folder(study.folder)
 
 
 def test_report_has_means_differences_reasons_and_failures(tmp_path):
@@ -580,8 +581,8 @@ def test_short_steps_are_measured(tiny_store):
     assert 5e-4 < secs < 5
     count = build_steps(SKIPGRAM, str(tiny_store)).count
     cost, store = RowCost(1.0, 10.0 * count), str(tiny_store)
-    assert plan.measure_baseline(SKIPGRAM, store, 9.0, cost) is None
-    assert 1e-5 * count < plan.measure_baseline(SKIPGRAM, store, 11.0, cost) < count
+    assert plan.measure_run(SKIPGRAM, store, 9.0, cost) is None
+    assert 1e-5 * count < plan.measure_run(SKIPGRAM, store, 11.0, cost) < count
     study = StudyConfig(rows=(SKIPGRAM,), store=store)
     assert plan.plan_row(study, SKIPGRAM, RowCost(1.0, 10.0), 1e9, SILENT).is_measured
 
