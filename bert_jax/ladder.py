@@ -93,10 +93,11 @@ from bert_jax.lab import plan
 from bert_jax.lab.ladder import Rung
 from bert_jax.lab.study import Study
 from bert_jax.logging.console import BAD, Screen
+from bert_jax.planning.budget import check_stores
 from bert_jax.runtime import workdir_lock
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.store import TEXT, Store, open_store
+from data_pipeline.store import Store, open_store
 
 SHARE = 0.05  # a ladder costs this share of the run that it is for
 
@@ -129,8 +130,8 @@ def _main(log: LibraryLog, flags: LadderFlags) -> int:
         screen.print("no law is fitted while runs fail; the same command resumes", BAD)
         return FAILED
     outcomes = [
-        ladder_lib.read_outcome(rung, study.locate_run(rung.row, 0), store, cost, flags.learned)
-        for rung, cost in zip(rungs, study.costs, strict=True)
+        ladder_lib.read_outcome(rung, run.folder, store, cost, flags.learned)
+        for rung, run, cost in zip(rungs, study.runs, study.costs, strict=True)
     ]
     # Here, so that a refusal or --help does not wait for matplotlib.
     from bert_jax.lab import ladder_report
@@ -144,11 +145,7 @@ def _open_text(address: str) -> Store:
     if not address or "," in address:
         raise Refused(f"config.data.store is {address!r}; give exactly one store")
     store = open_store(address)
-    if store.kind != TEXT:
-        raise Refused(
-            f"config.data.store={address} holds prebuilt examples, whose unique tokens are "
-            "unknown; build a store of the text"
-        )
+    check_stores([store], "a ladder")
     if store.heldout.tokens == 0:
         raise Refused(
             f"config.data.store={address} has no held-out text, whose loss a ladder predicts; "

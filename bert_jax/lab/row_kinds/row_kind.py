@@ -45,6 +45,10 @@ class Run:
     folder: pathlib.Path
     sources: tuple[pathlib.Path, ...] = ()  # folders of the runs it reads, with the same seed
 
+    @property
+    def label(self) -> str:
+        return f"{self.row.name}, seed {self.seed}"
+
 
 @dataclasses.dataclass(frozen=True)
 class RowKind:

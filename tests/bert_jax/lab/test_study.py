@@ -400,7 +400,7 @@ def test_a_run_waits_for_the_process_that_still_saves_in_its_folder(
     monkeypatch.setattr(pathlib.Path, "mkdir", lambda *_, **__: None)  # of the fake
     with (tmp_path / "BERT-seed0" / "lock").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        thread = threading.Thread(target=study._run, args=(RowResult(BERT), 0, LANE))
+        thread = threading.Thread(target=study._run, args=(RowResult(BERT), study.runs[0], LANE))
         thread.start()
         time.sleep(0.2)
         assert not started
