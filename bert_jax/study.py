@@ -141,6 +141,8 @@ from bert_jax.runtime.exit_codes import DONE, FAILED
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
 
+_FINETUNE = (sys.executable, "-m", "bert_jax.finetune")
+
 
 def _compare(log: LibraryLog, flags: StudyFlags) -> int:
     with cli.preparing():
@@ -192,7 +194,7 @@ def _try_settings(log: LibraryLog, flags: GridFlags) -> int:
         given = grid.Grid(
             pathlib.Path(flags.workdir),
             runs,
-            [sys.executable, "-m", "bert_jax.finetune", *flags.config.list_arguments()],
+            [*_FINETUNE, *flags.config.list_arguments()],
             settings,
             flags.score,
         )
@@ -211,11 +213,10 @@ def _follow(log: LibraryLog, flags: ProbeFlags) -> int:
             )
         log.hold()
         folder = pathlib.Path(flags.probe_dir or f"{flags.workdir.rstrip('/')}-probe")
-        arguments = flags.config.list_arguments()
-        follower = probe.open_probe(
-            flags.workdir, folder, config, arguments, flags.every, flags.platform
-        )
-    return probe.run_probe(follower)
+        task = probe.claim_probe(flags.workdir, folder, config)
+    command = [*_FINETUNE, *flags.config.list_arguments()]
+    given = probe.Probe(flags.workdir, folder, command, flags.every, flags.platform, task)
+    return probe.run_probe(given)
 
 
 def _main(log: LibraryLog, flags: StudyFlags | GridFlags | ProbeFlags) -> int:

@@ -1,5 +1,6 @@
 """Report a study: the table on the terminal, study.md, study.json and study.png."""
 
+import collections
 import dataclasses
 import itertools
 import math
@@ -97,21 +98,18 @@ class Report:
     def notes(self) -> list[str]:
         """Describe how many differences are larger than chance, missing scores and failed runs."""
         beyond = sum(d.interval.is_beyond_chance for d in self.differences)
-        total = len(self.differences)
-        if not total:
+        chance = (
+            f"Larger than chance (paired by seed, {CONFIDENCE:.0%}, each alone): {beyond} of "
+            f"{len(self.differences)} differences, bold above; {NUMBERS} has the differences of "
+            "all rows."
+        )
+        if not self.differences:
             chance = "No two rows share two seeds, so no difference is tested."
-        else:
-            chance = (
-                f"Larger than chance (paired by seed, {CONFIDENCE:.0%}, each alone): {beyond} of "
-                f"{total} differences, bold above; {NUMBERS} has the differences of all rows."
-            )
-        lacking: dict[tuple[str, str], list[str]] = {}  # (measures, reason) -> rows
+        lacking = collections.defaultdict[tuple[str, str], list[str]](list)
         for result in self.results:
-            measures: dict[str, list[str]] = {}
-            for measure, reason in result.missing.items():
-                measures.setdefault(reason, []).append(measure)
-            for reason, lacked in measures.items():
-                lacking.setdefault((", ".join(lacked), reason), []).append(result.row.name)
+            for reason in dict.fromkeys(result.missing.values()):
+                lacked = (name for name, why in result.missing.items() if why == reason)
+                lacking[", ".join(lacked), reason].append(result.row.name)
         reasons = [
             f"No {names} of {', '.join(rows)}: {reason}."
             for (names, reason), rows in lacking.items()

@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from bert_jax.config import flatten
@@ -106,7 +106,7 @@ class ScheduledRun:
     """Hold a run: its work in a lane, and the function that is told the result.
 
     work    returns "" or an error; an unreadable file of the run is its error too
-    report  is called with that text, by one run at a time; an exception from it ends all runs
+    report  is called with that text in the main thread; an exception from it ends all runs
     """
 
     name: str
@@ -116,66 +116,51 @@ class ScheduledRun:
 
 
 def run_all(runs: Sequence[ScheduledRun], screen: Screen, parallel: int) -> None:
-    """Do the work of runs in their order, `parallel` at once; a run waits for those it reads.
+    """Do the work of runs in their order, `parallel` at once; one that reads others waits for them.
 
-    Runs that read others come last within their group, so that they block no run that could begin.
+    While a run waits, later ones take its place.
     """
-    stop, reporting = threading.Event(), threading.Lock()
-    done: dict[str, Future[None]] = {}
+    stop = threading.Event()
 
     def check() -> None:
         if stop.is_set():
             raise KeyboardInterrupt
 
-    # A lane per thread. Of several, each sees the device of its number and shows no progress.
+    # Of several lanes, each sees the device of its number and shows no progress.
     if parallel == 1:
         free = [Lane(screen, {}, check)]
     else:
         free = [Lane(Screen(is_writer=False), _select_device(i), check) for i in range(parallel)]
-
-    def attempt(run: ScheduledRun) -> None:
-        wait([done[name] for name in run.reads])
-        if stop.is_set():
-            return
-        lane = free.pop()
-        try:
-            error = run.work(lane)
-        except Refused as refused:
-            error = str(refused)
-        except (OSError, RuntimeError, ValueError) as unreadable:  # a file of this run alone
-            error = f"{type(unreadable).__name__}: {unreadable}"
-        finally:
-            free.append(lane)
-        with reporting:
-            try:
-                run.report(error)
-            except BaseException:
-                stop.set()
-                raise
-
+    waiting, ended = list(runs), set[str]()
+    running: dict[Future[str], tuple[ScheduledRun, Lane]] = {}
     with ThreadPoolExecutor(parallel) as pool:
         try:
             try:
-                # Threads take the oldest task first: a run waits only for runs that have begun.
-                for run in runs:
-                    done[run.name] = pool.submit(attempt, run)
-                _wait_for(done.values())
+                while waiting or running:
+                    ready = [run for run in waiting if ended.issuperset(run.reads)]
+                    for run in ready[: len(free)]:
+                        waiting.remove(run)
+                        lane = free.pop()
+                        running[pool.submit(_attempt, run, lane)] = run, lane
+                    for future in wait(running, _POLL_SECS, FIRST_COMPLETED).done:
+                        run, lane = running.pop(future)
+                        run.report(future.result())
+                        free.append(lane)
+                        ended.add(run.name)
             finally:
                 stop.set()
-        except BaseException:
+        finally:
             stop.set()  # again: a second signal may have come during the first call
-            pool.shutdown(cancel_futures=True)
-            raise
 
 
-def _wait_for(futures: Collection[Future[None]]) -> None:
-    """Wait until all have ended; raise the exception of a run that failed before others."""
-    waited = wait(futures, _POLL_SECS, FIRST_EXCEPTION)
-    while waited.not_done and not any(future.exception() for future in waited.done):
-        waited = wait(futures, _POLL_SECS, FIRST_EXCEPTION)
-    # A run that was interrupted because another failed comes after that.
-    for future in sorted(waited.done, key=lambda f: isinstance(f.exception(), KeyboardInterrupt)):
-        future.result()
+def _attempt(run: ScheduledRun, lane: Lane) -> str:
+    """Do the work of a run; return "" or its error, which an unreadable file is too."""
+    try:
+        return run.work(lane)
+    except Refused as refused:
+        return str(refused)
+    except (OSError, RuntimeError, ValueError) as unreadable:
+        return f"{type(unreadable).__name__}: {unreadable}"
 
 
 def parse_list(flag: str, text: str, parse: Callable[[str], Any], words: str) -> list[Any]:

@@ -226,8 +226,7 @@ class Study:
                 functools.partial(self._run, results[run.row.name], run),
                 functools.partial(report, run),
             )
-            # Runs that wait come last in a seed: they block no run that could begin.
-            for run in sorted(self.runs, key=lambda run: (run.seed, bool(run.sources)))
+            for run in self.runs
         ]
         run_all(scheduled, screen, parallel)
         return list(results.values())
@@ -286,12 +285,12 @@ class Study:
         if isinstance(command, str):
             result.missing[task.name] = command
             return ""
-        if read_scores(folder) is None:
-            if error := lane.run(f"{run.label}, {task.name}", command, folder):
-                return f"{task.name}: {error}"
+        error = (
+            "" if read_scores(folder) else lane.run(f"{run.label}, {task.name}", command, folder)
+        )
         learned = read_scores(folder)
-        if learned is None:
-            return f"{task.name}: {folder} has no summary"
+        if error or learned is None:
+            return f"{task.name}: {error or f'{folder} has no summary'}"
         score = choose_score(*learned)
         result.scores.setdefault(f"{task.name}_{score}", {})[run.seed] = learned[0][score]
         return ""

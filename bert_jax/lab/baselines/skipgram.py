@@ -65,7 +65,7 @@ def make_pairs(
     is_kept_T = rng.random(len(ids_T)) < keep_V[ids_T]
     ids_T, row_T = ids_T[is_kept_T], row_T[is_kept_T]
     reach_T = rng.integers(1, window + 1, len(ids_T))
-    centers, contexts = [], []
+    sides = [np.empty((2, 0), np.int32)]
     for distance in range(1, min(window, max(len(ids_T) - 1, 0)) + 1):
         is_one_row = row_T[distance:] == row_T[:-distance]
         for center, context in (
@@ -73,16 +73,15 @@ def make_pairs(
             (slice(None, -distance), slice(distance, None)),
         ):
             is_near = is_one_row & (reach_T[center] >= distance)
-            centers.append(ids_T[center][is_near])
-            contexts.append(ids_T[context][is_near])
-    pairs = np.stack([np.concatenate([[], *side]) for side in (centers, contexts)]).astype(np.int32)
-    pairs = pairs[:, rng.permutation(pairs.shape[1])]
+            sides.append(np.stack([ids_T[center][is_near], ids_T[context][is_near]]))
+    pairs = np.concatenate(sides, axis=1)
     count = pairs.shape[1]
     batches = max(1, -(-count // (_PAIRS * _BATCHES))) * _BATCHES
-    padded = np.pad(pairs, [(0, 0), (0, batches * _PAIRS - count)])
-    weights = (np.arange(batches * _PAIRS) < count).astype(np.float32)
-    shape = (batches, _PAIRS)
-    return padded[0].reshape(shape), padded[1].reshape(shape), weights.reshape(shape)
+    places = batches * _PAIRS
+    padded = np.pad(pairs[:, rng.permutation(count)], [(0, 0), (0, places - count)])
+    weights = (np.arange(places) < count).astype(np.float32)
+    centers_NP, contexts_NP = padded.reshape(2, batches, _PAIRS)
+    return centers_NP, contexts_NP, weights.reshape(batches, _PAIRS)
 
 
 def sum_losses(v_PD: jax.Array, u_PKD: jax.Array, weights_PK: jax.Array) -> jax.Array:

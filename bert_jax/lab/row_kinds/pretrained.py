@@ -108,9 +108,8 @@ def _score_run(run: Run, seq_len: int, screen: Screen) -> Scores:
 
 def _score_rung(run: Run, seq_len: int, screen: Screen) -> Scores:
     """Return the held-out loss of the run's own last evaluation alone."""
-    loss = small_files.field(
-        small_files.read_object(run.folder / SUMMARY, run.folder), HELDOUT_LOSS, float, run.folder
-    )
+    summary = small_files.read_object(run.folder / SUMMARY, run.folder)
+    loss = small_files.field(summary, HELDOUT_LOSS, float, run.folder)
     return {**explain_missing("a rung of a ladder has its own held-out loss"), HELDOUT_LOSS: loss}
 
 
@@ -185,13 +184,11 @@ def _score_checkpoint(run: Run, seq_len: int, screen: Screen) -> Scores:
     """Score masked words, and read the run's own held-out measures at the step."""
     scores = score_masked_words(_locate_checkpoint(run), run.store, seq_len, screen)
     step = parse_settings(run.row.flags).get(_STEP)
-    lines = read_metrics(run.sources[0] / METRICS)
-    evaluated = [line for line in lines if line["split"] == HELDOUT]
-    if step:
-        evaluated = [line for line in evaluated if line["step"] == int(step)]
-    own = evaluated[-1] if evaluated else {}
-    names = {name: name.removeprefix(f"{HELDOUT}_") for name in OWN_MEASURES}
-    return {**scores, **{name: own[key] for name, key in names.items() if key in own}}
+    own: dict[str, float] = {}
+    for line in read_metrics(run.sources[0] / METRICS):
+        if line["split"] == HELDOUT and (not step or line["step"] == int(step)):
+            own = {f"{HELDOUT}_{name}": value for name, value in line.items()}
+    return {**scores, **{name: own[name] for name in OWN_MEASURES if name in own}}
 
 
 def _parse_address(row: StudyRow) -> str:

@@ -103,7 +103,7 @@ def test_a_disk_that_is_too_small_is_named_before_anything_is_computed(toy, monk
         usage = SimpleNamespace(free=free_bytes)
         monkeypatch.setattr(frozen_ner.shutil, "disk_usage", lambda _: usage)
 
-    encoder = Encoder(None, 512, LAYERS + 1, WIDTH, digest="", run=None)
+    encoder = Encoder(None, LAYERS + 1, WIDTH, digest="", run=None)
     leave(needed)
     frozen_ner.check_room(task, encoder)
     leave(needed - 1)
