@@ -9,13 +9,12 @@ import decimal
 import itertools
 import pathlib
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax.config import FinetuneConfig, overrides, validate
 from bert_jax.lab import runs as runs_lib
-from bert_jax.lab.runs import Lane, ScheduledRun, parse_list
+from bert_jax.lab.runs import Lane, parse_list
 from bert_jax.logging.console import BAD, FAINT, Screen
 from bert_jax.runtime import workdir_lock
 from bert_jax.runtime.cli import GivenConfig
@@ -201,13 +200,9 @@ class Grid:
             else:
                 screen.print(f"{label}  {score} {outcomes[number].scores[score]:.4f}")
 
-        scheduled = [
-            ScheduledRun(outcome.run.name, (), partial(work, number), partial(report, number))
-            for number, outcome in enumerate(outcomes)
-            if not outcome.is_finished
-        ]
         compare()  # keeps the settings: a killed run must not resume with others
-        runs_lib.run_all(scheduled, screen, parallel)
+        reads = {i: () for i, outcome in enumerate(outcomes) if not outcome.is_finished}
+        runs_lib.run_all(reads, work, report, runs_lib.open_lanes(screen, parallel))
         failed = sum(not outcome.is_finished for outcome in outcomes)
         if failed == len(outcomes):
             screen.print(f"no run came to its end; their logs are {self.folder}/*.log", BAD)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any
+from typing import Any, TypeVar
 
 from bert_jax.config import flatten
 from bert_jax.logging.console import Screen, duration
@@ -26,6 +26,7 @@ from data_pipeline.io import small_files
 from data_pipeline.io.atomic import check_no_file, write_json
 from data_pipeline.io.refused import Refused
 
+Key = TypeVar("Key")  # names a run
 _POLL_SECS = 1.0  # pause between checks for a signal, which another thread may have got
 _MAX_LOCKED_SECS = 120.0  # time for a killed command's run to save and leave its folder
 _END_BYTES = 1 << 16  # of a metrics.jsonl, whose lines have about 1 KB
@@ -39,7 +40,12 @@ class Lane:
 
     screen: Screen
     environment: Mapping[str, str]
-    check: Callable[[], None] = lambda: None  # called every second; what it raises interrupts
+    # Once it is set, the command is interrupted.
+    stop: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+    def _check(self) -> None:
+        if self.stop.is_set():
+            raise KeyboardInterrupt
 
     def run(self, label: str, command: Sequence[str], folder: pathlib.Path) -> str:
         """Run a command that works in a folder, with its log next to it; return "" or its error.
@@ -51,14 +57,14 @@ class Lane:
         if workdir_lock.is_locked(folder):
             with self.screen.spinning(f"{label}: another process still works in {folder}"):
                 while workdir_lock.is_locked(folder) and time.monotonic() < end:
-                    self.check()
+                    self._check()
                     time.sleep(_POLL_SECS)
         log, began = folder.parent / f"{folder.name}.log", time.monotonic()
         old_bytes = log.stat().st_size if log.exists() else 0  # of an earlier start
         with self.screen.spinning(label) as show:
 
             def show_progress() -> None:
-                self.check()
+                self._check()
                 step = _read_last_step(folder)
                 progress = f", step {step:,}" if step else ""
                 show(f"{label}{progress}, {duration(time.monotonic() - began)}")
@@ -101,66 +107,54 @@ def _select_device(number: int) -> dict[str, str]:
     return environment
 
 
-@dataclasses.dataclass(frozen=True)
-class ScheduledRun:
-    """Hold a run: its work in a lane, and the function that is told the result.
+def run_all(
+    reads: Mapping[Key, Collection[Key]],
+    work: Callable[[Key, Lane], str],
+    report: Callable[[Key, str], None],
+    lanes: Sequence[Lane],
+) -> None:
+    """Do the work of runs in the order of `reads`, one at a time in each lane, and report results.
 
-    work    returns "" or an error; an unreadable file of the run is its error too
-    report  is called with that text in the main thread; an exception from it ends all runs
+    A run waits for those that it reads, while later ones take its place. `work` returns "" or an
+    error; an unreadable file of a run is its error too. An exception from `report` ends all runs.
     """
-
-    name: str
-    reads: Collection[str]  # names of earlier runs
-    work: Callable[[Lane], str]
-    report: Callable[[str], None]
-
-
-def run_all(runs: Sequence[ScheduledRun], screen: Screen, parallel: int) -> None:
-    """Do the work of runs in their order, `parallel` at once; one that reads others waits for them.
-
-    While a run waits, later ones take its place.
-    """
-    stop = threading.Event()
-
-    def check() -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-
-    # Of several lanes, each sees the device of its number and shows no progress.
-    if parallel == 1:
-        free = [Lane(screen, {}, check)]
-    else:
-        free = [Lane(Screen(is_writer=False), _select_device(i), check) for i in range(parallel)]
-    waiting, ended = list(runs), set[str]()
-    running: dict[Future[str], tuple[ScheduledRun, Lane]] = {}
-    with ThreadPoolExecutor(parallel) as pool:
+    waiting, ended, free = list(reads), set[Key](), list(lanes)
+    running: dict[Future[str], tuple[Key, Lane]] = {}
+    with ThreadPoolExecutor(len(lanes)) as pool:
         try:
             try:
                 while waiting or running:
-                    ready = [run for run in waiting if ended.issuperset(run.reads)]
+                    ready = [run for run in waiting if ended.issuperset(reads[run])]
                     for run in ready[: len(free)]:
                         waiting.remove(run)
                         lane = free.pop()
-                        running[pool.submit(_attempt, run, lane)] = run, lane
+                        running[pool.submit(_attempt, work, run, lane)] = run, lane
                     for future in wait(running, _POLL_SECS, FIRST_COMPLETED).done:
                         run, lane = running.pop(future)
-                        run.report(future.result())
+                        report(run, future.result())
                         free.append(lane)
-                        ended.add(run.name)
+                        ended.add(run)
             finally:
-                stop.set()
+                lanes[0].stop.set()
         finally:
-            stop.set()  # again: a second signal may have come during the first call
+            lanes[0].stop.set()  # again: a second signal may have come during the first call
 
 
-def _attempt(run: ScheduledRun, lane: Lane) -> str:
-    """Do the work of a run; return "" or its error, which an unreadable file is too."""
+def _attempt(work: Callable[[Key, Lane], str], run: Key, lane: Lane) -> str:
     try:
-        return run.work(lane)
+        return work(run, lane)
     except Refused as refused:
         return str(refused)
     except (OSError, RuntimeError, ValueError) as unreadable:
         return f"{type(unreadable).__name__}: {unreadable}"
+
+
+def open_lanes(screen: Screen, parallel: int) -> list[Lane]:
+    """Open lanes that stop together; each of several sees one device and shows no progress."""
+    if parallel == 1:
+        return [Lane(screen, {})]
+    stop, silent = threading.Event(), Screen(is_writer=False)
+    return [Lane(silent, _select_device(number), stop) for number in range(parallel)]
 
 
 def parse_list(flag: str, text: str, parse: Callable[[str], Any], words: str) -> list[Any]:

@@ -7,7 +7,6 @@ encoded examples. Stores and task files may move: paths are not compared.
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +20,9 @@ from bert_jax.lab.row_kinds.kinds import find_kind
 from bert_jax.lab.row_kinds.row_kind import RowCost, RowKind, Run, load_task, split_names
 from bert_jax.lab.runs import (
     Lane,
-    ScheduledRun,
     choose_score,
     is_finished,
+    open_lanes,
     read_scores,
     refuse_others,
     run_all,
@@ -214,21 +213,19 @@ class Study:
         write_json(self.folder / FILE, dataclasses.asdict(self._identity))
         results = {row.name: RowResult(row) for row in self.config.rows}
 
-        def report(run: Run, error: str) -> None:
+        runs = {run.folder: run for run in self.runs}
+
+        def work(folder: pathlib.Path, lane: Lane) -> str:
+            return self._run(results[runs[folder].row.name], runs[folder], lane)
+
+        def report(folder: pathlib.Path, error: str) -> None:
+            run = runs[folder]
             if error:
                 results[run.row.name].errors.append(f"seed {run.seed}: {error}")
                 screen.print(f"{run.label} failed: {error}", BAD)
 
-        scheduled = [
-            ScheduledRun(
-                run.folder.name,
-                [source.name for source in run.sources],
-                functools.partial(self._run, results[run.row.name], run),
-                functools.partial(report, run),
-            )
-            for run in self.runs
-        ]
-        run_all(scheduled, screen, parallel)
+        reads = {run.folder: run.sources for run in self.runs}
+        run_all(reads, work, report, open_lanes(screen, parallel))
         return list(results.values())
 
     def _run(self, result: RowResult, run: Run, lane: Lane) -> str:

@@ -200,11 +200,9 @@ def train_tagger(
     steps_per_epoch = -(-rows.examples // training.batch_size)
     steps = steps_per_epoch * training.epochs
     tx = build_optimizer(training.learning_rate, steps)
-    mixed, width = len(features.layers), vectors_TKD.shape[2]
-    if features.is_joined:
-        mixed, width = 1, mixed * width
+    read = build_batch(rows, vectors_TKD, np.zeros(1, np.int64), features)["vectors"].shape[2:]
     key = jax.random.key(training.seed)
-    params: Any = bilstm.init_params(key, mixed, width, training.units, task.classes)
+    params: Any = bilstm.init_params(key, *read, training.units, task.classes)
     state = params, tx.init(params)
     step = compile_step(_mean_loss, tx)
 
@@ -215,14 +213,11 @@ def train_tagger(
     dev, main = task.dev_splits[0], task.main_score
     best = FrozenNerResult(0, {main: -1.0}, {})
     with screen.spinning(f"{features.name}: compiling") as show:
-        for number in range(steps):
-            positions = number * training.batch_size + np.arange(training.batch_size)
-            batch = build_batch(rows, vectors_TKD, stream.locate(positions)[1], features)
-            state, loss = step(state, batch)
-            show(f"{features.name}: step {number + 1:,} of {steps:,}")
-            epoch, left = divmod(number + 1, steps_per_epoch)
-            if left:
-                continue
+        for epoch in range(1, training.epochs + 1):
+            for number in range((epoch - 1) * steps_per_epoch, epoch * steps_per_epoch):
+                (index_B,) = stream.examples_of_steps(number, number + 1)
+                state, loss = step(state, build_batch(rows, vectors_TKD, index_B, features))
+                show(f"{features.name}: step {number + 1:,} of {steps:,}")
             logits = {dev: predict_split(dev)}
             scores = task.score(dev, logits[dev])
             line = f"{features.name}  epoch {epoch}  loss {loss:.3f}  {main} {scores[main]:.4f}"
