@@ -133,7 +133,7 @@ COMMAND = Kinds(
 if __name__ == "__main__":
     cli.check_command_line(COMMAND)
 
-from bert_jax.lab import grid, plan, probe
+from bert_jax.lab import grid, plan, probe, report
 from bert_jax.lab.study import Study
 from bert_jax.logging.console import Screen
 from bert_jax.runtime import workdir_lock
@@ -163,9 +163,6 @@ def _compare(log: LibraryLog, flags: StudyFlags) -> int:
     if flags.plan:
         return DONE
     results = study.run(screen, flags.parallel)
-    # Imported here, so that refusals do not wait for matplotlib.
-    from bert_jax.lab import report
-
     summary = report.Report(results, config.paper, config.compare_with)
     page, *others = report.write(study.folder, summary)
     for table in summary.tables():

@@ -6,6 +6,6 @@ is not repeated.
 
 Read runs.py (child processes at once, and what a folder's runs are). A study: study_config.py,
 row_kinds/ (how a row is trained and scored), study.py, then report.py and plan.py; ladder.py and
-ladder_report.py stand on it. grid.py and grid_report.py fine-tune over rates, probe.py on the
+ladder_report.py stand on it. grid.py fine-tunes over rates, probe.py on the
 checkpoints of a run. baselines/ trains what came before BERT.
 """
