@@ -349,8 +349,8 @@ def draw_figure(grid: GridComparison, title: str) -> Figure:
         label = f"rate {format_rate(line)}" if over_epochs else f"{line:g} epoch{'s' * (line != 1)}"
         _draw_line(ax, dict(sorted(points.items())), number, label)
     if grid.baseline is not None:
-        dashes = {"linewidth": 1.1, "linestyle": (0, (5, 3))}
-        ax.axhline(grid.baseline, label="baseline", color=plots.GRAY, **dashes)
+        look: dict[str, Any] = {"color": plots.GRAY, "linewidth": 1.1, "linestyle": (0, (5, 3))}
+        ax.axhline(grid.baseline, label="baseline", **look)
     ax.set_xticks(range(len(xs)), [f"{x:g}" if over_epochs else format_rate(x) for x in xs])
     ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     ax.set_xlim(-0.4, len(xs) - 0.6)

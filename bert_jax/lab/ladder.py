@@ -16,9 +16,8 @@ from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config, ModelConfig
-from bert_jax.lab.row_kinds.kinds import find_kind
-from bert_jax.lab.row_kinds.pretrained import HELDOUT_LOSS
-from bert_jax.lab.row_kinds.row_kind import RowCost, build_flags
+from bert_jax.lab.kinds import HELDOUT_LOSS, find_kind
+from bert_jax.lab.row_kind import RowCost, build_flags
 from bert_jax.lab.runs import parse_list
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 from bert_jax.logging.metrics_writer import SUMMARY

@@ -13,9 +13,8 @@ from bert_jax.config import ResolvedRun
 from bert_jax.interop.teacher import read_teacher_sizes
 from bert_jax.lab.baselines.settings import BASELINES
 from bert_jax.lab.baselines.training import measure_steps
-from bert_jax.lab.row_kinds.baseline_rows import build_steps
-from bert_jax.lab.row_kinds.pretrained import load_row
-from bert_jax.lab.row_kinds.row_kind import RowCost
+from bert_jax.lab.kinds import build_steps, load_row
+from bert_jax.lab.row_kind import RowCost
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 from bert_jax.logging.console import Screen, duration
 from bert_jax.parallel import mesh as mesh_lib

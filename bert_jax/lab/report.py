@@ -14,8 +14,8 @@ import rich.text
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bert_jax.lab.row_kinds.kinds import OWN_MEASURES
-from bert_jax.lab.row_kinds.row_kind import COMMON
+from bert_jax.lab.kinds import OWN_MEASURES
+from bert_jax.lab.row_kind import COMMON
 from bert_jax.lab.study import RowResult
 from bert_jax.logging import plots
 from bert_jax.logging.statistics import (

@@ -16,8 +16,8 @@ import numpy as np
 
 from bert_jax.config import flatten, recorded
 from bert_jax.config.schema import with_length
-from bert_jax.lab.row_kinds.kinds import find_kind
-from bert_jax.lab.row_kinds.row_kind import RowCost, RowKind, Run, load_task, split_names
+from bert_jax.lab.kinds import find_kind
+from bert_jax.lab.row_kind import RowCost, RowKind, Run, load_task, split_names
 from bert_jax.lab.runs import (
     Lane,
     choose_score,

@@ -13,7 +13,7 @@ class StudyRow:
     """A system of the study, trained once for each seed."""
 
     name: str = setting("", "name of the row; its workdirs are NAME-seedN")
-    kind: str = setting("pretrain", "kind of training: a name in bert_jax/lab/row_kinds/kinds.py")
+    kind: str = setting("pretrain", "kind of training: a name in bert_jax/lab/kinds.py")
     config: str = setting("", "config file of its training, as FILE[:NAME=VALUE,...]")
     flags: str = setting("", "settings that override the file's, as KEY=VALUE separated by spaces")
     paper: str = setting("", "the paper's figure for this row, shown next to ours")

@@ -200,9 +200,9 @@ def train_tagger(
     steps_per_epoch = -(-rows.examples // training.batch_size)
     steps = steps_per_epoch * training.epochs
     tx = build_optimizer(training.learning_rate, steps)
-    read = build_batch(rows, vectors_TKD, np.zeros(1, np.int64), features)["vectors"].shape[2:]
-    key = jax.random.key(training.seed)
-    params: Any = bilstm.init_params(key, *read, training.units, task.classes)
+    example = build_batch(rows, vectors_TKD, np.zeros(1, np.int64), features)["vectors"]
+    key, (mixed, width) = jax.random.key(training.seed), example.shape[2:]
+    params: Any = bilstm.init_params(key, mixed, width, training.units, task.classes)
     state = params, tx.init(params)
     step = compile_step(_mean_loss, tx)
 

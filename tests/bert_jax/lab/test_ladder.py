@@ -11,8 +11,8 @@ import rich.console
 from bert_jax.config import Config, overrides
 from bert_jax.lab import ladder as ladder_lib
 from bert_jax.lab import ladder_report
+from bert_jax.lab.kinds import load_row
 from bert_jax.lab.ladder import Forecast, RungResult
-from bert_jax.lab.row_kinds.pretrained import load_row
 from bert_jax.lab.study import Study
 from bert_jax.logging import console as screen_lib
 from bert_jax.logging.metrics_writer import SUMMARY

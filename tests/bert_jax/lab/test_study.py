@@ -20,10 +20,8 @@ import rich.console
 from bert_jax.config import ModelConfig, overrides
 from bert_jax.lab import plan, report, runs
 from bert_jax.lab import study as study_lib
-from bert_jax.lab.row_kinds.baseline_rows import build_steps
-from bert_jax.lab.row_kinds.kinds import KINDS
-from bert_jax.lab.row_kinds.pretrained import choose_sentences, score_masked_words
-from bert_jax.lab.row_kinds.row_kind import (
+from bert_jax.lab.kinds import KINDS, build_steps, choose_sentences, score_masked_words
+from bert_jax.lab.row_kind import (
     COMMON,
     MASKED_WORDS,
     PSEUDO_PERPLEXITY,

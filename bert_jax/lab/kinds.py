@@ -1,9 +1,12 @@
-"""Define the kinds of rows that are encoders: trained by bert_jax.train, then fine-tuned or frozen.
+"""Define how the rows of each kind are checked, trained and scored; KINDS lists the kinds by name.
 
-`pretrain` trains a run; `rung` does too, and its score is the run's own held-out loss. Three kinds
-read the run of another row: `checkpoint` fine-tunes it with its own settings or from another step,
-`untrained` fine-tunes new weights of the same sizes, `frozen` learns tasks on its last four layers.
-`given` fine-tunes a checkpoint from elsewhere.
+Encoders: `pretrain` trains a run; `rung` does too, and its score is the run's own held-out loss.
+Three kinds read the run of another row: `checkpoint` fine-tunes it with its own settings or from
+another step, `untrained` fine-tunes new weights of the same sizes, `frozen` learns tasks on its
+last four layers. `given` fine-tunes a checkpoint from elsewhere.
+
+What came before BERT: `skipgram` and `bilm` train a run by bert_jax.baseline, `counts` trains
+nothing, `taglm` reads a run of each; tasks are learned on their frozen vectors.
 """
 
 import dataclasses
@@ -18,9 +21,19 @@ from bert_jax.inference import pseudo_likelihood, store_scores
 from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import hash_weights, place_masked_lm
-from bert_jax.lab.baselines.settings import BERT
-from bert_jax.lab.row_kinds.baseline_rows import check_without_run
-from bert_jax.lab.row_kinds.row_kind import (
+from bert_jax.lab.baselines import bilm, skipgram, training
+from bert_jax.lab.baselines.settings import (
+    BASELINES,
+    BERT,
+    BILM,
+    COUNTS,
+    ELMO,
+    SKIPGRAM,
+    TAGLM,
+    BiLM,
+    SkipGram,
+)
+from bert_jax.lab.row_kind import (
     MASKED_WORDS,
     PSEUDO_PERPLEXITY,
     RowCost,
@@ -30,6 +43,8 @@ from bert_jax.lab.row_kinds.row_kind import (
     build_flags,
     explain_missing,
     load_config,
+    load_tagger,
+    parse_numbers,
     parse_settings,
 )
 from bert_jax.lab.study_config import StudyRow
@@ -39,20 +54,30 @@ from bert_jax.planning.estimate import count_step_flops
 from data_pipeline.io import small_files
 from data_pipeline.io.jsonl import read_metrics
 from data_pipeline.io.refused import Refused
+from data_pipeline.spec.fields import check_fields
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import HELDOUT, Split, open_store
 
-# A measure in a run's summary -> the task that rows with the measure learn, in words.
+# A measure of one objective in a run's summary -> the task that rows with it learn, in words.
 OWN_MEASURES = {
     "heldout_causal_loss": "predict the next token",
     "heldout_nsp_accuracy": "predict whether a sentence is the next",
     "heldout_rtd_auc": "detect replaced tokens",
+    "heldout_skipgram_loss": "tell a neighbor from negatives",
+    "heldout_bilm_loss": "predict the next token in both directions",
 }
 HELDOUT_LOSS = "heldout_mlm_loss"  # a summary's key, and the score of a rung
 _SCORED_ROWS_PER_STEP, _MAX_SCORED_ROWS = 64, 1 << 20
 _SENTENCES = 256  # scored for the pseudo-perplexity
 _STEP = "step"  # a flag of a `checkpoint` row
 _ADDRESS = "checkpoint"  # a flag of a `given` row
+_TOKENS = "tokens"  # a flag of a baseline's row: positions to read, instead of steps or epochs
+_HAS_NO_MASKS = {
+    COUNTS: "counts predict no words",
+    SKIPGRAM: "its vectors do not depend on context",
+    BILM: "it reads from one side at a time",
+    TAGLM: "it only combines the runs of other rows",
+}
 
 
 def load_row(row: StudyRow, store: str) -> Config:
@@ -213,7 +238,89 @@ def _score_given(run: Run, seq_len: int, screen: Screen) -> Scores:
     return score_masked_words(_parse_address(run.row), run.store, seq_len, screen)
 
 
-PRETRAIN = RowKind(
+def load_settings(row: StudyRow, store: str) -> Any:
+    """Read the settings of a baseline from a row's flags.
+
+    Raises:
+      Refused: there is no such setting, or its value is not allowed.
+    """
+    texts = parse_settings(row.flags)
+    if _TOKENS in texts and (others := texts.keys() & {"steps", "epochs"}):
+        raise Refused(
+            f"its flags have {_TOKENS}={texts[_TOKENS]} and {others.pop()}, which both set its "
+            "length; leave one of them out"
+        )
+    values = parse_numbers(BASELINES[row.kind], texts, "flags", tokens=float)
+    count = values.pop(_TOKENS, None)
+    settings = BASELINES[row.kind](**values)
+    if count is not None:
+        if isinstance(settings, BiLM):
+            steps = round(count / (settings.batch_size * settings.seq_len))
+            settings = dataclasses.replace(settings, steps=steps)
+        else:
+            epochs = count / open_store(store).train.tokens
+            settings = dataclasses.replace(settings, epochs=epochs)
+    check_fields(settings, "flags")
+    return settings
+
+
+def _check_baseline(row: StudyRow, store: str) -> dict[str, Any]:
+    training.open_text(store)
+    settings = dataclasses.asdict(load_settings(row, store))
+    return {"kind": row.kind, **settings, **_identify_tagger(row)}
+
+
+def _identify_tagger(row: StudyRow) -> dict[str, dict[str, float]]:
+    settings = load_tagger(row)
+    return {"tagger": settings} if settings else {}
+
+
+def _count_baseline_cost(row: StudyRow, store: str, vocab_size: int) -> RowCost:
+    """Count operations as count_train_flops does: 2 forward and 4 backward for each product.
+
+    A skip-gram counts window + 1 pairs a token, the mean over random windows, as if no token were
+    dropped.
+    """
+    settings = load_settings(row, store)
+    if isinstance(settings, SkipGram):
+        tokens = settings.epochs * open_store(store).train.tokens
+        pairs = settings.window + 1
+        return RowCost(tokens, 6.0 * tokens * pairs * (1 + settings.negatives) * settings.width)
+    tokens = settings.steps * settings.batch_size * settings.seq_len
+    layer = settings.width * 8 * settings.units + settings.units * settings.width
+    direction = settings.layers * layer + settings.width * vocab_size
+    return RowCost(float(tokens), 6.0 * tokens * 2 * direction)
+
+
+def build_steps(row: StudyRow, store: str) -> training.Steps:
+    """Build the training steps of a baseline's row."""
+    settings = load_settings(row, store)
+    module = skipgram if isinstance(settings, SkipGram) else bilm
+    return module.build_steps(training.open_text(store), settings)
+
+
+def _build_baseline_command(run: Run) -> list[str]:
+    settings = dataclasses.asdict(load_settings(run.row, run.store)) | {"seed": run.seed}
+    return [
+        *(sys.executable, "-m", "bert_jax.baseline", run.row.kind),
+        *(f"--store={run.store}", f"--workdir={run.folder}"),
+        *(f"--{name}={value}" for name, value in settings.items()),
+    ]
+
+
+def _score_baseline(run: Run, seq_len: int, screen: Screen) -> Scores:
+    summary = small_files.read_object(run.folder / training.SUMMARY, run.folder)
+    loss = summary["heldout_loss"]
+    value = "the store has no held-out text" if loss is None else float(loss)
+    return {**explain_missing(_HAS_NO_MASKS[run.row.kind]), f"heldout_{run.row.kind}_loss": value}
+
+
+def _check_vectors(row: StudyRow, store: str) -> dict[str, Any]:
+    """Identify a row of frozen vectors that trains no run."""
+    return {"kind": row.kind, "reads": row.reads, **_identify_tagger(row)}
+
+
+_PRETRAIN = RowKind(
     check=_check,
     cost=_count_cost,
     command=_build_command,
@@ -222,8 +329,7 @@ PRETRAIN = RowKind(
     fields=("config", "flags", "finetune"),
     scores_on_device=True,
 )
-RUNG = dataclasses.replace(PRETRAIN, scores=_score_rung, scores_on_device=False)
-CHECKPOINT = RowKind(
+_CHECKPOINT = RowKind(
     check=_check_checkpoint,
     scores=_score_checkpoint,
     address=_locate_checkpoint,
@@ -231,24 +337,62 @@ CHECKPOINT = RowKind(
     reads=("pretrain",),
     scores_on_device=True,
 )
-UNTRAINED = dataclasses.replace(
-    CHECKPOINT,
+_UNTRAINED = dataclasses.replace(
+    _CHECKPOINT,
     scores=lambda *_: explain_missing("it is not pre-trained"),
     fields=("finetune",),
     finetune_flags=("--config.from_scratch=True",),
     scores_on_device=False,
 )
-GIVEN = dataclasses.replace(
-    CHECKPOINT,
-    check=_check_given,
-    scores=_score_given,
-    address=lambda run: _parse_address(run.row),
-    reads=(),
+_SKIPGRAM = RowKind(
+    check=_check_baseline,
+    cost=_count_baseline_cost,
+    command=_build_baseline_command,
+    scores=_score_baseline,
+    address=lambda run: str(run.folder),
+    fields=("flags", "tagger"),
+    vectors=SKIPGRAM,
 )
-FROZEN = dataclasses.replace(
-    UNTRAINED,
-    check=check_without_run,
-    scores=lambda run, *_: explain_missing(f"the same as of {run.row.reads}"),
+_COUNTS = RowKind(
+    check=_check_vectors,
+    scores=lambda run, *_: explain_missing(_HAS_NO_MASKS[run.row.kind]),
+    address=lambda run: run.store,
     fields=("tagger",),
-    vectors=BERT,
+    vectors=COUNTS,
 )
+KINDS: dict[str, RowKind] = {
+    "pretrain": _PRETRAIN,
+    "rung": dataclasses.replace(_PRETRAIN, scores=_score_rung, scores_on_device=False),
+    "checkpoint": _CHECKPOINT,
+    "untrained": _UNTRAINED,
+    "given": dataclasses.replace(
+        _CHECKPOINT,
+        check=_check_given,
+        scores=_score_given,
+        address=lambda run: _parse_address(run.row),
+        reads=(),
+    ),
+    "frozen": dataclasses.replace(
+        _UNTRAINED,
+        check=_check_vectors,
+        scores=lambda run, *_: explain_missing(f"the same as of {run.row.reads}"),
+        fields=("tagger",),
+        vectors=BERT,
+    ),
+    COUNTS: _COUNTS,
+    SKIPGRAM: _SKIPGRAM,
+    BILM: dataclasses.replace(_SKIPGRAM, vectors=ELMO),
+    TAGLM: dataclasses.replace(
+        _COUNTS,
+        address=lambda run: ",".join(map(str, run.sources)),
+        reads=(SKIPGRAM, BILM),
+        vectors=TAGLM,
+    ),
+}
+
+
+def find_kind(row: StudyRow) -> RowKind:
+    """Return the kind of a row; raise Refused if the name is unknown."""
+    if row.kind not in KINDS:
+        raise Refused(f"its kind is {row.kind!r}; it must be one of {', '.join(KINDS)}")
+    return KINDS[row.kind]
