@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_jax.config import Config
+from bert_jax.lab.study_config import PlanFlags
 from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig
 from data_pipeline.cli.flags import Command, flag
@@ -31,17 +32,11 @@ LEARNING_RATE = 3e-3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LadderFlags:
+class LadderFlags(PlanFlags):
     """Declare the flags."""
 
     config: GivenConfig[Config] = cli.config_flag(
         Config, about=" whose first phase is trained, with config.data.store"
-    )
-    workdir: str = flag(
-        "",
-        "folder of the runs, of ladder.json and of ladder.png",
-        metavar="DIR",
-        is_required=True,
     )
     widths: str = flag("64,128,256", "widths of the models", metavar="N,...")
     tokens: str = flag(
@@ -67,14 +62,6 @@ class LadderFlags:
     max_operations: float | None = flag(
         None, "refuse a ladder that takes more operations, such as 5% of the planned run"
     )
-    parallel: int = flag(
-        1, "runs at once, on a GPU or TPU chip each; on a CPU they share it", minimum=1
-    )
-    plan: bool = flag(False, "print the cost of the ladder, and run nothing", "plan")
-    measure: bool = flag(True, "time short steps on this machine", "plan")
-
-    def __post_init__(self) -> None:
-        cli.check_folder(self.workdir)
 
 
 COMMAND = Command(
@@ -122,7 +109,7 @@ def _main(log: LibraryLog, flags: LadderFlags) -> int:
         log.hold()
     screen = Screen(is_writer=True)
     screen.print(f"{total:.3g} operations: {SHARE:.0%} of a run of {total / SHARE:.3g}")
-    plan.show(study.config, study.costs, screen, flags.plan, flags.measure)
+    plan.show(study, flags, screen)
     if flags.plan:
         return DONE
     results = study.run(screen, flags.parallel)

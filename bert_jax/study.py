@@ -16,22 +16,19 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_jax.config.schema import FinetuneConfig
-from bert_jax.lab.study_config import StudyConfig, StudyTask
+from bert_jax.lab.study_config import ManyRunsFlags, PlanFlags, StudyConfig, StudyTask
 from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig
 from data_pipeline.cli.flags import Command, Kinds, flag
 from data_pipeline.io.address import is_address
 from data_pipeline.io.refused import Refused
 
-_PARALLEL = "runs at once, on a GPU or TPU chip each; on CPUs they share the cores"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StudyFlags:
+class StudyFlags(PlanFlags):
     """Declare the flags of a comparison of systems."""
 
     config: GivenConfig[StudyConfig] = cli.config_flag(StudyConfig)
-    workdir: str = flag("", "folder of the study and of its runs", metavar="DIR", is_required=True)
     task: tuple[str, ...] = flag(
         (),
         "task that all rows learn, in addition to the config's: a fine-tuning config and its "
@@ -43,22 +40,13 @@ class StudyFlags:
         "score this finished run, such as BERT-seed0, and stop; used by the study itself",
         metavar="RUN",
     )
-    parallel: int = flag(1, _PARALLEL, minimum=1)
-    plan: bool = flag(False, "print the cost of the study, and run nothing", "plan")
-    measure: bool = flag(True, "time short steps, which takes seconds for each row", "plan")
-
-    def __post_init__(self) -> None:
-        cli.check_folder(self.workdir)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GridFlags:
+class GridFlags(ManyRunsFlags):
     """Declare the flags of grid."""
 
     config: GivenConfig[FinetuneConfig] = cli.config_flag(FinetuneConfig)
-    workdir: str = flag(
-        "", "folder of the runs, grid.json and grid.png", metavar="DIR", is_required=True
-    )
     learning_rates: str = flag("5e-5,4e-5,3e-5,2e-5", "learning rates to try", metavar="X,...")
     epochs: str = flag("2,3,4", "numbers of epochs to try", metavar="X,...")
     seeds: str = flag(
@@ -67,10 +55,6 @@ class GridFlags:
     score: str = flag(
         "", "deciding score, as in metrics.jsonl: dev_accuracy; empty: the task's own"
     )
-    parallel: int = flag(1, _PARALLEL, minimum=1)
-
-    def __post_init__(self) -> None:
-        cli.check_folder(self.workdir)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -159,7 +143,7 @@ def _compare(log: LibraryLog, flags: StudyFlags) -> int:
     if scored is not None:
         study.score(scored, screen)
         return DONE
-    plan.show(config, study.costs, screen, flags.plan, flags.measure)
+    plan.show(study, flags, screen)
     if flags.plan:
         return DONE
     results = study.run(screen, flags.parallel)

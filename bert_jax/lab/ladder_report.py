@@ -62,7 +62,8 @@ def draw_figure(ladder: Ladder) -> Figure:
     """
     figure = Figure(figsize=(7.2, 4.6), layout="constrained")
     axes = figure.add_subplot()
-    widths = sorted({each.width for each in [*ladder.outcomes, *ladder.forecasts]})
+    trained, asked = ({each.width for each in ladder.outcomes}, {f.width for f in ladder.forecasts})
+    widths = sorted(trained | asked)
     for width, color in zip(widths, itertools.cycle(plots.COLORS), strict=False):
         _draw_width(axes, ladder, width, color)
     if any(not each.is_used for each in ladder.outcomes):

@@ -15,7 +15,8 @@ from bert_jax.lab.baselines.settings import BASELINES
 from bert_jax.lab.baselines.training import measure_steps
 from bert_jax.lab.kinds import build_steps, load_row
 from bert_jax.lab.row_kind import RowCost
-from bert_jax.lab.study_config import StudyConfig, StudyRow
+from bert_jax.lab.study import Study
+from bert_jax.lab.study_config import PlanFlags, StudyConfig, StudyRow
 from bert_jax.logging.console import Screen, duration
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.trainer import setup
@@ -42,24 +43,18 @@ class StudyRowPlan:
         return duration(self.secs) if self.is_measured else f"at least {duration(self.secs)}"
 
 
-def show(
-    config: StudyConfig,
-    costs: Sequence[RowCost],
-    screen: Screen,
-    is_timed: bool,
-    is_measured: bool,
-) -> None:
-    """Print the cost of each row over its seeds, and how long it takes here if is_timed.
+def show(study: Study, flags: PlanFlags, screen: Screen) -> None:
+    """Print the cost of each row over its seeds, and with --plan how long it takes here.
 
     Steps are measured only then, since the runs of a study need the accelerator.
     """
-    rate = count_operations_per_sec() if is_timed else None
+    rate = count_operations_per_sec() if flags.plan else None
     plans = [
-        plan_row(config, row, cost, rate, screen if is_measured else None)
-        for row, cost in zip(config.rows, costs, strict=True)
+        plan_row(study.config, row, cost, rate, screen if flags.measure else None)
+        for row, cost in zip(study.config.rows, study.costs, strict=True)
     ]
     make_console(highlight=False).print(build_table(plans))
-    if is_timed:
+    if flags.plan:
         screen.print(describe_total(plans))
 
 
