@@ -107,8 +107,8 @@ def sum_losses(
     pairs = (forward[:, :-1], ids_BS[:, 1:]), (backward[:, 1:], ids_BS[:, :-1])
     weights_BS = mask_BS[:, 1:].astype(jnp.float32)
 
-    kernel_DV, bias_V = params["embeddings"].T, params["bias"]
-    sums = [bilstm.sum_token_losses(x, kernel_DV, bias_V, ids, weights_BS) for x, ids in pairs]
+    output = {"kernel": params["embeddings"].T, "bias": params["bias"]}
+    sums = [bilstm.sum_token_losses(output, x, ids, weights_BS) for x, ids in pairs]
     return jnp.stack(sums), jnp.sum(weights_BS)
 
 

@@ -244,10 +244,7 @@ def sum_losses(
     states_BSE = encode(params, arrays["source_ids"], lengths_B, rate, keys[0])
     adjusted_BTU = decode(params, states_BSE, mask_BS > 0, ids_BT[:, :-1], rate, keys[1])
     weights_BT = arrays["target_mask"][:, 1:].astype(jnp.float32)
-    output, labels_BT = params["output"], ids_BT[:, 1:]
-    total = bilstm.sum_token_losses(
-        adjusted_BTU, output["kernel"], output["bias"], labels_BT, weights_BT
-    )
+    total = bilstm.sum_token_losses(params["output"], adjusted_BTU, ids_BT[:, 1:], weights_BT)
     return total, jnp.sum(weights_BT)
 
 

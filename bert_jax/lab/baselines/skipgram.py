@@ -38,6 +38,7 @@ _MAX_HELDOUT_TOKENS = 100_000
 
 # float32[V,D] twice: vectors of tokens, and of tokens as contexts
 Tables = tuple[jax.Array, jax.Array]
+Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]  # as make_pairs returns them
 
 
 def compute_keep_shares(counts_V: np.ndarray, subsample: float) -> np.ndarray:
@@ -51,7 +52,7 @@ def compute_keep_shares(counts_V: np.ndarray, subsample: float) -> np.ndarray:
 
 def make_pairs(
     rows: EncodedRows, index_B: np.ndarray, window: int, keep_V: np.ndarray, seeds: tuple[int, ...]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> Pairs:
     """Pair the kept tokens of some rows with their neighbors, in random order, in batches.
 
     Shapes: centers int32[N,P], their contexts int32[N,P], weights float32[N,P]: 0 is padding.
@@ -109,18 +110,16 @@ def draw_targets(
     return targets_PK, jnp.pad(is_other, [(0, 0), (1, 0)], constant_values=1.0)
 
 
-@functools.partial(jax.jit, donate_argnums=0, static_argnums=6)
+@functools.partial(jax.jit, donate_argnums=0, static_argnums=4)
 def update(
     tables: Tables,
-    centers_NP: jax.Array,
-    contexts_NP: jax.Array,
-    weights_NP: jax.Array,
+    pairs: Pairs,
     cumulative_V: jax.Array,
     key_and_rate: tuple[jax.Array, jax.Array],
     negatives: int,
 ) -> tuple[Tables, jax.Array]:
     """Take a step of SGD for each batch; return the tables and the mean loss of a pair."""
-    key, rate = key_and_rate
+    (centers_NP, contexts_NP, weights_NP), (key, rate) = pairs, key_and_rate
 
     def descend(
         tables: Tables, batch: tuple[jax.Array, jax.Array, jax.Array, jax.Array]
@@ -173,7 +172,7 @@ def build_steps(store: Store, settings: SkipGram) -> training.Steps:
         pairs = make_pairs(rows, index_B, settings.window, keep_V, (settings.seed, step))
         rate = settings.learning_rate * max(1 - step / steps, _MIN_RATE)
         key_and_rate = jax.random.fold_in(key, step), jnp.float32(rate)
-        return update(tables, *pairs, cumulative_V, key_and_rate, settings.negatives)
+        return update(tables, pairs, cumulative_V, key_and_rate, settings.negatives)
 
     return training.Steps(init_tables(settings, store.vocab_size), steps, advance)
 
@@ -208,7 +207,7 @@ def _score_heldout(store: Store, tables: Tables, settings: SkipGram) -> float | 
     key_and_rate = jax.random.key(1), jnp.float32(0.0)
     copies = jax.tree.map(jnp.array, tables)
     shares_V = _accumulate_counts(store)
-    _, loss = update(copies, *pairs, shares_V, key_and_rate, settings.negatives)
+    _, loss = update(copies, pairs, shares_V, key_and_rate, settings.negatives)
     return float(loss)
 
 
