@@ -250,13 +250,13 @@ def build_table(grid: GridComparison) -> rich.table.Table:
     heads = ("learning rate", "epochs", "runs", "mean", "spread", "lowest", "highest")
     table = make_table(heads, (), left=())
     for setting in grid.settings:
-        runs, values = rich.text.Text(f"{len(setting.values)}"), setting.values
-        if setting.planned > len(values):
-            runs = rich.text.Text(f"{len(values)} of {setting.planned}", BAD)
-        numbers = (setting.mean, setting.deviation, min(values), max(values))
+        rate, epochs, count, *scores = setting.numbers().values()
+        runs = rich.text.Text(f"{count}")
+        if setting.planned > count:
+            runs = rich.text.Text(f"{count} of {setting.planned}", BAD)
         table.add_row(
-            *(format_rate(setting.learning_rate), f"{setting.epochs:g}", runs),
-            *("" if number is None else f"{number:.4f}" for number in numbers),
+            *(format_rate(rate), f"{epochs:g}", runs),
+            *("" if score is None else f"{score:.4f}" for score in scores),
             style=f"bold {GOOD}" if grid.beats_baseline and setting is grid.best else "",
         )
     if grid.baseline is not None:

@@ -44,15 +44,6 @@ Vectors = Mapping[str, np.ndarray]  # float32[T,K,D] by split
 
 
 @dataclasses.dataclass(frozen=True)
-class FrozenNerResult:
-    """Hold the best epoch on dev."""
-
-    epoch: int  # the first is 1
-    scores: Scores
-    logits: Mapping[str, np.ndarray]  # float32[N,S,C] of every split but train
-
-
-@dataclasses.dataclass(frozen=True)
 class Features:
     """Select which of the arrays of a token the BiLSTM reads, mixed or joined."""
 
@@ -117,11 +108,11 @@ def find_entities(
     with cache_vectors(encoder, task, screen) as vectors:
         for kind in kinds:
             features = choose_features(kind, encoder.arrays - 1)
-            best = train_tagger(task, vectors, features, training, screen)
-            scores_by_kind[kind] = {"epoch": best.epoch, **best.scores}
+            epoch, scores, logits = train_tagger(task, vectors, features, training, screen)
+            scores_by_kind[kind] = {"epoch": epoch, **scores}
             (output / kind).mkdir()
-            for split, logits in best.logits.items():
-                task.write_predictions(split, logits, output / kind)
+            for split, logits_NSC in logits.items():
+                task.write_predictions(split, logits_NSC, output / kind)
             write_json(output / "scores.json", scores_by_kind)
     rows = [
         (kind, f"{task.main_score} {scores[task.main_score]:.4f} on dev, epoch {scores['epoch']}")
@@ -194,8 +185,11 @@ def build_batch(
 
 def train_tagger(
     task: Task, vectors: Vectors, features: Features, training: Training, screen: Screen
-) -> FrozenNerResult:
-    """Train on some arrays of the vectors and return the epoch that is best on dev."""
+) -> tuple[int, Scores, dict[str, np.ndarray]]:
+    """Train on some arrays of the vectors and return the epoch, from 1 on, that is best on dev.
+
+    Also its scores, and the logits float32[N,S,C] of every split but train.
+    """
     rows, vectors_TKD = task.splits["train"], vectors["train"]
     steps_per_epoch = -(-rows.examples // training.batch_size)
     steps = steps_per_epoch * training.epochs
@@ -211,7 +205,7 @@ def train_tagger(
 
     stream = ExampleStream(rows, training.seed, training.batch_size, 0)
     dev, main = task.dev_splits[0], task.main_score
-    best = FrozenNerResult(0, {main: -1.0}, {})
+    best: tuple[int, Scores, dict[str, np.ndarray]] = 0, {main: -1.0}, {}
     with screen.spinning(f"{features.name}: compiling") as show:
         for epoch in range(1, training.epochs + 1):
             for number in range((epoch - 1) * steps_per_epoch, epoch * steps_per_epoch):
@@ -222,11 +216,11 @@ def train_tagger(
             scores = task.score(dev, logits[dev])
             line = f"{features.name}  epoch {epoch}  loss {loss:.3f}  {main} {scores[main]:.4f}"
             screen.print(line)
-            if scores[main] > best.scores[main]:
+            if scores[main] > best[1][main]:
                 logits |= {
                     each: predict_split(each) for each in task.splits.keys() - {"train", dev}
                 }
-                best = FrozenNerResult(epoch, scores, logits)
+                best = epoch, scores, logits
     return best
 
 

@@ -145,8 +145,8 @@ def _learn_tags(task: Task, encoder: Encoder, training: Training, screen: Screen
     features = Features("vectors", tuple(range(encoder.arrays)), is_joined=False)
     with frozen_ner.cache_vectors(encoder, task, screen) as vectors:
         scale_vectors(vectors)
-        best = frozen_ner.train_tagger(task, vectors, features, training, screen)
-    return dict(best.logits)
+        _, _, logits = frozen_ner.train_tagger(task, vectors, features, training, screen)
+    return logits
 
 
 def scale_vectors(vectors: frozen_ner.Vectors) -> None:
