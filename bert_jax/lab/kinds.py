@@ -234,10 +234,6 @@ def _check_given(row: StudyRow, store: str) -> dict[str, Any]:
     return {"kind": row.kind, "weights": weights, "finetune": row.finetune}
 
 
-def _score_given(run: Run, seq_len: int, screen: Screen) -> Scores:
-    return score_masked_words(_parse_address(run.row), run.store, seq_len, screen)
-
-
 def load_settings(row: StudyRow, store: str) -> Any:
     """Read the settings of a baseline from a row's flags.
 
@@ -368,7 +364,7 @@ KINDS: dict[str, RowKind] = {
     "given": dataclasses.replace(
         _CHECKPOINT,
         check=_check_given,
-        scores=_score_given,
+        scores=lambda run, *more: score_masked_words(_parse_address(run.row), run.store, *more),
         address=lambda run: _parse_address(run.row),
         reads=(),
     ),

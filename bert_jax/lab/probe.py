@@ -14,6 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from etils import epath
 from matplotlib.figure import Figure
@@ -138,7 +139,7 @@ def run_probe(probe: Probe) -> int:
             if score is not None:
                 append_record(probe.folder / PROBE_SCORES, dataclasses.asdict(score))
                 scores = read_scores(probe.folder)
-                write_picture(probe, scores)
+                plots.save(probe.folder / PICTURE, partial(draw_figure, probe, scores))
                 words = f"{name.replace('_', ' ')} {score.score:.3f}  in {duration(score.secs)}"
                 screen.print(f"{score.step:>9,}  {words}")
         elif has_ended:
@@ -182,13 +183,6 @@ def _closing_rows(probe: Probe, scores: Sequence[ProbeScore]) -> list[tuple[str,
         ("highest", f"{best.score:.3f} from step {best.step:,}"),
         ("curve", str(probe.folder / PICTURE)),
     ]
-
-
-def write_picture(probe: Probe, scores: Sequence[ProbeScore]) -> pathlib.Path:
-    """Draw the curve of one score or more into the probe's folder; return its path."""
-    path = probe.folder / PICTURE
-    plots.save(path, lambda: draw_figure(probe, scores))
-    return path
 
 
 def draw_figure(probe: Probe, scores: Sequence[ProbeScore]) -> Figure:

@@ -78,4 +78,4 @@ def test_the_picture_has_the_scores_over_the_steps_and_the_baseline(tmp_path):
     np.testing.assert_allclose(curve.get_xydata(), [[0, 0.5], [40, 0.54], [80, 0.58]])
     assert set(baseline.get_ydata()) == {0.527}
     assert {text.get_text() for text in ax.texts} == {"0.580", "baseline\n0.527"}
-    assert probe.write_picture(run, scores[:1]).read_bytes().startswith(b"\x89PNG")
+    assert len(probe.draw_figure(run, scores[:1]).axes) == 1
