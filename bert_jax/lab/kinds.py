@@ -71,7 +71,6 @@ _SCORED_ROWS_PER_STEP, _MAX_SCORED_ROWS = 64, 1 << 20
 _SENTENCES = 256  # scored for the pseudo-perplexity
 _STEP = "step"  # a flag of a `checkpoint` row
 _ADDRESS = "checkpoint"  # a flag of a `given` row
-_TOKENS = "tokens"  # a flag of a baseline's row: positions to read, instead of steps or epochs
 _HAS_NO_MASKS = {
     COUNTS: "counts predict no words",
     SKIPGRAM: "its vectors do not depend on context",
@@ -237,25 +236,25 @@ def _check_given(row: StudyRow, store: str) -> dict[str, Any]:
 def load_settings(row: StudyRow, store: str) -> Any:
     """Read the settings of a baseline from a row's flags.
 
+    `tokens` are the positions to read, instead of steps or epochs.
+
     Raises:
       Refused: there is no such setting, or its value is not allowed.
     """
-    texts = parse_settings(row.flags)
-    if _TOKENS in texts and (others := texts.keys() & {"steps", "epochs"}):
-        raise Refused(
-            f"its flags have {_TOKENS}={texts[_TOKENS]} and {others.pop()}, which both set its "
-            "length; leave one of them out"
-        )
-    values = parse_numbers(BASELINES[row.kind], texts, "flags", tokens=float)
-    count = values.pop(_TOKENS, None)
+    values = parse_numbers(BASELINES[row.kind], row.flags, "flags", tokens=float)
+    count, lengths = values.pop("tokens", None), values.keys() & {"steps", "epochs"}
     settings = BASELINES[row.kind](**values)
-    if count is not None:
-        if isinstance(settings, BiLM):
-            steps = round(count / (settings.batch_size * settings.seq_len))
-            settings = dataclasses.replace(settings, steps=steps)
-        else:
-            epochs = count / open_store(store).train.tokens
-            settings = dataclasses.replace(settings, epochs=epochs)
+    if count is not None and lengths:
+        raise Refused(
+            f"its flags have tokens={count:.0f} and {lengths.pop()}, which both set its length; "
+            "leave one of them out"
+        )
+    if count is not None and isinstance(settings, BiLM):
+        steps = round(count / (settings.batch_size * settings.seq_len))
+        settings = dataclasses.replace(settings, steps=steps)
+    elif count is not None:
+        epochs = count / open_store(store).train.tokens
+        settings = dataclasses.replace(settings, epochs=epochs)
     check_fields(settings, "flags")
     return settings
 

@@ -135,10 +135,13 @@ def parse_settings(text: str, field: str = "flags") -> dict[str, str]:
     return settings
 
 
-def parse_numbers(
-    kind: type[Any], texts: dict[str, str], part: str, **more: type[Any]
-) -> dict[str, Any]:
-    """Parse settings of a dataclass, but no seed; `more` adds settings, `part` names the text."""
+def parse_numbers(kind: type[Any], text: str, part: str, **more: type[Any]) -> dict[str, Any]:
+    """Parse settings of a dataclass, but no seed; `more` adds settings, `part` names the text.
+
+    Raises:
+      Refused: there is no such setting, or its value is of another type.
+    """
+    texts = parse_settings(text, part)
     types: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(kind)} | more
     types.pop("seed", None)
     for name in texts.keys() - types.keys():
@@ -160,7 +163,7 @@ def load_tagger(row: StudyRow) -> dict[str, float]:
     Raises:
       Refused: there is no such setting, or its value is not allowed.
     """
-    values = parse_numbers(Tagger, parse_settings(row.tagger, "tagger"), "tagger")
+    values = parse_numbers(Tagger, row.tagger, "tagger")
     check_fields(Tagger(**values), "its tagger")
     return values
 

@@ -11,6 +11,7 @@ Source: Mikolov et al. 2013b, equations 3 to 5; word2vec.c for what the paper le
 
 import functools
 import pathlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -121,9 +122,7 @@ def update(
     """Take a step of SGD for each batch; return the tables and the mean loss of a pair."""
     (centers_NP, contexts_NP, weights_NP), (key, rate) = pairs, key_and_rate
 
-    def descend(
-        tables: Tables, batch: tuple[jax.Array, jax.Array, jax.Array, jax.Array]
-    ) -> tuple[Tables, jax.Array]:
+    def descend(tables: Tables, batch: Any) -> tuple[Tables, jax.Array]:
         centers_P, contexts_P, weights_P, number = batch
         targets_PK, weights_PK = draw_targets(
             jax.random.fold_in(key, number), cumulative_V, contexts_P, negatives
