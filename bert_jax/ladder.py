@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_jax.config import Config
-from bert_jax.lab.study_config import PlanFlags
+from bert_jax.lab.study_config import PlannedRunsFlags
 from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig
 from data_pipeline.cli.flags import Command, flag
@@ -32,7 +32,7 @@ LEARNING_RATE = 3e-3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LadderFlags(PlanFlags):
+class LadderFlags(PlannedRunsFlags):
     """Declare the flags."""
 
     config: GivenConfig[Config] = cli.config_flag(

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_jax.config.schema import FinetuneConfig
-from bert_jax.lab.study_config import ManyRunsFlags, PlanFlags, StudyConfig, StudyTask
+from bert_jax.lab.study_config import ManyRunsFlags, PlannedRunsFlags, StudyConfig, StudyTask
 from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig
 from data_pipeline.cli.flags import Command, Kinds, flag
@@ -25,7 +25,7 @@ from data_pipeline.io.refused import Refused
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StudyFlags(PlanFlags):
+class StudyFlags(PlannedRunsFlags):
     """Declare the flags of a comparison of systems."""
 
     config: GivenConfig[StudyConfig] = cli.config_flag(StudyConfig)

@@ -16,7 +16,7 @@ from bert_jax.lab.baselines.training import measure_steps
 from bert_jax.lab.kinds import build_steps, load_row
 from bert_jax.lab.row_kind import RowCost
 from bert_jax.lab.study import Study
-from bert_jax.lab.study_config import PlanFlags, StudyConfig, StudyRow
+from bert_jax.lab.study_config import PlannedRunsFlags, StudyConfig, StudyRow
 from bert_jax.logging.console import Screen, duration
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.trainer import setup
@@ -43,7 +43,7 @@ class StudyRowPlan:
         return duration(self.secs) if self.is_measured else f"at least {duration(self.secs)}"
 
 
-def show(study: Study, flags: PlanFlags, screen: Screen) -> None:
+def show(study: Study, flags: PlannedRunsFlags, screen: Screen) -> None:
     """Print the cost of each row over its seeds, and with --plan how long it takes here.
 
     Steps are measured only then, since the runs of a study need the accelerator.

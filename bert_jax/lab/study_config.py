@@ -86,7 +86,7 @@ class ManyRunsFlags:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PlanFlags(ManyRunsFlags):
+class PlannedRunsFlags(ManyRunsFlags):
     """Declare the flags of a command that can plan its runs, too."""
 
     plan: bool = flag(False, "print the cost of all runs, and run nothing", "plan")
