@@ -31,7 +31,6 @@ _POLL_SECS = 1.0  # pause between checks for a signal, which another thread may 
 _MAX_LOCKED_SECS = 120.0  # time for a killed command's run to save and leave its folder
 _END_BYTES = 1 << 16  # of a metrics.jsonl, whose lines have about 1 KB
 _STEP_OF_LINE = re.compile(rb'^{"step": (\d{1,18}), "split": "(?!finding")', re.MULTILINE)
-_HELDOUT, _MAJORITY, _DEV = "heldout_", "majority_", "dev"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,20 +223,20 @@ def read_scores(workdir: pathlib.Path) -> tuple[dict[str, float], dict[str, floa
             f"{path} is not the summary of a run ({error}); delete {path.parent} to have it run "
             "again"
         ) from error
-    scores = _select_scores(summary, _HELDOUT)
+    scores = _select_scores(summary, "heldout_")
     if not scores:
         raise Refused(
             f"{path} has no scores of a development set; is {path.parent} another kind of run? "
             "Give another --workdir"
         )
-    return scores, _select_scores(summary, _MAJORITY)
+    return scores, _select_scores(summary, "majority_")
 
 
 def _select_scores(summary: Mapping[str, Any], prefix: str) -> dict[str, float]:
     return {
         name.removeprefix(prefix): float(value)
         for name, value in summary.items()
-        if name.startswith(f"{prefix}{_DEV}") and isinstance(value, int | float)
+        if name.startswith(f"{prefix}dev") and isinstance(value, int | float)
     }
 
 
