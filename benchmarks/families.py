@@ -20,8 +20,8 @@ from collections.abc import Sequence
 import rich.console
 import rich.table
 
-from bert_jax.lab.row_kinds.pretrained import score_masked_words
-from bert_jax.lab.row_kinds.row_kind import MASKED_WORDS
+from bert_jax.lab.kinds import score_masked_words
+from bert_jax.lab.row_kind import MASKED_WORDS
 from bert_jax.lab.runs import claim_folder
 from bert_jax.logging.console import Screen
 from bert_jax.logging.statistics import CONFIDENCE, compare_paired, describe_mean

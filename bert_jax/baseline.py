@@ -234,27 +234,21 @@ def _find_entities(log: LibraryLog, flags: NerFlags) -> int:
     with cli.preparing():
         kinds = frozen_ner.parse_features(flags.features)
         log.hold()
-        checkpoint, task = frozen_ner.open_task(
+        encoder, task = frozen_ner.open_task(
             flags.checkpoint, flags.data_dir, flags.max_seq_length, kinds
         )
-    output = pathlib.Path(flags.output)
-    frozen_ner.find_entities(
-        checkpoint, task, kinds, flags.training, output, Screen(is_writer=True)
-    )
+    output, screen = pathlib.Path(flags.output), Screen(is_writer=True)
+    frozen_ner.find_entities(encoder, task, kinds, flags.training, output, screen)
     return 0
 
 
-_WORK: dict[type[Any], Callable[[LibraryLog, Any], int]] = {
-    SkipGramFlags: _train,
-    BiLMFlags: _train,
-    CoVeFlags: _train,
-    TaskFlags: _learn_task,
-    NerFlags: _find_entities,
-}
-
-
-def _main(log: LibraryLog, flags: Any) -> int:
-    return _WORK[type(flags)](log, flags)
+def _main(log: LibraryLog, flags: BaselineFlags | TaskFlags | NerFlags) -> int:
+    match flags:
+        case TaskFlags():
+            return _learn_task(log, flags)
+        case NerFlags():
+            return _find_entities(log, flags)
+    return _train(log, flags)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

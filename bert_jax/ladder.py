@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_jax.config import Config
+from bert_jax.lab.study_config import PlannedRunsFlags
 from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig
 from data_pipeline.cli.flags import Command, flag
@@ -31,17 +32,11 @@ LEARNING_RATE = 3e-3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LadderFlags:
+class LadderFlags(PlannedRunsFlags):
     """Declare the flags."""
 
     config: GivenConfig[Config] = cli.config_flag(
         Config, about=" whose first phase is trained, with config.data.store"
-    )
-    workdir: str = flag(
-        "",
-        "folder of the runs, of ladder.json and of ladder.png",
-        metavar="DIR",
-        is_required=True,
     )
     widths: str = flag("64,128,256", "widths of the models", metavar="N,...")
     tokens: str = flag(
@@ -67,14 +62,6 @@ class LadderFlags:
     max_operations: float | None = flag(
         None, "refuse a ladder that takes more operations, such as 5% of the planned run"
     )
-    parallel: int = flag(
-        1, "runs at once, on a GPU or TPU chip each; on a CPU they share it", minimum=1
-    )
-    plan: bool = flag(False, "print the cost of the ladder, and run nothing", "plan")
-    measure: bool = flag(True, "time short steps on this machine", "plan")
-
-    def __post_init__(self) -> None:
-        cli.check_folder(self.workdir)
 
 
 COMMAND = Command(
@@ -93,11 +80,11 @@ from bert_jax.lab import plan
 from bert_jax.lab.ladder import Rung
 from bert_jax.lab.study import Study
 from bert_jax.logging.console import BAD, Screen
-from bert_jax.planning.law import LADDER
+from bert_jax.planning.budget import check_stores
+from bert_jax.runtime import workdir_lock
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.cli.terminal import make_console
-from data_pipeline.store import TEXT, Store, open_store
+from data_pipeline.store import Store, open_store
 
 SHARE = 0.05  # a ladder costs this share of the run that it is for
 
@@ -105,55 +92,62 @@ SHARE = 0.05  # a ladder costs this share of the run that it is for
 def _main(log: LibraryLog, flags: LadderFlags) -> int:
     with cli.preparing():
         logging.set_verbosity(logging.ERROR)
-        config = flags.config.load()
-        store = _open_text(config)
-        rungs, asked = _read_rungs(flags, config, store)
+        store = _open_text(flags.config.load().data.store)
+        rungs, asked = _read_rungs(flags, store)
         place = str(store.directory)
         study = Study(ladder_lib.make_study(rungs, place), pathlib.Path(flags.workdir))
         if asked:  # refused now and not after the training
             Study(ladder_lib.make_study(asked, place), study.folder)
-        total = sum(cost.operations for cost in study.costs)
-        _check_operations(total, flags.max_operations)
+        total, most = sum(cost.operations for cost in study.costs), flags.max_operations
+        if most is not None and not total <= most:
+            raise Refused(
+                f"the runs take {total:.3g} operations, more than --max_operations={most:g}; take "
+                f"narrower --widths, or --tokens of {most / total:.2g} times as many"
+            )
         if not flags.plan:
-            study.claim()
+            workdir_lock.lock_folder(study.folder)
         log.hold()
     screen = Screen(is_writer=True)
     screen.print(f"{total:.3g} operations: {SHARE:.0%} of a run of {total / SHARE:.3g}")
-    plan.show(study.config, study.costs, screen, flags.plan, flags.measure)
+    plan.show(study, flags, screen)
     if flags.plan:
         return DONE
     results = study.run(screen, flags.parallel)
     if any(result.errors for result in results):
         screen.print("no law is fitted while runs fail; the same command resumes", BAD)
         return FAILED
-    return _finish(study, flags.learned, rungs, asked, store, screen)
+    outcomes = [
+        ladder_lib.read_outcome(rung, run.folder, store, cost, flags.learned)
+        for rung, run, cost in zip(rungs, study.runs, study.costs, strict=True)
+    ]
+    # Here, so that a refusal or --help does not wait for matplotlib.
+    from bert_jax.lab import ladder_report
+
+    ladder = ladder_lib.fit_ladder(outcomes, asked, store)
+    ladder_report.show(ladder, study.folder, screen)
+    return DONE if ladder.law else FAILED
 
 
-def _open_text(config: Config) -> Store:
-    if not config.data.store or "," in config.data.store:
-        raise Refused(f"config.data.store is {config.data.store!r}; give exactly one store")
-    store = open_store(config.data.store)
-    if store.kind != TEXT:
-        raise Refused(
-            f"config.data.store={config.data.store} holds prebuilt examples, whose unique tokens "
-            "are unknown; build a store of the text"
-        )
+def _open_text(address: str) -> Store:
+    if not address or "," in address:
+        raise Refused(f"config.data.store is {address!r}; give exactly one store")
+    store = open_store(address)
+    check_stores([store], "a ladder")
     if store.heldout.tokens == 0:
         raise Refused(
-            f"config.data.store={config.data.store} has no held-out text, whose loss a ladder "
-            "predicts; build it with --holdout"
+            f"config.data.store={address} has no held-out text, whose loss a ladder predicts; "
+            "build it with --holdout"
         )
     return store
 
 
-def _read_rungs(flags: LadderFlags, config: Config, store: Store) -> tuple[list[Rung], list[Rung]]:
+def _read_rungs(flags: LadderFlags, store: Store) -> tuple[list[Rung], list[Rung]]:
     """Return the rungs to train, and those to predict."""
     widths = ladder_lib.parse_counts(flags.widths, "widths")
     tokens = ladder_lib.choose_tokens(store.train.tokens)
     if flags.tokens:
         tokens = ladder_lib.parse_counts(flags.tokens, "tokens")
-    file, own = flags.config.place, flags.config.overrides
-    recipe = ladder_lib.make_recipe(config, file, own, widths, tokens, flags.learning_rate)
+    recipe = ladder_lib.make_recipe(flags.config, widths, tokens, flags.learning_rate)
     rungs = [ladder_lib.make_rung(recipe, width, count) for width in widths for count in tokens]
     asked = []
     for text in flags.predict:
@@ -164,42 +158,6 @@ def _read_rungs(flags: LadderFlags, config: Config, store: Store) -> tuple[list[
         asked += [ladder_lib.make_rung(recipe, w, n) for w in sizes[0] for n in sizes[1]]
     ladder_lib.refuse_overfitting(rungs, asked, store.train.tokens)
     return rungs, asked
-
-
-def _check_operations(total: float, most: float | None) -> None:
-    if most is not None and not total <= most:
-        raise Refused(
-            f"the runs take {total:.3g} operations, more than --max_operations={most:g}; take "
-            f"narrower --widths, or --tokens of {most / total:.2g} times as many"
-        )
-
-
-def _finish(
-    study: Study,
-    learned: float,
-    rungs: Sequence[Rung],
-    asked: Sequence[Rung],
-    store: Store,
-    screen: Screen,
-) -> int:
-    # Here, so that a refusal or --help does not wait for matplotlib.
-    from bert_jax.lab import ladder_report
-
-    outcomes = [
-        ladder_lib.read_outcome(rung, study.locate_run(rung.row, 0), store, cost, learned)
-        for rung, cost in zip(rungs, study.costs, strict=True)
-    ]
-    law, error = ladder_lib.fit_outcomes(outcomes, store)
-    forecasts = ladder_lib.predict(asked, outcomes, law, store) if law else []
-    ladder = ladder_lib.Ladder(outcomes, law, error, forecasts)
-    ladder.write(study.folder)
-    ladder_report.draw(ladder, study.folder)
-    make_console(highlight=False).print(ladder_report.build_table(ladder))
-    for line in ladder.notes():
-        screen.print(line)
-    ladder_report.show_forecasts(forecasts, screen)
-    screen.print(f"{study.folder / LADDER}, {ladder_report.PICTURE}")
-    return DONE if law else FAILED
 
 
 def main(argv: Sequence[str] | None = None) -> int:

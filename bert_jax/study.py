@@ -11,28 +11,24 @@ If a run fails, the others still run, and the exit code is 1.
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from absl import logging
 
 from bert_jax.config.schema import FinetuneConfig
-from bert_jax.lab.study_config import StudyConfig, StudyTask
+from bert_jax.lab.study_config import ManyRunsFlags, PlannedRunsFlags, StudyConfig, StudyTask
 from bert_jax.runtime import cli
 from bert_jax.runtime.cli import GivenConfig
 from data_pipeline.cli.flags import Command, Kinds, flag
 from data_pipeline.io.address import is_address
 from data_pipeline.io.refused import Refused
 
-_PARALLEL = "runs at once, on a GPU or TPU chip each; on CPUs they share the cores"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StudyFlags:
+class StudyFlags(PlannedRunsFlags):
     """Declare the flags of a comparison of systems."""
 
     config: GivenConfig[StudyConfig] = cli.config_flag(StudyConfig)
-    workdir: str = flag("", "folder of the study and of its runs", metavar="DIR", is_required=True)
     task: tuple[str, ...] = flag(
         (),
         "task that all rows learn, in addition to the config's: a fine-tuning config and its "
@@ -44,22 +40,13 @@ class StudyFlags:
         "score this finished run, such as BERT-seed0, and stop; used by the study itself",
         metavar="RUN",
     )
-    parallel: int = flag(1, _PARALLEL, minimum=1)
-    plan: bool = flag(False, "print the cost of the study, and run nothing", "plan")
-    measure: bool = flag(True, "time short steps, which takes seconds for each row", "plan")
-
-    def __post_init__(self) -> None:
-        cli.check_folder(self.workdir)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GridFlags:
+class GridFlags(ManyRunsFlags):
     """Declare the flags of grid."""
 
     config: GivenConfig[FinetuneConfig] = cli.config_flag(FinetuneConfig)
-    workdir: str = flag(
-        "", "folder of the runs, grid.json and grid.png", metavar="DIR", is_required=True
-    )
     learning_rates: str = flag("5e-5,4e-5,3e-5,2e-5", "learning rates to try", metavar="X,...")
     epochs: str = flag("2,3,4", "numbers of epochs to try", metavar="X,...")
     seeds: str = flag(
@@ -68,10 +55,6 @@ class GridFlags:
     score: str = flag(
         "", "deciding score, as in metrics.jsonl: dev_accuracy; empty: the task's own"
     )
-    parallel: int = flag(1, _PARALLEL, minimum=1)
-
-    def __post_init__(self) -> None:
-        cli.check_folder(self.workdir)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,12 +117,15 @@ COMMAND = Kinds(
 if __name__ == "__main__":
     cli.check_command_line(COMMAND)
 
-from bert_jax.lab import grid, plan, probe
+from bert_jax.lab import grid, plan, probe, report
 from bert_jax.lab.study import Study
 from bert_jax.logging.console import Screen
+from bert_jax.runtime import workdir_lock
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
+
+_FINETUNE = (sys.executable, "-m", "bert_jax.finetune")
 
 
 def _compare(log: LibraryLog, flags: StudyFlags) -> int:
@@ -151,19 +137,16 @@ def _compare(log: LibraryLog, flags: StudyFlags) -> int:
         study = Study(config, pathlib.Path(flags.workdir), own_command)
         scored = study.find_run(flags.score) if flags.score else None
         if scored is None and not flags.plan:
-            study.claim()
+            workdir_lock.lock_folder(study.folder)
         log.hold()
     screen = Screen(is_writer=True)
     if scored is not None:
         study.score(scored, screen)
         return DONE
-    plan.show(config, study.costs, screen, flags.plan, flags.measure)
+    plan.show(study, flags, screen)
     if flags.plan:
         return DONE
     results = study.run(screen, flags.parallel)
-    # Imported here, so that refusals do not wait for matplotlib.
-    from bert_jax.lab import report
-
     summary = report.Report(results, config.paper, config.compare_with)
     page, *others = report.write(study.folder, summary)
     for table in summary.tables():
@@ -192,7 +175,7 @@ def _try_settings(log: LibraryLog, flags: GridFlags) -> int:
         given = grid.Grid(
             pathlib.Path(flags.workdir),
             runs,
-            [sys.executable, "-m", "bert_jax.finetune", *flags.config.list_arguments()],
+            [*_FINETUNE, *flags.config.list_arguments()],
             settings,
             flags.score,
         )
@@ -211,23 +194,20 @@ def _follow(log: LibraryLog, flags: ProbeFlags) -> int:
             )
         log.hold()
         folder = pathlib.Path(flags.probe_dir or f"{flags.workdir.rstrip('/')}-probe")
-        arguments = flags.config.list_arguments()
-        follower = probe.open_probe(
-            flags.workdir, folder, config, arguments, flags.every, flags.platform
-        )
-    return probe.run_probe(follower)
+        task = probe.claim_probe(flags.workdir, folder, config)
+    command = [*_FINETUNE, *flags.config.list_arguments()]
+    given = probe.Probe(flags.workdir, folder, command, flags.every, flags.platform, task)
+    return probe.run_probe(given)
 
 
-_WORK: dict[type[Any], Callable[[LibraryLog, Any], int]] = {
-    StudyFlags: _compare,
-    GridFlags: _try_settings,
-    ProbeFlags: _follow,
-}
-
-
-def _main(log: LibraryLog, flags: Any) -> int:
+def _main(log: LibraryLog, flags: StudyFlags | GridFlags | ProbeFlags) -> int:
     logging.set_verbosity(logging.ERROR)
-    return _WORK[type(flags)](log, flags)
+    match flags:
+        case GridFlags():
+            return _try_settings(log, flags)
+        case ProbeFlags():
+            return _follow(log, flags)
+    return _compare(log, flags)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

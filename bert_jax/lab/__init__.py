@@ -5,7 +5,7 @@ per run, numbers, a table and a picture; for a ladder the law of the held-out lo
 is not repeated.
 
 Read runs.py (child processes at once, and what a folder's runs are). A study: study_config.py,
-row_kinds/ (how a row is trained and scored), study.py, then report.py and plan.py; ladder.py and
-ladder_report.py stand on it. grid.py and grid_report.py fine-tune over rates, probe.py on the
+row_kind.py and kinds.py (how a row is trained and scored), study.py, then report.py and plan.py;
+ladder.py and ladder_report.py stand on it. grid.py fine-tunes over rates, probe.py on the
 checkpoints of a run. baselines/ trains what came before BERT.
 """

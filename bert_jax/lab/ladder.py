@@ -16,10 +16,9 @@ from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config, ModelConfig
-from bert_jax.config.overrides import Override
-from bert_jax.lab.row_kinds.kinds import find_kind
-from bert_jax.lab.row_kinds.pretrained import HELDOUT_LOSS
-from bert_jax.lab.row_kinds.row_kind import RowCost, build_flags
+from bert_jax.lab.kinds import HELDOUT_LOSS, find_kind
+from bert_jax.lab.row_kind import RowCost, build_flags
+from bert_jax.lab.runs import parse_list
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 from bert_jax.logging.metrics_writer import SUMMARY
 from bert_jax.planning.budget import OBJECTIVES
@@ -32,6 +31,7 @@ from bert_jax.planning.law import (
     count_layer_parameters,
     count_most_parameters,
 )
+from bert_jax.runtime.cli import GivenConfig
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused
@@ -51,11 +51,10 @@ _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Hold what all rungs share: a config, its overrides as given, and how they are changed."""
+    """Hold what all rungs share: a config as given and as read, and how it is changed."""
 
+    given: GivenConfig[Config]  # without overrides of other phases and of the store
     config: Config
-    place: str  # FILE[:NAME=VALUE,...] of the config
-    overrides: tuple[Override, ...]
     base_width: int
     learning_rate: float
     batch_size: int
@@ -139,9 +138,8 @@ class Ladder:
 
     def write(self, folder: pathlib.Path) -> None:
         """Write ladder.json."""
-        rungs = [dataclasses.asdict(each) for each in self.outcomes]
         content = {
-            "rungs": rungs,
+            "rungs": [dataclasses.asdict(each) for each in self.outcomes],
             "law": self.law.to_json() if self.law else None,
             "error": self.error,
             "predictions": [dataclasses.asdict(each) for each in self.forecasts],
@@ -155,19 +153,16 @@ def parse_counts(text: str, flag: str) -> list[int]:
     Raises:
       Refused: one of them is no whole number above 0, or stands there twice.
     """
-    counts = []
-    for part in text.split(","):
+
+    def parse_count(part: str) -> int:
         parts = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)([kmb]?)", part.strip().lower())
         count = decimal.Decimal(parts[1]) * _SUFFIXES[parts[2]] if parts else 0
         if count < 1 or count != int(count):
-            raise Refused(
-                f"--{flag} is {text!r:.80}; it must be whole numbers joined by commas, as 64,128 "
-                "or 4M,16M"
-            )
-        counts.append(int(count))
-    if len(set(counts)) < len(counts):
-        raise Refused(f"--{flag} is {text!r:.80}, where a number occurs twice; give each once")
-    return sorted(counts)
+            raise ValueError(part)
+        return int(count)
+
+    words = "whole numbers joined by commas, as 64,128 or 4M,16M"
+    return sorted(parse_list(flag, text, parse_count, words))
 
 
 def choose_tokens(unique_tokens: int) -> list[int]:
@@ -177,12 +172,7 @@ def choose_tokens(unique_tokens: int) -> list[int]:
 
 
 def make_recipe(
-    config: Config,
-    place: str,
-    overrides: Sequence[Override],
-    widths: Sequence[int],
-    tokens: Sequence[int],
-    learning_rate: float,
+    given: GivenConfig[Config], widths: Sequence[int], tokens: Sequence[int], learning_rate: float
 ) -> Recipe:
     """Decide what the rungs of a config share.
 
@@ -190,6 +180,7 @@ def make_recipe(
       Refused: the config learns something else than masked words, or begins with a checkpoint;
         there is one width or token count.
     """
+    config = given.load()
     if not config.phases:
         raise Refused("config.phases is empty; a ladder trains the first phase")
     if min(len(widths), len(tokens)) < 2:
@@ -206,21 +197,21 @@ def make_recipe(
         )
     if config.init:
         raise Refused(f"config.init is {config.init}; a ladder trains new weights: leave it empty")
-    if any(each.path == _BATCH for each in overrides):
-        batch_size = first.batch_size
-    else:
-        most = min(first.batch_size, min(tokens) // (first.seq_len * _MIN_STEPS))
+    batch_size = first.batch_size
+    if not any(each.path == _BATCH for each in given.overrides):
+        most = min(batch_size, min(tokens) // (first.seq_len * _MIN_STEPS))
         batch_size = max(_MIN_ROWS, 1 << max(most, 1).bit_length() - 1)
     head_width = config.model.hidden_size // config.model.num_attention_heads
     if base < 2 * head_width or any(width % head_width for width in widths):
         head_width = min(_NARROW_HEAD, max(1, base // 2))
     own = ("phases[", "data.store")
-    kept = [
+    kept = tuple(
         each
-        for each in overrides
+        for each in given.overrides
         if each.path.startswith("phases[0]") or not each.path.startswith(own)
-    ]
-    return Recipe(config, place, tuple(kept), base, learning_rate, batch_size, head_width)
+    )
+    given = dataclasses.replace(given, overrides=kept)
+    return Recipe(given, config, base, learning_rate, batch_size, head_width)
 
 
 def make_rung(recipe: Recipe, width: int, tokens: int) -> Rung:
@@ -246,19 +237,19 @@ def make_rung(recipe: Recipe, width: int, tokens: int) -> Rung:
     )
     steps = max(1, round(tokens / (recipe.batch_size * phase.seq_len)))
     settings = _make_settings(recipe, model, steps)
-    for override in recipe.overrides:
+    for override in recipe.given.overrides:
         if override.path in settings and override.path != _BATCH:
             raise Refused(
                 f"{override}: a ladder decides it, by --widths, --tokens or --learning_rate; leave "
                 "it out"
             )
-    flags = [f"{each.path}={each.text}" for each in recipe.overrides]
+    flags = [f"{each.path}={each.text}" for each in recipe.given.overrides]
     own = config_lib.flatten(recipe.config)
     flags += [f"{key}={value}" for key, value in settings.items() if own[key] != value]
     row = StudyRow(
         f"w{width}-{count_in_words(tokens)}",
         kind="rung",
-        config=f"{FIRST_PHASE}:{recipe.place}",
+        config=f"{FIRST_PHASE}:{recipe.given.place}",
         flags=" ".join(map(shlex.quote, flags)),
     )
     return Rung(width, model.num_hidden_layers, count_layer_parameters(model), steps, row)
@@ -369,8 +360,8 @@ def read_outcome(
     )
 
 
-def fit_outcomes(outcomes: Sequence[RungResult], store: Store) -> tuple[Law | None, str]:
-    """Fit a law to the rungs that have learned enough; return it and "", or None and the reason."""
+def fit_ladder(outcomes: Sequence[RungResult], asked: Sequence[Rung], store: Store) -> Ladder:
+    """Fit a law to the rungs that have learned enough, and predict those that are asked for."""
     vocabulary = store.manifest["vocabulary"]
     try:
         law = fit(
@@ -379,29 +370,21 @@ def fit_outcomes(outcomes: Sequence[RungResult], store: Store) -> tuple[Law | No
             vocabulary=f"{vocabulary['kind']}, {vocabulary['size']:,} tokens",
         )
     except Refused as error:
-        return None, str(error)
-    return law, ""
+        return Ladder(outcomes, None, str(error), [])
+    token_share = outcomes[-1].tokens / outcomes[-1].positions  # the rest is padding
+    forecasts = [_predict(rung, law, token_share, store) for rung in asked]
+    return Ladder(outcomes, law, "", forecasts)
 
 
-def predict(
-    rungs: Sequence[Rung], outcomes: Sequence[RungResult], law: Law, store: Store
-) -> list[Forecast]:
-    """Predict runs that were not trained, with the ladder's share of padding."""
-    last = outcomes[-1]
-    forecasts = []
-    for rung in rungs:
-        cost = find_kind(rung.row).cost(rung.row, str(store.directory), store.vocab_size)
-        tokens = cost.tokens * last.tokens / last.positions
-        predicted = law.predict(rung.parameters, tokens, store.train.tokens)
-        forecasts.append(
-            Forecast(
-                name=rung.row.name,
-                width=rung.width,
-                parameters=rung.parameters,
-                tokens=tokens,
-                operations=cost.operations,
-                command=write_command(rung, str(store.directory)),
-                **predicted._asdict(),
-            )
-        )
-    return forecasts
+def _predict(rung: Rung, law: Law, token_share: float, store: Store) -> Forecast:
+    cost = find_kind(rung.row).cost(rung.row, str(store.directory), store.vocab_size)
+    tokens = cost.tokens * token_share
+    return Forecast(
+        name=rung.row.name,
+        width=rung.width,
+        parameters=rung.parameters,
+        tokens=tokens,
+        operations=cost.operations,
+        command=write_command(rung, str(store.directory)),
+        **law.predict(rung.parameters, tokens, store.train.tokens)._asdict(),
+    )

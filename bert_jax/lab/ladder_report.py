@@ -1,5 +1,6 @@
 """Report a ladder: a table of its rungs, and a picture of loss against operations with the law."""
 
+import itertools
 import pathlib
 from collections.abc import Sequence
 
@@ -11,8 +12,8 @@ from matplotlib.figure import Figure
 from bert_jax.lab.ladder import Forecast, Ladder, RungResult
 from bert_jax.logging import plots
 from bert_jax.logging.console import Screen
-from bert_jax.planning.law import CONFIDENCE, Law, count_in_words
-from data_pipeline.cli.terminal import make_table
+from bert_jax.planning.law import CONFIDENCE, LADDER, Law, count_in_words
+from data_pipeline.cli.terminal import make_console, make_table
 
 PICTURE = "ladder.png"
 
@@ -32,6 +33,17 @@ def build_table(ladder: Ladder) -> rich.table.Table:
     return make_table(heads, rows)
 
 
+def show(ladder: Ladder, folder: pathlib.Path, screen: Screen) -> None:
+    """Write ladder.json and ladder.png; show the table, what there is to say, and the forecasts."""
+    ladder.write(folder)
+    plots.save(folder / PICTURE, lambda: draw_figure(ladder))
+    make_console(highlight=False).print(build_table(ladder))
+    for line in ladder.notes():
+        screen.print(line)
+    show_forecasts(ladder.forecasts, screen)
+    screen.print(f"{folder / LADDER}, {PICTURE}")
+
+
 def show_forecasts(forecasts: Sequence[Forecast], screen: Screen) -> None:
     """Print a sentence for each predicted run, and the command that trains it."""
     for each in forecasts:
@@ -43,11 +55,6 @@ def show_forecasts(forecasts: Sequence[Forecast], screen: Screen) -> None:
         screen.command(each.command)
 
 
-def draw(ladder: Ladder, folder: pathlib.Path) -> None:
-    """Write ladder.png."""
-    plots.save(folder / PICTURE, lambda: draw_figure(ladder))
-
-
 def draw_figure(ladder: Ladder) -> Figure:
     """Draw loss over operations: a color for each width, dots for runs, lines for the law.
 
@@ -55,12 +62,10 @@ def draw_figure(ladder: Ladder) -> Figure:
     """
     figure = Figure(figsize=(7.2, 4.6), layout="constrained")
     axes = figure.add_subplot()
-    widths = sorted(
-        {each.width for each in ladder.outcomes} | {each.width for each in ladder.forecasts}
-    )
-    colors = {width: plots.COLORS[i % len(plots.COLORS)] for i, width in enumerate(widths)}
-    for width in widths:
-        _draw_width(axes, ladder, width, colors[width])
+    trained, asked = ({each.width for each in ladder.outcomes}, {f.width for f in ladder.forecasts})
+    widths = sorted(trained | asked)
+    for width, color in zip(widths, itertools.cycle(plots.COLORS), strict=False):
+        _draw_width(axes, ladder, width, color)
     if any(not each.is_used for each in ladder.outcomes):
         last = ladder.outcomes[-1]
         _draw_line(axes, last.unigram_loss, "unigram")
@@ -93,15 +98,13 @@ def _draw_width(axes: Axes, ladder: Ladder, width: int, color: str) -> None:
         if points:
             operations, losses = zip(*points, strict=True)
             axes.scatter(operations, losses, s=28, edgecolors=color, facecolors=face, zorder=3)
-    label: str | None = str(width)
     if ladder.law is not None and own:
-        axes.plot(*_follow(ladder.law, own), color=color, linewidth=1.3, label=label)
-        label = None
+        axes.plot(*_follow(ladder.law, own), color=color, linewidth=1.3)
     for each in ladder.forecasts:
         if each.width == width:
             reach = [[each.loss - each.low], [each.high - each.loss]]
             place = each.operations, each.loss
-            axes.errorbar(*place, reach, color=color, marker="D", capsize=3, label=label)
+            axes.errorbar(*place, reach, color=color, marker="D", capsize=3)
             axes.annotate(
                 f"predicted\n{each.loss:.2f}",
                 place,
@@ -112,17 +115,13 @@ def _draw_width(axes: Axes, ladder: Ladder, width: int, color: str) -> None:
                 fontsize=8,
                 color=plots.GRAY,
             )
-            label = None
-    if label is not None:
-        axes.plot([], [], "o", color=color, label=label)
+    axes.plot([], [], "o-", color=color, label=width)
 
 
 def _follow(law: Law, own: Sequence[RungResult]) -> tuple[np.ndarray, list[float]]:
     """Return operations and the law's losses of a width, around its token counts."""
-    first = own[0]
-    tokens = np.geomspace(
-        min(each.tokens for each in own) / 1.3, max(each.tokens for each in own) * 1.3, 40
-    )
+    first, counts = own[0], [each.tokens for each in own]
+    tokens = np.geomspace(min(counts) / 1.3, max(counts) * 1.3, 40)
     losses = [
         law.predict(first.parameters, float(count), first.unique_tokens).loss for count in tokens
     ]

@@ -11,11 +11,12 @@ from bert_jax import config as config_lib
 from bert_jax.benchmarking import measure
 from bert_jax.config import ResolvedRun
 from bert_jax.interop.teacher import read_teacher_sizes
+from bert_jax.lab.baselines.settings import BASELINES
 from bert_jax.lab.baselines.training import measure_steps
-from bert_jax.lab.row_kinds.baseline_rows import build_steps
-from bert_jax.lab.row_kinds.pretrained import load_row
-from bert_jax.lab.row_kinds.row_kind import RowCost
-from bert_jax.lab.study_config import StudyConfig, StudyRow
+from bert_jax.lab.kinds import build_steps, load_row
+from bert_jax.lab.row_kind import RowCost
+from bert_jax.lab.study import Study
+from bert_jax.lab.study_config import PlannedRunsFlags, StudyConfig, StudyRow
 from bert_jax.logging.console import Screen, duration
 from bert_jax.trainer import setup
 from data_pipeline.cli.terminal import make_console, make_table
@@ -41,25 +42,18 @@ class StudyRowPlan:
         return duration(self.secs) if self.is_measured else f"at least {duration(self.secs)}"
 
 
-def show(
-    config: StudyConfig,
-    costs: Sequence[RowCost],
-    screen: Screen,
-    is_timed: bool,
-    is_measured: bool,
-) -> None:
-    """Print the cost of each row over its seeds, and how long it takes here if is_timed.
+def show(study: Study, flags: PlannedRunsFlags, screen: Screen) -> None:
+    """Print the cost of each row over its seeds, and with --plan how long it takes here.
 
     Steps are measured only then, since the runs of a study need the accelerator.
     """
-    rate = count_operations_per_sec() if is_timed else None
-    measuring = screen if is_measured else None
+    rate = count_operations_per_sec() if flags.plan else None
     plans = [
-        plan_row(config, row, cost, rate, measuring)
-        for row, cost in zip(config.rows, costs, strict=True)
+        plan_row(study.config, row, cost, rate, screen if flags.measure else None)
+        for row, cost in zip(study.config.rows, study.costs, strict=True)
     ]
     make_console(highlight=False).print(build_table(plans))
-    if is_timed:
+    if flags.plan:
         screen.print(describe_total(plans))
 
 
@@ -71,49 +65,33 @@ def plan_row(
     With a screen, steps that are short enough are measured; without one, none are.
     """
     total = RowCost(cost.tokens * config.seeds, cost.operations * config.seeds)
-    plan = StudyRowPlan(f"{row.name} x {config.seeds}", total)
+    name, secs = f"{row.name} x {config.seeds}", None
     if rate is None:
-        return plan
-    secs = None
-    if screen is not None and row.kind in _MEASURES:
+        return StudyRowPlan(name, total)
+    if screen is not None and cost.tokens:
         with screen.spinning(f"measuring steps of {row.name}"):
-            secs = _MEASURES[row.kind](row, config.store, rate * _MAX_STEP_SECS, cost)
+            secs = measure_run(row, config.store, rate * _MAX_STEP_SECS, cost)
     if secs is None:
-        return dataclasses.replace(plan, secs=total.operations / rate)
-    return dataclasses.replace(plan, secs=secs * config.seeds, is_measured=True)
+        return StudyRowPlan(name, total, total.operations / rate)
+    return StudyRowPlan(name, total, secs * config.seeds, is_measured=True)
 
 
 def measure_run(row: StudyRow, store: str, most_operations: float, cost: RowCost) -> float | None:
-    """Measure a step of each phase of a row, and return the seconds of a whole run.
+    """Measure steps of a row, of each phase if it has several, and return the seconds of a run.
 
-    None if a step has more than most_operations, so that measuring it would take long.
+    None if a step has more than most_operations, so that measuring it would take long. A baseline
+    reads rows of the store, others synthetic ones.
     """
+    if row.kind in BASELINES:
+        steps = build_steps(row, store)
+        is_short = cost.operations / steps.count <= most_operations
+        return measure_steps(steps, _MEASURED.secs) if is_short else None
     config = setup.resolve_alone(load_row(row, store))
-    steps = config_lib.total_steps(config)
-    if cost.operations / steps > most_operations:
+    if cost.operations / config_lib.total_steps(config) > most_operations:
         return None
     return sum(
         _measure_phase(config, index) * phase.steps for index, phase in enumerate(config.phases)
     )
-
-
-def measure_baseline(
-    row: StudyRow, store: str, most_operations: float, cost: RowCost
-) -> float | None:
-    """Measure the steps of a baseline like measure_run, on rows of the store."""
-    steps = build_steps(row, store)
-    if cost.operations / steps.count > most_operations:
-        return None
-    return measure_steps(steps, _MEASURED.secs)
-
-
-# For each kind of row that trains a run.
-_MEASURES = {
-    "pretrain": measure_run,
-    "rung": measure_run,
-    "skipgram": measure_baseline,
-    "bilm": measure_baseline,
-}
 
 
 def _measure_phase(config: ResolvedRun, index: int) -> float:

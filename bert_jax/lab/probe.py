@@ -11,10 +11,10 @@ import dataclasses
 import os
 import pathlib
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from etils import epath
 from matplotlib.figure import Figure
@@ -33,6 +33,7 @@ from bert_jax.runtime.exit_codes import DONE
 from bert_jax.runtime.run_record import CHECKPOINTS
 from bert_jax.runtime.workdir import COMPILED
 from bert_jax.tasks.registry import open_task
+from bert_jax.tasks.task import Task
 from data_pipeline.io import small_files
 from data_pipeline.io.jsonl import append_record, read_records
 from data_pipeline.io.refused import Refused
@@ -49,15 +50,20 @@ class Probe:
     """Describe which run is probed, by which fine-tuning, and where the scores are kept."""
 
     run: str  # the folder as it was given
-    run_folder: epath.Path
     folder: pathlib.Path
-    config_arguments: list[str]  # each fine-tuning's, from the command line
-    task: str
-    score: str  # the task's main score
-    baseline: float  # scored without reading the text
-    summary_key: str  # names the score in a fine-tuning's summary
+    command: Sequence[str]  # a fine-tuning's, to which the checkpoint and the workdir are added
     every_steps: int
     platform: str
+    task: Task  # without its rows
+
+    @property
+    def run_folder(self) -> epath.Path:
+        return directory.make_absolute(epath.Path(self.run))
+
+    @property
+    def baseline(self) -> float:
+        """Return the task's main score without reading the text."""
+        return self.task.baseline[self.task.main_score]
 
     def saved_steps(self) -> Collection[int]:
         """List the steps of the checkpoints that exist now."""
@@ -90,14 +96,7 @@ def choose_step(
     return None
 
 
-def open_probe(
-    run: str,
-    folder: pathlib.Path,
-    config: FinetuneConfig,
-    config_arguments: list[str],
-    every_steps: int,
-    platform: str,
-) -> Probe:
+def claim_probe(run: str, folder: pathlib.Path, config: FinetuneConfig) -> Task:
     """Read the record of a run and the files of the task, and claim the folder of the probe.
 
     Raises:
@@ -111,18 +110,7 @@ def open_probe(
         task = open_task(with_length(config.data, positions), record.vocabulary)
     probed = {"run": run, "config": recorded(config)}
     runs.claim_folder(folder, PROBE, probed, "probe", "--probe_dir")
-    return Probe(
-        run=run,
-        run_folder=directory.make_absolute(epath.Path(run)),
-        folder=folder,
-        config_arguments=config_arguments,
-        task=task.name,
-        score=task.main_score,
-        baseline=task.baseline[task.main_score],
-        summary_key=f"heldout_{task.main_record}",
-        every_steps=every_steps,
-        platform=platform,
-    )
+    return dataclasses.replace(task, splits={})
 
 
 def read_scores(folder: pathlib.Path) -> list[ProbeScore]:
@@ -135,12 +123,12 @@ def read_scores(folder: pathlib.Path) -> list[ProbeScore]:
 def run_probe(probe: Probe) -> int:
     """Fine-tune from each checkpoint, waiting for new ones until the run has ended."""
     screen = Screen(is_writer=True)
-    scores = read_scores(probe.folder)
-    baseline = f"{probe.score} {probe.baseline:.3f} without reading the text"
+    scores, name = read_scores(probe.folder), probe.task.main_score
+    baseline = f"{name} {probe.baseline:.3f} without reading the text"
     rows = [("scores in", str(probe.folder)), ("baseline", baseline)]
     if scores:
         rows.append(("resumes", f"{len(scores)} checkpoints have their score"))
-    screen.table(f"probing {probe.run} by {probe.task}", rows)
+    screen.table(f"probing {probe.run} by {probe.task.name}", rows)
     os.nice(_NICE)
     while True:
         has_ended = (probe.run_folder / SUMMARY).exists()  # first: the last save precedes it
@@ -151,10 +139,9 @@ def run_probe(probe: Probe) -> int:
             if score is not None:
                 append_record(probe.folder / PROBE_SCORES, dataclasses.asdict(score))
                 scores = read_scores(probe.folder)
-                write_picture(probe, scores)
-                name = probe.score.replace("_", " ")
-                secs = duration(score.secs)
-                screen.print(f"{score.step:>9,}  {name} {score.score:.3f}  in {secs}")
+                plots.save(probe.folder / PICTURE, partial(draw_figure, probe, scores))
+                words = f"{name.replace('_', ' ')} {score.score:.3f}  in {duration(score.secs)}"
+                screen.print(f"{score.step:>9,}  {words}")
         elif has_ended:
             break
         else:
@@ -168,10 +155,9 @@ def run_probe(probe: Probe) -> int:
 def _fine_tune(probe: Probe, step: int, screen: Screen) -> ProbeScore | None:
     """Return the score from a checkpoint; None if the run has deleted it meanwhile."""
     workdir, log = probe.folder / f"step-{step}", probe.folder / f"step-{step}.log"
-    command = [sys.executable, "-m", "bert_jax.finetune", *probe.config_arguments]
-    command += [f"--config.init=orbax:{probe.run}@{step}", f"--workdir={workdir}"]
     # Its checkpoints are deleted before its score is written: it cannot resume.
-    command += ["--config.checkpoint.fresh=True"]
+    own = ("--config.checkpoint.fresh=True", f"--config.init=orbax:{probe.run}@{step}")
+    command = [*probe.command, *own, f"--workdir={workdir}"]
     start = time.monotonic()
     label = f"fine-tuning from step {step:,}"
     log.unlink(missing_ok=True)
@@ -181,8 +167,8 @@ def _fine_tune(probe: Probe, step: int, screen: Screen) -> ProbeScore | None:
             shutil.rmtree(workdir, ignore_errors=True)
             return None
         raise Refused(f"{label} ended with {error}; see {log}")
-    summary = small_files.read_object(workdir / SUMMARY, workdir)
-    score = small_files.field(summary, probe.summary_key, float, workdir / SUMMARY)
+    path, key = workdir / SUMMARY, f"heldout_{probe.task.main_record}"
+    score = small_files.field(small_files.read_object(path, workdir), key, float, path)
     for name in _DELETED_AFTER_SCORING:
         shutil.rmtree(workdir / name, ignore_errors=True)
     return ProbeScore(step, score, time.monotonic() - start)
@@ -199,24 +185,16 @@ def _closing_rows(probe: Probe, scores: Sequence[ProbeScore]) -> list[tuple[str,
     ]
 
 
-def write_picture(probe: Probe, scores: Sequence[ProbeScore]) -> pathlib.Path:
-    """Draw the curve of one score or more into the probe's folder; return its path."""
-    path = probe.folder / PICTURE
-    plots.save(path, lambda: draw_figure(probe, scores))
-    return path
-
-
 def draw_figure(probe: Probe, scores: Sequence[ProbeScore]) -> Figure:
     """Draw the score over the steps of pre-training, with its last value and the baseline."""
-    steps = [score.step for score in scores]
-    values = [score.score for score in scores]
-    picture = Figure(figsize=(6.0, 3.4), layout="constrained")
-    ax = picture.add_subplot(label=probe.score)
+    steps, values = ([getattr(each, name) for each in scores] for name in ("step", "score"))
+    picture, name = Figure(figsize=(6.0, 3.4), layout="constrained"), probe.task.main_score
+    ax = picture.add_subplot(label=name)
     ax.plot(steps, values, color=plots.HELDOUT, linewidth=1.8, marker="o", markersize=3.5)
     ax.axhline(probe.baseline, color=plots.GRAY, linewidth=1.1, linestyle=(0, (5, 3)))
     ax.margins(y=0.15)  # keeps the labels at the end clear of the axis
-    plots.set_axes(ax, probe.score, steps[-1], is_lowest=True)
-    ax.set_title(f"{probe.task}: {probe.score.replace('_', ' ')} after fine-tuning", loc="left")
+    plots.set_axes(ax, name, steps[-1], is_lowest=True)
+    ax.set_title(f"{probe.task.name}: {name.replace('_', ' ')} after fine-tuning", loc="left")
     ax.set_xlabel("step of pre-training", color=plots.GRAY)
     plots.write_ends(
         ax,

@@ -1,5 +1,6 @@
 """Report a study: the table on the terminal, study.md, study.json and study.png."""
 
+import collections
 import dataclasses
 import itertools
 import math
@@ -13,8 +14,8 @@ import rich.text
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bert_jax.lab.row_kinds.kinds import OWN_MEASURES
-from bert_jax.lab.row_kinds.row_kind import COMMON
+from bert_jax.lab.kinds import OWN_MEASURES
+from bert_jax.lab.row_kind import COMMON
 from bert_jax.lab.study import RowResult
 from bert_jax.logging import plots
 from bert_jax.logging.statistics import (
@@ -32,16 +33,6 @@ _PANELS = 3  # panels per line of the picture
 _LOWER_IS_BETTER = ("loss", "perplexity")  # ends of the names of such measures
 
 
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """Hold ours - theirs in a measure, over the seeds that both rows have."""
-
-    measure: str
-    ours: str
-    theirs: str
-    interval: Interval
-
-
 class Report:
     """Hold the results of a study, and the differences between its rows."""
 
@@ -56,8 +47,15 @@ class Report:
         measures = dict.fromkeys(m for result in results for m in result.scores)
         # Measures of all rows come first, measures of single objectives last.
         self.measures = sorted(measures, key=lambda m: (m not in COMMON, m in OWN_MEASURES))
+        # Differences ours - theirs over the seeds that both rows have, as in study.json.
         self.differences = [
-            Difference(measure, ours.row.name, theirs.row.name, interval)
+            {
+                "measure": measure,
+                "ours": ours.row.name,
+                "theirs": theirs.row.name,
+                "interval": dataclasses.asdict(interval),
+                "is_beyond_chance": interval.is_beyond_chance,
+            }
             for measure in self.measures
             for theirs, ours in itertools.combinations(results, 2)
             if (interval := _compare(ours, theirs, measure)) is not None
@@ -96,22 +94,19 @@ class Report:
 
     def notes(self) -> list[str]:
         """Describe how many differences are larger than chance, missing scores and failed runs."""
-        beyond = sum(d.interval.is_beyond_chance for d in self.differences)
-        total = len(self.differences)
-        if not total:
+        beyond = sum(bool(each["is_beyond_chance"]) for each in self.differences)
+        chance = (
+            f"Larger than chance (paired by seed, {CONFIDENCE:.0%}, each alone): {beyond} of "
+            f"{len(self.differences)} differences, bold above; {NUMBERS} has the differences of "
+            "all rows."
+        )
+        if not self.differences:
             chance = "No two rows share two seeds, so no difference is tested."
-        else:
-            chance = (
-                f"Larger than chance (paired by seed, {CONFIDENCE:.0%}, each alone): {beyond} of "
-                f"{total} differences, bold above; {NUMBERS} has the differences of all rows."
-            )
-        lacking: dict[tuple[str, str], list[str]] = {}  # (measures, reason) -> rows
+        lacking = collections.defaultdict[tuple[str, str], list[str]](list)
         for result in self.results:
-            measures: dict[str, list[str]] = {}
-            for measure, reason in result.missing.items():
-                measures.setdefault(reason, []).append(measure)
-            for reason, lacked in measures.items():
-                lacking.setdefault((", ".join(lacked), reason), []).append(result.row.name)
+            for reason in dict.fromkeys(result.missing.values()):
+                lacked = (name for name, why in result.missing.items() if why == reason)
+                lacking[", ".join(lacked), reason].append(result.row.name)
         reasons = [
             f"No {names} of {', '.join(rows)}: {reason}."
             for (names, reason), rows in lacking.items()
@@ -158,11 +153,7 @@ class Report:
                     "paper": result.row.paper,
                 }
             )
-        differences = [
-            dataclasses.asdict(d) | {"is_beyond_chance": d.interval.is_beyond_chance}
-            for d in self.differences
-        ]
-        return {"rows": rows, "differences": differences, "paper": self.paper}
+        return {"rows": rows, "differences": self.differences, "paper": self.paper}
 
     def page(self) -> str:
         """Return the content of study.md."""

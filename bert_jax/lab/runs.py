@@ -11,8 +11,8 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from typing import Any
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
 
 from bert_jax.config import flatten
 from bert_jax.logging.console import Screen, duration
@@ -26,11 +26,11 @@ from data_pipeline.io import small_files
 from data_pipeline.io.atomic import check_no_file, write_json
 from data_pipeline.io.refused import Refused
 
+Key = TypeVar("Key")  # names a run
 _POLL_SECS = 1.0  # pause between checks for a signal, which another thread may have got
 _MAX_LOCKED_SECS = 120.0  # time for a killed command's run to save and leave its folder
 _END_BYTES = 1 << 16  # of a metrics.jsonl, whose lines have about 1 KB
 _STEP_OF_LINE = re.compile(rb'^{"step": (\d{1,18}), "split": "(?!finding")', re.MULTILINE)
-_HELDOUT, _MAJORITY, _DEV = "heldout_", "majority_", "dev"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,12 @@ class Lane:
 
     screen: Screen
     environment: Mapping[str, str]
-    check: Callable[[], None] = lambda: None  # called every second; what it raises interrupts
+    # Once it is set, the command is interrupted.
+    stop: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+    def _check(self) -> None:
+        if self.stop.is_set():
+            raise KeyboardInterrupt
 
     def run(self, label: str, command: Sequence[str], folder: pathlib.Path) -> str:
         """Run a command that works in a folder, with its log next to it; return "" or its error.
@@ -51,14 +56,14 @@ class Lane:
         if workdir_lock.is_locked(folder):
             with self.screen.spinning(f"{label}: another process still works in {folder}"):
                 while workdir_lock.is_locked(folder) and time.monotonic() < end:
-                    self.check()
+                    self._check()
                     time.sleep(_POLL_SECS)
         log, began = folder.parent / f"{folder.name}.log", time.monotonic()
         old_bytes = log.stat().st_size if log.exists() else 0  # of an earlier start
         with self.screen.spinning(label) as show:
 
             def show_progress() -> None:
-                self.check()
+                self._check()
                 step = _read_last_step(folder)
                 progress = f", step {step:,}" if step else ""
                 show(f"{label}{progress}, {duration(time.monotonic() - began)}")
@@ -101,81 +106,69 @@ def _select_device(number: int) -> dict[str, str]:
     return environment
 
 
-@dataclasses.dataclass(frozen=True)
-class ScheduledRun:
-    """Hold a run: its work in a lane, and the function that is told the result.
+def run_all(
+    reads: Mapping[Key, Collection[Key]],
+    work: Callable[[Key, Lane], str],
+    report: Callable[[Key, str], None],
+    lanes: Sequence[Lane],
+) -> None:
+    """Do the work of runs in the order of `reads`, one at a time in each lane, and report results.
 
-    work    returns "" or an error; an unreadable file of the run is its error too
-    report  is called with that text, by one run at a time; an exception from it ends all runs
+    A run waits for those that it reads, while later ones take its place. `work` returns "" or an
+    error; an unreadable file of a run is its error too. An exception from `report` ends all runs.
     """
-
-    name: str
-    reads: Collection[str]  # names of earlier runs
-    work: Callable[[Lane], str]
-    report: Callable[[str], None]
-
-
-def run_all(runs: Sequence[ScheduledRun], screen: Screen, parallel: int) -> None:
-    """Do the work of runs in their order, `parallel` at once; a run waits for those it reads.
-
-    Runs that read others come last within their group, so that they block no run that could begin.
-    """
-    stop, reporting = threading.Event(), threading.Lock()
-    done: dict[str, Future[None]] = {}
-
-    def check() -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-
-    # A lane per thread. Of several, each sees the device of its number and shows no progress.
-    if parallel == 1:
-        free = [Lane(screen, {}, check)]
-    else:
-        free = [Lane(Screen(is_writer=False), _select_device(i), check) for i in range(parallel)]
-
-    def attempt(run: ScheduledRun) -> None:
-        wait([done[name] for name in run.reads])
-        if stop.is_set():
-            return
-        lane = free.pop()
-        try:
-            error = run.work(lane)
-        except Refused as refused:
-            error = str(refused)
-        except (OSError, RuntimeError, ValueError) as unreadable:  # a file of this run alone
-            error = f"{type(unreadable).__name__}: {unreadable}"
-        finally:
-            free.append(lane)
-        with reporting:
-            try:
-                run.report(error)
-            except BaseException:
-                stop.set()
-                raise
-
-    with ThreadPoolExecutor(parallel) as pool:
+    waiting, ended, free = list(reads), set[Key](), list(lanes)
+    running: dict[Future[str], tuple[Key, Lane]] = {}
+    with ThreadPoolExecutor(len(lanes)) as pool:
         try:
             try:
-                # Threads take the oldest task first: a run waits only for runs that have begun.
-                for run in runs:
-                    done[run.name] = pool.submit(attempt, run)
-                _wait_for(done.values())
+                while waiting or running:
+                    ready = [run for run in waiting if ended.issuperset(reads[run])]
+                    for run in ready[: len(free)]:
+                        waiting.remove(run)
+                        lane = free.pop()
+                        running[pool.submit(_attempt, work, run, lane)] = run, lane
+                    for future in wait(running, _POLL_SECS, FIRST_COMPLETED).done:
+                        run, lane = running.pop(future)
+                        report(run, future.result())
+                        free.append(lane)
+                        ended.add(run)
             finally:
-                stop.set()
-        except BaseException:
-            stop.set()  # again: a second signal may have come during the first call
-            pool.shutdown(cancel_futures=True)
-            raise
+                lanes[0].stop.set()
+        finally:
+            lanes[0].stop.set()  # again: a second signal may have come during the first call
 
 
-def _wait_for(futures: Collection[Future[None]]) -> None:
-    """Wait until all have ended; raise the exception of a run that failed before others."""
-    waited = wait(futures, _POLL_SECS, FIRST_EXCEPTION)
-    while waited.not_done and not any(future.exception() for future in waited.done):
-        waited = wait(futures, _POLL_SECS, FIRST_EXCEPTION)
-    # A run that was interrupted because another failed comes after that.
-    for future in sorted(waited.done, key=lambda f: isinstance(f.exception(), KeyboardInterrupt)):
-        future.result()
+def _attempt(work: Callable[[Key, Lane], str], run: Key, lane: Lane) -> str:
+    try:
+        return work(run, lane)
+    except Refused as refused:
+        return str(refused)
+    except (OSError, RuntimeError, ValueError) as unreadable:
+        return f"{type(unreadable).__name__}: {unreadable}"
+
+
+def open_lanes(screen: Screen, parallel: int) -> list[Lane]:
+    """Open lanes that stop together; each of several sees one device and shows no progress."""
+    if parallel == 1:
+        return [Lane(screen, {})]
+    stop, silent = threading.Event(), Screen(is_writer=False)
+    return [Lane(silent, _select_device(number), stop) for number in range(parallel)]
+
+
+def parse_list(flag: str, text: str, parse: Callable[[str], Any], words: str) -> list[Any]:
+    """Parse values joined by commas; `parse` raises ValueError for anything else than `words`.
+
+    Raises:
+      Refused: one of them is something else, or stands there twice.
+    """
+    try:
+        values = [parse(part) for part in text.split(",")]
+    except ValueError as error:
+        raise Refused(f"--{flag} is {text!r:.80}; it must be {words}") from error
+    if len(set(values)) < len(values):
+        raise Refused(f"--{flag} is {text!r:.80}, where a number occurs twice; give each once")
+    return values
 
 
 def refuse_others(holder: str, before: Any, now: Any) -> None:
@@ -230,20 +223,20 @@ def read_scores(workdir: pathlib.Path) -> tuple[dict[str, float], dict[str, floa
             f"{path} is not the summary of a run ({error}); delete {path.parent} to have it run "
             "again"
         ) from error
-    scores = _select_scores(summary, _HELDOUT)
+    scores = _select_scores(summary, "heldout_")
     if not scores:
         raise Refused(
             f"{path} has no scores of a development set; is {path.parent} another kind of run? "
             "Give another --workdir"
         )
-    return scores, _select_scores(summary, _MAJORITY)
+    return scores, _select_scores(summary, "majority_")
 
 
 def _select_scores(summary: Mapping[str, Any], prefix: str) -> dict[str, float]:
     return {
         name.removeprefix(prefix): float(value)
         for name, value in summary.items()
-        if name.startswith(f"{prefix}{_DEV}") and isinstance(value, int | float)
+        if name.startswith(f"{prefix}dev") and isinstance(value, int | float)
     }
 
 

@@ -7,7 +7,6 @@ encoded examples. Stores and task files may move: paths are not compared.
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,20 +16,19 @@ import numpy as np
 
 from bert_jax.config import flatten, recorded
 from bert_jax.config.schema import with_length
-from bert_jax.lab.row_kinds.kinds import find_kind
-from bert_jax.lab.row_kinds.row_kind import RowCost, RowKind, Run, load_task, split_names
+from bert_jax.lab.kinds import find_kind
+from bert_jax.lab.row_kind import RowCost, RowKind, Run, load_task, split_names
 from bert_jax.lab.runs import (
     Lane,
-    ScheduledRun,
     choose_score,
     is_finished,
+    open_lanes,
     read_scores,
     refuse_others,
     run_all,
 )
 from bert_jax.lab.study_config import StudyConfig, StudyRow, StudyTask
 from bert_jax.logging.console import BAD, Screen
-from bert_jax.runtime import workdir_lock
 from bert_jax.tasks.registry import open_task
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
@@ -90,19 +88,14 @@ def _keep_earlier(folder: pathlib.Path, now: Identity) -> Identity:
             f"{holds} of the store {before.store}, not {now.store}; give that store, or another "
             "--workdir"
         )
-    rows, tasks = before.rows.keys() & now.rows.keys(), before.tasks.keys() & now.tasks.keys()
-    shared = [
-        {
-            "config.seq_len": identity.seq_len,
-            "row": {name: identity.rows[name] for name in rows},
-            "task": {name: identity.tasks[name] for name in tasks},
-        }
-        for identity in (before, now)
-    ]
-    refuse_others(holds, *shared)
-    return dataclasses.replace(
-        now, rows={**before.rows, **now.rows}, tasks={**before.tasks, **now.tasks}
+    rows, tasks = {**before.rows, **now.rows}, {**before.tasks, **now.tasks}
+    earlier = {"row": {**now.rows, **before.rows}, "task": {**now.tasks, **before.tasks}}
+    refuse_others(
+        holds,
+        {"config.seq_len": before.seq_len, **earlier},
+        {"config.seq_len": now.seq_len, "row": rows, "task": tasks},
     )
+    return dataclasses.replace(now, rows=rows, tasks=tasks)
 
 
 def describe_task(task: StudyTask, store: Store) -> Settings:
@@ -128,10 +121,7 @@ class Study:
     """Hold a checked study, and run it in a folder."""
 
     def __init__(
-        self,
-        config: StudyConfig,
-        folder: pathlib.Path,
-        score_command: Sequence[str] = (),
+        self, config: StudyConfig, folder: pathlib.Path, score_command: Sequence[str] = ()
     ) -> None:
         """Check everything that can be refused, and write nothing.
 
@@ -142,10 +132,10 @@ class Study:
           Refused: a setting, row or task is wrong, rows are not equal, or a folder holds another
             study.
         """
-        self._score_command = score_command
-        self.config, self.folder = config, folder
+        self.config, self.folder, self._score_command = config, folder, score_command
         check_fields(config, "config")
-        names = [row.name for row in config.rows] + [task.name for task in config.tasks]
+        row_names = [row.name for row in config.rows]
+        names = [*row_names, *(task.name for task in config.tasks)]
         for name in names:
             if names.count(name) > 1 or not name or "/" in name or not name.isprintable():
                 raise Refused(
@@ -154,18 +144,21 @@ class Study:
         if not config.rows or not config.store:
             missing = "store" if config.rows else "rows"
             raise Refused(f"config.{missing} is empty; set rows and the store that they train on")
-        if config.compare_with not in ("", *(row.name for row in config.rows)):
+        if config.compare_with not in ("", *row_names):
             raise Refused(
                 f"config.compare_with is {config.compare_with!r}, which is not a row; choose from "
-                f"{', '.join(row.name for row in config.rows)}, or leave it empty for the first"
+                f"{', '.join(row_names)}, or leave it empty for the first"
             )
+        self.runs = [
+            self._make_run(row, seed) for seed in range(config.seeds) for row in config.rows
+        ]
         store = open_store(config.store)
         self.costs = list[RowCost]()
         rows = {}
         for number, row in enumerate(config.rows):
             with _prefix_errors("row", row.name):
                 kind = find_kind(row)
-                rows[row.name] = _describe_settings(kind.check(row, config.store))
+                rows[row.name] = _describe_settings(kind.identify(row, config.store))
                 self._check_reads(row, config.rows[:number])
                 self.costs.append(kind.cost(row, config.store, store.vocab_size))
         tasks = {}
@@ -206,17 +199,10 @@ class Study:
                     f"{expected / value:.3f}"
                 )
 
-    def locate_run(self, row: StudyRow, seed: int) -> pathlib.Path:
-        """Return the folder of a run."""
-        return self.folder / f"{row.name}-seed{seed}"
-
-    def claim(self) -> None:
-        """Lock the folder until this process ends.
-
-        Raises:
-          Refused: another study runs there.
-        """
-        workdir_lock.lock_folder(self.folder)
+    def _make_run(self, row: StudyRow, seed: int) -> Run:
+        names = (row.name, *split_names(row.reads))
+        folder, *sources = (self.folder / f"{name}-seed{seed}" for name in names)
+        return Run(row, seed, self.config.store, folder, tuple(sources))
 
     def run(self, screen: Screen, parallel: int = 1) -> list[RowResult]:
         """Run what is not finished, all rows with one seed before the next, and read all scores.
@@ -225,72 +211,48 @@ class Study:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / FILE, dataclasses.asdict(self._identity))
-        results = [RowResult(row) for row in self.config.rows]
+        results = {row.name: RowResult(row) for row in self.config.rows}
 
-        def report(result: RowResult, seed: int, error: str) -> None:
+        runs = {run.folder: run for run in self.runs}
+
+        def work(folder: pathlib.Path, lane: Lane) -> str:
+            return self._run(results[runs[folder].row.name], runs[folder], lane)
+
+        def report(folder: pathlib.Path, error: str) -> None:
+            run = runs[folder]
             if error:
-                result.errors.append(f"seed {seed}: {error}")
-                screen.print(f"{result.row.name}, seed {seed} failed: {error}", BAD)
+                results[run.row.name].errors.append(f"seed {run.seed}: {error}")
+                screen.print(f"{run.label} failed: {error}", BAD)
 
-        # Rows that wait come last: they block no run that could begin.
-        ordered = sorted(results, key=lambda result: bool(result.row.reads))
-        run_all(
-            [
-                ScheduledRun(
-                    self.locate_run(result.row, seed).name,
-                    [f"{name}-seed{seed}" for name in split_names(result.row.reads)],
-                    functools.partial(self._run, result, seed),
-                    functools.partial(report, result, seed),
-                )
-                for seed in range(self.config.seeds)
-                for result in ordered
-            ],
-            screen,
-            parallel,
-        )
-        return results
+        reads = {run.folder: run.sources for run in self.runs}
+        run_all(reads, work, report, open_lanes(screen, parallel))
+        return list(results.values())
 
-    def _run(self, result: RowResult, seed: int, lane: Lane) -> str:
+    def _run(self, result: RowResult, run: Run, lane: Lane) -> str:
         """Train, score and fine-tune a run, except for what is done; return "" or the error."""
-        row, folder = result.row, self.locate_run(result.row, seed)
-        kind, run = find_kind(row), self._find_run(row, seed)
+        kind, folder = find_kind(run.row), run.folder
+        _check_sources(run)
         if kind.command is None:
             folder.mkdir(exist_ok=True)
-        elif not is_finished(folder):
-            label = f"{row.name}, seed {seed}"
-            if error := lane.run(label, kind.command(run), folder):
-                return error
-        result.seeds.add(seed)
-        if not self._scores_path(run).is_file() and (error := self._score(lane, kind, run)):
+        elif not is_finished(folder) and (error := lane.run(run.label, kind.command(run), folder)):
             return error
-        for measure, value in small_files.read_object(self._scores_path(run), self.folder).items():
+        result.seeds.add(run.seed)
+        path = _locate_scores(run)
+        if not path.is_file() and (error := self._score(lane, kind, run)):
+            return error
+        for measure, value in small_files.read_object(path, self.folder).items():
             if isinstance(value, str):
                 result.missing[measure] = value
             else:
-                result.scores.setdefault(measure, {})[seed] = value
+                result.scores.setdefault(measure, {})[run.seed] = value
         errors = [self._learn(lane, result, run, task) for task in self.config.tasks]
         return "; ".join(filter(None, errors))
-
-    def _find_run(self, row: StudyRow, seed: int) -> Run:
-        """Return a run of a row; raise Refused if a run that it reads is not finished."""
-        rows = {known.name: known for known in self.config.rows}
-        sources = []
-        for name in split_names(row.reads):
-            sources.append(self.locate_run(rows[name], seed))
-            if not is_finished(sources[-1]):
-                raise Refused(f"it reads the run of {name}, which is not finished")
-        folder = self.locate_run(row, seed)
-        return Run(row, seed, self.config.store, folder, tuple(sources))
-
-    def _scores_path(self, run: Run) -> pathlib.Path:
-        return self.folder / f"{run.folder.name}-{SCORES}"
 
     def _score(self, lane: Lane, kind: RowKind, run: Run) -> str:
         """Score a run, in a process of its own if that uses a device; return "" or the error."""
         if kind.scores_on_device and self._score_command:
             command = [*self._score_command, f"--score={run.folder.name}"]
-            label = f"{run.row.name}, seed {run.seed}, scores"
-            return lane.run(label, command, run.folder)
+            return lane.run(f"{run.label}, scores", command, run.folder)
         self.score(run, lane.screen)
         return ""
 
@@ -300,21 +262,18 @@ class Study:
         Raises:
           Refused: the study has no such run, or it is not finished.
         """
-        for seed in range(self.config.seeds):
-            for row in self.config.rows:
-                if self.locate_run(row, seed).name == name:
-                    run = self._find_run(row, seed)
-                    if find_kind(row).command is not None and not is_finished(run.folder):
-                        raise Refused(
-                            f"--score is {name}, which is not finished; run the study first"
-                        )
-                    return run
-        raise Refused(f"--score is {name}, which is not a run of this study; give ROW-seedN")
+        run = {run.folder.name: run for run in self.runs}.get(name)
+        if run is None:
+            raise Refused(f"--score is {name}, which is not a run of this study; give ROW-seedN")
+        _check_sources(run)
+        if find_kind(run.row).command is not None and not is_finished(run.folder):
+            raise Refused(f"--score is {name}, which is not finished; run the study first")
+        return run
 
     def score(self, run: Run, screen: Screen) -> None:
         """Score a finished run in this process, and write its scores."""
         scores = find_kind(run.row).scores(run, self.config.seq_len, screen)
-        write_json(self._scores_path(run), dict(scores))
+        write_json(_locate_scores(run), dict(scores))
 
     def _learn(self, lane: Lane, result: RowResult, run: Run, task: StudyTask) -> str:
         """Learn a task from a run unless it is already learned; return "" or the error."""
@@ -323,16 +282,26 @@ class Study:
         if isinstance(command, str):
             result.missing[task.name] = command
             return ""
-        if read_scores(folder) is None:
-            label = f"{run.row.name}, seed {run.seed}, {task.name}"
-            if error := lane.run(label, command, folder):
-                return f"{task.name}: {error}"
+        error = (
+            "" if read_scores(folder) else lane.run(f"{run.label}, {task.name}", command, folder)
+        )
         learned = read_scores(folder)
-        if learned is None:
-            return f"{task.name}: {folder} has no summary"
+        if error or learned is None:
+            return f"{task.name}: {error or f'{folder} has no summary'}"
         score = choose_score(*learned)
         result.scores.setdefault(f"{task.name}_{score}", {})[run.seed] = learned[0][score]
         return ""
+
+
+def _check_sources(run: Run) -> None:
+    """Raise Refused if a run that this one reads is not finished."""
+    for name, source in zip(split_names(run.row.reads), run.sources, strict=True):
+        if not is_finished(source):
+            raise Refused(f"it reads the run of {name}, which is not finished")
+
+
+def _locate_scores(run: Run) -> pathlib.Path:
+    return run.folder.with_name(f"{run.folder.name}-{SCORES}")
 
 
 @contextlib.contextmanager

@@ -1,10 +1,13 @@
 """Define a study: rows that are compared over several seeds, and the tasks that all rows learn.
 
-A file of configs/studies/ returns to_config_dict(StudyConfig(...)).
+A file of configs/studies/ returns to_config_dict(StudyConfig(...)). Commands that run others share
+their flags.
 """
 
 import dataclasses
 
+from bert_jax.runtime import cli
+from data_pipeline.cli.flags import flag
 from data_pipeline.spec.fields import setting
 
 
@@ -13,7 +16,7 @@ class StudyRow:
     """A system of the study, trained once for each seed."""
 
     name: str = setting("", "name of the row; its workdirs are NAME-seedN")
-    kind: str = setting("pretrain", "kind of training: a name in bert_jax/lab/row_kinds/kinds.py")
+    kind: str = setting("pretrain", "kind of training: a name in bert_jax/lab/kinds.py")
     config: str = setting("", "config file of its training, as FILE[:NAME=VALUE,...]")
     flags: str = setting("", "settings that override the file's, as KEY=VALUE separated by spaces")
     paper: str = setting("", "the paper's figure for this row, shown next to ours")
@@ -65,3 +68,26 @@ class StudyConfig:
     compare_with: str = setting(
         "", "row to compare all others with in study.md; empty for the first"
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ManyRunsFlags:
+    """Declare the flags of a command that runs others in a folder."""
+
+    workdir: str = flag(
+        "", "folder of the runs, their numbers and picture", metavar="DIR", is_required=True
+    )
+    parallel: int = flag(
+        1, "runs at once, on a GPU or TPU chip each; on CPUs they share the cores", minimum=1
+    )
+
+    def __post_init__(self) -> None:
+        cli.check_folder(self.workdir)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedRunsFlags(ManyRunsFlags):
+    """Declare the flags of a command that can plan its runs, too."""
+
+    plan: bool = flag(False, "print the cost of all runs, and run nothing", "plan")
+    measure: bool = flag(True, "time short steps, which takes seconds for each row", "plan")

@@ -36,8 +36,8 @@ _BASELINES = (
     (
         WIRING,
         "lab/baselines/frozen_task.py",
-        "(rows.token_ids + vocab_size * _number_segments(rows))",
-        "(rows.token_ids + _number_segments(rows))",
+        "(rows.token_ids + vocab_size * text_T)",
+        "(rows.token_ids + text_T)",
         "lab/baselines/test_frozen_task.py::test_counts_are_those_of_the_texts",
     ),
 )
@@ -505,14 +505,14 @@ _LAB = (
     ),
     (
         WIRING,
-        "lab/row_kinds/pretrained.py",
-        "(*build_flags(task.flags), *build_flags(run.row.finetune)),",
-        "(*build_flags(run.row.finetune), *build_flags(task.flags)),",
+        "lab/row_kind.py",
+        "[*build_flags(task.flags), *build_flags(run.row.finetune)]",
+        "[*build_flags(run.row.finetune), *build_flags(task.flags)]",
         "lab/test_study.py::test_commands_of_a_task",
     ),
     (
         WIRING,
-        "lab/row_kinds/baseline_rows.py",
+        "lab/kinds.py",
         "6.0 * tokens * 2 * direction",
         "6.0 * tokens * direction",
         "lab/test_study.py::test_baselines_read_as_many_tokens_as_they_are_told",

@@ -12,8 +12,8 @@ import pytest
 from bert_jax.checkpoint.arrays import name_leaves
 from bert_jax.interop import huggingface, load
 from bert_jax.interop.export import HIDDEN, MLM, NSP, REPLACED, compute_outputs, make_rows
-from bert_jax.lab.row_kinds.pretrained import score_masked_words
-from bert_jax.lab.row_kinds.row_kind import MASKED_WORDS
+from bert_jax.lab.kinds import score_masked_words
+from bert_jax.lab.row_kind import MASKED_WORDS
 from bert_jax.logging.console import Screen
 from data_pipeline import build
 from tests.faults.runs import ONE_PHASE, saved_steps, training

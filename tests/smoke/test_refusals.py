@@ -57,8 +57,8 @@ REFUSALS = {
             ((ROOM,), "--config is missing"),
             (("grid", *RTE), "--workdir is missing"),
             (("grid", *RTE, ROOM, "--config.epochs", "2"), "--config.epochs is varied by the grid"),
-            (("grid", *RTE, ROOM, "--seeds=0,0"), "--seeds is 0,0"),
-            (("grid", *RTE, ROOM, "--epochs=two"), "--epochs is two"),
+            (("grid", *RTE, ROOM, "--seeds=0,0"), "--seeds is '0,0'"),
+            (("grid", *RTE, ROOM, "--epochs=two"), "--epochs is 'two'"),
             (
                 ("grid", *RTE, ROOM, "--learning_rates=0.0,1e-5"),
                 "config.optim.learning_rate is 0.0",

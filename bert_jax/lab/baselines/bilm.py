@@ -27,7 +27,6 @@ from data_pipeline.labeled.rows import EncodedRows, ExampleStream
 from data_pipeline.store import Split, Store
 
 _MAX_HELDOUT_ROWS = 1024
-_FORWARD_LOSS, _BACKWARD_LOSS = (f"heldout_{direction}_loss" for direction in DIRECTIONS)
 
 Params = dict[str, Any]  # embeddings float32[V,D], bias float32[V], and a Direction by its name
 Batch = Mapping[str, np.ndarray | jax.Array]
@@ -108,8 +107,8 @@ def sum_losses(
     pairs = (forward[:, :-1], ids_BS[:, 1:]), (backward[:, 1:], ids_BS[:, :-1])
     weights_BS = mask_BS[:, 1:].astype(jnp.float32)
 
-    kernel_DV, bias_V = params["embeddings"].T, params["bias"]
-    sums = [bilstm.sum_token_losses(x, kernel_DV, bias_V, ids, weights_BS) for x, ids in pairs]
+    output = {"kernel": params["embeddings"].T, "bias": params["bias"]}
+    sums = [bilstm.sum_token_losses(output, x, ids, weights_BS) for x, ids in pairs]
     return jnp.stack(sums), jnp.sum(weights_BS)
 
 
@@ -140,38 +139,24 @@ def build_steps(store: Store, settings: BiLM) -> training.Steps:
 def train(folder: pathlib.Path, store: Store, settings: BiLM, screen: Screen) -> None:
     """Train on the documents of a store in a claimed folder, and write summary.json."""
     (params, _), secs = training.run_steps(folder, build_steps(store, settings), screen)
-    training.write_summary(
-        folder,
-        {
-            "kind": BILM,
-            "seed": settings.seed,
-            "steps": settings.steps,
-            "tokens": settings.steps * settings.batch_size * settings.seq_len,
-            "seconds": round(secs, 1),
-            **_score_heldout(store, params, settings, screen),
-        },
-    )
+    with screen.spinning("held-out text"):
+        losses = _score_heldout(store, params, settings)
+    tokens = settings.steps * settings.batch_size * settings.seq_len
+    training.write_summary(folder, BILM, settings, settings.steps, secs, tokens=tokens, **losses)
 
 
 _score_batch = jax.jit(sum_losses, static_argnums=2)
 
 
-def _score_heldout(
-    store: Store, params: Params, settings: BiLM, screen: Screen
-) -> dict[str, float | None]:
+def _score_heldout(store: Store, params: Params, settings: BiLM) -> dict[str, float | None]:
     """Compute the mean held-out loss per token, and per direction; None without text."""
     rows = make_rows(store, store.heldout, settings.seq_len).first(_MAX_HELDOUT_ROWS)
-    names = ("heldout_loss", _FORWARD_LOSS, _BACKWARD_LOSS)
-    if not rows.examples:
-        return dict.fromkeys(names)
-    sums, count = np.zeros(2), 0.0
-    with screen.spinning("held-out text"):
-        for start in range(0, rows.examples, settings.batch_size):
-            index_B = np.arange(start, start + settings.batch_size)
-            index_B = np.where(index_B < rows.examples, index_B, -1)
-            fields = rows.batch(index_B, settings.seq_len, store.special_ids["pad"])
-            batch_sums, batch_count = _score_batch(params, fields, settings)
-            sums, count = sums + np.asarray(batch_sums), count + float(batch_count)
-    forward, backward = sums / count
-    values = ((forward + backward) / 2, forward, backward)
-    return dict(zip(names, map(float, values), strict=True))
+
+    def sum_rows(index_B: np.ndarray) -> tuple[jax.Array, jax.Array]:
+        fields = rows.batch(index_B, settings.seq_len, store.special_ids["pad"])
+        return _score_batch(params, fields, settings)
+
+    names = ("heldout_loss", *(f"heldout_{direction}_loss" for direction in DIRECTIONS))
+    pair = training.average_losses(sum_rows, np.arange(rows.examples), settings.batch_size)
+    values = [None] * 3 if pair is None else [float(pair.mean()), *pair.tolist()]
+    return dict(zip(names, values, strict=True))

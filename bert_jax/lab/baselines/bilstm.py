@@ -109,19 +109,18 @@ def drop_out(x: jax.Array, rate: float, key: jax.Array | None, number: int) -> j
 
 
 def sum_token_losses(
-    hidden_BSD: jax.Array,
-    kernel_DV: jax.Array,
-    bias_V: jax.Array,
-    labels_BS: jax.Array,
-    weights_BS: jax.Array,
+    output: dict[str, jax.Array], hidden_BSD: jax.Array, labels_BS: jax.Array, weights_BS: jax.Array
 ) -> jax.Array:
-    """Sum the weighted cross-entropies of the tokens that hidden vectors predict."""
+    """Sum the weighted cross-entropies of tokens that hidden vectors predict.
+
+    `output` has a kernel float32[D,V] and a bias float32[V].
+    """
 
     @jax.checkpoint
     def add_row(sums: jax.Array, row: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
         """Add the losses of a row; the logits of all rows at once would take gigabytes."""
         hidden_SD, labels_S, weights_S = row
-        logits_SV = hidden_SD @ kernel_DV + bias_V
+        logits_SV = hidden_SD @ output["kernel"] + output["bias"]
         losses_S = optax.softmax_cross_entropy_with_integer_labels(logits_SV, labels_S)
         return sums + jnp.sum(losses_S * weights_S), None
 

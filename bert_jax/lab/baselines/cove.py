@@ -244,10 +244,7 @@ def sum_losses(
     states_BSE = encode(params, arrays["source_ids"], lengths_B, rate, keys[0])
     adjusted_BTU = decode(params, states_BSE, mask_BS > 0, ids_BT[:, :-1], rate, keys[1])
     weights_BT = arrays["target_mask"][:, 1:].astype(jnp.float32)
-    output, labels_BT = params["output"], ids_BT[:, 1:]
-    total = bilstm.sum_token_losses(
-        adjusted_BTU, output["kernel"], output["bias"], labels_BT, weights_BT
-    )
+    total = bilstm.sum_token_losses(params["output"], adjusted_BTU, ids_BT[:, 1:], weights_BT)
     return total, jnp.sum(weights_BT)
 
 
@@ -281,25 +278,17 @@ def train(folder: pathlib.Path, texts: AlignedTexts, settings: CoVe, screen: Scr
     (params, _), secs = training.run_steps(folder, build_steps(texts, settings), screen)
     with screen.spinning("held-out pairs"):
         loss = score_heldout(texts, params, settings)
-    summary = {
-        "kind": COVE,
-        "seed": settings.seed,
-        "steps": settings.steps,
-        "pairs": len(texts.trained_N),
-        "heldout_pairs": len(texts.heldout_N),
-        "left_out_pairs": len(texts.lengths_N) - len(texts.trained_N) - len(texts.heldout_N),
-        "seconds": round(secs, 1),
-        "heldout_loss": loss,
-    }
-    training.write_summary(folder, summary)
+    trained, heldout = len(texts.trained_N), len(texts.heldout_N)
+    numbers = {"pairs": trained, "heldout_pairs": heldout, "heldout_loss": loss}
+    numbers["left_out_pairs"] = len(texts.lengths_N) - trained - heldout
+    training.write_summary(folder, COVE, settings, settings.steps, secs, **numbers)
 
 
 def score_heldout(texts: AlignedTexts, params: Params, settings: CoVe) -> float | None:
     """Compute the mean loss of a token of the held-out pairs' targets; None without any."""
-    total = count = 0.0
-    for start in range(0, len(texts.heldout_N), settings.batch_size):
-        index_B = texts.heldout_N[start : start + settings.batch_size]
-        index_B = np.pad(index_B, (0, settings.batch_size - len(index_B)), constant_values=-1)
-        sums = _score_batch(params, settings, texts.batch(index_B))
-        total, count = total + float(sums[0]), count + float(sums[1])
-    return total / count if count else None
+    loss = training.average_losses(
+        lambda index_B: _score_batch(params, settings, texts.batch(index_B)),
+        texts.heldout_N,
+        settings.batch_size,
+    )
+    return None if loss is None else float(loss)

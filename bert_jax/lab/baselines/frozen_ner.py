@@ -8,7 +8,7 @@ import dataclasses
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,13 +18,12 @@ import optax
 
 from bert_jax.config.schema import TaskOptions, with_length
 from bert_jax.inference import batches
-from bert_jax.inference.hidden_states import VECTORS, Layers, choose_layers
+from bert_jax.inference.hidden_states import VECTORS, choose_layers
 from bert_jax.interop import load
-from bert_jax.interop.pretrained import Pretrained
 from bert_jax.lab.baselines import bilstm
 from bert_jax.lab.baselines.settings import Training
 from bert_jax.lab.baselines.training import build_optimizer, compile_step
-from bert_jax.lab.baselines.vectors import compile_layers
+from bert_jax.lab.baselines.vectors import Encoder, open_layers
 from bert_jax.logging.console import Screen
 from bert_jax.tasks.ner import task as ner
 from bert_jax.tasks.task import Scores, Task
@@ -45,20 +44,11 @@ Vectors = Mapping[str, np.ndarray]  # float32[T,K,D] by split
 
 
 @dataclasses.dataclass(frozen=True)
-class FrozenNerResult:
-    """Hold the best epoch on dev."""
-
-    epoch: int  # the first is 1
-    scores: Scores
-    logits: Mapping[str, np.ndarray]  # float32[N,S,C] of every split but train
-
-
-@dataclasses.dataclass(frozen=True)
 class Features:
     """Select which of the arrays of a token the BiLSTM reads, mixed or joined."""
 
     name: str  # a name on the screen
-    layers: Layers
+    layers: tuple[int, ...]  # numbers of arrays; -1 is the last
     is_joined: bool
 
 
@@ -76,8 +66,12 @@ def parse_features(text: str) -> list[str]:
 
 def open_task(
     address: str, data_dir: str, max_seq_length: int, kinds: Sequence[str]
-) -> tuple[Pretrained, Task]:
-    """Read a checkpoint and the files of named entities; refuse what does not fit together."""
+) -> tuple[Encoder, Task]:
+    """Open a checkpoint's vectors of all layers and the files of named entities.
+
+    Raises:
+      Refused: they do not fit together, or the vectors do not fit on the disk.
+    """
     checkpoint = load.load(address)
     model = checkpoint.config
     positions = model.max_position_embeddings
@@ -94,17 +88,13 @@ def open_task(
         )
     options = TaskOptions(task="ner", dir=data_dir, max_seq_length=max_seq_length)
     task = ner.open_task(with_length(options, positions), checkpoint.vocabulary)
-    check_room(task, *_count_arrays(checkpoint))
-    return checkpoint, task
-
-
-def _count_arrays(checkpoint: Pretrained) -> tuple[int, int]:
-    """Return how many vectors a token has, and their width."""
-    return checkpoint.config.num_hidden_layers + 1, checkpoint.config.hidden_size
+    encoder = open_layers(checkpoint, ":")
+    check_room(task, encoder)
+    return encoder, task
 
 
 def find_entities(
-    checkpoint: Pretrained,
+    encoder: Encoder,
     task: Task,
     kinds: Sequence[str],
     training: Training,
@@ -113,17 +103,16 @@ def find_entities(
 ) -> None:
     """Train on each kind of features; write scores.json and the predictions into a new folder."""
     output.mkdir(parents=True)
-    layers = checkpoint.config.num_hidden_layers
     screen.table("named entities on frozen vectors", task.describe_files(screen.text_width))
     scores_by_kind = {}
-    run = compile_layers(checkpoint, ":")
-    with cache_vectors(run, _count_arrays(checkpoint), task, screen) as vectors:
+    with cache_vectors(encoder, task, screen) as vectors:
         for kind in kinds:
-            best = train_tagger(task, vectors, choose_features(kind, layers), training, screen)
-            scores_by_kind[kind] = {"epoch": best.epoch, **best.scores}
+            features = choose_features(kind, encoder.arrays - 1)
+            epoch, scores, logits = train_tagger(task, vectors, features, training, screen)
+            scores_by_kind[kind] = {"epoch": epoch, **scores}
             (output / kind).mkdir()
-            for split, logits in best.logits.items():
-                task.write_predictions(split, logits, output / kind)
+            for split, logits_NSC in logits.items():
+                task.write_predictions(split, logits_NSC, output / kind)
             write_json(output / "scores.json", scores_by_kind)
     rows = [
         (kind, f"{task.main_score} {scores[task.main_score]:.4f} on dev, epoch {scores['epoch']}")
@@ -135,16 +124,16 @@ def find_entities(
 def choose_features(kind: str, layers: int) -> Features:
     """Select what a kind of FEATURES takes of a model's layers."""
     text, is_joined = FEATURES[kind]
-    return Features(kind, choose_layers(text, layers), is_joined)
+    return Features(kind, choose_layers(text, layers).numbers, is_joined)
 
 
-def check_room(task: Task, arrays: int, width: int) -> None:
+def check_room(task: Task, encoder: Encoder) -> None:
     """Refuse to start if the disk of temporary files cannot hold the vectors.
 
     A full disk under a memory-mapped file kills the process without a message.
     """
     tokens = sum(len(rows.token_ids) for rows in task.splits.values())
-    needed_bytes = 4 * tokens * arrays * width
+    needed_bytes = 4 * tokens * encoder.arrays * encoder.width
     folder = tempfile.gettempdir()
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < needed_bytes:
@@ -156,15 +145,8 @@ def check_room(task: Task, arrays: int, width: int) -> None:
 
 
 @contextlib.contextmanager
-def cache_vectors(
-    run: Callable[[EncodedRows], batches.Results],
-    arrays_and_width: tuple[int, int],
-    task: Task,
-    screen: Screen,
-) -> Iterator[Vectors]:
+def cache_vectors(encoder: Encoder, task: Task, screen: Screen) -> Iterator[Vectors]:
     """Compute the vectors of all splits, in files that are deleted at the end.
-
-    `run` computes VECTORS float32[B,S,K,D] of rows.
 
     Source: Devlin et al. 2019, section 5.3.
     """
@@ -172,22 +154,16 @@ def cache_vectors(
         vectors = {}
         for split, rows in task.splits.items():
             label = f"vectors of {split}"
-            results = batches.report_progress(run(rows), rows.examples, label, screen)
+            results = batches.report_progress(encoder.run(rows), rows.examples, label, screen)
             path = pathlib.Path(folder) / f"{split}.npy"
-            dims = (len(rows.token_ids), *arrays_and_width)
-            vectors[split] = _write_vectors(results, rows, path, dims)
+            dims = (len(rows.token_ids), encoder.arrays, encoder.width)
+            vectors_TKD = np.lib.format.open_memmap(path, "w+", np.float32, dims)
+            for index_B, outputs in results:
+                for row, vectors_SKD in zip(index_B, outputs[VECTORS], strict=True):
+                    start, end = rows.offsets[row : row + 2]
+                    vectors_TKD[start:end] = vectors_SKD[: end - start]
+            vectors[split] = vectors_TKD
         yield vectors
-
-
-def _write_vectors(
-    results: batches.Results, rows: EncodedRows, path: pathlib.Path, dims: tuple[int, ...]
-) -> np.ndarray:
-    vectors_TKD = np.lib.format.open_memmap(path, "w+", np.float32, dims)
-    for index_B, outputs in results:
-        for row, row_vectors in zip(index_B, outputs[VECTORS], strict=True):
-            start, end = rows.offsets[row : row + 2]
-            vectors_TKD[start:end] = row_vectors[: end - start]
-    return vectors_TKD
 
 
 def build_batch(
@@ -196,11 +172,10 @@ def build_batch(
     """Build a batch of some rows: their vectors padded with zeros, their lengths and labels."""
     starts, ends = rows.offsets[index_B], rows.offsets[index_B + 1]
     seq_len = choose_seq_len(int((ends - starts).max()))
-    layers = list(features.layers.numbers)
-    dims = (len(index_B), seq_len, len(layers), vectors_TKD.shape[2])
+    dims = (len(index_B), seq_len, len(features.layers), vectors_TKD.shape[2])
     vectors_BSKD = np.zeros(dims, np.float32)
     for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        vectors_BSKD[row, : end - start] = vectors_TKD[start:end][:, layers]
+        vectors_BSKD[row, : end - start] = vectors_TKD[start:end][:, features.layers]
     if features.is_joined:  # one layer, K times as wide
         vectors_BSKD = vectors_BSKD.reshape(*dims[:2], 1, -1)
     fields = rows.batch(index_B, seq_len, 0)
@@ -210,16 +185,17 @@ def build_batch(
 
 def train_tagger(
     task: Task, vectors: Vectors, features: Features, training: Training, screen: Screen
-) -> FrozenNerResult:
-    """Train on some arrays of the vectors and return the epoch that is best on dev."""
+) -> tuple[int, Scores, dict[str, np.ndarray]]:
+    """Train on some arrays of the vectors and return the epoch, from 1 on, that is best on dev.
+
+    Also its scores, and the logits float32[N,S,C] of every split but train.
+    """
     rows, vectors_TKD = task.splits["train"], vectors["train"]
     steps_per_epoch = -(-rows.examples // training.batch_size)
     steps = steps_per_epoch * training.epochs
     tx = build_optimizer(training.learning_rate, steps)
-    mixed, width = len(features.layers.numbers), vectors_TKD.shape[2]
-    if features.is_joined:
-        mixed, width = 1, mixed * width
-    key = jax.random.key(training.seed)
+    example = build_batch(rows, vectors_TKD, np.zeros(1, np.int64), features)["vectors"]
+    key, (mixed, width) = jax.random.key(training.seed), example.shape[2:]
     params: Any = bilstm.init_params(key, mixed, width, training.units, task.classes)
     state = params, tx.init(params)
     step = compile_step(_mean_loss, tx)
@@ -229,25 +205,22 @@ def train_tagger(
 
     stream = ExampleStream(rows, training.seed, training.batch_size, 0)
     dev, main = task.dev_splits[0], task.main_score
-    best = FrozenNerResult(0, {main: -1.0}, {})
+    best: tuple[int, Scores, dict[str, np.ndarray]] = 0, {main: -1.0}, {}
     with screen.spinning(f"{features.name}: compiling") as show:
-        for number in range(steps):
-            positions = number * training.batch_size + np.arange(training.batch_size)
-            batch = build_batch(rows, vectors_TKD, stream.locate(positions)[1], features)
-            state, loss = step(state, batch)
-            show(f"{features.name}: step {number + 1:,} of {steps:,}")
-            epoch, left = divmod(number + 1, steps_per_epoch)
-            if left:
-                continue
+        for epoch in range(1, training.epochs + 1):
+            for number in range((epoch - 1) * steps_per_epoch, epoch * steps_per_epoch):
+                (index_B,) = stream.examples_of_steps(number, number + 1)
+                state, loss = step(state, build_batch(rows, vectors_TKD, index_B, features))
+                show(f"{features.name}: step {number + 1:,} of {steps:,}")
             logits = {dev: predict_split(dev)}
             scores = task.score(dev, logits[dev])
             line = f"{features.name}  epoch {epoch}  loss {loss:.3f}  {main} {scores[main]:.4f}"
             screen.print(line)
-            if scores[main] > best.scores[main]:
-                others = task.splits.keys() - {"train", dev}
-                best = FrozenNerResult(
-                    epoch, scores, logits | {o: predict_split(o) for o in others}
-                )
+            if scores[main] > best[1][main]:
+                logits |= {
+                    each: predict_split(each) for each in task.splits.keys() - {"train", dev}
+                }
+                best = epoch, scores, logits
     return best
 
 

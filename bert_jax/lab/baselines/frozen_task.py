@@ -16,7 +16,7 @@ import scipy.sparse
 
 from bert_jax.config.schema import FinetuneConfig, with_length
 from bert_jax.inference import batches
-from bert_jax.inference.hidden_states import VECTORS, choose_layers
+from bert_jax.inference.hidden_states import VECTORS
 from bert_jax.lab.baselines import frozen_ner
 from bert_jax.lab.baselines import training as training_lib
 from bert_jax.lab.baselines.frozen_ner import Features
@@ -27,6 +27,7 @@ from bert_jax.logging.console import Screen, duration
 from bert_jax.logging.metrics_writer import PREDICTIONS
 from bert_jax.tasks.registry import open_task
 from bert_jax.tasks.task import CLASSIFY, REGRESS, TAG, Task, write_splits
+from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.labeled.rows import EncodedRows
 from data_pipeline.vocab.template import Template
@@ -62,7 +63,7 @@ class Learning:
             majority = {f"majority_dev_{name}": value for name, value in task.baseline.items()}
             summary = {"kind": self.kind, "task": task.name, **score(task, logits), **majority}
             summary["seconds"] = round(time.monotonic() - started, 1)
-            training_lib.write_summary(self.folder, summary)
+            write_json(self.folder / training_lib.SUMMARY, summary)
         guessed = task.baseline[task.main_score]
         baseline = f"{task.main_score} {guessed:.4f} without reading the text"
         hidden = ("seconds", *(name for name in summary if name.startswith("majority_")))
@@ -140,13 +141,12 @@ def learn(task: Task, encoder: Encoder, training: Training, screen: Screen) -> L
 
 
 def _learn_tags(task: Task, encoder: Encoder, training: Training, screen: Screen) -> Logits:
-    dims = (encoder.arrays, encoder.width)
-    frozen_ner.check_room(task, *dims)
-    features = Features("vectors", choose_layers("0:", encoder.arrays - 1), is_joined=False)
-    with frozen_ner.cache_vectors(encoder.run, dims, task, screen) as vectors:
+    frozen_ner.check_room(task, encoder)
+    features = Features("vectors", tuple(range(encoder.arrays)), is_joined=False)
+    with frozen_ner.cache_vectors(encoder, task, screen) as vectors:
         scale_vectors(vectors)
-        best = frozen_ner.train_tagger(task, vectors, features, training, screen)
-    return dict(best.logits)
+        _, _, logits = frozen_ner.train_tagger(task, vectors, features, training, screen)
+    return logits
 
 
 def scale_vectors(vectors: frozen_ner.Vectors) -> None:
@@ -170,35 +170,26 @@ def _mark_pairs(rows: EncodedRows) -> np.ndarray:
     return rows.second_starts < np.diff(rows.offsets)
 
 
-def _mark_text(rows: EncodedRows, template: Template) -> np.ndarray:
-    """Mark the tokens that are text: all but the special ones of the template: bool[T]."""
-    is_text_T = np.ones(len(rows.token_ids), bool)
-    starts_R, ends_R, is_pair_R = rows.offsets[:-1], rows.offsets[1:], _mark_pairs(rows)
-    for is_pair in (False, True):
-        before, *between, after = template.margins(is_pair)
-        chosen_R = is_pair_R == is_pair
-        for i in range(before):
-            is_text_T[starts_R[chosen_R] + i] = False
-        for i in range(after):
-            is_text_T[ends_R[chosen_R] - 1 - i] = False
-        for i in range(sum(between)):
-            is_text_T[(starts_R + rows.second_starts)[chosen_R] - 1 - i] = False
-    return is_text_T
-
-
-def _number_segments(rows: EncodedRows) -> np.ndarray:
-    lengths_N = np.diff(rows.offsets)
-    place_T = np.arange(len(rows.token_ids)) - np.repeat(rows.offsets[:-1], lengths_N)
-    return (place_T >= np.repeat(rows.second_starts, lengths_N)).astype(np.int64)
+def _number_texts(rows: EncodedRows, template: Template) -> np.ndarray:
+    """Give each token the number of its text, 0 or 1, or -1 if it is a special one: int64[T]."""
+    lengths_R = np.diff(rows.offsets)
+    row_T = np.repeat(np.arange(len(lengths_R)), lengths_R)
+    place_T, second_T = np.arange(len(row_T)) - rows.offsets[row_T], rows.second_starts[row_T]
+    before, after = template.margins(is_pair=False)
+    margins_R3 = np.where(_mark_pairs(rows)[:, None], template.margins(True), (before, 0, after))
+    before_T, between_T, after_T = margins_R3[row_T].T
+    is_first_T = (before_T <= place_T) & (place_T < second_T - between_T)
+    is_text_T = (is_first_T | (place_T >= second_T)) & (place_T < lengths_R[row_T] - after_T)
+    return np.where(is_text_T, place_T >= second_T, -1)
 
 
 def count_tokens(
     rows: EncodedRows, vocab_size: int, has_pairs: bool, template: Template
 ) -> scipy.sparse.csr_matrix:
     """Count the tokens of each row: [N,V]; of pairs [N,2V], with the second text in the last V."""
-    is_text_T = _mark_text(rows, template)
-    row_T = np.repeat(np.arange(rows.examples), np.diff(rows.offsets))[is_text_T]
-    column_T = (rows.token_ids + vocab_size * _number_segments(rows))[is_text_T]
+    text_T = _number_texts(rows, template)
+    row_T = np.repeat(np.arange(rows.examples), np.diff(rows.offsets))[text_T >= 0]
+    column_T = (rows.token_ids + vocab_size * text_T)[text_T >= 0]
     shape = (rows.examples, vocab_size * (2 if has_pairs else 1))
     return scipy.sparse.csr_matrix((np.ones(len(row_T), np.float32), (row_T, column_T)), shape)
 
@@ -212,17 +203,14 @@ def pool_rows(
 
     Source of the pair features: Conneau et al. 2017, InferSent, section 3.1.
     """
-    is_text_T, segment_T = _mark_text(rows, template), _number_segments(rows)
+    text_T = _number_texts(rows, template)
     pooled: list[np.ndarray] = [np.empty(0)] * rows.examples
     for index_B, outputs in results:
         for row, vectors_SKD in zip(index_B, outputs[VECTORS], strict=True):
             span = slice(*rows.offsets[row : row + 2])
             flat = vectors_SKD.reshape(len(vectors_SKD), -1)[: span.stop - span.start]
-            means = [
-                flat[is_text_T[span] & (segment_T[span] == segment)]
-                for segment in range(1 + has_pairs)
-            ]
-            first, *second = (part.sum(axis=0) / max(len(part), 1) for part in means)
+            texts = [flat[text_T[span] == number] for number in range(1 + has_pairs)]
+            first, *second = (text.sum(axis=0) / max(len(text), 1) for text in texts)
             pooled[row] = np.concatenate(
                 [first, *(array for b in second for array in (b, np.abs(first - b), first * b))]
             )

@@ -5,7 +5,8 @@ from typing import Any
 
 from data_pipeline.spec.fields import setting
 
-SKIPGRAM, BILM, COVE = "skipgram", "bilm", "cove"  # kinds of baselines
+SKIPGRAM, BILM, COVE = "skipgram", "bilm", "cove"  # kinds of baselines, and their vectors
+COUNTS, ELMO, TAGLM, BERT = "counts", "elmo", "taglm", "bert"  # kinds of frozen vectors alone
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ Source: Mikolov et al. 2013b, equations 3 to 5; word2vec.c for what the paper le
 
 import functools
 import pathlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,7 @@ _MAX_HELDOUT_TOKENS = 100_000
 
 # float32[V,D] twice: vectors of tokens, and of tokens as contexts
 Tables = tuple[jax.Array, jax.Array]
+Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]  # as make_pairs returns them
 
 
 def compute_keep_shares(counts_V: np.ndarray, subsample: float) -> np.ndarray:
@@ -51,7 +53,7 @@ def compute_keep_shares(counts_V: np.ndarray, subsample: float) -> np.ndarray:
 
 def make_pairs(
     rows: EncodedRows, index_B: np.ndarray, window: int, keep_V: np.ndarray, seeds: tuple[int, ...]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> Pairs:
     """Pair the kept tokens of some rows with their neighbors, in random order, in batches.
 
     Shapes: centers int32[N,P], their contexts int32[N,P], weights float32[N,P]: 0 is padding.
@@ -65,7 +67,7 @@ def make_pairs(
     is_kept_T = rng.random(len(ids_T)) < keep_V[ids_T]
     ids_T, row_T = ids_T[is_kept_T], row_T[is_kept_T]
     reach_T = rng.integers(1, window + 1, len(ids_T))
-    centers, contexts = [], []
+    sides = [np.empty((2, 0), np.int32)]
     for distance in range(1, min(window, max(len(ids_T) - 1, 0)) + 1):
         is_one_row = row_T[distance:] == row_T[:-distance]
         for center, context in (
@@ -73,16 +75,15 @@ def make_pairs(
             (slice(None, -distance), slice(distance, None)),
         ):
             is_near = is_one_row & (reach_T[center] >= distance)
-            centers.append(ids_T[center][is_near])
-            contexts.append(ids_T[context][is_near])
-    pairs = np.stack([np.concatenate([[], *side]) for side in (centers, contexts)]).astype(np.int32)
-    pairs = pairs[:, rng.permutation(pairs.shape[1])]
+            sides.append(np.stack([ids_T[center][is_near], ids_T[context][is_near]]))
+    pairs = np.concatenate(sides, axis=1)
     count = pairs.shape[1]
     batches = max(1, -(-count // (_PAIRS * _BATCHES))) * _BATCHES
-    padded = np.pad(pairs, [(0, 0), (0, batches * _PAIRS - count)])
-    weights = (np.arange(batches * _PAIRS) < count).astype(np.float32)
-    shape = (batches, _PAIRS)
-    return padded[0].reshape(shape), padded[1].reshape(shape), weights.reshape(shape)
+    places = batches * _PAIRS
+    padded = np.pad(pairs[:, rng.permutation(count)], [(0, 0), (0, places - count)])
+    weights = (np.arange(places) < count).astype(np.float32)
+    centers_NP, contexts_NP = padded.reshape(2, batches, _PAIRS)
+    return centers_NP, contexts_NP, weights.reshape(batches, _PAIRS)
 
 
 def sum_losses(v_PD: jax.Array, u_PKD: jax.Array, weights_PK: jax.Array) -> jax.Array:
@@ -110,22 +111,18 @@ def draw_targets(
     return targets_PK, jnp.pad(is_other, [(0, 0), (1, 0)], constant_values=1.0)
 
 
-@functools.partial(jax.jit, donate_argnums=0, static_argnums=6)
+@functools.partial(jax.jit, donate_argnums=0, static_argnums=4)
 def update(
     tables: Tables,
-    centers_NP: jax.Array,
-    contexts_NP: jax.Array,
-    weights_NP: jax.Array,
+    pairs: Pairs,
     cumulative_V: jax.Array,
     key_and_rate: tuple[jax.Array, jax.Array],
     negatives: int,
 ) -> tuple[Tables, jax.Array]:
     """Take a step of SGD for each batch; return the tables and the mean loss of a pair."""
-    key, rate = key_and_rate
+    (centers_NP, contexts_NP, weights_NP), (key, rate) = pairs, key_and_rate
 
-    def descend(
-        tables: Tables, batch: tuple[jax.Array, jax.Array, jax.Array, jax.Array]
-    ) -> tuple[Tables, jax.Array]:
+    def descend(tables: Tables, batch: Any) -> tuple[Tables, jax.Array]:
         centers_P, contexts_P, weights_P, number = batch
         targets_PK, weights_PK = draw_targets(
             jax.random.fold_in(key, number), cumulative_V, contexts_P, negatives
@@ -174,7 +171,7 @@ def build_steps(store: Store, settings: SkipGram) -> training.Steps:
         pairs = make_pairs(rows, index_B, settings.window, keep_V, (settings.seed, step))
         rate = settings.learning_rate * max(1 - step / steps, _MIN_RATE)
         key_and_rate = jax.random.fold_in(key, step), jnp.float32(rate)
-        return update(tables, *pairs, cumulative_V, key_and_rate, settings.negatives)
+        return update(tables, pairs, cumulative_V, key_and_rate, settings.negatives)
 
     return training.Steps(init_tables(settings, store.vocab_size), steps, advance)
 
@@ -190,18 +187,12 @@ def train(folder: pathlib.Path, store: Store, settings: SkipGram, screen: Screen
     steps = build_steps(store, settings)
     tables, secs = training.run_steps(folder, steps, screen)
     _write_vectors(folder, store, np.asarray(tables[0]))
-    training.write_summary(
-        folder,
-        {
-            "kind": SKIPGRAM,
-            "seed": settings.seed,
-            "steps": steps.count,
-            "tokens": round(settings.epochs * store.train.tokens),
-            "seconds": round(secs, 1),
-            "heldout_loss": _score_heldout(store, tables, settings),
-            "heldout_loss_untrained": float(np.log(2) * (1 + settings.negatives)),
-        },
-    )
+    numbers = {
+        "tokens": round(settings.epochs * store.train.tokens),
+        "heldout_loss": _score_heldout(store, tables, settings),
+        "heldout_loss_untrained": float(np.log(2) * (1 + settings.negatives)),
+    }
+    training.write_summary(folder, SKIPGRAM, settings, steps.count, secs, **numbers)
 
 
 def _score_heldout(store: Store, tables: Tables, settings: SkipGram) -> float | None:
@@ -215,7 +206,7 @@ def _score_heldout(store: Store, tables: Tables, settings: SkipGram) -> float | 
     key_and_rate = jax.random.key(1), jnp.float32(0.0)
     copies = jax.tree.map(jnp.array, tables)
     shares_V = _accumulate_counts(store)
-    _, loss = update(copies, *pairs, shares_V, key_and_rate, settings.negatives)
+    _, loss = update(copies, pairs, shares_V, key_and_rate, settings.negatives)
     return float(loss)
 
 

@@ -12,7 +12,7 @@ import hashlib
 import io
 import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -221,16 +221,15 @@ def run_steps(folder: pathlib.Path, training: Steps, screen: Screen) -> tuple[St
     """
     steps = training.count
     state, first, secs_before = _load(folder / STATE, training.initial)
-    waiting: list[jax.Array] = []  # loss of the previous step: it runs while the next is prepared
+    loss = jax.numpy.zeros(())
     started = saved = time.monotonic()
     if first:
         screen.print(f"resumes after step {first:,} of {steps:,}")
     with screen.spinning("compiling") as show:
         for step in range(first, steps):
+            before = loss
             state, loss = training.advance(state, step)
-            for array in waiting:
-                array.block_until_ready()
-            waiting = [loss]
+            before.block_until_ready()  # the next step is prepared while one runs
             done = step + 1
             show(f"step {done:,} of {steps:,}")
             is_line = done * _LINES // steps > step * _LINES // steps
@@ -296,9 +295,29 @@ def _load(path: pathlib.Path, like: State) -> tuple[State, int, float]:
     return jax.tree.unflatten(tree, map(jax.numpy.asarray, read)), step, secs
 
 
-def write_summary(folder: pathlib.Path, summary: Mapping[str, Any]) -> None:
-    """Write WORKDIR/summary.json, which marks the baseline as finished."""
-    write_json(folder / SUMMARY, dict(summary))
+def write_summary(
+    folder: pathlib.Path, kind: str, settings: Any, steps: int, secs: float, **numbers: Any
+) -> None:
+    """Write WORKDIR/summary.json, which marks the baseline as finished; `numbers` are its own."""
+    known = {"kind": kind, "seed": settings.seed, "steps": steps, "seconds": round(secs, 1)}
+    write_json(folder / SUMMARY, known | numbers)
+
+
+def average_losses(
+    sum_losses: Callable[[np.ndarray], tuple[jax.Array, jax.Array]], rows_N: np.ndarray, size: int
+) -> np.ndarray | None:
+    """Average the losses per token of some rows in batches of a size; None of no rows.
+
+    sum_losses(index_B) sums the losses of the rows with these numbers, and counts their tokens; a
+    row -1 has none.
+    """
+    total, count = np.zeros(()), 0.0
+    for start in range(0, len(rows_N), size):
+        index_B = rows_N[start : start + size]
+        index_B = np.pad(index_B, (0, size - len(index_B)), constant_values=-1)
+        losses, tokens = sum_losses(index_B)
+        total, count = total + np.asarray(losses, np.float64), count + float(tokens)
+    return total / count if count else None
 
 
 def read_summary(folder: pathlib.Path) -> dict[str, Any] | None:

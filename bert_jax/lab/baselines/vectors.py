@@ -16,7 +16,7 @@ from bert_jax.inference.hidden_states import VECTORS, choose_layers, compute_vec
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained, place_model
 from bert_jax.lab.baselines import bilm, cove, skipgram, training
-from bert_jax.lab.baselines.settings import BILM, COVE, SKIPGRAM
+from bert_jax.lab.baselines.settings import BERT, BILM, COUNTS, COVE, ELMO, SKIPGRAM, TAGLM
 from bert_jax.lab.baselines.training import digest_arrays, read_baseline
 from bert_jax.model.bert import Heads
 from data_pipeline.io import small_files
@@ -27,9 +27,7 @@ from data_pipeline.store import open_store
 from data_pipeline.vocab import Vocabulary
 
 Size = Annotated[int, 1, 1 << 24]
-COUNTS, ELMO, TAGLM, BERT = "counts", "elmo", "taglm", "bert"
 _BATCH_SIZE = 32  # rows
-_MAX_POSITIONS = 512
 _BERT_LAYERS = 4  # the last ones, concatenated: the best of table 7 of the paper
 
 
@@ -38,12 +36,12 @@ class Encoder:
     """Hold a frozen encoder, which turns rows into vectors of tokens."""
 
     vocabulary: Vocabulary
-    positions: int  # most tokens of a row
     arrays: int  # K
     width: int  # D; 0 for counts, which have no vectors of tokens
     digest: str  # the weights' digest: equal ones give equal vectors
     # Yields VECTORS float32[B,S,K,D], longest rows first.
     run: Callable[[EncodedRows], batches.Results]
+    positions: int = 512  # most tokens of a row
 
 
 def open_encoder(kind: str, addresses: Sequence[str]) -> Encoder:
@@ -53,40 +51,31 @@ def open_encoder(kind: str, addresses: Sequence[str]) -> Encoder:
       Refused: the number of addresses is wrong, an address holds something else, or the
         vocabularies differ.
     """
-    _, names = KINDS[kind]
+    open_kind, names = KINDS[kind]
     if len(addresses) != len(names):
         raise Refused(f"--from is {','.join(addresses)!r}; {kind} takes {','.join(names)}")
-    return KINDS[kind][0](*addresses)
+    return open_kind(*addresses)
 
 
 def _open_counts(address: str) -> Encoder:
-    store = open_store(address)
-    vocabulary = store.load_vocabulary()
-
-    def refuse(rows: EncodedRows) -> batches.Results:
-        raise TypeError("counts have no vectors of tokens")
-
-    return Encoder(vocabulary, _MAX_POSITIONS, 0, 0, vocabulary.digest, refuse)
+    vocabulary = open_store(address).load_vocabulary()
+    return Encoder(vocabulary, 0, 0, vocabulary.digest, run=lambda rows: iter(()))
 
 
 def _open_skipgram(address: str) -> Encoder:
     table_VD, vocabulary = skipgram.read_table(address)
-    run = _run_reader(
-        lambda table_VD, ids_BS, _: table_VD[ids_BS][:, :, None], table_VD, vocabulary
-    )
-    width = table_VD.shape[1]
-    return Encoder(vocabulary, _MAX_POSITIONS, 1, width, digest_arrays(table_VD), run)
+    run = _run_reader(lambda table, ids_BS, _: table[ids_BS][:, :, None], table_VD, vocabulary)
+    return Encoder(vocabulary, 1, table_VD.shape[1], digest_arrays(table_VD), run)
 
 
 def _open_bilm(address: str) -> Encoder:
     folder, settings, vocabulary = read_baseline(address, BILM)
     like = training.init_state(bilm.init_params(settings, vocabulary.size), settings)
     params, _ = training.read_state(folder, like)
-    run = _run_reader(
-        functools.partial(bilm.compute_vectors, settings=settings), params, vocabulary
-    )
+    compute = functools.partial(bilm.compute_vectors, settings=settings)
+    run = _run_reader(compute, params, vocabulary)
     arrays, width = 1 + settings.layers, 2 * settings.width
-    return Encoder(vocabulary, _MAX_POSITIONS, arrays, width, digest_arrays(params), run)
+    return Encoder(vocabulary, arrays, width, digest_arrays(params), run)
 
 
 def _open_taglm(tokens: str, address: str) -> Encoder:
@@ -123,7 +112,7 @@ def _open_cove(address: str) -> Encoder:
     params, _ = training.read_state(folder, like)
     run = _run_reader(cove.compute_vectors, params, vocabulary)
     digest = digest_arrays([params["static"], params["encoder"]])
-    return Encoder(vocabulary, _MAX_POSITIONS, 1, width + 2 * settings.units, digest, run)
+    return Encoder(vocabulary, 1, width + 2 * settings.units, digest, run)
 
 
 def _run_reader(
@@ -143,28 +132,34 @@ def _run_reader(
 
 
 def _open_bert(address: str) -> Encoder:
+    """Concatenate the last four layers of a BERT, or all of fewer."""
     checkpoint = load.load(address)
-    config = checkpoint.config
-    count = min(_BERT_LAYERS, config.num_hidden_layers)
-    compute = compile_layers(checkpoint, f"-{count}:")
+    count = min(_BERT_LAYERS, checkpoint.config.num_hidden_layers)
+    layers = open_layers(checkpoint, f"-{count}:")
 
     def run(rows: EncodedRows) -> batches.Results:
-        for index_B, outputs in compute(rows):
+        for index_B, outputs in layers.run(rows):
             vectors = outputs[VECTORS]
             yield index_B, {VECTORS: vectors.reshape(*vectors.shape[:2], 1, -1)}
 
-    width, digest = count * config.hidden_size, digest_arrays(checkpoint.params)
-    positions = config.max_position_embeddings
-    return Encoder(checkpoint.vocabulary, positions, 1, width, digest, run)
+    digest = digest_arrays(checkpoint.params)
+    return dataclasses.replace(layers, arrays=1, width=count * layers.width, digest=digest, run=run)
 
 
-def compile_layers(checkpoint: Pretrained, layers: str) -> Callable[[EncodedRows], batches.Results]:
-    """Return the function that computes the vectors of some layers, as choose_layers reads them."""
-    model = place_model(checkpoint, Heads(mlm=False, nsp=False))
-    chosen = choose_layers(layers, checkpoint.config.num_hidden_layers)
+def open_layers(checkpoint: Pretrained, layers: str) -> Encoder:
+    """Place a BERT that gives some layers' vectors, as choose_layers reads them; no digest."""
+    config, model = checkpoint.config, place_model(checkpoint, Heads(mlm=False, nsp=False))
+    chosen = choose_layers(layers, config.num_hidden_layers)
     compute = functools.partial(compute_vectors, layers=chosen, pool="", normalize=False)
     step = batches.compile_step(model.model, compute)
-    return lambda rows: batches.run_rows(step, model, rows, _BATCH_SIZE)
+    return Encoder(
+        checkpoint.vocabulary,
+        arrays=len(chosen.numbers),
+        width=config.hidden_size,
+        digest="",
+        run=lambda rows: batches.run_rows(step, model, rows, _BATCH_SIZE),
+        positions=config.max_position_embeddings,
+    )
 
 
 # Kind -> the function that opens it, and the addresses it takes.

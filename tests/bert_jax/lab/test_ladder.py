@@ -1,5 +1,6 @@
 """A ladder: its rungs are one recipe at several widths, and the command fits what they reached."""
 
+import dataclasses
 import io
 import json
 import shlex
@@ -10,13 +11,13 @@ import rich.console
 from bert_jax.config import Config, overrides
 from bert_jax.lab import ladder as ladder_lib
 from bert_jax.lab import ladder_report
-from bert_jax.lab.ladder import Forecast, Ladder, RungResult
-from bert_jax.lab.row_kinds.pretrained import load_row
+from bert_jax.lab.kinds import load_row
+from bert_jax.lab.ladder import Forecast, RungResult
 from bert_jax.lab.study import Study
 from bert_jax.logging import console as screen_lib
 from bert_jax.logging.metrics_writer import SUMMARY
 from bert_jax.planning.law import LADDER, Point, count_layer_parameters, read_ladder
-from bert_jax.runtime.cli import find_config
+from bert_jax.runtime.cli import GivenConfig, find_config
 from data_pipeline.store import open_store
 
 WIDTHS, TOKENS = [64, 128, 256], [4_000_000, 16_000_000]
@@ -24,8 +25,8 @@ WIDTHS, TOKENS = [64, 128, 256], [4_000_000, 16_000_000]
 
 def make_rungs(place, *flags, widths=WIDTHS, tokens=TOKENS, rate=2e-3):
     given, _ = overrides.take(flags, Config)
-    config = overrides.load(Config, place, find_config, given)
-    recipe = ladder_lib.make_recipe(config, place, given, widths, tokens, rate)
+    config = GivenConfig(Config, place, tuple(given))
+    recipe = ladder_lib.make_recipe(config, widths, tokens, rate)
     return [ladder_lib.make_rung(recipe, width, count) for width in widths for count in tokens]
 
 
@@ -146,14 +147,13 @@ def known_loss(width, tokens):
 def test_a_run_on_the_plateau_is_left_out_and_the_picture_has_every_rung(tiny_store):
     outcomes = [make_outcome(w, t, known_loss(w, t)) for w in (64, 128) for t in (4e6, 8e6, 16e6)]
     outcomes.append(make_outcome(64, 1e6, 6.2, is_used=False))
-    law, error = ladder_lib.fit_outcomes(outcomes, open_store(tiny_store))
-    assert error == "" and len(law.points) == 6
+    store = open_store(tiny_store)
+    fitted = ladder_lib.fit_ladder(outcomes, [], store)
+    assert fitted.error == "" and len(fitted.law.points) == 6
     far_off = [make_outcome(64, 8e6, known_loss(64, 8e6) * 1.2), *outcomes[1:]]
-    assert (
-        "the points do not fit a law" in ladder_lib.fit_outcomes(far_off, open_store(tiny_store))[1]
-    )
+    assert "the points do not fit a law" in ladder_lib.fit_ladder(far_off, [], store).error
     far = Forecast("w256-16M", 256, 3_145_728, 16e6, 3e14, 2.5, 2.4, 2.7, "python")
-    ladder = Ladder(outcomes, law, error, [far])
+    ladder = dataclasses.replace(fitted, forecasts=[far])
     words = (
         "w64-1000000.0 is left out: its loss 6.200 has come 10% of the way from the unigram loss"
     )

@@ -20,10 +20,8 @@ import rich.console
 from bert_jax.config import ModelConfig, overrides
 from bert_jax.lab import plan, report, runs
 from bert_jax.lab import study as study_lib
-from bert_jax.lab.row_kinds.baseline_rows import build_steps
-from bert_jax.lab.row_kinds.kinds import KINDS
-from bert_jax.lab.row_kinds.pretrained import choose_sentences, score_masked_words
-from bert_jax.lab.row_kinds.row_kind import (
+from bert_jax.lab.kinds import KINDS, build_steps, choose_sentences, score_masked_words
+from bert_jax.lab.row_kind import (
     COMMON,
     MASKED_WORDS,
     PSEUDO_PERPLEXITY,
@@ -38,6 +36,7 @@ from bert_jax.lab.study_config import StudyConfig, StudyRow, StudyTask
 from bert_jax.logging.console import Screen
 from bert_jax.logging.metrics_writer import METRICS, SUMMARY
 from bert_jax.model.flops import count_train_flops
+from bert_jax.runtime import workdir_lock
 from bert_jax.runtime.cli import find_config
 from data_pipeline.cli import child_process
 from data_pipeline.cli.main import Stopped
@@ -399,7 +398,7 @@ def test_a_run_waits_for_the_process_that_still_saves_in_its_folder(
     monkeypatch.setattr(pathlib.Path, "mkdir", lambda *_, **__: None)  # of the fake
     with (tmp_path / "BERT-seed0" / "lock").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        thread = threading.Thread(target=study._run, args=(RowResult(BERT), 0, LANE))
+        thread = threading.Thread(target=study._run, args=(RowResult(BERT), study.runs[0], LANE))
         thread.start()
         time.sleep(0.2)
         assert not started
@@ -441,8 +440,8 @@ def test_a_folder_has_one_study_at_once(config, tmp_path):
     with (tmp_path / "study" / "lock").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(ValueError, match="is in use by the run of process"):
-            study.claim()
-    study.claim()
+            workdir_lock.lock_folder(study.folder)
+    workdir_lock.lock_folder(study.folder)
 
 
 def test_report_has_means_differences_reasons_and_failures(tmp_path):
@@ -580,8 +579,8 @@ def test_short_steps_are_measured(tiny_store):
     assert 5e-4 < secs < 5
     count = build_steps(SKIPGRAM, str(tiny_store)).count
     cost, store = RowCost(1.0, 10.0 * count), str(tiny_store)
-    assert plan.measure_baseline(SKIPGRAM, store, 9.0, cost) is None
-    assert 1e-5 * count < plan.measure_baseline(SKIPGRAM, store, 11.0, cost) < count
+    assert plan.measure_run(SKIPGRAM, store, 9.0, cost) is None
+    assert 1e-5 * count < plan.measure_run(SKIPGRAM, store, 11.0, cost) < count
     study = StudyConfig(rows=(SKIPGRAM,), store=store)
     assert plan.plan_row(study, SKIPGRAM, RowCost(1.0, 10.0), 1e9, SILENT).is_measured
 

@@ -9,6 +9,7 @@ import pytest
 from bert_jax.inference.hidden_states import choose_layers
 from bert_jax.lab.baselines import frozen_ner
 from bert_jax.lab.baselines.frozen_ner import FEATURES, Training
+from bert_jax.lab.baselines.vectors import Encoder
 from bert_jax.logging.console import Screen
 from bert_jax.tasks.task import TAG, Task
 from data_pipeline.labeled.rows import build_rows
@@ -56,9 +57,9 @@ def test_it_learns_from_the_one_layer_that_tells(toy, capsys):
     training = Training(units=8, epochs=8, batch_size=16, learning_rate=4e-2)
     screen = Screen(is_writer=True)
     features = frozen_ner.choose_features("second_to_last", LAYERS)
-    found = frozen_ner.train_tagger(task, vectors, features, training, screen)
-    assert set(found.logits) == {"dev"}
-    assert found.scores["accuracy"] > 0.98  # noise, as the other layers are, gives half
+    _, scores, logits = frozen_ner.train_tagger(task, vectors, features, training, screen)
+    assert set(logits) == {"dev"}
+    assert scores["accuracy"] > 0.98  # noise, as the other layers are, gives half
     assert capsys.readouterr().out.count("second_to_last  epoch") == 8
 
 
@@ -84,7 +85,7 @@ def test_the_paper_six_kinds_are_these_layers():
 def test_a_batch_has_the_vectors_of_its_rows_and_zeros_behind(toy):
     task, vectors = toy
     rows, held = task.splits["dev"], vectors["dev"]
-    features = frozen_ner.Features("last two", choose_layers("-2:", LAYERS), is_joined=False)
+    features = frozen_ner.Features("last two", (-2, -1), is_joined=False)
     batch = frozen_ner.build_batch(rows, held, np.array([3, 0]), features)
     for place, row in enumerate((3, 0)):
         start, end = rows.offsets[row : row + 2]
@@ -102,8 +103,9 @@ def test_a_disk_that_is_too_small_is_named_before_anything_is_computed(toy, monk
         usage = SimpleNamespace(free=free_bytes)
         monkeypatch.setattr(frozen_ner.shutil, "disk_usage", lambda _: usage)
 
+    encoder = Encoder(None, LAYERS + 1, WIDTH, digest="", run=None)
     leave(needed)
-    frozen_ner.check_room(task, LAYERS + 1, WIDTH)
+    frozen_ner.check_room(task, encoder)
     leave(needed - 1)
     with pytest.raises(ValueError, match=r" GB free, and the vectors of all layers .*TMPDIR"):
-        frozen_ner.check_room(task, LAYERS + 1, WIDTH)
+        frozen_ner.check_room(task, encoder)

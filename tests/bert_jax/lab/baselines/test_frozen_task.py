@@ -135,7 +135,7 @@ def test_three_classes_and_numbers_are_learned():
 
 
 def test_what_cannot_be_learned_on_frozen_vectors_is_refused():
-    counts = Encoder(None, 512, arrays=0, width=0, digest="", run=lambda rows: iter([]))
+    counts = Encoder(None, arrays=0, width=0, digest="", run=lambda rows: iter([]))
     with pytest.raises(ValueError, match="has choices or spans"):
         frozen_task.check_task(toy_task(SPAN, {}), counts, "counts")
     with pytest.raises(ValueError, match="counts has no vectors of words"):

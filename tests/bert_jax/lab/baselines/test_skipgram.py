@@ -54,7 +54,7 @@ def test_an_update_is_that_of_the_equations():
         total += loss
     assert any(context in row for context, row in zip(contexts[1], targets[:, 1:], strict=True))
     got, loss = skipgram.update(
-        *(tuple(map(jnp.asarray, tables)), centers, contexts, weights, cumulative),
+        *(tuple(map(jnp.asarray, tables)), (centers, contexts, weights), cumulative),
         *((key, jnp.float32(rate)), NEGATIVES),
     )
     np.testing.assert_allclose(got[0], wanted[0], rtol=1e-5, atol=1e-6)

@@ -6,19 +6,23 @@ A run is a row with a seed. Kinds that train nothing read the runs of earlier ro
 import dataclasses
 import pathlib
 import shlex
+import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax.config import FinetuneConfig, overrides, validate
+from bert_jax.lab.baselines.settings import COUNTS, Tagger
 from bert_jax.lab.study_config import StudyRow, StudyTask
 from bert_jax.logging.console import Screen
 from bert_jax.runtime.cli import find_config
 from data_pipeline.io.refused import Refused
+from data_pipeline.spec.fields import check_fields, parse_text
 
 MASKED_WORDS = "masked_words_loss"  # nats, on the same words for every row
 PSEUDO_PERPLEXITY = "pseudo_perplexity"  # every row scores the same sentences
 COMMON = (MASKED_WORDS, PSEUDO_PERPLEXITY)  # measures of every kind, or why it has none
+_OWN_FIELDS = ("config", "flags", "finetune", "tagger")  # fields of a row that some kinds read
 
 Scores = Mapping[str, float | str]  # a number, or the reason why there is none
 
@@ -41,6 +45,10 @@ class Run:
     folder: pathlib.Path
     sources: tuple[pathlib.Path, ...] = ()  # folders of the runs it reads, with the same seed
 
+    @property
+    def label(self) -> str:
+        return f"{self.row.name}, seed {self.seed}"
+
 
 @dataclasses.dataclass(frozen=True)
 class RowKind:
@@ -48,22 +56,51 @@ class RowKind:
 
     check         return the settings of a run, which identify it but for seeds and paths; raise
                   Refused to refuse the row
+    scores        return the measures of COMMON, and the kind's own by name
+    address       return where a task finds the weights or the vectors of a run
     cost          return the cost of a run
     command       return the argv that trains a run in its folder, or resumes it; None for a kind
                   that trains nothing
-    scores        return the measures of COMMON, and the kind's own by name
-    task_command  return the argv that learns a task from a run in another folder, or the reason
-                  why the kind cannot
     """
 
     check: Callable[[StudyRow, str], dict[str, Any]]  # row, store
     scores: Callable[[Run, int, Screen], Scores]  # run, row length of masked words
-    task_command: Callable[[Run, StudyTask, pathlib.Path], list[str] | str]
+    address: Callable[[Run], str]
+    fields: tuple[str, ...]  # fields of a row that it reads, of _OWN_FIELDS
     # row, store, vocabulary size; no cost of a row that trains nothing
     cost: Callable[[StudyRow, str, int], RowCost] = lambda *_: RowCost(0.0, 0.0)
     command: Callable[[Run], list[str]] | None = None
     reads: tuple[str, ...] = ()  # kinds of the rows whose runs it reads, in order
     scores_on_device: bool = False  # then they are computed in a process of their own
+    vectors: str = ""  # kind of the frozen vectors that tasks are learned on; "": fine-tuning
+    finetune_flags: tuple[str, ...] = ()  # more flags of each fine-tuning
+
+    def identify(self, row: StudyRow, store: str) -> dict[str, Any]:
+        """Return what `check` does; refuse a field that the kind does not read, too."""
+        for name in _OWN_FIELDS:
+            if getattr(row, name) and name not in self.fields:
+                raise Refused(
+                    f"its {name} is {getattr(row, name)!r}, which a row of kind {row.kind} does "
+                    "not read; leave it out"
+                )
+        return self.check(row, store)
+
+    def task_command(self, run: Run, task: StudyTask, folder: pathlib.Path) -> list[str] | str:
+        """Return the argv that learns a task from a run in another folder, or why none does."""
+        words = [f"--config={task.config}", f"--workdir={folder}"]
+        words += [*build_flags(task.flags), *build_flags(run.row.finetune)]
+        words += [f"--config.seed={run.seed}", f"--config.data.order_seed={run.seed}"]
+        if not self.vectors:
+            words += [f"--config.init={self.address(run)}", *self.finetune_flags]
+            return [sys.executable, "-m", "bert_jax.finetune", *words]
+        name = load_task(task).data.task
+        if name in ("squad", "swag", "codah"):
+            return "linear models on frozen vectors learn no spans and no multiple choice"
+        if name == "ner" and self.vectors == COUNTS:
+            return "counts have no vector for each word, so they learn no tags"
+        words += [f"--{setting}={value}" for setting, value in load_tagger(run.row).items()]
+        command = [sys.executable, "-m", "bert_jax.baseline", "task", self.vectors]
+        return [*command, f"--from={self.address(run)}", *words]
 
 
 def explain_missing(reason: str) -> dict[str, str]:
@@ -98,6 +135,39 @@ def parse_settings(text: str, field: str = "flags") -> dict[str, str]:
     return settings
 
 
+def parse_numbers(kind: type[Any], text: str, part: str, **more: type[Any]) -> dict[str, Any]:
+    """Parse settings of a dataclass, but no seed; `more` adds settings, `part` names the text.
+
+    Raises:
+      Refused: there is no such setting, or its value is of another type.
+    """
+    texts = parse_settings(text, part)
+    types: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(kind)} | more
+    types.pop("seed", None)
+    for name in texts.keys() - types.keys():
+        raise Refused(
+            f"its {part} has {name}, which is not a setting here; choose from {', '.join(types)}"
+        )
+    values = {}
+    for name, text in texts.items():
+        try:
+            values[name] = parse_text(types[name], text)
+        except Refused as error:
+            raise Refused(f"its {part} has {name}={text}; {error}") from None
+    return values
+
+
+def load_tagger(row: StudyRow) -> dict[str, float]:
+    """Read the settings of a row's tagger, flags of `baseline task`, by their names.
+
+    Raises:
+      Refused: there is no such setting, or its value is not allowed.
+    """
+    values = parse_numbers(Tagger, row.tagger, "tagger")
+    check_fields(Tagger(**values), "its tagger")
+    return values
+
+
 def load_config(
     kind: type[config_lib.Kind], file: str, flags: list[str], per_run: Collection[str]
 ) -> config_lib.Kind:
@@ -130,13 +200,3 @@ def load_task(task: StudyTask, flags: str = "") -> FinetuneConfig:
 def split_names(reads: str) -> list[str]:
     """Split the names of rows in StudyRow.reads."""
     return [name.strip() for name in reads.split(",") if name.strip()]
-
-
-def refuse_settings(row: StudyRow, *names: str) -> None:
-    """Raise Refused if a row sets one of these fields, which its kind does not read."""
-    for name in names:
-        if getattr(row, name):
-            raise Refused(
-                f"its {name} is {getattr(row, name)!r}, which a row of kind {row.kind} does not "
-                "read; leave it out"
-            )
