@@ -7,7 +7,6 @@ that earlier configs can be recovered. Each checkpoint's receipt contains a copy
 
 import contextlib
 import dataclasses
-import json
 import pathlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -401,34 +400,19 @@ def make_vocabulary_record(vocabulary: Vocabulary, file: str) -> dict[str, Any]:
 
 
 def check_vocabulary(vocabulary: Vocabulary, run: Mapping[str, Any], source: str) -> None:
-    """Raise Refused if a vocabulary differs from the one in a run record or checkpoint.
+    """Raise Refused if a vocabulary, or how it is read, differs from a run record or checkpoint.
 
     `source` names the record in the error.
     """
-    pinned = read_pinned(run)
-    size, digest = pinned.get("size", vocabulary.size), pinned.get("sha256", vocabulary.digest)
-    if (vocabulary.size, vocabulary.digest) != (size, digest):
-        how = f"it has {vocabulary.size:,} pieces, not {size!r:.40}"
-        if vocabulary.size == size:
-            how = (
-                f"its pieces or their order differ, SHA-256 {vocabulary.digest[:12]}, not "
-                f"{str(digest)[:12]}"
+    own = {"size": vocabulary.size, "sha256": vocabulary.digest, RECORDED: NONE}
+    own |= vocabulary.recorded_rules
+    for key, value in read_pinned(run).items():
+        if key in own and own[key] != value:
+            raise Refused(
+                f"{vocabulary.path} is not the vocabulary of {source}: its {key} is "
+                f"{own[key]!r:.40}, not {value!r:.40}; put back the one that it was trained with, "
+                "or the run record, from the store or another copy of the folder"
             )
-        raise Refused(
-            f"{vocabulary.path} is not the vocabulary of {source}: {how}; put back the one that it "
-            "was trained with, from the store or another copy of the folder"
-        )
-    lowercase = pinned.get("lowercase", vocabulary.lowercase)
-    if lowercase != vocabulary.lowercase:
-        raise Refused(
-            f"{vocabulary.path} is read with lowercase = {json.dumps(vocabulary.lowercase)}, but "
-            f"{source} was trained with {json.dumps(lowercase)}; put back its run record"
-        )
-    if pinned[RECORDED] != vocabulary.sentencepiece_rules:
-        raise Refused(
-            f"{vocabulary.path} is read with {RECORDED} = {vocabulary.sentencepiece_rules}, but "
-            f"{source} was trained with {pinned[RECORDED]!r:.40}; put back its run record"
-        )
 
 
 def read_pinned(run: Mapping[str, Any]) -> dict[str, Any]:
