@@ -116,13 +116,9 @@ def _list_pretraining_rules(config: Config) -> Iterator[Rule]:
     )
     yield (
         "init_tile",
-        not config.init_tile or bool(config.init),
-        "it repeats the weights of a checkpoint, and config.init is empty: set config.init",
-    )
-    yield (
-        "init_layers",
-        not (config.init_layers and config.init_tile),
-        "config.init_tile takes all layers of the checkpoint: leave this empty",
+        not config.init_tile or bool(config.init and not config.init_layers),
+        "it repeats the weights of a checkpoint, in all its layers: set config.init, and leave "
+        "config.init_layers empty",
     )
     yield (
         "model.bilstm_units",
@@ -157,13 +153,13 @@ def _list_finetuning_rules(config: FinetuneConfig) -> Iterator[Rule]:
         "a pair of texts needs 8 or more; 0 takes 128, or the checkpoint's positions if fewer",
     )
     data = config.data
-    for fits, allowed in (
-        (data.task == "table", f"config.data.task = {data.task!r} has no windows of this kind"),
-        (not data.second_text_column, "config.data.second_text_column makes pairs, which are cut"),
-        (not data.train_examples, "config.data.train_examples would count windows: leave that 0"),
-    ):
-        holds = data.window_stride == 0 or fits
-        yield "data.window_stride", holds, f"{allowed}, or leave this at 0"
+    has_windows = data.task == "table" and not (data.second_text_column or data.train_examples)
+    yield (
+        "data.window_stride",
+        has_windows or data.window_stride == 0,
+        "windows slide over all single texts of a table: set config.data.task=table and leave out "
+        "second_text_column and train_examples, or leave this at 0",
+    )
     if config.prune.intermediate_size == 0:
         unused = "nothing is removed: set config.prune.intermediate_size, or leave this out"
         yield from _require_defaults("prune", config.prune, ("rounds", "share"), unused)
@@ -266,16 +262,12 @@ def check_architecture(config: SharedConfig) -> None:
 def _list_architecture_rules(config: SharedConfig) -> Iterator[Rule]:
     model = config.model
     yield from _list_position_rules(model)
+    has_transform = model.mlm_transform and model.embedding_width == model.hidden_size
     yield (
         "model.pooler_type",
-        model.pooler_type != "mlm_transform" or model.mlm_transform,
-        "it needs mlm_transform, which is false",
-    )
-    yield (
-        "model.pooler_type",
-        model.pooler_type != "mlm_transform" or model.embedding_width == model.hidden_size,
-        f"the transform has width embedding_size = {model.embedding_size}, but a classifier needs "
-        f"hidden_size = {model.hidden_size}: take another pooler_type",
+        model.pooler_type != "mlm_transform" or has_transform,
+        "it needs mlm_transform = True, and embeddings of the width of the encoder: take another "
+        "pooler_type",
     )
     generator = model.generator
     width = (generator or model).hidden_size

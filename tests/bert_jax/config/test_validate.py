@@ -213,7 +213,7 @@ RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO
         {"distill.cosine_weight": 2.0, **RELATED},
         {"init_layers": "0,2"},
         {"init_tile": True},
-        {"init_layers": "0,2", "init": "hf:DIR", "init_tile": True},
+        {"init_tile": True, "init": "hf:DIR", "init_layers": "0,2"},
         *(
             {"init_layers": text, "init": "hf:DIR"}
             for text in ("0,-1", "0,,2", "0, 2", "(0,2)", "all")
