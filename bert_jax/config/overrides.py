@@ -68,7 +68,7 @@ class Override:
         return f"--config.{self.path}={shorten(self.text)}"
 
 
-def take(arguments: Sequence[str], kind: type[Any]) -> tuple[list[Override], list[str]]:
+def take(arguments: Sequence[str], kind: Any) -> tuple[list[Override], list[str]]:
     """Separate the overrides of a config from the other arguments of a command line."""
     overrides: list[Override] = []
     rest: list[str] = []
@@ -251,22 +251,22 @@ def _set(kind: type[Any], view: ConfigDict, override: Override) -> None:
 
 
 @functools.cache
-def _list_fields(kind: type[Any]) -> dict[str, Any]:
+def _list_fields(kind: Any) -> dict[str, Any]:
     """Map the path of every field that a flag can set to its type; for tuples, of entry [0]."""
-    fields = {}
+    fields: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(kind).items():
         is_tuple = isinstance(hint, types.GenericAlias)
         part = typing.get_args(hint)[0] if is_tuple else hint
         if dataclasses.is_dataclass(part):
             group = f"{name}[0]" if is_tuple else name
-            below = _list_fields(typing.cast(type[Any], part))
+            below = _list_fields(typing.cast(Any, part))
             fields |= {f"{group}.{path}": each for path, each in below.items()}
         else:
             fields[name] = hint
     return fields
 
 
-def _find_type(kind: type[Any], path: str) -> Any:
+def _find_type(kind: Any, path: str) -> Any:
     """Return the type of the field at a path. Raises Refused, with a way out, if it has none."""
     fields, first = _list_fields(kind), _INDEX.sub("[0]", path)
     if first in fields:
@@ -297,7 +297,7 @@ def _name_fields(fields: Iterable[str], group: str) -> list[str]:
     return [path.removeprefix(prefix) for path in fields if path.startswith(prefix)]
 
 
-def near_fields(kind: type[Any], name: str) -> list[str]:
+def near_fields(kind: Any, name: str) -> list[str]:
     """Return the flags of up to three fields whose paths share the most words with a name."""
     wanted = _split_words(name)
     shares = {path: _share_words(wanted, _split_words(path)) for path in _list_fields(kind)}

@@ -250,8 +250,8 @@ def _list_position_rules(model: ModelConfig) -> Iterator[Rule]:
         names = ("embedding_projection", "is_causal")
         yield from _require_defaults("model", model, names, f"{chosen}leave it false")
     if model.scores_distances:
-        names = ("global_attn_every_n_layers",)
-        yield from _require_defaults("model", model, names, f"{chosen}leave it out")
+        every = ("global_attn_every_n_layers",)
+        yield from _require_defaults("model", model, every, f"{chosen}leave it out")
 
 
 def check_architecture(config: SharedConfig) -> None:
@@ -266,8 +266,8 @@ def _list_architecture_rules(config: SharedConfig) -> Iterator[Rule]:
     yield (
         "model.pooler_type",
         model.pooler_type != "mlm_transform" or has_transform,
-        "it needs mlm_transform = True, and embeddings of the width of the encoder: take another "
-        "pooler_type",
+        f"it needs mlm_transform = True, not {model.mlm_transform}, and embeddings as wide as the "
+        f"encoder, {model.hidden_size}, not {model.embedding_width}: take another pooler_type",
     )
     generator = model.generator
     width = (generator or model).hidden_size

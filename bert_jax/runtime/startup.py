@@ -205,7 +205,7 @@ class _Caller:
 
     connection: socket.socket
     line: bytes = b""  # its introduction so far
-    number: int | None = None  # number of the process, once it has introduced itself
+    number: int = -1  # number of the process, once it has introduced itself
 
 
 class _Presence:
@@ -279,7 +279,7 @@ class _Presence:
     def _list_callers(self, is_named: bool) -> list[_Caller]:
         """List the open connections with or without an introduction, the oldest first."""
         callers = [key.data for key in self._selector.get_map().values() if key.data is not None]
-        return [caller for caller in callers if is_named == (caller.number is not None)]
+        return [caller for caller in callers if is_named == (caller.number >= 0)]
 
     def _read(self, caller: _Caller) -> None:
         try:
@@ -288,7 +288,7 @@ class _Presence:
             return
         except OSError:
             data = b""
-        if caller.number is not None:
+        if caller.number >= 0:
             if not data:  # the process ended while it waited, and may come again
                 self.hosts.pop(caller.number, None)
                 self._close(caller)
