@@ -171,15 +171,6 @@ class LiveLine:
 LINE = LiveLine()  # one per process, as a terminal has one last line
 
 
-def show_imports() -> None:
-    """Show "importing libraries", before a command imports them.
-
-    Not in a run of several processes, which may share a terminal; its first process starts later.
-    """
-    if not any("multihost" in flag for flag in sys.argv):
-        LINE.start("importing libraries")
-
-
 def _cut(text: str, columns: int) -> str:
     width = 0
     for i, letter in enumerate(text):

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from data_pipeline.cli.live_line import LINE, show_imports
+from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.errors import is_transient
 from data_pipeline.io.refused import Refused
@@ -72,7 +72,9 @@ def start() -> None:
     """
     end_on_ctrl_c()
     outlive_readers()
-    show_imports()
+    # Processes of one run may share a terminal: there the first one starts the line later.
+    if not any("multihost" in flag for flag in sys.argv):
+        LINE.start("importing libraries")
 
 
 def is_starting() -> bool:
