@@ -16,7 +16,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterator
-from types import TracebackType
+from typing import Any
 
 _STDOUT = 1
 _FRAMES, _PLAIN_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
@@ -79,11 +79,9 @@ class LiveLine:
         atexit.register(self.close)
         shows_error = sys.excepthook
 
-        def show_error(
-            kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-        ) -> None:
+        def show_error(*error: Any) -> None:
             self.close()
-            shows_error(kind, error, traceback)
+            shows_error(*error)
 
         sys.excepthook = show_error
 
