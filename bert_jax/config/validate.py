@@ -351,17 +351,19 @@ def _list_phase_rules(config: Config, index: int) -> Iterator[Rule]:
 
 
 def check_masks(config: Config, is_text: bool) -> None:
-    """Raise Refused if masking rates or prediction slots do not fit the kind of store."""
-    list_rules = _list_prediction_rules if is_text else _list_ready_made_rules
-    _apply(config, list_rules(config))
+    """Raise Refused if masking rates or prediction slots do not fit the kind of store.
 
-
-def _list_prediction_rules(config: Config) -> Iterator[Rule]:
-    """Require enough prediction slots per phase for the configured masking rate.
-
-    Applies to text only: ready-made examples have fixed masks.
+    Text needs enough slots in each phase for its rate; ready-made examples have fixed masks.
     """
-    for index, phase in enumerate(config.phases):
+    _apply(config, _list_mask_rules(config, is_text))
+
+
+def _list_mask_rules(config: Config, is_text: bool) -> Iterator[Rule]:
+    rates = {f"phases[{i}]": phase.masked_lm_prob for i, phase in enumerate(config.phases)}
+    for owner, rate in (rates | {"eval": config.eval.masked_lm_prob}).items():
+        fixed = "the store holds ready-made examples, whose masks are fixed: leave it at 0"
+        yield f"{owner}.masked_lm_prob", is_text or rate == 0, fixed
+    for index, phase in enumerate(config.phases if is_text else ()):
         owner = f"phases[{index}]" if phase.masked_lm_prob else "data"
         prob = data_in_phase(config, index).masked_lm_prob
         wanted = min(math.floor(phase.seq_len * prob), phase.seq_len - 3)
@@ -372,14 +374,6 @@ def _list_prediction_rules(config: Config) -> Iterator[Rule]:
             f"config.{owner}.masked_lm_prob = {prob}, and the rest would be dropped; set it to 0 "
             f"for {wanted} or more, or lower the share",
         )
-
-
-def _list_ready_made_rules(config: Config) -> Iterator[Rule]:
-    """Allow no masking rate for ready-made examples, whose masks are fixed."""
-    rates = {f"phases[{i}]": phase.masked_lm_prob for i, phase in enumerate(config.phases)}
-    for owner, rate in (rates | {"eval": config.eval.masked_lm_prob}).items():
-        fixed = "the store holds ready-made examples, whose masks are fixed: leave it at 0"
-        yield f"{owner}.masked_lm_prob", rate == 0, fixed
 
 
 def _find_objective_key(config: Config, index: int) -> str:

@@ -250,8 +250,8 @@ def run(
             return FAILED, f"error: {describe_os_error(error)}; {how_to_resume}"
         if isinstance(error, Refused | FloatingPointError):
             return describe_failure(error)
-        if isinstance(error, RuntimeError | AssertionError) and (missing := _missing_device(error)):
-            return missing[0], f"error: {missing[1]}"
+        if isinstance(error, RuntimeError | AssertionError):
+            return _describe_missing_device(error)
         return None
 
     return main.run_main(
@@ -259,8 +259,8 @@ def run(
     )
 
 
-def _missing_device(error: RuntimeError | AssertionError) -> tuple[int, str] | None:
-    """Return exit code and message if JAX lacks the requested device, else None.
+def _describe_missing_device(error: RuntimeError | AssertionError) -> tuple[int, str] | None:
+    """Return exit code and line if JAX lacks the requested device, else None.
 
     JAX raises RuntimeError at the first use of a device that does not start, and a bare
     AssertionError for JAX_PLATFORMS=cuda on a machine without a GPU.
@@ -269,7 +269,9 @@ def _missing_device(error: RuntimeError | AssertionError) -> tuple[int, str] | N
     if jax is None:
         return None
     platforms = jax.config.jax_platforms or ""
-    wanted = f"JAX_PLATFORMS is {platforms!r}" if platforms else "JAX_PLATFORMS is not set"
+    wanted = (
+        f"error: JAX_PLATFORMS is {platforms!r}" if platforms else "error: JAX_PLATFORMS is not set"
+    )
     _, is_of_backends, reason = str(error).partition("Unable to initialize backend ")
     if is_of_backends:
         # JAX's message: platform, reason, advice in brackets.
