@@ -178,13 +178,15 @@ def _run_file(path: str, arguments: list[str]) -> ConfigDict:
         exec(spec.loader.source_to_code(spec.loader.get_data(file), file), vars(module))
         if not callable(getattr(module, "get_config", None)):
             raise Refused("it has no get_config(), the function that returns the config")
+        signature = inspect.signature(module.get_config)
         try:
-            inspect.signature(module.get_config).bind(*arguments)
+            signature.bind(*arguments)
         except TypeError:
+            signature = signature.replace(return_annotation=signature.empty)
             raise Refused(
-                f"its get_config{inspect.signature(module.get_config)} does not fit: it is called "
-                f"with {repr(arguments[0]) if arguments else 'nothing'}, the text after the colon "
-                "of --config=FILE:TEXT"
+                f"its get_config{signature} does not fit: it is called with "
+                f"{repr(arguments[0]) if arguments else 'nothing'}, the text after the colon of "
+                "--config=FILE:TEXT"
             ) from None
         view = module.get_config(*arguments)
     except (Exception, SystemExit) as error:

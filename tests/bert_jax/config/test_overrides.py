@@ -218,7 +218,10 @@ def test_what_fine_tuning_fills_in_is_refused_with_what_it_follows_from(load, pa
         ("\ndef get_config(:\n", ", line 2: not Python: "),
         ("import sys\nsys.exit(3)\n", ", line 2: SystemExit: 3"),
         ("get_config = 5\n", "it has no get_config()"),
-        ("def get_config(a, b): pass\n", "get_config(a, b) does not fit: it is called with noth"),
+        (
+            "def get_config(a, b) -> int: pass\n",
+            "get_config(a, b) does not fit: it is called with noth",
+        ),
         ("def get_config(): return 5\n", "get_config() returned 5; it must return to_config_dict("),
         ("a = '\0'\n", "null bytes"),
     ],
