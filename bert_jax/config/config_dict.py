@@ -115,7 +115,7 @@ def recorded(config: Any) -> dict[str, Any]:
 def flatten(value: Any, key: str = "") -> dict[str, Any]:
     """Map flat keys to the values of a config, or of one read from JSON.
 
-    Keys are flag names without "config.", as phases[0].steps, below that of the whole value, `key`.
+    Keys are flag names without "config.", as phases[0].steps, and begin with `key`.
     """
     if dataclasses.is_dataclass(value):
         value = vars(value)
