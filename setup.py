@@ -25,5 +25,6 @@ setup(
         "bert_jax.launch": ["*.sh", "*.env", "Dockerfile"],
         "bert_jax.launch.worker": ["*.sh"],
         "data_pipeline": ["py.typed"],
+        "data_pipeline.report": ["*.html", "*.css"],
     },
 )

@@ -51,16 +51,10 @@ COMMAND = Command(
 if __name__ == "__main__":
     cli.check_command_line(COMMAND)
 
-import jax
-
 from bert_jax.benchmarking import measure, measure_report
-from bert_jax.config import ModelConfig
 from bert_jax.interop.teacher import read_teacher_sizes
 from bert_jax.logging.console import Rows, Screen
-from bert_jax.model import bert
-from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import exit_codes
-from bert_jax.train_step import objectives
 from bert_jax.trainer import setup
 from bert_jax.trainer.feed import StoreFeed
 from bert_jax.trainer.summary import list_model_rows
@@ -78,44 +72,16 @@ def _main(log: LibraryLog, flags: BenchmarkFlags) -> int:
         config = flags.config.load()
         log.hold()
         screen = Screen(is_writer=True)
-        mesh = mesh_lib.make_mesh(config.mesh)
-        shards = mesh_lib.batch_shards(mesh)
         phase = measure.choose_phase(config, flags.seq_len)
-        phase = measure.set_rows(phase, flags.batch_size, jax.default_backend(), shards)
-        config = setup.resolve_alone(dataclasses.replace(config, phases=(phase,)))
-        (objective,) = objectives.find_each(config)
+        config = setup.resolve_alone(measure.set_rows(config, phase, flags.batch_size))
         source = setup.open_feed(config, screen)
         teacher = read_teacher_sizes(config)
-        mesh_lib.check_divides(config, jax.device_count())
-        model = bert.build(
-            config.model,
-            jax.default_backend(),
-            mesh.shape["model"],
-            config.compute,
-            objective.heads,
-        )
-        rows = list_model_rows(config, mesh, model)  # refuses a kernel that does not fit
-        if teacher is not None:
-            sizes = f"{teacher.num_hidden_layers} layers of {teacher.hidden_size}"
-            rows = [*rows, ("teacher", f"{sizes} as {config.teacher}, with random weights")]
-    return _run(flags, log, screen, config, source, teacher, rows)
-
-
-def _run(
-    flags: BenchmarkFlags,
-    log: LibraryLog,
-    screen: Screen,
-    config: Config,
-    source: StoreFeed | None,
-    teacher: ModelConfig | None,
-    rows: Rows,
-) -> int:
     length = measure.Length(flags.steps, flags.secs)
     try:
         with screen.waiting("compiling the step"):
             program = measure.compile_step(config, teacher=teacher)
         batches = measure.make_batches(program, source, BATCHES, flags.token_share)
-        screen.table("the training step", [*rows, *_describe_step(flags, program, source)])
+        screen.table("the training step", _describe_step(flags, program, source))
         how_long = f"{length.steps:,} steps" if length.steps else f"about {length.secs:g} s"
         screen.print(f"timing {how_long}, after three steps to warm up", "dim")
         with screen.spinning("the first step") as tell:
@@ -134,7 +100,7 @@ def _run(
 def _describe_step(
     flags: BenchmarkFlags, program: measure.Program, source: StoreFeed | None
 ) -> Rows:
-    """Describe the batches, and how their size was chosen."""
+    """Describe the model, the batches, and how their size was chosen."""
     phase, platform = program.phase, program.mesh.devices.flat[0].platform
     origin = f"rows of {program.config.data.store}"
     if source is None:
@@ -148,7 +114,13 @@ def _describe_step(
         chosen = "the phase's; --batch_size sets another"
     packed = program.config.data.packed_examples
     packing = f", up to {packed} examples in a row" if packed > 1 else ""
+    rows = list_model_rows(program.config, program.mesh, program.model)
+    if program.teacher is not None:
+        size = program.teacher.config
+        sizes = f"{size.num_hidden_layers} layers of {size.hidden_size}"
+        rows.append(("teacher", f"{sizes} as {program.config.teacher}, with random weights"))
     return [
+        *rows,
         ("a step", f"{phase.batch_size:,} rows{parts} of {phase.seq_len}{packing}: {chosen}"),
         ("batches", f"{BATCHES}, taken in turn: {origin}"),
         ("timed", "forward, backward, dropout, optimizer; batches lie on the devices beforehand"),

@@ -99,12 +99,12 @@ from data_pipeline.vocab import WORDPIECE
 def _main(log: LibraryLog, flags: ConvertFlags) -> int:
     with cli.preparing():
         target = export.parse_target(flags.to)
-        if flags.push_to_hub is not None and target.scheme != HF:
-            raise Refused(
-                f"--push_to_hub is {flags.push_to_hub!r}, and --to is {flags.to!r}; only an "
-                "export to hf:DIR is uploaded"
-            )
         if flags.push_to_hub is not None:
+            if target.scheme != HF:
+                raise Refused(
+                    f"--push_to_hub is {flags.push_to_hub!r}, and --to is {flags.to!r}; only an "
+                    "export to hf:DIR is uploaded"
+                )
             hub.check_upload(flags.push_to_hub, flags.public)
         screen = Screen(is_writer=True)
         log.hold()
@@ -113,8 +113,7 @@ def _main(log: LibraryLog, flags: ConvertFlags) -> int:
         with screen.spinning(f"reading {flags.from_}"):
             loaded = load.load(flags.from_, flags.part)
             if flags.hidden_act:
-                config = dataclasses.replace(loaded.config, hidden_act=flags.hidden_act)
-                loaded = dataclasses.replace(loaded, config=config)
+                loaded = loaded.change({}, hidden_act=flags.hidden_act)
             checkpoint = export.keep_supported(loaded, target)
             export.check_exportable(checkpoint, target)
         _name_unkept(checkpoint, target, screen)

@@ -24,7 +24,6 @@ os.environ |= {
 os.environ.pop("XLA_FLAGS", None)
 
 import dataclasses
-import json
 import math
 import pathlib
 import shlex
@@ -167,7 +166,7 @@ from bert_jax.train_step.schedule import render_rates_as_text
 from bert_jax.trainer import heldout, setup
 from data_pipeline.cli.main import find_python
 from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.atomic import check_file_path
+from data_pipeline.io.atomic import check_file_path, write_json
 
 CURVE_WIDTH, CURVE_HEIGHT = 60, 4  # characters of the learning-rate plot
 
@@ -175,6 +174,9 @@ CURVE_WIDTH, CURVE_HEIGHT = 60, 4  # characters of the learning-rate plot
 def _main(log: LibraryLog, flags: PlanFlags) -> int:
     with cli.preparing():
         logging.set_verbosity(logging.ERROR)
+        for name in ("json_out", "config_out", "hlo_out", "plot_out"):
+            if place := getattr(flags, name):
+                check_file_path(pathlib.Path(place), f"--{name}")
         if (config := flags.config.load()).budget:
             return _choose(flags, config, log)
         if flags.config_out:
@@ -183,37 +185,26 @@ def _main(log: LibraryLog, flags: PlanFlags) -> int:
                 "leave it out"
             )
         if flags.budgets:
-            return _spend(flags, log)
-        request, screen = _read_request(flags, log)
+            return _spend(flags, config, log)
+        request, screen = _read_request(flags, config, log)
     with screen.spinning("planning"):
         plan, compiled = build_plan(request, screen)
         _write_pictures(flags, request.config, compiled, screen)
     _show(request, plan, screen)
-    _write_json(plan, flags.json_out)
+    if flags.json_out:
+        write_json(pathlib.Path(flags.json_out), dataclasses.asdict(plan))
     return 0 if all(phase.fits for phase in plan.phases) else exit_codes.FAILED
 
 
-def _write_json(plan: Plan | BudgetPlan, place: str) -> None:
-    if place:
-        text = json.dumps(dataclasses.asdict(plan), indent=2)
-        pathlib.Path(place).write_text(text + "\n", encoding="utf-8")
-
-
-def _read_config(flags: PlanFlags) -> tuple[ResolvedRun, Slice, str]:
-    """Read the config, the slice and the vocabulary's origin; one must divide over the other."""
-    config = flags.config.load()
-    tpu_slice = slices.find_slice(flags.topology, config.mesh.num_slices)
-    vocabulary_from = name_vocabulary_origin(config)
-    config = setup.resolve_alone(_apply_what_if(flags, config, tpu_slice))
+def _resolve(flags: PlanFlags, given: Config) -> tuple[ResolvedRun, Slice]:
+    """Resolve the config, and find the slice, over which it must divide."""
+    tpu_slice = slices.find_slice(flags.topology, given.mesh.num_slices)
+    config = setup.resolve_alone(_apply_what_if(flags, given, tpu_slice))
     _check_per_chip_batch(flags, config, tpu_slice)
     mesh_lib.check_divides(config, tpu_slice.devices)
     for index in range(len(config.phases)):
         estimate.describe_attention(config, index, tpu_slice)  # refuses a kernel that does not fit
-    places = {"json_out": flags.json_out, "hlo_out": flags.hlo_out, "plot_out": flags.plot_out}
-    for name, place in places.items():
-        if place:
-            check_file_path(pathlib.Path(place), f"--{name}")
-    return config, tpu_slice, vocabulary_from
+    return config, tpu_slice
 
 
 def _start(log: LibraryLog, tpu_slice: Slice) -> Screen:
@@ -225,8 +216,8 @@ def _start(log: LibraryLog, tpu_slice: Slice) -> Screen:
     return screen
 
 
-def _read_request(flags: PlanFlags, log: LibraryLog) -> tuple[PlanRequest, Screen]:
-    config, tpu_slice, vocabulary_from = _read_config(flags)
+def _read_request(flags: PlanFlags, given: Config, log: LibraryLog) -> tuple[PlanRequest, Screen]:
+    config, tpu_slice = _resolve(flags, given)
     sizes = flags.scale.split(",") if flags.scale else ()
     others = [slices.resize_slice(tpu_slice, int(chips)) for chips in sizes]
     for other in others:
@@ -234,15 +225,14 @@ def _read_request(flags: PlanFlags, log: LibraryLog) -> tuple[PlanRequest, Scree
     prices = read_prices(flags.price_list)
     objectives.find_each(config)  # refuses an unknown name before the compiler starts
     screen = _start(log, tpu_slice)
-    corpus = read_corpus(config, vocabulary_from, screen)
+    corpus, origin = read_corpus(config, screen), name_vocabulary_origin(given)
     teacher = read_teacher_sizes(config)
-    request = PlanRequest(config, tpu_slice, prices, others, corpus, teacher)
-    return request, screen
+    return PlanRequest(config, tpu_slice, prices, others, corpus, origin, teacher), screen
 
 
-def _read_budget(flags: PlanFlags, log: LibraryLog) -> tuple[BudgetRequest, Screen]:
+def _read_budget(flags: PlanFlags, given: Config, log: LibraryLog) -> tuple[BudgetRequest, Screen]:
     """Read what may be spent, on which text and by which law."""
-    config, tpu_slice, _ = _read_config(flags)
+    config, tpu_slice = _resolve(flags, given)
     budget = _make_budget(flags, tpu_slice)
     budget_lib.check(config)
     law = read_ladder(pathlib.Path(flags.ladder)) if flags.ladder else fit_english()
@@ -272,11 +262,12 @@ def _make_budget(flags: PlanFlags, tpu_slice: Slice) -> Budget:
     return Budget(usd, usd_per_chip_hour, tpu_slice.chips, price)
 
 
-def _spend(flags: PlanFlags, log: LibraryLog) -> int:
+def _spend(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
     """Choose what the budget buys, and show it."""
+    from bert_jax.logging import plots  # here: matplotlib takes half a second to import
     from bert_jax.planning import budget_report
 
-    request, screen = _read_budget(flags, log)
+    request, screen = _read_budget(flags, config, log)
     plan = budget_lib.choose(request, make_compiler(request.tpu_slice, screen))
     money = format_dollars(request.budget.usd)
     title = f"what {money} buys on {plan.topology}"
@@ -286,8 +277,9 @@ def _spend(flags: PlanFlags, log: LibraryLog) -> int:
     screen.table("half and twice as much", budget_report.format_neighbors(plan))
     screen.command(_write_command(flags.config, request, plan), "to train it: ")
     if flags.plot_out:
-        budget_report.draw(plan, pathlib.Path(flags.plot_out))
-    _write_json(plan, flags.json_out)
+        plots.save(pathlib.Path(flags.plot_out), lambda: budget_report.draw_figure(plan))
+    if flags.json_out:
+        write_json(pathlib.Path(flags.json_out), dataclasses.asdict(plan))
     return 0
 
 
@@ -311,8 +303,6 @@ def _choose(flags: PlanFlags, config: Config, log: LibraryLog) -> int:
         )
     if not config.data.store:
         raise Refused("a budget needs the text that is trained on: give --config.data.store=STORE")
-    if flags.config_out:
-        check_file_path(pathlib.Path(flags.config_out), "--config_out")
     screen = _start(log, tpu_slice)
     compile_all, unpriced = make_compiler(tpu_slice, screen), set[EncoderShape]()
 

@@ -57,7 +57,7 @@ from bert_jax.trainer import bad_steps
 from bert_jax.trainer.feed import StoreFeed, join_digests, open_stores
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
-from data_pipeline.report.rows import ShownExample, ShownToken, show_row
+from data_pipeline.report.rows import ShownExample, show_row
 from data_pipeline.sampling.masking import restore_masked
 from data_pipeline.vocab import Vocabulary
 
@@ -82,6 +82,7 @@ def replay_rows(
     phase, step_rows = config_lib.phase_of_step(feed.config, step), feed.locate_step(step)
     positions_B, pieces = step_rows.positions_B[:most], vocabulary.pieces()
     objective = config_lib.list_objectives(feed.config)[phase]
+    names = feed.config.data.store_names
     for start in range(0, len(positions_B), ROWS_A_CALL):
         batch = feed.open_source(phase).rows(positions_B[start : start + ROWS_A_CALL])
         if objective == config_lib.CAUSAL:
@@ -89,7 +90,7 @@ def replay_rows(
         for number in range(start, min(start + ROWS_A_CALL, len(positions_B))):
             row = {name: array[number - start] for name, array in batch.items()}
             epoch, index = step_rows.epoch_B[number], step_rows.index_B[number]
-            store = feed.store_names[step_rows.store_B[number]] if len(feed.stores) > 1 else ""
+            store = names[step_rows.store_B[number]] if len(names) > 1 else ""
             examples = show_row(row, vocabulary, pieces)
             yield ReplayedRow(int(positions_B[number]), store, int(epoch), int(index), examples)
 
@@ -101,16 +102,13 @@ def segment_texts(example: ShownExample) -> list[str]:
         tokens = [token for token in example.tokens if token.segment == segment]
         text = ""
         for token in tokens:
-            text += " " * (token.starts_word or not text) + _token_text(token)
+            words = token.text
+            if token.original is not None:
+                words = f"[{token.piece.strip('[]')}->{token.original}]"
+            text += " " * (token.starts_word or not text) + words
         if tokens:
             texts.append(text.strip())
     return texts
-
-
-def _token_text(token: ShownToken) -> str:
-    if token.original is None:
-        return token.text
-    return f"[{token.piece.strip('[]')}->{token.original}]"
 
 
 def _main(log: LibraryLog, flags: ReplayFlags) -> int:
@@ -124,12 +122,11 @@ def _main(log: LibraryLog, flags: ReplayFlags) -> int:
                 return _show_bad(console, bad_steps.read(home), bad_steps.read_skipped(home))
         most = None if flags.rows == "all" else int(flags.rows)
         total = config_lib.total_steps(run.config)
-        if flags.step is None:
-            raise Refused(f"--step is missing: a step from 1 to {total:,}, or --bad")
-        if not 1 <= flags.step <= total:
+        if flags.step is None or not 1 <= flags.step <= total:
+            given = "missing" if flags.step is None else flags.step
             raise Refused(
-                f"--step is {flags.step}; the run of {workdir} has steps 1 to {total:,}, as in "
-                "its metrics.jsonl"
+                f"--step is {given}; give a step from 1 to {total:,}, which the run of {workdir} "
+                "has, or --bad"
             )
         log.hold()
         data = dataclasses.replace(run.config.data, store=flags.store or run.config.data.store)

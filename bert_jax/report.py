@@ -41,7 +41,7 @@ if __name__ == "__main__":
     cli.check_command_line(COMMAND)
 
 from bert_jax.logging.console import Screen
-from bert_jax.monitoring import comparison, run_report
+from bert_jax.monitoring import run_report
 from bert_jax.monitoring.run_state import RunState, read_run
 from bert_jax.planning.chip_prices import read_prices
 from bert_jax.runtime.exit_codes import DONE
@@ -73,7 +73,7 @@ def _main(log: LibraryLog, flags: ReportFlags) -> int:
     if len(runs) > 1:
         for line in run_report.draw_tree(runs):
             screen.print(line)
-        for sentence in (*comparison.describe_settings(runs), *comparison.compare(runs)):
+        for sentence in (*run_report.describe_settings(runs), *run_report.compare(runs)):
             screen.print(sentence)
     if output is not None:
         page = run_report.render_page(runs, usd_per_chip_hour, samples)

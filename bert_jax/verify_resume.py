@@ -5,6 +5,7 @@ each kill; then compares the last checkpoints bit for bit, and all records excep
 exit code is 0 if they are the same and 1 if not.
 """
 
+import contextlib
 import dataclasses
 import math
 import pathlib
@@ -110,15 +111,15 @@ class Attempt:
         self.began = time.time()
         self._output = output
         self.processes: list[subprocess.Popen[bytes]] = []
-        joined = []
+        joined, environment = list[str](), dict[str, str]()
         if count > 1:
+            environment = {"JAX_PLATFORMS": "cpu"}
             with socket.create_server(("127.0.0.1", 0)) as free:
                 address = f"--coordinator_address=127.0.0.1:{free.getsockname()[1]}"
             joined = ["--multihost", address, f"--num_processes={count}"]
-        env = {"JAX_PLATFORMS": "cpu"} if count > 1 else {}
         for number in range(count):
-            own = [f"--process_id={number}"] if count > 1 else []
-            self.processes.append(child_process.start([*command, *joined, *own], output, env))
+            own = [*joined, f"--process_id={number}"] if joined else []
+            self.processes.append(child_process.start([*command, *own], output, environment))
 
     def kill(self, rng: random.Random) -> None:
         """Kill the processes one by one, in random order."""
@@ -177,14 +178,11 @@ class KilledRun:
         left = math.ceil(total * SHARE_IN_SAVES) - so_far
         in_save = self._rng.random() < left / (total - number)
         until_step = int(self._steps * (number + self._rng.random()) / total)
-        attempt = self._start()
-        try:
+        with contextlib.closing(self._start()) as attempt:
             moment = self._wait(attempt, until_step, in_save)
             secs = time.time() - attempt.began
             attempt.kill(self._rng)
-        finally:
-            attempt.close()
-        attempts = goodput.read_attempts(self._workdir / goodput.FILE)
+        attempts = self._read_attempts()
         step = attempts[-1][-1].step if attempts else 0
         self.kills.append(Kill(moment, secs, step, len(attempts)))
         return self.kills[-1]
@@ -196,7 +194,7 @@ class KilledRun:
             return "before its first step"
 
         def has_reached(step: int) -> bool:
-            attempts = goodput.read_attempts(self._workdir / goodput.FILE)
+            attempts = self._read_attempts()
             last = attempts[-1][-1] if attempts else None
             return last is not None and last.began >= attempt.began and last.step >= step
 
@@ -227,15 +225,16 @@ class KilledRun:
 
     def list_resumes(self) -> list[tuple[int, int]]:
         """Return, for each kill, the step that the run resumed from and the steps it repeated."""
-        attempts = goodput.read_attempts(self._workdir / goodput.FILE)
-        first_steps = [attempt[0].step for attempt in attempts]
-        resumed_from = [  # an attempt that finds the run finished leaves no line
-            first_steps[kill.attempts] if kill.attempts < len(attempts) else kill.step
-            for kill in self.kills
-        ]
-        return [
-            (s, max(0, kill.step - s)) for kill, s in zip(self.kills, resumed_from, strict=True)
-        ]
+        attempts, resumes = self._read_attempts(), []
+        for kill in self.kills:
+            step = kill.step  # an attempt that finds the run finished leaves no line
+            if kill.attempts < len(attempts):
+                step = attempts[kill.attempts][0].step
+            resumes.append((step, max(0, kill.step - step)))
+        return resumes
+
+    def _read_attempts(self) -> list[goodput.Attempt]:
+        return goodput.read_attempts(self._workdir / goodput.FILE)
 
 
 def _half_saved(workdir: pathlib.Path) -> set[tuple[str, int]]:

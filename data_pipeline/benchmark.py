@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -202,36 +203,35 @@ def _count_rows_of_a_call(source: ExampleSource) -> int:
     return max(1, round(source.options.group_sequences / source.mean_examples_in_row))
 
 
-def _time_calls(call: Callable[[], object], secs: float) -> float:
+def _time_calls(call: Callable[[], object], secs: float) -> tuple[int, float]:
+    """Repeat a call for so many seconds, once at least; return how often, and the seconds taken."""
     calls, start = 0, time.perf_counter()
     while time.perf_counter() - start < secs or not calls:
         call()
         calls += 1
-    return (time.perf_counter() - start) / calls
+    return calls, time.perf_counter() - start
 
 
 def _time_stages(source: PretrainSource, secs: float) -> Iterator[Stage]:
     """Time each stage, from row numbers to arrays, on the output of the stage before it."""
     index_B = np.arange(min(_count_rows_of_a_call(source), source.rows_in_epoch(0)))
-    drawn = source.draw(0, index_B)
-    rules, token_ids = source.layout.mask_rules, source.split.token_ids
-
-    def micros(call: Callable[[], object]) -> float:
-        return _time_calls(call, secs) / len(drawn.keys_M) * 1e6
-
-    yield Stage("which text", micros(lambda: source.draw(0, index_B)))
-    yield Stage("text", micros(lambda: gather_text(drawn.spans, token_ids, source.layout)))
-    text = gather_text(drawn.spans, token_ids, source.layout)
-    masks = mask_text(text, drawn.spans, drawn.keys_M, rules)  # the calls below mask it again
-    yield Stage("masks", micros(lambda: mask_text(text, drawn.spans, drawn.keys_M, rules)))
+    drawn, layout, token_ids = source.draw(0, index_B), source.layout, source.split.token_ids
+    text = gather_text(drawn.spans, token_ids, layout)
+    mask = functools.partial(mask_text, text, drawn.spans, drawn.keys_M, layout.mask_rules)
+    masks = mask()  # the calls below mask it again
+    stages: dict[str, Callable[[], object]] = {
+        "which text": lambda: source.draw(0, index_B),
+        "text": lambda: gather_text(drawn.spans, token_ids, layout),
+        "masks": mask,
+    }
     if source.shape.examples == 1:
-        yield Stage("fields", micros(lambda: make_rows(text, masks, drawn.spans)))
+        stages["fields"] = lambda: make_rows(text, masks, drawn.spans)
     else:
-        in_row_B, pad_id = drawn.examples_in_row_B, source.special_ids["pad"]
-        yield Stage(
-            "packing",
-            micros(lambda: pack_rows(text, masks, drawn.spans, in_row_B, source.shape, pad_id)),
-        )
+        packing = drawn.examples_in_row_B, source.shape, source.special_ids["pad"]
+        stages["packing"] = lambda: pack_rows(text, masks, drawn.spans, *packing)
+    for name, stage in stages.items():
+        calls, took = _time_calls(stage, secs)
+        yield Stage(name, took / calls / len(drawn.keys_M) * 1e6)
 
 
 def _time_rows(source: ExampleSource, secs: float) -> float:
@@ -243,7 +243,8 @@ def _time_rows(source: ExampleSource, secs: float) -> float:
         start = next(numbers) * group
         source.rows(np.arange(start, start + group))
 
-    return group * source.mean_examples_in_row / _time_calls(make_group, secs)
+    calls, took = _time_calls(make_group, secs)
+    return calls * group * source.mean_examples_in_row / took
 
 
 def _open_batches(
@@ -268,11 +269,7 @@ def _time_batches(
         batches = _open_batches(source, flags.batch_size)
         for _ in range(_WARM_UP_GROUPS * groups):
             next(batches)
-        steps, start = 0, time.perf_counter()
-        while time.perf_counter() - start < flags.secs:
-            next(batches)
-            steps += 1
-        measured_secs = time.perf_counter() - start
+        steps, measured_secs = _time_calls(lambda: next(batches), flags.secs)
         batches.close()
     rows_per_sec = steps * flags.batch_size / measured_secs
     return Throughput(

@@ -19,11 +19,11 @@ from data_pipeline.cli.worker_pool import CONTEXT, count_cores, open_workers, ru
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
 from data_pipeline.io.refused import Refused
 from data_pipeline.report.progress import progress_bar
-from data_pipeline.sampling.stream import ExampleSource, open_examples
+from data_pipeline.sampling.stream import open_examples
 from data_pipeline.spec.hashing import HASH_VERSION
 from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.spec.schema import TFRECORD_FIELDS
-from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, Store, check_is_local, open_store
+from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, check_is_local, open_store
 from data_pipeline.store.tfrecord import COMPRESSIONS, count_values, open_writer, serialize_examples
 from data_pipeline.store.writer import hash_file
 
@@ -103,19 +103,16 @@ def export(flags: ExportFlags, console: rich.console.Console) -> None:
     """
     destination = Destination(pathlib.Path(flags.output), MANIFEST)
     check_new_folder(destination)
-    store = open_store(flags.store)
-    source = _open(store, flags)
-    different = 1 if store.kind == EXAMPLES else flags.options.dupe_factor
-    flags = dataclasses.replace(flags, epochs=flags.epochs or different)
-    examples = sum(source.rows_in_epoch(epoch) for epoch in range(flags.epochs))
+    job = _Export(flags)
+    examples = job.examples
     if flags.shards > examples:
         raise Refused(f"--shards is {flags.shards}, for {examples} examples; give no more files")
     with new_folder(destination) as folder:
         label = f"writing {examples:,} examples into {flags.shards:,} files"
         with progress_bar(console, label, examples) as advance:
-            left_out = _write_all(flags, folder, examples, source, advance)
-        shutil.copyfile(store.vocab_path, folder / store.vocab_path.name)
-        facts = _facts(flags, store, source, folder, examples, left_out)
+            left_out = _write_all(job, folder, advance)
+        shutil.copyfile(job.store.vocab_path, folder / job.store.vocab_path.name)
+        facts = job.describe(folder, left_out)
         (folder / MANIFEST).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     if left_out:
         print_paragraph(
@@ -134,61 +131,31 @@ def export(flags: ExportFlags, console: rich.console.Console) -> None:
     console.print(f"TFRecords in {flags.output}; {MANIFEST} says how they were made", markup=False)
 
 
-def _open(store: Store, flags: ExportFlags) -> ExampleSource:
-    split = getattr(store, flags.split)
-    return open_examples(store, split, flags.options, flags.seq_len, flags.max_predictions_per_seq)
-
-
-def _write_all(
-    flags: ExportFlags,
-    folder: pathlib.Path,
-    examples: int,
-    source: ExampleSource,
-    advance: Callable[[int], None],
-) -> int:
-    """Write every file; return how many examples were skipped."""
-    workers = min(flags.workers or count_cores(), flags.shards)
-    if workers == 1:
-        writer = _FileWriter(flags, source, advance)
-        return sum(writer.write(folder, number, examples) for number in range(flags.shards))
-    written, stop = CONTEXT.Value("q", 0), CONTEXT.Event()
-    reported = skipped = 0
-    with open_workers(workers, _open_worker, (flags, written, stop)) as pool:
-        waiting = {
-            pool.submit(run_task, _FileWriter.write, folder, number, examples)
-            for number in range(flags.shards)
-        }
-        try:
-            while waiting:
-                done, waiting = concurrent.futures.wait(
-                    waiting, _LOOK_SECS, concurrent.futures.FIRST_COMPLETED
-                )
-                for future in done:
-                    skipped += future.result()
-                advance(written.value - reported)
-                reported = written.value
-        finally:
-            stop.set()
-    return skipped
-
-
-class _FileWriter:
-    """Write files, each a function of the flags, the store and the number of the file."""
+class _Export:
+    """Write the files of an export, each a function of the flags, the store and its number."""
 
     def __init__(
-        self, flags: ExportFlags, source: ExampleSource, advance: Callable[[int], None]
+        self, flags: ExportFlags, advance: Callable[[int], None] = lambda examples: None
     ) -> None:
-        self._flags, self._source, self._advance = flags, source, advance
+        """Open the store; `advance` is called with the examples as they are written."""
+        self.store = store = open_store(flags.store)
+        split = getattr(store, flags.split)
+        slots = flags.max_predictions_per_seq
+        self.source = open_examples(store, split, flags.options, flags.seq_len, slots)
+        different = 1 if store.kind == EXAMPLES else flags.options.dupe_factor
+        self.flags = dataclasses.replace(flags, epochs=flags.epochs or different)
+        self.examples = sum(map(self.source.rows_in_epoch, range(self.flags.epochs)))
+        self.advance = advance
 
-    def write(self, folder: pathlib.Path, number: int, examples: int) -> int:
+    def write(self, folder: pathlib.Path, number: int) -> int:
         """Write file `number`; return how many of its examples are skipped."""
-        flags, left_out = self._flags, 0
+        flags, left_out = self.flags, 0
         with open_writer(folder / flags.file_name(number), flags.compression) as writer:
             stride = flags.shards * _GROUP_EXAMPLES
-            for start in range(number, examples, stride):
-                stop = min(start + stride, examples)
-                batch = self._source.rows(np.arange(start, stop, flags.shards, dtype=np.int64))
-                self._advance(len(batch["input_ids"]))
+            for start in range(number, self.examples, stride):
+                stop = min(start + stride, self.examples)
+                batch = self.source.rows(np.arange(start, stop, flags.shards, dtype=np.int64))
+                self.advance(len(batch["input_ids"]))
                 if flags.options.has_next_sentences:
                     has_label_B = batch["next_sentence_weights"] > 0
                     left_out += int(np.count_nonzero(~has_label_B))
@@ -197,8 +164,66 @@ class _FileWriter:
                     writer.write(record)
         return left_out
 
+    def describe(self, folder: pathlib.Path, left_out: int) -> dict[str, Any]:
+        """Return the content of export.json, with `left_out` examples skipped."""
+        flags, lengths = self.flags, count_values(self.source.shape)
+        return {
+            "format": "TFRecords of tf.train.Example with the features of Google BERT's "
+            "create_pretraining_data.py",
+            "made_by": "python -m data_pipeline.export_tfrecord",
+            "store_digest": self.store.digest,
+            "vocabulary": self.store.manifest["vocabulary"],
+            "split": flags.split,
+            "seq_len": flags.seq_len,
+            "max_predictions_per_seq": flags.max_predictions_per_seq,
+            "epochs": flags.epochs,
+            "examples": self.examples - left_out,
+            "left_out": {"examples_without_next_sentence": left_out},
+            "order": "example p of the stream is in file p modulo the number of files",
+            "has_next_sentences": flags.options.has_next_sentences,
+            "options": {
+                name: value
+                for name, value in dataclasses.asdict(flags.options).items()
+                if name not in ("store", "data_cache")
+            },
+            "hash_version": HASH_VERSION,
+            "features": {
+                name: f"{'float' if field.dtype is np.float32 else 'int64'}[{lengths[name]}]"
+                for name, field in TFRECORD_FIELDS.items()
+            },
+            "compression": flags.compression,
+            "files": {
+                name: {"bytes": (folder / name).stat().st_size, "sha256": hash_file(folder / name)}
+                for name in map(flags.file_name, range(flags.shards))
+            },
+        }
 
-def _open_worker(flags: ExportFlags, written: Any, stop: Any) -> _FileWriter:
+
+def _write_all(job: _Export, folder: pathlib.Path, advance: Callable[[int], None]) -> int:
+    """Write every file; return how many examples were skipped."""
+    numbers = range(job.flags.shards)
+    workers = min(job.flags.workers or count_cores(), len(numbers))
+    if workers == 1:
+        job.advance = advance
+        return sum(job.write(folder, number) for number in numbers)
+    written, stop = CONTEXT.Value("q", 0), CONTEXT.Event()
+    reported = skipped = 0
+    with open_workers(workers, _open_worker, (job.flags, written, stop)) as pool:
+        waiting = {pool.submit(run_task, _Export.write, folder, number) for number in numbers}
+        try:
+            while waiting:
+                done, waiting = concurrent.futures.wait(
+                    waiting, _LOOK_SECS, concurrent.futures.FIRST_COMPLETED
+                )
+                skipped += sum(future.result() for future in done)
+                advance(written.value - reported)
+                reported = written.value
+        finally:
+            stop.set()
+    return skipped
+
+
+def _open_worker(flags: ExportFlags, written: Any, stop: Any) -> _Export:
     """Open the store in a worker process, which counts examples in a value that all share."""
 
     def advance(count: int) -> None:
@@ -207,49 +232,7 @@ def _open_worker(flags: ExportFlags, written: Any, stop: Any) -> _FileWriter:
         with written.get_lock():
             written.value += count
 
-    return _FileWriter(flags, _open(open_store(flags.store), flags), advance)
-
-
-def _facts(
-    flags: ExportFlags,
-    store: Store,
-    source: ExampleSource,
-    folder: pathlib.Path,
-    examples: int,
-    left_out: int,
-) -> dict[str, Any]:
-    """Return the content of export.json."""
-    lengths = count_values(source.shape)
-    return {
-        "format": "TFRecords of tf.train.Example with the features of Google BERT's "
-        "create_pretraining_data.py",
-        "made_by": "python -m data_pipeline.export_tfrecord",
-        "store_digest": store.digest,
-        "vocabulary": store.manifest["vocabulary"],
-        "split": flags.split,
-        "seq_len": flags.seq_len,
-        "max_predictions_per_seq": flags.max_predictions_per_seq,
-        "epochs": flags.epochs,
-        "examples": examples - left_out,
-        "left_out": {"examples_without_next_sentence": left_out},
-        "order": "example p of the stream is in file p modulo the number of files",
-        "has_next_sentences": flags.options.has_next_sentences,
-        "options": {
-            name: value
-            for name, value in dataclasses.asdict(flags.options).items()
-            if name not in ("store", "data_cache")
-        },
-        "hash_version": HASH_VERSION,
-        "features": {
-            name: f"{'float' if field.dtype is np.float32 else 'int64'}[{lengths[name]}]"
-            for name, field in TFRECORD_FIELDS.items()
-        },
-        "compression": flags.compression,
-        "files": {
-            name: {"bytes": (folder / name).stat().st_size, "sha256": hash_file(folder / name)}
-            for name in map(flags.file_name, range(flags.shards))
-        },
-    }
+    return _Export(flags, advance)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from data_pipeline.report.terminal import print_health
 from data_pipeline.sampling.stream import MIN_SEQ_LEN
 from data_pipeline.sampling.walk import MAX_SEQ_LEN
 from data_pipeline.store import EXAMPLES, check_is_local, open_store, read_manifest
-from data_pipeline.store.findings import StoreFinding
 from data_pipeline.store.writer import count_bytes, list_verified_files, verify
 
 
@@ -94,12 +93,11 @@ def _write(file: str, text: str) -> None:
     write_file(pathlib.Path(file), text.encode(errors="backslashreplace"))
 
 
-def describe(health: Health, findings: list[StoreFinding]) -> dict[str, Any]:
+def describe(health: Health, findings: list[str]) -> dict[str, Any]:
     """Make the content of --json_out: the numbers of Health without the store's manifest."""
     numbers = dataclasses.asdict(health)
     manifest = numbers.pop("manifest")
-    texts = [finding.text for finding in findings]
-    return {"digest": manifest["digest"], "findings": texts, **numbers}
+    return {"digest": manifest["digest"], "findings": findings, **numbers}
 
 
 def _verify(store: pathlib.Path, console: rich.console.Console) -> None:

@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import time
+import timeit
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -171,14 +172,12 @@ def check_collectives(mesh: Mesh, megabytes: int = 64) -> CheckResult:
     return CheckResult(outcome, f"{sentence}; {words} {peak / 1e9:.0f} GB/s", rates)
 
 
-def _time(program: Any, array: jax.Array, turns: int = 5) -> float:
-    jax.block_until_ready(program(array))
-    took = []
-    for _ in range(turns):
-        start = time.perf_counter()
+def _time(program: Any, array: jax.Array) -> float:
+    def run() -> None:
         jax.block_until_ready(program(array))
-        took.append(time.perf_counter() - start)
-    return min(took)
+
+    run()
+    return min(timeit.repeat(run, number=1))
 
 
 def check_kernel(mesh: Mesh, model: ModelConfig, seq_len: int) -> CheckResult:
@@ -194,11 +193,10 @@ def check_kernel(mesh: Mesh, model: ModelConfig, seq_len: int) -> CheckResult:
         for check in made
     }
     wrong = [check for check in made if not check.is_sound]
+    sentence = "; ".join(check.describe() for check in wrong or made)
     if wrong:
-        sentence = "; ".join(check.describe() for check in wrong)
         advice = "a run takes another implementation; report it with this file"
         return CheckResult(WRONG, f"{sentence}; {advice}", numbers)
-    sentence = "; ".join(check.describe() for check in made)
     return CheckResult(FINE, f"{sentence}; dropout masks are equal to the bit", numbers)
 
 

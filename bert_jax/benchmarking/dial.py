@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.config import Config, ModelConfig, Phase, ResolvedRun, StoreFacts, resolve
+from bert_jax.config import (
+    Config,
+    ModelConfig,
+    Phase,
+    ResolvedRun,
+    StoreFacts,
+    resolve,
+    set_fields,
+)
 from bert_jax.config.overrides import Override
 from bert_jax.planning import budget as budget_lib
 from bert_jax.planning import estimate, slices
@@ -51,7 +59,7 @@ MAX_MEASURED = 3  # sizes, and batches
 # The share of the remaining time that may go into measuring another batch, per octave of change.
 BATCH_SHARE = 0.2
 
-_BUDGET = re.compile(r"(\d+(?:\.\d*)?)(m|h|usd)(?:@(.*))?")
+_BUDGET = re.compile(r"(\d+(?:\.\d*)?)(?:([mh])|usd@(.+))")
 _INDEX = re.compile(r"\[(-?\d+)\]")  # of a phase; -1 is the last of two
 _UNITS = "write minutes as 30m, hours as 2h, or dollars with a slice as 40usd@v5e:2x4"
 
@@ -89,23 +97,18 @@ def parse_budget(text: str, num_slices: int = 1, price_list: pathlib.Path = FILE
       Refused: the unit or the slice is unknown, it has no price, or the amount is 0.
     """
     match = _BUDGET.fullmatch(text)
-    is_zero = re.match(r"0+(\.0*)?(?![\d.])", text) is not None
-    if not text or is_zero:
+    if not text or re.match(r"0+(\.0*)?(?![\d.])", text):
         raise Refused(
             f"config.budget is {text or 'empty'}; a shell expands $ and the digit after it, so "
             f"$40 may arrive as 0: {_UNITS}"
         )
     if match is None:
-        raise Refused(f"config.budget is {text!r}, not an amount with a known unit; {_UNITS}")
-    amount, unit, topology = float(match[1]), match[2], match[3]
-    if unit != "usd":
-        if topology is not None:
-            raise Refused(f"config.budget is {text}, and time needs no slice; {_UNITS}")
-        return TimeBudget(text, amount * {"m": 60, "h": 3600}[unit])
-    if not topology:
         raise Refused(
-            f"config.budget is {text}, and what a dollar buys depends on the slice; {_UNITS}"
+            f"config.budget is {text!r}, not an amount of time, or of dollars on a slice; {_UNITS}"
         )
+    amount, unit, topology = float(match[1]), match[2], match[3]
+    if unit:
+        return TimeBudget(text, amount * {"m": 60, "h": 3600}[unit])
     tpu_slice = slices.find_slice(topology, num_slices, f"--config.budget={match[1]}usd@")
     prices, chip = read_prices(price_list), tpu_slice.chip.name
     price = prices.by_chip.get(chip)
@@ -150,8 +153,8 @@ class DialSize:
     config: ResolvedRun  # with steps that are yet to be chosen
     step_secs: tuple[float, ...]
     setup_secs: float  # the longest one: others may have been compiled before
-    evaluated: tuple[int, ...]  # rows of an evaluation in each phase
-    eval_every: int  # steps between evaluations if the command line says so, else 0
+    paced_secs: tuple[float, ...]  # step_secs, with evaluations if eval.every_steps is given
+    evaluation_secs: float  # seconds of evaluations that are not in paced_secs
 
     @property
     def layer_parameters(self) -> int:
@@ -168,28 +171,9 @@ class DialSize:
         return len(self.step_secs) * self.setup_secs
 
     @property
-    def paced_secs(self) -> list[float]:
-        """Return each phase's seconds per step, with evaluations included if eval_every is set."""
-        if not self.eval_every:
-            return list(self.step_secs)
-        pairs = zip(self.step_secs, self._each_secs, strict=True)
-        return [secs + each / self.eval_every for secs, each in pairs]
-
-    @property
     def mean_secs(self) -> float:
         """Return the mean of paced_secs, weighted by the phases' steps."""
         return float(np.dot(PHASE_SHARES, self.paced_secs))
-
-    @property
-    def evaluation_secs(self) -> float:
-        """Return the seconds of evaluations that are not in paced_secs."""
-        return float(np.dot((1, 1) if self.eval_every else (EVALUATIONS, 2), self._each_secs))
-
-    @property
-    def _each_secs(self) -> list[float]:
-        """Return each phase's seconds per evaluation; a row takes a third of a training row."""
-        parts = zip(self.evaluated, self.config.phases, self.step_secs, strict=True)
-        return [rows / phase.batch_size * secs / 3 for rows, phase, secs in parts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,8 +203,8 @@ def choose_run(request: DialRequest, measure: Measure, clock: Callable[[], float
     shapes = _list_shapes(request, law)
     for shape in shapes:  # refuse what some size cannot have, before measuring
         _configure(request, shape, BASE_BATCH_TOKENS)
-    speeds = _Speeds(request, measure, clock, law)
-    size = speeds.choose_size(shapes)
+    speeds = _Speeds(request, measure, clock, law, shapes)
+    size = speeds.choose_size()
     tried = set[int]()  # batches; on a busy machine the best batch may oscillate
     while (batch_tokens := choose_batch(speeds.count_tokens(size))) not in tried:
         tried |= {size.batch_tokens, batch_tokens}
@@ -287,30 +271,25 @@ def _list_shapes(request: DialRequest, law: Law) -> list[EncoderShape]:
     return shapes
 
 
+@dataclasses.dataclass
 class _Speeds:
     """Tell how fast sizes train: measured, or from the operations of the largest measured size."""
 
-    def __init__(
-        self,
-        request: DialRequest,
-        measure: Measure,
-        clock: Callable[[], float],
-        law: Law,
-    ) -> None:
-        self.measured: dict[EncoderShape, DialSize] = {}
-        self.shapes: list[EncoderShape] = []  # the sizes that may be chosen
-        self.too_large: EncoderShape | None = None  # the smallest that does not fit into memory
-        self.clock = clock
-        self._request, self._measure, self._law = request, measure, law
+    request: DialRequest
+    measure_phase: Measure
+    clock: Callable[[], float]
+    law: Law
+    shapes: list[EncoderShape]  # the sizes that may be chosen, the smallest first
+    measured: dict[EncoderShape, DialSize] = dataclasses.field(default_factory=dict)
+    too_large: EncoderShape | None = None  # the smallest that does not fit into memory
 
-    def choose_size(self, shapes: Sequence[EncoderShape]) -> DialSize:
+    def choose_size(self) -> DialSize:
         """Measure sizes until the one of the lowest predicted loss is among them; return it.
 
         Raises:
           Refused: the budget is too small for any of them, or the memory.
         """
-        self.shapes = list(shapes)
-        shape: EncoderShape | None = shapes[0]
+        shape: EncoderShape | None = self.shapes[0]
         while shape is not None and len(self.measured) < MAX_MEASURED:
             try:
                 self.measure(shape, BASE_BATCH_TOKENS)
@@ -330,20 +309,21 @@ class _Speeds:
 
     def measure(self, shape: EncoderShape, batch_tokens: int) -> DialSize:
         """Measure a step of each phase of a size."""
-        config = _configure(self._request, shape, batch_tokens)
-        times = [self._measure(config, index) for index in range(len(config.phases))]
+        config = _configure(self.request, shape, batch_tokens)
+        times = [self.measure_phase(config, index) for index in range(len(config.phases))]
         step_secs = tuple(time.step_secs for time in times)
         before = [each.setup_secs for each in self.measured.values() if each.shape == shape]
         setup_secs = max(*before, *(time.setup_secs for time in times))
-        self.measured[shape] = self._make_size(shape, batch_tokens, config, step_secs, setup_secs)
-        return self.measured[shape]
+        size = self._make_size(shape, batch_tokens, config, step_secs, setup_secs)
+        self.measured[shape] = size
+        return size
 
     def find(self, shape: EncoderShape) -> DialSize:
         """Return a size with its speed, by its operations if it was not measured."""
         if shape in self.measured:
             return self.measured[shape]
         known = max(self.measured.values(), key=lambda each: each.layer_parameters)
-        config = _configure(self._request, shape, known.batch_tokens)
+        config = _configure(self.request, shape, known.batch_tokens)
         setup_secs = known.setup_secs * max(1.0, shape.layers / known.shape.layers)
         flops_per_sec = estimate.count_step_flops(known.config, 0) / known.step_secs[0]
         secs = tuple(estimate.count_step_flops(config, i) / flops_per_sec for i in range(2))
@@ -357,16 +337,18 @@ class _Speeds:
         step_secs: tuple[float, ...],
         setup_secs: float,
     ) -> DialSize:
-        request = self._request
-        return DialSize(
-            shape=shape,
-            batch_tokens=batch_tokens,
-            config=config,
-            step_secs=step_secs,
-            setup_secs=setup_secs,
-            evaluated=tuple(request.count_rows(each.seq_len).evaluated for each in config.phases),
-            eval_every=config.eval.every_steps * request.is_given("eval.every_steps"),
-        )
+        """Add what evaluations take, where a row takes a third of a training row."""
+        each_secs = [
+            self.request.count_rows(phase.seq_len).evaluated / phase.batch_size * secs / 3
+            for phase, secs in zip(config.phases, step_secs, strict=True)
+        ]
+        paced_secs, evaluations = step_secs, (EVALUATIONS, 2)
+        if self.request.is_given("eval.every_steps") and (every := config.eval.every_steps):
+            pairs = zip(step_secs, each_secs, strict=True)
+            paced_secs, evaluations = tuple(a + b / every for a, b in pairs), (1, 1)
+        evaluation_secs = float(np.dot(evaluations, each_secs))
+        times = (step_secs, setup_secs, paced_secs, evaluation_secs)
+        return DialSize(shape, batch_tokens, config, *times)
 
     def rank(self, shapes: Sequence[EncoderShape]) -> list[DialSize]:
         """List the sizes that learn anything within the budget, the lowest predicted loss first.
@@ -382,12 +364,12 @@ class _Speeds:
         return sorted(useful, key=self.predict)
 
     def _refuse(self, size: DialSize) -> None:
-        budget = self._request.budget
+        budget = self.request.budget
         steps = max(0, math.floor(self.count_steps(size)))
         if self.left_secs(size) >= MIN_STEPS * size.mean_secs:
             raise Refused(
-                f"config.data.store={self._request.config.data.store} has "
-                f"{self._request.unique_tokens:,} tokens to train on, which {steps:,} steps read "
+                f"config.data.store={self.request.config.data.store} has "
+                f"{self.request.unique_tokens:,} tokens to train on, which {steps:,} steps read "
                 f"{MANY_EPOCHS} times, and a model learns little in fewer than {MIN_STEPS:,}; set "
                 "smaller config.phases[0].batch_size and config.phases[1].batch_size, or build a "
                 "store of more text"
@@ -403,11 +385,12 @@ class _Speeds:
     def _may_beat(self, size: DialSize, best: DialSize) -> bool:
         """Return whether a size would be better than the best if it were faster than assumed."""
         secs = tuple(each / budget_lib.OPTIMISM for each in size.step_secs)
-        return self.predict(dataclasses.replace(size, step_secs=secs)) < self.predict(best)
+        sizes = (size.shape, size.batch_tokens, size.config)
+        return self.predict(self._make_size(*sizes, secs, size.setup_secs)) < self.predict(best)
 
     def left_secs(self, size: DialSize) -> float:
         """Return the seconds that are left for steps, less a measurement if there was none."""
-        left = AIM * self._request.budget.secs - self.clock() - size.rest_secs
+        left = AIM * self.request.budget.secs - self.clock() - size.rest_secs
         if size.shape not in self.measured:
             left -= size.measuring_secs
         return left - size.evaluation_secs
@@ -418,7 +401,7 @@ class _Speeds:
 
     def count_most_steps(self, size: DialSize) -> float:
         """Return the steps that read the text MANY_EPOCHS times."""
-        return MANY_EPOCHS * self._request.unique_tokens / self.count_step_tokens(size)
+        return MANY_EPOCHS * self.request.unique_tokens / self.count_step_tokens(size)
 
     def count_tokens(self, size: DialSize) -> float:
         """Return the tokens that count_steps steps read."""
@@ -426,15 +409,15 @@ class _Speeds:
 
     def count_step_tokens(self, size: DialSize) -> float:
         """Return the mean tokens of a step."""
-        tokens = [self._request.count_tokens(phase) for phase in size.config.phases]
+        tokens = [self.request.count_tokens(phase) for phase in size.config.phases]
         return float(np.dot(PHASE_SHARES, tokens))
 
     def predict(self, size: DialSize) -> float:
         """Return the loss that the law predicts; infinity where nothing is learned."""
         if self.count_steps(size) < MIN_STEPS:
             return math.inf
-        tokens, unique_tokens = self.count_tokens(size), self._request.unique_tokens
-        return self._law.predict(size.layer_parameters, tokens, unique_tokens).loss
+        tokens, unique_tokens = self.count_tokens(size), self.request.unique_tokens
+        return self.law.predict(size.layer_parameters, tokens, unique_tokens).loss
 
 
 def _configure(request: DialRequest, shape: EncoderShape, batch_tokens: int) -> ResolvedRun:
@@ -499,23 +482,7 @@ def _set_choices(
     if shape.width != BASE_WIDTH and not request.is_given("optim.transfer"):
         settings |= {"optim.transfer": "mup", "optim.transfer_base_width": BASE_WIDTH}
     chosen = {key: value for key, value in settings.items() if not request.is_given(key)}
-    return _set_fields(config, chosen | {"budget": ""})
-
-
-def _set_fields(config: Config, settings: Mapping[str, Any]) -> Config:
-    """Return a config with other values of fields, by keys such as phases[1].steps."""
-    groups: dict[str, dict[str, Any]] = {}
-    for key, value in settings.items():
-        group, _, name = key.rpartition(".")
-        groups.setdefault(group, {})[name] = value
-    changes = groups.pop("")
-    changes["phases"] = tuple(
-        dataclasses.replace(phase, **groups.pop(f"phases[{index}]", {}))
-        for index, phase in enumerate(config.phases)
-    )
-    for group, values in groups.items():
-        changes[group] = dataclasses.replace(getattr(config, group), **values)
-    return dataclasses.replace(config, **changes)
+    return set_fields(config, chosen | {"budget": ""})
 
 
 def _split_steps(request: DialRequest, size: DialSize, left_secs: float, most: float) -> list[int]:

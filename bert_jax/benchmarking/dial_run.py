@@ -26,7 +26,7 @@ from bert_jax.benchmarking.dial import (
     choose_run,
     parse_budget,
 )
-from bert_jax.config import Config, ResolvedRun, list_objectives, overrides, resolve
+from bert_jax.config import Config, ResolvedRun, list_objectives, overrides, resolve, set_fields
 from bert_jax.logging.console import Rows, Screen, duration
 from bert_jax.parallel import chips
 from bert_jax.parallel import mesh as mesh_lib
@@ -75,16 +75,13 @@ def read_request(
     others = tuple(override for override in given.overrides if override.path not in sizes)
     facts = feed_lib.read_facts(config.data)
     # Schedule, batch and positions are not chosen yet, and may not fit what the command line sets.
-    optim = dataclasses.replace(config.optim, warmup_steps=0, warmup_tokens=0)
-    phases = tuple(
-        dataclasses.replace(phase, restart_warmup_steps=0, batch_size=phase.micro_batches)
-        for phase in config.phases
-    )
-    positions = [config.model.max_position_embeddings, *(phase.seq_len for phase in phases)]
-    model = dataclasses.replace(config.model, max_position_embeddings=max(positions))
-    recipe = resolve(
-        dataclasses.replace(config, budget="", model=model, optim=optim, phases=phases)
-    )
+    positions = [config.model.max_position_embeddings, *(each.seq_len for each in config.phases)]
+    unchosen: dict[str, Any] = {"budget": "", "model.max_position_embeddings": max(positions)}
+    unchosen |= {"optim.warmup_steps": 0, "optim.warmup_tokens": 0}
+    for index, phase in enumerate(config.phases):
+        unchosen[f"phases[{index}].restart_warmup_steps"] = 0
+        unchosen[f"phases[{index}].batch_size"] = phase.micro_batches
+    recipe = resolve(set_fields(config, unchosen))
     stores = feed_lib.open_stores(config.data, screen)
     budget_lib.check_stores(stores, "config.budget")
     if "mlm_nsp" in (names := list_objectives(recipe)):
@@ -123,8 +120,7 @@ def _measure_here(stores: Sequence[Store], screen: Screen) -> Measure:
 
     def measure(config: ResolvedRun, index: int) -> StepTime:
         start = time.monotonic()
-        phase = config.phases[index]
-        phase = measure_lib.set_rows(phase, phase.batch_size, jax.default_backend(), shards=1)
+        phase = measure_lib.take_alone(config.phases[index])
         alone = dataclasses.replace(config, phases=(phase,))
         size = f"{alone.model.num_hidden_layers} x {alone.model.hidden_size}"
         with screen.spinning(f"measuring {size}, {phase.batch_size} rows of {phase.seq_len}"):

@@ -17,7 +17,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.benchmarking.synthetic import Batch, make_synthetic_batch
 from bert_jax.config import Config, ModelConfig, Phase, shape_in_phase
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
@@ -27,8 +26,11 @@ from bert_jax.train_step.objectives import find_each
 from bert_jax.trainer.compile import StepParts, build_parts, lower_step
 from bert_jax.trainer.feed import StoreFeed
 from data_pipeline.io.refused import Refused
-from data_pipeline.spec.schema import RowShape
+from data_pipeline.spec.schema import MIN_EXAMPLE_TOKENS, RowShape
 
+Batch = dict[str, np.ndarray]
+
+BY_DEVICE, BY_COMPILER = "device", "compiler"  # whose count of memory it is
 GROUPS, MIN_STEPS = 20, 5  # quartiles require some groups, and a group some steps
 _WARM_UP_STEPS = 2  # steps after the first, before the size of a group is known
 _AGREE_SECS = 600.0  # most by which processes may differ in the time of these steps
@@ -94,13 +96,14 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """Hold the times of steps."""
+    """Hold the times of steps, and their memory on a device."""
 
     first_step_secs: float  # already compiled
-    group_steps: int
-    group_step_secs: tuple[float, ...]  # the mean of each group
+    group_steps: int  # steps per group
+    group_step_secs: tuple[float, ...]  # the mean step of each group
     step_secs: Spread  # spread of group_step_secs
-    peak_memory_bytes: int | None  # the process's on one device; None if not reported
+    peak_memory_bytes: int
+    peak_memory_by: str  # device: the process's most, start included; compiler: the step's account
 
 
 def compile_step(
@@ -157,7 +160,8 @@ def _init_frozen(parts: StepParts) -> tuple[bert.Params, ...]:
     if parts.teacher is None:
         return ()
     params = parts.teacher.init(jax.random.key(parts.config.seed))
-    return (jax.device_put(params, parts.frozen_shardings),)
+    shardings = state.shard_params(parts.teacher, parts.mesh, parts.config.mesh)
+    return (jax.device_put(params, shardings),)
 
 
 def measure(
@@ -217,7 +221,8 @@ def _measure(
         group_steps=group_steps,
         group_step_secs=group_step_secs,
         step_secs=Spread.of(group_step_secs),
-        peak_memory_bytes=max(peaks, default=None),
+        peak_memory_bytes=max(peaks, default=program.memory_bytes),
+        peak_memory_by=BY_DEVICE if peaks else BY_COMPILER,
     )
 
 
@@ -277,6 +282,69 @@ def make_batches(
     ]
 
 
+# How often a packed row holds 1, 2 or 3 examples: 1.75 on average, as Wikipedia's pairs at 512.
+_EXAMPLES_OF_A_ROW = (0.5, 0.25, 0.25)
+
+
+def make_synthetic_batch(
+    shape: RowShape, rows: int, vocab_size: int, token_share: float, seed: int
+) -> Batch:
+    """Make a batch whose rows are filled with tokens to this share of their length.
+
+    Masked positions are 15% of an example's tokens, as many as there are slots at most; each
+    example has a next-sentence label.
+    """
+    rng = np.random.default_rng(seed)
+    used = max(MIN_EXAMPLE_TOKENS, round(token_share * shape.seq_len))
+    batch = shape.zeros(rows)
+    batch["input_ids"][:, :used] = rng.integers(1, vocab_size, (rows, used))
+    batch["input_mask"][:, :used] = 1
+    for row in range(rows):
+        ends = _ends(rng, used, shape.examples)
+        _fill_row(batch, row, ends, shape, rng)
+    batch["masked_lm_ids"] = np.where(
+        batch["masked_lm_weights"] > 0,
+        rng.integers(1, vocab_size, batch["masked_lm_ids"].shape),
+        0,
+    ).astype(np.int32)
+    return batch
+
+
+def _ends(rng: np.random.Generator, used: int, most_examples: int) -> list[int]:
+    """Choose where the examples of a row end."""
+    most = min(most_examples, len(_EXAMPLES_OF_A_ROW), used // MIN_EXAMPLE_TOKENS)
+    chances = np.array(_EXAMPLES_OF_A_ROW[:most])
+    examples = int(rng.choice(most, p=chances / chances.sum())) + 1
+    spare = used - examples * MIN_EXAMPLE_TOKENS
+    cuts = np.sort(rng.integers(0, spare + 1, examples - 1))
+    extra = np.diff(cuts, prepend=0, append=spare)
+    return [int(end) for end in np.cumsum(extra + MIN_EXAMPLE_TOKENS)]
+
+
+def _fill_row(
+    batch: Batch, row: int, ends: list[int], shape: RowShape, rng: np.random.Generator
+) -> None:
+    """Write segments, masks, labels and, in a packed row, positions of its examples."""
+    start, slot = 0, 0
+    for number, end in enumerate(ends):
+        length = end - start
+        batch["segment_ids"][row, start + length // 2 : end] = 1
+        masks = min(max(1, round(0.15 * length)), shape.predictions - slot, length - 1)
+        slots = np.s_[row, slot : slot + masks]
+        batch["masked_lm_positions"][slots] = (
+            start + 1 + np.sort(rng.choice(length - 1, masks, replace=False))
+        )
+        batch["masked_lm_weights"][slots] = 1.0
+        label = row if shape.examples == 1 else (row, number)
+        batch["next_sentence_labels"][label] = rng.integers(0, 2)
+        batch["next_sentence_weights"][label] = 1.0
+        if shape.examples > 1:
+            batch["example_ids"][row, start:end] = number + 1
+            batch["position_ids"][row, start:end] = np.arange(length)
+            batch["cls_positions"][row, number] = start
+        start, slot = end, slot + masks
+
+
 # Positions of a step on one device, where neither the user nor a recipe for TPU says: 16 rows of
 # 128 keep two cores busy for a fraction of a second, 64 fill a GPU.
 DEFAULT_POSITIONS = {"cpu": 2048, "gpu": 8192}
@@ -302,28 +370,21 @@ def drop_restart(phase: Phase) -> Phase:
     return dataclasses.replace(phase, **{name: getattr(Phase, name) for name in names})
 
 
-def set_rows(phase: Phase, rows: int, platform: str, shards: int) -> Phase:
-    """Give a phase so many rows per step; 0 keeps the phase's on TPU, elsewhere a default.
+def take_alone(phase: Phase) -> Phase:
+    """Return a phase that starts a schedule and has no end that a measurement could reach."""
+    return dataclasses.replace(drop_restart(phase), steps=10**9)
 
-    It has no end that a measurement could reach, and starts a schedule as a first phase does.
-    shards is the number of parts into which the mesh cuts a batch.
 
-    Raises:
-      Refused: the rows do not divide over them.
+def set_rows(config: Config, phase: Phase, rows: int) -> Config:
+    """Return a config to measure a phase alone, with so many rows per step.
+
+    0 keeps the phase's own on TPU; elsewhere it takes a default for the devices.
     """
-    phase = dataclasses.replace(drop_restart(phase), steps=10**9)
+    phase, platform = take_alone(phase), jax.default_backend()
     if rows:
         phase = dataclasses.replace(phase, batch_size=rows)
     elif platform in DEFAULT_POSITIONS:
+        shards = mesh_lib.batch_unit(config.mesh, jax.device_count(), micro_batches=1)
         on_device = max(1, DEFAULT_POSITIONS[platform] // phase.seq_len)
-        return dataclasses.replace(phase, batch_size=on_device * shards, micro_batches=1)
-    unit = shards * phase.micro_batches
-    if phase.batch_size % unit:
-        below = phase.batch_size // unit * unit
-        near = " or ".join(f"{size:,}" for size in (below, below + unit) if size)
-        parts = f" x {phase.micro_batches} micro-batches" if phase.micro_batches > 1 else ""
-        raise Refused(
-            f"batch_size is {phase.batch_size:,}, not a multiple of {unit}, the parts that the "
-            f"mesh splits a batch into{parts}; try {near}"
-        )
-    return phase
+        phase = dataclasses.replace(phase, batch_size=on_device * shards, micro_batches=1)
+    return dataclasses.replace(config, phases=(phase,))

@@ -7,18 +7,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.benchmarking.measure import Program, Spread, Timed
+from bert_jax.benchmarking.measure import BY_DEVICE, Program, Timed
 from bert_jax.logging.console import Rows
 from bert_jax.model import flops
 from bert_jax.parallel import chips
 from bert_jax.planning.estimate import count_row_flops
 
 SYNTHETIC, STORE = "made up", "store"  # values in --json_out
-BY_DEVICE, BY_COMPILER = "device", "compiler"
 
 
 @dataclasses.dataclass(frozen=True)
-class StepReport:
+class StepReport(Timed):
     """Hold a measurement; fields are public keys of --json_out, and rates are at the median."""
 
     device_kind: str
@@ -37,19 +36,13 @@ class StepReport:
     tokens_per_step: float  # the same, padding not counted
     token_share: float  # their share of a step's positions
     compile_secs: float
-    first_step_secs: float  # compiled before
     steps: int  # timed
-    group_steps: int  # steps per group
-    group_step_secs: tuple[float, ...]  # the mean step of each group
-    step_secs: Spread  # spread of group_step_secs
     rows_per_sec: float
     sequences_per_sec: float  # examples
     tokens_per_sec: float  # padding not counted
     flops_per_row: float
     peak_flops_per_sec: float | None  # bfloat16, of a device; None: not known for this kind
     utilization: float | None  # flops_per_row * rows_per_sec / (devices * peak_flops_per_sec)
-    peak_memory_bytes: int  # one device's
-    peak_memory_by: str  # device: the process's most, start included; compiler: the step's account
 
 
 def make_report(
@@ -66,8 +59,8 @@ def make_report(
     tokens = float(np.mean([int(batch["input_mask"].sum()) for batch in batches]))
     teacher = None if program.teacher is None else program.teacher.config
     row_flops = count_row_flops(program.config, 0, teacher)
-    measured = timed.peak_memory_bytes
     return StepReport(
+        **vars(timed),
         device_kind=kind,
         platform=devices.flat[0].platform,
         devices=devices.size,
@@ -84,19 +77,13 @@ def make_report(
         tokens_per_step=tokens,
         token_share=tokens / (rows * shape.seq_len),
         compile_secs=program.compile_secs,
-        first_step_secs=timed.first_step_secs,
         steps=timed.group_steps * len(timed.group_step_secs),
-        group_steps=timed.group_steps,
-        group_step_secs=timed.group_step_secs,
-        step_secs=timed.step_secs,
         rows_per_sec=rows_per_sec,
         sequences_per_sec=examples / timed.step_secs.median,
         tokens_per_sec=tokens / timed.step_secs.median,
         flops_per_row=row_flops,
         peak_flops_per_sec=peak,
         utilization=peak and row_flops * rows_per_sec / (devices.size * peak),
-        peak_memory_bytes=program.memory_bytes if measured is None else measured,
-        peak_memory_by=BY_COMPILER if measured is None else BY_DEVICE,
     )
 
 

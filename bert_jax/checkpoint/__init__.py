@@ -3,7 +3,6 @@
 In: a TrainState and a folder or gs:// address. Out: CHECKPOINTS/STEP/ with the arrays and a
 receipt: a fingerprint of every array, the loop's numbers and the record of the run.
 
-Read manager first (what a run calls); then restore (all processes agree on a checkpoint), reader
-(read without writing), directory (receipts, quarantine), arrays and fingerprint. No other
-folder imports Orbax.
+Read manager first (what a run calls); then reader (read without writing), directory (receipts,
+damage, quarantine), arrays and fingerprint. No other folder imports Orbax.
 """

@@ -82,16 +82,13 @@ def check_arrays(checkpoint: epath.Path, receipt: Mapping[str, Any], unpadded: A
       Refused: an array differs (the first is named), or the fingerprints have another version.
     """
     # Names with dtype and sizes, as in float32[211,32]; in the receipt a fingerprint follows.
-    saved, expected = receipt["leaves"], describe_kinds(unpadded)
+    saved = {name: text.partition(" ")[0] for name, text in receipt["leaves"].items()}
+    expected = describe_kinds(unpadded)
+    differing = (name for name in [*expected, *saved] if saved.get(name) != expected.get(name))
     problem = ""
-    for name in [*expected, *saved]:
-        kind = saved.get(name, "nothing").partition(" ")[0]
-        if name not in expected:
-            problem = f"holds {name}, which this bert_jax does not have"
-        elif kind != expected[name]:
-            problem = f"holds {name} as {kind}, but this bert_jax has it as {expected[name]}"
-        if problem:
-            break
+    if name := next(differing, ""):
+        ours = f"but this bert_jax has it as {expected.get(name, 'nothing')}"
+        problem = f"holds {name} as {saved.get(name, 'nothing')}, {ours}"
     if receipt["fingerprints"] != fingerprint.VERSION:
         problem = (
             f"has fingerprints of version {receipt['fingerprints']}, not {fingerprint.VERSION}"

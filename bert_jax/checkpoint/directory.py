@@ -36,6 +36,9 @@ UNCOMMITTED = ".orbax-checkpoint-tmp"  # a part of the name of an unfinished che
 NEWEST_KEPT = 2  # the second serves if the newest checkpoint is damaged
 _SEAL = "sha256"
 _STEP = re.compile(r"0|[1-9][0-9]*")  # 070 is no step
+_ARRAY = re.compile(r'"([^"/]+)/(?:\.zarray|[\d.]+)"')  # a part of TensorStore's messages
+_FILE = re.compile(r'(?:local file|GCS object) "([^"]+)"')
+_MAX_PROBLEMS = 4  # most damaged checkpoints that an error describes
 _ARRAYS_OF_STATE = 3  # float32 arrays per parameter: the weights and two moments
 # Errors that mean damaged files; others may be transient.
 _OF_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
@@ -46,6 +49,11 @@ def make_absolute(directory: Folder) -> epath.Path:
     """Make a local path absolute; keep a bucket's address, which epath would treat as relative."""
     path = epath.Path(directory)
     return path if is_address(str(path)) else path.resolve()
+
+
+def locate(directory: Folder, step: int) -> epath.Path:
+    """Return the absolute path of a checkpoint."""
+    return make_absolute(directory) / str(step)
 
 
 def find_steps(directory: epath.Path) -> dict[int, epath.Path]:
@@ -133,6 +141,24 @@ def is_damage(error: Exception, path: epath.Path) -> bool:
     return explained.errno in _OF_DAMAGE
 
 
+def shorten_error(error: Exception) -> str:
+    """Return the message of an error on one line, without TensorStore's long details."""
+    text = " ".join(str(error).split())
+    if isinstance(error, LookupError) or not text:
+        text = f"{type(error).__name__} {text}".strip()
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def describe_error(error: Exception, checkpoint: epath.Path) -> str:
+    """Describe a read error, with the array and its file if TensorStore names them."""
+    text = " ".join(str(error).split())
+    array, files = _ARRAY.search(text), _FILE.findall(text)
+    if array and files:
+        return f"{checkpoint}: array {array[1]} cannot be read from {files[-1]}"
+    short = shorten_error(error)
+    return short if str(checkpoint) in short else f"{checkpoint}: {short}"
+
+
 def holds_files(folder: epath.Path) -> bool:
     """Return whether a folder contains a file at any depth; True for a file itself."""
     with explain_errors(str(folder), "reading"):
@@ -181,6 +207,21 @@ def copy(folder: epath.Path, target: epath.Path) -> None:
             end = target / file.relative_to(folder)
             end.parent.mkdir(parents=True, exist_ok=True)
             file.copy(end)
+
+
+class NoIntactCheckpoint(Refused):
+    """Signal that checkpoints exist, but none can be restored."""
+
+
+def make_no_intact_checkpoint(directory: Folder, problems: Sequence[str]) -> NoIntactCheckpoint:
+    """Build the error for a directory where no checkpoint can be restored."""
+    named = "; ".join([*problems[:_MAX_PROBLEMS], *["..."] * (len(problems) > _MAX_PROBLEMS)])
+    return NoIntactCheckpoint(
+        f"{directory} holds {len(problems)} checkpoints and none is intact ({named}); nothing was "
+        "changed: put an intact one there, train in a new --workdir, or add "
+        "--config.checkpoint.fresh=True, which moves the records of this run aside and starts at "
+        "step 0"
+    )
 
 
 def remove_uncommitted(directory: epath.Path, timeout_secs: float = 5.0) -> None:

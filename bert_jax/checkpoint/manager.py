@@ -2,13 +2,17 @@
 
 A checkpoint has two items: the state, without vocabulary padding so that any mesh can restore it,
 and a receipt with the fingerprint of every array, the loop's counters and the record of the run.
+
+All processes agree on the outcome of each read; process 0 lists and moves folders.
 """
 
 import contextlib
 import dataclasses
 import datetime
+import functools
+import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -18,16 +22,20 @@ from etils import epath
 from bert_jax.checkpoint import arrays as arrays_lib
 from bert_jax.checkpoint import directory as directory_lib
 from bert_jax.checkpoint import fingerprint, reader
-from bert_jax.checkpoint import restore as restore_lib
 from bert_jax.checkpoint.directory import RECEIPT, RECEIPT_FILE, STATE, Folder, Retention
-from bert_jax.checkpoint.restore import Damaged, Say, make_no_intact_checkpoint, shorten_error
 from bert_jax.config import CheckpointConfig
 from bert_jax.model.bert import Model
 from bert_jax.parallel import processes
 from bert_jax.runtime import resume
 from bert_jax.train_step.state import TrainState, map_like_params
-from data_pipeline.io import errors
+from data_pipeline.io.errors import explain, explain_errors
 from data_pipeline.io.refused import Refused
+from data_pipeline.io.small_files import DamagedFile
+
+_AGREE_SECS = 3600.0  # longest wait for the slowest process to read its part
+
+Say = Callable[[str], None]
+Content = TypeVar("Content")
 
 
 class _ReceiptHandler(ocp.AsyncCheckpointHandler):
@@ -77,6 +85,13 @@ class _Manager(ocp.CheckpointManager):
             raise
 
 
+@dataclasses.dataclass(frozen=True)
+class Damaged:
+    """Describe the damage that at least one process found in a checkpoint."""
+
+    problem: str
+
+
 class Checkpoints:
     """Save and restore the checkpoints of a run in a directory.
 
@@ -114,12 +129,8 @@ class Checkpoints:
         with self._translate_errors("opening the folder of checkpoints"):
             self._manager = _Manager(self._directory, options=self._options)
         self._manager.report = self._report_failure
-        self._newest, _ = reader.find_readable_step(self._directory)
-
-    @property
-    def latest_step(self) -> int | None:
-        """Return the step of the newest checkpoint, even one being saved; None if there is none."""
-        return self._newest
+        # The step of the newest checkpoint, even one being saved; None if there is none.
+        self.latest_step, _ = reader.find_readable_step(self._directory)
 
     def is_due(self, step: int) -> bool:
         """Return whether a save is due after this step."""
@@ -137,12 +148,12 @@ class Checkpoints:
           OSError: both the previous save and this one failed, or this one cannot start.
           Refused: a later checkpoint exists, so Orbax would not keep this one.
         """
-        if self._newest == step:
+        if self.latest_step == step:
             return
-        if self._newest is not None and step < self._newest:
+        if self.latest_step is not None and step < self.latest_step:
             raise Refused(
                 f"step {step:,} cannot be saved in {self._directory}, which holds step "
-                f"{self._newest:,}; restore that one first"
+                f"{self.latest_step:,}; restore that one first"
             )
         try:
             self.wait()
@@ -179,7 +190,7 @@ class Checkpoints:
             }
             return {**content, "leaves": leaves}
 
-        self._newest = step
+        self.latest_step = step
         saved = map_like_params(arrays_lib.remove_padding, state, self._model.declared)
         items = {STATE: ocp.args.StandardSave(saved), RECEIPT: _ReceiptSave(make_receipt)}
         with self._translate_save_errors():
@@ -209,21 +220,24 @@ class Checkpoints:
         """
         self.wait()
         directory, problems = self._directory, dict[int, str]()
-        for step in restore_lib.list_on_process_0(directory):
+        for step in list_on_process_0(directory):
             checkpoint = directory / str(step)
             outcome = self._restore_one(checkpoint, abstract_at(step))
             if not isinstance(outcome, Damaged):
                 consequence = f"the run resumes from step {step:,}"
-                restore_lib.quarantine(directory, problems, consequence, say)
+                _quarantine(directory, problems, consequence, say)
                 self._manager.reload()  # quarantined checkpoints are gone
-                self._newest = step
+                self.latest_step = step
                 return outcome
-            problems[step] = outcome.problem if restore_lib.holds_files(checkpoint) else ""
-        if any(problems.values()):
-            raise make_no_intact_checkpoint(directory, [text for text in problems.values() if text])
-        restore_lib.quarantine(directory, problems, "the run starts at step 0", say)
+            has_files = _ask_process_0(
+                checkpoint, functools.partial(directory_lib.holds_files, checkpoint)
+            )
+            problems[step] = outcome.problem if has_files else ""
+        if damages := [*filter(None, problems.values())]:
+            raise directory_lib.make_no_intact_checkpoint(directory, damages)
+        _quarantine(directory, problems, "the run starts at step 0", say)
         self._manager.reload()
-        self._newest = None
+        self.latest_step = None
         return None
 
     def restore_other(
@@ -248,7 +262,7 @@ class Checkpoints:
     ) -> tuple[TrainState, dict[str, Any]] | Damaged:
         """Restore the state and the counters of a checkpoint; the same on every process."""
         unpadded = map_like_params(arrays_lib.describe_unpadded, abstract, self._model.declared)
-        outcome = restore_lib.agree(checkpoint, lambda: self._read(checkpoint, unpadded, is_own))
+        outcome = _agree(checkpoint, lambda: self._read(checkpoint, unpadded, is_own))
         if isinstance(outcome, Damaged):
             return outcome
         arrays, receipt = outcome
@@ -285,13 +299,13 @@ class Checkpoints:
           OSError: the last save failed, or a checkpoint cannot be moved.
         """
         self.wait()
-        steps = sorted(restore_lib.list_on_process_0(self._directory))
+        steps = sorted(list_on_process_0(self._directory))
         later = [each for each in steps if each > step]
         if not later or len(later) == len(steps):
             return later, []
         problems = {each: f"{self._directory / str(each)}: {problem}" for each in later}
         consequence = f"step {steps[-len(later) - 1]:,} is the newest now"
-        restore_lib.quarantine(self._directory, problems, consequence, say)
+        _quarantine(self._directory, problems, consequence, say)
         self._manager.reload()
         return later, later
 
@@ -323,7 +337,7 @@ class Checkpoints:
             self.close()
 
     def _translate_save_errors(self) -> contextlib.AbstractContextManager[None]:
-        return self._translate_errors(f"saving the checkpoint of step {self._newest}")
+        return self._translate_errors(f"saving the checkpoint of step {self.latest_step}")
 
     @contextlib.contextmanager
     def _translate_errors(self, action: str) -> Iterator[None]:
@@ -332,8 +346,8 @@ class Checkpoints:
         try:
             yield
         except Exception as error:
-            explained = errors.explain(error, place, action)
-            problem = explained or f"{place}: {action} failed, {shorten_error(error)}"
+            explained = explain(error, place, action)
+            problem = explained or f"{place}: {action} failed, {directory_lib.shorten_error(error)}"
             raise OSError(f"{problem}; {self._describe_safe_step()}") from error
 
     def _describe_safe_step(self) -> str:
@@ -343,3 +357,66 @@ class Checkpoints:
         except OSError:
             return "the checkpoints before it are as they were"
         return "there is no checkpoint yet" if step is None else f"step {step:,} is safe"
+
+
+def _agree(checkpoint: epath.Path, read: Callable[[], Content]) -> Content | Damaged:
+    """Read a checkpoint on every process; return its content, or on all the same damage.
+
+    Each process reads its own parts of the arrays, so one process alone may find a damaged file.
+
+    Raises, on every process:
+      Refused: `read` raised it on one process.
+      OSError: one process cannot read the checkpoint now.
+    """
+    content, kind, text = None, "whole", ""
+    try:
+        content = read()
+    except Exception as error:
+        if isinstance(error, Refused) and not isinstance(error, DamagedFile):
+            kind, text = "refused", str(error)
+        else:
+            kind = "damaged" if directory_lib.is_damage(error, checkpoint) else "unread"
+            text = directory_lib.describe_error(error, checkpoint)
+    answers = processes.agree(f"checkpoint {checkpoint.name}", f"{kind} {text}", _AGREE_SECS)
+    outcomes = [answer.partition(" ")[::2] for answer in answers]
+    for kind, text in outcomes:
+        if kind == "refused":
+            raise Refused(text)
+        if kind == "unread":
+            raise OSError(text)
+    problem = next((text for kind, text in outcomes if kind == "damaged"), "")
+    if problem or content is None:
+        return Damaged(problem)
+    return content
+
+
+def list_on_process_0(directory: epath.Path) -> list[int]:
+    """Return the steps of the checkpoints in a directory, newest first, as process 0 sees them."""
+    steps: list[int] = _ask_process_0(directory, lambda: [*directory_lib.find_steps(directory)])
+    return steps
+
+
+def _ask_process_0(folder: epath.Path, ask: Callable[[], Any]) -> Any:
+    """Run `ask` on process 0 and broadcast its answer, as the folder may change meanwhile."""
+    explained = explain_errors(str(folder), has_tensorstore=True)(lambda: json.dumps(ask()))
+    answer = processes.ask_first("what the folder of checkpoints holds", explained, _AGREE_SECS)
+    return json.loads(answer)
+
+
+def _quarantine(
+    directory: epath.Path, problems: Mapping[int, str], consequence: str, say: Say
+) -> None:
+    """Quarantine checkpoints in process 0, given as step -> problem ("": empty folder); print each.
+
+    Raises OSError on every process if process 0 cannot move them.
+    """
+
+    def move() -> None:
+        for step, problem in problems.items():
+            path = directory / str(step)
+            moved_to = directory_lib.quarantine(path)
+            reason = problem or f"{path} holds no file, so it is not a checkpoint"
+            say(f"{reason}; moved to {moved_to}, {consequence}")
+
+    if problems:
+        _ask_process_0(directory, move)

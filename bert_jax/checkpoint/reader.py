@@ -15,8 +15,7 @@ from etils import epath
 
 from bert_jax.checkpoint import arrays
 from bert_jax.checkpoint import directory as directory_lib
-from bert_jax.checkpoint.directory import STATE, Folder, find_steps
-from bert_jax.checkpoint.restore import describe_error, make_no_intact_checkpoint
+from bert_jax.checkpoint.directory import STATE, Folder, find_steps, locate
 from bert_jax.config import MeshConfig
 from bert_jax.model.bert import Model, Params
 from bert_jax.model.layers import Declared
@@ -51,7 +50,7 @@ def find_newest_step(directory: Folder) -> int | None:
     """
     step, damaged = find_readable_step(directory_lib.make_absolute(directory))
     if step is None and damaged:
-        raise make_no_intact_checkpoint(directory, damaged)
+        raise directory_lib.make_no_intact_checkpoint(directory, damaged)
     return step
 
 
@@ -70,7 +69,9 @@ def find_run(home: pathlib.Path, checkpoints: Folder) -> tuple[dict[str, Any] | 
         is_missing = isinstance(error, FileNotFoundError)
         problem = f"{path} is missing" if is_missing else str(error)
     step, _ = find_readable_step(directory_lib.make_absolute(checkpoints))
-    run = {} if step is None else read_run(checkpoints, step)
+    run = {}
+    if step is not None:
+        run = directory_lib.read_receipt(locate(checkpoints, step))["run"]
     try:
         return run_record.check_record(run, "the receipt of the newest checkpoint"), problem
     except DamagedFile:  # no checkpoint, or its receipt has no valid record
@@ -109,7 +110,7 @@ def restore_params(directory: Folder, step: int, model: Model, mesh: jax.shardin
 
     Raises Refused if the parameters have other shapes, or are damaged.
     """
-    checkpoint = directory_lib.make_absolute(directory) / str(step)
+    checkpoint = locate(directory, step)
 
     def describe(declared: Declared) -> jax.ShapeDtypeStruct:
         sharding = jax.NamedSharding(mesh, arrays.get_unpadded_spec(declared))
@@ -123,7 +124,7 @@ def restore_params(directory: Folder, step: int, model: Model, mesh: jax.shardin
         restored = restore_arrays(checkpoint, abstract)
         problem = arrays.describe_damage(checkpoint, restored, abstract, leaves)
     except Exception as error:
-        problem = describe_error(error, checkpoint)
+        problem = directory_lib.describe_error(error, checkpoint)
         if not directory_lib.is_damage(error, checkpoint):
             raise explain(error, str(checkpoint), "reading") or OSError(problem) from error
     if problem:
@@ -134,16 +135,10 @@ def restore_params(directory: Folder, step: int, model: Model, mesh: jax.shardin
     return jax.tree.map(arrays.add_padding, restored["params"], model.declared)
 
 
-def read_run(directory: Folder, step: int) -> dict[str, Any]:
-    """Return the run record in a checkpoint's receipt. Raises Refused if it cannot be read."""
-    checkpoint = directory_lib.make_absolute(directory) / str(step)
-    return dict(directory_lib.read_receipt(checkpoint)["run"])
-
-
 def read_param_dims(directory: Folder, step: int) -> dict[str, tuple[int, ...]]:
     """Return the sizes of a checkpoint's parameters by their paths, from its receipt."""
     dims = {}
-    receipt = directory_lib.read_receipt(directory_lib.make_absolute(directory) / str(step))
+    receipt = directory_lib.read_receipt(locate(directory, step))
     for name, kind in receipt["leaves"].items():
         if name.startswith("params/"):
             sizes = _SIZES.match(kind)
@@ -155,7 +150,7 @@ def read_param_dims(directory: Folder, step: int) -> dict[str, tuple[int, ...]]:
 
 def verify_arrays(directory: Folder, step: int) -> None:
     """Raise Refused if an array of a checkpoint is damaged, optimizer moments included."""
-    checkpoint = directory_lib.make_absolute(directory) / str(step)
+    checkpoint = locate(directory, step)
     receipt = directory_lib.read_receipt(checkpoint)
     # Fingerprints need a mesh.
     with jax.set_mesh(mesh_lib.make_mesh(MeshConfig(), jax.local_devices()[:1])):
@@ -168,7 +163,7 @@ def verify_arrays(directory: Folder, step: int) -> None:
 
 def read_arrays(directory: Folder, step: int) -> dict[str, np.ndarray]:
     """Return all arrays of a checkpoint by path, unverified."""
-    state = directory_lib.make_absolute(directory) / str(step) / STATE
+    state = locate(directory, step) / STATE
     handler = ocp.PyTreeCheckpointHandler()
     as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)
     args = jax.tree.map(lambda _: as_numpy, handler.metadata(state).tree)

@@ -12,6 +12,7 @@ from bert_jax.config.config_dict import (
     arguments,
     flatten,
     recorded,
+    set_fields,
     settings_from,
     to_config_dict,
 )

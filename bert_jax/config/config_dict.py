@@ -128,3 +128,22 @@ def flatten(value: Any, key: str = "") -> dict[str, Any]:
     return {
         path: each for name, part in parts.items() for path, each in flatten(part, name).items()
     }
+
+
+def set_fields(config: Kind, settings: Mapping[str, Any]) -> Kind:
+    """Return a config with other values of fields, by flat keys such as phases[1].steps."""
+    for key, value in settings.items():
+        config = _set_field(config, key, value)
+    return config
+
+
+def _set_field(config: Any, key: str, value: Any) -> Any:
+    part, _, rest = key.partition(".")
+    name, _, number = part.partition("[")
+    if number:
+        parts, index = list(getattr(config, name)), int(number[:-1])
+        parts[index] = _set_field(parts[index], rest, value)
+        value = tuple(parts)
+    elif rest:
+        value = _set_field(getattr(config, name), rest, value)
+    return dataclasses.replace(config, **{name: value})

@@ -122,11 +122,9 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
     Raises:
       Refused: no class of transformers has the encoder, or only our own format has its LSTMs.
     """
-    task, config = checkpoint.task, checkpoint.config
-    has_other_act = "mlm" in checkpoint.params and config.mlm_act != config.hidden_act
-    if config.head_act and not has_other_act:
+    config = checkpoint.config
+    if "mlm" not in checkpoint.params or config.mlm_act == config.hidden_act:
         config = dataclasses.replace(config, head_act="")  # head_act has no effect
-        checkpoint = dataclasses.replace(checkpoint, config=config)
     if config.bilstm_units and target.scheme != load.ORBAX:
         raise Refused(
             f"{checkpoint.address} was fine-tuned with config.model.bilstm_units = "
@@ -136,28 +134,24 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
     if checkpoint.heads.rtd and target.scheme == HF:
         # ELECTRA's config.json always states the width of the embeddings.
         sized = dataclasses.replace(config, embedding_size=config.embedding_width)
-        if FAMILIES["electra"].fits(sized):
-            checkpoint = dataclasses.replace(checkpoint, config=sized)
+        config = sized if FAMILIES["electra"].fits(sized) else config
+    params, task = checkpoint.params, checkpoint.task
     if target.scheme != HF or task is None:
         dropped = {"bilstm", "classifier"}
         if target.scheme == GOOGLE:
             dropped.add("rtd")
         if not checkpoint.heads.mlm:
             dropped.add("mlm")  # only the transform, which belongs to the task's layer
-        params = {name: part for name, part in checkpoint.params.items() if name not in dropped}
-        config = dataclasses.replace(checkpoint.config, bilstm_units=0)
-        encoder = dataclasses.replace(checkpoint, config=config, params=params, task=None)
-        return huggingface.drop_unnamed(encoder) if target.scheme == HF else encoder
-    checkpoint = huggingface.drop_unnamed(checkpoint)
-    if (task.mean, task.deviation) == (0.0, 1.0):
-        return checkpoint
-    mean, deviation = np.float32(task.mean), np.float32(task.deviation)
-    layer = checkpoint.params["classifier"]
-    scaled = {"kernel": layer["kernel"] * deviation, "bias": layer["bias"] * deviation + mean}
-    plain = dataclasses.replace(task, mean=0.0, deviation=1.0)
-    return dataclasses.replace(
-        checkpoint, params=checkpoint.params | {"classifier": scaled}, task=plain
-    )
+        params = {name: part for name, part in params.items() if name not in dropped}
+        config, task = dataclasses.replace(config, bilstm_units=0), None
+    elif (task.mean, task.deviation) != (0.0, 1.0):
+        layer, deviation = params["classifier"], np.float32(task.deviation)
+        scaled = {"kernel": layer["kernel"] * deviation, "bias": layer["bias"] * deviation}
+        scaled["bias"] += np.float32(task.mean)
+        params = params | {"classifier": scaled}
+        task = dataclasses.replace(task, mean=0.0, deviation=1.0)
+    kept = dataclasses.replace(checkpoint, config=config, params=params, task=task)
+    return huggingface.drop_unnamed(kept) if target.scheme == HF else kept
 
 
 def find_missing(checkpoint: Pretrained, target: Target) -> tuple[str, ...]:
@@ -184,7 +178,7 @@ def initialize_missing(checkpoint: Pretrained, missing: Sequence[str], seed: int
         initialized = {
             part: jax.tree.map(copy_to_host, params[part], model.declared[part]) for part in missing
         }
-    return dataclasses.replace(checkpoint, params=checkpoint.params | initialized)
+    return checkpoint.change(initialized)
 
 
 def check_exportable(checkpoint: Pretrained, target: Target) -> None:

@@ -68,14 +68,8 @@ def fetch(place: str) -> pathlib.Path:
     name, _, revision = place.partition("@")
     address = f"hf:{place}"
     unknown = f"the checkpoint {address!r} is not a folder of this machine, and"
-    try:
-        import huggingface_hub
-        from huggingface_hub import errors
-    except ImportError as error:
-        raise Refused(
-            f"{unknown} huggingface_hub, which downloads from the Hugging Face hub, is missing: "
-            "pip install huggingface_hub, or give hf:DIR"
-        ) from error
+    huggingface_hub = _import_hub(unknown, "give hf:DIR")
+    errors = huggingface_hub.errors
     try:
         return _download(huggingface_hub, address, name, revision or None)
     except errors.GatedRepoError as error:
@@ -103,6 +97,18 @@ def fetch(place: str) -> pathlib.Path:
                 f"{_describe_failure(error)}; give hf:DIR, or try again with a network"
             ) from error
         return pathlib.Path(folder)
+
+
+def _import_hub(problem: str, way_out: str) -> Any:
+    """Return the library of the Hugging Face hub, which an installation may lack."""
+    try:
+        import huggingface_hub.errors
+    except ImportError as error:
+        raise Refused(
+            f"{problem} huggingface_hub, which asks the Hugging Face hub, is missing: pip install "
+            f"huggingface_hub, or {way_out}"
+        ) from error
+    return huggingface_hub
 
 
 def _download(hub: Any, address: str, name: str, revision: str | None) -> pathlib.Path:
@@ -199,15 +205,8 @@ def check_upload(name: str, is_public: bool) -> None:
     given = f"--push_to_hub is {name!r}"
     if "/" not in name or not is_name(name) or "@" in name:
         raise Refused(f"{given}; give ORG/NAME, a name on the hub")
-    try:
-        import huggingface_hub
-        from huggingface_hub import errors
-    except ImportError as error:
-        raise Refused(
-            f"{given}, and huggingface_hub is missing: pip install huggingface_hub, or leave the "
-            "flag out"
-        ) from error
-    api = huggingface_hub.HfApi()
+    huggingface_hub = _import_hub(f"{given}, and", "leave the flag out")
+    errors, api = huggingface_hub.errors, huggingface_hub.HfApi()
     try:
         with _refuse_malformed(huggingface_hub, given):
             account = api.whoami()

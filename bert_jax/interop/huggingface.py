@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ from bert_jax.config.schema import TaskOptions
 from bert_jax.config.validate import check_sizes
 from bert_jax.interop import vocabulary
 from bert_jax.interop.families import FAMILIES, Family, find_family
-from bert_jax.interop.model_json import read_choice, read_json
+from bert_jax.interop.families.family import ROW_KINDS
+from bert_jax.interop.model_json import JsonObject, read_choice, read_json
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import (
     TensorName,
@@ -34,7 +35,7 @@ from bert_jax.interop.tensor_names import (
 )
 from bert_jax.model.bert import Params
 from bert_jax.tasks import task_layer
-from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
+from bert_jax.tasks.task import CLASSIFY, REGRESS, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
@@ -61,14 +62,10 @@ class ConfigJson:
     """Hold a folder's config.json, and the kind of encoder and the sizes that it describes."""
 
     path: pathlib.Path
-    settings: Mapping[str, Any]
+    settings: JsonObject
+    architecture: str  # the class of transformers that the file names; "" if none
     family: Family
     model: ModelConfig
-
-    @property
-    def architecture(self) -> str:
-        """Return the class of transformers that the file names; "" if none."""
-        return _name_architecture(self.settings)
 
     @property
     def kind(self) -> str | None:
@@ -77,11 +74,6 @@ class ConfigJson:
         kinds = [kind for kind, end in ends.items() if self.architecture.endswith(end)]
         given = ours.get("kind") if isinstance(ours, dict) else None
         return max(kinds, key=lambda kind: kind == given, default=None)
-
-
-def _name_architecture(settings: Mapping[str, Any]) -> str:
-    classes = settings.get("architectures")
-    return str(classes[0]) if isinstance(classes, list) and classes else ""
 
 
 def read_config(directory: pathlib.Path) -> ConfigJson:
@@ -99,7 +91,8 @@ def read_config(directory: pathlib.Path) -> ConfigJson:
     if not path.is_file():
         raise Refused(f"{directory} has no {CONFIG}; {_HOW_TO_FIX}")
     settings = read_json(path)
-    architecture = _name_architecture(settings)
+    classes = settings.get("architectures")
+    architecture = str(classes[0]) if isinstance(classes, list) and classes else ""
     of_class = (kind for kind, each in FAMILIES.items() if architecture in each.classes)
     kind = settings.get("model_type", next(of_class, "bert"))  # files of 2019 lack it
     family = FAMILIES[read_choice(path, "model_type", kind, FAMILIES)]
@@ -108,7 +101,7 @@ def read_config(directory: pathlib.Path) -> ConfigJson:
     if family.names.pad_id is not None:
         pad_id = settings.get("pad_token_id", family.names.pad_id)
         family = dataclasses.replace(family, names=dataclasses.replace(family.names, pad_id=pad_id))
-    return ConfigJson(path, settings, family, config)
+    return ConfigJson(path, settings, architecture, family, config)
 
 
 def check_padding(family: Family, words: Vocabulary) -> None:
@@ -157,8 +150,7 @@ def read(config_json: ConfigJson) -> tuple[Params, tuple[str, ...]]:
                 *(prefix + name for name in (*_BUFFERS, *family.ignored)),
                 *(f"{prefix}{unused}.{leaf}" for leaf in ("weight", "bias") if unused),
             ],
-            stems=("",) if is_known else (prefix,) if prefix else names.list_stems(prefix),
-            config_name=CONFIG,
+            stems=("",) if is_known else (prefix,) if prefix else names.list_stems(),
         )
         _check_tied(tensors, params, config_json)
         return params | layer, unread
@@ -282,18 +274,24 @@ def read_task_layer(config_json: ConfigJson, classes: int, template: Template) -
     """
     path, settings, family = config_json.path, config_json.settings, config_json.family
     kind = config_json.kind
-    if config_json.model.is_causal and kind in (CLASSIFY, REGRESS, CHOOSE):
+    labels = _read_labels(path, settings, classes) if kind in (CLASSIFY, TAG) else ()
+    if config_json.model.is_causal and kind in ROW_KINDS:
         raise Refused(
             f"{path} says is_decoder = True, and {config_json.architecture} reads [CLS], which "
             "sees no other token then; bert_jax reads the last token of a causal model: give the "
             "model that it was fine-tuned from, and fine-tune that"
         )
-    if family.check_summary and kind in (CLASSIFY, REGRESS, CHOOSE):
-        family.check_summary(path, settings, template)
+    if family.has_summary_type and kind in ROW_KINDS:
+        theirs, ours = settings.get("summary_type", "last"), _name_place_of_cls(template)
+        if theirs != ours:
+            raise Refused(
+                f"{path} says summary_type = {theirs!r:.80}, but [CLS] is the {ours} token of the "
+                "rows that the tokenizer in its folder makes; put back the files that were saved "
+                "together, or give the model that it was fine-tuned from, and fine-tune that"
+            )
     if task_layer.KEY in settings:
-        ours = small_files.field(settings, task_layer.KEY, dict, path)
-        layer = task_layer.from_json(ours, path)
-        labels = _read_labels(path, settings, classes) if kind in (CLASSIFY, TAG) else ()
+        exported = small_files.field(settings, task_layer.KEY, dict, path)
+        layer = task_layer.from_json(exported, path)
         if (layer.kind, layer.labels) != (kind, labels):  # transformers keeps keys unknown to it
             raise Refused(
                 f"{path} says {layer.kind} {layer.labels!r:.80} under {task_layer.KEY}, and "
@@ -320,12 +318,15 @@ def read_task_layer(config_json: ConfigJson, classes: int, template: Template) -
         kind = REGRESS
     longest = _MAX_SPAN if kind == SPAN else _MAX_ROW_TOKENS
     longest = min(config_json.model.max_position_embeddings, longest)
-    labels = _read_labels(path, settings, classes) if kind in (CLASSIFY, TAG) else ()
     options = TaskOptions(max_seq_length=longest, pair_truncation=TRANSFORMERS)
     return TaskLayer(config_json.architecture, kind, labels, options=options)
 
 
-def _read_labels(path: pathlib.Path, settings: Mapping[str, Any], classes: int) -> tuple[str, ...]:
+def _name_place_of_cls(template: Template) -> str:
+    return "first" if template.is_cls_first else "last"
+
+
+def _read_labels(path: pathlib.Path, settings: JsonObject, classes: int) -> tuple[str, ...]:
     """Read id2label; without it classes have the names that transformers gives them."""
     unnamed = {str(number): f"LABEL_{number}" for number in range(classes)}
     if settings.get("id2label") is None:
@@ -346,28 +347,28 @@ def check_supported(checkpoint: Pretrained) -> None:
       Refused: names the checkpoint and what there is no class for.
     """
     family, config, task = require_family(checkpoint), checkpoint.config, checkpoint.task
-    kind = task.kind if task else None
+    kind, architecture = task.kind if task else None, choose_architecture(checkpoint)
     if kind not in (None, TAG, SPAN) and config.is_causal:
         raise Refused(
             f"{checkpoint.address} has a task's layer that reads the last token of a causal model "
             "(config.model.is_causal), and transformers reads [CLS]: predict from the run itself"
         )
     theirs = family.read_back(config)
-    head_act = theirs.mlm_act
-    if "mlm" in checkpoint.params and config.mlm_transform and config.mlm_act != head_act:
+    has_head = "mlm" in checkpoint.params and config.mlm_transform
+    if has_head and config.mlm_act != theirs.mlm_act:
         raise Refused(
             f"{checkpoint.address} has config.model.head_act = {config.mlm_act} (empty takes "
-            f"hidden_act), but {choose_architecture(checkpoint)} computes {head_act} in the masked "
-            f"language model's head: train on with config.model.head_act={head_act}, or keep it, "
-            "as orbax:DIR does"
+            f"hidden_act), but {architecture} computes {theirs.mlm_act} in the masked language "
+            f"model's head: train on with config.model.head_act={theirs.mlm_act}, or keep it, as "
+            "orbax:DIR does"
         )
     if (task or checkpoint.heads.nsp) and not family.reads_alike(config, kind):
         way_out = "predict from the run itself" if task else "keep it, as orbax:DIR does"
         raise Refused(
             f"{checkpoint.address} has config.model.pooler_type = {config.pooler_type} and "
-            f"classifier_pooling = {config.classifier_pooling}, but "
-            f"{choose_architecture(checkpoint)} computes {theirs.pooler_type} and "
-            f"{theirs.classifier_pooling}: fine-tune with these, or {way_out}"
+            f"classifier_pooling = {config.classifier_pooling}, but {architecture} computes "
+            f"{theirs.pooler_type} and {theirs.classifier_pooling}: fine-tune with these, or "
+            f"{way_out}"
         )
 
 
@@ -475,8 +476,8 @@ def _make_config(checkpoint: Pretrained) -> dict[str, Any]:
     family = require_family(checkpoint)
     special_ids = checkpoint.vocabulary.special_ids
     settings = family.describe(checkpoint.config)
-    if family.describe_summary:
-        settings |= family.describe_summary(checkpoint.vocabulary.template)
+    if family.has_summary_type:
+        settings["summary_type"] = _name_place_of_cls(checkpoint.vocabulary.template)
     settings |= {
         "architectures": [choose_architecture(checkpoint)],
         "model_type": family.model_type,
@@ -484,24 +485,24 @@ def _make_config(checkpoint: Pretrained) -> dict[str, Any]:
         "pad_token_id": special_ids["pad"],
     }
     if family.model_type != "bert":  # transformers' default ids are BERT's
-        settings |= {"bos_token_id": special_ids["cls"], "eos_token_id": special_ids["sep"]}
-        settings |= {f"{name}_token_id": special_ids[name] for name in ("cls", "sep")}
+        roles = {"bos": "cls", "eos": "sep", "cls": "cls", "sep": "sep"}
+        settings |= {f"{name}_token_id": special_ids[role] for name, role in roles.items()}
     return dict(sorted(settings.items())) | _make_task_settings(checkpoint)
 
 
 def _make_task_settings(checkpoint: Pretrained) -> dict[str, Any]:
     """Return the settings of a task in config.json: its classes, and all that predicting needs."""
-    if checkpoint.task is None:
+    task = checkpoint.task
+    if task is None:
         return {}
-    ours = {task_layer.KEY: task_layer.to_json(checkpoint.task)}
-    if checkpoint.task.kind == REGRESS:
-        regression = {"problem_type": "regression", "id2label": {"0": "value"}}
-        return {**regression, "label2id": {"value": 0}, **ours}
-    if checkpoint.task.kind not in (CLASSIFY, TAG):
-        return ours
-    labels = checkpoint.task.labels
-    by_id = {str(i): label for i, label in enumerate(labels)}
-    return {**ours, "id2label": by_id, "label2id": {label: i for i, label in enumerate(labels)}}
+    settings: dict[str, Any] = {task_layer.KEY: task_layer.to_json(task)}
+    if task.kind == REGRESS:
+        settings["problem_type"] = "regression"
+    if task.kind in (REGRESS, CLASSIFY, TAG):
+        labels = ("value",) if task.kind == REGRESS else task.labels
+        settings["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        settings["label2id"] = {label: i for i, label in enumerate(labels)}
+    return settings
 
 
 def _write_tokenizer(checkpoint: Pretrained, folder: pathlib.Path) -> None:

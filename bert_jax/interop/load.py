@@ -52,21 +52,22 @@ def load(address: Address, part: str | None = DISCRIMINATOR) -> Pretrained:
       Refused: there is no checkpoint; a file is missing, damaged or not of the others.
       OSError: a disk or a bucket refuses, or does not answer.
     """
-    checkpoint = _load(address)
+    address = os.fspath(address)
+    scheme, place = split_address(address)
+    if scheme == ORBAX:
+        checkpoint = _load_run(address, place)
+    else:
+        checkpoint = _load_files(address, scheme, place)
     return checkpoint if part is None else select_part(checkpoint, part)
 
 
 def load_masked_lm(address: Address) -> Pretrained:
     """Read the model that predicts masked words; for replaced-token detection, the generator."""
-    checkpoint = _load(address)
+    checkpoint = load(address, part=None)
     return select_part(checkpoint, GENERATOR if checkpoint.heads.generator else DISCRIMINATOR)
 
 
-def _load(address: Address) -> Pretrained:
-    address = os.fspath(address)
-    scheme, place = split_address(address)
-    if scheme == ORBAX:
-        return _load_run(address, place)
+def _load_files(address: str, scheme: str, place: str) -> Pretrained:
     if scheme == HF:
         folder = _require_folder(address, place)
         config_json = huggingface.read_config(folder)
@@ -204,8 +205,8 @@ def _load_run(address: str, place: str) -> Pretrained:
         source = f"checkpoint {step} of {workdir}"
         config = record.config_at(step)
         words = record.vocabulary
-        saved_by = reader.read_run(storage.checkpoints, step)
-        run_record.check_vocabulary(words, saved_by, source)
+        receipt = directory.read_receipt(directory.locate(storage.checkpoints, step))
+        run_record.check_vocabulary(words, receipt["run"], source)
         vocabulary.check_size(words, record.run.model.vocab_size, address)
         mesh = mesh_lib.make_mesh(MeshConfig(), jax.local_devices()[:1])
         with jax.set_mesh(mesh):

@@ -170,18 +170,15 @@ def _setting_rows(config: Config, store_digest: str) -> list[tuple[str, str]]:
         f"{phase.steps:,} steps of {phase.batch_size:,} rows of {phase.seq_len} tokens"
         for phase in config.phases
     ]
+    stores = config.data.store_names or ("",)
+    text = f"the store{'s' * (len(stores) > 1)} {', '.join(stores)}, digest {store_digest}"
     return [
         ("objective", ", then ".join(dict.fromkeys(config_lib.list_objectives(config)))),
         ("planned", f"{total_steps(config):,} steps: {'; then '.join(phases)}"),
         ("optimizer", f"{config.optim.name}, learning rate {config.optim.learning_rate:g}"),
-        ("text", f"{_name_stores(config)}, digest {store_digest}"),
+        ("text", text),
         ("segments, masks", f"{config.data.segments}, {config.data.masking}"),
     ]
-
-
-def _name_stores(config: Config) -> str:
-    names = config.data.store_names or ("",)
-    return f"the {'stores' if len(names) > 1 else 'store'} {', '.join(names)}"
 
 
 def _describe_use(checkpoint: Pretrained, name: str, has_tokenizer: bool) -> str:

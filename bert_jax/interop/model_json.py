@@ -11,6 +11,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.spec.fields import get_setting
 
+JsonObject = Mapping[str, Any]
 _MAX_FLOAT = 1e38  # of float32
 # ModelConfig uses the names of BERT's files.
 BERT_NUMBERS = {
@@ -29,30 +30,27 @@ class Settings:
     """Map the settings of a JSON file to ModelConfig, and hold the constant settings of such files.
 
     Attributes:
-      acts: our activation function by the name in the file; the first of several is written.
+      choices: the setting of each field of ModelConfig that is a choice, and our value by the
+        file's; the first of several values in a file is written.
       numbers: the setting of each field of ModelConfig that is a number.
       aliases: other names of settings, which count before these (transformers' attribute_map).
       flags: the setting of each field that is a bool, False where a file lacks it.
-      act: the setting of the activation function.
       checked: settings that change what the encoder computes, and the one value that is read.
       written: settings that are the same in every file.
       defaults: settings that a file may lack, with the values that they have then.
-      head_act: our activation function of the masked language model's head, if it is another.
       shape: fields of ModelConfig that are the same in every encoder of this kind.
     """
 
-    acts: Mapping[str, str]
+    choices: Mapping[str, tuple[str, Mapping[str, Any]]]
     numbers: Mapping[str, str] = dataclasses.field(default_factory=BERT_NUMBERS.copy)
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     flags: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    act: str = "hidden_act"
     checked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     written: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    head_act: str = ""
     shape: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def parse(self, path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
+    def parse(self, path: pathlib.Path, settings: JsonObject) -> ModelConfig:
         """Return the model that the settings of a file describe.
 
         Raises:
@@ -62,13 +60,11 @@ class Settings:
             name: settings[alias] for alias, name in self.aliases.items() if alias in settings
         }
         settings = {**self.defaults, **settings, **others}
-        for name, value in self.checked.items():
-            if settings.get(name, value) != value:
-                raise Refused(
-                    f"{path} says {name} = {settings[name]!r:.80}; bert_jax reads such a model "
-                    f"only with {name} = {value!r}: give a checkpoint of that kind"
-                )
-        hidden_act = self.acts[read_choice(path, self.act, settings.get(self.act), self.acts)]
+        check_values(path, settings, self.checked)
+        choices = {
+            field: known[read_choice(path, theirs, settings.get(theirs), known)]
+            for field, (theirs, known) in self.choices.items()
+        }
         fields = {field.name: field for field in dataclasses.fields(ModelConfig)}
         numbers = {
             name: _check_number(path, fields[name], settings.get(theirs), theirs)
@@ -78,23 +74,21 @@ class Settings:
             field: small_files.field(settings, theirs, bool, path, False)
             for field, theirs in self.flags.items()
         }
-        head_act = "" if self.head_act == hidden_act else self.head_act
-        acts = {"hidden_act": hidden_act, "head_act": head_act}
-        return ModelConfig(**{**acts, **self.shape, **numbers, **flags})
-
-    def name_act(self, act: str) -> str:
-        """Return the name of our activation function in a file.
-
-        Raises:
-          KeyError: it has none.
-        """
-        return {ours: theirs for theirs, ours in reversed([*self.acts.items()])}[act]
+        config = ModelConfig(**{**self.shape, **choices, **numbers, **flags})
+        has_one_act = config.head_act == config.hidden_act
+        return dataclasses.replace(config, head_act="") if has_one_act else config
 
     def describe(self, config: ModelConfig) -> dict[str, Any]:
-        """Return the settings of a file for a model."""
-        named = {**self.numbers, **self.flags}
-        numbers = {theirs: getattr(config, field) for field, theirs in named.items()}
-        return numbers | dict(self.written) | {self.act: self.name_act(config.hidden_act)}
+        """Return the settings of a file for a model; its default for a choice that it has not."""
+        given = vars(config) | {"head_act": config.mlm_act}
+        numbers = {theirs: given[ours] for ours, theirs in {**self.numbers, **self.flags}.items()}
+        choices = {
+            name: next(
+                (theirs for theirs in known if known[theirs] == given[ours]), self.defaults[name]
+            )
+            for ours, (name, known) in self.choices.items()
+        }
+        return {**numbers, **self.written, **choices}
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -107,6 +101,16 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         return small_files.read_object(path)
     except DamagedFile as error:
         raise DamagedFile(f"{error}; put back the file that the checkpoint came with") from None
+
+
+def check_values(path: pathlib.Path, settings: JsonObject, values: Mapping[str, Any]) -> None:
+    """Raise if a setting of a file has another value than the one that is read."""
+    for name, value in values.items():
+        if settings.get(name, value) != value:
+            raise Refused(
+                f"{path} says {name} = {settings[name]!r:.80}; bert_jax reads such a model only "
+                f"with {name} = {value!r}: give a checkpoint of that kind"
+            )
 
 
 def read_choice(path: pathlib.Path, name: str, value: Any, known: Collection[str]) -> str:

@@ -2,7 +2,8 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -41,19 +42,23 @@ class Pretrained:
         """Return the heads that the checkpoint has."""
         classes = len(self.params["classifier"]["bias"]) if "classifier" in self.params else 0
         has_mlm = "output_bias" in self.params.get("mlm", {})  # else the transform is a pooler
-        parts = self.params.keys()
-        return Heads(
-            mlm=has_mlm,
-            nsp="nsp" in parts,
-            classes=classes,
-            rtd="rtd" in parts,
-            generator="generator" in parts,
-        )
+        return dataclasses.replace(_list_heads(self.params, classes), mlm=has_mlm)
 
     @property
     def parameter_count(self) -> int:
         """Return the total number of parameters."""
         return sum(np.size(leaf) for leaf in jax.tree.leaves(self.params))
+
+    def change(self, parts: Params, **settings: Any) -> "Pretrained":
+        """Return the checkpoint with other parts, and with other settings of its model."""
+        config = dataclasses.replace(self.config, **settings)
+        return dataclasses.replace(self, config=config, params=self.params | parts)
+
+
+def _list_heads(parts: Collection[str], classes: int) -> Heads:
+    """Return the heads among the parts of a model."""
+    names = ("mlm", "nsp", "rtd", "generator")
+    return Heads(classes=classes, **{name: name in parts for name in names})
 
 
 _OF_EMBEDDINGS = ("word", "position", "segment", "layer_norm")
@@ -77,12 +82,11 @@ def select_part(checkpoint: Pretrained, part: str) -> Pretrained:
                 "config.objective=rtd has; leave --part=generator out"
             )
         return checkpoint
-    own = params["generator"].get("embeddings", {})
+    own, tables = params["generator"].get("embeddings", {}), params["embeddings"]
     is_shared = config.generator_embeddings == "shared"
     if part == GENERATOR:
-        tables = params["embeddings"] if is_shared else own
-        tables = {name: tables[name] for name in _OF_EMBEDDINGS if name in tables}
-        chosen = params["generator"] | {"embeddings": own | tables}
+        shared = {name: tables[name] for name in _OF_EMBEDDINGS if is_shared and name in tables}
+        chosen = params["generator"] | {"embeddings": own | shared}
         return dataclasses.replace(checkpoint, config=config.generator, params=chosen)
     chosen = {name: tree for name, tree in params.items() if name != "generator"}
     if not is_shared:  # its tables are differences to the generator's
@@ -271,14 +275,7 @@ def build_model_of_parts(config: ModelConfig, dims: Mapping[str, tuple[int, ...]
     `dims` has the sizes of the arrays by their paths.
     """
     parts = {path.split("/")[0] for path in dims}
-    classes = dims.get("classifier/kernel", (0, 0))[-1] if "classifier" in parts else 0
-    heads = Heads(
-        mlm="mlm" in parts,
-        nsp="nsp" in parts,
-        classes=classes,
-        rtd="rtd" in parts,
-        generator="generator" in parts,
-    )
+    heads = _list_heads(parts, classes=dims.get("classifier/kernel", (0,))[-1])
     model = bert.build(config, jax.default_backend(), heads=heads)
     declared = {part: tree for part, tree in model.declared.items() if part in parts}
     return dataclasses.replace(model, declared=declared)

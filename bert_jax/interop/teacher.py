@@ -74,16 +74,13 @@ def _load_teacher(config: Config) -> Pretrained:
 def _check_shape(config: Config, theirs: ModelConfig) -> None:
     """Refuse a teacher whose sizes do not go with the student's or its rows."""
     ours, names = config.model, list_objectives(config)
+    kind = ""
     if theirs.position_embedding_type == "relative":
-        raise Refused(
-            f"config.teacher={config.teacher} is an XLNet, which predicts in an order, not masked "
-            "words; give another one"
-        )
+        kind = "an XLNet, which predicts in an order, not masked words"
     if theirs.enhanced_mask_decoder:
-        raise Refused(
-            f"config.teacher={config.teacher} is a generator with an enhanced mask decoder, which "
-            "teaches no student; give another one"
-        )
+        kind = "a generator with an enhanced mask decoder, which teaches no student"
+    if kind:
+        raise Refused(f"config.teacher={config.teacher} is {kind}; give another one")
     is_cosine = DISTILLATION in names and config.distill.cosine_weight > 0
     if is_cosine and theirs.hidden_size != ours.hidden_size:
         raise Refused(
@@ -109,16 +106,13 @@ def _check_shape(config: Config, theirs: ModelConfig) -> None:
 
 def _check_relations(config: Config, theirs: ModelConfig) -> None:
     heads, layer = config.distill.relation_heads, config.distill.teacher_layer
-    for key, width in (
-        ("config.model.hidden_size", config.model.hidden_size),
-        (f"the width of config.teacher={config.teacher}", theirs.hidden_size),
-    ):
-        if width % heads:
-            common = math.gcd(config.model.hidden_size, theirs.hidden_size)
-            raise Refused(
-                f"config.distill.relation_heads is {heads}, which does not divide {key}, {width}; "
-                f"set it to a divisor of {common}, which divides student and teacher"
-            )
+    common = math.gcd(config.model.hidden_size, theirs.hidden_size)
+    if common % heads:
+        raise Refused(
+            f"config.distill.relation_heads is {heads}, which must divide the width of "
+            f"config.teacher={config.teacher}, {theirs.hidden_size}, and config.model.hidden_size "
+            f"= {config.model.hidden_size}; set it to a divisor of {common}"
+        )
     if layer > theirs.num_hidden_layers:
         raise Refused(
             f"config.distill.teacher_layer is {layer}, and config.teacher={config.teacher} has "

@@ -81,7 +81,6 @@ def read_params(
     *,
     ignored: Sequence[str],
     stems: tuple[str, ...],
-    config_name: str,
 ) -> tuple[Params, tuple[str, ...]]:
     """Read the arrays of a BERT, float32 under our paths; also return the names of unread ones.
 
@@ -102,8 +101,9 @@ def read_params(
     )
     if more := [name for name in unread if name.startswith(stems)]:
         raise Refused(
-            f"{tensors.place} holds {list_names(more)}, which the model of its {config_name} has "
-            "no use for; put back the config that belongs to it, or give a plain BERT"
+            f"{tensors.place} holds {list_names(more)}, which the model of its config.json or "
+            "bert_config.json has no use for; put back the config that belongs to it, or give a "
+            "plain BERT"
         )
     names = _choose_names(tensors, named, config)
     wrong = []
@@ -120,19 +120,15 @@ def read_params(
             "bert_config.json in its folder: give the one that belongs to these arrays"
         )
     for path, name in names.items():
-        _check_same(tensors, [other for other in named[path].names if other in tensors.dims], name)
+        for other in named[path].names:
+            is_second = other in tensors.dims and other != name
+            if is_second and not np.array_equal(tensors.read(other), tensors.read(name)):
+                raise Refused(
+                    f"{tensors.place} holds {name} and another {other}, which are one array of the "
+                    "model; save it again with only one"
+                )
     arrays = {path: _read(tensors, name, named[path]) for path, name in names.items()}
     return nest(arrays), tuple(unread)
-
-
-def _check_same(tensors: Tensors, names: Sequence[str], chosen: str) -> None:
-    """Raise if an array that a checkpoint holds under several names differs between them."""
-    for name in names:
-        if name != chosen and not np.array_equal(tensors.read(name), tensors.read(chosen)):
-            raise Refused(
-                f"{tensors.place} holds {chosen} and another {name}, which are one array of the "
-                "model; save it again with only one"
-            )
 
 
 def _choose_names(
@@ -140,24 +136,20 @@ def _choose_names(
 ) -> dict[str, str]:
     """Return the name in a checkpoint of each array, by our path, without the parts it lacks."""
     chosen = {
-        path: next((name for name in tensor.names if name in tensors.dims), None)
+        path: next((name for name in tensor.names if name in tensors.dims), "")
         for path, tensor in named.items()
+        if tensor.names
     }
     present = {path.split("/")[0] for path, name in chosen.items() if name}
     absent = {*OPTIONAL_PARTS, "rtd"} - present
-    expected = {
-        path: name
-        for path, name in chosen.items()
-        if path.split("/")[0] not in absent and named[path].names
-    }
-    missing = [named[path].names[0] for path, name in expected.items() if name is None]
-    if missing:
+    expected = {path: name for path, name in chosen.items() if path.split("/")[0] not in absent}
+    if missing := [named[path].names[0] for path, name in expected.items() if not name]:
         raise Refused(
             f"{tensors.place} lacks {len(missing)} of the {len(expected)} arrays of a BERT with "
             f"{config.num_hidden_layers} layers: {list_names(missing)}; give a whole checkpoint, "
             "with the config.json or bert_config.json that belongs to it"
         )
-    return {path: name for path, name in expected.items() if name is not None}
+    return expected
 
 
 def check_layers(names: Iterable[str], config: ModelConfig, place: str) -> None:

@@ -29,7 +29,7 @@ from data_pipeline.vocab.wordpiece import join_pieces
 CONFIG = "bert_config.json"
 # Google's code calls the tanh approximation gelu.
 _SETTINGS = model_json.Settings(
-    {"gelu": "gelu_tanh", "relu": "relu"},
+    {"hidden_act": ("hidden_act", {"gelu": "gelu_tanh", "relu": "relu"})},
     # The defaults of BertConfig in modeling.py, which requires vocab_size.
     defaults={**bert.DEFAULTS, "vocab_size": None, "type_vocab_size": 16},
 )
@@ -63,15 +63,13 @@ def find_prefix(address: str) -> pathlib.Path:
     path = pathlib.Path(address)
     if path.is_dir():
         indices = sorted(path.glob("*.index"))
-        if len(indices) > 1:
-            names = ", ".join(index.stem for index in indices)
-            raise Refused(f"{path} holds several checkpoints: {names}; name one of them")
-        if not indices:
-            raise Refused(
-                f"{path} holds no checkpoint of TensorFlow (*.index); give the prefix of one, as "
-                "DIR/bert_model.ckpt"
-            )
-        return indices[0].with_suffix("")
+        if len(indices) == 1:
+            return indices[0].with_suffix("")
+        names = ", ".join(index.stem for index in indices) or "none"
+        raise Refused(
+            f"{path} must hold one checkpoint of TensorFlow (*.index), and holds {names}; give the "
+            "prefix of one, as DIR/bert_model.ckpt"
+        )
     for suffix in (".index", ".meta", ".data-00000-of-00001"):
         path = pathlib.Path(str(path).removesuffix(suffix))
     if not pathlib.Path(f"{path}.index").is_file():
@@ -104,10 +102,7 @@ def read(prefix: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
             f"{prefix} is a checkpoint of TF2 objects, whose names depend on the program; only "
             "names of Google's TF1 code are read: export it from the program that wrote it"
         )
-    stems = ("bert/",)
-    return config, *read_params(
-        tensors, name_tensor, config, ignored=_COUNTERS, stems=stems, config_name=CONFIG
-    )
+    return config, *read_params(tensors, name_tensor, config, ignored=_COUNTERS, stems=("bert/",))
 
 
 def _open_tensors(prefix: pathlib.Path) -> Tensors:
@@ -148,7 +143,7 @@ def check_supported(config: ModelConfig, address: str) -> None:
             f"{address} has another encoder than BERT's, and Google's code computes no other; "
             "export to hf:DIR"
         )
-    if config.hidden_act not in _SETTINGS.acts.values():
+    if config.hidden_act not in _SETTINGS.choices["hidden_act"][1].values():
         raise Refused(
             f'{address} has hidden_act {config.hidden_act}, and Google\'s "gelu" is the tanh '
             "approximation; export to hf:DIR, or say with --hidden_act=gelu_tanh that the "

@@ -97,9 +97,8 @@ def read(directory: pathlib.Path) -> Vocabulary:
         of its other files, or a list or tokenizer_config.json that contradicts the tokenizer.json.
     """
     models = sorted(directory.glob("*.model"))
-    only_model = models if len(models) == 1 else []
-    candidates = [directory / LIST, *only_model, directory / PIECES]
-    beside = next((candidate for candidate in candidates if candidate.is_file()), None)
+    candidates = [directory / LIST, *(models if len(models) == 1 else ()), directory / PIECES]
+    beside = next(filter(pathlib.Path.is_file, candidates), None)
     names = (TOKENIZER, TOKENIZER_CONFIG, CONFIG)
     files = _Files(directory, *(_read_optional(directory / name) for name in names))
     reads_special_tokens = files.reads_special_tokens
@@ -130,6 +129,9 @@ def _find_rules(files: _Files) -> str:
     """Find how text for a SentencePiece model is prepared: by the tokenizer's class or the model's.
 
     A tokenizer_config.json written with a tokenizer.json (PreTrainedTokenizerFast) names none.
+
+    Raises:
+      Refused: other code than ALBERT's or XLNet's prepares the text, or shifts the ids.
     """
     of_class, model_type = files.tokenizer_or_model, str(files.config.get("model_type"))
     if {str(of_class), model_type} & _SHIFTED:
@@ -141,29 +143,21 @@ def _find_rules(files: _Files) -> str:
     lowercase = _LOWERCASES.get(of_class) if isinstance(of_class, str) else None
     if lowercase is None and of_class != ANY_CLASS:
         lowercase = _LOWERCASES.get(model_type)
-    path = files.directory / TOKENIZER_CONFIG
-    if lowercase is None:
-        _refuse_preparation(path, files.settings)
-        return NONE
-    return name_rules(
-        lowercase=small_files.field(files.settings, "do_lower_case", bool, path, lowercase),
-        keeps_accents=small_files.field(files.settings, "keep_accents", bool, path, False),
-        removes_spaces=small_files.field(files.settings, "remove_space", bool, path, True),
-    )
-
-
-def _refuse_preparation(path: pathlib.Path, settings: Mapping[str, Any]) -> None:
-    """Raise if other code than ALBERT's or XLNet's prepares text for a SentencePiece model.
-
-    Source: BertJapaneseTokenizer, DebertaV2Tokenizer@transformers 4.57.
-    """
-    for name in ("do_lower_case", "word_tokenizer_type", "split_by_punct"):
-        if settings.get(name):
-            raise Refused(
-                f"{path} has {name} = {json.dumps(settings[name])}, and text for a SentencePiece "
-                "model is prepared so for ALBERT and XLNet alone; remove the setting if the model "
-                f"was trained without it, or put its {TOKENIZER} into the same folder"
-            )
+    settings, path = files.settings, files.directory / TOKENIZER_CONFIG
+    if lowercase is not None:
+        return name_rules(
+            lowercase=small_files.field(settings, "do_lower_case", bool, path, lowercase),
+            keeps_accents=small_files.field(settings, "keep_accents", bool, path, False),
+            removes_spaces=small_files.field(settings, "remove_space", bool, path, True),
+        )
+    # Source: BertJapaneseTokenizer, DebertaV2Tokenizer@transformers 4.57.
+    if names := [*filter(settings.get, ("do_lower_case", "word_tokenizer_type", "split_by_punct"))]:
+        raise Refused(
+            f"{path} has {names[0]} = {json.dumps(settings[names[0]])}, and text for a "
+            "SentencePiece model is prepared so for ALBERT and XLNet alone; remove the setting if "
+            f"the model was trained without it, or put its {TOKENIZER} into the same folder"
+        )
+    return NONE
 
 
 def _find_template(files: _Files, vocabulary: Vocabulary) -> Template:
@@ -199,7 +193,11 @@ def _read_tokenizer(files: _Files, beside: pathlib.Path | None) -> Vocabulary:
     normalizer = files.tokenizer.get("normalizer")
     lowercase = normalizer.get("lowercase") if isinstance(normalizer, dict) else None
     if beside is not None and beside.name != PIECES:
-        source = _read_source(beside, lowercase is not False, files.reads_special_tokens)
+        reads_special_tokens = files.reads_special_tokens
+        try:
+            source = load_vocabulary(beside, lowercase is not False, False, reads_special_tokens)
+        except Refused:  # it may be unreadable, since a tokenizer.json lies next to it
+            source = None
         if source and _is_export(files, source):
             return source
     path = files.directory / TOKENIZER
@@ -242,16 +240,6 @@ def _check_rules(files: _Files) -> None:
             )
 
 
-def _read_source(
-    path: pathlib.Path, lowercase: bool, reads_special_tokens: bool
-) -> Vocabulary | None:
-    """Read a list or a model that may be unreadable, since a tokenizer.json lies next to it."""
-    try:
-        return load_vocabulary(path, lowercase, False, reads_special_tokens)
-    except Refused:
-        return None
-
-
 def _is_export(files: _Files, source: Vocabulary) -> bool:
     path = files.directory / TOKENIZER
     template = read_template(files.tokenizer, source.special_ids, path) or source.template
@@ -282,21 +270,19 @@ def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathl
         numbered = [*small_files.field(model, "vocab", dict, path).items()]
     id_of = {piece.strip(): number for piece, number in numbered}  # as a list's lines are read
     pieces = read_list(beside, small_files.read_bytes(beside))
-    more = id_of.keys() - {"", *pieces}
-    if more:
-        raise Refused(
-            f"{beside} lacks {len(more):,} pieces of {path.name} next to it, such as "
-            f"{min(more)!r}; put back the whole list, or remove the one of the two that is wrong"
-        )
     # The last line of a piece counts.
     ids = {piece: number for number, piece in enumerate(pieces) if piece}
-    for piece, number in ids.items():
-        if id_of.get(piece, number) != number:
-            raise Refused(
-                f"{beside} has {piece!r} as piece {number}, {path.name} next to it as "
-                f"{id_of[piece]}; put back the one that was changed, or remove the one of the two "
-                "that is wrong"
-            )
+    problem = ""
+    if more := id_of.keys() - {"", *pieces}:
+        problem = f"lacks {len(more):,} pieces of {path.name} next to it, such as {min(more)!r}"
+    elif moved := [piece for piece in ids if id_of.get(piece, ids[piece]) != ids[piece]]:
+        number, theirs = ids[moved[0]], id_of[moved[0]]
+        problem = f"has {moved[0]!r} as piece {number}, {path.name} next to it as {theirs}"
+    if problem:
+        raise Refused(
+            f"{beside} {problem}; put back the one that was changed, or remove the one of the two "
+            "that is wrong"
+        )
 
 
 def _check_added(files: _Files, vocabulary: Vocabulary) -> None:

@@ -15,10 +15,11 @@ import jax
 import numpy as np
 
 from bert_jax.checkpoint.arrays import name_leaves
+from bert_jax.checkpoint.directory import NoIntactCheckpoint
 from bert_jax.checkpoint.reader import find_newest_step, find_run
-from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import RTD, Config, ModelConfig, ResolvedRun, list_objectives
 from bert_jax.config.phases import list_init_layers
+from bert_jax.config.schema import DISCRIMINATOR
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import OPTIONAL_PARTS, PART_NAMES, nest
@@ -113,7 +114,7 @@ def fit_weights(checkpoint: Pretrained, run: ResolvedRun, store: Store) -> Initi
     if RTD in list_objectives(run):
         checkpoint = weights.checkpoint
         if run.model.generator_embeddings == "gdes" and not checkpoint.heads.generator:
-            checkpoint = dataclasses.replace(checkpoint, params=_split_tables(checkpoint.params))
+            checkpoint = checkpoint.change(_split_tables(checkpoint.params["embeddings"]))
         weights = dataclasses.replace(weights, checkpoint=checkpoint, parts=("rtd", "generator"))
     if run.init_tile:
         weights = tile_weights(weights, run.model)
@@ -127,34 +128,26 @@ def read_checkpoint(config: Config) -> Pretrained:
     positions, or to the words where no position is learned. Of a checkpoint with a generator a run
     of replaced-token detection takes both models.
     """
-    if RTD in list_objectives(config):
-        checkpoint = load.load(config.init, part=None)
-    else:
-        checkpoint = load.load(config.init)
-    checkpoint = select_layers(checkpoint, list_init_layers(config))
+    part = None if RTD in list_objectives(config) else DISCRIMINATOR
+    checkpoint = select_layers(load.load(config.init, part), list_init_layers(config))
     if config.model.type_vocab_size or "segment" not in checkpoint.params["embeddings"]:
         return checkpoint
     tables = dict(checkpoint.params["embeddings"])
     vector = tables.pop("segment")["embedding"][0]
     name = "position" if "position" in tables else "word"
     tables[name] = {"embedding": tables[name]["embedding"] + vector}
-    return dataclasses.replace(
-        checkpoint,
-        config=dataclasses.replace(checkpoint.config, type_vocab_size=0),
-        params=checkpoint.params | {"embeddings": tables},
-    )
+    return checkpoint.change({"embeddings": tables}, type_vocab_size=0)
 
 
-def _split_tables(params: Params) -> Params:
+def _split_tables(embeddings: Params) -> Params:
     """Move an encoder's tables to a new generator; the encoder's differences begin at zero."""
-    embeddings = params["embeddings"]
     tables = {name: tree for name, tree in embeddings.items() if name != "projection"}
     zeros = {
         name: jax.tree.map(np.zeros_like, tree)
         for name, tree in tables.items()
         if name != "layer_norm"
     }
-    return params | {"embeddings": embeddings | zeros, "generator": {"embeddings": tables}}
+    return {"embeddings": embeddings | zeros, "generator": {"embeddings": tables}}
 
 
 def select_layers(checkpoint: Pretrained, numbers: Sequence[int]) -> Pretrained:
@@ -183,11 +176,7 @@ def select_layers(checkpoint: Pretrained, numbers: Sequence[int]) -> Pretrained:
             "none can take another's place; leave it empty"
         )
     chosen = {f"{i:02d}": layers[f"{number:02d}"] for i, number in enumerate(numbers)}
-    return dataclasses.replace(
-        checkpoint,
-        config=dataclasses.replace(config, num_hidden_layers=len(numbers)),
-        params=checkpoint.params | {"layers": chosen},
-    )
+    return checkpoint.change({"layers": chosen}, num_hidden_layers=len(numbers))
 
 
 def fit_vocabulary(checkpoint: Pretrained, vocabulary: Vocabulary, key: str = "") -> InitialWeights:
@@ -217,9 +206,8 @@ def fit_vocabulary(checkpoint: Pretrained, vocabulary: Vocabulary, key: str = ""
 
     rules = {"embeddings/word/embedding": grow, "mlm/output_bias": grow}
     params = resize(checkpoint.params, rules)
-    config = dataclasses.replace(checkpoint.config, vocab_size=len(pieces))
-    fitted = dataclasses.replace(checkpoint, config=config, params=params, vocabulary=vocabulary)
-    return InitialWeights(fitted, len(new))
+    fitted = checkpoint.change(params, vocab_size=len(pieces))
+    return InitialWeights(dataclasses.replace(fitted, vocabulary=vocabulary), len(new))
 
 
 def resize(
@@ -305,7 +293,6 @@ def fit_positions(weights: InitialWeights, positions: int) -> InitialWeights:
     learned = checkpoint.config.max_position_embeddings
     if positions == learned:
         return weights
-    config = dataclasses.replace(checkpoint.config, max_position_embeddings=positions)
 
     def repeat(table: np.ndarray) -> np.ndarray:
         return table[np.arange(positions) % len(table)]
@@ -313,8 +300,8 @@ def fit_positions(weights: InitialWeights, positions: int) -> InitialWeights:
     path, decoder = "embeddings/position/embedding", "decoder_positions/embedding"
     params = resize(checkpoint.params, {path: repeat, decoder: repeat})
     repeated = positions - learned if path in name_leaves(params) else 0
-    longer_checkpoint = dataclasses.replace(checkpoint, config=config, params=params)
-    return dataclasses.replace(weights, checkpoint=longer_checkpoint, repeated_positions=repeated)
+    longer = checkpoint.change(params, max_position_embeddings=positions)
+    return dataclasses.replace(weights, checkpoint=longer, repeated_positions=repeated)
 
 
 def _list_new_tokens(known: Vocabulary, vocabulary: Vocabulary, address: str) -> list[int]:
@@ -340,16 +327,11 @@ def _list_new_tokens(known: Vocabulary, vocabulary: Vocabulary, address: str) ->
             f"{vocabulary.path} ends after {len(ours):,} pieces, the vocabulary of {address} "
             f"continues with {theirs[len(ours)]!r}; {how_to_fix}"
         )
-    if known.sentencepiece_rules != vocabulary.sentencepiece_rules:
-        raise Refused(
-            f"{vocabulary.path} was built with --{RECORDED}={vocabulary.sentencepiece_rules}, the "
-            f"vocabulary of {address} is read with {known.sentencepiece_rules}; build the store as "
-            "that"
-        )
-    if known.lowercase != vocabulary.lowercase:
-        raise Refused(
-            f"{vocabulary.path} was built with --lowercase={str(vocabulary.lowercase).lower()}, "
-            f"the vocabulary of {address} is read with {str(known.lowercase).lower()}; build the "
-            "store as that"
-        )
+    for flag in (RECORDED, "lowercase"):
+        built, read = (str(getattr(each, flag)).lower() for each in (vocabulary, known))
+        if built != read:
+            raise Refused(
+                f"{vocabulary.path} was built with --{flag}={built}, the vocabulary of {address} "
+                f"is read with {read}; build the store as that"
+            )
     return [i for i, piece in enumerate(ours) if i >= len(theirs) or piece != theirs[i]]

@@ -17,7 +17,6 @@ from bert_jax.lab.row_kinds.pretrained import load_row
 from bert_jax.lab.row_kinds.row_kind import RowCost
 from bert_jax.lab.study_config import StudyConfig, StudyRow
 from bert_jax.logging.console import Screen, duration
-from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.trainer import setup
 from data_pipeline.cli.terminal import make_console, make_table
 
@@ -119,9 +118,7 @@ _MEASURES = {
 
 def _measure_phase(config: ResolvedRun, index: int) -> float:
     """Return the median seconds of a step, on synthetic rows without padding."""
-    shards = mesh_lib.batch_shards(mesh_lib.make_mesh(config.mesh))
-    phase = config.phases[index]
-    phase = measure.set_rows(phase, phase.batch_size, jax.default_backend(), shards)
+    phase = measure.take_alone(config.phases[index])
     config = dataclasses.replace(config, phases=(phase,))
     program = measure.compile_step(config, teacher=read_teacher_sizes(config))
     batches = measure.make_batches(program, None, 1)

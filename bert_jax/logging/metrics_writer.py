@@ -165,11 +165,9 @@ def check_package(project: str) -> None:
 
         if hasattr(wandb, "init"):  # a mere folder called wandb, as the package makes, has none
             return
-    except ImportError as error:
-        if error.name != "wandb":
-            problem = get_first_line(error)
     except Exception as error:  # an incompatible package may raise anything
-        problem = get_first_line(error)
+        if not isinstance(error, ModuleNotFoundError) or error.name != "wandb":
+            problem = get_first_line(error)
     raise Refused(
         f"config.log.wandb is {project!r}, and the package wandb cannot be imported: {problem}; "
         "pip install wandb, or leave the setting out"
@@ -188,7 +186,6 @@ class WandbWriter:
         """Begin the service's run, or continue the one of the workdir's id; do not wait."""
         self._say = say
         self._lines: queue.SimpleQueue[tuple[int, dict[str, float]] | None] = queue.SimpleQueue()
-        self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._exit_code = 0
         self._thread = threading.Thread(
             target=self._work, args=(workdir, config), name="wandb", daemon=True
@@ -200,7 +197,6 @@ class WandbWriter:
 
     def on_record(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
         """Queue the numbers of a step, named as for TensorBoard."""
-        self._say_notes()
         if self._thread.is_alive():
             self._lines.put((step, {f"{split}/{name}": value for name, value in numbers.items()}))
 
@@ -211,28 +207,23 @@ class WandbWriter:
         self._exit_code = int(not is_whole)
         self._lines.put(None)
         self._thread.join(limit_secs)
-        self._say_notes()
         if self._thread.is_alive():
             self._say(
                 f"Weights & Biases has not taken all numbers in {limit_secs:.0f} s; metrics.jsonl "
                 "has them"
             )
 
-    def _say_notes(self) -> None:
-        while not self._notes.empty():
-            self._say(self._notes.get())
-
     def _work(self, workdir: pathlib.Path, config: RunConfig) -> None:
         try:
             run = _init_run(workdir, config)
             place = run.url or f"offline, in {workdir / WANDB_FOLDER}; wandb sync sends it later"
-            self._notes.put(f"Weights & Biases: {place}")
+            self._say(f"Weights & Biases: {place}")
             while (line := self._lines.get()) is not None:
                 step, numbers = line
                 run.log(numbers, step=step)
             run.finish(exit_code=self._exit_code)
         except Exception as error:
-            self._notes.put(
+            self._say(
                 f"nothing more goes to Weights & Biases: {get_first_line(error)}; the run "
                 "continues, and metrics.jsonl has all numbers"
             )

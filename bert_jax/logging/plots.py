@@ -20,6 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
+from scipy.optimize import isotonic_regression
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config, Phase
@@ -57,11 +58,8 @@ TITLES = {
     "learning_rate": "Learning rate",
     "sequences_per_sec": "Sequences per second",
 }
-# Metric -> what models that learn nothing score, and the words for it: see trainer/heldout.py.
-BASELINES: dict[str, dict[str, str]] = {
-    f"{name}_loss": {f"{line}_{name}_loss": word for line, word in REFERENCE_LINES.items()}
-    for name in ("mlm", "causal", "permutation")
-} | {f"{name}_accuracy": {f"majority_{name}_accuracy": "majority"} for name in ("nsp", "rtd")}
+# The PREFIX of PREFIX_METRIC, a score without learning, and its name: see trainer/heldout.py.
+BASELINES = REFERENCE_LINES | {"majority": "majority"}
 # A panel spans at least so much, since a few hundred examples make evaluations this noisy.
 MIN_LOSS_SPAN, MIN_ACCURACY_SPAN = 0.5, 0.2
 MAX_POINTS = 200  # limit per training curve: the noise of more hides the trend
@@ -179,18 +177,15 @@ def thin(points: Points) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray
 
     The first point is a group by itself; if there are few points, each point is.
     """
-    steps_N, values_N = points
-    count = len(steps_N)
-    groups = min(count, MAX_POINTS)
-    others = np.linspace(1, count, groups - 1, endpoint=False).astype(int)
-    firsts = np.concatenate([[0], others])
-    sizes = np.diff(firsts, append=count)
-    return (
-        steps_N[firsts + sizes - 1],
-        np.add.reduceat(values_N, firsts) / sizes,
-        np.minimum.reduceat(values_N, firsts),
-        np.maximum.reduceat(values_N, firsts),
+    steps, values = (
+        [points_N[:1], *filter(len, np.array_split(points_N[1:], MAX_POINTS - 1))]
+        for points_N in points
     )
+    lasts = np.array([group[-1] for group in steps])
+    means, lows, highs = (
+        np.array([reduce(group) for group in values]) for reduce in (np.mean, np.min, np.max)
+    )
+    return lasts, means, lows, highs
 
 
 def _draw_curves(
@@ -211,8 +206,8 @@ def _draw_curves(
     if len(heldout[0]):
         _plot(ax, heldout, label="held-out", color=HELDOUT, linewidth=1.8)
         ends.append(End(heldout[1][-1], f"{heldout[1][-1]:.3f}", HELDOUT))
-    for key, word in BASELINES.get(name, {f"majority_{name}": "majority"}).items():
-        steps, values = select_series(lines, "heldout", key)
+    for prefix, word in BASELINES.items():
+        steps, values = select_series(lines, "heldout", f"{prefix}_{name}")
         if len(steps):  # each value holds from the evaluation before it on
             ax.plot(
                 np.concatenate([[0.0], steps, [last_step]]),
@@ -330,22 +325,10 @@ def write_ends(ax: Axes, ends: Sequence[End], apart: float = APART) -> None:
 
 
 def spread(places: Sequence[float], apart: float) -> list[float]:
-    """Move ascending places at least `apart` apart; spread groups around their mean."""
-    groups: list[list[float]] = []
-    for place in places:
-        groups.append([place])
-        while len(groups) > 1 and (
-            _bottom(groups[-2], apart) + apart * len(groups[-2]) > _bottom(groups[-1], apart)
-        ):
-            last = groups.pop()
-            groups[-1] += last
-    return [
-        _bottom(group, apart) + number * apart for group in groups for number in range(len(group))
-    ]
-
-
-def _bottom(group: Sequence[float], apart: float) -> float:
-    return sum(group) / len(group) - apart * (len(group) - 1) / 2
+    """Move ascending places at least `apart` apart, by the least sum of squares."""
+    offsets_N = apart * np.arange(len(places))
+    moved_N = isotonic_regression(np.asarray(places) - offsets_N).x + offsets_N
+    return [float(place) for place in moved_N]
 
 
 def _describe_progress(phases: Sequence[Phase], last_step: int) -> str:
@@ -358,10 +341,13 @@ def _describe_progress(phases: Sequence[Phase], last_step: int) -> str:
 def draw_rates(config: Config, path: pathlib.Path) -> None:
     """Write a picture of the learning rate of a run to path, a .png."""
     total = config_lib.total_steps(config)
-    with style.context(["default", LOOK]):
+
+    def draw() -> Figure:
         picture = Figure(figsize=(7.2, 2.8), layout="constrained")
         ax = picture.add_subplot()
         ax.plot(*sample_rates(config), color=TRAIN, linewidth=1.6, clip_on=False)
         set_axes(ax, "learning_rate", total, is_lowest=True)
         draw_phases(ax, config.phases, total, is_highest=True)
-        picture.savefig(path, format="png")
+        return picture
+
+    save(path, draw)

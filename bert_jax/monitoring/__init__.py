@@ -4,6 +4,6 @@ In: lines of metrics.jsonl, a config, batches of examples. Out: findings, each w
 sentence and advice, which the trainer prints while it trains; and curves of a run of any length,
 live or killed, with at most some thousand points each.
 
-Read curves.py and run_state.py for the records of a run, comparison.py for differences of runs,
-run_report.py for the text, the costs and the page; rules.py and watch.py for findings.
+Read run_state.py for the records of a run, run_report.py for the text, the costs, the differences
+of runs and the page; rules.py and watch.py for findings.
 """

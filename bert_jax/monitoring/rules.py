@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config import Config, total_steps
+from bert_jax.config import Config, phase_start, total_steps
 
 Line = Mapping[str, Any]  # a line of metrics.jsonl
 Words = tuple[str, str] | None  # a sentence, and advice
@@ -52,21 +52,13 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True)
-class PhaseFacts:
-    """Hold facts about a phase that are known before its first step."""
-
-    first_step: int  # steps of the run before the phase
-    baseline: Mapping[str, float]  # scores without context, by their names in the records
-    predictions_per_step: float
-    examples_per_step: float
-
-
-@dataclasses.dataclass(frozen=True)
 class PhaseView:
     """Hold what rules read: a phase up to a step."""
 
     config: Config
-    facts: PhaseFacts
+    index: int  # of the phase
+    baseline: Mapping[str, float]  # scores without context, by their names in the records
+    per_step: Mapping[str, float]  # counts of a step, named as in summary.json
     step: int  # step of the newest line
     train: Sequence[Line]  # lines of the phase, thinned if there are many
     heldout: Sequence[Line]  # evaluations of the phase
@@ -77,9 +69,14 @@ class PhaseView:
         return self.step / total_steps(self.config)
 
     @property
+    def first_step(self) -> int:
+        """Return the steps of the run before the phase."""
+        return phase_start(self.config, self.index)
+
+    @property
     def steps_taken(self) -> int:
         """Return the steps that this phase has taken."""
-        return self.step - self.facts.first_step
+        return self.step - self.first_step
 
     @property
     def taken(self) -> float:
@@ -96,10 +93,10 @@ class PhaseView:
 
     def noise(self, steps_N: np.ndarray) -> np.ndarray:
         """Estimate the standard deviation of each line's loss due to the sample of text."""
-        before_N = np.concatenate([[self.facts.first_step], steps_N[:-1]])
+        before_N = np.concatenate([[self.first_step], steps_N[:-1]])
         count_N = np.maximum(steps_N - before_N, 1)
-        words_N = np.maximum(count_N * self.facts.predictions_per_step, 1.0)
-        examples_N = np.maximum(count_N * self.facts.examples_per_step, 1.0)
+        words_N = np.maximum(count_N * self.per_step["predictions_per_step"], 1.0)
+        examples_N = np.maximum(count_N * self.per_step["examples_per_step"], 1.0)
         return np.sqrt(_SPREAD**2 / words_N + _SPREAD_OF_EXAMPLES**2 / examples_N)
 
 
@@ -127,7 +124,7 @@ _MIN_LINES = 3
 
 def _find_losses(view: PhaseView) -> _Losses | None:
     for term, words in TERMS.items():
-        unigram = view.facts.baseline.get(f"unigram_{term}_loss")
+        unigram = view.baseline.get(f"unigram_{term}_loss")
         if unigram is not None:
             steps_N, losses_N = view.curve(f"{term}_loss")
             uniform = math.log(view.config.model.vocab_size)
@@ -262,7 +259,7 @@ def stuck_at_unigram(view: PhaseView) -> Words:
     losses = _find_losses(view)
     if losses is None or not is_stuck(view, losses) or rate_too_high(view):
         return None
-    if f"ngram_{losses.term}_loss" in view.facts.baseline and view.taken < _LATE:
+    if f"ngram_{losses.term}_loss" in view.baseline and view.taken < _LATE:
         return None
     since = _count_steps_at_line(view, losses)
     return (
@@ -298,7 +295,7 @@ def targets_visible(view: PhaseView) -> Words:
 def next_sentence_at_chance(view: PhaseView) -> Words:
     """Report next-sentence accuracy that is still at chance after 30% of the run."""
     accuracies = view.curve("nsp_accuracy")[1]
-    majority = view.facts.baseline.get("majority_nsp_accuracy")
+    majority = view.baseline.get("majority_nsp_accuracy")
     if majority is None or not len(accuracies) or view.share < _LATE:
         return None
     newest = float(accuracies[-3:].mean())

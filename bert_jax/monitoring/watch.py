@@ -7,7 +7,7 @@ from typing import Any
 
 from bert_jax.config import Config, phase_of_step
 from bert_jax.logging.metrics_writer import MetricsFile
-from bert_jax.monitoring.rules import Finding, Line, PhaseFacts, PhaseView, diagnose
+from bert_jax.monitoring.rules import Finding, Line, PhaseView, diagnose
 from data_pipeline.io.jsonl import FINDING
 
 # Lines of a phase that rules read; beyond it, every second line of the first half is dropped.
@@ -19,9 +19,10 @@ class Watch:
     """Keep the lines of the newest phase and all findings: a Listener after the metrics file."""
 
     config: Config
-    phases: Sequence[PhaseFacts]
+    baselines: Sequence[Mapping[str, float]]  # of each phase, as in PhaseView
+    per_step: Sequence[Mapping[str, float]]  # likewise
     data_findings: Sequence[Finding]  # known before the first step
-    show: Callable[[Finding], None]
+    show: Callable[[str, str, str], None]  # the rule, its sentence and its advice
     file: MetricsFile  # keeps the findings too, after the lines that show them
     findings: list[Finding] = dataclasses.field(default_factory=list)
 
@@ -43,8 +44,9 @@ class Watch:
     def on_record(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
         """Apply the rules to the lines of the phase, with these numbers."""
         self._keep({"step": step, "split": split, **numbers})
-        lines, facts = self._lines, self.phases[self._index]
-        view = PhaseView(self.config, facts, step, lines["train"], lines["heldout"])
+        index, lines = self._index, self._lines
+        known = self.baselines[index], self.per_step[index]
+        view = PhaseView(self.config, index, *known, step, lines["train"], lines["heldout"])
         self._report(diagnose(view))
 
     def on_close(self, summary: dict[str, Any] | None) -> None:
@@ -56,7 +58,7 @@ class Watch:
         known = {finding.rule for finding in self.findings}
         new = [finding for finding in findings if finding.rule not in known]
         for finding in new:
-            self.show(finding)
+            self.show(finding.rule, finding.sentence, finding.advice)
         self.findings += new
         self.file.write_lines([{**finding.as_record(), "split": FINDING} for finding in new])
 

@@ -59,7 +59,8 @@ GPUS = (
     Chip("A100 40GB", 312e12, 40 * 10**9, 1.555e12, 300e9, 1, 0, 1.41e9),
 )
 
-# What JAX calls a TPU's devices (`device.device_kind`).
+_BY_VERSION = {chip.name: chip for chip in TPUS}
+# What JAX calls a TPU's devices (`device.device_kind`), unless it is its version.
 _TPU_KINDS = {
     "TPU v2": "v2",
     "TPU v3": "v3",
@@ -74,18 +75,14 @@ _TPU_KINDS = {
 }
 
 
-def find_tpu(name: str) -> Chip | None:
-    """Find the TPU of a version such as "v5e"; None if unknown."""
-    return next((chip for chip in TPUS if chip.name == name), None)
-
-
-def find_chip(device_kind: str) -> Chip | None:
-    """Find the chip of a JAX device kind; None if its peaks are not listed here.
+def find_chip(device: str) -> Chip | None:
+    """Find the chip of a JAX device kind, or of a TPU's version such as "v5e"; None if unknown.
 
     A GPU matches if all words of its name occur, as in "NVIDIA A100-SXM4-40GB", and it is no MIG.
     """
-    if device_kind in _TPU_KINDS:
-        return find_tpu(_TPU_KINDS[device_kind])
-    words = set(device_kind.upper().replace("-", " ").split())
+    version = _TPU_KINDS.get(device, device)
+    if version in _BY_VERSION:
+        return _BY_VERSION[version]
+    words = set(device.upper().replace("-", " ").split())
     chips = () if "MIG" in words else GPUS
     return next((chip for chip in chips if set(chip.name.upper().split()) <= words), None)

@@ -6,6 +6,7 @@ first. The best candidate is compiled for a better estimate, until the best one 
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -62,10 +63,6 @@ class Budget:
         """Return the price of some seconds of the slice."""
         return secs / 3600 * self.usd_per_chip_hour * self.chips
 
-    def times(self, factor: float) -> "Budget":
-        """Return the budget multiplied by a factor."""
-        return dataclasses.replace(self, usd=factor * self.usd)
-
 
 def compute_reserve(step_secs: float) -> float:
     """Return the overhead, in seconds, of a run whose steps take step_secs in total."""
@@ -110,6 +107,11 @@ class BudgetRequest:
     corpus: CorpusFacts
     law: Law
     is_spot: bool = False
+
+    def times(self, factor: float) -> "BudgetRequest":
+        """Return the request with a multiple of its budget."""
+        budget = dataclasses.replace(self.budget, usd=factor * self.budget.usd)
+        return dataclasses.replace(self, budget=budget)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,14 +224,14 @@ def choose(request: BudgetRequest, compile_all: CompileAll) -> BudgetPlan:
         )
     while unknown := _choose_to_compile(request, candidates):
         result = candidates_lib.compile_phases(unknown, tpu_slice, compile_all)
-        rest = [each for each in candidates if each.shape != unknown.shape]
+        place = candidates.index(unknown)
         if isinstance(result, TooLarge):
             needed, available = result.needed / 2**30, result.available / 2**30
             words = f"does not fit: a chip needs {needed:.2f} GiB and has {available:.2f}"
             notes.append(f"{unknown.shape.name} {words}")
-            candidates = rest
+            del candidates[place]
         else:
-            candidates = [result if each.shape == result.shape else each for each in candidates]
+            candidates[place] = result
         candidates = candidates_lib.correct_assumed(candidates, tpu_slice)
         if not candidates:
             raise Refused(
@@ -247,37 +249,27 @@ def _choose_to_compile(
     This is the candidate with the lowest predicted loss, then any candidate that would beat it if
     it were OPTIMISM times as fast as assumed.
     """
-    (best, bought), *others = _buy_each(request, candidates, request.budget)
+    (best, bought), *others = _buy_each(request, candidates)
     if not best.is_compiled:
         return best
     if sum(each.is_compiled for each in candidates) >= _MAX_COMPILED:
         return None
     for rival, _ in others:
         if not rival.is_compiled:
-            speeds = tuple(
-                dataclasses.replace(speed, step_secs=speed.step_secs / OPTIMISM)
-                for speed in rival.speeds
-            )
-            faster = dataclasses.replace(rival, speeds=speeds)
-            possible = _buy(request, faster, request.budget)
+            possible = _buy(request, rival.speed_up(OPTIMISM))
             if possible and possible.predicted_heldout_loss < bought.predicted_heldout_loss:
                 return rival
     return None
 
 
-def _split_steps(
-    request: BudgetRequest, candidate: RunCandidate, budget: Budget
-) -> list[int] | None:
+def _split_steps(request: BudgetRequest, candidate: RunCandidate) -> list[int] | None:
     """Return the steps of each phase, in the config's proportions; None if a phase gets no step.
 
     The steps are as many as the budget pays for, but at most MANY_EPOCHS of the text.
     """
     total = config_lib.total_steps(request.config)
     shares = [phase.steps / total for phase in request.config.phases]
-    mean_secs = sum(
-        share * speed.step_secs for share, speed in zip(shares, candidate.speeds, strict=True)
-    )
-    count = budget.step_secs / mean_secs
+    count = request.budget.step_secs / candidate.count_secs(shares)
     count = min(count, MANY_EPOCHS / _count_epochs(request, shares))
     steps = [math.floor(share * count) for share in shares]
     return steps if min(steps) >= 1 else None
@@ -300,67 +292,64 @@ def _count_epochs(request: BudgetRequest, steps: Sequence[float]) -> float:
     )
 
 
-def _buy(request: BudgetRequest, candidate: RunCandidate, budget: Budget) -> Purchase | None:
-    """Return the run that a budget pays for with a shape; None if it is too short to predict."""
-    steps = _split_steps(request, candidate, budget)
+def _buy(request: BudgetRequest, candidate: RunCandidate) -> Purchase | None:
+    """Return the run that the budget pays for with a shape; None if it is too short to predict."""
+    steps = _split_steps(request, candidate)
     if steps is None or (epochs := _count_epochs(request, steps)) < MIN_EPOCHS:
         return None
-    tokens = sum(_count_tokens(request, steps))
-    unique_tokens = request.corpus.unique_tokens
-    prediction = request.law.predict(candidate.layer_parameters, tokens, unique_tokens)
+    budget, tokens = request.budget, sum(_count_tokens(request, steps))
+    parameters, unique_tokens = candidate.layer_parameters, request.corpus.unique_tokens
+    loss, *interval = request.law.predict(parameters, tokens, unique_tokens)
     return Purchase(
         size=candidate.shape.name,
-        layer_parameters=candidate.layer_parameters,
+        layer_parameters=parameters,
         budget_dollars=budget.usd,
-        dollars=budget.price_secs(_count_secs(candidate, steps)),
+        dollars=budget.price_secs(_count_run_secs(candidate, steps)),
         steps=steps,
         tokens=tokens,
         epochs=epochs,
-        predicted_heldout_loss=prediction.loss,
-        interval=[prediction.low, prediction.high],
+        predicted_heldout_loss=loss,
+        interval=interval,
         speed=candidate.speeds[0].origin,
     )
 
 
-def _count_secs(candidate: RunCandidate, steps: Sequence[int]) -> float:
+def _count_run_secs(candidate: RunCandidate, steps: Sequence[int]) -> float:
     """Return the seconds of a run, the overhead of compute_reserve included."""
-    in_steps = sum(
-        count * speed.step_secs for count, speed in zip(steps, candidate.speeds, strict=True)
-    )
+    in_steps = candidate.count_secs(steps)
     return in_steps + compute_reserve(in_steps)
 
 
 def _buy_each(
-    request: BudgetRequest, candidates: Sequence[RunCandidate], budget: Budget
+    request: BudgetRequest, candidates: Sequence[RunCandidate]
 ) -> list[tuple[RunCandidate, Purchase]]:
     """Return the run that the budget pays for with each shape, the lowest predicted loss first.
 
     Raises:
       Refused: no run reads enough of the text, or the text is too little for any run.
     """
-    ranked = _rank(request, candidates, budget)
-    if not ranked and not _rank(request, candidates, budget.times(_ANY_BUDGET)):
+    if ranked := _rank(request, candidates):
+        return ranked
+    store = f"the store's {request.corpus.unique_tokens:,.0f} tokens"
+    if not _rank(request.times(_ANY_BUDGET), candidates):
         raise Refused(
-            f"the store's {request.corpus.unique_tokens:,.0f} tokens, read {MANY_EPOCHS} times, "
-            "are fewer than a step of each phase takes; set smaller config.phases[i].batch_size, "
-            "or build a store of more text"
+            f"{store}, read {MANY_EPOCHS} times, are fewer than a step of each phase takes; set "
+            "smaller config.phases[i].batch_size, or build a store of more text"
         )
-    if not ranked:
-        split = [_split_steps(request, candidate, budget) for candidate in candidates]
-        most = max(_count_epochs(request, steps) if steps else 0.0 for steps in split)
-        raise Refused(
-            f"${budget.usd:,.2f} on {request.tpu_slice.name} buys {most:.2g} epochs of the store's "
-            f"{request.corpus.unique_tokens:,.0f} tokens at the fastest size, too few to predict "
-            f"(at least {MIN_EPOCHS}); take a larger budget, or a part of the text"
-        )
-    return ranked
+    split = [_split_steps(request, candidate) for candidate in candidates]
+    most = max(_count_epochs(request, steps) if steps else 0.0 for steps in split)
+    raise Refused(
+        f"${request.budget.usd:,.2f} on {request.tpu_slice.name} buys {most:.2g} epochs of {store} "
+        f"at the fastest size, too few to predict (at least {MIN_EPOCHS}); take a larger budget, "
+        "or a part of the text"
+    )
 
 
 def _rank(
-    request: BudgetRequest, candidates: Sequence[RunCandidate], budget: Budget
+    request: BudgetRequest, candidates: Sequence[RunCandidate]
 ) -> list[tuple[RunCandidate, Purchase]]:
     """List the runs that read enough of the text, the lowest predicted loss first."""
-    bought = [(candidate, _buy(request, candidate, budget)) for candidate in candidates]
+    bought = [(candidate, _buy(request, candidate)) for candidate in candidates]
     known = [(candidate, purchase) for candidate, purchase in bought if purchase is not None]
     return sorted(known, key=lambda pair: pair[1].predicted_heldout_loss)
 
@@ -369,13 +358,13 @@ def _build_plan(
     request: BudgetRequest, candidates: Sequence[RunCandidate], notes: list[str]
 ) -> BudgetPlan:
     budget = request.budget
-    ranked = _buy_each(request, candidates, budget)
+    ranked = _buy_each(request, candidates)
     best, chosen = ranked[0]
     phases = _bill_phases(request, best, chosen)
     in_steps = sum(phase.secs for phase in phases)
     curves = _draw_curves(request, candidates)
     half, twice = (
-        next((purchase for _, purchase in _rank(request, candidates, budget.times(factor))), None)
+        next((purchase for _, purchase in _rank(request.times(factor), candidates)), None)
         for factor in (0.5, 2.0)
     )
     return BudgetPlan(
@@ -390,7 +379,7 @@ def _build_plan(
         interval=chosen.interval,
         budget_dollars=budget.usd,
         dollars=chosen.dollars,
-        days=_count_secs(best, chosen.steps) / 86_400,
+        days=_count_run_secs(best, chosen.steps) / 86_400,
         tokens=chosen.tokens,
         unique_tokens=request.corpus.unique_tokens,
         chosen=chosen,
@@ -481,44 +470,37 @@ def make_settings(
     Warm-ups keep their share of the steps, and end before their schedule. Saves are SAVE_EVERY_SECS
     apart.
     """
-    given, model = request.config, config.model
-    settings: dict[str, Any] = {f"config.model.{n}": getattr(model, n) for n in SIZE_FIELDS}
-    total = sum(steps)
-    settings |= {f"config.phases[{index}].steps": count for index, count in enumerate(steps)}
-    pairs = zip(given.phases, steps, strict=True)
-    phases = tuple(dataclasses.replace(phase, steps=count) for phase, count in pairs)
-    bought = dataclasses.replace(given, phases=phases)
+    given, total = request.config, sum(steps)
+    settings: dict[str, Any] = {f"model.{n}": getattr(config.model, n) for n in SIZE_FIELDS}
+    steps_of_phases = {f"phases[{index}].steps": count for index, count in enumerate(steps)}
+    settings |= steps_of_phases
+    bought = config_lib.set_fields(given, steps_of_phases)
     lengths = {ramp.first_step: ramp.steps for ramp in list_ramps(bought)}
     for index, phase in enumerate(given.phases):
         if phase.restart_warmup_steps:
             warmup_steps = round(phase.restart_warmup_steps * steps[index] / phase.steps)
             length = lengths[config_lib.phase_start(bought, index)]
-            name = f"config.phases[{index}].restart_warmup_steps"
+            name = f"phases[{index}].restart_warmup_steps"
             settings[name] = min(max(1, warmup_steps), length - 1)
     share = total / config_lib.total_steps(given)
     for name in ("warmup_tokens", "decay_steps"):
         if number := getattr(given.optim, name):
-            settings[f"config.optim.{name}"] = max(1, round(number * share))
+            settings[f"optim.{name}"] = max(1, round(number * share))
     if given.optim.warmup_steps and not given.optim.warmup_tokens:
         warmup_steps = max(1, round(given.optim.warmup_steps * share))
-        settings["config.optim.warmup_steps"] = min(warmup_steps, lengths[0] - 1)
+        settings["optim.warmup_steps"] = min(warmup_steps, lengths[0] - 1)
     mean_secs = sum(bill.secs for bill in bills) / total
-    settings["config.checkpoint.every_steps"] = max(1, round(SAVE_EVERY_SECS / mean_secs))
-    return settings
+    settings["checkpoint.every_steps"] = max(1, round(SAVE_EVERY_SECS / mean_secs))
+    return {f"config.{key}": value for key, value in settings.items()}
 
 
 def _draw_curves(
     request: BudgetRequest, candidates: Sequence[RunCandidate]
 ) -> dict[str, list[list[float]]]:
     """Predict the loss of each shape at budgets from an eighth to eight times this budget."""
-    curves = {}
-    for candidate in candidates:
-        bought = [_buy(request, candidate, request.budget.times(factor)) for factor in _CURVE]
-        points = [
-            [each.budget_dollars, each.predicted_heldout_loss, *each.interval]
-            for each in bought
-            if each is not None
-        ]
-        if points:
-            curves[candidate.shape.name] = points
+    curves: dict[str, list[list[float]]] = {}
+    for candidate, factor in itertools.product(candidates, _CURVE):
+        if bought := _buy(request.times(factor), candidate):
+            point = [bought.budget_dollars, bought.predicted_heldout_loss, *bought.interval]
+            curves.setdefault(bought.size, []).append(point)
     return curves

@@ -1,7 +1,6 @@
 """Describe the choice for a budget: rows for the screen, and a plot of loss against dollars."""
 
-import pathlib
-from collections.abc import Iterable
+import itertools
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -102,16 +101,14 @@ def _format_loss(purchase: Purchase) -> str:
     return f"{purchase.predicted_heldout_loss:.2f} ({low:.2f} to {high:.2f})"
 
 
-def draw(plan: BudgetPlan, path: pathlib.Path) -> None:
-    """Write the picture to path, a .png."""
-    plots.save(path, lambda: draw_figure(plan))
-
-
 def draw_figure(plan: BudgetPlan) -> Figure:
     """Plot the predicted loss of each size against dollars, and the chosen run."""
     figure = Figure(figsize=(7.6, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    usd, best, low, high = zip(*_best_points(plan.curves.values()), strict=True)
+    of_all = itertools.chain.from_iterable(plan.curves.values())
+    falling = sorted(of_all, key=lambda point: point[1], reverse=True)
+    lowest = {point[0]: point for point in falling}  # the last at each number of dollars
+    usd, best, low, high = zip(*sorted(lowest.values()), strict=True)
     axes.fill_between(usd, low, high, color=plots.HELDOUT, alpha=0.1, linewidth=0)
     axes.plot(usd, best, color=plots.HELDOUT, linewidth=7, alpha=0.3, label="best size")
     highest = max(max(best), min(max(high), _MAX_OF_BEST * max(best)))
@@ -141,13 +138,3 @@ def draw_figure(plan: BudgetPlan) -> Figure:
     axes.set_title("Predicted held-out masked LM loss (nats), 90% interval of the best", loc="left")
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return figure
-
-
-def _best_points(curves: Iterable[list[list[float]]]) -> list[list[float]]:
-    """Return the point of the lowest loss at each number of dollars, in ascending dollars."""
-    best: dict[float, list[float]] = {}
-    for points in curves:
-        for point in points:
-            if point[0] not in best or point[1] < best[point[0]][1]:
-                best[point[0]] = point
-    return [best[usd] for usd in sorted(best)]

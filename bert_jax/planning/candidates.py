@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from bert_jax.config import Config, resolve
+from bert_jax.config import Config, resolve, set_fields
 from bert_jax.logging.console import Screen
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning import aot_compile, estimate, slices
@@ -43,7 +43,7 @@ FAMILY = (
     *(EncoderShape(12, 768), EncoderShape(24, 1024)),
 )
 
-# Settings of config.model that reshape changes.
+# Settings of config.model that reshape changes, in its order.
 SIZE_FIELDS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
 
 
@@ -57,14 +57,9 @@ def reshape(config: Config, shape: EncoderShape) -> Config:
     if rest:
         heads = next((n for n in range(shape.width // 64, 1, -1) if shape.width % (2 * n) == 0), 1)
     mlp_ratio = model.intermediate_size / model.hidden_size
-    reshaped = dataclasses.replace(
-        model,
-        num_hidden_layers=shape.layers,
-        hidden_size=shape.width,
-        num_attention_heads=heads,
-        intermediate_size=round(mlp_ratio * shape.width),
-    )
-    return dataclasses.replace(config, model=reshaped)
+    sizes = (shape.layers, shape.width, heads, round(mlp_ratio * shape.width))
+    keys = (f"model.{name}" for name in SIZE_FIELDS)
+    return set_fields(config, dict(zip(keys, sizes, strict=True)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +84,16 @@ class RunCandidate:
     speeds: tuple[PhaseSpeed, ...]  # one per phase
     is_compiled: bool = False
     has_unpriced_kernels: bool = False  # the compiler's estimate leaves their time out
+
+    def count_secs(self, steps: Sequence[float]) -> float:
+        """Return the seconds of these steps of each phase."""
+        pairs = zip(steps, self.speeds, strict=True)
+        return sum(count * speed.step_secs for count, speed in pairs)
+
+    def speed_up(self, factor: float) -> "RunCandidate":
+        """Return the candidate so many times as fast."""
+        speeds = (dataclasses.replace(s, step_secs=s.step_secs / factor) for s in self.speeds)
+        return dataclasses.replace(self, speeds=tuple(speeds))
 
 
 def make_compiler(tpu_slice: Slice, screen: Screen) -> CompileAll:

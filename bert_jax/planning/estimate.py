@@ -1,8 +1,9 @@
 """Estimate a phase on a slice: whether it fits, its step time, or else settings that would fit."""
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from bert_jax import config as config_lib
@@ -11,7 +12,7 @@ from bert_jax.model import attention, bert, flops
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning import chip_prices, hlo_cost
 from bert_jax.planning.aot_compile import Compiled, Memory, TooLarge
-from bert_jax.planning.hlo_cost import Machine, Traffic
+from bert_jax.planning.hlo_cost import Traffic
 from bert_jax.planning.slices import Slice
 from bert_jax.train_step.objectives.rtd import GENERATOR_SCOPE
 from bert_jax.train_step.step import TEACHER_SCOPE
@@ -75,28 +76,17 @@ def estimate_step(
     teacher: ModelConfig | None = None,
 ) -> Estimate:
     """Price a compiled step of a phase."""
-    chip, coordinates = tpu_slice.chip, compiled.coordinates
-    machine = Machine(
-        clock_hz=chip.clock_hz,
-        hbm_bytes_per_sec=chip.hbm_bytes_per_sec / chip.devices_per_chip,
-        devices=tpu_slice.devices // tpu_slice.num_slices,
-        ring=lambda devices: tpu_slice.ring([coordinates[device] for device in devices]),
-        hop=lambda pairs: tpu_slice.hop(
-            [(coordinates[sender], coordinates[receiver]) for sender, receiver in pairs]
-        ),
-        num_slices=tpu_slice.num_slices,
-        network_bytes_per_sec=chip.network_bytes_per_sec,
-    )
     kernels = _kernel_cycles(config, index, tpu_slice, compiled, teacher)
-    cost = hlo_cost.price(compiled.text, machine, kernels)
+    cost = hlo_cost.price(compiled.text, tpu_slice, compiled.coordinates, kernels)
     priced = {words: cycles for words, cycles in kernels.items() if cycles is not None}
-    secs = cost.secs(machine.clock_hz)
+    chip = tpu_slice.chip
+    secs = cost.secs(chip.clock_hz)
     rows_per_sec_per_chip = config.phases[index].batch_size / secs / tpu_slice.chips
     flops_per_sec_per_chip = count_row_flops(config, index, teacher) * rows_per_sec_per_chip
     return Estimate(
         step_secs=secs,
-        work_secs=cost.cycles / machine.clock_hz,
-        kernel_secs=cost.kernel_cycles / machine.clock_hz,
+        work_secs=cost.cycles / chip.clock_hz,
+        kernel_secs=cost.kernel_cycles / chip.clock_hz,
         exposed_secs=cost.exposed_secs,
         cycles=cost.cycles,
         rows_per_sec_per_chip=rows_per_sec_per_chip,
@@ -226,27 +216,6 @@ def plan_phase(
     return plan, step
 
 
-def _change(
-    config: Config, index: int, preset: str = "", remat: str = "", micro_batches: int = 0
-) -> Config:
-    """Return the config with settings changed that save memory in a step but cost time."""
-    phases = list(config.phases)
-    parts = micro_batches or phases[index].micro_batches
-    phases[index] = dataclasses.replace(phases[index], micro_batches=parts)
-    mesh = dataclasses.replace(config.mesh, preset=preset or config.mesh.preset)
-    compute = dataclasses.replace(config.compute, remat=remat or config.compute.remat)
-    return dataclasses.replace(config, phases=tuple(phases), mesh=mesh, compute=compute)
-
-
-def _read_flags(config: Config, index: int) -> dict[str, Any]:
-    """Return the settings that _change changes, by the flags that set them."""
-    return {
-        "config.mesh.preset": config.mesh.preset,
-        "config.compute.remat": config.compute.remat,
-        f"config.phases[{index}].micro_batches": config.phases[index].micro_batches,
-    }
-
-
 def _try_alternatives(
     config: Config,
     index: int,
@@ -255,43 +224,45 @@ def _try_alternatives(
     teacher: ModelConfig | None,
 ) -> list[Alternative]:
     """Try each setting alone until the step fits; if none does, all of them together."""
-    now = _read_flags(config, index)
 
-    def compile_changed(changed: Config) -> Alternative:
-        flags = _read_flags(changed, index).items()
-        changes = {name: value for name, value in flags if value != now[name]}
-        named = ", ".join(f"{name}={value}" for name, value in changes.items())
+    def compile_changed(settings: Mapping[str, Any]) -> Alternative:
+        changed = config_lib.set_fields(config, settings)
+        flags = {f"config.{key}": value for key, value in settings.items()}
+        named = ", ".join(f"{name}={value}" for name, value in flags.items())
         result = compile_step(changed, f"does not fit; trying {named}")
         if isinstance(result, TooLarge):
-            return Alternative(changes, False, result.needed, None)
+            return Alternative(flags, False, result.needed, None)
         estimate = estimate_step(changed, index, tpu_slice, result, teacher)
-        return Alternative(changes, True, result.memory.total, estimate.step_secs)
+        return Alternative(flags, True, result.memory.total, estimate.step_secs)
 
-    def climb(ladder: Iterable[Config]) -> Iterator[Alternative]:
-        for changed in ladder:
-            alternative = compile_changed(changed)
+    def climb(ladder: Iterable[Mapping[str, Any]]) -> Iterator[Alternative]:
+        for settings in filter(None, ladder):
+            alternative = compile_changed(settings)
             yield alternative
             if alternative.fits:
                 return
 
-    *single_changes, together = _list_ladders(config, index, tpu_slice)
-    tried = [alternative for ladder in single_changes for alternative in climb(ladder)]
+    *alone, together = _list_ladders(config, index, tpu_slice)
+    tried = [alternative for ladder in alone for alternative in climb(ladder)]
     if not any(alternative.fits for alternative in tried):
-        known = [changed for ladder in single_changes for changed in ladder]
-        tried += climb(changed for changed in together if changed not in known)
+        known = list(itertools.chain(*alone))
+        tried += climb(settings for settings in together if settings not in known)
     return tried
 
 
-def _list_ladders(config: Config, index: int, tpu_slice: Slice) -> Iterator[list[Config]]:
-    """Return lists of changed configs, each in the order of decreasing memory."""
-    phase, sharded = config.phases[index], config.mesh.preset
-    if not {"zero1", "fsdp"} & set(mesh_lib.parse_preset(config.mesh)):
-        sharded = "zero1" if sharded == "dp" else f"{sharded}+zero1"
-        yield [_change(config, index, preset=sharded)]
+def _list_ladders(config: Config, index: int, tpu_slice: Slice) -> list[list[dict[str, Any]]]:
+    """List settings that save memory but cost time, each in the order of decreasing memory.
+
+    {} stands for settings that the config has already.
+    """
+    phase, preset = config.phases[index], config.mesh.preset
+    sharded = {"mesh.preset": "zero1" if preset == "dp" else f"{preset}+zero1"}
+    if {"zero1", "fsdp"} & set(mesh_lib.parse_preset(config.mesh)):
+        sharded = {}
+    recomputed = {"compute.remat": "layer"} if config.compute.remat == "none" else {}
     rows = phase.batch_size // mesh_lib.batch_unit(config.mesh, tpu_slice.devices, 1)
-    parts = [n for n in range(phase.micro_batches + 1, rows + 1) if rows % n == 0]
-    doubled = [n for n in parts if math.log2(n / phase.micro_batches).is_integer()] or parts
-    yield [_change(config, index, micro_batches=n) for n in doubled]
-    if config.compute.remat == "none":
-        yield [_change(config, index, remat="layer")]
-    yield [_change(config, index, sharded, "layer", n) for n in (phase.micro_batches, *doubled)]
+    counts = [n for n in range(phase.micro_batches + 1, rows + 1) if rows % n == 0]
+    doubled = [n for n in counts if math.log2(n / phase.micro_batches).is_integer()] or counts
+    parts: list[dict[str, Any]] = [{f"phases[{index}].micro_batches": n} for n in doubled]
+    together = [sharded | recomputed | part for part in ({}, *parts)]
+    return [[sharded], parts, [recomputed], together]

@@ -7,7 +7,6 @@ differences of log losses, and outliers count less (Huber).
 Source: Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3 and appendix D.3.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -52,19 +51,14 @@ _BOUNDS = np.array([[-5.0, -50.0, 0.02, -50.0, 0.02, 0.0], [3.0, 60.0, 2.0, 60.0
 Known = tuple[Sequence[float], float, float]  # weights of constants; their sum's mean, deviation
 
 
-@dataclasses.dataclass(frozen=True)
-class _Prior:
-    """Hold the rows of a prior: weights of the constants, mean and deviation of their sum."""
-
-    weights: np.ndarray  # float[rows,6]
-    means: np.ndarray
-    deviations: np.ndarray
+# Weights of the constants in each row of a prior, mean and deviation of their sum: float[rows,6],
+# float[rows] twice.
+_Prior = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _make_prior(points: Sequence[Point], known: Sequence[Known]) -> _Prior:
     """Build the prior of the constants; each of `known` adds a row."""
-    columns = np.log(np.array(points, np.float64)).mean(axis=0)
-    log_size, log_tokens, log_loss = float(columns[0]), float(columns[1]), float(columns[3])
+    log_size, log_tokens, _, log_loss = _average_logs(points)
     term = _LOG_TERM[0] + log_loss
     every = [
         ((1, 0, 0, 0, 0, 0), *_LOG_IRREDUCIBLE),
@@ -76,7 +70,12 @@ def _make_prior(points: Sequence[Point], known: Sequence[Known]) -> _Prior:
         *known,
     ]
     weights, means, deviations = zip(*every, strict=True)
-    return _Prior(np.array(weights, np.float64), np.array(means), np.array(deviations))
+    return np.array(weights, np.float64), np.array(means), np.array(deviations)
+
+
+def _average_logs(points: Sequence[Point]) -> list[float]:
+    """Return the mean logarithm of each field of the points."""
+    return [float(mean) for mean in np.log(np.array(points, np.float64)).mean(axis=0)]
 
 
 def fit(
@@ -144,11 +143,8 @@ def _check_points(points: Sequence[Point], has_known_rows: bool) -> None:
     for point in points:
         if not all(0 < value < math.inf for value in point):
             raise Refused(f"{point} has a value that is not a number above 0")
-    for name, values in (
-        ("parameters", {point.parameters for point in points}),
-        ("tokens", {point.tokens for point in points}),
-    ):
-        if len(values) < 2 and not has_known_rows:
+    for name in ("parameters", "tokens"):
+        if len({getattr(point, name) for point in points}) < 2 and not has_known_rows:
             raise Refused(f"all points have the same {name}; a law needs two values or more")
 
 
@@ -160,15 +156,16 @@ def _find_mode(
     from scipy.optimize import least_squares
 
     log_losses, count = np.log([point.loss for point in points]), len(points)
+    weights, means, deviations = prior
 
     def residuals(vector: np.ndarray) -> np.ndarray:
         fitted, _ = compute_log_losses(vector, points)
-        off = (prior.weights @ vector - prior.means) / prior.deviations
+        off = (weights @ vector - means) / deviations
         return np.concatenate([(fitted - log_losses) / noise, off])
 
     def jacobian(vector: np.ndarray) -> np.ndarray:
         _, by_constants = compute_log_losses(vector, points)
-        return np.concatenate([by_constants / noise, prior.weights / prior.deviations[:, None]])
+        return np.concatenate([by_constants / noise, weights / deviations[:, None]])
 
     def weigh(squares: np.ndarray) -> np.ndarray:
         """Return the Huber loss of points (plain squares for the prior) and its two derivatives."""
@@ -198,7 +195,7 @@ def _find_mode(
 
 def _make_start(points: Sequence[Point], of_rest: float, of_size: float) -> np.ndarray:
     """Split the mean loss of the points into the law's three terms."""
-    log_size, log_tokens, _, log_loss = np.log(np.array(points, np.float64)).mean(axis=0)
+    log_size, log_tokens, _, log_loss = _average_logs(points)
     size_exponent, data_exponent = _SIZE_EXPONENT[0], _DATA_EXPONENT[0]
     return np.array(
         [

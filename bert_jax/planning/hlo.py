@@ -6,8 +6,6 @@ import re
 
 import numpy as np
 
-from data_pipeline.io.refused import Refused
-
 _ITEM_BYTES = {"pred": 1, "bf16": 2} | {
     f"{kind}{8 * size}": size for kind in "suf" for size in (1, 2, 4, 8)
 }
@@ -31,14 +29,9 @@ class Instruction:
         return re.findall(r"%([\w.\-]+)", self.arguments)
 
     def attribute(self, name: str) -> str:
-        """Return the name that an attribute such as body=%x gives; empty where there is none."""
-        match = re.search(rf"\b{name}=%?([\w.\-]+)", self.rest)
-        return match.group(1) if match else ""
-
-    def quoted(self, name: str) -> str:
-        """Return the text that an attribute such as x="..." gives; empty where there is none."""
-        match = re.search(rf'\b{name}="([^"]*)"', self.rest)
-        return match.group(1) if match else ""
+        """Return the value of an attribute such as body=%x or x="..."; empty without it."""
+        match = re.search(rf'\b{name}=(?:"([^"]*)"|%?([\w.\-]+))', self.rest)
+        return (match.group(1) or match.group(2) or "") if match else ""
 
     @property
     def estimated_cycles(self) -> int | None:
@@ -59,11 +52,7 @@ _WRAPPED = re.compile(r'\n(?=["}]["}])|\n(?="\w)')  # inside an instruction that
 
 
 def parse(text: str) -> HloProgram:
-    """Read `compiled.as_text()`.
-
-    Raises:
-      Refused: there is no entry computation in it.
-    """
+    """Read `compiled.as_text()`."""
     computations: dict[str, list[Instruction]] = {}
     name = entry = ""
     for line in _WRAPPED.sub(" ", text).splitlines():
@@ -76,8 +65,6 @@ def parse(text: str) -> HloProgram:
             name = ""
         elif name and (instruction := _instruction(line)):
             computations[name].append(instruction)
-    if not entry:
-        raise Refused("this is not the text of a compiled program: it has no ENTRY")
     return HloProgram(computations, entry)
 
 

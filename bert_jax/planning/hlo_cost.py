@@ -14,10 +14,11 @@ loops times their trip count, conditionals at their costliest branch. Three kind
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from bert_jax.planning import hlo
 from bert_jax.planning.hlo import HloProgram, Instruction
+from bert_jax.planning.slices import Slice
 from data_pipeline.io.refused import Refused
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
@@ -61,19 +62,6 @@ def compute_wire_bytes(kind: str, result_bytes: int, members: int) -> float:
     return float(result_bytes)
 
 
-@dataclasses.dataclass(frozen=True)
-class Machine:
-    """Hold the machine that a program is priced for; rates are per device."""
-
-    clock_hz: float
-    hbm_bytes_per_sec: float
-    devices: int  # devices per slice
-    ring: Callable[[Sequence[int]], tuple[int, float]]  # device numbers -> chips, bytes/s of each
-    hop: Callable[[Sequence[tuple[int, int]]], float]  # senders and receivers -> bytes/s of each
-    num_slices: int = 1
-    network_bytes_per_sec: float = 0.0  # a chip's rate to other slices; 0: not known
-
-
 @dataclasses.dataclass
 class ProgramCost:
     """Hold the cost of a step on one device."""
@@ -110,14 +98,21 @@ class ProgramCost:
             self.add_traffic(traffic, times)
 
 
-def price(text: str, machine: Machine, kernels: Mapping[str, float | None]) -> ProgramCost:
-    """Price `compiled.as_text()`; kernels: cycles per call, by words of the kernel's name.
+def price(
+    text: str,
+    tpu_slice: Slice,
+    coordinates: Sequence[Sequence[int]],
+    kernels: Mapping[str, float | None],
+) -> ProgramCost:
+    """Price `compiled.as_text()` on a slice, with the coordinates of each device of one slice.
+
+    kernels: cycles per call, by words of the kernel's name.
 
     Raises:
       Refused: the text is not of a program compiled for a TPU, or a loop's trips are unknown.
     """
     program = hlo.parse(text)
-    cost = _Computation(program, machine, kernels).price(program.entry)
+    cost = _Computation(program, tpu_slice, coordinates, kernels).price(program.entry)
     if not cost.cycles:
         raise Refused(
             "the compiled program states no estimated cycles; compile it for a TPU topology"
@@ -129,11 +124,14 @@ class _Computation:
     """Walk a computation once in the order of its schedule; sum its cost and transfers."""
 
     def __init__(
-        self, program: HloProgram, machine: Machine, kernels: Mapping[str, float | None]
+        self,
+        program: HloProgram,
+        tpu_slice: Slice,
+        coordinates: Sequence[Sequence[int]],
+        kernels: Mapping[str, float | None],
     ) -> None:
-        self._program = program
-        self._machine = machine
-        self._kernels = kernels
+        self._program, self._slice = program, tpu_slice
+        self._coordinates, self._kernels = coordinates, kernels
         self._cost = ProgramCost()
         self._now = 0.0
         self._free_at = {LINKS: 0.0, NETWORK: 0.0}  # times when a path can take the next transfer
@@ -143,17 +141,21 @@ class _Computation:
 
     def price(self, name: str) -> ProgramCost:
         """Price the computation of this name."""
-        for instruction in self._program.computations[name]:
-            before = self._cost.secs(self._machine.clock_hz)
+        for instruction in self._program.computations.get(name, ()):
+            before = self._count_secs(self._cost)
             if not self._add_collective(instruction):
                 self._add_work(instruction)
-                self._now += self._cost.secs(self._machine.clock_hz) - before
+                self._now += self._count_secs(self._cost) - before
         for key in list(self._started):
             self._finish(key)
         return self._cost
 
     def _price_called(self, name: str) -> ProgramCost:
-        return _Computation(self._program, self._machine, self._kernels).price(name)
+        rest = (self._slice, self._coordinates, self._kernels)
+        return _Computation(self._program, *rest).price(name)
+
+    def _count_secs(self, cost: ProgramCost) -> float:
+        return cost.secs(self._slice.chip.clock_hz)
 
     def _add_work(self, instruction: Instruction) -> None:
         if instruction.opcode == "while":
@@ -165,21 +167,22 @@ class _Computation:
             self._cost.add(self._price_called(instruction.attribute("body")), trips)
         elif instruction.opcode == "conditional":
             branches = [self._price_called(name) for name in hlo.list_branches(instruction)]
-            self._cost.add(max(branches, key=lambda cost: cost.secs(self._machine.clock_hz)))
+            self._cost.add(max(branches, key=self._count_secs))
         elif instruction.opcode == "call":
             self._cost.add(self._price_called(instruction.attribute("to_apply")))
-        elif instruction.quoted("custom_call_target") == "tpu_custom_call":
+        elif instruction.attribute("custom_call_target") == "tpu_custom_call":
             self._add_kernel(instruction)
             return
         cycles = float(instruction.estimated_cycles or 0)
         if instruction.opcode == "rng-bit-generator":
-            rate = self._machine.hbm_bytes_per_sec / self._machine.clock_hz
+            chip = self._slice.chip
+            rate = chip.hbm_bytes_per_sec / chip.devices_per_chip / chip.clock_hz
             cycles = hlo.count_bytes(instruction.result) / rate
         self._cost.cycles += cycles
 
     def _add_kernel(self, instruction: Instruction) -> None:
         name = instruction.name.rstrip(".0123456789")
-        full_name = f"{name} {instruction.quoted('op_name')}"
+        full_name = f"{name} {instruction.attribute('op_name')}"
         cycles = next(
             (
                 price
@@ -233,7 +236,7 @@ class _Computation:
         key = f"channel {inner.attribute('channel_id')}"
         body = self._program.computations[instruction.attribute("calls")]
         transfer = self._price_collective(inner.opcode, inner)
-        if any(each.quoted("custom_call_target") == "AsyncCollectiveStart" for each in body):
+        if any(each.attribute("custom_call_target") == "AsyncCollectiveStart" for each in body):
             self._start(key, transfer)
             return True
         if key in self._started:
@@ -259,12 +262,12 @@ class _Computation:
 
     def _add_network_transfer(self, instruction: Instruction) -> None:
         """Account for a collective between slices: each host sends its chips' parts."""
-        kind = instruction.quoted("_xla_megascale_transfer_type").lower().replace("_", "-")
-        key = instruction.quoted("_xla_host_transfer_rendezvous")
+        kind = instruction.attribute("_xla_megascale_transfer_type").lower().replace("_", "-")
+        key = instruction.attribute("_xla_host_transfer_rendezvous")
         if instruction.opcode == "send" and kind:
             moved = hlo.count_bytes(hlo.split_tuple(instruction.result)[0])
-            wire = compute_wire_bytes(kind, moved, self._machine.num_slices)
-            rate = self._machine.network_bytes_per_sec
+            wire = compute_wire_bytes(kind, moved, self._slice.num_slices)
+            rate = self._slice.chip.network_bytes_per_sec
             self._start(key, Traffic(kind, NETWORK, 1, moved, wire, wire / rate if rate else 0.0))
         elif instruction.opcode == "recv" and kind:
             self._keys[instruction.name] = key
@@ -281,18 +284,22 @@ class _Computation:
         size = hlo.count_bytes(result)
         if kind == "collective-permute":
             pairs = hlo.read_pairs(instruction.rest)  # pairs of all slices
-            rate = self._machine.hop([pair for pair in pairs if max(pair) < self._machine.devices])
+            rate = self._hop([pair for pair in pairs if max(pair) < len(self._coordinates)])
             return Traffic(kind, LINKS, 1, size, size, size / rate)
-        group = hlo.read_first_group(instruction.rest, self._machine.devices)
+        group = hlo.read_first_group(instruction.rest, len(self._coordinates))
         if kind == "all-to-all":  # each device sends a piece to every other one
-            pairs, piece = list(itertools.permutations(group, 2)), size / len(group)
-            secs = piece / self._machine.hop(pairs)
+            piece = size / len(group)
+            secs = piece / self._hop(list(itertools.permutations(group, 2)))
             return Traffic(kind, LINKS, 1, size, piece * (len(group) - 1), secs)
-        chips, rate = self._machine.ring(group)
+        chips, rate = self._slice.ring([self._coordinates[device] for device in group])
         # The result of a reduce-scatter is one device's part.
         chip_bytes = size * len(group) // chips if kind == "reduce-scatter" else size
         wire = compute_wire_bytes(kind, chip_bytes, chips)
         return Traffic(kind, LINKS, 1, size, wire, wire / rate)
+
+    def _hop(self, pairs: Sequence[tuple[int, int]]) -> float:
+        """Return the bytes/s of each (sender, receiver) pair of devices while all pairs send."""
+        return self._slice.hop([(self._coordinates[a], self._coordinates[b]) for a, b in pairs])
 
     def _start(self, key: str, transfer: Traffic) -> None:
         """Begin a transfer once its path is free."""

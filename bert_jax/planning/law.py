@@ -56,6 +56,9 @@ class Prediction(NamedTuple):
     high: float
 
 
+_IS_LOGARITHM = (True, True, False, True, False, True)  # of each number of Constants.to_vector
+
+
 @dataclasses.dataclass(frozen=True)
 class Constants:
     """Hold the constants of the law: E, A, a, B, b and R in the module's docstring."""
@@ -69,20 +72,14 @@ class Constants:
 
     def to_vector(self) -> np.ndarray:
         """Return (log E, log A, a, log B, b, log R), in the order of the covariance."""
-        return np.array(
-            [
-                *(math.log(self.irreducible), math.log(self.size_factor), self.size_exponent),
-                *(math.log(self.data_factor), self.data_exponent, math.log(self.repeats)),
-            ]
-        )
+        pairs = zip(dataclasses.astuple(self), _IS_LOGARITHM, strict=True)
+        return np.array([math.log(value) if is_log else value for value, is_log in pairs])
 
     @classmethod
     def from_vector(cls, vector: np.ndarray) -> "Constants":
         """Return the constants of a vector."""
-        e, a, size_exponent, b, data_exponent, r = map(float, vector)
-        return cls(
-            *(math.exp(e), math.exp(a), size_exponent, math.exp(b), data_exponent, math.exp(r))
-        )
+        pairs = zip(map(float, vector), _IS_LOGARITHM, strict=True)
+        return cls(*(math.exp(value) if is_log else value for value, is_log in pairs))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,15 +98,8 @@ class Law:
     residuals: tuple[_Number, ...]  # log of measured over fitted loss, of each point
 
     def predict(self, parameters: float, tokens: float, unique_tokens: float) -> Prediction:
-        """Predict the loss of a run with its interval, wider the further it is from the points.
-
-        Raises:
-          Refused: an argument is not a finite number above 0.
-        """
+        """Predict the loss of a run with its interval, wider the further it is from the points."""
         run = Point(parameters, tokens, unique_tokens, loss=1.0)
-        for name, value in run._asdict().items():
-            if not 0 < value < math.inf:
-                raise Refused(f"{name} is {value}; a law takes a number above 0")
         (log_loss,), jacobian = compute_log_losses(self.constants.to_vector(), [run])
         gradient = jacobian[0]
         of_constants = float(gradient @ np.array(self.covariance) @ gradient)

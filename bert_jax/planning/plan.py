@@ -23,7 +23,15 @@ RATE_POINTS = 200  # points of the learning rate in a plan
 
 
 @dataclasses.dataclass(frozen=True)
-class RunTotals:
+class Corpus:
+    """Hold facts about the data per phase; None if they require a store and there is none."""
+
+    epochs: list[float] | None  # over the training split
+    sequences_per_row: list[float] | None  # the mean where rows are packed
+
+
+@dataclasses.dataclass(frozen=True)
+class RunTotals(Corpus):
     """Hold totals of all phases; None if a phase does not fit, or a price or a store is missing.
 
     Preemptions of spot chips are not counted.
@@ -35,12 +43,10 @@ class RunTotals:
     usd: float | None  # price on demand
     usd_per_chip_hour: float | None
     price_read: str
-    epochs: list[float] | None  # each phase's, over the training split
-    sequences_per_row: list[float] | None  # each phase's mean where rows are packed
-    price_region: str = ""
-    price_source: str = ""
-    usd_spot: float | None = None
-    usd_spot_per_chip_hour: float | None = None
+    price_region: str
+    price_source: str
+    usd_spot: float | None
+    usd_spot_per_chip_hour: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,32 +86,21 @@ class Plan:
     notes: list[str]
 
 
-@dataclasses.dataclass(frozen=True)
-class Corpus:
-    """Hold facts about the data per phase; None if they require a store and there is none."""
-
-    vocabulary_from: str  # store, config or assumed
-    epochs: list[float] | None
-    sequences_per_row: list[float] | None
-
-
 def _add_up(request: "PlanRequest", phases: list[PhasePlan]) -> RunTotals:
     """Add up the time and the cost of all phases."""
     secs = [phase.steps * phase.estimate.step_secs for phase in phases if phase.estimate]
     total = sum(secs) if len(secs) == len(phases) else None
-    tpu_slice, corpus = request.tpu_slice, request.corpus
-    price = request.prices.by_chip.get(tpu_slice.chip.name)
-    chip_hours = None if total is None else tpu_slice.chips * total / 3600
+    price = request.prices.by_chip.get(request.tpu_slice.chip.name)
+    chip_hours = None if total is None else request.tpu_slice.chips * total / 3600
     on_demand, spot = (price.usd_on_demand, price.usd_spot) if price else (None, None)
     return RunTotals(
+        **vars(request.corpus),
         steps=sum(phase.steps for phase in phases),
         secs=total,
         days=None if total is None else total / 86_400,
         usd=_multiply(chip_hours, on_demand),
         usd_per_chip_hour=on_demand,
         price_read=price.read if price else "",
-        epochs=corpus.epochs,
-        sequences_per_row=corpus.sequences_per_row,
         price_region=price.region if price else "",
         price_source=price.source if price else "",
         usd_spot=_multiply(chip_hours, spot),
@@ -126,6 +121,7 @@ class PlanRequest:
     prices: Prices
     other_slices: list[Slice]
     corpus: Corpus
+    vocabulary_from: str  # store, config or assumed
     teacher: ModelConfig | None = None  # sizes of config.teacher
 
 
@@ -137,26 +133,24 @@ def scale_config(config: Config, tpu_slice: Slice, other: Slice) -> Config:
 
 
 def name_vocabulary_origin(config: Config) -> str:
-    """Name the origin of an unresolved config's vocabulary size, for Corpus.vocabulary_from."""
+    """Name the origin of an unresolved config's vocabulary size: store, config or assumed."""
     if config.data.store:
         return "store"
     return "config" if config.init or config.model.vocab_size else "assumed"
 
 
-def read_corpus(config: ResolvedRun, vocabulary_from: str, screen: Screen) -> Corpus:
+def read_corpus(config: ResolvedRun, screen: Screen) -> Corpus:
     """Read epochs and packing from the config's store, if the config names one."""
     source = setup.open_feed(config, screen)
     if source is None:
         is_packed = config.data.packed_examples > 1
-        each_alone = None if is_packed else [1.0] * len(config.phases)
-        return Corpus(vocabulary_from, None, each_alone)
+        return Corpus(None, None if is_packed else [1.0] * len(config.phases))
     rows = [source.open_source(index) for index in range(len(config.phases))]
     epochs = [
         phase.steps * phase.batch_size / of_phase.mean_rows_per_epoch
         for phase, of_phase in zip(config.phases, rows, strict=True)
     ]
-    sequences = [of_phase.mean_examples_in_row for of_phase in rows]
-    return Corpus(vocabulary_from, epochs, sequences)
+    return Corpus(epochs, [of_phase.mean_examples_in_row for of_phase in rows])
 
 
 def build_plan(request: PlanRequest, screen: Screen) -> tuple[Plan, Compiled | None]:
@@ -183,7 +177,7 @@ def build_plan(request: PlanRequest, screen: Screen) -> tuple[Plan, Compiled | N
         config=dataclasses.asdict(config),
         parameters=first.parameters if first else None,
         vocabulary_size=config.model.vocab_size,
-        vocabulary_from=request.corpus.vocabulary_from,
+        vocabulary_from=request.vocabulary_from,
         matmul_dtype=first.matmul_dtype if first else None,
         phases=phases,
         run=_add_up(request, phases),

@@ -1,5 +1,7 @@
 """Describe a plan for the screen, as rows of a label and a text."""
 
+from collections.abc import Sequence
+
 from bert_jax.logging.console import Rows, duration
 from bert_jax.parallel.mesh import describe_axes
 from bert_jax.planning.aot_compile import Memory
@@ -104,22 +106,16 @@ def _time(estimate: Estimate, sequences_per_row: float | None) -> Rows:
 
 
 def _collectives(estimate: Estimate) -> Rows:
-    rows = [
-        (
-            "" if number else "collectives",
-            f"{traffic.kind:18} {traffic.calls:4} x  {traffic.wire_bytes / 1e6:>7,.1f} MB over the "
-            f"{traffic.path:7}  {_ms(traffic.secs):>9}, waited for {_ms(traffic.exposed_secs)}",
-        )
-        for number, traffic in enumerate(estimate.collectives)
+    texts = [
+        f"{traffic.kind:18} {traffic.calls:4} x  {traffic.wire_bytes / 1e6:>7,.1f} MB over the "
+        f"{traffic.path:7}  {_ms(traffic.secs):>9}, waited for {_ms(traffic.exposed_secs)}"
+        for traffic in estimate.collectives
     ]
-    return rows or [("collectives", "none")]
+    return _label("collectives", texts or ["none"])
 
 
 def _alternatives(plan: PhasePlan) -> Rows:
-    rows = [
-        ("" if number else "tried", _tried(alternative))
-        for number, alternative in enumerate(plan.alternatives)
-    ]
+    rows = _label("tried", [_tried(alternative) for alternative in plan.alternatives])
     if not any(alternative.fits for alternative in plan.alternatives):
         rows.append(("", "nothing tried fits: take a larger slice or fewer rows"))
     return rows
@@ -127,10 +123,10 @@ def _alternatives(plan: PhasePlan) -> Rows:
 
 def _tried(alternative: Alternative) -> str:
     flags = " ".join(f"--{name}={value}" for name, value in alternative.settings.items())
-    if not alternative.fits:
+    if alternative.step_secs is None:
         return f"{flags}: does not fit, {_gib(alternative.memory_bytes)} or more"
-    pace = "" if alternative.step_secs is None else f", {_ms(alternative.step_secs)} per step"
-    return f"{flags}: fits, {_gib(alternative.memory_bytes)}{pace}"
+    pace = f"{_ms(alternative.step_secs)} per step"
+    return f"{flags}: fits, {_gib(alternative.memory_bytes)}, {pace}"
 
 
 def format_run(plan: Plan, prices: Prices, curve: list[str], warnings: Rows) -> Rows:
@@ -149,8 +145,7 @@ def format_run(plan: Plan, prices: Prices, curve: list[str], warnings: Rows) -> 
     rates = plan.learning_rate["rates"]
     peak = f"{max(rates):.2e} at step {plan.learning_rate['steps'][rates.index(max(rates))]:,.0f}"
     steps = f"0{run.steps:>{len(curve[0]) - 1},}"
-    labels = [f"highest {peak}, at the end {rates[-1]:.2e}", *curve, steps]
-    return rows + [("" if i else "rate", text) for i, text in enumerate(labels)]
+    return rows + _label("rate", [f"highest {peak}, at the end {rates[-1]:.2e}", *curve, steps])
 
 
 def _cost(run: RunTotals, prices: Prices, chip: str) -> Rows:
@@ -190,6 +185,11 @@ def format_scaled(row: ScaleRow) -> str:
         f"{text}{_ms(estimate.step_secs)} per step, waiting {_ms(estimate.exposed_secs)}, "
         f"{estimate.rows_per_sec_per_chip:,.0f} rows/s per chip, {estimate.peak_share:.1%} of peak"
     )
+
+
+def _label(label: str, texts: Sequence[str]) -> Rows:
+    """Put a label before the first of several texts."""
+    return [("" if number else label, text) for number, text in enumerate(texts)]
 
 
 def _gib(size: float) -> str:

@@ -20,7 +20,7 @@ from bert_jax.config.model_schema import THETAS
 from bert_jax.model.bert import resolve_dtype
 from bert_jax.runtime.run_record import MIXTURE, STORE_DIGEST, parse_config, read_pinned
 from bert_jax.train_step.schedule import compute_rates
-from data_pipeline.sampling.mixture import MIXTURE_VERSION, PARTS, MixedSource, chain
+from data_pipeline.sampling.mixture import MIXTURE_VERSION, PARTS, chain, find_stores
 from data_pipeline.sampling.mixture import make_schedule as make_shares
 from data_pipeline.spec.options import OPTIONS_OF_A_RUN
 
@@ -211,7 +211,7 @@ def _find_rows(history: History, start: int, rows: int) -> tuple[np.ndarray, np.
         for number, each in enumerate(config.phases)
         if each.seq_len == phase.seq_len
     ]
-    store_B, own_B = MixedSource((), chain(shares), shares[0][1].weights_K).find_parts(positions_B)
+    store_B, own_B = find_stores(chain(shares), positions_B)
     return digests_K[store_B], own_B
 
 

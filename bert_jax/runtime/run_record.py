@@ -74,7 +74,7 @@ MIXTURE = "mixture_version (of this bert_jax)"  # key of a fixed setting of seve
 FIXED_OF_OPTIM = ("name", "transfer", "transfer_base_width", "transfer_base_head_width")
 # Fields of a vocabulary in run records, checkpoints and store manifests.
 PINNED = ("file", "size", "lowercase", "sha256", RECORDED)
-UNTRAINED, KERNELS = "untrained", "kernels"  # keys of StepParts.record
+UNTRAINED, KERNELS = "untrained", "kernels"  # keys of Setup.record
 CONVERTED = "converted_from"  # marks a checkpoint converted from other code
 BRANCH = "branch"  # entry of a branch: the trunk's workdir and step
 

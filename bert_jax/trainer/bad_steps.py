@@ -59,20 +59,64 @@ class RollBack(Exception):
 
 
 class BadSteps:
-    """Report the bad steps of a run in step order; process 0 also records them."""
+    """Report, record and skip the bad steps of a run in step order; process 0 alone writes."""
 
-    def __init__(
-        self, storage: Workdir, config: RunConfig, feed: Feed, screen: Screen, progress: Progress
-    ) -> None:
-        self.screen = screen
+    def __init__(self, storage: Workdir, config: RunConfig, feed: Feed, screen: Screen) -> None:
+        """Read the skipped ranges on process 0 and broadcast them; `resume` follows.
+
+        Other processes' local copies of a workdir in a bucket may be stale.
+        """
         self._workdir, self._address = storage.home, storage.address
-        self._config, self._feed, self._progress = config, feed, progress
+        self._config, self._feed, self._screen = config, feed, screen
+        self._progress = Progress()
         self._is_writer = processes.number() == 0
+        text = processes.ask_first(
+            f"what {LEFT_OUT} says",
+            lambda: json.dumps([dataclasses.asdict(each) for each in read_skipped(storage.home)]),
+            config.hosts.start_secs,
+        )
+        self._skipped = parse_record(json.loads(text), list[SkippedRange], LEFT_OUT)
 
-    def cut_after(self, step: int) -> None:
-        """Delete the records of steps after `step`, which the run will repeat."""
+    def resume(self, state: TrainState, progress: Progress, shardings: TrainState) -> TrainState:
+        """Continue with a restored state and its counters; delete the records of later steps.
+
+        Advances the state's step number past the steps skipped after a roll-back to it. If the
+        first step of a phase is skipped, empties the guard's window for that phase.
+        """
+        self._progress = progress
+        step = int(state.step)
+        through = [skipped.through_step for skipped in self._skipped if skipped.after_step == step]
+        last = max([step, *through])
+        progress.left_out_steps += last - step
         if self._is_writer and (self._workdir / BAD_STEPS).exists():
-            truncate_records(self._workdir / BAD_STEPS, step)
+            truncate_records(self._workdir / BAD_STEPS, last)
+        index, window = config_lib.phase_of_step(self._config, last + 1), state.guard
+        if step <= config_lib.phase_start(self._config, index) < last:
+            count = jax.device_put(jnp.int32(0), shardings.guard.count)
+            window = dataclasses.replace(window, count=count)
+        number = jax.device_put(jnp.int32(last), shardings.step)
+        return dataclasses.replace(state, step=number, guard=window)
+
+    def skip(self, after_step: int, roll: RollBack) -> None:
+        """Skip the steps after a checkpoint up to and including the bad one.
+
+        Raises FloatingPointError at too many roll-backs to one step.
+        """
+        rolls = 1 + sum(skipped.after_step == after_step for skipped in self._skipped)
+        if rolls >= self._config.guard.most_in_a_row:
+            why = (
+                f"this is roll-back {rolls} to step {after_step} "
+                f"(config.guard.most_in_a_row is {self._config.guard.most_in_a_row})"
+            )
+            raise self.make_error(roll.step, 1, roll.reason, why)
+        self._skipped.append(SkippedRange(after_step, roll.step, roll.reason))
+        if self._is_writer:
+            write_skipped(self._workdir, self._skipped)
+        self._screen.print(
+            f"back at the weights of step {after_step:,}; steps {after_step + 1:,} to "
+            f"{roll.step:,} are skipped, the run resumes with step {roll.step + 1:,}",
+            BAD,
+        )
 
     def report_bad(self, step: int, numbers: Mapping[str, float], usual: np.ndarray) -> None:
         """Report and record a bad step; `usual` is the float32[4] of its guard.Verdict.
@@ -84,7 +128,7 @@ class BadSteps:
         config = self._config.guard
         line = make_record(self._config, self._feed, step, numbers, usual)
         words = f"{line['reason']} ({self._describe_rows(step, step)})"
-        self.screen.print(f"step {step:,} changes nothing: {words}", BAD)
+        self._screen.print(f"step {step:,} changes nothing: {words}", BAD)
         if self._is_writer:
             append_record(self._workdir / BAD_STEPS, line)
         if config.action == "roll_back":
@@ -184,67 +228,13 @@ def read_skipped(workdir: pathlib.Path) -> list[SkippedRange]:
     if not path.exists() and not path.is_symlink():
         return []
     try:
-        return _parse(small_files.read_bytes(path, workdir), path)
+        ranges = small_files.parse_json(small_files.read_bytes(path, workdir), path)
+        return parse_record(ranges, list[SkippedRange], path)
     except DamagedFile as error:
         hint = "put the file of this run back, or give another --workdir"
         raise DamagedFile(f"{error}; {hint}") from None
 
 
-def _parse(data: bytes, path: object) -> list[SkippedRange]:
-    return parse_record(small_files.parse_json(data, path), list[SkippedRange], path)
-
-
 def write_skipped(workdir: pathlib.Path, ranges: Sequence[SkippedRange]) -> None:
     """Write the skipped ranges of a run."""
     write_json(workdir / LEFT_OUT, [dataclasses.asdict(skipped) for skipped in ranges])
-
-
-class SkippedRanges:
-    """Keep the skipped ranges of a run, equal on all processes; process 0 writes them."""
-
-    def __init__(self, workdir: pathlib.Path, config: RunConfig) -> None:
-        """Read the ranges on process 0 and broadcast them.
-
-        Other processes' local copies of a workdir in a bucket may be stale.
-        """
-        self._workdir, self._config = workdir, config
-        text = processes.ask_first(
-            f"what {LEFT_OUT} says",
-            lambda: json.dumps([dataclasses.asdict(each) for each in read_skipped(workdir)]),
-            config.hosts.start_secs,
-        )
-        self._all = _parse(text.encode(), LEFT_OUT)
-
-    def pass_over(self, state: TrainState, progress: Progress, shardings: TrainState) -> TrainState:
-        """Advance a restored state's step number past the steps skipped after a roll-back to it.
-
-        If the first step of a phase is skipped, empty the guard's window for that phase.
-        """
-        step = int(state.step)
-        through = [skipped.through_step for skipped in self._all if skipped.after_step == step]
-        last = max([step, *through])
-        progress.left_out_steps += last - step
-        index, window = config_lib.phase_of_step(self._config, last + 1), state.guard
-        if step <= config_lib.phase_start(self._config, index) < last:
-            count = jax.device_put(jnp.int32(0), shardings.guard.count)
-            window = dataclasses.replace(window, count=count)
-        number = jax.device_put(jnp.int32(last), shardings.step)
-        return dataclasses.replace(state, step=number, guard=window)
-
-    def add(self, after_step: int, roll: RollBack, bad_steps: BadSteps) -> None:
-        """Record a skipped range; raise FloatingPointError at too many roll-backs to one step."""
-        rolls = 1 + sum(skipped.after_step == after_step for skipped in self._all)
-        if rolls >= self._config.guard.most_in_a_row:
-            why = (
-                f"this is roll-back {rolls} to step {after_step} "
-                f"(config.guard.most_in_a_row is {self._config.guard.most_in_a_row})"
-            )
-            raise bad_steps.make_error(roll.step, 1, roll.reason, why)
-        self._all.append(SkippedRange(after_step, roll.step, roll.reason))
-        if processes.number() == 0:
-            write_skipped(self._workdir, self._all)
-        bad_steps.screen.print(
-            f"back at the weights of step {after_step:,}; steps {after_step + 1:,} to "
-            f"{roll.step:,} are skipped, the run resumes with step {roll.step + 1:,}",
-            BAD,
-        )

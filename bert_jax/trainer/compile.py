@@ -72,19 +72,6 @@ class StepParts:
         )
 
     @property
-    def record(self) -> dict[str, Any]:
-        """Return what the run record says about untrained parts and kernel checks."""
-        kernels = {run_record.KERNELS: dict(self.kernels)} if self.kernels else {}
-        return {run_record.UNTRAINED: list(self.untrained), **kernels}
-
-    @property
-    def frozen_shardings(self) -> bert.Params:
-        """Return a NamedSharding for each parameter of the teacher."""
-        if self.teacher is None:
-            raise Refused("this run has no teacher")
-        return state_lib.shard_params(self.teacher, self.mesh, self.config.mesh)
-
-    @property
     def abstract_frozen(self) -> tuple[bert.Params, ...]:
         """Return shapes, dtypes and shardings of the teacher's parameters, () without one."""
         if self.teacher is None:
@@ -92,7 +79,7 @@ class StepParts:
         frozen = jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
             self.teacher.abstract_params,
-            self.frozen_shardings,
+            state_lib.shard_params(self.teacher, self.mesh, self.config.mesh),
         )
         return (frozen,)
 

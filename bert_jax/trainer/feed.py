@@ -227,11 +227,6 @@ class StoreFeed:
         self._sources: dict[tuple[int, str, int, int, float], ExampleSource] = {}
         self._mixtures: dict[int, MixedSource] = {}
 
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        """Return short names of the stores."""
-        return self.config.data.store_names
-
     def weights(self, index: int) -> tuple[float, ...]:
         """Return each store's share of the rows of a phase."""
         tokens = [store.train.tokens for store in self.stores]

@@ -49,25 +49,22 @@ def is_due(storage: Workdir, fresh: bool, limit_secs: float) -> bool:
     OSError if process 0 cannot read the records.
     """
     name = "whether the run begins at step 0"
-    return processes.ask_first(name, lambda: _decide(storage, fresh), limit_secs) == "fresh"
+    return bool(processes.ask_first(name, lambda: "yes" * _is_due(storage, fresh), limit_secs))
 
 
-def _decide(storage: Workdir, fresh: bool) -> str:
-    """Return "resumes", "begins", or "fresh": begin, and move the old records first."""
+def _is_due(storage: Workdir, fresh: bool) -> bool:
     try:
         if find_newest_step(storage.checkpoints) is not None:
-            return "resumes"
+            return False
         progress = _describe_progress(storage.home)
     except Refused:  # there are checkpoints, and none can be read
         if not fresh:
             raise
-        return "fresh"
-    if not progress:
-        return "begins"
-    if fresh:
-        return "fresh"
+        return True
+    if fresh or not progress:
+        return bool(progress)
     if not (storage.home / run_record.FILE).exists():
-        return "begins"  # another program's files: overwriting them is refused elsewhere
+        return False  # another program's files: overwriting them is refused elsewhere
     raise Refused(
         f"--workdir={storage.address} holds records of a run ({progress}), and "
         f"{storage.checkpoints} holds no checkpoint to resume from{_describe_strays(storage)}; "
@@ -122,10 +119,8 @@ def _describe_strays(storage: Workdir) -> str:
     folder = directory.make_absolute(storage.checkpoints)
     with explain_errors(str(folder)):
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    if not names:
-        return ""
-    more = f" and {len(names) - _STRAYS_NAMED} more" * (len(names) > _STRAYS_NAMED)
-    return f" ({', '.join(names[:_STRAYS_NAMED])}{more}: half-written, renamed or empty)"
+    listed = small_files.list_names(names, _STRAYS_NAMED)
+    return f" ({listed}: half-written, renamed or empty)" if names else ""
 
 
 def _find_free_name(storage: Workdir) -> str:

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -33,15 +33,18 @@ _FEW_LABELS = 32  # up to this many labels may be equal by chance
 
 
 @dataclasses.dataclass(frozen=True)
-class HeldoutPart:
-    """Hold the number of held-out batches of one store, and the weight of the store's sums."""
+class HeldoutSet:
+    """Hold the held-out batches of one store, their counts and their baselines."""
 
     store: str  # short name of the store
-    batches: int
-    factor: float  # multiplies the store's sums before adding all stores; 1 for a single store
+    weight: float  # the store's share of the phase
+    batches: Sequence[HostBatch]
+    tokens_B: np.ndarray  # tokens of each example
+    predictions: float  # mean per example, at training's rate
+    baseline: Mapping[str, float]
 
 
-def score_stores(parts: Sequence[HeldoutPart], results: Sequence[Any]) -> dict[str, float]:
+def score_stores(parts: Sequence[HeldoutSet], results: Sequence[Any]) -> dict[str, float]:
     """Compute mean scores from `results`, the sums of each held-out batch, in the order of `parts`.
 
     With several stores, each store's scores are named "mlm_loss/STORE". A score without a store's
@@ -50,12 +53,13 @@ def score_stores(parts: Sequence[HeldoutPart], results: Sequence[Any]) -> dict[s
     totals, waiting = [], iter(results)
     for part in parts:
         total = dict[str, float]()
-        for sums in itertools.islice(waiting, part.batches):
+        for sums in itertools.islice(waiting, len(part.batches)):
             total = metrics.add_step(total, metrics.flatten(sums))
         totals.append(total)
     if len(totals) == 1:
         return metrics.compute_heldout_means(totals[0])
-    scores = metrics.compute_heldout_means(metrics.mix([part.factor for part in parts], totals))
+    factors = [part.weight * _MIXED_EXAMPLES / len(part.tokens_B) for part in parts]
+    scores = metrics.compute_heldout_means(metrics.mix(factors, totals))
     for part, total in zip(parts, totals, strict=True):
         means = metrics.compute_heldout_means(total)
         scores |= {f"{name}/{part.store}": value for name, value in means.items()}
@@ -88,24 +92,10 @@ def count_phase(
     Raises Refused if the objective predicts next sentences and the training split has no labels.
     """
     phase, source = feed.config.phases[index], feed.open_source(index)
-    weights, batches, parts = feed.weights(index), list[HostBatch](), list[HeldoutPart]()
-    tokens, examples, baseline = 0.0, 0, dict[str, float]()  # tokens per example
-    counted = [_count_heldout(feed, index, k, objective, show) for k in range(len(weights))]
-    predictions = sum(w * own.predictions for w, own in zip(weights, counted, strict=True))
-    for weight, name, own in zip(weights, feed.store_names, counted, strict=True):
-        count = len(own.tokens_B)
-        tokens += weight * int(own.tokens_B.sum()) / count
-        of_predictions = weight * own.predictions / predictions if predictions else weight
-        for key, score in own.baseline.items():
-            # As in score_stores, a loss is a mean over predictions.
-            share = of_predictions if key.endswith("_loss") else weight
-            baseline[key] = baseline.get(key, 0.0) + share * score
-            if len(weights) > 1:
-                baseline[f"{key}/{name}"] = score
-        factor = 1.0 if len(weights) == 1 else weight * _MIXED_EXAMPLES / count
-        parts.append(HeldoutPart(name, len(own.batches), factor))
-        batches += own.batches
-        examples += count
+    parts = [_count_heldout(feed, index, k, objective, show) for k in range(len(feed.stores))]
+    tokens = sum(part.weight * int(part.tokens_B.sum()) / len(part.tokens_B) for part in parts)
+    predictions = sum(part.weight * part.predictions for part in parts)
+    baseline = _mix_baselines(parts, predictions)
     slots = source.shape.predictions
     if "unigram_causal_loss" in baseline:
         slots = phase.seq_len - 1
@@ -118,11 +108,29 @@ def count_phase(
         examples_per_row=in_row,
         per_step=per_step,
         baseline=baseline,
-        heldout_examples=examples,
-        heldout_batches=batches,
+        heldout_examples=sum(len(part.tokens_B) for part in parts),
+        heldout_batches=[batch for part in parts for batch in part.batches],
         score=functools.partial(score_stores, parts),
-        show=functools.partial(show_stores, [part.store for part in parts], baseline),
+        show=functools.partial(show_stores, feed.config.data.store_names, baseline),
     )
+
+
+def _mix_baselines(parts: Sequence[HeldoutSet], predictions: float) -> dict[str, float]:
+    """Mix the baselines of the stores as score_stores mixes scores; keep each store's, too.
+
+    `predictions` is the mean per example of all stores.
+    """
+    baseline = dict[str, float]()
+    for part in parts:
+        of_predictions = (
+            part.weight * part.predictions / predictions if predictions else part.weight
+        )
+        for key, score in part.baseline.items():
+            share = of_predictions if key.endswith("_loss") else part.weight
+            baseline[key] = baseline.get(key, 0.0) + share * score
+            if len(parts) > 1:
+                baseline[f"{key}/{part.store}"] = score
+    return baseline
 
 
 def find_in_data(feed: StoreFeed, phases: Sequence[RunPhase]) -> list[Finding]:
@@ -138,18 +146,9 @@ def find_in_data(feed: StoreFeed, phases: Sequence[RunPhase]) -> list[Finding]:
 _MIXED_EXAMPLES = 1e6  # scale of the sums over several stores; cancels in the means
 
 
-class _HeldoutCounts(NamedTuple):
-    """Hold a store's held-out batches, their counts and their baselines."""
-
-    batches: list[HostBatch]
-    tokens_B: np.ndarray  # tokens of each example
-    predictions: float  # mean per example, at training's rate
-    baseline: dict[str, float]
-
-
 def _count_heldout(
     feed: StoreFeed, index: int, number: int, objective: Objective, show: Show
-) -> _HeldoutCounts:
+) -> HeldoutSet:
     batches = feed.make_heldout_batches(index, number)
     tokens_B = np.concatenate([batch["input_mask"].sum(axis=1) for batch in batches])
     tokens_B = tokens_B[tokens_B > 1]  # rows that pad the last batch have one token each
@@ -163,7 +162,8 @@ def _count_heldout(
     predictions /= _count_predictions(evaluated, evaluated.shape.predictions, tokens_B)
     if "unigram_causal_loss" in baseline:
         predictions = sum(len(list_next_tokens(batch)) for batch in batches)
-    return _HeldoutCounts(batches, tokens_B, predictions / len(tokens_B), baseline)
+    name, weight = feed.config.data.store_names[number], feed.weights(index)[number]
+    return HeldoutSet(name, weight, batches, tokens_B, predictions / len(tokens_B), baseline)
 
 
 def _count_predictions(source: ExampleSource, slots: int, tokens_B: np.ndarray) -> float:
@@ -243,9 +243,8 @@ def _describe_store(store: Store, label: str) -> list[tuple[str, str]]:
 def _describe_mixture(feed: StoreFeed, index: int) -> str:
     """Describe each store's share in a phase, and how often the phase repeats its text."""
     phase, parts = feed.config.phases[index], []
-    for number, (name, weight) in enumerate(
-        zip(feed.store_names, feed.weights(index), strict=True)
-    ):
+    names, weights = feed.config.data.store_names, feed.weights(index)
+    for number, (name, weight) in enumerate(zip(names, weights, strict=True)):
         rows = phase.steps * phase.batch_size * weight
         epochs = rows / feed.open_split(index, number).mean_rows_per_epoch
         parts.append(f"{name} {weight:.2%} ({epochs:,.1f} epochs)")
@@ -327,8 +326,11 @@ def find_in_store(store: Store) -> list[Finding]:
     """Return findings on a store's text; [] for ready-made examples, which have no text."""
     if store.kind == EXAMPLES:
         return []
-    parts = [(each.name, *each.text.partition(". ")) for each in find_before_training(store)]
-    return [Finding(name, 0, f"{sentence}.", advice) for name, sentence, _, advice in parts]
+    findings = []
+    for name, text in find_before_training(store).items():
+        sentence, _, advice = text.partition(". ")
+        findings.append(Finding(name, 0, f"{sentence}.", advice))
+    return findings
 
 
 def find_in_pairs(rows: Mapping[str, np.ndarray], counts_V: np.ndarray) -> list[Finding]:

@@ -18,12 +18,11 @@ from typing import Any
 import jax
 
 from bert_jax import config as config_lib
+from bert_jax.checkpoint.directory import NoIntactCheckpoint
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import RunConfig
 from bert_jax.logging.console import FAINT, StepLine
 from bert_jax.logging.metrics_writer import SUMMARY, EventsFile, Listener, MetricsFile, WandbWriter
-from bert_jax.monitoring.rules import Finding, PhaseFacts
 from bert_jax.monitoring.watch import Watch
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import goodput, profiler
@@ -34,11 +33,11 @@ from bert_jax.runtime.watchdog import Watchdog, Work
 from bert_jax.train_step import guard
 from bert_jax.train_step.schedule import make_pace_of
 from bert_jax.train_step.state import TrainState
-from bert_jax.trainer.bad_steps import BadSteps, RollBack, SkippedRanges
+from bert_jax.trainer.bad_steps import BadSteps, RollBack
 from bert_jax.trainer.compile import Programs
 from bert_jax.trainer.data_check import DataCheck, describe_damage
 from bert_jax.trainer.prefetch import PlacedBatch, StepsInFlight, place_ahead
-from bert_jax.trainer.readings import Progress, RunningPhase, StepClock, StepReader
+from bert_jax.trainer.readings import Progress, RunningPhase, StepReader
 from bert_jax.trainer.setup import (
     RunStart,
     Setup,
@@ -97,9 +96,7 @@ def open_run(setup: Setup, stop: Stop, watchdog: Watchdog) -> Iterator["Training
         state, progress = _restore_or_initialize(setup, checkpoints, work)
         if not is_new:  # the restore has found which checkpoint is complete
             _show_opening(setup, ledger, done=int(state.step))
-        data_check = DataCheck(setup.stores, setup.workdir, stop, setup.config.hosts.stuck_secs)
-        at_the_end.callback(data_check.close)
-        run = TrainingRun(setup, stop, work, checkpoints, data_check, int(state.step))
+        run = TrainingRun(setup, stop, work, checkpoints, int(state.step))
         at_the_end.callback(run.close)
         run.start(state, progress)
         yield run
@@ -109,31 +106,18 @@ def open_listeners(setup: Setup) -> list[Listener]:
     """Open the listeners on process 0 (record files, monitoring, W&B); return none elsewhere."""
     if jax.process_index() > 0:
         return []
-    file = MetricsFile(setup.workdir, config_lib.total_steps(setup.config))
+    config, screen = setup.config, setup.screen
+    file = MetricsFile(setup.workdir, config_lib.total_steps(config))
     listeners: list[Listener] = [file]
-    if isinstance(setup.config, config_lib.Config):  # no rule is about fine-tuning
-        listeners.append(_open_watch(setup, setup.config, file))
+    if isinstance(config, config_lib.Config):  # no rule is about fine-tuning
+        baselines = [facts.baseline for facts in setup.phases]
+        per_step = [facts.per_step for facts in setup.phases]
+        watch = Watch(config, baselines, per_step, setup.findings, screen.finding, file)
+        listeners.append(watch)
     listeners.append(EventsFile(setup.workdir))
-    if setup.config.log.wandb:
-        listeners.append(WandbWriter(setup.workdir, setup.config, setup.screen.print))
+    if config.log.wandb:
+        listeners.append(WandbWriter(setup.workdir, config, screen.print))
     return listeners
-
-
-def _open_watch(setup: Setup, config: config_lib.Config, file: MetricsFile) -> Watch:
-    phases = [
-        PhaseFacts(
-            config_lib.phase_start(config, index),
-            facts.baseline,
-            facts.per_step["predictions_per_step"],
-            facts.per_step["examples_per_step"],
-        )
-        for index, facts in enumerate(setup.phases)
-    ]
-
-    def show(finding: Finding) -> None:
-        setup.screen.finding(finding.rule, finding.sentence, finding.advice)
-
-    return Watch(config, phases, setup.findings, show, file)
 
 
 def _restore_or_initialize(
@@ -190,38 +174,36 @@ class TrainingRun:
         stop: Stop,
         work: Work,
         checkpoints: Checkpoints,
-        data_check: DataCheck,
         started_step: int,
     ) -> None:
         """Open the programs and the listeners; `start` follows, with the state of started_step."""
         self.setup, self.stop, self.work = setup, stop, work
-        self.checkpoints, self.data_check = checkpoints, data_check
-        self.started_step = started_step
+        self.checkpoints, self.started_step = checkpoints, started_step
         self.config, self.screen, self.ledger = setup.config, setup.screen, work.ledger
-        self.skipped = SkippedRanges(setup.workdir, self.config)
+        self.bad_steps = BadSteps(setup.storage, self.config, setup.feed, self.screen)
         self.programs = Programs(setup.parts, setup.feed, setup.phases)
         self.pace_of = make_pace_of(self.config)
         self.listeners = open_listeners(setup)
         self.summary: dict[str, Any] | None = None
         self._has_state = False
+        limit_secs = self.config.hosts.stuck_secs
+        self.data_check = DataCheck(setup.stores, setup.workdir, stop, limit_secs)
 
     def start(self, state: TrainState, progress: Progress) -> None:
         """Begin at a restored or initial state, after skipped ranges; also after a roll-back."""
         for listener in self.listeners:
             listener.on_start(int(state.step))
-        self.state = self.skipped.pass_over(state, progress, self.setup.parts.shardings)
+        self.state = self.bad_steps.resume(state, progress, self.setup.parts.shardings)
         self._has_state = True
         self.progress, self.step = progress, int(self.state.step)
         self.index = 0  # the phase to train next
         self.heldout: dict[str, float] = {}  # the scores of the last evaluation
         self.in_flight = StepsInFlight()
-        setup, screen = self.setup, self.screen
-        self.bad_steps = BadSteps(setup.storage, self.config, setup.feed, screen, progress)
-        self.bad_steps.cut_after(self.step)
+        setup = self.setup
         self.readings = StepReader(setup, self._record, self.bad_steps, self.ledger, progress)
         window = setup.profiled if jax.process_index() == 0 else None
         self.profiler = Profiler(window, setup.workdir / profiler.FOLDER)
-        self.step_line = StepLine(screen, config_lib.total_steps(self.config))
+        self.step_line = StepLine(self.screen, config_lib.total_steps(self.config))
 
     @property
     def is_done(self) -> bool:
@@ -230,17 +212,14 @@ class TrainingRun:
 
     def train_phase(self) -> None:
         """Train the remaining steps of the next phase."""
-        index, phase = self.index, self.config.phases[self.index]
-        facts = self.setup.phases[index]
-        start = config_lib.phase_start(self.config, index)
-        clock = StepClock(
-            self.progress, phase.batch_size, facts.examples_per_row, self.ledger.move_to_waiting
-        )
-        self.running = running = RunningPhase(index, phase, facts, start, clock)
-        if self.setup.resize is not None and start <= self.step <= running.end:
+        index, facts = self.index, self.setup.phases[self.index]
+        wait = self.ledger.move_to_waiting
+        running = RunningPhase(self.config, index, facts, self.progress, wait)
+        self.running = running
+        if self.setup.resize is not None and running.start <= self.step <= running.end:
             with self.work.doing(goodput.COMPILING, f"phase {index}: removing neurons"):
                 self.state = self.setup.resize(self.state, index)
-        if start < self.step <= running.end:
+        if running.start < self.step <= running.end:
             self.readings.record_ended(running, self.step)
             if self._owes_evaluation():
                 self._evaluate()  # postponed by a stop, a roll-back or the end of a trunk
@@ -255,7 +234,7 @@ class TrainingRun:
         """Restore the newest checkpoint, and skip the steps up to and including the bad one."""
         self._free_state()
         state, progress = _restore_or_initialize(self.setup, self.checkpoints, self.work)
-        self.skipped.add(int(state.step), bad, self.bad_steps)
+        self.bad_steps.skip(int(state.step), bad)
         self.setup.storage.publish()  # a run killed after this resumes identically
         self.start(state, progress)
 
@@ -272,6 +251,7 @@ class TrainingRun:
         """Stop the background threads and the listeners."""
         # Everything is closed, in reverse order, even if one close raises.
         with contextlib.ExitStack() as closing:
+            closing.callback(self.data_check.close)
             for listener in self.listeners:
                 closing.callback(listener.on_close, self.summary)
             closing.callback(self._close_programs)
@@ -322,9 +302,9 @@ class TrainingRun:
         self._after_step()
         while self.step < running.end:
             with self.work.step(self.step + 1):
-                running.clock.add_wait(self.in_flight.make_room())
+                running.add_wait(self.in_flight.make_room())
                 self._take(batches)
-            running.clock.count_step()
+            running.count_step()
             self._show_step()
             self._after_step()
 
@@ -391,26 +371,26 @@ class TrainingRun:
                 do()
 
     def _end_trace(self) -> None:
-        self.running.clock.add_wait(self.in_flight.wait_for_all())
-        self.running.clock.end_interval()
+        self.running.add_wait(self.in_flight.wait_for_all())
+        self.running.end_interval()
         self._show_trace(self.profiler.close())
-        self.running.clock.start()
+        self.running.restart_clock()
 
     def _read_all_steps(self) -> None:
         with self.work.step(self.step + 1):
-            self.running.clock.add_wait(self.in_flight.wait_for_all())
+            self.running.add_wait(self.in_flight.wait_for_all())
         self.readings.read(self.running, self.step)
 
     def _read_finished_steps(self) -> None:
         self.readings.read(self.running, self.step - 1)
 
     def _restart_clock(self) -> None:
-        self.running.clock.start()
+        self.running.restart_clock()
         self.step_line.restart(self.step)
 
     def _compile_next_phase(self) -> None:
         running = self.running
-        secs_left = running.clock.secs_for((running.end - self.step) * running.phase.batch_size)
+        secs_left = running.secs_for((running.end - self.step) * running.phase.batch_size)
         if secs_left is not None and secs_left <= COMPILE_AHEAD_SECS:
             self.programs.begin(running.index + 1)
 

@@ -1,6 +1,6 @@
 """Read the results of steps, one step late, and time the steps.
 
-`Progress` holds the counters saved with checkpoints, `StepClock` times the steps of a phase,
+`Progress` holds the counters saved with checkpoints, `RunningPhase` times the steps of a phase,
 `StepReader` logs one line of metrics for each interval of steps.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from bert_jax import config as config_lib
-from bert_jax.config import Phase
+from bert_jax.config import RunConfig
 from bert_jax.runtime.goodput import Ledger
 from bert_jax.train_step import metrics
 
@@ -42,37 +42,38 @@ class Progress:
     evaluated_step: int = 0  # step of the last evaluation; a stop postpones one that is due
 
 
-class StepClock:
-    """Measure the wall time of a phase's steps; restart after each compile, evaluation or save.
+class RunningPhase:
+    """Hold the constants of the phase being trained, and measure the wall time of its steps.
 
-    Only finished steps count; steps in flight at the end of an interval count in the next one.
-    Otherwise the first line after a resume could show many times the true speed.
+    The clock restarts after each compile, evaluation or save. Only finished steps count; steps in
+    flight at the end of an interval count in the next one. Otherwise the first line after a resume
+    could show many times the true speed.
     """
 
     def __init__(
         self,
+        config: RunConfig,
+        index: int,
+        facts: "RunPhase",
         progress: Progress,
-        batch_size: int,
-        examples_per_row: float,
         on_wait: Callable[[float], None] = lambda secs: None,
     ) -> None:
-        """Measure steps of batch_size rows with a mean of examples_per_row examples each.
-
-        `on_wait` receives the seconds of each wait for a batch, for the goodput ledger.
-        """
+        """Prepare a phase by its index; `on_wait` receives the seconds of each wait for a batch."""
+        self.index, self.phase, self.facts = index, config.phases[index], facts
+        self.start = config_lib.phase_start(config, index)  # number of steps before the phase
+        self.end = self.start + self.phase.steps  # its last step, counted from 1 over the run
         self.rows_per_sec: float | None = None  # speed in the last timed interval
         self.input_wait_share = 0.0  # share of that interval spent waiting for batches
-        self._progress, self._batch_size = progress, batch_size
-        self._examples_per_row, self._on_wait = examples_per_row, on_wait
-        self._rows, self._since_secs, self._input_wait_secs = 0, 0.0, 0.0
+        self._progress, self._on_wait = progress, on_wait
+        self.restart_clock()
 
-    def start(self) -> None:
+    def restart_clock(self) -> None:
         """Start measuring."""
         self._rows, self._since_secs, self._input_wait_secs = 0, time.perf_counter(), 0.0
 
     def count_step(self) -> None:
         """Count the rows of a dispatched step."""
-        self._rows += self._batch_size
+        self._rows += self.phase.batch_size
 
     def add_wait(self, secs: float) -> None:
         """Add seconds in which the devices waited for a batch."""
@@ -85,7 +86,7 @@ class StepClock:
         `steps_under_way` is the number of dispatched steps that have not finished. If no step has
         finished, the interval continues.
         """
-        rows_under_way = min(self._rows, steps_under_way * self._batch_size)
+        rows_under_way = min(self._rows, steps_under_way * self.phase.batch_size)
         rows = self._rows - rows_under_way
         if rows == 0:
             return
@@ -95,30 +96,14 @@ class StepClock:
         # longer than this interval.
         self.input_wait_share = min(1.0, self._input_wait_secs / secs)
         self._progress.train_secs += secs
-        self._progress.timed_sequences += rows * self._examples_per_row
+        self._progress.timed_sequences += rows * self.facts.examples_per_row
         self._progress.input_wait_secs += self._input_wait_secs
-        self.start()
+        self.restart_clock()
         self._rows = rows_under_way
 
     def secs_for(self, rows: int) -> float | None:
         """Estimate the seconds for `rows` rows at the last measured speed; None before any."""
         return None if self.rows_per_sec is None else rows / self.rows_per_sec
-
-
-@dataclasses.dataclass(frozen=True)
-class RunningPhase:
-    """Hold the constants of the phase being trained, and its clock."""
-
-    index: int
-    phase: Phase
-    facts: "RunPhase"
-    start: int  # number of steps of the run before the phase
-    clock: StepClock
-
-    @property
-    def end(self) -> int:
-        """Return the number of the phase's last step, counted from 1 over the run."""
-        return self.start + self.phase.steps
 
 
 class StepReader:
@@ -155,10 +140,10 @@ class StepReader:
         for step, sums in jax.device_get(finished):
             self._count(step, sums)
             if step % self._config.log_every_steps == 0 or self._ends_objective(running, step):
-                running.clock.end_interval(len(self._unread))
+                running.end_interval(len(self._unread))
                 self._record_interval(running, step)
         if not self._unread:
-            running.clock.end_interval()
+            running.end_interval()
 
     def record_ended(self, running: RunningPhase, step: int) -> None:
         """Log the restored interval if `step` ends an objective, as at the start of a branch."""
@@ -186,10 +171,10 @@ class StepReader:
     def _record_interval(self, running: RunningPhase, step: int) -> None:
         line = metrics.compute_means(self._progress.interval)
         self._progress.interval = {}
-        pace, secs_left = running.clock.rows_per_sec, None
+        pace, secs_left = running.rows_per_sec, None
         if pace is not None:  # None until an interval was timed
             line["sequences_per_sec"] = pace * running.facts.examples_per_row
-            line["input_wait_share"] = running.clock.input_wait_share
+            line["input_wait_share"] = running.input_wait_share
             secs_left = self.positions_left(running, step) / (pace * running.phase.seq_len)
         line["goodput"] = self._ledger.goodput
         self._ledger.write()
@@ -199,7 +184,7 @@ class StepReader:
         if secs_left is not None and not self._end_was_shown:
             self._screen.expected_end(secs_left)
             self._end_was_shown = True
-        self._warn_if_input_bound(running.clock.input_wait_share)
+        self._warn_if_input_bound(running.input_wait_share)
 
     def _warn_if_input_bound(self, share: float) -> None:
         now_secs = time.monotonic()

@@ -16,10 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax import config as config_lib
-from bert_jax.checkpoint.directory import check_space
+from bert_jax.checkpoint.directory import NoIntactCheckpoint, check_space
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.checkpoint.reader import find_newest_step, find_run
-from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import Config, ResolvedRun, RunConfig, StoreFacts, resolve
 from bert_jax.logging import metrics_writer
 from bert_jax.logging.console import Screen
@@ -31,7 +30,7 @@ from bert_jax.parallel import processes
 from bert_jax.runtime import goodput, history, profiler, resume, run_record
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.profiler import Window
-from bert_jax.runtime.run_record import BRANCH, Change, Provenance
+from bert_jax.runtime.run_record import Change, Provenance
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.train_step import mup
 from bert_jax.train_step import state as state_lib
@@ -76,8 +75,12 @@ class Setup:
     @property
     def record(self) -> dict[str, Any]:
         """Return the run record's entries about untrained parts, kernel checks and the trunk."""
-        branch = {} if self.trunk is None else {BRANCH: dataclasses.asdict(self.trunk)}
-        return self.parts.record | branch
+        record: dict[str, Any] = {run_record.UNTRAINED: list(self.parts.untrained)}
+        if self.parts.kernels:
+            record[run_record.KERNELS] = dict(self.parts.kernels)
+        if self.trunk is not None:
+            record[run_record.BRANCH] = dataclasses.asdict(self.trunk)
+        return record
 
     @property
     def config(self) -> RunConfig:
@@ -142,7 +145,7 @@ def build_setup(
     jax.set_mesh(parts.mesh)
     frozen: tuple[bert.Params, ...] = ()
     if teacher is not None and parts.teacher is not None:
-        shardings = parts.frozen_shardings
+        shardings = state_lib.shard_params(parts.teacher, parts.mesh, run.mesh)
         frozen = (teacher_lib.place_teacher(teacher, parts.teacher, parts.mesh, shardings),)
         rows = [("teacher", f"{teacher.parameter_count:,} from {teacher.address}"), *rows]
 

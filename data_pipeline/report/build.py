@@ -72,9 +72,9 @@ def print_report(
     )
     for name, value in facts:
         print_fact(console, name, value, _LABEL_WIDTH)
-    stripped_share = stripped / max(1, add_splits(manifest, "tokens"))
-    for finding in (*find_in_build(manifest), *find_stripped_marks(stripped_share)):
-        print_paragraph(console, f"! {finding.text}", "yellow")
+    tokens = add_splits(manifest, "tokens")
+    for finding in (*find_in_build(manifest), *find_stripped_marks(stripped, tokens)):
+        print_paragraph(console, f"! {finding}", "yellow")
     if not can_be_trained_on(manifest):
         return
     console.print("\n  [dim]next[/]")

@@ -15,7 +15,6 @@ from data_pipeline.report.lengths import Lengths
 from data_pipeline.report.repeats import Repeats
 from data_pipeline.report.rows import ShownExample, ShownToken
 from data_pipeline.store import HELDOUT, TRAIN
-from data_pipeline.store.findings import StoreFinding
 from data_pipeline.vocab import describe_case
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -110,9 +109,7 @@ def _describe_sample(health: Health) -> str:
     )
 
 
-def print_health(
-    console: rich.console.Console, health: Health, findings: Sequence[StoreFinding]
-) -> None:
+def print_health(console: rich.console.Console, health: Health, findings: Sequence[str]) -> None:
     """Print the whole report; findings are its first and its last lines."""
     _print_findings(console, findings)
     counts = [(_INDENT + label, *values) for label, values in list_counts(health)]
@@ -144,9 +141,9 @@ def print_health(
     _print_findings(console, findings)
 
 
-def _print_findings(console: rich.console.Console, findings: Sequence[StoreFinding]) -> None:
+def _print_findings(console: rich.console.Console, findings: Sequence[str]) -> None:
     for finding in findings:
-        print_paragraph(console, f"! {finding.text}", "yellow")
+        print_paragraph(console, f"! {finding}", "yellow")
     if not findings:
         console.print("  [green]nothing looks wrong[/]")
 

@@ -6,14 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_pipeline.io.refused import Refused
 from data_pipeline.spec import hashing
 from data_pipeline.spec.schema import restore_ids
 
 # First counters of a row's draws: order of positions, replacements, random ids, run lengths.
 _CHOOSE, _REPLACE, _RANDOM_ID, _RUN_LENGTH = 0, 1 << 16, 2 << 16, 3 << 16
-# Sort keys after all candidates.
-_NEVER, _LAST = np.uint32(2**32 - 1), np.uint64(2**64 - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +25,14 @@ class MaskRules:
     random_token_share: float = 0.1  # share of the predicted tokens shown as any id; the rest stays
     masking: str = "token"  # or "whole_word", or "ngram": runs of 1 to longest_ngram whole words
     longest_ngram: int = 3
-    is_continuation_V: np.ndarray | None = None  # bool, True for pieces that continue a word
+    is_continuation_V: np.ndarray | None = None  # bool: continues a word; not for single tokens
     exact: bool = False  # Google's rule for whole words, which may continue past the [SEP] of A
     weights_V: np.ndarray | None = None  # float64, per id; 0: never chosen; None: all equal
+
+    @property
+    def longest_run(self) -> int:
+        """Return the most whole words that are chosen together."""
+        return self.longest_ngram if self.masking == "ngram" else 1
 
 
 class Masks(NamedTuple):
@@ -83,22 +85,20 @@ def mask_rows(
     Shapes: int32[B,S] (changed), bool[B,S] False at [CLS], [SEP] and padding, int[B] the number of
     tokens, uint64[B] -> Masks of B rows and P slots.
 
-    Raises:
-      Refused: the rules mask whole words without is_continuation_V.
-
     Source: Devlin et al. 2019, section 3.1; create_pretraining_data.py@eedf5716ce,
     create_masked_lm_predictions.
     """
     slots = rules.max_predictions_per_seq
-    if rules.weights_V is not None:
-        is_text_BS = is_text_BS & (rules.weights_V.take(input_ids_BS) > 0)
+    weight_BS = None if rules.weights_V is None else rules.weights_V.take(input_ids_BS)
+    if weight_BS is not None:
+        is_text_BS = is_text_BS & (weight_BS > 0)
     count_B = count_predictions(length_B, np.count_nonzero(is_text_BS, axis=1), rules)
     if rules.masking == "token":
-        if rules.weights_V is None:
-            positions_BP = _choose_positions(is_text_BS, row_keys_B, slots)
+        if weight_BS is None:
+            keys_BS, low_mask = _make_sort_keys(is_text_BS, row_keys_B)
         else:
-            weight_BS = rules.weights_V.take(input_ids_BS)
-            positions_BP = _choose_by_weight(weight_BS, is_text_BS, row_keys_B, slots)
+            keys_BS, low_mask = _make_weighted_keys(weight_BS, is_text_BS, row_keys_B)
+        positions_BP = (_take_smallest(keys_BS, slots) & low_mask).astype(np.int32)
         used_BP = np.arange(slots) < count_B[:, None]
         # Unused slots sort after all positions, then become 0 = [CLS].
         positions_BP[~used_BP] = np.iinfo(np.int32).max
@@ -113,33 +113,29 @@ def mask_rows(
     return Masks(positions_BP, original_BP, used_BP.astype(np.float32))
 
 
-def _choose_positions(is_text_BS: np.ndarray, row_keys_B: np.ndarray, slots: int) -> np.ndarray:
-    """Choose the first `slots` positions of text in random order: int32[B,P].
-
-    Positions past a row's tokens come last, in no meaningful order.
-    """
-    keys_BS, low_mask = _make_sort_keys(is_text_BS, row_keys_B)
-    return (_take_smallest(keys_BS, slots, _NEVER) & low_mask).astype(np.int32)
-
-
-def _take_smallest(keys_BS: np.ndarray, slots: int, filler: np.unsignedinteger[Any]) -> np.ndarray:
+def _take_smallest(keys_BS: np.ndarray, slots: int) -> np.ndarray:
     """Return the `slots` smallest keys per row, ascending, [B,P]; reorder `keys_BS` in place."""
     rows, seq_len = keys_BS.shape
     if slots < seq_len:
         keys_BS.partition(slots - 1, axis=1)
-    keys_BP = np.full((rows, slots), filler)
+    keys_BP = np.full((rows, slots), _last_key(keys_BS), keys_BS.dtype)
     keys_BP[:, : min(slots, seq_len)] = keys_BS[:, :slots]
     keys_BP.sort(axis=1)
     return keys_BP
 
 
-def _choose_by_weight(
-    weight_BS: np.ndarray, is_text_BS: np.ndarray, row_keys_B: np.ndarray, slots: int
-) -> np.ndarray:
-    """Sample `slots` text positions without replacement, by weight: float64[B,S] -> int32[B,P].
+def _last_key(keys: np.ndarray) -> int:
+    """Return the key that sorts after all candidates."""
+    return int(np.iinfo(keys.dtype).max)
 
-    Draw an exponential time per position, with the weight as its rate, and take the smallest
-    times (Efraimidis and Spirakis 2006). Slots past the text of a row have no meaningful order.
+
+def _make_weighted_keys(
+    weight_BS: np.ndarray, is_text_BS: np.ndarray, row_keys_B: np.ndarray
+) -> tuple[np.ndarray, np.unsignedinteger[Any]]:
+    """Make keys like _make_sort_keys, uint64[B,S], that sample positions by float64[B,S] weights.
+
+    Draw an exponential time per position, with the weight as its rate: the smallest times are a
+    sample without replacement (Efraimidis and Spirakis 2006).
     """
     position_S = np.arange(is_text_BS.shape[1], dtype=np.uint32)
     bits_BS = hashing.hash32(row_keys_B, position_S + np.uint32(_CHOOSE))
@@ -148,32 +144,30 @@ def _choose_by_weight(
     time_BS = (-np.log((bits_BS + 0.5) / 2**32) / rate_BS).astype(np.float32)
     # Positive floats sort like their bits; the position in the lower bits breaks ties.
     keys_BS = time_BS.view(np.uint32).astype(np.uint64) << np.uint64(32) | position_S
-    keys_BS[~is_text_BS] = _LAST
-    keys_BP = _take_smallest(keys_BS, slots, _LAST)
-    return (keys_BP & np.uint64(0x7FFFFFFF)).astype(np.int32)
+    keys_BS[~is_text_BS] = _last_key(keys_BS)
+    return keys_BS, np.uint64(0x7FFFFFFF)
 
 
 def _make_sort_keys(
     is_candidate_BS: np.ndarray, row_keys_B: np.ndarray
-) -> tuple[np.ndarray, np.uint32]:
+) -> tuple[np.ndarray, np.unsignedinteger[Any]]:
     """Make keys that sort each row's candidates into random order: uint32[B,S], and a bit mask.
 
     The lowest bits of a key hold its position and the others a hash, so the keys can be sorted in
-    place; key & mask is the position. Positions that are not candidates get the key _NEVER, which
-    sorts last.
+    place; key & mask is the position. Positions that are not candidates get _last_key.
     """
     position_S = np.arange(is_candidate_BS.shape[1], dtype=np.uint32)
     low_mask = np.uint32((1 << max(1, (len(position_S) - 1).bit_length())) - 1)
     keys_BS = hashing.hash32(row_keys_B, position_S + np.uint32(_CHOOSE))
     keys_BS &= ~low_mask
     keys_BS |= position_S
-    np.putmask(keys_BS, ~is_candidate_BS, _NEVER)
+    np.putmask(keys_BS, ~is_candidate_BS, _last_key(keys_BS))
     return keys_BS, low_mask
 
 
 @dataclasses.dataclass(frozen=True)
 class _Words:
-    """Hold the W words of B rows, row after row, followed by empty words as padding.
+    """Hold the W words of B rows, row after row, followed by a longest run of empty words.
 
     Number the text tokens consecutively over all rows, without special tokens and padding.
     """
@@ -182,6 +176,7 @@ class _Words:
     opens_segment_W: np.ndarray  # bool, no word precedes it directly in its row
     starts_BS: np.ndarray  # bool
     number_BS: np.ndarray  # int32, number of the word that starts here; undefined elsewhere
+    is_taken_W: np.ndarray  # bool
 
 
 def choose_words(
@@ -202,59 +197,42 @@ def choose_words(
     Shapes: int32[B,S], bool[B,S] False at [CLS], [SEP] and padding, int64[B], uint64[B]
     -> bool[B,S], at most count_B True per row; fewer if all remaining words are too long.
 
-    Raises:
-      Refused: the rules have no is_continuation_V.
-
     Source: create_masked_lm_predictions in create_pretraining_data.py, google-research/
     bert@eedf5716ce and albert@0cf7f5745e, which lets a run continue after a [SEP].
     """
-    if rules.is_continuation_V is None:
-        raise Refused(
-            f"config.data.masking is {rules.masking!r} but it is unknown which pieces continue a "
-            "word; pass the vocabulary's is_continuation, or mask by 'token'"
-        )
-    longest = rules.longest_ngram if rules.masking == "ngram" else 1
-    words = _find_words(input_ids_BS, is_text_BS, rules.is_continuation_V, longest, rules.exact)
+    words = _find_words(input_ids_BS, is_text_BS, rules)
     keys_BS, low_mask = _make_sort_keys(words.starts_BS, row_keys_B)
     keys_BS.sort(axis=1)
 
-    is_taken_W = np.zeros(len(words.first_token_W), bool)
     room_B = count_B.copy()
     rows = np.arange(len(count_B))  # rows with room for tokens and with unvisited words
     for rank in range(keys_BS.shape[1]):
         keys = keys_BS[rows, rank]
-        is_open = (keys != _NEVER) & (room_B[rows] > 0)
+        is_open = (keys != _last_key(keys)) & (room_B[rows] > 0)
         rows, keys = rows[is_open], keys[is_open]
         if not len(rows):
             break
         position = keys & low_mask
-        drawn = None
-        if longest > 1:
+        drawn = np.ones(len(rows), np.int64)
+        if rules.longest_run > 1:
             bits = hashing.hash32(row_keys_B[rows], (position + np.uint32(_RUN_LENGTH))[:, None])
-            drawn = _draw_run_lengths(bits[:, 0], longest)
-        room_B[rows] -= _take_runs(
-            words, words.number_BS[rows, position], room_B[rows], drawn, longest, is_taken_W
-        )
+            drawn = _draw_run_lengths(bits[:, 0], rules.longest_run)
+        room_B[rows] -= _take_runs(words, words.number_BS[rows, position], room_B[rows], drawn)
 
     tokens_W = np.diff(words.first_token_W, append=words.first_token_W[-1])
     chosen_BS = np.zeros(is_text_BS.shape, bool)
-    chosen_BS[is_text_BS] = np.repeat(is_taken_W, tokens_W)
+    chosen_BS[is_text_BS] = np.repeat(words.is_taken_W, tokens_W)
     return chosen_BS
 
 
-def _find_words(
-    input_ids_BS: np.ndarray,
-    is_text_BS: np.ndarray,
-    is_continuation_V: np.ndarray,
-    empty_words: int,
-    joins_segments: bool,
-) -> _Words:
-    """Split each row into words, which end with their segment unless joins_segments is set."""
+def _find_words(input_ids_BS: np.ndarray, is_text_BS: np.ndarray, rules: MaskRules) -> _Words:
+    """Split each row into words, which end with their segment except by exact rules."""
+    assert rules.is_continuation_V is not None
     opens_segment_BS = is_text_BS.copy()
     opens_segment_BS[:, 1:] &= ~is_text_BS[:, :-1]
-    starts_BS = ~is_continuation_V.take(input_ids_BS)
+    starts_BS = ~rules.is_continuation_V.take(input_ids_BS)
     starts_BS &= is_text_BS
-    if joins_segments:
+    if rules.exact:
         starts_BS[np.arange(len(is_text_BS)), is_text_BS.argmax(axis=1)] = True
         starts_BS &= is_text_BS  # a row without text
     else:
@@ -263,11 +241,13 @@ def _find_words(
     number_BS = np.cumsum(starts_BS, dtype=np.int32).reshape(starts_BS.shape)
     number_BS -= 1
     tokens = np.int32(np.count_nonzero(is_text_BS))
+    first_token_W = np.append(first_token_W, np.full(rules.longest_run, tokens))
     return _Words(
-        first_token_W=np.append(first_token_W, np.full(empty_words, tokens)),
-        opens_segment_W=np.append(opens_segment_BS[starts_BS], np.ones(empty_words, bool)),
+        first_token_W=first_token_W,
+        opens_segment_W=np.append(opens_segment_BS[starts_BS], np.ones(rules.longest_run, bool)),
         starts_BS=starts_BS,
         number_BS=number_BS,
+        is_taken_W=np.zeros(len(first_token_W), bool),
     )
 
 
@@ -279,34 +259,29 @@ def _draw_run_lengths(bits_N: np.ndarray, longest: int) -> np.ndarray:
 
 
 def _take_runs(
-    words: _Words,
-    first_N: np.ndarray,
-    room_N: np.ndarray,
-    drawn_N: np.ndarray | None,
-    longest: int,
-    is_taken_W: np.ndarray,
+    words: _Words, first_N: np.ndarray, room_N: np.ndarray, drawn_N: np.ndarray
 ) -> np.ndarray:
     """Take a run of words that begins at first_N in each of N rows, if its tokens fit in room_N.
 
-    Mark its words in is_taken_W. drawn_N are the lengths of runs in words; None means 1.
+    Mark its words in is_taken_W. drawn_N are the lengths of runs in words.
 
     Returns:
       int64[N], the tokens of each run; 0 for a run not taken.
     """
     token_N = words.first_token_W[first_N]
-    is_free_N = ~is_taken_W[first_N]
+    is_free_N = ~words.is_taken_W[first_N]
     fits_N = words.first_token_W[first_N + 1] - token_N <= room_N
     length_N = fits_N.astype(np.int64)
-    if drawn_N is not None:
-        for number in range(1, longest):
-            fits_N &= drawn_N > number
-            fits_N &= ~words.opens_segment_W[first_N + number]
-            fits_N &= words.first_token_W[first_N + number + 1] - token_N <= room_N
-            is_free_N &= ~(fits_N & is_taken_W[first_N + number])
-            length_N += fits_N
+    longest = int(drawn_N.max())
+    for number in range(1, longest):
+        fits_N &= drawn_N > number
+        fits_N &= ~words.opens_segment_W[first_N + number]
+        fits_N &= words.first_token_W[first_N + number + 1] - token_N <= room_N
+        is_free_N &= ~(fits_N & words.is_taken_W[first_N + number])
+        length_N += fits_N
     length_N *= is_free_N
     for number in range(longest):
-        is_taken_W[first_N[length_N > number] + number] = True
+        words.is_taken_W[first_N[length_N > number] + number] = True
     return words.first_token_W[first_N + length_N] - token_N
 
 

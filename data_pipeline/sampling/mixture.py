@@ -3,14 +3,12 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from data_pipeline.io.refused import Refused
 from data_pipeline.sampling.source import ExampleSource
-from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.spec.schema import RowShape
 
 MIXTURE_VERSION = 2  # increment it when the same weights assign rows to other stores
 PARTS = 100_000  # weights are rounded to multiples of 1 / PARTS
@@ -114,25 +112,31 @@ def chain(schedules: Sequence[tuple[int, Schedule]]) -> tuple[Stretch, ...]:
     return tuple(stretches)
 
 
-@dataclasses.dataclass(frozen=True)
+def find_stores(
+    stretches: Sequence[Stretch], positions: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the store of each position, and the position in the stream of that store."""
+    positions = np.asarray(positions, np.int64)
+    starts = [stretch.start for stretch in stretches]
+    stretch_B = np.searchsorted(starts, positions, side="right") - 1
+    store_B, own_B = np.empty_like(positions), np.empty_like(positions)
+    for number, stretch in enumerate(stretches):
+        is_in = stretch_B == number
+        stores, earlier = stretch.schedule.locate(positions[is_in] - stretch.start)
+        store_B[is_in], own_B[is_in] = stores, stretch.first_K[stores] + earlier
+    return store_B, own_B
+
+
 class MixedSource(ExampleSource):
     """Mix several stores into one stream; the rows of each store keep their order."""
 
-    sources: Sequence[ExampleSource]  # one per store, all of one shape
-    stretches: Sequence[Stretch]
-    weights_K: np.ndarray  # float64: share of each store, by which means are weighted
-
-    @property
-    def shape(self) -> RowShape:  # type: ignore[override]
-        return self.sources[0].shape
-
-    @property
-    def options(self) -> PretrainOptions:  # type: ignore[override]
-        return self.sources[0].options
-
-    @property
-    def special_ids(self) -> Mapping[str, int]:  # type: ignore[override]
-        return self.sources[0].special_ids
+    def __init__(
+        self, sources: Sequence[ExampleSource], stretches: Sequence[Stretch], weights_K: np.ndarray
+    ) -> None:
+        """Mix one source per store, all of one shape; means are weighted by float64[K] shares."""
+        first = sources[0]
+        self.shape, self.options, self.special_ids = first.shape, first.options, first.special_ids
+        self.sources, self.stretches, self.weights_K = sources, stretches, weights_K
 
     @property
     def mean_rows_per_epoch(self) -> float:
@@ -145,8 +149,7 @@ class MixedSource(ExampleSource):
 
     @property
     def mean_examples_in_row(self) -> float:
-        means = [source.mean_examples_in_row for source in self.sources]
-        return float(self.weights_K @ np.array(means))
+        return float(self.weights_K @ [source.mean_examples_in_row for source in self.sources])
 
     def rows_in_epoch(self, epoch: int) -> int:
         """Return the rows after which the first store has been read once, in any epoch."""
@@ -154,7 +157,10 @@ class MixedSource(ExampleSource):
         return max(1, int(self.mean_rows_per_epoch))
 
     def find_stores(self, positions: np.ndarray) -> np.ndarray:
-        return self.find_parts(positions)[0]
+        return find_stores(self.stretches, positions)[0]
+
+    def find_parts(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return find_stores(self.stretches, positions)
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return each row's epoch and index within the epoch, both in the stream of its store."""
@@ -167,15 +173,3 @@ class MixedSource(ExampleSource):
 
     def make_rows_of_part(self, part: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
         return self.sources[part].rows(index_B)
-
-    def find_parts(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the store of each position, and the position in the stream of that store."""
-        positions = np.asarray(positions, np.int64)
-        starts = [stretch.start for stretch in self.stretches]
-        stretch_B = np.searchsorted(starts, positions, side="right") - 1
-        store_B, own_B = np.empty_like(positions), np.empty_like(positions)
-        for number, stretch in enumerate(self.stretches):
-            is_in = stretch_B == number
-            stores, earlier = stretch.schedule.locate(positions[is_in] - stretch.start)
-            store_B[is_in], own_B[is_in] = stores, stretch.first_K[stores] + earlier
-        return store_B, own_B

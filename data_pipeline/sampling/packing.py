@@ -66,11 +66,11 @@ def plan_rows(lengths_E: np.ndarray, key: int, seq_len: int, most_examples: int)
             first_place_CN[composition, slot] = free_place_L[length] + slot - lengths.index(length)
         for length in set(lengths):
             free_place_L[length] += rows * lengths.count(length)
-    end_row_C = np.cumsum(np.fromiter(rows_by_composition.values(), np.int64, compositions))
+    rows_C = np.fromiter(rows_by_composition.values(), np.int64, compositions)
     return RowPlan(
-        rows=sum(rows_by_composition.values()),
+        rows=int(rows_C.sum()),
         order_E=order_E,
-        first_row_C=end_row_C - np.fromiter(rows_by_composition.values(), np.int64, compositions),
+        first_row_C=np.cumsum(rows_C) - rows_C,
         first_place_CN=first_place_CN,
         place_step_CN=place_step_CN,
     )

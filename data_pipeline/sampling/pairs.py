@@ -18,7 +18,7 @@ class Spans:
     """Hold the text of B examples as slices of the split's token_ids.
 
     An example is [CLS] A [SEP] B [SEP]; if B has no tokens, [CLS] A [SEP]. In full_sentences A
-    may cross document ends: there are K in the batch, each marked by an additional [SEP].
+    may cross document ends: there are K in the batch, in order, each marked by an additional [SEP].
     """
 
     first_sentence_B: np.ndarray  # int64, identifies the example within its walk
@@ -28,13 +28,13 @@ class Spans:
     b_tokens_B: np.ndarray
     label_B: np.ndarray  # bool: B does not follow A (nsp), or is before it in the text (sop)
     has_label_B: np.ndarray  # bool
-    document_ends_B: np.ndarray  # int64, document ends in each example
-    tokens_before_K: np.ndarray  # int64, tokens of A before each document end, in batch order
+    end_rows_K: np.ndarray  # int64, the example of each document end
+    end_positions_K: np.ndarray  # int64, the position of its [SEP], after [CLS]
 
     @property
     def a_and_ends_B(self) -> np.ndarray:
         """Count the tokens of A, the [SEP] tokens at document ends included: int64[B]."""
-        return self.a_tokens_B + self.document_ends_B
+        return self.a_tokens_B + np.bincount(self.end_rows_K, minlength=len(self.a_tokens_B))
 
     @property
     def length_B(self) -> np.ndarray:
@@ -132,8 +132,8 @@ def _find_pairs(split: Split, walk: Walk, examples_B: np.ndarray) -> Spans:
         b_tokens_B=b_tokens_B,
         label_B=is_random_B,
         has_label_B=b_tokens_B > 0,  # a single sentence has no order (sop)
-        document_ends_B=np.zeros(len(first_B), np.int64),
-        tokens_before_K=np.zeros(0, np.int64),
+        end_rows_K=np.zeros(0, np.int64),
+        end_positions_K=np.zeros(0, np.int64),
     )
 
 
@@ -151,9 +151,9 @@ def _find_runs(split: Split, walk: Walk, examples_B: np.ndarray) -> Spans:
         next_B = np.minimum(document_B[rows] + document_ends_B[rows] + 1, last_document + 1)
         rows = rows[split.document_offsets[next_B] < end_B[rows]]
         document_ends_B[rows] += 1
-    of_K = np.repeat(np.arange(len(first_B)), document_ends_B)
-    start_K = (np.cumsum(document_ends_B) - document_ends_B)[of_K]
-    document_K = document_B[of_K] + 1 + np.arange(len(of_K)) - start_K
+    row_K = np.repeat(np.arange(len(first_B)), document_ends_B)
+    number_K = np.arange(len(row_K)) - (np.cumsum(document_ends_B) - document_ends_B)[row_K]
+    document_K = document_B[row_K] + 1 + number_K
     token_K = split.sentence_offsets[split.document_offsets[document_K]]
     return Spans(
         first_sentence_B=first_B,
@@ -163,8 +163,8 @@ def _find_runs(split: Split, walk: Walk, examples_B: np.ndarray) -> Spans:
         b_tokens_B=nothing_B,
         label_B=np.zeros(len(first_B), bool),
         has_label_B=np.zeros(len(first_B), bool),
-        document_ends_B=document_ends_B,
-        tokens_before_K=token_K - a_start_B[of_K],
+        end_rows_K=row_K,
+        end_positions_K=1 + token_K - a_start_B[row_K] + number_K,
     )
 
 

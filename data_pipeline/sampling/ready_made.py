@@ -44,8 +44,7 @@ class StoredExamples(ExampleSource):
         return len(self.split_rows)  # every epoch has each example once
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        epoch_B, index_B = np.divmod(np.asarray(positions, np.int64), len(self.split_rows))
-        return epoch_B, index_B
+        return np.divmod(np.asarray(positions, np.int64), len(self.split_rows))
 
     def make_rows_of_part(self, part: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
         key = hashing.derive_key(
@@ -90,20 +89,17 @@ def open_stored_examples(
     """
     options.check()
     _check_options(store, options)
-    lengths = store.manifest["examples"]
-    if str(seq_len) not in lengths:
+    slots = {
+        n: length["max_predictions_per_seq"] for n, length in store.manifest["examples"].items()
+    }
+    if slots.get(str(seq_len)) != max_predictions_per_seq:
+        kinds = " and ".join(f"{n} tokens with {most} predictions" for n, most in slots.items())
         raise Refused(
-            f"seq_len is {seq_len}, but {store.directory} holds ready-made examples of "
-            f"{' and '.join(lengths)} tokens: give --seq_len or config.phases one of these, or "
-            "import others"
+            f"seq_len is {seq_len} and max_predictions_per_seq is {max_predictions_per_seq}, but "
+            f"{store.directory} holds ready-made examples of {kinds}: give --seq_len and "
+            "--max_predictions_per_seq or config.phases such numbers, or import others"
         )
-    length = lengths[str(seq_len)]
-    if max_predictions_per_seq != length["max_predictions_per_seq"]:
-        raise Refused(
-            f"max_predictions_per_seq is {max_predictions_per_seq}, but the ready-made examples "
-            f"of {seq_len} tokens in {store.directory} have {length['max_predictions_per_seq']}: "
-            "give --max_predictions_per_seq or config.phases that number"
-        )
+    length = store.manifest["examples"][str(seq_len)]
     shape = RowShape(seq_len, max_predictions_per_seq, 1)
     examples = sum(length[split] for split in SPLIT_ROWS)
 

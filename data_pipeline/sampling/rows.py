@@ -45,13 +45,17 @@ def gather_text(spans: Spans, token_ids_T: np.ndarray, layout: RowLayout) -> Tex
     a_zero_B, b_zero_B = spans.a_start_B - 1, spans.b_start_B - first_sep_B - 1
     source_BS = np.where(is_after_a_BS, b_zero_B[:, None], a_zero_B[:, None])
     source_BS += position_S
-    end_rows_K, end_positions_K = _locate_document_ends(spans)
-    if len(end_rows_K):  # each [SEP] shifts later tokens by one position
+    if len(spans.end_rows_K):  # each [SEP] shifts later tokens by one position
         is_end_BS = np.zeros(source_BS.shape, bool)
-        is_end_BS[end_rows_K, end_positions_K] = True
+        is_end_BS[spans.end_rows_K, spans.end_positions_K] = True
         source_BS -= np.cumsum(is_end_BS, axis=1)
     stored_BS = token_ids_T.take(source_BS, mode="clip")
-    _check_ids(stored_BS, layout.mask_rules.vocab_size)
+    largest, vocab_size = stored_BS.max(initial=0), layout.mask_rules.vocab_size
+    if largest >= vocab_size:
+        raise Refused(
+            f"token id {largest} of the store is beyond its vocabulary of {vocab_size} ids; it is "
+            "damaged or was built with another vocabulary: copy or build it again"
+        )
     ids_BS = stored_BS.astype(np.int32)
     is_token_BS = position_S <= last_B[:, None]
     ids_BS[~is_token_BS] = special["pad"]
@@ -62,27 +66,11 @@ def gather_text(spans: Spans, token_ids_T: np.ndarray, layout: RowLayout) -> Tex
         (row_B, np.zeros_like(row_B), "cls"),
         (row_B, first_sep_B, "sep"),
         (row_B, last_B, "sep"),
-        (end_rows_K, end_positions_K, "sep"),
+        (spans.end_rows_K, spans.end_positions_K, "sep"),
     ):
         ids_BS[rows, positions] = special[name]
         is_text_BS[rows, positions] = False
     return Text(ids_BS, is_token_BS, is_text_BS, is_after_a_BS & is_token_BS)
-
-
-def _locate_document_ends(spans: Spans) -> tuple[np.ndarray, np.ndarray]:
-    """Return row and position of each [SEP] between two documents: int64[K], int64[K]."""
-    of_K = np.repeat(np.arange(len(spans.document_ends_B)), spans.document_ends_B)
-    before_B = np.cumsum(spans.document_ends_B) - spans.document_ends_B
-    number_K = np.arange(len(of_K)) - before_B[of_K]
-    return of_K, 1 + spans.tokens_before_K + number_K
-
-
-def _check_ids(stored_BS: np.ndarray, vocab_size: int) -> None:
-    if stored_BS.size and stored_BS.max() >= vocab_size:
-        raise Refused(
-            f"token id {stored_BS.max()} of the store is beyond its vocabulary of {vocab_size} "
-            "ids; it is damaged or was built with another vocabulary: copy or build it again"
-        )
 
 
 def mask_text(text: Text, spans: Spans, keys_B: np.ndarray, rules: MaskRules) -> Masks:

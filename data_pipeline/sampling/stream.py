@@ -16,12 +16,12 @@ from data_pipeline.sampling.ready_made import open_stored_examples
 from data_pipeline.sampling.rows import RowLayout, gather_text, make_rows, mask_text, pack_rows
 from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.sampling.walk import MAX_SEQ_LEN
-from data_pipeline.sampling.walks import Sidecar, WalkCache, WalkFacts, find_walk_facts
+from data_pipeline.sampling.walks import WalkCache, WalkFacts, find_walk_facts
 from data_pipeline.spec import hashing
 from data_pipeline.spec.hashing import Purpose
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.spec.schema import MIN_EXAMPLE_TOKENS, RowShape, row_shape
-from data_pipeline.store import EXAMPLES, WALKS, Split, Store
+from data_pipeline.store import EXAMPLES, Split, Store
 
 MIN_SEQ_LEN = 5  # [CLS] a [SEP] b [SEP]: one token of text on each side
 
@@ -123,12 +123,10 @@ def open_examples(
         return open_stored_examples(store, split.name, options, seq_len, max_predictions_per_seq)
     is_continuation_V = None
     if options.masking != "token":
-        vocabulary = store.load_vocabulary()
-        is_continuation_V = vocabulary.is_continuation
+        is_continuation_V = store.load_vocabulary().is_continuation
     counts_V = store.train.token_counts  # also for held-out text: masks follow the same rule
     pieces = VocabInfo(store.vocab_size, store.special_ids, counts_V, is_continuation_V)
-    sidecar = Sidecar(store.directory / WALKS, store.digest)
-    return open_source(split, pieces, options, seq_len, max_predictions_per_seq, sidecar)
+    return open_source(split, pieces, options, seq_len, max_predictions_per_seq, store)
 
 
 def open_source(
@@ -137,9 +135,9 @@ def open_source(
     options: PretrainOptions,
     seq_len: int,
     max_predictions_per_seq: int,
-    sidecar: Sidecar | None = None,
+    store: Store | None = None,
 ) -> PretrainSource:
-    """Open the stream of rows of a split; `sidecar` stores the counts of its walks.
+    """Open the stream of rows of a split; `store` keeps the counts of its walks.
 
     Raises:
       Refused: a setting is wrong, or the corpus has no examples for these settings.
@@ -163,7 +161,7 @@ def open_source(
         exact=options.exact,
         weights_V=weights_V,
     )
-    facts = find_walk_facts(split, options, seq_len, sidecar)
+    facts = find_walk_facts(split, options, seq_len, store)
     return PretrainSource(
         shape=row_shape(options, seq_len, max_predictions_per_seq),
         options=options,
@@ -194,16 +192,12 @@ def _check_lengths(seq_len: int, max_predictions_per_seq: int, packed_examples: 
 
 
 def _check_split(split: Split, options: PretrainOptions) -> None:
-    if split.documents < 1 or split.tokens < 1:
+    if split.documents < (2 if options.segments == "nsp" else 1):
         raise Refused(
-            f"split {split.name} is empty; it needs a document, and for next-sentence prediction "
-            "2: build the store from more text"
-        )
-    if split.documents < 2 and options.segments == "nsp":
-        raise Refused(
-            f"split {split.name} has 1 document; next-sentence prediction takes its random second "
-            "segments from another one: build the store from 4 or more documents that differ "
-            "(--documents says where one ends), or choose other config.data.segments"
+            f"split {split.name} has {split.documents} documents; it needs one, and next-sentence "
+            "prediction takes its random second segments from another one: build the store from 4 "
+            "or more documents that differ (--documents says where one ends), or choose other "
+            "config.data.segments"
         )
     if split.sentences >= 2**32:
         raise Refused(

@@ -152,11 +152,13 @@ def _find_bounds(split: Split, rules: WalkRules) -> np.ndarray:
 class _Block:
     """Hold S consecutive sentences of whole documents; numbers count from the block's start."""
 
+    rules: WalkRules
     base: int  # first sentence of the block, counted from the start of the split
     first_document: int
     document_bounds_D: np.ndarray  # int64, first sentence of each document, then S
     starts_S: np.ndarray  # int64[S+1], token at which each sentence starts
     ends_S: np.ndarray  # int64[S], token after each sentence: the next start, or a [SEP] before it
+    chunk_sentences_S: np.ndarray  # uint16[S], sentences of the chunk that starts here; 0: none
 
 
 def _open_block(split: Split, rules: WalkRules, start: int, stop: int) -> _Block:
@@ -173,7 +175,7 @@ def _open_block(split: Split, rules: WalkRules, start: int, stop: int) -> _Block
         ends = ends + document_S
         starts = starts.copy()
         starts[:-1] += document_S
-    return _Block(start, first, bounds_D, starts, ends)
+    return _Block(rules, start, first, bounds_D, starts, ends, np.zeros(len(ends), np.uint16))
 
 
 def walk_block(
@@ -184,35 +186,29 @@ def walk_block(
     Returns each chunk's first sentence, document and number of sentences, as in Walk.
     """
     block = _open_block(split, rules, int(bounds_G[0]), int(bounds_G[-1]))
-    sentences = len(block.ends_S)
-    chunk_sentences_S = np.zeros(sentences, np.uint16)
     start, end = bounds_G[:-1] - block.base, bounds_G[1:] - block.base
     # Only exact rules read document numbers, and their bounds are documents, not stretches.
     documents = block.first_document + np.arange(len(start))
     while len(start) > _FEW_DOCUMENTS:
-        counts, next_start = _find_next_chunks(rules, block, documents, start, end)
-        chunk_sentences_S[start] = counts
+        block.chunk_sentences_S[start], next_start = _find_next_chunks(block, documents, start, end)
         live = next_start < end
         start, end, documents = next_start[live], end[live], documents[live]
     for document, first, last in zip(documents, start, end, strict=True):
-        _walk_alone(rules, block, int(document), int(first), int(last), chunk_sentences_S)
+        _walk_alone(block, int(document), int(first), int(last))
 
-    first = np.flatnonzero(chunk_sentences_S)
+    first = np.flatnonzero(block.chunk_sentences_S)
     chunks_of_document = np.diff(np.searchsorted(first, block.document_bounds_D))
     last_document = block.first_document + len(chunks_of_document)
     numbers = np.arange(block.first_document, last_document, dtype=np.uint32)
     document_N = np.repeat(numbers, chunks_of_document)
-    return (first + block.base).astype(np.uint32), document_N, chunk_sentences_S[first]
+    return (first + block.base).astype(np.uint32), document_N, block.chunk_sentences_S[first]
 
 
 def _find_next_chunks(
-    rules: WalkRules,
-    block: _Block,
-    documents_N: np.ndarray | int,
-    start_N: np.ndarray,
-    end_N: np.ndarray | int,
+    block: _Block, documents_N: np.ndarray | int, start_N: np.ndarray, end_N: np.ndarray | int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the sentence count of the chunk at each start, and the start of the next chunk."""
+    rules = block.rules
     first_N = start_N + block.base
     targets_N = draw_targets(rules, np.broadcast_to(documents_N, start_N.shape), first_N)
     wanted_N = block.starts_S[start_N] + targets_N
@@ -230,27 +226,20 @@ def _find_next_chunks(
     return sentences_N, np.where(is_random_N, start_N + a_sentences_N, chunk_end_N)
 
 
-def _walk_alone(
-    rules: WalkRules,
-    block: _Block,
-    document: int,
-    start: int,
-    end: int,
-    chunk_sentences_S: np.ndarray,
-) -> None:
+def _walk_alone(block: _Block, document: int, start: int, end: int) -> None:
     """Walk one document to its end; store each chunk's sentence count at its first sentence.
 
     One call computes the chunk that would start at each sentence of a part; the loop looks them up.
     """
     while start < end:
         part = np.arange(start, min(start + _ALONE_SENTENCES, end))
-        sentences, next_start = _find_next_chunks(rules, block, document, part, end)
+        sentences, next_start = _find_next_chunks(block, document, part, end)
         following = (next_start - start).tolist()
         visited, step = [], 0
         while step < len(following):
             visited.append(step)
             step = following[step]
-        chunk_sentences_S[part[visited]] = sentences[visited]
+        block.chunk_sentences_S[part[visited]] = sentences[visited]
         start += step
 
 

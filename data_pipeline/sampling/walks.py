@@ -5,9 +5,9 @@ import dataclasses
 import hashlib
 import json
 import logging
-import pathlib
 import threading
 import time
+from concurrent.futures import Future
 from typing import Annotated
 
 import numpy as np
@@ -21,7 +21,7 @@ from data_pipeline.sampling.walk import Walk, WalkRules, make_rules, walk_block,
 from data_pipeline.spec import hashing
 from data_pipeline.spec.hashing import Purpose
 from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.store import WALKS, Split
+from data_pipeline.store import WALKS, Split, Store
 
 # balance_random_share samples this many sentences from this many places in this many rounds, or up
 # to this many walks of a small corpus.
@@ -104,28 +104,20 @@ class WalkFacts:
     rows: tuple[Annotated[int, 1, MAX_COUNT], ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Sidecar:
-    """Hold the folder of walk facts, and the digest of the corpus that they belong to."""
-
-    folder: pathlib.Path
-    corpus_digest: str
-
-
 def find_walk_facts(
-    split: Split, options: PretrainOptions, seq_len: int, sidecar: Sidecar | None
+    split: Split, options: PretrainOptions, seq_len: int, store: Store | None
 ) -> WalkFacts:
-    """Return the facts of the dupe_factor walks, from the sidecar or counted and written to it.
+    """Return the facts of the dupe_factor walks, counted once and kept in a file in the store.
 
-    The file name is a digest of all that the facts depend on. Without a sidecar, or if it cannot
-    be written, the walks are counted at each start.
+    The file name is a digest of all that the facts depend on. Without a store, or if it cannot be
+    written, the walks are counted at each start.
 
     Raises:
       Refused: the corpus has a document without sentences or a sentence without tokens.
     """
-    if sidecar is None or sidecar.folder.is_symlink():  # a link may point outside the store
+    if store is None or (store.directory / WALKS).is_symlink():  # it may point outside the store
         return _count_walks(split, options, seq_len)
-    path = sidecar.folder / f"{_digest_inputs(split, options, seq_len, sidecar.corpus_digest)}.json"
+    path = store.directory / WALKS / f"{_digest_inputs(split, options, seq_len, store.digest)}.json"
     with contextlib.suppress(OSError, ValueError):  # it is missing or damaged
         facts = read_record(path, WalkFacts, path.parent)
         if len(facts.examples) == len(facts.rows) == options.dupe_factor:
@@ -183,7 +175,7 @@ def _digest_inputs(split: Split, options: PretrainOptions, seq_len: int, corpus_
 
 
 class WalkCache:
-    """Keep the walks of a split in memory, and build the next one in a thread ahead of its use.
+    """Build the walks of a split in threads, ahead of their use, and keep them in memory.
 
     Thread-safe. Keeps all walks of a small corpus, and two walks of a large one.
     """
@@ -195,48 +187,37 @@ class WalkCache:
         self._facts = facts
         self._keeps_all = sum(facts.examples) * _BYTES_PER_EXAMPLE <= _KEEP_ALL_BYTES
         self._lock = threading.Lock()
-        self._walks: dict[int, PlannedWalk] = {}
-        self._ahead: dict[int, threading.Thread] = {}
+        self._walks: dict[int, Future[PlannedWalk]] = {}
 
     def get(self, number: int) -> PlannedWalk:
-        """Return walk `number`, built now unless it is in memory.
+        """Return walk `number`, after waiting for it if need be.
 
         Raises:
           Refused: the corpus is damaged, or differs from the counted one.
         """
-        with self._lock:
-            thread = self._ahead.pop(number, None)
-        if thread is not None:
-            thread.join()
-        with self._lock:
-            walk = self._walks.get(number)
-            if walk is None:
-                walk = self._walks[number] = self._build(number)
-            if not self._keeps_all:  # this walk and the next remain
-                kept = {number, (number + 1) % len(self._facts.rows)}
+        walk = self.build_ahead(number)
+        if not self._keeps_all:  # this walk and the next remain
+            kept = {number, (number + 1) % len(self._facts.rows)}
+            with self._lock:
                 self._walks = {key: self._walks[key] for key in kept & self._walks.keys()}
-        return walk
+        return walk.result()
 
-    def build_ahead(self, number: int) -> None:
+    def build_ahead(self, number: int) -> Future[PlannedWalk]:
         """Start to build walk `number` in the background, unless it is in memory or under way."""
         with self._lock:
-            if number in self._walks or number in self._ahead:
-                return
-            # A daemon: an interrupted run must not wait for a walk that nobody will read.
-            thread = threading.Thread(
-                target=self._build_in_background, args=(number,), name=f"walk-{number}", daemon=True
-            )
-            self._ahead[number] = thread
-            thread.start()
+            if number not in self._walks:
+                future = self._walks[number] = Future[PlannedWalk]()
+                # A daemon: an interrupted run must not wait for a walk that nobody will read.
+                threading.Thread(
+                    target=self._build_into, args=(future, number), daemon=True
+                ).start()
+            return self._walks[number]
 
-    def _build_in_background(self, number: int) -> None:
+    def _build_into(self, future: Future[PlannedWalk], number: int) -> None:
         try:
-            walk = self._build(number)
-        except Exception:
-            # The error is not lost: get builds this walk again, and raises in the reader's thread.
-            return
-        with self._lock:
-            self._walks.setdefault(number, walk)
+            future.set_result(self._build(number))
+        except Exception as error:  # raised where the walk is needed
+            future.set_exception(error)
 
     def _build(self, number: int) -> PlannedWalk:
         facts = self._facts

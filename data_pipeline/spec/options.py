@@ -10,6 +10,8 @@ from data_pipeline.spec.fields import check_fields, setting
 
 SEGMENTS = ("nsp", "sop", "full_sentences", "doc_sentences")
 MASKING = ("token", "whole_word", "ngram")
+# Settings that Google BERT's rules know with these values alone.
+_EXACT = {"segments": ("nsp",), "masking": ("token", "whole_word"), "masked_lm_smoothing": (0.0,)}
 MAX_PACKED_EXAMPLES = 64
 MAX_NGRAM = 16
 # Settings of the source and the speed of rows; all others decide what the rows hold.
@@ -37,14 +39,14 @@ def parse_store_weights(text: str, stores: int, key: str) -> tuple[float, ...]:
     try:
         weights = tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise Refused(f"{key} is {text!r}; it must be numbers, such as 0.7,0.3") from None
+        weights = ()
+    if not weights or not all(0.0 <= weight <= 1.0 for weight in weights):
+        raise Refused(f"{key} is {text!r}; it must be numbers from 0 to 1, such as 0.7,0.3")
     if len(weights) != stores:
         raise Refused(
             f"{key} is {text!r}, {len(weights)} shares for the {stores} stores of "
             "config.data.store; give each one, in their order"
         )
-    if not all(0.0 <= weight <= 1.0 for weight in weights):
-        raise Refused(f"{key} is {text!r}; each share must be from 0 to 1")
     total = math.fsum(weights)
     if abs(total - 1.0) > _SUM_TOLERANCE:
         scaled = ",".join(f"{weight / total:.8g}" for weight in weights) if total else ""
@@ -201,22 +203,18 @@ class PretrainOptions:
                 f"{self.masking!r}, which has no runs of words; set masking to ngram, or leave "
                 "longest_ngram out"
             )
-        if self.exact and self.segments != "nsp":
-            raise Refused(
-                f"config.data.exact is True and config.data.segments is {self.segments!r}; exact "
-                "means Google BERT's rules, which know nsp alone: leave one of them out"
-            )
-        if self.exact and self.masking == "ngram":
-            raise Refused(
-                "config.data.exact is True and config.data.masking is 'ngram'; Google BERT's rules "
-                "know 'token' and 'whole_word': leave one of them out"
-            )
-        if self.masked_lm_smoothing and (self.masking != "token" or self.exact):
-            other = "exact" if self.exact else "masking"
+        for name, known in _EXACT.items():
+            if self.exact and getattr(self, name) not in known:
+                raise Refused(
+                    f"config.data.exact is True and config.data.{name} is {getattr(self, name)!r}; "
+                    "exact means Google BERT's rules, which know "
+                    f"{' and '.join(map(repr, known))} alone: leave one of them out"
+                )
+        if self.masked_lm_smoothing and self.masking != "token":
             raise Refused(
                 f"config.data.masked_lm_smoothing is {self.masked_lm_smoothing} and "
-                f"config.data.{other} is {getattr(self, other)!r}; counts of tokens weigh single "
-                "tokens, by rules that Google BERT's lack: leave one of them out"
+                f"config.data.masking is {self.masking!r}; counts of tokens weigh single tokens: "
+                "leave one of them out"
             )
 
     def _check_stores(self) -> None:

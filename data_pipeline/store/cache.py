@@ -82,10 +82,10 @@ def fetch_store(
 
 def fetch_manifest(address: str) -> bytes:
     """Read the manifest of a store in a bucket; raises as fetch_store does."""
-    manifest_address = f"{address}/{MANIFEST}"
-    if _measure_file(manifest_address, address) > small_files.MAX_BYTES:
-        raise Refused(f"{manifest_address} is too large to be the manifest of a store")
-    return _fetch(manifest_address, None, address)
+    with _open_remote(address, MANIFEST) as (files, path):
+        if files.size(path) > small_files.MAX_BYTES:
+            raise Refused(f"{address}/{MANIFEST} is too large to be the manifest of a store")
+        return bytes(files.cat_file(path))
 
 
 def _read_checksums(address: str, manifest: dict[str, Any]) -> dict[str, str]:
@@ -129,7 +129,10 @@ def _lock(path: pathlib.Path, say: Callable[[str], None]) -> Iterator[None]:
 
 def _measure_files(address: str, checksums: dict[str, str], cache: pathlib.Path) -> dict[str, int]:
     """Return the bytes of each file; raise Refused if the cache has no room for all files."""
-    sizes = {name: _measure_file(f"{address}/{name}", address) for name in checksums}
+    sizes = {}
+    for name in checksums:
+        with _open_remote(address, name) as (files, path):
+            sizes[name] = int(files.size(path))
     total_bytes, free_bytes = sum(sizes.values()), shutil.disk_usage(cache).free
     if total_bytes > free_bytes:
         raise Refused(
@@ -178,33 +181,24 @@ def _copy(
 
 def _copy_part(address: str, folder: pathlib.Path, part: tuple[str, int, int]) -> int:
     name, start, end = part
-    data = _fetch(f"{address}/{name}", (start, end), address)
+    with _open_remote(address, name) as (files, path):
+        data = files.cat_file(path, start=start, end=end)
     with open(folder / name, "r+b") as file:
         file.seek(start)
         file.write(data)
     return len(data)
 
 
-def _fetch(file_address: str, span: tuple[int, int] | None, store: str) -> bytes:
-    """Read the bytes of a file of a store, or only span[0] to before span[1]."""
-    files, path = open_filesystem(file_address)
-    start, end = span or (None, None)
-    with _name_missing_files(file_address, store), explain_errors(file_address):
-        return bytes(files.cat_file(path, start=start, end=end))
-
-
-def _measure_file(file_address: str, store: str) -> int:
-    files, path = open_filesystem(file_address)
-    with _name_missing_files(file_address, store), explain_errors(file_address):
-        return int(files.size(path))
-
-
 @contextlib.contextmanager
-def _name_missing_files(file_address: str, store: str) -> Iterator[None]:
+def _open_remote(store: str, name: str) -> Iterator[tuple[Any, str]]:
+    """Yield the file system and the path of a file of a store; refuse one that is missing."""
+    address = f"{store}/{name}"
+    files, path = open_filesystem(address)
     try:
-        yield
+        with explain_errors(address):
+            yield files, path
     except FileNotFoundError as error:
         raise Refused(
-            f"{store} is not a complete store: it has no {file_address.removeprefix(store + '/')}; "
-            f"copy one there: gcloud storage cp --recursive STORE {store}"
+            f"{store} is not a complete store: it has no {name}; copy one there: gcloud storage cp "
+            f"--recursive STORE {store}"
         ) from error

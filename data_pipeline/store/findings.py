@@ -1,7 +1,9 @@
-"""Find the worst faults of a store: a vocabulary made for other text, copies of documents."""
+"""Find the worst faults of a store: a vocabulary made for other text, copies of documents.
+
+A finding is a sentence with the count or share that is out of range, and how to fix it.
+"""
 
 import collections
-import dataclasses
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
@@ -22,51 +24,38 @@ _MANY_COPIES = 0.3  # share of the documents
 _MAX_COMPARED, _FIRST_TOKENS = 50_000, 4096
 
 
-@dataclasses.dataclass(frozen=True)
-class StoreFinding:
-    """Hold a fault of a store."""
-
-    name: str
-    value: float  # the count or share that is out of range
-    text: str  # a sentence with the value and how to fix it
-
-
-def find_before_training(store: Store) -> list[StoreFinding]:
-    """Find, within a second, faults of the vocabulary and copies of documents."""
-    findings = [*find_unknown_tokens(store.manifest)]
+def find_before_training(store: Store) -> dict[str, str]:
+    """Find, within a second, faults of the vocabulary and copies of documents: text by name."""
     counts_V = np.asarray(store.train.token_counts)
     vocabulary = store.load_vocabulary()
-    words = int(counts_V[~vocabulary.is_continuation].sum())
-    findings += find_in_words(int(counts_V.sum()) / max(1, words))
-    findings += find_stripped_marks(count_stripped(vocabulary, counts_V) / max(1, counts_V.sum()))
-    copies = estimate_copies(store.train)
-    if copies > _MANY_COPIES:
-        findings.append(describe_document_copies(copies))
-    return findings
+    tokens, words = counts_V.sum(), counts_V[~vocabulary.is_continuation].sum()
+    findings = {
+        "unknown_tokens": find_unknown_tokens(store.manifest),
+        "pieces_per_word": find_in_words(tokens / max(1, words)),
+        "marks_stripped": find_stripped_marks(count_stripped(vocabulary, counts_V), tokens),
+        "document_copies": find_document_copies(estimate_copies(store.train), _MANY_COPIES),
+    }
+    return {name: text for name, texts in findings.items() for text in texts}
 
 
-def find_unknown_tokens(manifest: Mapping[str, Any]) -> Iterator[StoreFinding]:
+def find_unknown_tokens(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Find a vocabulary that lacks many words of the text, by the manifest of the build."""
     unknown = manifest["unknown_token_share"]
     if unknown > _MAX_UNKNOWN_SHARE:
-        yield StoreFinding(
-            "unknown_tokens",
-            unknown,
+        yield (
             f"{unknown:.1%} of the tokens are unknown to the vocabulary: it was made for other "
-            "text. Train one with --train_vocab.",
+            "text. Train one with --train_vocab."
         )
 
 
-def find_in_words(pieces_per_word: float) -> Iterator[StoreFinding]:
+def find_in_words(pieces_per_word: float) -> Iterator[str]:
     """Find a vocabulary that cuts words into many pieces."""
     if pieces_per_word > _MAX_PIECES_PER_WORD:
-        yield StoreFinding(
-            "pieces_per_word",
-            pieces_per_word,
+        yield (
             f"a word is cut into {pieces_per_word:.1f} pieces on average: the vocabulary "
             "was made for other text, or is too small. Train one with --train_vocab, or a larger "
             "one with --vocab_size. (Where words have no spaces between them, this says nothing, "
-            "but masking=whole_word would hide whole phrases.)",
+            "but masking=whole_word would hide whole phrases.)"
         )
 
 
@@ -78,26 +67,25 @@ def count_stripped(vocabulary: Vocabulary, counts_V: np.ndarray) -> int:
     return int(counts_V[has_marks_V].sum())
 
 
-def find_stripped_marks(share: float) -> Iterator[StoreFinding]:
-    """Find a vocabulary that strips vowels as accents, by the share of such tokens."""
+def find_stripped_marks(stripped: int, tokens: int) -> Iterator[str]:
+    """Find a vocabulary that strips vowels as accents, by the count of such tokens."""
+    share = stripped / max(1, tokens)
     if share > _MAX_STRIPPED_SHARE:
-        yield StoreFinding(
-            "marks_stripped",
-            share,
+        yield (
             f"{share:.0%} of the tokens are of a script whose vowels or sounds are combining marks "
             "(Hindi, Thai, Khmer, kana, ...), and the vocabulary strips these as accents. "
-            "--lowercase=false keeps them; so does --train_vocab=unigram.",
+            "--lowercase=false keeps them; so does --train_vocab=unigram."
         )
 
 
-def describe_document_copies(share: float) -> StoreFinding:
-    """Describe a training split with this share of copies."""
-    return StoreFinding(
-        "document_copies",
-        share,
-        f"{share:.1%} of the training documents have the tokens of an earlier one, so the model "
-        "sees them more often. --drop_duplicate_documents=true --normalize=nfc drops them.",
-    )
+def find_document_copies(share: float, most: float) -> Iterator[str]:
+    """Find a training split with more than this share of copies."""
+    if share > most:
+        yield (
+            f"{share:.1%} of the training documents have the tokens of an earlier one, so the "
+            "model sees them more often. --drop_duplicate_documents=true --normalize=nfc drops "
+            "them."
+        )
 
 
 def estimate_copies(split: Split, most: int = _MAX_COMPARED) -> float:

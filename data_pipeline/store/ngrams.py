@@ -104,12 +104,11 @@ def estimate_probs(
     advance: Callable[[float], None] = lambda share: None,
 ) -> np.ndarray:
     """Estimate the probability of each token given its neighbors: float64[N]."""
-    vocab_size = len(unigram_V)
-    units = _cut_units(split)
-    fitted = _select_fitted(split, units, places, unigram_V)
+    text = _cut_units(split, places, unigram_V)
+    fitted = _select_fitted(text)
     count = len(predictions.tokens_N)
     # The weights are fitted with both neighbors visible and with either hidden, as in masked rows.
-    hidden_N = np.full(len(fitted.tokens_N), vocab_size)
+    hidden_N = np.full(len(fitted.tokens_N), text.hidden)
     parts = [
         predictions,
         fitted,
@@ -118,17 +117,28 @@ def estimate_probs(
     ]
     columns = zip(*parts, strict=True)
     every = Predictions(*(np.concatenate(column).astype(np.int64) for column in columns))
-    probs_NK, cell_N = _estimate_each(split, units, every, places, unigram_V, advance)
+    probs_NK, cell_N = _estimate_each(text, every, advance)
     weights_CK = _fit_weights(probs_NK[count:], cell_N[count:])
     return np.einsum("nk,nk->n", weights_CK[cell_N[:count]], probs_NK[:count])
 
 
 @dataclasses.dataclass(frozen=True)
-class _Units:
-    """Hold documents or their parts; every `distance`-th fits weights and is not counted."""
+class _CountedText:
+    """Hold a split in units, documents or their parts, and which neighbors of a token to look at.
 
+    Every `distance`-th unit fits weights and is not counted.
+    """
+
+    split: Split
+    places: tuple[int, int]
+    unigram_V: np.ndarray  # float64
     starts_D: np.ndarray  # int64, first token of each unit
     distance: int
+
+    @property
+    def hidden(self) -> int:
+        """Return the id of a hidden neighbor: the vocabulary size."""
+        return len(self.unigram_V)
 
     def number_tokens(self, start: int, stop: int) -> np.ndarray:
         """Return the number of each token's unit in a range: int64[stop - start]."""
@@ -136,19 +146,8 @@ class _Units:
         bounds_D = np.append(self.starts_D[first + 1 : last + 1], stop)
         return np.repeat(np.arange(first, last + 1), np.diff(bounds_D, prepend=start))
 
-    def is_fitted(self, number: np.ndarray) -> np.ndarray:
-        """Return whether a unit serves to fit the weights, and so is not counted."""
-        return np.asarray(number % self.distance == self.distance // 2)
 
-    def list_fitted(self, tokens: int) -> Iterator[tuple[int, int]]:
-        """List the first token of each unit that is_fitted, and the one after its last."""
-        first = self.distance // 2
-        starts = self.starts_D[first :: self.distance]
-        stops = np.append(self.starts_D[first + 1 :: self.distance], tokens)
-        return zip(starts, stops, strict=False)  # one stop too many at most
-
-
-def _cut_units(split: Split) -> _Units:
+def _cut_units(split: Split, places: tuple[int, int], unigram_V: np.ndarray) -> _CountedText:
     starts_D = np.unique(split.sentence_offsets[split.document_offsets[:-1]])
     starts_D = starts_D[starts_D < split.tokens].astype(np.int64)
     distance = max(_FITTED_SHARE, -(-split.tokens // _FITTED_TOKENS))
@@ -156,63 +155,56 @@ def _cut_units(split: Split) -> _Units:
     if len(starts_D) < least:
         cuts = np.linspace(0, split.tokens, least, endpoint=False).astype(np.int64)
         starts_D = np.union1d(starts_D, cuts)
-    return _Units(starts_D, distance)
+    return _CountedText(split, places, unigram_V, starts_D, distance)
 
 
-def _select_fitted(
-    split: Split, units: _Units, places: tuple[int, int], unigram_V: np.ndarray
-) -> Predictions:
+def _select_fitted(text: _CountedText) -> Predictions:
     """Select the tokens of the units for fitting the weights, with their neighbors."""
+    first = text.distance // 2
+    starts = text.starts_D[first :: text.distance]
+    stops = np.append(text.starts_D[first + 1 :: text.distance], text.split.tokens)
     parts = [
-        _find_neighbors(split.token_ids[start:stop], np.zeros(stop - start), places, len(unigram_V))
-        for start, stop in units.list_fitted(split.tokens)
+        _find_neighbors(text, text.split.token_ids[start:stop], np.zeros(stop - start))
+        for start, stop in zip(starts, stops, strict=False)  # one stop too many at most
     ]
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     if not parts:
         columns = [np.zeros(0, np.int64)] * 3
-    is_used_N = unigram_V[columns[0]] > 0
+    is_used_N = text.unigram_V[columns[0]] > 0
     step = -(-np.count_nonzero(is_used_N) // (2 * _FITTED_TOKENS)) or 1
     return Predictions(*(column[is_used_N][::step] for column in columns))
 
 
-def _find_neighbors(
-    ids_T: np.ndarray, units_T: np.ndarray, places: tuple[int, int], hidden: int
-) -> Predictions:
-    """Return tokens and their two neighbors; a neighbor in another unit is `hidden`."""
+def _find_neighbors(text: _CountedText, ids_T: np.ndarray, units_T: np.ndarray) -> Predictions:
+    """Return tokens and their two neighbors; a neighbor in another unit is hidden."""
     ids_T = ids_T.astype(np.int64)
     columns = [ids_T]
-    for place in places:
-        other_T = np.full(len(ids_T), hidden, np.int64)
+    for place in text.places:
+        other_T = np.full(len(ids_T), text.hidden, np.int64)
         near = slice(max(0, -place), len(ids_T) - max(0, place))
         far = slice(max(0, place), len(ids_T) + min(0, place))
         is_same_T = units_T[near] == units_T[far]
-        other_T[near] = np.where(is_same_T, ids_T[far], hidden)
+        other_T[near] = np.where(is_same_T, ids_T[far], text.hidden)
         columns.append(other_T)
     return Predictions(*columns)
 
 
 def _estimate_each(
-    split: Split,
-    units: _Units,
-    every: Predictions,
-    places: tuple[int, int],
-    unigram_V: np.ndarray,
-    advance: Callable[[float], None],
+    text: _CountedText, every: Predictions, advance: Callable[[float], None]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute the four estimates of each prediction, float64[N,K], and its cell, int64[N].
 
     The module's docstring lists the estimates in their order.
     """
-    vocab_size = len(unigram_V)
+    vocab_size = text.hidden
     keyed = [np.unique(keys_N, return_inverse=True) for keys_N in _make_keys(every, vocab_size)]
     counts = [np.zeros(len(keys_U), np.int64) for keys_U, _ in keyed]
-    first_V, second_V = (np.zeros(vocab_size + 1, np.int64) for _ in places)
-    for share, block in _read_blocks(split, units, places, vocab_size):
+    first_V, second_V = (np.zeros(vocab_size + 1, np.int64) for _ in text.places)
+    for share, block in _read_blocks(text):
         first_V += np.bincount(block.first_N, minlength=vocab_size + 1)
         second_V += np.bincount(block.second_N, minlength=vocab_size + 1)
-        for counts_U, (keys_U, _), keys_T in zip(
-            counts, keyed, _make_keys(block, vocab_size), strict=True
-        ):
+        block_keys = _make_keys(block, vocab_size)
+        for counts_U, (keys_U, _), keys_T in zip(counts, keyed, block_keys, strict=True):
             keys_T.sort()
             counts_U += np.searchsorted(keys_T, keys_U, side="right")
             counts_U -= np.searchsorted(keys_T, keys_U, side="left")
@@ -227,7 +219,7 @@ def _estimate_each(
         np.where(context_N > 0, token_N / np.maximum(context_N, 1), 0.0)
         for context_N, token_N in zip(contexts, with_token, strict=True)
     ]
-    probs_NK = np.stack([*probs, unigram_V[every.tokens_N]], axis=1)
+    probs_NK = np.stack([*probs, text.unigram_V[every.tokens_N]], axis=1)
     cell_N = np.minimum(_count_bits(contexts[0]), _PAIR_BUCKETS - 1)
     for context_N in contexts[1:]:
         bucket_N = np.minimum((_count_bits(context_N) + 3) // 4, _SINGLE_BUCKETS - 1)
@@ -248,19 +240,17 @@ def _make_keys(predictions: Predictions, vocab_size: int) -> list[np.ndarray]:
     return [pair_N, pair_N * size + tokens_N, first_N * size + tokens_N, with_second_N]
 
 
-def _read_blocks(
-    split: Split, units: _Units, places: tuple[int, int], vocab_size: int
-) -> Iterator[tuple[float, Predictions]]:
+def _read_blocks(text: _CountedText) -> Iterator[tuple[float, Predictions]]:
     """Yield each block's tokens to count, with the share of the text read after the block."""
-    margin = max(map(abs, places))
+    split, margin = text.split, max(map(abs, text.places))
     starts = range(0, split.tokens, _BLOCK_TOKENS)
     starts = starts[:: -(-split.tokens // _MAX_TOKENS) or 1]
     for number, start in enumerate(starts):
         stop = min(start + _BLOCK_TOKENS, split.tokens)
         low, high = max(0, start - margin), min(stop + margin, split.tokens)
-        units_T = units.number_tokens(low, high)
-        columns = _find_neighbors(split.token_ids[low:high], units_T, places, vocab_size)
-        is_counted_T = ~units.is_fitted(units_T)
+        units_T = text.number_tokens(low, high)
+        columns = _find_neighbors(text, split.token_ids[low:high], units_T)
+        is_counted_T = units_T % text.distance != text.distance // 2
         is_counted_T[: start - low] = False
         is_counted_T[stop - low :] = False
         yield (number + 1) / len(starts), Predictions(*(each[is_counted_T] for each in columns))

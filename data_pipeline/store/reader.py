@@ -230,8 +230,7 @@ def open_store(directory: str | pathlib.Path) -> Store:
         )
     path = small_files.join_inside(directory, vocabulary["file"])
     _check_vocabulary_file(path, directory, vocabulary["sha256"])
-    open_split = _open_counts if manifest.get("kind") == EXAMPLES else _open_split
-    train, heldout = (open_split(directory, name, manifest) for name in (TRAIN, HELDOUT))
+    train, heldout = (_open_split(directory, name, manifest) for name in (TRAIN, HELDOUT))
     return Store(directory=directory, manifest=manifest, train=train, heldout=heldout)
 
 
@@ -307,19 +306,23 @@ def _check_vocabulary_file(path: pathlib.Path, directory: pathlib.Path, digest: 
 
 
 def _open_split(directory: pathlib.Path, name: str, manifest: dict[str, Any]) -> Split:
+    """Open a split; of ready-made examples it has the counts of tokens alone."""
     vocab_size = manifest["vocabulary"]["size"]
+    counts = open_array(directory, f"{name}/token_counts.npy", "int64", (vocab_size,))
+    if manifest.get("kind") == EXAMPLES:
+        no_offsets = np.zeros(1, np.int64)
+        return Split(name, np.zeros(0, np.uint16), no_offsets, no_offsets, counts)
     expected = manifest["splits"][name]
     sizes = {
         "token_ids": (manifest["token_dtype"], expected["tokens"]),
         "sentence_offsets": ("int64", expected["sentences"] + 1),
         "document_offsets": ("int64", expected["documents"] + 1),
-        "token_counts": ("int64", vocab_size),
     }
     arrays = {
         array: open_array(directory, f"{name}/{array}.npy", dtype, (size,))
         for array, (dtype, size) in sizes.items()
     }
-    split = Split(name, **arrays)
+    split = Split(name, **arrays, token_counts=counts)
     for array, last in (("sentence_offsets", split.tokens), ("document_offsets", split.sentences)):
         first_to_last = (int(arrays[array][0]), int(arrays[array][-1]))
         if first_to_last != (0, last):
@@ -334,18 +337,6 @@ def _open_split(directory: pathlib.Path, name: str, manifest: dict[str, Any]) ->
             "pieces of the store's vocabulary; copy the store again, or build it again"
         )
     return split
-
-
-def _open_counts(directory: pathlib.Path, name: str, manifest: dict[str, Any]) -> Split:
-    """Open a split of a store of ready-made examples, which has token counts and no text."""
-    size = manifest["vocabulary"]["size"]
-    return Split(
-        name,
-        token_ids=np.zeros(0, np.uint16),
-        sentence_offsets=np.zeros(1, np.int64),
-        document_offsets=np.zeros(1, np.int64),
-        token_counts=open_array(directory, f"{name}/token_counts.npy", "int64", (size,)),
-    )
 
 
 def open_array(

@@ -48,18 +48,14 @@ def check_destination(address: str, overwrite: bool) -> None:
         if files.isfile(path):
             raise Refused(f"--output is {address}, which is a file; give a folder")
         names = _list_names(files, path)
-        if strange := sorted(names - _NAMES):
+        is_of_a_store = bool(names & {MANIFEST, WORKING})
+        if strange := sorted(names - _NAMES if is_of_a_store else names):
             raise Refused(
-                f"--output is {address}, which holds {strange[0]}, which is not part of a store; "
-                "give a new or an empty folder"
+                f"--output is {address}, which holds {strange[0]}, which is not part of a finished "
+                "store; give a new or an empty folder"
             )
         if MANIFEST in names:
             _check_manifest(files, address, path, overwrite)
-        elif names and WORKING not in names:
-            raise Refused(
-                f"--output is {address}, a folder with files that are not a store (no {MANIFEST}); "
-                "give a new or an empty folder"
-            )
         try:
             with explain_errors(address, "writing"):
                 files.pipe_file(f"{path}/{WORKING}", b"a store is being built for this folder\n")

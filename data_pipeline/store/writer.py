@@ -101,9 +101,7 @@ class SplitWriter:
     def close(self) -> dict[str, int]:
         for array in (self._token_ids, self._sentence_offsets, self._document_offsets):
             array.close()
-        counts = ArrayFile(self._directory / "token_counts.npy", np.dtype(np.int64))
-        counts.append(self._token_counts)
-        counts.close()
+        np.save(self._directory / "token_counts.npy", self._token_counts)
         return {
             "documents": self._document_offsets.size - 1,
             "sentences": self._sentence_offsets.size - 1,
@@ -168,9 +166,8 @@ def hash_stream(file: BinaryIO, advance: Callable[[int], None] = lambda done_byt
 def compute_digest(arrays: dict[str, dict[str, Any]], vocabulary_sha256: str) -> str:
     """Compute the digest of a store from the SHA-256 of its arrays and vocabulary, a line each."""
     lines = [f"{name} {arrays[name]['sha256']}\n" for name in sorted(arrays)]
-    return hashlib.sha256(
-        "".join([*lines, f"vocabulary {vocabulary_sha256}\n"]).encode()
-    ).hexdigest()
+    text = "".join([*lines, f"vocabulary {vocabulary_sha256}\n"])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write_manifest(directory: pathlib.Path, manifest: dict[str, Any]) -> None:
@@ -189,10 +186,8 @@ def list_verified_files(
     directory: pathlib.Path, manifest: dict[str, Any]
 ) -> dict[pathlib.Path, str]:
     """Return the files whose SHA-256 is in the manifest: path -> SHA-256."""
-    return {
-        small_files.join_inside(directory, name): checksum
-        for name, checksum in list_checksums(manifest).items()
-    }
+    checksums = list_checksums(manifest).items()
+    return {small_files.join_inside(directory, name): checksum for name, checksum in checksums}
 
 
 def count_bytes(files: dict[pathlib.Path, str]) -> int:
@@ -231,9 +226,8 @@ def verify(
             )
     if wrong:
         raise Refused(f"{'; '.join(wrong)}: copy the store again, or build it again")
-    if compute_digest(manifest["arrays"], manifest["vocabulary"]["sha256"]) != manifest.get(
-        "digest"
-    ):
+    digest = compute_digest(manifest["arrays"], manifest["vocabulary"]["sha256"])
+    if digest != manifest["digest"]:
         raise Refused(
             f"{directory}/{MANIFEST} has a digest that does not belong to its files: it was "
             "edited by hand or is damaged; copy the store again, or build it again"

@@ -113,13 +113,13 @@ def exchanged(text: str, devices: int) -> list[dict]:
     } | {
         name
         for name, body in program.computations.items()
-        if any(one.quoted("custom_call_target") == "AsyncCollectiveStart" for one in body)
+        if any(one.attribute("custom_call_target") == "AsyncCollectiveStart" for one in body)
     }
     found: dict[str, dict] = {}
     for name, body in program.computations.items():
         for one in body:
             kind = one.opcode.removesuffix("-start")
-            between = one.quoted("_xla_megascale_transfer_type")
+            between = one.attribute("_xla_megascale_transfer_type")
             if one.opcode == "send" and between:  # to another slice
                 kind, is_begun, members = f"network {between.lower()}", False, 2
                 result = hlo.split_tuple(one.result)[0]
@@ -129,7 +129,7 @@ def exchanged(text: str, devices: int) -> list[dict]:
                 members = len(hlo.read_first_group(one.rest, devices))
             else:
                 continue
-            chain = one.quoted("chain_id")  # pieces of one collective share it
+            chain = one.attribute("chain_id")  # pieces of one collective share it
             key = f"chain {chain}" if chain else one.name
             is_begun_before = key in found and found[key]["is_asynchronous"]
             found[key] = {

@@ -14,6 +14,7 @@ from bert_jax.config import (
     Phase,
     ResolvedRun,
     resolve,
+    set_fields,
 )
 from bert_jax.model import bert
 from bert_jax.parallel import mesh
@@ -129,15 +130,7 @@ def config_and_data(config: Config) -> tuple[Config, Provenance]:
 
 def with_setting(config, path: str, value: object):
     """Change the setting of a config at a path, such as phases[0].steps, to a value of any type."""
-    part, _, rest = path.partition(".")
-    name, _, index = part.partition("[")
-    if index:
-        parts, number = list(getattr(config, name)), int(index[:-1])
-        parts[number] = with_setting(parts[number], rest, value)
-        return dataclasses.replace(config, **{name: tuple(parts)})
-    if rest:
-        value = with_setting(getattr(config, name), rest, value)
-    return dataclasses.replace(config, **{name: value})
+    return set_fields(config, {path: value})
 
 
 def build_store(text: pathlib.Path, folder: pathlib.Path, *flags: str) -> pathlib.Path:

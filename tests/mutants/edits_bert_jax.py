@@ -6,8 +6,8 @@ _TOP = (
     (
         WIRING,
         "replay.py",
-        "feed.store_names[step_rows.store_B[number]]",
-        "feed.store_names[0]",
+        "names[step_rows.store_B[number]]",
+        "names[0]",
         "trainer/test_mixture.py::test_replay_names_the_store_of_each_row",
     ),
     (
@@ -104,14 +104,14 @@ _CONFIG = (
 _MONITORING = (
     (
         WIRING,
-        "monitoring/curves.py",
+        "monitoring/run_state.py",
         "if step <= last.get(split, -1):",
         "if step < last.get(split, -1):",
         "monitoring/test_curves.py::test_a_repeated_step_replaces_the_steps_from_it_on_in_its_split",
     ),
     (
         WIRING,
-        "monitoring/curves.py",
+        "monitoring/run_state.py",
         "for (name, _), (steps, values) in curves.items():\n        if name == split:",
         "for (name, _), (steps, values) in curves.items():\n        if name:",
         "monitoring/test_curves.py::test_a_repeated_step_replaces_the_steps_from_it_on_in_its_split",
@@ -723,7 +723,7 @@ _TRAINER = (
     (
         RULE,
         "trainer/readings.py",
-        "self._progress.timed_sequences += rows * self._examples_per_row",
+        "self._progress.timed_sequences += rows * self.facts.examples_per_row",
         "self._progress.timed_sequences += rows",
         "trainer/test_throughput.py"
         "::test_a_row_counts_as_the_examples_in_it_and_its_pace_foretells",

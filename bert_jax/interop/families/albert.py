@@ -5,17 +5,15 @@ Source: modeling_albert.py, configuration_albert.py@transformers 5.23; Lan et al
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
-from typing import Any
 
 from bert_jax.config import ModelConfig
 from bert_jax.interop.families import bert
-from bert_jax.interop.families.family import ACTS, Family, Names
-from bert_jax.interop.model_json import BERT_NUMBERS, Settings
+from bert_jax.interop.families.family import HIDDEN_ACT, Family, Names
+from bert_jax.interop.model_json import BERT_NUMBERS, JsonObject, Settings
 
 _FIXED = {"num_hidden_groups": 1, "inner_group_num": 1, "position_embedding_type": "absolute"}
 _SETTINGS = Settings(
-    ACTS,
+    HIDDEN_ACT,
     BERT_NUMBERS | {"embedding_size": "embedding_size"},
     checked=_FIXED,
     written=_FIXED | {"tie_word_embeddings": True},
@@ -29,14 +27,8 @@ _SETTINGS = Settings(
 )
 
 
-def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
-    """Return the sizes in the settings of a config.json.
-
-    Raises:
-      Refused: a size is missing or impossible; a setting is none of ALBERT's.
-    """
-    config = _SETTINGS.parse(path, settings)
-    # Its embeddings are mapped even if they are as wide as the encoder.
+def _complete(path: pathlib.Path, settings: JsonObject, config: ModelConfig) -> ModelConfig:
+    """Map the embeddings even if they are as wide as the encoder."""
     is_wide = config.embedding_size == config.hidden_size
     return dataclasses.replace(config, embedding_projection=is_wide)
 
@@ -69,8 +61,8 @@ FAMILY = Family(
         layer_format="encoder.albert_layer_groups.{}.albert_layers.0.",
         output_bias=("predictions.bias", "predictions.decoder.bias"),
     ),
-    parse=parse,
-    describe=_SETTINGS.describe,
+    settings=_SETTINGS,
+    complete=_complete,
     decoder="predictions.decoder.weight",
     masked_lm="AlbertForMaskedLM",
     encoder="AlbertModel",

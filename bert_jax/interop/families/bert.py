@@ -5,7 +5,7 @@ Source: modeling_bert.py, configuration_bert.py@transformers 4.57; LayerNorm.gam
 
 import dataclasses
 
-from bert_jax.interop.families.family import ACTS, Family, Names
+from bert_jax.interop.families.family import HIDDEN_ACT, Family, Names
 from bert_jax.interop.model_json import Settings
 
 # The defaults of BertConfig; RoBERTa and ELECTRA replace some of them.
@@ -17,7 +17,7 @@ DEFAULTS = {
     **{"initializer_range": 0.02, "layer_norm_eps": 1e-12},
 }
 SETTINGS = Settings(
-    ACTS,
+    HIDDEN_ACT,
     checked={
         "position_embedding_type": "absolute",
         "is_decoder": False,
@@ -69,8 +69,7 @@ FAMILY = Family(
     model_type="bert",
     prefix="bert.",
     names=NAMES,
-    parse=_OWN_SETTINGS.parse,
-    describe=_OWN_SETTINGS.describe,
+    settings=_OWN_SETTINGS,
     decoder="cls.predictions.decoder.weight",
     masked_lm="BertForMaskedLM",
     pretraining="BertForPreTraining",

@@ -8,20 +8,25 @@ Source: modeling_deberta_v2.py, configuration_deberta_v2.py@transformers 5.24; H
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.config import ModelConfig
 from bert_jax.config.validate import check_buckets
 from bert_jax.interop.families import bert
-from bert_jax.interop.families.family import ACTS, ANSWER_NAMES, Family
-from bert_jax.interop.model_json import BERT_NUMBERS, Settings, read_choice
-from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS
+from bert_jax.interop.families.family import HIDDEN_ACT, Family, name_tasks
+from bert_jax.interop.model_json import (
+    BERT_NUMBERS,
+    JsonObject,
+    Settings,
+    check_values,
+    read_choice,
+)
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 
+_POOLER_ACTS = {"gelu": "gelu_erf", "tanh": "tanh", "relu": "relu"}
 _SETTINGS = Settings(
-    ACTS,
+    {**HIDDEN_ACT, "pooler_type": ("pooler_hidden_act", _POOLER_ACTS)},
     {name: name for name in BERT_NUMBERS if name != "type_vocab_size"},
     flags={name: name for name in ("share_att_key", "position_biased_input")},
     checked={"relative_attention": True, "conv_kernel_size": 0, "quantization_config": None},
@@ -35,36 +40,22 @@ _SETTINGS = Settings(
         **{"vocab_size": 128100, "hidden_size": 1536, "num_hidden_layers": 24},
         **{"num_attention_heads": 24, "intermediate_size": 6144, "layer_norm_eps": 1e-7},
         **{"type_vocab_size": 0, "relative_attention": False, "position_biased_input": True},
+        "pooler_hidden_act": "gelu",
     },
 )
-_POOLER_ACTS = {"gelu": "gelu_erf", "tanh": "tanh", "relu": "relu"}
 _NORMS = ("none", "layer_norm")  # of the table of distances
 _TERMS = ("c2p", "p2c")
-_POOLER = {"pooler": "pooler.dense"}
 
 
-def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
-    """Return the sizes and choices in the settings of a config.json.
-
-    Raises:
-      Refused: a size is missing or impossible; a setting is none of DeBERTaV3's.
-    """
-    config = _SETTINGS.parse(path, settings)
-    given = {
-        name: value.lower() if isinstance(value, str) else value
-        for name, value in {"norm_rel_ebd": "none", "pooler_hidden_act": "gelu", **settings}.items()
-    }
-    for name, size in (
-        ("embedding_size", config.hidden_size),
-        ("pooler_hidden_size", config.hidden_size),
-        ("attention_head_size", config.hidden_size // config.num_attention_heads),
-    ):
-        if settings.get(name, size) != size:
-            raise Refused(
-                f"{path} says {name} = {settings[name]!r:.80}; bert_jax reads such a model only "
-                f"with {size}, which follows from its other sizes: give a checkpoint of that kind"
-            )
-    terms = given.get("pos_att_type")
+def _complete(path: pathlib.Path, settings: JsonObject, config: ModelConfig) -> ModelConfig:
+    """Add what the scores read of distances."""
+    sizes = dict.fromkeys(("embedding_size", "pooler_hidden_size"), config.hidden_size)
+    head_size = config.hidden_size // config.num_attention_heads
+    check_values(path, settings, sizes | {"attention_head_size": head_size})
+    terms, norm = (
+        value.lower() if isinstance(value, str) else value
+        for value in (settings.get("pos_att_type"), settings.get("norm_rel_ebd", "none"))
+    )
     listed = [*map(str.strip, terms.split("|"))] if isinstance(terms, str) else terms
     if not isinstance(listed, list) or not listed or not set(map(str, listed)) <= {*_TERMS}:
         raise Refused(
@@ -79,10 +70,7 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
         pos_att_type="|".join(term for term in _TERMS if term in listed),
         position_buckets=max(buckets, 0),
         max_relative_positions=reach if reach > 0 else config.max_position_embeddings,
-        norm_rel_ebd=read_choice(path, "norm_rel_ebd", given["norm_rel_ebd"], _NORMS) != "none",
-        pooler_type=_POOLER_ACTS[
-            read_choice(path, "pooler_hidden_act", given["pooler_hidden_act"], _POOLER_ACTS)
-        ],
+        norm_rel_ebd=read_choice(path, "norm_rel_ebd", norm, _NORMS) != "none",
     )
     has_buckets, allowed = check_buckets(config)
     if not has_buckets:
@@ -90,20 +78,14 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
     return config
 
 
-def describe(config: ModelConfig) -> dict[str, Any]:
-    """Return the settings of a config.json for a model.
-
-    A pooler that DeBERTa's classes lack is described as DeBERTa's pooler, as in every family.
-    """
-    return _SETTINGS.describe(config) | {
+def _describe_distances(config: ModelConfig) -> dict[str, Any]:
+    """Return the settings that _complete reads."""
+    return {
         "type_vocab_size": config.type_vocab_size,
         "pos_att_type": config.pos_att_type.split("|"),
         "position_buckets": config.position_buckets or -1,
         "max_relative_positions": config.max_relative_positions,
         "norm_rel_ebd": "layer_norm" if config.norm_rel_ebd else "none",
-        "pooler_hidden_act": {ours: theirs for theirs, ours in _POOLER_ACTS.items()}.get(
-            config.pooler_type, "gelu"
-        ),
         "pooler_hidden_size": config.hidden_size,
     }
 
@@ -133,12 +115,13 @@ FAMILY = Family(
             "mlm/layer_norm": "lm_predictions.lm_head.LayerNorm",
         },
     ),
-    parse=parse,
-    describe=describe,
+    settings=_SETTINGS,
+    complete=_complete,
+    describe_rest=_describe_distances,
     decoder="cls.predictions.decoder.weight",
     masked_lm="DebertaV2ForMaskedLM",
     encoder="DebertaV2Model",
     # Published models set position_biased_input to false, but keep the table.
     ignored=("embeddings.position_embeddings.weight",),
-    task_names={**ANSWER_NAMES, CLASSIFY: _POOLER, REGRESS: _POOLER, CHOOSE: _POOLER},
+    task_names=name_tasks({"pooler": "pooler.dense"}),
 )

@@ -3,9 +3,9 @@
 Source: modeling_distilbert.py, configuration_distilbert.py@transformers 5.23; Sanh et al. 2019.
 """
 
-from bert_jax.interop.families.family import ACTS, ALIASES, ANSWER_NAMES, Family, Names
+from bert_jax.interop.families import bert
+from bert_jax.interop.families.family import ACTS, ALIASES, Family, Names, name_tasks
 from bert_jax.interop.model_json import Settings
-from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS
 
 _TIED = {"tie_weights_": True}
 _NUMBERS = {
@@ -20,9 +20,8 @@ _NUMBERS = {
     "initializer_range": "initializer_range",
 }
 _SETTINGS = Settings(
-    ACTS,
+    {"hidden_act": ("activation", ACTS)},
     _NUMBERS,
-    act="activation",
     aliases={name: _NUMBERS[name] for name in ALIASES},
     checked=_TIED,
     written={**_TIED, "sinusoidal_pos_embds": False},
@@ -34,17 +33,12 @@ _SETTINGS = Settings(
         **{"activation": "gelu", "initializer_range": 0.02},
     },
 )
-_POOLER = {"pooler": "pre_classifier"}
 
 FAMILY = Family(
     model_type="distilbert",
     prefix="distilbert.",
     names=Names(
-        encoder={
-            "embeddings/word": "embeddings.word_embeddings",
-            "embeddings/position": "embeddings.position_embeddings",
-            "embeddings/layer_norm": "embeddings.LayerNorm",
-        },
+        encoder=bert.ENCODER_WITHOUT_POOLER,
         heads={
             "mlm/transform": "vocab_transform",
             "mlm/layer_norm": "vocab_layer_norm",
@@ -63,10 +57,9 @@ FAMILY = Family(
         layer_format="transformer.layer.{}.",
         output_bias=("vocab_projector.bias",),
     ),
-    parse=_SETTINGS.parse,
-    describe=_SETTINGS.describe,
+    settings=_SETTINGS,
     decoder="vocab_projector.weight",
     masked_lm="DistilBertForMaskedLM",
     encoder="DistilBertModel",
-    task_names={**ANSWER_NAMES, CLASSIFY: _POOLER, REGRESS: _POOLER, CHOOSE: _POOLER},
+    task_names=name_tasks({"pooler": "pre_classifier"}),
 )

@@ -11,22 +11,17 @@ from bert_jax.interop.model_json import BERT_NUMBERS
 from bert_jax.tasks.task import CHOOSE
 
 # How ElectraForMultipleChoice pools.
-_SUMMARY = {
-    "summary_type": "first",
-    "summary_use_proj": True,
-    "summary_activation": "gelu",
-}
+_SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
 _SETTINGS = dataclasses.replace(
     bert.SETTINGS,
     numbers=BERT_NUMBERS | {"embedding_size": "embedding_size"},
     checked={**bert.SETTINGS.checked, **_SUMMARY},
-    shape={"pooler_type": "gelu_erf"},
+    shape={"pooler_type": "gelu_erf", "head_act": "gelu_erf"},  # the generator's head
     defaults={
         **bert.DEFAULTS,
         **{"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4},
         "intermediate_size": 1024,
     },
-    head_act="gelu_erf",  # the generator's
 )
 
 FAMILY = Family(
@@ -44,8 +39,7 @@ FAMILY = Family(
         },
         output_bias=("generator_lm_head.bias",),
     ),
-    parse=_SETTINGS.parse,
-    describe=_SETTINGS.describe,
+    settings=_SETTINGS,
     decoder="generator_lm_head.weight",
     masked_lm="ElectraForMaskedLM",
     encoder="ElectraModel",

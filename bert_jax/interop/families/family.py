@@ -8,11 +8,12 @@ from typing import Any
 
 from bert_jax.config import ModelConfig
 from bert_jax.config.model_schema import OF_HEADS
+from bert_jax.interop.model_json import JsonObject, Settings
 from bert_jax.interop.tensor_names import TensorName
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
 from data_pipeline.io.refused import Refused
-from data_pipeline.vocab.template import Template
 
+# Our activation functions by their names in a config.json.
 ACTS = {
     **dict.fromkeys(("gelu", "gelu_python"), "gelu_erf"),
     **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh"), "gelu_tanh"),
@@ -20,6 +21,7 @@ ACTS = {
     **dict.fromkeys(("silu", "swish"), "silu"),
     **{"relu": "relu", "quick_gelu": "quick_gelu"},
 }
+HIDDEN_ACT = {"hidden_act": ("hidden_act", ACTS)}
 # Names of sizes that transformers reads in every config.json, whatever a family calls them.
 ALIASES = ("hidden_size", "num_hidden_layers", "num_attention_heads")
 # Settings that matter while training alone; a config.json need not hold them.
@@ -41,9 +43,16 @@ ANSWER_NAMES: TaskNames = {SPAN: {"classifier": "qa_outputs"}}
 # RoBERTa and ELECTRA have no pooler: their classifiers of rows have a dense layer of their own.
 _ROW_HEAD = {"pooler": "classifier.dense", "classifier": "classifier.out_proj"}
 ROW_HEAD_NAMES: TaskNames = {**ANSWER_NAMES, CLASSIFY: _ROW_HEAD, REGRESS: _ROW_HEAD}
+ROW_KINDS = (CLASSIFY, REGRESS, CHOOSE)  # tasks whose layer reads one vector per row
+
 _NUMBERED = re.compile(r"layers/(\d+)/(.+)")
 _LEAVES = {"embedding": "weight", "kernel": "weight", "scale": "weight", "bias": "bias"}
 _OLDER = {"scale": "gamma", "bias": "beta"}  # leaves of norms in 2018
+
+
+def name_tasks(row_modules: Mapping[str, str]) -> TaskNames:
+    """Return the names in classes that read one vector per row by these modules."""
+    return {**ANSWER_NAMES, **{kind: row_modules for kind in ROW_KINDS}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,11 +95,10 @@ class Names:
         skipped = 0 if self.pad_id is None or module != "embeddings/position" else self.pad_id + 1
         return TensorName(tuple(names), leaf == "kernel", part, parts, skipped)
 
-    def list_stems(self, prefix: str) -> tuple[str, ...]:
-        """List the prefixes of the names of an encoder's arrays, without the pooler's."""
+    def list_stems(self) -> tuple[str, ...]:
+        """List the beginnings of the names of a bare encoder's arrays, without the pooler's."""
         modules = [name for ours, name in self.encoder.items() if ours != "pooler"]
-        stems = {name.split(".")[0] for name in (*modules, self.layer_format)}
-        return tuple(sorted(f"{prefix}{stem}." for stem in stems))
+        return tuple({f"{name.split('.')[0]}." for name in (*modules, self.layer_format)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,26 +108,44 @@ class Family:
     model_type: str  # model_type in config.json
     prefix: str  # prefix of the encoder's arrays in a model with heads
     names: Names
-    parse: Callable[[pathlib.Path, Mapping[str, Any]], ModelConfig]
-    describe: Callable[[ModelConfig], dict[str, Any]]  # the settings that parse reads
+    settings: Settings
     decoder: str  # duplicate of the word table
     masked_lm: str  # class with the masked language model's head
     encoder: str  # class without heads
     pretraining: str = ""  # class with that head and one of sentence pairs, if there is one
     discriminator: str = ""  # class with the head of replaced-token detection, if there is one
     causal_lm: str = ""  # class with the head of a model that reads left to right, if it is read
+    # Complete what the settings give of a config.json, and what they describe of a model.
+    complete: Callable[[pathlib.Path, JsonObject, ModelConfig], ModelConfig] = (
+        lambda path, settings, config: config
+    )
+    describe_rest: Callable[[ModelConfig], dict[str, Any]] = lambda config: {}
     task_names: TaskNames = dataclasses.field(default_factory=lambda: ANSWER_NAMES)
     # Suffixes of the family's classes with a task's layer, by kind of task.
     class_ends: Mapping[str, str] = dataclasses.field(default_factory=lambda: CLASS_ENDS)
     pairs: str = "nsp"  # config.data.segments that its head of sentence pairs learned from
-    # The settings that say which token a classifier of rows reads, and a check of a config.json
-    # against the template of its rows; None: it reads the first token.
-    describe_summary: Callable[[Template], dict[str, str]] | None = None
-    check_summary: Callable[[pathlib.Path, Mapping[str, Any], Template], None] | None = None
+    # Whether summary_type says which token a classifier of rows reads; all others read the first.
+    has_summary_type: bool = False
     ignored: tuple[str, ...] = ()  # the encoder's arrays that files may hold and the class drops
     vocabulary_kind: str = ""  # vocabularies that its published models have; empty: any kind
     # Fields of ModelConfig that the family's config.json does not record.
     unrecorded: tuple[str, ...] = TRAINING
+
+    def parse(self, path: pathlib.Path, settings: JsonObject) -> ModelConfig:
+        """Return the model that the settings of a config.json describe.
+
+        Raises:
+          Refused: a size is missing or impossible; a setting is none of the family's.
+        """
+        return self.complete(path, settings, self.settings.parse(path, settings))
+
+    def describe(self, config: ModelConfig) -> dict[str, Any]:
+        """Return the settings of a config.json for a model.
+
+        Raises:
+          Refused: the family has no such model.
+        """
+        return self.settings.describe(config) | self.describe_rest(config)
 
     def choose_names(self, kind: str | None) -> Names:
         """Return the names in the class without a task's layer, or in the class for a kind of task.

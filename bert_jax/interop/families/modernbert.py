@@ -6,12 +6,11 @@ Source: modeling_modernbert.py, configuration_modernbert.py@transformers 5.23; W
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.config import MODERNBERT, ModelConfig
 from bert_jax.interop.families.family import ACTS, Family, Names
-from bert_jax.interop.model_json import Settings, read_choice
+from bert_jax.interop.model_json import JsonObject, Settings
 from data_pipeline.io.refused import Refused
 
 # Field of ModelConfig -> setting of config.json.
@@ -31,21 +30,22 @@ _FIXED = {
     "classifier_bias": False,
     "decoder_bias": True,
 }
-_POOLINGS = ("cls", "mean")
 _FULL, _SLIDING = "full_attention", "sliding_attention"
-_HEAD_ACT = "classifier_activation"
 _DEFAULTS: dict[str, Any] = {
     **{"vocab_size": 50368, "hidden_size": 768, "intermediate_size": 1152},
     **{"num_hidden_layers": 22, "num_attention_heads": 12, "hidden_activation": "gelu"},
     **{"max_position_embeddings": 8192, "initializer_range": 0.02, "norm_eps": 1e-5},
     **{"attention_dropout": 0.0, "local_attention": 128, "global_attn_every_n_layers": 3},
-    **{"classifier_pooling": "cls", _HEAD_ACT: "gelu"},
+    **{"classifier_pooling": "cls", "classifier_activation": "gelu"},
 }
 _THETAS = {"global_rope_theta": (_FULL, 160_000.0), "local_rope_theta": (_SLIDING, 10_000.0)}
 _SETTINGS = Settings(
-    ACTS,
+    {
+        "hidden_act": ("hidden_activation", ACTS),
+        "head_act": ("classifier_activation", ACTS),
+        "classifier_pooling": ("classifier_pooling", {"cls": "cls", "mean": "mean"}),
+    },
     _NUMBERS,
-    act="hidden_activation",
     checked=_FIXED | {"rope_scaling": None, "rope_theta": None},
     written=_FIXED | {"tie_word_embeddings": True, "embedding_dropout": 0.0, "mlp_dropout": 0.0},
     shape=MODERNBERT,
@@ -85,13 +85,8 @@ _NAMES = Names(
 )
 
 
-def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
-    """Return the sizes and choices in the settings of a config.json.
-
-    Raises:
-      Refused: a size is missing or impossible; a setting is none of ModernBERT's.
-    """
-    config = _SETTINGS.parse(path, settings)
+def _complete(path: pathlib.Path, settings: JsonObject, config: ModelConfig) -> ModelConfig:
+    """Add the windows of the layers and the bases of the rotary angles."""
     layers = config.num_hidden_layers
     every = config.global_attn_every_n_layers
     types = settings.get("layer_types")
@@ -108,14 +103,8 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
             f"{path} says sliding_window = {settings['sliding_window']!r:.80} and local_attention "
             f"= {config.local_attention}, and half of that is {half}: remove the one that is wrong"
         )
-    given = {**_DEFAULTS, **settings}
-    head_act = ACTS[read_choice(path, _HEAD_ACT, given[_HEAD_ACT], ACTS)]
     return dataclasses.replace(
         config,
-        head_act="" if head_act == config.hidden_act else head_act,
-        classifier_pooling=read_choice(
-            path, "classifier_pooling", given["classifier_pooling"], _POOLINGS
-        ),
         global_attn_every_n_layers=every,
         local_attention=0 if every == 1 else config.local_attention,
         global_rope_theta=_parse_theta(path, settings, "global_rope_theta"),
@@ -134,14 +123,14 @@ def _list_types(every: int, layers: int) -> list[str]:
     return [_SLIDING if i % every else _FULL for i in range(layers)]
 
 
-def _parse_theta(path: pathlib.Path, settings: Mapping[str, Any], field: str) -> float:
+def _parse_theta(path: pathlib.Path, settings: JsonObject, field: str) -> float:
     """Return the base of the rotary angles: by kind of layer since transformers 5, flat before."""
     kind, default = _THETAS[field]
     by_kind = settings.get("rope_parameters") or {}
     is_by_kind = isinstance(by_kind, dict) and by_kind.keys() <= {_FULL, _SLIDING}
     rope = (by_kind.get(kind) or {}) if is_by_kind else None
     if isinstance(rope, dict) and {**rope, "rope_theta": 0}.items() <= _PLAIN_ROPE.items():
-        theta = rope.get("rope_theta", settings.get(field, default))
+        theta: Any = rope.get("rope_theta", settings.get(field, default))
         if theta is None and "rope_theta" not in rope and field != "global_rope_theta":
             return _parse_theta(path, settings, "global_rope_theta")  # as transformers 4 does
         if type(theta) in (int, float) and 0 < theta < math.inf:
@@ -155,12 +144,10 @@ def _parse_theta(path: pathlib.Path, settings: Mapping[str, Any], field: str) ->
     raise Refused(f"{path} says {wrong}: put back the file that the checkpoint came with")
 
 
-def describe(config: ModelConfig) -> dict[str, Any]:
-    """Return the settings of a config.json for a model."""
-    return _SETTINGS.describe(config) | {
+def _describe_layers(config: ModelConfig) -> dict[str, Any]:
+    """Return the settings that _complete reads."""
+    return {
         "local_attention": config.local_attention or _DEFAULTS["local_attention"],
-        _HEAD_ACT: _SETTINGS.name_act(config.mlm_act),
-        "classifier_pooling": config.classifier_pooling,
         "layer_types": _list_types(config.global_attn_every_n_layers, config.num_hidden_layers),
         "rope_parameters": {
             kind: {"rope_type": "default", "rope_theta": getattr(config, field)}
@@ -175,8 +162,9 @@ FAMILY = Family(
     model_type="modernbert",
     prefix="model.",
     names=_NAMES,
-    parse=parse,
-    describe=describe,
+    settings=_SETTINGS,
+    complete=_complete,
+    describe_rest=_describe_layers,
     decoder="decoder.weight",
     masked_lm="ModernBertForMaskedLM",
     encoder="ModernBertModel",

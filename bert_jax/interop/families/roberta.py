@@ -7,29 +7,21 @@ Source: modeling_roberta.py, configuration_roberta.py@transformers 5.23; Liu et 
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
-from typing import Any
 
 from bert_jax.config import ModelConfig
 from bert_jax.interop.families import bert
 from bert_jax.interop.families.family import ROW_HEAD_NAMES, Family
+from bert_jax.interop.model_json import JsonObject
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import SENTENCEPIECE
 
 _PAD_ID = 1  # the published models', and the only one that is written
-_SETTINGS = dataclasses.replace(
-    bert.SETTINGS, defaults=bert.DEFAULTS | {"vocab_size": 50265}, head_act="gelu_erf"
-)
+_SETTINGS = dataclasses.replace(bert.SETTINGS, shape={"head_act": "gelu_erf"})
 
 
-def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
-    """Return the sizes in the settings of a config.json.
-
-    Raises:
-      Refused: a size is missing or impossible; a setting is none of RoBERTa's.
-    """
-    config = _SETTINGS.parse(path, settings)
+def _count_positions(path: pathlib.Path, settings: JsonObject, config: ModelConfig) -> ModelConfig:
+    """Take the rows before the first position from the rows of a config.json."""
     pad_id = small_files.field(settings, "pad_token_id", int, path, _PAD_ID)
     rows = config.max_position_embeddings - pad_id - 1
     if pad_id < 0 or rows < 1:
@@ -41,8 +33,8 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
     return dataclasses.replace(config, max_position_embeddings=rows)
 
 
-def describe(config: ModelConfig) -> dict[str, Any]:
-    """Return the settings of a config.json for a model.
+def _describe_rows(config: ModelConfig) -> dict[str, int]:
+    """Return the rows of the table of positions in a config.json.
 
     Raises:
       Refused: the model has several segments and a BERT's head; published RoBERTas have 1 segment.
@@ -50,7 +42,7 @@ def describe(config: ModelConfig) -> dict[str, Any]:
     if config.type_vocab_size != 1 and not config.head_act:
         raise Refused(f"RoBERTa has 1 segment, not type_vocab_size = {config.type_vocab_size}")
     rows = config.max_position_embeddings + _PAD_ID + 1
-    return _SETTINGS.describe(config) | {"max_position_embeddings": rows, "pad_token_id": _PAD_ID}
+    return {"max_position_embeddings": rows, "pad_token_id": _PAD_ID}
 
 
 FAMILY = Family(
@@ -66,8 +58,9 @@ FAMILY = Family(
         output_bias=("lm_head.bias", "lm_head.decoder.bias"),
         pad_id=_PAD_ID,
     ),
-    parse=parse,
-    describe=describe,
+    settings=dataclasses.replace(_SETTINGS, defaults=bert.DEFAULTS | {"vocab_size": 50265}),
+    complete=_count_positions,
+    describe_rest=_describe_rows,
     decoder="lm_head.decoder.weight",
     masked_lm="RobertaForMaskedLM",
     encoder="RobertaModel",
@@ -78,7 +71,7 @@ XLM_ROBERTA = dataclasses.replace(
     model_type="xlm-roberta",
     masked_lm="XLMRobertaForMaskedLM",
     encoder="XLMRobertaModel",
-    parse=lambda path, settings: parse(path, {"vocab_size": 30522, **settings}),
+    settings=_SETTINGS,
     vocabulary_kind=SENTENCEPIECE,
 )
 CAMEMBERT = dataclasses.replace(

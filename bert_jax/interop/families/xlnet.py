@@ -7,23 +7,19 @@ Source: modeling_xlnet.py, configuration_xlnet.py@transformers 5.23; Yang et al.
 """
 
 import pathlib
-from collections.abc import Mapping
-from typing import Any
 
 from bert_jax.config import ModelConfig
 from bert_jax.interop.families.family import (
     ACTS,
     ALIASES,
-    ANSWER_NAMES,
     CLASS_ENDS,
     TRAINING,
     Family,
     Names,
+    name_tasks,
 )
-from bert_jax.interop.model_json import Settings
-from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN
-from data_pipeline.io.refused import Refused
-from data_pipeline.vocab.template import Template
+from bert_jax.interop.model_json import JsonObject, Settings, check_values
+from bert_jax.tasks.task import CHOOSE, CLASSIFY, SPAN
 
 _FIXED = {"attn_type": "bi", "bi_data": False, "clamp_len": -1}
 # How the classes pool that classify rows; transformers' defaults too.
@@ -40,10 +36,9 @@ _NUMBERS = {
     "layer_norm_eps": "layer_norm_eps",
 }
 _SETTINGS = Settings(
-    ACTS,
+    {"hidden_act": ("ff_activation", ACTS)},
     _NUMBERS,
     aliases={"n_token": "vocab_size", **{name: _NUMBERS[name] for name in ALIASES}},
-    act="ff_activation",
     checked=_FIXED | {"untie_r": True},
     written=_FIXED | _SUMMARY | {"tie_word_embeddings": True, "mem_len": None},
     shape={
@@ -64,40 +59,12 @@ _ROW_CLASSES = tuple(_CLASS_ENDS[kind] for kind in (CLASSIFY, CHOOSE))
 _ROW_NAMES = {"pooler": "sequence_summary.summary", "classifier": "logits_proj"}
 
 
-def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
-    """Return the sizes in the settings of a config.json.
-
-    Raises:
-      Refused: a size is missing or impossible; a setting is none that is computed here.
-    """
-    config = _SETTINGS.parse(path, settings)
+def _check_pooling(path: pathlib.Path, settings: JsonObject, config: ModelConfig) -> ModelConfig:
+    """Raise if a class that classifies rows pools in another way."""
     classes = settings.get("architectures")
     if isinstance(classes, list) and str(*classes[:1]).endswith(_ROW_CLASSES):
-        for name, value in _SUMMARY.items():
-            theirs = settings.get(name, value)
-            if theirs != value:
-                raise Refused(
-                    f"{path} says {name} = {theirs!r:.80}; bert_jax reads {classes[0]} with {name} "
-                    f"= {value!r} alone: give the model that it was fine-tuned from, and fine-tune "
-                    "that"
-                )
+        check_values(path, settings, _SUMMARY)
     return config
-
-
-def describe_summary(template: Template) -> dict[str, str]:
-    """Return the setting that makes classes of rows read [CLS]."""
-    return {"summary_type": "first" if template.is_cls_first else "last"}
-
-
-def check_summary(path: pathlib.Path, settings: Mapping[str, Any], template: Template) -> None:
-    """Raise if a class of rows reads another token than [CLS]."""
-    theirs, ours = settings.get("summary_type", "last"), describe_summary(template)["summary_type"]
-    if theirs != ours:
-        raise Refused(
-            f"{path} says summary_type = {theirs!r:.80}, but [CLS] is the {ours} token of the rows "
-            "that the tokenizer in its folder makes; put back the files that were saved together, "
-            "or give the model that it was fine-tuned from, and fine-tune that"
-        )
 
 
 FAMILY = Family(
@@ -127,14 +94,13 @@ FAMILY = Family(
             "attention/segment": "rel_attn.seg_embed",
         },
     ),
-    parse=parse,
-    describe=_SETTINGS.describe,
+    settings=_SETTINGS,
+    complete=_check_pooling,
     decoder="lm_loss.weight",
     masked_lm="XLNetLMHeadModel",
     encoder="XLNetModel",
-    task_names={**ANSWER_NAMES, CLASSIFY: _ROW_NAMES, REGRESS: _ROW_NAMES, CHOOSE: _ROW_NAMES},
+    task_names=name_tasks(_ROW_NAMES),
     class_ends=_CLASS_ENDS,
-    describe_summary=describe_summary,
-    check_summary=check_summary,
+    has_summary_type=True,
     unrecorded=(*TRAINING, "max_position_embeddings"),
 )

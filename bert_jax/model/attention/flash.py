@@ -19,7 +19,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from bert_jax.model.attention import flash_body
 from bert_jax.model.attention.flash_body import Tile
-from bert_jax.model.attention.tpu_kernel import LANES, Shape, find_chip, refuse_tiles
+from bert_jax.model.attention.tpu_kernel import LANES, Shape, refuse_tiles
 from bert_jax.model.embeddings import Rotation
 from bert_jax.parallel import chips, mesh
 
@@ -41,7 +41,7 @@ def explain_refusal(
         return refusal
     if seq_len % LANES:
         return f"flash attention takes rows of a multiple of {LANES} tokens, not {seq_len}"
-    chip = find_chip(device)
+    chip = chips.find_chip(device)
     longest = MAX_ROW_TOKENS[chip.name] if chip else 0
     if chip and seq_len > longest:
         return f"flash attention takes rows of up to {longest} tokens on {chip.name}, not {seq_len}"

@@ -111,17 +111,12 @@ def explain_refusal(
     if seq_len not in SEQ_LENS:
         lengths = ", ".join(map(str, SEQ_LENS))
         return f"{name} takes rows of {lengths} tokens, not {seq_len}"
-    if find_chip(device) == chips.find_tpu("v4") and seq_len > MAX_ON_V4:
+    if chips.find_chip(device) == chips.find_chip("v4") and seq_len > MAX_ON_V4:
         return (
             f"{name} takes rows of up to {MAX_ON_V4} tokens on v4, whose VMEM is 16 MiB, not "
             f"{seq_len}"
         )
     return None
-
-
-def find_chip(device: str) -> chips.Chip | None:
-    """Find a chip by its own name or by JAX's name of a device; None if unknown."""
-    return chips.find_tpu(device) or chips.find_chip(device)
 
 
 def refuse_tiles(
@@ -131,7 +126,7 @@ def refuse_tiles(
 
     `name` begins the sentence; all else is as in explain_refusal.
     """
-    chip = find_chip(device)
+    chip = chips.find_chip(device)
     if chip is None or chip.name not in CHIPS:
         return f"{name} is for TPU {', '.join(CHIPS)}, not for {device}"
     if dtype != jnp.bfloat16:

@@ -16,7 +16,9 @@ from data_pipeline.spec.options import PretrainOptions
 # LM: 6 x (768 + 30,522) x 768 x 20 = 2,883,686,400. Pooler, next sentence: 6 x 770 x 768 =
 # 3,548,160.
 BASE_AT_128 = 69_928_989_696.0
-TIMED = Timed(0.5, 5, (0.25, 0.25, 0.5, 0.25), Spread(0.25, 0.25, 0.25, 0.3125, 0.5), None)
+TIMED = Timed(
+    0.5, 5, (0.25, 0.25, 0.5, 0.25), Spread(0.25, 0.25, 0.25, 0.3125, 0.5), 11, "compiler"
+)
 
 
 def program(kind: str, packed_examples: int = 1) -> Program:
@@ -83,7 +85,7 @@ def test_examples_of_packed_rows_are_counted_not_rows():
     ids_BS = np.zeros((64, 128), np.int32)
     ids_BS[:, :40], ids_BS[:32, 40:70] = 1, 2
     batch = {"input_ids": ids_BS, "input_mask": ids_BS > 0, "example_ids": ids_BS}
-    timed = dataclasses.replace(TIMED, peak_memory_bytes=13)
+    timed = dataclasses.replace(TIMED, peak_memory_bytes=13, peak_memory_by="device")
     report = measure_report.make_report(program("TPU v4", 8), [batch], "store", timed)
     assert report.examples_per_step == 96
     assert report.sequences_per_sec == 384

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.benchmarking.synthetic import make_synthetic_batch
+from bert_jax.benchmarking.measure import make_synthetic_batch
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.spec.schema import row_shape
 from tests.data_pipeline.batch_check import check_pretrain_batch

@@ -3,18 +3,27 @@
 import contextlib
 import errno
 import os
+import re
 import threading
 import time
 
 import pytest
 from etils import epath
 
-from bert_jax.checkpoint import directory
+from bert_jax.checkpoint import directory, manager
+from bert_jax.parallel import processes
 
+FOLDER = epath.Path("gs://runs/mine/checkpoints")
 OF_TENSORSTORE = (
     'Error reading "params/.zarray" in OCDBT database at local file "/w/8/d/500": Failed to read '
     "from file [OS error {number}: {words}]"
 )
+
+
+class HttpError(Exception):
+    """Like gcsfs's, which has no base but Exception."""
+
+    code = 503
 
 
 def of_tensorstore(number: int) -> ValueError:
@@ -63,14 +72,52 @@ def test_what_a_disk_a_bucket_or_this_process_may_do_later_is_no_damage(error, p
 
 def test_a_bucket_that_is_late_while_checkpoints_are_listed_may_be_asked_again(monkeypatch):
     def late(path):
-        error = Exception("Service Unavailable")  # as gcsfs's, which has no other base
-        error.code = 503
-        raise error
+        raise HttpError("Service Unavailable")
 
     monkeypatch.setattr(directory.ocp.path.step, "checkpoint_steps_paths", late)
     monkeypatch.setattr(type(epath.Path("gs://b/checkpoints")), "is_dir", lambda path: True)
     with pytest.raises(ConnectionError, match="gs://b/checkpoints: listing failed"):
         directory.find_steps(epath.Path("gs://b/checkpoints"))
+
+
+def test_a_receipt_that_a_bucket_does_not_give_now_is_no_damage():
+    class Late(type(FOLDER)):
+        def stat(self):
+            raise HttpError("Service Unavailable, 503")
+
+    with pytest.raises(ConnectionError):
+        directory.read_json(Late(FOLDER / "8" / "a.json"))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (
+            HttpError("Service Unavailable, 503"),
+            OSError,
+            f"{FOLDER}: reading failed, the bucket does not answer as it should.*",
+        ),
+        (RuntimeError("a bug"), RuntimeError, "a bug"),
+    ],
+)
+def test_what_process_0_meets_in_a_folder_is_raised_once_the_others_know(
+    monkeypatch, error, kind, told
+):
+    answers = []
+
+    def agree(what, answer, within_secs):
+        answers.append(answer)
+        return [answer, " "]
+
+    def find_steps(folder):
+        raise error
+
+    monkeypatch.setattr(processes, "agree", agree)
+    monkeypatch.setattr(directory, "find_steps", find_steps)
+    with pytest.raises(kind, match=told):
+        manager.list_on_process_0(FOLDER)
+    (answer,) = answers
+    assert re.fullmatch(f"failed {told}", answer)
 
 
 def test_a_failed_save_is_removed_while_a_thread_still_writes_it(tmp_path):

@@ -169,7 +169,7 @@ RELATED = {"objective": "relation_distillation", "teacher": "hf:DIR", "data": NO
         {"model.global_rope_theta": 160_000.0},
         {"model.hidden_size": 100},
         {"data.masked_lm_smoothing": 0.7, "data.masking": "whole_word"},
-        {"data.masked_lm_smoothing": 0.7, "data.exact": True},
+        {"data.exact": True, "data.masked_lm_smoothing": 0.7},
         {"data.masked_lm_smoothing": 0.7, "data.segments": "doc_sentences", "objective": "causal"},
         {"data.longest_ngram": 2},
         {"objective": "mlm_nsp", "data": NO_PAIRS},

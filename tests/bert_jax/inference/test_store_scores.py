@@ -41,7 +41,7 @@ def test_a_store_without_held_out_text_is_refused_in_a_sentence(config, tmp_path
     )
     asked = ScoredRows(dataclasses.replace(store, heldout=nothing), "heldout", config.data, 19, 64)
     model = pretrained.place_masked_lm(load.load(str(write(tmp_path, tensors()))))
-    with pytest.raises(Refused, match=r"split heldout is empty; it needs a document"):
+    with pytest.raises(Refused, match=r"split heldout has 0 documents; it needs one"):
         store_scores.score_store(model, asked, 8, Screen(is_writer=False))
 
 

@@ -44,7 +44,6 @@ def read_arrays(family, config, dims, read_tensor):
         config,
         ignored=(),
         stems=(family.prefix,),
-        config_name="config.json",
     )
     assert unread == ()
     return params

@@ -153,7 +153,8 @@ def test_a_fine_tuned_model_keeps_the_layer_of_its_task(
     held = fine_tuned(TaskLayer("Mine", kind, labels), classes)
     to = conversion.parse_target(f"hf:{tmp_path / 'out'}")
     assert conversion.find_missing(held, to) == ()
-    assert conversion.keep_supported(held, to) is held
+    kept = conversion.keep_supported(held, to)
+    assert kept.params is held.params and (kept.config, kept.task) == (held.config, held.task)
     to.folder.mkdir()
     huggingface.write(held, to.folder)
     found = safetensors.numpy.load_file(tmp_path / "out" / "model.safetensors")

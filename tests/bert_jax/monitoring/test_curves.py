@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from bert_jax.monitoring.curves import read_curves
+from bert_jax.monitoring.run_state import read_curves
 from data_pipeline.io import small_files
 from data_pipeline.io.small_files import DamagedFile
 

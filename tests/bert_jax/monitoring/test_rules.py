@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bert_jax.config import Config, ModelConfig, OptimConfig, Phase, phase_start
+from bert_jax.config import Config, ModelConfig, OptimConfig, Phase
 from bert_jax.logging.metrics_writer import MetricsFile
 from bert_jax.monitoring import rules
 from bert_jax.monitoring import watch as watch_lib
-from bert_jax.monitoring.rules import Finding, PhaseFacts
+from bert_jax.monitoring.rules import Finding
 from bert_jax.monitoring.watch import Watch
 from data_pipeline.io.jsonl import FINDING, read_lines, read_metrics
 
@@ -25,6 +25,7 @@ CONFIG = Config(
 )
 BASELINE = {"unigram_mlm_loss": UNIGRAM, "majority_nsp_accuracy": 0.51}
 PREDICTIONS, EXAMPLES = 500.0, 100.0  # a step
+PER_STEP = {"predictions_per_step": PREDICTIONS, "examples_per_step": EXAMPLES}
 LINES = np.arange(EVERY, STEPS + 1, EVERY)
 
 
@@ -69,13 +70,14 @@ def apart(line):
 
 def watch(lines, config=CONFIG, baseline=BASELINE):
     shown = []
-    starts = [phase_start(config, index) for index in range(len(config.phases))]
-    facts = [PhaseFacts(start, baseline, PREDICTIONS, EXAMPLES) for start in starts]
-    watching = Watch(config, facts, (), shown.append, NO_FILE)
+    count = len(config.phases)
+    facts = [baseline] * count, [PER_STEP] * count
+    watching = Watch(config, *facts, (), lambda *words: shown.append(words), NO_FILE)
     watching.on_start(0)
     for line in lines:
         watching.on_record(*apart(line))
-    assert shown == watching.findings
+    found = [(each.rule, each.sentence, each.advice) for each in watching.findings]
+    assert shown == found
     return {finding.rule: finding for finding in watching.findings}
 
 
@@ -97,7 +99,8 @@ def test_nothing_is_found_in_a_good_run(seed):
 
 def test_a_long_run_is_judged_by_a_part_of_its_lines(monkeypatch):
     monkeypatch.setattr(watch_lib, "_MAX_LINES", 100)
-    whole, seen = Watch(CONFIG, [PhaseFacts(0, BASELINE, 1e9, 1e8)], (), print, NO_FILE), 0
+    exact = {"predictions_per_step": 1e9, "examples_per_step": 1e8}
+    whole, seen = Watch(CONFIG, [BASELINE], [exact], (), print, NO_FILE), 0
     for line in lines_of(good_losses()) * 3:
         whole.on_record(*apart(line))
         seen = max(seen, len(whole._lines["train"]))
@@ -221,8 +224,7 @@ def test_findings_are_written_once_also_by_a_run_that_resumes_or_rolls_back(tmp_
 
     def begin(first_step):
         file = MetricsFile(tmp_path)
-        facts = [PhaseFacts(0, BASELINE, PREDICTIONS, EXAMPLES)]
-        watching = Watch(CONFIG, facts, [data], lambda _: None, file)
+        watching = Watch(CONFIG, [BASELINE], [PER_STEP], [data], print, file)
         start([file, watching], first_step)
         return [file, watching]
 
@@ -262,7 +264,7 @@ def test_findings_are_written_once_also_by_a_run_that_resumes_or_rolls_back(tmp_
 def test_an_evaluation_that_a_killed_start_made_counts_once(tmp_path):
     for again in (False, True):
         file = MetricsFile(tmp_path)
-        watching = Watch(CONFIG, [PhaseFacts(0, {}, PREDICTIONS, EXAMPLES)], [], print, file)
+        watching = Watch(CONFIG, [{}], [PER_STEP], [], print, file)
         for listener in (file, watching):
             listener.on_start(500 if again else 0)
         for number, loss in enumerate((5.0, 4.0, 3.9, 4.1), 1):

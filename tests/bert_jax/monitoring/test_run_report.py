@@ -11,8 +11,14 @@ import socket
 import pytest
 
 from bert_jax import report
-from bert_jax.monitoring.comparison import compare, describe_settings
-from bert_jax.monitoring.run_report import describe_verdict, draw_tree, list_facts, render_page
+from bert_jax.monitoring.run_report import (
+    compare,
+    describe_settings,
+    describe_verdict,
+    draw_tree,
+    list_facts,
+    render_page,
+)
 from bert_jax.monitoring.run_state import read_run
 from data_pipeline.store import MANIFEST
 from tests.damages import edit_json
@@ -151,14 +157,15 @@ def test_dollars_and_positions_follow_from_chips_and_steps(tmp_path):
 
 def test_the_data_are_those_of_the_store_if_it_is_the_run_s(tmp_path):
     documents = random_documents(6, seed=1)
-    write_store(tmp_path / "store", documents[:3], documents[3:], digest="abc" + 61 * "0")
+    store = tmp_path / "wiki, books"  # one store, not two
+    write_store(store, documents[:3], documents[3:], digest="abc" + 61 * "0")
     folder = make_run(tmp_path / "a")
-    edit_record(folder, data={"store": str(tmp_path / "store")})
+    edit_record(folder, data={"store": str(store)})
     facts = dict(list_facts(read_run(folder)))
     assert facts["train split"] == "3 documents, 120 sentences, 600 tokens"
     assert facts["vocabulary"] == "wordpiece, 205 entries, lower case without accents"
     assert facts["sources"] == "corpus.txt"
-    edit_json(tmp_path / "store" / MANIFEST, lambda manifest: manifest.update(digest=64 * "1"))
+    edit_json(store / MANIFEST, lambda manifest: manifest.update(digest=64 * "1"))
     run = read_run(folder)
     assert "other contents" in run.missing[-1] and "sources" not in dict(list_facts(run))
 

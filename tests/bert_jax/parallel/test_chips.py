@@ -9,6 +9,7 @@ from bert_jax.parallel import chips
     ("device_kind", "name"),
     [
         ("TPU v5 lite", "v5e"),
+        ("v5e", "v5e"),
         ("TPU v5", "v5p"),
         ("NVIDIA H100 80GB HBM3", "H100"),
         ("NVIDIA H100 PCIe", "H100 PCIe"),
@@ -38,5 +39,5 @@ def test_a_device_is_known_by_the_name_that_jax_gives_it(device_kind, name):
     ],
 )
 def test_the_peak_is_what_the_matrix_units_do_at_the_clock(name, multipliers):
-    chip = chips.find_tpu(name)
+    chip = chips.find_chip(name)
     assert chip.bf16_flops_per_sec == pytest.approx(2 * multipliers * chip.clock_hz, rel=0.02)

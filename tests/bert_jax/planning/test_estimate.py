@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from bert_jax import config as config_lib
 from bert_jax.config import Config, MeshConfig, ModelConfig, Phase
 from bert_jax.planning import chip_prices, estimate, slices
 from bert_jax.planning.aot_compile import Compiled, Memory, TooLarge
@@ -155,3 +156,18 @@ def test_it_ends_where_nothing_fits():
     calls, made = tried(lambda *settings: False)
     assert len(calls) == len(set(calls)) == 1 + 1 + 3 + 1 + 4
     assert not any(other.fits for other in made.alternatives)
+
+
+def test_settings_that_the_config_has_already_are_not_tried():
+    config = config_lib.set_fields(
+        CONFIG,
+        {"mesh.preset": "fsdp", "compute.remat": "layer", "phases[0].batch_size": 4},
+    )
+    calls = []
+
+    def compile_step(config, words):
+        calls.append(words)
+        return TooLarge(40 * GIB, 16 * GIB)
+
+    made, _ = estimate.plan_phase(config, 0, V5E, compile_step)
+    assert calls == ["4 rows of 128"] and made.alternatives == []

@@ -42,8 +42,3 @@ def test_parts_of_a_tuple_keep_their_layouts():
 )
 def test_the_devices_that_work_together(groups, first):
     assert hlo.read_first_group(f", replica_groups={groups}, x=1", 8) == first
-
-
-def test_a_text_without_an_entry_is_refused():
-    with pytest.raises(ValueError, match="no ENTRY"):
-        hlo.parse("nothing")

@@ -176,13 +176,6 @@ def test_ours_meets_the_table_and_runs_that_it_has_not_seen():
         assert math.log(perplexity) == pytest.approx(loss, rel=0.1)
 
 
-def test_a_prediction_needs_numbers_above_zero():
-    law = fit_own(make_points(0.01))
-    for run in ((0, 1, 1), (1, math.inf, 1), (1, 1, -1), (math.nan, 1, 1)):
-        with pytest.raises(ValueError, match="a number above 0"):
-            law.predict(*run)
-
-
 def test_layer_parameters_are_those_of_the_matrices():
     base = ModelConfig(hidden_size=768, num_hidden_layers=12, intermediate_size=3072)
     assert law_lib.count_layer_parameters(base) == 84_934_656

@@ -16,8 +16,8 @@ from tests.bert_jax.planning.test_estimate import plan as make_phase
 def request(**price):
     listed = chip_prices.Price("v5e", 1.2, region="here", source="https://there", read="x", **price)
     table = chip_prices.Prices(chip_prices.FILE, {"v5e": listed})
-    none = plan.Corpus("config", None, None)
-    return plan.PlanRequest(CONFIG, slices.find_slice("v5e:2x2"), table, [], none)
+    none = plan.Corpus(None, None)
+    return plan.PlanRequest(CONFIG, slices.find_slice("v5e:2x2"), table, [], none, "config")
 
 
 def test_a_plan_has_the_cost_on_demand_and_on_spot_chips():

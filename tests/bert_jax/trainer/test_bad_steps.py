@@ -11,6 +11,7 @@ import pytest
 from bert_jax.config import CheckpointConfig, EvalConfig, GuardConfig, OptimConfig, RunConfig
 from bert_jax.logging.metrics_writer import MetricsFile
 from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.runtime.workdir import open_local_workdir
 from bert_jax.train_step import guard, schedule
 from bert_jax.train_step import state as state_lib
 from bert_jax.trainer import bad_steps
@@ -183,9 +184,9 @@ def test_a_run_that_replay_does_not_read_is_not_sent_there(short, tmp_path):
     setup = prepare(short, tmp_path)
     messages = [
         str(
-            bad_steps.BadSteps(
-                setup.storage, kind, setup.feed, setup.screen, Progress()
-            ).make_error(3, 1, "loss is nan", "config.guard.action is 'stop'")
+            bad_steps.BadSteps(setup.storage, kind, setup.feed, setup.screen).make_error(
+                3, 1, "loss is nan", "config.guard.action is 'stop'"
+            )
         )
         for kind in (short, RunConfig(phases=short.phases))
     ]
@@ -274,8 +275,8 @@ def test_a_new_checkpoint_in_between_starts_the_count_anew(rolling, tmp_path, mo
 
 @pytest.mark.slow
 def test_a_phase_whose_first_step_is_left_out_begins_with_an_empty_window(config, tmp_path):
-    parts = prepare(config, tmp_path).parts
-    where = parts.shardings
+    setup = prepare(config, tmp_path)
+    parts, where = setup.parts, setup.parts.shardings
     state = state_lib.init_state(parts.model, parts.tx, where, config.seed)
     window = dataclasses.replace(state.guard, count=jax.device_put(np.int32(7), where.guard.count))
     counts = {}
@@ -284,7 +285,8 @@ def test_a_phase_whose_first_step_is_left_out_begins_with_an_empty_window(config
         before = dataclasses.replace(
             state, step=jax.device_put(np.int32(after), where.step), guard=window
         )
-        passed = bad_steps.SkippedRanges(tmp_path, config).pass_over(before, Progress(), where)
+        known = bad_steps.BadSteps(setup.storage, config, setup.feed, setup.screen)
+        passed = known.resume(before, Progress(), where)
         assert int(passed.step) == through
         counts[after, through] = int(passed.guard.count)
     assert counts == {(7, 8): 7, (8, 9): 7, (8, 11): 0, (9, 10): 0, (10, 12): 7}
@@ -297,7 +299,7 @@ def test_the_other_processes_hear_of_a_damaged_file(short, tmp_path, monkeypatch
     )
     (tmp_path / "left_out.json").write_text("{")
     with pytest.raises(Refused, match=r"left_out\.json"):
-        bad_steps.SkippedRanges(tmp_path, short)
+        bad_steps.BadSteps(open_local_workdir(tmp_path), short, None, None)
     (answer,) = answers
     assert answer.startswith("refused ") and "left_out.json" in answer
 

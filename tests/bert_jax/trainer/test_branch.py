@@ -8,7 +8,7 @@ import sys
 import jax
 import pytest
 
-from bert_jax.checkpoint import restore
+from bert_jax.checkpoint import directory
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig, EvalConfig, OptimConfig, Phase
 from bert_jax.interop import load
@@ -100,7 +100,7 @@ def test_of_many_checkpoints_some_are_listed(monkeypatch, tmp_path):
         fresh_start.publish(parse_trunk("run@99"), tmp_path)
     with pytest.raises(Refused, match=r"it has checkpoints of 0, 1, .*, 19, and 70 more$"):
         load.choose_step("orbax:run@99", "run", 99, open_local_workdir(tmp_path))
-    error = restore.make_no_intact_checkpoint(tmp_path, [f"step {n} is cut" for n in range(90)])
+    error = directory.make_no_intact_checkpoint(tmp_path, [f"step {n} is cut" for n in range(90)])
     assert "holds 90 checkpoints" in str(error) and "step 3 is cut; ...)" in str(error)
 
 

@@ -250,7 +250,7 @@ def test_of_a_bucket_both_places_are_quarantined(tmp_path):
 def test_what_the_other_processes_do_is_what_process_0_found(monkeypatch, tmp_path):
     monkeypatch.setattr(fresh_start.processes, "number", lambda: 1)
     storage = Workdir(tmp_path, "run", tmp_path / "checkpoints")
-    for kind, due in (("resumes", False), ("begins", False), ("fresh", True)):
+    for kind, due in (("", False), ("yes", True)):
         answer = f"found {kind}"
         monkeypatch.setattr(fresh_start.processes, "agree", lambda *_, a=answer: [a, ""])
         assert fresh_start.is_due(storage, False, 1.0) is due

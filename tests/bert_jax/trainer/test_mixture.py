@@ -110,10 +110,10 @@ def test_replay_names_the_store_of_each_row(feed):
     """The words of the weather stand in its rows alone."""
     vocabulary = load_vocabulary(feed.stores[0].vocab_path, checks_case=False)
     rows = list(replay.replay_rows(feed, vocabulary, 8, None))
-    assert {row.store for row in rows} == set(feed.store_names) and len(rows) == 16
-    names = [feed.store_names[number] for number in feed.locate_step(8).store_B]
+    assert {row.store for row in rows} == set(feed.config.data.store_names) and len(rows) == 16
+    names = [feed.config.data.store_names[number] for number in feed.locate_step(8).store_B]
     assert [row.store for row in rows] == names
-    for number, name in enumerate(feed.store_names):
+    for number, name in enumerate(feed.config.data.store_names):
         own = [row for row in rows if row.store == name]
         source = feed.open_split(1, number)
         for row in own:
@@ -174,7 +174,7 @@ def test_the_line_of_a_mixture_weighs_stores_as_its_score_does(feed, monkeypatch
 
     monkeypatch.setattr(feed, "make_heldout_batches", mask_few)
     facts, results = count_phase(feed, 1, MLM), []
-    for number, name in enumerate(feed.store_names):
+    for number, name in enumerate(feed.config.data.store_names):
         for batch in mask_few(1, number):
             count = float(batch["masked_lm_weights"].sum())
             term = Term(facts.baseline[f"unigram_mlm_loss/{name}"] * count, 0.0)
@@ -197,7 +197,7 @@ def test_a_run_scores_each_store_and_no_other_mixture_goes_on_with_it(config, fe
         train(dataclasses.replace(config, phases=phases), whole.workdir)
     # Each store's score is what it has by itself; the mixture's is their mean by the shares.
     own = []
-    for name, store in zip(feed.store_names, feed.stores, strict=True):
+    for name, store in zip(feed.config.data.store_names, feed.stores, strict=True):
         scores = score_heldout(config, ours, store=store, examples=12)
         assert summary[f"heldout_mlm_loss/{name}"] == pytest.approx(scores["mlm_loss"], rel=1e-5)
         unigram = summary[f"unigram_mlm_loss/{name}"]

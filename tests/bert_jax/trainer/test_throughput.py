@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from bert_jax.config import Config, Phase
-from bert_jax.logging.metrics_writer import MetricsFile
-from bert_jax.monitoring.rules import Finding, PhaseFacts
 from bert_jax.train_step import metrics
 from bert_jax.trainer import loop, readings
-from bert_jax.trainer.readings import Progress, RunningPhase, StepClock, StepReader
+from bert_jax.trainer.readings import Progress, RunningPhase, StepReader
 
 STEP_SECS, BATCH = 2.0, 8
 
@@ -24,9 +22,8 @@ def now(monkeypatch):
 
 
 def clock(progress, examples_per_row=1.0):
-    timer = StepClock(progress, BATCH, examples_per_row)
-    timer.start()
-    return timer
+    config = Config(phases=(Phase(16, 99, batch_size=BATCH),))
+    return RunningPhase(config, 0, SimpleNamespace(examples_per_row=examples_per_row), progress)
 
 
 def test_a_row_counts_as_the_examples_in_it_and_its_pace_foretells(now):
@@ -48,7 +45,7 @@ def test_nothing_is_measured_before_a_step_or_since_a_new_start(now):
     now[0] += 60.0
     timer.end_interval()
     timer.count_step()
-    timer.start()  # after an evaluation, say
+    timer.restart_clock()  # after an evaluation, say
     now[0] += 1.0
     timer.end_interval()
     assert timer.rows_per_sec is None
@@ -124,16 +121,16 @@ def test_the_first_line_of_a_resumed_run_has_the_pace_of_its_steps(now, monkeypa
         input_bound=lambda share, advice: None,
     )
     readings = reader(config, screen, lambda step, split, line: lines.update({step: line}))
-    timer = StepClock(readings._progress, BATCH, 1.0)
-    running = RunningPhase(0, phase, SimpleNamespace(examples_per_row=1.0), 0, timer)
+    facts = SimpleNamespace(examples_per_row=1.0)
+    running = RunningPhase(config, 0, facts, readings._progress)
     ends = {resumed + 1: now[0]}
     readings.add(resumed + 1, {"x": Leaf(now, now[0])})  # the step that was compiled for
-    timer.start()
+    running.restart_clock()
     for step in range(resumed + 2, resumed + 40):
         now[0] = max(now[0], ends.get(step - 2, 0.0)) + 0.001  # room for one more, as in the loop
         ends[step] = max(now[0], ends[step - 1]) + STEP_SECS
         readings.add(step, {"x": Leaf(now, ends[step])})
-        timer.count_step()
+        running.count_step()
         if (step - 1) % config.log_every_steps == 0:
             readings.read(running, step - 1)
     paces = {step: line.get("sequences_per_sec") for step, line in lines.items()}
@@ -157,15 +154,12 @@ def test_a_line_has_examples_a_second_and_the_seconds_of_all_positions_that_are_
         expected_end=lambda secs: None,
         input_bound=lambda share, advice: shown.append(share),
     )
-    read = reader(
-        Config(phases=phases, log_every_steps=2), screen, lambda *line: lines.append(line)
-    )
-    timer = StepClock(Progress(), BATCH, 2.5)
-    timer.start()
-    running = RunningPhase(0, phases[0], SimpleNamespace(examples_per_row=2.5), 0, timer)
-    timer.count_step()
+    config = Config(phases=phases, log_every_steps=2)
+    read = reader(config, screen, lambda *line: lines.append(line))
+    running = RunningPhase(config, 0, SimpleNamespace(examples_per_row=2.5), Progress())
+    running.count_step()
     now[0] += 2.0
-    timer.end_interval()
+    running.end_interval()
     read._progress.interval = {"mlm/loss_sum": 6.0, "mlm/weight": 3.0, "steps": 1.0}
     read._record_interval(running, 2)
     ((step, split, line),) = lines
@@ -178,21 +172,15 @@ def test_a_line_has_examples_a_second_and_the_seconds_of_all_positions_that_are_
 def test_the_watch_of_a_run_knows_what_each_of_its_phases_is_like(tmp_path):
     phases = (Phase(16, 10, batch_size=8), Phase(32, 4, batch_size=8))
     facts = [
-        SimpleNamespace(
-            baseline={"unigram_mlm_loss": number},
-            per_step={"predictions_per_step": 10 * number, "examples_per_step": 100 * number},
-        )
+        SimpleNamespace(baseline={"unigram_mlm_loss": number}, per_step={"seq_len": 16 * number})
         for number in (1.0, 2.0)
     ]
-    shown = []
-    screen = SimpleNamespace(finding=lambda *words: shown.append(words))
+    screen = SimpleNamespace(finding=print)
     config = Config(phases=phases)
-    setup = SimpleNamespace(config=config, phases=facts, screen=screen, findings=["x"])
-    watch = loop._open_watch(setup, config, MetricsFile(tmp_path))
-    assert watch.phases == [
-        PhaseFacts(0, {"unigram_mlm_loss": 1.0}, 10.0, 100.0),
-        PhaseFacts(10, {"unigram_mlm_loss": 2.0}, 20.0, 200.0),
-    ]
-    assert watch.config is config and watch.data_findings == ["x"]
-    watch.show(Finding("rule", 3, "It is so.", "Try this."))
-    assert shown == [("rule", "It is so.", "Try this.")]
+    setup = SimpleNamespace(
+        config=config, phases=facts, screen=screen, findings=["x"], workdir=tmp_path
+    )
+    _, watch, _ = loop.open_listeners(setup)
+    assert watch.baselines == [{"unigram_mlm_loss": 1.0}, {"unigram_mlm_loss": 2.0}]
+    assert watch.per_step == [{"seq_len": 16.0}, {"seq_len": 32.0}]
+    assert (watch.config, watch.data_findings, watch.show) == (config, ["x"], print)

@@ -90,7 +90,7 @@ def test_a_finding_names_the_flag_where_it_helps(coverage, occurrences, is_named
     }
     found = list(find_in_build(manifest))
     assert len(found) == is_named
-    assert all("--character_coverage=1" in finding.text for finding in found)
+    assert all("--character_coverage=1" in finding for finding in found)
 
 
 def test_words_longer_than_the_file_takes_are_counted(tmp_path):

@@ -18,7 +18,7 @@ from data_pipeline.sampling import walks
 from data_pipeline.sampling.walk import make_rules, split_chunks, walk_corpus
 from data_pipeline.sampling.walks import WalkCache, balance_random_share, find_walk_facts
 from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.store import Split
+from data_pipeline.store import Split, Store
 from tests.data_pipeline.corpora import numbered, split_of, varied
 from tests.data_pipeline.sampling.test_walk import rules_of
 
@@ -48,8 +48,8 @@ def find(
     digest: str = "of the corpus",
 ) -> walks.WalkFacts:
     """The facts with a sidecar in the folder."""
-    sidecar = walks.Sidecar(folder / "walks", digest)
-    return find_walk_facts(split, options, seq_len, sidecar)
+    store = Store(folder, {"digest": digest}, split, split)
+    return find_walk_facts(split, options, seq_len, store)
 
 
 def test_counts_are_read_from_the_sidecar_the_second_time(tmp_path, monkeypatch):
@@ -132,10 +132,10 @@ def cache() -> WalkCache:
 
 
 def test_a_walk_built_ahead_is_the_walk_and_is_built_once(monkeypatch, cache):
-    built: list[str] = []
+    built: list[int] = []
 
     def noted(split, rules):
-        built.append(threading.current_thread().name)
+        built.append(rules.key)
         return walk_corpus(split, rules)
 
     monkeypatch.setattr(walks, "walk_corpus", noted)
@@ -143,10 +143,9 @@ def test_a_walk_built_ahead_is_the_walk_and_is_built_once(monkeypatch, cache):
     cache.build_ahead(1)
     cache.build_ahead(1)
     made = cache.get(1)
-    assert built == [threading.current_thread().name, "walk-1"]
+    assert built == [make_rules(OPTIONS, 32, number).key for number in (0, 1)]
     expected = walk_corpus(SPLIT, make_rules(OPTIONS, 32, 1, counted().random_share))
     np.testing.assert_array_equal(made.walk.first_sentence_N, expected.first_sentence_N)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("walk-")]
 
 
 def test_what_stops_a_walk_in_the_background_is_raised_where_it_is_needed(

@@ -184,10 +184,3 @@ def test_whole_words_are_chosen_as_often_as_by_googles_own_rule(segments):
     for row in theirs:
         row[pairs_oracle.masked(ids[:length].tolist(), oracle, rng)[1]] = True
     assert_same_shares(chosen_by_ours(segments, rules, 16_000), theirs)
-
-
-def test_words_need_to_be_told_apart():
-    ids, is_text, length = random_rows(20, 32)
-    rules = dataclasses.replace(NGRAMS, is_continuation_V=None)
-    with pytest.raises(ValueError, match=r"config\.data\.masking is 'ngram'.*is_continuation"):
-        mask_rows(ids, is_text, length, hashing.hash64(1, np.arange(20)), rules)

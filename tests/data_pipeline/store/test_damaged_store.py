@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.io import atomic
-from data_pipeline.sampling.walks import Sidecar, find_walk_facts
+from data_pipeline.sampling.walks import find_walk_facts
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import open_store, read_manifest
 from data_pipeline.store.writer import verify
@@ -152,18 +152,18 @@ def test_no_digest_is_taken_of_a_file_outside(store, name):
 
 @pytest.mark.parametrize("damage", [huge, fifo, folder])
 def test_damaged_facts_of_walks_are_counted_again(store, damage):
-    split = open_store(store).train
-    sidecar = Sidecar(store / "walks", "digest")
-    before = find_walk_facts(split, PretrainOptions(), 16, sidecar)
+    opened = open_store(store)
+    before = find_walk_facts(opened.train, PretrainOptions(), 16, opened)
     (path,) = (store / "walks").iterdir()
     damage(path)
-    assert find_walk_facts(split, PretrainOptions(), 16, sidecar) == before
+    assert find_walk_facts(opened.train, PretrainOptions(), 16, opened) == before
 
 
 def test_facts_of_walks_are_not_kept_outside(store, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (store / "walks").symlink_to(tmp_path / "elsewhere")
-    find_walk_facts(open_store(store).train, PretrainOptions(), 16, Sidecar(store / "walks", "d"))
+    opened = open_store(store)
+    find_walk_facts(opened.train, PretrainOptions(), 16, opened)
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
